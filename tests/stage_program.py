@@ -45,7 +45,7 @@ def program(
     operations: Sequence[node_def_pb2.NodeDef],
     *schedules: Document,
     outputs: Sequence[int] | None = None,
-    constant_inputs: Sequence[int] = (),
+    held_inputs: Sequence[int] = (),
 ) -> Document:
     """A program; each operation is an output on a lane of its own unless something else is said."""
     every = range(len(operations))
@@ -53,7 +53,7 @@ def program(
         "version": 1,
         "operations": [encoded(operation) for operation in operations],
         "outputs": list(every if outputs is None else outputs),
-        "constant_inputs": list(constant_inputs),
+        "held_inputs": list(held_inputs),
         "schedules": list(schedules) or [schedule(*map(lane, every))],
     }
 

@@ -15,7 +15,7 @@ constexpr int kMostReasonsOfAKind = 32;
 
 struct Counters {
   int64_t stages_run = 0;
-  // How many constant filters were transformed so that launches need not do it.
+  // How many filters that are held were transformed so that launches need not do it.
   int64_t filters_transformed = 0;
   // How often something other than the plan's choice ran, by reason.
   std::map<std::string, int64_t> fallbacks;

@@ -22,14 +22,14 @@
 
 namespace tf_interop {
 
-// A launch that reads constant filters as they were transformed once (constant_filters.h).
-struct ConstantFilter {
+// A launch that may read filters as they were transformed once (held_filters.h).
+struct HeldFilter {
   static constexpr size_t kNotMerged = ~size_t{0};
   std::vector<size_t> inputs;  // that are the filters: one, or those that are joined
   size_t step = 0;             // the first that reads them
   size_t operation = 0;        // of that step
   size_t merged = kNotMerged;  // position among PreparedStage::merged
-  TransformedFilterKey key;    // with the addresses of the call that made this
+  TransformedFilterKey key;
 };
 
 // Immutable.
@@ -49,7 +49,7 @@ struct ResolvedStage {
   // By which rung it is prepared, where the plan is over the user's limit for workspaces; at stock
   // nothing is prepared.
   std::optional<Rung> rung;
-  std::vector<ConstantFilter> constant_filters;
+  std::vector<HeldFilter> held_filters;
 
   // Where something was refused only for now, as for lack of memory: when to resolve it anew.
   std::optional<std::chrono::steady_clock::time_point> try_again_at;

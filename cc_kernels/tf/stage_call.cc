@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "cc_kernels/core/host/stream.h"
 #include "cc_kernels/core/workspace_limit.h"
-#include "cc_kernels/tf/constant_filters.h"
+#include "cc_kernels/tf/held_filters.h"
 #include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/platform/tensor_float_32_utils.h"
 #include "tensorflow/core/util/determinism.h"
@@ -148,7 +148,7 @@ absl::Status StageNode::Resolve(OpKernelContext* context, Backend* backend,
     TF_RETURN_IF_ERROR(KeepWithin(limit, backend, made.get()));
   }
   if (made->unplanned_kind == nullptr && made->rung != Rung::kStock) {
-    made->constant_filters = FindConstantFilters(context, program_, *made, backend);
+    made->held_filters = FindHeldFilters(program_, *made, backend);
   }
   *resolved = cache_.Insert(signature, std::move(made),
                             [](const auto& there) { return there->try_again_at.has_value(); });
@@ -376,8 +376,8 @@ absl::Status StageCall::RunStock(Stream caller) {
 Status StageCall::Enqueue(Stream caller) {
   caller_ = caller;
   if (lesser_ == nullptr) {
-    BindConstantFilters(context_, *resolved_, caller, node_->filters(), &buffers_,
-                        &transformed_filters_);
+    BindHeldFilters(context_, *resolved_, caller, node_->filters(), &buffers_,
+                    &transformed_filters_);
   }
   const TimelineCall timed(node_->timeline_calls(), context_->op_kernel().name_view());
   return RunOrDescend(backend_, resolved_->stage, resolved_->options, prepared(), buffers_, caller,

@@ -349,21 +349,20 @@ absl::Status ParseOutputs(const Json& outputs, const StageTensors& tensors, Stag
   return absl::OkStatus();
 }
 
-absl::Status ParseConstantInputs(const Json& constant_inputs, const StageTensors& tensors,
-                                 std::vector<StepProgram>* steps) {
+absl::Status ParseHeldInputs(const Json& held_inputs, const StageTensors& tensors,
+                             std::vector<StepProgram>* steps) {
   std::vector<Json> items;
-  TF_RETURN_IF_ERROR(constant_inputs.Items(&items));
-  std::vector<bool> is_constant(tensors.input_types.size(), false);
+  TF_RETURN_IF_ERROR(held_inputs.Items(&items));
+  std::vector<bool> is_held(tensors.input_types.size(), false);
   for (const Json& item : items) {
     size_t input = 0;
-    TF_RETURN_IF_ERROR(item.ToInteger(0, static_cast<int64_t>(is_constant.size()) - 1, &input));
-    is_constant[input] = true;
+    TF_RETURN_IF_ERROR(item.ToInteger(0, static_cast<int64_t>(is_held.size()) - 1, &input));
+    is_held[input] = true;
   }
   for (StepProgram& step : *steps) {
     if (step.kind == ConvolutionKind::kBackwardFilter) continue;
     const Operand& filter = step.operands[step.filter_operand()];
-    step.has_constant_filter =
-        filter.source == Operand::Source::kInput && is_constant[filter.index];
+    step.has_held_filter = filter.source == Operand::Source::kInput && is_held[filter.index];
   }
   return absl::OkStatus();
 }
@@ -471,12 +470,12 @@ absl::Status ParseStageProgram(absl::string_view document, const StageTensors& t
   const Json root(&value, "$");
   std::vector<Json> fields;
   TF_RETURN_IF_ERROR(
-      root.Fields({"version", "operations", "outputs", "constant_inputs", "schedules"}, &fields));
+      root.Fields({"version", "operations", "outputs", "held_inputs", "schedules"}, &fields));
   int version = 0;
   TF_RETURN_IF_ERROR(fields[0].ToInteger(kVersion, kVersion, &version));
   TF_RETURN_IF_ERROR(ParseSteps(fields[1], tensors, program));
   TF_RETURN_IF_ERROR(ParseOutputs(fields[2], tensors, program));
-  TF_RETURN_IF_ERROR(ParseConstantInputs(fields[3], tensors, &program->steps));
+  TF_RETURN_IF_ERROR(ParseHeldInputs(fields[3], tensors, &program->steps));
   return ParseSchedules(fields[4], program);
 }
 

@@ -5,7 +5,7 @@
 //   {"version": 1,
 //    "operations": ["<a serialized NodeDef in base64>", …],
 //    "outputs": [0, 2, …],
-//    "constant_inputs": [1, 4],
+//    "held_inputs": [1, 4],
 //    "schedules": [{"batch_size": null, "stage": {"lanes": [
 //        {"steps": [{"operation": 0, "algorithm": "eng4_k2=1"}, …],
 //         "priority": 0, "sm_count": 0, "merged": false}, …]}}, …]}
@@ -16,9 +16,9 @@
 //   schedule. Names differ.
 // outputs: the operation of each output of the node. A result that is no output lives as long as
 //   the call.
-// constant_inputs: positions among the inputs of filters that are the same in every call,
-//   ascending.
-// schedules: the one for every batch size, whose batch size is null, or one for each of several
+// held_inputs: positions among the inputs of filters that nobody writes while they are held,
+// ascending. schedules: the one for every batch size, whose batch size is null, or one for each of
+// several
 //   batch sizes, ascending. Each has every operation on one lane, in the order in which the lane
 //   runs them. An algorithm that is null or empty is left to the backend to choose.
 //
@@ -74,7 +74,7 @@ struct StepProgram {
   bool has_bias = false;
   Activation activation = Activation::kNone;
   float leaky_relu_alpha = 0.2f;
-  bool has_constant_filter = false;  // a filter that is read, and is the same in every call
+  bool has_held_filter = false;  // a filter that is read, and that nobody writes while it is held
 
   // Where the two tensors that are read, and the sizes of the one that is computed, stand among
   // the operands. Forward has no sizes operand.

@@ -67,28 +67,20 @@ absl::Status CheckKernel(const StepProgram& step, bool is_on_cpu, OpKernel* kern
 StockKernels::StockKernels(const StageProgram* program, bool is_on_cpu)
     : program_(program), is_on_cpu_(is_on_cpu) {}
 
-absl::Status StockKernels::Find(OpKernelContext* context, size_t operation,
-                                const std::vector<Tensor>& operands, OpKernel** kernel) {
+absl::Status StockKernels::Find(OpKernelContext* context, size_t operation, OpKernel** kernel) {
   const StepProgram& step = program_->steps[operation];
   std::lock_guard<std::mutex> lock(mutex_);
   kernels_.resize(program_->steps.size());
-  OfOperation* const known = &kernels_[operation];
-  const bool may_keep_filter =
-      is_on_cpu_ && step.has_constant_filter && step.kind == ConvolutionKind::kForward;
-  const Tensor* const filter = may_keep_filter ? &operands[step.filter_operand()] : nullptr;
-  if (filter != nullptr && known->kernel == nullptr) known->constant_filter = *filter;
-  const bool is_constant = filter != nullptr && filter->data() == known->constant_filter.data();
-  Kernel* const chosen =
-      filter == nullptr || is_constant ? &known->kernel : &known->for_other_filters;
-  if (*chosen == nullptr) {
+  std::unique_ptr<OpKernel>& known = kernels_[operation];
+  if (known == nullptr) {
     NodeDef node = step.node_def;
-    if (is_on_cpu_) RenameForOneDnn(is_constant, &node);
-    Kernel made;
+    if (is_on_cpu_) RenameForOneDnn(/*has_constant_filter=*/false, &node);
+    std::unique_ptr<OpKernel> made;
     TF_RETURN_IF_ERROR(MakeKernel(context, is_on_cpu_, std::move(node), &made));
     TF_RETURN_IF_ERROR(CheckKernel(step, is_on_cpu_, made.get()));
-    *chosen = std::move(made);
+    known = std::move(made);
   }
-  *kernel = chosen->get();
+  *kernel = known.get();
   return absl::OkStatus();
 }
 
@@ -97,7 +89,7 @@ absl::Status StockKernels::Run(OpKernelContext* context, size_t operation,
                                tensorflow::AllocatorAttributes result_attributes, Tensor* result) {
   const StepProgram& step = program_->steps[operation];
   OpKernel* kernel = nullptr;
-  TF_RETURN_IF_ERROR(AtKernel(step, Find(context, operation, operands, &kernel)));
+  TF_RETURN_IF_ERROR(AtKernel(step, Find(context, operation, &kernel)));
 
   absl::InlinedVector<tensorflow::TensorValue, 4> inputs;
   absl::InlinedVector<tensorflow::AllocatorAttributes, 4> input_attributes;

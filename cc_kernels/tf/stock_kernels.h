@@ -32,23 +32,13 @@ class StockKernels {
                    tensorflow::AllocatorAttributes result_attributes, tensorflow::Tensor* result);
 
  private:
-  using Kernel = std::unique_ptr<tensorflow::OpKernel>;
-  // oneDNN's kernels transform a filter that is said to be constant once. That filter is held, so
-  // that no other comes to be at its address; other filters have a kernel that transforms each
-  // time.
-  struct OfOperation {
-    Kernel kernel;
-    tensorflow::Tensor constant_filter;
-    Kernel for_other_filters;
-  };
-
   absl::Status Find(tensorflow::OpKernelContext* context, size_t operation,
-                    const std::vector<tensorflow::Tensor>& operands, tensorflow::OpKernel** kernel);
+                    tensorflow::OpKernel** kernel);
 
   const StageProgram* const program_;
   const bool is_on_cpu_;
   std::mutex mutex_;
-  std::vector<OfOperation> kernels_;  // by operation; guarded by mutex_
+  std::vector<std::unique_ptr<tensorflow::OpKernel>> kernels_;  // by operation; guarded by mutex_
 };
 
 }  // namespace tf_interop

@@ -380,23 +380,20 @@ TEST_F(CudnnStageTest, TheAlgorithmOfTheStepsIsPinnedForTheWiderConvolution) {
   }
 }
 
-TEST_F(CudnnStageTest, ConstantFiltersOfAMergedLaneAreJoinedOnce) {
+TEST_F(CudnnStageTest, HeldFiltersOfAMergedLaneAreJoinedOnce) {
   const auto parts = WithOutputChannels(MakeConvolution(), {6, 2});
   Problem problem(parts, /*share_image=*/true);
   const PreparedStage stage = Prepared(backend_, MergedStage(parts), options_);
   const PreparedMerge& merge = stage.merged[0].merge;
   ASSERT_GT(merge.convolution->transformed_filter_bytes(), 0u);
   StageBuffers buffers = problem.Bind(stage.lane_workspace_bytes);
-  const TransformedFilterKey key = {{buffers.steps[0].inputs[1], buffers.steps[1].inputs[1]},
-                                    {6, 2},
-                                    merge.merged.wide,
-                                    merge.convolution->algorithm(),
-                                    true,
-                                    backend_};
+  const FilterAddresses addresses = {buffers.steps[0].inputs[1], buffers.steps[1].inputs[1]};
+  const TransformedFilterKey key = {
+      {6, 2}, merge.merged.wide, merge.convolution->algorithm(), true, backend_};
   TransformedFilters filters;
   const auto join = [&] {
     return filters.FindOrJoin(
-        0, key, merge, buffers.lane_workspaces[0], caller_,
+        0, addresses, key, merge, buffers.lane_workspaces[0], caller_,
         [&](size_t bytes) { return FilterMemory{problem.NewBuffer(bytes).data(), nullptr}; });
   };
   const auto joined = join();

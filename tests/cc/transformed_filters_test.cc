@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -34,8 +36,7 @@ class CountingBackend : public HostBackend {
 class TransformedFiltersTest : public testing::Test {
  protected:
   TransformedFiltersTest() {
-    key_ = {{&filter_},
-            {},
+    key_ = {{},
             MakeConvolution(ConvolutionKind::kForward, Layout::kNHWC, DataType::kHalf),
             "BUFFERED",
             true,
@@ -45,7 +46,12 @@ class TransformedFiltersTest : public testing::Test {
 
   std::shared_ptr<TransformedFilter> FindOrMake(const TransformedFilterKey& key, Stream stream,
                                                 size_t step = 0) {
-    return filters_.FindOrMake(step, key, *prepared_, stream, [this](size_t bytes) {
+    return FindOrMake({&filter_}, key, stream, step);
+  }
+  std::shared_ptr<TransformedFilter> FindOrMake(const FilterAddresses& filters,
+                                                const TransformedFilterKey& key, Stream stream,
+                                                size_t step = 0) {
+    return filters_.FindOrMake(step, filters, key, *prepared_, stream, [this](size_t bytes) {
       if (!has_memory_) return FilterMemory();
       auto memory = std::make_shared<std::vector<char>>(bytes);
       allocated_.push_back(memory);
@@ -53,10 +59,18 @@ class TransformedFiltersTest : public testing::Test {
       return FilterMemory{data, std::move(memory)};
     });
   }
+  // What a call gives whose filter is at the address of `filters_at_[number]`.
+  std::shared_ptr<TransformedFilter> FindNumber(size_t number) {
+    return FindOrMake({&filters_at_[number]}, key_, first());
+  }
+  size_t held() const {
+    return std::count_if(allocated_.begin(), allocated_.end(),
+                         [](const auto& each) { return !each.expired(); });
+  }
 
   size_t transformed() const { return backend_.transformations.size(); }
 
-  int filter_ = 0, other_filter_ = 0;
+  int filter_ = 0, filters_at_[2 * TransformedFilters::kMostChanges] = {};
   int first_stream_ = 0, second_stream_ = 0;
   Stream first() { return &first_stream_; }
   Stream second() { return &second_stream_; }
@@ -93,12 +107,11 @@ TEST_F(TransformedFiltersTest, OtherStreamsGoWithoutUntilItHasRun) {
 
 TEST_F(TransformedFiltersTest, UsesNoneThatWasMadeForAnythingElse) {
   CountingBackend other_backend;
-  std::vector<TransformedFilterKey> others(5, key_);
-  others[0].filters = {&other_filter_};
-  others[1].convolution.batch += 1;
-  others[2].algorithm = "DIRECT";
-  others[3].allow_tf32 = false;
-  others[4].backend = &other_backend;
+  std::vector<TransformedFilterKey> others(4, key_);
+  others[0].convolution.batch += 1;
+  others[1].algorithm = "DIRECT";
+  others[2].allow_tf32 = false;
+  others[3].backend = &other_backend;
   for (const TransformedFilterKey& other : others) {
     filters_.GetWithoutWaiting([](bool) { return false; });  // gives all up
     backend_.transformations.clear();
@@ -110,6 +123,51 @@ TEST_F(TransformedFiltersTest, UsesNoneThatWasMadeForAnythingElse) {
     EXPECT_EQ(transformed() + other_backend.transformations.size(), 2u);
     EXPECT_EQ(FindOrMake(key_, first()), made) << "both are kept";
   }
+}
+
+TEST_F(TransformedFiltersTest, AChangedFilterIsTransformedAnewAndWhatWasMadeBeforeGoes) {
+  TransformedFilterKey of_other_batch = key_;
+  of_other_batch.convolution.batch += 1;
+  for (size_t number = 0; number < std::size(filters_at_); ++number) {
+    const auto made = FindNumber(number);
+    ASSERT_NE(made, nullptr);
+    EXPECT_EQ(backend_.transformations.back().filter, &filters_at_[number]);
+    // As in inference between updates: changes are not in a row.
+    EXPECT_EQ(FindNumber(number), made);
+    EXPECT_NE(FindOrMake({&filters_at_[number]}, of_other_batch, first()), nullptr);
+    EXPECT_EQ(transformed(), 2 * (number + 1));
+    EXPECT_EQ(held(), 2u);
+  }
+}
+
+TEST_F(TransformedFiltersTest, AFilterThatChangesWithEveryCallIsNotHeldAnyMore) {
+  constexpr int kMost = TransformedFilters::kMostChanges;
+  for (int call = 0; call < kMost; ++call) EXPECT_NE(FindNumber(call), nullptr);
+  EXPECT_EQ(held(), 1u);
+  EXPECT_EQ(FindNumber(kMost), nullptr);
+  EXPECT_EQ(held(), 0u);
+  filters_.GetWithoutWaiting([](bool) { return false; });  // nor is it after all are given up
+  for (int call = 0; call < 3; ++call) EXPECT_EQ(FindNumber(kMost), nullptr);
+  EXPECT_EQ(transformed(), static_cast<size_t>(kMost));
+  EXPECT_NE(FindOrMake(key_, first(), /*step=*/1), nullptr) << "of another step";
+}
+
+TEST_F(TransformedFiltersTest, KnowsAChangedFilterByAnyOfThoseThatAreJoined) {
+  constexpr int kMost = TransformedFilters::kMostChanges;
+  const auto find = [this](const void* first_filter, const void* second_filter, int64_t batch) {
+    TransformedFilterKey key = key_;
+    key.convolution.batch = batch;
+    return FindOrMake({first_filter, second_filter}, key, first());
+  };
+  // In another batch size it may be joined with others.
+  for (int call = 0; call < 2 * kMost; ++call) {
+    EXPECT_NE(find(&filter_, &filters_at_[call % 2], /*batch=*/1 + call % 2), nullptr);
+  }
+  EXPECT_EQ(transformed(), 2u);
+  for (int call = 0; call < kMost; ++call) {
+    EXPECT_EQ(find(&filter_, &filters_at_[1 + call], /*batch=*/1) == nullptr, call == kMost - 1);
+  }
+  EXPECT_EQ(held(), 0u);
 }
 
 TEST_F(TransformedFiltersTest, KeepsAsManyFormsOfAFilterAsItSays) {

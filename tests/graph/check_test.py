@@ -175,7 +175,7 @@ OF_UNITS: list[tuple[Damage, str]] = [
     (edit_new_node(UNIT, results=((2, 0), (0, 1))), "output 1 of"),
     (edit_new_node(UNIT, output_dtypes=(FLOAT, HALF)), "an output of 'a' with its dtype"),
     (edit_new_node(UNIT, input_dtypes=(FLOAT, HALF, FLOAT)), "operand of 'a'"),
-    (edit_new_node(UNIT, constant_inputs=(0,)), "constant inputs of 'c'"),
+    (edit_new_node(UNIT, constant_inputs=(0,)), "filters that 'c' keeps"),
     (edit_step(UNIT, 1, lambda step: step.input.__setitem__(0, "inputs:0")), "operand of 'b'"),
     (edit_step(UNIT, 1, lambda step: setattr(step, "op", "Relu6")), "attributes of 'b'"),
     (edit_step(UNIT, 1, lambda step: setattr(step, "name", "nobody")), "nodes of the graph"),
@@ -305,19 +305,23 @@ def test_rejects_what_may_be_fed(
     check(of_function, staged(of_function, *lanes, preserved=preserved), preserved)
 
 
+@pytest.mark.parametrize("op", ["Const", "ReadVariableOp"])
 @pytest.mark.parametrize(
     ("changes", "preserved"),
     [
-        pytest.param({"op": "_Arg"}, [], id="no_constant"),
+        pytest.param({"op": "_Arg"}, [], id="another_op"),
+        pytest.param({"op": "VariableV2"}, [], id="reference_variable"),
         pytest.param({"device": CPU}, [], id="on_another_device"),
         pytest.param({}, ["f"], id="may_be_fed"),
     ],
 )
-def test_rejects_what_is_taken_as_constant(changes: dict[str, str], preserved: list[str]) -> None:
-    before = graph_of({"f": "Const", "a": "Conv2D x f", "b": "Conv2D x f"}).graph_def
+def test_rejects_a_filter_that_may_not_be_held(
+    op: str, changes: dict[str, str], preserved: list[str]
+) -> None:
+    before = graph_of(SOURCES | {"f": op, "a": "Conv2D x f", "b": "Conv2D x f"}).graph_def
     after = staged(before, "a", "b")
     check(before, after)
     for graph_def in (before, after):
         put("f", **changes)(graph_def)
-    with pytest.raises(GraphError, match=r"constant inputs.*'f'"):
+    with pytest.raises(GraphError, match=r"filters that .* keeps.*'f'"):
         check(before, after, preserved)

@@ -57,7 +57,7 @@ def described(graph_def: graph_pb2.GraphDef) -> dict[str, str]:
             words = ["Stage", *node.input, "|", *steps, "->", *(names[o] for o in stage.outputs)]
             if lanes != names:
                 words += ["lanes", ",".join(lanes)]
-            words += [f"constant:{stage.inputs[place]}" for place in stage.constant_inputs]
+            words += [f"held:{stage.inputs[place]}" for place in stage.held_inputs]
         if node.input:
             texts[node.name] = " ".join(words)
     return {
@@ -170,23 +170,31 @@ TWO_STEPS = "| a(inputs:0 inputs:1) b(inputs:0 inputs:1)"
         ),
         pytest.param(
             {
-                **{"k": "Const", "l": "Const", "m": "Const", "fed": "Const"},
-                **{"away": f"Const @{CPU}", "same": "Identity k"},
+                **{"k": "Const", "l": "ReadVariableOp", "m": "Const", "kept": "ReadVariableOp"},
+                **{"away": f"ReadVariableOp @{CPU}", "same": "Identity k"},
                 **{"a": "Conv2D x l", "b": "_FusedConv2D x k:0 c", "w": "Conv2D x f"},
                 **{"d": "Conv2DBackpropInput s m g", "e": "DepthwiseConv2dNative x l"},
-                **{"not_fed": "Conv2D x fed", "not_away": "Conv2D x away", "n": "Conv2D x same"},
+                **{"r": "Conv2D x kept", "not_away": "Conv2D x away", "n": "Conv2D x same"},
             },
-            ["a, b, d, e, w, not_fed, not_away, n"],
-            "fed",
+            ["a, b, d, e, w, r, not_away, n"],
+            "kept",
             {
                 "same": "Identity k",
-                "S0": "Stage x l k:0 c m g f fed away same s | a(inputs:0 inputs:1) "
+                "S0": "Stage x l k:0 c m g f kept away same s | a(inputs:0 inputs:1) "
                 "b(inputs:0 inputs:2 inputs:3) d(sizes:0 inputs:4 inputs:5) e(inputs:0 inputs:1) "
-                "w(inputs:0 inputs:6) not_fed(inputs:0 inputs:7) not_away(inputs:0 inputs:8) "
-                "n(inputs:0 inputs:9) -> a b d e w not_fed not_away n "
-                "constant:l constant:k:0 constant:m",
+                "w(inputs:0 inputs:6) r(inputs:0 inputs:7) not_away(inputs:0 inputs:8) "
+                "n(inputs:0 inputs:9) -> a b d e w r not_away n "
+                "held:l held:k:0 held:m held:kept",
             },
-            id="filters_that_are_constants_are_marked",
+            id="filters_that_may_be_held_are_marked",
+        ),
+        pytest.param(
+            {"x": "Placeholder", "f": "ReadVariableOp", "g": "ReadVariableOp"}
+            | {"a": "Conv2D x f", "b": "Conv2D x g"},
+            ["a, b"],
+            "g",
+            {"S0": "Stage x f g | a(inputs:0 inputs:1) b(inputs:0 inputs:2) -> a b held:f"},
+            id="a_filter_that_a_session_may_feed_is_not",
         ),
         pytest.param(
             {

@@ -34,7 +34,7 @@ AFTER_FIRST = operation("second", "Conv2D", ["steps:0", "inputs:2"], **PLAIN)
 
 
 def document() -> Document:
-    return program([FIRST, SECOND], constant_inputs=[1, 2])
+    return program([FIRST, SECOND], held_inputs=[1, 2])
 
 
 def refuses(conv_stage: Any, changed: Document, *words: str, **changes: Any) -> None:
@@ -58,7 +58,7 @@ PLACES: list[tuple[str, Any]] = [
     ("outputs 1", -1),
     ("outputs 1", 0.5),
     ("outputs 1", HUGE),
-    ("constant_inputs 1", 3),
+    ("held_inputs 1", 3),
     ("schedules", []),
     ("schedules", NESTED),
     ("schedules 0 batch_size", 0),

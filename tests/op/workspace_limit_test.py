@@ -44,7 +44,7 @@ def test_a_stage_over_the_limit_is_prepared_once(conv_stage: Any) -> None:
     operands = ["inputs:0", "inputs:1"]
     document = program(
         [operation(f"convolution_{i}", "Conv2D", operands, **plain) for i in range(8)],
-        constant_inputs=[1],
+        held_inputs=[1],
     )
     filter_ = tf.ones([3, 3, 4, 4], tf.float16)
 

@@ -17,6 +17,7 @@ from tf_interop.graph.control_flow import ControlFlow, find_fed, is_function
 from tf_interop.graph.ops import (
     COMPANION_OPS,
     CONVOLUTION_KINDS,
+    HELD_FILTER_OPS,
     STEP_OPS,
     input_dtypes,
     output_dtypes,
@@ -48,7 +49,8 @@ class _NewNode:
     operand_of: Callable[[Output], str]  # how a step reads an output of another
     operands: Mapping[str, int]  # how steps read its data inputs, in their order, with the dtypes
     ways: Sequence[Stage[int]]  # all ways to run the steps, of their places
-    constant_inputs: Sequence[int]
+    filters: Sequence[int]  # the inputs that it takes for filters of `filter_ops`
+    filter_ops: Collection[str]
     allowed_ops: Collection[str]
 
 
@@ -160,10 +162,10 @@ def check_rewrite(
         )
     control_flow = ControlFlow(before, find_fed(before, nodes_to_preserve, fetches))
     # A Session may also feed what it fetches.
-    feeds = set() if is_function(before) else {before.index_of[name] for name in preserved}
+    feeds = set() if is_function(before) else preserved
     for new in new_nodes:
         _check_new_node(new, correspondence, control_flow, feeds)
-        _check_constant_inputs(new, after, preserved)
+        _check_filters(new, after, feeds)
     for index in correspondence.steps.keys() - moved.keys():
         _check_identity(index, correspondence)
 
@@ -184,6 +186,7 @@ def _read(view: GraphView, index: int) -> _NewNode:
             {input_operand(place): dtype for place, dtype in enumerate(unit.input_dtypes)},
             (Stage.in_sequence(map(Step, range(len(unit.steps)))),),
             unit.constant_inputs,
+            ["Const"],
             STEP_OPS | COMPANION_OPS,
         )
     stage = decode_stage(node)
@@ -196,7 +199,8 @@ def _read(view: GraphView, index: int) -> _NewNode:
         lambda result: step_operand(result[0]),
         dtypes | dict.fromkeys(sizes, types_pb2.DT_INT32),
         [schedule.stage for schedule in stage.schedules],
-        stage.constant_inputs,
+        stage.held_inputs,
+        HELD_FILTER_OPS,
         CONVOLUTION_KINDS.keys(),
     )
 
@@ -205,7 +209,7 @@ def _check_new_node(
     new: _NewNode,
     correspondence: _Correspondence,
     control_flow: ControlFlow,
-    feeds: Collection[int],
+    feeds: Collection[str],
 ) -> None:
     """Checks that a node has the operands, dependencies, device and region of its steps."""
     before, after = correspondence.before, correspondence.after
@@ -235,7 +239,7 @@ def _check_new_node(
             if source in place_of:
                 of_step = new.operand_of((place_of[source], port))
                 _expect_same(of_step, operand, "operand", name, new_name)
-                if source in feeds:
+                if before.names[source] in feeds:
                     raise GraphError(
                         f"Expected steps of '{new_name}' to read no other that a Session may feed, "
                         f"got '{name}' that reads '{before.names[source]}'."
@@ -271,16 +275,17 @@ def _check_new_node(
             )
 
 
-def _check_constant_inputs(new: _NewNode, after: GraphView, preserved: Collection[str]) -> None:
-    """Checks that what a node takes as constant is, and cannot be fed."""
-    for position in new.constant_inputs:
+def _check_filters(new: _NewNode, after: GraphView, feeds: Collection[str]) -> None:
+    """Checks that filters which a node keeps come from where it says, and cannot be fed."""
+    for position in new.filters:
         source, _ = after.fanins[new.index][position]
         node = after.nodes[source]
         is_on_device = node.device == after.nodes[new.index].device
-        if node.op != "Const" or not is_on_device or node.name in preserved:
+        if node.op not in new.filter_ops or not is_on_device or node.name in feeds:
             raise GraphError(
-                f"Expected constant inputs of '{after.names[new.index]}' to be Const nodes on its "
-                f"device that cannot be fed, got input {position}, '{node.name}' of op {node.op}."
+                f"Expected filters that '{after.names[new.index]}' keeps to come from "
+                f"{' or '.join(new.filter_ops)} nodes on its device that cannot be fed, got input "
+                f"{position}, '{node.name}' of op {node.op}."
             )
 
 

@@ -51,6 +51,11 @@ FILTER_POSITIONS = {
 """Where among the inputs of a convolution its filter is; not of those that compute a filter's
 gradient."""
 
+HELD_FILTER_OPS = ("Const", "ReadVariableOp")
+"""What gives a filter that nobody writes while it is held: an update of a resource variable leaves
+a value that somebody else holds alone, and gives the variable new memory. One of TensorFlow 1's
+reference variables (VariableV2) writes in place."""
+
 SUPPORTED_DTYPES = {
     types_pb2.DT_FLOAT: "float32",
     types_pb2.DT_HALF: "float16",

@@ -48,7 +48,8 @@ class StageNode:
             device; as inputs their operands.
         outputs: the operation of each output of the node.
         schedules: one for every batch size, or one for each of several, ascending.
-        constant_inputs: positions in `inputs` of filters that no call changes, ascending.
+        held_inputs: positions in `inputs` of filters that nobody writes while they are held,
+            ascending.
     """
 
     name: str
@@ -59,7 +60,7 @@ class StageNode:
     operations: tuple[node_def_pb2.NodeDef, ...]
     outputs: tuple[int, ...]
     schedules: tuple[Schedule[int], ...]
-    constant_inputs: tuple[int, ...] = ()
+    held_inputs: tuple[int, ...] = ()
 
 
 _Place = Annotated[int, msgspec.Meta(ge=0)]
@@ -72,7 +73,7 @@ class _Document:
     version: Literal[1]
     operations: Annotated[tuple[bytes, ...], msgspec.Meta(min_length=1)]
     outputs: Annotated[tuple[_Place, ...], msgspec.Meta(min_length=1)]
-    constant_inputs: tuple[_Place, ...]
+    held_inputs: tuple[_Place, ...]
     schedules: Annotated[tuple[Schedule[int], ...], msgspec.Meta(min_length=1)]
 
 
@@ -113,7 +114,7 @@ def encode_stage(stage: StageNode) -> node_def_pb2.NodeDef:
         version=1,
         operations=tuple(each.SerializeToString(deterministic=True) for each in stage.operations),
         outputs=stage.outputs,
-        constant_inputs=stage.constant_inputs,
+        held_inputs=stage.held_inputs,
         schedules=stage.schedules,
     )
     node_def = node_def_pb2.NodeDef(name=stage.name, op=CONV_STAGE_OP)
@@ -164,5 +165,5 @@ def _decode(node_def: node_def_pb2.NodeDef) -> StageNode:
         operations=tuple(map(node_def_pb2.NodeDef.FromString, document.operations)),
         outputs=document.outputs,
         schedules=document.schedules,
-        constant_inputs=document.constant_inputs,
+        held_inputs=document.held_inputs,
     )

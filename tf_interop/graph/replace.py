@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
+from tf_interop.graph.control_flow import is_function
 from tf_interop.graph.ops import input_dtypes
 from tf_interop.graph.program import make_operation
 from tf_interop.graph.time_limit import check_time_limit
@@ -105,17 +106,20 @@ class Replacement:
             for index in new.members
         )
 
-    def constant_inputs(
+    def filters_from(
         self,
+        ops: Collection[str],
         new: NewNode,
         position_of: Mapping[Tensor, int],
         filter_positions: Mapping[str, int],
     ) -> tuple[int, ...]:
-        """Where among the inputs of a new node are filters that no call changes, ascending.
+        """Where among the inputs of a new node are filters that nodes of `ops` give, ascending.
 
-        A Session may feed another value in the place of a node whose name must be preserved.
+        Only nodes on its device count. A Session may feed another value in the place of a node
+        whose name must be preserved.
         """
         view = self._view
+        may_be_fed = frozenset() if is_function(view) else self._preserved
         device = view.nodes[new.members[0]].device
         positions = set()
         for index in new.members:
@@ -124,10 +128,10 @@ class Replacement:
                 source, port = tensor
                 if (
                     tensor in position_of
-                    and view.ops[source] == "Const"
+                    and view.ops[source] in ops
                     and port == 0
                     and view.nodes[source].device == device
-                    and view.names[source] not in self._preserved
+                    and view.names[source] not in may_be_fed
                 ):
                     positions.add(position_of[tensor])
         return tuple(sorted(positions))

@@ -16,7 +16,7 @@ from collections.abc import Collection, Sequence
 
 from tensorflow.core.framework import graph_pb2, node_def_pb2, types_pb2
 
-from tf_interop.graph.ops import FILTER_POSITIONS
+from tf_interop.graph.ops import FILTER_POSITIONS, HELD_FILTER_OPS
 from tf_interop.graph.program import (
     Schedule,
     StageNode,
@@ -100,7 +100,9 @@ def _make_stage_def(
                 )
                 for each in schedules
             ),
-            constant_inputs=replacement.constant_inputs(new, position_of, FILTER_POSITIONS),
+            held_inputs=replacement.filters_from(
+                HELD_FILTER_OPS, new, position_of, FILTER_POSITIONS
+            ),
         )
     )
 

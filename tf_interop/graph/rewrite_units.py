@@ -97,7 +97,9 @@ def _make_unit_def(
             ),
             steps=replacement.steps(new, operand_of),
             results=tuple((place_of[index], port) for index, port in new.results),
-            constant_inputs=replacement.constant_inputs(new, position_of, UNIT_FILTER_POSITIONS),
+            constant_inputs=replacement.filters_from(
+                ["Const"], new, position_of, UNIT_FILTER_POSITIONS
+            ),
             batch_sizes=tuple(sorted(set(batch_sizes))),
             split_inputs=tuple(sorted(position_of[tensor] for tensor in unit.split)),
             output_shapes=tuple(shapes) if any(shape is not None for shape in shapes) else (),

@@ -72,8 +72,8 @@ class Counters:
             of one kind the first are told apart, the rest are `<kind>: other cases`.
         refused_lane_options: how often lanes ran without the stream priorities and SM counts of the
             plan, by reason.
-        filters_transformed: how many constant filters were transformed so that the launches that
-            read them need not do it.
+        filters_transformed: how many filters that are held were transformed so that the launches
+            that read them need not do it.
         devices: the same of each device, such as `GPU:0`; empty in these.
     """
 

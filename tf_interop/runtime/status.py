@@ -103,7 +103,7 @@ class Status:
             say(f"XLA is on for all graphs ({how}): stages stay outside of its clusters")
         say(f"stages run: {self.counters.stages_run}")
         if self.counters.filters_transformed:
-            say(f"constant filters transformed once: {self.counters.filters_transformed}")
+            say(f"filters transformed once: {self.counters.filters_transformed}")
         # Which device it was matters only where there are several.
         devices = self.counters.devices
         if len(devices) < 2:

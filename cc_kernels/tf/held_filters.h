@@ -1,10 +1,11 @@
-// The part of ConvStage's kernels that lets steps read constant filters as they were transformed
-// once. What may be used when is for core/transformed_filters.h to say; here are tensors.
+// The part of ConvStage's kernels that lets steps read filters that they hold as they were
+// transformed once. What may be used when is for core/transformed_filters.h to say; here are
+// tensors.
 //
 // Memory comes from the device's allocator and goes back with the kernel, or when a stage finds
 // none left for its workspaces.
-#ifndef TF_INTEROP_TF_CONSTANT_FILTERS_H_
-#define TF_INTEROP_TF_CONSTANT_FILTERS_H_
+#ifndef TF_INTEROP_TF_HELD_FILTERS_H_
+#define TF_INTEROP_TF_HELD_FILTERS_H_
 
 #include <cstddef>
 #include <memory>
@@ -26,18 +27,17 @@ namespace tf_interop {
 absl::Status AllocateBytes(tensorflow::OpKernelContext* context, size_t bytes, bool may_wait,
                            tensorflow::Tensor* tensor);
 
-// Finds the launches of a prepared stage that read constant filters, where transforming these once
-// helps; their addresses are those of the call `context`.
-std::vector<ConstantFilter> FindConstantFilters(tensorflow::OpKernelContext* context,
-                                                const StageProgram& program,
-                                                const ResolvedStage& resolved, Backend* backend);
+// Finds the launches of a prepared stage that read filters which may be held, where transforming
+// these once helps.
+std::vector<HeldFilter> FindHeldFilters(const StageProgram& program, const ResolvedStage& resolved,
+                                        Backend* backend);
 
 // Gives these launches their filters transformed, and appends who keeps them. Enqueues on `caller`
 // what has not been transformed yet: to be called before the stage is enqueued.
-void BindConstantFilters(tensorflow::OpKernelContext* context, const ResolvedStage& resolved,
-                         Stream caller, TransformedFilters* filters, StageBuffers* buffers,
-                         std::vector<std::shared_ptr<TransformedFilter>>* bound);
+void BindHeldFilters(tensorflow::OpKernelContext* context, const ResolvedStage& resolved,
+                     Stream caller, TransformedFilters* filters, StageBuffers* buffers,
+                     std::vector<std::shared_ptr<TransformedFilter>>* bound);
 
 }  // namespace tf_interop
 
-#endif  // TF_INTEROP_TF_CONSTANT_FILTERS_H_
+#endif  // TF_INTEROP_TF_HELD_FILTERS_H_

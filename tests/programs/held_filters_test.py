@@ -1,0 +1,340 @@
+"""Filters are transformed once, constants and those of variables; none is taken for another.
+
+The host backend transforms float16 and bfloat16 filters: it converts them to float32.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import math
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from convolution_cases import digits, ordinary_cases, program_of, real_numbers
+from stage_program import arguments, lane, operation, program, schedule
+from tensorflow.core.framework import types_pb2
+from tensorflow.python.framework import op_def_registry
+from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+from unnoticed import counted
+
+import tf_interop
+from tf_interop.runtime.plugin import get_plugin
+
+v1 = tf.compat.v1
+
+pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
+
+IMAGE = digits([2, 6, 6, 4], tf.float16)
+FILTERS = [digits([3, 3, 4, 4], tf.float16, seed) for seed in (1, 2)]
+UNKNOWN_BATCH = tf.TensorSpec([None, 6, 6, 4], tf.float16)
+
+
+def branches(image: tf.Tensor, filters: list[Any]) -> list[tf.Tensor]:
+    return [tf.nn.conv2d(image, filter_, 1, "SAME") for filter_ in filters]
+
+
+def make_variables() -> list[tf.Variable]:
+    return [tf.Variable(filter_) for filter_ in FILTERS]
+
+
+def in_function(filters: list[Any], **options: Any) -> Callable[[Any], list[tf.Tensor]]:
+    """The branches as a function; filters that are arrays become Const nodes."""
+    return tf.function(lambda image: branches(image, filters), autograph=False, **options)
+
+
+def assert_branches(results: list[tf.Tensor], image: np.ndarray, filters: list[Any]) -> None:
+    """Asserts that these are the results of TensorFlow's own ops, which no plugin sees run."""
+    for result, each in zip(results, branches(image, filters), strict=True):
+        np.testing.assert_array_equal(result, each)
+
+
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+def test_gives_the_bits_of_a_filter_that_is_not_held(
+    conv_stage: Any, layout: str, dtype: tf.DType
+) -> None:
+    cases = ordinary_cases(dtype, layout, numbers=real_numbers)
+    inputs: list[Any] = []
+    sizes: list[Any] = []
+    document = program_of(cases, inputs, sizes)
+
+    def stage(marks: list[int]) -> Any:
+        marked = document | {"held_inputs": marks}
+        return tf.function(lambda *each: conv_stage(**arguments(each, sizes, marked)))
+
+    tensors = list(map(tf.constant, inputs))
+    expected = stage([])(*tensors)
+    # Every input is marked; what is no filter of a forward or backward-input step is left alone.
+    all_marked = stage(list(range(len(tensors))))
+    with counted() as new:
+        for _ in range(3):
+            for ours, theirs in zip(all_marked(*tensors), expected, strict=True):
+                np.testing.assert_array_equal(ours, theirs)
+    assert new.filters_transformed == sum("BackpropFilter" not in case.op for case in cases)
+
+
+def test_transforms_constants_and_variables_once() -> None:
+    tf_interop.enable("always")
+    variables = make_variables()
+    function = in_function(variables, input_signature=[UNKNOWN_BATCH])
+    frozen = convert_variables_to_constants_v2(function.get_concrete_function())
+    # Both filters have the same shape: one must not be taken for the other.
+    for compute in (in_function(FILTERS), frozen, in_function(variables)):
+        with counted() as new:
+            for _ in range(4):
+                assert_branches(compute(tf.constant(IMAGE)), IMAGE, FILTERS)
+        assert new.filters_transformed == 2
+
+
+@tf.function(jit_compile=True)
+def add_in_xla(variable: tf.Variable, value: tf.Tensor) -> None:
+    variable.assign_add(value)
+
+
+def scatter_and_share(variable: tf.Variable, value: tf.Tensor) -> None:
+    variable.scatter_nd_add([[0], [1], [2]], value)
+    tf.raw_ops.DisableCopyOnRead(resource=variable.handle)
+
+
+@pytest.mark.parametrize(
+    ("add", "transformed"),
+    [
+        (lambda variable, value: variable.assign(variable + value), 5),
+        (lambda variable, value: variable.assign_add(value), 5),
+        # After it each read gives a copy, which is another filter.
+        (lambda variable, value: variable.scatter_nd_add([[0], [1], [2]], value), 3),
+        (scatter_and_share, 5),
+        (add_in_xla, 5),
+    ],
+    ids=["assign", "assign_add", "scatter", "scatter_and_share", "xla"],
+)
+def test_sees_a_variable_change_between_calls(
+    add: Callable[[tf.Variable, Any], Any], transformed: int
+) -> None:
+    tf_interop.enable("always")
+    variables = make_variables()
+    compute = in_function(variables)
+    with counted() as new:
+        for factor in range(1, 6):
+            # As in inference between updates, which does not stop the filters from being held.
+            for _ in range(2):
+                now = [factor * filter_ for filter_ in FILTERS]
+                assert_branches(compute(tf.constant(IMAGE)), IMAGE, now)
+            for variable, filter_ in zip(variables, FILTERS, strict=True):
+                add(variable, filter_)
+    assert get_plugin().reports[-1].plan.stages
+    assert new.filters_transformed == len(FILTERS) * transformed
+
+
+def test_sees_a_variable_change_inside_of_the_call() -> None:
+    tf_interop.enable("always")
+    variables = make_variables()
+
+    @tf.function(autograph=False)
+    def compute(image: tf.Tensor) -> list[tf.Tensor]:
+        before = branches(image, variables)
+        for variable, filter_ in zip(variables, FILTERS, strict=True):
+            variable.assign_add(filter_)
+        return before + branches(image, variables)
+
+    for call in range(6):
+        results = compute(tf.constant(IMAGE))
+        assert_branches(results[:2], IMAGE, [(1 + call) * filter_ for filter_ in FILTERS])
+        assert_branches(results[2:], IMAGE, [(2 + call) * filter_ for filter_ in FILTERS])
+    stages = get_plugin().reports[-1].plan.stages
+    assert sum(len(list(stage.stage.steps)) for stage in stages) == len(results)
+
+
+def address_of(variable: tf.Variable) -> int:
+    return variable.read_value()._numpy().__array_interface__["data"][0]
+
+
+def test_training_stops_holding_filters() -> None:
+    """And gives the numbers of stock TensorFlow."""
+
+    def make_step(variables: list[tf.Variable]) -> Callable[[tf.Tensor], list[tf.Tensor]]:
+        def step(image: tf.Tensor) -> list[tf.Tensor]:
+            with tf.GradientTape() as tape:
+                results = branches(image, variables)
+                loss = tf.add_n([tf.reduce_sum(result * result) for result in results])
+            for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+                variable.assign_sub(tf.sign(gradient))
+            return results
+
+        return tf.function(step, autograph=False)
+
+    steps = 8
+    tf_interop.disable()
+    stock = make_variables()
+    expected = [make_step(stock)(tf.constant(IMAGE)) for _ in range(steps)]
+    tf_interop.enable("always")
+    variables = make_variables()
+    step = make_step(variables)
+    with counted() as new:
+        for results in expected:
+            for ours, theirs in zip(step(tf.constant(IMAGE)), results, strict=True):
+                np.testing.assert_array_equal(ours, theirs)
+    assert new.filters_transformed == 2 * 3
+    for variable, other in zip(variables, stock, strict=True):
+        np.testing.assert_array_equal(variable, other)
+        # Where nobody holds its value, a variable is updated in place.
+        address = address_of(variable)
+        variable.assign_add(other)
+        assert address_of(variable) == address
+
+
+def test_sees_what_another_thread_assigns() -> None:
+    tf_interop.enable("always")
+    variables = make_variables()
+    compute = in_function(variables)
+    expected = [branches(IMAGE, [factor * filter_ for filter_ in FILTERS]) for factor in range(12)]
+    assigned = [1]  # what both variables have been assigned, at least
+    calls: float = 0
+
+    def assign() -> None:
+        for factor in range(2, len(expected)):
+            after = calls + 3
+            for variable, filter_ in zip(variables, FILTERS, strict=True):
+                variable.assign(factor * filter_)
+            assigned.append(factor)
+            while calls < after:
+                time.sleep(0)
+
+    with counted() as new, concurrent.futures.ThreadPoolExecutor() as pool:
+        assigning = pool.submit(assign)
+        try:
+            while not assigning.done():
+                oldest = assigned[-1]
+                for place, result in enumerate(compute(tf.constant(IMAGE))):
+                    assert any(np.array_equal(result, each[place]) for each in expected[oldest:])
+                calls += 1
+        finally:
+            calls = math.inf  # nobody waits for more
+        assigning.result()
+    assert new.filters_transformed >= 2 * (len(expected) - 2)
+
+
+def test_holds_no_reference_variable() -> None:
+    """One of TensorFlow 1's, which is updated in place."""
+    tf_interop.enable("always")
+    with tf.Graph().as_default() as graph:
+        variables = [v1.Variable(filter_, use_resource=False) for filter_ in FILTERS]
+        outputs = branches(tf.constant(IMAGE), variables)
+        updates = [v1.assign_add(*each) for each in zip(variables, FILTERS, strict=True)]
+        start = v1.global_variables_initializer()
+    with counted() as new, contextlib.closing(v1.Session(graph=graph)) as session:
+        session.run(start)
+        for factor in range(1, 4):
+            assert_branches(session.run(outputs), IMAGE, [factor * each for each in FILTERS])
+            session.run(updates)
+    assert (new.stages_run, new.filters_transformed) == (3, 0)
+
+
+def writers_of_variables() -> list[str]:
+    """The names of all ops of TensorFlow that write resource variables."""
+    names = []
+    for name in filter(str.isidentifier, dir(tf.raw_ops)):
+        op_def = op_def_registry.get(name)
+        is_writer = re.match(
+            "Assign.*VariableOp|Resource(?!Accumulator).*(Apply|Scatter|Assign)", name
+        )
+        if op_def is not None and is_writer:
+            names.append(name)
+    return names
+
+
+@pytest.mark.parametrize("name", writers_of_variables())
+def test_no_op_writes_a_value_that_is_held(name: str) -> None:
+    op_def = op_def_registry.get(name)
+    kinds = {each.name: each.type_attr or each.type for each in op_def.input_arg}
+    is_sparse = not {"Tindices", "Index"}.isdisjoint(kinds.values())
+    rows = tf.fill([2, 4] if is_sparse else [4, 4], 0.3)
+    ranges = {"begin": tf.constant([0]), "end": tf.constant([2]), "strides": tf.constant([1])}
+    indices = tf.constant([[0], [1]] if "Nd" in name else [0, 1])
+    variables, others = [], {}
+    for each, kind in kinds.items():
+        if kind == types_pb2.DT_RESOURCE:
+            variables.append(tf.Variable(tf.reshape(tf.range(1.0, 17.0), [4, 4]) / 16))
+            others[each] = variables[-1].handle
+        elif kind == types_pb2.DT_INT64:
+            others[each] = tf.constant(1, tf.int64)
+        elif kind in ("Tindices", "Index"):
+            others[each] = ranges.get(each, indices)
+        elif each in ("grad", "delta", "updates", "value"):
+            others[each] = rows
+        else:
+            others[each] = tf.constant(-0.3 if each == "lr_power" else 0.3)
+    held = [variable.read_value() for variable in variables]
+    before = [value.numpy().copy() for value in held]
+    getattr(tf.raw_ops, name)(**others)
+    assert not np.array_equal(variables[0], before[0])
+    for value, copy in zip(held, before, strict=True):
+        np.testing.assert_array_equal(value, copy)
+
+
+def test_uses_none_that_was_made_under_the_other_switch_for_tf32() -> None:
+    tf_interop.enable("always")
+    compute = in_function(FILTERS)
+    try:
+        for allow, made in ((True, 2), (False, 2), (True, 0), (False, 0)):
+            tf.config.experimental.enable_tensor_float_32_execution(allow)
+            with counted() as new:
+                assert_branches(compute(tf.constant(IMAGE)), IMAGE, FILTERS)
+            assert new.filters_transformed == made
+    finally:
+        tf.config.experimental.enable_tensor_float_32_execution(True)
+
+
+@pytest.mark.parametrize(
+    "only",
+    [
+        schedule(lane(0), lane(1)),
+        schedule(lane(0, 1, merged=True)),
+        schedule(lane(0), lane(1), batch_size=3),
+    ],
+    ids=["planned", "merged", "without_a_plan"],
+)
+def test_takes_no_other_filter_for_a_marked_one(conv_stage: Any, only: Any) -> None:
+    # No pass would mark what is computed. The kernel must not trust the mark alone: the memory of a
+    # filter is free after the call, and the next call's filter comes to be there.
+    image = digits([2, 6, 6, 32], tf.float16)
+    bases = [digits([3, 3, 32, 32], tf.float16, seed) for seed in (1, 2)]
+    plain: Any = {"strides": [1, 1, 1, 1], "padding": "SAME", "dtype": tf.float16}
+    operations = [
+        operation(name, "Conv2D", ["inputs:0", f"inputs:{place}"], **plain)
+        for place, name in enumerate("ab", 1)
+    ]
+    document = program(operations, only, held_inputs=[1, 2])
+
+    @tf.function
+    def compute(factor: tf.Tensor) -> list[tf.Tensor]:
+        inputs = [image, factor * bases[0], factor * bases[1]]
+        return conv_stage(**arguments(inputs, [], document))
+
+    for factor in map(np.float16, (1, 1, *range(2, 9), 1)):
+        results = compute(tf.constant(factor))
+        assert_branches(results, image, [factor * base for base in bases])
+
+
+def test_takes_a_value_that_a_session_feeds() -> None:
+    tf_interop.enable("always")
+    graph = tf.Graph()
+    with graph.as_default():
+        image = v1.placeholder(tf.float16, IMAGE.shape)
+        filters = [tf.constant(filter_) for filter_ in FILTERS]
+        outputs = branches(image, filters)
+    with counted() as new, contextlib.closing(v1.Session(graph=graph)) as session:
+        for seed in (9, 10, 11):
+            fed = digits([3, 3, 4, 4], tf.float16, seed)
+            # Then in place: were the array's memory taken for a constant, the old value would stay.
+            for value in (fed.copy(), 2 * fed):
+                fed[:] = value
+                results = session.run(outputs, {image: IMAGE, filters[0]: fed})
+                assert_branches(results, IMAGE, [fed, FILTERS[1]])
+    assert new.filters_transformed == 1  # the filter that is not fed
