@@ -369,7 +369,12 @@ def test_a_step_fails_as_the_own_op_does(unit: Any) -> None:
 
 
 def split(
-    unit: Any, steps: Sequence[NodeDef], results: Sequence[str], values: Sequence[Any], **given: Any
+    unit: Any,
+    steps: Sequence[NodeDef],
+    results: Sequence[str],
+    values: Sequence[Any],
+    times: int = 1,
+    **given: Any,
 ) -> list[np.ndarray]:
     """Runs the op with two threads for the parts of a batch; the first input is split."""
     config = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=2, use_per_session_threads=True)
@@ -378,7 +383,9 @@ def split(
         attributes = {"Tout": [tf.float32] * len(results), "split_inputs": [0]} | given
         serialized = [step.SerializeToString() for step in steps]
         outputs = unit(inputs=inputs, steps=serialized, results=results, **attributes)
-        return list(session.run(outputs, dict(zip(inputs, values, strict=True))))
+        for _ in range(times):
+            found = session.run(outputs, dict(zip(inputs, values, strict=True)))
+        return list(found)
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3, 7])
@@ -420,6 +427,22 @@ def test_sizes_of_the_whole_batch_are_for_a_part_those_of_the_part(
     image = RANDOM.standard_normal([3, 5, 3]).astype(np.float32)
     [result] = split(unit, [reshape], ["steps:0:0"], [image, np.array(sizes, dtype)])
     np.testing.assert_array_equal(result, image.reshape(sizes))
+
+
+def test_a_timeline_has_the_parts_of_a_batch_inside_of_their_call(unit: Any) -> None:
+    library = load_kernel_library()
+    library.record_timeline(2)
+    split(unit, chain(), ["steps:4:0"], values_of_chain(5), times=4)
+    library.record_timeline(0)
+    spans = library.read_timeline()
+    for call in (1, 2):
+        of_call = {each.name: each for each in spans if each.call == call}
+        whole = of_call.pop("first bias relu pool last")
+        parts = of_call.values()
+        assert of_call.keys() == {"images 0 to 1", "images 2 to 4"}
+        for part in parts:
+            assert whole.begin_ns <= part.begin_ns < part.end_ns <= whole.end_ns
+    assert len(spans) == 6
 
 
 def test_inputs_that_do_not_agree_about_the_batch_are_not_split(unit: Any) -> None:
