@@ -1,43 +1,13 @@
-#define EIGEN_USE_THREADS
-
 #include "cc_kernels/tf/narrow_device.h"
 
-#include <functional>
 #include <utility>
 
-#include "tensorflow/core/platform/threadpool.h"
-#include "tensorflow/core/platform/threadpool_interface.h"
-#include "unsupported/Eigen/CXX11/Tensor"
-
 namespace tf_interop {
-namespace {
 
-class InlinePool : public tensorflow::thread::ThreadPoolInterface {
- public:
-  void Schedule(std::function<void()> work) override { work(); }
-  int NumThreads() const override { return 1; }
-  int CurrentThreadId() const override { return 0; }
-};
-
-// The same for all devices, and never freed, since it holds nothing.
-struct Workers {
-  InlinePool inline_pool;
-  tensorflow::thread::ThreadPool pool{&inline_pool};
-  Eigen::ThreadPoolDevice eigen_device{&inline_pool, /*num_cores=*/1};
-  tensorflow::DeviceBase::CpuWorkerThreads threads{/*num_threads=*/1, &pool};
-};
-
-Workers* GlobalWorkers() {
-  static auto* const workers = new Workers();
-  return workers;
-}
-
-}  // namespace
-
-NarrowDevice::NarrowDevice(tensorflow::DeviceBase* device)
+NarrowDevice::NarrowDevice(tensorflow::DeviceBase* device, const CoreLease& cores)
     : DeviceBase(device->env()), device_(device) {
-  set_tensorflow_cpu_worker_threads(&GlobalWorkers()->threads);
-  set_eigen_cpu_device(&GlobalWorkers()->eigen_device);
+  set_tensorflow_cpu_worker_threads(cores.threads());
+  set_eigen_cpu_device(cores.eigen_device());
 }
 
 tensorflow::Allocator* NarrowDevice::GetAllocator(tensorflow::AllocatorAttributes attributes) {

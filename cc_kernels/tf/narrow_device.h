@@ -1,5 +1,5 @@
-// A CPU device on which a kernel computes on the calling thread alone: all of the device that it
-// stands for but its threads.
+// A CPU device on which a kernel computes on the cores of a lease: all of the device that it stands
+// for but its threads.
 #ifndef TF_INTEROP_TF_NARROW_DEVICE_H_
 #define TF_INTEROP_TF_NARROW_DEVICE_H_
 
@@ -7,19 +7,18 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "cc_kernels/tf/core_lease.h"
 #include "tensorflow/core/framework/allocator.h"
 #include "tensorflow/core/framework/device_base.h"
 #include "tensorflow/core/framework/tensor.h"
 
 namespace tf_interop {
 
-// Thread-safe. Its pool runs what it is given inside Schedule. A pool with one thread of its own
-// would not do: all callers would wait for that thread, because TensorFlow and oneDNN hand even
-// work that is not divided to the pool.
+// Thread-safe.
 class NarrowDevice : public tensorflow::DeviceBase {
  public:
-  // `device` has to outlive this.
-  explicit NarrowDevice(tensorflow::DeviceBase* device);
+  // `device` and `cores` have to outlive this.
+  NarrowDevice(tensorflow::DeviceBase* device, const CoreLease& cores);
 
   tensorflow::Allocator* GetAllocator(tensorflow::AllocatorAttributes attributes) override;
   tensorflow::Allocator* GetScopedAllocator(tensorflow::AllocatorAttributes attributes,

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <list>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -76,20 +77,22 @@ Cache* FindWideCache(const Factory& factory) {
 struct ThreadCache {
   bool is_bound = false;
   Cache* wide = nullptr;
-  Cache narrow;
+  std::map<int, Cache> narrow;  // by the number of cores
 };
 
-void Swap(DataType dtype) {
+void Swap(DataType dtype, int cores) {
   thread_local std::array<ThreadCache, kFactories.size()> caches;
   size_t i = 0;
   while (kFactories[i].dtype != dtype) ++i;
   ThreadCache* const cache = &caches[i];
   if (!cache->is_bound) {
     cache->wide = FindWideCache(kFactories[i]);
-    if (cache->wide != nullptr) cache->narrow.capacity = cache->wide->capacity;
     cache->is_bound = true;
   }
-  if (cache->wide != nullptr) std::swap(*cache->wide, cache->narrow);
+  if (cache->wide == nullptr) return;
+  const auto [narrow, is_new] = cache->narrow.try_emplace(cores);
+  if (is_new) narrow->second.capacity = cache->wide->capacity;
+  std::swap(*cache->wide, narrow->second);
 }
 
 }  // namespace
@@ -105,12 +108,13 @@ std::vector<DataType> PrimitiveCacheTypes(absl::Span<const DataType> dtypes) {
   return types;
 }
 
-NarrowPrimitives::NarrowPrimitives(absl::Span<const DataType> types) : types_(types) {
-  for (const DataType type : types_) Swap(type);
+NarrowPrimitives::NarrowPrimitives(absl::Span<const DataType> types, int cores)
+    : types_(types), cores_(cores) {
+  for (const DataType type : types_) Swap(type, cores_);
 }
 
 NarrowPrimitives::~NarrowPrimitives() {
-  for (const DataType type : types_) Swap(type);
+  for (const DataType type : types_) Swap(type, cores_);
 }
 
 }  // namespace tf_interop

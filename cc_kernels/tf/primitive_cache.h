@@ -1,4 +1,4 @@
-// Narrow primitives of oneDNN apart from wide ones.
+// oneDNN's primitives for some of the cores apart from those for all.
 //
 // TensorFlow keeps oneDNN's primitives in caches of the thread that made them, one for each element
 // type (MklPrimitiveFactory<T> in tensorflow/core/util/mkl_util.h). A primitive is divided into as
@@ -20,18 +20,19 @@ namespace tf_interop {
 std::vector<tensorflow::DataType> PrimitiveCacheTypes(
     absl::Span<const tensorflow::DataType> dtypes);
 
-// While it lives the calling thread finds, and adds to, caches that hold narrow primitives only.
-// Not to be nested. Where this TensorFlow has no such caches it does nothing.
+// While it lives the calling thread finds, and adds to, caches that hold only primitives that were
+// made for `cores` so. Not to be nested. Where this TensorFlow has no such caches it does nothing.
 class NarrowPrimitives {
  public:
   // `types` is what PrimitiveCacheTypes gave; it has to outlive this.
-  explicit NarrowPrimitives(absl::Span<const tensorflow::DataType> types);
+  NarrowPrimitives(absl::Span<const tensorflow::DataType> types, int cores);
   ~NarrowPrimitives();
   NarrowPrimitives(const NarrowPrimitives&) = delete;
   NarrowPrimitives& operator=(const NarrowPrimitives&) = delete;
 
  private:
   const absl::Span<const tensorflow::DataType> types_;
+  const int cores_;
 };
 
 }  // namespace tf_interop

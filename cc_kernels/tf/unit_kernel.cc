@@ -1,5 +1,5 @@
-// TfInterop>Unit on a CPU: its steps' own kernels, run back to back on one core, or once for each
-// part of the batch on all cores.
+// TfInterop>Unit on a CPU: its steps' own kernels, run back to back on one core or a few, or once
+// for each part of the batch.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -20,6 +20,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "cc_kernels/core/timeline.h"
+#include "cc_kernels/tf/core_lease.h"
 #include "cc_kernels/tf/narrow_device.h"
 #include "cc_kernels/tf/onednn_names.h"
 #include "cc_kernels/tf/primitive_cache.h"
@@ -84,6 +85,7 @@ class UnitReader {
   std::vector<Step> steps;
   std::vector<Operand> results;
   std::vector<int64_t> batch_sizes;
+  std::vector<int> cores;  // for each of these, or one for all
   std::vector<int64_t> split_inputs;
   int value_count = 0;
   std::vector<DataType> onednn_types;  // of what steps with kernels of oneDNN's read and give
@@ -111,6 +113,7 @@ absl::Status UnitReader::Read() {
   TF_RETURN_IF_ERROR(context_->GetAttr("results", &result_names));
   TF_RETURN_IF_ERROR(context_->GetAttr("constant_inputs", &constant_inputs_));
   TF_RETURN_IF_ERROR(context_->GetAttr("batch_sizes", &batch_sizes));
+  TF_RETURN_IF_ERROR(context_->GetAttr("cores", &cores));
   TF_RETURN_IF_ERROR(context_->GetAttr("split_inputs", &split_inputs));
   for (const auto& [name, inputs] :
        {std::pair("constant_inputs", &constant_inputs_), {"split_inputs", &split_inputs}}) {
@@ -123,6 +126,13 @@ absl::Status UnitReader::Read() {
   }
   if (!batch_sizes.empty() && context_->num_inputs() == 0) {
     return InvalidArgument("Expected an input, whose batch size is one of batch_sizes, got none.");
+  }
+  const size_t core_count = std::max<size_t>(1, batch_sizes.size());
+  if (cores.empty()) cores.assign(core_count, 1);
+  if (cores.size() != core_count || *absl::c_min_element(cores) < 1) {
+    return InvalidArgument("Expected ", core_count,
+                           " cores from 1 on, one for each batch size, got [",
+                           absl::StrJoin(cores, ", "), "].");
   }
   for (const std::string& each : serialized) {
     NodeDef node;
@@ -321,14 +331,13 @@ class UnitRun {
   };
 
   // `inputs` are those of `context`, or what of them is of the part. They outlive this.
-  UnitRun(const OpKernelContext& context, Kind kind, tensorflow::DeviceBase* device,
-          absl::Span<const Operand> results, int value_count,
-          absl::Span<const tensorflow::TensorValue> inputs, const Part& part = {})
+  UnitRun(const OpKernelContext& context, Kind kind, absl::Span<const Operand> results,
+          int value_count, absl::Span<const tensorflow::TensorValue> inputs, const Part& part = {})
       : context_(context),
         kind_(kind),
         inputs_(inputs),
         part_(part),
-        params_(Params(context, device)),
+        params_(Params(context)),
         derived_(&params_, /*num_outputs=*/0),
         attributes_(value_count),
         values_(value_count) {
@@ -340,7 +349,7 @@ class UnitRun {
   UnitRun(const UnitRun&) = delete;
   UnitRun& operator=(const UnitRun&) = delete;
 
-  absl::Status Run(const Step& step);
+  absl::Status Run(const Step& step, tensorflow::DeviceBase* device);
 
   // Values of steps that another run made, for all parts.
   void Share(const UnitRun& shared) {
@@ -352,10 +361,8 @@ class UnitRun {
   const Tensor& value(int index) const { return *values_[index]; }
 
  private:
-  static OpKernelContext::Params Params(const OpKernelContext& context,
-                                        tensorflow::DeviceBase* device) {
+  static OpKernelContext::Params Params(const OpKernelContext& context) {
     OpKernelContext::Params params = *context.params();
-    params.device = device;
     params.forward_from_array = nullptr;
     params.outputs_required_array = nullptr;
     params.eigen_gpu_device = nullptr;  // that of `context`, which owns it
@@ -376,7 +383,7 @@ class UnitRun {
   absl::InlinedVector<std::unique_ptr<Tensor>, 16> values_;
 };
 
-absl::Status UnitRun::Run(const Step& step) {
+absl::Status UnitRun::Run(const Step& step, tensorflow::DeviceBase* device) {
   OpKernel* const kernel = step.kernel.get();
   absl::InlinedVector<tensorflow::TensorValue, 4> inputs;
   absl::InlinedVector<AllocatorAttributes, 4> input_attributes;
@@ -407,6 +414,7 @@ absl::Status UnitRun::Run(const Step& step) {
     sizes = SizesOfPart(*inputs.back().tensor);
     inputs.back() = tensorflow::TensorValue(&sizes);
   }
+  params_.device = device;
   params_.op_kernel = kernel;
   params_.inputs = inputs;
   params_.input_alloc_attrs = input_attributes;
@@ -444,12 +452,13 @@ Tensor UnitRun::SizesOfPart(const Tensor& sizes) const {
 
 class Unit : public OpKernel {
  public:
-  explicit Unit(OpKernelConstruction* context) : OpKernel(context), device_(context->device()) {
+  explicit Unit(OpKernelConstruction* context) : OpKernel(context) {
     UnitReader reader(context);
     OP_REQUIRES_OK(context, reader.Read());
     steps_ = std::move(reader.steps);
     results_ = std::move(reader.results);
     batch_sizes_ = std::move(reader.batch_sizes);
+    cores_ = std::move(reader.cores);
     split_inputs_ = std::move(reader.split_inputs);
     value_count_ = reader.value_count;
     primitive_types_ = PrimitiveCacheTypes(reader.onednn_types);
@@ -462,33 +471,44 @@ class Unit : public OpKernel {
         absl::StrAppend(names, step.kernel->name_view());
       });
     });
-    const int64_t part_count = split_inputs_.empty() ? 0 : PartCount(*context);
-    if (!IsForBatchOf(*context) || part_count == 1) {
+    const int all_cores = context->device()->tensorflow_cpu_worker_threads()->num_threads;
+    const int cores = CoresFor(*context, all_cores);
+    const int64_t part_count = split_inputs_.empty() ? 0 : PartCount(*context, all_cores);
+    if (cores == 0 || part_count == 1) {
       Run(context, context->device());
     } else if (part_count > 1) {
-      RunParts(context, part_count, call);
+      RunParts(context, part_count, all_cores, call);
     } else {
-      const OneCore one_core(primitive_types_);
-      Run(context, &device_);
+      FewCores few(context, cores, all_cores, primitive_types_);
+      Run(context, &few.device);
     }
   }
 
  private:
-  // What a thread needs that is to compute on one core.
-  class OneCore {
-   public:
-    explicit OneCore(absl::Span<const DataType> types) : primitives_(types) {}
+  // What a thread needs that is to compute on some of the cores.
+  struct FewCores {
+    FewCores(OpKernelContext* context, int cores, int all_cores, absl::Span<const DataType> types)
+        : lease(cores, all_cores),
+          device(context->device(), lease),
+          primitives(types, lease.cores()) {}
 
-   private:
-    const NarrowPrimitives primitives_;
+    const CoreLease lease;
+    NarrowDevice device;
+    const NarrowPrimitives primitives;
     // As on all threads of TensorFlow's pools; a Session may run its ops on the caller's thread.
-    const tsl::port::ScopedFlushDenormal flush_;
+    const tsl::port::ScopedFlushDenormal flush;
   };
 
-  bool IsForBatchOf(const OpKernelContext& context) const {
-    if (batch_sizes_.empty()) return true;
-    const Tensor& first = context.input(0);
-    return first.dims() > 0 && absl::c_linear_search(batch_sizes_, first.dim_size(0));
+  // How many cores the steps are to run on; 0 for TensorFlow's own way to run them.
+  int CoresFor(const OpKernelContext& context, int all_cores) const {
+    size_t place = 0;
+    if (!batch_sizes_.empty()) {
+      const Tensor& first = context.input(0);
+      if (first.dims() == 0) return 0;
+      place = absl::c_find(batch_sizes_, first.dim_size(0)) - batch_sizes_.begin();
+      if (place == batch_sizes_.size()) return 0;
+    }
+    return cores_[place] > 1 && cores_[place] >= all_cores ? 0 : cores_[place];
   }
 
   const Tensor& SplitInput(const OpKernelContext& context, size_t i) const {
@@ -496,21 +516,19 @@ class Unit : public OpKernel {
   }
 
   // 1 where the inputs to be split do not agree about the batch.
-  int64_t PartCount(const OpKernelContext& context) const {
+  int64_t PartCount(const OpKernelContext& context, int all_cores) const {
     if (SplitInput(context, 0).dims() == 0) return 1;
     const int64_t batch_size = SplitInput(context, 0).dim_size(0);
     for (size_t i = 1; i < split_inputs_.size(); ++i) {
       const Tensor& input = SplitInput(context, i);
       if (input.dims() == 0 || input.dim_size(0) != batch_size) return 1;
     }
-    const int64_t threads = context.device()->tensorflow_cpu_worker_threads()->num_threads;
-    return std::max<int64_t>(1, std::min(batch_size, threads));
+    return std::max<int64_t>(1, std::min<int64_t>(batch_size, all_cores));
   }
 
   void Run(OpKernelContext* context, tensorflow::DeviceBase* device) {
-    UnitRun run(*context, UnitRun::Kind::kWhole, device, results_, value_count_,
-                context->params()->inputs);
-    for (const Step& step : steps_) OP_REQUIRES_OK(context, run.Run(step));
+    UnitRun run(*context, UnitRun::Kind::kWhole, results_, value_count_, context->params()->inputs);
+    for (const Step& step : steps_) OP_REQUIRES_OK(context, run.Run(step, device));
     for (size_t i = 0; i < results_.size(); ++i) {
       const Operand& result = results_[i];
       context->set_output(static_cast<int>(i),
@@ -519,27 +537,29 @@ class Unit : public OpKernel {
   }
 
   // Divides the batch as TensorFlow divides an operation, but all steps at once: each part runs
-  // through them on one core.
-  void RunParts(OpKernelContext* context, int64_t part_count, const TimelineCall& call) {
+  // through them on its share of the cores.
+  void RunParts(OpKernelContext* context, int64_t part_count, int all_cores,
+                const TimelineCall& call) {
     const int64_t batch_size = SplitInput(*context, 0).dim_size(0);
-    UnitRun shared(*context, UnitRun::Kind::kShared, &device_, results_, value_count_,
+    UnitRun shared(*context, UnitRun::Kind::kShared, results_, value_count_,
                    context->params()->inputs);
     {
-      const OneCore one_core(primitive_types_);
+      FewCores one(context, /*cores=*/1, all_cores, primitive_types_);
       for (const Step& step : steps_) {
-        if (!step.is_of_batch) OP_REQUIRES_OK(context, shared.Run(step));
+        if (!step.is_of_batch) OP_REQUIRES_OK(context, shared.Run(step, &one.device));
       }
     }
+    const int cores = all_cores / static_cast<int>(part_count);
     std::vector<absl::Status> statuses(part_count);
     std::vector<std::vector<Tensor>> results(part_count);
     const auto run_parts = [&](int64_t first, int64_t last) {
-      const OneCore one_core(primitive_types_);
+      FewCores few(context, cores, all_cores, primitive_types_);
       for (int64_t i = first; i < last; ++i) {
         const Part part = {batch_size, i * batch_size / part_count,
                            (i + 1) * batch_size / part_count};
         const ThreadSpan span(
             call, [&] { return absl::StrCat("images ", part.first, " to ", part.last - 1); });
-        statuses[i] = RunPart(*context, shared, part, &results[i]);
+        statuses[i] = RunPart(*context, &few.device, shared, part, &results[i]);
       }
     };
     context->device()->tensorflow_cpu_worker_threads()->workers->ParallelFor(
@@ -550,8 +570,8 @@ class Unit : public OpKernel {
     }
   }
 
-  absl::Status RunPart(const OpKernelContext& context, const UnitRun& shared, const Part& part,
-                       std::vector<Tensor>* results) {
+  absl::Status RunPart(const OpKernelContext& context, tensorflow::DeviceBase* device,
+                       const UnitRun& shared, const Part& part, std::vector<Tensor>* results) {
     std::vector<Tensor> slices(split_inputs_.size());
     absl::InlinedVector<tensorflow::TensorValue, 16> inputs(context.params()->inputs.begin(),
                                                             context.params()->inputs.end());
@@ -560,10 +580,10 @@ class Unit : public OpKernel {
       if (!slices[i].IsAligned()) slices[i] = tensorflow::tensor::DeepCopy(slices[i]);
       inputs[split_inputs_[i]] = tensorflow::TensorValue(&slices[i]);
     }
-    UnitRun run(context, UnitRun::Kind::kPart, &device_, results_, value_count_, inputs, part);
+    UnitRun run(context, UnitRun::Kind::kPart, results_, value_count_, inputs, part);
     run.Share(shared);
     for (const Step& step : steps_) {
-      if (step.is_of_batch) TF_RETURN_IF_ERROR(run.Run(step));
+      if (step.is_of_batch) TF_RETURN_IF_ERROR(run.Run(step, device));
     }
     for (const Operand& result : results_) {
       const Tensor& value = results->emplace_back(run.value(result.index));
@@ -598,10 +618,10 @@ class Unit : public OpKernel {
     return absl::OkStatus();
   }
 
-  NarrowDevice device_;
   std::vector<Step> steps_;
   std::vector<Operand> results_;
   std::vector<int64_t> batch_sizes_;
+  std::vector<int> cores_;
   std::vector<int64_t> split_inputs_;
   int value_count_ = 0;
   std::vector<DataType> primitive_types_;

@@ -44,12 +44,13 @@ REGISTER_OP("TfInterop>Unit")
     .Attr("results: list(string) >= 1")
     .Attr("constant_inputs: list(int) = []")
     .Attr("batch_sizes: list(int) = []")
+    .Attr("cores: list(int) = []")
     .Attr("split_inputs: list(int) = []")
     .Attr("output_shapes: list(shape) = []")
     .SetShapeFn(GiveShapes)
     .Doc(R"doc(
-Runs pure operations back to back, with TensorFlow's own kernels, on one core, or for each part of
-the batch on a core.
+Runs pure operations back to back, with TensorFlow's own kernels, on one core or a few, or for each
+part of the batch on cores of its own.
 
 An operand is `inputs:<i>`, an input of the op, or `steps:<j>:<port>`, an output of an earlier step.
 
@@ -63,10 +64,14 @@ constant_inputs: Positions in `inputs` of constants: oneDNN's kernels keep filte
   changes in the form that they need.
 batch_sizes: Only where the first dimension of the first input is one of these do the steps run as
   said here; otherwise each runs on all cores. Empty: always.
+cores: On how many cores the steps run: for each of `batch_sizes`, or one number for all. One is the
+  calling thread. More are a group of threads of their own, or the calling thread where too few are
+  free. As many as there are threads inside of an operation, or more: as in stock TensorFlow. Empty: 1.
 split_inputs: Positions in `inputs` of tensors whose first dimension is the batch, of which all steps
   that read them, and the steps that read those, compute each image by itself. The batch is divided
   into as many parts as there are threads inside of an operation, and each part runs through the
-  steps on one core. Empty: the whole batch does.
+  steps on one core; on its share of the cores where there are fewer images. Empty: the whole batch
+  does.
 output_shapes: What is known of the outputs' shapes; empty where nothing is.
 )doc");
 

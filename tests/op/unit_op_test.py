@@ -330,6 +330,8 @@ def setting(**attributes: Any) -> Change:
         (setting(Tout=[tf.half]), ["Expected a half as result 0", "a float"]),
         (setting(steps=[b"\xff"]), ["a serialized NodeDef at step 0"]),
         (setting(constant_inputs=[4]), ["constant_inputs from 0 to 3", "got 4"]),
+        (setting(cores=[0]), ["1 cores from 1 on", "got [0]"]),
+        (setting(cores=[1], batch_sizes=[2, 3]), ["2 cores from 1 on", "got [1]"]),
         (setting(split_inputs=[0, -1]), ["split_inputs from 0 to 3", "got -1"]),
         (setting(split_inputs=[0], results=["inputs:0"]), ["result 0, which does not depend"]),
         (setting(output_shapes=[[], []]), ["output_shapes of 1 outputs", "got 2"]),

@@ -1,0 +1,144 @@
+"""Units on groups of several cores, in processes that have more threads than this machine may."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from tensorflow.python.framework import test_util
+from unnoticed import run_python
+
+# The bits of a gradient by a filter say how many threads it was computed on: oneDNN adds it up in
+# as many parts.
+START = """
+    import json, os, pathlib, sys
+    import numpy as np
+    import tensorflow as tf
+    tf.config.threading.set_intra_op_parallelism_threads(int(os.environ["CORES"]))
+    tf.config.threading.set_inter_op_parallelism_threads(4)
+    sys.path.append("tests/op")
+    from unit_op_test import PLAIN, assert_same_bits, chain, in_graph, operation, stock
+    from unit_op_test import values_of_chain
+    import tf_interop
+    from tf_interop.runtime.kernel_library import load_kernel_library
+    tf_interop.disable()
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    unit = tf.load_op_library(str(load_kernel_library().build_info.path)).tf_interop_unit
+
+    gradient = [operation(
+        "gradient", "Conv2DBackpropFilter", ["inputs:0", "inputs:1", "inputs:2"], **PLAIN)]
+
+    def values(batch_size, side=32):
+        random = np.random.default_rng(batch_size)
+        images = random.standard_normal([2, batch_size, side, side, 16], np.float32)
+        return images[0], np.array([3, 3, 16, 16], np.int32), images[1]
+
+    def with_cores(*cores, **given):
+        return in_graph(unit, gradient, ["steps:0:0"], cores=cores, **given)
+
+    def bits(results):
+        return [each.numpy().tobytes().hex() for each in results]
+
+    def group_threads():
+        threads = pathlib.Path("/proc/self/task").glob("*/comm")
+        return sum(each.read_text().strip() == "tf_interop" for each in threads)
+"""
+
+
+def run(cores: int, program: str) -> Any:
+    """What a program prints as JSON, in a process that has so many threads for an operation."""
+    printed = run_python(START + program, CORES=str(cores), TF_INTEROP_HOST_STAGES="0")
+    return json.loads(printed.splitlines()[-1]) if printed else None
+
+
+needs_onednn = pytest.mark.skipif(not test_util.IsMklEnabled(), reason="oneDNN is off")
+
+
+@needs_onednn
+def test_a_group_computes_as_stock_does_on_so_many_cores() -> None:
+    program = """
+    widths = [with_cores(number) for number in (1, 2, 3, 4, 5)]
+    found = [[bits(each(*values(4)))[0] for each in widths] for _ in range(2)]
+    assert found[0] == found[1]  # by turns on the same threads
+    print(json.dumps(found[0] + bits(stock(gradient, ["steps:0:0"])(*values(4)))))
+    """
+    *of_four, stock_of_four = run(4, program)
+    *of_two, stock_of_two = run(2, program)
+    assert of_four[3:] == [stock_of_four] * 2
+    assert len(set(of_four)) == 4
+    assert of_four[1] == of_two[1] == stock_of_two
+    assert of_four[0] == of_two[0] != stock_of_two
+
+
+@needs_onednn
+def test_each_batch_size_has_its_cores() -> None:
+    run(
+        4,
+        """
+    by_size = with_cores(2, 3, batch_sizes=[4, 6])
+    for size, cores in ((4, 2), (6, 3), (8, 4)):
+        assert bits(by_size(*values(size))) == bits(with_cores(cores)(*values(size)))
+        assert bits(by_size(*values(size))) != bits(with_cores(1)(*values(size)))
+    """,
+    )
+
+
+@needs_onednn
+def test_two_units_get_the_two_groups_and_a_third_the_calling_thread() -> None:
+    run(
+        4,
+        """
+    image, sizes, other = map(tf.constant, values(4, side=128))
+    one, two = with_cores(1), with_cores(2)
+    images = [number * image for number in (1, 2, 3)]  # or TensorFlow would run one of them
+    cores_of = {bits(run(each, sizes, other))[0]: cores
+                for cores, run in ((1, one), (2, two)) for each in images}
+    assert len(cores_of) == 6 and group_threads() == 2
+    three = tf.function(lambda: [two(each, sizes, other)[0] for each in images], autograph=False)
+    seen = set()
+    for _ in range(50):
+        seen.add(tuple(sorted(cores_of[each] for each in bits(three()))))
+        assert group_threads() <= 4
+    assert (1, 2, 2) in seen, seen
+    """,
+    )
+
+
+@needs_onednn
+def test_neither_calls_nor_errors_make_threads_or_keep_a_group() -> None:
+    run(
+        4,
+        """
+    expected = bits(with_cores(2)(*values(4)))
+    product = [operation("product", "MatMul", ["inputs:0", "inputs:1"])]
+    failing = in_graph(unit, product, ["steps:0:0"], cores=[2])
+    small = with_cores(2)
+    for _ in range(1000):
+        small(*values(4, side=4))
+    for _ in range(3):
+        try:
+            failing(np.ones([2, 3], np.float32), np.ones([4, 5], np.float32))
+        except tf.errors.InvalidArgumentError:
+            continue
+        raise AssertionError("The shapes do not fit.")
+    assert group_threads() == 2
+    assert bits(with_cores(2)(*values(4))) == expected
+    """,
+    )
+
+
+def test_parts_of_a_small_batch_share_all_cores() -> None:
+    run(
+        4,
+        """
+    results = ["steps:0:0", "steps:4:0"]
+    run = in_graph(unit, chain(), results, split_inputs=[0])
+    own = stock(chain(), results)
+    for size, threads in ((1, 0), (3, 0), (8, 0), (2, 4), (2, 4)):
+        inputs = values_of_chain(size)
+        assert_same_bits(run(*inputs), own(*inputs))
+        assert group_threads() <= threads, (size, group_threads())
+    assert group_threads() > 0
+    """,
+    )
