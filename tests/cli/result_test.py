@@ -155,6 +155,9 @@ def test_units_are_listed_as_what_they_are(kind: str, where: str, work: pathlib.
         (2, 0) if kind == "narrow" else (0, 2)
     )
     assert f"{where}: a, b" in words_of(invoke(f"show {path}"))
+    if kind == "narrow":
+        save_plan(Plan((dataclasses.replace(graph, unit_cores=(4, 1)),)), path)
+        assert "on 4 cores: a on one core: b" in words_of(invoke(f"show {path}"))
 
 
 @pytest.mark.usefixtures("work")

@@ -164,7 +164,7 @@ def test_a_step_is_its_node_without_notes_and_a_unit_says_what_it_stands_for() -
     assert not step.HasField("experimental_debug_info")
 
 
-def test_batch_sizes_and_shapes() -> None:
+def test_batch_sizes_cores_and_shapes() -> None:
     graph = graph_of({"a": "Conv2D x w", "b": "Relu a", "c": "Relu y"}, CPU)
     view = GraphView(graph.graph_def)
     units, _ = find_units(view)
@@ -172,10 +172,11 @@ def test_batch_sizes_and_shapes() -> None:
         view,
         units,
         (),
-        batch_sizes=[(8, 2), ()],
+        cores=[{8: 4, 2: 1}, {None: 1}],
         output_shapes=lambda index, _: (None, 3) if view.names[index] == "b" else None,
     )
     check_rewrite(view, GraphView(rewritten), ())
     by_name = {node.name: decode_unit(node) for node in rewritten.node if node.op == UNIT_OP}
     assert (by_name["b"].batch_sizes, by_name["c"].batch_sizes) == ((2, 8), ())
+    assert (by_name["b"].cores, by_name["c"].cores) == ((1, 4), ())
     assert (by_name["b"].output_shapes, by_name["c"].output_shapes) == (((None, 3),), ())

@@ -108,6 +108,8 @@ def test_one_graph_may_be_planned_for_several_batch_sizes(
             "schedules",
         ),
         (lambda raw: raw["graphs"][0]["unstaged"][0].update(node="a"), "`$.graphs[0]`"),
+        (lambda raw: raw["graphs"][1].update(unit_cores=[2]), "`$.graphs[1].unit_cores`"),
+        (lambda raw: raw["graphs"][1].update(unit_cores=[0]), "graphs[1].unit_cores[0]"),
     ],
 )
 def test_refuses_with_its_place(

@@ -101,6 +101,12 @@ NO_STAGE = graph_of({"a": "", "b": ""}, {"a b": 32})
             True,
         ),
         (
+            dataclasses.replace(tuned_graph(), unit_cores=(4, 1)),
+            "1.84 times as fast as stock TensorFlow (10.9 ms a step, stock 20.0 ms), measured on 2 "
+            "cores, by 1 unit on one core each and 1 unit on 4 cores each.",
+            True,
+        ),
+        (
             tuned(ratio=1.02, error=0.03),
             "No significant gain over stock TensorFlow: 0.2 ± 0.3 ms of 20.0 ms a step, measured",
             False,
@@ -192,6 +198,14 @@ def test_units_are_drawn_and_listed_with_the_cores_that_they_run_on() -> None:
         f"{EVIL_NAME} one core – –",
         "net/right one core – –",
     ]
+    wide = dataclasses.replace(tuned_graph(), unit_cores=(1, 4))
+    page = page_of(wide, networks=[tuned_network()])
+    assert "net/right: 4 cores; Conv2D, 4 Mul" in {
+        each.of_tag("title")[0].text for each in page.of_class("node")
+    }
+    assert "run on one core or 4 cores each" in page.text
+    [_, *_, row] = rows_of(page.of_class("units")[0])
+    assert row.text == "net/right 4 cores 5 Conv2D, 4 Mul"
     many = dataclasses.replace(tuned_network(), nodes=tuned_network().nodes * 200)
     page = page_of(tuned_graph(), networks=[many])
     assert not page.of_class("network") and page.of_class("units")

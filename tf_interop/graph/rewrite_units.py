@@ -10,7 +10,7 @@ name of the step that its first outputs are of, so that whoever reads these most
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
@@ -26,13 +26,19 @@ from tf_interop.graph.view import GraphView
 OutputShapes = Callable[[int, int], Shape | None]
 """Gives the shape of an output of a node, by the node's place and the port."""
 
+Cores = Mapping[int | None, int]
+"""On how many cores a unit runs at each batch size; None stands for all of them."""
+
+ON_ONE_CORE: Cores = {None: 1}
+"""Of a split unit too: its parts share the cores when it runs."""
+
 
 def rewrite_units(
     view: GraphView,
     units: Sequence[Unit],
     nodes_to_preserve: Collection[str],
     *,
-    batch_sizes: Sequence[Collection[int]] = (),
+    cores: Sequence[Cores] = (),
     output_shapes: OutputShapes | None = None,
 ) -> graph_pb2.GraphDef:
     """Replaces each unit by one Unit node.
@@ -41,8 +47,8 @@ def rewrite_units(
         view: the graph.
         units: any of those that `find_units` found in it, or `find_split_units`.
         nodes_to_preserve: names that must live on, because they are fed or fetched.
-        batch_sizes: for each unit those for which it is narrow or split, none for all; or nothing,
-            where all units always are.
+        cores: of each unit; at other batch sizes it runs as in stock TensorFlow. Nothing: of one
+            core each, always.
         output_shapes: gives shapes that the new nodes are to state; None to state none.
     """
     new_nodes = [
@@ -56,9 +62,9 @@ def rewrite_units(
     replacement = Replacement(view, new_nodes, nodes_to_preserve)
     return replacement.graph(
         [
-            _make_unit_def(view, replacement, new, unit, sizes, output_shapes)
-            for new, unit, sizes in zip(
-                new_nodes, units, batch_sizes or [()] * len(units), strict=True
+            _make_unit_def(view, replacement, new, unit, each, output_shapes)
+            for new, unit, each in zip(
+                new_nodes, units, cores or [ON_ONE_CORE] * len(units), strict=True
             )
         ]
     )
@@ -69,7 +75,7 @@ def _make_unit_def(
     replacement: Replacement,
     new: NewNode,
     unit: Unit,
-    batch_sizes: Collection[int],
+    cores: Cores,
     output_shapes: OutputShapes | None,
 ) -> node_def_pb2.NodeDef:
     place_of = {index: place for place, index in enumerate(unit.steps)}
@@ -86,6 +92,7 @@ def _make_unit_def(
     if output_shapes is not None:
         shapes = [output_shapes(index, port) for index, port in new.results]
     texts = tuple(text for text, _ in inputs.values())
+    by_size = dict(sorted(cores.items(), key=lambda each: each[0] or 0))
     return encode_unit(
         UnitNode(
             name=new.name,
@@ -100,7 +107,8 @@ def _make_unit_def(
             constant_inputs=replacement.filters_from(
                 ["Const"], new, position_of, UNIT_FILTER_POSITIONS
             ),
-            batch_sizes=tuple(sorted(set(batch_sizes))),
+            batch_sizes=tuple(size for size in by_size if size is not None),
+            cores=tuple(by_size.values()) if max(by_size.values()) > 1 else (),
             split_inputs=tuple(sorted(position_of[tensor] for tensor in unit.split)),
             output_shapes=tuple(shapes) if any(shape is not None for shape in shapes) else (),
         )

@@ -1,4 +1,4 @@
-"""The Unit node: one op that runs the steps of a unit back to back, on one core or in parts.
+"""The Unit node: one op that runs the steps of a unit back to back, on few cores or in parts.
 
 Its attributes are those of `UnitNode`, and the dtypes `Tin` and `Tout`. An operand is `inputs:<i>`,
 an input of the node, or `steps:<j>:<port>`, an output of step j, which is an earlier one.
@@ -17,7 +17,7 @@ from tf_interop.errors import GraphError
 from tf_interop.graph.properties import shape_of
 
 UNIT_OP = "TfInterop>Unit"
-_LISTS = ("constant_inputs", "batch_sizes", "split_inputs")
+_LISTS = ("constant_inputs", "batch_sizes", "cores", "split_inputs")
 
 Result = tuple[int, int]
 """An output of a step: the step's place in its unit, and the port."""
@@ -38,6 +38,7 @@ class UnitNode:
         results: the output of a step that each output is.
         constant_inputs: positions in `inputs` of filters that no call changes, ascending.
         batch_sizes: those for which it is narrow or split, ascending; empty for all.
+        cores: how many it runs on at each of these, or the one number for all; empty for one core.
         split_inputs: positions in `inputs` of what each part of the batch has a part of, ascending;
             empty where the unit is narrow.
         output_shapes: of each output; empty where nothing is known.
@@ -52,6 +53,7 @@ class UnitNode:
     results: tuple[Result, ...]
     constant_inputs: tuple[int, ...] = ()
     batch_sizes: tuple[int, ...] = ()
+    cores: tuple[int, ...] = ()
     split_inputs: tuple[int, ...] = ()
     output_shapes: tuple[Shape | None, ...] = ()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -124,11 +125,16 @@ def _describe_search(graph: GraphPlan) -> Iterator[str]:
         budget = graph.prediction.memory_budget_bytes
         yield "no memory budget" if budget is None else f"memory budget {decimal(budget)}"
         yield f"search: {graph.prediction.search}"
-    if graph.units:
-        shown = ", ".join(graph.units[:_MOST_UNITS])
-        more = len(graph.units) - _MOST_UNITS
-        where = "split over the cores" if graph.split_units else "on one core"
-        yield f"{where}: {shown}{f', and {more} more, in --json' if more > 0 else ''}"
+    units_at: dict[str, list[str]] = {}
+    for name, where in where_units_run(graph).items():
+        units_at.setdefault(where, []).append(name)
+    for where, names in units_at.items():
+        shown = ", ".join(names[:_MOST_UNITS])
+        more = len(names) - _MOST_UNITS
+        yield (
+            f"{'' if graph.split_units else 'on '}{where}: {shown}"
+            f"{f', and {more} more, in --json' if more > 0 else ''}"
+        )
 
 
 def _prediction_cells(graph: GraphPlan) -> tuple[str, ...]:
@@ -311,7 +317,11 @@ def verdict(graph: GraphPlan) -> str:
             f"No significant gain over stock TensorFlow ({measured.stock_ms:.1f} ms a step): the "
             "graph is left as it is."
         )
-    how = f"by {len(graph.narrow_units)} units on one core each"
+    counts = collections.Counter(graph.cores_of.values())
+    how = "by " + " and ".join(
+        f"{count} unit{'s' * (count > 1)} on {say_cores(cores)} each"
+        for cores, count in sorted(counts.items())
+    )
     if graph.split_units:
         how = f"by splitting the batch over them for {measured.unit_op_count} operations"
     how = f"measured on {measured.cores} cores, {how}."
@@ -326,6 +336,18 @@ def verdict(graph: GraphPlan) -> str:
         f"No significant gain over stock TensorFlow: {saved_ms:.1f} ± {error_ms:.1f} ms of "
         f"{measured.stock_ms:.1f} ms a step, {how}"
     )
+
+
+def say_cores(cores: int) -> str:
+    """Cores in words, such as `one core` and `4 cores`."""
+    return "one core" if cores == 1 else f"{cores} cores"
+
+
+def where_units_run(graph: GraphPlan) -> dict[str, str]:
+    """Where each narrow or split unit of an entry of a plan runs, by its name."""
+    if graph.split_units:
+        return dict.fromkeys(graph.split_units, "split over the cores")
+    return {name: say_cores(cores) for name, cores in graph.cores_of.items()}
 
 
 def _ms(time_us: float) -> str:

@@ -321,9 +321,10 @@ class GraphPlan:
         why_no_stage: why there is none, for reading; empty where there is one, and where no planner
             made the plan.
         mode: what the graph computes of its model; None where that is not known, as for a function.
-        narrow_units: canonical names of the units that run on one core each, on a CPU.
+        narrow_units: canonical names of the units that run on one core each, or a few, on a CPU.
         split_units: canonical names of the units that run once for each part of the batch, each
-            part on one core, on a CPU. A plan has these or `narrow_units`.
+            part on its share of the cores, on a CPU. A plan has these or `narrow_units`.
+        unit_cores: how many cores each of `narrow_units` runs on; empty for one each.
         measured: whole steps with those units, where they were measured.
     """
 
@@ -338,7 +339,14 @@ class GraphPlan:
     mode: GraphMode | None = None
     narrow_units: tuple[str, ...] = ()
     split_units: tuple[str, ...] = ()
+    unit_cores: tuple[Annotated[int, msgspec.Meta(ge=1, le=LARGEST_INT)], ...] = ()
     measured: MeasuredStep | None = None
+
+    @property
+    def cores_of(self) -> dict[str, int]:
+        """How many cores each narrow unit runs on, by its name."""
+        cores = self.unit_cores or (1,) * len(self.narrow_units)
+        return dict(zip(self.narrow_units, cores, strict=True))
 
     @property
     def units(self) -> tuple[str, ...]:
@@ -413,6 +421,11 @@ def _check_plan(plan: Plan) -> None:
                 stage.validate()
             except ValueError as error:
                 raise ValueError(f"{error} in `{place}.stages[{number}]`") from error
+        if graph.unit_cores and len(graph.unit_cores) != len(graph.narrow_units):
+            raise ValueError(
+                f"Expected the cores of {len(graph.narrow_units)} narrow units, got "
+                f"{len(graph.unit_cores)} at `{place}.unit_cores`"
+            )
         names = graph.planned_nodes
         if len(set(names)) < len(names) or len(names) > graph.convolution_count:
             raise ValueError(

@@ -152,6 +152,7 @@ def run_conv_stage_pass(
                     (),
                     narrow_units=() if units.are_split else units.names,
                     split_units=units.names if units.are_split else (),
+                    unit_cores=units.cores if max(units.cores, default=1) > 1 else (),
                     measured=units.measured,
                 ),
                 milliseconds=0.0,

@@ -6,9 +6,9 @@
     x ── Conv2D c ── Relu d ── …           └─ Unit d (steps c, d) ── …
 
 TensorFlow's executor runs ops that do not wait for each other at the same time, so narrow units
-that are independent run side by side, each on a core of its own. A split unit runs all of its steps
-once for each part of the batch, each part on a core of its own. What is in no such unit stays as it
-is, on all cores.
+that are independent run side by side, each on a core of its own, or on a few where a plan says so.
+A split unit runs all of its steps once for each part of the batch, each part on cores of its own.
+What is in no such unit stays as it is, on all cores.
 
 The steps are those of the pass on GPUs: find, choose, rewrite, check. Which units are narrow or
 split is for the settings to say: with the policy `always` all are narrow, else those that a plan
@@ -27,7 +27,7 @@ from tf_interop.errors import PlanError
 from tf_interop.graph.check import check_rewrite
 from tf_interop.graph.ops import CONVOLUTION_KINDS
 from tf_interop.graph.properties import GraphProperties
-from tf_interop.graph.rewrite_units import rewrite_units
+from tf_interop.graph.rewrite_units import ON_ONE_CORE, Cores, rewrite_units
 from tf_interop.graph.split_units import find_split_units
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.units import Unit, find_units, planned_name
@@ -44,6 +44,7 @@ class ChosenUnits:
     Attributes:
         graph_def: the graph with narrow or split units, or None where there are none.
         names: canonical names of the units that are, at some batch size at least.
+        cores: the most that each of them runs on at any batch size.
         are_split: whether they are split.
         op_count: the nodes that they took the place of.
         found_count: units that there are, chosen or not.
@@ -55,6 +56,7 @@ class ChosenUnits:
 
     graph_def: graph_pb2.GraphDef | None
     names: tuple[str, ...]
+    cores: tuple[int, ...]
     op_count: int
     found_count: int
     refusals: tuple[Refusal, ...]
@@ -95,7 +97,7 @@ def make_units(
     if plan is not None and _is_beside_training(plan, convolutions):
         # Validation under `fit`, say: no mistake, and nothing to warn of.
         why = "the plan is for training alone; tune with training=False for this graph"
-        return ChosenUnits(None, (), 0, len(units), refusals, why_unchanged=why)
+        return ChosenUnits(None, (), (), 0, len(units), refusals, why_unchanged=why)
     if plan is not None:
         entries = _entries_for(plan, convolutions)
     are_split = _are_split(entries)
@@ -106,12 +108,12 @@ def make_units(
     names = canonical_names(planned_name(view, unit) for unit in units)
     of_name = {names[planned_name(view, unit)]: unit for unit in units}
     if settings.policy is Policy.ALWAYS:
-        chosen: Mapping[str, tuple[int, ...]] = dict.fromkeys(of_name, ())
+        chosen: Mapping[str, Cores] = dict.fromkeys(of_name, ON_ONE_CORE)
     else:
         chosen = _units_of_plan(entries, are_split, convolutions, of_name.keys())
     if not chosen:
         why = _why_none(settings, units)
-        return ChosenUnits(None, (), 0, len(units), refusals, why_unchanged=why)
+        return ChosenUnits(None, (), (), 0, len(units), refusals, why_unchanged=why)
 
     check_time_limit()
     taken: list[Unit] = [of_name[name] for name in chosen]
@@ -119,7 +121,7 @@ def make_units(
         view,
         taken,
         nodes_to_preserve,
-        batch_sizes=list(chosen.values()),
+        cores=list(chosen.values()),
         output_shapes=properties.output_shape,
     )
     check_time_limit()
@@ -127,6 +129,7 @@ def make_units(
     return ChosenUnits(
         rewritten,
         tuple(chosen),
+        tuple(max(each.values()) for each in chosen.values()),
         sum(len(unit.steps) for unit in taken),
         len(units),
         refusals,
@@ -152,7 +155,7 @@ def _units_of_plan(
     are_split: bool,
     convolutions: Sequence[ConvolutionNode],
     names: Collection[str],
-) -> dict[str, tuple[int, ...]]:
+) -> dict[str, Cores]:
     """The units of a graph that a plan makes narrow or splits.
 
     Where the graph's batch size is not known, and all entries are for one, a unit is so at the
@@ -166,30 +169,29 @@ def _units_of_plan(
         names: canonical names of its units of that kind.
 
     Returns:
-        For each unit the batch sizes for which it is; none where it always is.
+        The cores of each unit.
 
     Raises:
         PlanError: the entries name units that the graph does not have.
     """
     batch_size = batch_size_of(node.configuration for node in convolutions)
     is_always = batch_size is not None or any(entry.batch_size is None for entry in entries)
-    sizes: dict[str, set[int]] = {}
+    planned: dict[str, dict[int | None, int]] = {}
     for entry in entries:
-        for name in entry.split_units if are_split else entry.narrow_units:
-            sizes.setdefault(name, set()).add(entry.batch_size or 0)
-    found = sizes.keys() & set(names)
+        cores_of = dict.fromkeys(entry.split_units, 1) if are_split else entry.cores_of
+        for name, cores in cores_of.items():
+            planned.setdefault(name, {})[None if is_always else entry.batch_size] = cores
+    found = planned.keys() & set(names)
     # Some may differ: a loss, a metric or an optimizer goes with the model's own units.
-    if len(found) < len(sizes) / 2:
+    if len(found) < len(planned) / 2:
         kind = "split" if are_split else "narrow"
         raise PlanError(
-            f"Expected the plan's {len(sizes)} {kind} units among the {len(names)} of this graph, "
-            f"got {len(found)} of them; it does not have '{min(sizes.keys() - found)}'. Tune this "
-            "model anew."
+            f"Expected the plan's {len(planned)} {kind} units among the {len(names)} of this "
+            f"graph, got {len(found)} of them; it does not have '{min(planned.keys() - found)}'. "
+            "Tune this model anew."
         )
     # In the order in which they were found, whatever the plan's is.
-    return {
-        name: () if is_always else tuple(sorted(sizes[name])) for name in names if name in sizes
-    }
+    return {name: planned[name] for name in names if name in planned}
 
 
 def _entries_for(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> tuple[GraphPlan, ...]:
