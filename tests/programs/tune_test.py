@@ -36,7 +36,7 @@ def fixture_cache_of_its_own(
     get_plugin().settings = Settings()
 
 
-Choose = Callable[[bool], list[SearchResult]]
+Choose = Callable[..., list[SearchResult]]
 
 
 @pytest.fixture(name="choose")
@@ -45,10 +45,11 @@ def fixture_choose(monkeypatch: pytest.MonkeyPatch) -> Choose:
     search = tune_module.search_units
     found: list[SearchResult] = []
 
-    def choose(all_narrow: bool) -> list[SearchResult]:
+    def choose(all_narrow: bool, cores: int = 1) -> list[SearchResult]:
         def search_and_choose(*arguments: Any, **options: Any) -> SearchResult:
             result = search(*arguments, **options)
-            best = max(result.variants, key=lambda each: len(each.narrow))
+            best = max(result.variants, key=lambda each: len(each.unit_cores))
+            best = dataclasses.replace(best, unit_cores=dict.fromkeys(best.unit_cores, cores))
             best = best if all_narrow else result.variants[0]
             found.append(dataclasses.replace(result, best=best))
             return found[-1]
@@ -81,6 +82,20 @@ def test_what_is_turned_on_computes_what_stock_does(choose: Choose) -> None:
     assert f"{graph.plan.measured.ratio:.2f}" in str(status)
     for before, after in zip(weights, model.get_weights(), strict=True):
         np.testing.assert_array_equal(after, before)
+
+
+def test_the_cores_that_were_found_are_kept_and_turned_on(choose: Choose) -> None:
+    choose(True, cores=2)
+    model = branched_models.build()
+    tf_interop.tune(model, batch_sizes=(BATCH,), budget=BUDGET)
+    tuning = tf_interop.tune(model, batch_sizes=(BATCH,), budget=BUDGET)
+    [graph] = tuning.graphs
+    assert graph.is_cached
+    assert graph.plan.unit_cores == (2,) * len(graph.plan.narrow_units)
+    assert "units on 2 cores each" in str(tuning)
+    infer(model)
+    [report] = tf_interop.status().graphs
+    assert set(report.plan.cores_of.values()) == {2}
 
 
 def test_turns_nothing_on_where_stock_is_fastest(choose: Choose) -> None:

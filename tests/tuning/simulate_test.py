@@ -19,6 +19,9 @@ from tf_interop.tuning.simulate import Item, simulate
         pytest.param([Item(4, 1, ()), Item(4, 1, ())], 1, 2, 8.0, (1, 1), id="one_core"),
         # Both ask for both cores, and each gets half of what it asks for.
         pytest.param([Item(4, 2, ()), Item(4, 2, ())], 2, 2, 8.0, (1, 1), id="both_on_all_cores"),
+        # One asks for what the other leaves of the cores, or for a share of it.
+        pytest.param([Item(4, 4, ()), Item(4, 1, ())], 4, 4, 5.0, (1, 1), id="all_and_one"),
+        pytest.param([Item(4, 1, ()), Item(4, 2, ())], 8, 4, 4.0, (2 / 7, 1 / 6), id="few_of_many"),
         pytest.param(
             [Item(2, 1, ()), Item(3, 1, (0,)), Item(4, 1, (0,)), Item(1, 1, (1, 2, 2))],
             2, 2, 7.0, (0, 1, 0.75, 0), id="diamond",

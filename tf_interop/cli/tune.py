@@ -62,9 +62,9 @@ def tune(
 ) -> Result:
     """Finds by measurement what is faster than stock TensorFlow here.
 
-    The operations of MODEL form units, each of which may run on one core or on all. Whole steps are
-    measured, by turns with stock TensorFlow in one process. What does not beat stock by more than
-    the error of the measurement is not made. The model runs on random values.
+    The operations of MODEL form units, each of which may run on one core, on a few or on all. Whole
+    steps are measured, by turns with stock TensorFlow in one process. What does not beat stock by
+    more than the error of the measurement is not made. The model runs on random values.
 
     What was found is kept in a cache folder of the user's, and tf_interop.tune(model) takes it from
     there.

@@ -1,14 +1,15 @@
 """Which units of a graph to try as narrow ones, by what they were measured to take.
 
-A unit is better narrow where it is no slower on one core, or where something else has the other
-cores meanwhile. So the candidates are nested: all units, then those with more and more company or
-less and less to lose. Each is judged by a simulated step; whole steps that are measured decide.
+A unit is better narrow where it is no slower on so few cores, or where something else has the other
+cores meanwhile. So it takes the fewest cores with which one of the two holds. How much company and
+how little to lose that takes differs from candidate to candidate. Each is judged by a simulated
+step; whole steps that are measured decide.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from tf_interop.graph.units import Unit
 from tf_interop.graph.view import GraphView
@@ -26,11 +27,11 @@ class UnitTimes:
     """What a unit was measured to take.
 
     Attributes:
-        narrow_us: as one op on one core.
+        narrow_us: as one op, by the number of cores that it runs on.
         stock_us: the sum of its operations in the graph as it is, on all cores.
     """
 
-    narrow_us: float
+    narrow_us: Mapping[int, float]
     stock_us: float
 
 
@@ -46,6 +47,11 @@ class Machine:
     cores: int
     threads: int
 
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """On how many cores a unit may run: 1, and 2, 4 and so on below all of them."""
+        return tuple(1 << power for power in range(max(1, (self.cores - 1).bit_length())))
+
 
 class StepModel:
     """Simulates a step of a graph in which some of its units are narrow."""
@@ -57,8 +63,6 @@ class StepModel:
         unit_times: Sequence[UnitTimes],
         op_times_us: Mapping[str, float],
         machine: Machine,
-        *,
-        unit_cores: float = 1.0,
     ) -> None:
         """Takes the measurements.
 
@@ -69,27 +73,27 @@ class StepModel:
             op_times_us: what the graph's nodes take as they are, by name; a node that is not there
                 takes nothing.
             machine: what it runs on.
-            unit_cores: what a unit asks for; more than one where it is split.
         """
         self._view = view
         self._units = units
         self._unit_times = unit_times
         self._machine = machine
-        self._unit_cores = unit_cores
         self._unit_of = {step: number for number, unit in enumerate(units) for step in unit.steps}
         self._op_times_us = [op_times_us.get(name, 0.0) for name in view.names]
         self._order = view.topological_order()
 
-    def simulate(self, narrow: Collection[int]) -> Simulation:
-        """Simulates a step with the given units narrow.
+    def simulate(self, unit_cores: Mapping[int, int]) -> Simulation:
+        """Simulates a step.
+
+        Args:
+            unit_cores: how many cores each narrow unit has, by its number; all, where it is split.
 
         Returns:
             The step; its `company` is that of each unit.
         """
-        narrow = frozenset(narrow)
         view = self._view
         group = [
-            unit if (unit := self._unit_of.get(index)) in narrow else None
+            unit if (unit := self._unit_of.get(index)) in unit_cores else None
             for index in range(len(view))
         ]
         number_of_unit: dict[int, int] = {}
@@ -111,7 +115,13 @@ class StepModel:
             sources = {number_of[source] for index in nodes for source in view.sources(index)} - {
                 number
             }
-            items.append(self._item(nodes, group[nodes[0]], tuple(sorted(sources))))
+            read = tuple(sorted(sources))
+            unit = group[nodes[0]]
+            if unit is None:
+                items.append(self._stock_item(nodes[0], read))
+            else:
+                cores = unit_cores[unit]
+                items.append(Item(self._unit_times[unit].narrow_us[cores], cores, read))
         simulated = simulate(items, cores=self._machine.cores, threads=self._machine.threads)
         company = [0.0] * len(self._units)
         for number, each in enumerate(self._units):
@@ -119,51 +129,61 @@ class StepModel:
             company[number] = max(simulated.company[place] for place in places)
         return Simulation(simulated.step_us, tuple(company))
 
-    def _item(self, nodes: Sequence[int], unit: int | None, sources: tuple[int, ...]) -> Item:
-        if unit is not None:
-            return Item(self._unit_times[unit].narrow_us, self._unit_cores, sources)
-        (index,) = nodes
+    def _stock_item(self, index: int, sources: tuple[int, ...]) -> Item:
         cores = 1.0
         in_unit = self._unit_of.get(index)
         if in_unit is not None:
             times = self._unit_times[in_unit]
             if times.stock_us > 0:
-                cores = min(float(self._machine.cores), max(1.0, times.narrow_us / times.stock_us))
+                cores = min(
+                    float(self._machine.cores), max(1.0, times.narrow_us[1] / times.stock_us)
+                )
         return Item(self._op_times_us[index], cores, sources)
 
 
-def propose(model: StepModel, unit_times: Sequence[UnitTimes]) -> list[frozenset[int]]:
+def propose(
+    model: StepModel, unit_times: Sequence[UnitTimes], widths: Sequence[int]
+) -> list[dict[int, int]]:
     """Sets of units to try as narrow, the most promising first.
 
     Args:
         model: simulates the graph.
         unit_times: of each unit.
+        widths: the numbers of cores that each was measured on, ascending from 1.
 
     Returns:
-        Non-empty sets of the units' numbers that differ by some of the units' time, and that of all
-        units; by the simulated step, the shortest first.
+        The cores of each narrow unit by its number, non-empty: sets that differ by some of the
+        units' time, and all units on each of `widths`; by the simulated step, the shortest first.
     """
-    everything = frozenset(range(len(unit_times)))
-    company = model.simulate(everything).company
-    candidates = {everything}
+    uniform = [dict.fromkeys(range(len(unit_times)), width) for width in widths]
+    company = {
+        width: model.simulate(each).company for width, each in zip(widths, uniform, strict=True)
+    }
+    candidates = [*uniform]
     for least_company in _LEAST_COMPANY:
         for most_slowdown in _MOST_SLOWDOWN:
-            candidates.add(
-                frozenset(
-                    number
-                    for number, times in enumerate(unit_times)
-                    if company[number] >= least_company
-                    or times.narrow_us <= most_slowdown * times.stock_us
-                )
+            candidate = {
+                number: width
+                for number, times in enumerate(unit_times)
+                for width in reversed(widths)  # the last one that holds, so the least, stays
+                if company[width][number] >= least_company
+                or times.narrow_us[width] <= most_slowdown * times.stock_us
+            }
+            if candidate and candidate not in candidates:
+                candidates.append(candidate)
+    candidates.sort(
+        key=lambda each: (model.simulate(each).step_us, -len(each), sorted(each.items()))
+    )
+    least = _LEAST_DIFFERENCE * sum(times.narrow_us[1] for times in unit_times)
+    taken: list[dict[int, int]] = []
+    for candidate in candidates:
+        if candidate in uniform or all(
+            sum(
+                times.narrow_us[1]
+                for number, times in enumerate(unit_times)
+                if candidate.get(number) != other.get(number)
             )
-    candidates.discard(frozenset())
-    steps = {each: model.simulate(each).step_us for each in candidates}
-    ordered = sorted(candidates, key=lambda each: (steps[each], -len(each), sorted(each)))
-    least = _LEAST_DIFFERENCE * sum(times.narrow_us for times in unit_times)
-    taken: list[frozenset[int]] = []
-    for candidate in ordered:
-        if candidate == everything or all(
-            sum(unit_times[number].narrow_us for number in candidate ^ other) >= least
+            >= least
             for other in taken
         ):
             taken.append(candidate)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
@@ -25,7 +25,7 @@ BATCH_SPLIT = "batch split over all cores"
 _LEAST_GAIN = 0.05
 _FINALISTS = 2
 _THE_CPU = "/device:CPU:0"
-_NONE = frozenset[int]()
+_NONE: Mapping[int, int] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,14 +34,14 @@ class Variant:
 
     Attributes:
         name: for reading.
-        narrow: the numbers of the units that are narrow.
+        unit_cores: how many cores each narrow unit has, by its number.
         is_split: whether the batch is split, and no unit is narrow.
         times: of whole steps.
         predicted_ms: the simulated step; 0 where none was simulated.
     """
 
     name: str
-    narrow: frozenset[int]
+    unit_cores: Mapping[int, int]
     is_split: bool
     times: StepTimes
     predicted_ms: float = 0.0
@@ -52,7 +52,7 @@ class SearchResult:
     """What a search measured.
 
     Attributes:
-        variants: the fastest of what was measured, and all units narrow; stock first.
+        variants: the fastest of what was measured, and all units on one core each; stock first.
         best: the fastest; stock where nothing beats it by more than the error.
         cores: as TensorFlow uses them.
         other_load: the share of the cores that other programs took meanwhile.
@@ -74,6 +74,8 @@ def search_units(
     say: Callable[[str], None] = lambda text: None,
 ) -> SearchResult:
     """Measures a graph as it is, with all units narrow or split, and with what is proposed.
+
+    All units narrow are measured on each number of cores that `Machine.widths` has.
 
     Args:
         view: the graph as Grappler hands it over for a CPU.
@@ -97,26 +99,31 @@ def search_units(
         if not units:
             (stock,) = _time(bench, {STOCK: (_NONE, False)}, budget_s / 10).values()
             return SearchResult((stock,), stock, machine.cores, others.share())
-        say(f"measuring all {len(units)} units narrow")
-        every = frozenset(range(len(units)))
-        candidates = {STOCK: (_NONE, False), ALL_NARROW: (every, False)}
-        _add(bench, ALL_NARROW, view, units, every, fetches)
+        candidates = {STOCK: (_NONE, False)}
+        for width in machine.widths:
+            name = _all_on(width)
+            say(f"measuring {name}, {len(units)} of them")
+            candidates[name] = dict.fromkeys(range(len(units)), width), False
+            _add(bench, name, view, units, candidates[name][0], fetches)
         if split_units:
             say("measuring the batch split over all cores")
             candidates[BATCH_SPLIT] = _NONE, True
-            _add(bench, BATCH_SPLIT, view, split_units, range(len(split_units)), fetches)
+            each_part = dict.fromkeys(range(len(split_units)), 1)
+            _add(bench, BATCH_SPLIT, view, split_units, each_part, fetches)
         variants = _time(bench, candidates, max(0.5, min(left() * 0.3, 5.0)))
         unit_times, model = _model(bench, view, units, machine)
         split_step_us = _split_step_us(bench, view, split_units, machine) if split_units else 0.0
-        proposed = [each for each in propose(model, unit_times) if len(each) < len(units)]
-        for number, narrow in enumerate(proposed, 1):
+        measured = [unit_cores for unit_cores, _ in candidates.values()]
+        proposed = propose(model, unit_times, machine.widths)
+        proposed = [each for each in proposed if each not in measured]
+        for number, unit_cores in enumerate(proposed, 1):
             before = left()
             if before < budget_s * 0.4:
                 break
-            name = f"{len(narrow)} of {len(units)} units narrow ({number})"
+            name = f"{len(unit_cores)} of {len(units)} units narrow ({number})"
             say(f"measuring {name}")
-            _add(bench, name, view, units, narrow, fetches)
-            candidates[name] = narrow, False
+            _add(bench, name, view, units, unit_cores, fetches)
+            candidates[name] = unit_cores, False
         if len(candidates) > len(variants):
             variants = _time(bench, candidates, max(0.5, left() * 0.5))
         by_ratio = sorted(variants, key=lambda name: variants[name].times.ratio, reverse=True)
@@ -168,17 +175,27 @@ def _add(
     name: str,
     view: GraphView,
     units: Sequence[Unit],
-    narrow: Collection[int],
+    unit_cores: Mapping[int, int],
     fetches: Sequence[str],
 ) -> None:
-    rewritten = rewrite_units(view, [units[number] for number in sorted(narrow)], fetches)
+    numbers = sorted(unit_cores)
+    rewritten = rewrite_units(
+        view,
+        [units[number] for number in numbers],
+        fetches,
+        cores=[{None: unit_cores[number]} for number in numbers],
+    )
     bench.add(name, rewritten, fetches)
 
 
+def _all_on(width: int) -> str:
+    return ALL_NARROW if width == 1 else f"all units on {width} cores"
+
+
 def _time(
-    bench: StepBench, candidates: dict[str, tuple[frozenset[int], bool]], budget_s: float
+    bench: StepBench, candidates: dict[str, tuple[Mapping[int, int], bool]], budget_s: float
 ) -> dict[str, Variant]:
-    """Times candidates, each by its name with the units that are narrow and whether it is split."""
+    """Times candidates, each by its name with its `unit_cores` and `is_split`."""
     times = bench.time(list(candidates), budget_s=budget_s)
     return {name: Variant(name, *candidates[name], each) for name, each in times.items()}
 
@@ -187,10 +204,10 @@ def _model(
     bench: StepBench, view: GraphView, units: Sequence[Unit], machine: Machine
 ) -> tuple[list[UnitTimes], StepModel]:
     stock_us = bench.op_times_us(STOCK)
-    narrow_us = bench.op_times_us(ALL_NARROW)
+    narrow_us = {width: bench.op_times_us(_all_on(width)) for width in machine.widths}
     unit_times = [
         UnitTimes(
-            narrow_us.get(unit_name(view, unit), 0.0),
+            {width: us.get(unit_name(view, unit), 0.0) for width, us in narrow_us.items()},
             sum(stock_us.get(view.names[step], 0.0) for step in unit.steps),
         )
         for unit in units
@@ -203,9 +220,12 @@ def _split_step_us(
 ) -> float:
     """A simulated step in which a batch is split, by what its ops were measured to take."""
     op_times_us = bench.op_times_us(BATCH_SPLIT)
-    unit_times = [UnitTimes(op_times_us.get(unit_name(view, unit), 0.0), 0.0) for unit in units]
-    model = StepModel(view, units, unit_times, op_times_us, machine, unit_cores=machine.cores)
-    return model.simulate(range(len(units))).step_us
+    unit_times = [
+        UnitTimes({machine.cores: op_times_us.get(unit_name(view, unit), 0.0)}, 0.0)
+        for unit in units
+    ]
+    model = StepModel(view, units, unit_times, op_times_us, machine)
+    return model.simulate(dict.fromkeys(range(len(units)), machine.cores)).step_us
 
 
 def _predictions(
@@ -217,19 +237,19 @@ def _predictions(
     few ops, whose dispatching costs little, so its step is not scaled.
     """
     simulated = {
-        name: split_step_us if each.is_split else model.simulate(each.narrow).step_us
+        name: split_step_us if each.is_split else model.simulate(each.unit_cores).step_us
         for name, each in variants.items()
     }
     scales = {
         name: variants[name].times.median_ms / max(simulated[name], 1e-9)
         for name in (STOCK, ALL_NARROW)
     }
-    count = len(variants[ALL_NARROW].narrow)
+    count = len(variants[ALL_NARROW].unit_cores)
 
     def scale(variant: Variant) -> float:
         if variant.is_split:
             return 1e-3
-        share = len(variant.narrow) / count
+        share = len(variant.unit_cores) / count
         return scales[STOCK] + (scales[ALL_NARROW] - scales[STOCK]) * share
 
     return {name: simulated[name] * scale(each) for name, each in variants.items()}

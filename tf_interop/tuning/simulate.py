@@ -3,7 +3,7 @@
 Items (narrow units, and single operations on all cores) become ready when what they read has run.
 Ready ones start in the order in which they became ready, at most one for each inter-op thread.
 Where those that run ask for more cores than there are, each gets its share. A narrow item asks for
-one core. An operation on all cores asks for what it uses of them: twice as fast as on one core is
+its cores. An operation on all cores asks for what it uses of them: twice as fast as on one core is
 two cores, and no faster than on one core is one, the rest of its time being spent on waking
 threads.
 
@@ -39,7 +39,8 @@ class Simulation:
 
     Attributes:
         step_us: from the first item's start to the last one's end.
-        company: for each item the share of its time in which another one ran.
+        company: for each item the share of the cores that it left which others asked for while it
+            ran; on two cores, of its time in which another one ran.
     """
 
     step_us: float
@@ -88,8 +89,8 @@ def simulate(items: Sequence[Item], *, cores: int, threads: int) -> Simulation:
         still = []
         for number in running:
             spent[number] += elapsed
-            if len(running) > 1:
-                accompanied[number] += elapsed
+            own = items[number].cores
+            accompanied[number] += elapsed * min(1.0, (asked - own) / max(1.0, cores - own))
             left[number] -= elapsed * speed
             if left[number] <= 1e-9:
                 finish(number)

@@ -117,12 +117,12 @@ def tune(
 ) -> Tuning:
     """Finds what runs faster than stock TensorFlow here, and turns it on.
 
-    On a CPU it measures the operations of the model's graph on one core and on all, proposes which
-    units to run on one core each, and measures whole steps of the proposals by turns with stock
-    TensorFlow. What does not beat stock by more than the error of the measurement is not made. The
-    model is run once, on zeros, to get its graph, and is afterwards as it was; a function is run
-    once, too. Steps that are timed run on random values. What was found is kept in the user's cache
-    folder, by graph, machine and versions.
+    On a CPU it measures the operations of the model's graph on one core, on all, and on 2, 4 and so
+    on where there are more. It proposes which units to run on how few cores, and measures whole
+    steps of the proposals by turns with stock TensorFlow. What does not beat stock by more than the
+    error of the measurement is not made. The model is run once, on zeros, to get its graph, and is
+    afterwards as it was; a function is run once, too. Steps that are timed run on random values.
+    What was found is kept in the user's cache folder, by graph, machine and versions.
 
     On a GPU it measures convolutions and stages, as `tf-interop profile` does, and plans by them,
     as `plan` does. No whole step is measured there.
@@ -271,7 +271,9 @@ def _plan_of(
     xla: XlaTimes | None,
 ) -> GraphPlan:
     best, stock = found.best, found.variants[0]
-    taken = units if best.is_split else [units[number] for number in sorted(best.narrow)]
+    numbers = sorted(best.unit_cores)
+    unit_cores = tuple(best.unit_cores[number] for number in numbers)
+    taken = units if best.is_split else [units[number] for number in numbers]
     canonical = canonical_names(planned_name(view, unit) for unit in units)
     names = tuple(canonical[planned_name(view, unit)] for unit in taken)
     compared = [
@@ -294,6 +296,7 @@ def _plan_of(
         why_no_stage="" if taken else "nothing that was measured beats stock TensorFlow",
         narrow_units=() if best.is_split else names,
         split_units=names if best.is_split else (),
+        unit_cores=unit_cores if max(unit_cores, default=1) > 1 else (),
         measured=MeasuredStep(
             stock_ms=stock.times.median_ms,
             step_ms=best.times.median_ms,
