@@ -43,8 +43,9 @@ write_result(
     "What a call of a stage costs the host",
     "What the whole call of a stage costs the host, from finding what was kept for it to the join, "
     "with a small convolution on each lane: medians. With new addresses, results lie elsewhere at "
-    "every call. Where the libraries are fake, they are those of the C++ tests: nothing executes, "
-    "so these are the costs of this project, and, with new addresses, of the fake cuDNN noting them.",
+    "every call. Replayed, the stage is a CUDA graph. Where the libraries are fake, they are those of "
+    "the C++ tests: nothing executes, so these are the costs of this project, and, with new addresses, "
+    "of the fake cuDNN noting them. What CUDA takes for launches, events or a graph is in none of them.",
     measured["stages"], command="scripts/benchmark_launch.sh", made_with=(), **versions,
 )
 ' "$out"

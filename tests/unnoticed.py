@@ -61,7 +61,7 @@ def counted() -> Iterator[types.SimpleNamespace]:
     before = tf_interop.status().counters
     yield new
     after = tf_interop.status().counters
-    for name in ("stages_run", "filters_transformed"):
+    for name in ("stages_run", "filters_transformed", "stages_captured", "stages_replayed"):
         setattr(new, name, getattr(after, name) - getattr(before, name))
     for name in ("fallbacks", "refused_lane_options"):
         counts = {

@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "cc_kernels/core/counters.h"
 #include "cc_kernels/core/cudnn/libraries.h"
 #include "cc_kernels/core/lru_cache.h"
 #include "cc_kernels/core/measure/cuda_device.h"
@@ -78,7 +80,8 @@ Status Allocate(MeasuringDevice* device, const Convolution& c, size_t workspace_
 // What a kernel of the op holds of calls that are alike.
 struct KeptStage {
   Stage stage;
-  PreparedStage prepared;
+  PreparedStage prepared;  // runs plainly
+  PreparedStage replayed;  // as a CUDA graph, where that can be had
 };
 
 // The numbers that decide what is prepared, as the op reads them from the inputs of every call.
@@ -96,7 +99,8 @@ void ReadSignature(const Stage& stage, std::vector<int64_t>* signature) {
 
 // A stage of one small convolution on each of `lane_count` lanes: a whole call, from the dimensions
 // of its inputs to the join. Once with all tensors where they were in the call before, as
-// TensorFlow's allocator gives them in every step of a loop, and once with results elsewhere.
+// TensorFlow's allocator gives them in every step of a loop, once with results elsewhere, and once
+// replayed as a CUDA graph.
 Status BenchmarkStage(MeasuringDevice* device, int lane_count) {
   Backend* const backend = device->backend();
   const Convolution c = SmallConvolution();
@@ -105,7 +109,10 @@ Status BenchmarkStage(MeasuringDevice* device, int lane_count) {
     kept->stage.steps.push_back({"step " + std::to_string(i), c, ""});
     kept->stage.lanes.push_back({{static_cast<size_t>(i)}});
   }
+  unsetenv("TF_INTEROP_CUDA_GRAPHS");
   TF_INTEROP_RETURN_IF_ERROR(PrepareStage(backend, kept->stage, kOptions, &kept->prepared));
+  setenv("TF_INTEROP_CUDA_GRAPHS", "1", 1);
+  TF_INTEROP_RETURN_IF_ERROR(PrepareStage(backend, kept->stage, kOptions, &kept->replayed));
   StageBuffers allocated;
   allocated.steps.resize(lane_count);
   allocated.lane_workspaces.resize(lane_count);
@@ -119,20 +126,28 @@ Status BenchmarkStage(MeasuringDevice* device, int lane_count) {
   const Stage inputs = kept->stage;
   cache.Insert(signature, std::move(kept));
   size_t next_place = 0;
-  const auto call_on = [&](size_t place) {
+  const auto call_on = [&](size_t place, bool is_replayed) {
     ReadSignature(inputs, &signature);
     const std::shared_ptr<const KeptStage> found = *cache.Find(signature);
     StageBuffers buffers = allocated;  // bound anew by each call
     for (ConvolutionBuffers& step : buffers.steps) {
       step.result = static_cast<char*>(step.result) + place * kPlaceBytes;
     }
-    return RunStage(backend, found->prepared, buffers, device->stream());
+    return RunStage(backend, is_replayed ? found->replayed : found->prepared, buffers,
+                    device->stream());
   };
   std::vector<double> ns;
   TF_INTEROP_RETURN_IF_ERROR(TimeByTurns(
-      device, {[&] { return call_on(0); }, [&] { return call_on(++next_place % kPlaces); }}, &ns));
-  std::printf("%s  {\"lanes\": %d, \"ns\": %.0f, \"with new addresses, ns\": %.0f}",
-              lane_count == 1 ? "" : ",\n", lane_count, ns[0], ns[1]);
+      device,
+      {[&] { return call_on(0, false); }, [&] { return call_on(++next_place % kPlaces, false); },
+       [&] { return call_on(0, true); }},
+      &ns));
+  for (const auto& [reason, count] : ReadCountersByDevice()[""].fallbacks) {
+    return Internal("Expected replays of a CUDA graph, got: " + reason);
+  }
+  std::printf(
+      "%s  {\"lanes\": %d, \"ns\": %.0f, \"with new addresses, ns\": %.0f, \"replayed, ns\": %.0f}",
+      lane_count == 1 ? "" : ",\n", lane_count, ns[0], ns[1], ns[2]);
   return Status::Ok();
 }
 

@@ -51,6 +51,13 @@ class StreamGroup {
   virtual int sm_count() const { return 0; }
 };
 
+// Work that was captured, to be enqueued again as a whole. For one thread at a time; may go while
+// the device runs it.
+class CapturedWork {
+ public:
+  virtual ~CapturedWork() = default;
+};
+
 // A convolution made ready for one device: immutable, shared between threads, launched many times.
 class PreparedConvolution {
  public:
@@ -167,6 +174,25 @@ class Backend {
   virtual Status CopyRows(const void* source, size_t source_pitch, void* destination,
                           size_t destination_pitch, size_t row_bytes, size_t rows,
                           Stream stream) = 0;
+
+  // From here to EndCapture on the same thread, what is enqueued on `stream`, a group's, and on
+  // streams that wait for it, is captured and does not run. The thread may neither wait for the
+  // device nor make anything in between. kUnsupported where the backend cannot capture.
+  virtual Status BeginCapture(Stream stream) {
+    (void)stream;
+    return Unsupported("Expected a backend that captures work, got one that cannot.");
+  }
+  // Ends the capture, also one that has failed, which is an error. `stream` has to wait for all
+  // that is captured.
+  virtual Status EndCapture(Stream stream, std::unique_ptr<CapturedWork>* captured) {
+    (void)captured;
+    return BeginCapture(stream);
+  }
+  // Enqueues all of `work`, on the memory that it was captured on.
+  virtual Status Replay(CapturedWork* work, Stream stream) {
+    (void)work;
+    return BeginCapture(stream);
+  }
 };
 
 // The thread is between Enter and Leave of a backend while this lives.

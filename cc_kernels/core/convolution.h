@@ -2,8 +2,10 @@
 #ifndef TF_INTEROP_CORE_CONVOLUTION_H_
 #define TF_INTEROP_CORE_CONVOLUTION_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <string>
 
 #include "cc_kernels/core/c_api.h"
@@ -91,6 +93,11 @@ struct ConvolutionBuffers {
   // The filter as Backend::TransformFilter left it, where that was done; read in place of the
   // filter among the inputs. Null where the filter is transformed by every launch.
   const void* transformed_filter = nullptr;
+
+  bool operator==(const ConvolutionBuffers& other) const {
+    return std::equal(std::begin(inputs), std::end(inputs), std::begin(other.inputs)) &&
+           result == other.result && transformed_filter == other.transformed_filter;
+  }
 };
 
 }  // namespace tf_interop

@@ -35,6 +35,8 @@ class CountsByReason {
 struct DeviceCounts {
   std::atomic<int64_t> stages_run{0};
   std::atomic<int64_t> filters_transformed{0};
+  std::atomic<int64_t> stages_captured{0};
+  std::atomic<int64_t> stages_replayed{0};
   std::mutex mutex;
   CountsByReason fallbacks;             // guarded by mutex
   CountsByReason refused_lane_options;  // guarded by mutex
@@ -80,6 +82,14 @@ void CountFilterTransformation() {
   CountsOfThread().filters_transformed.fetch_add(1, std::memory_order_relaxed);
 }
 
+void CountStageCapture() {
+  CountsOfThread().stages_captured.fetch_add(1, std::memory_order_relaxed);
+}
+
+void CountStageReplay() {
+  CountsOfThread().stages_replayed.fetch_add(1, std::memory_order_relaxed);
+}
+
 void CountFallback(const std::string& kind, const std::string& detail) {
   DeviceCounts& counts = CountsOfThread();
   std::lock_guard<std::mutex> lock(counts.mutex);
@@ -97,10 +107,11 @@ std::map<std::string, Counters> ReadCountersByDevice() {
   std::lock_guard<std::mutex> lock(Counts().mutex);
   for (auto& [device, counts] : Counts().devices) {
     std::lock_guard<std::mutex> of_device(counts.mutex);
-    const Counters now = {counts.stages_run, counts.filters_transformed, counts.fallbacks.counts(),
-                          counts.refused_lane_options.counts()};
-    if (now.stages_run == 0 && now.filters_transformed == 0 && now.fallbacks.empty() &&
-        now.refused_lane_options.empty()) {
+    const Counters now = {counts.stages_run,         counts.filters_transformed,
+                          counts.stages_captured,    counts.stages_replayed,
+                          counts.fallbacks.counts(), counts.refused_lane_options.counts()};
+    if (now.stages_run == 0 && now.filters_transformed == 0 && now.stages_captured == 0 &&
+        now.stages_replayed == 0 && now.fallbacks.empty() && now.refused_lane_options.empty()) {
       continue;
     }
     read[device] = now;

@@ -17,6 +17,9 @@ struct Counters {
   int64_t stages_run = 0;
   // How many filters that are held were transformed so that launches need not do it.
   int64_t filters_transformed = 0;
+  // How many stages were captured as CUDA graphs, and how many calls replayed one.
+  int64_t stages_captured = 0;
+  int64_t stages_replayed = 0;
   // How often something other than the plan's choice ran, by reason.
   std::map<std::string, int64_t> fallbacks;
   // How often lanes ran without the stream priorities and SM counts that they ask for, likewise.
@@ -48,9 +51,11 @@ class CountingFor {
   DeviceCounts* const outer_;
 };
 
-// All are thread-safe. The first two take no lock: every call of a stage counts itself.
+// All are thread-safe. The first four take no lock: every call of a stage counts itself.
 void CountStageRun();
 void CountFilterTransformation();
+void CountStageCapture();
+void CountStageReplay();
 // The reason is `kind`, with `detail` after it where there is one.
 void CountFallback(const std::string& kind, const std::string& detail = "");
 void CountRefusedLaneOptions(const std::string& reason);

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <exception>
+#include <functional>
 #include <new>
 #include <utility>
 
 #include "cc_kernels/core/counters.h"
+#include "cc_kernels/core/stage_replays.h"
 #include "cc_kernels/core/timeline.h"
 #include "cc_kernels/core/trace.h"
 
@@ -248,7 +250,7 @@ class LeasedStreamGroups {
   // Null for a lane on the caller's stream.
   StreamGroup* operator[](size_t lane) const { return groups_[lane].get(); }
 
- private:
+  // One for each lane but the caller's, as asked for; none where that fails.
   Status AddAll(const LaneGroups& lanes) {
     for (size_t lane = 0; lane < lanes.size(); ++lane) {
       const std::optional<StreamGroupOptions>& options = lanes[lane];
@@ -261,6 +263,7 @@ class LeasedStreamGroups {
     return Status::Ok();
   }
 
+ private:
   void Release() {
     for (auto& group : groups_) {
       if (group != nullptr) backend_->Release(std::move(group));
@@ -292,6 +295,22 @@ class StageRun {
     if (begin_ != nullptr) Record(TimelineSpan::Row::kStage, {0, call_->op(), ""}, begin_, caller_);
     if (is_joined != nullptr) *is_joined = joined.ok();
     status.Update(joined);
+    return status;
+  }
+
+  // Captures what Run would enqueue, with the caller's stream as the one to capture from.
+  Status Capture(const std::vector<StageLaunch>& launches,
+                 std::unique_ptr<CapturedWork>* captured) {
+    const BackendScope scope(backend_);
+    TF_INTEROP_RETURN_IF_ERROR(scope.status());
+    // Before the capture, in which none may be made.
+    TF_INTEROP_RETURN_IF_ERROR(groups_.AddAll(stage_.lane_groups));
+    TF_INTEROP_RETURN_IF_ERROR(backend_->BeginCapture(caller_));
+    is_capturing_ = true;
+    size_t forked = 0;
+    Status status = ForkAndLaunch(launches, &forked);
+    status.Update(Join(forked));
+    status.Update(backend_->EndCapture(caller_, captured));
     return status;
   }
 
@@ -336,6 +355,7 @@ class StageRun {
       Status joined = backend_->Record(group->join_event(), group->stream());
       if (joined.ok()) joined = backend_->Wait(caller_, group->join_event());
       if (joined.ok()) continue;
+      if (is_capturing_) return joined;  // nothing runs, and nothing may be waited for
       CountFallback("a lane that could not be joined was waited for on the host", joined.message());
       status.Update(backend_->Synchronize(group->stream()));
     }
@@ -403,7 +423,21 @@ class StageRun {
   const TimelineCall* const call_ = TimelineCall::Current();  // null where it is not recorded
   std::shared_ptr<const TimeMark> begin_;  // of the stage; null where it is not recorded
   LeasedStreamGroups groups_;
+  bool is_capturing_ = false;
 };
+
+// Captures the stage from a stream of the backend, and not from the caller's.
+Status CaptureStage(Backend* backend, const PreparedStage& stage, const StageBuffers& buffers,
+                    std::unique_ptr<CapturedWork>* captured) {
+  LeasedStreamGroups origin(backend);
+  TF_INTEROP_RETURN_IF_ERROR(origin.AddAll({StreamGroupOptions()}));
+  return StageRun(backend, stage, buffers, origin[0]->stream()).Capture(stage.launches, captured);
+}
+
+bool HasPartition(const LaneGroups& lanes) {
+  return std::any_of(lanes.begin(), lanes.end(),
+                     [](const auto& options) { return options && !options->partition.empty(); });
+}
 
 }  // namespace
 
@@ -425,6 +459,9 @@ Status PrepareStage(Backend* backend, const Stage& stage, const PrepareOptions& 
   }
   prepared->lane_groups = GroupOptionsOf(stage, lane_count);
   prepared->launches = LaunchesOf(*prepared, std::vector<bool>(prepared->merged.size(), true));
+  if (StageReplays::AreOn() && !HasPartition(prepared->lane_groups)) {
+    prepared->replays = std::make_shared<StageReplays>();
+  }
   return Status::Ok();
 }
 
@@ -447,6 +484,7 @@ PreparedStage PreparedInSequence(const PreparedStage& stage) {
                                                  : *std::max_element(bytes.begin(), bytes.end())};
   sequence.lane_groups = {std::nullopt};
   sequence.launches = LaunchesOf(sequence, {});
+  sequence.replays = nullptr;
   return sequence;
 }
 
@@ -456,8 +494,19 @@ Status RunStage(Backend* backend, const PreparedStage& stage, const StageBuffers
   if (is_joined != nullptr) *is_joined = true;
   if (stage.launches.empty()) return Status::Ok();
   StageRun run(backend, stage, buffers, caller);
-  if (AllHaveOneImage(stage, buffers)) return run.Run(stage.launches, is_joined);
-  return run.Run(LaunchesWithoutSomeMerges(stage, buffers), is_joined);
+  if (!AllHaveOneImage(stage, buffers)) {
+    return run.Run(LaunchesWithoutSomeMerges(stage, buffers), is_joined);
+  }
+  // Marks of a timeline are in no graph.
+  if (stage.replays == nullptr || TimelineCall::Current() != nullptr)
+    return run.Run(stage.launches, is_joined);
+  const auto capture = [&](std::unique_ptr<CapturedWork>* captured) {
+    return CaptureStage(backend, stage, buffers, captured);
+  };
+  if (stage.replays->Run(backend, buffers, caller, std::ref(capture))) return Status::Ok();
+  const Status status = run.Run(stage.launches, is_joined);
+  if (status.ok()) stage.replays->NotePlainRun();
+  return status;
 }
 
 }  // namespace tf_interop

@@ -20,7 +20,8 @@
 // anyway, and the lane that ends last must not wait for an event first.
 //
 // A call that runs as it was prepared takes no lock but its device's, for a look-up, allocates no
-// memory and formats no text here.
+// memory and formats no text here. Where that is turned on, what one call enqueued is replayed by
+// later ones as a CUDA graph (stage_replays.h).
 //
 // Options of lanes change how fast they are and never what they compute. So RunStage does without,
 // for all lanes of the stage, where the backend cannot give them; that is counted, with the reason
@@ -83,7 +84,10 @@ struct StageLaunch {
   size_t merged = kNotMerged;  // position among PreparedStage::merged
 };
 
-// A stage that is ready to launch, for one device and one set of shapes. Immutable.
+class StageReplays;
+
+// A stage that is ready to launch, for one device and one set of shapes. Immutable, but for what
+// was captured of it.
 struct PreparedStage {
   std::vector<PreparedStep> steps;  // by their numbers, each ready by itself
   std::vector<MergedSteps> merged;  // those that run as one, unless their images are not one
@@ -98,6 +102,8 @@ struct PreparedStage {
   bool is_provisional = false;
   // Lanes that could not be merged, likewise.
   std::vector<std::string> unmerged;
+  // Graphs of its launches; null where it always runs plainly. Goes before what it launches.
+  std::shared_ptr<StageReplays> replays;
 };
 
 // Prepares every step of a stage. A pinned algorithm that cannot be had within the limit for
@@ -121,6 +127,11 @@ struct StageBuffers {
   // One for each of PreparedStage::merged: what EnqueueJoinedFilter made for it on the caller's
   // stream, or null where this call is to join the filters. Empty stands for null for all.
   std::vector<const void*> joined_filters;
+
+  bool operator==(const StageBuffers& other) const {
+    return steps == other.steps && lane_workspaces == other.lane_workspaces &&
+           joined_filters == other.joined_filters;
+  }
 };
 
 // Enqueues the stage after the work that is on `caller` now, and joins it into `caller`.

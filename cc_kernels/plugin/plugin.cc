@@ -313,6 +313,8 @@ void TfiReadCounters(TfiSink sink) {
     const std::string of_device = " " + device + " ";
     give("stages_run" + of_device + std::to_string(counters.stages_run));
     give("filters_transformed" + of_device + std::to_string(counters.filters_transformed));
+    give("stages_captured" + of_device + std::to_string(counters.stages_captured));
+    give("stages_replayed" + of_device + std::to_string(counters.stages_replayed));
     for (const auto& [reason, count] : counters.fallbacks) {
       give("fallback" + of_device + std::to_string(count) + " " + reason);
     }

@@ -62,10 +62,10 @@ TFI_EXPORT int TfiOutputProperties(TfiGraph* graph, const char* node, TfiSink si
 // Hands over the new graph; the bytes are copied. Returns 1, or 0 where it is too late.
 TFI_EXPORT int TfiSetResult(TfiGraph* graph, const void* data, size_t size);
 
-// What ran so far, a call of `sink` for each: "stages_run <device> <n>" and "filters_transformed
-// <device> <n>" for each device, such as "GPU:0", then "fallback <device> <n> <reason>" and
-// "refused_lane_options <device> <n> <reason>" for each reason. Reasons quote other libraries, and
-// may hold line feeds and bytes that are no text.
+// What ran so far, a call of `sink` for each: "<counter> <device> <n>" for each device, such as
+// "GPU:0", and for each number of `Counters` (core/counters.h) by its name, then "fallback <device>
+// <n> <reason>" and "refused_lane_options <device> <n> <reason>" for each reason. Reasons quote
+// other libraries, and may hold line feeds and bytes that are no text.
 TFI_EXPORT void TfiReadCounters(TfiSink sink);
 
 // Records what runs when in calls 1 to `calls` of each op from now on; 0 ends that.

@@ -20,6 +20,8 @@ TEST(CountersTest, CountsForTheDeviceOfTheThread) {
     std::thread([] {
       const CountingFor cpu("CPU:0");
       CountFilterTransformation();
+      CountStageCapture();
+      CountStageReplay();
       CountRefusedLaneOptions("no SMs");
     }).join();
     {
@@ -36,6 +38,8 @@ TEST(CountersTest, CountsForTheDeviceOfTheThread) {
   EXPECT_EQ(devices.at("GPU:1").fallbacks.at("no memory: of lane 3"), 1);
   EXPECT_EQ(devices.at("CPU:0").stages_run, 1);
   EXPECT_EQ(devices.at("CPU:0").filters_transformed, 1);
+  EXPECT_EQ(devices.at("CPU:0").stages_captured, 1);
+  EXPECT_EQ(devices.at("CPU:0").stages_replayed, 1);
   EXPECT_EQ(devices.at("CPU:0").refused_lane_options.at("no SMs"), 1);
 }
 

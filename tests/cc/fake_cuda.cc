@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -43,6 +44,58 @@ struct CUdevResourceDesc_st {
   int first_sm, last_sm;
 };
 
+// A piece of work, and the earlier ones of its graph that it has to come after.
+struct GraphNode {
+  std::function<void()> work;
+  std::set<size_t> after;
+};
+
+struct CUgraph_st {
+  std::vector<GraphNode> nodes;
+};
+
+// What launches of a graph share, which may run when it is destroyed.
+struct RunningGraph {
+  // One piece at a time, in the order that differs most from that of the launches.
+  void Run() {
+    std::lock_guard<std::mutex> lock(mutex);
+    std::vector<bool> is_done(nodes.size());
+    for (size_t count = 0; count < nodes.size(); ++count) {
+      size_t next = nodes.size();
+      const auto is_ready = [&](const GraphNode& node) {
+        return std::all_of(node.after.begin(), node.after.end(),
+                           [&](size_t each) { return is_done[each]; });
+      };
+      do --next;
+      while (is_done[next] || !is_ready(nodes[next]));
+      nodes[next].work();
+      is_done[next] = true;
+    }
+  }
+
+  const std::vector<GraphNode> nodes;
+  std::mutex mutex;  // a launch comes after those before it
+};
+
+struct CUgraphExec_st {
+  std::shared_ptr<RunningGraph> graph;
+  std::atomic<bool> in_use{false};
+};
+
+// A capture, which events remember after its end.
+struct Capture {
+  std::vector<GraphNode> nodes;
+  std::set<CUstream> streams;
+  bool is_spoilt = false;
+};
+thread_local std::shared_ptr<Capture> capture_of_thread;
+
+// A place in a capture: what comes next has to come after these nodes.
+struct CapturePlace {
+  std::shared_ptr<Capture> capture;  // null where nothing is captured
+  std::set<size_t> nodes;
+};
+
 struct CUstream_st {
   CUstream_st(CUcontext owner, bool is_lane, int priority)
       : context(owner), is_lane(is_lane), priority(priority), worker([this] { Work(); }) {
@@ -61,6 +114,11 @@ struct CUstream_st {
   }
 
   void Enqueue(std::function<void()> work) {
+    if (place.capture != nullptr) {
+      std::vector<GraphNode>& nodes = place.capture->nodes;
+      nodes.push_back({std::move(work), std::exchange(place.nodes, {nodes.size()})});
+      return;
+    }
     {
       std::lock_guard<std::mutex> lock(mutex);
       queue.push_back(std::move(work));
@@ -100,6 +158,7 @@ struct CUstream_st {
   bool busy = false;
   bool stopping = false;
   int row_copies = 0;  // that were enqueued
+  CapturePlace place;  // used by the thread that captures
   std::thread worker;
 };
 
@@ -116,6 +175,7 @@ struct CUevent_st {
   const bool is_timed;
   std::mutex mutex;
   Recording last;
+  CapturePlace place;  // where it was recorded last, if that was captured
 };
 
 Recording LastRecording(CUevent event) {
@@ -188,8 +248,14 @@ FakeCudaSwitches& FakeCuda() {
   return switches;
 }
 
+bool FakeCudaSpoilsCapture() {
+  if (capture_of_thread == nullptr) return false;
+  capture_of_thread->is_spoilt = true;
+  return true;
+}
+
 // For fake_cuda_modules.cc.
-bool FakeCudaFailsToLoad() { return FakeCuda().fail_module_loading; }
+bool FakeCudaFailsToLoad() { return FakeCuda().fail_module_loading || FakeCudaSpoilsCapture(); }
 
 std::atomic<int>& FakeCudaLiveAllocations() {
   static std::atomic<int> live{0};
@@ -208,6 +274,7 @@ using tf_interop::FakeCuda;
 using tf_interop::FakeCudaCounts;
 using tf_interop::FakeCudaCurrentContext;
 using tf_interop::FakeCudaLiveAllocations;
+using tf_interop::FakeCudaSpoilsCapture;
 
 // In the order of their values.
 constexpr int kHighestPriority = -5, kLowestPriority = 0;
@@ -220,6 +287,7 @@ bool ComputesNothing() {
 }
 
 CUresult MakeLaneStream(CUcontext context, unsigned int flags, int priority, CUstream* stream) {
+  if (FakeCudaSpoilsCapture()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   if (flags != CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
   if (FakeCudaCounts().streams_left-- <= 0) return CUDA_ERROR_OUT_OF_MEMORY;
   *stream = new CUstream_st(context, true, priority);
@@ -231,10 +299,11 @@ extern "C" {
 CUresult CUDAAPI cuInit(unsigned int) { return CUDA_SUCCESS; }
 
 CUresult CUDAAPI cuGetErrorName(CUresult error, const char** text) {
-  *text = error == CUDA_ERROR_INVALID_CONTEXT ? "CUDA_ERROR_INVALID_CONTEXT"
-          : error == CUDA_ERROR_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY"
-          : error == CUDA_ERROR_NOT_SUPPORTED ? "CUDA_ERROR_NOT_SUPPORTED"
-                                              : "CUDA_ERROR_LAUNCH_FAILED";
+  *text = error == CUDA_ERROR_INVALID_CONTEXT              ? "CUDA_ERROR_INVALID_CONTEXT"
+          : error == CUDA_ERROR_OUT_OF_MEMORY              ? "CUDA_ERROR_OUT_OF_MEMORY"
+          : error == CUDA_ERROR_NOT_SUPPORTED              ? "CUDA_ERROR_NOT_SUPPORTED"
+          : error == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED ? "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"
+                                                           : "CUDA_ERROR_LAUNCH_FAILED";
   return CUDA_SUCCESS;
 }
 
@@ -287,6 +356,7 @@ CUresult CUDAAPI cuStreamGetCtx(CUstream stream, CUcontext* context) {
 
 CUresult CUDAAPI cuEventCreate(CUevent* event, unsigned int flags) {
   if (FakeCudaCurrentContext() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  if (FakeCudaSpoilsCapture()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   if (flags != CU_EVENT_DISABLE_TIMING && flags != CU_EVENT_DEFAULT) {
     return CUDA_ERROR_INVALID_VALUE;
   }
@@ -304,6 +374,10 @@ CUresult CUDAAPI cuEventRecord(CUevent event, CUstream stream) {
   if (FakeCudaCurrentContext() != stream->context->to_enter()) return CUDA_ERROR_INVALID_CONTEXT;
   if (event->context != stream->context->to_enter()) return CUDA_ERROR_INVALID_HANDLE;
   if (ComputesNothing()) return CUDA_SUCCESS;
+  event->place = stream->place;
+  if (stream->place.capture != nullptr) {
+    return stream->place.capture->is_spoilt ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
+  }
   const auto reached = std::make_shared<std::promise<std::chrono::steady_clock::time_point>>();
   {
     std::lock_guard<std::mutex> lock(event->mutex);
@@ -318,12 +392,28 @@ CUresult CUDAAPI cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int)
   // Stricter than CUDA: an event that streams wait for costs less without timing.
   if (event->is_timed) return CUDA_ERROR_INVALID_VALUE;
   if (ComputesNothing()) return CUDA_SUCCESS;
+  const std::shared_ptr<Capture>& capture = event->place.capture;
+  if (capture != nullptr || stream->place.capture != nullptr) {
+    if (capture == nullptr || capture != capture_of_thread ||
+        (stream->place.capture != nullptr && stream->place.capture != capture)) {
+      FakeCudaSpoilsCapture();
+      return capture == nullptr ? CUDA_ERROR_STREAM_CAPTURE_ISOLATION : CUDA_ERROR_CAPTURED_EVENT;
+    }
+    capture->streams.insert(stream);
+    stream->place.capture = capture;
+    stream->place.nodes.insert(event->place.nodes.begin(), event->place.nodes.end());
+    return CUDA_SUCCESS;
+  }
   const Recording recording = LastRecording(event);
   if (recording.valid()) stream->Enqueue([recording] { recording.wait(); });
   return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuEventQuery(CUevent event) {
+  if (event->place.capture != nullptr) {
+    event->place.capture->is_spoilt = true;
+    return CUDA_ERROR_CAPTURED_EVENT;
+  }
   const Recording recording = LastRecording(event);
   return !recording.valid() || IsReached(recording) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
@@ -385,12 +475,84 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
 
 CUresult CUDAAPI cuStreamSynchronize(CUstream stream) {
   if (FakeCudaCurrentContext() != stream->context->to_enter()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (stream->place.capture != nullptr) {
+    stream->place.capture->is_spoilt = true;
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
   stream->Synchronize();
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode mode) {
+  if (FakeCudaCurrentContext() != stream->context->to_enter()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (mode != CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) return CUDA_ERROR_INVALID_VALUE;
+  if (!stream->is_lane) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  if (capture_of_thread != nullptr || stream->place.capture != nullptr) {
+    return CUDA_ERROR_ILLEGAL_STATE;
+  }
+  capture_of_thread = std::make_shared<Capture>();
+  capture_of_thread->streams.insert(stream);
+  stream->place = {capture_of_thread, {}};
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuStreamEndCapture(CUstream stream, CUgraph* graph) {
+  if (FakeCudaCurrentContext() != stream->context->to_enter()) return CUDA_ERROR_INVALID_CONTEXT;
+  *graph = nullptr;
+  const std::shared_ptr<Capture> capture = std::move(capture_of_thread);
+  capture_of_thread = nullptr;
+  if (capture == nullptr || stream->place.capture != capture) {
+    return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
+  }
+  const std::vector<GraphNode>& nodes = capture->nodes;
+  std::set<size_t> joined = stream->place.nodes;
+  for (size_t node = nodes.size(); node-- > 0;) {
+    if (joined.count(node) != 0) joined.insert(nodes[node].after.begin(), nodes[node].after.end());
+  }
+  for (CUstream each : capture->streams) each->place = CapturePlace();
+  if (capture->is_spoilt) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  if (joined.size() != nodes.size()) return CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+  *graph = new CUgraph_st{nodes};
+  ++FakeCudaCounts().live_graphs;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec* exec, CUgraph graph,
+                                             unsigned long long flags) {
+  if (FakeCudaCurrentContext() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  if (flags != CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY) return CUDA_ERROR_INVALID_VALUE;
+  if (FakeCuda().fail_instantiation) return CUDA_ERROR_OUT_OF_MEMORY;
+  *exec = new CUgraphExec_st{std::shared_ptr<RunningGraph>(new RunningGraph{graph->nodes, {}})};
+  ++FakeCudaCounts().live_graphs;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuGraphLaunch(CUgraphExec exec, CUstream stream) {
+  if (FakeCudaCurrentContext() != stream->context->to_enter()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (FakeCuda().fail_graph_launch) return CUDA_ERROR_LAUNCH_FAILED;
+  if (exec->in_use.exchange(true)) ++FakeCudaCounts().graph_races;
+  ++FakeCudaCounts().graph_launches;
+  if (!ComputesNothing()) stream->Enqueue([graph = exec->graph] { graph->Run(); });
+  exec->in_use = false;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec exec) {
+  if (FakeCudaCurrentContext() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  delete exec;
+  --FakeCudaCounts().live_graphs;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuGraphDestroy(CUgraph graph) {
+  delete graph;
+  --FakeCudaCounts().live_graphs;
   return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuMemAlloc(CUdeviceptr* address, size_t bytes) {
   if (FakeCudaCurrentContext() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  if (FakeCudaSpoilsCapture()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   void* data = nullptr;
   if (FakeCuda().fail_allocation || bytes == 0 || posix_memalign(&data, 256, bytes) != 0) {
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -402,6 +564,7 @@ CUresult CUDAAPI cuMemAlloc(CUdeviceptr* address, size_t bytes) {
 
 CUresult CUDAAPI cuMemFree(CUdeviceptr address) {
   if (FakeCudaCurrentContext() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  if (FakeCudaSpoilsCapture()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   --FakeCudaLiveAllocations();
   std::free(reinterpret_cast<void*>(address));
   return CUDA_SUCCESS;

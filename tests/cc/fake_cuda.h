@@ -6,6 +6,13 @@
 // Calls are refused with the wrong context current, and events on streams of another context than
 // their own. A stream of a green context takes work and events while the primary context is
 // current; a green context itself is never made current.
+//
+// Streams are captured by CUDA's rules: a capture ends on the thread and the stream where it began,
+// with all streams joined that have come to it by events. In between this thread may not
+// synchronize them, query their events, wait for events from outside, allocate or make anything.
+// What breaks a rule is refused and spoils the capture. Three rules are stricter than CUDA's: a
+// caller's stream is never captured, captures are local to their thread, and graphs run with the
+// priorities of their nodes.
 #ifndef TF_INTEROP_TESTS_CC_FAKE_CUDA_H_
 #define TF_INTEROP_TESTS_CC_FAKE_CUDA_H_
 
@@ -36,11 +43,16 @@ int FakeCudaRowCopiesOn(CUstream stream);
 // belongs to none.
 std::pair<int, int> FakeCudaSmsOf(CUstream stream);
 
+// For what may not be done during a capture: whether this thread captures, which it spoils.
+bool FakeCudaSpoilsCapture();
+
 struct FakeCudaSwitches {
   bool fail_memset = false;
   bool fail_copy = false;  // of rows
   bool fail_allocation = false;
   bool fail_module_loading = false;  // for lack of memory
+  bool fail_instantiation = false;   // of graphs, likewise
+  bool fail_graph_launch = false;
   // Before each piece of work, streams other than the callers' sleep this long.
   int lane_delay_us = 0;
   // The SMs of a device come in groups of `sm_granularity`, and those that make no whole group.
@@ -56,7 +68,9 @@ std::atomic<int>& FakeCudaLiveAllocations();
 
 struct FakeCudaObjects {
   // Made and not destroyed, but for the streams of callers.
-  std::atomic<int> live_green_contexts{0}, live_streams{0};
+  std::atomic<int> live_green_contexts{0}, live_streams{0}, live_graphs{0};
+  // Graphs that were launched, and times that one was found in use by two threads at once.
+  std::atomic<int> graph_launches{0}, graph_races{0};
   // How many more can be made before memory is out.
   std::atomic<int> green_contexts_left{1 << 30}, streams_left{1 << 30};
 };

@@ -150,7 +150,7 @@ cudnnStatus_t FinalizePlan(cudnnBackendDescriptor_t plan, const Recorded& record
   if (status != CUDNN_STATUS_SUCCESS) return status;
   ++FakeCudnnCounts().plans_finalized;
   std::this_thread::sleep_for(std::chrono::microseconds(FakeCudnn().plan_delay_us));
-  if (FakeCudnn().fail_plan_allocation) {
+  if (FakeCudnn().fail_plan_allocation || FakeCudaSpoilsCapture()) {
     return FakeCudnnFail(CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED,
                          "no memory for the plan");
   }
@@ -239,7 +239,7 @@ void CUDNNWINAPI cudnnGetLastErrorString(char* message, size_t max_size) {
 
 cudnnStatus_t CUDNNWINAPI cudnnCreate(cudnnHandle_t* handle) {
   ++FakeCudnnCounts().handles_asked;
-  if (FakeCudaCurrentContext() == nullptr || FakeCudnn().fail_handle) {
+  if (FakeCudaCurrentContext() == nullptr || FakeCudaSpoilsCapture() || FakeCudnn().fail_handle) {
     return FakeCudnnFail(CUDNN_STATUS_NOT_INITIALIZED, "no context");
   }
   *handle = new cudnnContext();
@@ -337,6 +337,7 @@ cudnnStatus_t CUDNNWINAPI cudnnBackendExecute(cudnnHandle_t handle, cudnnBackend
     return FakeCudnnFail(CUDNN_STATUS_EXECUTION_FAILED, "execution switched off");
   }
   ++FakeCudnnCounts().executions;
+  if (FakeCudnn().engines_that_spoil_captures.count(engine) != 0) FakeCudaSpoilsCapture();
   const auto ids = packed->All<int64_t>(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);
   const auto pointers = packed->All<void*>(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);
   std::map<int64_t, void*> bound;

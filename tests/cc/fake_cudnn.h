@@ -29,6 +29,8 @@ struct FakeCudnnSwitches {
   // Engines that are refused when a plan of them is finalized, and those whose plans fail when they
   // are executed; by index in the graph.
   std::set<int64_t> unsupported_engines, engines_failing_execution;
+  // Engines that do what a capture may not hold, as one does that allocates.
+  std::set<int64_t> engines_that_spoil_captures;
   // Legacy algorithms, by name, that no convolution can run.
   std::set<std::string> unsupported_legacy;
   // Failures.

@@ -1,7 +1,7 @@
 // The cudnn backend and measuring on a GPU: every kind, layout, type, geometry, epilogue and
 // algorithm against the definition of a convolution, stages of several lanes with and without
-// priorities and SM partitions, what measuring relies on, and the kernels that CUPTI sees. Skips,
-// and says so, where there is no GPU.
+// priorities and SM partitions and as CUDA graphs, what measuring relies on, and the kernels that
+// CUPTI sees. Skips, and says so, where there is no GPU.
 #include <cuda.h>
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -292,6 +293,21 @@ TEST_F(GpuTest, AMergedLaneBesideAnotherIsForkedAndJoined) {
       ExpectForkAndJoin(planned);
     }
   }
+}
+
+TEST_F(GpuTest, StagesAreReplayedAsCudaGraphs) {
+  const Convolution c = OfSize(56, 64, 64);
+  const auto parts = WithOutputChannels(MakeConvolution(), {6, 2, 8, 4});
+  setenv("TF_INTEROP_CUDA_GRAPHS", "1", 1);
+  const Counters before = ReadCounters();
+  ExpectForkAndJoin(StageOf(StepsOf(std::vector<Convolution>(8, c)), {0, 0, 1, 1, 2, 2, 3, 3}));
+  ExpectForkAndJoin(WithOptions(StageOfLanes(3, c), {{-5}, {-1}, {0}}));
+  ExpectForkAndJoin(WithOptions(StageOf(StepsOf(parts), {0, 0, 0, 1}), {kMergedLane}));
+  unsetenv("TF_INTEROP_CUDA_GRAPHS");
+  const Counters after = ReadCounters();
+  EXPECT_EQ(after.fallbacks, before.fallbacks) << "a capture failed";
+  EXPECT_EQ(after.stages_captured - before.stages_captured, 3);
+  EXPECT_GT(after.stages_replayed, before.stages_replayed);
 }
 
 class GpuPartitionTest : public GpuTest {

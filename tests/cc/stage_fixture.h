@@ -109,6 +109,8 @@ inline Counters ReadCounters() {
   for (const auto& [device, counts] : ReadCountersByDevice()) {
     all.stages_run += counts.stages_run;
     all.filters_transformed += counts.filters_transformed;
+    all.stages_captured += counts.stages_captured;
+    all.stages_replayed += counts.stages_replayed;
     for (const auto& [reason, count] : counts.fallbacks) all.fallbacks[reason] += count;
     for (const auto& [reason, count] : counts.refused_lane_options) {
       all.refused_lane_options[reason] += count;
@@ -142,19 +144,27 @@ inline std::unique_ptr<HostStream> NewCaller() {
 // vanishes on it just after. `enqueue` puts a function on that stream, whose end is waited for by
 // `synchronize`.
 template <typename Enqueue, typename Synchronize>
-Status RunBetween(Backend* backend, const PreparedStage& stage, Problem* problem, Stream caller,
-                  const Enqueue& enqueue, const Synchronize& synchronize) {
+Status RunBetween(Backend* backend, const PreparedStage& stage, Problem* problem,
+                  const StageBuffers& buffers, Stream caller, const Enqueue& enqueue,
+                  const Synchronize& synchronize) {
   problem->HideImage();
   enqueue([problem] {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     problem->ShowImage();
   });
-  const StageBuffers buffers = problem->Bind(stage.lane_workspace_bytes);
   const Status status = RunStage(backend, stage, buffers, caller);
   enqueue([problem] { problem->HideImage(); });
   synchronize();
   problem->ShowImage();
   return status;
+}
+
+// On new workspaces.
+template <typename Enqueue, typename Synchronize>
+Status RunBetween(Backend* backend, const PreparedStage& stage, Problem* problem, Stream caller,
+                  const Enqueue& enqueue, const Synchronize& synchronize) {
+  return RunBetween(backend, stage, problem, problem->Bind(stage.lane_workspace_bytes), caller,
+                    enqueue, synchronize);
 }
 
 inline Status RunBetween(HostBackend* backend, const PreparedStage& stage, Problem* problem,

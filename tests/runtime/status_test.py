@@ -20,15 +20,18 @@ def lines_of(counters: Counters) -> list[str]:
 
 
 def test_counts_what_stages_did() -> None:
-    lines = lines_of(Counters(7, {"no memory": 2}, {"no partition": 3}, filters_transformed=5))
+    lines = lines_of(Counters(7, {"no memory": 2}, {"no partition": 3}, 5, 1, 4))
     for line in (
         "  stages run: 7",
         "  filters transformed once: 5",
+        "  stages replayed: 4, of 1 CUDA graphs",
         "  fallback, 2 times: no memory",
         "  lanes without the options of the plan, 3 times: no partition",
     ):
         assert line in lines
-    assert not any("filters transformed" in line for line in lines_of(Counters(7, {})))
+    idle = str(lines_of(Counters(7, {})))
+    assert "filters transformed" not in idle
+    assert "CUDA graphs" not in idle
 
 
 def test_says_what_each_of_several_devices_did() -> None:

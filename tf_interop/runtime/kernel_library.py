@@ -74,6 +74,8 @@ class Counters:
             plan, by reason.
         filters_transformed: how many filters that are held were transformed so that the launches
             that read them need not do it.
+        stages_captured: how many CUDA graphs were made of stages.
+        stages_replayed: how many runs of stages were launches of such a graph.
         devices: the same of each device, such as `GPU:0`; empty in these.
     """
 
@@ -81,6 +83,8 @@ class Counters:
     fallbacks: dict[str, int]
     refused_lane_options: dict[str, int] = dataclasses.field(default_factory=dict)
     filters_transformed: int = 0
+    stages_captured: int = 0
+    stages_replayed: int = 0
     devices: dict[str, Counters] = dataclasses.field(default_factory=dict)
 
 
@@ -273,16 +277,17 @@ class KernelLibrary:
                 counters.fallbacks[reason] = int(count)
             elif what == "refused_lane_options":
                 counters.refused_lane_options[reason] = int(count)
-            elif what == "stages_run":
-                devices[device] = dataclasses.replace(counters, stages_run=int(count))
             else:
-                devices[device] = dataclasses.replace(counters, filters_transformed=int(count))
+                number: Any = {what: int(count)}
+                devices[device] = dataclasses.replace(counters, **number)
         counted = devices.values()
         return Counters(
             sum(each.stages_run for each in counted),
             _added(each.fallbacks for each in counted),
             _added(each.refused_lane_options for each in counted),
             sum(each.filters_transformed for each in counted),
+            sum(each.stages_captured for each in counted),
+            sum(each.stages_replayed for each in counted),
             devices,
         )
 

@@ -104,6 +104,9 @@ class Status:
         say(f"stages run: {self.counters.stages_run}")
         if self.counters.filters_transformed:
             say(f"filters transformed once: {self.counters.filters_transformed}")
+        if self.counters.stages_replayed:
+            captured = self.counters.stages_captured
+            say(f"stages replayed: {self.counters.stages_replayed}, of {captured} CUDA graphs")
         # Which device it was matters only where there are several.
         devices = self.counters.devices
         if len(devices) < 2:

@@ -136,6 +136,34 @@ class CudnnStreamGroup : public StreamGroup {
   CudaEvent join_event_;
 };
 
+// A CUDA graph that can be launched.
+class CudaGraph : public CapturedWork {
+ public:
+  CudaGraph(const CudaDriver& driver, CUcontext context) : driver_(driver), context_(context) {}
+
+  ~CudaGraph() override {
+    ScopedContext scope(driver_, context_);
+    // A failure to free is nothing that a caller could act on. CUDA waits for launches by itself.
+    if (scope.status().ok() && exec_ != nullptr) (void)driver_.cuGraphExecDestroy(exec_);
+  }
+
+  // Takes `graph`. With the backend's context current, here and below.
+  Status Create(CUgraph graph) {
+    // Else kernels would have the priority of the stream that the graph is launched on.
+    const Status status = TF_INTEROP_CALL(driver_, cuGraphInstantiateWithFlags, &exec_, graph,
+                                          CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY);
+    (void)driver_.cuGraphDestroy(graph);
+    return status;
+  }
+
+  Status Launch(CUstream stream) { return TF_INTEROP_CALL(driver_, cuGraphLaunch, exec_, stream); }
+
+ private:
+  const CudaDriver& driver_;
+  const CUcontext context_;
+  CUgraphExec exec_ = nullptr;
+};
+
 // What TensorFlow's own convolutions heed too, beside enable_op_determinism.
 bool IsCudnnToBeDeterministic() {
   const char* const value = std::getenv("TF_CUDNN_DETERMINISTIC");
@@ -315,6 +343,31 @@ class CudnnBackend : public Backend {
     copy.WidthInBytes = row_bytes;
     copy.Height = rows;
     return TF_INTEROP_CALL(driver_, cuMemcpy2DAsync, &copy, static_cast<CUstream>(stream));
+  }
+
+  Status BeginCapture(Stream stream) override {
+    ScopedContext scope(driver_, context_);
+    TF_INTEROP_RETURN_IF_ERROR(scope.status());
+    return TF_INTEROP_CALL(driver_, cuStreamBeginCapture, static_cast<CUstream>(stream),
+                           CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+  }
+
+  Status EndCapture(Stream stream, std::unique_ptr<CapturedWork>* captured) override {
+    ScopedContext scope(driver_, context_);
+    TF_INTEROP_RETURN_IF_ERROR(scope.status());
+    CUgraph graph = nullptr;
+    TF_INTEROP_RETURN_IF_ERROR(
+        TF_INTEROP_CALL(driver_, cuStreamEndCapture, static_cast<CUstream>(stream), &graph));
+    auto made = std::make_unique<CudaGraph>(driver_, context_);
+    TF_INTEROP_RETURN_IF_ERROR(made->Create(graph));
+    *captured = std::move(made);
+    return Status::Ok();
+  }
+
+  Status Replay(CapturedWork* work, Stream stream) override {
+    ScopedContext scope(driver_, context_);
+    TF_INTEROP_RETURN_IF_ERROR(scope.status());
+    return static_cast<CudaGraph*>(work)->Launch(static_cast<CUstream>(stream));
   }
 
  private:

@@ -92,7 +92,13 @@ std::vector<std::string> LibraryCandidates(const char* override_variable, const 
   X(cuEventElapsedTime)                 \
   X(cuEventQuery)                       \
   X(cuEventRecord)                      \
-  X(cuMemsetD8Async)
+  X(cuMemsetD8Async)                    \
+  X(cuStreamBeginCapture)               \
+  X(cuStreamEndCapture)                 \
+  X(cuGraphInstantiateWithFlags)        \
+  X(cuGraphLaunch)                      \
+  X(cuGraphExecDestroy)                 \
+  X(cuGraphDestroy)
 
 // What green contexts take; a driver may lack them.
 #define TF_INTEROP_CUDA_GREEN_CONTEXT_ENTRY_POINTS(X) \

@@ -1,0 +1,331 @@
+// CUDA graphs of stages, over stand-ins for libcuda, which enforces the rules of capture, and
+// libcudnn.
+#include "cc_kernels/core/stage_replays.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "cc_kernels/core/timeline.h"
+#include "tests/cc/cudnn_fixture.h"
+
+namespace tf_interop {
+namespace {
+
+class StageReplaysTest : public CudnnTest {
+ protected:
+  void SetUp() override {
+    setenv("TF_INTEROP_CUDA_GRAPHS", "1", 1);
+    CudnnTest::SetUp();
+    before_ = ReadCounters();
+    no_graph_before_ = CountFallbacks(kNoGraph);
+    graphs_before_ = FakeCudaCounts().live_graphs;
+    FakeCudaCounts().graph_races = 0;
+  }
+
+  void TearDown() override {
+    unsetenv("TF_INTEROP_CUDA_GRAPHS");
+    CudnnTest::TearDown();
+    EXPECT_EQ(FakeCudaCounts().graph_races, 0);
+  }
+
+  // Two lanes, one of them with two steps, and one whose result is filled with zeros.
+  static Stage SomeLanes() {
+    Convolution nothing_to_read = MakeConvolution(ConvolutionKind::kBackwardFilter);
+    nothing_to_read.batch = 0;
+    return StageOf(StepsOf({MakeConvolution(), MakeFused(), MakeConvolution(), nothing_to_read}),
+                   {0, 0, 1, 2});
+  }
+
+  // Runs the stage between other work on the caller's stream, and compares the results.
+  void ExpectRuns(const PreparedStage& stage, const StageBuffers& buffers, Problem* problem) {
+    problem->SpoilResults();
+    EXPECT_TRUE(IsOk(RunBetween(
+        backend_, stage, problem, buffers, caller_,
+        [this](auto work) { FakeCudaEnqueue(caller_, work); },
+        [this] { FakeCudaSynchronize(caller_); })));
+    problem->ExpectCorrect(kTolerance);
+  }
+
+  int64_t Captured() const { return ReadCounters().stages_captured - before_.stages_captured; }
+  int64_t Replayed() const { return ReadCounters().stages_replayed - before_.stages_replayed; }
+  int64_t GivenUp() const { return CountFallbacks(kNoGraph) - no_graph_before_; }
+  int Graphs() const { return FakeCudaCounts().live_graphs - graphs_before_; }
+
+  // A stage that has no graphs, whatever it is asked.
+  void ExpectStaysPlain(const PreparedStage& stage, const StageBuffers& buffers, Problem* problem) {
+    for (int call = 0; call < 3; ++call) ExpectRuns(stage, buffers, problem);
+    EXPECT_EQ(Captured(), 0);
+    EXPECT_EQ(Replayed(), 0);
+    EXPECT_EQ(Graphs(), 0);
+  }
+
+ private:
+  Counters before_;
+  int64_t no_graph_before_ = 0;
+  int graphs_before_ = 0;
+};
+
+TEST_F(StageReplaysTest, TheFirstCallIsPlainTheSecondCapturesAndOthersReplay) {
+  const auto parts = WithOutputChannels(MakeFused(), {6, 1, 9, 17});
+  struct {
+    Stage stage;
+    Problem problem;
+  } cases[] = {
+      {SomeLanes(), Problem(SomeLanes())},
+      {WithOptions(SomeLanes(), {{-1}, {-5}, {0}}), Problem(SomeLanes())},
+      {WithOptions(StageOf(StepsOf(parts), {0, 0, 0, 1}), {kMergedLane}), Problem(parts, true)},
+  };
+  int64_t calls = 0;
+  for (auto& [planned, problem] : cases) {
+    const PreparedStage stage = Prepared(backend_, planned, options_);
+    const StageBuffers buffers = problem.Bind(stage.lane_workspace_bytes);
+    const int graph_launches = FakeCudaCounts().graph_launches;
+    ExpectRuns(stage, buffers, &problem);
+    EXPECT_EQ(FakeCudaCounts().graph_launches, graph_launches);
+    ExpectRuns(stage, buffers, &problem);
+    const int executions = FakeCudnnCounts().executions;
+    for (int replay = 0; replay < 3; ++replay) ExpectRuns(stage, buffers, &problem);
+    EXPECT_EQ(FakeCudnnCounts().executions, executions) << "cuDNN was asked again";
+    EXPECT_EQ(FakeCudaCounts().graph_launches, graph_launches + 4);
+    EXPECT_EQ(Graphs(), 1);
+    EXPECT_EQ(Captured(), ++calls);
+    EXPECT_EQ(Replayed(), 4 * calls);
+  }
+  EXPECT_EQ(Graphs(), 0) << "they go with their stages";
+  EXPECT_EQ(GivenUp(), 0);
+}
+
+TEST_F(StageReplaysTest, NewAddressesAreCapturedUntilThereAreTooMany) {
+  Problem problem(SomeLanes());
+  const PreparedStage stage = Prepared(backend_, SomeLanes(), options_);
+  std::vector<StageBuffers> places;
+  for (int64_t i = 0; i <= StageReplays::kFirstCaptures; ++i) {
+    places.push_back(problem.Bind(stage.lane_workspace_bytes));
+  }
+  ExpectRuns(stage, places[0], &problem);
+  for (int64_t i = 0; i < StageReplays::kFirstCaptures; ++i) {
+    ExpectRuns(stage, places[i], &problem);
+    // The first is used on, so that it is none of those that go.
+    ExpectRuns(stage, places[0], &problem);
+    EXPECT_EQ(Captured(), i + 1);
+  }
+  EXPECT_EQ(Graphs(), static_cast<int>(StageReplays::kMostKept));
+  EXPECT_EQ(GivenUp(), 0);
+  ExpectRuns(stage, places.back(), &problem);
+  EXPECT_EQ(GivenUp(), 1);
+  EXPECT_EQ(Graphs(), 0);
+  const int64_t replayed = Replayed();
+  ExpectRuns(stage, places[0], &problem);
+  EXPECT_EQ(Replayed(), replayed);
+  EXPECT_EQ(GivenUp(), 1) << "it is counted once";
+}
+
+TEST_F(StageReplaysTest, EveryPointerIsPartOfTheKey) {
+  int memory = 0;
+  const StageBuffers one = {std::vector<ConvolutionBuffers>(2), {nullptr}, {nullptr}};
+  StageBuffers other = one;
+  const auto expect_other_key = [&](auto& pointer) {
+    EXPECT_TRUE(other == one);
+    pointer = &memory;
+    EXPECT_FALSE(other == one);
+    pointer = nullptr;
+  };
+  for (const void*& input : other.steps[1].inputs) expect_other_key(input);
+  expect_other_key(other.steps[1].result);
+  expect_other_key(other.steps[1].transformed_filter);
+  expect_other_key(other.lane_workspaces[0]);
+  expect_other_key(other.joined_filters[0]);
+}
+
+TEST_F(StageReplaysTest, ReplaysEarnCaptures) {
+  Problem problem(StageOfLanes(2, MakeConvolution()));
+  const PreparedStage stage = Prepared(backend_, StageOfLanes(2, MakeConvolution()), options_);
+  StageBuffers buffers = problem.Bind(stage.lane_workspace_bytes);
+  ExpectRuns(stage, buffers, &problem);
+  for (int64_t i = 0; i < StageReplays::kFirstCaptures; ++i) {
+    buffers.lane_workspaces = problem.NewWorkspaces(stage.lane_workspace_bytes);
+    ExpectRuns(stage, buffers, &problem);
+  }
+  for (int64_t call = 0; call < StageReplays::kReplaysForACapture; ++call) {
+    ASSERT_TRUE(IsOk(RunStage(backend_, stage, buffers, caller_)));
+  }
+  buffers.lane_workspaces = problem.NewWorkspaces(stage.lane_workspace_bytes);
+  ExpectRuns(stage, buffers, &problem);
+  EXPECT_EQ(Captured(), StageReplays::kFirstCaptures + 1);
+  EXPECT_EQ(GivenUp(), 0);
+}
+
+TEST_F(StageReplaysTest, WhateverFailsRunsPlainlyAndIsNotTriedAgain) {
+  const Stage planned = SomeLanes();
+  const int64_t engine =
+      EngineOf(Prepared(backend_, planned, options_).steps[2].convolution->algorithm());
+  const struct {
+    std::function<void()> fail;
+    std::string reason;
+    int64_t captured;
+  } cases[] = {
+      {[&] { FakeCudnn().engines_that_spoil_captures = {engine}; }, "cuEventRecord", 0},
+      {[] { FakeCuda().fail_instantiation = true; }, "cuGraphInstantiateWithFlags", 0},
+      {[] { FakeCuda().fail_graph_launch = true; }, "cuGraphLaunch", 1},
+      {[] { FakeCudaCounts().streams_left = 0; }, "cuStreamCreateWithPriority", 0},
+  };
+  for (const auto& each : cases) {
+    SCOPED_TRACE(each.reason);
+    UseNewContext();
+    const int64_t not_joined = CountFallbacks("joined");
+    const int64_t given_up = GivenUp(), captured = Captured(), replayed = Replayed();
+    Problem problem(planned);
+    const PreparedStage stage = Prepared(backend_, planned, options_);
+    const StageBuffers buffers = problem.Bind(stage.lane_workspace_bytes);
+    ExpectRuns(stage, buffers, &problem);
+    each.fail();
+    ExpectRuns(stage, buffers, &problem);
+    EXPECT_EQ(Captured() - captured, each.captured);
+    EXPECT_EQ(CountFallbacks(kNoGraph + (": " + each.reason)), 1);
+    EXPECT_EQ(Graphs(), 0);
+    FakeCuda() = FakeCudaSwitches();
+    FakeCudnn() = FakeCudnnSwitches();
+    FakeCudaCounts().streams_left = 1 << 30;
+    ExpectRuns(stage, buffers, &problem);
+    EXPECT_EQ(GivenUp() - given_up, 1);
+    EXPECT_EQ(Captured() - captured, each.captured);
+    EXPECT_EQ(Replayed(), replayed);
+    EXPECT_EQ(CountFallbacks("joined"), not_joined) << "nothing ran that had to be waited for";
+  }
+}
+
+TEST_F(StageReplaysTest, ThreadsShareTheGraphsOfAStage) {
+  const Stage planned = SomeLanes();
+  const PreparedStage stage = Prepared(backend_, planned, options_);
+  InThreads(4, [&](int) {
+    CUstream caller = FakeCudaMakeStream(context_);
+    Problem problem(planned);
+    const StageBuffers buffers = problem.Bind(stage.lane_workspace_bytes);
+    for (int round = 0; round < 30; ++round) {
+      problem.SpoilResults();
+      ASSERT_TRUE(IsOk(RunStage(backend_, stage, buffers, caller)));
+      FakeCudaSynchronize(caller);
+      problem.ExpectCorrect(kTolerance);
+    }
+  });
+  EXPECT_EQ(GivenUp(), 0);
+  EXPECT_EQ(Captured(), 4) << "one for the memory of each thread";
+  EXPECT_GE(Replayed(), 4 * 30 - 4) << "all but the first";
+}
+
+TEST_F(StageReplaysTest, AGraphThatRunsMayGo) {
+  const Stage planned = SomeLanes();
+  Problem problem(planned);
+  {
+    const PreparedStage stage = Prepared(backend_, planned, options_);
+    const StageBuffers buffers = problem.Bind(stage.lane_workspace_bytes);
+    for (int call = 0; call < 2; ++call) ExpectRuns(stage, buffers, &problem);
+    problem.SpoilResults();
+    FakeCudaEnqueue(caller_, [] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); });
+    ASSERT_TRUE(IsOk(RunStage(backend_, stage, buffers, caller_)));
+    EXPECT_EQ(Replayed(), 2);
+  }
+  EXPECT_EQ(Graphs(), 0);
+  FakeCudaSynchronize(caller_);
+  problem.ExpectCorrect(kTolerance);
+}
+
+TEST_F(StageReplaysTest, SomeStagesAreAlwaysPlain) {
+  const Stage planned = SomeLanes();
+  Problem problem(planned);
+  const auto expect_plain = [&](const PreparedStage& stage) {
+    ExpectStaysPlain(stage, problem.Bind(stage.lane_workspace_bytes), &problem);
+  };
+  expect_plain(Prepared(backend_, WithOptions(planned, {{0, 64}, {0, 0}, {0, 0}}), options_));
+  const PreparedStage stage = Prepared(backend_, planned, options_);
+  expect_plain(PreparedInSequence(stage));
+  unsetenv("TF_INTEROP_CUDA_GRAPHS");
+  expect_plain(Prepared(backend_, planned, options_));
+}
+
+TEST_F(StageReplaysTest, CallsWhoseMergedLaneReadsDifferentImagesArePlain) {
+  const auto parts = WithOutputChannels(MakeConvolution(), {6, 2});
+  Problem problem(parts);
+  const PreparedStage stage = Prepared(backend_, MergedStage(parts), options_);
+  ExpectStaysPlain(stage, problem.Bind(stage.lane_workspace_bytes), &problem);
+}
+
+TEST_F(StageReplaysTest, CallsThatATimelineRecordsArePlain) {
+  Problem problem(SomeLanes());
+  const PreparedStage stage = Prepared(backend_, SomeLanes(), options_);
+  RecordTimeline(/*calls=*/1);
+  TimelineCalls calls;
+  (void)calls.Next();  // the first is not recorded
+  {
+    const TimelineCall recorded(&calls, "op");
+    ASSERT_NE(TimelineCall::Current(), nullptr);
+    ExpectStaysPlain(stage, problem.Bind(stage.lane_workspace_bytes), &problem);
+  }
+  RecordTimeline(0);
+}
+
+TEST_F(StageReplaysTest, ABackendThatCannotCaptureRunsPlainly) {
+  HostBackend host;
+  const Stage planned = StageOfLanes(2, MakeConvolution());
+  Problem problem(planned);
+  const PreparedStage stage = Prepared(&host, planned);
+  const StageBuffers buffers = problem.Bind(stage.lane_workspace_bytes);
+  const auto caller = NewCaller();
+  for (int call = 0; call < 3; ++call) {
+    problem.SpoilResults();
+    ASSERT_TRUE(IsOk(RunStage(&host, stage, buffers, caller.get())));
+    caller->Synchronize();
+    problem.ExpectCorrect();
+  }
+  EXPECT_EQ(Replayed(), 0);
+  EXPECT_EQ(GivenUp(), 1);
+}
+
+// ---- What a capture may not hold.
+
+TEST_F(StageReplaysTest, ACaptureThatBreaksARuleIsRefused) {
+  std::unique_ptr<StreamGroup> origin, other;
+  ASSERT_TRUE(IsOk(backend_->Acquire(&origin)));
+  ASSERT_TRUE(IsOk(backend_->Acquire(&other)));
+  ASSERT_TRUE(IsOk(backend_->Record(other->join_event(), other->stream())));
+  std::shared_ptr<const PreparedConvolution> prepared;
+  char byte = 0;
+  const auto fork = [&] {
+    ASSERT_TRUE(IsOk(backend_->Record(origin->fork_event(), origin->stream())));
+    ASSERT_TRUE(IsOk(backend_->Wait(other->stream(), origin->fork_event())));
+  };
+  const struct {
+    std::function<Status()> act;
+    bool is_refused_at_once;
+  } cases[] = {
+      {[&] { return backend_->Synchronize(origin->stream()); }, true},
+      {[&] { return backend_->Wait(origin->stream(), other->join_event()); }, true},
+      {[&] { return backend_->Prepare(MakeNchw(), "", options_, &prepared); }, true},
+      {[&] {
+         fork();
+         return backend_->FillZero(&byte, 1, other->stream());
+       },
+       false},  // and not joined
+  };
+  std::unique_ptr<CapturedWork> captured;
+  for (const auto& each : cases) {
+    ASSERT_TRUE(IsOk(backend_->BeginCapture(origin->stream())));
+    EXPECT_EQ(each.act().ok(), !each.is_refused_at_once);
+    EXPECT_FALSE(backend_->EndCapture(origin->stream(), &captured).ok());
+    EXPECT_EQ(captured, nullptr);
+    EXPECT_TRUE(IsOk(backend_->Synchronize(other->stream()))) << "it is no longer captured";
+  }
+  EXPECT_FALSE(backend_->BeginCapture(caller_).ok()) << "TensorFlow's stream";
+  backend_->Release(std::move(origin));
+  backend_->Release(std::move(other));
+}
+
+}  // namespace
+}  // namespace tf_interop
