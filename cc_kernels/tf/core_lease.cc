@@ -2,6 +2,7 @@
 
 #include "cc_kernels/tf/core_lease.h"
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -46,23 +47,28 @@ class CoreLease::Groups {
   }
 
   Workers* Lease(int cores, int all_cores) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (cores <= 1 || leased_ + cores > all_cores) {
-      ++leased_;
-      return &calling_thread_;
+    if (cores > 1) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (leased_ + cores <= all_cores) {
+        leased_ += cores;
+        std::vector<Workers*>& free = free_[cores];
+        if (free.empty()) return MakeGroup(cores);
+        Workers* const group = free.back();
+        free.pop_back();
+        return group;
+      }
     }
-    leased_ += cores;
-    std::vector<Workers*>& free = free_[cores];
-    if (free.empty()) return MakeGroup(cores);
-    Workers* const group = free.back();
-    free.pop_back();
-    return group;
+    ++leased_;
+    return &calling_thread_;
   }
 
   void Return(Workers* workers) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    leased_ -= workers->threads.num_threads;
-    if (workers != &calling_thread_) free_[workers->threads.num_threads].push_back(workers);
+    const int cores = workers->threads.num_threads;
+    if (workers != &calling_thread_) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      free_[cores].push_back(workers);
+    }
+    leased_ -= cores;  // last, so that who may lease so many finds the group
   }
 
  private:
@@ -77,8 +83,8 @@ class CoreLease::Groups {
   InlinePool inline_pool_;
   ThreadPool calling_thread_pool_{&inline_pool_};
   Workers calling_thread_{&calling_thread_pool_, /*cores=*/1};
-  std::mutex mutex_;  // guards the rest
-  int leased_ = 0;
+  std::atomic<int> leased_ = 0;  // a unit on one core, the most frequent case, takes no lock
+  std::mutex mutex_;             // guards the rest
   std::map<int, std::vector<Workers*>> free_;  // groups by their cores
 };
 

@@ -45,7 +45,7 @@ def test_from_a_model_and_its_profile_to_a_plan_and_why() -> None:
     assert "inference, batch 5: incomplete: 0 of 2 convolutions." in words
 
     words = words_of(invoke("show plan.json"))
-    assert "4.0 us measured, may be off by 0.0, against 40.0 us" in words
+    assert "4.0 ± 0.0 µs measured, against 40.0 µs" in words
     assert "budget 1.0 MB" in words
 
     summary = json.loads(invoke(f"{command} --batch 1,5 --json").stdout)["graphs"]
@@ -79,5 +79,5 @@ def test_says_of_training_that_it_was_measured_in_part() -> None:
 def test_says_why_a_plan_has_no_stage() -> None:
     save_profile_of_the_model(stage_us=30.0)
     words = words_of(invoke(f"plan {MODEL} {BY_PROFILE}"))
-    assert "measured 80.0 us slower than one after another" in words
+    assert "measured 80.0 µs slower than one after another" in words
     assert words.endswith("plan.json: 0 stages")

@@ -146,7 +146,7 @@ def small_names(graph_def: graph_pb2.GraphDef) -> set[str]:
 
 def batch_input(view: GraphView, units: Sequence[Unit]) -> str:
     """The input of the only unit that its batch sizes go by."""
-    rewritten = rewrite_units(view, units, (), batch_sizes=[(8,)])
+    rewritten = rewrite_units(view, units, (), cores=[{8: 1}])
     [node] = [node for node in rewritten.node if node.op == "TfInterop>Unit"]
     return node.input[0]
 

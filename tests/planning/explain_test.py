@@ -117,11 +117,11 @@ def test_the_example_in_words() -> None:
     said = words_of(dataclasses.replace(explained(paper_problem()), mode="inference"))
     for part in (
         "inference 8 3 1 130.0 200.0 1.54 100 %",
-        "130.0 us measured, may be off by 2.0, against 200.0 us one after another",
-        "alone 100.0 us, 1.0 MB of workspace, 92 % of the registers, 39 % of the shared memory",
+        "130.0 ± 2.0 µs measured, against 200.0 µs one after another",
+        "alone 100.0 µs, 1.0 MB of workspace, 92 % of the registers, 39 % of the shared memory",
         "together 130 % of the registers, 114 % of the shared memory",
-        f"alone 105.0 us, 100.0 us with {GEMM}, 2.1 MB of workspace",
-        f"Not {GEMM}, {GEMM} (190.0 us measured, 3.1 MB of workspace): not faster",
+        f"alone 105.0 µs, 100.0 µs with {GEMM}, 2.1 MB of workspace",
+        f"Not {GEMM}, {GEMM} (190.0 µs measured, 3.1 MB of workspace): not faster",
     ):
         assert part in said
     assert " 0 %" in words_of(explained(modelled_example()))
@@ -141,7 +141,7 @@ def test_an_unstaged_convolution_is_pinned_for_its_memory() -> None:
         [alternative] = planned.explanation.alternatives
         assert (alternative.latency_us, alternative.source) == (100.0, MEASURED)
         assert "does not fit" in alternative.why_not
-    assert "Stage 0: pinned for its memory: 105.0 us" in words_of(plan)
+    assert "Stage 0: pinned for its memory: 105.0 µs" in words_of(plan)
 
 
 def test_explains_what_is_merged_and_what_is_not() -> None:
@@ -161,7 +161,7 @@ def test_explains_what_is_merged_and_what_is_not() -> None:
     assert explanation.alternatives == (apart,)
     said = words_of(explained(problem_to_merge(20, ONE_IMAGE)))
     assert "lane 0: a and b, merged into one wider convolution, with WINOGRAD" in said
-    assert "one after another they take 30.0 us" in said
+    assert "one after another they take 30.0 µs" in said
 
     merged = Alternative(merge("a b"), 26, MEASURED, 7, "not faster")
     assert explanation_of(problem_to_merge(26, ONE_IMAGE)).alternatives == (merged,)
@@ -179,7 +179,7 @@ def test_explains_a_lane_of_dependent_steps() -> None:
     assert explanation_of(problem).lanes[0] == LaneExplanation(20, 5, None, 18)
     said = words_of(explained(problem))
     assert "lane 0: a with GEMM → b with GEMM" in said
-    assert "alone 20.0 us, 18.0 us with the fastest of each" in said
+    assert "alone 20.0 µs, 18.0 µs with the fastest of each" in said
 
 
 def test_shows_every_batch_size_of_a_stage() -> None:
@@ -223,29 +223,29 @@ def ten_each(nodes: dict[str, str], stages: dict[str, float], **others: int) -> 
 @pytest.mark.parametrize(
     ("problem", "pair", "why_not"),
     [
-        (make_problem(PAIR, TEN, {"a b": 23.5}), "a b", ["measured 3.5 us slower"]),
+        (make_problem(PAIR, TEN, {"a b": 23.5}), "a b", ["measured 3.5 µs slower"]),
         (
             make_problem(PAIR, TEN, {"a b": 18}, spread_us=2.5),
             "a b",
-            ["measured 2.0 us faster", "off by 2.5"],
+            ["measured 2.0 µs faster", "±2.5 µs"],
         ),
         (make_problem(PAIR, TEN), "a b", ["not measured together"]),
         (modelled_pair(), "a b", ["modelled to take as long"]),
         (
             make_problem(PAIR, TEN, {"a b": 21}, merge_keys=ONE_IMAGE),
             "a b",
-            ["measured 1.0 us slower", "merged", "not measured"],
+            ["measured 1.0 µs slower", "merged", "not measured"],
         ),
         (
             ten_each({"a": "", "b": "", "c": ""}, {"a b": 12, "a c": 15}),
             "a c",
-            ["5.0 us faster, measured", "'a' runs in stage 0"],
+            ["5.0 µs faster, measured", "'a' runs in stage 0"],
         ),
         # "c" and "f" win together, but "g", after "c", shares a stage with "e", before "f".
         (
             ten_each({"c": "", "e": "", "g": "c", "f": "e"}, {"e g": 11, "c f": 12}),
             "c f",
-            ["8.0 us faster, measured", "the order of this plan or"],
+            ["8.0 µs faster, measured", "the order of this plan or"],
         ),
         (ten_each(PAIR, {"a b": 12}, memory_budget_bytes=26), "a b", ["the memory budget"]),
     ],

@@ -131,7 +131,7 @@ def test_pins_the_algorithm_of_a_convolution_whose_fastest_does_not_fit() -> Non
     problem = PlanningProblem((costs,), (ProblemNode("n", "a"),), memory_budget_bytes=99)
     (stage,) = make_plan(problem).stages
     assert [step.algorithm for step in stage.stage.steps] == ["GEMM"]
-    assert "FFT takes 36.0 us" in stage.why
+    assert "FFT takes 36.0 µs" in stage.why
     plan = make_plan(dataclasses.replace(problem, memory_budget_bytes=100))
     assert plan.stages == ()
     assert plan.unstaged[0].algorithm == "FFT"

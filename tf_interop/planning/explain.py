@@ -235,7 +235,7 @@ class _Explainer:
             why = " and ".join(staged) or (
                 f"the order of this plan{memory} or a bound of the search leaves them no place"
             )
-            return saved_us, f"{saved_us:.1f} us faster, {choices[0].source.value}, but {why}"
+            return saved_us, f"{saved_us:.1f} µs faster, {choices[0].source.value}, but {why}"
         measured = self._costs.measured(lanes)
         known = measured or self._costs.usual(lanes)
         why_not = "not measured together, and without kernels or device there is no model"
@@ -257,5 +257,5 @@ def _no_win_words(choice: StageChoice, saved_us: float) -> str:
     if abs(saved_us) < 0.05:
         return f"{how} to take as long as one after another"
     if saved_us < 0:
-        return f"{how} {-saved_us:.1f} us slower than one after another"
-    return f"{how} {saved_us:.1f} us faster, which may be off by {choice.spread_us:.1f}"
+        return f"{how} {-saved_us:.1f} µs slower than one after another"
+    return f"{how} {saved_us:.1f} µs faster, ±{choice.spread_us:.1f} µs, so not significant"

@@ -203,13 +203,13 @@ class _Planner:
         if len(fastest) > 1:
             why = (
                 f"planned{', merged into a wider convolution' if choice.stage.is_merged else ''}: "
-                f"{choice.latency_us:.1f} us {choice.source.value} against {sequential_us:.1f} us "
+                f"{choice.latency_us:.1f} µs {choice.source.value} against {sequential_us:.1f} µs "
                 "one after another"
             )
         else:
             why = (
-                f"pinned for its memory: {choice.latency_us:.1f} us with {choice.workspace_bytes} "
-                f"bytes of workspace; {fastest[0].algorithm} takes {sequential_us:.1f} us with "
+                f"pinned for its memory: {choice.latency_us:.1f} µs with {choice.workspace_bytes} "
+                f"bytes of workspace; {fastest[0].algorithm} takes {sequential_us:.1f} µs with "
                 f"{fastest[0].workspace_bytes}"
             )
         stage = self._costs.place(choice.stage, lanes)

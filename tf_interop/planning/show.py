@@ -197,9 +197,9 @@ def _describe_values(planned: PlannedStage) -> str:
         return planned.why or "no reason given"
     saved = 1 - prediction.latency_us / prediction.sequential_us
     return (
-        f"{prediction.latency_us:.1f} us {prediction.source.value}, may be off by "
-        f"{prediction.spread_us:.1f}, against {prediction.sequential_us:.1f} us one after another, "
-        f"measured: {percent(saved)} less"
+        f"{prediction.latency_us:.1f} ± {prediction.spread_us:.1f} µs {prediction.source.value}, "
+        f"against {prediction.sequential_us:.1f} µs one after another, measured: "
+        f"{percent(saved)} less"
     )
 
 
@@ -237,11 +237,11 @@ def _describe_lanes(
 def _describe_alone(lane: Lane[str], explained: LaneExplanation) -> str:
     """What a lane takes alone, and of an SM the kernel that takes most of its time."""
     if lane.merged:
-        return f"one after another they take {explained.alone_us:.1f} us"
-    parts = [f"alone {explained.alone_us:.1f} us"]
+        return f"one after another they take {explained.alone_us:.1f} µs"
+    parts = [f"alone {explained.alone_us:.1f} µs"]
     if explained.fastest_us < explained.alone_us:
         fastest = explained.fastest_algorithm or "the fastest of each"
-        parts.append(f"{explained.fastest_us:.1f} us with {fastest}")
+        parts.append(f"{explained.fastest_us:.1f} µs with {fastest}")
     parts.append(f"{decimal(explained.workspace_bytes)} of workspace")
     return ", ".join([*parts, *filter(None, [_shares([explained.sm_use])])])
 
@@ -270,7 +270,7 @@ def _reasons(planned: PlannedStage) -> Iterator[str]:
     for alternative in explanation.alternatives if explanation else ():
         algorithms = ", ".join(map(_describe_algorithms, alternative.stage.lanes))
         yield (
-            f"Not {algorithms} ({alternative.latency_us:.1f} us {alternative.source.value}, "
+            f"Not {algorithms} ({alternative.latency_us:.1f} µs {alternative.source.value}, "
             f"{decimal(alternative.workspace_bytes)} of workspace): {alternative.why_not}"
         )
 
