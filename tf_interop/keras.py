@@ -309,7 +309,8 @@ class ConvStages:
             self._say(f"ConvStages: not tuned, runs as stock TensorFlow: {error}")
         else:
             self._say(f"ConvStages: {tuning}")
-            if tuning.is_faster:
+            # Where Keras compiles with XLA, it goes on doing so if that is the fastest.
+            if tuning.is_faster and not (call.turns_xla_off and tuning.is_xla_faster):
                 call.plugin.settings = dataclasses.replace(self._settings, plan=tuning.plan)
                 return
         call.is_reported = True  # all that there is to say

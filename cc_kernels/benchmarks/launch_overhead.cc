@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -142,7 +143,8 @@ Status BenchmarkStage(MeasuringDevice* device, int lane_count) {
       {[&] { return call_on(0, false); }, [&] { return call_on(++next_place % kPlaces, false); },
        [&] { return call_on(0, true); }},
       &ns));
-  for (const auto& [reason, count] : ReadCountersByDevice()[""].fallbacks) {
+  std::map<std::string, Counters> counters = ReadCountersByDevice();
+  for (const auto& [reason, count] : counters[""].fallbacks) {
     return Internal("Expected replays of a CUDA graph, got: " + reason);
   }
   std::printf(

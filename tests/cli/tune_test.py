@@ -41,6 +41,7 @@ def test_measures_says_what_was_found_and_keeps_it() -> None:
     ("times", "words"),
     [
         (XlaTimes(2.5, 1.25), "XLA (jit_compile=True) 2.50 1.250"),
+        (XlaTimes(0.1, 50.0), "XLA is faster: 50.00 times as fast as stock TensorFlow."),
         (XlaTimes(why_not="it took too long"), "XLA was not measured: it took too long."),
     ],
 )
@@ -48,7 +49,7 @@ def test_xla_is_a_row_or_a_reason(
     times: XlaTimes, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tf_interop.tuning.tune.time_xla", lambda *_, **__: times)
-    said = words_of(invoke(f"tune {MODEL} --budget 0.2s --compare-xla"))
+    said = words_of(invoke(f"tune {MODEL} --budget 0.2s"))
     assert words in said
 
 

@@ -21,6 +21,7 @@ from tf_interop.runtime.settings import Settings
 from tf_interop.tuning import tune as tune_module
 from tf_interop.tuning.cache import cache_folder
 from tf_interop.tuning.search import SearchResult
+from tf_interop.tuning.xla import XlaTimes
 
 IMAGES = np.random.default_rng(0).random((8, 8, 8, 3), dtype=np.float32)
 LABELS = np.zeros((8, 2), np.float32)
@@ -34,6 +35,8 @@ def fixture_cache_of_its_own(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     get_plugin().settings = Settings()
+    # A process of its own takes seconds: tests/tuning/xla_test.py has it.
+    monkeypatch.setattr(tune_module, "time_xla", lambda *_, **__: XlaTimes(9.0, 0.5))
 
 
 Choose = Callable[..., list[SearchResult]]
@@ -266,10 +269,16 @@ def test_the_callback_tunes_before_the_first_batch(
     assert get_plugin().settings == Settings()
 
 
-def test_the_callback_leaves_a_model_alone_that_stock_runs_fastest(
-    choose: Choose, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("fastest", ["stock", "XLA"])
+def test_the_callback_leaves_xla_on_where_units_are_not_the_fastest(
+    fastest: str,
+    choose: Choose,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    choose(False)
+    choose(fastest == "XLA")
+    if fastest == "XLA":
+        monkeypatch.setattr(tune_module, "time_xla", lambda *_, **__: XlaTimes(0.1, 99.0))
     model = branched_models.build()
     model.compile("sgd", "mse", jit_compile=True)
     monkeypatch.setattr(type(model), "_resolve_auto_jit_compile", lambda self: True)
@@ -283,7 +292,8 @@ def test_the_callback_leaves_a_model_alone_that_stock_runs_fastest(
         IMAGES, LABELS, batch_size=BATCH, verbose=0, callbacks=[ConvStages(tune=BUDGET), Look()]
     )
     said = capsys.readouterr().out
-    assert "batch 32: No significant gain" in said
+    expected = "XLA is faster: 99.00 times" if fastest == "XLA" else "No significant gain"
+    assert expected in said
     assert "no stages" not in said
     assert set(compiled_by_xla) == {True}
 

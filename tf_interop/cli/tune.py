@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     """
 tune InceptionV3 --batch 1,8 --budget 1m
 tune my_package.models:build --training --batch 32 -o plan.json
-tune ResNet50 --compare-xla --fresh
+tune ResNet50 --no-compare-xla --fresh
 """,
 )
 @model_argument
@@ -44,8 +44,9 @@ tune ResNet50 --compare-xla --fresh
 @option("--budget", "budget_s", type=TIME, default="30s", help="How long to measure one graph.")
 @image_size_option
 @click.option(
-    "--compare-xla",
-    is_flag=True,
+    "--compare-xla/--no-compare-xla",
+    default=True,
+    show_default=True,
     help="Measure jit_compile=True as well, for as long as the budget once more. CPU only.",
 )
 @click.option("--fresh", is_flag=True, help="Measure anew what is in the cache.")

@@ -271,6 +271,10 @@ class ComparedStep:
         return self.error is not None and self.ratio - self.error > 1
 
 
+XLA = "XLA (jit_compile=True)"
+"""What XLA is called among the ways that are compared."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class MeasuredStep:
     """Whole steps of a graph on the machine that its plan was made on.
@@ -298,6 +302,13 @@ class MeasuredStep:
     cores: Annotated[int, msgspec.Meta(ge=1)]
     other_load: Share = 0.0
     compared: tuple[ComparedStep, ...] = ()
+
+    @property
+    def faster_xla(self) -> ComparedStep | None:
+        """XLA, where it was compared and beats the plan, and stock, by more than five percent."""
+        least_ratio = 1.05 * max(self.ratio, 1.0)
+        ways = (each for each in self.compared if each.name == XLA and each.ratio > least_ratio)
+        return next(ways, None)
 
 
 GraphMode = Literal["inference", "training"]

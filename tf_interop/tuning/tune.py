@@ -37,7 +37,14 @@ from tf_interop.model.graphs import (
 from tf_interop.model.keras_functions import keras_of
 from tf_interop.planning.lookup import mode_of
 from tf_interop.planning.show import doubt, verdict
-from tf_interop.planning.types import ComparedStep, GraphMode, GraphPlan, MeasuredStep, Plan
+from tf_interop.planning.types import (
+    XLA,
+    ComparedStep,
+    GraphMode,
+    GraphPlan,
+    MeasuredStep,
+    Plan,
+)
 from tf_interop.runtime.plugin import get_plugin
 from tf_interop.runtime.switch import enable as enable_plugin
 from tf_interop.tuning.cache import load_cached, save_cached
@@ -98,6 +105,14 @@ class Tuning:
         """
         return any(each.changes_graph for each in self.graphs)
 
+    @property
+    def is_xla_faster(self) -> bool:
+        """Whether `jit_compile=True` beats both at one of the batch sizes at least."""
+        return any(
+            each.plan.measured is not None and each.plan.measured.faster_xla is not None
+            for each in self.graphs
+        )
+
     def __str__(self) -> str:
         """A sentence for each graph."""
         return "\n".join(map(str, self.graphs))
@@ -110,7 +125,7 @@ def tune(
     training: bool = False,
     image_size: tuple[int, int] | None = None,
     budget: str | float = "30s",
-    compare_xla: bool = False,
+    compare_xla: bool = True,
     use_cache: bool = True,
     enable: bool = True,
     say: Callable[[str], None] = lambda text: None,
@@ -136,7 +151,7 @@ def tune(
         budget: how long measuring one graph may take, such as `"30s"`, `"2m"` or seconds. Tracing
             the model, and a measurement that has begun, come on top.
         compare_xla: whether to measure `jit_compile=True` as well, within the budget once more.
-            It is told, and not turned on. CPU only.
+            It is told, and not turned on: compile the model so where it is faster. CPU only.
         use_cache: whether to take what was found before.
         enable: whether to turn the plugin on with the plan where something is faster, beside what
             earlier calls turned on.
@@ -287,7 +302,7 @@ def _plan_of(
         for each in found.variants
     ]
     if xla is not None and xla.median_ms is not None and xla.ratio is not None:
-        compared.append(ComparedStep("XLA (jit_compile=True)", xla.median_ms, xla.ratio))
+        compared.append(ComparedStep(XLA, xla.median_ms, xla.ratio))
     return GraphPlan(
         fingerprint_convolutions(convolutions),
         len(convolutions),

@@ -67,15 +67,20 @@ class CudaTimeMark : public TimeMark {
   void CountFrom(int64_t ns) { ns_ = ns; }
 
   std::optional<int64_t> ReadNs() const override {
-    if (since_ == nullptr) return ns_;
-    const std::optional<int64_t> since_ns = since_->ReadNs();
     ScopedContext scope(driver_, context_);
-    float elapsed_ms = 0;
-    if (!since_ns || !scope.status().ok() || driver_.cuEventQuery(event_) != CUDA_SUCCESS ||
-        driver_.cuEventElapsedTime(&elapsed_ms, since_->event_, event_) != CUDA_SUCCESS) {
-      return std::nullopt;
+    if (!scope.status().ok()) return std::nullopt;
+    double since_first_ms = 0;
+    const CudaTimeMark* mark = this;
+    for (; mark->since_ != nullptr; mark = mark->since_.get()) {
+      float elapsed_ms = 0;
+      if (driver_.cuEventQuery(mark->event_) != CUDA_SUCCESS ||
+          driver_.cuEventElapsedTime(&elapsed_ms, mark->since_->event_, mark->event_) !=
+              CUDA_SUCCESS) {
+        return std::nullopt;
+      }
+      since_first_ms += static_cast<double>(elapsed_ms);
     }
-    return *since_ns + static_cast<int64_t>(1e6 * static_cast<double>(elapsed_ms));
+    return mark->ns_ + static_cast<int64_t>(1e6 * since_first_ms);
   }
 
  private:
