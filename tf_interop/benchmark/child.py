@@ -225,8 +225,8 @@ def _make_plan(request: Request) -> None:
     if source.profile_path is not None:
         made = plan(model, source.profile_path, **step)
     elif source.tune_budget_s is not None:
-        options = {"compare_xla": False, "use_cache": False, "enable": False}
-        made = tune(model, budget=source.tune_budget_s, **options, **step).plan
+        step |= {"compare_xla": False, "use_cache": False, "enable": False}
+        made = tune(model, budget=source.tune_budget_s, **step).plan
     else:
         enable("always")
         _function_of(model, case, compiled_by_xla=False)()
