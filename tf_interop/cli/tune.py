@@ -47,7 +47,7 @@ tune ResNet50 --no-compare-xla --fresh
     "--compare-xla/--no-compare-xla",
     default=True,
     show_default=True,
-    help="Measure jit_compile=True as well, for as long as the budget once more. CPU only.",
+    help="Measure jit_compile=True as well, for as long as the budget once more.",
 )
 @click.option("--fresh", is_flag=True, help="Measure anew what is in the cache.")
 @output_option("PLAN.json", "The plan, for tf-interop run --plan and enable(plan=…).")

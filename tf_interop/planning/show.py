@@ -287,11 +287,14 @@ def is_gain(graph: GraphPlan) -> bool:
 def verdict(graph: GraphPlan) -> str:
     """What an entry of a plan gains, and whether XLA gains more."""
     xla = graph.measured and graph.measured.faster_xla
-    if not xla:
-        return _gain(graph)
+    return f"{_gain(graph)} {say_xla_is_faster(xla.ratio)}" if xla else _gain(graph)
+
+
+def say_xla_is_faster(ratio: float) -> str:
+    """Recommends XLA, which is `ratio` times as fast as stock TensorFlow."""
     return (
-        f"{_gain(graph)} XLA is faster: {xla.ratio:.2f} times as fast as stock TensorFlow. Compile "
-        "the model with jit_compile=True instead."
+        f"XLA is faster: {ratio:.2f} times as fast as stock TensorFlow. Compile the model with "
+        "jit_compile=True instead."
     )
 
 

@@ -36,7 +36,7 @@ from tf_interop.model.graphs import (
 )
 from tf_interop.model.keras_functions import keras_of
 from tf_interop.planning.lookup import mode_of
-from tf_interop.planning.show import doubt, verdict
+from tf_interop.planning.show import doubt, say_xla_is_faster, verdict
 from tf_interop.planning.types import (
     XLA,
     ComparedStep,
@@ -76,7 +76,26 @@ class TunedGraph:
 
     def __str__(self) -> str:
         """What was found, in a few words."""
-        return f"{self.name}: {verdict(self.plan)} {doubt(self.plan)}".rstrip()
+        said = f"{self.name}: {verdict(self.plan)} {doubt(self.plan)}".rstrip()
+        if self.plan.measured is None and self.is_xla_faster:
+            assert self.xla is not None and self.xla.ratio is not None
+            said += f" {say_xla_is_faster(self.xla.ratio)}"
+        return said
+
+    @property
+    def is_xla_faster(self) -> bool:
+        """Whether `jit_compile=True` beats both stock TensorFlow and the plan.
+
+        Where no whole step of the plan was measured, it makes one shorter by what is predicted of
+        the convolutions.
+        """
+        if self.plan.measured is not None:
+            return self.plan.measured.faster_xla is not None
+        if self.xla is None or self.xla.median_ms is None or self.xla.ratio is None:
+            return False
+        expected = self.plan.prediction
+        saved_us = expected.sequential_us - expected.latency_us if expected else 0.0
+        return self.xla.median_ms * (self.xla.ratio - 1) * 1e3 > max(saved_us, 0.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,10 +127,7 @@ class Tuning:
     @property
     def is_xla_faster(self) -> bool:
         """Whether `jit_compile=True` beats both at one of the batch sizes at least."""
-        return any(
-            each.plan.measured is not None and each.plan.measured.faster_xla is not None
-            for each in self.graphs
-        )
+        return any(each.is_xla_faster for each in self.graphs)
 
     def __str__(self) -> str:
         """A sentence for each graph."""
@@ -140,7 +156,7 @@ def tune(
     What was found is kept in the user's cache folder, by graph, machine and versions.
 
     On a GPU it measures convolutions and stages, as `tf-interop profile` does, and plans by them,
-    as `plan` does. No whole step is measured there.
+    as `plan` does. No whole step of the plan is measured there.
 
     Args:
         model_or_function: a Keras model with known inputs, a concrete function, a tf.function with
@@ -151,7 +167,7 @@ def tune(
         budget: how long measuring one graph may take, such as `"30s"`, `"2m"` or seconds. Tracing
             the model, and a measurement that has begun, come on top.
         compare_xla: whether to measure `jit_compile=True` as well, within the budget once more.
-            It is told, and not turned on: compile the model so where it is faster. CPU only.
+            It is told, and not turned on: compile the model so where it is faster.
         use_cache: whether to take what was found before.
         enable: whether to turn the plugin on with the plan where something is faster, beside what
             earlier calls turned on.
@@ -181,9 +197,22 @@ def tune(
         )
         name = getattr(model_or_function, "name", type(model_or_function).__name__)
         what = "training" if training else "inference"
+
+        def xla_at(batch_size: int) -> XlaTimes:
+            say(f"{name}: compiling with XLA")
+            traced = trace(
+                model_or_function, batch_size=batch_size, training=training, image_size=image_size
+            )
+            return time_xla(*as_step(traced.graph_def), traced.variables, limit_s=budget_s)
+
         tuning = Tuning(
             tuple(
-                TunedGraph(f"{name}, {what}, batch {each.batch_size}", each) for each in plan.graphs
+                TunedGraph(
+                    f"{name}, {what}, batch {each.batch_size}",
+                    each,
+                    xla_at(each.batch_size or batch_sizes[0]) if compare_xla else None,
+                )
+                for each in plan.graphs
             ),
             plan.made_with,
         )
