@@ -89,6 +89,7 @@ def start_process(
         stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
+        errors="replace",  # one that was asked to write in another encoding
     )
 
 
