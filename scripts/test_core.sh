@@ -21,9 +21,9 @@ build=build/core${sanitizer:+-$sanitizer}
 cmake -S . -B "$build" -G Ninja -DTF_INTEROP_BUILD_LIBRARY=OFF -DTF_INTEROP_BUILD_TESTS=ON \
   -DTF_INTEROP_CUDNN_BACKEND=on -DTF_INTEROP_SANITIZER="$sanitizer" >/dev/null
 cmake --build "$build" --parallel
-ctest --test-dir "$build" --output-on-failure --parallel 2 | tail -n 25
+ctest --test-dir "$build" --output-on-failure --parallel 2
 if [ -z "$sanitizer" ]; then
   echo "Again with the oldest cuDNN that has plans without a GPU …"
   TF_INTEROP_REAL_CUDNN=$PWD/build/cudnn-oldest/nvidia/cudnn/lib/libcudnn.so.9 \
-    ctest --test-dir "$build" --output-on-failure --parallel 2 --tests-regex '^cudnn_' | tail -n 15
+    ctest --test-dir "$build" --output-on-failure --parallel 2 --tests-regex '^cudnn_'
 fi

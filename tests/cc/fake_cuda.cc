@@ -496,6 +496,12 @@ CUresult CUDAAPI cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode mode)
   return CUDA_SUCCESS;
 }
 
+CUresult CUDAAPI cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
+  *status = stream->place.capture == nullptr ? CU_STREAM_CAPTURE_STATUS_NONE
+                                             : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+  return CUDA_SUCCESS;
+}
+
 CUresult CUDAAPI cuStreamEndCapture(CUstream stream, CUgraph* graph) {
   if (FakeCudaCurrentContext() != stream->context->to_enter()) return CUDA_ERROR_INVALID_CONTEXT;
   *graph = nullptr;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -204,9 +205,12 @@ TEST_F(StageReplaysTest, WhateverFailsRunsPlainlyAndIsNotTriedAgain) {
 TEST_F(StageReplaysTest, ThreadsShareTheGraphsOfAStage) {
   const Stage planned = SomeLanes();
   const PreparedStage stage = Prepared(backend_, planned, options_);
-  InThreads(4, [&](int) {
+  // They all live until the end: a thread that began late could be given the memory of another.
+  std::deque<Problem> problems;
+  for (int i = 0; i < 4; ++i) problems.emplace_back(planned);
+  InThreads(4, [&](int thread) {
     CUstream caller = FakeCudaMakeStream(context_);
-    Problem problem(planned);
+    Problem& problem = problems[thread];
     const StageBuffers buffers = problem.Bind(stage.lane_workspace_bytes);
     for (int round = 0; round < 30; ++round) {
       problem.SpoilResults();

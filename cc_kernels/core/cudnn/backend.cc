@@ -183,7 +183,7 @@ bool IsCudnnToBeDeterministic() {
 class CudnnBackend : public Backend {
  public:
   CudnnBackend(const CudaDriver& driver, const CudnnLibrary& library, CUcontext context)
-      : driver_(driver), library_(library), context_(context), handles_(library) {
+      : driver_(driver), library_(library), context_(context), handles_(driver, library) {
     ScopedContext scope(driver_, context_);
     HandlePool::Lease first;
     if (scope.status().ok()) (void)handles_.Take(&first);  // it is remembered if that fails

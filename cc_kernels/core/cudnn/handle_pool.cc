@@ -27,7 +27,7 @@ Status HandlePool::Take(bool prepares, CUstream stream, Lease* lease) {
   while (handle == nullptr) {
     if (!prepares || preparing_ < kMostPreparing) {
       handle = TakeFree(stream);
-      if (handle == nullptr && handles_.size() < kMostHandles && Clock::now() >= try_again_at_) {
+      if (handle == nullptr && MayMake(stream)) {
         refusal_ = Make(&handle);
       }
       if (handles_.empty()) return refusal_;
@@ -60,6 +60,14 @@ HandlePool::Handle* HandlePool::TakeFree(CUstream stream) {
   Handle* const taken = *found;
   free_.erase(found);
   return taken;
+}
+
+bool HandlePool::MayMake(CUstream stream) const {
+  if (handles_.size() >= kMostHandles || Clock::now() < try_again_at_) return false;
+  if (handles_.empty() || stream == nullptr) return true;
+  CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+  return driver_.cuStreamIsCapturing(stream, &capture) == CUDA_SUCCESS &&
+         capture == CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 Status HandlePool::Make(Handle** handle) {

@@ -3,7 +3,8 @@
 // A handle takes memory of the device that TensorFlow's allocator may hold, so there are few. All
 // lanes share them: a handle is set to the stream of each launch, as TensorFlow and PyTorch do.
 // cuDNN asks that no handle is used by two threads at once, so each is leased for one launch or
-// one preparation.
+// one preparation. While a stream is captured none is made, because that allocates: a launch on
+// such a stream waits for one that another thread gives back.
 #ifndef TF_INTEROP_CORE_CUDNN_HANDLE_POOL_H_
 #define TF_INTEROP_CORE_CUDNN_HANDLE_POOL_H_
 
@@ -26,7 +27,8 @@ class HandlePool {
   static constexpr int kMostHandles = 8;
   static constexpr int kMostPreparing = 4;
 
-  explicit HandlePool(const CudnnLibrary& library) : library_(library) {}
+  HandlePool(const CudaDriver& driver, const CudnnLibrary& library)
+      : driver_(driver), library_(library) {}
 
  private:
   struct Handle {
@@ -70,7 +72,9 @@ class HandlePool {
   void Give(bool prepares, Handle* handle);
   Status Make(Handle** handle);
   Handle* TakeFree(CUstream stream);
+  bool MayMake(CUstream stream) const;
 
+  const CudaDriver& driver_;
   const CudnnLibrary& library_;
   std::mutex mutex_;
   std::condition_variable given_;

@@ -95,6 +95,7 @@ std::vector<std::string> LibraryCandidates(const char* override_variable, const 
   X(cuMemsetD8Async)                    \
   X(cuStreamBeginCapture)               \
   X(cuStreamEndCapture)                 \
+  X(cuStreamIsCapturing)                \
   X(cuGraphInstantiateWithFlags)        \
   X(cuGraphLaunch)                      \
   X(cuGraphExecDestroy)                 \
