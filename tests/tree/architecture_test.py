@@ -10,7 +10,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDERS = (
-    *("graph", "profile", "measure", "planning", "runtime"),
+    *("graph", "profile", "measure", "planning", "parallel", "runtime"),
     *("model", "doctor", "report", "benchmark", "cli"),
 )
 """The folders of the package, from the bottom up."""

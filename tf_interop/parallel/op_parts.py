@@ -1,0 +1,134 @@
+"""What the parts of one operation read and give: the values that rules take and make.
+
+A rule says for an op type how it is divided (`rules/`). Costs and the rewriting follow from what it
+says: neither knows an op type.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from tensorflow.core.framework import node_def_pb2
+
+from tf_interop.parallel.degrees import Axis, Degrees
+from tf_interop.parallel.node_maker import NodeMaker
+from tf_interop.parallel.regions import Box, split
+
+_AXES = {
+    "NHWC": (Axis.SAMPLE, Axis.HEIGHT, Axis.WIDTH, Axis.FILTER),
+    "NCHW": (Axis.SAMPLE, Axis.FILTER, Axis.HEIGHT, Axis.WIDTH),
+}
+_AXES_OF_MATRIX = (Axis.SAMPLE, Axis.FILTER)
+
+
+class Role(enum.Enum):
+    """What a convolution or a matrix product computes of its layer.
+
+    FORWARD: the layer's output, and everything that is neither.
+    BACKWARD_INPUT: the gradient of its input.
+    BACKWARD_FILTER: the gradient of its parameter.
+    """
+
+    FORWARD = "forward"
+    BACKWARD_INPUT = "backward-input"
+    BACKWARD_FILTER = "backward-filter"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Operation:
+    """A node as rules see it.
+
+    Attributes:
+        node: the node.
+        input_shapes: of its data inputs.
+        output_shapes: of its outputs.
+        input_values: the values of those inputs that are constants and small, else None.
+        layout: of tensors of rank 4 in its layer, `NHWC` or `NCHW`.
+        role: what it computes of its layer.
+    """
+
+    node: node_def_pb2.NodeDef
+    input_shapes: tuple[tuple[int, ...], ...]
+    output_shapes: tuple[tuple[int, ...], ...]
+    input_values: tuple[np.ndarray[Any, Any] | None, ...]
+    layout: str = "NHWC"
+    role: Role = Role.FORWARD
+
+
+Emit = Callable[[NodeMaker, Sequence[str]], Sequence[str]]
+"""Makes the nodes of a part. It is given the tensor of each box of `reads`, in order ("" for None),
+and returns one of each box of `gives`."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OpPart:
+    """A part of an operation.
+
+    Attributes:
+        place: the part's number in the layer, and so its device.
+        reads: for each data input the box that the part reads; None where it needs nothing of it,
+            such as of vectors of sizes.
+        gives: for each output the box that it gives.
+        emit: makes its nodes.
+        multiply_adds: of a convolution or a matrix product, else 0.
+    """
+
+    place: int
+    reads: tuple[Box | None, ...]
+    gives: tuple[Box, ...]
+    emit: Emit
+    multiply_adds: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OpParts:
+    """An operation in parts.
+
+    Attributes:
+        parts: by ascending place. Places may be missing: their devices have nothing to do.
+        are_sums: for each output whether parts with equal boxes are addends of it.
+    """
+
+    parts: tuple[OpPart, ...]
+    are_sums: tuple[bool, ...]
+
+
+Rule = Callable[[Operation, Degrees], OpParts | None]
+"""Divides an operation; None where it cannot be divided so. Then it runs whole, on the device that
+it had."""
+
+
+def boxes_of(shape: Sequence[int], layout: str, degrees: Degrees) -> dict[int, Box]:
+    """How a tensor of rank 4 or 2 is divided among the places of its layer.
+
+    Its channels are divided by `filter` and `channel` together, so that what follows a convolution
+    keeps all devices busy. An axis that is shorter than its degree, or is not there, leaves places
+    without a part.
+
+    Args:
+        shape: of the tensor, in `layout`, or `[N, K]`.
+        layout: `NHWC` or `NCHW`; counts for rank 4 alone.
+        degrees: of the layer.
+
+    Returns:
+        The box of each place that has one.
+    """
+    axes = _AXES[layout] if len(shape) == 4 else _AXES_OF_MATRIX
+    extents = dict(zip(axes, shape, strict=True))
+    counts = {axis: degrees.by_axis[axis] for axis in Axis if axis is not Axis.CHANNEL}
+    counts[Axis.FILTER] *= degrees.channel
+    intervals = {
+        axis: split(extents.get(axis, 1), min(count, extents.get(axis, 1)))
+        for axis, count in counts.items()
+    }
+    boxes: dict[int, Box] = {}
+    for number, place in enumerate(degrees.places):
+        at = {axis: place[axis] for axis in counts}
+        at[Axis.FILTER] = place[Axis.FILTER] * degrees.channel + place[Axis.CHANNEL]
+        if all(at[axis] < len(intervals[axis]) for axis in counts):
+            boxes[number] = tuple(intervals[axis][at[axis]] for axis in axes)
+    return boxes
