@@ -32,8 +32,8 @@ class Axis(enum.Enum):
 class Degrees:
     """The number of parts of each axis of a layer's work: a *configuration* in Jia et al.
 
-    Parts are numbered with `sample` as the slowest and `channel` as the fastest axis; part i runs on
-    the i-th of the layer's devices.
+    Parts are numbered with `sample` as the slowest and `channel` as the fastest axis; part i runs
+    on the i-th of the layer's devices.
 
     Splits over `filter` are Dryden et al.'s stationary y (the image is gathered), over `channel`
     stationary x (outputs are sums of partial ones), over both stationary w.

@@ -50,13 +50,14 @@ class NodeMaker:
             Its name.
         """
         node = self._graph_def.node.add()
-        node.name = self._unique_name(f"{self._prefix}/{op}")
+        name = self._unique_name(f"{self._prefix}/{op}")
+        node.name = name
         node.op = op
         node.device = self._device
         node.input.extend(inputs)
         for name, value in attributes.items():
             node.attr[name].CopyFrom(_attribute(value))
-        return node.name
+        return name
 
     def constant(self, value: Any, dtype: Any = "int32") -> str:
         """A Const; equal ones are one node."""

@@ -16,7 +16,7 @@ from tensorflow.core.framework import node_def_pb2
 
 from tf_interop.parallel.degrees import Axis, Degrees
 from tf_interop.parallel.node_maker import NodeMaker
-from tf_interop.parallel.regions import Box, split
+from tf_interop.parallel.regions import Box, Interval, split
 
 _AXES = {
     "NHWC": (Axis.SAMPLE, Axis.HEIGHT, Axis.WIDTH, Axis.FILTER),
@@ -118,10 +118,12 @@ def boxes_of(shape: Sequence[int], layout: str, degrees: Degrees) -> dict[int, B
         The box of each place that has one.
     """
     axes = _AXES[layout] if len(shape) == 4 else _AXES_OF_MATRIX
-    extents = dict(zip(axes, shape, strict=True))
-    counts = {axis: degrees.by_axis[axis] for axis in Axis if axis is not Axis.CHANNEL}
+    extents: dict[Axis, int] = dict(zip(axes, shape, strict=True))
+    counts: dict[Axis, int] = {
+        axis: degrees.by_axis[axis] for axis in Axis if axis is not Axis.CHANNEL
+    }
     counts[Axis.FILTER] *= degrees.channel
-    intervals = {
+    intervals: dict[Axis, tuple[Interval, ...]] = {
         axis: split(extents.get(axis, 1), min(count, extents.get(axis, 1)))
         for axis, count in counts.items()
     }
