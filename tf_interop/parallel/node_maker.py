@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import attr_value_pb2, graph_pb2
+from tensorflow.core.framework import attr_value_pb2, graph_pb2, node_def_pb2
 
 
 class NodeMaker:
@@ -55,8 +55,8 @@ class NodeMaker:
         node.op = op
         node.device = self._device
         node.input.extend(inputs)
-        for name, value in attributes.items():
-            node.attr[name].CopyFrom(_attribute(value))
+        for attribute, value in attributes.items():
+            node.attr[attribute].CopyFrom(_attribute(value))
         return name
 
     def constant(self, value: Any, dtype: Any = "int32") -> str:
@@ -69,6 +69,11 @@ class NodeMaker:
                 "Const", dtype=tf.as_dtype(dtype), value=attr_value_pb2.AttrValue(tensor=tensor)
             )
         return self._constants[key]
+
+
+def own_attributes(node: node_def_pb2.NodeDef) -> dict[str, attr_value_pb2.AttrValue]:
+    """The attributes that a node's op has, for a node of the same op; without notes of others."""
+    return {name: value for name, value in node.attr.items() if not name.startswith("_")}
 
 
 def _attribute(value: Any) -> attr_value_pb2.AttrValue:

@@ -1,0 +1,15 @@
+"""How operations are divided: a rule for each op type.
+
+Most rules copy a node's own attributes and cut its operands; what a part reads is all that it
+knows of them.
+"""
+
+from __future__ import annotations
+
+from tf_interop.parallel.op_parts import Rule
+from tf_interop.parallel.rules import elementwise
+
+RULES: dict[str, Rule] = {
+    **elementwise.RULES,
+}
+"""The rule of each op type that can be divided."""
