@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +37,12 @@ class NodeMaker:
         self._prefix = prefix
         self._unique_name = unique_name
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+
+    def named(self, prefix: str) -> NodeMaker:
+        """A maker of nodes of other names on the same device, which shares the constants."""
+        maker = copy.copy(self)
+        maker._prefix = prefix
+        return maker
 
     def __call__(self, op: str, *inputs: str, **attributes: Any) -> str:
         """Adds a node.

@@ -90,12 +90,14 @@ class PartedGraph:
         tensors: those that divided nodes give or read. Their parts are in the order of those of
             the node. Constants that divided nodes read are not among them: a device that reads a
             box of one has it as a constant of its own.
+        dtypes: of those tensors.
         transfers: all that is sent between devices, but for what a whole node reads of another.
     """
 
     layers: LayerGraph
     parts: Mapping[int, tuple[NodePart, ...]]
     tensors: Mapping[Tensor, PartedTensor]
+    dtypes: Mapping[Tensor, tf.DType]
     transfers: tuple[Transfer, ...]
 
     def is_divided(self, node: int) -> bool:
@@ -149,8 +151,8 @@ class _Parting:
                 if op_parts is not None:
                     self._divided[node] = op_parts
                     self._devices[node] = division[layer].devices
+        self._dtypes: dict[Tensor, tf.DType] = {}
         self._all_tensors = self._find_tensors()
-        self._item_sizes: dict[Tensor, int] = {}
 
     def run(self) -> PartedGraph:
         view = self._view
@@ -174,7 +176,11 @@ class _Parting:
             if tensor[0] in needed
         }
         return PartedGraph(
-            self._layers, dict(sorted(parts.items())), tensors, self._transfers(parts, tensors)
+            self._layers,
+            dict(sorted(parts.items())),
+            tensors,
+            {tensor: self._dtypes[tensor] for tensor in tensors},
+            self._transfers(parts, tensors),
         )
 
     def _find_tensors(self) -> dict[Tensor, PartedTensor]:
@@ -182,7 +188,9 @@ class _Parting:
         view, layers = self._view, self._layers
         tensors: dict[Tensor, PartedTensor] = {}
         for node, op_parts in self._divided.items():
+            dtypes = output_dtypes(view.nodes[node])
             for port, is_sum in enumerate(op_parts.are_sums):
+                self._dtypes[node, port] = tf.as_dtype(dtypes[port])
                 boxes = [
                     Part(self._devices[node][part.place], part.gives[port])
                     for part in op_parts.parts
@@ -190,10 +198,12 @@ class _Parting:
                 tensors[node, port] = PartedTensor(layers.shape(node, port), tuple(boxes), is_sum)
         for node in self._divided:
             shapes = layers.operation(node).input_shapes
-            for tensor, shape in zip(view.fanins[node], shapes, strict=True):
+            dtypes = input_dtypes(view.nodes[node])
+            for tensor, shape, dtype in zip(view.fanins[node], shapes, dtypes, strict=True):
                 if tensor not in tensors and not is_copied(view, tensor[0], self._preserved):
                     part = Part(self._device_of_node[tensor[0]], whole(shape))
                     tensors[tensor] = PartedTensor(shape, (part,))
+                    self._dtypes[tensor] = tf.as_dtype(dtype)
         return tensors
 
     def _all_parts(self, node: int) -> tuple[NodePart, ...]:
@@ -235,8 +245,7 @@ class _Parting:
         transfers: dict[tuple[Tensor, Piece, int], Transfer] = {}
         for node in sorted(parts):
             for part in parts[node]:
-                for position, tensor in enumerate(self._view.fanins[node]):
-                    box = part.reads[position]
+                for tensor, box in zip(self._view.fanins[node], part.reads, strict=True):
                     if box is None or tensor not in tensors:
                         continue
                     if node not in self._divided and tensor[0] not in self._divided:
@@ -250,19 +259,6 @@ class _Parting:
                                 piece.box,
                                 source,
                                 part.device,
-                                volume(piece.box) * self._item_size(node, position),
+                                volume(piece.box) * self._dtypes[tensor].size,
                             )
         return tuple(transfers.values())
-
-    def _item_size(self, reader: int, position: int) -> int:
-        """The bytes of one value of what a node reads. One of the two is divided, so registered."""
-        tensor = self._view.fanins[reader][position]
-        if tensor not in self._item_sizes:
-            source, port = tensor
-            dtype = (
-                output_dtypes(self._view.nodes[source])[port]
-                if source in self._divided
-                else input_dtypes(self._view.nodes[reader])[position]
-            )
-            self._item_sizes[tensor] = tf.as_dtype(dtype).size
-        return self._item_sizes[tensor]

@@ -1,0 +1,261 @@
+"""Makes the parts of divided nodes, on their devices, in the place of the nodes.
+
+    x --> a: Conv2D --> b: Relu --> f              (sample 2, on devices 0 and 1; x and f on 0)
+
+    x --+-> Slice --> a/part_0/Conv2D --> b/part_0/Relu --+
+        |                                                 +--> ConcatV2 --> f
+        +-> Slice ==> a/part_1/Conv2D --> b/part_1/Relu ==+                 (==> between devices)
+
+A part reads boxes of tensors. What it needs of another device is cut out there (Slice), sent, and
+put together (ConcatV2) and added up (AddN) where it is read. That it is sent TensorFlow sees to:
+Grappler's plugins run after nodes were placed and before the graph is partitioned, so a node that
+is put on another device here runs there, with a _Send and a _Recv for each tensor and destination,
+however many nodes read it there. (Seen in the partitioned graphs of TensorFlow 2.21;
+tests/parallel/sent_bytes_test.py holds the bytes of all _Send nodes against the transfers.)
+
+Preconditions:
+  1. divided nodes are in no loop, and no names that have to be preserved;
+  2. the rules of all divided nodes are right (tests/parallel).
+
+Guaranteed: nodes that are whole stay on their devices, with their names and attributes; what they
+read of a divided node they read gathered. Control dependencies of a node are those of all of its
+parts. What only divided nodes needed, such as sizes of gradients, goes. The function library and
+the versions stay. The same arguments give the same graph.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
+
+from tf_interop.errors import GraphError
+from tf_interop.graph.replace import COLOCATED_WITH, COLOCATION
+from tf_interop.graph.time_limit import check_time_limit
+from tf_interop.parallel.node_maker import NodeMaker
+from tf_interop.parallel.parted_graph import NodePart, PartedGraph, Tensor, is_copied
+from tf_interop.parallel.regions import Box, Piece, pieces_of, relative, sizes
+
+PART_ATTRIBUTE = "_tf_interop_part_of"
+"""The attribute of the nodes of a part that names the node that was divided."""
+
+
+def rewrite_divided(
+    graph: PartedGraph, device_names: Sequence[str], nodes_to_preserve: Collection[str]
+) -> graph_pb2.GraphDef:
+    """Makes a new graph with the parts of divided nodes on their devices.
+
+    Args:
+        graph: what runs where.
+        device_names: the names of the devices, by their numbers.
+        nodes_to_preserve: names that have to stay.
+
+    Raises:
+        GraphError: a node that has to be preserved is divided, or the parts of a tensor cannot be
+            put together.
+    """
+    return _Rewriting(graph, device_names, nodes_to_preserve).run()
+
+
+class _Rewriting:
+    """A new graph in the making."""
+
+    def __init__(
+        self, graph: PartedGraph, device_names: Sequence[str], nodes_to_preserve: Collection[str]
+    ) -> None:
+        self._graph = graph
+        self._view = graph.layers.view
+        self._preserved = nodes_to_preserve
+        self._new = graph_pb2.GraphDef()
+        self._names = frozenset(self._view.names)
+        self._numbers: collections.Counter[str] = collections.Counter()
+        self._makers = [
+            NodeMaker(self._new, device, "", self._unique_name) for device in device_names
+        ]
+        self._outputs: dict[Tensor, list[str]] = {}  # of divided nodes, part by part
+        self._waited_for: dict[int, list[str]] = {}  # the nodes that a divided node is done with
+        self._boxes: dict[tuple[Tensor, Box, int], str] = {}
+        self._slices: dict[tuple[Tensor, Piece], str] = {}
+        self._values: dict[int, np.ndarray[Any, Any]] = {}
+
+    def run(self) -> graph_pb2.GraphDef:
+        view = self._view
+        self._new.versions.CopyFrom(view.graph_def.versions)
+        if view.graph_def.HasField("library"):
+            self._new.library.CopyFrom(view.graph_def.library)
+        stay = {view.names[node] for node in self._graph.parts if not self._graph.is_divided(node)}
+        for count, node in enumerate(view.topological_order()):
+            if count % 100 == 0:
+                check_time_limit()
+            if node not in self._graph.parts:
+                continue
+            if self._graph.is_divided(node):
+                self._add_divided(node)
+            else:
+                self._add_whole(node, stay)
+        return self._new
+
+    def _add_whole(self, node: int, stay: Collection[str]) -> None:
+        old = self._view.nodes[node]
+        new = self._new.node.add()
+        new.CopyFrom(old)
+        [part] = self._graph.parts[node]
+        fanins = self._view.fanins[node]
+        texts = [
+            self._gather(tensor, box, part.device)
+            if box is not None and tensor in self._outputs
+            else text
+            for tensor, box, text in zip(fanins, part.reads, old.input, strict=False)
+        ]
+        if texts != old.input[: len(fanins)] or self._view.control_fanins[node]:
+            new.input[:] = [*texts, *self._control_inputs(node)]
+        if COLOCATION in old.attr:
+            classes = [entry for entry in old.attr[COLOCATION].list.s if _is_with(entry, stay)]
+            new.attr[COLOCATION].list.s[:] = classes
+            if not classes:
+                del new.attr[COLOCATION]
+
+    def _add_divided(self, node: int) -> None:
+        view = self._view
+        name = view.names[node]
+        if name in self._preserved:
+            raise GraphError(
+                f"Expected nodes that have to be preserved to be whole, got '{name}' in parts."
+            )
+        controls = self._control_inputs(node)
+        self._waited_for[node] = []
+        for part in self._graph.parts[node]:
+            self._add_part(node, part, controls)
+
+    def _add_part(self, node: int, part: NodePart, controls: Sequence[str]) -> None:
+        """Makes the nodes of a part."""
+        assert part.op_part is not None
+        name = self._view.names[node]
+        maker = self._makers[part.device].named(f"{name}/part_{part.op_part.place}")
+        reads = [
+            "" if box is None else self._gather(tensor, box, part.device)
+            for tensor, box in zip(self._view.fanins[node], part.reads, strict=True)
+        ]
+        first = len(self._new.node)
+        outputs = list(part.op_part.emit(maker, reads))
+        # Readers of a part look for it on its device.
+        outputs = [
+            maker("Identity", text, T=self._graph.dtypes[node, port]) if text in reads else text
+            for port, text in enumerate(outputs)
+        ]
+        for new in self._new.node[first:]:
+            new.attr[PART_ATTRIBUTE].s = name.encode()
+            if new.op != "Const":  # those are shared
+                new.input.extend(controls)
+        for port, text in enumerate(outputs):
+            self._outputs.setdefault((node, port), []).append(text)
+        self._waited_for[node] += dict.fromkeys(text.partition(":")[0] for text in outputs)
+
+    def _control_inputs(self, node: int) -> list[str]:
+        view = self._view
+        names: dict[str, None] = {}
+        for source in view.control_fanins[node]:
+            names |= dict.fromkeys(self._waited_for.get(source, (view.names[source],)))
+        return [f"^{name}" for name in names]
+
+    def _gather(self, tensor: Tensor, box: Box, device: int) -> str:
+        """The text of an input that reads a box of a tensor on a device."""
+        key = tensor, box, device
+        if key not in self._boxes:
+            self._boxes[key] = self._make_box(tensor, box, device)
+        return self._boxes[key]
+
+    def _make_box(self, tensor: Tensor, box: Box, device: int) -> str:
+        node = tensor[0]
+        maker = self._makers[device].named(f"{self._view.names[node]}/box")
+        if tensor not in self._graph.tensors:
+            assert is_copied(self._view, node, self._preserved)
+            value = self._value(node)[tuple(slice(*interval) for interval in box)]
+            return maker.constant(value, value.dtype)
+        dtype = self._graph.dtypes[tensor]
+        addends: dict[Box, list[str]] = {}
+        for piece in pieces_of(self._graph.tensors[tensor], box, device):
+            addends.setdefault(piece.box, []).append(self._slice(tensor, piece))
+        texts = {
+            at: each[0] if len(each) == 1 else maker("AddN", *each, T=dtype, N=len(each))
+            for at, each in addends.items()
+        }
+        return self._concatenate(maker, dtype, texts, 0)
+
+    def _slice(self, tensor: Tensor, piece: Piece) -> str:
+        """A piece of one part of a tensor, cut out on the part's device."""
+        node, port = tensor
+        part = self._graph.tensors[tensor].parts[piece.part]
+        name = self._view.names[node]
+        texts = self._outputs.get(tensor)
+        text = (f"{name}:{port}" if port else name) if texts is None else texts[piece.part]
+        if piece.box == part.box:
+            return text
+        key = tensor, piece
+        if key not in self._slices:
+            maker = self._makers[part.device].named(f"{name}/piece")
+            at = relative(piece.box, part.box)
+            self._slices[key] = maker(
+                "Slice",
+                text,
+                maker.constant([begin for begin, _ in at]),
+                maker.constant(sizes(at)),
+                T=self._graph.dtypes[tensor],
+                Index=tf.int32,
+            )
+        return self._slices[key]
+
+    def _concatenate(
+        self, maker: NodeMaker, dtype: tf.DType, texts: dict[Box, str], axis: int
+    ) -> str:
+        """Puts boxes together that fill one, along `axis` and those after it."""
+        if len(texts) == 1:
+            [text] = texts.values()
+            return text
+        if axis == len(next(iter(texts))):
+            raise GraphError(f"Expected boxes that can be put together, got {sorted(texts)}.")
+        slabs = [self._concatenate(maker, dtype, slab, axis + 1) for slab in _slabs(texts, axis)]
+        if len(slabs) == 1:
+            return slabs[0]
+        return maker("ConcatV2", *slabs, maker.constant(axis), N=len(slabs), T=dtype, Tidx=tf.int32)
+
+    def _value(self, node: int) -> np.ndarray[Any, Any]:
+        if node not in self._values:
+            self._values[node] = tf.make_ndarray(self._view.nodes[node].attr["value"].tensor)
+        return self._values[node]
+
+    def _unique_name(self, name: str) -> str:
+        while True:
+            number = self._numbers[name]
+            self._numbers[name] += 1
+            unique = f"{name}_{number}" if number else name
+            if unique not in self._names:
+                return unique
+
+
+def _slabs(texts: dict[Box, str], axis: int) -> list[dict[Box, str]]:
+    """Boxes in groups along an axis, between which no box reaches."""
+    slabs: list[dict[Box, str]] = []
+    end = 0
+    for box, text in sorted(texts.items(), key=lambda item: item[0][axis]):
+        begin, until = box[axis]
+        if not slabs or begin >= end:
+            slabs.append({})
+        slabs[-1][box] = text
+        end = max(end, until)
+    return slabs
+
+
+def _is_with(entry: bytes, stay: Collection[str]) -> bool:
+    """Whether an entry of `_class` names a node that stays, or none."""
+    is_name = entry.startswith(COLOCATED_WITH)
+    return not is_name or entry.removeprefix(COLOCATED_WITH).decode("utf-8", "replace") in stay
+
+
+def was_divided(graph_def: graph_pb2.GraphDef) -> bool:
+    """Whether layers of a graph are in parts already."""
+    return any(PART_ATTRIBUTE in node.attr for node in graph_def.node)
