@@ -18,9 +18,15 @@ import pytest
 from benchmark_values import BENCHMARK
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from parallel_values import PARALLEL_PLAN
 
 from tf_interop.benchmark.result import benchmark_schema, load_benchmark, save_benchmark
 from tf_interop.errors import BenchmarkError, PlanError, ProfileError, TfInteropError
+from tf_interop.parallel.types import (
+    load_parallel_plan,
+    parallel_plan_schema,
+    save_parallel_plan,
+)
 from tf_interop.planning.types import load_plan, plan_schema, save_plan
 from tf_interop.profile.file import load_profile, open_profile, profile_schema, save_profile
 from tf_interop.profile.worklist import load_configurations, save_configurations
@@ -61,6 +67,14 @@ LIST = Format(
 FORMATS = (
     LIST,
     Format("tf_interop.plan", plan_values.PLAN, load_plan, save_plan, PlanError, plan_schema),
+    Format(
+        "tf_interop.parallel_plan",
+        PARALLEL_PLAN,
+        load_parallel_plan,
+        save_parallel_plan,
+        PlanError,
+        parallel_plan_schema,
+    ),
     Format(
         "tf_interop.benchmark",
         BENCHMARK,
@@ -283,7 +297,8 @@ def test_a_damaged_file_is_refused_or_read_back(
         if edit == "delete":
             del container[key]
         elif edit == "replace":
-            container[key] = data.draw(st.sampled_from(VALUES) | st.integers() | st.text())
+            value = data.draw(st.sampled_from(VALUES) | st.integers() | st.text())
+            container[key] = copy.deepcopy(value)  # later edits may be inside of it
         elif isinstance(container, list):
             container.insert(key, container[key])
         else:

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
         collect_configurations as collect_configurations,
     )
     from tf_interop.model.make_plan import plan as plan
+    from tf_interop.parallel.types import ParallelPlan as ParallelPlan
+    from tf_interop.parallel.types import load_parallel_plan as load_parallel_plan
+    from tf_interop.parallel.types import save_parallel_plan as save_parallel_plan
     from tf_interop.planning.types import Plan as Plan
     from tf_interop.planning.types import load_plan as load_plan
     from tf_interop.planning.types import save_plan as save_plan
@@ -51,6 +54,7 @@ _MODULE_OF = {
     "CollectOptions": "tf_interop.model.collect",
     "ConfigurationList": "tf_interop.profile.worklist",
     "PassReport": "tf_interop.runtime.graph_pass",
+    "ParallelPlan": "tf_interop.parallel.types",
     "Plan": "tf_interop.planning.types",
     "Profile": "tf_interop.profile.types",
     "Tuning": "tf_interop.tuning.tune",
@@ -60,10 +64,12 @@ _MODULE_OF = {
     "disable": "tf_interop.runtime.switch",
     "enable": "tf_interop.runtime.switch",
     "load_configurations": "tf_interop.profile.worklist",
+    "load_parallel_plan": "tf_interop.parallel.types",
     "load_plan": "tf_interop.planning.types",
     "load_profile": "tf_interop.profile.file",
     "plan": "tf_interop.model.make_plan",
     "save_configurations": "tf_interop.profile.worklist",
+    "save_parallel_plan": "tf_interop.parallel.types",
     "save_plan": "tf_interop.planning.types",
     "save_profile": "tf_interop.profile.file",
     "status": "tf_interop.runtime.status",

@@ -1,0 +1,65 @@
+"""Files of parallel plans: what is not legal is refused with its place.
+
+What holds for every kind of file is in `formats_test.py`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import re
+
+import pytest
+from parallel_values import PARALLEL_PLAN
+
+from tf_interop.errors import PlanError
+from tf_interop.parallel.degrees import Degrees
+from tf_interop.parallel.types import (
+    DividedLayer,
+    GraphDivision,
+    ParallelPlan,
+    save_parallel_plan,
+)
+
+
+def _with_layer(degrees: Degrees, devices: tuple[int, ...], *others: DividedLayer) -> ParallelPlan:
+    layers = (DividedLayer("conv", degrees, devices), *others)
+    return ParallelPlan(("/device:CPU:0", "/device:CPU:1"), (GraphDivision("f", layers),))
+
+
+@pytest.mark.parametrize(
+    ("plan", "expected"),
+    [
+        (
+            ParallelPlan(("/device:CPU:0",) * 2, ()),
+            "Expected each device once, got ['/device:CPU:0', '/device:CPU:0'] at `$.devices`",
+        ),
+        (
+            dataclasses.replace(PARALLEL_PLAN, graphs=PARALLEL_PLAN.graphs[:1] * 2),
+            "Expected each graph once for a batch size, got fingerprint '0123456789abcdef' again "
+            "at `$.graphs[1].fingerprint`",
+        ),
+        (
+            _with_layer(Degrees(sample=2), (0,)),
+            "Expected 2 different devices for sample 2, got [0] at `$.graphs[0].layers[0].devices`",
+        ),
+        (
+            _with_layer(Degrees(sample=2), (1, 1)),
+            "Expected 2 different devices for sample 2, got [1, 1] at",
+        ),
+        (
+            _with_layer(Degrees(filter=2), (1, 2)),
+            "Expected devices below 2, got [1, 2] at `$.graphs[0].layers[0].devices`",
+        ),
+        (
+            _with_layer(Degrees(), (0,), DividedLayer("conv", Degrees(), (1,))),
+            "Expected each layer once, got ['conv', 'conv'] at `$.graphs[0].layers`",
+        ),
+    ],
+)
+def test_refuses_what_no_plan_may_be(
+    plan: ParallelPlan, expected: str, tmp_path: pathlib.Path
+) -> None:
+    with pytest.raises(PlanError, match=re.escape(expected)):
+        save_parallel_plan(plan, tmp_path / "plan.json")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,38 @@
+"""Values of parallel plans."""
+
+from __future__ import annotations
+
+from tf_interop.parallel.degrees import Degrees
+from tf_interop.parallel.types import (
+    DividedLayer,
+    DivisionPrediction,
+    GraphDivision,
+    ParallelPlan,
+    SentBytes,
+)
+from tf_interop.planning.problem import ValueSource
+
+PARALLEL_PLAN = ParallelPlan(
+    devices=("/device:CPU:0", "/device:CPU:1"),
+    graphs=(
+        GraphDivision(
+            fingerprint="0123456789abcdef",
+            layers=(
+                DividedLayer("conv1/Conv2D", Degrees(sample=2), (0, 1)),
+                DividedLayer("dense/MatMul", Degrees(filter=2), (1, 0)),
+            ),
+            batch_size=8,
+            mode="training",
+            prediction=DivisionPrediction(
+                step_us=120.5,
+                whole_us=200.0,
+                source=ValueSource.MODELLED,
+                sent=(SentBytes(0, 1, 4096), SentBytes(1, 0, 512)),
+                memory_bytes=(10_000, 8_000),
+            ),
+        ),
+        GraphDivision("fedcba9876543210", layers=(), why_whole="no layer gets faster"),
+    ),
+    made_with={"tensorflow": "2.21.0", "model": "LeNet5"},
+)
+"""Has some of everything."""

@@ -1,0 +1,113 @@
+"""The division that a parallel plan holds for a graph, whatever its trace calls the nodes."""
+
+from __future__ import annotations
+
+import collections
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+
+from tf_interop.convolution import canonical_names
+from tf_interop.errors import PlanError
+from tf_interop.graph.ops import CONVOLUTION_KINDS
+from tf_interop.parallel.degrees import Axis
+from tf_interop.parallel.layers import Layer, LayerGraph
+from tf_interop.parallel.types import DividedLayer, GraphDivision, ParallelPlan
+
+_PRODUCTS = frozenset({"MatMul", "_FusedMatMul"})
+
+
+def is_contraction(graph: LayerGraph, layer: Layer) -> bool:
+    """Whether a layer begins with a convolution or a matrix product."""
+    op = graph.view.ops[graph.view.index_of[layer.name]]
+    return op in CONVOLUTION_KINDS or op in _PRODUCTS
+
+
+def names_of_layers(graph: LayerGraph) -> list[str]:
+    """The canonical name of each layer."""
+    names = canonical_names(layer.name for layer in graph.layers)
+    return [names[layer.name] for layer in graph.layers]
+
+
+def batch_size_of_layers(graph: LayerGraph) -> int | None:
+    """The batch size that most layers of a graph have; None where there is no layer."""
+    sizes = collections.Counter(layer.extents[Axis.SAMPLE] for layer in graph.layers)
+    return sizes.most_common(1)[0][0] if sizes else None
+
+
+def fingerprint_layers(graph: LayerGraph) -> str:
+    """Digest of what a division of a graph depends on, but for its batch size.
+
+    Covered are the convolutions and matrix products that layers begin with: their canonical names
+    and the sizes of their axes. Losses, metrics and optimizers are not.
+
+    Returns:
+        16 hexadecimal digits, the same in every process and release.
+    """
+    rows = sorted(
+        (name, [layer.extents[axis] for axis in Axis if axis is not Axis.SAMPLE])
+        for name, layer in zip(names_of_layers(graph), graph.layers, strict=True)
+        if is_contraction(graph, layer)
+    )
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]
+
+
+def find_division(plan: ParallelPlan, graph: LayerGraph) -> GraphDivision:
+    """What a plan holds for a graph.
+
+    Raises:
+        PlanError: it holds nothing for this graph, or nothing for its batch size.
+    """
+    fingerprint, batch_size = fingerprint_layers(graph), batch_size_of_layers(graph)
+    entries = [each for each in plan.graphs if each.fingerprint == fingerprint]
+    for entry in entries:
+        if entry.batch_size in (None, batch_size):
+            return entry
+    if entries:
+        known = ", ".join(str(each.batch_size) for each in entries)
+        raise PlanError(
+            f"Expected a parallel plan for batch size {batch_size}, got one for {known}. Make one "
+            f"with tf-interop parallelize --batch {batch_size}."
+        )
+    count = sum(is_contraction(graph, layer) for layer in graph.layers)
+    model = plan.made_with.get("model")
+    made_for = f" for '{model}'" if model else " for another"
+    raise PlanError(
+        f"Expected a parallel plan for this graph, with {count} convolutions and matrix products "
+        f"in layers, got one{made_for}. Make one with tf-interop parallelize, with the same mode "
+        "and image size."
+    )
+
+
+def divided_layers(division: GraphDivision, graph: LayerGraph) -> Mapping[int, DividedLayer]:
+    """The divided layers by their places in `graph.layers`.
+
+    Raises:
+        PlanError: the graph has no layer of that name, or it is divided into more parts than an
+            axis has values.
+    """
+    places = {name: place for place, name in enumerate(names_of_layers(graph))}
+    found: dict[int, DividedLayer] = {}
+    for layer in division.layers:
+        place = places.get(layer.name)
+        if place is None:
+            raise PlanError(
+                f"Expected a graph with the layer '{layer.name}' of the parallel plan, got one "
+                "without. Make the plan anew with tf-interop parallelize."
+            )
+        too_many = _axes_that_are_exceeded(layer, graph.layers[place].extents)
+        if too_many:
+            raise PlanError(
+                f"Expected the layer '{layer.name}' to have as many values as parts, got "
+                f"{', '.join(too_many)}. Make the plan anew with tf-interop parallelize."
+            )
+        found[place] = layer
+    return found
+
+
+def _axes_that_are_exceeded(layer: DividedLayer, extents: Mapping[Axis, int]) -> Sequence[str]:
+    return [
+        f"{count} parts of a {axis.value} of {extents[axis]}"
+        for axis, count in layer.degrees.by_axis.items()
+        if count > extents[axis]
+    ]
