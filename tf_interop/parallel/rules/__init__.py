@@ -7,9 +7,10 @@ knows of them.
 from __future__ import annotations
 
 from tf_interop.parallel.op_parts import Rule
-from tf_interop.parallel.rules import elementwise
+from tf_interop.parallel.rules import elementwise, reductions
 
 RULES: dict[str, Rule] = {
     **elementwise.RULES,
+    **reductions.RULES,
 }
 """The rule of each op type that can be divided."""
