@@ -27,9 +27,13 @@ _limit = _Limit()
 
 @contextlib.contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Lets `check_time_limit` raise in this thread when the block has taken so many seconds."""
+    """Lets `check_time_limit` raise in this thread when the block has taken so many seconds.
+
+    A block inside of another has no longer than that has left.
+    """
     before = _limit.seconds, _limit.ends_at
-    _limit.seconds, _limit.ends_at = seconds, time.monotonic() + seconds
+    _limit.seconds = seconds
+    _limit.ends_at = min(_limit.ends_at, time.monotonic() + seconds)
     try:
         yield
     finally:

@@ -15,20 +15,27 @@ import dataclasses
 import os
 import threading
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from absl import logging
 from tensorflow.core.framework import graph_pb2
 
 from tf_interop import tensorflow_internals
 from tf_interop.errors import LibraryError
+from tf_interop.graph.time_limit import time_limit
 from tf_interop.measure.device import ask_for_all_hardware_queues, has_nvidia_gpu
+from tf_interop.parallel.types import ParallelPlan
 from tf_interop.runtime.graph_pass import PassReport, run_conv_stage_pass
 from tf_interop.runtime.kernel_library import HandedGraph, KernelLibrary, load_kernel_library
+from tf_interop.runtime.parallel_pass import ParallelReport, run_parallel_pass
 from tf_interop.runtime.settings import Settings
 
 # A process may trace functions for ever.
 _MOST_REPORTS = 200
 _MOST_FAILURES = 200
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 GraphObserver = Callable[[graph_pb2.GraphDef, str], None]
 """Is shown every graph that holds a convolution, as handed over, with the device type."""
@@ -61,6 +68,8 @@ class Plugin:
         self._lock = threading.Lock()
         self._reports: collections.OrderedDict[tuple[str, str], tuple[PassReport, Settings]]
         self._reports = collections.OrderedDict()  # guarded by _lock
+        self._parallel_reports: collections.OrderedDict[str, ParallelReport]
+        self._parallel_reports = collections.OrderedDict()  # guarded by _lock
         self._failures: collections.OrderedDict[str, int]
         self._failures = collections.OrderedDict()  # guarded by _lock
         self._register()
@@ -102,6 +111,12 @@ class Plugin:
             )
 
     @property
+    def parallel_reports(self) -> tuple[ParallelReport, ...]:
+        """How the layers of graphs were divided, the last first."""
+        with self._lock:
+            return tuple(reversed(self._parallel_reports.values()))
+
+    @property
     def failures(self) -> tuple[PassFailure, ...]:
         """Why graphs were left as they were; of many causes the last ones."""
         with self._lock:
@@ -111,6 +126,7 @@ class Plugin:
         """Forgets reports and failures."""
         with self._lock:
             self._reports.clear()
+            self._parallel_reports.clear()
             self._failures.clear()
 
     @contextlib.contextmanager
@@ -155,53 +171,79 @@ class Plugin:
 
     def _update_pass(self) -> None:
         # With the lock held: else what one thread turned off another could find on, or the reverse.
-        is_needed = self._settings.can_make_stages or self._observers
+        is_needed = self._settings.can_change_graphs or self._observers
         self.library.set_pass(self._run if is_needed else None, self._settings.pass_time_limit_s)
 
     def _run(self, handed: HandedGraph) -> bool:
         """Called by Grappler. Returns whether a new graph was handed back. Never raises."""
         settings = self._settings
-        try:
+        observers = self._observers
+        changed: graph_pb2.GraphDef | None = None
+        with self._leaving_the_graph():
             graph_def = graph_pb2.GraphDef.FromString(handed.serialized)
-            device_type = handed.device_type
-            observers = self._observers
             for observer in observers:
-                observer(graph_def, device_type)
+                observer(graph_def, handed.device_type)
             # Graphs of tf.data and of Sessions come whatever the option says since they were made.
-            if not settings.can_make_stages or tensorflow_internals.are_plugins_turned_off():
+            if not settings.can_change_graphs or tensorflow_internals.are_plugins_turned_off():
                 return False
-            if device_type == "GPU" and tensorflow_internals.has_pluggable_gpu():
-                raise LibraryError(
-                    "Expected a GPU of NVIDIA, got a pluggable device, which cuDNN does not run on."
-                )
-            result = run_conv_stage_pass(
-                graph_def,
-                settings,
-                device_type,
-                handed.nodes_to_preserve,
-                handed.infer_output_shapes,
-                handed.fetches,
-            )
-            if result.graph_def is not None:
-                handed.set_result(result.graph_def.SerializeToString(deterministic=True))
+            with time_limit(settings.pass_time_limit_s):
+                if settings.parallel is not None:
+                    with self._leaving_the_graph():
+                        changed = self._divide(graph_def, handed, settings.parallel)
+                if settings.can_make_stages:
+                    with self._leaving_the_graph():
+                        changed = self._stage(changed or graph_def, handed, settings) or changed
+            if changed is not None:
+                handed.set_result(changed.SerializeToString(deterministic=True))
                 for observer in observers:
-                    observer(result.graph_def, device_type)
+                    observer(changed, handed.device_type)
+                return True
+        return False
+
+    @contextlib.contextmanager
+    def _leaving_the_graph(self) -> Iterator[None]:
+        """Records what fails inside of the block, and goes on after it."""
+        try:
+            yield
         except BaseException as error:
             # The user's program goes on with its graph as it was: also where memory is short, and
             # where something asks the interpreter to exit, which TensorFlow can do nothing with.
             self._record_failure(error)
-            return False
-        if result.report is not None:
-            self._record(result.report, settings)
-        return result.graph_def is not None
 
-    def _record(self, report: PassReport, settings: Settings) -> None:
-        key = (report.device_type, report.plan.fingerprint)
-        with self._lock:
-            self._reports.pop(key, None)
-            self._reports[key] = report, settings
-            while len(self._reports) > _MOST_REPORTS:
-                self._reports.popitem(last=False)
+    def _divide(
+        self, graph_def: graph_pb2.GraphDef, handed: HandedGraph, plan: ParallelPlan
+    ) -> graph_pb2.GraphDef | None:
+        """The graph with its layers divided; None where they are not."""
+        result = run_parallel_pass(
+            graph_def, plan, handed.nodes_to_preserve, handed.infer_output_shapes
+        )
+        if result.report is not None:
+            with self._lock:
+                _put_last(self._parallel_reports, result.report.fingerprint, result.report)
+        return result.graph_def
+
+    def _stage(
+        self, graph_def: graph_pb2.GraphDef, handed: HandedGraph, settings: Settings
+    ) -> graph_pb2.GraphDef | None:
+        """The graph with stages or units; None where it has none."""
+        device_type = handed.device_type
+        if device_type == "GPU" and tensorflow_internals.has_pluggable_gpu():
+            raise LibraryError(
+                "Expected a GPU of NVIDIA, got a pluggable device, which cuDNN does not run on."
+            )
+        result = run_conv_stage_pass(
+            graph_def,
+            settings,
+            device_type,
+            handed.nodes_to_preserve,
+            handed.infer_output_shapes,
+            handed.fetches,
+        )
+        if result.report is not None:
+            key = (device_type, result.report.plan.fingerprint)
+            with self._lock:
+                _put_last(self._reports, key, (result.report, settings))
+        return result.graph_def
 
     def _record_failure(self, error: BaseException) -> None:
         cause = f"{type(error).__name__}: {error}"
@@ -215,6 +257,14 @@ class Plugin:
             logging.warning(
                 "tf_interop left a graph as it was: %s", cause, exc_info=logging.vlog_is_on(1)
             )
+
+
+def _put_last(reports: collections.OrderedDict[K, V], key: K, report: V) -> None:
+    """Puts a report after all others; the first goes where there are too many."""
+    reports.pop(key, None)
+    reports[key] = report
+    while len(reports) > _MOST_REPORTS:
+        reports.popitem(last=False)
 
 
 _plugin: Plugin | None = None

@@ -6,6 +6,7 @@ import dataclasses
 import enum
 import os
 
+from tf_interop.parallel.types import ParallelPlan
 from tf_interop.planning.types import Plan
 
 
@@ -39,6 +40,7 @@ class Settings:
             limit. It holds for stages that were made before, too.
         has_host_stages: whether a CPU gets stages, as a GPU does, in place of narrow units. They
             are slower; tests of stages that have no GPU set TF_INTEROP_HOST_STAGES=1.
+        parallel: how layers are divided over devices, before stages are made.
     """
 
     policy: Policy = Policy.PROFILED
@@ -48,6 +50,7 @@ class Settings:
     has_host_stages: bool = dataclasses.field(
         default_factory=lambda: os.environ.get("TF_INTEROP_HOST_STAGES") == "1"
     )
+    parallel: ParallelPlan | None = None
 
     def makes_units(self, device_type: str) -> bool:
         """Whether a device of this type gets narrow units and no stages."""
@@ -57,3 +60,8 @@ class Settings:
     def can_make_stages(self) -> bool:
         """Whether there is anything to make stages from."""
         return self.policy is Policy.ALWAYS or self.plan is not None
+
+    @property
+    def can_change_graphs(self) -> bool:
+        """Whether there is anything to make stages from, or to divide layers by."""
+        return self.can_make_stages or self.parallel is not None

@@ -16,6 +16,7 @@ from tf_interop.graph.xla import XlaFunction, XlaFunctionFinder, xla_auto_cluste
 from tf_interop.planning.types import GraphPlan, Plan
 from tf_interop.runtime.graph_pass import NOTHING_TO_PLAN_FROM, PassReport
 from tf_interop.runtime.kernel_library import Counters
+from tf_interop.runtime.parallel_pass import ParallelReport
 from tf_interop.runtime.plugin import PassFailure, get_plugin
 
 
@@ -32,6 +33,7 @@ class Status:
         graphs: what the pass did to the graphs that it has seen, the last first.
         current_graphs: those of `graphs` that were optimized under the settings that hold now. The
             others are optimized anew when their functions are called next.
+        divided_graphs: how the layers of graphs were divided over devices, the last first.
         failures: why graphs were left as they were because the pass failed.
         counters: what stages did so far.
         xla_functions: functions of the process with convolutions that XLA compiles, and that the
@@ -46,6 +48,7 @@ class Status:
     refused_device_types: dict[str, str] = dataclasses.field(default_factory=dict)
     graphs: tuple[PassReport, ...] = ()
     current_graphs: tuple[PassReport, ...] = ()
+    divided_graphs: tuple[ParallelReport, ...] = ()
     failures: tuple[PassFailure, ...] = ()
     counters: Counters = Counters(0, {})  # noqa: RUF009 (frozen)
     xla_functions: tuple[XlaFunction, ...] = ()
@@ -92,6 +95,8 @@ class Status:
         if earlier := [graph for graph in self.graphs if id(graph) not in current]:
             say("under earlier settings, no longer in effect:")
             console.print(_graph_table(earlier))
+        for divided in self.divided_graphs:
+            say(str(divided))
         for failure in self.failures:
             graphs = "graph" if failure.count == 1 else "graphs"
             say(f"{failure.count} {graphs} left unchanged: {failure.cause}")
@@ -139,7 +144,7 @@ def status() -> Status:
         why_off = "the option use_plugin_optimizers of tf.config.optimizer is False"
     elif not plugin.device_types:
         is_on, why_off = False, "the plugin could not be registered"
-    elif not plugin.settings.can_make_stages:
+    elif not plugin.settings.can_change_graphs:
         if any(report.plan.changes_graph for report in plugin.reports):
             # As after a call of Keras with the callback.
             why_off = (
@@ -155,6 +160,7 @@ def status() -> Status:
         refused_device_types=dict(plugin.refused_device_types),
         graphs=plugin.reports,
         current_graphs=plugin.current_reports,
+        divided_graphs=plugin.parallel_reports,
         failures=plugin.failures,
         counters=plugin.library.read_counters(),
         xla_functions=_xla_function_finder.find(),

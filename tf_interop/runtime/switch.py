@@ -16,6 +16,8 @@ from tf_interop import tensorflow_internals
 from tf_interop.errors import LibraryError
 from tf_interop.graph.xla import xla_auto_clustering
 from tf_interop.measure.device import has_nvidia_gpu, this_cpu
+from tf_interop.parallel.device_names import check_devices_are_there
+from tf_interop.parallel.types import ParallelPlan, load_parallel_plan
 from tf_interop.planning.types import Plan, load_plan
 from tf_interop.runtime.plugin import get_plugin
 from tf_interop.runtime.settings import DEFAULT_PASS_TIME_LIMIT_S, Policy, Settings
@@ -25,6 +27,7 @@ def enable(
     policy: str = "profiled",
     *,
     plan: Plan | str | os.PathLike[str] | None = None,
+    parallel: ParallelPlan | str | os.PathLike[str] | None = None,
     pass_time_limit_s: float = DEFAULT_PASS_TIME_LIMIT_S,
     workspace_limit_mb: int | None = None,
 ) -> None:
@@ -40,6 +43,8 @@ def enable(
             `"always"` puts every convolution on a GPU into a stage, where independent ones share
             one, and makes every unit on a CPU narrow, faster or not.
         plan: a plan or its file, for the policy `"profiled"`.
+        parallel: a parallel plan or its file: how layers are divided over devices. Stages are made
+            of what each device then has. It lists TensorFlow's devices, so set them up before.
         pass_time_limit_s: how long the pass may take for one graph, in seconds. A graph that it
             takes longer for stays as it is, and `status()` says so.
         workspace_limit_mb: what the workspaces of one stage may take together, in MiB; a stage
@@ -50,12 +55,13 @@ def enable(
     Raises:
         ValueError: the policy is unknown, or does not go with a plan, or a limit is negative or the
             time limit 0.
-        PlanError: the plan file cannot be read.
+        PlanError: a plan file cannot be read, or devices of a parallel plan are not there.
         LibraryError: the compiled library is missing or does not fit this TensorFlow.
     """
     settings = make_settings(
         policy,
         plan=plan,
+        parallel=parallel,
         pass_time_limit_s=pass_time_limit_s,
         workspace_limit_mb=workspace_limit_mb,
     )
@@ -97,6 +103,7 @@ def make_settings(
     policy: str,
     *,
     plan: Plan | str | os.PathLike[str] | None = None,
+    parallel: ParallelPlan | str | os.PathLike[str] | None = None,
     pass_time_limit_s: float = DEFAULT_PASS_TIME_LIMIT_S,
     workspace_limit_mb: int | None = None,
 ) -> Settings:
@@ -122,7 +129,13 @@ def make_settings(
     loaded_plan = plan if plan is None or isinstance(plan, Plan) else load_plan(plan)
     if loaded_plan is not None and (difference := why_tuned_elsewhere(loaded_plan)):
         logging.warning("%s", difference)
-    return Settings(Policy(policy), loaded_plan, pass_time_limit_s, workspace_limit_mb)
+    if parallel is not None and not isinstance(parallel, ParallelPlan):
+        parallel = load_parallel_plan(parallel)
+    if parallel is not None:
+        check_devices_are_there(parallel.devices)
+    return Settings(
+        Policy(policy), loaded_plan, pass_time_limit_s, workspace_limit_mb, parallel=parallel
+    )
 
 
 def why_tuned_elsewhere(plan: Plan) -> str:
