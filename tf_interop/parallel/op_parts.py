@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -118,19 +118,27 @@ def boxes_of(shape: Sequence[int], layout: str, degrees: Degrees) -> dict[int, B
         The box of each place that has one.
     """
     axes = _AXES[layout] if len(shape) == 4 else _AXES_OF_MATRIX
-    extents: dict[Axis, int] = dict(zip(axes, shape, strict=True))
-    counts: dict[Axis, int] = {
-        axis: degrees.by_axis[axis] for axis in Axis if axis is not Axis.CHANNEL
+    together = dataclasses.replace(degrees, filter=degrees.filter * degrees.channel, channel=1)
+    intervals = divide(dict(zip(axes, shape, strict=True)), together)
+    return {place: tuple(at[axis] for axis in axes) for place, at in intervals.items()}
+
+
+def divide(extents: Mapping[Axis, int], degrees: Degrees) -> dict[int, dict[Axis, Interval]]:
+    """Divides work along its axes. One that is shorter than its degree leaves places without work.
+
+    Args:
+        extents: the size of each axis of the work; 1 where it is not there.
+        degrees: of the layer.
+
+    Returns:
+        The interval of each axis for each place that has one.
+    """
+    sizes = {axis: extents.get(axis, 1) for axis in Axis}
+    intervals = {
+        axis: split(sizes[axis], min(count, sizes[axis])) for axis, count in degrees.by_axis.items()
     }
-    counts[Axis.FILTER] *= degrees.channel
-    intervals: dict[Axis, tuple[Interval, ...]] = {
-        axis: split(extents.get(axis, 1), min(count, extents.get(axis, 1)))
-        for axis, count in counts.items()
+    return {
+        number: {axis: intervals[axis][place[axis]] for axis in Axis}
+        for number, place in enumerate(degrees.places)
+        if all(place[axis] < len(intervals[axis]) for axis in Axis)
     }
-    boxes: dict[int, Box] = {}
-    for number, place in enumerate(degrees.places):
-        at = {axis: place[axis] for axis in counts}
-        at[Axis.FILTER] = place[Axis.FILTER] * degrees.channel + place[Axis.CHANNEL]
-        if all(at[axis] < len(intervals[axis]) for axis in counts):
-            boxes[number] = tuple(intervals[axis][at[axis]] for axis in axes)
-    return boxes

@@ -7,9 +7,10 @@ knows of them.
 from __future__ import annotations
 
 from tf_interop.parallel.op_parts import Rule
-from tf_interop.parallel.rules import elementwise, reductions
+from tf_interop.parallel.rules import convolution, elementwise, reductions
 
 RULES: dict[str, Rule] = {
+    **convolution.RULES,
     **elementwise.RULES,
     **reductions.RULES,
 }

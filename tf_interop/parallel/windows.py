@@ -1,0 +1,135 @@
+"""Where the windows of a convolution or a pooling lie in its image, along height and width."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from tensorflow.core.framework import node_def_pb2
+
+from tf_interop.convolution import SPATIAL_AXES
+from tf_interop.parallel.regions import Interval
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stretch:
+    """What a part works on along one axis.
+
+    Attributes:
+        image: the interval of the image.
+        output: that of the output.
+        before: padding before `image`.
+        after: padding after it.
+        unreached: what `image` begins with before all windows, where strides are longer than they.
+        taps: how many taps the windows have in `image`. Those of all parts add up to all.
+        is_whole: whether these are all of the image and all of the output.
+    """
+
+    image: Interval
+    output: Interval
+    before: int
+    after: int
+    unreached: int
+    taps: int
+    is_whole: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Windows:
+    """The windows along one axis. That of output o has tap t at o * stride + t * dilation - before.
+
+    Attributes:
+        size: of the image along the axis.
+        count: of windows, and so of outputs.
+        taps: values of one window.
+        stride: from one window to the next.
+        dilation: from one tap to the next.
+        before: padding before the image.
+    """
+
+    size: int
+    count: int
+    taps: int
+    stride: int = 1
+    dilation: int = 1
+    before: int = 0
+
+    @property
+    def reach_image(self) -> bool:
+        """Whether every window holds something of the image."""
+        return self._span((0, 1))[1] > 0 and self._span((self.count - 1, self.count))[0] < self.size
+
+    def reading(self, output: Interval) -> Stretch:
+        """What an interval of the output reads.
+
+        The last outputs read up to the end of the image, even if no window gets there.
+        """
+        first, last = self._span(output)
+        image = max(first, 0), self.size if output[1] == self.count else min(last, self.size)
+        taps = (output[1] - output[0]) * self.taps
+        return self._stretch(image, output, taps)
+
+    def reaching(self, image: Interval) -> Stretch | None:
+        """What reads an interval of the image; None where no window reaches into it."""
+        reach = (self.taps - 1) * self.dilation
+        first = max(-((reach - self.before - image[0]) // self.stride), 0)
+        last = min((image[1] - 1 + self.before) // self.stride + 1, self.count)
+        return self._stretch(image, (first, last), self._taps_in(image)) if first < last else None
+
+    def _stretch(self, image: Interval, output: Interval, taps: int) -> Stretch:
+        first, last = self._span(output)
+        return Stretch(
+            image,
+            output,
+            before=max(image[0] - first, 0),
+            after=max(last - image[1], 0),
+            unreached=max(first - image[0], 0),
+            taps=taps,
+            is_whole=image == (0, self.size) and output == (0, self.count),
+        )
+
+    def _span(self, output: Interval) -> Interval:
+        """From the first to after the last tap, in coordinates of the image."""
+        begin, end = (place * self.stride - self.before for place in (output[0], output[1] - 1))
+        return begin, end + (self.taps - 1) * self.dilation + 1
+
+    def _taps_in(self, image: Interval) -> int:
+        """How many taps are in an interval of the image; those in padding are at its border."""
+        firsts = np.arange(self.count) * self.stride - self.before
+        places = np.add.outer(firsts, np.arange(self.taps) * self.dilation)
+        places = places.clip(0, self.size - 1)
+        return int(((image[0] <= places) & (places < image[1])).sum())
+
+
+def windows_of(
+    node: node_def_pb2.NodeDef, shape: Sequence[int], taps: Sequence[int], layout: str
+) -> tuple[Windows, Windows] | None:
+    """The windows of a convolution or a pooling, along height and width.
+
+    Args:
+        node: it has `strides`, `padding` and maybe `dilations` and `explicit_paddings`.
+        shape: of its image, in `layout`.
+        taps: the height and width of a window.
+        layout: `NHWC` or `NCHW`.
+
+    Returns:
+        None where a window lies in the padding alone.
+    """
+    strides, dilations = node.attr["strides"].list.i, node.attr["dilations"].list.i or [1] * 4
+    explicit = node.attr["explicit_paddings"].list.i
+    padding = node.attr["padding"].s.decode()
+
+    def along(axis: int, taps: int) -> Windows:
+        size, stride, dilation = shape[axis], strides[axis], dilations[axis]
+        reach = (taps - 1) * dilation + 1
+        if padding == "SAME":
+            count = -(-size // stride)
+            before = max((count - 1) * stride + reach - size, 0) // 2
+        else:
+            before, after = explicit[2 * axis : 2 * axis + 2] if padding == "EXPLICIT" else (0, 0)
+            count = (before + size + after - reach) // stride + 1
+        return Windows(size, count, taps, stride, dilation, before)
+
+    height, width = map(along, SPATIAL_AXES[layout], taps)
+    return (height, width) if height.reach_image and width.reach_image else None
