@@ -1,0 +1,206 @@
+"""The search over configurations: what all choices, tried one after another, say is the least."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tf_interop.errors import PlanError
+from tf_interop.parallel import least, search
+from tf_interop.parallel.search import SearchProblem, SearchResult, minimize
+
+Array = np.ndarray[Any, Any]
+KINDS = ("tree", "series-parallel", "dense", "apart")
+
+
+def random_edges(kind: str, count: int, random: np.random.Generator) -> list[tuple[int, int]]:
+    """The edges of a graph of a kind."""
+    if kind == "tree":
+        return [(int(random.integers(node)), node) for node in range(1, count)]
+    if kind == "series-parallel":
+        edges = {(0, 1)}
+        for node in range(2, count):
+            first, second = sorted(edges)[random.integers(len(edges))]
+            if random.random() < 0.5:
+                edges.remove((first, second))
+            edges |= {(first, node), (second, node)}
+        return sorted(edges)
+    density = 0.7 if kind == "dense" else 0.2
+    return [each for each in itertools.combinations(range(count), 2) if random.random() < density]
+
+
+def random_problem(seed: int, *, devices: int = 0, whole_numbers: bool = False) -> SearchProblem:
+    """A problem of up to 7 layers with up to 4 configurations each."""
+    random = np.random.default_rng(seed)
+    count = int(random.integers(2, 8))
+    sizes = [int(size) for size in random.integers(1, 5, count)]
+
+    def values(*shape: int) -> Array:
+        return random.integers(0, 4, shape) * 1.0 if whole_numbers else random.random(shape)
+
+    edges = random_edges(KINDS[seed % len(KINDS)], count, random)
+    memory = tuple(random.integers(0, 100, (size, devices)) for size in sizes)
+    limits = random.integers(20, 70, devices) * count if devices else None
+    return SearchProblem(
+        tuple(values(size) for size in sizes),
+        {(first, second): values(sizes[first], sizes[second]) for first, second in edges},
+        memory,
+        limits,
+    )
+
+
+def every_choice(problem: SearchProblem) -> Iterator[tuple[tuple[int, ...], float]]:
+    """All that fit, with what they cost."""
+    for choice in itertools.product(*(range(len(costs)) for costs in problem.node_costs)):
+        if problem.memory_limits is not None:
+            used = sum(its[each] for its, each in zip(problem.memory, choice, strict=True))
+            if (used > problem.memory_limits).any():
+                continue
+        yield choice, cost_of(problem, choice)
+
+
+def cost_of(problem: SearchProblem, choice: tuple[int, ...]) -> float:
+    """What a choice costs."""
+    return math.fsum(
+        [costs[each] for costs, each in zip(problem.node_costs, choice, strict=True)]
+        + [costs[choice[i], choice[j]] for (i, j), costs in problem.edge_costs.items()]
+    )
+
+
+def check_least(problem: SearchProblem) -> SearchResult | None:
+    """Asserts that the search finds the least of all choices; None where nothing fits."""
+    expected = min((cost for _, cost in every_choice(problem)), default=None)
+    if expected is None:
+        with pytest.raises(PlanError, match="fits into memory"):
+            minimize(problem)
+        return None
+    result = minimize(problem)
+    assert result.is_exact
+    assert result.choice in dict(every_choice(problem))
+    assert result.cost == pytest.approx(cost_of(problem, result.choice), rel=1e-12, abs=1e-12)
+    assert result.cost == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    return result
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_nothing_costs_less(seed: int) -> None:
+    check_least(random_problem(seed))
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_nothing_costs_less_where_tables_are_too_large(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(least, "_FEW_ENTRIES", 40)
+    monkeypatch.setattr(least, "_MAX_ENTRIES", 60)
+    check_least(random_problem(seed))
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_nothing_that_fits_costs_less(seed: int) -> None:
+    check_least(random_problem(seed, devices=1 + seed % 3))
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_nothing_that_fits_costs_less_where_tables_are_too_large(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(least, "_FEW_ENTRIES", 40)
+    monkeypatch.setattr(least, "_MAX_ENTRIES", 60)
+    check_least(random_problem(seed, devices=1 + seed % 3))
+
+
+def test_limits_cost_something_or_are_too_tight_in_these_problems() -> None:
+    problems = [random_problem(seed, devices=2) for seed in range(40)]
+    found = [check_least(problem) for problem in problems]
+    free = [minimize(dataclasses.replace(each, memory_limits=None)) for each in problems]
+    assert any(each is None for each in found)
+    pairs = zip(found, free, strict=True)
+    assert any(each is not None and each.cost > its.cost for each, its in pairs)
+
+
+@pytest.mark.parametrize("devices", [0, 2])
+@pytest.mark.parametrize("seed", range(20))
+def test_of_equal_choices_it_is_always_the_same(seed: int, devices: int) -> None:
+    first = random_problem(seed, devices=devices, whole_numbers=True)
+    again = random_problem(seed, devices=devices, whole_numbers=True)
+    if check_least(first) is not None:
+        assert minimize(first) == minimize(again)
+
+
+def test_one_layer() -> None:
+    result = minimize(SearchProblem((np.array([3.0, 1.0, 2.0]),), {}))
+    assert (result.choice, result.cost, str(result)) == ((1,), 1.0, "exact")
+
+
+def test_no_layers() -> None:
+    assert minimize(SearchProblem((), {})).choice == ()
+
+
+def test_layers_without_edges_are_chosen_one_by_one() -> None:
+    costs = np.random.default_rng(1).random((50, 9))
+    assert minimize(SearchProblem(tuple(costs), {})).choice == tuple(costs.argmin(axis=1))
+
+
+def test_a_long_chain_is_exact() -> None:
+    random = np.random.default_rng(2)
+    edges = {(each, each + 1): random.random((30, 30)) for each in range(999)}
+    problem = SearchProblem(tuple(random.random((1000, 30))), edges)
+    least_cost = problem.node_costs[0]
+    for each in range(999):
+        least_cost = (least_cost[:, None] + edges[each, each + 1]).min(0)
+        least_cost = least_cost + problem.node_costs[each + 1]
+    result = minimize(problem)
+    assert result.is_exact
+    assert result.width == 1
+    assert result.cost == pytest.approx(least_cost.min())
+
+
+def test_what_exactly_fits_fits() -> None:
+    memory = (np.array([[7], [1]]), np.array([[5], [2]]))
+    costs = (np.array([0.0, 9.0]), np.array([0.0, 1.0]))
+    assert minimize(SearchProblem(costs, {}, memory, np.array([12]))).choice == (0, 0)
+    assert minimize(SearchProblem(costs, {}, memory, np.array([11]))).choice == (0, 1)
+
+
+def test_an_error_names_the_memory_that_is_needed() -> None:
+    memory = (np.array([[700, 0], [300, 300]]), np.array([[200, 500]]))
+    problem = SearchProblem(
+        (np.zeros(2), np.zeros(1)), {}, memory, memory_limits=np.array([400, 900])
+    )
+    with pytest.raises(PlanError, match="takes 500 bytes on device 0 with 400"):
+        minimize(problem)
+
+
+def test_what_is_not_proven_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(least, "_FEW_ENTRIES", 40)
+    monkeypatch.setattr(least, "_MAX_ENTRIES", 60)
+    monkeypatch.setattr(search, "_MAX_EFFORT", 0)
+    random = np.random.default_rng(3)
+    edges = {each: random.random((6, 6)) for each in itertools.combinations(range(6), 2)}
+    problem = SearchProblem(tuple(random.random((6, 6))), edges)
+    result = minimize(problem)
+    expected = min(cost for _, cost in every_choice(problem))
+    assert not result.is_exact
+    assert result.bound <= expected <= result.cost
+    assert str(result).startswith("within ")
+
+
+@pytest.mark.parametrize(
+    ("problem", "message"),
+    [
+        (((np.array([1.0, np.nan]),), {}), "finite costs by configuration of layer 0"),
+        (((np.zeros(2), np.zeros(3)), {(0, 1): np.zeros((3, 2))}), r"Expected \(2, 3\)"),
+        (((np.zeros(2), np.zeros(3)), {(1, 0): np.zeros((3, 2))}), "edge of two layers"),
+        (((np.zeros(2),), {}, (np.zeros((2, 1)),), np.zeros(2)), "of 1 layers and 2 devices"),
+    ],
+)
+def test_wrong_tables_are_refused(problem: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SearchProblem(*problem)

@@ -1,0 +1,367 @@
+"""Chooses a configuration for every layer: the least cost of all together, within the memory.
+
+Without a limit of memory the choice is found by eliminating layers (`elimination`), which is exact.
+Where tables would get too large, configurations are left out first that no choice better than the
+best known one can have (`bounds`). If that is not enough, the configurations of one layer are
+halved, and each half is a subproblem of its own: branch and bound.
+
+A limit of memory joins all layers. It is kept by prices (Lagrange multipliers): what a byte of each
+device costs over its limit is added to the layers' costs. For any prices the least cost, less what
+all the memory there is would cost, bounds every choice that fits; prices are raised where too much
+is used, which raises the bound (Held and Karp's subgradients). What is between the bound and the
+best choice is closed by branch and bound too.
+
+The effort is bounded: what is not proven by then is given back with the bound that there is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tf_interop.errors import PlanError
+from tf_interop.parallel.bounds import Messages, find_bounds, total_cost
+from tf_interop.parallel.elimination import Array, Edge
+from tf_interop.parallel.least import Least, find_least
+
+# Costs that differ by less, relatively, are equal: sums are rounded.
+_ROUNDING = 1e-10
+# What all subproblems together may take; about ten seconds.
+_MAX_EFFORT = 1 << 33
+_MAX_PRICES = 40
+_MAX_FRUGAL = 300
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class SearchProblem:
+    """What is to be chosen from, and what it costs.
+
+    Attributes:
+        node_costs: of each layer, seconds by configuration.
+        edge_costs: of pairs of layers, the lower number first, seconds by the configurations of
+            both.
+        memory: of each layer, bytes by configuration and device; not read without limits.
+        memory_limits: bytes by device; None for none.
+    """
+
+    node_costs: tuple[Array, ...]
+    edge_costs: Mapping[Edge, Array]
+    memory: tuple[Array, ...] = ()
+    memory_limits: Array | None = None
+
+    def __post_init__(self) -> None:
+        sizes = [len(costs) for costs in self.node_costs]
+        for node, costs in enumerate(self.node_costs):
+            if costs.ndim != 1 or not len(costs) or not np.isfinite(costs).all():
+                raise ValueError(f"Expected finite costs by configuration of layer {node}.")
+        for (first, second), costs in self.edge_costs.items():
+            if not 0 <= first < second < len(sizes):
+                raise ValueError(f"Expected an edge of two layers, got {first} and {second}.")
+            expected = sizes[first], sizes[second]
+            if costs.shape != expected or not np.isfinite(costs).all():
+                raise ValueError(
+                    f"Expected {expected} finite costs of the edge {first} to {second}, got "
+                    f"{costs.shape}."
+                )
+        if self.memory_limits is not None:
+            devices = len(self.memory_limits)
+            if [each.shape for each in self.memory] != [(size, devices) for size in sizes]:
+                raise ValueError(
+                    f"Expected memory by configuration and device of each of {len(sizes)} layers "
+                    f"and {devices} devices."
+                )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SearchResult:
+    """What was chosen.
+
+    Attributes:
+        choice: the configuration of each layer.
+        cost: of all layers and edges, seconds.
+        bound: no choice that fits costs less; the cost itself where that is proven.
+        subproblems: how many were looked at.
+        width: the most neighbours of a layer when it was to be eliminated: what makes it hard.
+        effort: what the search took, in entries of tables.
+    """
+
+    choice: tuple[int, ...]
+    cost: float
+    bound: float
+    subproblems: int
+    width: int
+    effort: int
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether nothing costs less, but for rounding."""
+        return self.bound >= self.cost
+
+    def __str__(self) -> str:
+        """Such as `exact` or `within 0.3% of the least`."""
+        if self.is_exact:
+            return "exact"
+        return f"within {(self.cost - self.bound) / abs(self.bound or 1):.1%} of the least"
+
+
+def minimize(problem: SearchProblem) -> SearchResult:
+    """Finds the configurations that cost least; of equal ones always the same.
+
+    Raises:
+        PlanError: no choice that was found keeps the limits of memory.
+    """
+    return _Search(problem).run()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class _Subproblem:
+    """Some configurations of each layer, and the prices of memory to begin with.
+
+    Attributes:
+        kept: the configurations of each layer, ascending.
+        prices: of all the memory of each device.
+    """
+
+    kept: tuple[Array, ...]
+    prices: Array
+
+
+class _Search:
+    """The subproblems that are left, and the best choice so far."""
+
+    def __init__(self, problem: SearchProblem) -> None:
+        self._node_costs = problem.node_costs
+        self._edge_costs = problem.edge_costs
+        self._edges_of: list[list[tuple[int, Array]]] = [[] for _ in problem.node_costs]
+        for (first, second), costs in problem.edge_costs.items():
+            self._edges_of[first].append((second, costs.T))
+            self._edges_of[second].append((first, costs))
+        self._limits: Array = np.zeros(0)
+        self._bytes = tuple(np.zeros((len(its), 0)) for its in problem.node_costs)
+        if problem.memory_limits is not None:
+            self._limits, self._bytes = problem.memory_limits, problem.memory
+        self._shares = [its / np.maximum(self._limits, 1) for its in self._bytes]
+        self._choice: tuple[int, ...] | None = None
+        self._cost = np.inf
+        self._queue: list[tuple[float, int, _Subproblem]] = []
+        self._made = 0
+        self._done = 0
+        self._effort = 0
+        self._width = 0
+
+    def run(self) -> SearchResult:
+        every = tuple(np.arange(len(costs)) for costs in self._node_costs)
+        free = np.zeros(len(self._limits))
+        least, choice = self._least(every, free)
+        if self._consider(choice) and least.by_choice is None:
+            return self._result(least.bound)
+        if len(self._limits):
+            self._consider(self._frugal())
+        self._add(least.bound, _Subproblem(every, free))
+        while self._queue and self._effort <= _MAX_EFFORT and self._queue[0][0] < self._enough:
+            bound, _, subproblem = heapq.heappop(self._queue)
+            self._solve(bound, subproblem)
+            self._done += 1
+        return self._result(self._queue[0][0] if self._queue else np.inf)
+
+    def _result(self, bound: float) -> SearchResult:
+        if self._choice is None:
+            raise self._nothing_fits()
+        if bound >= self._enough:
+            bound = self._cost
+        return SearchResult(self._choice, self._cost, bound, self._done, self._width, self._effort)
+
+    @property
+    def _enough(self) -> float:
+        """A bound from which on there is nothing better."""
+        return self._cost if self._choice is None else self._cost - _ROUNDING * abs(self._cost)
+
+    def _add(self, bound: float, subproblem: _Subproblem) -> None:
+        self._made += 1
+        heapq.heappush(self._queue, (bound, self._made, subproblem))
+
+    def _used(self, choice: Sequence[int]) -> Array:
+        """The bytes that a choice takes on each device."""
+        used = np.zeros(len(self._limits))
+        for its, each in zip(self._bytes, choice, strict=True):
+            used += its[each]
+        return used
+
+    def _consider(self, choice: Sequence[int]) -> bool:
+        """Keeps a choice if it fits and is the best so far; whether it fits."""
+        used = self._used(choice)
+        if (used > self._limits).any():
+            return False
+        cost = total_cost(self._node_costs, self._edge_costs, choice)
+        if cost < self._enough:
+            self._choice, self._cost = tuple(choice), cost
+            if len(self._limits):
+                self._improve()
+        return True
+
+    def _improve(self) -> None:
+        """Makes the best choice better, layer by layer, as long as it fits."""
+        choice = list(self._choice or ())
+        used = self._used(choice)
+        for node, costs in enumerate(self._node_costs):
+            total = costs.copy()
+            for other, table in self._edges_of[node]:
+                total += table[choice[other]]
+            others = used - self._bytes[node][choice[node]]
+            total[(others + self._bytes[node] > self._limits).any(axis=1)] = np.inf
+            choice[node] = int(np.argmin(total))
+            used = others + self._bytes[node][choice[node]]
+        self._consider(choice)
+
+    def _solve(self, bound: float, subproblem: _Subproblem) -> None:
+        """Finds the best choice of a subproblem, or that it has no better one, or divides it."""
+        kept = subproblem.kept
+        least_used = np.zeros(len(self._limits))
+        for memory, its in zip(self._bytes, kept, strict=True):
+            least_used += memory[its].min(axis=0)
+        if (least_used > self._limits).any():
+            return
+        bound, prices = self._find_prices(bound, subproblem)
+        if bound >= self._enough:
+            return
+        least, choice = self._least(kept, prices)
+        fits = self._consider(choice)
+        bound = max(bound, least.bound - prices.sum())
+        if least.by_choice is None and fits:
+            unused = self._limits - self._used(choice)
+            if not prices @ unused:
+                return  # prices do not count: it is the best
+        if bound < self._enough:
+            self._divide(bound, _Subproblem(kept, prices), None if fits else choice)
+
+    def _find_prices(self, bound: float, subproblem: _Subproblem) -> tuple[float, Array]:
+        """The best bound of those that were tried, and the prices that it is by."""
+        kept, prices = subproblem.kept, subproblem.prices
+        best = prices
+        if not len(prices):
+            return bound, best
+        messages = Messages(*self._costs(kept, prices))
+        step = 1.0
+        for _ in range(_MAX_PRICES):
+            messages.sweep()
+            choice = [int(its[each]) for its, each in zip(kept, messages.choose(), strict=True)]
+            self._consider(choice)
+            its_bound = messages.least() - prices.sum()
+            if its_bound > bound:
+                bound, best = its_bound, prices
+            else:
+                step *= 0.8
+            if bound >= self._enough:
+                break
+            missing = self._used(choice) / np.maximum(self._limits, 1) - 1
+            missing[(prices <= 0) & (missing < 0)] = 0
+            if not missing.any():
+                break
+            # To where the bound might be the best cost (Polyak's step).
+            goal = self._cost if self._choice is not None else bound + abs(bound)
+            raised = prices + step * (goal - its_bound) / (missing @ missing) * missing
+            raised = np.maximum(raised, 0.0)
+            messages.add(
+                [self._shares[node][its] @ (raised - prices) for node, its in enumerate(kept)]
+            )
+            prices = raised
+        self._effort += (
+            3 * _MAX_PRICES * sum(len(kept[i]) * len(kept[j]) for i, j in self._edge_costs)
+        )
+        return bound, best
+
+    def _least(self, kept: Sequence[Array], prices: Array) -> tuple[Least, tuple[int, ...]]:
+        """The least cost under prices, and its configurations."""
+        least = find_least(*self._costs(kept, prices))
+        self._effort += least.effort
+        self._width = max(self._width, least.width)
+        return least, tuple(int(its[place]) for its, place in zip(kept, least.choice, strict=True))
+
+    def _costs(self, kept: Sequence[Array], prices: Array) -> tuple[list[Array], dict[Edge, Array]]:
+        """What the configurations that are kept cost under prices."""
+        node_costs = [
+            costs[its] + shares[its] @ prices
+            for costs, shares, its in zip(self._node_costs, self._shares, kept, strict=True)
+        ]
+        return node_costs, {
+            (first, second): costs[np.ix_(kept[first], kept[second])]
+            for (first, second), costs in self._edge_costs.items()
+        }
+
+    def _divide(
+        self, bound: float, subproblem: _Subproblem, too_much: tuple[int, ...] | None
+    ) -> None:
+        """Divides the configurations of one layer among two subproblems.
+
+        Those that nothing better than the best choice has are left out.
+        """
+        prices = subproblem.prices
+        bounds = find_bounds(*self._costs(subproblem.kept, prices))
+        is_better = [its - prices.sum() < self._enough for its in bounds.by_choice]
+        kept = tuple(its[better] for its, better in zip(subproblem.kept, is_better, strict=True))
+        if not all(map(len, kept)):
+            return
+        weights = [shares[its] @ prices for shares, its in zip(self._shares, kept, strict=True)]
+        node = self._node_to_divide(kept, weights, too_much)
+        if len(kept[node]) == 1:
+            self._consider(tuple(int(its[0]) for its in kept))
+            return
+        by_choice = bounds.by_choice[node][is_better[node]] - prices.sum()
+        # Apart by memory, where it has a price, else by what is promising.
+        apart = weights[node] if np.ptp(weights[node]) else by_choice
+        is_low = np.zeros(len(apart), bool)
+        is_low[np.argsort(apart, kind="stable")[: len(apart) // 2]] = True
+        for half in (is_low, ~is_low):
+            its = (*kept[:node], kept[node][half], *kept[node + 1 :])
+            self._add(max(bound, float(by_choice[half].min())), _Subproblem(its, prices))
+
+    def _node_to_divide(
+        self, kept: Sequence[Array], weights: Sequence[Array], too_much: tuple[int, ...] | None
+    ) -> int:
+        """The layer that makes the subproblem hard."""
+
+        # What is too much in one choice and not in the other, then what memory depends on most,
+        # then what makes tables large.
+        def rank(node: int) -> tuple[bool, bool, float, int, int]:
+            size = len(kept[node])
+            differs = (
+                too_much is not None
+                and self._choice is not None
+                and too_much[node] != self._choice[node]
+            )
+            spread = float(np.ptp(weights[node]))
+            return size > 1, differs, spread, size * len(self._edges_of[node]), -node
+
+        return max(range(len(kept)), key=rank)
+
+    def _frugal(self) -> tuple[int, ...]:
+        """A choice that uses little of the memory of the device where most of it is used.
+
+        Shares of the limits are weighted, those of which most is used ever more (Arora, Hazan and
+        Kale, "The Multiplicative Weights Update Method", 2012).
+        """
+        weights = np.ones(len(self._limits))
+        ends = np.cumsum([len(its) for its in self._shares])
+        shares = np.concatenate(self._shares)
+        best: tuple[float, tuple[int, ...]] = np.inf, ()
+        for _ in range(_MAX_FRUGAL):
+            weighted = np.split(shares @ weights, ends[:-1])
+            choice = tuple(int(its.argmin()) for its in weighted)
+            used = self._used(choice) / np.maximum(self._limits, 1)
+            best = min(best, (float(used.max()), choice))
+            if best[0] <= 1:
+                break
+            weights *= np.exp(0.1 * (used / used.max() - 1))
+        return best[1]
+
+    def _nothing_fits(self) -> PlanError:
+        used = self._used(self._frugal())
+        device = int(np.argmax(used / np.maximum(self._limits, 1)))
+        return PlanError(
+            "Expected a division of all layers that fits into memory, got none: what needs least "
+            f"takes {used[device]:.0f} bytes on device {device} with {self._limits[device]:.0f}. "
+            "Raise the limit, use more devices or a smaller batch."
+        )
