@@ -28,6 +28,10 @@ def test_one_lane_for_each_step_or_one_for_all() -> None:
     assert Stage.in_sequence(steps).lane_of_step == (0, 0)
 
 
+def test_options_are_all_but_the_steps() -> None:
+    assert STAGE.lanes[1].options == {"priority": -1, "sm_count": 8, "merged": False}
+
+
 def test_other_operations_keep_everything_else() -> None:
     upper = STAGE.map(str.upper)
     assert upper.operations == ("A", "B", "C", "D", "E")

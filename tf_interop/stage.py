@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Hashable, Iterable
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 
@@ -43,7 +43,7 @@ class Step(Generic[T]):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Lane(Generic[T]):
-    """What one stream group runs, and what it asks of the device beyond a stream.
+    """What one stream group runs, and what it asks of the device beyond a stream: its options.
 
     The device gives what it can: it rounds SM counts up, and where it cannot give what the lanes of
     a stage ask for, they run without (`tf_interop.status().counters.refused_lane_options`).
@@ -67,6 +67,14 @@ class Lane(Generic[T]):
     def operations(self) -> tuple[T, ...]:
         """The operation of each step."""
         return tuple(step.operation for step in self.steps)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What it asks for, by name; files, the op's program and the core have the same names."""
+        return {name: getattr(self, name) for name in _LANE_OPTIONS}
+
+
+_LANE_OPTIONS = tuple(each.name for each in dataclasses.fields(Lane) if each.name != "steps")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -120,9 +128,7 @@ class Stage(Generic[T]):
             tuple(
                 Lane(
                     tuple(Step(operation(step.operation), step.algorithm) for step in lane.steps),
-                    lane.priority,
-                    lane.sm_count,
-                    lane.merged,
+                    **lane.options,
                 )
                 for lane in self.lanes
             )

@@ -126,9 +126,7 @@ StageRequest ToRequest(const TfiLane* lanes, size_t lane_count) {
   std::vector<Step>& steps = request.stage.steps;
   for (size_t i = 0; i < lane_count; ++i) {
     Lane lane;
-    lane.priority = lanes[i].priority;
-    lane.sm_count = lanes[i].sm_count;
-    lane.merged = lanes[i].merged != 0;
+    static_cast<TfiLaneOptions&>(lane) = lanes[i].options;
     for (size_t j = 0; j < lanes[i].step_count; ++j) {
       const TfiStep& from = lanes[i].steps[j];
       lane.steps.push_back(steps.size());

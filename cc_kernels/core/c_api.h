@@ -10,6 +10,7 @@
 #ifndef TF_INTEROP_CORE_C_API_H_
 #define TF_INTEROP_CORE_C_API_H_
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -21,7 +22,7 @@ extern "C" {
 // ---- Python reads from here: plain C, without a preprocessor.
 
 // Changes with the meaning of anything below.
-#define TFI_CORE_VERSION 2
+#define TFI_CORE_VERSION 3
 
 // The sizes of a convolution; see tf_interop::Convolution.
 typedef struct TfiSizes {
@@ -54,12 +55,20 @@ typedef struct TfiStep {
   int32_t image;                     // steps with the same number read one; negative: its own
 } TfiStep;
 
+// What a lane asks for beyond a stream; see StreamGroupOptions. Python's Lane, the files that hold
+// it and the op's program have the same names.
+typedef struct TfiLaneOptions {
+  int32_t priority;
+  int32_t sm_count;  // SMs that no other lane uses, 0 for a share of those that are left
+  // Whether the lane's steps, which read one image and differ in filter and output channels only,
+  // run as one wider convolution.
+  bool merged;
+} TfiLaneOptions;
+
 typedef struct TfiLane {
+  TfiLaneOptions options;
   const TfiStep* steps;  // in the order in which they run
   size_t step_count;
-  int32_t priority;
-  int32_t sm_count;
-  int32_t merged;
 } TfiLane;
 
 // What a device is, beside its texts. The last five are 0 for a device without SMs.

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "cc_kernels/core/backend.h"
+#include "cc_kernels/core/c_api.h"
 #include "cc_kernels/core/convolution.h"
 #include "cc_kernels/core/status.h"
 
@@ -29,14 +30,11 @@ struct Step {
   std::string algorithm;  // pinned, or empty for the backend's own choice
 };
 
-// What runs in order, and what it asks for beyond a stream; see StreamGroupOptions.
-struct Lane {
+// What runs in order, and what it asks for; the C interface states its options.
+struct Lane : TfiLaneOptions {
+  Lane() : TfiLaneOptions() {}
+
   std::vector<size_t> steps;  // their numbers, ascending
-  int priority = 0;
-  int sm_count = 0;  // SMs that no other lane uses, 0 for a share of those that are left
-  // Whether the lane's steps, which read one image and differ in filter and output channels only,
-  // run as one wider convolution.
-  bool merged = false;
 };
 
 // Every step is on one lane, and no lane is empty.

@@ -8,7 +8,7 @@
 //    "held_inputs": [1, 4],
 //    "schedules": [{"batch_size": null, "stage": {"lanes": [
 //        {"steps": [{"operation": 0, "algorithm": "eng4_k2=1"}, …],
-//         "priority": 0, "sm_count": 0, "merged": false}, …]}}, …]}
+//         <the fields of TfiLaneOptions>}, …]}}, …]}
 //
 // operations: what the steps compute, by the name, op and attributes of the nodes that they stand
 //   for. Operands are written `inputs:<i>`, `sizes:<i>` (vectors of int32 in host memory), or

@@ -336,7 +336,10 @@ class _StubFunctions:
         _, lanes, count, _, measured, sm_counts, ran, ran_in_sequence, error = arguments
         if self._fail(error):
             return self.code
-        self.lanes = [(lane.priority, lane.sm_count, lane.merged) for lane in lanes[0:count]]
+        names = [name for name, _ in self._ffi.typeof("TfiLaneOptions").fields]
+        self.lane_options = [
+            {name: getattr(lane.options, name) for name in names} for lane in lanes[0:count]
+        ]
         measured.concurrent = (10, 1)
         measured.same_sequential = (20, 2)
         measured.sequential = (30, 4)
@@ -448,8 +451,9 @@ def test_a_stage_says_what_the_device_gave(
     gpu: Backend, stub: _StubFunctions, granted: list[int], kept: tuple[int, ...]
 ) -> None:
     stub.sm_counts = granted
-    result = _measure_stage(gpu, Lane((DIRECT,), sm_count=60), Lane((DIRECT, DIRECT), merged=True))
-    assert stub.lanes == [(0, 60, 0), (0, 0, 1)]
+    lanes = (Lane((DIRECT,), sm_count=60), Lane((DIRECT, DIRECT), merged=True))
+    result = _measure_stage(gpu, *lanes)
+    assert stub.lane_options == [lane.options for lane in lanes]
     assert result.granted_sm_counts == kept
     assert [lane.sm_count for lane in result.stage.lanes] == [60, 0]
     assert (result.latency_us, result.same_sequential_us, result.sequential_us) == (10, 20, 30)

@@ -95,9 +95,18 @@ def test_shows_stages_with_their_ratio_and_whether_they_win(screen: _Screen) -> 
             make_stage((LARGE, "GEMM"), latency_us=29.5, sequential_us=30.0, spread_us=1.0),
             make_stage_failure((SMALL, "FFT")),
             make_stage((SMALL, "FFT"), (SMALL, "FFT"), lanes=(0, 0), merged=(True,)),
+            make_stage(
+                (SMALL, "GEMM"),
+                (LARGE, "FFT"),
+                (SMALL, "FFT"),
+                sm_counts=(0, 66, 0),
+                priorities=(0, -1, 1),
+            ),
         ),
         screen.console,
     )
+    options = [line for line in screen.lines if line.startswith("lane ")]
+    assert options == ["lane 1: priority -1, 66 SMs of its own", "lane 2: priority 1"]
     assert sum("merged into a wider convolution: 0" in line for line in screen.lines) == 1
     rows = [line.split()[-6:] for line in screen.lines if line.startswith("0: ")]
     assert rows[0] == ["20.0", "32.0", "30.0", "1.0", "1.50", "yes"]

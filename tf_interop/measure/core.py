@@ -31,7 +31,7 @@ from tf_interop.stage import Stage
 CORE_LIBRARY_NAME = "libtf_interop_core.so"
 
 # Of the interface in cc_kernels/core/c_api.h that this package was written for.
-_VERSION = 2
+_VERSION = 3
 _FIRST_MARK, _LAST_MARK = "// ---- Python reads from here", "// ---- Python reads to here"
 _REBUILD = "Build it again, in tf_interop's source folder: scripts/setup.sh"
 

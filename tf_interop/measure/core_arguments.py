@@ -158,7 +158,7 @@ def to_lanes(
             for step in lane.steps
         ]
         kept.append(make(ffi, "TfiStep[]", steps))
-        lanes.append((kept[-1], len(steps), lane.priority, lane.sm_count, lane.merged))
+        lanes.append({"options": lane.options, "steps": kept[-1], "step_count": len(steps)})
     return make(ffi, "TfiLane[]", lanes), kept
 
 

@@ -21,6 +21,7 @@ from tf_interop.planning.types import (
     StageExplanation,
 )
 from tf_interop.profile.occupancy import SmUse
+from tf_interop.profile.tables import describe_options
 from tf_interop.stage import Lane, Stage
 from tf_interop.tables import UNKNOWN, new_table, percent, print_on
 
@@ -223,9 +224,7 @@ def _describe_lanes(
             names = " and ".join(lane.operations)
             algorithm = lane.steps[0].algorithm or _ANY
             runs = f"{names}, merged into one wider convolution, with {algorithm}"
-        priority = f", priority {lane.priority}" if lane.priority else ""
-        sms = f", {lane.sm_count} SMs of its own" if lane.sm_count else ""
-        yield f"lane {number}: {runs}{priority}{sms}"
+        yield f"lane {number}: {', '.join(filter(None, (runs, describe_options(lane))))}"
         if explanation is not None:
             yield f"  {_describe_alone(lane, explanation.lanes[number])}"
     if explanation is not None and len(stage.lanes) > 1:

@@ -19,7 +19,7 @@ from tf_interop.profile.entries import (
     wins,
 )
 from tf_interop.profile.types import Profile, ProfiledDevice
-from tf_interop.stage import Stage
+from tf_interop.stage import Lane, Stage, T
 from tf_interop.tables import UNKNOWN, new_table, print_on
 
 _MOST_WINNERS = 10
@@ -117,16 +117,23 @@ def describe_stage(stage: Stage[ConvolutionConfiguration]) -> str:
         f"{lane}: {describe_convolution(step.operation)}, {step.algorithm or 'any'}"
         for lane, step in zip(stage.lane_of_step, stage.steps, strict=True)
     ]
-    for words, values in (
-        ("SMs", [each.sm_count for each in stage.lanes]),
-        ("priorities", [each.priority for each in stage.lanes]),
-    ):
-        if any(values):
-            lines.append(f"{words} {', '.join(map(str, values))}")
+    for number, each in enumerate(stage.lanes):
+        options = describe_options(each)
+        if options:
+            lines.append(f"lane {number}: {options}")
     merged = [str(number) for number, lane in enumerate(stage.lanes) if lane.merged]
     if merged:
         lines.append(f"merged into a wider convolution: {', '.join(merged)}")
     return "\n".join(lines)
+
+
+def describe_options(lane: Lane[T]) -> str:
+    """What a lane asks of the device beyond a stream; empty where that is nothing."""
+    options = (
+        f"priority {lane.priority}" if lane.priority else "",
+        f"{lane.sm_count} SMs of its own" if lane.sm_count else "",
+    )
+    return ", ".join(filter(None, options))
 
 
 def _sizes(shape: Sequence[int | None] | None) -> str:

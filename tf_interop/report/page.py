@@ -23,6 +23,7 @@ from tf_interop.planning import show
 from tf_interop.planning.explain import SHARED_RESOURCES, sum_of_uses
 from tf_interop.planning.problem import ValueSource
 from tf_interop.planning.types import GraphPlan, Plan
+from tf_interop.profile.tables import describe_options
 from tf_interop.report import layout
 from tf_interop.report.measured import MeasuredRun, timeline_of_run
 from tf_interop.report.network import Network, NetworkNode
@@ -79,6 +80,7 @@ def render_page(
         "replace_by": lambda name, values: values.get(name),
     }
     environment.globals |= {
+        "describe_options": describe_options,
         "layout": layout,
         "resources": SHARED_RESOURCES,
         "sum_of_uses": sum_of_uses,
