@@ -6,6 +6,7 @@ predicted are those that are sent.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 
@@ -99,6 +100,14 @@ class PartedGraph:
     tensors: Mapping[Tensor, PartedTensor]
     dtypes: Mapping[Tensor, tf.DType]
     transfers: tuple[Transfer, ...]
+
+    @property
+    def sent_bytes(self) -> dict[tuple[int, int], int]:
+        """The bytes that are sent in a step, by source and destination."""
+        counter: collections.Counter[tuple[int, int]] = collections.Counter()
+        for each in self.transfers:
+            counter[each.source, each.destination] += each.byte_count
+        return dict(sorted(counter.items()))
 
     def is_divided(self, node: int) -> bool:
         """Whether a node that is needed has parts that are made for it."""

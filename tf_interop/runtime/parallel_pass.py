@@ -21,7 +21,7 @@ from tf_interop.graph.view import GraphView
 from tf_interop.parallel.device_names import full_device_names
 from tf_interop.parallel.layers import LayerGraph, find_layers
 from tf_interop.parallel.lookup import divided_layers, find_division, fingerprint_layers
-from tf_interop.parallel.parted_graph import LayerDivision, PartedGraph, part_graph
+from tf_interop.parallel.parted_graph import LayerDivision, part_graph
 from tf_interop.parallel.rewrite import rewrite_divided, was_divided
 from tf_interop.parallel.types import ParallelPlan
 
@@ -36,7 +36,7 @@ class ParallelReport:
         layer_count: its layers.
         divided: how layers are divided, by name.
         device_count: the devices that have parts.
-        sent_bytes: what is sent between devices in a step, in bytes.
+        sent_bytes: what is sent in a step, by the names of the source and the destination.
         why_whole: nodes that cost something and are in no layer, with the reason.
         milliseconds: how long the pass took.
         why_unchanged: empty where layers were divided, else why not.
@@ -47,7 +47,7 @@ class ParallelReport:
     layer_count: int
     divided: Mapping[str, LayerDivision]
     device_count: int
-    sent_bytes: int
+    sent_bytes: Mapping[tuple[str, str], int]
     why_whole: Mapping[str, str]
     milliseconds: float
     why_unchanged: str = ""
@@ -59,7 +59,7 @@ class ParallelReport:
             return f"layers on one device, {self.why_unchanged} {of_graph}"
         return (
             f"{len(self.divided)} of {self.layer_count} layers on {self.device_count} devices, "
-            f"{self.sent_bytes / 1e6:.3g} MB sent in a step {of_graph}"
+            f"{sum(self.sent_bytes.values()) / 1e6:.3g} MB sent in a step {of_graph}"
         )
 
 
@@ -108,13 +108,17 @@ def run_parallel_pass(
     check_time_limit()
     division, why_unchanged = _find_division(plan, layers)
     rewritten = None
-    parted = None
+    sent_bytes: dict[tuple[str, str], int] = {}
     if division:
         device_names, device_of_node = _number_devices(plan, view)
         parted = part_graph(layers, division, device_of_node, nodes_to_preserve)
         if any(map(parted.is_divided, parted.parts)):
             rewritten = rewrite_divided(parted, device_names, nodes_to_preserve)
             _check(rewritten, view, nodes_to_preserve)
+            sent_bytes = {
+                (device_names[source], device_names[destination]): count
+                for (source, destination), count in parted.sent_bytes.items()
+            }
         else:
             why_unchanged = "nothing divides the layers of the parallel plan so"
     used = {device for each in division.values() for device in each.devices}
@@ -124,7 +128,7 @@ def run_parallel_pass(
         layer_count=len(layers.layers),
         divided={layers.layers[place].name: each for place, each in division.items()},
         device_count=len(used),
-        sent_bytes=_sent_bytes(parted),
+        sent_bytes=sent_bytes,
         why_whole=layers.why_whole,
         milliseconds=(time.perf_counter() - start) * 1e3,
         why_unchanged=why_unchanged,
@@ -165,7 +169,3 @@ def _check(
     ]
     if missing:
         raise GraphError(f"Expected the nodes {sorted(missing)[:5]} to stay, got none.")
-
-
-def _sent_bytes(parted: PartedGraph | None) -> int:
-    return 0 if parted is None else sum(each.byte_count for each in parted.transfers)
