@@ -97,6 +97,11 @@ class OpParts:
     are_sums: tuple[bool, ...]
 
 
+def parts_with_addends(parts: Sequence[OpPart]) -> OpParts:
+    """An operation of one output, in parts that are its addends where they share a box."""
+    return OpParts(tuple(parts), (len({part.gives for part in parts}) < len(parts),))
+
+
 Rule = Callable[[Operation, Degrees], OpParts | None]
 """Divides an operation; None where it cannot be divided so. Then it runs whole, on the device that
 it had."""

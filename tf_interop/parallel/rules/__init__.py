@@ -7,11 +7,12 @@ knows of them.
 from __future__ import annotations
 
 from tf_interop.parallel.op_parts import Rule
-from tf_interop.parallel.rules import convolution, elementwise, reductions
+from tf_interop.parallel.rules import convolution, elementwise, product, reductions
 
 RULES: dict[str, Rule] = {
     **convolution.RULES,
     **elementwise.RULES,
+    **product.RULES,
     **reductions.RULES,
 }
 """The rule of each op type that can be divided."""

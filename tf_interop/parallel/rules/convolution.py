@@ -22,7 +22,14 @@ from tensorflow.core.framework import node_def_pb2
 
 from tf_interop.parallel.degrees import Axis, Degrees
 from tf_interop.parallel.node_maker import NodeMaker, own_attributes
-from tf_interop.parallel.op_parts import Operation, OpPart, OpParts, Rule, divide
+from tf_interop.parallel.op_parts import (
+    Operation,
+    OpPart,
+    OpParts,
+    Rule,
+    divide,
+    parts_with_addends,
+)
 from tf_interop.parallel.regions import Box, Interval, sizes, whole
 from tf_interop.parallel.windows import Stretch, Windows, windows_of
 
@@ -120,8 +127,7 @@ def divide_convolution(operation: Operation, degrees: Degrees) -> OpParts | None
                 share.multiply_adds,
             )
         )
-    are_sums = len({part.gives for part in parts}) < len(parts)
-    return OpParts(tuple(parts), (are_sums,))
+    return parts_with_addends(parts)
 
 
 def _convolution(operation: Operation) -> _Convolution | None:
