@@ -40,12 +40,12 @@ for library in ("libcuda", "libcudnn"):
     versions[library] = f"fake ({name})" if name.startswith("libfake_") else name
 write_result(
     pathlib.Path(sys.argv[1]),
-    "What a call of a stage costs the host",
-    "What the whole call of a stage costs the host, from finding what was kept for it to the join, "
-    "with a small convolution on each lane: medians. With new addresses, results lie elsewhere at "
-    "every call. Replayed, the stage is a CUDA graph. Where the libraries are fake, they are those of "
-    "the C++ tests: nothing executes, so these are the costs of this project, and, with new addresses, "
-    "of the fake cuDNN noting them. What CUDA takes for launches, events or a graph is in none of them.",
+    "Host time of a stage call",
+    "Median host time of a whole call of a stage, from its lookup to the join, with a small convolution "
+    "on each lane. With new addresses, the results have another address at every call. Replayed, the "
+    "stage is a CUDA graph. Fake libraries are those of the C++ tests. They execute nothing, so the "
+    "times are those of this project alone, and, with new addresses, of the fake cuDNN storing them. "
+    "They never include the time that CUDA takes for launches, events or a graph.",
     measured["stages"], command="scripts/benchmark_launch.sh", made_with=(), **versions,
 )
 ' "$out"

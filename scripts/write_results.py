@@ -33,16 +33,15 @@ _INTRODUCTION = """# Results
 
 <!-- Written by scripts/write_results.py from the files under results/. -->
 
-Every value here is from a result file beside this page, and each file says on what machine, when,
-with which versions and by which command it was made."""
-_NO_GPU = """**None is of a GPU**: nothing of this has run on one, so this page does not say whether
+Every value here is from a result file under results/. Each file names its machine, date, versions
+and command."""
+_NO_GPU = """**No value is from a GPU**: tf_interop has not run on one, so it is unknown whether
 stages are faster there."""
 _BENCHMARK = """
-Median of a step in stock TensorFlow, and how many times as fast the others are, turn by
-turn, with the slowest and the fastest turn. ours: the plan. pinning: its algorithms without its
-concurrency. concurrency: the reverse. intra-1: stock with one thread inside of an operation.
-inter-1: stock with one operation at a time. As stock: the plan changes nothing, so that the same
-program ran."""
+The table shows the median step in stock TensorFlow, and how many times as fast the others are, turn
+by turn, with the slowest and the fastest turn. ours: the plan. pinning: only its algorithms.
+concurrency: only its lanes. intra-1: stock with one thread per operation. inter-1: stock with one
+operation at a time. As stock: the plan changes nothing, so the same program ran."""
 
 
 def read_results() -> dict[str, Any]:
@@ -79,7 +78,7 @@ def _of_tables(name: str, result: dict[str, Any]) -> Iterator[str]:
 def _of_benchmark(name: str, benchmark: Benchmark) -> Iterator[str]:
     device = benchmark.device
     unit = "SMs" if device.backend == "cudnn" else "cores"
-    yield "## Beside stock TensorFlow"
+    yield "## Compared with stock TensorFlow"
     versions = benchmark.made_with | ({"cudnn": device.cudnn} if device.cudnn else {})
     machine = f"{device.name}, {device.sm_count} {unit}"
     yield _origin(name, machine, device.date, versions, benchmark.commands)
@@ -96,7 +95,7 @@ def _of_benchmark(name: str, benchmark: Benchmark) -> Iterator[str]:
     if means := _geometric_means(benchmark):
         listed = ", ".join(f"{variant} {mean:.2f}" for variant, mean in means.items())
         yield _paragraph(
-            f"Geometric mean over all rows, a row that runs as stock counted as 1: {listed}."
+            f"Geometric mean over all rows (a row that runs as stock counts as 1): {listed}."
         )
     whys = {case.name_on(device): _why_slower(benchmark, case) for case in benchmark.by_case}
     if slower := "; ".join(f"{case} ({why})" for case, why in whys.items() if why):
@@ -168,7 +167,7 @@ def _why_slower(benchmark: Benchmark, case: Case) -> str | None:
     if (summary.highest_speedup or summary.speedup) >= 1:
         return None
     reasons = sorted(result.fallbacks)
-    return "; ".join(reasons) or "as planned: what the profile promised did not come true"
+    return "; ".join(reasons) or "as planned, but not as fast as the profile predicted"
 
 
 if __name__ == "__main__":

@@ -210,15 +210,16 @@ def _changed(report: Any) -> str:
 CASE = Case(
     title="Same results: keras.applications",
     says="""
-The architectures of keras.applications with all units narrow and in stock TensorFlow, in batches of
-two of the smallest images that they take, with one thread inside of an operation: nodes in units,
-of all nodes of the graph that Grappler hands over, and convolutions in functions that XLA compiles.
-Compared are the outputs of inference, the loss and all gradients of a training step, and the state
-after it. Where not all have the same bits, outputs, and gradients with normalization and dropout
-frozen, are compared by how far they are moved at most, as a share of what rounding explains: eight
-times as far as a change of the last bits moves them in stock TensorFlow, and four roundings more.
-Above 1 would be an error. Where some gradients are zero in stock TensorFlow, outputs alone were
-compared.
+The architectures of keras.applications with all units narrow, compared with stock TensorFlow, in
+batches of two of the smallest images that they take, with one intra-op thread. The columns
+inference and training step count the nodes in units among all nodes of the graph that Grappler
+hands over.
+"Left to XLA" counts convolutions in functions that XLA compiles. The comparison covers the outputs
+of inference, the loss and all gradients of a training step, and the state after it. If not all have
+the same bits, outputs and gradients show their largest change as a share of the tolerance, with
+normalization and dropout frozen. The tolerance is eight times the change that altered last bits
+cause in stock TensorFlow, plus four roundings; a share above 1 would be an error. If some gradients
+are zero in stock TensorFlow, only outputs were compared.
 """,
     networks=application_names(),
     measure=measure,

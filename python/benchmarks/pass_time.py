@@ -46,10 +46,10 @@ def measure(name: str) -> dict[str, float]:
 
 
 CASE = Case(
-    title="What the graph pass takes",
-    says="What the graph pass takes for training graphs as TensorFlow hands them over, policy "
-    "`always`: median of several runs, and the first one, in milliseconds. It runs twice before "
-    "the first call of a function.",
+    title="Time of the graph pass",
+    says="Time of the graph pass for training graphs as TensorFlow hands them over, with the "
+    "policy `always`: median of several runs, and the first run, in milliseconds. The pass runs "
+    "twice before the first call of a function.",
     networks=("ResNet50", "InceptionV3", "InceptionResNetV2", "NASNetMobile"),
     measure=measure,
 )

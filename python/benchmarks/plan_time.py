@@ -139,9 +139,9 @@ def measure(name: str) -> dict[str, Any]:
 
 
 CASE = Case(
-    title="What planning takes",
-    says="What the planner takes: CPU time, and memory of its process. The times that it plans for "
-    "are simulated, so how much time the plans save says nothing and is left out.",
+    title="Time and memory of planning",
+    says="CPU time of the planner, and memory of its process. The times that it plans for are "
+    "simulated, so the time that the plans save is meaningless and left out.",
     networks=(
         "InceptionV3",
         "NASNetMobile",

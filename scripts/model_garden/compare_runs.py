@@ -116,10 +116,10 @@ def main(runs: pathlib.Path, out: pathlib.Path, command: str) -> None:
         out,
         "Same results: a program of the model garden",
         "`official.legacy.image_classification.resnet.resnet_ctl_imagenet_main`, unedited, with "
-        f"the plugin on (policy `always`: {stages}) and off. Largest relative difference of any "
-        "tensor by the plugin, and by leaving out oneDNN. The share is, of the tensor where it is "
-        "largest, the plugin's difference over eight times that of leaving out oneDNN and four "
-        "roundings.",
+        f"the plugin on (policy `always`: {stages}) and off. The columns show the largest "
+        "relative difference of any tensor that the plugin causes, and that leaving out oneDNN "
+        "causes. The tolerance is eight times the difference without oneDNN, plus four roundings; "
+        "its share is that of the tensor with the largest share.",
         [{"tensors of": kind, **of_kind} for kind, of_kind in differences.items()],
         command=command,
         made_with=("tf-models-official", "tensorflow", "tf_keras"),
