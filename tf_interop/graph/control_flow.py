@@ -120,6 +120,10 @@ class ControlFlow:
             self._keys[place, waits] = key
         return key
 
+    def always_runs_once(self, index: int) -> bool:
+        """Whether node `index` is in no loop and in no branch of a conditional."""
+        return self._places is None or self._places[index] == _ROOT
+
     def _place_outputs(self, index: int, places: list[_Place | None]) -> _Place | None:
         """Where the outputs of node `index` are, given that of the nodes before it."""
         op = self._view.ops[index]

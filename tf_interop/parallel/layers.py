@@ -2,17 +2,52 @@
 
 A layer is a convolution or a matrix product and what follows it node by node, with all of their
 gradients; joins of several layers and pooling are layers of their own.
+
+    x --> Conv2D --> BiasAdd --> Relu --+--> Conv2D --> BiasAdd --> AddV2 --> Relu --> ...
+                                        +---------------------------^
+          [------- layer 1 ---------]        [---- layer 2 ---]     [--- layer 3 ---]
+
+A node follows the layer of the largest tensor that it reads, a gradient that of the tensor of the
+forward pass that it reads. What reads the gradient of a parameter belongs to no layer: parameters
+are updated where they are. Where a node is in the layers changes what a plan can say of it, never
+what is computed.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+import itertools
+import math
+import re
+from collections.abc import Collection, Iterator, Mapping
 
-from tf_interop.graph.properties import GraphProperties
+from tf_interop.convolution import Shape
+from tf_interop.graph.control_flow import ControlFlow
+from tf_interop.graph.ops import TRIVIAL_OPS, attribute_of, output_dtypes
+from tf_interop.graph.properties import MOST_ELEMENTS, GraphProperties, is_fully_known
 from tf_interop.graph.view import GraphView
+from tf_interop.graph.xla import xla_mark
 from tf_interop.parallel.degrees import Axis, Degrees
-from tf_interop.parallel.op_parts import Operation, OpParts
+from tf_interop.parallel.heads import HEAD_OPS, PRODUCT_OPS, find_heads
+from tf_interop.parallel.op_parts import Operation, OpParts, Role, axes_of
+from tf_interop.parallel.operations import Operations
+from tf_interop.parallel.rules import RULES
+
+_PIXELS = {"NHWC": {1, 2}, "NCHW": {2, 3}}
+_TRANSPOSED_TO: Mapping[Shape, str] = {(0, 2, 3, 1): "NHWC", (0, 3, 1, 2): "NCHW"}
+_POOLING_OPS = frozenset({"MaxPool", "AvgPool"})
+_FORWARD_PLACES = {
+    **dict.fromkeys(("ReluGrad", "Relu6Grad", "LeakyReluGrad", "EluGrad", "SeluGrad"), 1),
+    **dict.fromkeys(("SoftplusGrad", "SoftsignGrad", "MaxPoolGrad"), 1),
+    **dict.fromkeys(("SigmoidGrad", "TanhGrad", "SqrtGrad", "RsqrtGrad", "ReciprocalGrad"), 0),
+    **dict.fromkeys(("FusedBatchNormGradV3", "FusedBatchNormGradV2", "FusedBatchNormGrad"), 3),
+    "LRNGrad": 2,
+}
+"""Where among the inputs of a gradient the tensor of the forward pass is that its layer gave."""
+
+_GRADIENT_NAME = re.compile(r"(|.*/)(?:gradient_tape|gradients(?:_\d+)?)/(.*)")
+_SEVERAL = -1
+"""In the place of a layer: it is several."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,22 +78,36 @@ class LayerGraph:
         why_whole: for nodes that cost something and are in no layer, why, in words.
     """
 
-    view: GraphView
-    layers: tuple[Layer, ...]
-    layer_of: Mapping[int, int]
-    why_whole: Mapping[str, str]
+    def __init__(
+        self,
+        view: GraphView,
+        layers: tuple[Layer, ...],
+        layer_of: Mapping[int, int],
+        why_whole: Mapping[str, str],
+        operations: Operations,
+    ) -> None:
+        """Takes what `find_layers` found."""
+        self.view = view
+        self.layers = layers
+        self.layer_of = layer_of
+        self.why_whole = why_whole
+        self._operations = operations
+        self._parts: dict[tuple[int, Degrees], OpParts | None] = {}
 
     def operation(self, node: int) -> Operation:
         """A node of a layer as rules see it."""
-        raise NotImplementedError
+        return self._operations[node]
 
     def parts(self, node: int, degrees: Degrees) -> OpParts | None:
         """A node of a layer, divided; None where it runs whole. Remembered."""
-        raise NotImplementedError
+        key = node, degrees
+        if key not in self._parts:
+            self._parts[key] = RULES[self.view.ops[node]](self.operation(node), degrees)
+        return self._parts[key]
 
     def shape(self, node: int, port: int) -> tuple[int, ...]:
         """The shape of an output of a node of a layer."""
-        raise NotImplementedError
+        return self.operation(node).output_shapes[port]
 
 
 def find_layers(
@@ -74,9 +123,289 @@ def find_layers(
     Raises:
         GraphError: the graph has a cycle that no loop closes.
     """
-    raise NotImplementedError
+    finder = _Finder(view, properties, frozenset(nodes_to_preserve))
+    for node in view.topological_order():
+        finder.visit(node)
+    return finder.layer_graph()
 
 
 def legal_degrees(layer: Layer, count: int) -> tuple[Degrees, ...]:
     """All ways to divide a layer into `count` parts, none longer than its axis, in order."""
-    raise NotImplementedError
+
+    def extend(chosen: tuple[int, ...], left: int) -> list[tuple[int, ...]]:
+        if len(chosen) == len(Axis):
+            return [chosen] if left == 1 else []
+        longest = min(left, layer.extents[tuple(Axis)[len(chosen)]])
+        return [
+            each
+            for degree in range(1, longest + 1)
+            if left % degree == 0
+            for each in extend((*chosen, degree), left // degree)
+        ]
+
+    return tuple(Degrees(*each) for each in extend((), count))
+
+
+class _Finder:
+    """Gives nodes their layers, one after the other in topological order."""
+
+    def __init__(
+        self, view: GraphView, properties: GraphProperties, preserved: frozenset[str]
+    ) -> None:
+        self._view = view
+        self._properties = properties
+        self._preserved = preserved
+        self._heads = find_heads(view, properties)
+        self._control_flow = ControlFlow(view)
+        self._operations = Operations(view, properties, self._heads)
+        self._layout = self._operations.layouts
+        self._rank = [0] * len(view)  # in topological order
+        for rank, node in enumerate(view.topological_order()):
+            self._rank[node] = rank
+        self._nodes: list[list[int]] = []
+        self._layer_of: dict[int, int] = {}
+        # The layer whose tensors a node computes from, whether or not it is in it.
+        self._followed: list[int | None] = [None] * len(view)
+        self._is_gradient = bytearray(len(view))
+        self._layer_of_scope: dict[str, int] = {}
+        self._why_whole: dict[str, str] = {}
+
+    def layer_graph(self) -> LayerGraph:
+        """What was found."""
+        return LayerGraph(
+            self._view,
+            tuple(map(self._layer, self._nodes)),
+            self._layer_of,
+            self._why_whole,
+            self._operations,
+        )
+
+    def visit(self, node: int) -> None:
+        """Gives a node its layer, if it is to be in one."""
+        view = self._view
+        principal = self._principal(node)
+        followed = None if principal is None else self._followed[principal]
+        self._is_gradient[node] = self._is_first_gradient(node) or any(
+            self._is_gradient[source] for source, _ in view.fanins[node]
+        )
+        layout = self._layout_of(node, principal)
+        if layout != "NHWC":
+            self._operations.layouts[node] = layout
+        begins = self._begins_layer(node)
+        layer = len(self._nodes) if begins else self._layer_to_join(node, followed)
+        if layer is None:
+            return
+        why = self._why_not(node, layer)
+        if why is None:
+            if begins:
+                self._nodes.append([])
+            self._nodes[layer].append(node)
+            self._layer_of[node] = layer
+            if not self._is_gradient[node]:
+                self._remember_name(node, layer)
+        elif self._costs(node):
+            self._why_whole[view.names[node]] = why
+        if not self._is_gradient_of_parameter(node):
+            self._followed[node] = layer if why is None else followed
+
+    def _principal(self, node: int) -> int | None:
+        """Of what a node reads the largest that follows a layer; the latest of those."""
+        places = [
+            place
+            for place, (source, _) in enumerate(self._view.fanins[node])
+            if self._followed[source] is not None
+        ]
+        if not places:
+            return None
+        sources = [self._view.fanins[node][place][0] for place in places]
+        if len(set(sources)) == 1:
+            return sources[0]
+        sizes = [self._size(node, place) for place in places]
+        _, _, source = max(
+            (size, self._rank[source], source) for size, source in zip(sizes, sources, strict=True)
+        )
+        return source
+
+    def _begins_layer(self, node: int) -> bool:
+        op = self._view.ops[node]
+        head = self._heads.get(node)
+        if head is not None:
+            return head.first not in self._layer_of
+        return not self._is_gradient[node] and (
+            op in _POOLING_OPS or self._is_global_mean(node) or self._is_join(node)
+        )
+
+    def _layer_to_join(self, node: int, followed: int | None) -> int | None:
+        op = self._view.ops[node]
+        if node in self._heads:
+            return self._layer_of[self._heads[node].first]
+        if op in _FORWARD_PLACES:
+            source, _ = self._view.fanins[node][_FORWARD_PLACES[op]]
+            return followed if self._followed[source] is None else self._followed[source]
+        if self._is_gradient[node] and followed is not None:
+            named = self._named_layer(node)
+            return followed if named is None else named
+        return followed
+
+    def _why_not(self, node: int, layer: int) -> str | None:
+        """Why a node cannot be in a layer; None where it can."""
+        view = self._view
+        if view.ops[node] not in RULES:
+            return f"nothing divides {view.ops[node]}"
+        if view.names[node] in self._preserved:
+            return "its name has to stay"
+        if xla_mark(view.nodes[node]) is not None:
+            return "XLA compiles it"
+        if not self._control_flow.always_runs_once(node):
+            return "it is in a loop or a branch"
+        if layer < len(self._nodes):
+            first = self._nodes[layer][0]
+            if view.nodes[node].device != view.nodes[first].device:
+                return "it is on another device than its layer"
+        operation = self._operations.get(node)
+        if operation is None:
+            return "shapes are not known"
+        if not any(len(shape) in (2, 4) for shape in _shapes(operation)):
+            return "its tensors have neither rank 4 nor 2"
+        return None
+
+    def _costs(self, node: int) -> bool:
+        """Whether it matters that a node runs whole."""
+        if self._view.ops[node] in TRIVIAL_OPS or not output_dtypes(self._view.nodes[node]):
+            return False
+        shape = self._properties.output_shape(node, 0)
+        return (
+            self._view.ops[node] in HEAD_OPS
+            or not is_fully_known(shape)
+            or math.prod(shape or ()) > MOST_ELEMENTS  # type: ignore[arg-type]
+        )
+
+    def _is_first_gradient(self, node: int) -> bool:
+        """Whether a node is a gradient whatever it reads."""
+        op = self._view.ops[node]
+        head = self._heads.get(node)
+        if head is not None:
+            return head.first != node or head.role is Role.BACKWARD_FILTER
+        return "Grad" in op and op not in TRIVIAL_OPS
+
+    def _is_gradient_of_parameter(self, node: int) -> bool:
+        head = self._heads.get(node)
+        is_of_filter = head is not None and head.role is Role.BACKWARD_FILTER
+        return is_of_filter or self._view.ops[node] == "BiasAddGrad"
+
+    def _is_join(self, node: int) -> bool:
+        """Whether a node reads tensors of several layers, none of them broadcast."""
+        places = [
+            place
+            for place, (source, _) in enumerate(self._view.fanins[node])
+            if self._followed[source] is not None
+        ]
+        if self._view.ops[node] != "ConcatV2" and len(places) > 1:
+            sizes = [self._size(node, place) for place in places]
+            places = [
+                place for place, size in zip(places, sizes, strict=True) if size == max(sizes)
+            ]
+        layers = {self._followed[self._view.fanins[node][place][0]] for place in places}
+        return len(layers) > 1
+
+    def _is_global_mean(self, node: int) -> bool:
+        """Whether a node is the mean of all pixels of each image and channel."""
+        if self._view.ops[node] != "Mean":
+            return False
+        operation = self._operations.get(node)
+        if operation is None or len(operation.input_shapes[0]) != 4:
+            return False
+        axes = operation.input_values[1]
+        return (
+            axes is not None and {int(axis) % 4 for axis in axes.flat} == _PIXELS[operation.layout]
+        )
+
+    def _layout_of(self, node: int, principal: int | None) -> str:
+        """The layout of a node's tensors of rank 4."""
+        view = self._view
+        layouts = self._operations.layouts
+        op = view.ops[node]
+        if op in RULES:
+            data_format: str = attribute_of(view.nodes[node], "data_format").s.decode()
+            if data_format in _PIXELS:
+                return data_format
+        if principal is None:
+            return "NHWC"
+        layout = layouts.get(principal, "NHWC")
+        if op == "Transpose":
+            permutation = self._properties.held_shape(*view.fanins[node][1])
+            return layout if permutation is None else _TRANSPOSED_TO.get(permutation, layout)
+        return layout
+
+    def _remember_name(self, node: int, layer: int) -> None:
+        """Notes that a node's name and the scopes that it is in are of a layer."""
+        scope = self._view.names[node]
+        while scope and (known := self._layer_of_scope.get(scope)) not in (layer, _SEVERAL):
+            self._layer_of_scope[scope] = layer if known is None else _SEVERAL
+            scope = scope.rpartition("/")[0]
+
+    def _named_layer(self, gradient: int) -> int | None:
+        """The layer of what a gradient is named after; None where that is not one layer.
+
+        TensorFlow names gradients `gradient_tape/pool/AvgPoolGrad` or
+        `gradients/pool_grad/AvgPoolGrad`.
+        """
+        match = _GRADIENT_NAME.fullmatch(self._view.names[gradient])
+        if match is None:
+            return None
+        scope, name = match.groups()
+        scope += name.partition("_grad/")[0]
+        while scope and scope not in self._layer_of_scope:
+            scope = scope.rpartition("/")[0]
+        layer = self._layer_of_scope.get(scope, _SEVERAL)
+        return None if layer == _SEVERAL else layer
+
+    def _size(self, node: int, place: int) -> int:
+        """How many values a node reads at `place`; 0 where that is not known."""
+        shape = self._properties.input_shape(node, place)
+        return math.prod(shape or ()) if is_fully_known(shape) else 0  # type: ignore[arg-type]
+
+    def _layer(self, nodes: list[int]) -> Layer:
+        first = self._operations[nodes[0]]
+        extents = _extents(first)
+        rule = RULES[first.node.op]
+
+        def may_be_divided(axis: Axis) -> bool:
+            return extents.get(axis, 1) > 1 and bool(rule(first, Degrees(**{axis.value: 2})))
+
+        return Layer(
+            first.node.name,
+            tuple(sorted(nodes)),
+            first.layout,
+            {axis: extents.get(axis, 1) if may_be_divided(axis) else 1 for axis in Axis},
+        )
+
+
+def _shapes(operation: Operation) -> Iterator[tuple[int, ...]]:
+    return itertools.chain(operation.input_shapes, operation.output_shapes)
+
+
+def _extents(first: Operation) -> dict[Axis, int]:
+    """The size of each axis of the work of a layer that begins with an operation."""
+    op, role = first.node.op, first.role
+    if op in PRODUCT_OPS:
+        rows, columns = first.output_shapes[0]
+        inner = math.prod(first.input_shapes[0]) // rows
+        axes = {
+            Role.FORWARD: (Axis.SAMPLE, Axis.FILTER, Axis.CHANNEL),
+            Role.BACKWARD_INPUT: (Axis.SAMPLE, Axis.CHANNEL, Axis.FILTER),
+            Role.BACKWARD_FILTER: (Axis.CHANNEL, Axis.FILTER, Axis.SAMPLE),
+        }[role]
+        return dict(zip(axes, (rows, columns, inner), strict=True))
+    if op not in HEAD_OPS:
+        # A mean has parts of what it reads.
+        image = first.input_shapes[0] if op == "Mean" else first.output_shapes[0]
+        return dict(zip(axes_of(image, first.layout), image, strict=True))
+    image, filter_shape = first.output_shapes[0], first.input_shapes[1]
+    if role is Role.BACKWARD_FILTER:
+        image, filter_shape = first.input_shapes[2], first.output_shapes[0]
+    extents = dict(zip(axes_of(image, first.layout), image, strict=True))
+    extents[Axis.CHANNEL] = filter_shape[2]
+    if role is Role.BACKWARD_INPUT:
+        extents[Axis.CHANNEL], extents[Axis.FILTER] = extents[Axis.FILTER], filter_shape[3]
+    return extents

@@ -107,6 +107,11 @@ Rule = Callable[[Operation, Degrees], OpParts | None]
 it had."""
 
 
+def axes_of(shape: Sequence[int], layout: str) -> tuple[Axis, ...]:
+    """The axes that the dimensions of a tensor of rank 4 or 2 are divided by."""
+    return _AXES[layout] if len(shape) == 4 else _AXES_OF_MATRIX
+
+
 def boxes_of(shape: Sequence[int], layout: str, degrees: Degrees) -> dict[int, Box]:
     """How a tensor of rank 4 or 2 is divided among the places of its layer.
 
@@ -122,7 +127,7 @@ def boxes_of(shape: Sequence[int], layout: str, degrees: Degrees) -> dict[int, B
     Returns:
         The box of each place that has one.
     """
-    axes = _AXES[layout] if len(shape) == 4 else _AXES_OF_MATRIX
+    axes = axes_of(shape, layout)
     together = dataclasses.replace(degrees, filter=degrees.filter * degrees.channel, channel=1)
     intervals = divide(dict(zip(axes, shape, strict=True)), together)
     return {place: tuple(at[axis] for axis in axes) for place, at in intervals.items()}
