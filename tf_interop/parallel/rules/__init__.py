@@ -7,12 +7,13 @@ knows of them.
 from __future__ import annotations
 
 from tf_interop.parallel.op_parts import Rule
-from tf_interop.parallel.rules import convolution, elementwise, product, reductions
+from tf_interop.parallel.rules import convolution, elementwise, product, reductions, shapes
 
 RULES: dict[str, Rule] = {
     **convolution.RULES,
     **elementwise.RULES,
     **product.RULES,
     **reductions.RULES,
+    **shapes.RULES,
 }
 """The rule of each op type that can be divided."""
