@@ -18,6 +18,8 @@ from tf_interop.parallel.elimination import Array, Edge
 _MAX_SWEEPS = 30
 # Sweeps go on while they add so much of what is between the bound and what was found.
 _LEAST_PROGRESS = 0.02
+# What NumPy takes to be called for an edge, both ways.
+_ENTRIES_OF_MESSAGES = 1 << 15
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -29,12 +31,14 @@ class Bounds:
         by_choice: of each node, for each of its choices.
         choice: a good choice that was found on the way.
         cost: its cost.
+        sweeps: over all edges, until little changed.
     """
 
     least: float
     by_choice: tuple[Array, ...]
     choice: tuple[int, ...]
     cost: float
+    sweeps: int
 
 
 def find_bounds(node_costs: Sequence[Array], edge_costs: Mapping[Edge, Array]) -> Bounds:
@@ -47,7 +51,9 @@ def find_bounds(node_costs: Sequence[Array], edge_costs: Mapping[Edge, Array]) -
     messages = Messages(node_costs, edge_costs)
     least, cost = -np.inf, np.inf
     choice: tuple[int, ...] = ()
-    for _ in range(_MAX_SWEEPS):
+    sweeps = 0
+    while sweeps < _MAX_SWEEPS:
+        sweeps += 1
         before = least
         messages.sweep()
         least = messages.least()
@@ -57,7 +63,12 @@ def find_bounds(node_costs: Sequence[Array], edge_costs: Mapping[Edge, Array]) -
             choice, cost = found, its_cost
         if least - before <= _LEAST_PROGRESS * (cost - least):
             break
-    return Bounds(least, messages.by_choice(), choice, cost)
+    return Bounds(least, messages.by_choice(), choice, cost, sweeps)
+
+
+def effort_of_sweeps(edge_costs: Mapping[Edge, Array], count: int) -> int:
+    """What sweeps take, in entries of tables that elimination takes as long for."""
+    return count * sum(3 * costs.size + _ENTRIES_OF_MESSAGES for costs in edge_costs.values())
 
 
 def total_cost(

@@ -33,18 +33,18 @@ class Order:
         entries: of all tables, over the choices of a node and of its neighbours: the work.
         largest: the entries of the largest table that is kept, over those of neighbours alone.
         width: the most neighbours of a node when it is eliminated.
-        widest: that node with these neighbours.
     """
 
     nodes: tuple[int, ...]
     entries: int
     largest: int
     width: int
-    widest: tuple[int, ...]
 
 
 def find_order(sizes: Sequence[int], edges: Iterable[Edge]) -> Order:
     """An order in which the next node is always the one with the smallest table.
+
+    Nodes with one choice are nobody's neighbours.
 
     Args:
         sizes: how many choices each node has.
@@ -52,8 +52,9 @@ def find_order(sizes: Sequence[int], edges: Iterable[Edge]) -> Order:
     """
     neighbours: list[set[int]] = [set() for _ in sizes]
     for first, second in edges:
-        neighbours[first].add(second)
-        neighbours[second].add(first)
+        if sizes[first] > 1 and sizes[second] > 1:
+            neighbours[first].add(second)
+            neighbours[second].add(first)
 
     def entries(node: int) -> int:
         return sizes[node] * math.prod(sizes[each] for each in neighbours[node])
@@ -61,15 +62,14 @@ def find_order(sizes: Sequence[int], edges: Iterable[Edge]) -> Order:
     queue = [(entries(node), node) for node in range(len(sizes))]
     heapq.heapify(queue)
     nodes: dict[int, int] = {}
-    widest: tuple[int, ...] = ()
+    width = 0
     while queue:
         count, node = heapq.heappop(queue)
         if node in nodes or count != entries(node):
             continue  # there is a newer entry
         nodes[node] = count
         its = neighbours[node]
-        if len(its) >= len(widest):
-            widest = (node, *sorted(its))
+        width = max(width, len(its))
         for each in its:
             neighbours[each] |= its
             neighbours[each] -= {node, each}
@@ -78,8 +78,7 @@ def find_order(sizes: Sequence[int], edges: Iterable[Edge]) -> Order:
         tuple(nodes),
         sum(nodes.values()),
         max((count // sizes[node] for node, count in nodes.items()), default=1),
-        max(len(widest) - 1, 0),
-        widest,
+        width,
     )
 
 
@@ -99,7 +98,11 @@ def eliminate(
         node: [((node,), node_costs[node])] for node in order.nodes
     }
     for (first, second), costs in edge_costs.items():
-        if place[first] < place[second]:
+        if costs.shape[0] == 1:
+            tables[second].append(((second,), costs[0]))
+        elif costs.shape[1] == 1:
+            tables[first].append(((first,), costs[:, 0]))
+        elif place[first] < place[second]:
             tables[first].append(((first, second), costs))
         else:
             tables[second].append(((second, first), np.ascontiguousarray(costs.T)))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tf_interop.parallel.bounds import find_bounds, total_cost
+from tf_interop.parallel.bounds import effort_of_sweeps, find_bounds, total_cost
 from tf_interop.parallel.elimination import Array, Edge, eliminate, find_order
 
 # Elimination up to here is quicker than bounds are found.
@@ -15,9 +15,8 @@ _FEW_ENTRIES = 1 << 24
 # Each is an addition and a comparison, about a nanosecond.
 _MAX_ENTRIES = 1 << 30
 _MAX_TABLE = 1 << 24
-# What an elimination of a node and a message of bounds take besides, in entries.
+# What NumPy takes to be called for a node.
 _ENTRIES_OF_NODE = 1 << 15
-_ENTRIES_OF_SWEEPS = 60
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -73,7 +72,7 @@ def find_least(node_costs: Sequence[Array], edge_costs: Mapping[Edge, Array]) ->
         return Least(choice, cost, cost, None, order.width, effort)
 
     bounds = find_bounds(node_costs, edge_costs)
-    effort += _ENTRIES_OF_SWEEPS * sum(map(np.size, edge_costs.values()))
+    effort += effort_of_sweeps(edge_costs, bounds.sweeps)
     best = bounds.cost, bounds.choice
 
     def consider(choice: tuple[int, ...] | None) -> None:

@@ -23,15 +23,18 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tf_interop.errors import PlanError
-from tf_interop.parallel.bounds import Messages, find_bounds, total_cost
+from tf_interop.parallel.bounds import Messages, effort_of_sweeps, find_bounds, total_cost
 from tf_interop.parallel.elimination import Array, Edge
 from tf_interop.parallel.least import Least, find_least
 
 # Costs that differ by less, relatively, are equal: sums are rounded.
 _ROUNDING = 1e-10
-# What all subproblems together may take; about ten seconds.
-_MAX_EFFORT = 1 << 33
-_MAX_PRICES = 40
+# What all subproblems together may take, some seconds.
+_MAX_EFFORT = 1 << 32
+# Prices are changed until so many in turn have raised the bound by less than such a share of what
+# is between it and the best cost.
+_MAX_IN_VAIN = 8
+_LEAST_PROGRESS = 0.01
 _MAX_FRUGAL = 300
 
 
@@ -243,19 +246,23 @@ class _Search:
         best = prices
         if not len(prices):
             return bound, best
-        messages = Messages(*self._costs(kept, prices))
+        node_costs, edge_costs = self._costs(kept, prices)
+        messages = Messages(node_costs, edge_costs)
         step = 1.0
-        for _ in range(_MAX_PRICES):
+        in_vain = 0
+        while in_vain < _MAX_IN_VAIN and bound < self._enough:
             messages.sweep()
             choice = [int(its[each]) for its, each in zip(kept, messages.choose(), strict=True)]
             self._consider(choice)
+            self._effort += effort_of_sweeps(edge_costs, 1)
             its_bound = messages.least() - prices.sum()
+            in_vain += 1
             if its_bound > bound:
+                if its_bound - bound > _LEAST_PROGRESS * (self._cost - bound):
+                    in_vain = 0
                 bound, best = its_bound, prices
             else:
                 step *= 0.8
-            if bound >= self._enough:
-                break
             missing = self._used(choice) / np.maximum(self._limits, 1) - 1
             missing[(prices <= 0) & (missing < 0)] = 0
             if not missing.any():
@@ -265,12 +272,9 @@ class _Search:
             raised = prices + step * (goal - its_bound) / (missing @ missing) * missing
             raised = np.maximum(raised, 0.0)
             messages.add(
-                [self._shares[node][its] @ (raised - prices) for node, its in enumerate(kept)]
+                [self._shares[each][its] @ (raised - prices) for each, its in enumerate(kept)]
             )
             prices = raised
-        self._effort += (
-            3 * _MAX_PRICES * sum(len(kept[i]) * len(kept[j]) for i, j in self._edge_costs)
-        )
         return bound, best
 
     def _least(self, kept: Sequence[Array], prices: Array) -> tuple[Least, tuple[int, ...]]:
