@@ -1,0 +1,113 @@
+"""Divides the layers of programs over logical devices of this process, and sees what is sent."""
+
+from __future__ import annotations
+
+import collections
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
+from tensorflow.python.eager import context
+
+import tf_interop
+from tf_interop.graph.ops import output_dtypes
+from tf_interop.graph.properties import GraphProperties
+from tf_interop.graph.view import GraphView, parse_input
+from tf_interop.model.graphs import with_inferred_shapes
+from tf_interop.parallel.degrees import Degrees
+from tf_interop.parallel.layers import Layer, LayerGraph, find_layers
+from tf_interop.parallel.lookup import fingerprint_layers, names_of_layers
+from tf_interop.parallel.rewrite import was_divided
+from tf_interop.parallel.types import DividedLayer, GraphDivision, ParallelPlan
+from tf_interop.runtime.plugin import get_plugin
+
+Choose = Callable[[Layer, int], Degrees | None]
+"""How a layer is divided, given its place among the layers; None for whole."""
+
+
+def make_devices(count: int) -> list[str]:
+    """Makes logical CPU devices, which is done before TensorFlow is used, and names them."""
+    tf.config.set_logical_device_configuration(
+        tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * count
+    )
+    return [f"/device:CPU:{number}" for number in range(count)]
+
+
+def handed_graphs(call: Callable[[], Any]) -> list[graph_pb2.GraphDef]:
+    """The graphs that Grappler hands over when functions run for the first time."""
+    graphs: list[graph_pb2.GraphDef] = []
+    tf_interop.enable()
+    with get_plugin().observe(lambda graph_def, _: graphs.append(graph_def)):
+        call()
+    return graphs
+
+
+def layers_of(graph_def: graph_pb2.GraphDef) -> LayerGraph:
+    """The layers of a graph that was handed over."""
+    view = GraphView(with_inferred_shapes(graph_def))
+    return find_layers(view, GraphProperties(view))
+
+
+def plan_of(graphs: Sequence[LayerGraph], choose: Choose, devices: Sequence[str]) -> ParallelPlan:
+    """A plan that divides layers as they are chosen, over the first devices."""
+    divisions = []
+    for layers in graphs:
+        names = names_of_layers(layers)
+        chosen = {place: choose(layer, place) for place, layer in enumerate(layers.layers)}
+        divided = tuple(
+            DividedLayer(names[place], degrees, tuple(range(degrees.count)))
+            for place, degrees in chosen.items()
+            if degrees is not None
+        )
+        divisions.append(GraphDivision(fingerprint_layers(layers), divided))
+    return ParallelPlan(tuple(devices), tuple(divisions))
+
+
+def sent_bytes(call: Callable[[], Any]) -> collections.Counter[tuple[str, str]]:
+    """The bytes that a divided function sends, by device pair, by TensorFlow's own account.
+
+    Args:
+        call: calls it for the first time.
+    """
+    divided: list[graph_pb2.GraphDef] = []
+
+    def look(graph_def: graph_pb2.GraphDef, _: str) -> None:
+        if was_divided(graph_def):
+            divided.append(graph_def)
+
+    context.context().enable_run_metadata()
+    with get_plugin().observe(look):
+        call()
+    metadata = context.context().export_run_metadata()
+    context.context().disable_run_metadata()
+    view = GraphView(with_inferred_shapes(divided[-1]))
+    properties = GraphProperties(view)
+    counter: collections.Counter[tuple[str, str]] = collections.Counter()
+    for partition in metadata.partition_graphs:
+        nodes = {node.name: node for node in partition.node}
+        for node in partition.node:
+            if node.op == "_Send":
+                source, destination = (
+                    node.attr[name].s.decode() for name in ("send_device", "recv_device")
+                )
+                counter[source, destination] += _byte_count(
+                    *parse_input(node.input[0]), nodes, view, properties
+                )
+    return +counter
+
+
+def _byte_count(
+    name: str, port: int, sent_from: Mapping[str, Any], view: GraphView, properties: GraphProperties
+) -> int:
+    if name not in view.index_of:
+        # What stands for a control dependency.
+        assert sent_from[name].op == "Const", name
+        assert tf.make_ndarray(sent_from[name].attr["value"].tensor).size == 0, name
+        return 0
+    node = view.index_of[name]
+    shape = properties.output_shape(node, port)
+    assert shape is not None, name
+    assert None not in shape, name
+    return math.prod(shape) * tf.as_dtype(output_dtypes(view.nodes[node])[port]).size

@@ -1,0 +1,87 @@
+"""Divided steps on logical devices compute what stock TensorFlow does, and send what was said."""
+
+from __future__ import annotations
+
+from unnoticed import run_python
+
+PROGRAM = """
+    import numpy as np
+    import tensorflow as tf
+    import tf_interop
+    from parallel.dividing import handed_graphs, layers_of, make_devices, plan_of, sent_bytes
+    from tf_interop.parallel.degrees import Degrees
+    from tf_interop.runtime.plugin import get_plugin
+
+    devices = make_devices(4)
+    random = np.random.default_rng(0)
+    def normal(*shape):
+        return random.normal(0, 0.3, shape).astype(np.float32)
+    variables = [tf.Variable(normal(*shape)) for shape in
+                 [(3, 3, 4, 8), (8,), (3, 3, 8, 8), (5, 1, 8, 8), (128, 8), (8, 6)]]
+    images, labels = tf.constant(normal(4, 8, 8, 4)), tf.constant([0, 5, 3, 1])
+
+    def losses(images, labels):
+        first, bias, second, third, fourth, fifth = variables
+        x = tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(images, first, 1, "SAME"), bias))
+        x = tf.nn.conv2d(x, second, 2, "SAME") + tf.nn.conv2d(x, third, 2, "SAME")
+        x = tf.reshape(tf.nn.relu(x), [4, 128])
+        x = tf.nn.relu(x @ fourth) @ fifth
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, x)
+
+    def training(images, labels):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(losses(images, labels))
+        return [loss, *tape.gradient(loss, variables)]
+
+    def inference(images, labels):
+        return [losses(images, labels)]
+
+    STRATEGIES = [{axis: count} for count in (2, 4)
+                  for axis in ("sample", "height", "width", "filter", "channel")]
+    STRATEGIES += [dict(filter=2, channel=2), dict(sample=2, height=2), dict(height=2, width=2),
+                   dict(sample=2, filter=2), dict(width=2, channel=2), "mixed", "some"]
+
+    def choose_by(strategy):
+        def choose(layer, place):
+            if strategy == "some" and place % 2:
+                return None
+            if strategy in ("mixed", "some"):
+                degrees = Degrees(**STRATEGIES[place % 5 + 5 * (place % 2)])
+            else:
+                degrees = Degrees(**strategy)
+            fits = all(layer.extents[axis] >= count for axis, count in degrees.by_axis.items())
+            return degrees if fits else None
+        return choose
+
+    for step in (training, inference):
+        tf_interop.disable()
+        expected = tf.function(step)(images, labels)
+        [graph] = handed_graphs(lambda: tf.function(step)(images, labels))
+        layers = layers_of(graph)
+        assert len(layers.layers) >= 5, [each.name for each in layers.layers]
+        for strategy in STRATEGIES:
+            plan = plan_of([layers], choose_by(strategy), devices)
+            assert plan.graphs[0].layers, strategy
+            get_plugin().forget_reports()
+            tf_interop.enable(parallel=plan)
+            function = tf.function(step, autograph=False)
+            results = []
+            sent = sent_bytes(lambda: results.append(function(images, labels)))
+            status = tf_interop.status()
+            assert not status.failures, (strategy, status.failures)
+            [report] = status.divided_graphs
+            assert not report.why_unchanged, (strategy, report)
+            assert report.sent_bytes == sent and sum(sent.values()), (strategy, report, sent)
+            for ours, stock in zip(results[0], expected):
+                largest = np.abs(stock).max()
+                # Sums are added up in another order.
+                np.testing.assert_allclose(ours, stock, 1e-5, 1e-5 * largest, err_msg=strategy)
+            for ours, first in zip(function(images, labels), results[0]):
+                np.testing.assert_array_equal(ours, first)
+            assert tf_interop.status().divided_graphs == (report,)  # the second call made none
+"""
+
+
+def test_every_strategy_computes_the_same_and_sends_what_was_said() -> None:
+    # oneDNN joins convolutions with what follows them only after the graph was partitioned.
+    run_python(PROGRAM, TF_ENABLE_ONEDNN_OPTS="0")
