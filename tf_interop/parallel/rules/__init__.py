@@ -7,11 +7,19 @@ knows of them.
 from __future__ import annotations
 
 from tf_interop.parallel.op_parts import Rule
-from tf_interop.parallel.rules import convolution, elementwise, product, reductions, shapes
+from tf_interop.parallel.rules import (
+    convolution,
+    elementwise,
+    pooling,
+    product,
+    reductions,
+    shapes,
+)
 
 RULES: dict[str, Rule] = {
     **convolution.RULES,
     **elementwise.RULES,
+    **pooling.RULES,
     **product.RULES,
     **reductions.RULES,
     **shapes.RULES,
