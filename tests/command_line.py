@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 import time
@@ -66,6 +67,15 @@ def python_output(*words: str, folder: pathlib.Path = ROOT, **environment: str) 
     )
     assert result.returncode == 0, f"{words}: {result.stderr[-4000:]}"
     return result.stdout
+
+
+def free_addresses(count: int) -> list[str]:
+    """Addresses of this machine that servers can have."""
+    sockets = [socket.create_server(("localhost", 0)) for _ in range(count)]
+    addresses = [f"localhost:{each.getsockname()[1]}" for each in sockets]
+    for each in sockets:
+        each.close()
+    return addresses
 
 
 def start_process(

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 import textwrap
 
 import numpy as np
 import pytest
-from command_line import ROOT, python_output
+from command_line import ROOT, free_addresses, python_output
 from unnoticed import run_python
 
 from tf_interop import tensorflow_internals
@@ -108,14 +107,6 @@ def test_mirrored_training_gives_the_same_weights(kind: str, tmp_path: pathlib.P
         *("-c", textwrap.dedent(TRAINING), str(tmp_path / "weights.npz")),
         TF_INTEROP_HOST_STAGES=str(int(kind == "stages")),
     )
-
-
-def free_addresses(count: int) -> list[str]:
-    sockets = [socket.create_server(("localhost", 0)) for _ in range(count)]
-    addresses = [f"localhost:{each.getsockname()[1]}" for each in sockets]
-    for each in sockets:
-        each.close()
-    return addresses
 
 
 def test_two_workers_reach_the_same_weights(tmp_path: pathlib.Path) -> None:
