@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -125,8 +126,14 @@ def boxes_of(shape: Sequence[int], layout: str, degrees: Degrees) -> dict[int, B
         degrees: of the layer.
 
     Returns:
-        The box of each place that has one.
+        The box of each place that has one; not to be changed.
     """
+    return _boxes_of(tuple(shape), layout, degrees)
+
+
+# A search asks for the same again and again: cells of a network repeat.
+@functools.lru_cache(maxsize=1 << 14)
+def _boxes_of(shape: tuple[int, ...], layout: str, degrees: Degrees) -> dict[int, Box]:
     axes = axes_of(shape, layout)
     together = dataclasses.replace(degrees, filter=degrees.filter * degrees.channel, channel=1)
     intervals = divide(dict(zip(axes, shape, strict=True)), together)
@@ -141,9 +148,14 @@ def divide(extents: Mapping[Axis, int], degrees: Degrees) -> dict[int, dict[Axis
         degrees: of the layer.
 
     Returns:
-        The interval of each axis for each place that has one.
+        The interval of each axis for each place that has one; not to be changed.
     """
-    sizes = {axis: extents.get(axis, 1) for axis in Axis}
+    return _divide(tuple(extents.get(axis, 1) for axis in Axis), degrees)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _divide(extents: tuple[int, ...], degrees: Degrees) -> dict[int, dict[Axis, Interval]]:
+    sizes = dict(zip(Axis, extents, strict=True))
     intervals = {
         axis: split(sizes[axis], min(count, sizes[axis])) for axis, count in degrees.by_axis.items()
     }

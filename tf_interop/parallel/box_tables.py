@@ -1,0 +1,302 @@
+"""Boxes of one tensor under many configurations at once, and what sending them takes.
+
+Searching needs the cost of every configuration of one layer with every one of another. All boxes of
+all configurations are rows of one array here, and all pairs are computed together.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tf_interop.parallel.devices import DeviceGraph
+from tf_interop.parallel.regions import Box
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+Booleans = npt.NDArray[np.bool_]
+
+Row = tuple[int, Box]
+"""A device, by its number, and the box that it has or reads."""
+
+
+# Compared by identity: tables are made once for each content (`BoxTables`).
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class BoxTable:
+    """The boxes of one tensor that devices have, or read, under each configuration.
+
+    Rows are ordered by configuration, then by device. A configuration without any has one that is
+    empty. Boxes have one dimension more than the tensor, so that those of a scalar have one.
+
+    Attributes:
+        configurations: of each row.
+        devices: of each row.
+        begins: by row and dimension.
+        ends: likewise.
+        are_sums: by configuration, whether boxes that are equal are addends. Else they are copies.
+    """
+
+    configurations: Integers
+    devices: Integers
+    begins: Integers
+    ends: Integers
+    are_sums: Booleans
+
+    @property
+    def volumes(self) -> Integers:
+        """How many values each row holds."""
+        return np.asarray(np.prod(self.ends - self.begins, axis=1))
+
+    def by_device(self, values: npt.NDArray[Any], device_count: int) -> Floats:
+        """Sums of values of rows, by configuration and device."""
+        sums = np.zeros((len(self.are_sums), device_count))
+        np.add.at(sums, (self.configurations, self.devices), values)
+        return sums
+
+
+class BoxTables:
+    """Makes tables, each once for its content: cells of a network repeat, and so do their boxes."""
+
+    def __init__(self) -> None:
+        """Begins with none."""
+        self._tables: dict[tuple[bytes, ...], BoxTable] = {}
+        self._joined: dict[tuple[int, ...], BoxTable] = {}
+
+    def make(
+        self, rows: Sequence[Sequence[Row]], are_sums: Sequence[bool] | None = None
+    ) -> BoxTable:
+        """Makes a table of the rows of each configuration, all boxes of one rank."""
+        rank = next((len(box) for each in rows for _, box in each), 0)
+        empty: list[Row] = [(0, ((0, 0),) * rank)]
+        flat = [
+            (number, device, *(value for bounds in box for value in bounds), 0, bool(each))
+            for number, each in enumerate(rows)
+            for device, box in (each or empty)
+        ]
+        array = np.array(flat, np.int64)
+        sums = np.zeros(len(rows), np.bool_) if are_sums is None else np.array(are_sums, np.bool_)
+        return self._once(array, sums)
+
+    def join(self, tables: Iterable[BoxTable]) -> BoxTable:
+        """What several readers of one tensor read together, equal boxes once on a device."""
+        parts = list({id(each): each for each in tables}.values())
+        if len(parts) == 1:
+            return parts[0]
+        key = tuple(sorted(map(id, parts)))
+        if key not in self._joined:
+            array = np.unique(np.concatenate([_as_array(each) for each in parts]), axis=0)
+            self._joined[key] = self._once(array, parts[0].are_sums)
+        return self._joined[key]
+
+    def _once(self, array: Integers, are_sums: Booleans) -> BoxTable:
+        array = array[np.lexsort((array[:, 1], array[:, 0]))]
+        key = np.array(array.shape).tobytes(), array.tobytes(), are_sums.tobytes()
+        if key not in self._tables:
+            bounds = array[:, 2:].reshape(len(array), -1, 2)
+            self._tables[key] = BoxTable(
+                array[:, 0], array[:, 1], bounds[:, :, 0].copy(), bounds[:, :, 1].copy(), are_sums
+            )
+        return self._tables[key]
+
+
+def _as_array(table: BoxTable) -> Integers:
+    bounds = np.stack([table.begins, table.ends], axis=2).reshape(len(table.devices), -1)
+    return np.column_stack([table.configurations, table.devices, bounds])
+
+
+class Links:
+    """What it takes to send, by the sending and the receiving device.
+
+    It remembers what it finds out about tables: they have to be of one BoxTables, which keeps them.
+    """
+
+    def __init__(self, devices: DeviceGraph) -> None:
+        """Takes the links of devices."""
+        count = len(devices.devices)
+        others = ~np.eye(count, dtype=np.bool_)
+        self.seconds_per_byte: Floats = np.zeros((count, count))
+        self.seconds_per_byte[others] = 1 / np.array(devices.bytes_per_s)[others]
+        self.latency_s: Floats = np.where(others, np.array(devices.latency_s), 0.0)
+        self._known_intervals: dict[tuple[int, int], tuple[Integers, Integers]] = {}
+        self._known_copies: dict[int, _Copies | None] = {}
+
+    def seconds(self, given: BoxTable, read: BoxTable, item_bytes: int) -> Floats:
+        """What it takes to have all that is read complete, by both configurations.
+
+        A device sends one message after another, and receives so; devices work at the same time:
+        it takes as long as the one with the most to do.
+        """
+        overlaps = self._overlaps(given, read)
+        pairs = np.ix_(given.devices, read.devices)
+        seconds = (item_bytes * self.seconds_per_byte).astype(np.float32)[pairs]
+        seconds *= overlaps
+        latency_s = self.latency_s.astype(np.float32)[pairs]
+        latency_s *= overlaps > 0
+        seconds += latency_s
+        received = _longest(_by_configuration(seconds, given), read)
+        sent = _longest(_by_configuration(seconds.T, read), given).T
+        return np.asarray(np.maximum(received, sent))
+
+    def seconds_within(self, given: BoxTable, read: BoxTable, item_bytes: int) -> Floats:
+        """The same where both are in one layer, by its configuration."""
+        fields = ("configurations", "devices", "begins", "ends")
+        same = len(given.devices) == len(read.devices) and not given.are_sums.any()
+        if same and all(np.array_equal(getattr(given, f), getattr(read, f)) for f in fields):
+            return np.zeros(len(given.are_sums))
+        # All pairs of rows of one configuration: of each row that is read those that are given.
+        begins, ends = (
+            np.searchsorted(given.configurations, read.configurations, side=side)
+            for side in ("left", "right")
+        )
+        counts = ends - begins
+        read_rows = np.repeat(np.arange(len(counts)), counts)
+        given_rows = np.arange(len(read_rows)) - np.repeat(
+            np.cumsum(counts) - counts - begins, counts
+        )
+        shared = np.minimum(given.ends[given_rows], read.ends[read_rows])
+        shared -= np.maximum(given.begins[given_rows], read.begins[read_rows])
+        overlaps = np.maximum(shared, 0).prod(axis=1)
+        sources, destinations = given.devices[given_rows], read.devices[read_rows]
+        if (copies := self._copies(given)) is not None:
+            overlaps = overlaps * copies.are_read(given_rows, destinations)
+        seconds = item_bytes * self.seconds_per_byte[sources, destinations] * overlaps
+        seconds += (overlaps > 0) * self.latency_s[sources, destinations]
+        configurations = given.configurations[given_rows]
+        sent, received = (
+            self._by_device(configurations, devices, seconds, len(given.are_sums)).max(axis=1)
+            for devices in (sources, destinations)
+        )
+        return np.asarray(np.maximum(sent, received))
+
+    def _by_device(
+        self, configurations: Integers, devices: Integers, seconds: Floats, size: int
+    ) -> Floats:
+        count = len(self.latency_s)
+        sums = np.bincount(configurations * count + devices, seconds, minlength=size * count)
+        return np.asarray(sums.reshape(size, count), np.float64)
+
+    def seconds_to_add(self, given: BoxTable, item_bytes: int) -> Floats:
+        """What it takes until all that hold an addend have the sum, by configuration.
+
+        It is a segmented all-reduce among the devices with equal boxes: each sends and receives
+        2 (n - 1) / n of the values (Patarasuk and Yuan, 2009), in 2 (n - 1) messages, over the
+        slowest link among them.
+        """
+        longest = np.zeros(len(given.are_sums))
+        for number in np.flatnonzero(given.are_sums):
+            its = _only(given, int(number))
+            boxes, group_of = np.unique(
+                np.column_stack([its.begins, its.ends]), axis=0, return_inverse=True
+            )
+            for group in range(len(boxes)):
+                rows = np.flatnonzero(group_of.ravel() == group)
+                pairs = np.ix_(its.devices[rows], its.devices[rows])
+                share = 2 * (len(rows) - 1) / len(rows) * its.volumes[rows[0]] * item_bytes
+                seconds = share * self.seconds_per_byte[pairs].max()
+                seconds += 2 * (len(rows) - 1) * self.latency_s[pairs].max()
+                longest[number] = max(longest[number], seconds)
+        return longest
+
+    def _overlaps(self, given: BoxTable, read: BoxTable) -> npt.NDArray[np.float32]:
+        """How many values each row that is read has of each that is given."""
+        product: npt.NDArray[np.float32] | None = None
+        scale = 1
+        for dimension in range(given.begins.shape[1]):
+            # Of the few intervals that a dimension is divided into, and then of all rows.
+            of_given, given_rows = self._intervals(given, dimension)
+            of_read, read_rows = self._intervals(read, dimension)
+            shared = np.minimum(of_given[:, None, 1], of_read[None, :, 1])
+            shared -= np.maximum(of_given[:, None, 0], of_read[None, :, 0])
+            shared = np.maximum(shared, 0)
+            if shared.size == 1:
+                scale *= int(shared[0, 0])
+                continue
+            factor = shared.astype(np.float32)[given_rows].take(read_rows, axis=1)
+            product = factor if product is None else np.multiply(product, factor, out=product)
+        if product is None:
+            product = np.ones((len(given.devices), len(read.devices)), np.float32)
+        if scale != 1:
+            product *= scale
+        if (copies := self._copies(given)) is not None:
+            rows = np.arange(len(given.devices))[:, None]
+            product *= copies.are_read(rows, read.devices[None, :])
+        return product
+
+    def _intervals(self, table: BoxTable, dimension: int) -> tuple[Integers, Integers]:
+        """The intervals of a dimension, and of each row which it is."""
+        key = id(table), dimension
+        if key not in self._known_intervals:
+            both = np.stack([table.begins[:, dimension], table.ends[:, dimension]], axis=1)
+            codes, rows = np.unique(both @ np.array([1 << 31, 1]), return_inverse=True)
+            intervals = np.stack([codes >> 31, codes & ((1 << 31) - 1)], axis=1)
+            self._known_intervals[key] = intervals, rows
+        return self._known_intervals[key]
+
+    def _copies(self, table: BoxTable) -> _Copies | None:
+        if id(table) not in self._known_copies:
+            self._known_copies[id(table)] = _find_copies(table, len(self.latency_s))
+        return self._known_copies[id(table)]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class _Copies:
+    """Rows with equal boxes that are no addends.
+
+    Attributes:
+        are_first: of each row whether no copy of it comes before.
+        holders: of each row which devices have a copy.
+    """
+
+    are_first: Booleans
+    holders: Booleans
+
+    def are_read(self, rows: Integers, devices: Integers) -> Booleans:
+        """Whether a device reads this row, and not its own copy."""
+        return np.asarray(self.are_first[rows] & ~self.holders[rows, devices])
+
+
+def _find_copies(table: BoxTable, device_count: int) -> _Copies | None:
+    """None where there are no copies."""
+    boxes = np.column_stack([table.configurations, table.begins, table.ends])
+    _, first, group_of = np.unique(boxes, axis=0, return_index=True, return_inverse=True)
+    group_of = group_of.ravel()
+    of_sums = table.are_sums[table.configurations]
+    if len(first) == len(boxes) or of_sums.all():
+        return None
+    held = np.zeros((len(first), device_count), np.bool_)
+    held[group_of, table.devices] = True
+    are_first = of_sums.copy()
+    are_first[first] = True
+    return _Copies(are_first, held[group_of] & ~of_sums[:, None])
+
+
+def _only(table: BoxTable, configuration: int) -> BoxTable:
+    begin, end = np.searchsorted(table.configurations, (configuration, configuration + 1))
+    return BoxTable(
+        np.zeros(end - begin, np.int64),
+        table.devices[begin:end],
+        table.begins[begin:end],
+        table.ends[begin:end],
+        table.are_sums[configuration : configuration + 1],
+    )
+
+
+def _by_configuration(values: npt.NDArray[Any], table: BoxTable) -> Floats:
+    """Sums over the rows of each configuration; values are by row and something else."""
+    return np.add.reduceat(values, _starts(table.configurations), axis=0)
+
+
+def _longest(values: npt.NDArray[Any], table: BoxTable) -> Floats:
+    """Of the sums over the rows of each device the greatest of each configuration."""
+    pairs = table.configurations * (table.devices.max() + 1) + table.devices
+    starts = _starts(pairs)
+    of_devices = np.add.reduceat(values, starts, axis=1)
+    return np.maximum.reduceat(of_devices, _starts(table.configurations[starts]), axis=1)
+
+
+def _starts(ascending: Integers) -> Integers:
+    return np.flatnonzero(np.diff(ascending, prepend=-1))

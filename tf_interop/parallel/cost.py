@@ -1,0 +1,445 @@
+"""What a division of a graph costs, layer by layer: the problem that the search solves.
+
+After Jia et al., "Exploring Hidden Dimensions in Parallelizing Convolutional Neural Networks" (ICML
+2018), section 4: the step takes as long as all layers one after another, each as long as its
+busiest device, and what is sent between them. What is sent follows from boxes; nothing here knows
+an op type.
+
+Parameters are read and updated where they are, as the rewriting has it: parts of a filter are sent
+from there, and partial gradients back. With `parameters_stay` every device keeps the parameters of
+its parts and gradients are added by all-reduce, as in the papers.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from tf_interop.graph.ops import input_dtypes, output_dtypes
+from tf_interop.parallel.box_tables import Booleans, BoxTable, BoxTables, Floats, Links, Row
+from tf_interop.parallel.degrees import Degrees
+from tf_interop.parallel.devices import DeviceGraph
+from tf_interop.parallel.layers import Layer, LayerGraph, legal_degrees
+from tf_interop.parallel.measured_parts import MeasuredParts
+from tf_interop.parallel.op_parts import Operation, OpPart, OpParts, boxes_of
+from tf_interop.parallel.parted_graph import LayerDivision, Tensor, is_copied
+from tf_interop.parallel.regions import volume, whole
+from tf_interop.parallel.search import SearchProblem
+
+_MAX_AXES = 2
+"""Of configurations with more divided axes none was ever chosen where this was tried; leaving them
+out is what keeps 16 devices quick."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class LayerCosts:
+    """What a layer costs by itself, by configuration.
+
+    Attributes:
+        configurations: the ways to divide it, the whole layer first.
+        compute_s: of the busiest device, or pool of devices that share their cores.
+        inner_s: sending between nodes of the layer.
+        parameters_s: sending between the layer and nodes in none, such as variables.
+        memory: bytes by configuration and device, at the moment when the graph needs most.
+        are_measured: whether all convolutions of all parts were.
+    """
+
+    configurations: tuple[Degrees, ...]
+    compute_s: Floats
+    inner_s: Floats
+    parameters_s: Floats
+    memory: Floats
+    are_measured: Booleans
+
+    @property
+    def total_s(self) -> Floats:
+        """All of it."""
+        return self.compute_s + self.inner_s + self.parameters_s
+
+    def place_of(self, degrees: Degrees) -> int:
+        """The place of a configuration."""
+        return self.configurations.index(degrees)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class DivisionCosts:
+    """What every layer and every two neighbours cost.
+
+    Attributes:
+        layers: in the order of the graph's.
+        edges: of two layers, the lower number first: seconds by the configurations of both.
+        device_count: how many devices there are.
+    """
+
+    layers: tuple[LayerCosts, ...]
+    edges: Mapping[tuple[int, int], Floats]
+    device_count: int
+
+    def problem(self, memory_limits: Sequence[float] | None = None) -> SearchProblem:
+        """What to search; limits are bytes by device."""
+        return SearchProblem(
+            tuple(layer.total_s for layer in self.layers),
+            self.edges,
+            tuple(layer.memory for layer in self.layers),
+            None if memory_limits is None else np.asarray(memory_limits, np.float64),
+        )
+
+    def seconds(self, choice: Sequence[int]) -> float:
+        """What a choice of configurations costs."""
+        alone = sum(
+            float(layer.total_s[its]) for layer, its in zip(self.layers, choice, strict=True)
+        )
+        return alone + sum(float(self.edges[a, b][choice[a], choice[b]]) for a, b in self.edges)
+
+    def memory(self, choice: Sequence[int]) -> tuple[int, ...]:
+        """The bytes that each device needs."""
+        total = np.zeros(self.device_count)
+        for layer, its in zip(self.layers, choice, strict=True):
+            total += layer.memory[its]
+        return tuple(map(int, total))
+
+    def choice_of(self, degrees: Sequence[Degrees]) -> tuple[int, ...]:
+        """The configurations of layers by their places."""
+        return tuple(layer.place_of(its) for layer, its in zip(self.layers, degrees, strict=True))
+
+    def division(self, choice: Sequence[int]) -> dict[int, LayerDivision]:
+        """The layers that a choice divides, by place."""
+        chosen = (layer.configurations[its] for layer, its in zip(self.layers, choice, strict=True))
+        return {
+            place: LayerDivision(degrees, tuple(range(degrees.count)))
+            for place, degrees in enumerate(chosen)
+            if degrees.count > 1
+        }
+
+
+def configurations_of(layer: Layer, device_count: int) -> tuple[Degrees, ...]:
+    """The ways to divide a layer that are looked at, the whole layer first.
+
+    They have as many parts as divide the number of devices evenly, on the first devices.
+    """
+    return tuple(
+        degrees
+        for count in range(1, device_count + 1)
+        if device_count % count == 0
+        for degrees in legal_degrees(layer, count)
+        if sum(each > 1 for each in degrees.by_axis.values()) <= _MAX_AXES
+    )
+
+
+def find_costs(
+    layers: LayerGraph,
+    devices: DeviceGraph,
+    device_of_node: Sequence[int],
+    measured: MeasuredParts | None = None,
+    *,
+    parameters_stay: bool = False,
+) -> DivisionCosts:
+    """What all configurations of all layers of a graph cost.
+
+    Args:
+        layers: of the graph.
+        devices: what they are divided over.
+        device_of_node: the number of each node's own device; a device that is none of `devices`
+            counts as the first.
+        measured: what was measured of parts of convolutions. All else is modelled by the rates of
+            the devices.
+        parameters_stay: whether each device keeps the parameters of its parts, and all-reduce adds
+            their gradients; inputs are then where they are read. It holds for graphs of which
+            nothing but parameters, inputs and updates is in no layer.
+    """
+    return _Costing(layers, devices, device_of_node, measured, parameters_stay).run()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class _NodeTable:
+    """What a node's parts read, give and take, by configuration of its layer."""
+
+    reads: tuple[BoxTable, ...]
+    gives: tuple[BoxTable, ...]
+    seconds: Floats  # by configuration and device
+    are_measured: Booleans
+
+
+class _Costing:
+    """Makes tables, those of what repeats once."""
+
+    def __init__(
+        self,
+        layers: LayerGraph,
+        devices: DeviceGraph,
+        device_of_node: Sequence[int],
+        measured: MeasuredParts | None,
+        parameters_stay: bool,
+    ) -> None:
+        self._layers, self._view = layers, layers.view
+        self._count = len(devices.devices)
+        self._device_of_node = [each if each < self._count else 0 for each in device_of_node]
+        self._rates = np.array([each.multiply_adds_per_s for each in devices.devices])
+        self._memory_rates = np.array([each.memory_bytes_per_s for each in devices.devices])
+        self._measured = measured
+        self._parameters_stay = parameters_stay
+        self._links = Links(devices)
+        self._tables = BoxTables()
+        self._pools = np.array(devices.pools)
+        self._configurations = [configurations_of(each, self._count) for each in layers.layers]
+        self._of_signature: dict[tuple[object, ...], _NodeTable] = {}
+        self._seconds: dict[tuple[object, ...], Floats] = {}
+        self._node_tables = {node: self._node_table(node) for node in layers.layer_of}
+        self._readers = self._find_readers()
+        self._alive = self._alive_at_peak()
+
+    def run(self) -> DivisionCosts:
+        """Adds up the costs of all nodes and tensors."""
+        sizes = [len(each) for each in self._configurations]
+        compute = [np.zeros((size, self._count)) for size in sizes]
+        measured = [np.ones(size, np.bool_) for size in sizes]
+        for node, layer in self._layers.layer_of.items():
+            compute[layer] += self._node_tables[node].seconds
+            measured[layer] &= self._node_tables[node].are_measured
+        inner = [np.zeros(size) for size in sizes]
+        parameters = [np.zeros(size) for size in sizes]
+        memory = [np.zeros((size, self._count)) for size in sizes]
+        edges: dict[tuple[int, int], Floats] = {}
+        for tensor, by_layer in self._readers.items():
+            self._add_tensor(tensor, by_layer, inner, parameters, memory, edges)
+        costs = tuple(
+            LayerCosts(
+                configurations,
+                self._busiest(compute[place]),
+                inner[place],
+                parameters[place],
+                memory[place],
+                measured[place],
+            )
+            for place, configurations in enumerate(self._configurations)
+        )
+        return DivisionCosts(costs, edges, self._count)
+
+    def _busiest(self, seconds: Floats) -> Floats:
+        of_pools = [seconds[:, self._pools == pool].sum(axis=1) for pool in np.unique(self._pools)]
+        return np.asarray(np.max(of_pools, axis=0))
+
+    def _find_readers(self) -> dict[Tensor, dict[int | None, list[tuple[int, int]]]]:
+        """Who reads the tensors that layers give or read, by the reader's layer: node and place."""
+        view, layer_of = self._view, self._layers.layer_of
+        readers: dict[Tensor, dict[int | None, list[tuple[int, int]]]] = collections.defaultdict(
+            lambda: collections.defaultdict(list)
+        )
+        for node in range(len(view)):
+            layer = layer_of.get(node)
+            for place, tensor in enumerate(view.fanins[node]):
+                is_of_layer = layer is not None or tensor[0] in layer_of
+                if is_of_layer and not is_copied(view, tensor[0], ()):
+                    readers[tensor][layer].append((node, place))
+        return readers
+
+    def _add_tensor(
+        self,
+        tensor: Tensor,
+        by_layer: Mapping[int | None, Sequence[tuple[int, int]]],
+        inner: list[Floats],
+        parameters: list[Floats],
+        memory: list[Floats],
+        edges: dict[tuple[int, int], Floats],
+    ) -> None:
+        """Adds what sending and keeping a tensor costs."""
+        owner = self._layers.layer_of.get(tensor[0])
+        shape, item_bytes = self._shape(tensor), self._item_bytes(tensor)
+        home = self._device_of_node[tensor[0]]
+        if owner is None:
+            given = self._tables.make([[(home, whole(shape))]])
+        else:
+            given = self._node_tables[tensor[0]].gives[tensor[1]]
+            if tensor in self._alive:
+                memory[owner] += given.by_device(given.volumes * item_bytes, self._count)
+        for layer, readers in by_layer.items():
+            if layer is None:
+                assert owner is not None
+                places = {self._device_of_node[node] for node, _ in readers}
+                read = self._tables.make([[(place, whole(shape)) for place in sorted(places)]])
+                parameters[owner] += self._home_seconds(given, read, item_bytes)
+                continue
+            read = self._tables.join(self._node_tables[node].reads[at] for node, at in readers)
+            if layer == owner:
+                inner[layer] += self._send(given, read, item_bytes, within=True)
+            elif owner is None:
+                if not self._parameters_stay:
+                    parameters[layer] += self._send(given, read, item_bytes)[0]
+                    memory[layer] += self._copied(read, item_bytes, but_of=home)
+            else:
+                seconds = self._send(given, read, item_bytes)
+                pair = (owner, layer) if owner < layer else (layer, owner)
+                seconds = seconds if owner < layer else seconds.T
+                edges[pair] = edges[pair] + seconds if pair in edges else seconds
+                if tensor in self._alive:
+                    memory[layer] += self._gathered(read, layer, shape, item_bytes)
+        if owner is None and not self._parameters_stay:
+            # Where it is, it stays however it is divided.
+            first = next(layer for layer in by_layer if layer is not None)
+            memory[first][:, home] += volume(whole(shape)) * item_bytes
+
+    def _home_seconds(self, given: BoxTable, read: BoxTable, item_bytes: int) -> Floats:
+        if self._parameters_stay:
+            return self._links.seconds_to_add(given, item_bytes)
+        return self._send(given, read, item_bytes)[:, 0]
+
+    def _send(
+        self, given: BoxTable, read: BoxTable, item_bytes: int, *, within: bool = False
+    ) -> Floats:
+        key = id(given), id(read), item_bytes, within
+        if key not in self._seconds:
+            links = self._links
+            find = links.seconds_within if within else links.seconds
+            self._seconds[key] = find(given, read, item_bytes)
+        return self._seconds[key]
+
+    def _copied(self, read: BoxTable, item_bytes: int, but_of: int) -> Floats:
+        """The bytes that devices have of a tensor that is elsewhere."""
+        held = read.by_device(read.volumes * item_bytes, self._count)
+        held[:, but_of] = 0
+        return held
+
+    def _gathered(
+        self, read: BoxTable, layer: int, shape: tuple[int, ...], item_bytes: int
+    ) -> Floats:
+        """The bytes that devices have to receive where another layer is divided as this one is."""
+        held = read.by_device(read.volumes * item_bytes, self._count)
+        if len(shape) in (2, 4):
+            key = "own", shape, self._layers.layers[layer].layout, self._configurations[layer]
+            if key not in self._seconds:
+                own = np.zeros_like(held)
+                for number, degrees in enumerate(self._configurations[layer]):
+                    boxes = boxes_of(shape, self._layers.layers[layer].layout, degrees)
+                    own[number, list(boxes)] = [volume(box) for box in boxes.values()]
+                self._seconds[key] = own
+            held -= item_bytes * self._seconds[key]
+        return np.maximum(held, 0)
+
+    def _node_table(self, node: int) -> _NodeTable:
+        place = self._layers.layer_of[node]
+        configurations = self._configurations[place]
+        operation = self._layers.operation(node)
+        home = self._device_of_node[node]
+        key = _signature(operation), configurations, home
+        found = self._of_signature.get(key)
+        if found is None:
+            found = self._of_signature[key] = self._new_node_table(node, operation, home)
+        return found
+
+    def _new_node_table(self, node: int, operation: Operation, home: int) -> _NodeTable:
+        configurations = self._configurations[self._layers.layer_of[node]]
+        reads: list[list[list[Row]]] = [[] for _ in operation.input_shapes]
+        gives: list[list[list[Row]]] = [[] for _ in operation.output_shapes]
+        sums: list[list[bool]] = [[] for _ in operation.output_shapes]
+        of_convolutions = np.zeros((len(configurations), self._count))
+        are_measured = np.ones(len(configurations), np.bool_)
+        whole_parts = self._layers.parts(node, Degrees())
+        multiply_adds = whole_parts.parts[0].multiply_adds if whole_parts else 0
+        for number, degrees in enumerate(configurations):
+            op_parts = self._layers.parts(node, degrees)
+            if op_parts is None:
+                op_parts = _whole_parts(operation, home, multiply_adds)
+            parts = op_parts.parts
+            for port, is_sum in enumerate(op_parts.are_sums):
+                gives[port].append([(part.place, part.gives[port]) for part in parts])
+                sums[port].append(is_sum)
+            for at, rows in enumerate(reads):
+                boxes = ((part.place, part.reads[at]) for part in parts)
+                rows.append([(device, box) for device, box in boxes if box is not None])
+            for part in parts:
+                if part.multiply_adds:
+                    seconds, is_measured = self._seconds_of_convolution(operation, part)
+                    of_convolutions[number, part.place] = seconds
+                    are_measured[number] &= is_measured
+        read = [self._tables.make(rows) for rows in reads]
+        given = [self._tables.make(rows, its) for rows, its in zip(gives, sums, strict=True)]
+        moved = self._moved_bytes(read, input_dtypes(operation.node))
+        moved += self._moved_bytes(given, output_dtypes(operation.node))
+        return _NodeTable(
+            tuple(read),
+            tuple(given),
+            np.maximum(of_convolutions, moved / self._memory_rates),
+            are_measured,
+        )
+
+    def _seconds_of_convolution(self, operation: Operation, part: OpPart) -> tuple[float, bool]:
+        """What the arithmetic of a part takes, and whether that was measured."""
+        if self._measured is not None:
+            seconds = self._measured.seconds(operation, part)
+            if seconds is not None:
+                return seconds, True
+        return part.multiply_adds / self._rates[part.place], False
+
+    def _moved_bytes(self, tables: Sequence[BoxTable], dtypes: Sequence[int]) -> Floats:
+        """What is read or written, by configuration and device."""
+        return sum(
+            (
+                table.by_device(table.volumes * tf.as_dtype(dtype).size, self._count)
+                for table, dtype in zip(tables, dtypes, strict=True)
+            ),
+            start=np.zeros((1, self._count)),
+        )
+
+    def _shape(self, tensor: Tensor) -> tuple[int, ...]:
+        if tensor[0] in self._layers.layer_of:
+            return self._layers.shape(*tensor)
+        node, at = self._a_reader(tensor)
+        return self._layers.operation(node).input_shapes[at]
+
+    def _item_bytes(self, tensor: Tensor) -> int:
+        if tensor[0] in self._layers.layer_of:
+            dtype = output_dtypes(self._view.nodes[tensor[0]])[tensor[1]]
+        else:
+            node, at = self._a_reader(tensor)
+            dtype = input_dtypes(self._view.nodes[node])[at]
+        return int(tf.as_dtype(dtype).size)
+
+    def _a_reader(self, tensor: Tensor) -> tuple[int, int]:
+        return next(
+            readers[0] for layer, readers in self._readers[tensor].items() if layer is not None
+        )
+
+    def _alive_at_peak(self) -> set[Tensor]:
+        """The tensors of layers that are there when they need most, in topological order."""
+        rank = {node: place for place, node in enumerate(self._view.topological_order())}
+        spans: dict[Tensor, tuple[int, int]] = {}
+        changes = np.zeros(len(rank) + 1)
+        for tensor, by_layer in self._readers.items():
+            if tensor[0] in self._layers.layer_of:
+                last = max(rank[node] for readers in by_layer.values() for node, _ in readers)
+                spans[tensor] = rank[tensor[0]], last
+                held = volume(whole(self._shape(tensor))) * self._item_bytes(tensor)
+                changes[rank[tensor[0]]] += held
+                changes[last + 1] -= held
+        peak = int(np.argmax(np.cumsum(changes)))
+        return {tensor for tensor, (first, last) in spans.items() if first <= peak <= last}
+
+
+def _whole_parts(operation: Operation, device: int, multiply_adds: int) -> OpParts:
+    """An operation that is not divided, as one part."""
+    reads = tuple(map(whole, operation.input_shapes))
+    gives = tuple(map(whole, operation.output_shapes))
+    part = OpPart(device, reads, gives, lambda maker, inputs: (), multiply_adds)
+    return OpParts((part,), (False,) * len(gives))
+
+
+def _signature(operation: Operation) -> tuple[object, ...]:
+    """What a rule goes by."""
+    node = operation.node
+    return (
+        node.op,
+        tuple(
+            (name, node.attr[name].SerializeToString())
+            for name in sorted(node.attr)
+            if not name.startswith("_")
+        ),
+        operation.input_shapes,
+        operation.output_shapes,
+        tuple(None if each is None else each.tobytes() for each in operation.input_values),
+        operation.layout,
+        operation.role,
+    )

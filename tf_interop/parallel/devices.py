@@ -1,0 +1,161 @@
+"""The devices that layers are divided over: how fast they compute, and what sending takes.
+
+The file of a device graph is versioned JSON. It is written by hand for devices that are not here,
+or measured (`measure_devices.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+
+from tf_interop.errors import PlanError
+from tf_interop.planning.problem import ValueSource
+from tf_interop.planning.types import Bytes
+from tf_interop.versioned_file import VersionedFormat
+
+Rate = Annotated[float, msgspec.Meta(gt=0)]
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Device:
+    """A device, while nothing else runs on it.
+
+    Attributes:
+        name: as TensorFlow has it, such as `/device:GPU:1`.
+        multiply_adds_per_s: of large convolutions.
+        memory_bytes_per_s: read and written.
+        memory_bytes: that it has; None where that is no limit.
+        pool: devices of one pool share their cores, and compute one after another: so do the
+            logical CPUs of one process. None where it shares with no other.
+    """
+
+    name: str
+    multiply_adds_per_s: Rate
+    memory_bytes_per_s: Rate
+    memory_bytes: Bytes | None = None
+    pool: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeviceGraph:
+    """Devices, and what it takes to send from one to another.
+
+    Attributes:
+        devices: the first is where what is not divided runs.
+        bytes_per_s: by the sending and the receiving device; what is said of a device and itself
+            counts for nothing.
+        latency_s: of a message, likewise.
+        source: whether all of it was measured.
+        format: always `tf_interop.device_graph`.
+        version: version of the format.
+    """
+
+    devices: Annotated[tuple[Device, ...], msgspec.Meta(min_length=1)]
+    bytes_per_s: tuple[tuple[Annotated[float, msgspec.Meta(ge=0)], ...], ...]
+    latency_s: tuple[tuple[Seconds, ...], ...]
+    source: ValueSource = ValueSource.MODELLED
+    format: str = "tf_interop.device_graph"
+    version: int = 1
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the devices."""
+        return tuple(device.name for device in self.devices)
+
+    @property
+    def pools(self) -> tuple[int, ...]:
+        """Of each device the number of its pool; a device that shares with none is one by itself.
+
+        Pools are numbered as they come.
+        """
+        numbers: dict[tuple[int, str], int] = {}
+        return tuple(
+            numbers.setdefault((-1, each.pool) if each.pool else (place, ""), len(numbers))
+            for place, each in enumerate(self.devices)
+        )
+
+
+def uniform_device_graph(
+    names: Sequence[str],
+    *,
+    multiply_adds_per_s: float,
+    memory_bytes_per_s: float,
+    bytes_per_s: float,
+    latency_s: float,
+    memory_bytes: int | None = None,
+) -> DeviceGraph:
+    """Devices that are all alike, each as far from every other.
+
+    Args:
+        names: of the devices.
+        multiply_adds_per_s: see Device.
+        memory_bytes_per_s: likewise.
+        bytes_per_s: see DeviceGraph.
+        latency_s: likewise.
+        memory_bytes: see Device.
+    """
+    return DeviceGraph(
+        tuple(
+            Device(name, multiply_adds_per_s, memory_bytes_per_s, memory_bytes) for name in names
+        ),
+        ((bytes_per_s,) * len(names),) * len(names),
+        ((latency_s,) * len(names),) * len(names),
+    )
+
+
+def take_devices(graph: DeviceGraph, count: int) -> DeviceGraph:
+    """The first devices of a graph.
+
+    Raises:
+        PlanError: it has fewer.
+    """
+    if not 1 <= count <= len(graph.devices):
+        raise PlanError(
+            f"Expected 1 to {len(graph.devices)} devices of the device graph, got {count}. "
+            "Describe more devices, or ask for fewer."
+        )
+    return dataclasses.replace(
+        graph,
+        devices=graph.devices[:count],
+        bytes_per_s=tuple(row[:count] for row in graph.bytes_per_s[:count]),
+        latency_s=tuple(row[:count] for row in graph.latency_s[:count]),
+    )
+
+
+def _check_device_graph(graph: DeviceGraph) -> None:
+    """Checks what the types allow and no device graph may be."""
+    count = len(graph.devices)
+    if len(set(graph.names)) < count:
+        raise ValueError(f"Expected each device once, got {list(graph.names)} at `$.devices`")
+    for field in ("bytes_per_s", "latency_s"):
+        rows = getattr(graph, field)
+        if [len(row) for row in rows] != [count] * count:
+            raise ValueError(
+                f"Expected {count} rows of {count}, got rows of {[len(row) for row in rows]} at "
+                f"`$.{field}`"
+            )
+    for source, row in enumerate(graph.bytes_per_s):
+        for destination, rate in enumerate(row):
+            if source != destination and not (rate > 0 and math.isfinite(rate)):
+                raise ValueError(
+                    f"Expected more than 0 bytes a second, got {rate} at "
+                    f"`$.bytes_per_s[{source}][{destination}]`"
+                )
+
+
+DEVICE_GRAPH_FILE = VersionedFormat(
+    DeviceGraph,
+    noun="device graph",
+    check=_check_device_graph,
+    error=PlanError,
+    remedy="Correct the file, or leave it out to measure the devices that are here.",
+)
+load_device_graph = DEVICE_GRAPH_FILE.load
+save_device_graph = DEVICE_GRAPH_FILE.save
+device_graph_schema = DEVICE_GRAPH_FILE.schema
