@@ -15,7 +15,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
@@ -203,33 +202,44 @@ def _channels(
 def _emit(
     convolution: _Convolution, share: _Share, make: NodeMaker, inputs: Sequence[str]
 ) -> Sequence[str]:
-    """Makes the nodes of a part."""
-    op, dtype = convolution.node.op, tf.as_dtype(convolution.node.attr["T"].type)
-    *read, given = convolution.tensors
-    result = sizes(share.boxes[given])
+    """Makes the nodes of a part: a convolution without padding, of an image that is padded.
+
+    Unless the part has the padding of the whole: then the convolution pads as it did. `EXPLICIT`
+    padding would need fewer nodes, but oneDNN has no kernels of gradients for it, and on GPUs
+    TensorFlow pads an image itself where its two sides differ, as those of most parts do.
+    """
+    op, attributes = convolution.node.op, own_attributes(convolution.node)
+    given = convolution.tensors[-1]
+    dtype, result = tf.as_dtype(attributes["T"].type), sizes(share.boxes[given])
     if not share.along:
         return [make("Fill", make.constant(result), make.constant(0, dtype), T=dtype)]
-    unreached = convolution.arranged((0, 0), ((each.unreached, 0) for each in share.along), (0, 0))
+    is_whole = all(each.is_whole for each in share.along)
+    changes = {} if is_whole else {"padding": "VALID", "explicit_paddings": []}
+    none = (0, 0)
+    sides = [none if is_whole else (each.before, each.after) for each in share.along]
+    paddings = convolution.arranged(none, sides, none)
+    operands = list(inputs)
+    if not convolution.gives_image:
+        operands[0] = _padded(make, operands[0], paddings, dtype)
+        if given == "filter":
+            operands[1] = make.constant(result)
+        return [make(op, *operands, **attributes | changes)]
+    unreached = convolution.arranged(none, [(each.unreached, 0) for each in share.along], none)
     reached = [size - before for size, (before, _) in zip(result, unreached, strict=True)]
-    operands = [
-        make.constant(reached) if tensor == "sizes" else name
-        for tensor, name in zip(read, inputs, strict=True)
-    ]
-    made = make(op, *operands, **_attributes(convolution, share.along))
-    is_complete = all(each.unreached == 0 for each in share.along)
-    return [made if is_complete else make("Pad", made, make.constant(unreached), T=dtype)]
+    padded = [size + sum(padding) for size, padding in zip(reached, paddings, strict=True)]
+    operands[0] = make.constant(padded)
+    gradient = make(op, *operands, **attributes | changes)
+    if padded != reached:
+        begin = make.constant([before for before, _ in paddings])
+        gradient = make("Slice", gradient, begin, make.constant(reached), T=dtype, Index=tf.int32)
+    return [_padded(make, gradient, unreached, dtype)]
 
 
-def _attributes(convolution: _Convolution, along: Sequence[Stretch]) -> dict[str, Any]:
-    """A part's attributes: the node's own, with the part's padding."""
-    attributes: dict[str, Any] = own_attributes(convolution.node)
-    if all(each.is_whole for each in along):
-        return attributes
-    spatial = ((each.before, each.after) for each in along)
-    paddings = [value for pair in convolution.arranged((0, 0), spatial, (0, 0)) for value in pair]
-    if any(paddings):
-        return attributes | {"padding": "EXPLICIT", "explicit_paddings": paddings}
-    return attributes | {"padding": "VALID", "explicit_paddings": []}
+def _padded(make: NodeMaker, name: str, paddings: Sequence[Interval], dtype: tf.DType) -> str:
+    """A tensor with zeros around it."""
+    if not any(map(any, paddings)):
+        return name
+    return make("Pad", name, make.constant(paddings), T=dtype)
 
 
 RULES: dict[str, Rule] = dict.fromkeys(_TENSORS, divide_convolution)
