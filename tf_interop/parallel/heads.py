@@ -200,13 +200,14 @@ def _with_filter(view: GraphView, node: int, parameters: frozenset[int]) -> _Wit
     op = view.ops[node]
     inputs = view.fanins[node]
     if op in PRODUCT_OPS:
-        place = next((place for place in (1, 0) if inputs[place][0] in parameters), None)
-        if place is None:
+        is_turned, is_filter_turned = (
+            attribute_of(view.nodes[node], name).b for name in ("transpose_a", "transpose_b")
+        )
+        # What sums over the batch is the gradient of a filter, whose `b` may be a constant too.
+        if is_turned or inputs[1][0] not in parameters:
             return None
-        is_transposed = attribute_of(view.nodes[node], f"transpose_{'ab'[place]}").b
-        data = inputs[1 - place]
-        side = _Side(int(is_transposed ^ (place == 0)))
-        return _WithFilter(node, data, inputs[place], _source_of(view, inputs[place]), side)
+        source = _source_of(view, inputs[1])
+        return _WithFilter(node, inputs[0], inputs[1], source, _Side(int(is_filter_turned)))
     kind = CONVOLUTION_KINDS[op]
     if kind is ConvolutionKind.BACKWARD_FILTER:
         return None

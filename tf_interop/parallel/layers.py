@@ -405,7 +405,8 @@ def _extents(first: Operation) -> dict[Axis, int]:
     if role is Role.BACKWARD_FILTER:
         image, filter_shape = first.input_shapes[2], first.output_shapes[0]
     extents = dict(zip(axes_of(image, first.layout), image, strict=True))
-    extents[Axis.CHANNEL] = filter_shape[2]
-    if role is Role.BACKWARD_INPUT:
+    # Of a depthwise convolution channels are divided as filters.
+    extents[Axis.CHANNEL] = 1 if op.startswith("Depthwise") else filter_shape[2]
+    if role is Role.BACKWARD_INPUT and not op.startswith("Depthwise"):
         extents[Axis.CHANNEL], extents[Axis.FILTER] = extents[Axis.FILTER], filter_shape[3]
     return extents

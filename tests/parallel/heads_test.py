@@ -1,0 +1,132 @@
+"""Which convolutions and matrix products are one layer's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tensorflow as tf
+from parallel.traced_layers import convolution, gradients, image, parameter, trace
+
+from tf_interop.graph.properties import GraphProperties
+from tf_interop.graph.view import GraphView
+from tf_interop.parallel.heads import find_heads
+from tf_interop.parallel.op_parts import Role
+
+FORWARD, INPUT, FILTER = Role.FORWARD, Role.BACKWARD_INPUT, Role.BACKWARD_FILTER
+
+
+def heads_of(build: Callable[[], object]) -> dict[str, tuple[str, Role]]:
+    """For each head by its name what it belongs to, and its role."""
+    view = GraphView(trace(build))
+    return {
+        view.names[node]: (view.names[head.first], head.role)
+        for node, head in find_heads(view, GraphProperties(view)).items()
+    }
+
+
+def test_branches_of_one_image_and_one_size_are_told_apart_by_their_gradients() -> None:
+    def network() -> None:
+        x = convolution(image(8, 6, 6, 3), 4, "stem")
+        gradients(convolution(x, 4, "a") * convolution(x, 4, "b"))
+
+    heads = heads_of(network)
+    for name in ("a", "b"):
+        assert heads[name] == (name, FORWARD)
+        assert heads[f"gradients/{name}_grad/Conv2DBackpropInput"] == (name, INPUT)
+        assert heads[f"gradients/{name}_grad/Conv2DBackpropFilter"] == (name, FILTER)
+
+
+def test_two_uses_of_one_filter_are_two_layers() -> None:
+    def network() -> None:
+        weights = parameter(3, 3, 4, 4, name="w")
+        stems = [convolution(image(8, 6, 6, 3), 4, name) for name in ("s1", "s2")]
+        sides = [
+            tf.nn.conv2d(x, weights, 1, "SAME", name=name)
+            for x, name in zip(stems, ("a", "b"), strict=True)
+        ]
+        gradients(tf.nn.relu(sides[0]) * tf.nn.relu(sides[1]))
+
+    heads = heads_of(network)
+    for name in ("a", "b"):
+        assert heads[f"gradients/{name}_grad/Conv2DBackpropInput"] == (name, INPUT)
+        assert heads[f"gradients/{name}_grad/Conv2DBackpropFilter"] == (name, FILTER)
+
+
+def test_gradients_of_products_are_known_by_what_they_share() -> None:
+    def network() -> None:
+        x = tf.nn.relu(tf.matmul(image(8, 5), parameter(5, 6, name="w1"), name="a"))
+        y = tf.matmul(x, parameter(7, 6, name="w2"), transpose_b=True, name="b")
+        gradients(y * tf.matmul(x, parameter(6, 7, name="w3"), name="c"))
+
+    heads = heads_of(network)
+    assert {name: first for name, (first, _) in heads.items()} == {
+        "a": "a",
+        "b": "b",
+        "c": "c",
+        "gradients/a_grad/MatMul": "a",
+        "gradients/a_grad/MatMul_1": "a",
+        "gradients/b_grad/MatMul": "b",
+        "gradients/b_grad/MatMul_1": "b",
+        "gradients/c_grad/MatMul": "c",
+        "gradients/c_grad/MatMul_1": "c",
+    }
+    assert {name for name, (_, role) in heads.items() if role is FORWARD} == {"a", "b", "c"}
+    assert {name for name, (_, role) in heads.items() if role is INPUT} == {
+        "gradients/a_grad/MatMul",
+        "gradients/b_grad/MatMul",
+        "gradients/c_grad/MatMul",
+    }
+
+
+def test_a_frozen_filter_has_a_gradient_of_its_input_alone() -> None:
+    def network() -> None:
+        x = tf.matmul(image(8, 5), parameter(5, 6, name="w"), name="a")
+        tf.gradients(tf.nn.relu(tf.matmul(x, tf.ones((6, 7)), name="b")), x)
+
+    heads = heads_of(network)
+    assert heads["gradients/b_grad/MatMul"] == ("b", INPUT)
+
+
+def test_a_filter_is_known_by_its_variable_through_casts() -> None:
+    def network() -> None:
+        weights = tf.cast(parameter(3, 3, 3, 4, name="w"), tf.float16)
+        again = tf.cast(parameter_again("w"), tf.float16)
+        x = tf.cast(image(8, 6, 6, 3), tf.float16)
+        y = tf.nn.conv2d(x, weights, 1, "SAME", name="a")
+        tf.raw_ops.Conv2DBackpropInput(
+            input_sizes=[8, 6, 6, 3],
+            filter=again,
+            out_backprop=tf.nn.relu(y),
+            strides=[1, 1, 1, 1],
+            padding="SAME",
+            name="dx",
+        )
+
+    assert heads_of(network)["dx"] == ("a", INPUT)
+
+
+def parameter_again(name: str) -> tf.Tensor:
+    handle = tf.compat.v1.get_default_graph().get_tensor_by_name(f"{name}:0")
+    return tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)
+
+
+def test_a_gradient_without_a_forward_operation_begins_a_layer() -> None:
+    def network() -> None:
+        tf.raw_ops.Conv2DBackpropFilter(
+            input=image(8, 6, 6, 3),
+            filter_sizes=[3, 3, 3, 4],
+            out_backprop=image(8, 6, 6, 4, name="dy"),
+            strides=[1, 1, 1, 1],
+            padding="SAME",
+            name="dw",
+        )
+
+    assert heads_of(network) == {"dw": ("dw", FILTER)}
+
+
+def test_a_product_of_two_activations_is_no_layer() -> None:
+    def network() -> None:
+        x = tf.matmul(image(8, 5), parameter(5, 6, name="w"), name="a")
+        tf.matmul(x, tf.nn.relu(x), transpose_b=True, name="scores")
+
+    assert heads_of(network) == {"a": ("a", FORWARD)}

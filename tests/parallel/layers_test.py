@@ -1,0 +1,293 @@
+"""The layers of small graphs."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import tensorflow as tf
+from parallel.traced_layers import (
+    convolution,
+    gradients,
+    image,
+    layer_at,
+    layer_names,
+    layers_of,
+    node_names,
+    parameter,
+    trace,
+    v1,
+)
+from tensorflow.core.framework import graph_pb2
+
+from tf_interop.parallel.degrees import Axis, Degrees
+from tf_interop.parallel.layers import Layer, legal_degrees
+from tf_interop.parallel.op_parts import Role
+
+
+def test_what_follows_a_convolution_is_in_its_layer() -> None:
+    layers = layers_of(lambda: convolution(convolution(image(8, 6, 6, 3), 4, "a"), 5, "b"))
+    first, second = layers.layers
+    assert (first.name, second.name) == ("a", "b")
+    assert node_names(layers, first) == ["a", "a/bias", "a/relu"]
+    assert node_names(layers, second) == ["b", "b/bias", "b/relu"]
+    assert not layers.why_whole
+
+
+def small_network(batch: int = 8) -> tf.Tensor:
+    x = convolution(image(batch, 8, 8, 3), 4, "a")
+    x = tf.nn.max_pool2d(x, 2, 2, "SAME", name="pool")
+    x = convolution(x, 6, "b")
+    x = tf.reshape(x, [batch, 96], name="flat")
+    x = tf.matmul(x, parameter(96, 10, name="c/w"), name="c")
+    x = tf.nn.bias_add(x, parameter(10, name="c/b"), name="c/bias")
+    labels = v1.placeholder(tf.int32, (batch,), "labels")
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, x)
+
+
+def test_gradients_are_in_the_layer_of_what_they_are_gradients_of() -> None:
+    layers = layers_of(lambda: gradients(small_network()))
+    assert layer_names(layers) == ["a", "pool", "b", "c"]
+    for gradient, layer in {
+        "gradients/c_grad/MatMul": "c",
+        "gradients/c_grad/MatMul_1": "c",
+        "gradients/c/bias_grad/BiasAddGrad": "c",
+        "gradients/b/relu_grad/ReluGrad": "b",
+        "gradients/b_grad/Conv2DBackpropInput": "b",
+        "gradients/b_grad/Conv2DBackpropFilter": "b",
+        "gradients/flat_grad/Reshape": "b",
+        "gradients/pool_grad/MaxPoolGrad": "pool",
+        "gradients/a_grad/Conv2DBackpropFilter": "a",
+        "gradients/a/bias_grad/BiasAddGrad": "a",
+    }.items():
+        assert layer_at(layers, gradient) == layer, gradient
+
+
+def test_gradients_need_no_names_to_be_found() -> None:
+    graph_def = trace(lambda: gradients(small_network()))
+    numbers = {node.name: f"n{number}" for number, node in enumerate(graph_def.node)}
+    anonymous = graph_pb2.GraphDef()
+    anonymous.CopyFrom(graph_def)
+    for node in anonymous.node:
+        for place, text in enumerate(node.input):
+            name, colon, port = text.removeprefix("^").partition(":")
+            node.input[place] = "^" * text.startswith("^") + numbers[name] + colon + port
+        node.name = numbers[node.name]
+    named, nameless = layers_of(graph_def), layers_of(anonymous)
+    flat = {"gradients/flat_grad/Reshape", "gradients/flat_grad/Shape"}
+    for node, layer in named.layer_of.items():
+        if named.view.names[node] not in flat:
+            assert nameless.layer_of[node] == layer, named.view.names[node]
+
+
+def test_each_operation_says_what_it_computes_of_its_layer() -> None:
+    layers = layers_of(lambda: gradients(small_network()))
+    roles = {
+        layers.view.names[node]: layers.operation(node).role
+        for node in layers.layer_of
+        if layers.operation(node).role is not Role.FORWARD
+    }
+    assert roles == {
+        "gradients/a_grad/Conv2DBackpropInput": Role.BACKWARD_INPUT,
+        "gradients/b_grad/Conv2DBackpropInput": Role.BACKWARD_INPUT,
+        "gradients/c_grad/MatMul": Role.BACKWARD_INPUT,
+        "gradients/a_grad/Conv2DBackpropFilter": Role.BACKWARD_FILTER,
+        "gradients/b_grad/Conv2DBackpropFilter": Role.BACKWARD_FILTER,
+        "gradients/c_grad/MatMul_1": Role.BACKWARD_FILTER,
+    }
+
+
+def test_rules_see_small_constants_and_sizes() -> None:
+    layers = layers_of(lambda: gradients(small_network()))
+    operation = layers.operation(layers.view.index_of["gradients/b_grad/Conv2DBackpropInput"])
+    sizes, filters, gradient = operation.input_values
+    assert sizes is not None and sizes.tolist() == [8, 4, 4, 4]
+    assert filters is None and gradient is None
+
+
+def test_what_reads_the_gradient_of_a_parameter_is_whole() -> None:
+    def step() -> None:
+        gradient, *_ = gradients(tf.matmul(image(8, 6), parameter(6, 4, name="w"), name="y"))
+        tf.multiply(gradient, 0.1, name="scaled")
+
+    layers = layers_of(step)
+    assert layer_names(layers) == ["y"]
+    assert layer_at(layers, "gradients/y_grad/MatMul") == "y"
+    assert layer_at(layers, "scaled") is None
+
+
+@pytest.mark.parametrize("join", ["add", "concat"])
+def test_a_join_of_layers_is_a_layer(join: str) -> None:
+    def branches() -> None:
+        x = image(8, 6, 6, 3)
+        sides = [convolution(x, 4, "a"), convolution(x, 4, "b")]
+        joined = tf.add(*sides, name="j") if join == "add" else tf.concat(sides, 3, name="j")
+        tf.nn.relu(joined, name="after")
+
+    layers = layers_of(branches)
+    assert layer_names(layers) == ["a", "b", "j"]
+    assert layer_at(layers, "after") == "j"
+
+
+def test_a_shortcut_is_joined_and_its_gradient_is_not() -> None:
+    def block() -> None:
+        x = convolution(image(8, 6, 6, 4), 4, "a")
+        y = tf.add(x, convolution(x, 4, "b"), name="j")
+        gradients(convolution(y, 4, "c"))
+
+    layers = layers_of(block)
+    assert layer_names(layers) == ["a", "b", "j", "c"]
+    assert layer_at(layers, "gradients/AddN") in ("a", "b", "j", "c")
+
+
+def test_a_scale_that_is_broadcast_is_no_join() -> None:
+    def squeeze_and_excite() -> None:
+        x = convolution(image(8, 6, 6, 3), 4, "a")
+        scale = tf.reduce_mean(x, [1, 2], keepdims=True, name="mean")
+        scale = convolution(scale, 4, "b", size=1)
+        tf.multiply(x, scale, name="scaled")
+
+    layers = layers_of(squeeze_and_excite)
+    assert layer_names(layers) == ["a", "mean", "b"]
+    assert layer_at(layers, "scaled") == "a"
+
+
+def test_pooling_is_a_layer_and_a_mean_of_channels_is_not() -> None:
+    def network() -> None:
+        x = convolution(image(8, 6, 6, 3), 4, "a")
+        centered = tf.subtract(x, tf.reduce_mean(x, [0, 1, 2], keepdims=True, name="mean"))
+        x = tf.nn.avg_pool2d(centered, 2, 2, "VALID", name="pool")
+        tf.reduce_mean(x, [1, 2], name="global")
+
+    layers = layers_of(network)
+    assert layer_names(layers) == ["a", "pool", "global"]
+    assert layer_at(layers, "mean") == layer_at(layers, "Sub") == "a"
+
+
+def test_the_gradient_of_an_average_is_in_its_layer_though_it_reads_nothing_of_it() -> None:
+    def network() -> None:
+        x = convolution(image(8, 8, 8, 3), 4, "a")
+        x = tf.nn.avg_pool2d(x, 3, 1, "SAME", name="first")
+        x = tf.nn.avg_pool2d(x, 3, 1, "SAME", name="second")
+        gradients(convolution(x, 4, "b"))
+
+    layers = layers_of(network)
+    assert layer_at(layers, "gradients/first_grad/AvgPoolGrad") == "first"
+    assert layer_at(layers, "gradients/second_grad/AvgPoolGrad") == "second"
+
+
+def test_the_extents_are_those_of_the_axes_that_can_be_divided() -> None:
+    def network() -> None:
+        x = convolution(image(8, 9, 10, 3), 6, "a", strides=2)
+        depthwise = parameter(3, 3, 6, 1, name="d/w")
+        x = tf.nn.depthwise_conv2d(x, depthwise, [1, 1, 1, 1], "SAME")
+        x = tf.nn.avg_pool2d(x, 5, 5, "VALID", name="pool")
+        x = tf.reshape(x, [8, 6])
+        tf.matmul(x, parameter(6, 7, name="c/w"), name="c")
+
+    layers = layers_of(network)
+    extents = [tuple(layer.extents[axis] for axis in Axis) for layer in layers.layers]
+    assert extents[0] == (8, 5, 5, 6, 3)
+    assert extents[1] == (8, 5, 5, 6, 1)
+    assert extents[2] == (8, 1, 1, 6, 1)
+    assert extents[3] == (8, 1, 1, 7, 6)
+
+
+def test_a_transposed_convolution_begins_a_layer_of_its_own() -> None:
+    def network() -> None:
+        x = convolution(image(8, 4, 4, 3), 4, "a")
+        weights = parameter(3, 3, 5, 4, name="w")
+        x = tf.nn.conv2d_transpose(x, weights, [8, 8, 8, 5], 2, name="up")
+        x = tf.nn.relu(x, name="after")
+        gradients(convolution(x, 2, "b"))
+
+    layers = layers_of(network)
+    assert layer_names(layers) == ["a", "up", "b"]
+    assert layer_at(layers, "after") == "up"
+    assert layer_at(layers, "gradients/up_grad/Conv2D") == "up"
+    assert layer_at(layers, "gradients/up_grad/Conv2DBackpropFilter") == "up"
+    assert [layers.layers[1].extents[axis] for axis in Axis] == [8, 8, 8, 4, 5]
+
+
+def test_layers_know_their_layout() -> None:
+    def network() -> None:
+        x = convolution(image(8, 6, 5, 3), 4, "a")
+        x = tf.transpose(x, [0, 3, 1, 2], name="turned")
+        weights = parameter(3, 3, 4, 7, name="w")
+        x = tf.nn.conv2d(x, weights, 1, "SAME", "NCHW", name="b")
+        tf.reduce_mean(tf.nn.relu(x), [2, 3], name="mean")
+
+    layers = layers_of(network)
+    assert [layer.layout for layer in layers.layers] == ["NHWC", "NCHW", "NCHW"]
+    assert [layers.layers[1].extents[axis] for axis in Axis] == [8, 6, 5, 7, 4]
+    assert [layers.layers[2].extents[axis] for axis in Axis] == [8, 6, 5, 7, 1]
+
+
+def test_says_why_what_costs_something_is_whole() -> None:
+    def network() -> None:
+        x = convolution(image(8, 16, 16, 3), 4, "a")
+        tf.cumsum(x, name="sums")
+        tf.nn.relu(x, name="kept")
+        with tf.device("/device:CPU:1"):
+            tf.nn.relu(x, name="elsewhere")
+        convolution(v1.placeholder(tf.float32, (None, 8, 8, 3)), 4, "unknown")
+
+    layers = layers_of(network, nodes_to_preserve=["kept"])
+    assert layer_names(layers) == ["a"]
+    assert layers.why_whole == {
+        "sums": "nothing divides Cumsum",
+        "kept": "its name has to stay",
+        "elsewhere": "it is on another device than its layer",
+        "unknown": "shapes are not known",
+    }
+
+
+def test_loops_and_branches_are_whole() -> None:
+    def network() -> None:
+        with v1.Graph().as_default():
+            pass
+        switched, _ = tf.raw_ops.Switch(
+            data=image(8, 16, 16, 3), pred=v1.placeholder(tf.bool, ()), name="switch"
+        )
+        convolution(switched, 4, "a")
+
+    layers = layers_of(network)
+    assert not layers.layers
+    assert layers.why_whole["a"] == "it is in a loop or a branch"
+
+
+def test_the_order_of_the_nodes_does_not_matter() -> None:
+    graph_def = trace(lambda: gradients(small_network()))
+    layers = layers_of(graph_def)
+    nodes = list(graph_def.node)
+    random.Random(0).shuffle(nodes)
+    shuffled = layers_of(graph_pb2.GraphDef(node=nodes, versions=graph_def.versions))
+    assert {
+        layer.name: (sorted(node_names(layers, layer)), layer.extents) for layer in layers.layers
+    } == {
+        layer.name: (sorted(node_names(shuffled, layer)), layer.extents)
+        for layer in shuffled.layers
+    }
+
+
+def test_parts_are_made_once() -> None:
+    layers = layers_of(lambda: convolution(image(8, 6, 6, 3), 4, "a"))
+    node = layers.view.index_of["a"]
+    parts = layers.parts(node, Degrees(sample=2))
+    assert parts is not None and parts is layers.parts(node, Degrees(sample=2))
+    assert layers.shape(node, 0) == (8, 6, 6, 4)
+
+
+def test_legal_degrees_are_all_that_no_axis_is_too_short_for() -> None:
+    sizes = (8, 3, 1, 2, 4)
+    layer = Layer("a", (0,), "NHWC", dict(zip(Axis, sizes, strict=True)))
+    assert legal_degrees(layer, 1) == (Degrees(),)
+    assert legal_degrees(layer, 3) == (Degrees(channel=3), Degrees(height=3), Degrees(sample=3))
+    found = legal_degrees(layer, 4)
+    assert list(found) == sorted(found) and len(set(found)) == len(found)
+    assert set(found) == {
+        *(Degrees(sample=2, **{each: 2}) for each in ("height", "filter", "channel")),
+        *(Degrees(height=2, **{each: 2}) for each in ("filter", "channel")),
+        *(Degrees(sample=4), Degrees(filter=2, channel=2), Degrees(channel=4)),
+    }
+    assert legal_degrees(layer, 5) == (Degrees(sample=5),)
