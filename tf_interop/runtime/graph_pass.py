@@ -22,9 +22,6 @@ function library are kept. A second run changes nothing. The same graph gives th
 from __future__ import annotations
 
 import dataclasses
-import gc
-import os
-import threading
 import time
 from collections.abc import Collection, Sequence
 
@@ -32,6 +29,7 @@ from tensorflow.core.framework import graph_pb2
 
 from tf_interop.convolution import ConvolutionNode, Refusal, fingerprint_convolutions
 from tf_interop.graph.check import check_rewrite
+from tf_interop.graph.collection_pause import collection_pause
 from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.independence import Independence
 from tf_interop.graph.program import CONV_STAGE_OP, Schedule
@@ -119,7 +117,7 @@ def run_conv_stage_pass(
     start = time.perf_counter()
     if _was_rewritten(graph_def, device_type):
         return PassResult(None, None)
-    with _collection_pause, time_limit(settings.pass_time_limit_s):
+    with collection_pause, time_limit(settings.pass_time_limit_s):
         view = GraphView(graph_def)
         found, refused = find_convolutions(
             view,
@@ -204,50 +202,6 @@ def _schedules(stage: PlannedStage) -> list[Schedule[str]]:
     if not stage.schedules:
         return [Schedule(None, stage.stage)]
     return [Schedule(each.batch_size, each.stage) for each in stage.schedules]
-
-
-class _CollectionPause:
-    """Keeps garbage from being collected while some pass runs.
-
-    A pass makes many objects and no cycles. The collections that this sets off walk all of
-    TensorFlow's objects and took 40 percent of the time for a graph of 6,000 nodes.
-
-    The threshold is set and not `gc.disable`, which programs use themselves: what they set while a
-    pass runs stays.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._depth = 0  # guarded by _lock
-        self._thresholds = gc.get_threshold()  # as they were before the first pass began
-        os.register_at_fork(after_in_child=self._end_in_child)
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if self._depth == 0:
-                self._thresholds = gc.get_threshold()
-                gc.set_threshold(0)
-            self._depth += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._depth -= 1
-            if self._depth == 0:
-                self._restore()
-
-    def _restore(self) -> None:
-        if gc.get_threshold()[0] == 0:
-            gc.set_threshold(*self._thresholds)
-
-    def _end_in_child(self) -> None:
-        # The threads that run a pass are not there.
-        self._lock = threading.Lock()
-        if self._depth:
-            self._depth = 0
-            self._restore()
-
-
-_collection_pause = _CollectionPause()
 
 
 def _was_rewritten(graph_def: graph_pb2.GraphDef, device_type: str) -> bool:

@@ -22,6 +22,7 @@ from tensorflow.core.framework import graph_pb2
 
 from tf_interop import tensorflow_internals
 from tf_interop.errors import LibraryError
+from tf_interop.graph.collection_pause import collection_pause
 from tf_interop.graph.time_limit import time_limit
 from tf_interop.measure.device import ask_for_all_hardware_queues, has_nvidia_gpu
 from tf_interop.parallel.types import ParallelPlan
@@ -214,9 +215,10 @@ class Plugin:
         self, graph_def: graph_pb2.GraphDef, handed: HandedGraph, plan: ParallelPlan
     ) -> graph_pb2.GraphDef | None:
         """The graph with its layers divided; None where they are not."""
-        result = run_parallel_pass(
-            graph_def, plan, handed.nodes_to_preserve, handed.infer_output_shapes
-        )
+        with collection_pause:
+            result = run_parallel_pass(
+                graph_def, plan, handed.nodes_to_preserve, handed.infer_output_shapes
+            )
         if result.report is not None:
             with self._lock:
                 _put_last(self._parallel_reports, result.report.fingerprint, result.report)
