@@ -1,0 +1,386 @@
+"""Replaces fused batch normalizations by elementary ops, which are divided along every axis.
+
+    x, scale, offset --> bn: FusedBatchNormV3 --> y, batch_mean, batch_variance, reserve spaces
+
+    x --+--> Mean --+--> SquaredDifference --> Mean --> Rsqrt --> Mul (scale) --+
+        |           |                                                           |
+        +----------> Sub ------------------------------------------------------> Mul --> bn: AddV2
+
+Statistics are of shape [1, 1, 1, C] or [1, C, 1, 1]. The parts of a Mean are addends, so they are
+those of the whole batch however it is divided: training on several devices is training on one.
+
+Preconditions:
+  1. the shape of the image is known, and of rank 4;
+  2. nobody reads what only the fused ops know how to: `reserve_space_3` is read by gradients that
+     are expanded too, the reserve spaces of a gradient by nobody;
+  3. the node is in no loop, and none of its outputs but the first is fetched.
+
+Guaranteed: the last op takes over the node's name, and with it fetches, readers and control
+dependencies; devices and control dependencies stay. The second reserve space is what the stock
+kernel of the device makes of it: the variance on CPUs, on GPUs 1 / sqrt(variance + epsilon). A
+second run finds nothing.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2, node_def_pb2
+
+from tf_interop.graph.ops import attribute_of
+from tf_interop.graph.properties import GraphProperties, is_fully_known
+from tf_interop.graph.view import GraphView
+from tf_interop.parallel.node_maker import NodeMaker
+
+FORWARD_OPS = frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"})
+GRADIENT_OPS = frozenset({"FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3"})
+_CHANNELS = {"NHWC": 3, "NCHW": 1}
+
+
+def find_normalizations(view: GraphView, properties: GraphProperties) -> tuple[str, ...]:
+    """The names of the nodes that can be expanded, but for what the caller has to know.
+
+    These are preconditions 1 and 2, of 3 the caller sees to.
+    """
+    candidates = {
+        node
+        for node, op in enumerate(view.ops)
+        if op in FORWARD_OPS | GRADIENT_OPS and _has_known_image(view, properties, node)
+    }
+    gradients = {
+        node
+        for node in candidates
+        if view.ops[node] in GRADIENT_OPS and not _why_fused(view, (), node)
+    }
+    return tuple(
+        view.names[node]
+        for node in sorted(candidates)
+        if node in gradients
+        or (view.ops[node] in FORWARD_OPS and not _why_fused(view, gradients, node))
+    )
+
+
+def expand_normalization(
+    view: GraphView, properties: GraphProperties, names: Collection[str]
+) -> graph_pb2.GraphDef:
+    """Replaces the normalizations of these names, and gradients of such.
+
+    Args:
+        view: the graph.
+        properties: its shapes.
+        names: of some of what `find_normalizations` found. A forward one that is trained needs its
+            gradient to be among them.
+
+    Returns:
+        A new graph.
+
+    Raises:
+        ValueError: a node cannot be expanded.
+    """
+    nodes = {view.index_of[name] for name in names}
+    for node in sorted(nodes):
+        why = _why_fused(view, nodes, node)
+        if view.ops[node] not in FORWARD_OPS | GRADIENT_OPS:
+            why = f"it is a {view.ops[node]}"
+        elif not _has_known_image(view, properties, node):
+            why = "the shape of its image is not known"
+        if why:
+            raise ValueError(
+                f"Expected batch normalizations that can be expanded, got '{view.names[node]}': "
+                f"{why}. Take names that find_normalizations gives."
+            )
+    return _Expansion(view, properties, nodes).run()
+
+
+def _has_known_image(view: GraphView, properties: GraphProperties, node: int) -> bool:
+    shape = properties.input_shape(node, 0)
+    return (
+        is_fully_known(shape)
+        and len(shape or ()) == 4
+        and math.prod(shape or ()) > 0  # type: ignore[arg-type]
+        and _layout_of(view.nodes[node]) in _CHANNELS
+    )
+
+
+def _layout_of(node: node_def_pb2.NodeDef) -> str:
+    layout: str = node.attr["data_format"].s.decode() if "data_format" in node.attr else ""
+    return layout or "NHWC"
+
+
+def _why_fused(view: GraphView, expanded: Collection[int], node: int) -> str:
+    """Why a node has to stay if these are expanded; empty where it does not."""
+    is_forward = view.ops[node] in FORWARD_OPS
+    private = {5} if is_forward else {3, 4}
+    for reader in view.fanouts[node]:
+        ports = {port for source, port in view.fanins[reader] if source == node}
+        if ports & private and not (is_forward and reader in expanded):
+            return f"'{view.names[reader]}' reads its reserve space"
+    return ""
+
+
+class _Expansion:
+    """A new graph in the making.
+
+    Attributes:
+        view: the old one.
+        instead: what is to be read instead of an output that is not its node's first.
+        statistics: of the forward nodes in training their mean, and 1 / sqrt(variance + epsilon).
+    """
+
+    def __init__(
+        self, view: GraphView, properties: GraphProperties, nodes: Collection[int]
+    ) -> None:
+        self.view = view
+        self.instead: dict[str, str] = {}
+        self.statistics: dict[int, tuple[str, str]] = {}
+        self._properties = properties
+        self._nodes = nodes
+        self._new = graph_pb2.GraphDef()
+        self._names = frozenset(view.names)
+        self._numbers: collections.Counter[str] = collections.Counter()
+
+    def run(self) -> graph_pb2.GraphDef:
+        """The new graph."""
+        view = self.view
+        self._new.versions.CopyFrom(view.graph_def.versions)
+        if view.graph_def.HasField("library"):
+            self._new.library.CopyFrom(view.graph_def.library)
+        for node in view.topological_order():
+            if node in self._nodes:
+                self._expand(node)
+            else:
+                self._new.node.add().CopyFrom(view.nodes[node])
+        for made in self._new.node:
+            made.input[:] = [self.instead.get(text, text) for text in made.input]
+        return self._new
+
+    def forward_of(self, node: int) -> int | None:
+        """The expanded node in training whose statistics an expanded gradient reads."""
+        if node not in self._nodes or self.view.ops[node] not in GRADIENT_OPS:
+            return None
+        (source, port), (other, other_port) = self.view.fanins[node][3:5]
+        is_forward = source in self._nodes and self.view.ops[source] in FORWARD_OPS
+        is_pair = source == other and (port, other_port) == (3, 4)
+        trains = all(
+            attribute_of(self.view.nodes[each], "is_training").b for each in (node, source)
+        )
+        return source if is_forward and is_pair and trains else None
+
+    def _expand(self, node: int) -> None:
+        old = self.view.nodes[node]
+        first = len(self._new.node)
+        shape = self._properties.input_shape(node, 0)
+        assert shape is not None
+        maker = NodeMaker(self._new, old.device, old.name, self._unique_name)
+        normalization = _Normalization(self, node, _Ops(self._new, maker, old, shape))
+        if old.op in FORWARD_OPS:
+            normalization.expand_forward()
+        else:
+            normalization.expand_gradient()
+        controls = [text for text in old.input if text.startswith("^")]
+        for made in self._new.node[first:]:
+            made.input.extend(controls)
+        self._new.node[-1].name = old.name
+
+    def _unique_name(self, name: str) -> str:
+        while True:
+            number = self._numbers[name]
+            self._numbers[name] += 1
+            unique = f"{name}_{number}" if number else name
+            if unique not in self._names:
+                return unique
+
+
+class _Ops:
+    """Makes the nodes of one normalization, with their shapes, in the dtype of its statistics."""
+
+    def __init__(
+        self,
+        graph_def: graph_pb2.GraphDef,
+        maker: NodeMaker,
+        node: node_def_pb2.NodeDef,
+        image_shape: Sequence[int | None],
+    ) -> None:
+        layout = _layout_of(node)
+        self._graph_def = graph_def
+        self._maker = maker
+        self._image_shape = [int(size or 0) for size in image_shape]
+        self._axes = [axis for axis in range(4) if axis != _CHANNELS[layout]]
+        self._channels = self._image_shape[_CHANNELS[layout]]
+        self._spread_shape = [1 if axis in self._axes else self._channels for axis in range(4)]
+        self._image_dtype = tf.as_dtype(node.attr["T"].type)
+        self._dtype = tf.as_dtype(node.attr["U"].type) if "U" in node.attr else self._image_dtype
+        self.count = math.prod(self._image_shape) // self._channels
+
+    def number(self, value: float) -> str:
+        """A scalar."""
+        return self._maker.constant(value, self._dtype)
+
+    def on_image(self, op: str, *inputs: str) -> str:
+        """An elementwise op that gives an image."""
+        return self._make(self._image_shape, op, *inputs, T=self._dtype)
+
+    def on_statistics(self, op: str, *inputs: str) -> str:
+        """An elementwise op that gives [1, 1, 1, C] or [1, C, 1, 1]."""
+        return self._make(self._spread_shape, op, *inputs, T=self._dtype)
+
+    def on_vector(self, op: str, *inputs: str) -> str:
+        """An elementwise op that gives [C]."""
+        return self._make([self._channels], op, *inputs, T=self._dtype)
+
+    def reduce(self, op: str, image: str) -> str:
+        """A Mean or a Sum over all axes but the channels."""
+        axes = self._maker.constant(self._axes)
+        types = {"T": self._dtype, "Tidx": tf.int32}
+        return self._make(self._spread_shape, op, image, axes, keep_dims=True, **types)
+
+    def spread(self, vector: str) -> str:
+        """[C] in the shape of statistics."""
+        return self._reshape(self._spread_shape, vector)
+
+    def vector(self, statistics: str) -> str:
+        """Statistics in the shape [C]."""
+        return self._reshape([self._channels], statistics)
+
+    def widened(self, image: str) -> str:
+        """An image in the dtype of the statistics."""
+        return self._cast(image, self._image_dtype, self._dtype)
+
+    def narrowed(self, image: str) -> str:
+        """An image in the dtype that images have."""
+        return self._cast(image, self._dtype, self._image_dtype)
+
+    def _cast(self, image: str, source: tf.DType, destination: tf.DType) -> str:
+        if source == destination:
+            return image
+        types = {"SrcT": source, "DstT": destination}
+        return self._make(self._image_shape, "Cast", image, **types)
+
+    def _reshape(self, shape: Sequence[int], text: str) -> str:
+        types = {"T": self._dtype, "Tshape": tf.int32}
+        return self._make(shape, "Reshape", text, self._maker.constant(shape), **types)
+
+    def _make(self, shape: Sequence[int], op: str, *inputs: str, **attributes: Any) -> str:
+        name = self._maker(op, *inputs, **attributes)
+        stated = self._graph_def.node[-1].attr["_output_shapes"].list.shape.add()
+        for size in shape:
+            stated.dim.add(size=size)
+        return name
+
+
+class _Normalization:
+    """One node, and the ops that it is replaced by. The last of them gives its first output."""
+
+    def __init__(self, expansion: _Expansion, node: int, ops: _Ops) -> None:
+        self._expansion = expansion
+        self._node = node
+        self._ops = ops
+        self._old = expansion.view.nodes[node]
+        self._inputs = [expansion.instead.get(text, text) for text in self._old.input]
+        self._is_training = attribute_of(self._old, "is_training").b
+        self._is_on_gpu = "GPU" in self._old.device
+
+    def expand_forward(self) -> None:
+        """By the formulas of TensorFlow's kernel, fused_batch_norm_op.cc."""
+        ops = self._ops
+        image, scale, offset, old_mean, old_variance = self._inputs[:5]
+        image = ops.widened(image)
+        if self._is_training:
+            mean = ops.reduce("Mean", image)
+            variance = ops.reduce("Mean", ops.on_image("SquaredDifference", image, mean))
+            inverse = self._inverse_deviation(variance)
+            self._expansion.statistics[self._node] = mean, inverse
+            self._give_statistics(mean, variance, inverse)
+        else:
+            mean, variance = ops.spread(old_mean), ops.spread(old_variance)
+            inverse = self._inverse_deviation(variance)
+            for port, text in ((1, old_mean), (2, old_variance), (3, old_mean), (4, old_variance)):
+                self._put_instead(port, text)
+        scaling = ops.on_statistics("Mul", inverse, ops.spread(scale))
+        scaled = ops.on_image("Mul", ops.on_image("Sub", image, mean), scaling)
+        ops.narrowed(ops.on_image("AddV2", scaled, ops.spread(offset)))
+
+    def expand_gradient(self) -> None:
+        """By the formulas of the same file; in inference by those of FusedBatchNormFreezeGrad."""
+        ops = self._ops
+        gradient, image, scale = self._inputs[:3]
+        gradient, image = ops.widened(gradient), ops.widened(image)
+        mean, inverse = self._statistics_of_forward()
+        centered = ops.on_image("Sub", image, mean)
+        product = ops.on_image("Mul", gradient, centered)
+        scaling = ops.on_statistics("Mul", inverse, ops.spread(scale))
+        if not self._is_training:
+            offset_sum, scale_sum = ops.reduce("Sum", gradient), ops.reduce("Sum", product)
+            self._give_gradients(ops.on_statistics("Mul", scale_sum, inverse), offset_sum)
+            ops.narrowed(ops.on_image("Mul", gradient, scaling))
+            return
+        gradient_mean, product_mean = ops.reduce("Mean", gradient), ops.reduce("Mean", product)
+        slope = ops.on_statistics("Mul", product_mean, inverse)
+        count = ops.number(ops.count)
+        self._give_gradients(
+            ops.on_statistics("Mul", slope, count), ops.on_statistics("Mul", gradient_mean, count)
+        )
+        by_variance = ops.on_image("Mul", centered, ops.on_statistics("Mul", slope, inverse))
+        difference = ops.on_image("Sub", gradient, gradient_mean)
+        ops.narrowed(ops.on_image("Mul", ops.on_image("Sub", difference, by_variance), scaling))
+
+    def _inverse_deviation(self, variance: str) -> str:
+        epsilon = self._ops.number(attribute_of(self._old, "epsilon").f)
+        return self._ops.on_statistics("Rsqrt", self._ops.on_statistics("AddV2", variance, epsilon))
+
+    def _statistics_of_forward(self) -> tuple[str, str]:
+        """The mean and the inverse deviation that a gradient reads, directly where they are."""
+        source = self._expansion.forward_of(self._node)
+        if source is not None:
+            return self._expansion.statistics[source]
+        mean, second = map(self._ops.spread, self._inputs[3:5])
+        is_inverse = self._is_training and self._is_on_gpu
+        return mean, second if is_inverse else self._inverse_deviation(second)
+
+    def _give_statistics(self, mean: str, variance: str, inverse: str) -> None:
+        """Makes what is read of the outputs after the first, in training."""
+        ops, ports = self._ops, self._read_ports()
+        old_mean, old_variance = self._inputs[3:5]
+        if 1 in ports:
+            self._put_instead(1, self._averaged(old_mean, ops.vector(mean)))
+        if 2 in ports:
+            bessel = ops.number(ops.count / max(ops.count - 1, 1))
+            unbiased = ops.on_vector("Mul", ops.vector(variance), bessel)
+            self._put_instead(2, self._averaged(old_variance, unbiased))
+        if 3 in ports:
+            self._put_instead(3, ops.vector(mean))
+        if 4 in ports:
+            self._put_instead(4, ops.vector(inverse if self._is_on_gpu else variance))
+
+    def _give_gradients(self, of_scale: str, of_offset: str) -> None:
+        ports = self._read_ports()
+        for port, statistics in ((1, of_scale), (2, of_offset)):
+            if port in ports:
+                self._put_instead(port, self._ops.vector(statistics))
+
+    def _averaged(self, old: str, new: str) -> str:
+        """The exponential average of what was and what is."""
+        factor = attribute_of(self._old, "exponential_avg_factor").f
+        if factor == 1:
+            return new
+        ops = self._ops
+        kept = ops.on_vector("Mul", old, ops.number(1 - factor))
+        return ops.on_vector("AddV2", kept, ops.on_vector("Mul", new, ops.number(factor)))
+
+    def _put_instead(self, port: int, text: str) -> None:
+        self._expansion.instead[f"{self._old.name}:{port}"] = text
+
+    def _read_ports(self) -> set[int]:
+        """The outputs that somebody reads other than an expanded gradient its statistics."""
+        view = self._expansion.view
+        ports: set[int] = set()
+        for reader in view.fanouts[self._node]:
+            tensors = view.fanins[reader]
+            if self._expansion.forward_of(reader) == self._node:
+                tensors = tensors[:3]
+            ports |= {port for source, port in tensors if source == self._node}
+        return ports
