@@ -9,6 +9,7 @@ import numpy as np
 from tensorflow.core.framework import node_def_pb2
 
 from tf_interop.convolution import SPATIAL_AXES
+from tf_interop.graph.ops import attribute_of
 from tf_interop.parallel.regions import Interval
 
 
@@ -116,9 +117,10 @@ def windows_of(
     Returns:
         None where a window lies in the padding alone.
     """
-    strides, dilations = node.attr["strides"].list.i, node.attr["dilations"].list.i or [1] * 4
-    explicit = node.attr["explicit_paddings"].list.i
-    padding = node.attr["padding"].s.decode()
+    strides = attribute_of(node, "strides").list.i
+    dilations = attribute_of(node, "dilations").list.i or [1] * 4
+    explicit = attribute_of(node, "explicit_paddings").list.i
+    padding = attribute_of(node, "padding").s.decode()
 
     def along(axis: int, taps: int) -> Windows:
         size, stride, dilation = shape[axis], strides[axis], dilations[axis]

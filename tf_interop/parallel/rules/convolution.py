@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
+from tf_interop.graph.ops import attribute_of
 from tf_interop.parallel.degrees import Axis, Degrees
 from tf_interop.parallel.node_maker import NodeMaker, own_attributes
 from tf_interop.parallel.op_parts import (
@@ -134,7 +135,7 @@ def _convolution(operation: Operation) -> _Convolution | None:
     node = operation.node
     shapes = operation.input_shapes + operation.output_shapes
     shape_of = dict(zip(_TENSORS[node.op], shapes, strict=True))
-    layout = node.attr["data_format"].s.decode() or "NHWC"
+    layout = attribute_of(node, "data_format").s.decode() or "NHWC"
     if layout not in ("NHWC", "NCHW") or any(0 in shape for shape in shapes):
         return None
     image, output = (

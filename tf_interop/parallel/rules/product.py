@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tf_interop.graph.ops import attribute_of
 from tf_interop.parallel.degrees import Axis, Degrees
 from tf_interop.parallel.op_parts import (
     Operation,
@@ -30,8 +31,9 @@ def divide_product(operation: Operation, degrees: Degrees) -> OpParts | None:
     """The rule of a product; parts that share a box of the result are its addends."""
     ((rows, columns),) = operation.output_shapes
     of_rows, of_columns, of_inner = _AXES[operation.role]
-    attributes = operation.node.attr
-    first_transposed, second_transposed = attributes["transpose_a"].b, attributes["transpose_b"].b
+    first_transposed, second_transposed = (
+        attribute_of(operation.node, name).b for name in ("transpose_a", "transpose_b")
+    )
     inner = operation.input_shapes[0][0 if first_transposed else 1]
     if 0 in (rows, columns, inner):
         return None
@@ -56,7 +58,7 @@ def _divide_bias(operation: Operation, degrees: Degrees) -> OpParts | None:
     shape = operation.input_shapes[0]
     if len(shape) not in (2, 4) or 0 in shape:
         return None
-    layout = operation.node.attr["data_format"].s.decode() or "NHWC"
+    layout = attribute_of(operation.node, "data_format").s.decode() or "NHWC"
     channel = layout.index("C") if len(shape) == 4 else 1
     emit = copy_of(operation)
     parts = []

@@ -13,9 +13,17 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from tf_interop.graph.ops import attribute_of
 from tf_interop.parallel.degrees import Degrees
 from tf_interop.parallel.node_maker import NodeMaker, own_attributes
-from tf_interop.parallel.op_parts import Operation, OpPart, OpParts, Rule, boxes_of
+from tf_interop.parallel.op_parts import (
+    Operation,
+    OpPart,
+    OpParts,
+    Rule,
+    boxes_of,
+    parts_with_addends,
+)
 from tf_interop.parallel.regions import Box, Interval, sizes, whole
 from tf_interop.parallel.rules.copies import copy_of
 from tf_interop.parallel.rules.elementwise import broadcast_box
@@ -42,7 +50,7 @@ def _divide_reduction(operation: Operation, degrees: Degrees) -> OpParts | None:
     if len(shape) not in (2, 4) or 0 in shape or axes is None:
         return None
     reduced = {int(axis) % len(shape) for axis in np.ravel(axes)}
-    keeps = operation.node.attr["keep_dims"].b
+    keeps = attribute_of(operation.node, "keep_dims").b
     parts = []
     for place, box in boxes_of(shape, operation.layout, degrees).items():
         if operation.node.op not in _SUMS and any(
@@ -57,7 +65,7 @@ def _divide_reduction(operation: Operation, degrees: Degrees) -> OpParts | None:
         ratio = math.prod((box[axis][1] - box[axis][0]) / shape[axis] for axis in reduced)
         emit = functools.partial(_reduce, operation, tuple(sorted(reduced)), ratio)
         parts.append(OpPart(place, (box, None), (given,), emit))
-    return OpParts(tuple(parts), (len({part.gives for part in parts}) < len(parts),))
+    return parts_with_addends(parts)
 
 
 def _reduce(

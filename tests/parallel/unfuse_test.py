@@ -1,0 +1,153 @@
+"""Fused operations, taken apart: they compute the same, under the same names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from graph_builder import CPU, FLOAT, GraphBuilder, node_of, same_graph
+from tensorflow.core.framework import graph_pb2
+
+from tf_interop.graph.properties import GraphProperties
+from tf_interop.graph.view import GraphView
+from tf_interop.parallel.unfuse import unfuse
+
+ARGUMENTS = {"BiasAdd": [(4,)], "Add": [(2, 5, 6, 4)], "FusedBatchNorm": [(4,)] * 4}
+Feeds = dict[str, np.ndarray[Any, Any]]
+
+
+def fused_graph(op: str, fused: Sequence[str], **changes: Any) -> tuple[graph_pb2.GraphDef, Feeds]:
+    """A fused operation "y" and one that reads it, and random values for what they read."""
+    is_product = op == "_FusedMatMul"
+    filter_ = (3, 3, 4, 1) if "Depthwise" in op else (3, 3, 4, 4)
+    shapes = [(2, 3), (3, 4)] if is_product else [(2, 5, 6, 4), filter_]
+    arguments = [shape for name in fused for shape in ARGUMENTS.get(name, [])]
+    if is_product:
+        arguments = [(2, 4) if len(shape) == 4 else shape for shape in arguments]
+    random = np.random.default_rng(0)
+    feeds = {
+        f"x{place}": np.abs(random.standard_normal(shape)).astype(np.float32) - 0.1 * (place < 2)
+        for place, shape in enumerate([*shapes, *arguments])
+    }
+    graph = GraphBuilder(CPU)
+    for name, value in feeds.items():
+        graph.add(name, "Placeholder", dtype=FLOAT)
+        graph.node(name).attr["dtype"].type = FLOAT
+        graph.node(name).attr["shape"].shape.CopyFrom(tf.TensorShape(value.shape).as_proto())
+    graph.add("before", "NoOp")
+    attributes: dict[str, Any] = {
+        "fused_ops": fused,
+        "num_args": len(arguments),
+        "leakyrelu_alpha": 0.3,
+        "epsilon": 0.01,
+        **changes,
+    }
+    if is_product:
+        graph.add("y", op, *feeds, "^before", T=FLOAT, **attributes)
+    else:
+        if op == "_FusedConv2D":
+            attributes = {"TArgs": [FLOAT] * len(arguments), **attributes}
+        else:
+            attributes |= {"TArgs": None, "num_host_args": None}
+        graph.fused_conv("y", *feeds, "^before", op=op, **attributes)
+    result = (2, 4) if is_product else (2, 5, 6, 4)
+    graph.node("y").attr["_output_shapes"].list.shape.append(tf.TensorShape(result).as_proto())
+    graph.add("reader", "Neg", "y", T=FLOAT)
+    return graph.graph_def, feeds
+
+
+def unfused(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
+    view = GraphView(graph_def)
+    return unfuse(view, GraphProperties(view))
+
+
+def run(graph_def: graph_pb2.GraphDef, feeds: Feeds) -> np.ndarray[Any, Any]:
+    config = tf.compat.v1.ConfigProto()
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    with tf.Graph().as_default() as graph, tf.compat.v1.Session(config=config) as session:
+        tf.graph_util.import_graph_def(graph_def, name="")
+        assert graph.get_operation_by_name("y").outputs[0].shape.is_fully_defined()
+        values = {f"{name}:0": value for name, value in feeds.items()}
+        result: np.ndarray[Any, Any] = session.run("reader:0", values)
+        return result
+
+
+CASES = [
+    ("_FusedConv2D", ["BiasAdd"]),
+    *(("_FusedConv2D", ["BiasAdd", each]) for each in ("Relu", "Relu6", "Elu", "LeakyRelu")),
+    ("_FusedConv2D", ["BiasAdd", "Add", "Relu"]),
+    ("_FusedConv2D", ["FusedBatchNorm"]),
+    ("_FusedConv2D", ["FusedBatchNorm", "Relu"]),
+    ("_FusedDepthwiseConv2dNative", ["BiasAdd", "Relu6"]),
+    ("_FusedMatMul", ["BiasAdd"]),
+    ("_FusedMatMul", ["BiasAdd", "Tanh"]),
+    ("_FusedMatMul", ["BiasAdd", "Add"]),
+]
+
+
+@pytest.mark.parametrize(("op", "fused"), CASES, ids=str)
+def test_computes_the_same(op: str, fused: Sequence[str]) -> None:
+    graph_def, feeds = fused_graph(op, fused)
+    apart = unfused(graph_def)
+    names = {"Add": "AddV2", "FusedBatchNorm": "FusedBatchNormV3"}
+    ops = [op.removeprefix("_Fused"), *(names.get(each, each) for each in fused)]
+    assert [node.op for node in apart.node][-len(ops) - 1 : -1] == ops
+    np.testing.assert_allclose(run(apart, feeds), run(graph_def, feeds), rtol=1e-5, atol=1e-5)
+
+
+def test_the_last_has_the_name_and_the_first_the_control_dependencies() -> None:
+    graph_def, _ = fused_graph("_FusedConv2D", ["BiasAdd", "Relu"])
+    apart = unfused(graph_def)
+    assert [(node.name, [*node.input]) for node in apart.node][-4:] == [
+        ("y/Conv2D", ["x0", "x1", "^before"]),
+        ("y/BiasAdd", ["y/Conv2D", "x2"]),
+        ("y", ["y/BiasAdd"]),
+        ("reader", ["y"]),
+    ]
+    assert {node.device for node in apart.node} == {CPU}
+
+
+def test_new_nodes_state_their_shapes() -> None:
+    graph_def, _ = fused_graph("_FusedConv2D", ["FusedBatchNorm", "Relu"])
+    view = GraphView(unfused(graph_def))
+    properties = GraphProperties(view)
+    for name in ("y/Conv2D", "y/FusedBatchNormV3", "y"):
+        assert properties.output_shape(view.index_of[name], 0) == (2, 5, 6, 4)
+
+
+def test_takes_no_name_that_a_node_has() -> None:
+    graph_def, _ = fused_graph("_FusedConv2D", ["BiasAdd"])
+    graph_def.node.add(name="y/Conv2D", op="NoOp")
+    assert node_of(unfused(graph_def), "y").input[0] == "y/Conv2D_1"
+
+
+def test_a_second_run_changes_nothing() -> None:
+    graph_def, _ = fused_graph("_FusedConv2D", ["BiasAdd", "Relu"])
+    apart = unfused(graph_def)
+    assert same_graph(unfused(apart), apart)
+
+
+@pytest.mark.parametrize(
+    ("fused", "changes"),
+    [
+        (["BiasAdd", "GeluExact"], {}),
+        (["BiasAdd", "Relu"], {"num_host_args": 1}),
+        (["BiasAdd", "Relu"], {"filter_format": "OIHW"}),
+        (["BiasAdd", "Relu"], {"TArgs": [tf.float64.as_datatype_enum]}),
+        (["BiasAdd", "Relu"], {"data_format": "NCHW_VECT_C"}),
+        (["Relu"], {"T": tf.qint8.as_datatype_enum}),
+    ],
+    ids=str,
+)
+def test_keeps_what_has_no_ops_of_its_own(fused: Sequence[str], changes: dict[str, Any]) -> None:
+    graph_def, _ = fused_graph("_FusedConv2D", fused, **changes)
+    assert same_graph(unfused(graph_def), graph_def)
+
+
+def test_keeps_a_fused_operation_with_an_argument_too_many() -> None:
+    graph_def, _ = fused_graph("_FusedConv2D", ["BiasAdd"])
+    node_of(graph_def, "y").input.insert(2, "x2")
+    assert same_graph(unfused(graph_def), graph_def)
