@@ -69,10 +69,10 @@ struct Step {
   std::unique_ptr<OpKernel> kernel;
   std::vector<Read> reads;
   int first_value = 0;
-  bool is_of_batch = false;         // reads, by way of other steps too, an input that is split
-  bool has_sizes_of_batch = false;  // a Reshape by sizes that are of the whole batch
-  std::vector<int> unread_values;   // of this step: freed when it has run
-  std::vector<int> dead_values;     // of all steps: those that it is the last to read
+  bool is_of_batch = false;        // reads, by way of other steps too, an input that is split
+  int sizes_of_batch = -1;         // the operand that is sizes of the whole batch; -1 where none is
+  std::vector<int> unread_values;  // of this step: freed when it has run
+  std::vector<int> dead_values;    // of all steps: those that it is the last to read
 };
 
 // What the attributes of a unit say, on the way to its steps.
@@ -277,6 +277,15 @@ void UnitReader::FindLastReads() {
   }
 }
 
+// Which operand of a step states all sizes of its result; -1 where none does.
+int SizesOperand(const tensorflow::OpKernel& kernel) {
+  const absl::string_view op = kernel.type_string_view();  // maybe oneDNN's
+  if (op == "Reshape") return 1;
+  const bool is_transposed_convolution =
+      absl::EndsWith(op, "Conv2DBackpropInput") || absl::EndsWith(op, "Conv3DBackpropInputV2");
+  return is_transposed_convolution ? 0 : -1;
+}
+
 absl::Status UnitReader::FindStepsOfBatch() {
   if (split_inputs.empty()) return absl::OkStatus();
   std::vector<bool> values(value_count);  // whether it is of a part of the batch
@@ -287,8 +296,10 @@ absl::Status UnitReader::FindStepsOfBatch() {
                               : values[operand.index];
     };
     step.is_of_batch = absl::c_any_of(step.reads, is_of_batch);
-    step.has_sizes_of_batch = step.is_of_batch && step.kernel->type_string_view() == "Reshape" &&
-                              !is_of_batch(step.reads.back());
+    const int sizes = SizesOperand(*step.kernel);
+    if (step.is_of_batch && sizes >= 0 && !is_of_batch(step.reads[sizes])) {
+      step.sizes_of_batch = sizes;
+    }
     for (int port = 0; port < step.kernel->num_outputs(); ++port) {
       values[step.first_value + port] = step.is_of_batch;
     }
@@ -410,9 +421,10 @@ absl::Status UnitRun::Run(const Step& step, tensorflow::DeviceBase* device) {
     if (!read.is_last || kind_ == Kind::kShared) held.push_back(*inputs.back().tensor);
   }
   Tensor sizes;
-  if (kind_ == Kind::kPart && step.has_sizes_of_batch) {
-    sizes = SizesOfPart(*inputs.back().tensor);
-    inputs.back() = tensorflow::TensorValue(&sizes);
+  if (kind_ == Kind::kPart && step.sizes_of_batch >= 0) {
+    tensorflow::TensorValue& given = inputs[step.sizes_of_batch];
+    sizes = SizesOfPart(*given.tensor);
+    given = tensorflow::TensorValue(&sizes);
   }
   params_.device = device;
   params_.op_kernel = kernel;

@@ -105,6 +105,22 @@ BATCHWISE: dict[str, Layer] = {
     "ClipByValue": lambda x: tf.raw_ops.ClipByValue(t=x, clip_value_min=-1.0, clip_value_max=1.0),
     "StridedSlice": lambda x: x[:, 1:, ::2],
     "SelectV2": lambda x: tf.where(x > 0, x, -2 * x),
+    "LogicalAnd": lambda x: tf.cast((x > 0) & (x < 1), tf.float32),
+    "Einsum": lambda x: tf.einsum("nhwc,chk->nwk", x, ones(CHANNELS, 6, 3)),
+    "GatherV2": lambda x: tf.gather(x, [3, 0, 1], axis=-1),
+    "Roll": lambda x: tf.roll(x, [2, 1], [1, -1]),
+    "ReverseV2": lambda x: tf.reverse(x, [1]),
+    "Cumsum": lambda x: tf.cumsum(x, 2),
+    "Tile": lambda x: tf.tile(x, [1, 2, 1, 3]),
+    "Pack": lambda x: tf.reduce_sum(tf.stack([x, conv(x)], -1), -1),
+    "ArgMax": lambda x: tf.cast(tf.argmax(x, 1), tf.float32)[:, None],
+    "TopKV2": lambda x: tf.math.top_k(x, 2)[0],
+    "Conv2DBackpropInput": lambda x: tf.nn.conv2d_transpose(
+        x, ones(2, 2, 5, CHANNELS), [tf.shape(x)[0], 12, 12, 5], 2
+    ),
+    "Conv3DBackpropInputV2": lambda x: tf.nn.conv3d_transpose(
+        x[:, None], ones(2, 2, 2, 5, CHANNELS), [tf.shape(x)[0], 2, 12, 12, 5], 2
+    )[:, 0],
 }
 
 
@@ -116,6 +132,16 @@ def test_a_batchwise_operation_goes_along(op: str, batch: int | None) -> None:
 
     [ops] = assert_split_computes_the_same(*graph_of(layers, batch))
     assert {"Conv2D", op} <= ops
+
+
+def test_a_transposed_convolution_by_sizes_of_the_whole_batch_goes_along() -> None:
+    def layers(images: tf.Tensor) -> tf.Tensor:
+        return tf.nn.conv2d_transpose(
+            conv(images), ones(2, 2, 5, CHANNELS), [len(IMAGES), 12, 12, 5], 2
+        )
+
+    [ops] = assert_split_computes_the_same(*graph_of(layers))
+    assert "Conv2DBackpropInput" in ops
 
 
 def test_a_reshape_by_sizes_of_the_whole_batch_goes_along() -> None:
@@ -133,6 +159,22 @@ OTHERS: dict[str, Layer] = {
     "Transpose": lambda x: tf.transpose(x, [1, 0, 2, 3]),
     "Reshape": lambda x: tf.reshape(x, [-1, CHANNELS]),
     "ReverseV2": lambda x: tf.reverse(x, [0]),
+    "Roll": lambda x: tf.roll(x, [1, 1], [2, 0]),
+    "GatherV2": lambda x: tf.gather(x, [3, 0, 1]),
+    "Cumsum": lambda x: tf.cumsum(x, 0),
+    "Tile": lambda x: tf.tile(x, [2, 1, 1, 1]),
+    "Pack": lambda x: tf.stack([x, x + 1]),
+    "ArgMax": lambda x: tf.argmax(x, 0),
+    "TopKV2": lambda x: tf.math.top_k(tf.reduce_mean(x, [1, 2, 3]), 2)[0],
+    "Einsum": lambda x: tf.einsum("nhwc,mhwc->nm", x, x),
+    # By sizes of height and width alone.
+    "Conv2DBackpropInput": lambda x: tf.raw_ops.Conv2DBackpropInput(
+        input_sizes=[len(IMAGES), len(IMAGES)],
+        filter=ones(2, 2, 5, CHANNELS),
+        out_backprop=x[:, :4, :4],
+        strides=[1, 2, 2, 1],
+        padding="SAME",
+    ),
     "StridedSlice": lambda x: x[::2] + x[3:] + x[-1] + x[..., 1:2][:4],
     "Pad": lambda x: tf.pad(x, [[1, 0], [0, 0], [0, 0], [0, 0]]),
     "MatMul": lambda x: tf.matmul(tf.reduce_sum(x, [1, 2]), ones(len(IMAGES), 5), transpose_a=True),

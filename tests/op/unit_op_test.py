@@ -127,6 +127,54 @@ def test_gives_the_very_bits_of_the_own_ops(unit: Any, dtype: tf.DType) -> None:
         assert_same_bits(run(*values), own(*values))
 
 
+SMALL = np.int32([[2, 0], [1, 1]])
+OTHERS: dict[str, tuple[list[Any], dict[str, Any], list[tf.DType]]] = {
+    "Einsum": ([[3, 4, 5], [5, 6]], {"equation": "abc,cd->bad", "N": 2}, [tf.float32]),
+    "GatherV2": ([[3, 4, 5], SMALL, np.int32(1)], {"batch_dims": 0}, [tf.float32]),
+    "Roll": ([[3, 4, 5], np.int32([1, -2]), np.int32([0, 2])], {}, [tf.float32]),
+    "Cumsum": ([[3, 4, 5], np.int32(1)], {"exclusive": True, "reverse": False}, [tf.float32]),
+    "Cumprod": ([[3, 4, 5], np.int32(-1)], {"exclusive": False, "reverse": True}, [tf.float32]),
+    "ArgMax": ([[3, 4, 5], np.int32(1)], {}, [tf.int64]),
+    "ArgMin": ([[3, 4, 5], np.int32(-1)], {}, [tf.int64]),
+    "TopKV2": ([[3, 4, 5], np.int32(2)], {"sorted": True}, [tf.float32, tf.int32]),
+}
+
+
+@pytest.mark.parametrize("op", OTHERS)
+def test_gives_the_very_bits_of_an_op_of_any_kind(unit: Any, op: str) -> None:
+    given, attributes, dtypes = OTHERS[op]
+    values = [
+        RANDOM.standard_normal(each).astype(np.float32) if isinstance(each, list) else each
+        for each in given
+    ]
+    step = operation("step", op, [f"inputs:{place}" for place in range(len(values))], **attributes)
+    for number in {"GatherV2": ("Tindices", "Taxis"), "Roll": ("Tshift", "Taxis")}.get(op, ()):
+        step.attr[number].type = tf.int32.as_datatype_enum
+    if op == "GatherV2":
+        step.attr["Tparams"].type = step.attr.pop("T").type
+    results = [f"steps:0:{port}" for port in range(len(dtypes))]
+    run = in_graph(unit, [step], results, Tout=dtypes)
+    assert_same_bits(run(*map(tf.constant, values)), stock([step], results)(*values))
+
+
+def test_truth_values_between_steps(unit: Any) -> None:
+    steps = [
+        operation("less", "Less", ["inputs:0", "inputs:1"]),
+        operation("not", "LogicalNot", ["steps:0:0"]),
+        operation("and", "LogicalAnd", ["steps:0:0", "inputs:2"]),
+        operation("or", "LogicalOr", ["steps:1:0", "steps:2:0"]),
+        operation("chosen", "SelectV2", ["steps:3:0", "inputs:0", "inputs:1"]),
+    ]
+    for step in steps[1:4]:
+        del step.attr["T"]
+    left, right = RANDOM.standard_normal((2, 5, 7)).astype(np.float32)
+    run = in_graph(unit, steps, ["steps:4:0"])
+    values = [left, right, np.bool_([True, False] * 3 + [True])]
+    assert_same_bits(
+        run(*map(tf.constant, values)), stock(steps, ["steps:4:0"])(*map(tf.constant, values))
+    )
+
+
 def test_constant_filters(unit: Any) -> None:
     _, *constant = values_of_chain()
     run = in_graph(unit, chain(), ["steps:4:0"], constant=constant, constant_inputs=[1, 2, 3])

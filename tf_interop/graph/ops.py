@@ -92,13 +92,14 @@ _LISTED = (
     "SquaredDifference BiasAdd BiasAddGrad Abs Neg Sign Square Sqrt SqrtGrad Rsqrt RsqrtGrad "
     "Reciprocal Inv InvGrad ReciprocalGrad Exp Expm1 Log Log1p Erf Erfc Sin Cos Floor Ceil Rint "
     "Round ClipByValue Cast Select SelectV2 OnesLike ZerosLike "
-    "Greater GreaterEqual Less LessEqual Equal NotEqual "
+    "Greater GreaterEqual Less LessEqual Equal NotEqual LogicalAnd LogicalOr LogicalNot "
     # Shaping.
     "Pad PadV2 MirrorPad MirrorPadGrad ConcatV2 Split SplitV Slice StridedSlice StridedSliceGrad "
     "Transpose Tile BroadcastTo Pack Unpack SpaceToDepth DepthToSpace SpaceToBatchND "
-    "BatchToSpaceND ReverseV2 "
+    "BatchToSpaceND ReverseV2 Roll GatherV2 "
     # Reductions and products.
-    "Mean Sum Max Min Prod MatMul _FusedMatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 "
+    "Mean Sum Max Min Prod ArgMax ArgMin TopKV2 Cumsum Cumprod "
+    "MatMul _FusedMatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum "
     # Resizing.
     "ResizeBilinear ResizeBilinearGrad ResizeNearestNeighbor ResizeNearestNeighborGrad "
     "ResizeBicubic ResizeBicubicGrad "
@@ -136,7 +137,11 @@ _BATCH_POSITIONS = {
     "StridedSliceGrad": 4,
 }
 
-_VALUE_TYPES = {"Cast": ("SrcT", "DstT")}
+_VALUE_TYPES: dict[str, tuple[str, ...]] = {
+    "Cast": ("SrcT", "DstT"),
+    "GatherV2": ("Tparams",),
+    **dict.fromkeys(("LogicalAnd", "LogicalOr", "LogicalNot"), ()),
+}
 _DEFAULT_VALUE_TYPES = ("T",)
 _EMPTY = attr_value_pb2.AttrValue()
 _CASTABLE = SUPPORTED_DTYPES.keys() | {types_pb2.DT_UINT8, types_pb2.DT_BOOL}

@@ -14,7 +14,7 @@ attributes, shapes and constants.
 
 A node is a *member* if it is batchwise and one of its images comes from a member, or if it is a
 convolution. Small parameters that only members read go along. So do *companions* of members: what
-makes the sizes of a Reshape of a member's shape, and small constants that wait for a member, as
+makes the sizes of a result of a member's shape, and small constants that wait for a member, as
 Grappler makes them.
 
 Members are contracted by generation. A node's generation is the largest of those of its sources,
@@ -163,6 +163,30 @@ def _concatenation(node: Operation) -> Positions | None:
     return tuple(range(last)) if node.spares_first(last, node.rank()) else None
 
 
+def _transposed_convolution(node: Operation) -> Positions | None:
+    # Sizes of height and width alone are for any batch, and the op would take them for a batch's.
+    return (2,) if node.rank(2) and node.shape(0) == (node.rank(2),) else None
+
+
+def _einsum(node: Operation) -> Positions | None:
+    """Its images are the operands that have the first label of the result, first and once."""
+    operands, _, result = node.attributes["equation"].s.decode().replace(" ", "").partition("->")
+    # Dimensions without a label may be of one image.
+    if not result or "." in operands or result.count(result[0]) > 1:
+        return None
+    labels = operands.split(",")
+    images = tuple(place for place, each in enumerate(labels) if result[0] in each)
+    if any(labels[place].rfind(result[0]) > 0 for place in images):
+        return None
+    return images
+
+
+def _gathers_others(node: Operation) -> bool:
+    """Whether a GatherV2 takes entries of each image, the same of all."""
+    batch_dims = "batch_dims" in node.attributes and node.attributes["batch_dims"].i
+    return not batch_dims and node.spares_first(2, node.rank())
+
+
 def _pools_each(node: Operation) -> bool:
     return all(node.attributes[name].list.i[:1] == [1] for name in ("ksize", "strides"))
 
@@ -170,6 +194,17 @@ def _pools_each(node: Operation) -> bool:
 def _pads_others(node: Operation) -> bool:
     paddings = node.constant(1)
     return paddings is not None and not paddings[0].any()
+
+
+def _tiles_others(node: Operation) -> bool:
+    multiples = node.constant(1)
+    return multiples is not None and multiples.size > 0 and multiples[0] == 1
+
+
+def _stack(node: Operation) -> Positions | None:
+    axis = node.attributes["axis"].i if "axis" in node.attributes else 0
+    spares_first = node.rank() > 0 and axis % (node.rank() + 1) != 0
+    return tuple(range(node.input_count)) if spares_first else None
 
 
 def _transposes_others(node: Operation) -> bool:
@@ -214,23 +249,31 @@ CONVOLUTIONS = frozenset(
 )
 _RULES_OF_SEVERAL: dict[str, _Rule] = {
     " ".join(CONVOLUTIONS): _convolution,
+    "Conv2DBackpropInput Conv3DBackpropInputV2": _transposed_convolution,
     "Relu Relu6 LeakyRelu Elu Selu Softplus Softsign Sigmoid Tanh _MklSwish _MklFusedMish "
     "Abs Neg Sign Square Sqrt Rsqrt Reciprocal Inv Exp Expm1 Log Log1p Erf Erfc Sin Cos "
     "Floor Ceil Rint Round Cast OnesLike ZerosLike Identity Snapshot StopGradient "
     "PreventGradient BiasAdd LRN DepthToSpace SpaceToDepth ResizeBilinear "
-    "ResizeNearestNeighbor ResizeBicubic": _first,
+    "ResizeNearestNeighbor ResizeBicubic LogicalNot": _first,
     "Add AddV2 Sub Mul MulNoNan RealDiv Div DivNoNan Xdivy Maximum Minimum Pow "
     "SquaredDifference ClipByValue SelectV2 AddN Greater GreaterEqual Less LessEqual Equal "
-    "NotEqual": _broadcasting,
+    "NotEqual LogicalAnd LogicalOr": _broadcasting,
     "MaxPool AvgPool MaxPool3D AvgPool3D": _first_if(_pools_each),
     "FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 _FusedBatchNormEx": _normalization,
-    "Softmax LogSoftmax": _first_if(lambda node: node.rank() >= 2),
+    "Softmax LogSoftmax TopKV2": _first_if(lambda node: node.rank() >= 2),
     "MatMul _FusedMatMul": _product,
     "BatchMatMul BatchMatMulV2 BatchMatMulV3": lambda node: (
         _broadcasting(node) if node.rank() >= 3 else None
     ),
-    "Mean Sum Max Min Prod": _first_if(lambda node: node.spares_first(1, node.rank())),
+    "Einsum": _einsum,
+    "Mean Sum Max Min Prod ArgMax ArgMin Cumsum Cumprod ReverseV2": _first_if(
+        lambda node: node.spares_first(1, node.rank())
+    ),
+    "GatherV2": _first_if(_gathers_others),
+    "Roll": _first_if(lambda node: node.spares_first(2, node.rank())),
     "ConcatV2": _concatenation,
+    "Pack": _stack,
+    "Tile": _first_if(_tiles_others),
     "Pad PadV2 MirrorPad": _first_if(_pads_others),
     "Transpose": _first_if(_transposes_others),
     "ExpandDims": _first_if(lambda node: node.spares_first(1, node.rank() and node.rank() + 1)),
@@ -241,6 +284,10 @@ _RULES_OF_SEVERAL: dict[str, _Rule] = {
     "Reshape": _first_if(_keeps_batch),
 }
 _RULES = {op: rule for ops, rule in _RULES_OF_SEVERAL.items() for op in ops.split()}
+
+
+_SIZES_POSITIONS = {"Reshape": 1, "Conv2DBackpropInput": 0, "Conv3DBackpropInputV2": 0}
+"""Where among its inputs an op has the sizes of its result, which may be of the whole batch."""
 
 
 def find_split_units(
@@ -275,7 +322,7 @@ def find_split_units(
 def _find_companions(
     view: GraphView, order: Iterable[int], properties: GraphProperties
 ) -> set[int]:
-    """Nodes that make nothing but sizes for Reshapes, and small constants that wait for a node."""
+    """Nodes that make nothing but sizes of results, and small constants that wait for a node."""
     companions: set[int] = set()
     for index in reversed([*order]):
         op, readers = view.ops[index], view.readers[index]
@@ -284,13 +331,17 @@ def _find_companions(
             is_companion = bool(view.control_fanins[index]) and shape in ((), (1,))
         else:
             is_companion = op in COMPANION_OPS and all(
-                reader in companions
-                or (view.ops[reader] == "Reshape" and view.fanins[reader][0][0] != index)
-                for reader in readers
+                reader in companions or _reads_as_sizes(view, reader, index) for reader in readers
             )
         if is_companion and readers:
             companions.add(index)
     return companions
+
+
+def _reads_as_sizes(view: GraphView, reader: int, index: int) -> bool:
+    """Whether `reader` reads node `index` as the sizes of its result, and as nothing else."""
+    positions = [place for place, (source, _) in enumerate(view.fanins[reader]) if source == index]
+    return positions == [_SIZES_POSITIONS.get(view.ops[reader])]
 
 
 @dataclasses.dataclass

@@ -52,7 +52,9 @@ MOST_ANCHORS = 4
 """Convolutions and matrix products of a unit: two separable convolutions. Without an end to it the
 whole of a network without branches would be one unit, and could not be narrow in part."""
 
-ANCHOR_OPS = CONVOLUTION_KINDS.keys() | {"_FusedDepthwiseConv2dNative", "MatMul", "_FusedMatMul"}
+ANCHOR_OPS = CONVOLUTION_KINDS.keys() | {
+    *("_FusedDepthwiseConv2dNative", "MatMul", "_FusedMatMul", "Einsum"),
+}
 """Convolutions and matrix products: what the steps of a unit are there for."""
 
 
