@@ -324,6 +324,18 @@ def nodes_of(part: OpPart) -> list[node_def_pb2.NodeDef]:
     return list(graph_def.node)
 
 
+@pytest.mark.parametrize("op", OPS)
+def test_takes_defaults_for_attributes_that_were_stripped(op: str) -> None:
+    operation, inputs, results, _ = convolution(op)
+    for name in ("dilations", "data_format"):
+        del operation.node.attr[name]
+    before = operation.node.SerializeToString(deterministic=True)
+    check_parts(
+        *(RULES[op], operation, inputs, results, Degrees(height=2)), tolerance=TOLERANCES["float64"]
+    )
+    assert operation.node.SerializeToString(deterministic=True) == before
+
+
 def test_keeps_a_convolution_whole_with_a_window_in_the_padding_alone() -> None:
     for op in OPS:
         operation, _, _, _ = convolution(
