@@ -233,7 +233,10 @@ class _Costing:
             layer = layer_of.get(node)
             for place, tensor in enumerate(view.fanins[node]):
                 is_of_layer = layer is not None or tensor[0] in layer_of
-                if is_of_layer and not is_copied(view, tensor[0], ()):
+                if not is_of_layer or is_copied(view, tensor[0], ()):
+                    continue
+                # Of vectors of sizes nothing is read.
+                if layer is None or self._node_tables[node].reads[place].volumes.any():
                     readers[tensor][layer].append((node, place))
         return readers
 
