@@ -1,0 +1,115 @@
+"""The pass that divides layers, on hand-made graphs: what it does, leaves alone, and says."""
+
+from __future__ import annotations
+
+import pytest
+from graph_builder import CPU, FLOAT, GraphBuilder, add_shapes, same_graph
+from tensorflow.core.framework import graph_pb2
+
+from tf_interop.errors import PlanError, TimeLimitError
+from tf_interop.graph.properties import GraphProperties
+from tf_interop.graph.time_limit import time_limit
+from tf_interop.graph.view import GraphView
+from tf_interop.parallel.degrees import Degrees
+from tf_interop.parallel.layers import find_layers
+from tf_interop.parallel.lookup import fingerprint_layers
+from tf_interop.parallel.types import DividedLayer, GraphDivision, ParallelPlan
+from tf_interop.runtime.parallel_pass import ParallelResult, run_parallel_pass
+
+OTHER = CPU.replace("CPU:0", "CPU:1")
+DEVICES = ("/device:CPU:0", "/device:CPU:1")
+HALVES = DividedLayer("c", Degrees(sample=2), (0, 1))
+
+
+def graph_of_convolution(batch: int | None = 4, filters: int = 8) -> GraphBuilder:
+    graph = GraphBuilder(CPU)
+    shapes = {"x": (batch, 6, 6, 3), "f": (3, 3, 3, filters)}
+    for index, (name, shape) in enumerate(shapes.items()):
+        graph.add(name, "_Arg", T=FLOAT, index=index)
+        add_shapes(graph.node(name), "_output_shapes", [shape])
+    graph.conv("c", "x", "f")
+    graph.add("r", "Relu", "c", T=FLOAT)
+    for name in ("c", "r"):
+        add_shapes(graph.node(name), "_output_shapes", [(batch, 6, 6, filters)])
+    graph.add("result", "_Retval", "r", T=FLOAT, index=0)
+    return graph
+
+
+def plan_of(
+    *layers: DividedLayer, graph: GraphBuilder | None = None, why: str = ""
+) -> ParallelPlan:
+    view = GraphView((graph or graph_of_convolution()).graph_def)
+    fingerprint = fingerprint_layers(find_layers(view, GraphProperties(view)))
+    return ParallelPlan(DEVICES, (GraphDivision(fingerprint, layers, why_whole=why),))
+
+
+def run(graph: GraphBuilder, plan: ParallelPlan) -> ParallelResult:
+    return run_parallel_pass(graph.graph_def, plan, ["result"])
+
+
+def test_divides_a_layer_and_says_what_is_sent() -> None:
+    graph = graph_of_convolution()
+    before = graph_pb2.GraphDef.FromString(graph.graph_def.SerializeToString())
+    result = run(graph, plan_of(HALVES))
+    assert same_graph(graph.graph_def, before)
+    assert result.graph_def is not None
+    assert result.report is not None
+    report = result.report
+    assert {node.device for node in result.graph_def.node} == {CPU, OTHER}
+    image, filters, output = (4 * size for size in (2 * 6 * 6 * 3, 3 * 3 * 3 * 8, 2 * 6 * 6 * 8))
+    assert report.sent_bytes == {(CPU, OTHER): image + filters, (OTHER, CPU): output}
+    assert list(report.divided) == ["c"]
+    assert report.why_unchanged == ""
+    assert str(report).startswith("1 of 1 layers on 2 devices, 0.00403 MB sent in a step")
+
+
+def test_leaves_a_divided_graph_alone() -> None:
+    divided = run(graph_of_convolution(), plan_of(HALVES)).graph_def
+    assert run_parallel_pass(divided, plan_of(HALVES)) == ParallelResult(None, None)
+
+
+def test_leaves_a_graph_without_layers_alone() -> None:
+    graph = GraphBuilder(CPU)
+    graph.add("x", "_Arg", T=FLOAT)
+    graph.add("r", "Relu", "x", T=FLOAT)
+    assert run(graph, plan_of(HALVES)) == ParallelResult(None, None)
+
+
+def why_unchanged(graph: GraphBuilder, plan: ParallelPlan) -> str:
+    result = run(graph, plan)
+    assert result.graph_def is None
+    assert result.report is not None
+    assert not result.report.divided
+    return result.report.why_unchanged
+
+
+def test_keeps_a_graph_whose_batch_is_not_known() -> None:
+    assert why_unchanged(graph_of_convolution(batch=None), plan_of(HALVES)) == (
+        "no layer can be divided: shapes are not known (of 1 operations)"
+    )
+
+
+def test_keeps_a_graph_that_the_plan_leaves_whole() -> None:
+    graph = graph_of_convolution()
+    assert why_unchanged(graph, plan_of()) == "the parallel plan leaves this graph as it is"
+    assert why_unchanged(graph, plan_of(why="one device is faster")) == "one device is faster"
+
+
+def test_refuses_a_plan_for_another_graph() -> None:
+    with pytest.raises(PlanError, match="Expected a parallel plan for this graph"):
+        run(graph_of_convolution(filters=4), plan_of(HALVES))
+
+
+def test_refuses_a_plan_with_a_layer_that_the_graph_lacks() -> None:
+    with pytest.raises(PlanError, match="Expected a graph with the layer 'd' of the parallel plan"):
+        run(graph_of_convolution(), plan_of(DividedLayer("d", Degrees(sample=2), (0, 1))))
+
+
+def test_refuses_more_parts_than_an_axis_has_values() -> None:
+    with pytest.raises(PlanError, match="got 7 parts of a height of 6"):
+        run(graph_of_convolution(), plan_of(DividedLayer("c", Degrees(height=7), (0,) * 7)))
+
+
+def test_ends_when_it_takes_too_long() -> None:
+    with pytest.raises(TimeLimitError), time_limit(-1):
+        run(graph_of_convolution(), plan_of(HALVES))
