@@ -5,6 +5,7 @@ from __future__ import annotations
 from unnoticed import run_python
 
 PROGRAM = """
+    import dataclasses
     import numpy as np
     import tensorflow as tf
     import tf_interop
@@ -39,19 +40,23 @@ PROGRAM = """
     STRATEGIES = [{axis: count} for count in (2, 4)
                   for axis in ("sample", "height", "width", "filter", "channel")]
     STRATEGIES += [dict(filter=2, channel=2), dict(sample=2, height=2), dict(height=2, width=2),
-                   dict(sample=2, filter=2), dict(width=2, channel=2), "mixed", "some"]
+                   dict(sample=2, filter=2), dict(width=2, channel=2), *["mixed", "some"] * 3]
 
     def choose_by(strategy):
         def choose(layer, place):
             if strategy == "some" and place % 2:
                 return None
             if strategy in ("mixed", "some"):
-                degrees = Degrees(**STRATEGIES[place % 5 + 5 * (place % 2)])
+                degrees = Degrees(**STRATEGIES[random.integers(15)])
             else:
                 degrees = Degrees(**strategy)
             fits = all(layer.extents[axis] >= count for axis, count in degrees.by_axis.items())
             return degrees if fits else None
         return choose
+
+    def somewhere(layer):
+        order = random.permutation(len(devices))[: layer.degrees.count]
+        return dataclasses.replace(layer, devices=tuple(map(int, order)))
 
     for step in (training, inference):
         tf_interop.disable()
@@ -61,7 +66,12 @@ PROGRAM = """
         assert len(layers.layers) >= 5, [each.name for each in layers.layers]
         for strategy in STRATEGIES:
             plan = plan_of([layers], choose_by(strategy), devices)
-            assert plan.graphs[0].layers, strategy
+            [division] = plan.graphs
+            assert division.layers, strategy
+            if strategy in ("mixed", "some"):
+                parts = tuple(map(somewhere, division.layers))
+                division = dataclasses.replace(division, layers=parts)
+                plan = dataclasses.replace(plan, graphs=(division,))
             get_plugin().forget_reports()
             tf_interop.enable(parallel=plan)
             function = tf.function(step, autograph=False)
