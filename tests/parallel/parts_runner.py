@@ -109,7 +109,8 @@ def check_parts(
     for number, result in enumerate(results):
         if outputs is not None and number not in outputs:
             continue
-        least, most = counts[number].min(initial=1), counts[number].max(initial=1)
+        most = counts[number].max(initial=1)
+        least = counts[number].min(initial=most)
         assert least == most or parts.are_sums[number], f"output {number} is not covered evenly"
         assert least >= 1, f"output {number} is not covered"
         if most > 1 and not parts.are_sums[number]:

@@ -10,6 +10,7 @@ from tf_interop.parallel.op_parts import Rule
 from tf_interop.parallel.rules import (
     convolution,
     elementwise,
+    normalization,
     pooling,
     product,
     reductions,
@@ -19,6 +20,7 @@ from tf_interop.parallel.rules import (
 RULES: dict[str, Rule] = {
     **convolution.RULES,
     **elementwise.RULES,
+    **normalization.RULES,
     **pooling.RULES,
     **product.RULES,
     **reductions.RULES,
