@@ -107,8 +107,8 @@ def _has_known_image(view: GraphView, properties: GraphProperties, node: int) ->
 
 
 def _layout_of(node: node_def_pb2.NodeDef) -> str:
-    layout: str = node.attr["data_format"].s.decode() if "data_format" in node.attr else ""
-    return layout or "NHWC"
+    layout: str = attribute_of(node, "data_format").s.decode()
+    return layout
 
 
 def _why_fused(view: GraphView, expanded: Collection[int], node: int) -> str:

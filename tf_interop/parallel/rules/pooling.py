@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_interop.convolution import SPATIAL_AXES
+from tf_interop.graph.ops import attribute_of
 from tf_interop.parallel.degrees import Degrees
 from tf_interop.parallel.node_maker import NodeMaker, own_attributes
 from tf_interop.parallel.op_parts import Emit, Operation, OpPart, OpParts, Rule, boxes_of
@@ -66,16 +67,16 @@ class _Pooling:
 
 def _pooling(operation: Operation, image: Sequence[int]) -> _Pooling | None:
     """What a node computes; None where it pools other axes than height and width."""
-    attributes = operation.node.attr
-    layout = attributes["data_format"].s.decode() or "NHWC"
+    node = operation.node
+    layout = attribute_of(node, "data_format").s.decode()
     if layout not in SPATIAL_AXES or len(image) != 4 or 0 in image:
         return None
-    ksize = attributes["ksize"].list.i
+    ksize, strides = (attribute_of(node, name).list.i for name in ("ksize", "strides"))
     others = set(range(4)) - set(SPATIAL_AXES[layout])
-    if any(ksize[axis] != 1 or attributes["strides"].list.i[axis] != 1 for axis in others):
+    if any(ksize[axis] != 1 or strides[axis] != 1 for axis in others):
         return None
     taps = [ksize[axis] for axis in SPATIAL_AXES[layout]]
-    windows = windows_of(operation.node, image, taps, layout)
+    windows = windows_of(node, image, taps, layout)
     return None if windows is None else _Pooling(operation, layout, windows)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
+from tf_interop.graph.ops import attribute_of
 from tf_interop.parallel.degrees import Degrees
 from tf_interop.parallel.node_maker import NodeMaker, own_attributes
 from tf_interop.parallel.op_parts import Emit, Operation, OpPart, OpParts, Rule, boxes_of
@@ -64,16 +65,17 @@ def _part_of_slice(operation: Operation, box: Box) -> _Part | None:
 
 def _begin_of_strided_slice(operation: Operation, shape: Sequence[int]) -> list[int] | None:
     """Where a StridedSlice, or its gradient, cuts a tensor; None where it is no plain slice."""
-    attributes = operation.node.attr
+    node = operation.node
     begin, strides = operation.input_values[1], operation.input_values[3]
     others = ("ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
-    if begin is None or strides is None or any(attributes[name].i for name in others):
+    if begin is None or strides is None or any(attribute_of(node, name).i for name in others):
         return None
     if np.any(strides != 1):
         return None
     given = np.zeros(len(shape), np.int64)
     given[: len(begin)] = begin
-    from_start = [bool(attributes["begin_mask"].i >> axis & 1) for axis in range(len(shape))]
+    mask = attribute_of(node, "begin_mask").i
+    from_start = [bool(mask >> axis & 1) for axis in range(len(shape))]
     given = np.where(from_start, 0, np.where(given < 0, given + shape, given))
     return [int(first) for first in given.clip(0, shape)]
 
