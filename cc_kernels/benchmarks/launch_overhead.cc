@@ -108,7 +108,7 @@ Status BenchmarkStage(MeasuringDevice* device, int lane_count) {
   auto kept = std::make_shared<KeptStage>();
   for (int i = 0; i < lane_count; ++i) {
     kept->stage.steps.push_back({"step " + std::to_string(i), c, ""});
-    kept->stage.lanes.push_back({{static_cast<size_t>(i)}});
+    kept->stage.lanes.emplace_back().steps = {static_cast<size_t>(i)};
   }
   unsetenv("TF_INTEROP_CUDA_GRAPHS");
   TF_INTEROP_RETURN_IF_ERROR(PrepareStage(backend, kept->stage, kOptions, &kept->prepared));
