@@ -1,4 +1,4 @@
-"""How fused batch normalizations are divided: by channels alone, each of which has statistics of its own.
+"""How fused batch normalizations are divided: by channels, each with statistics of its own.
 
 In inference the statistics are given, and the forward op is divided along every axis. Everything
 else is divided where `parallel/normalization.py` has put elementary ops in their place.
