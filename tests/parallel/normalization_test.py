@@ -9,7 +9,11 @@ from tensorflow.core.framework import graph_pb2
 
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
+from tf_interop.parallel.degrees import Degrees
+from tf_interop.parallel.layers import find_layers
 from tf_interop.parallel.normalization import expand_normalization, find_normalizations
+from tf_interop.parallel.parted_graph import LayerDivision, part_graph
+from tf_interop.parallel.rewrite import rewrite_divided
 from tf_interop.parallel.rules import RULES
 
 SHAPE = (4, 5, 3, 7)
@@ -200,3 +204,47 @@ def test_keeps_a_node_of_an_unknown_shape() -> None:
     assert found(graph_def) == ()
     with pytest.raises(ValueError, match="the shape of its image is not known"):
         expanded(graph_def, ("bn", "bn_gradient"))
+
+
+@pytest.mark.parametrize(
+    "degrees",
+    [Degrees(sample=4), Degrees(sample=2, height=2), Degrees(filter=3), Degrees(width=3)],
+    ids=str,
+)
+def test_statistics_of_divided_layers_are_those_of_the_whole_batch(degrees: Degrees) -> None:
+    graph = tf.Graph()
+    random = np.random.default_rng(0)
+    with graph.as_default(), tf.device("/device:CPU:0"):
+        feeds = {}
+
+        def fed(*shape: int) -> tf.Tensor:
+            tensor = tf.compat.v1.placeholder(tf.float32, shape)
+            feeds[tensor.name] = random.normal(0.5, 1.0, shape)
+            return tensor
+
+        image, filters, scale, offset = fed(4, 6, 6, 3), fed(3, 3, 3, 6), fed(6), fed(6)
+        y = tf.nn.conv2d(image, filters, 1, "SAME", name="conv")
+        y, mean, variance = tf.compat.v1.nn.fused_batch_norm(y, scale, offset, name="bn")
+        loss = tf.reduce_mean(tf.square(tf.nn.relu(y)), name="loss")
+        results = [loss, mean, variance, *tf.gradients(loss, [filters, scale, offset])]
+        names = [tf.identity(each, f"result_{i}").name for i, each in enumerate(results)]
+    fetched = [name.removesuffix(":0") for name in names]
+    graph_def = graph.as_graph_def(add_shapes=True)
+    graph_def = tf.compat.v1.graph_util.extract_sub_graph(graph_def, fetched)
+    view = GraphView(expanded(graph_def))
+    layers = find_layers(view, GraphProperties(view), fetched)
+    division = {0: LayerDivision(degrees, tuple(range(degrees.count)))}
+    parted = part_graph(layers, division, [0] * len(view), fetched)
+    devices = ["/device:CPU:0"] * degrees.count
+    divided = rewrite_divided(parted, devices, fetched)
+    assert sum(node.op == "SquaredDifference" for node in divided.node) == degrees.count
+
+    def run(each: graph_pb2.GraphDef) -> list[np.ndarray]:
+        graph = tf.Graph()
+        with graph.as_default():
+            tf.graph_util.import_graph_def(each, name="")
+        with tf.compat.v1.Session(graph=graph) as session:
+            return session.run(names, feeds)
+
+    for before, after in zip(run(graph_def), run(divided), strict=True):
+        assert np.abs(before - after).max() <= 1e-5 * np.abs(before).max()
