@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         collect_configurations as collect_configurations,
     )
     from tf_interop.model.make_plan import plan as plan
+    from tf_interop.model.parallelize import parallelize as parallelize
     from tf_interop.parallel.types import ParallelPlan as ParallelPlan
     from tf_interop.parallel.types import load_parallel_plan as load_parallel_plan
     from tf_interop.parallel.types import save_parallel_plan as save_parallel_plan
@@ -67,6 +68,7 @@ _MODULE_OF = {
     "load_parallel_plan": "tf_interop.parallel.types",
     "load_plan": "tf_interop.planning.types",
     "load_profile": "tf_interop.profile.file",
+    "parallelize": "tf_interop.model.parallelize",
     "plan": "tf_interop.model.make_plan",
     "save_configurations": "tf_interop.profile.worklist",
     "save_parallel_plan": "tf_interop.parallel.types",

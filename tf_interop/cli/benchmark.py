@@ -189,7 +189,7 @@ def benchmark(
     budget_seconds: float | None,
     **measuring_options: Any,
 ) -> Result:
-    """Compares TensorFlow, XLA and the plugin, on models or on a program.
+    """Compares TensorFlow, XLA and the plugin, on models or a program.
 
     It measures a step of each MODEL in each variant, by turns. Each turn is a new process. MODEL is
     the name of a Keras application (ResNet50), a .keras or .h5 file, or module:function, which

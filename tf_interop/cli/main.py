@@ -13,8 +13,8 @@ import tf_interop
 from tf_interop.cli.command import STOPPED, CommandLine, Stopped, help_end
 
 _COMMANDS = (
-    *("doctor", "tune", "tuned", "analyze", "profile", "plan", "show", "report", "benchmark"),
-    *("run", "schema"),
+    *("doctor", "tune", "tuned", "analyze", "profile", "plan", "parallelize"),
+    *("show", "report", "benchmark", "run", "schema"),
 )
 
 

@@ -13,13 +13,21 @@ from tf_interop.benchmark.show import show_benchmark, write_csv
 from tf_interop.cli.command import Result, command, print_json
 from tf_interop.cli.options import written_option
 from tf_interop.errors import TfInteropError
+from tf_interop.parallel.devices import device_graph_schema
+from tf_interop.parallel.types import parallel_plan_schema
 from tf_interop.planning.show import explain_stages
 from tf_interop.planning.types import load_plan, plan_schema
 from tf_interop.profile.file import load_profile, profile_document, profile_schema
 from tf_interop.profile.tables import show_profile
 from tf_interop.versioned_file import read_file
 
-_SCHEMAS = {"plan": plan_schema, "profile": profile_schema, "benchmark": benchmark_schema}
+_SCHEMAS = {
+    "plan": plan_schema,
+    "parallel-plan": parallel_plan_schema,
+    "device-graph": device_graph_schema,
+    "profile": profile_schema,
+    "benchmark": benchmark_schema,
+}
 
 
 @command(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -93,11 +93,13 @@ def trace(
     return dataclasses.replace(traced, batch_size=batch_size, image_size=image_size, notes=notes)
 
 
-def handed_graph_of(traced: TracedGraph) -> graph_pb2.GraphDef | None:
+def handed_graph_of(
+    traced: TracedGraph, ops: Container[str] = CONVOLUTION_KINDS
+) -> graph_pb2.GraphDef | None:
     """The graph that Grappler hands over when a function runs for the first time; it is run.
 
     TensorFlow hands it over twice; the second has seen more of Grappler's passes, and is what is
-    run; None where no graph with a convolution was. A function that runs in another thread
+    run; None where no graph with one of `ops` was. A function that runs in another thread
     meanwhile may be taken for this one.
 
     Raises:
@@ -115,7 +117,7 @@ def handed_graph_of(traced: TracedGraph) -> graph_pb2.GraphDef | None:
 
     def look_at(graph_def: graph_pb2.GraphDef, _device_type: str) -> None:
         nonlocal largest, most
-        count = sum(node.op in CONVOLUTION_KINDS for node in graph_def.node)
+        count = sum(node.op in ops for node in graph_def.node)
         if count >= most:
             largest, most = graph_def, count
 

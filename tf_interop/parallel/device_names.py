@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tf_interop import tensorflow_internals
 from tf_interop.errors import PlanError
+from tf_interop.graph.view import GraphView
 
 
 def full_device_names(devices: Sequence[str]) -> tuple[str, ...]:
@@ -37,6 +38,17 @@ def full_device_names(devices: Sequence[str]) -> tuple[str, ...]:
             )
         names[name] = device
     return tuple(names)
+
+
+def number_devices(devices: Sequence[str], view: GraphView) -> tuple[tuple[str, ...], list[int]]:
+    """The names of all devices, `devices` first, and the number of the device of each node.
+
+    Raises:
+        PlanError: as of `full_device_names`.
+    """
+    numbers = {name: number for number, name in enumerate(full_device_names(devices))}
+    device_of_node = [numbers.setdefault(node.device, len(numbers)) for node in view.nodes]
+    return tuple(numbers), device_of_node
 
 
 def check_devices_are_there(devices: Sequence[str]) -> None:

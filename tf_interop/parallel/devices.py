@@ -109,22 +109,29 @@ def uniform_device_graph(
     )
 
 
-def take_devices(graph: DeviceGraph, count: int) -> DeviceGraph:
-    """The first devices of a graph.
+def take_devices(graph: DeviceGraph, wanted: int | Sequence[int]) -> DeviceGraph:
+    """Some devices of a graph: the first `wanted`, or those at these places.
 
     Raises:
         PlanError: it has fewer.
     """
-    if not 1 <= count <= len(graph.devices):
-        raise PlanError(
-            f"Expected 1 to {len(graph.devices)} devices of the device graph, got {count}. "
-            "Describe more devices, or ask for fewer."
-        )
+    count = len(graph.devices)
+    if isinstance(wanted, int):
+        if not 1 <= wanted <= count:
+            raise PlanError(
+                f"Expected 1 to {count} devices of the device graph, got {wanted}. Describe more "
+                "devices, or ask for fewer."
+            )
+        wanted = range(wanted)
+
+    def take(rows: tuple[tuple[float, ...], ...]) -> tuple[tuple[float, ...], ...]:
+        return tuple(tuple(rows[a][b] for b in wanted) for a in wanted)
+
     return dataclasses.replace(
         graph,
-        devices=graph.devices[:count],
-        bytes_per_s=tuple(row[:count] for row in graph.bytes_per_s[:count]),
-        latency_s=tuple(row[:count] for row in graph.latency_s[:count]),
+        devices=tuple(graph.devices[place] for place in wanted),
+        bytes_per_s=take(graph.bytes_per_s),
+        latency_s=take(graph.latency_s),
     )
 
 

@@ -19,8 +19,12 @@ _PRODUCTS = frozenset({"MatMul", "_FusedMatMul"})
 
 def is_contraction(graph: LayerGraph, layer: Layer) -> bool:
     """Whether a layer begins with a convolution or a matrix product."""
-    op = graph.view.ops[graph.view.index_of[layer.name]]
-    return op in CONVOLUTION_KINDS or op in _PRODUCTS
+    return _first_op(graph, layer) in CONVOLUTION_KINDS or is_product(graph, layer)
+
+
+def is_product(graph: LayerGraph, layer: Layer) -> bool:
+    """Whether a layer begins with a matrix product."""
+    return _first_op(graph, layer) in _PRODUCTS
 
 
 def names_of_layers(graph: LayerGraph) -> list[str]:
@@ -31,7 +35,7 @@ def names_of_layers(graph: LayerGraph) -> list[str]:
 
 def batch_size_of_layers(graph: LayerGraph) -> int | None:
     """The batch size that most layers of a graph have; None where there is no layer."""
-    sizes = collections.Counter(layer.extents[Axis.SAMPLE] for layer in graph.layers)
+    sizes = collections.Counter(layer.extents.get(Axis.SAMPLE, 1) for layer in graph.layers)
     return sizes.most_common(1)[0][0] if sizes else None
 
 
@@ -42,10 +46,10 @@ def fingerprint_layers(graph: LayerGraph) -> str:
     and the sizes of their axes. Losses, metrics and optimizers are not.
 
     Returns:
-        16 hexadecimal digits, the same in every process and release.
+        16 hexadecimal digits, the same in every process.
     """
     rows = sorted(
-        (name, [layer.extents[axis] for axis in Axis if axis is not Axis.SAMPLE])
+        (name, [layer.extents.get(axis, 1) for axis in Axis if axis is not Axis.SAMPLE])
         for name, layer in zip(names_of_layers(graph), graph.layers, strict=True)
         if is_contraction(graph, layer)
     )
@@ -105,9 +109,13 @@ def divided_layers(division: GraphDivision, graph: LayerGraph) -> Mapping[int, D
     return found
 
 
+def _first_op(graph: LayerGraph, layer: Layer) -> str:
+    return graph.view.ops[graph.view.index_of[layer.name]]
+
+
 def _axes_that_are_exceeded(layer: DividedLayer, extents: Mapping[Axis, int]) -> Sequence[str]:
     return [
-        f"{count} parts of a {axis.value} of {extents[axis]}"
+        f"{count} parts of a {axis.value} of {extents.get(axis, 1)}"
         for axis, count in layer.degrees.by_axis.items()
-        if count > extents[axis]
+        if count > extents.get(axis, 1)
     ]

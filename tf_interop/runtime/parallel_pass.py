@@ -18,7 +18,7 @@ from tf_interop.errors import GraphError
 from tf_interop.graph.properties import GraphProperties, ShapeInference
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.view import GraphView
-from tf_interop.parallel.device_names import full_device_names
+from tf_interop.parallel.device_names import number_devices
 from tf_interop.parallel.layers import LayerGraph, find_layers
 from tf_interop.parallel.lookup import divided_layers, find_division, fingerprint_layers
 from tf_interop.parallel.parted_graph import LayerDivision, part_graph
@@ -110,7 +110,7 @@ def run_parallel_pass(
     rewritten = None
     sent_bytes: dict[tuple[str, str], int] = {}
     if division:
-        device_names, device_of_node = _number_devices(plan, view)
+        device_names, device_of_node = number_devices(plan.devices, view)
         parted = part_graph(layers, division, device_of_node, nodes_to_preserve)
         if any(map(parted.is_divided, parted.parts)):
             rewritten = rewrite_divided(parted, device_names, nodes_to_preserve)
@@ -149,13 +149,6 @@ def _find_division(plan: ParallelPlan, layers: LayerGraph) -> tuple[dict[int, La
     }
     why_unchanged = entry.why_whole or "the parallel plan leaves this graph as it is"
     return division, "" if division else why_unchanged
-
-
-def _number_devices(plan: ParallelPlan, view: GraphView) -> tuple[tuple[str, ...], list[int]]:
-    """The names of all devices, those of the plan first, and the number of each node's device."""
-    numbers = {name: number for number, name in enumerate(full_device_names(plan.devices))}
-    device_of_node = [numbers.setdefault(node.device, len(numbers)) for node in view.nodes]
-    return tuple(numbers), device_of_node
 
 
 def _check(

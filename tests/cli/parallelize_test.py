@@ -1,0 +1,67 @@
+"""`tf-interop parallelize` as users have it: from a model and devices to a plan, and why."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from command_line import invoke, words_of
+
+from tf_interop.parallel.devices import save_device_graph, uniform_device_graph
+from tf_interop.parallel.types import load_parallel_plan
+
+MODEL = "branched_models:build"
+BY_DEVICES = "--device-graph devices.json --batch 64"
+
+
+@pytest.fixture(autouse=True)
+def fixture_devices() -> None:
+    names = [f"/device:GPU:{place}" for place in range(4)]
+    rates = {"multiply_adds_per_s": 1e9, "memory_bytes_per_s": 1e9, "bytes_per_s": 1e10}
+    devices = uniform_device_graph(names, **rates, latency_s=1e-6)
+    save_device_graph(devices, "devices.json")
+
+
+def test_from_a_model_and_devices_to_a_plan_and_why() -> None:
+    words = words_of(
+        invoke(f"parallelize {MODEL} {BY_DEVICES} --training --explain all -o parallel.json")
+    )
+    plan = load_parallel_plan("parallel.json")
+    (graph,) = plan.graphs
+    assert graph.layers
+    assert (graph.mode, graph.batch_size) == ("training", 64)
+    assert plan.made_with["model"] == MODEL
+    for strategy in ("plan", "whole", "data", "model", "one weird trick"):
+        assert strategy in words
+    assert "Times are modelled. The search was exact." in words
+    assert "less than whole, most of it computing" in words or "less than model" in words
+    assert f"parallel.json: {len(graph.layers)} of" in words
+
+
+def test_as_json_it_says_what_each_layer_consists_of() -> None:
+    document = json.loads(
+        invoke(f"parallelize {MODEL} {BY_DEVICES} --devices 2 --explain all --json").stdout
+    )
+    assert document["plan"] is None
+    assert document["step_us"]["plan"] <= document["step_us"]["data"]
+    assert document["graph"]["prediction"]["source"] == "modelled"
+    [layer, *_] = document["layers"]
+    assert layer["chosen"]["compute_us"] > 0
+    assert set(layer["others"]) == {"whole", "data", "model"}
+    one = invoke(f"parallelize {MODEL} {BY_DEVICES} --explain {layer['name']} --json").stdout
+    assert [each["name"] for each in json.loads(one)["layers"]] == [layer["name"]]
+
+
+@pytest.mark.parametrize(
+    ("options", "exit_code", "expected"),
+    [
+        ("--explain nothing", 1, "got 'nothing'. They are: "),
+        ("--devices 9", 1, "Expected 1 to 4 devices of the device graph, got 9."),
+        ("--devices some", 2, "Expected a number or names such as"),
+        ("--memory-limit 1kB", 1, "memory"),
+        ("--device-graph missing.json", 1, "Expected a device graph file at 'missing.json'"),
+    ],
+)
+def test_says_what_is_not_as_expected(options: str, exit_code: int, expected: str) -> None:
+    said = invoke(f"parallelize {MODEL} {BY_DEVICES} {options}", exit_code=exit_code).stderr
+    assert expected in " ".join(said.split())

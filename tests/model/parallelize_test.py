@@ -1,0 +1,167 @@
+"""Parallel plans for models: what is chosen, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from typing import Any
+
+import keras
+import pytest
+import tensorflow as tf
+
+import tf_interop
+from tf_interop.errors import PlanError
+from tf_interop.model.parallelize import explained_plan
+from tf_interop.parallel.baselines import DATA, MODEL, ONE_WEIRD_TRICK, WHOLE
+from tf_interop.parallel.degrees import Degrees
+from tf_interop.parallel.devices import DeviceGraph, save_device_graph, uniform_device_graph
+from tf_interop.planning.problem import ValueSource
+
+
+def _devices(
+    count: int = 4, *, bytes_per_s: float = 5e9, memory_bytes: int | None = None
+) -> DeviceGraph:
+    return uniform_device_graph(
+        [f"/device:GPU:{place}" for place in range(count)],
+        multiply_adds_per_s=2e10,
+        memory_bytes_per_s=1e10,
+        bytes_per_s=bytes_per_s,
+        latency_s=1e-5,
+        memory_bytes=memory_bytes,
+    )
+
+
+@pytest.fixture(name="model", scope="module")
+def fixture_model() -> Any:
+    """Convolutions of large images with few parameters, and a product with many."""
+    return keras.Sequential(
+        [
+            keras.Input((28, 28, 1)),
+            keras.layers.Conv2D(16, 3, padding="same"),
+            keras.layers.ReLU(),
+            keras.layers.Conv2D(16, 3, padding="same"),
+            keras.layers.MaxPooling2D(),
+            keras.layers.Flatten(),
+            keras.layers.Dense(512),
+            keras.layers.ReLU(),
+            keras.layers.Dense(10),
+        ]
+    )
+
+
+def test_beats_the_strategies_for_all_layers(model: Any) -> None:
+    made = explained_plan(model, device_graph=_devices(), batch_size=32, training=True)
+    times = made.planned.step_us
+    (graph,) = made.plan.graphs
+    assert graph.prediction is not None
+    assert times["plan"] == pytest.approx(graph.prediction.step_us)
+    assert times["plan"] <= min(times[each] for each in (WHOLE, DATA, MODEL, ONE_WEIRD_TRICK))
+    assert times["plan"] < 0.6 * times[WHOLE]
+    assert graph.prediction.source is ValueSource.MODELLED
+    assert (graph.batch_size, graph.mode, graph.why_whole) == (32, "training", "")
+    assert made.plan.devices == tuple(f"/device:GPU:{place}" for place in range(4))
+    degrees = {layer.name.rpartition("/")[2]: layer.degrees for layer in graph.layers}
+    # Few parameters and large images: by samples. Many parameters: by channels.
+    assert degrees["Conv2D"] == degrees["MaxPool2d"] == Degrees(sample=4)
+    assert degrees["MatMul"].filter * degrees["MatMul"].channel == 4
+
+
+def test_explains_every_layer(model: Any) -> None:
+    made = explained_plan(model, device_graph=_devices(), batch_size=32, training=True)
+    for layer in made.planned.layers:
+        assert set(layer.others) == {WHOLE, DATA, MODEL}
+        assert layer.why
+        for other in layer.others.values():
+            # The choice is the best for all layers, so no single change is better.
+            assert layer.chosen.total_us <= other.total_us * (1 + 1e-6)
+
+
+def test_leaves_a_model_whole_where_sending_costs_more(model: Any) -> None:
+    slow = _devices(bytes_per_s=1e5)
+    plan = tf_interop.parallelize(model, device_graph=slow, batch_size=2)
+    (graph,) = plan.graphs
+    assert graph.layers == ()
+    assert "nothing is faster in the model than one device" in graph.why_whole
+    assert graph.prediction is not None
+    assert graph.prediction.step_us == graph.prediction.whole_us
+    assert graph.prediction.sent == ()
+
+
+def test_devices_that_share_their_cores_gain_nothing(model: Any) -> None:
+    graph = _devices()
+    shared = tuple(dataclasses.replace(each, pool="cores") for each in graph.devices)
+    plan = tf_interop.parallelize(
+        model, device_graph=dataclasses.replace(graph, devices=shared), batch_size=32
+    )
+    assert plan.graphs[0].layers == ()
+
+
+def test_divides_what_does_not_fit_on_one_device(model: Any) -> None:
+    slow = _devices(bytes_per_s=1e7)
+    free = explained_plan(model, device_graph=slow, batch_size=32, training=True)
+    needed = free.plan.graphs[0].prediction.memory_bytes[0]
+    limit = int(0.8 * needed)
+    plan = tf_interop.parallelize(
+        model, device_graph=slow, batch_size=32, training=True, memory_limit=limit
+    )
+    (graph,) = plan.graphs
+    assert graph.layers
+    assert max(graph.prediction.memory_bytes) <= limit
+
+
+def test_refuses_a_memory_limit_that_nothing_fits(model: Any) -> None:
+    with pytest.raises(PlanError, match="memory"):
+        tf_interop.parallelize(model, device_graph=_devices(), batch_size=32, memory_limit=1000)
+
+
+def test_plans_are_kept_in_files(model: Any, tmp_path: pathlib.Path) -> None:
+    save_device_graph(_devices(), tmp_path / "devices.json")
+    plan = tf_interop.parallelize(model, 2, device_graph=tmp_path / "devices.json", batch_size=32)
+    assert plan.devices == ("/device:GPU:0", "/device:GPU:1")
+    tf_interop.save_parallel_plan(plan, tmp_path / "plan.json")
+    assert tf_interop.load_parallel_plan(tmp_path / "plan.json") == plan
+
+
+def test_takes_a_function_of_matrix_products() -> None:
+    weights = tf.Variable(tf.ones([2048, 2048]))
+
+    @tf.function(input_signature=[tf.TensorSpec([256, 2048])])
+    def product(image: tf.Tensor) -> tf.Tensor:
+        return tf.nn.relu(image @ weights)
+
+    (graph,) = tf_interop.parallelize(product, device_graph=_devices()).graphs
+    # A quarter of the weights goes to each device, and of each device's addends a quarter.
+    assert [layer.degrees for layer in graph.layers] == [Degrees(channel=4)]
+    assert graph.mode is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"devices": 0}, "Expected one device or more, got 0."),
+        ({"devices": 5}, "Expected 1 to 4 devices of the device graph, got 5."),
+        ({"devices": ["/device:GPU:9"]}, "got /job:localhost/replica:0/task:0/device:GPU:9."),
+        ({"devices": ["GPU"]}, "Expected names of devices such as '/device:GPU:1', got 'GPU'."),
+        ({"memory_limit": 0}, "Expected a memory_limit of 1 byte or more, got 0."),
+        ({"device_graph": "missing.json"}, "Expected a device graph file at 'missing.json'"),
+        (
+            {"device_graph": None, "devices": 3},
+            "Expected 3 devices, got 1: /device:CPU:0. Ask for fewer",
+        ),
+        (
+            {"device_graph": None, "devices": ["/device:CPU:0", "/device:CPU:7"]},
+            "Missing: /job:localhost/replica:0/task:0/device:CPU:7.",
+        ),
+    ],
+)
+def test_refuses(model: Any, arguments: dict[str, Any], expected: str) -> None:
+    with pytest.raises((PlanError, ValueError)) as raised:
+        tf_interop.parallelize(model, **{"device_graph": _devices(), **arguments})
+    assert expected in str(raised.value)
+
+
+def test_refuses_a_model_without_layers() -> None:
+    function = tf.function(lambda: tf.constant(1.0) + 1).get_concrete_function()
+    with pytest.raises(ValueError, match="convolutions or matrix products"):
+        tf_interop.parallelize(function, device_graph=_devices())

@@ -1,0 +1,195 @@
+"""The command `tf-interop parallelize`: plans how layers are divided over several devices."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import re
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from tf_interop.cli.command import Result, command
+from tf_interop.cli.options import (
+    SIZE,
+    Text,
+    count_option,
+    image_size_option,
+    model_argument,
+    output_option,
+    profile_option,
+)
+from tf_interop.cli.progress import work_on_model
+from tf_interop.errors import PlanError
+from tf_interop.parallel.types import GraphDivision, save_parallel_plan
+from tf_interop.tables import new_table, print_on
+
+if TYPE_CHECKING:
+    from tf_interop.model.parallelize import Parallelization
+    from tf_interop.parallel.explain import LayerExplanation, LayerTimes
+
+_ALL = "all"
+
+
+def _devices_of(text: str) -> int | tuple[str, ...]:
+    if re.fullmatch(r"[1-9]\d*", text):
+        return int(text)
+    names = tuple(text.split(","))
+    if not all(re.search(r"(?i)[cgt]pu:\d+$", name) for name in names):
+        raise ValueError(
+            f"Expected a number or names such as /device:GPU:0,/device:GPU:1, got '{text}'."
+        )
+    return names
+
+
+@command(
+    """
+parallelize ResNet50 --devices 4 --batch 32 --training -o parallel.json
+parallelize my_package.models:build --devices /device:GPU:0,/device:GPU:1 -o parallel.json
+
+For devices that are not here, and why each layer is divided as it is:
+parallelize VGG16 --device-graph devices.json --batch 64 --training --explain all
+""",
+)
+@model_argument
+@click.option(
+    "--devices",
+    type=Text("N|NAME,…", _devices_of),
+    help="How many devices, or which. [default: all]",
+)
+@count_option("--batch", "batch_size", default=1, least=1, help="The batch size of a step.")
+@click.option("--training", is_flag=True, help="A training step, and not inference.")
+@image_size_option
+@click.option(
+    "--memory-limit",
+    type=SIZE,
+    help="What no device may exceed, such as 8GB. [default: what the devices have]",
+)
+@click.option(
+    "--device-graph",
+    type=click.Path(path_type=pathlib.Path),
+    metavar="DEVICES.json",
+    help="How fast devices and their links are; they need not be here. [default: measured]",
+)
+@profile_option("What tf-interop profile measured on one of the devices. All else is modelled.")
+@click.option(
+    "--explain",
+    "explained",
+    metavar="LAYER|all",
+    help="Also show what a layer, or each, costs otherwise, and why it is divided as it is.",
+)
+@output_option("PARALLEL.json", "The plan, for tf_interop.enable(parallel=…).")
+def parallelize(
+    model: str,
+    devices: int | tuple[str, ...] | None,
+    profile_path: pathlib.Path | None,
+    explained: str | None,
+    output_path: pathlib.Path | None,
+    **options: Any,
+) -> Result:
+    """Plans how the layers of MODEL are divided over several devices.
+
+    Each layer is divided in a way of its own: by samples, height, width, output channels (filter)
+    or input channels (channel), over all devices or some. What is chosen takes the least time that
+    there is in the model of costs; where nothing is faster than one device, nothing is divided.
+    Times are modelled, but for convolutions that --profile holds.
+    """
+    with work_on_model(model) as say:
+        from tf_interop.model.load import check_trains, load_model
+        from tf_interop.model.parallelize import explained_plan
+
+        loaded = load_model(model, image_size=options["image_size"])
+        if options["training"]:
+            check_trains(loaded, model)
+        made = explained_plan(loaded, devices, profile=profile_path, say=say, **options)
+    layers = _chosen_layers(made, explained)
+    plan = dataclasses.replace(made.plan, made_with=made.plan.made_with | {"model": model})
+    if output_path is not None:
+        save_parallel_plan(plan, output_path)
+    (graph,) = plan.graphs
+    document = {
+        "plan": None if output_path is None else str(output_path),
+        "graph": graph,
+        "step_us": made.planned.step_us,
+        "search": made.planned.search,
+        "layers": layers,
+    }
+
+    def show() -> None:
+        _show_steps(made, Console())
+        _show_layers(layers, Console())
+        click.echo(_summary(graph, made, output_path))
+
+    return Result(document, show)
+
+
+def _chosen_layers(made: Parallelization, explained: str | None) -> tuple[LayerExplanation, ...]:
+    layers = made.planned.layers
+    if explained is None:
+        return ()
+    chosen = tuple(each for each in layers if explained in (_ALL, each.name))
+    if not chosen:
+        raise PlanError(
+            f"Expected a layer of {made.name}, got '{explained}'. They are: "
+            f"{', '.join(each.name for each in layers)}."
+        )
+    return chosen
+
+
+def _show_steps(made: Parallelization, console: Console) -> None:
+    (graph,) = made.plan.graphs
+    assert graph.prediction is not None
+    print_on(console, f"{made.name}, on {len(made.plan.devices)} devices")
+    table = new_table("A step, as predicted")
+    table.add_column("")
+    for heading in ("ms", "times one device"):
+        table.add_column(heading, justify="right")
+    for name, step_us in made.planned.step_us.items():
+        ratio = graph.prediction.whole_us / step_us if step_us else 1.0
+        table.add_row(name, f"{step_us / 1e3:.3f}", f"{ratio:.2f}")
+    print_on(console, table)
+    source = graph.prediction.source.value
+    print_on(console, f"Times are {source}. The search was {made.planned.search}.")
+
+
+def _show_layers(layers: tuple[LayerExplanation, ...], console: Console) -> None:
+    if not layers:
+        return
+    table = new_table("Layers: ms as in the plan, and if one alone were divided otherwise")
+    table.add_column("layer", overflow="fold")
+    table.add_column("divided by", overflow="fold")
+    table.add_column("plan", justify="right", no_wrap=True)
+    for strategy in layers[0].others:
+        table.add_column(strategy, justify="right", no_wrap=True)
+    table.add_column("why", overflow="fold", ratio=1)
+    for layer in layers:
+        _add_layer(table, layer)
+    print_on(console, table)
+
+
+def _add_layer(table: Table, layer: LayerExplanation) -> None:
+    def say(times: LayerTimes) -> str:
+        return f"{times.total_us / 1e3:.3f}"
+
+    table.add_row(
+        layer.name,
+        str(layer.chosen.degrees),
+        say(layer.chosen),
+        *map(say, layer.others.values()),
+        layer.why,
+    )
+
+
+def _summary(graph: GraphDivision, made: Parallelization, output_path: pathlib.Path | None) -> str:
+    prediction = graph.prediction
+    assert prediction is not None
+    sent = sum(each.sent_bytes for each in prediction.sent)
+    said = f"{len(graph.layers)} of {len(made.planned.layers)} layers are divided"
+    if graph.why_whole:
+        said += f": {graph.why_whole}"
+    else:
+        memory = ", ".join(f"{each / 1e6:.3g}" for each in prediction.memory_bytes)
+        said += f"; {sent / 1e6:.3g} MB are sent in a step; the devices need {memory} MB"
+    return said if output_path is None else f"{output_path}: {said}"

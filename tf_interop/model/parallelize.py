@@ -1,0 +1,215 @@
+"""Plans how the layers of a model are divided over several devices."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_interop import tensorflow_internals
+from tf_interop.errors import PlanError
+from tf_interop.graph.ops import CONVOLUTION_KINDS
+from tf_interop.model.graphs import (
+    TracedGraph,
+    handed_graph_of,
+    optimize_graph,
+    trace,
+    with_inferred_shapes,
+)
+from tf_interop.model.keras_functions import keras_of
+from tf_interop.parallel.device_names import full_device_names, number_devices
+from tf_interop.parallel.devices import DeviceGraph, load_device_graph, take_devices
+from tf_interop.parallel.make_division import PlannedDivision, make_division
+from tf_interop.parallel.measure_devices import measure_devices
+from tf_interop.parallel.measured_parts import MeasuredParts
+from tf_interop.parallel.prepare import prepare
+from tf_interop.parallel.types import ParallelPlan
+from tf_interop.planning.types import GraphMode
+from tf_interop.profile.file import load_profile
+from tf_interop.profile.types import Profile
+from tf_interop.versioned_file import PathLike
+
+_HEADS = CONVOLUTION_KINDS.keys() | {"MatMul", "_FusedMatMul"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Parallelization:
+    """A parallel plan for a model, and what it was chosen by.
+
+    Attributes:
+        name: the model, and what is run of it.
+        plan: the plan.
+        devices: what it divides over.
+        planned: what its one entry was chosen by.
+    """
+
+    name: str
+    plan: ParallelPlan
+    devices: DeviceGraph
+    planned: PlannedDivision
+
+
+def parallelize(
+    model_or_function: Any,
+    devices: Sequence[str] | int | None = None,
+    *,
+    batch_size: int = 1,
+    training: bool = False,
+    image_size: tuple[int, int] | None = None,
+    memory_limit: int | None = None,
+    profile: Profile | PathLike | None = None,
+    device_graph: DeviceGraph | PathLike | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> ParallelPlan:
+    """Plans how the layers of a model are divided over several devices.
+
+    Each layer has a configuration of its own: parts of the batch, of the height and width of its
+    image, of its output or its input channels, on all devices or some. They are chosen so that all
+    layers together, with what is sent between them, take the least time that there is in the model.
+    Where nothing is faster than one device, nothing is divided. The model is run once, on zeros, to
+    get its graph, and is afterwards as it was.
+
+    Args:
+        model_or_function: a Keras model with known inputs, a concrete function, a tf.function with
+            an input signature, or a GraphDef.
+        devices: names of devices such as `/device:GPU:1`, or how many; None for all. The first has
+            to be the one that the model runs on without a plan.
+        batch_size: to plan for. It counts for inputs whose first dimension is unknown. The plan
+            holds for this batch size alone.
+        training: whether to plan a training step of a Keras model, and not its inference.
+        image_size: height and width, for inputs of rank 4 that leave them open.
+        memory_limit: bytes that no device may exceed.
+        profile: what was measured of convolutions on one of the devices, or its file. Parts that it
+            does not hold are modelled.
+        device_graph: how fast devices and their links are, or its file; they need not be here. None
+            measures them.
+        say: told what is being done, in a few words.
+
+    Returns:
+        A plan for `enable(parallel=…)`.
+
+    Raises:
+        ValueError: an argument is of a wrong kind, or a shape is unknown that has to be known.
+        GraphError: TensorFlow refuses the graph.
+        PlanError: a device is not there, or no division fits into the memory.
+        LibraryError: the compiled library is missing or does not fit this TensorFlow.
+    """
+    return explained_plan(
+        model_or_function,
+        devices,
+        batch_size=batch_size,
+        training=training,
+        image_size=image_size,
+        memory_limit=memory_limit,
+        profile=profile,
+        device_graph=device_graph,
+        say=say,
+    ).plan
+
+
+def explained_plan(
+    model_or_function: Any,
+    devices: Sequence[str] | int | None = None,
+    *,
+    batch_size: int = 1,
+    training: bool = False,
+    image_size: tuple[int, int] | None = None,
+    memory_limit: int | None = None,
+    profile: Profile | PathLike | None = None,
+    device_graph: DeviceGraph | PathLike | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Parallelization:
+    """The same, with what the plan was chosen by."""
+    if isinstance(devices, int) and devices < 1:
+        raise ValueError(f"Expected one device or more, got {devices}.")
+    if memory_limit is not None and memory_limit < 1:
+        raise ValueError(f"Expected a memory_limit of 1 byte or more, got {memory_limit}.")
+    loaded = profile if profile is None or isinstance(profile, Profile) else load_profile(profile)
+    if device_graph is not None and not isinstance(device_graph, DeviceGraph):
+        device_graph = load_device_graph(device_graph)
+    if device_graph is not None:
+        chosen = _choose(device_graph, devices)
+    else:
+        say("Measuring devices")
+        chosen = measure_devices(_devices_here(devices))
+    say("Tracing")
+    traced = trace(
+        model_or_function, batch_size=batch_size, training=training, image_size=image_size
+    )
+    mode: GraphMode | None = None
+    if keras_of(model_or_function) is not None:
+        mode = "training" if training else "inference"
+    say(f"Planning {traced.name}")
+    layers = prepare(with_inferred_shapes(_graph_to_divide(traced)))
+    if not layers.layers:
+        raise ValueError(
+            "Expected a model with convolutions or matrix products of known shapes, got none."
+        )
+    _, device_of_node = number_devices(chosen.names, layers.view)
+    _check_first_device(chosen, {layers.view.nodes[node].device for node in layers.layer_of})
+    planned = make_division(
+        layers,
+        chosen,
+        device_of_node,
+        mode=mode,
+        memory_limit=memory_limit,
+        measured=None
+        if loaded is None
+        else MeasuredParts(loaded, allow_tf32=tensorflow_internals.is_tf32_on()),
+    )
+    made_with = {
+        "tensorflow": tensorflow_internals.tensorflow_version(),
+        "devices": chosen.source.value,
+    }
+    plan = ParallelPlan(chosen.names, (planned.division,), made_with=made_with)
+    return Parallelization(traced.name, plan, chosen, planned)
+
+
+def _graph_to_divide(traced: TracedGraph) -> Any:
+    """The graph that Grappler hands over; where it cannot be run, as it would be."""
+    handed = None if traced.run is None else handed_graph_of(traced, _HEADS)
+    return optimize_graph(traced, None) if handed is None else handed
+
+
+def _choose(graph: DeviceGraph, devices: Sequence[str] | int | None) -> DeviceGraph:
+    """Those devices of a graph that were asked for."""
+    if devices is None:
+        return graph
+    if isinstance(devices, int):
+        return take_devices(graph, devices)
+    known = full_device_names(graph.names)
+    wanted = full_device_names(devices)
+    missing = [name for name in wanted if name not in known]
+    if missing:
+        raise PlanError(
+            f"Expected devices of the device graph, which are {', '.join(known)}, got "
+            f"{', '.join(missing)}. Describe them in the device graph, or leave it out to measure."
+        )
+    return take_devices(graph, [known.index(name) for name in wanted])
+
+
+def _devices_here(devices: Sequence[str] | int | None) -> Sequence[str]:
+    """The names of devices of this process; GPUs where there are some."""
+    if devices is not None and not isinstance(devices, int):
+        return devices
+    here = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
+    if devices is not None and devices > len(here):
+        raise PlanError(
+            f"Expected {devices} devices, got {len(here)}: {', '.join(each.name for each in here)}."
+            " Ask for fewer, describe others by a device graph, or make logical devices with "
+            "tf.config.set_logical_device_configuration before TensorFlow starts."
+        )
+    return [each.name for each in here[:devices]]
+
+
+def _check_first_device(devices: DeviceGraph, of_layers: set[str]) -> None:
+    """Refuses devices of which another than the first is the model's own."""
+    names = full_device_names(devices.names)
+    for name in sorted(of_layers - {""}):
+        if name in names[1:] or (name not in names and devices.source.value == "measured"):
+            raise PlanError(
+                f"Expected the first device to be the one that the model runs on, {name}, got "
+                f"{names[0]}. Name that one first."
+            )
