@@ -17,8 +17,9 @@ from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView, parse_input
 from tf_interop.model.graphs import with_inferred_shapes
 from tf_interop.parallel.degrees import Degrees
-from tf_interop.parallel.layers import Layer, LayerGraph, find_layers
+from tf_interop.parallel.layers import Layer, LayerGraph
 from tf_interop.parallel.lookup import fingerprint_layers, names_of_layers
+from tf_interop.parallel.prepare import prepare
 from tf_interop.parallel.rewrite import was_divided
 from tf_interop.parallel.types import DividedLayer, GraphDivision, ParallelPlan
 from tf_interop.runtime.plugin import get_plugin
@@ -46,8 +47,7 @@ def handed_graphs(call: Callable[[], Any]) -> list[graph_pb2.GraphDef]:
 
 def layers_of(graph_def: graph_pb2.GraphDef) -> LayerGraph:
     """The layers of a graph that was handed over."""
-    view = GraphView(with_inferred_shapes(graph_def))
-    return find_layers(view, GraphProperties(view))
+    return prepare(with_inferred_shapes(graph_def))
 
 
 def plan_of(graphs: Sequence[LayerGraph], choose: Choose, devices: Sequence[str]) -> ParallelPlan:

@@ -22,6 +22,7 @@ KERAS = """
     model = keras.Sequential([
         keras.Input((8, 8, 3)),
         keras.layers.Conv2D(8, 3, padding="same", activation="relu"),
+        keras.layers.BatchNormalization(momentum=0.5),
         keras.layers.MaxPooling2D(),
         keras.layers.Conv2D(8, 3, padding="same", activation="relu"),
         keras.layers.Flatten(),

@@ -1,8 +1,8 @@
 """Divides the layers of a graph over devices, by a parallel plan.
 
-The pass reads: find layers, look up the plan, part graph, rewrite, check graph. Each is a function
-of its own elsewhere; this module only calls them in order. It comes before the pass of stages,
-which may group what is on each device.
+The pass reads: take fused operations apart and find layers, look up the plan, take normalizations
+apart, part graph, rewrite, check graph. Each is a function of its own elsewhere; this module only
+calls them in order. It comes before the pass of stages, which may group what is on each device.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from collections.abc import Collection, Mapping
 from tensorflow.core.framework import graph_pb2
 
 from tf_interop.errors import GraphError
-from tf_interop.graph.properties import GraphProperties, ShapeInference
+from tf_interop.graph.properties import ShapeInference
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.view import GraphView
 from tf_interop.parallel.device_names import number_devices
-from tf_interop.parallel.layers import LayerGraph, find_layers
+from tf_interop.parallel.expand import expand_layers
+from tf_interop.parallel.layers import LayerGraph
 from tf_interop.parallel.lookup import divided_layers, find_division, fingerprint_layers
 from tf_interop.parallel.parted_graph import LayerDivision, part_graph
+from tf_interop.parallel.prepare import prepare
 from tf_interop.parallel.rewrite import rewrite_divided, was_divided
 from tf_interop.parallel.types import ParallelPlan
 
@@ -101,8 +103,8 @@ def run_parallel_pass(
     start = time.perf_counter()
     if was_divided(graph_def):
         return ParallelResult(None, None)
-    view = GraphView(graph_def)
-    layers = find_layers(view, GraphProperties(view, infer_output_shapes), nodes_to_preserve)
+    layers = prepare(graph_def, infer_output_shapes, nodes_to_preserve)
+    view = layers.view
     if not layers.layers and not layers.why_whole:
         return ParallelResult(None, None)
     check_time_limit()
@@ -110,6 +112,8 @@ def run_parallel_pass(
     rewritten = None
     sent_bytes: dict[tuple[str, str], int] = {}
     if division:
+        layers, division = _expand(layers, division, infer_output_shapes, nodes_to_preserve)
+        view = layers.view
         device_names, device_of_node = number_devices(plan.devices, view)
         parted = part_graph(layers, division, device_of_node, nodes_to_preserve)
         if any(map(parted.is_divided, parted.parts)):
@@ -149,6 +153,19 @@ def _find_division(plan: ParallelPlan, layers: LayerGraph) -> tuple[dict[int, La
     }
     why_unchanged = entry.why_whole or "the parallel plan leaves this graph as it is"
     return division, "" if division else why_unchanged
+
+
+def _expand(
+    layers: LayerGraph,
+    division: dict[int, LayerDivision],
+    infer: ShapeInference | None,
+    nodes_to_preserve: Collection[str],
+) -> tuple[LayerGraph, dict[int, LayerDivision]]:
+    """The layers and their division with batch normalizations as they can be divided."""
+    degrees_of = {place: each.degrees for place, each in division.items()}
+    expanded = expand_layers(layers, degrees_of, infer, nodes_to_preserve)
+    place_of = {layer.name: place for place, layer in enumerate(expanded.layers)}
+    return expanded, {place_of[layers.layers[place].name]: each for place, each in division.items()}
 
 
 def _check(
