@@ -3,7 +3,8 @@
     python python/benchmarks/run.py plan_time --network InceptionV3 -o docs/results/plan_time.json
 
 The cases are modules of this folder: `plan_time` times the planner, `pass_time` the graph pass, and
-`applications` compares what networks compute with the plugin and without it.
+`applications` compares what networks compute with the plugin and without it. `parallel_papers`
+models networks whose layers many GPUs share, and `parallel_time` times the search for that.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from python.benchmarks.case import Case, in_new_process
 from python.benchmarks.result_file import write_result
 
+CASES = ("plan_time", "pass_time", "applications", "parallel_papers", "parallel_time")
+
 
 @click.command(help=__doc__)
-@click.argument("case", type=click.Choice(["plan_time", "pass_time", "applications"]))
+@click.argument("case", type=click.Choice(CASES))
 @click.option("--network", "names", multiple=True, help="One of them instead of all.")
 @click.option("-o", "--output", type=click.Path(path_type=pathlib.Path), help="JSON file to write.")
 @click.option("--resume", is_flag=True, help="Keep the networks that the JSON file has.")

@@ -1,0 +1,70 @@
+"""Times the search over all ways to divide the layers of training steps of Keras applications.
+
+The graphs are real; rates of the devices are made up, so what the plans would save says nothing.
+"""
+
+from __future__ import annotations
+
+import gc
+import resource
+import time
+from typing import Any
+
+import tensorflow as tf
+
+from python.benchmarks.case import Case
+from python.benchmarks.parallel_papers import training_layers
+from tf_interop.parallel.cost import find_costs
+from tf_interop.parallel.devices import uniform_device_graph
+from tf_interop.parallel.search import minimize
+
+BATCH_SIZE = 32
+
+
+def measure(name: str) -> dict[str, Any]:
+    """Finds the costs of all configurations and searches them; what that took of a core."""
+    network, _, devices_in_words = name.partition(" on ")
+    count = int(devices_in_words)
+    model = getattr(tf.keras.applications, network)(weights=None, classifier_activation=None)
+    layers = training_layers(model, BATCH_SIZE)
+    devices = uniform_device_graph(
+        [f"/device:GPU:{each}" for each in range(count)],
+        multiply_adds_per_s=3e12,
+        memory_bytes_per_s=5e11,
+        bytes_per_s=1e10,
+        latency_s=1e-5,
+    )
+    gc.collect()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start = time.process_time()
+    costs = find_costs(layers, devices, [0] * len(layers.view))
+    costs_s = time.process_time() - start
+    start = time.process_time()
+    result = minimize(costs.problem())
+    search_s = time.process_time() - start
+    return {
+        "layers": len(layers.layers),
+        "edges": len(costs.edges),
+        "most_configurations": max(len(each.configurations) for each in costs.layers),
+        "width": result.width,
+        "costs_seconds": costs_s,
+        "search_seconds": search_s,
+        "more_megabytes": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024,
+        "search": str(result),
+    }
+
+
+CASE = Case(
+    title="What dividing layers takes to plan",
+    says="What finding the costs of all ways to divide all layers takes, and the search for the "
+    "least of them: CPU time, and memory on top of the graph's. The training steps are of batches "
+    "of 32 images, the number after each name is that of the devices. The width is the most "
+    "neighbours that a layer has when the search eliminates it. The rates of the devices are "
+    "made up, so how much time the plans save says nothing and is left out.",
+    networks=tuple(
+        f"{network} on {count}"
+        for network in ("InceptionV3", "ResNet50", "NASNetMobile")
+        for count in (4, 16)
+    ),
+    measure=measure,
+)
