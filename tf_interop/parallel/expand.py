@@ -14,6 +14,7 @@ from tf_interop.parallel.normalization import (
     expand_normalization,
     find_normalizations,
 )
+from tf_interop.parallel.parted_graph import LayerDivision
 
 
 def expand_layers(
@@ -48,6 +49,22 @@ def expand_layers(
         return layers
     expanded = GraphView(expand_normalization(view, properties, names))
     return find_layers(expanded, GraphProperties(expanded, infer), nodes_to_preserve)
+
+
+def expand_division(
+    layers: LayerGraph,
+    division: Mapping[int, LayerDivision],
+    infer: ShapeInference | None = None,
+    nodes_to_preserve: Collection[str] = (),
+) -> tuple[LayerGraph, dict[int, LayerDivision]]:
+    """The layers of a graph as they are divided, and their division by the places that they have.
+
+    The arguments are those of `expand_layers`.
+    """
+    degrees_of = {place: each.degrees for place, each in division.items()}
+    expanded = expand_layers(layers, degrees_of, infer, nodes_to_preserve)
+    place_of = {layer.name: place for place, layer in enumerate(expanded.layers)}
+    return expanded, {place_of[layers.layers[place].name]: each for place, each in division.items()}
 
 
 def _is_with_its_pair(view: GraphView, found: Collection[int], node: int) -> bool:

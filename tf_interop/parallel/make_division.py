@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from tf_interop.parallel.baselines import WHOLE, baselines
 from tf_interop.parallel.cost import DivisionCosts, find_costs
 from tf_interop.parallel.devices import DeviceGraph
+from tf_interop.parallel.expand import expand_division
 from tf_interop.parallel.explain import LayerExplanation, explain_layers
 from tf_interop.parallel.layers import LayerGraph
 from tf_interop.parallel.lookup import batch_size_of_layers, fingerprint_layers, names_of_layers
 from tf_interop.parallel.measured_parts import MeasuredParts
-from tf_interop.parallel.parted_graph import part_graph
+from tf_interop.parallel.parted_graph import LayerDivision, part_graph
 from tf_interop.parallel.search import minimize
 from tf_interop.parallel.types import (
     DividedLayer,
@@ -83,7 +84,7 @@ def make_division(
         choice = whole
         why_whole = f"nothing is faster in the model than one device ({whole_s * 1e3:.3g} ms)"
     divided = costs.division(choice)
-    parted = part_graph(layers, divided, device_of_node)
+    sent = _sent_bytes(layers, divided, device_of_node)
     is_measured = devices.source is ValueSource.MEASURED and all(
         layer.are_measured[its] for layer, its in zip(costs.layers, choice, strict=True)
     )
@@ -91,7 +92,7 @@ def make_division(
         step_us=costs.seconds(choice) * 1e6,
         whole_us=whole_s * 1e6,
         source=ValueSource.MEASURED if measured and is_measured else ValueSource.MODELLED,
-        sent=tuple(SentBytes(*pair, count) for pair, count in parted.sent_bytes.items()),
+        sent=tuple(SentBytes(*pair, count) for pair, count in sent.items()),
         memory_bytes=costs.memory(choice),
     )
     division = GraphDivision(
@@ -110,6 +111,18 @@ def make_division(
         explain_layers(costs, names, choice, strategies),
         str(found),
     )
+
+
+def _sent_bytes(
+    layers: LayerGraph, division: Mapping[int, LayerDivision], device_of_node: Sequence[int]
+) -> dict[tuple[int, int], int]:
+    """What the divided graph sends, with normalizations as they are divided."""
+    number_of = {
+        node.device: number for node, number in zip(layers.view.nodes, device_of_node, strict=True)
+    }
+    expanded, divided = expand_division(layers, division)
+    numbers = [number_of[node.device] for node in expanded.view.nodes]
+    return part_graph(expanded, divided, numbers).sent_bytes
 
 
 def _steps_us(

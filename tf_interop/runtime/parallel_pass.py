@@ -19,7 +19,7 @@ from tf_interop.graph.properties import ShapeInference
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.view import GraphView
 from tf_interop.parallel.device_names import number_devices
-from tf_interop.parallel.expand import expand_layers
+from tf_interop.parallel.expand import expand_division
 from tf_interop.parallel.layers import LayerGraph
 from tf_interop.parallel.lookup import divided_layers, find_division, fingerprint_layers
 from tf_interop.parallel.parted_graph import LayerDivision, part_graph
@@ -112,7 +112,7 @@ def run_parallel_pass(
     rewritten = None
     sent_bytes: dict[tuple[str, str], int] = {}
     if division:
-        layers, division = _expand(layers, division, infer_output_shapes, nodes_to_preserve)
+        layers, division = expand_division(layers, division, infer_output_shapes, nodes_to_preserve)
         view = layers.view
         device_names, device_of_node = number_devices(plan.devices, view)
         parted = part_graph(layers, division, device_of_node, nodes_to_preserve)
@@ -153,19 +153,6 @@ def _find_division(plan: ParallelPlan, layers: LayerGraph) -> tuple[dict[int, La
     }
     why_unchanged = entry.why_whole or "the parallel plan leaves this graph as it is"
     return division, "" if division else why_unchanged
-
-
-def _expand(
-    layers: LayerGraph,
-    division: dict[int, LayerDivision],
-    infer: ShapeInference | None,
-    nodes_to_preserve: Collection[str],
-) -> tuple[LayerGraph, dict[int, LayerDivision]]:
-    """The layers and their division with batch normalizations as they can be divided."""
-    degrees_of = {place: each.degrees for place, each in division.items()}
-    expanded = expand_layers(layers, degrees_of, infer, nodes_to_preserve)
-    place_of = {layer.name: place for place, layer in enumerate(expanded.layers)}
-    return expanded, {place_of[layers.layers[place].name]: each for place, each in division.items()}
 
 
 def _check(
