@@ -14,17 +14,15 @@ from typing import Any
 import tensorflow as tf
 
 from python.benchmarks.case import Case
-from tf_interop.graph.properties import GraphProperties
-from tf_interop.graph.view import GraphView
 from tf_interop.model.graphs import optimize_graph, trace
 from tf_interop.parallel.baselines import WHOLE, baselines
 from tf_interop.parallel.cost import find_costs
 from tf_interop.parallel.devices import Device, DeviceGraph
-from tf_interop.parallel.layers import LayerGraph, find_layers
+from tf_interop.parallel.layers import LayerGraph
 from tf_interop.parallel.parted_graph import LayerDivision, part_graph
+from tf_interop.parallel.prepare import prepare
 from tf_interop.parallel.regions import volume
 from tf_interop.parallel.search import minimize
-from tf_interop.parallel.unfuse import unfuse
 
 GPUS_OF_NODE = 4
 NODES = 4
@@ -77,9 +75,7 @@ def training_layers(model: Any, batch_size: int) -> LayerGraph:
     images = tf.TensorSpec((batch_size, *model.input_shape[1:]))
     function = step.get_concrete_function(images)
     traced = trace(function, batch_size=batch_size, training=False, image_size=None)
-    view = GraphView(optimize_graph(traced, None))
-    view = GraphView(unfuse(view, GraphProperties(view)))
-    return find_layers(view, GraphProperties(view))
+    return prepare(optimize_graph(traced, None))
 
 
 def alexnet() -> tf.keras.Model:
