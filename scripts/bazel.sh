@@ -4,7 +4,7 @@
 #   scripts/bazel.sh [COMMAND [TARGETS]]      default: test //...
 #
 # Any Bazel from 4 to 8 that is on the path; 9 reads no WORKSPACE. It downloads the C++ rules by itself.
-# Debian's bazel-bootstrap, which is installed where there is none, needs no network: its rules are
+# Debian's bazel-bootstrap, which is installed if there is none, needs no network: its rules are
 # those of Debian's packages, and the C++ rules those that are built in.
 set -euo pipefail
 cd "$(dirname "$0")/.."

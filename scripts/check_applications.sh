@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Compares every architecture of keras.applications with the plugin on and off, on the CPU, and writes
-# the values and the page of results anew. Takes about half an hour on two cores; a few networks are in the
+# the values and the page of results again. Takes about half an hour on two cores; a few networks are in the
 # tests. Fails where a network gives other numbers.
 #
 #   scripts/check_applications.sh [OPTIONS OF python/benchmarks/run.py]

@@ -2,7 +2,7 @@
 
     python scripts/save_device.py OUT.json
 
-With it cuDNN makes plans for that GPU where there is none; tests/cc/devices/ has such files.
+With it cuDNN makes plans for that GPU if there is none; tests/cc/devices/ has such files.
 TF_INTEROP_LIBCUDNN names another libcudnn.so.9 than that of the loader or of Python's packages.
 """
 
@@ -22,7 +22,7 @@ _INT32, _CHAR = 23, 24
 
 
 def open_cudnn() -> ctypes.CDLL:
-    """Raises OSError where there is no cuDNN."""
+    """Raises OSError if there is no cuDNN."""
     named = os.environ.get("TF_INTEROP_LIBCUDNN")
     packages = (pathlib.Path(folder) / "nvidia/cudnn/lib/libcudnn.so.9" for folder in sys.path)
     installed = next((str(path) for path in packages if path.is_file()), "libcudnn.so.9")
@@ -35,7 +35,7 @@ def read_properties(
     """The properties of the device that an attribute describes.
 
     Raises:
-        RuntimeError: cuDNN has none, as where there is no GPU or cuDNN is older than 9.8.
+        RuntimeError: cuDNN has none, as without a GPU, or if cuDNN is older than 9.8.
     """
 
     def call(function: Callable[..., int], *arguments: object) -> None:

@@ -31,6 +31,6 @@ echo "Installing TensorFlow and build tools into $venv …"
 echo "Building tf_interop …"
 # Not isolated: the library has to be built against the very TensorFlow that it will run with. That is
 # named again so that no other package brings another version. Each environment has a build folder of
-# its own: with one for all, building for another TensorFlow would build everything anew each time.
+# its own: with one for all, building for another TensorFlow would build everything again each time.
 PATH="$venv/bin:$PATH" "${pip[@]}" install --quiet --no-build-isolation \
   --config-settings="build-dir=build/for-$(basename "$venv")" --editable ".${extras:+[$extras]}" "$tensorflow"

@@ -159,7 +159,7 @@ def _compared(benchmark: Benchmark, case: Case, variant: Variant) -> str:
 
 
 def _why_slower(benchmark: Benchmark, case: Case) -> str | None:
-    """What is known of why a plan was slower in every turn; None where it was not."""
+    """What is known of why a plan was slower in every turn; None if it was not."""
     result = benchmark.of(case, Variant.OURS)
     summary = benchmark.summarize(result)
     if summary is None or summary.speedup is None:

@@ -92,7 +92,7 @@ def __getattr__(name: str) -> Any:
             if error.name != "tensorflow":
                 raise
             raise ImportError(
-                f"Expected TensorFlow for tf_interop.{name}, found none. Install it: "
+                f"tf_interop.{name} needs TensorFlow, which is not installed. Install it: "
                 f"{INSTALL_TENSORFLOW}"
             ) from error
     raise AttributeError(f"module 'tf_interop' has no attribute {name!r}")

@@ -31,7 +31,7 @@ class Contraction:
         order: the numbers of the units in an order in which they run: each set, and each node in
             none, which comes after the sets. Without those that never run.
         cycle: why some never run, as edges of the graph. Each edge begins in the unit where the
-            one before it ended, the first where the last ended. Empty where all run.
+            one before it ended, the first where the last ended. Empty if all run.
     """
 
     order: tuple[int, ...]
@@ -89,7 +89,7 @@ def misplaced_step(readers: Sequence[Collection[int]], stage: Stage[int]) -> Edg
         stage: of nodes.
 
     Returns:
-        The other step and the one that waits for it; None where there is none. Steps of a merged
+        The other step and the one that waits for it; None if there is none. Steps of a merged
         lane run at once.
     """
     place = {

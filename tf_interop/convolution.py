@@ -55,7 +55,7 @@ class ConvolutionConfiguration:
         depthwise: whether the op is one of the three depthwise ones.
         dtype: `float32`, `float16`, `bfloat16` or `float64`.
         layout: `NHWC` or `NCHW`, of volumes `NDHWC` or `NCDHW`; of image and output.
-        image_shape: shape of the image (or of its gradient) in `layout`, or None where even the
+        image_shape: shape of the image (or of its gradient) in `layout`, or None if even the
             rank is unknown.
         filter_shape: `[R, S, C / group_count, K]` (HWIO), depthwise `[R, S, C, M]`, of volumes with
             the depth before `R` (DHWIO), or None.
@@ -65,7 +65,7 @@ class ConvolutionConfiguration:
         padding: `SAME`, `VALID` or `EXPLICIT`.
         explicit_paddings: (top, bottom, left, right) where padding is `EXPLICIT`, which that of
             volumes never is; else empty.
-        group_count: channels of the image over channels of the filter; None where unknown.
+        group_count: channels of the image over channels of the filter; None if unknown.
         fused_ops: what `_FusedConv2D` or `_FusedConv3D` applies to the result, in order, such as
             `("BiasAdd", "Relu")`; else empty.
         leaky_relu_alpha: slope of a fused LeakyRelu, else 0.
@@ -190,7 +190,7 @@ def computed_output_shape(
         explicit_paddings: before and after each spatial dimension, where padding is `EXPLICIT`.
 
     Returns:
-        The shape in `layout`, or None where nothing of it follows.
+        The shape in `layout`, or None if nothing of it follows.
     """
     rank = len(layout)
     unknown: Shape = (None,) * rank
@@ -239,7 +239,7 @@ def batch_size_of(configurations: Iterable[ConvolutionConfiguration]) -> int | N
     Some may have another, such as those on regions that a detector has cut out of its images.
 
     Returns:
-        None where no batch size is known; of equally frequent ones the first.
+        None if no batch size is known; of equally frequent ones the first.
     """
     sizes = collections.Counter(
         each.image_shape[0] for each in configurations if each.image_shape and each.image_shape[0]

@@ -49,10 +49,7 @@ class ForeignProfileError(ProfileError):
         return self._allowed_by("--allow-foreign-profile")
 
     def _allowed_by(self, what: str) -> str:
-        return (
-            f"{self._difference} Measure {self._where}, or pass {what} to go by this one all the "
-            "same."
-        )
+        return f"{self._difference} Measure {self._where}, or pass {what} to use this one anyway."
 
 
 class TimeLimitError(TfInteropError):

@@ -1,4 +1,4 @@
-"""A Keras callback that lets one `fit`, `evaluate` or `predict` run with stages."""
+"""A Keras callback that turns the plugin on for one `fit`, `evaluate` or `predict`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _KERAS_BATCH_SIZE = 32
 
 @dataclasses.dataclass
 class _Call:
-    """One call of `fit`, `evaluate` or `predict`, and what there was before it.
+    """One call of `fit`, `evaluate` or `predict`, and the state before it.
 
     `depth` counts the begin hooks that wait for their end hook.
     """
@@ -63,41 +63,40 @@ class ConvStages:
 
         model.fit(images, labels, callbacks=[tf_interop.keras.ConvStages(plan="plan.json")])
 
-    It serves `tf.keras` with Keras 3, and tf_keras. During the call
+    It works with `tf.keras` (Keras 3) and tf_keras. During the call
 
     - the plugin works with the callback's settings, for the model and for every other function
       that TensorFlow optimizes meanwhile;
-    - the functions that Keras has made of the model are laid aside and made anew, because a
-      function that has been optimized keeps its graph. So every call traces the model; for many
-      short ones use `tf_interop.enable`;
-    - XLA, which leaves nothing to the plugin, is off for a model for which `jit_compile="auto"`
-      has turned it on (Keras 3, where a GPU is present). Keras 3 does not tell "auto" from an
-      explicit True: where "auto" turns XLA on, an explicit True is turned off as well. Elsewhere
-      an explicit True stays, with a warning.
+    - Keras makes the model's functions again, because a function that has been optimized keeps its
+      graph. So every call traces the model; for many short calls use `tf_interop.enable`;
+    - XLA, which leaves nothing to the plugin, is off if `jit_compile="auto"` has turned it on
+      (Keras 3 with a GPU). Keras 3 does not distinguish "auto" from an explicit True: if "auto"
+      turns XLA on, an explicit True is turned off as well. Otherwise an explicit True stays, with
+      a warning.
 
-    At the end the settings, the option `use_plugin_optimizers`, `jit_compile` and the model's
-    functions are again what they were; a later call without the callback runs without stages. A
-    model that is compiled during the call keeps the `jit_compile` that it got there.
+    At the end the callback restores the settings, the option `use_plugin_optimizers`,
+    `jit_compile` and the model's functions; a later call without the callback runs without stages.
+    A model that is compiled during the call keeps the `jit_compile` that it got there.
 
-    The number of stages that were made is in the logs of each epoch of `fit` as `conv_stages`, and
-    so in its History, and in TensorBoard where its callback follows this one; for `evaluate` and
-    `predict` it is in the logs of the end hook, which other callbacks see, and in `stage_count`.
+    The logs of each epoch of `fit` hold the number of stages as `conv_stages`, and so do its
+    History, and TensorBoard if its callback follows this one. For `evaluate` and `predict` it is
+    in the logs of the end hook, which other callbacks see, and in `stage_count`.
 
-    With `tune` the model is tuned before it runs: the training step under `fit`, with a stand-in
-    for the loss and the optimizer, else inference; validation inside `fit` runs as it is. What was
-    found is said in a line, and is in the cache for the next time. It holds for one batch size;
-    batches of another run as in stock TensorFlow. A model that cannot be tuned, and one that stock
-    runs fastest, runs as if the callback were not there.
+    With `tune` the model is tuned before it runs: under `fit` the training step, with a stand-in
+    for the loss and the optimizer, otherwise inference. Validation inside `fit` is not tuned. The
+    callback prints the result in a line, and keeps it in the cache. It is valid for one batch
+    size; other batches run as in stock TensorFlow. A model that cannot be tuned, or that is
+    fastest in stock TensorFlow, runs as without the callback.
 
-    Keras calls no end hook when a call fails. What was changed is then put back by `restore`, by
-    the end of a `with` block, or when the callback is used next:
+    Keras calls no end hook when a call fails. The changes are then undone by `restore`, by the end
+    of a `with` block, or at the callback's next use:
 
         with ConvStages("always") as stages:
             model.fit(images, labels, callbacks=[stages])
 
-    A callback serves one call at a time: give a call that is made inside a hook of another one a
-    callback of its own. The settings are those of the process: calls in several threads at once
-    run, but with settings that each may have from another, and what is put back last stays.
+    A callback serves one call at a time: a call inside a hook of another call needs its own
+    callback. The settings are those of the process: calls in several threads at once work, but may
+    run with each other's settings, and the settings restored last stay.
 
     Attributes:
         graphs: what the pass did to the graphs that were optimized during the last call.
@@ -120,17 +119,17 @@ class ConvStages:
         batch_size: int | None = None,
         verbose: int = 1,
     ) -> None:
-        """Checks the arguments and reads the files that they name; changes nothing yet.
+        """Checks the arguments and reads their files; changes nothing yet.
 
         Args:
             policy: this and the next three as of `tf_interop.enable`.
             plan: likewise.
             pass_time_limit_s: likewise.
             workspace_limit_mb: likewise.
-            tune: how long to tune the model for before it runs, such as `"30s"`, in place of a
-                plan; None for not at all.
-            batch_size: to tune for. None is the model's own where it fixes one, else 32, which is
-                Keras' default for arrays.
+            tune: how long to tune the model before it runs, such as `"30s"`, instead of a plan;
+                None for not at all.
+            batch_size: to tune for. None is the model's fixed batch size, if any, else 32, Keras'
+                default for arrays.
             verbose: 1 to print what was done, 0 to print nothing.
 
         Raises:
@@ -148,11 +147,11 @@ class ConvStages:
         )
         if tune is not None and self._settings.can_make_stages:
             raise ValueError(
-                "Expected tune without a plan or policy 'always', got both. Leave one out."
+                "tune, plan and policy 'always' exclude each other. Leave all but one out."
             )
         if batch_size is not None and (tune is None or batch_size < 1):
             raise ValueError(
-                f"Expected a batch_size of 1 or more, and with tune alone, got {batch_size}."
+                f"Expected a batch_size of 1 or more, and only with tune, got {batch_size}."
             )
         self._tune_budget_s = None if tune is None else parse_duration(tune)
         self._batch_size = batch_size
@@ -167,9 +166,9 @@ class ConvStages:
         return sum(len(report.plan.stages) for report in self.graphs)
 
     def restore(self) -> None:
-        """Puts back everything that the callback has changed. Does nothing where it has nothing.
+        """Undoes everything that the callback has changed, if anything.
 
-        Needed only after a call that failed, and where the callback is not used again.
+        Needed only after a failed call, if the callback is not used again.
         """
         call = self._call
         if call is None:
@@ -227,15 +226,15 @@ class ConvStages:
         if call.turns_xla_off:
             model.jit_compile = False
             self._say(
-                f"ConvStages: XLA is off for model {model.name!r} during this call; compile it "
-                "with jit_compile=False to have it off always. XLA may be faster: compare with "
-                "tf-interop benchmark"
+                f"ConvStages: XLA is off for model {model.name!r} during this call. Compile the "
+                "model with jit_compile=False to turn XLA off always. XLA may be faster: "
+                "compare with tf-interop benchmark"
             )
         elif is_xla_in_the_way:
             logging.warning(
                 "Model %r was compiled with jit_compile=True: XLA compiles its functions, and "
-                "ConvStages leaves them alone. Compile it with jit_compile=False to run it with "
-                "stages.",
+                "ConvStages does not change them. Compile it with jit_compile=False to run it "
+                "with stages.",
                 model.name,
             )
         keras_internals.drop_functions(model)
@@ -243,15 +242,15 @@ class ConvStages:
         tensorflow_internals.set_plugin_optimizers_option(True)
 
     def set_params(self, params: dict[str, Any] | None) -> None:
-        """Takes note of how much Keras prints."""
+        """Notes how much Keras prints."""
         self._params = params or {}
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Tunes where that is asked for: nothing has been traced yet."""
+        """Tunes if asked to: nothing has been traced yet."""
         self._begin(training=True)
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """As `on_train_begin`; not where this is the validation inside `fit`."""
+        """As `on_train_begin`, but not for the validation inside `fit`."""
         self._begin(training=False)
 
     on_predict_begin = on_test_begin
@@ -261,7 +260,7 @@ class ConvStages:
         self._report(logs)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Puts everything back, unless this was the validation inside `fit`."""
+        """Restores everything, unless this was the validation inside `fit`."""
         call = self._call
         if call is None:
             return
@@ -370,7 +369,7 @@ def _summarize(graphs: tuple[PassReport, ...], call: _Call) -> str:
 
 def _why_no_graphs(call: _Call) -> str:
     if not call.plugin.settings.can_make_stages:
-        return "policy 'profiled' makes none without a plan; pass plan=, or policy='always'"
+        return "policy 'profiled' needs a plan; pass plan=, or policy='always'"
     why = "TensorFlow optimized no graph with a convolution during this call"
     if call.is_xla_in_the_way and not call.turns_xla_off:
         return f"{why}; XLA compiles the model's functions (jit_compile=True)"

@@ -32,14 +32,14 @@ def load_op_library(path: str) -> None:
 
 
 def op_def(op: str) -> Any:
-    """The OpDef of an op type; None where TensorFlow knows no op of that name."""
+    """The OpDef of an op type; None if TensorFlow knows no op of that name."""
     from tensorflow.python.framework import op_def_registry
 
     return op_def_registry.get(op)
 
 
 def is_stateful(op: str) -> bool | None:
-    """Whether TensorFlow calls an op type stateful; None where it knows no op of that name."""
+    """Whether TensorFlow calls an op type stateful; None if it knows no op of that name."""
     found = op_def(op)
     return None if found is None else bool(found.is_stateful)
 
@@ -67,7 +67,7 @@ def shape_of_tensor_properties(serialized: bytes) -> Shape | None:
     """The shape in a serialized `OpInfo.TensorProperties`, as Grappler's C API gives it.
 
     Returns:
-        The shape with None for unknown dimensions, or None where the rank is unknown.
+        The shape with None for unknown dimensions, or None if the rank is unknown.
     """
     from tensorflow.core.grappler.costs import op_performance_data_pb2
 
@@ -101,7 +101,7 @@ def may_have_gpus() -> bool:
     """Whether TensorFlow may show this process a GPU, without making it look for one.
 
     Returns:
-        False where it was built without CUDA, or has listed its devices already and no GPU is
+        False if it was built without CUDA, or has listed its devices already and no GPU is
         visible. Listing them would settle, for the whole process, which ones it uses.
     """
     import tensorflow as tf
@@ -117,7 +117,7 @@ def may_have_gpus() -> bool:
 def has_pluggable_gpu() -> bool:
     """Whether this process' GPUs are of a plugin and not of CUDA; asked while a graph is optimized.
 
-    False where TensorFlow has not listed its devices, as with a Session alone.
+    False if TensorFlow has not listed its devices, as with a Session alone.
     """
     from tensorflow.python.eager import context
 
@@ -127,7 +127,7 @@ def has_pluggable_gpu() -> bool:
 
 
 def plugin_optimizers_option() -> bool | None:
-    """The option `use_plugin_optimizers` of `tf.config.optimizer`; None where it is not set."""
+    """The option `use_plugin_optimizers` of `tf.config.optimizer`; None if it is not set."""
     import tensorflow as tf
 
     value = tf.config.optimizer.get_experimental_options().get("use_plugin_optimizers")
@@ -135,7 +135,7 @@ def plugin_optimizers_option() -> bool | None:
 
 
 def set_plugin_optimizers_option(value: bool | None) -> None:
-    """Sets `use_plugin_optimizers`; functions are optimized anew under the changed option.
+    """Sets `use_plugin_optimizers`; functions are optimized again under the changed option.
 
     Args:
         value: the option's value; None makes it unset again.
@@ -228,7 +228,7 @@ def function_names() -> list[str]:
 
 
 def function_def_of(name: str) -> Any | None:
-    """The FunctionDef of that name; None where it is not in use any more."""
+    """The FunctionDef of that name; None if it is not in use any more."""
     import tensorflow as tf
     from tensorflow.python.eager import context
 
@@ -254,7 +254,7 @@ def variable_spec(handle: Any) -> Any:
     """The `tf.TensorSpec` of the variable that a resource tensor of a graph stands for.
 
     Returns:
-        None where the tensor is no resource, or nothing is known of it.
+        None if the tensor is no resource, or nothing is known of it.
     """
     import tensorflow as tf
     from tensorflow.python.ops import handle_data_util

@@ -32,7 +32,7 @@ for line in sys.stdin.buffer:
 def tensorflow_hushed() -> Iterator[None]:
     """Leaves of TensorFlow's own messages only errors, while it is imported and afterwards.
 
-    That CUDA does not start is no error where there is no GPU. Where the environment sets
+    That CUDA does not start is no error if there is no GPU. Where the environment sets
     TensorFlow's log level, that counts.
     """
     if "tensorflow" in sys.modules:

@@ -85,8 +85,8 @@ class VersionedFormat(Generic[T]):
             raw = msgspec.json.decode(content)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise self.error(
-                f"Expected JSON in {in_file}, got {len(content)} bytes that are not: {error}. The "
-                f"file is damaged or was only half written. {self.remedy}"
+                f"The {in_file} is not JSON: {error}. The file ({len(content)} bytes) is "
+                f"damaged or incomplete. {self.remedy}"
             ) from error
         try:
             self.check_header(raw)
@@ -119,7 +119,7 @@ def read_file(path: PathLike, noun: str, error_type: type[TfInteropError]) -> by
         return pathlib.Path(path).read_bytes()
     except OSError as error:
         raise error_type(
-            f"Expected a {noun} file at '{os.fspath(path)}', got: {error.strerror}. Check the path."
+            f"The {noun} file '{os.fspath(path)}' cannot be read: {error.strerror}. Check the path."
         ) from error
 
 
@@ -143,8 +143,8 @@ def write_file(content: bytes, path: PathLike, noun: str, error_type: type[TfInt
         temporary.replace(target)
     except OSError as error:
         raise error_type(
-            f"Expected to write {noun} '{os.fspath(path)}', got: {error.strerror}. "
-            "Choose a file in a folder that exists and may be written to."
+            f"The {noun} '{os.fspath(path)}' cannot be written: {error.strerror}. Choose a file "
+            "in a folder that exists and is writable."
         ) from error
     finally:
         with contextlib.suppress(OSError):

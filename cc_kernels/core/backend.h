@@ -32,7 +32,7 @@ struct StreamGroupOptions {
   // As CUDA counts: lower goes first, 0 is the usual one. Clamped to what the device has.
   int priority = 0;
   // How the lanes of a stage share the SMs of the device: how many each of them is to have, in the
-  // order of the lanes; 0 for a lane that takes what the others leave. Empty where lanes share all.
+  // order of the lanes; 0 for a lane that takes what the others leave. Empty if lanes share all.
   std::vector<int> partition;
   // The own lane's place in `partition`.
   int partition_index = 0;
@@ -47,7 +47,7 @@ class StreamGroup {
   virtual Event* fork_event() = 0;
   virtual Event* join_event() = 0;
   // How many SMs work on the stream may use: those of its partition, as far as the device's
-  // granularity allows; 0 where the stream has no partition of its own.
+  // granularity allows; 0 if the stream has no partition of its own.
   virtual int sm_count() const { return 0; }
 };
 
@@ -67,7 +67,7 @@ class PreparedConvolution {
   virtual const std::string& algorithm() const = 0;
   // Whether float operands may be rounded to TF32 or less on the way.
   virtual bool reduces_precision() const { return false; }
-  // Bytes of the filter in the form that TransformFilter gives it; 0 where the filter is read as
+  // Bytes of the filter in the form that TransformFilter gives it; 0 if the filter is read as
   // the caller has it, or is the result.
   virtual size_t transformed_filter_bytes() const { return 0; }
 };
@@ -104,7 +104,7 @@ class Backend {
   // among those that need at most the limit of workspace; with a limit of 0 it takes what needs
   // least, even if that is not nothing. Returns kUnsupported where a pinned algorithm cannot run
   // this convolution, needs more workspace or is not one that `options` allow, kInvalidArgument
-  // where there is no algorithm of that name.
+  // if there is no algorithm of that name.
   virtual Status Prepare(const Convolution& convolution, const std::string& algorithm,
                          const PrepareOptions& options,
                          std::shared_ptr<const PreparedConvolution>* prepared) = 0;
@@ -137,7 +137,7 @@ class Backend {
   virtual void Leave(void* outer) { (void)outer; }
 
   // Enqueues a mark, for timelines. Its time is exact beside that of `since`, which was enqueued
-  // shortly before; null where there is no such mark.
+  // shortly before; null if there is no such mark.
   virtual Status Mark(Stream stream, const std::shared_ptr<const TimeMark>& since,
                       std::shared_ptr<const TimeMark>* mark) {
     (void)stream, (void)since, (void)mark;

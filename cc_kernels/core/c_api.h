@@ -132,7 +132,7 @@ typedef void (*TfiKernelSink)(const char* name, const TfiKernel* kernel);
 // Whether this CPU has the instructions that the library was compiled for. To be asked first.
 int TfiCpuIsSupported(void);
 
-// The version of libcudnn, such as "9.10.2", or "" where there is none that this library works
+// The version of libcudnn, such as "9.10.2", or "" if there is none that this library works
 // with. Makes no context.
 void TfiCudnnVersion(TfiSink version);
 
@@ -164,7 +164,7 @@ int TfiMeasureConvolution(TfiDevice* device, const TfiConvolution* convolution,
 
 // Measures a stage. Gives the names of what ran on the lanes to `ran`, and of what ran in the
 // second sequence to `ran_in_sequence`, one for each step, lane after lane. `sm_counts` has room
-// for each lane: the SMs that it was given, 0 where no lane asked for any.
+// for each lane: the SMs that it was given, 0 if no lane asked for any.
 int TfiMeasureStage(TfiDevice* device, const TfiLane* lanes, size_t lane_count,
                     const TfiMeasureOptions* options, TfiStageMeasurement* measurement,
                     int32_t* sm_counts, TfiSink ran, TfiSink ran_in_sequence, TfiSink error);

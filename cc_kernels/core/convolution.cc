@@ -97,7 +97,7 @@ Status CheckDepth(const Convolution& c) {
   return Status::Ok();
 }
 
-// Sizes of the spatial dimensions, depth first where there is one, with an "x" between them.
+// Sizes of the spatial dimensions, depth first if there is one, with an "x" between them.
 std::string Spatial(const Convolution& c, int64_t depth, int64_t height, int64_t width) {
   const std::string flat = std::to_string(height) + "x" + std::to_string(width);
   return c.spatial_rank == 3 ? std::to_string(depth) + "x" + flat : flat;

@@ -63,7 +63,7 @@ struct Convolution : TfiSizes {
   // Elements of the tensor that this kind computes.
   int64_t result_elements() const;
 
-  // True where a tensor that is read holds nothing, so that the result (if it has elements) is 0.
+  // True if a tensor that is read holds nothing, so that the result (if it has elements) is 0.
   bool reads_nothing() const;
   bool computes_something() const { return result_elements() != 0 && !reads_nothing(); }
 };

@@ -56,7 +56,7 @@ void CountStageRun();
 void CountFilterTransformation();
 void CountStageCapture();
 void CountStageReplay();
-// The reason is `kind`, with `detail` after it where there is one.
+// The reason is `kind`, with `detail` after it if there is one.
 void CountFallback(const std::string& kind, const std::string& detail = "");
 void CountRefusedLaneOptions(const std::string& reason);
 

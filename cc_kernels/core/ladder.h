@@ -3,7 +3,7 @@
 // A rung asks for less than the one before it. Which rungs are tried depends on the cause:
 //
 //   no memory for workspaces  each rung for memory in order, until its workspaces can be had.
-//   a launch that fails       the lanes are joined, and then the whole stage runs anew by each rung
+//   a launch that fails       the lanes are joined, and then the whole stage runs again by each rung
 //                             for launches in order, until one can be launched.
 //   no plan for the call      (a batch size that none was made for) the last rung at once: nothing
 //                             says that anything else than stock wins.
@@ -12,15 +12,15 @@
 //                             backend's own choice for that step.
 //
 // The last rung, stock, is TensorFlow's own kernel for each step, in sequence, on the caller's
-// stream. Who calls a stage gives it; where there is none, the rung before is the last.
+// stream. Who calls a stage gives it; if there is none, the rung before is the last.
 //
 // Lanes run without the plan's priorities and SMs on every rung. Every rung that is taken is
 // counted (counters.h), and the next call goes by its plan again. A limit that the user has set is
 // no failure: a stage over it is found once, kept, and counted for each call.
 //
-// Running anew gives the right numbers whatever an attempt got done: no step writes what it or an
+// Running again gives the right numbers whatever an attempt got done: no step writes what it or an
 // earlier step reads (stage.h), each writes the whole of its result, and an attempt is ordered
-// after all of the one before. Nothing is run anew where a lane could not be joined: it might still
+// after all of the one before. Nothing is run again where a lane could not be joined: it might still
 // write what the next attempt writes. Once CUDA has met an error that stays, every attempt fails;
 // the error then names step, algorithm and what the library said, of the first attempt and the
 // last.
@@ -82,7 +82,7 @@ struct LadderCalls {
                      std::vector<void*>* lane_workspaces)>
       get_workspaces;
   // Runs every step as without a plan, in order, on the caller's stream; gets the memory that it
-  // needs by itself. Empty where there is nothing of the kind.
+  // needs by itself. Empty if there is nothing of the kind.
   std::function<Status()> run_stock;
 };
 
@@ -94,7 +94,7 @@ struct LesserStage {
 };
 
 // Finds the first rung for memory below `planned`, the prepared `stage`, whose workspaces can be
-// had. One that cannot be prepared is passed over. kResourceExhausted where there is no stock and
+// had. One that cannot be prepared is passed over. kResourceExhausted if there is no stock and
 // not even the least can be had. Counts nothing.
 Status FindForMemory(Backend* backend, const Stage& stage, const PrepareOptions& options,
                      const PreparedStage& planned, const LadderCalls& calls, LesserStage* lesser);
@@ -117,7 +117,7 @@ inline constexpr char kNoPlan[] = "no schedule, so that a stage ran as without a
 inline constexpr char kNoAlgorithm[] = "no algorithm, so that a stage ran as without a plan";
 
 // Runs the last rung, and counts that for `kind` with its reason. kUnsupported, with the reason,
-// where there is none.
+// if there is none.
 Status RunStock(const LadderCalls& calls, const std::string& kind, const std::string& reason);
 
 }  // namespace tf_interop

@@ -89,7 +89,7 @@ Status EnqueueJoinedFilter(Backend* backend, const PreparedMerge& prepared,
                            Stream stream);
 
 // Enqueues the joining, the wider convolution and the splitting on `stream`. `parts` are the
-// buffers of the convolutions, `joined_filter` is what EnqueueJoinedFilter made, or null where this
+// buffers of the convolutions, `joined_filter` is what EnqueueJoinedFilter made, or null if this
 // launch is to join the filters. See Backend::Launch for the rest.
 Status LaunchMerge(Backend* backend, const PreparedMerge& prepared, const MergedBuffers& parts,
                    const void* joined_filter, void* workspace, Stream stream);

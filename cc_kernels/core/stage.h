@@ -7,8 +7,8 @@
 // The steps of a lane run one after another, in the order of their numbers, so that a step may read
 // what an earlier step of its lane wrote; whoever makes the stage sees to that. Steps of different
 // lanes do not depend on each other. Everything that runs a stage in another way (on fewer lanes,
-// in sequence, anew after a failure) keeps that order. No step writes what it or an earlier step
-// reads: a stage that failed may be run anew.
+// in sequence, again after a failure) keeps that order. No step writes what it or an earlier step
+// reads: a stage that failed may be run again.
 #ifndef TF_INTEROP_CORE_STAGE_H_
 #define TF_INTEROP_CORE_STAGE_H_
 

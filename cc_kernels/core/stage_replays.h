@@ -15,7 +15,7 @@
 // memory has to be valid when a replay runs, as it has to be for plain launches; in between it may
 // belong to others.
 //
-// A call with new pointers is a miss and captures anew. A stage keeps kMostKept graphs; the one
+// A call with new pointers is a miss and captures again. A stage keeps kMostKept graphs; the one
 // that was used longest ago goes. More than kFirstCaptures misses, and one more for each
 // kReplaysForACapture replays, are too many: the stage runs plainly from then on. So it does after
 // a capture, an instantiation or a launch of a graph has failed. Such a call runs plainly too,

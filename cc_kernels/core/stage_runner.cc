@@ -56,7 +56,7 @@ std::string OfLane(const std::string& first, const std::string& reason) {
   return "that of convolution '" + first + "': " + reason;
 }
 
-// Merges the steps of `lane` that have something to compute, where there are several.
+// Merges the steps of `lane` that have something to compute, if there are several.
 void MergeLane(Backend* backend, const Stage& stage, const Lane& lane,
                const PrepareOptions& options, PreparedStage* prepared) {
   MergedSteps merged;
@@ -362,7 +362,7 @@ class StageRun {
     return status;
   }
 
-  // A mark on a stream; null where the call is not recorded.
+  // A mark on a stream; null if the call is not recorded.
   std::shared_ptr<const TimeMark> Mark(Stream stream) {
     std::shared_ptr<const TimeMark> mark;
     // A stage runs as well without its times.

@@ -25,7 +25,7 @@
 //
 // Options of lanes change how fast they are and never what they compute. So RunStage does without,
 // for all lanes of the stage, where the backend cannot give them; that is counted, with the reason
-// (counters.h). Where there are not as many stream groups as lanes, the stage runs in sequence on
+// (counters.h). If there are not as many stream groups as lanes, the stage runs in sequence on
 // the caller's stream; that is counted too.
 //
 // The steps of a merged lane run as one wider convolution (merged_convolution.h). Where their
@@ -98,11 +98,11 @@ struct PreparedStage {
   std::vector<StageLaunch> launches;  // in the order of rule 4
   // Steps whose pinned algorithm could not be had, each with its reason.
   std::vector<std::string> fallbacks;
-  // Whether something was refused only for now: prepared anew, the stage may be better.
+  // Whether something was refused only for now: prepared again, the stage may be better.
   bool is_provisional = false;
   // Lanes that could not be merged, likewise.
   std::vector<std::string> unmerged;
-  // Graphs of its launches; null where it always runs plainly. Goes before what it launches.
+  // Graphs of its launches; null if it always runs plainly. Goes before what it launches.
   std::shared_ptr<StageReplays> replays;
 };
 
@@ -125,7 +125,7 @@ struct StageBuffers {
   std::vector<ConvolutionBuffers> steps;  // by number
   std::vector<void*> lane_workspaces;     // one for each lane
   // One for each of PreparedStage::merged: what EnqueueJoinedFilter made for it on the caller's
-  // stream, or null where this call is to join the filters. Empty stands for null for all.
+  // stream, or null if this call is to join the filters. Empty stands for null for all.
   std::vector<const void*> joined_filters;
 
   bool operator==(const StageBuffers& other) const {

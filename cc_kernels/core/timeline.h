@@ -78,7 +78,7 @@ class TimelineCall {
   TimelineCall(const TimelineCall&) = delete;
   TimelineCall& operator=(const TimelineCall&) = delete;
 
-  // This thread's innermost call; null where there is none, or it is not recorded.
+  // This thread's innermost call; null if there is none, or it is not recorded.
   static const TimelineCall* Current();
 
   bool is_recorded() const { return number_ >= 0; }

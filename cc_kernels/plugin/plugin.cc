@@ -79,7 +79,7 @@ struct BufferDeleter {
 };
 using BufferPtr = std::unique_ptr<TF_Buffer, BufferDeleter>;
 
-// True where some text of the graph may name a convolution op (Conv2D…, DepthwiseConv2d…, Conv3D…).
+// True if some text of the graph may name a convolution op (Conv2D…, DepthwiseConv2d…, Conv3D…).
 // Helper graphs, of which TensorFlow hands over many, fail this and are left without being parsed.
 bool MayHoldConvolution(const TF_Buffer& graph) {
   const char* position = static_cast<const char*>(graph.data);
@@ -118,7 +118,7 @@ std::string ReadNames(GetListSize get_size, GetList get, const TF_GrapplerItem* 
 
 void FreeResult(void* data, size_t) { free(data); }
 
-// Waits until the pass is over. False where it does not get the interpreter, or takes too long.
+// Waits until the pass is over. False if it does not get the interpreter, or takes too long.
 bool WaitForPass(TfiGraph* graph) {
   std::unique_lock<std::mutex> lock(graph->mutex);
   const auto is_over = [graph] { return graph->is_over; };

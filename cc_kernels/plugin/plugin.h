@@ -16,7 +16,7 @@ extern "C" {
 // waiting for the pass, the names are still there, and the rest tells that it is too late.
 typedef struct TfiGraph TfiGraph;
 
-// Rewrites a graph. Returns 1 after it has handed over a new graph with TfiSetResult, 0 where the
+// Rewrites a graph. Returns 1 after it has handed over a new graph with TfiSetResult, 0 if the
 // graph stays as it is. Called from several threads at once, also from ones that have never run
 // Python. Must not throw.
 typedef int (*TfiPass)(TfiGraph* graph);
@@ -59,7 +59,7 @@ TFI_EXPORT const char* TfiGraphFetches(const TfiGraph* graph);
 // of outputs, or -1 where TensorFlow does not know the node, or it is too late.
 TFI_EXPORT int TfiOutputProperties(TfiGraph* graph, const char* node, TfiSink sink);
 
-// Hands over the new graph; the bytes are copied. Returns 1, or 0 where it is too late.
+// Hands over the new graph; the bytes are copied. Returns 1, or 0 if it is too late.
 TFI_EXPORT int TfiSetResult(TfiGraph* graph, const void* data, size_t size);
 
 // What ran so far, a call of `sink` for each: "<counter> <device> <n>" for each device, such as
@@ -81,7 +81,7 @@ TFI_EXPORT void TfiReadTimeline(TfiSink sink);
 TFI_EXPORT void TfiSetWorkspaceLimit(int64_t bytes);
 
 // Gives the serialized NodeDef of the kernel that a step of a TfInterop>Unit runs for a node, which
-// is the node or what cc_kernels/tf/onednn_names.h makes of it. Returns 1, or 0 where the bytes are
+// is the node or what cc_kernels/tf/onednn_names.h makes of it. Returns 1, or 0 if the bytes are
 // no NodeDef.
 TFI_EXPORT int TfiRenameForOneDnn(const void* node, size_t size, int has_constant_filter,
                                   TfiSink sink);

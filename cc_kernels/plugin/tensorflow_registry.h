@@ -18,7 +18,7 @@ bool HasGraphPlugin(const std::string& device_type);
 // Ends the process where the device type has a plugin already: ask HasGraphPlugin first.
 absl::Status RegisterGraphPlugin(InitGraphFunction init);
 
-// False where TensorFlow will differentiate the graph when it runs, as TensorFlow 1 does with a
+// False if TensorFlow will differentiate the graph when it runs, as TensorFlow 1 does with a
 // function: then a graph may only hold ops with a gradient.
 bool AllowsNonDifferentiableRewrites(const TF_GrapplerItem* item);
 

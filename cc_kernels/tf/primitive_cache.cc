@@ -59,7 +59,7 @@ void* FindSymbol(const Factory& factory, const char* prefix, const char* suffix)
   return dlsym(RTLD_DEFAULT, name.c_str());
 }
 
-// The calling thread's cache, or null where there is none. It is a variable of a function, which
+// The calling thread's cache, or null if there is none. It is a variable of a function, which
 // TensorFlow's library exports, so its address is found by name.
 Cache* FindWideCache(const Factory& factory) {
   using GetOp = void* (*)(void* factory, const std::string& key);

@@ -55,7 +55,7 @@ Layout ToLayout(tensorflow::TensorFormat format) {
 }
 
 // Everything spatial: output and pads follow from image and filter. Depth stays as the core has it
-// where there is none.
+// if there is none.
 absl::Status ResolveSpatial(const StepProgram& step, const TensorShape& image,
                             const TensorShape& filter, Convolution* c) {
   struct Dimension {

@@ -54,7 +54,7 @@ absl::Status ResolveSteps(const StageProgram& program, const OpInputList& inputs
   return absl::OkStatus();
 }
 
-// 0 where every convolution computes nothing.
+// 0 if every convolution computes nothing.
 int64_t BatchSizeOf(const ResolvedStage& resolved, const std::vector<Convolution>& convolutions) {
   std::vector<std::pair<int64_t, int>> counts;  // in the order of the operations
   for (size_t i = 0; i < convolutions.size(); ++i) {

@@ -43,7 +43,7 @@ struct ResolvedStage {
   Stage stage;             // as the schedule has it, with what its steps compute
   PreparedStage prepared;  // nothing where the stage has no plan
   // Why there is nothing prepared, so that the stage runs as without a plan: its kind among
-  // fallbacks (core/ladder.h), null where it is prepared, and the reason.
+  // fallbacks (core/ladder.h), null if it is prepared, and the reason.
   const char* unplanned_kind = nullptr;
   std::string why_unplanned;
   // By which rung it is prepared, where the plan is over the user's limit for workspaces; at stock
@@ -51,7 +51,7 @@ struct ResolvedStage {
   std::optional<Rung> rung;
   std::vector<HeldFilter> held_filters;
 
-  // Where something was refused only for now, as for lack of memory: when to resolve it anew.
+  // Where something was refused only for now, as for lack of memory: when to resolve it again.
   std::optional<std::chrono::steady_clock::time_point> try_again_at;
 };
 

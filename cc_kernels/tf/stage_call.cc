@@ -182,7 +182,7 @@ const PreparedStage& StageCall::prepared() const {
   return lesser_ == nullptr ? resolved_->prepared : lesser_->stage;
 }
 
-// TensorFlow's own convolutions keep no filters: where there is no memory for a result, these go.
+// TensorFlow's own convolutions keep no filters: if there is no memory for a result, these go.
 absl::Status StageCall::AllocateResults() {
   const StageProgram& program = node_->program();
   for (size_t i = 0; i < program.outputs.size(); ++i) {
@@ -248,7 +248,7 @@ bool StageCall::GetWorkspaces(const std::vector<size_t>& bytes, bool is_last,
   return true;
 }
 
-// Where there is no memory for the workspaces, transformed filters go, and where that is not
+// If there is no memory for the workspaces, transformed filters go, and where that is not
 // enough, the stage is made to need less.
 absl::Status StageCall::AllocateWorkspaces() {
   const std::vector<size_t>& planned = resolved_->prepared.lane_workspace_bytes;

@@ -5,7 +5,7 @@ zero and no scale is one or too small to show): the outputs of inference; and of
 loss, the gradients by every variable, and the state after it. First without the plugin, then under
 the policy "always", which makes all units narrow.
 
-TensorFlow uses one thread inside of an operation, and as many operations at once as there are
+TensorFlow uses one thread inside an operation, and as many operations at once as there are
 cores. So what an operation adds up does not depend on whether it is narrow, and all numbers should
 have the same bits. Where they have not, because TensorFlow fuses other operations once units are
 made, outputs and gradients may differ by rounding: as far as two changes of stock TensorFlow move
@@ -49,7 +49,7 @@ def application_names() -> list[str]:
 
 
 def measure(name: str) -> dict[str, Any]:
-    """`compare_network` with one thread inside of an operation, which has to be set first."""
+    """`compare_network` with one thread inside an operation, which has to be set first."""
     tf.config.threading.set_intra_op_parallelism_threads(1)
     return compare_network(name)
 
@@ -59,7 +59,7 @@ def compare_network(name: str) -> dict[str, Any]:
 
     Returns:
         A row of the result; `outputs` and `gradients` are how far they are moved, over what is
-        allowed (None where some gradients are zero without the plugin, so that they cannot be
+        allowed (None if some gradients are zero without the plugin, so that they cannot be
         compared).
     """
     start = time.perf_counter()

@@ -34,7 +34,7 @@ def write_result(
     made_with: Sequence[str] = ("tensorflow", "keras"),
     **versions: str,
 ) -> None:
-    """Writes a result to a file, or prints it where there is none.
+    """Writes a result to a file, or prints it if there is none.
 
     Args:
         path: of the JSON file; None prints.

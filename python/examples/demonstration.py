@@ -26,7 +26,7 @@ NETWORKS = {"NASNetMobile": 224, "InceptionV3": 299}
 
 
 def infer(model: tf.keras.Model, images: tf.Tensor) -> np.ndarray:
-    """The model's outputs, from a new function, which TensorFlow optimizes anew."""
+    """The model's outputs, from a new function, which TensorFlow optimizes again."""
     outputs: np.ndarray = tf.function(lambda: model(images, training=False))().numpy()
     return outputs
 

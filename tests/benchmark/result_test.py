@@ -97,7 +97,7 @@ def test_a_speedup_is_of_the_turns_that_both_have(
     text = _shown(with_ours(*blocks))
     [ours] = [line for line in text.splitlines() if line.startswith("ours ")]
     assert shown in ours
-    assert ("one turn: no range" in text) == ("one turn" in shown)
+    assert ("one turn: without a range" in text) == ("one turn" in shown)
 
 
 def test_tables_and_csv_have_every_variant_and_say_what_is_missing(tmp_path: pathlib.Path) -> None:

@@ -56,9 +56,12 @@ def test_from_a_model_and_its_profile_to_a_plan_and_why() -> None:
 def test_refuses_a_profile_of_another_model_or_batch_size_or_device() -> None:
     save_profile_of_the_model("--stages none")
     said = invoke(f"plan branched_models:build_other {BY_PROFILE}", exit_code=1).stderr
-    assert "got 'profile.json', which holds none" in said
+    assert "The profile 'profile.json' holds no convolution" in said
     assert "tf-interop profile" in said
-    assert "holds none" in invoke(f"plan {MODEL} --batch 4,8 {BY_PROFILE}", exit_code=1).stderr
+    assert (
+        "holds no convolution"
+        in invoke(f"plan {MODEL} --batch 4,8 {BY_PROFILE}", exit_code=1).stderr
+    )
     save_profile(make_profile(make_algorithm()), "profile.json")
     for target in ("", "--for 8.0"):
         said = invoke(f"plan {MODEL} {BY_PROFILE} {target}", exit_code=1).stderr

@@ -67,7 +67,7 @@ def test_goes_on_after_it_was_killed(tmp_path: pathlib.Path) -> None:
         file.write(b'{"algorithm":{"configura')
 
     resumed_run = invoke(SLOW)
-    assert f"Going on with {len(finished)} measurements of before." in resumed_run.stderr
+    assert f"Continuing with {len(finished)} earlier measurements." in resumed_run.stderr
     resumed = load_profile("profile.json")
     # What was finished is there as it was, and nothing was measured twice.
     by_key = {entry_key(entry): entry for entry in resumed.entries}
@@ -134,7 +134,7 @@ def test_ends_with_what_came_of_it() -> None:
     assert "Next: tf-interop plan MODEL --profile profile.json -o plan.json" in short.stdout
     assert "stages: 0 of 8 done" in short.stderr
     assert "stages: 8 of 8 done" in short.stderr
-    assert "same us" in invoke("show profile.json").stdout
+    assert "same µs" in invoke("show profile.json").stdout
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def _fields(text: str) -> set[str]:
 
 
 DOCUMENTS = _rows("| command | prints an object with |")
-PARTS = _rows("| of | each has |")
+PARTS = _rows("| list | each object has |")
 
 
 @pytest.fixture(scope="module", name="folder")
@@ -169,4 +169,4 @@ def test_what_a_model_prints_is_not_in_the_document() -> None:
     options = "--profile profile.json -o new_plan.json --json"
     process = run_process("plan", "result_model:build", *options.split())
     assert (process.returncode, process.stdout) == (1, ""), process.stderr
-    assert process.stderr.splitlines()[-1].startswith("Error: Expected")
+    assert process.stderr.splitlines()[-1].startswith("Error: The profile is of")

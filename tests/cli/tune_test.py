@@ -17,10 +17,10 @@ MODEL = "branched_models:build"
 def test_measures_says_what_was_found_and_keeps_it() -> None:
     said = words_of(invoke(f"tune {MODEL} --batch 1,2 --budget 0.3s -o plan.json"))
     for size in (1, 2):
-        assert f"branches, inference, batch {size}: milliseconds a step median" in said
+        assert f"branches, inference, batch {size}: milliseconds per step median" in said
     assert "stock TensorFlow" in said
     assert "all units narrow" in said
-    assert "against stock TensorFlow, measured in the same run" in said
+    assert "compared with stock TensorFlow in the same run" in said
     graphs = load_plan("plan.json").graphs
     assert [graph.batch_size for graph in graphs] == [1, 2]
     is_faster = any(graph.units for graph in graphs)
@@ -28,7 +28,7 @@ def test_measures_says_what_was_found_and_keeps_it() -> None:
     assert ("There is nothing to turn on" in said) == (not is_faster)
 
     said = words_of(invoke(f"tune {MODEL}"))
-    assert "From the cache; --fresh measures anew" in said
+    assert "From the cache; --fresh measures again" in said
     listed = words_of(invoke("tuned"))
     assert "branches, inference, batch 2" in listed
     assert "2 plans" in listed
@@ -57,10 +57,10 @@ def test_a_plan_is_for_its_own_batch_size_and_step() -> None:
     invoke(f"tune {MODEL} --budget 0.2s -o plan.json")
     benchmark = f"benchmark {MODEL} --plan plan.json --variants stock,ours -o results.json"
     said = words_of(invoke(f"{benchmark} --batch 8", exit_code=1))
-    assert "tuned at batch size 8, got one for 1" in said
+    assert "tuned at batch size 1, but the graph has 8" in said
     assert "--batch 8" in said
     said = words_of(invoke(f"{benchmark} --no-inference --training", exit_code=1))
-    assert "Expected a plan for training, got one for inference" in said
+    assert "The plan is for inference, but the graph is for training" in said
     assert not pathlib.Path("results.json").exists()
 
 

@@ -153,7 +153,7 @@ def test_refuses_a_profile_of_another_device_unless_told() -> None:
     profile = dataclasses.replace(
         _profile(2), device=dataclasses.replace(this_cpu(), name="Another CPU")
     )
-    with pytest.raises(ProfileError, match="Expected a profile of what this process runs on"):
+    with pytest.raises(ProfileError, match="another device or software"):
         tf_interop.plan(build(), profile, batch_sizes=[2])
     plan = tf_interop.plan(build(), profile, batch_sizes=[2], allow_foreign_profile=True)
     assert plan.made_with["device"] == "Another CPU"
@@ -187,9 +187,9 @@ def test_stages_have_no_more_lanes_than_the_profile_had_hardware_queues() -> Non
 
 def test_plans_for_a_gpu_that_is_not_here() -> None:
     profile = _profile(2, device=GPU, compute_capability="9.0")
-    with pytest.raises(ProfileError, match=r"of a GPU of compute capability 8\.0, got one of"):
+    with pytest.raises(ProfileError, match=r"not of a GPU of compute capability 8\.0"):
         tf_interop.plan(build(), profile, batch_sizes=[2], target="8.0")
-    with pytest.raises(ProfileError, match="Expected a profile of a CPU, got one of NVIDIA H200"):
+    with pytest.raises(ProfileError, match=r"of NVIDIA H200.*not of a CPU"):
         tf_interop.plan(build(), profile, batch_sizes=[2], target="cpu")
     [graph] = tf_interop.plan(build(), profile, batch_sizes=[2], target="9.0").graphs
     assert graph.stages
@@ -214,7 +214,7 @@ def _without_convolutions() -> tf.keras.Model:
 
 @pytest.mark.parametrize(
     ("make", "batch_sizes", "message"),
-    [(build, [], "batch"), (build, [0], "batch"), (_without_convolutions, [1], "convolutions")],
+    [(build, [], "batch"), (build, [0], "batch"), (_without_convolutions, [1], "convolution")],
 )
 def test_refuses(make: Callable[[], Any], batch_sizes: list[int], message: str) -> None:
     with pytest.raises(ValueError, match=message):

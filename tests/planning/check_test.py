@@ -78,11 +78,11 @@ def test_takes(nodes: dict[str, str], stages: list[PlannedStage]) -> None:
         pytest.param(
             INCEPTION,
             [make_stage("5x5"), make_stage("3x3_reduce", "1x1", "3x3")],
-            "stage 1.*'3x3'.*'3x3_reduce'",
+            "Stage 1.*'3x3'.*'3x3_reduce'",
             id="reader_on_another_lane",
         ),
-        pytest.param(CHAIN, [make_stage("b a")], "stage 0.*'b'.*'a'", id="reader_before"),
-        pytest.param(CHAIN, [make_stage("a b", "c")], "stage 0.*'c'", id="end_of_a_chain_apart"),
+        pytest.param(CHAIN, [make_stage("b a")], "Stage 0.*'b'.*'a'", id="reader_before"),
+        pytest.param(CHAIN, [make_stage("a b", "c")], "Stage 0.*'c'", id="end_of_a_chain_apart"),
         pytest.param(
             PATH, [make_stage("a b")], "'a' -> 'x' -> 'c' -> 'y' -> 'b'", id="through_other_nodes"
         ),
@@ -115,14 +115,14 @@ def test_takes(nodes: dict[str, str], stages: list[PlannedStage]) -> None:
         pytest.param(
             INCEPTION,
             [make_stage("1x1", "3x3"), make_stage("7x7", "5x5")],
-            "'7x7' in stage 1",
+            "Stage 1 names '7x7'",
             id="not_in_the_graph",
         ),
-        pytest.param(INCEPTION, [make_stage("pool")], "'pool' in stage 0", id="no_convolution"),
+        pytest.param(INCEPTION, [make_stage("pool")], "Stage 0 names 'pool'", id="no_convolution"),
         pytest.param(
             INCEPTION,
             [make_stage("1x1", "3x3"), make_stage("5x5 1x1")],
-            "'1x1' in stage 0 and in stage 1",
+            "'1x1' is in stage 0 and in stage 1",
             id="twice",
         ),
         pytest.param(
@@ -164,7 +164,9 @@ def test_refuses_a_schedule(schedule: BatchSchedule, place: str) -> None:
 @pytest.mark.parametrize(("what", "values"), [("device", "devices"), ("region", "regions")])
 def test_refuses_two_devices_and_two_regions(what: str, values: str) -> None:
     message = _refusal(INCEPTION, make_stage("1x1", "3x3"), **{values: {"3x3": "other"}})
-    assert re.search(f"{what} in stage 0, got '' for '1x1' and 'other' for '3x3'", message)
+    assert re.search(
+        f"stage 0 need one (control-flow )?{what}, but '1x1' has '' and '3x3' has 'other'", message
+    )
 
 
 def test_takes_a_merged_lane_of_filters_of_one_image() -> None:
@@ -183,5 +185,5 @@ def test_refuses_a_merged_lane_of_convolutions_that_differ() -> None:
 
 def test_refuses_a_convolution_that_was_left_out() -> None:
     view, convolutions = make_graph(INCEPTION)
-    with pytest.raises(PlanError, match="'1x1' in stage 0"):
+    with pytest.raises(PlanError, match="Stage 0 names '1x1'"):
         check_stages([make_stage("1x1")], view, convolutions[1:])

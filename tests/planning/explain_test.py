@@ -110,7 +110,7 @@ def test_says_why_not_other_algorithms(
     assert alternative.source is source
     assert alternative.why_not.startswith("not faster")
     assert all(each in alternative.why_not for each in crowded)
-    assert ("its lanes together ask for" in alternative.why_not) == bool(crowded)
+    assert ("its lanes together need" in alternative.why_not) == bool(crowded)
 
 
 def test_the_example_in_words() -> None:

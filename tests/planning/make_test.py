@@ -47,7 +47,7 @@ def test_is_optimal_on_every_small_problem(
     least_us = least_latency_us(problem, max_lanes, max_lane_length)
     options = dataclasses.replace(EXACT, max_lanes=max_lanes, max_lane_length=max_lane_length)
     if least_us == math.inf:
-        with pytest.raises(PlanError, match=r"convolution 'n\d'"):
+        with pytest.raises(PlanError, match=r"Convolution 'n\d'"):
             make_plan(problem, options)
         return
     plan = checked_plan(problem, options)
@@ -156,7 +156,7 @@ def test_a_plan_without_stages_needs_the_memory_of_one_after_another() -> None:
 
 def test_says_what_memory_would_be_enough() -> None:
     problem = make_problem({"a": "", "b": "a"}, {"a": 1, "b": 1}, memory_budget_bytes=24)
-    with pytest.raises(PlanError, match=r"convolution 'b'.*Give 25 bytes"):
+    with pytest.raises(PlanError, match=r"Convolution 'b'.*Give 25 bytes"):
         make_plan(problem)
     make_plan(dataclasses.replace(problem, memory_budget_bytes=25))
 

@@ -129,7 +129,7 @@ def test_begins_anew_wherever_the_first_line_is_cut(path: pathlib.Path) -> None:
 def test_refuses_a_second_writer(path: pathlib.Path) -> None:
     with (
         open_profile(path, GPU),
-        pytest.raises(ProfileError, match="another process"),
+        pytest.raises(ProfileError, match="Another process"),
         open_profile(path, GPU),
     ):
         pass

@@ -155,7 +155,7 @@ def test_a_pass_that_cannot_get_the_interpreter_is_given_up() -> None:
     while not tf_interop.status().failures:  # written once the pass has the interpreter
         pass
     [failure] = tf_interop.status().failures
-    assert "TimeLimitError: Expected Python's interpreter" in failure.cause, failure
+    assert "TimeLimitError: The pass did not get Python's interpreter" in failure.cause, failure
     assert tf_interop.status().graphs == ()
     """
     )

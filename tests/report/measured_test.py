@@ -143,5 +143,5 @@ def test_a_page_shows_it_and_says_where_it_was_measured(
 )
 def test_refuses_files_that_are_no_such_trace(content: str, tmp_path: pathlib.Path) -> None:
     (tmp_path / "trace.json").write_text(content)
-    with pytest.raises(PlanError, match=r"tf-interop run --trace' wrote in .*trace\.json"):
+    with pytest.raises(PlanError, match=r"trace\.json' is no trace from 'tf-interop run --trace'"):
         load_run(tmp_path / "trace.json")

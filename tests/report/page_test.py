@@ -113,7 +113,7 @@ NO_STAGE = graph_of({"a": "", "b": ""}, {"a b": 32})
         ),
         (
             dataclasses.replace(tuned(ratio=1.0, error=0.0), narrow_units=()),
-            "No significant gain over stock TensorFlow (20.0 ms a step): the graph is left as it",
+            "No significant gain over stock TensorFlow (20.0 ms per step): the graph stays",
             False,
         ),
         (
@@ -124,7 +124,7 @@ NO_STAGE = graph_of({"a": "", "b": ""}, {"a b": 32})
         ),
         (
             planned_graph(),
-            "1.60 times as fast expected, of convolutions alone (0.22 ms ± 0.01 ms, one after "
+            "1.60 times as fast expected, for the convolutions alone (0.22 ms ± 0.01 ms, one after "
             "another 0.36 ms), by 2 stages of 5 of 8 convolutions. No whole step was measured",
             False,
         ),
@@ -135,7 +135,7 @@ NO_STAGE = graph_of({"a": "", "b": ""}, {"a b": 32})
         ),
         (
             dataclasses.replace(NO_STAGE, why_no_stage="none of 3 measured sets wins"),
-            "The graph stays as it is: none of 3 measured sets wins. No whole step was measured",
+            "The graph stays unchanged: none of 3 measured sets wins. No whole step was measured",
             False,
         ),
         (
@@ -184,7 +184,7 @@ def test_units_are_drawn_and_listed_with_the_cores_that_they_run_on() -> None:
     assert len(page.of_class("narrow")) == 2 + 1  # and the key
     assert sum(len(column.of_tag("path")) for column in page.of_class("edges")) == 2
     assert "2 of 4, with 12 operations, run on one core each" in page.text
-    assert "1 unit of variables alone not drawn" in page.text
+    assert "1 unit without inputs but variables not drawn" in page.text
     [table] = page.of_class("units")
     assert [row.text for row in rows_of(table)] == [
         "net/scale all cores 3 Add, Rsqrt, Mul",
@@ -450,5 +450,5 @@ def test_stages_of_no_planner_say_first_that_no_times_are_known() -> None:
     [panel] = page.of_class("stage-panel")
     assert "always: depth 1" in panel.text and "left_too" in panel.text
     assert "priority -1, 64 SMs of its own merged into one wider convolution" in panel.text
-    assert "the plan pins no algorithm there" in page.text
-    assert "A plan does not hold what depends on what" in page.text
+    assert "the plan pins no algorithm" in page.text
+    assert "A plan does not hold dependencies" in page.text

@@ -108,8 +108,8 @@ def test_keeps_everything_without_a_plan_and_says_why() -> None:
     assert stages_run_by() == 0
     status = tf_interop.status()
     assert status.is_on
-    assert "none was given" in status.why_off
-    assert "none was given" in str(status)
+    assert "needs a plan" in status.why_off
+    assert "needs a plan" in str(status)
 
 
 def test_a_plan_is_followed_to_the_lane(tmp_path: pathlib.Path) -> None:
@@ -155,7 +155,7 @@ def test_lane_options_of_a_plan_reach_the_op_and_are_counted_where_refused(
 @pytest.mark.parametrize(
     ("program", "stages", "cause"),
     [
-        (branches, [("a", "b"), ("a",)], "'a' in stage 0 and in stage 1"),
+        (branches, [("a", "b"), ("a",)], "'a' is in stage 0 and in stage 1"),
         (branches, [("b", "c")], "'b'"),
         (branches, [("a", "nowhere")], "'nowhere'"),
         (branches, [("a:FASTEST", "b")], "FASTEST"),
@@ -461,7 +461,7 @@ def test_a_missing_library_is_said_and_nothing_else_breaks(tmp_path: pathlib.Pat
     import tensorflow as tf
     import tf_interop
     status = tf_interop.status()
-    assert not status.is_on and "found none" in status.why_off, status
+    assert not status.is_on and "is missing" in status.why_off, status
     assert tf.function(lambda x: x + 1)(1) == 2
     try:
         tf_interop.enable()

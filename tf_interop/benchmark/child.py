@@ -5,7 +5,7 @@ compiled functions) from the next, and a crash from the benchmark. `run_child` s
 
     python -m tf_interop.benchmark.child REQUEST.json OUTCOME.json
 
-It exits with 0 where it has written an outcome, which may be a failure.
+It exits with 0 if it has written an outcome, which may be a failure.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def run_child(
 def _crash(code: int, said: str) -> Failure:
     how = f"the process {describe_end(code)}"
     if code == -signal.SIGKILL:
-        how += ", as the system does when its memory is used up"
+        how += ", as the system does when it runs out of memory"
     lines = [line for line in said.splitlines() if line.strip() and not re.match(CHATTER, line)]
     message = ": ".join(filter(None, [how, " | ".join(lines[-_LINES_SHOWN:])]))
     return Failure(FailureKind.CRASHED, message)
@@ -278,8 +278,8 @@ def _measure(request: Request, variant: Variant) -> Block:
     has_gpu = bool(tf.config.list_physical_devices("GPU"))
     if request.needs_gpu and not has_gpu:
         raise BenchmarkError(
-            "Expected TensorFlow to run on this machine's GPU, got one that does not see it. Its "
-            "log says which library of CUDA is missing."
+            "TensorFlow does not see this machine's GPU. Its log tells which CUDA library is "
+            "missing."
         )
     model = _load(case)
     if request.plan_path is None:
@@ -310,7 +310,7 @@ def _measure(request: Request, variant: Variant) -> Block:
     stage_count = seen.stage_count + seen.unit_node_count
     if variant.needs_plan and seen.failures and not stage_count:
         # What ran was stock TensorFlow, and not because the plan says so.
-        raise BenchmarkError(f"Expected stages, got none: {seen.failures[0].cause}")
+        raise BenchmarkError(f"There are no stages: {seen.failures[0].cause}")
     quartiles_ms = np.quantile(step_ms, (0.25, 0.5, 0.75))
     first_quartile_ms, median_ms, third_quartile_ms = (
         round(float(each), 4) for each in quartiles_ms
@@ -338,8 +338,9 @@ def _load(case: Case) -> Any:
     assert case.precision is not None
     if case.precision.keras_policy != "float32" and not is_built_here(case.model):
         raise ModelArgumentError(
-            f"Expected precision {case.precision.value} with a model that is built here, a Keras "
-            f"application or module:function, got '{case.model}', whose dtypes are in the file."
+            f"Precision {case.precision.value} needs a model that is built here, a Keras "
+            f"application or module:function; the file '{case.model}' fixes its dtypes. Leave "
+            "it out."
         )
     # Both for the planner and for what runs.
     tf.config.experimental.enable_tensor_float_32_execution(case.precision is not Precision.FLOAT32)
@@ -349,8 +350,8 @@ def _load(case: Case) -> Any:
     model = load_model(case.model, image_size=case.image_size)
     if keras_of(model) is None:
         raise ModelArgumentError(
-            f"Expected a Keras model, got {type(model).__name__} from '{case.model}'. Name a "
-            "function that builds one, as module:function."
+            f"'{case.model}' is not a Keras model but {type(model).__name__}. Name a function "
+            "that builds one, as module:function."
         )
     return model
 
@@ -373,8 +374,8 @@ def _function_of(model: Any, case: Case, *, compiled_by_xla: bool) -> Callable[[
     sizes = {spec.shape[0] for spec in tf.nest.flatten(traced.inputs)}
     if sizes != {case.batch_size}:
         raise ValueError(
-            f"Expected a model that takes batch {case.batch_size}, got one that fixes its inputs "
-            f"at {sorted(sizes)}. Benchmark it with that batch size."
+            f"The model does not take batch {case.batch_size}: it fixes its inputs at "
+            f"{sorted(sizes)}. Benchmark it with that batch size."
         )
 
     def run() -> None:

@@ -29,35 +29,35 @@ def check_program(words: Sequence[str]) -> None:
     """
     if not words:
         raise BenchmarkError(
-            "Expected a program after --, got nothing. Name it as you run it: -- python train.py"
+            "There is no program after --. Name it as you run it: -- python train.py"
         )
     python, program = _split(words)
     if "python" not in pathlib.Path(words[0]).name:
         raise BenchmarkError(
-            f"Expected a program that Python runs, such as -- python train.py, got '{words[0]}'. "
+            f"The program must be run by Python, such as -- python train.py, got '{words[0]}'. "
             "Put the name of the Python before it."
         )
     if not program or program[0] in ("-c", "-") or program == ["-m"]:
         raise BenchmarkError(
-            f"Expected a script or -m and a module after '{' '.join(python)}', got "
+            f"Expected a script, or -m and a module, after '{' '.join(python)}', got "
             f"'{' '.join(program[:1]) or 'nothing'}'. Put the program in a file."
         )
     if program[0] != "-m" and not pathlib.Path(program[0]).exists():
         raise BenchmarkError(
-            f"Expected a script at '{program[0]}', got none. Check the path. For a module put -m "
-            "before it."
+            f"There is no script at '{program[0]}'. Check the path. For a module put -m before it."
         )
     ask = [words[0], "-c", "import sys; print(sys.prefix)"]
     try:
         prefix = subprocess.run(ask, capture_output=True, text=True, check=False).stdout.strip()
     except OSError as error:
         raise BenchmarkError(
-            f"Expected a Python at '{words[0]}', got: {error.strerror}. Check the path."
+            f"There is no Python at '{words[0]}': {error.strerror}. Check the path."
         ) from error
     if prefix != sys.prefix:
         raise BenchmarkError(
-            f"Expected the Python that tf_interop runs in, {sys.executable}, got '{words[0]}' of "
-            f"{prefix or 'nowhere'}. Activate that environment, or name its Python."
+            f"The program must use the Python that tf_interop runs in, {sys.executable}, but "
+            f"'{words[0]}' is of {prefix or 'nowhere'}. Activate that environment, or name its "
+            "Python."
         )
 
 

@@ -32,7 +32,7 @@ class Variant(enum.Enum):
     OURS: with the stages or the narrow units of the plan.
     PINNING: the plan's algorithms alone; the convolutions of a stage run one after another.
     CONCURRENCY: the plan's lanes alone; the algorithms are those that cuDNN would choose.
-    INTRA_ONE: stock, with one thread inside of an operation and one operation on each core.
+    INTRA_ONE: stock, with one thread inside an operation and one operation on each core.
     INTER_ONE: stock, with one operation at a time, on all cores.
     """
 
@@ -202,7 +202,7 @@ class Result:
         variant: in which way.
         plan: the SHA-256 of the plan's file; None for a variant that needs none, and where there
             was none to be had.
-        failure: why there are no further blocks; None where nothing failed.
+        failure: why there are no further blocks; None if nothing failed.
         blocks: what each process measured, by repetition.
     """
 
@@ -231,7 +231,7 @@ class Result:
 class Summary:
     """The blocks of one variant of one case, in short: the columns of the CSV file.
 
-    `speedup` compares block with block of the same turn. It is None where no turn has both, and for
+    `speedup` compares block with block of the same turn. It is None if no turn has both, and for
     a plan without a stage: what ran is stock TensorFlow itself. Its range is None if it is empty.
     """
 
@@ -304,7 +304,7 @@ class Benchmark:
         return next(found, Result(case, variant))
 
     def summarize(self, result: Result) -> Summary | None:
-        """Medians, spreads and ratios of one of `results`; None where it has no block."""
+        """Medians, spreads and ratios of one of `results`; None if it has no block."""
         blocks = result.blocks
         if not blocks:
             return None
@@ -344,7 +344,7 @@ BENCHMARK_FILE = VersionedFormat(
     noun="benchmark",
     value_type=Benchmark,
     error=BenchmarkError,
-    remedy="Remove the file and measure anew, or choose another one.",
+    remedy="Remove the file and measure again, or choose another one.",
 )
 """Files of benchmarks."""
 

@@ -60,8 +60,8 @@ def new_benchmark(
         difference = f"options: expected {measuring}, got {before.options}"
     if difference is not None:
         raise BenchmarkError(
-            f"Expected benchmark '{path}' to be measured as this one is, got another: {difference}."
-            " Choose another file."
+            f"The benchmark in '{path}' was measured differently: {difference}. Choose another "
+            "file."
         )
     commands = tuple(dict.fromkeys((*before.commands, command)))
     return dataclasses.replace(before, commands=commands, options=measuring)
@@ -160,7 +160,7 @@ class BenchmarkRun:
             block for block in self._blocks if self._is_wanted(*block) and not block[0].is_program
         )
         for case in dict.fromkeys(case for case, variant, _ in wanted if variant.needs_plan):
-            found = self._start("looking at the plan", Request(case, None, source=self.source))
+            found = self._start("checking the plan", Request(case, None, source=self.source))
             if found.refusal:
                 raise BenchmarkError(f"{case.name}: {found.refusal}")
             if found.note:
@@ -181,7 +181,7 @@ class BenchmarkRun:
         return self.run_child(request, self.benchmark.options.timeout_seconds)
 
     def _plan_for(self, case: Case) -> pathlib.Path | Failure | None:
-        """The plan of a case, or why there is none; None where a program runs by a policy."""
+        """The plan of a case, or why there is none; None if a program runs by a policy."""
         if self.source.plan_path is not None:
             return pathlib.Path(self.source.plan_path)
         if case.is_program:
@@ -211,9 +211,8 @@ class BenchmarkRun:
         before = self.benchmark.of(case, variant)
         if before.blocks and before.plan != plan:
             raise BenchmarkError(
-                f"Expected the plan that '{case.name}' was measured with before (SHA-256 "
-                f"{before.plan}), got another in '{plan_path}'. Choose another file for the "
-                "results."
+                f"'{case.name}' was measured with another plan before (SHA-256 {before.plan}) "
+                f"than '{plan_path}'. Choose another file for the results."
             )
         added = before.blocks if outcome.block is None else (*before.blocks, outcome.block)
         blocks = tuple(sorted(added, key=lambda each: each.repetition))

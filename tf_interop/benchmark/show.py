@@ -16,7 +16,7 @@ from tf_interop.errors import BenchmarkError
 from tf_interop.tables import UNKNOWN, new_table, print_on
 from tf_interop.versioned_file import write_file
 
-_ON_A_CPU = "Measured on a CPU, where units are made. Of stages on a GPU it says nothing."
+_ON_A_CPU = "Measured on a CPU, with units. It tells nothing about stages on a GPU."
 _PROGRAMS_ARE = (
     "whole run, turns: the wall time of the program's process, imports and first calls included; "
     "the median, the shortest and the longest turn. memory: of that process (RSS)."
@@ -61,7 +61,7 @@ def show_benchmark(benchmark: Benchmark, console: Console) -> None:
     if any(programs):
         print_on(console, _PROGRAMS_ARE)
     if not all(programs):
-        print_on(console, "median, quartiles: of the steps of a turn; of the turns the median.")
+        print_on(console, "median, quartiles: of the steps of a turn; the median over the turns.")
     print_on(
         console,
         "times as fast: as stock, turn by turn, with the lowest and the highest turn.",
@@ -70,7 +70,7 @@ def show_benchmark(benchmark: Benchmark, console: Console) -> None:
     if any("one turn" in times_as_fast(benchmark, each) for each in others):
         print_on(
             console,
-            "one turn: no range, so that a difference may be chance. More --repetitions give one.",
+            "one turn: without a range, so a difference may be chance. Raise --repetitions.",
         )
     runs_plan = any(each.variant.needs_plan and not each.case.is_program for each in others)
     has_xla = any(each.variant is Variant.XLA for each in others)
@@ -79,8 +79,8 @@ def show_benchmark(benchmark: Benchmark, console: Console) -> None:
     if any(each.ran_as_stock for each in others):
         print_on(
             console,
-            "as stock: the plan has no stage for it, so that the same program ran; what its times "
-            "differ from those of stock is chance.",
+            "as stock: the plan has no stage for it, so the same program ran, and a difference "
+            "is chance.",
         )
     if not all(programs):
         print_on(console, _MEMORY_IS[device.backend])

@@ -12,15 +12,15 @@ from tf_interop.cli.progress import work_on_model
 
 _ROWS = """The rows of the table:
   nodes              the operations of the graph
-  convolutions       by what they compute: outputs (forward), or in training the gradients
-                     of images (backward-input) and of filters (backward-filter); and
-                     once more by the type of their operation
-  longest chain      the most convolutions each of which needs the one before
-  most at one depth  the most that have equally many before them in the longest chain
-  independent pairs  pairs of which neither needs the other
+  convolutions       by their results: outputs (forward), or in training the gradients of
+                     images (backward-input) and of filters (backward-filter); then by
+                     the type of the operation
+  longest chain      the largest number of convolutions that each need the one before
+  most at one depth  the largest number of convolutions at one depth of the graph
+  independent pairs  pairs that do not need each other
   groups             sets at one depth that could run at the same time, as one stage
-  left alone         those that can be in no stage; why is said below the table
-The graph is the one after TensorFlow's own optimizations, which is what stages are made from."""
+  left alone         convolutions that cannot be in a stage; the reasons follow the table
+The graph is the one after TensorFlow's own optimizations, as for stages."""
 
 
 @command(
@@ -37,9 +37,9 @@ analyze my_package.models:build --image-size 299x299
     "batch_size",
     default=2,
     least=1,
-    help="The batch size, where the model leaves it open.",
+    help="The batch size, if the model leaves it open.",
 )
-@click.option("--training", is_flag=True, help="A training step and not inference.")
+@click.option("--training", is_flag=True, help="Analyze a training step instead of inference.")
 @image_size_option
 def analyze(
     model: str,
@@ -49,8 +49,8 @@ def analyze(
 ) -> Result:
     """Counts convolutions of MODEL, and how many are independent.
 
-    Convolutions are independent where neither needs what the other computes: those can be put into
-    one stage, and run at the same time. MODEL itself is not run.
+    Two convolutions are independent if neither needs the other's result. Independent convolutions
+    can run at the same time, as one stage. MODEL itself does not run.
     """
     with work_on_model(model) as say:
         from tf_interop.model.analyze import analyze as analyze_model

@@ -51,9 +51,12 @@ from tf_interop.profile.file import load_profile
 from tf_interop.profile.types import ProfiledDevice
 
 _EXIT_CODES = {
-    0: "success; also where the budget was over before everything was measured",
-    3: "something crashed, timed out or ran out of memory; the results say what, and hold the rest",
-    130: "stopped by Ctrl-C, 143 by SIGTERM: what was measured is in the results",
+    0: "success, even if the budget ended before everything was measured",
+    3: (
+        "a process crashed, timed out or ran out of memory; the results say which, and hold "
+        "the rest"
+    ),
+    130: "stopped by Ctrl-C, 143 by SIGTERM; the results hold everything measured before",
 }
 
 
@@ -67,7 +70,7 @@ _TIMEOUT_OF_PROGRAMS_S = 24 * 3600.0
 
 
 class _TakesProgram(click.Command):
-    """A command that finds in `Context.obj` the words after `--`; None where there is no `--`."""
+    """A command that finds in `Context.obj` the words after `--`; None if there is no `--`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Leaves the words of a program alone."""
@@ -102,7 +105,9 @@ benchmark InceptionV3 --image-size 75 --policy always --variants stock,ours \\
     kind=_TakesProgram,
 )
 @click.argument("models", metavar="MODEL... | -- PROGRAM...", type=MODEL, nargs=-1)
-@output_option("RESULTS.json", "The results. A file that is there is gone on with.", required=True)
+@output_option(
+    "RESULTS.json", "The results. If the file exists, the benchmark continues it.", required=True
+)
 @batches_option
 @inference_option
 @training_option
@@ -111,20 +116,21 @@ benchmark InceptionV3 --image-size 75 --policy always --variants stock,ours \\
     "precisions",
     type=Text("tf32,float32,float16,bfloat16", functools.partial(_members_of, Precision)),
     default="tf32",
-    help="tf32: float32 with TensorFlow's switch for TF32 on, as it is by default. float32: with "
-    "the switch off. float16, bfloat16: Keras' mixed precision.",
+    help="tf32: float32 with TensorFlow's switch for TF32 on, the default. float32: with the "
+    "switch off. float16, bfloat16: Keras' mixed precision.",
 )
 @image_size_option
 @option(
     "--variants",
     type=Text("NAME,…", functools.partial(_members_of, Variant)),
     default="stock,xla,ours,pinning,concurrency",
-    help="stock: TensorFlow as it is. xla: compiled by XLA. ours: with the plan. pinning: its "
-    "algorithms, one after another. concurrency: its lanes, no algorithm pinned. intra-1: stock "
-    "with one thread inside of an operation. inter-1: stock with one operation at a time.",
+    help="stock: TensorFlow as it is. xla: compiled by XLA. ours: with the plan. pinning: only "
+    "its algorithms, one after another. concurrency: only its lanes, with cuDNN's "
+    "algorithms. intra-1: stock with one thread per operation. inter-1: stock with one "
+    "operation at a time.",
 )
-@click.option("--plan", "plan_path", metavar="PLAN.json", help="A plan that holds all cases.")
-@profile_option("Plan each case by this profile, as tf-interop plan does.")
+@click.option("--plan", "plan_path", metavar="PLAN.json", help="A plan for all cases.")
+@profile_option("Plan each case from this profile, as tf-interop plan does.")
 @click.option(
     "--tune",
     "tune_budget_s",
@@ -134,7 +140,7 @@ benchmark InceptionV3 --image-size 75 --policy always --variants stock,ours \\
 @click.option(
     "--policy",
     type=click.Choice(["always"]),
-    help="Make every stage or unit that can be made, faster or not, in place of a plan.",
+    help="Make every possible stage or unit, faster or not, instead of using a plan.",
 )
 @count_option(
     "--repetitions",
@@ -146,31 +152,31 @@ benchmark InceptionV3 --image-size 75 --policy always --variants stock,ours \\
     "--steps",
     default=MeasuringOptions().steps,
     least=1,
-    help="The fewest steps that a process times.",
+    help="The least number of steps that a process times.",
 )
 @option(
     "--seconds",
     default=MeasuringOptions().seconds,
     type=click.FloatRange(min=0),
-    help="The shortest time that a process goes on timing steps.",
+    help="The least time for which a process times steps.",
 )
 @count_option(
     "--warmup-steps",
     default=MeasuringOptions().warmup_steps,
-    help="Steps after the first one that are not timed.",
+    help="Untimed steps after the first one.",
 )
 @option(
     "--timeout",
     "timeout_seconds",
     type=TIME,
     default="15m",
-    help="When to end a process; a program after 24 hours, if this is not given.",
+    help="When to end a process; for a program the default is 24 hours.",
 )
 @click.option(
     "--budget",
     "budget_seconds",
     type=TIME,
-    help="When to begin no further process, such as 90s, 10m or 1.5h.",
+    help="When to start no further process, such as 90s, 10m or 1.5h.",
 )
 def benchmark(
     models: tuple[str, ...],
@@ -191,17 +197,17 @@ def benchmark(
 ) -> Result:
     """Compares TensorFlow, XLA and the plugin, on models or a program.
 
-    It measures a step of each MODEL in each variant, by turns. Each turn is a new process. MODEL is
-    the name of a Keras application (ResNet50), a .keras or .h5 file, or module:function, which
-    gives a Keras model and is called with image_size=(height, width) where it has that argument and
-    --image-size is given.
+    It measures a step of each MODEL in each variant. The variants take turns, each turn in a new
+    process. MODEL is the name of a Keras application (ResNet50), a .keras or .h5 file, or
+    module:function, a function that returns a Keras model. The function gets image_size=(height,
+    width) if it has that argument and --image-size is given.
 
-    After -- a program stands in place of models, as one runs it: python train.py ARGS. It is run as
-    a whole, as it is (stock) and with --plan or --policy always (ours).
+    After -- you can give a program instead of models, as you would run it: python train.py ARGS.
+    The whole program runs without the plugin (stock) and with --plan or --policy always (ours).
 
-    What crashes, runs out of memory or takes too long is an entry of the results with its reason,
-    and the rest goes on. The results are on disk after every process: when the same command is
-    given again, it goes on with what is missing or failed.
+    If a process crashes, runs out of memory or takes too long, its entry in the results holds the
+    reason, and the rest continues. The results are on disk after every process: the same command,
+    given again, measures entries that are missing or failed.
     """
     program = click.get_current_context().obj
     if program is not None:
@@ -210,14 +216,16 @@ def benchmark(
         )
     elif not models:
         raise click.UsageError(
-            "Expected a MODEL, or a program after --, got neither. Name a model such as ResNet50."
+            "Give a MODEL such as ResNet50, or a program after --; there is neither."
         )
     if not inference and not training:
-        raise click.UsageError("Expected --inference or --training, got neither.")
+        raise click.UsageError(
+            "Expected --inference or --training, got --no-inference alone. Add one of them."
+        )
     sources = sum(each is not None for each in (plan_path, profile_path, tune_budget_s, policy))
     if sources > 1:
         raise click.UsageError(
-            "Expected one of --plan, --profile, --tune and --policy, got several."
+            "--plan, --profile, --tune and --policy exclude each other. Give only one."
         )
     modes = {Mode.INFERENCE: inference, Mode.TRAINING: training}
     # Cases of one model are together: what is measured first is of use without what follows.
@@ -234,8 +242,8 @@ def benchmark(
     if not sources and any(variant.needs_plan for variant in variants):
         ways = "--plan" if program else "--plan, --profile, --tune"
         raise click.UsageError(
-            f"Expected a plan for '{cases[0].name}', got none. Pass {ways} or --policy always, or "
-            "leave out the variants ours, pinning and concurrency."
+            f"There is no plan for '{cases[0].name}'. Pass {ways} or --policy always, or leave "
+            "out the variants ours, pinning and concurrency."
         )
     # Before anything is measured: each of them would be the failure of every case.
     if plan_path is not None:
@@ -299,14 +307,16 @@ def _settings_of_program(
     wrong = [name for each, name in given.items() if each in _OF_MODELS]
     if models or wrong:
         raise click.UsageError(
-            f"Expected no {wrong[0] if wrong else 'MODEL'} with a program, which decides that "
-            f"itself, got {' '.join(wrong or models)}. Leave it out, or the program after --."
+            f"{wrong[0] if wrong else 'MODEL'} does not go with a program, which decides that "
+            f"itself. Leave out {' '.join(wrong or models)}, or leave out the program after --."
         )
     if "variants" not in given:
         variants = _VARIANTS_OF_PROGRAMS
     elif other := set(variants).difference(_VARIANTS_OF_PROGRAMS):
         names = ", ".join(sorted(each.value for each in other))
-        raise click.UsageError(f"Expected the variants stock and ours of a program, got {names}.")
+        raise click.UsageError(
+            f"A program has only the variants stock and ours, got {names}. Leave out the others."
+        )
     if "timeout_seconds" not in given:
         measuring_options = measuring_options | {"timeout_seconds": _TIMEOUT_OF_PROGRAMS_S}
     return variants, measuring_options

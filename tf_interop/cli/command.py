@@ -121,7 +121,7 @@ class CommandLine(click.Group):
         return list(self._modules)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Imports a command; None where there is none of that name."""
+        """Imports a command; None if there is none of that name."""
         if cmd_name not in self._modules:
             return None
         module = importlib.import_module(f"tf_interop.cli.{self._modules[cmd_name]}")
@@ -133,7 +133,7 @@ class CommandLine(click.Group):
         """Runs a command, and ends the process with its exit code."""
         try:
             result = super().main(*arguments, **{**others, "standalone_mode": False})
-            # None where stdout is closed, which is no reason not to run a program.
+            # None if stdout is closed, which is no reason not to run a program.
             if sys.stdout is not None:
                 sys.stdout.flush()
         except click.Abort:
@@ -150,7 +150,7 @@ class CommandLine(click.Group):
                 # Python would try to write it again when it ends.
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 what = "write all output", "Check where stdout goes."
-            print_error(f"Expected to {what[0]}, got: {error.strerror or error}. {what[1]}")
+            print_error(f"Cannot {what[0]}: {error.strerror or error}. {what[1]}")
             sys.exit(1)
         # The program of `run`. Not inside click, which would take its exceptions for its own.
         sys.exit(result() if callable(result) else result)

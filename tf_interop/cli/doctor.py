@@ -18,16 +18,16 @@ _STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "bold red"
 @command(
     "doctor\ndoctor --json",
     exit_codes={
-        0: "nothing that does not work; there may be warnings",
+        0: "no problem; there may be warnings",
         1: "at least one problem",
     },
 )
 def doctor() -> Result:
-    """Says what works on this machine, and how to fix what does not.
+    """Reports what works on this machine, and how to fix what does not.
 
-    Looked at are Python, TensorFlow, the compiled libraries, driver, GPUs and cuDNN, whether the
-    plugin can be registered, settings that leave it nothing to do, and whether a stage runs. It
-    needs no TensorFlow; what does is then left out.
+    It checks Python, TensorFlow, the compiled libraries, driver, GPUs and cuDNN, whether the
+    plugin can be registered, settings that leave it nothing to do, and whether a stage runs.
+    Without TensorFlow it skips the checks that need it.
     """
     with shown_status("Starting") as say:
         findings = examine(say)

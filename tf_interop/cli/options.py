@@ -18,8 +18,8 @@ from tf_interop.duration import parse_duration
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 _MODEL_IS = """MODEL is the name of a Keras application (ResNet50), a .keras or .h5 file, the folder
-of a SavedModel, a GraphDef in a .pb or .pbtxt file, or module:function, which is called without
-arguments and gives a Keras model, a function or a GraphDef"""
+of a SavedModel, a GraphDef in a .pb or .pbtxt file, or module:function, a function without
+arguments that returns a Keras model, a function or a GraphDef"""
 
 
 class Text(click.ParamType):  # type: ignore[type-arg]
@@ -47,15 +47,13 @@ def _output_of(text: str) -> pathlib.Path:
     path = pathlib.Path(text)
     folder = path.resolve().parent
     if path.is_dir() or not folder.is_dir():
-        raise ValueError(f"Expected a file in a folder that exists, got '{text}'.")
+        raise ValueError(f"Expected a file in an existing folder, got '{text}'.")
     if path.is_file() or not path.exists():
         try:
             # Asking for permissions is not enough: a file system may be read-only.
             tempfile.TemporaryFile(dir=folder).close()
         except OSError as error:
-            raise ValueError(
-                f"Expected a folder that may be written to, got '{text}': {error.strerror}"
-            ) from error
+            raise ValueError(f"Cannot write to '{text}': {error.strerror}") from error
     return path
 
 
@@ -100,7 +98,7 @@ SIZE = Text("SIZE", _bytes_of)
 OUTPUT = Text("FILE", _output_of)
 """A file to write, in a folder that is there."""
 
-# A default is shown where there is one.
+# A default is shown if there is one.
 option = functools.partial(click.option, show_default=True)
 
 
@@ -126,7 +124,7 @@ def _model_of(text: str) -> str:
     path = pathlib.Path(text)
     is_path = os.sep in text or path.suffix in (".keras", ".h5", ".hdf5", ".pb", ".pbtxt")
     if is_path and not path.exists():
-        raise ValueError(f"Expected a file or folder at '{text}', got none. Check the path.")
+        raise ValueError(f"There is no file or folder at '{text}'. Check the path.")
     return text
 
 
@@ -179,13 +177,13 @@ def target_option(what: str, default: str) -> Decorator:
 allow_foreign_profile_option = click.option(
     "--allow-foreign-profile",
     is_flag=True,
-    help="Go by the profile even where it is of another device or cuDNN version.",
+    help="Use the profile even if it is of another device or cuDNN version.",
 )
 batches_option = option(
-    "--batch", "batch_sizes", type=BATCHES, default="1", help="Batch sizes, one or more."
+    "--batch", "batch_sizes", type=BATCHES, default="1", help="One or more batch sizes."
 )
 inference_option = option("--inference/--no-inference", default=True, help="Inference.")
-training_option = click.option("--training", is_flag=True, help="A training step, too.")
+training_option = click.option("--training", is_flag=True, help="Also a training step.")
 image_size_option = click.option(
     "--image-size",
     type=Text("N|HxW", _image_size_of),
@@ -196,5 +194,5 @@ tf32_option = option(
     "--tf32/--no-tf32",
     "allow_tf32",
     default=True,
-    help="TensorFlow's switch for TF32, as it will be when the plan is used.",
+    help="TensorFlow's switch for TF32 at the time when the plan is used.",
 )

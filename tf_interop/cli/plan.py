@@ -43,7 +43,7 @@ plan ResNet50 --profile profile.json --for 9.0 -o plan.json
 )
 @model_argument
 @profile_option(
-    "What tf-interop profile measured of MODEL with these batch sizes.",
+    "The profile of MODEL with these batch sizes, from tf-interop profile.",
     required=True,
 )
 @output_option(
@@ -57,16 +57,16 @@ plan ResNet50 --profile profile.json --for 9.0 -o plan.json
     "--memory",
     "memory_budget_bytes",
     type=SIZE,
-    help="For outputs of convolutions and workspaces, such as 8GB or 512MiB. [default: what the "
-    "GPU has free now; on a CPU no limit]",
+    help="The memory for outputs of convolutions and workspaces, such as 8GB or 512MiB. "
+    "[default: the GPU's free memory; on a CPU no limit]",
 )
-@target_option("What to plan for", "what this process runs on")
+@target_option("The device to plan for", "this process' device")
 @tf32_option
 @click.option(
     "--deterministic",
     is_flag=True,
     help="Leave out algorithms that do not give the same bits every time, as TensorFlow's op "
-    "determinism asks for.",
+    "determinism requires.",
 )
 @allow_foreign_profile_option
 def plan(
@@ -79,10 +79,12 @@ def plan(
 ) -> Result:
     """Plans which convolutions of MODEL run together.
 
-    It says what to expect of the stages; tf-interop show says why they are as they are.
+    It prints the expected times of the stages; tf-interop show explains the stages.
     """
     if not inference and not training:
-        raise click.UsageError("Expected --inference or --training, got neither.")
+        raise click.UsageError(
+            "Expected --inference or --training, got --no-inference alone. Add --training."
+        )
     profile = load_profile(profile_path)
     modes = {False: inference, True: training}
     with work_on_model(model) as say:
@@ -101,8 +103,8 @@ def plan(
     made = Plan(graphs, made_with=plans[0].made_with | {"model": model})
     if not any(map(predicted, graphs)):
         raise ProfileError(
-            f"Expected a profile of '{model}', got '{profile_path}', which holds none of its "
-            "convolutions. Make one with tf-interop profile, with the same options."
+            f"The profile '{profile_path}' holds no convolution of '{model}'. Run tf-interop "
+            "profile with the same options first."
         )
     save_plan(made, output_path)
 

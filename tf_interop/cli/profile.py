@@ -41,14 +41,14 @@ from tf_interop.profile.worklist import (
 # TensorFlow is imported only where a model has to be traced: a saved list is measured without it.
 
 _EXIT_CODES = {
-    0: "success; also where the budget was over before everything was measured",
-    3: "the device failed: the same command goes on after what it failed at",
-    130: "stopped by Ctrl-C, 143 by SIGTERM: what was measured is in the profile",
+    0: "success, even if the budget ended before everything was measured",
+    3: "the device failed; the same command continues after the failed measurement",
+    130: "stopped by Ctrl-C, 143 by SIGTERM; the profile holds everything measured before",
 }
 _COLLECTING = (
     "batch_sizes", "dtype", "inference", "training", "image_size", "target",
 )  # fmt: skip
-"""Options that say nothing where a list was collected before."""
+"""Options that say nothing if a list was collected before."""
 
 
 def _stages_of(text: str) -> tuple[str, ...]:
@@ -57,7 +57,7 @@ def _stages_of(text: str) -> tuple[str, ...]:
     unknown = set(words) - {*plans, "levels", "pairs", "merges", "none"}
     if unknown or len(plans) > 1 or ("none" in words and len(words) > 1):
         raise ValueError(
-            f"Expected levels, pairs, merges, a plan's file or several of these, or none, got "
+            "Expected levels, pairs, merges, a plan's file or several of these, or none; got "
             f"'{text}'."
         )
     return tuple(word for word in words if word != "none")
@@ -86,53 +86,53 @@ profile list.json --budget 10m -o profile.json
     exit_codes=_EXIT_CODES,
 )
 @models_argument
-@output_option("PROFILE.json", "The profile. One that is there is gone on with.")
+@output_option("PROFILE.json", "The profile. If the file exists, the command continues it.")
 @written_option(
     "--export-configurations",
     "list_path",
     "LIST.json",
-    "Write the list of what would be measured. Without -o nothing is measured.",
+    "Write the list of convolutions and stages to measure. Without -o nothing is measured.",
 )
 @batches_option
 @click.option(
     "--dtype",
     type=click.Choice(["float32", "float64", "mixed_float16", "mixed_bfloat16"]),
-    help="Keras' policy for a model that is built here.",
+    help="Keras' policy for a model that the command builds.",
 )
 @inference_option
 @training_option
 @image_size_option
-@target_option("What the graph is made for", "this machine's GPU, else cpu")
+@target_option("The device to make the graph for", "this machine's GPU, or cpu without one")
 @option(
     "--stages",
     type=Text("levels,pairs,merges,PLAN.json|none", _stages_of),
     default="levels,pairs,merges",
-    help="levels: the groups that a profile is looked up for. pairs: independent convolutions. "
-    "merges: convolutions on one image as one wider convolution. PLAN.json: the stages of a plan "
+    help="levels: all convolutions at one depth. pairs: independent convolutions. merges: "
+    "convolutions on one image as one wider convolution. PLAN.json: the stages of a plan "
     "for the model.",
 )
 @count_option(
     "--max-pairs",
     default=32,
-    help="The most pairs of one graph; those with most to gain are taken.",
+    help="The most pairs of one graph; the pairs with most to gain are measured.",
 )
 @option(
     "--algorithms",
     type=Text("heuristic|all|knobs|NAME,…", _algorithms_of),
     default="all",
     help="heuristic: what the backend would consider. all: every algorithm. knobs: also with "
-    "settings moved. Or names.",
+    "changed settings. Or names.",
 )
 @count_option(
     "--pair-algorithms",
     default=3,
     least=1,
-    help="How many algorithms of each convolution of a pair to combine.",
+    help="The number of algorithms of each convolution of a pair to combine.",
 )
 @click.option(
     "--budget",
     type=TIME,
-    help="When to stop, such as 90s, 10m or 1.5h. The most useful is measured first.",
+    help="When to stop, such as 90s, 10m or 1.5h. The most useful measurements come first.",
 )
 @option(
     "--tf32",
@@ -143,7 +143,7 @@ profile list.json --budget 10m -o profile.json
 @click.option(
     "--backend",
     type=click.Choice(["cudnn", "host"]),
-    help="What measures. [default: cudnn where there is a GPU, else host]",
+    help="The backend that measures. [default: cudnn if there is a GPU, else host]",
 )
 @count_option(
     "--repetitions",
@@ -156,19 +156,19 @@ profile list.json --budget 10m -o profile.json
     default=20,
     most=60_000,
     metavar="MS",
-    help="For how long, in ms, runs that are not timed come first.",
+    help="Untimed runs before the timed ones, in ms.",
 )
 @option(
     "--caches",
     type=click.Choice(["cold", "warm"]),
     default="cold",
-    help="Whether each run finds its operands in memory, or in the caches.",
+    help="Whether a run finds its operands in memory or in the caches.",
 )
 @count_option(
     "--workspace-limit",
     default=1024,
     metavar="MIB",
-    help="The largest workspace that one convolution may need, in MiB.",
+    help="The largest workspace that one convolution may take, in MiB.",
 )
 @click.pass_context
 def profile(
@@ -181,11 +181,11 @@ def profile(
 ) -> Result:
     """Measures the convolutions of MODELs, alone and in stages.
 
-    Every measurement is on disk before the next begins: a run that was killed goes on when the same
-    command is given again.
+    Every measurement is on disk before the next begins: after a run was killed, the same command
+    continues it.
     """
     if output_path is None and list_path is None:
-        raise click.UsageError("Expected -o or --export-configurations, got neither.")
+        raise click.UsageError("Give -o, --export-configurations or both; there is neither.")
     ask_for_all_hardware_queues()
     if models[0].endswith(".json"):
         _refuse_collecting_options(context)
@@ -224,7 +224,7 @@ def profile(
         if outcome.end is not End.FINISHED:
             left = f" Left: {', '.join(outcome.left)}." if outcome.left else ""
             why = outcome.end.value
-            click.echo(f"Ended because {why}.{left} The same command goes on from here.")
+            click.echo(f"Ended because {why}.{left} The same command continues from here.")
         if outcome.end in (End.FINISHED, End.OUT_OF_TIME):
             click.echo(
                 f"Next: tf-interop plan MODEL --profile {output_path} -o plan.json, with the same "
@@ -237,20 +237,23 @@ def profile(
 def _refuse_collecting_options(context: click.Context) -> None:
     """A list is what it is; an option that would do nothing is a mistake."""
     if len(context.params["models"]) > 1:
-        raise click.UsageError("Expected one list of configurations by itself, got more.")
+        raise click.UsageError(
+            "A list of configurations must be the only argument. Profile the others with "
+            "another command."
+        )
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
         if parameter.name in _COLLECTING and source is not click.core.ParameterSource.DEFAULT:
             raise click.UsageError(
-                f"Expected no {parameter.opts[0]} with a list of configurations. It was chosen "
-                "when the list was made."
+                f"{parameter.opts[0]} does not go with a list of configurations, because the "
+                "list already fixes it. Leave it out."
             )
     if any(word.endswith(".json") for word in context.params["stages"]):
-        raise click.UsageError("Expected --stages PLAN.json with a model, got a list.")
+        raise click.UsageError("--stages PLAN.json needs a model, not a list. Name the model.")
 
 
 def _collect(models: tuple[str, ...], options: dict[str, Any]) -> ConfigurationList:
-    hint = "; or make a list with --export-configurations where it is."
+    hint = "; or make a list with --export-configurations on a machine that has it."
     with work_on_model(", ".join(models), hint=hint) as say:
         from tf_interop.model.collect import CollectOptions, StageSource, collect_configurations
 
@@ -301,7 +304,7 @@ def _measure_into(
     with open_profile(path, device) as file, signals_caught() as signals:
         before = file.profile.entries
         if before:
-            click.echo(f"Going on with {len(before)} measurements of before.", err=True)
+            click.echo(f"Continuing with {len(before)} earlier measurements.", err=True)
         run = ProfileRun(
             backend,
             configurations,

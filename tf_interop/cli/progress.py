@@ -84,7 +84,7 @@ def work_on_model(
     """Imports TensorFlow, and yields what to tell how far the work is.
 
     What the code of a model raises becomes a click.ClickException that says where the fault is,
-    without a traceback. `hint` is what else to do where there is no TensorFlow.
+    without a traceback. `hint` is what else to do if there is no TensorFlow.
     """
     with shown_status("Importing TensorFlow") as say:
         try:
@@ -92,7 +92,7 @@ def work_on_model(
                 from tf_interop.model.load import ModelArgumentError
         except ImportError as error:
             raise click.ClickException(
-                f"Expected to import TensorFlow for '{model}', got: {error}. Install it: "
+                f"'{model}' needs TensorFlow, which cannot be imported: {error}. Install it: "
                 f"{INSTALL_TENSORFLOW}{hint}"
             ) from error
         say(f"Loading {model}")
@@ -106,7 +106,7 @@ def work_on_model(
             # So TensorFlow begins to say what was raised by code that it traces.
             if "in user code:" in str(error):
                 raise click.ClickException(
-                    f"Expected to trace '{model}', got {type(error).__name__}: {error}"
+                    f"'{model}' cannot be traced: {type(error).__name__}: {error}"
                 ) from error
             if isinstance(error, ValueError):
                 raise click.UsageError(str(error)) from error

@@ -45,8 +45,9 @@ report plan.json --model my_package.models:build --for 9.0
 @click.option(
     "--model",
     type=MODEL,
-    help="The model that PLAN is for, as in tf-interop plan and tune: adds what depends on what, "
-    "and what each part computes. It is traced; what was tuned is run once, on zeros.",
+    help="The model that PLAN is for, as in tf-interop plan and tune. It adds dependencies and "
+    "the computation of each part. The model is traced; a tuned one also runs once, on "
+    "zeros.",
 )
 @click.option("--title", help="The page's title. [default: the model's name, or the plan's file]")
 @click.option(
@@ -54,23 +55,23 @@ report plan.json --model my_package.models:build --for 9.0
     "run_path",
     metavar="TRACE.json",
     type=click.Path(),
-    help="What a run with this plan took: a file of tf-interop run --trace. The page shows its "
-    "timeline beside those that were predicted.",
+    help="A file of tf-interop run --trace with this plan. The page shows its timeline next to "
+    "the predicted ones.",
 )
 @written_option(
     "--export-trace",
     "trace_path",
     "PREDICTED.json",
-    "Also the predicted timelines as a trace for ui.perfetto.dev or chrome://tracing.",
+    "Also write the predicted timelines as a trace for ui.perfetto.dev or chrome://tracing.",
 )
 @written_option(
     "--png",
     "picture_path",
     "TIMELINE.png",
-    "Also the timelines as a picture; needs the extra `report`.",
+    "Also write the timelines as a picture; needs the extra `report`.",
 )
 @image_size_option
-@target_option("What the plan is for", "what this process runs on")
+@target_option("The device that the plan is for", "this process' device")
 def report(
     plan_path: pathlib.Path,
     output_path: pathlib.Path,
@@ -84,9 +85,8 @@ def report(
 ) -> Result:
     """Shows PLAN as a page.
 
-    It says what the plan gains, and why, and shows its network and its timelines. The page is one
-    file that needs no network. Every time in it says whether it was measured, modelled or
-    simulated.
+    The page shows what the plan gains, and why, with its network and its timelines. It is one file
+    that needs no network. Every time is marked as measured, modelled or simulated.
     """
     plan = load_plan(plan_path)
     run = None if run_path is None else load_run(run_path)

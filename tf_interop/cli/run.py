@@ -86,7 +86,10 @@ class _Run:
             return True
         if "tensorflow" not in sys.modules:
             if not has_failed:
-                print_error("Expected a program that imports TensorFlow, got one that did not.")
+                print_error(
+                    "The program did not import TensorFlow, so the plugin did nothing. Name a "
+                    "program that does."
+                )
             return False
         status = tf_interop.status()
         if self.report:
@@ -97,7 +100,8 @@ class _Run:
             if self.plan_path is not None:
                 if not status.plan.graphs:
                     raise PlanError(
-                        f"Expected stages or units to save in '{self.plan_path}', got none."
+                        f"There is nothing to save in '{self.plan_path}': no stage or unit was "
+                        "made. --report tells why."
                     )
                 save_plan(status.plan, self.plan_path)
         except TfInteropError as error:
@@ -120,8 +124,8 @@ def _write_trace(path: pathlib.Path) -> None:
     spans = get_plugin().library.read_timeline()
     if not spans:
         raise PlanError(
-            f"Expected stages or units that ran twice, to write when to '{path}', got none. "
-            "The first call of each is left out; --report says what was made."
+            f"There is nothing to write to '{path}': no stage or unit ran twice, and the first "
+            "call of each is left out. --report tells what was made."
         )
     gpu = running_device("cudnn") if tensorflow_internals.may_have_gpus() else None
     versions = {"tensorflow": tensorflow_internals.tensorflow_version()}
@@ -141,42 +145,42 @@ def _is_raised_by_runpy(error: ImportError) -> bool:
 
 @click.command(
     context_settings={"allow_interspersed_args": False},
-    epilog=help_end(_EXAMPLES) + "\n  and the program's own, where it ends with another than 0",
+    epilog=help_end(_EXAMPLES) + ("\n  and the program's own code, if that is not 0"),
     short_help="Runs a program, unchanged, with the plugin on.",
 )
 @option(
     "--policy",
     type=click.Choice(["profiled", "always"]),
     default="profiled",
-    help="profiled: only what a plan names. always: all that can be made, faster or not.",
+    help="profiled: only what a plan names. always: everything possible, faster or not.",
 )
 @click.option(
     "--plan",
     "plan_path",
     type=click.Path(),
     metavar="PLAN.json",
-    help="Make this plan's stages and units.",
+    help="A plan of stages and units to make.",
 )
 @click.option(
     "--workspace-limit-mb",
     type=click.IntRange(min=0),
     metavar="MIB",
-    help="What the workspaces of one stage may take together. [default: no limit but memory]",
+    help="The limit for all workspaces of one stage together. [default: no limit but memory]",
 )
 @written_option(
     "--save-plan",
     "saved_plan_path",
     "OUT.json",
-    "Write the stages and units that were made to a plan file when the program ends.",
+    "Write the stages and units of the program to a plan file when it ends.",
 )
 @written_option(
     "--trace",
     "trace_path",
     "TRACE.json",
-    "Write when stages and units ran, in 10 calls of each after its first, as a trace for "
+    "Write the times of stages and units, for 10 calls of each after its first, as a trace for "
     "ui.perfetto.dev, chrome://tracing or tf-interop report.",
 )
-@click.option("--report", is_flag=True, help="Say on stderr at the end what the plugin did.")
+@click.option("--report", is_flag=True, help="Report on stderr at the end what the plugin did.")
 @click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as after python -m.")
 @click.argument("program")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
@@ -192,24 +196,24 @@ def run(
 ) -> _Run:
     """Runs the script PROGRAM, unchanged, with the plugin on.
 
-    What follows PROGRAM belongs to it. It runs as under python: as __main__, with its own sys.argv,
-    and its exit code is passed on.
+    Arguments after PROGRAM belong to it. It runs as under python: as __main__, with its own
+    sys.argv, and its exit code is passed on.
 
-    Where a GPU is present, Keras compiles models with XLA, and XLA leaves nothing to the plugin.
-    This command cannot change that: have the program compile its models with jit_compile=False, or
-    use tf_interop.keras.ConvStages. Processes that the program starts do not have the plugin on.
+    If there is a GPU, Keras compiles models with XLA, and XLA leaves nothing to the plugin. This
+    command cannot change that: compile the models with jit_compile=False in the program, or use
+    tf_interop.keras.ConvStages. The plugin is not on in processes that the program starts.
     """
     if policy == "always" and plan_path:
-        raise click.UsageError("Expected no --plan with --policy always.")
+        raise click.UsageError("--plan and --policy always exclude each other. Leave one out.")
     if not is_module and not pathlib.Path(program).exists():
         raise click.BadParameter(
-            f"Expected a script at '{program}', got none. For a module put -m before it.",
+            f"There is no script at '{program}'. For a module put -m before it.",
             param_hint="PROGRAM",
         )
     plan = None if plan_path is None else load_plan(plan_path)
     if policy == "profiled" and plan is None:
         click.echo(
-            "tf_interop changes nothing: policy 'profiled' goes by a plan. Pass --plan or "
+            "tf_interop changes nothing: policy 'profiled' needs a plan. Pass --plan or "
             "--policy always.",
             err=True,
         )

@@ -40,24 +40,27 @@ show results.json --csv results.csv
 @click.argument("file")
 @written_option("--csv", "csv_path", "OUT.csv", "Also write the results of a benchmark as CSV.")
 def show(file: str, csv_path: pathlib.Path | None) -> Result:
-    """Shows what a plan, a profile or results of a benchmark hold.
+    """Prints a plan, a profile or results of a benchmark.
 
-    Of a plan, stage by stage, why it is as it is: the algorithm of each lane, what it takes alone
-    and together, whether that was measured or modelled, memory, what its kernels take of a
-    streaming multiprocessor (SM), and other algorithms, with the reason why they were not taken.
+    It explains a plan stage by stage: the algorithm of each lane, its time alone and together,
+    measured or modelled, its memory, its kernels' shares of a streaming multiprocessor (SM), and
+    other algorithms, with the reason why they were not taken.
 
-    Of a profile, for each convolution its fastest algorithm, for each stage its time against that
-    of the same convolutions one after another, in microseconds.
+    For a profile it prints each convolution with its fastest algorithm, and each stage's time
+    against that of the same convolutions one after another, in µs.
 
-    Of a benchmark, milliseconds for each step, and how they compare.
+    For a benchmark it prints milliseconds per step, and how they compare.
 
-    With --json all that the file holds. A file that is not legal is an error that says where.
+    With --json it prints the whole content of the file. For an invalid file the error names the
+    place.
     """
     # A profile of many thousand measurements takes seconds.
     with Console(stderr=True).status("Reading"):
         kind = _kind_of(file)
         if csv_path is not None and kind != "benchmark":
-            raise click.UsageError(f"Expected --csv with results of a benchmark, got a {kind}.")
+            raise click.UsageError(
+                f"--csv needs results of a benchmark, got a {kind}. Leave it out."
+            )
         if kind == "plan":
             plan = load_plan(file)
             return Result(plan, lambda: explain_stages(plan, Console()))
@@ -76,8 +79,7 @@ def _kind_of(file: str) -> str:
     found = re.search(rb'"format":\s*"tf_interop\.(plan|profile|benchmark)"', content)
     if found is None:
         raise TfInteropError(
-            f"Expected a plan, a profile or results of a benchmark, got '{file}', which does not "
-            "say that it is one. Check the path."
+            f"'{file}' is not a plan, a profile or results of a benchmark. Check the path."
         )
     return found[1].decode()
 
@@ -87,7 +89,7 @@ def _kind_of(file: str) -> str:
 def schema(kind: str) -> Result:
     """Prints the JSON schema of a kind of file.
 
-    Of a profile it is that of a line.
+    The schema of a profile describes one line.
     """
     document = _SCHEMAS[kind]()
     return Result(document, lambda: print_json(document))

@@ -40,16 +40,16 @@ tune ResNet50 --no-compare-xla --fresh
 )
 @model_argument
 @batches_option
-@click.option("--training", is_flag=True, help="A training step, and not inference.")
+@click.option("--training", is_flag=True, help="Tune a training step instead of inference.")
 @option("--budget", "budget_s", type=TIME, default="30s", help="How long to measure one graph.")
 @image_size_option
 @click.option(
     "--compare-xla/--no-compare-xla",
     default=True,
     show_default=True,
-    help="Measure jit_compile=True as well, for as long as the budget once more.",
+    help="Also measure jit_compile=True, which takes the budget once more.",
 )
-@click.option("--fresh", is_flag=True, help="Measure anew what is in the cache.")
+@click.option("--fresh", is_flag=True, help="Measure again, even if the cache has a result.")
 @output_option("PLAN.json", "The plan, for tf-interop run --plan and enable(plan=…).")
 def tune(
     model: str,
@@ -61,17 +61,16 @@ def tune(
     fresh: bool,
     output_path: pathlib.Path | None,
 ) -> Result:
-    """Finds by measurement what is faster than stock TensorFlow here.
+    """Finds by measurement what beats stock TensorFlow on this machine.
 
-    The operations of MODEL form units, each of which may run on one core, on a few or on all. Whole
-    steps are measured, by turns with stock TensorFlow in one process. What does not beat stock by
-    more than the error of the measurement is not made. The model runs on random values.
+    The operations of MODEL form units, each of which may run on one core, on a few or on all. It
+    measures whole steps, alternately with stock TensorFlow in one process. Only units that beat
+    stock by more than the error of the measurement are made. The model runs on random values.
 
-    What was found is kept in a cache folder of the user's, and tf_interop.tune(model) takes it from
-    there.
+    The result is kept in the user's cache folder, where tf_interop.tune(model) finds it.
 
-    On a GPU it measures convolutions and stages, as tf-interop profile does, and plans by them; no
-    whole step is measured there.
+    On a GPU it measures convolutions and stages, as tf-interop profile does, and plans from them;
+    it measures no whole step there.
     """
     ask_for_all_hardware_queues()  # before the model is loaded, which may start CUDA
     with work_on_model(model) as say:
@@ -110,16 +109,18 @@ def tune(
 
 
 @command("tuned\ntuned --clear")
-@click.option("--clear", is_flag=True, help="Delete it all.")
+@click.option("--clear", is_flag=True, help="Delete all of them.")
 def tuned(clear: bool) -> Result:
-    """Lists what was tuned before, and is in the cache."""
+    """Lists the plans in the cache, which were tuned before."""
     folder, found = cache_folder(), list(cached_plans())
     if clear:
         clear_cache()
 
     def show() -> None:
         if found:
-            table = new_table("Tuned before: times as fast as stock TensorFlow, in one run with it")
+            table = new_table(
+                "Tuned before: times as fast as stock TensorFlow, measured alternately"
+            )
             table.add_column("graph", overflow="fold")
             for heading in ("units", "times stock"):
                 table.add_column(heading, justify="right")
@@ -149,7 +150,7 @@ def tuned(clear: bool) -> Result:
 def _show_graph(graph: TunedGraph, console: Console) -> None:
     measured = graph.plan.measured
     if measured is not None:
-        table = new_table(f"{graph.name}: milliseconds a step")
+        table = new_table(f"{graph.name}: milliseconds per step")
         table.add_column("", overflow="fold")
         for heading in ("median", "times stock"):
             table.add_column(heading, justify="right", no_wrap=True)
@@ -157,10 +158,10 @@ def _show_graph(graph: TunedGraph, console: Console) -> None:
             error = f" ± {each.error:.3f}" if each.error else ""
             table.add_row(each.name, f"{each.step_ms:.2f}", f"{each.ratio:.3f}{error}")
         print_on(console, table)
-        print_on(console, "Times stock: against stock TensorFlow, measured in the same run.")
+        print_on(console, "Times stock: compared with stock TensorFlow in the same run.")
         if graph.xla is not None and graph.xla.why_not:
             print_on(console, f"XLA was not measured: {graph.xla.why_not}.")
-    cached = " From the cache; --fresh measures anew." if graph.is_cached else ""
+    cached = " From the cache; --fresh measures again." if graph.is_cached else ""
     print_on(console, f"\n{graph}{cached}")
 
 
@@ -171,12 +172,12 @@ def _how_to_use(tuning: Tuning, path: pathlib.Path | None) -> str:
         return f"To use it: tf-interop run --plan {path} train.py"
     if any(each.plan.measured is None for each in tuning.graphs):
         return (
-            "To use it, write a plan with -o. No whole step was measured, and XLA may be faster: "
-            "compare with tf-interop benchmark --plan before."
+            "To use it, write a plan with -o. No whole step was measured, and XLA may be "
+            "faster: first compare with tf-interop benchmark --plan."
         )
     return (
         "To use it, call tf_interop.tune(model) with the same options, which finds it in the "
-        "cache; or write a plan with -o, and pass it to tf-interop run --plan."
+        "cache; or write a plan with -o and pass it to tf-interop run --plan."
     )
 
 

@@ -20,7 +20,7 @@ import msgspec
 from tf_interop.child_process import child_environment, describe_end, module_command
 
 _TIMEOUT_SECONDS = 180
-_REPORT_IT = "Where that does not say what to do: report it, with what --json prints."
+_REPORT_IT = "If the message does not help, report it together with the output of --json."
 
 
 class Level(enum.Enum):
@@ -97,10 +97,10 @@ class Checks(dict[str, _Find]):
 
 def examine(say: Callable[[str], None] = lambda text: None) -> tuple[Finding, ...]:
     """Runs all checks, and says what it is looking at. Never raises."""
-    say("Looking at the machine")
+    say("Checking the machine")
     findings = run_module("tf_interop.doctor.machine")
     if importlib.util.find_spec("tensorflow") is not None:
-        say("Looking at TensorFlow")
+        say("Checking TensorFlow")
         findings += run_module("tf_interop.doctor.tensorflow_checks")
     return tuple(findings)
 
@@ -142,7 +142,7 @@ def _write_findings(module: str, path: str) -> None:
     checks = importlib.import_module(module).CHECKS
     with pathlib.Path(path).open("wb", buffering=0) as file:
         for name in checks:
-            # First the name of what runs next; null where all is done.
+            # First the name of what runs next; null if all is done.
             file.write(msgspec.json.encode(name) + b"\n")
             for finding in checks.run(name):
                 file.write(msgspec.json.encode(finding) + b"\n")

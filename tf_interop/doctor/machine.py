@@ -35,7 +35,7 @@ def _python() -> Finding:
     if _PYTHONS[0] <= sys.version_info[:2] <= _PYTHONS[1]:
         return ok(version)
     return warning(
-        f"{version}, which TensorFlow 2.20 and 2.21 have no packages for",
+        f"{version}, for which TensorFlow 2.20 and 2.21 have no packages",
         "Use Python 3.10 to 3.13.",
     )
 
@@ -51,7 +51,7 @@ def _tensorflow_package() -> Finding:
     listed = ", ".join(f"{name} {version}" for name, version in found.items())
     if not found:
         return problem(
-            "not installed: only profile of a saved list, show and report work without",
+            "not installed; without it only show, report and profile of a saved list work",
             INSTALL_TENSORFLOW,
         )
     if len(set(found.values())) > 1:
@@ -73,8 +73,8 @@ def _core_library() -> Finding:
 def _driver() -> Iterator[Finding]:
     if not has_nvidia_gpu():
         yield warning(
-            "none answers: convolutions run on the CPU, as units and not as stages",
-            "On a machine with a GPU install NVIDIA's driver, and in a container pass the GPU in.",
+            "none found: convolutions run on the CPU, as units and not as stages",
+            "On a machine with a GPU install NVIDIA's driver; in a container pass the GPU in.",
         )
         return
     gpus = visible_gpus()
@@ -82,7 +82,7 @@ def _driver() -> Iterator[Finding]:
         chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
         yield problem(
             f"CUDA_VISIBLE_DEVICES={chosen!r} hides every GPU",
-            "Unset it, or name a GPU of nvidia-smi -L.",
+            "Unset it, or name a GPU that nvidia-smi -L lists.",
             "GPU",
         )
         return
@@ -94,10 +94,10 @@ def _driver() -> Iterator[Finding]:
         yield ok(", ".join(words), f"GPU {number}")
     free, name = free_memory_bytes(), "free memory"
     if free is None:
-        remedy = "Give tf-interop plan the memory that there is, with --memory."
-        yield warning("the driver does not tell", remedy, name)
+        remedy = "Pass the memory to tf-interop plan with --memory."
+        yield warning("the driver does not report it", remedy, name)
     elif free < _LITTLE_MEMORY_BYTES:
-        remedy = "End what else uses the GPU: nvidia-smi lists it."
+        remedy = "End other programs on the GPU: nvidia-smi lists them."
         yield warning(f"{decimal(free)} on GPU 0", remedy, name)
     else:
         yield ok(f"{decimal(free)} on GPU 0", name)
@@ -111,7 +111,7 @@ def _cudnn() -> Finding:
             "libcudnn.so.9 was not found",
             "pip install 'tensorflow[and-cuda]', or set TF_INTEROP_LIBCUDNN to its path.",
         )
-    return ok(version or "none, and without a GPU none is needed")
+    return ok(version or "none, and none is needed without a GPU")
 
 
 # Of environment variables that stand in the way: which values do, what they do, and the cure.
@@ -120,27 +120,27 @@ _SETTINGS = (
         "TF_XLA_FLAGS",
         r"--tf_xla_auto_jit=(?!0|off)",
         "XLA compiles clusters of every graph, and leaves nothing in them to stages",
-        "Take --tf_xla_auto_jit out of it.",
+        "Remove --tf_xla_auto_jit from it.",
     ),
     (
         "TF_ENABLE_ONEDNN_OPTS",
         r"^0$",
-        "on a CPU TensorFlow's own convolutions, which stages are compared with, are slower and "
-        "round otherwise",
-        "Unset it, unless that is wanted.",
+        "TensorFlow's own convolutions on a CPU, which stages are compared with, are slower "
+        "and round differently",
+        "Unset it, unless you want that.",
     ),
     (
         QUEUES_VARIABLE,
         r"^(?!\s*0*(?:3[2-9]|[4-9]\d|[1-9]\d{2,})\s*$)",
         "CUDA has fewer than 32 hardware queues, and lanes that share one wait for each other",
-        "Unset it: tf_interop asks for all where it is turned on before CUDA starts.",
+        "Unset it: tf_interop asks for all of them if it is turned on before CUDA starts.",
     ),
     (
         "NVIDIA_TF32_OVERRIDE",
         r"^0$",
-        "it turns TF32 off below TensorFlow, which does not know of it",
+        "it turns TF32 off without TensorFlow's knowledge",
         "Unset it, and use tf.config.experimental.enable_tensor_float_32_execution(False) and "
-        "--no-tf32; or profile under it, too.",
+        "--no-tf32; or also profile with it set.",
     ),
 )
 

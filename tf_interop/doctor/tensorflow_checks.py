@@ -37,7 +37,7 @@ def _import() -> Finding:
 def _library() -> Finding:
     path = find_library()
     if path is None or not path.is_file():
-        return problem(f"{path or LIBRARY_NAME} is not there", _REBUILD)
+        return problem(f"{path or LIBRARY_NAME} is missing", _REBUILD)
     try:
         info = read_build_info(path)
         check_tensorflow_version(info, tensorflow_internals.tensorflow_version())
@@ -66,8 +66,8 @@ def _plugin() -> Iterator[Finding]:
         else:
             yield problem(
                 reason,
-                "TensorFlow takes one graph plugin for a device type: use a process, or an "
-                "environment, without the other.",
+                "TensorFlow takes one graph plugin for each device type: use a process or an "
+                "environment without the other.",
                 f"plugin for {device_type}",
             )
 
@@ -137,12 +137,12 @@ def _convolutions() -> Finding:
     got = run()
     status = tf_interop.status()
     if not status.counters.stages_run and not status.unit_node_count:
-        causes = [failure.cause for failure in status.failures] or ["stay as they are"]
+        causes = [failure.cause for failure in status.failures] or ["stay unchanged"]
         return problem("; ".join(causes), _REBUILD)
     # Rounding, TF32 among it: sums of 36 products of values near 1.
     if not np.allclose(got, expected, rtol=0, atol=0.05):
         error = float(np.abs(got - expected).max())
-        return problem(f"give other numbers than TensorFlow, off by {error:.3g}", _REBUILD)
+        return problem(f"give other results than TensorFlow, off by {error:.3g}", _REBUILD)
     form = "units" if status.unit_node_count else "a stage"
     where = "a GPU" if tf.config.list_physical_devices("GPU") else "the CPU"
-    return ok(f"run as {form} on {where} with TensorFlow's numbers")
+    return ok(f"run as {form} on {where} with TensorFlow's results")

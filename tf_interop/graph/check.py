@@ -65,7 +65,7 @@ class _Correspondence:
         preserved: Collection[str],
     ) -> None:
         self.before, self.after = before, after
-        # Of before, with the input that reads the first output; empty where that is no result.
+        # Of before, with the input that reads the first output; empty if that is no result.
         self.steps: dict[int, str] = {}
         self.moved: dict[int, int] = {}  # steps that are gone, with the new node
         self._outputs: dict[Output, Output] = {}

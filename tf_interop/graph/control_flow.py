@@ -106,7 +106,7 @@ class ControlFlow:
         """A key for the region of node `index`, which is neither Enter nor Exit nor Switch.
 
         Returns:
-            A short string, equal for nodes of one region, in every process; None where the node's
+            A short string, equal for nodes of one region, in every process; None if the node's
             inputs contradict each other or the region is not understood.
         """
         place = _ROOT if self._places is None else self._places[index]
@@ -297,7 +297,7 @@ def find_waits_before(view: GraphView, waits: Mapping[int, str]) -> list[int]:
 def _may_wait(op: str) -> bool:
     if _NEVER_WAITS.fullmatch(op):
         return False
-    # None where nobody knows the op: a function that is called by its name.
+    # None if nobody knows the op: a function that is called by its name.
     return _WAITS.fullmatch(op) is not None or tensorflow_internals.is_stateful(op) is not False
 
 
@@ -323,7 +323,7 @@ def find_fed(
 def find_run(view: GraphView, fed: Collection[int], fetches: Collection[str]) -> bytearray | None:
     """Which nodes run for certain: those that the fetches need if all of `fed` are fed.
 
-    For each node 1 if it runs, else 0; None where that is not known: in a function, TensorFlow also
+    For each node 1 if it runs, else 0; None if that is not known: in a function, TensorFlow also
     runs what has side effects, and has removed the rest already.
     """
     if not fetches or is_function(view):

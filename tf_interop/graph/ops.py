@@ -118,7 +118,7 @@ from a shape, because each part of the batch has sizes of its own, and constants
 
 GRADIENT_OF = {"MaxPool": "MaxPoolGrad", "MaxPool3D": "MaxPool3DGrad"}
 """Ops that TensorFlow's oneDNN pass joins with their gradient: the first tells the second where the
-maximum was. Neither of a pair is a step, or the other would find it anew, with ties broken
+maximum was. Neither of a pair is a step, or the other would find it again, with ties broken
 otherwise."""
 
 UNIT_FILTER_POSITIONS = FILTER_POSITIONS | dict.fromkeys(
@@ -148,7 +148,7 @@ _CASTABLE = SUPPORTED_DTYPES.keys() | {types_pb2.DT_UINT8, types_pb2.DT_BOOL}
 
 
 def why_no_step_node(node: node_def_pb2.NodeDef) -> RefusalReason | None:
-    """Why a node of one of `STEP_OPS` is no step for what it says of itself; None where it is."""
+    """Why a node of one of `STEP_OPS` is no step for what it says of itself; None if it is."""
     attributes = node.attr
     # To read an attribute that is not there would add it to the graph.
     if "_kernel" in attributes and attributes["_kernel"].s:

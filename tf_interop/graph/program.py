@@ -26,7 +26,7 @@ class Schedule(Generic[T]):
     """How a stage runs at one batch size.
 
     Attributes:
-        batch_size: None where it holds for every one.
+        batch_size: None if it holds for every one.
         stage: of all operations of the stage; in a node, of their places there.
     """
 

@@ -17,7 +17,7 @@ from tf_interop.convolution import Shape
 from tf_interop.graph.view import GraphView
 
 ShapeInference = Callable[[str], Sequence[Shape | None] | None]
-"""Gives the shapes of the outputs of the node of a name, or None where it knows nothing."""
+"""Gives the shapes of the outputs of the node of a name, or None if it knows nothing."""
 
 _VARIABLE_SHAPES = {"_Arg": "_handle_shapes", "VarHandleOp": "shape"}
 

@@ -79,7 +79,7 @@ class Operation:
         return self._properties.output_shape(self._index, 0)
 
     def images(self) -> Positions | None:
-        """The positions of the operands that are its images; None where it is not batchwise."""
+        """The positions of the operands that are its images; None if it is not batchwise."""
         rule = _RULES.get(self._view.ops[self._index])
         return None if rule is None else rule(self)
 
@@ -88,11 +88,11 @@ class Operation:
         return self._properties.input_shape(self._index, position)
 
     def rank(self, position: int = 0) -> int:
-        """The rank of an operand; 0 where it is not known."""
+        """The rank of an operand; 0 if it is not known."""
         return len(self.shape(position) or ()) if position < self.input_count else 0
 
     def constant(self, position: int) -> Any:
-        """The value of an operand; None where it is no constant."""
+        """The value of an operand; None if it is no constant."""
         source, _ = self._view.fanins[self._index][position]
         if self._view.ops[source] != "Const" or self._view.names[source] in self._preserved:
             return None
@@ -441,7 +441,7 @@ class _Search:
         return (self._generation[index], *self._place(index))
 
     def _images_of(self, index: int) -> tuple[int, ...] | None:
-        """The positions of a step's images; None where it is no member."""
+        """The positions of a step's images; None if it is no member."""
         view = self._view
         fanins = view.fanins[index]
         comes_in = [source in self._images for source, _ in fanins]

@@ -48,6 +48,6 @@ def check_time_limit() -> None:
     """
     if time.monotonic() > _limit.ends_at:
         raise TimeLimitError(
-            f"Expected the pass to take at most {_limit.seconds:g} s for a graph, which it has "
-            "passed. Give tf_interop.enable() a longer pass_time_limit_s."
+            f"The pass took longer than {_limit.seconds:g} s for a graph. Give "
+            "tf_interop.enable() a longer pass_time_limit_s."
         )

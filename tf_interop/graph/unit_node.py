@@ -40,8 +40,8 @@ class UnitNode:
         batch_sizes: those for which it is narrow or split, ascending; empty for all.
         cores: how many it runs on at each of these, or the one number for all; empty for one core.
         split_inputs: positions in `inputs` of what each part of the batch has a part of, ascending;
-            empty where the unit is narrow.
-        output_shapes: of each output; empty where nothing is known.
+            empty if the unit is narrow.
+        output_shapes: of each output; empty if nothing is known.
     """
 
     name: str

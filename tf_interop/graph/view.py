@@ -211,7 +211,7 @@ def _resolve_inputs(
 
 @functools.lru_cache(maxsize=256)
 def device_type_of(device: str) -> str:
-    """The type in a full or partial device name, in capitals; empty where it names none."""
+    """The type in a full or partial device name, in capitals; empty if it names none."""
     for part in device.upper().split("/"):
         key, *rest = part.removeprefix("DEVICE:").split(":")
         if key not in ("", "JOB", "REPLICA", "TASK") and (rest or part.startswith("DEVICE:")):

@@ -31,7 +31,7 @@ _XLA_SWITCHES = frozenset({"_XlaMustCompile", "_XlaCompile"})
 
 
 def xla_mark(node: node_def_pb2.NodeDef) -> str | None:
-    """The attribute that says that XLA compiles a node; None where there is none."""
+    """The attribute that says that XLA compiles a node; None if there is none."""
     for key in node.attr:
         if key in _XLA_MARKS or (key in _XLA_SWITCHES and node.attr[key].b):
             return str(key)
@@ -123,7 +123,7 @@ def _read_definition(function_def: Any) -> _Definition:
 
 
 def xla_auto_clustering() -> str:
-    """How XLA was turned on for all graphs: what turned it on, or empty where it is off."""
+    """How XLA was turned on for all graphs: what turned it on, or empty if it is off."""
     if tensorflow_internals.is_auto_clustering_on():
         return "tf.config.optimizer.set_jit"
     if re.search(r"--tf_xla_auto_jit=(?!0|-1)\S", os.environ.get("TF_XLA_FLAGS", "")):

@@ -49,7 +49,7 @@ class CoreLibrary:
         self.functions = functions
 
     def cudnn_version(self) -> str:
-        """The version of libcudnn, such as `9.10.2`; empty where there is none. Uses no GPU."""
+        """The version of libcudnn, such as `9.10.2`; empty if there is none. Uses no GPU."""
         version, sink = self.collect()
         self.functions.TfiCudnnVersion(sink)
         return version[0]
@@ -95,7 +95,7 @@ def load_core_library() -> CoreLibrary:
     path = find_library_file(CORE_LIBRARY_NAME, "TF_INTEROP_CORE_LIBRARY")
     if path is None or not path.is_file():
         raise LibraryError(
-            f"Expected the compiled library {path or CORE_LIBRARY_NAME}, found none. {_REBUILD}"
+            f"The compiled library {path or CORE_LIBRARY_NAME} is missing. {_REBUILD}"
         )
     ffi = cffi.FFI()
     try:
@@ -109,7 +109,8 @@ def load_core_library() -> CoreLibrary:
         raise LibraryError(f"{path} does not load: {error}. {_REBUILD}") from error
     if version != _VERSION:
         raise LibraryError(
-            f"Expected version {_VERSION} of the interface of {path}, got {version}. {_REBUILD}"
+            f"{path} has version {version} of the interface, but tf_interop needs version "
+            f"{_VERSION}. {_REBUILD}"
         )
     if not is_supported:
         raise LibraryError(
@@ -411,7 +412,7 @@ class Backend:
 
 
 def find_library_file(name: str, variable: str) -> pathlib.Path | None:
-    """A library's file, or None where it has not been built.
+    """A library's file, or None if it has not been built.
 
     Args:
         name: the name of the file.

@@ -59,7 +59,7 @@ def running_device(backend: str) -> ProfiledDevice | None:
         backend: `cudnn` for the first GPU that CUDA shows this process, `host` for the CPU.
 
     Returns:
-        The device, or None where there is no visible GPU. `sm_count` is 0 and `cudnn` is empty
+        The device, or None if there is no visible GPU. `sm_count` is 0 and `cudnn` is empty
         where they cannot be told.
     """
     if backend == "host":
@@ -144,7 +144,7 @@ def free_memory_bytes() -> int | None:
     all memory of a GPU when it first uses it, and hands it out itself.
 
     Returns:
-        None where there is no visible GPU, or its driver does not tell.
+        None if there is no visible GPU, or its driver does not tell.
     """
     with _nvml() as nvml:
         handles = [] if nvml is None else _visible_handles(nvml)
@@ -160,7 +160,7 @@ def free_memory_bytes() -> int | None:
 
 @contextlib.contextmanager
 def _nvml() -> Iterator[Any]:
-    """The module pynvml while NVML is open; None where there is no driver."""
+    """The module pynvml while NVML is open; None if there is no driver."""
     import pynvml
 
     try:

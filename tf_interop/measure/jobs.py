@@ -104,7 +104,7 @@ class Measurements:
     """What has been measured, and what failed.
 
     Attributes:
-        last_measured: an algorithm that the device can run; None where there is none yet.
+        last_measured: an algorithm that the device can run; None if there is none yet.
     """
 
     def __init__(self, entries: Iterable[Entry]) -> None:

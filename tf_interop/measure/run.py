@@ -21,7 +21,7 @@ from tf_interop.profile.worklist import ConfigurationList
 Say = Callable[[str, int, int, str], object]
 """Is told the phase, how many convolutions or stages of it were looked through and how many there
 are, and in a few words what is measured now and what time is left."""
-# Of the budget, where there are stages.
+# Of the budget, if there are stages.
 _SHARE_BEFORE_STAGES = 0.6
 
 
@@ -31,7 +31,7 @@ class End(enum.Enum):
     FINISHED = "everything is measured"
     OUT_OF_TIME = "the time is over"
     STOPPED = "it was stopped"
-    DEVICE_LOST = "the device failed, and works again in a new process at best"
+    DEVICE_LOST = "the device failed, and works again only in a new process, if at all"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Outcome:
         end: why.
         measured_count: measurements of this run.
         failure_count: failures of this run.
-        left: what is left to measure, a part for each phase; empty where nothing is, and where the
+        left: what is left to measure, a part for each phase; empty if nothing is, and where the
             device was lost.
         notes: convolutions that have no algorithms, and why.
     """

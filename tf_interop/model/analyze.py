@@ -1,4 +1,4 @@
-"""Says how many convolutions of a model could run at the same time, without running anything."""
+"""Counts the convolutions of a model that could run at the same time, without running anything."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST_EXAMPLES = 3
 
 @dataclasses.dataclass(frozen=True)
 class RefusalCount:
-    """Convolution nodes that are left alone for one reason.
+    """Convolution nodes that are refused for one reason.
 
     Attributes:
         reason: the class of reason.
@@ -57,9 +57,9 @@ class Analysis:
         widest_level: most convolutions at one depth, which is their place in the longest chain that
             ends with them.
         independent_pair_count: pairs of convolutions of which neither depends on the other.
-        group_sizes: of each set of convolutions at one depth that could run at the same time how
-            many they are, two at least; refused ones are left out.
-        refused_count: convolution nodes that can be in no stage.
+        group_sizes: the size of each set of convolutions at one depth that could run at the same
+            time, two or more; without refused ones.
+        refused_count: convolution nodes that cannot be in a stage.
         refusals: these by reason, the most frequent first.
         notes: other things to know about the counts.
     """
@@ -82,19 +82,22 @@ class Analysis:
     def conclusion(self) -> str:
         """Whether there is anything to gain, as far as that is known without measuring."""
         if not self.convolution_count:
-            return "There is no convolution in the graph: nothing for tf_interop to do."
+            return "There is no convolution in the graph, so tf_interop cannot do anything."
         if not self.group_sizes:
             of_which = " that can be in a stage" if self.refused_count else ""
             where = "" if self.mode is None else f" for {self.mode}"
             hint = " In a training step some may be: --training." if self.mode == _INFERENCE else ""
-            return f"No two convolutions{of_which} are independent: nothing to gain{where}.{hint}"
+            return (
+                f"No two convolutions{of_which} are independent, so there is nothing to "
+                f"gain{where}.{hint}"
+            )
         count, least, most = (measure(self.group_sizes) for measure in (len, min, max))
         groups = f"{count} {'group' if count == 1 else 'groups'}"
         sizes = f"{least}" if least == most else f"{least} to {most}"
         return (
             f"{self.convolution_count} convolutions, {groups} of {sizes} that could run at the "
-            "same time: there may be something to gain. Whether it is faster only measuring says, "
-            "on the machine that will run it: tf-interop profile."
+            "same time: there may be something to gain. Only measuring on the target machine "
+            "can tell: tf-interop profile."
         )
 
     def __str__(self) -> str:
@@ -140,15 +143,14 @@ def analyze(
 ) -> Analysis:
     """Counts the convolutions of a graph and how many of them are independent.
 
-    The graph is traced and goes through Grappler's own passes, as it would before it is handed to
-    the plugin on this machine. Nothing is run, and neither the compiled library nor a GPU is
-    needed.
+    The graph is traced and goes through Grappler's own passes, as before the plugin on this
+    machine. Nothing runs, and neither the compiled library nor a GPU is needed.
 
     Args:
         model_or_function_or_graph: a Keras model with known inputs, a concrete function, a
             tf.function with an input signature, or a GraphDef.
         batch_size: for inputs whose first dimension is unknown.
-        training: whether to look at a training step of a Keras model, and not at its inference.
+        training: whether to analyze a training step of a Keras model instead of its inference.
         image_size: height and width, for inputs of rank 4 that leave them open.
 
     Raises:

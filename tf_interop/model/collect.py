@@ -1,4 +1,4 @@
-"""Collects the convolutions of models, and what of them is worth measuring together."""
+"""Collects the convolutions of models, and the stages worth measuring."""
 
 from __future__ import annotations
 
@@ -103,13 +103,13 @@ def collect_configurations(
 ) -> Collected:
     """Collects the distinct convolutions of models, as the pass will meet them.
 
-    Nothing is run: Grappler's own passes are, on each traced graph, for the device that is asked
-    for.
+    The models do not run: only Grappler's own passes do, on each traced graph, for the chosen
+    device.
 
     Args:
         models: each as `load_model` takes it.
         options: what to collect.
-        say: told what is being done, in a few words.
+        say: called with a few words on the progress.
 
     Raises:
         ModelArgumentError: there is no such model, it cannot be loaded, or not with that dtype.
@@ -126,8 +126,8 @@ def collect_graphs(
     """Collects the distinct convolutions of graphs.
 
     Args:
-        graphs: each with what it is called, as Grappler hands it over for the device.
-        options: what to collect; what it says of models counts for nothing.
+        graphs: each with its name, as Grappler hands it over for the device.
+        options: what to collect; its fields about models are ignored.
 
     Raises:
         ValueError: there is no convolution to measure.
@@ -170,10 +170,7 @@ def collect_graphs(
         assert plan_errors[0] is not None
         raise plan_errors[0]
     if not origins_of:
-        raise ValueError(
-            "Expected a model with convolutions that can be measured, got none: "
-            f"{'; '.join(notes)}."
-        )
+        raise ValueError(f"The model has no convolution that can be measured: {'; '.join(notes)}.")
     place_of = {configuration: place for place, configuration in enumerate(origins_of)}
     configurations = ConfigurationList(
         convolutions=tuple(
@@ -219,7 +216,7 @@ def _stages_of_plan(plan: Plan, found: Sequence[ConvolutionNode]) -> list[tuple[
 
 
 def _images_of(view: GraphView, nodes: Sequence[ConvolutionNode]) -> tuple[int, ...]:
-    """Of each node the first one that reads the same image; empty where all images differ."""
+    """Of each node the first one that reads the same image; empty if all images differ."""
     first_of: dict[object, int] = {}
     images: list[int] = []
     for place, node in enumerate(nodes):
@@ -322,8 +319,8 @@ def _load(model: str, options: CollectOptions) -> Any:
         return load_model(model, image_size=options.image_size)
     if not is_built_here(model):
         raise ModelArgumentError(
-            f"Expected --dtype with a model that is built here, a Keras application or "
-            f"module:function, got '{model}', whose dtypes are in the file. Leave --dtype out."
+            "--dtype needs a model that is built here, a Keras application or module:function; "
+            f"the file '{model}' fixes its dtypes. Leave --dtype out."
         )
     mixed_precision = tf.keras.mixed_precision
     with contextlib.ExitStack() as stack:

@@ -37,7 +37,7 @@ class TracedGraph:
         batch_size: for inputs that leave it open.
         image_size: height and width, for inputs of rank 4 that leave them open.
         run: runs the function on zeros; None for a GraphDef. A model is afterwards as it was.
-        fetches: names of the nodes that the graph is run for; empty where that is not known.
+        fetches: names of the nodes that the graph is run for; empty if that is not known.
         variables: shapes and dtypes of the variables, by the name of the node that stands for them.
         notes: things to know about it.
     """

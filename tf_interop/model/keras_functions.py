@@ -200,7 +200,7 @@ def _input_specs(
 
 
 def _class_count(model: Any) -> int | None:
-    """How many class probabilities the model gives; None where it gives other things."""
+    """How many class probabilities the model gives; None if it gives other things."""
     outputs = model.outputs
     if len(outputs) != 1 or len(outputs[0].shape) != 2:
         return None

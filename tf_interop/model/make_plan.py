@@ -44,33 +44,31 @@ def plan(
     options: PlanOptions | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Plan:
-    """Plans the convolutions of a model by what a profile says that they cost.
+    """Plans the convolutions of a model from their costs in a profile.
 
-    Nothing is run: Grappler's own passes are, on the traced graph, so that the plan is for the
-    graph that the plugin will get. All of it is taken to run on one device. Convolutions that the
-    profile holds nothing of stay as they are; the prediction counts them.
+    The model does not run: only Grappler's own passes do, on the traced graph, so that the plan is
+    for the graph that the plugin will get. All of it is assumed to run on one device. Convolutions
+    that the profile lacks stay unchanged; the prediction counts them.
 
     Args:
         model_or_function_or_graph: a Keras model with known inputs, a concrete function, a
             tf.function with an input signature, or a GraphDef.
-        profile: what `tf-interop profile` measured of the model with these batch sizes, or its
-            file.
-        batch_sizes: to plan for, an entry of the plan each; they count for inputs whose first
-            dimension is unknown.
-        training: whether to plan training of a Keras model, and not its inference.
+        profile: of the model with these batch sizes, from `tf-interop profile`; or its file.
+        batch_sizes: to plan for, one plan entry each, for inputs whose first dimension is unknown.
+        training: whether to plan training of a Keras model instead of its inference.
         image_size: height and width, for inputs of rank 4 that leave them open.
-        memory_budget_bytes: for the outputs of convolutions that are alive, and workspaces. None
-            takes what the GPU has free now; on a CPU there is then no limit.
-        allow_tf32: TensorFlow's switch for TF32, as it will be when the plan is used; None as it is
+        memory_budget_bytes: for live outputs of convolutions, and workspaces. None: the GPU's free
+            memory; on a CPU no limit.
+        allow_tf32: TensorFlow's switch for TF32 at the time when the plan is used; None as it is
             now.
         deterministic: whether op determinism (`tf.config.experimental.enable_op_determinism`) will
             be on when the plan is used; None as it is now. Algorithms that do not give the same
             bits every time are then left out.
-        target: what the plan is for, which need not be here: `cpu`, or the compute capability of a
-            GPU such as `9.0`. None is what this process runs on.
-        allow_foreign_profile: whether the profile may be of another device than that.
+        target: the device that the plan is for: `cpu`, or the compute capability of a GPU such as
+            `9.0`, which this machine need not have. None: this process' device.
+        allow_foreign_profile: whether the profile may be of another device.
         options: how far to search.
-        say: told what is being done, in a few words.
+        say: called with a few words on the progress.
 
     Returns:
         A plan for `enable(plan=…)`, with an entry for each batch size.
@@ -131,11 +129,11 @@ def plan(
 
 
 def free_memory_for(profile: Profile) -> int | None:
-    """The memory that a plan by this profile may use.
+    """The memory that a plan from this profile may use.
 
     Returns:
-        What is free now on the GPU that the profile is of, and all that it has where it is not
-        here; None for a CPU.
+        The free memory of the profile's GPU, or all of its memory if this machine lacks that GPU;
+            None for a CPU.
     """
     if profile.device.backend == "host":
         return None
@@ -160,8 +158,8 @@ def _plan_graph(
     convolutions, _ = find_convolutions(view, GraphProperties(view))
     if not convolutions:
         raise ValueError(
-            "Expected a model with convolutions that can be part of a stage, got none. tf-interop "
-            "analyze says what was refused and why."
+            "The model has no convolution that can be part of a stage. tf-interop analyze "
+            "lists the refused ones and the reasons."
         )
 
     problem = make_planning_problem(
@@ -197,8 +195,8 @@ def _check_fits(profile: Profile, target: str | None) -> None:
     got = profile.device.compute_capability
     if got != expected:
         raise ForeignProfileError(
-            f"Expected a profile of {describe(expected)}, got one of {profile.device.name}, "
-            f"{describe(got)}.",
+            f"The profile is of {profile.device.name}, {describe(got)}, not of "
+            f"{describe(expected)}.",
             "there",
         )
 
@@ -218,8 +216,8 @@ def _made_with(profile: Profile) -> dict[str, str]:
 def _check_fits_this_process(profile: Profile) -> None:
     """Refuses a profile of another device than that which TensorFlow will run convolutions on.
 
-    That is the first GPU that CUDA shows this process, or the CPU where there is none, or where
-    TensorFlow was built without CUDA or was told to use no GPU.
+    That is the first GPU that CUDA shows this process. It is the CPU if there is none, or if
+    TensorFlow was built without CUDA or may use no GPU.
 
     Raises:
         ProfileError: the profile is of another device or cuDNN version.
@@ -228,6 +226,6 @@ def _check_fits_this_process(profile: Profile) -> None:
     difference = why_foreign(profile.device, gpu or this_cpu())
     if difference is not None:
         raise ForeignProfileError(
-            f"Expected a profile of what this process runs on, got one of another: {difference}.",
-            "anew here",
+            f"The profile is of another device or software than this process': {difference}.",
+            "again here",
         )

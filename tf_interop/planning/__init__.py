@@ -1,1 +1,1 @@
-"""Plans: what runs together, how that is searched for, what it costs, and why."""
+"""Plans: the search for stages, their costs, and the reasons."""

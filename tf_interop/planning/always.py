@@ -52,7 +52,7 @@ def group_always(
 def leave_out_unmeasured(
     convolutions: Sequence[ConvolutionNode], device_type: str
 ) -> tuple[tuple[ConvolutionNode, ...], tuple[Refusal, ...]]:
-    """Splits convolutions into those that the device runs and those that nobody knows of.
+    """Splits convolutions into those that the device surely runs, and the others.
 
     TensorFlow's own GPU kernels and ours ask cuDNN in different words (other layouts, other
     formulations), and which engines cuDNN has for double, for volumes and for a fused LeakyRelu

@@ -1,4 +1,4 @@
-"""Checks, without a word from those who made them, that stages are legal for a graph."""
+"""Checks that stages are legal for a graph, without sharing code with their makers."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def check_stages(
         for name in stage.nodes:
             if name not in node_of:
                 raise PlanError(
-                    f"Expected the names of convolutions that can be part of a stage, got "
-                    f"'{name}' in stage {number}. Plan this graph anew."
+                    f"Stage {number} names '{name}', which is no convolution of this graph that "
+                    "can be part of a stage. Plan this graph again."
                 )
             if name in stage_of:
                 raise PlanError(
-                    f"Expected each convolution once, got '{name}' in stage {stage_of[name]} and "
-                    f"in stage {number}. Take it out of one."
+                    f"'{name}' is in stage {stage_of[name]} and in stage {number}. Take it out "
+                    "of one."
                 )
             stage_of[name] = number
         _check_together(number, [node_of[name] for name in stage.nodes])
@@ -73,8 +73,8 @@ def _check_together(number: int, nodes: Sequence[ConvolutionNode]) -> None:
         ):
             if expected != got:
                 raise PlanError(
-                    f"Expected one {what} in stage {number}, got '{expected}' for '{first.name}' "
-                    f"and '{got}' for '{node.name}'. Split the stage."
+                    f"The members of stage {number} need one {what}, but '{first.name}' has "
+                    f"'{expected}' and '{node.name}' has '{got}'. Split the stage."
                 )
 
 
@@ -98,16 +98,16 @@ def _check_merged_lanes(number: int, stage: Stage[str], merge_keys: Mapping[str,
             keys = {merge_keys.get(name) for name in lane.operations}
             if len(keys) > 1 or None in keys:
                 raise PlanError(
-                    f"Expected forward convolutions of one image that differ in their filters only "
-                    f"in a merged lane of stage {number}, got {', '.join(lane.operations)}. Do not "
-                    "merge them."
+                    f"A merged lane of stage {number} needs forward convolutions of one image "
+                    f"that differ only in their filters, got {', '.join(lane.operations)}. Do "
+                    "not merge them."
                 )
 
 
 def why_illegal(view: GraphView, stages: Sequence[Sequence[Stage[int]]]) -> str | None:
-    """Why stages of nodes may not be built into a graph, or None where they may.
+    """Why stages of nodes may not be built into a graph, or None if they may.
 
-    Of each stage there are all ways to run it. A node is in one stage at most.
+    Each stage has all ways to run it. A node is in one stage at most.
 
     Raises:
         GraphError: the graph itself has a cycle.
@@ -118,8 +118,8 @@ def why_illegal(view: GraphView, stages: Sequence[Sequence[Stage[int]]]) -> str 
             if edge is not None:
                 source, reader = (view.names[node] for node in edge)
                 return (
-                    f"Expected independent lanes in stage {number}, and steps in their order, got "
-                    f"'{reader}' that depends on '{source}'"
+                    f"Stage {number} needs independent lanes, and steps in their order, but "
+                    f"'{reader}' depends on '{source}'"
                 )
     cycle = contract(view.readers, [ways[0].operations for ways in stages]).cycle
     if not cycle:
@@ -127,7 +127,7 @@ def why_illegal(view: GraphView, stages: Sequence[Sequence[Stage[int]]]) -> str 
     view.topological_order()  # Raises where the stages are not to blame.
     stage_of = {node: number for number, ways in enumerate(stages) for node in ways[0].operations}
     waits = _join(view, stage_of, cycle)
-    return f"Expected stages that wait for none that waits for them, got {waits}"
+    return f"Stages wait for each other in a cycle: {waits}"
 
 
 def _join(view: GraphView, stage_of: dict[int, int], cycle: Sequence[Edge]) -> str:

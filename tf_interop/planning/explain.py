@@ -1,9 +1,9 @@
-"""Says of a plan why it is as it is: what stages were chosen by, and why others are none.
+"""Explains a plan: why its stages were chosen, and why other pairs are no stage.
 
-The values are those that the search looked at (`StageCosts`). Of each stage the plan keeps what
-was measured of its convolutions with other algorithms, lanes or merged, and what the fastest alone
-would take together. Of the independent pairs that share no stage it keeps the few that could have
-saved most; pairs whose convolutions cost the same are one.
+The values are those of the search (`StageCosts`). For each stage the plan keeps the measurements
+of its convolutions with other algorithms, other lanes or merged, and the time of the algorithms
+that are fastest alone. It also keeps the few independent pairs without a common stage that could
+save most; pairs whose convolutions cost the same count as one.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ SHARED_RESOURCES = {
     "alu_utilization": "ALU time",
     "dram_utilization": "DRAM throughput",
 }
-"""What kernels that run together share, by field of SmUse."""
+"""The resources that kernels share when they run together, by field of SmUse."""
 
 
 def sum_of_uses(uses: Sequence[SmUse | None]) -> dict[str, float]:
-    """What lanes would take of an SM together; a field is left out where one of them is unknown."""
+    """The lanes' shares of an SM together; without fields that are unknown for a lane."""
     sums: dict[str, float] = {}
     for field in SHARED_RESOURCES:
         values = [getattr(use, field, None) for use in uses]
@@ -59,9 +59,9 @@ def sum_of_uses(uses: Sequence[SmUse | None]) -> dict[str, float]:
 
 
 def explain_plan(problem: PlanningProblem, plan: GraphPlan) -> GraphPlan:
-    """The plan with an explanation for every stage of which the planner predicted something.
+    """The plan with an explanation for every stage that has a prediction.
 
-    Where it predicted the whole graph, the plan also says which pairs are no stage.
+    If the whole graph has a prediction, the plan also explains which pairs are no stage.
     """
     explainer = _Explainer(problem)
     plan = dataclasses.replace(plan, stages=tuple(map(explainer.explain, plan.stages)))
@@ -79,7 +79,7 @@ def explain_plan(problem: PlanningProblem, plan: GraphPlan) -> GraphPlan:
 
 
 class _Explainer:
-    """Says what stages were chosen by, and why pairs are none."""
+    """Explains why stages were chosen, and why pairs are no stage."""
 
     def __init__(self, problem: PlanningProblem) -> None:
         self._problem = problem
@@ -146,15 +146,15 @@ class _Explainer:
         others_bytes = prediction.peak_bytes - prediction.workspace_bytes
         if budget is not None and others_bytes + choice.workspace_bytes > budget:
             return (
-                f"does not fit: needs {choice.workspace_bytes} bytes of workspace where "
+                f"does not fit: needs {choice.workspace_bytes} bytes of workspace, but only "
                 f"{max(budget - others_bytes, 0)} are left"
             )
         if choice.latency_us >= prediction.latency_us:
             return _NOT_FASTER
-        return "too close to one after another for how far the values may be off"
+        return "too close to one after another, given the error"
 
     def _crowding(self, chosen: Stage[str], other: Stage[str]) -> str:
-        """What lanes would take more of than there is, and more than what was chosen takes."""
+        """The resources that lanes exceed, and of which they need more than the chosen ones."""
         ours, theirs = (
             sum_of_uses([self._sm_use(lane) for lane in each.lanes]) for each in (chosen, other)
         )
@@ -163,10 +163,10 @@ class _Explainer:
             for field, name in SHARED_RESOURCES.items()
             if field in ours and theirs.get(field, 0.0) > max(1.0, ours[field])
         ]
-        return f"; its lanes together ask for {', '.join(crowded)}" if crowded else ""
+        return f"; its lanes together need {', '.join(crowded)}" if crowded else ""
 
     def _sm_use(self, lane: Lane[str]) -> SmUse | None:
-        """What a lane of one step takes of an SM, alone: its kernel that takes the most time."""
+        """The share of an SM of a lane with one step, alone: that of its main kernel."""
         candidates = self._candidates(lane) if len(lane.steps) == 1 else []
         kernels = [kernel for candidate in candidates for kernel in candidate.kernels]
         kernel = max(kernels, key=lambda each: each.time_share, default=None)
@@ -186,7 +186,7 @@ class _Explainer:
         return self._problem.node_costs[self._place[node]].fastest
 
     def reject(self, stages: Sequence[PlannedStage]) -> tuple[RejectedStage, ...]:
-        """Pairs that share no stage, those that may win first, and why they share none."""
+        """Pairs that share no stage, most promising first, with the reasons."""
         nodes = self._problem.nodes
         stage_of = {name: number for number, each in enumerate(stages) for name in each.nodes}
         # Of pairs that cost the same one with as few nodes in stages as there are.
@@ -220,7 +220,7 @@ class _Explainer:
                 yield first, second
 
     def _judge(self, pair: tuple[int, int], stage_of: dict[str, int]) -> tuple[float | None, str]:
-        """What a pair would save, None where that is not known, and why it is no stage."""
+        """The time that a pair would save, None if unknown, and why it is no stage."""
         lanes = tuple((node,) for node in pair)
         alone_us = sum(self._problem.node_costs[node].fastest.latency_us for node in pair)
         saved_us: float | None = None
@@ -233,18 +233,18 @@ class _Explainer:
             ]
             memory = "" if self._problem.memory_budget_bytes is None else ", the memory budget"
             why = " and ".join(staged) or (
-                f"the order of this plan{memory} or a bound of the search leaves them no place"
+                f"the order of this plan{memory} or a bound of the search leaves no place for them"
             )
             return saved_us, f"{saved_us:.1f} µs faster, {choices[0].source.value}, but {why}"
         measured = self._costs.measured(lanes)
         known = measured or self._costs.usual(lanes)
-        why_not = "not measured together, and without kernels or device there is no model"
+        why_not = "not measured together, and not modelled, because kernels or device are unknown"
         if known:
             best = min(known, key=lambda each: each.latency_us)
             saved_us = alone_us - best.latency_us
             why_not = _no_win_words(best, saved_us)
         if self._share_an_image(pair) and not any(each.stage.is_merged for each in measured):
-            why_not += "; merged into a wider convolution they were not measured"
+            why_not += "; not measured as one merged convolution"
         return saved_us, why_not
 
     def _share_an_image(self, pair: tuple[int, int]) -> bool:

@@ -1,4 +1,4 @@
-"""The stages that a plan holds for a graph, whatever its trace calls the nodes."""
+"""Finds the stages of a plan for a graph, under the node names of its trace."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tf_interop.planning.types import (
 from tf_interop.stage import Stage, Step
 
 OTHER_MODEL_REMEDY = (
-    "Plan this model, or use the plan with the one that it is for. If it is that one, other models "
-    "were built before it, and Keras numbered its layers otherwise: name the layers, or call "
-    "keras.backend.clear_session() before it is built."
+    "Plan this model, or use the plan with its own model. If it is the plan's model, other "
+    "models were built before it, so Keras numbered its layers differently: name the layers, "
+    "or call keras.backend.clear_session() before you build it."
 )
-"""What to do about a plan for another model."""
+"""The cure for a plan of another model."""
 
 
 def stages_from_plan(
@@ -45,8 +45,8 @@ def stages_from_plan(
     4. all of them, where the graph's batch size is not known, as under Keras' `fit`: the stages
        then pick by the batch size of each call (see `stages_for_batch_sizes`).
 
-    What was expected of a stage is not expected of it at another batch size: there it comes without
-    prediction and explanation, and `why` says what it was planned for.
+    A prediction does not apply at another batch size: the stage then has no prediction and no
+    explanation, and `why` names the batch size that it was planned for.
 
     Raises:
         PlanError: as of `find_entries`.
@@ -68,7 +68,7 @@ def stages_from_plan(
 
 
 def find_entries(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> tuple[GraphPlan, ...]:
-    """What a plan holds for a graph: one entry, or one for each of several batch sizes.
+    """The entries of a plan for a graph: one, or one for each of several batch sizes.
 
     Raises:
         PlanError: it holds nothing for this graph. Compares the graph with the entry that shares
@@ -83,10 +83,10 @@ def find_entries(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> tuple[G
 
 
 def check_plan_holds(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> str:
-    """Refuses a plan for a model, once it is traced, that is of another.
+    """Refuses a plan that is of another model, once this model is traced.
 
     Returns:
-        At which other batch size it was planned; empty where it was at that of the graph.
+        A note on the batch size that it was planned for; empty if it is that of the graph.
 
     Raises:
         PlanError: it holds nothing for the graph, or was tuned at other batch sizes.
@@ -102,7 +102,7 @@ def check_plan_holds(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> str
 
 
 def check_plan_is_for(plan: Plan, *, mode: GraphMode, batch_size: int) -> None:
-    """Refuses a plan for a model, before it is traced, that cannot hold what is to run.
+    """Refuses a plan for the wrong mode, before the model is traced.
 
     Raises:
         PlanError: no entry is for that. Says what to do.
@@ -114,13 +114,13 @@ def check_plan_is_for(plan: Plan, *, mode: GraphMode, batch_size: int) -> None:
 
 
 def mode_of(convolutions: Sequence[ConvolutionNode]) -> GraphMode:
-    """What a graph computes: only training has gradients by filters, and layers have none."""
+    """The mode of a graph: only training has gradients by filters."""
     kinds = {node.configuration.kind for node in convolutions}
     return "training" if ConvolutionKind.BACKWARD_FILTER in kinds else "inference"
 
 
 def check_batch_size(entries: Iterable[GraphPlan], batch_size: int) -> None:
-    """Refuses what was tuned at other batch sizes.
+    """Refuses a plan that was tuned at other batch sizes.
 
     Raises:
         PlanError: no entry is for that batch size, or for any.
@@ -129,7 +129,7 @@ def check_batch_size(entries: Iterable[GraphPlan], batch_size: int) -> None:
     if sizes.isdisjoint({None, batch_size}):
         known = ", ".join(map(str, sorted(size for size in sizes if size)))
         raise PlanError(
-            f"Expected a plan that was tuned at batch size {batch_size}, got one for {known}. Tune "
+            f"The plan was tuned at batch size {known}, but the graph has {batch_size}. Tune "
             f"with batch_sizes=({batch_size},) (in a command --batch {batch_size})."
         )
 
@@ -142,13 +142,12 @@ def nearest_entry(entries: Iterable[GraphPlan], batch_size: int) -> GraphPlan:
 def stages_for_batch_sizes(entries: Sequence[GraphPlan]) -> tuple[PlannedStage, ...]:
     """The stages for a graph whose batch size is not known, with a schedule for every batch size.
 
-    A convolution can be in one stage only, so the plan that saves the largest share of its time, of
-    equal ones that for the largest batch size, says which share one: its stages are made, and at
-    the other batch sizes
+    A convolution can be in only one stage. So the entry that saves the largest share of its time
+    (among equal ones, that of the largest batch size) decides the stages. At the other batch sizes
 
-    - a stage that the plan for that batch size has too, of the same convolutions, runs as it says;
-    - any other runs in sequence, each convolution with the algorithm that the plan takes for it
-      alone. That plan may put them into other stages; but nothing says how they do in these.
+    - a stage of the same convolutions in that batch size's entry runs as planned there;
+    - any other stage runs in sequence, each convolution with the algorithm that the entry has for
+      it alone. That entry may have other stages, but it has no times for these.
     """
     by_size = {each.batch_size or 0: each for each in entries}
     sizes = sorted(by_size)
@@ -179,7 +178,7 @@ def _saved_share(graph: GraphPlan) -> float:
 
 
 def _distance(planned: int | None, batch_size: int) -> tuple[int, float, int]:
-    """How far an entry's batch size is from a graph's; the least is taken."""
+    """The distance of an entry's batch size from a graph's; the least wins."""
     if planned is None:
         return 1, 0.0, 0
     ratio = max(planned, batch_size) / min(planned, batch_size)
@@ -212,8 +211,8 @@ def _check_mode(plan: Plan, mode: GraphMode) -> None:
             "inference": ("training=False", "no --training"),
         }[mode]
         raise PlanError(
-            f"Expected a plan for {mode}, got one for {', '.join(sorted(filter(None, modes)))}. "
-            f"Tune or plan with {argument} (in a command {flag})."
+            f"The plan is for {', '.join(sorted(filter(None, modes)))}, but the graph is for "
+            f"{mode}. Tune or plan with {argument} (in a command {flag})."
         )
 
 
@@ -245,6 +244,6 @@ def _why_not_for(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> str:
 
 
 def made_for(plan: Plan) -> str:
-    """The model that a plan was made for, such as ` for 'ResNet50'`; empty where it is not told."""
+    """The model that a plan was made for, such as ` for 'ResNet50'`; empty if unknown."""
     model = plan.made_with.get("model")
     return f" for '{model}'" if model else ""

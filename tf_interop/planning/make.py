@@ -1,9 +1,8 @@
 """Makes a plan: the stages with the least predicted time whose memory fits.
 
-Dynamic programming finds the best stages exactly where the graph is narrow enough, as inference
-graphs are; in parts that are not, as the backward half of a training graph, a bounded search goes
-from the front. Each chooses the algorithms with the stages, by the memory that is left beside what
-is alive.
+Dynamic programming finds the best stages exactly if the graph is narrow enough, as in inference; a
+part that is too wide, such as the backward half of a training graph, gets a bounded search from
+the front. Both choose the algorithms together with the stages, within the free memory.
 """
 
 from __future__ import annotations
@@ -33,12 +32,11 @@ class PlanOptions:
     """How far to search.
 
     Attributes:
-        max_lanes: of a stage of which nothing was measured.
-        max_measured_lanes: of a stage where so many were measured together, as a profile does with
-            all of a level.
+        max_lanes: of a stage that was not measured.
+        max_measured_lanes: of a measured stage, such as a whole level.
         max_lane_length: the most convolutions of a lane that depend on each other.
-        max_transitions: a part of the graph of which the exact search would look at more is
-            searched within bounds.
+        max_transitions: of the exact search; a part of the graph with more is searched within
+            bounds.
         width: of the bounded search.
         max_modelled: combinations of algorithms that are modelled, at most; measured ones do not
             count. As many more where a lane has several convolutions.
@@ -72,7 +70,7 @@ def make_plan(
 
 
 _Unit = tuple[Lanes, StageChoice]
-"""What runs at once, a stage or a convolution alone, and how."""
+"""A stage or a single convolution, and how it runs."""
 
 
 class _Planner:
@@ -125,7 +123,7 @@ class _Planner:
         )
 
     def _search(self, on_progress: OnProgress) -> tuple[list[_Unit], str]:
-        """The units in the order in which they run, and how they were found."""
+        """The units in their order of execution, and the kind of search."""
         options, problem = self._options, self._problem
         budget = problem.memory_budget_bytes
         space = Space(
@@ -174,18 +172,18 @@ class _Planner:
         return units
 
     def _describe_shortage(self) -> str:
-        """What one after another would need, each convolution with its least workspace."""
+        """The memory of one after another, each convolution with its least workspace."""
         lanes = [((node,),) for node in range(len(self._problem.nodes))]
         least = [self._costs.choices(each)[-1] for each in lanes]
         peaks = self._peaks(list(zip(lanes, least, strict=True)))
         node = peaks.index(max(peaks))
         return (
-            f"Expected memory for convolution '{self._problem.nodes[node].name}', got a budget "
-            f"of {self._problem.memory_budget_bytes} bytes: its output takes "
+            f"Convolution '{self._problem.nodes[node].name}' does not fit into the budget of "
+            f"{self._problem.memory_budget_bytes} bytes: its output takes "
             f"{self._problem.node_costs[node].output_bytes}, its workspace at least "
             f"{least[node].workspace_bytes}, and {peaks[node] - least[node].memory_bytes} are "
-            f"alive before it. Give {peaks[node]} bytes, which are enough for the whole graph, or "
-            "measure algorithms that need less."
+            f"alive before it. Give {peaks[node]} bytes, which are enough for the whole graph, "
+            "or measure algorithms that need less."
         )
 
     def _is_stage(self, unit: _Unit) -> bool:

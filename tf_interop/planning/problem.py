@@ -1,6 +1,6 @@
-"""What there is to plan: a DAG of convolutions with what each costs, as plain data.
+"""A planning problem: a DAG of convolutions with their costs, as plain data.
 
-Nothing here knows of graphs, profiles or devices that are present.
+Nothing here depends on graphs, profiles or present devices.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Candidate:
 
     Attributes:
         algorithm: its name; None for the runner's own choice.
-        latency_us: what the convolution takes with it, alone.
-        workspace_bytes: what it needs.
-        spread_us: how far `latency_us` may be off.
-        kernels: the GPU kernels that it launches; empty where they are not known. Without them a
+        latency_us: time of the convolution alone.
+        workspace_bytes: its workspace.
+        spread_us: error of `latency_us`.
+        kernels: the GPU kernels that it launches; empty if they are not known. Without them a
             stage that was not measured cannot be modelled.
     """
 
@@ -44,11 +44,11 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ConvolutionCosts:
-    """What all convolutions of one configuration cost.
+    """The costs of all convolutions of one configuration.
 
     Attributes:
-        name: by which nodes and stages refer to it.
-        output_bytes: what its result takes.
+        name: the key for nodes and stages.
+        output_bytes: size of its result.
         candidates: at least one.
     """
 
@@ -72,7 +72,7 @@ class ConvolutionCosts:
         return self.fastest_first[0]
 
     def candidate(self, algorithm: str | None) -> Candidate | None:
-        """The candidate of this algorithm, where there is one."""
+        """The candidate of this algorithm, if there is one."""
         return next((each for each in self.candidates if each.algorithm == algorithm), None)
 
 
@@ -89,7 +89,7 @@ class ProblemNode:
             convolution-free path between, so that both may be in one lane.
         group: only nodes of the same group may share a stage (device and control-flow region).
         merge_key: nodes with the same one read the same image and differ in their filters alone,
-            so that they can be merged into one wider convolution; None where that cannot be.
+            so that they can be merged into one wider convolution; None if that cannot be.
     """
 
     name: str
@@ -111,7 +111,7 @@ class MeasuredStage:
         latency_us: from fork to join.
         sequential_us: of the same convolutions one after another, each with its fastest algorithm,
             measured in the same run.
-        spread_us: how far the difference of the two may be off.
+        spread_us: error of the difference of the two.
         workspace_bytes: of all lanes together.
     """
 
@@ -135,14 +135,14 @@ class PlanningProblem:
     Attributes:
         costs: of each distinct convolution.
         nodes: in an order in which they may run: predecessors come before what depends on them.
-        stages: what was measured of stages.
+        stages: measured stages.
         memory_budget_bytes: for the outputs of convolutions that are alive, and workspaces; None
-            where there is no limit.
-        sm_count: SMs of the device; None where not known, and for a CPU.
+            if there is no limit.
+        sm_count: SMs of the device; None if not known, and for a CPU.
         sm_limits: of one SM; likewise.
         fingerprint: of the graph (see `fingerprint_convolutions`); empty for plain data.
         convolution_count: convolutions of the graph, planned or not.
-        batch_size: that the shapes hold; None where unknown.
+        batch_size: that the shapes hold; None if unknown.
     """
 
     costs: tuple[ConvolutionCosts, ...]

@@ -1,4 +1,4 @@
-"""Turns a graph and a profile into what the planner works from: a problem as plain data."""
+"""Turns a graph and a profile into a planning problem, as plain data."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _costs_of(
 
 
 def _measured_stage(measured: StageMeasurement, costs: _Costs) -> MeasuredStage | None:
-    """A measured stage; None where the planner cannot make it as it was measured."""
+    """A measured stage; None if the planner cannot make it as it was measured."""
     lanes = measured.stage.lanes
     if len(lanes) == 1 and not lanes[0].merged:
         return None

@@ -1,8 +1,8 @@
-"""What is searched for stages: a DAG in bit masks, and the ways to run sets of its nodes.
+"""The search space: a DAG in bit masks, and the ways to run sets of its nodes.
 
-Nothing here knows convolutions or profiles: nodes are numbers, each after those that it depends on,
-and what a stage costs is asked of the caller. There may be several ways to run a stage, faster ones
-with more memory; then the fastest is taken that fits beside what is alive.
+Nothing here depends on convolutions or profiles: nodes are numbers, each after those that it
+depends on, and the caller supplies the costs of stages. There may be several ways to run a stage,
+faster ones with more memory; the fastest that fits into the free memory is taken.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ class StageOption(Protocol):
 
     @property
     def latency_us(self) -> float:
-        """What it takes."""
+        """Its time."""
 
     @property
     def memory_bytes(self) -> int:
-        """What it needs beside what is alive before it: its outputs and workspaces."""
+        """Its outputs and workspaces."""
 
 
 StageOptions = Callable[[Lanes], Sequence[StageOption]]
@@ -37,7 +37,7 @@ Schedule = tuple[tuple[Lanes, StageOption], ...]
 
 
 OnProgress = Callable[[str], None]
-"""Told now and then how far the search is, in a few words; what it raises ends the search."""
+"""Called now and then with a few words on the progress; an exception ends the search."""
 
 
 class SearchError(ValueError):
@@ -115,7 +115,7 @@ class Space:
         self._options.clear()
 
     def lanes(self, nodes: int) -> Lanes | None:
-        """The lanes of a stage of these nodes; None where they cannot be one."""
+        """The lanes of a stage of these nodes; None if they cannot be one."""
         try:
             return self._lanes[nodes]
         except KeyError:
@@ -131,7 +131,7 @@ class Space:
         return options
 
     def available(self, done: int) -> int | None:
-        """Memory that is left when these nodes have run; None where it does not matter."""
+        """Memory that is left when these nodes have run; None if it does not matter."""
         return None if self._available_bytes is None else self._available_bytes(done)
 
     def schedule(self, stages: Iterable[tuple[int, StageOption]]) -> Schedule:

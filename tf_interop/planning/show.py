@@ -1,4 +1,4 @@
-"""Plans for people to read: what they come to, and why they are as they are."""
+"""Prints plans for people: their gain, and the reasons."""
 
 from __future__ import annotations
 
@@ -34,15 +34,17 @@ _MOST_UNITS = 20
 
 
 def show_plan(plan: Plan, console: Console) -> None:
-    """Prints a table of the graphs that were planned, and what each gains or lacks, and why."""
+    """Prints a table of the planned graphs, with their gains and gaps."""
     planned = [graph for graph in plan.graphs if graph.measured is None]
     if planned:
         print_on(console, _planned_table(planned))
         print_on(
             console,
-            "\nOne by one: every convolution alone, with what is fastest alone; measured. The "
-            "column measured\nis the share of us that was; the rest is modelled. Memory: outputs "
-            "of convolutions, workspaces.",
+            "\n"
+            "One by one: every convolution alone, with its fastest algorithm; measured. The "
+            "column measured is\n"
+            "the share of µs that was measured; the rest is modelled. Memory: outputs of "
+            "convolutions, workspaces.",
         )
     for graph in plan.graphs:
         for line in _remarks(graph):
@@ -50,7 +52,7 @@ def show_plan(plan: Plan, console: Console) -> None:
 
 
 def explain_stages(plan: Plan, console: Console) -> None:
-    """Prints what `show_plan` does, then stage by stage what it was chosen by."""
+    """Prints what `show_plan` does, then explains each stage."""
     show_plan(plan, console)
     for graph in plan.graphs:
         print_on(console, f"\nGraph {graph.fingerprint}, {name_graph(graph)}")
@@ -61,20 +63,20 @@ def explain_stages(plan: Plan, console: Console) -> None:
             for line in (*_describe_runs(planned), *_reasons(planned)):
                 print_on(console, f"  {line}")
         if graph.rejected:
-            print_on(console, "\nNot together, what may win first, then what loses least:")
+            print_on(console, ("\nNot together, most promising first:"))
         for each in graph.rejected:
             alike = f" ({each.count - 1} more of the same costs)" if each.count > 1 else ""
             print_on(console, f"  {' and '.join(each.nodes)}{alike}: {each.why_not}")
 
 
 def name_graph(graph: GraphPlan) -> str:
-    """What tells the graphs of a plan apart, such as `inference, batch 8`."""
+    """A graph's name within its plan, such as `inference, batch 8`."""
     batch = "" if graph.batch_size is None else f", batch {graph.batch_size}"
     return f"{graph.mode or graph.fingerprint}{batch}"
 
 
 def summarize_graph(graph: GraphPlan) -> dict[str, Any]:
-    """The values of one entry of a plan; None where nothing was predicted, or measured."""
+    """The values of one entry of a plan; None if nothing was predicted, or measured."""
     prediction, measured = predicted(graph), graph.measured
     return {
         "mode": graph.mode,
@@ -94,7 +96,7 @@ def summarize_graph(graph: GraphPlan) -> dict[str, Any]:
 
 
 def predicted(graph: GraphPlan) -> GraphPrediction | None:
-    """What is expected of a graph; None where nothing is, as none of its convolutions is known."""
+    """The prediction for a graph; None if none of its convolutions is in the profile."""
     prediction = graph.prediction
     if prediction is None or 0 < graph.convolution_count <= prediction.unmeasured_count:
         return None
@@ -102,7 +104,7 @@ def predicted(graph: GraphPlan) -> GraphPrediction | None:
 
 
 def _planned_table(graphs: Sequence[GraphPlan]) -> Table:
-    table = new_table("Plan: microseconds and memory, in stages and one after another")
+    table = new_table("Plan: µs and memory, in stages and one after another")
     table.add_column("graph", overflow="fold")
     for heading in ("batch", "conv.", "stages", "us", "one by one", "ratio"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -178,16 +180,16 @@ def _measured_share(graph: GraphPlan, prediction: GraphPrediction) -> float | No
 
 
 def _remarks(graph: GraphPlan) -> Iterator[str]:
-    """What tuning gained, what was not measured of a graph, and why there is no stage."""
+    """The gain of tuning, the unmeasured convolutions, and why there is no stage."""
     if graph.prediction is not None and graph.prediction.unmeasured_count:
         yield (
-            f"{_incomplete(graph)}. What is not in the profile is in no stage and in none of these "
-            "values. Profile the model with this mode and this batch size to plan them."
+            f"{_incomplete(graph)}. The others are in no stage and in none of these values. "
+            "Profile the model with this mode and this batch size to plan them."
         )
     if graph.measured is not None:
         yield f"{verdict(graph)} {doubt(graph)}".rstrip()
     if not graph.stages and predicted(graph) is not None:
-        why = graph.why_no_stage or "none is faster by more than the values may be off"
+        why = graph.why_no_stage or "none is faster by more than the error"
         yield f"no stage: {why}"
 
 
@@ -230,11 +232,11 @@ def _describe_lanes(
     if explanation is not None and len(stage.lanes) > 1:
         shares = _shares([lane.sm_use for lane in explanation.lanes])
         if shares:
-            yield f"together {shares}; of more than 100 % they take turns"
+            yield f"together {shares}; above 100 % they take turns"
 
 
 def _describe_alone(lane: Lane[str], explained: LaneExplanation) -> str:
-    """What a lane takes alone, and of an SM the kernel that takes most of its time."""
+    """A lane's time alone, and its main kernel's share of an SM."""
     if lane.merged:
         return f"one after another they take {explained.alone_us:.1f} µs"
     parts = [f"alone {explained.alone_us:.1f} µs"]
@@ -264,7 +266,7 @@ def _reasons(planned: PlannedStage) -> Iterator[str]:
     if prediction is not None:
         yield (
             f"Memory: {decimal(prediction.workspace_bytes)} of workspace; "
-            f"{decimal(prediction.peak_bytes)} with outputs and what is alive across the stage"
+            f"{decimal(prediction.peak_bytes)} with outputs and other live tensors"
         )
     for alternative in explanation.alternatives if explanation else ():
         algorithms = ", ".join(map(_describe_algorithms, alternative.stage.lanes))
@@ -284,7 +286,7 @@ def is_gain(graph: GraphPlan) -> bool:
 
 
 def verdict(graph: GraphPlan) -> str:
-    """What an entry of a plan gains, and whether XLA gains more."""
+    """The gain of a plan's entry, and whether XLA gains more."""
     xla = graph.measured and graph.measured.faster_xla
     return f"{_gain(graph)} {say_xla_is_faster(xla.ratio)}" if xla else _gain(graph)
 
@@ -300,12 +302,12 @@ def say_xla_is_faster(ratio: float) -> str:
 def _gain(graph: GraphPlan) -> str:
     measured, prediction = graph.measured, graph.prediction
     if measured is None:
-        no_step = "No whole step was measured: tf-interop benchmark compares with stock and XLA."
+        no_step = "No whole step was measured: compare with stock and XLA by tf-interop benchmark."
         if graph.units:
             return f"{len(graph.units)} {graph.unit_kind} units. {no_step}"
         if not graph.stages:
             why = graph.why_no_stage or "no stage is faster than its convolutions in sequence"
-            return f"The graph stays as it is: {why}. {no_step}"
+            return f"The graph stays unchanged: {why}. {no_step}"
         staged = sum(len(stage.nodes) for stage in graph.stages)
         stages = f"{len(graph.stages)} stages of {staged} of {graph.convolution_count} convolutions"
         if prediction is None:
@@ -314,7 +316,7 @@ def _gain(graph: GraphPlan) -> str:
         saved_us = prediction.sequential_us - expected_us
         if saved_us > error_us:
             gain = (
-                f"{prediction.sequential_us / expected_us:.2f} times as fast expected, of "
+                f"{prediction.sequential_us / expected_us:.2f} times as fast expected, for the "
                 f"convolutions alone ({_ms(expected_us)} ± {_ms(error_us)}, one after another "
                 f"{_ms(prediction.sequential_us)})"
             )
@@ -326,8 +328,8 @@ def _gain(graph: GraphPlan) -> str:
         return f"{gain}, by {stages}. {no_step}"
     if not graph.changes_graph:
         return (
-            f"No significant gain over stock TensorFlow ({measured.stock_ms:.1f} ms a step): the "
-            "graph is left as it is."
+            f"No significant gain over stock TensorFlow ({measured.stock_ms:.1f} ms per step): "
+            "the graph stays unchanged."
         )
     counts = collections.Counter(graph.cores_of.values())
     how = "by " + " and ".join(
@@ -367,11 +369,11 @@ def _ms(time_us: float) -> str:
 
 
 def doubt(graph: GraphPlan) -> str:
-    """Why not to trust what was measured; empty for no reason."""
+    """A reason not to trust the measurement; empty if there is none."""
     measured = graph.measured
     if measured is None or measured.other_load < _MOST_OTHER_LOAD:
         return ""
     return (
-        f"Other programs took {measured.other_load:.0%} of the cores meanwhile: tune afresh when "
-        "the machine has nothing else to do."
+        f"Other programs took {measured.other_load:.0%} of the cores during the measurement: "
+        "tune again when the machine is idle."
     )

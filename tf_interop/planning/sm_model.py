@@ -1,7 +1,7 @@
-"""What a stage takes, modelled: thread blocks that share streaming multiprocessors (SMs).
+"""Models a stage's time: thread blocks that share streaming multiprocessors (SMs).
 
-A simulation of the device's block scheduler, driven by what was measured of the kernels. What it
-assumes, and where from:
+It simulates the device's block scheduler, from measurements of the kernels. Its assumptions, and
+their sources:
 
 - Blocks of a kernel are alike. Alone, a kernel runs in waves of as many blocks as fit on all SMs;
   every wave takes its measured latency over the number of waves. So a kernel alone takes what was
@@ -80,7 +80,7 @@ class ModelKernel:
         """That of a kernel that was measured alone on the whole device.
 
         Returns:
-            None where not even one block fits on an SM, as far as these limits go.
+            None if not even one block fits on an SM, as far as these limits go.
         """
         limits, sm_count = device.limits, device.sm_count
         block = block_resources(kernel, limits)

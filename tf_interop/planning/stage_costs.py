@@ -1,8 +1,8 @@
-"""What stages cost, and the best algorithms for each: measured where that was done, else modelled.
+"""The costs of stages, and the best algorithms for each, measured or else modelled.
 
-A stage is worth making where it beats its convolutions one after another, each with the algorithm
-that is fastest alone, by more than the values may be off. What is not worth it is no option here:
-the search can then only find plans that are no slower than sequential.
+A stage is worth making if it beats its convolutions one after another, each with the algorithm
+that is fastest alone, by more than the error. Other stages are no option here, so the search can
+only find plans that are no slower than sequential.
 
 In order of trust:
 
@@ -10,17 +10,17 @@ In order of trust:
 2. The model, corrected by how it did on the measured stages of the same device (`stage_model`).
 3. The model as it is, trusted to `UNCALIBRATED_SPREAD`.
 
-Convolutions are merged into a wider one only where that was measured: the model knows no kernel of
-it. A single lane of steps saves nothing and is no option.
+Convolutions are merged into a wider one only if that was measured, because the model does not know
+its kernels. A single lane of steps saves nothing and is no option.
 
-Which algorithms run together is a search of its own (branch and bound over the candidates of each
-convolution), because a slower algorithm may let a neighbour in.
+A search of its own (branch and bound over the candidates of each convolution) chooses the
+algorithms that run together, because a slower algorithm may let a neighbour in.
 
-A model takes a hundred times as long to ask as a table. So of each set of lanes only the few
-combinations of algorithms with the lowest bounds are modelled, three or more lanes only where all
-but one of them are worth a stage, and none once a limit for the whole plan is reached. Lanes of
-several steps have a limit of their own, so that they take nothing from the others.
-`StageCosts.describe` says what was left out.
+The model takes a hundred times as long as a table. So only the few combinations of algorithms with
+the lowest bounds are modelled for each set of lanes, three or more lanes only if all but one of
+them are worth a stage, and none after a limit for the whole plan. Lanes of several steps have a
+limit of their own, so that they take nothing from the others. `StageCosts.describe` says what was
+left out.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class StageChoice:
 
     Attributes:
         stage: of the names of ConvolutionCosts.
-        latency_us: what the stage takes, as far as sums over stages go: where it was measured, what
-            its convolutions take alone less the share that was saved.
-        spread_us: how far that may be off.
+        latency_us: time of the stage, made for sums over stages: if it was measured, the times of
+            its convolutions alone less the share that was saved.
+        spread_us: error of `latency_us`.
         workspace_bytes: of all lanes together.
         memory_bytes: that, and the results.
         source: whether it was measured.
@@ -73,7 +73,7 @@ class StageChoice:
 
 
 class StageCosts:
-    """Says what the best ways are to run convolutions together. Remembers all it has said."""
+    """Finds the best ways to run convolutions together, and caches them."""
 
     def __init__(self, problem: PlanningProblem, *, max_modelled: int) -> None:
         self._problem = problem
@@ -162,7 +162,7 @@ class StageCosts:
         return [each for each in modelled if each is not None]
 
     def place(self, stage: Stage[str], lanes: Lanes) -> Stage[int] | None:
-        """The stage of nodes that a stage of costs is; None where these nodes cannot be it."""
+        """The stage of nodes that a stage of costs is; None if these nodes cannot be it."""
         nodes = [node for lane in lanes for node in lane]
         of_nodes = [self._problem.nodes[node] for node in nodes]
         readers: list[set[int]] = [set() for _ in nodes]
@@ -396,10 +396,10 @@ def find_places(
     Args:
         stage: of what is to be computed.
         offered: what each node computes, and its merge key.
-        readers: for each of these the positions of those that depend on it; empty where none does.
+        readers: for each of these the positions of those that depend on it; empty if none does.
 
     Returns:
-        The stage of positions in `offered`, the earliest that there are; None where the nodes are
+        The stage of positions in `offered`, the earliest that there are; None if the nodes are
         others, or cannot take these places.
     """
     if collections.Counter(stage.operations) != collections.Counter(kind for kind, _ in offered):

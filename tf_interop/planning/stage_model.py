@@ -1,8 +1,8 @@
-"""The model of stages (`sm_model`) beside what was measured of the same device.
+"""The model of stages (`sm_model`), calibrated with measurements of the same device.
 
-It is corrected by how far it was off on measured stages that it can model: multiplied by the median
-of measured over modelled, and trusted as far as those ratios scatter. What was measured merged it
-cannot model: it knows no kernel of a wider convolution.
+Measured stages that it can model correct it: its times are multiplied by the median of measured
+over modelled, and the scatter of these ratios is its error. It cannot model merged convolutions,
+because it does not know the kernels of the wider one.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ Candidates = Sequence[Sequence[Candidate]]
 
 
 class StageModel:
-    """What stages take by the model.
+    """The times of stages by the model.
 
     Attributes:
         factor: what modelled latencies are multiplied with.
-        spread: share of the result that it may be off.
-        measured_count: how many measured stages that was learned from; 0 where it was not.
+        spread: relative error of the result.
+        measured_count: how many measured stages calibrated it; 0 for none.
     """
 
     def __init__(self, problem: PlanningProblem) -> None:
-        """Learns from the measured stages; nothing, where there are fewer than three.
+        """Learns from the measured stages; nothing, if there are fewer than three.
 
         Of many stages every second, third, … is taken, so that it does not take longer than
         planning.
@@ -73,10 +73,10 @@ class StageModel:
     def latency_us(
         self, stage: Stage[str], candidates: Sequence[Sequence[Candidate | None]]
     ) -> float | None:
-        """What a stage takes.
+        """The time of a stage.
 
         Returns:
-            Microseconds; None where a kernel or the device is not known well enough, or a lane is
+            Microseconds; None if a kernel or the device is not known well enough, or a lane is
             merged or has SMs of its own.
         """
         device = self._device
@@ -95,7 +95,7 @@ class StageModel:
         return max(modelled_us * self.factor, longest_us)
 
     def bound_us(self, candidates: Candidates) -> float:
-        """At least what a stage takes, without a simulation; all candidates have to be known."""
+        """A lower bound of a stage's time, without a simulation; needs all kernels."""
         demands = [self._demands(candidate) for lane in candidates for candidate in lane]
         longest_us = max(map(latency_us, candidates))
         together_us = max(map(sum, zip(*demands, strict=True)))
@@ -111,7 +111,7 @@ class StageModel:
         )
 
     def _make_kernels(self, candidate: Candidate) -> tuple[ModelKernel, ...]:
-        """A candidate's kernels, in its time; empty where one is not known, or fits on no SM."""
+        """A candidate's kernels, in its time; empty if one is not known, or fits on no SM."""
         shares = sum(kernel.time_share for kernel in candidate.kernels)
         found = []
         for kernel in candidate.kernels:
@@ -131,5 +131,5 @@ class StageModel:
 
 
 def latency_us(lane: Sequence[Candidate]) -> float:
-    """What candidates take one after another."""
+    """The time of candidates one after another."""
     return sum(each.latency_us for each in lane)

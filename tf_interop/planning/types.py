@@ -84,7 +84,7 @@ class LaneExplanation:
         workspace_bytes: of those algorithms.
         fastest_algorithm: what is fastest alone; None for a lane of several.
         fastest_us: with what is fastest alone.
-        sm_use: of the pinned algorithm; None where its kernels or the device are not known, and for
+        sm_use: of the pinned algorithm; None if its kernels or the device are not known, and for
             a lane of several.
     """
 
@@ -135,8 +135,8 @@ class RejectedStage:
         nodes: their names.
         why_not: the reason, for reading.
         count: how many such sets there are in the graph, of convolutions that cost the same.
-        saved_us: what running them together would save, as far as it is known: below 0 where it
-            takes longer. None where nothing is known.
+        saved_us: what running them together would save, as far as it is known: below 0 if it
+            takes longer. None if nothing is known.
     """
 
     nodes: Annotated[tuple[str, ...], msgspec.Meta(min_length=2)]
@@ -170,11 +170,11 @@ class PlannedStage:
     Attributes:
         stage: of the names of convolution nodes in the graph.
         why: the reason for the stage in a few words, such as the policy that made it.
-        prediction: what the planner expects; None where no planner made the stage.
+        prediction: what the planner expects; None if no planner made the stage.
         explanation: what it was chosen by; likewise.
         schedules: how it runs at each of several batch sizes, ascending, where the graph's is not
             known before it runs; `stage` is then that of one of them, and another batch size runs
-            in sequence. Empty where `stage` holds for every batch size.
+            in sequence. Empty if `stage` holds for every batch size.
     """
 
     stage: Stage[str]
@@ -255,8 +255,8 @@ class ComparedStep:
         name: of the way, for reading.
         step_ms: its median step.
         ratio: how many times as fast as stock TensorFlow in the same process it is.
-        error: of `ratio`; None where it is not known.
-        predicted_ms: what the simulation gives for it; None where none was simulated.
+        error: of `ratio`; None if it is not known.
+        predicted_ms: what the simulation gives for it; None if none was simulated.
     """
 
     name: str
@@ -281,7 +281,7 @@ class MeasuredStep:
 
     Attributes:
         stock_ms: the median step of stock TensorFlow.
-        step_ms: that of the plan, measured by turns with stock in one process.
+        step_ms: that of the plan, measured alternately with stock in one process.
         ratio: how many times as fast as stock the plan is.
         error: of `ratio`.
         predicted_ms: what a simulation of TensorFlow's executor gives for the plan.
@@ -323,15 +323,15 @@ class GraphPlan:
         fingerprint: identifies the graph's convolutions (see `fingerprint_convolutions`).
         convolution_count: convolutions that the finder saw in the graph.
         stages: the stages; convolutions in none of them stay as they are.
-        batch_size: that the stages were planned for; None where it does not matter.
-        prediction: what the planner expects; None where no planner made the stages.
+        batch_size: that the stages were planned for; None if it does not matter.
+        prediction: what the planner expects; None if no planner made the stages.
         unstaged: the convolutions in no stage, in the order in which they are expected to run;
-            empty where no planner made the stages.
+            empty if no planner made the stages.
         rejected: some of the stages that could have been and are not, those first that may win,
             then those that lose least.
-        why_no_stage: why there is none, for reading; empty where there is one, and where no planner
+        why_no_stage: why there is none, for reading; empty if there is one, and where no planner
             made the plan.
-        mode: what the graph computes of its model; None where that is not known, as for a function.
+        mode: what the graph computes of its model; None if that is not known, as for a function.
         narrow_units: canonical names of the units that run on one core each, or a few, on a CPU.
         split_units: canonical names of the units that run once for each part of the batch, each
             part on its share of the cores, on a CPU. A plan has these or `narrow_units`.
@@ -450,7 +450,7 @@ PLAN_FILE = VersionedFormat(
     noun="plan",
     check=_check_plan,
     error=PlanError,
-    remedy="Correct the file, or plan the graph anew.",
+    remedy="Correct the file, or plan the graph again.",
 )
 load_plan = PLAN_FILE.load
 save_plan = PLAN_FILE.save

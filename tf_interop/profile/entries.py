@@ -34,7 +34,7 @@ class KernelMeasurement:
         registers_per_thread: 32-bit registers.
         shared_memory_bytes: static and dynamic, per block.
         time_share: of the time that all kernels of the algorithm took.
-        alu_utilization: share of the time in which the busiest arithmetic pipe worked; None where
+        alu_utilization: share of the time in which the busiest arithmetic pipe worked; None if
             Nsight Compute's values were not imported.
         dram_utilization: DRAM throughput relative to its peak; likewise.
         memory_stall: share of the warps' stalls that wait for memory; likewise.
@@ -129,7 +129,7 @@ class StageMeasurement:
         workspace_bytes: what all lanes need together.
         source: what measured, and how.
         sequential_algorithms: the algorithms of `sequential_us`, one for each of `stage.steps`;
-            empty where they are the stage's own.
+            empty if they are the stage's own.
         granted_sm_counts: the SMs of each lane's partition, where the device gave others than were
             asked for; else empty.
     """

@@ -76,7 +76,7 @@ _FIELDS: dict[type, str] = {
     StageMeasurement: "stage",
     StageFailure: "stage_failure",
 }
-_REMEDY = "Remove the line, or measure anew."
+_REMEDY = "Remove the line, or measure again."
 _FORMAT = VersionedFormat(Header, "profile", ProfileError, _REMEDY)
 _BEGINNING = b'{"format":"tf_interop.profile","version":1,'
 _HEADER_DECODER = msgspec.json.Decoder(Header)
@@ -166,9 +166,7 @@ def open_profile(path: PathLike, device: ProfiledDevice) -> Iterator[ProfileWrit
             _check_device(before.device, device, f"profile '{os.fspath(path)}'")
         elif content[: len(_BEGINNING)] != _BEGINNING[: len(content)]:
             # Half of something else is not to be lost.
-            raise ProfileError(
-                f"Expected '{os.fspath(path)}' to be a profile. Choose another file."
-            )
+            raise ProfileError(f"'{os.fspath(path)}' is not a profile. Choose another file.")
         os.ftruncate(file, min(len(content), len(whole)))
         if len(whole) > len(content):
             _append(path, file, b"\n")
@@ -209,9 +207,7 @@ def _parse(content: bytes, path: PathLike) -> Profile:
                 f"{reason}, in line {number} of profile '{os.fspath(path)}'. {_REMEDY}"
             ) from error
     if device is None:
-        raise ProfileError(
-            f"Expected a header in profile '{os.fspath(path)}', got no whole line. Measure anew."
-        )
+        raise ProfileError(f"Profile '{os.fspath(path)}' has no header. Measure again.")
     return profile_of(device, entries)
 
 
@@ -224,7 +220,7 @@ def _parse_header(line: bytes) -> Header:
 
 
 def _parse_entry(line: bytes) -> Entry | None:
-    """None where a line holds no entry, as a header does."""
+    """None if a line holds no entry, as a header does."""
     read = _LINE_DECODER.decode(line)
     given: dict[str, Entry] = {
         name: value for name in _FIELDS.values() if (value := getattr(read, name)) is not None
@@ -284,13 +280,13 @@ def _open_locked(path: PathLike) -> int:
         raise _cannot_write(path, error) from error
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise ProfileError(f"Expected '{os.fspath(path)}' to be a file. Choose another.")
+            raise ProfileError(f"'{os.fspath(path)}' is not a regular file. Choose another.")
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         os.close(file)
         raise ProfileError(
-            f"Expected profile '{os.fspath(path)}' to be free, got one that another process "
-            "writes. Wait until it has ended, or choose another file."
+            f"Another process is writing profile '{os.fspath(path)}'. Wait until it has ended, "
+            "or choose another file."
         ) from error
     except BaseException:
         os.close(file)
@@ -309,6 +305,6 @@ def _check_device(profiled: ProfiledDevice, here: ProfiledDevice, what: str = "p
 
 def _cannot_write(path: PathLike, error: OSError) -> ProfileError:
     return ProfileError(
-        f"Expected to write profile '{os.fspath(path)}', got: {error.strerror or error}. Choose a "
-        "file in a folder that exists, may be written to and has room; the same command goes on."
+        f"Profile '{os.fspath(path)}' cannot be written: {error.strerror or error}. Choose a "
+        "file in a writable folder with free space; the same command continues."
     )

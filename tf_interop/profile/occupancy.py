@@ -30,7 +30,7 @@ class SmUse:
         shared_memory: of its shared memory, reserved bytes included.
         threads: of its thread slots, whole warps.
         blocks: of its block slots; 0 for a kernel that cannot be launched.
-        alu_utilization: share of the time in which the busiest arithmetic pipe works; None where it
+        alu_utilization: share of the time in which the busiest arithmetic pipe works; None if it
             was not measured.
         dram_utilization: of DRAM's throughput; likewise.
         memory_stall: share of the warps' stalls that wait for memory; likewise.

@@ -128,7 +128,7 @@ def describe_stage(stage: Stage[ConvolutionConfiguration]) -> str:
 
 
 def describe_options(lane: Lane[T]) -> str:
-    """What a lane asks of the device beyond a stream; empty where that is nothing."""
+    """What a lane asks of the device beyond a stream; empty if that is nothing."""
     options = (
         f"priority {lane.priority}" if lane.priority else "",
         f"{lane.sm_count} SMs of its own" if lane.sm_count else "",
@@ -182,7 +182,7 @@ def _stage_table(
     )
     table.leading = 1
     table.add_column("convolutions", overflow="fold")
-    for heading in ("together us", "same us", "fastest us", "spread", "ratio", "wins"):
+    for heading in ("together µs", "same µs", "fastest µs", "spread", "ratio", "wins"):
         table.add_column(heading, justify="right")
     for each in stages:
         times = (each.latency_us, each.same_sequential_us, each.sequential_us, each.spread_us)

@@ -69,7 +69,7 @@ class ProfiledDevice:
         clocks_mhz: what NVML reports when measuring begins, such as {"sm": 1980, "memory": 2619}.
         sm_limits: None for a CPU.
         date: day of the measurements in UTC, such as `2026-11-21`.
-        hardware_queues: that CUDA spread streams over (`CUDA_DEVICE_MAX_CONNECTIONS`); None where
+        hardware_queues: that CUDA spread streams over (`CUDA_DEVICE_MAX_CONNECTIONS`); None if
             that is not known, and for a CPU.
     """
 
@@ -97,7 +97,7 @@ def why_foreign(profiled: ProfiledDevice, here: ProfiledDevice) -> str | None:
         here: what is to be run on; its `sm_count` is not compared where it is 0.
 
     Returns:
-        Every differing field with both values, or None where the profile fits.
+        Every differing field with both values, or None if the profile fits.
     """
     differences = [
         f"{field}: expected {_shown(getattr(here, field))}, got {_shown(getattr(profiled, field))}"

@@ -119,7 +119,7 @@ LIST_FILE = VersionedFormat(
     noun="list of configurations",
     check=_check_list,
     error=ProfileError,
-    remedy="Correct the file, or make it anew with tf-interop profile --export-configurations.",
+    remedy="Correct the file, or make it again with tf-interop profile --export-configurations.",
 )
 load_configurations = LIST_FILE.load
 save_configurations = LIST_FILE.save

@@ -127,8 +127,8 @@ def load_run(path: PathLike) -> MeasuredRun:
         where = f"{made['measured on']}, {made['date']}"
     except (ValueError, KeyError) as error:
         raise PlanError(
-            f"Expected a trace that 'tf-interop run --trace' wrote in '{path}', got {error}. "
-            "Run the program with --trace, and pass that file."
+            f"'{path}' is no trace from 'tf-interop run --trace': {error}. Run the program with "
+            "--trace, and pass that file."
         ) from error
     rows = {each.tid: str(each.args["name"]) for each in trace.traceEvents if each.ph == "M"}
     events = (each for each in trace.traceEvents if each.ph == "X" and "op" in each.args)
@@ -139,7 +139,7 @@ def timeline_of_run(run: MeasuredRun, graph: GraphPlan) -> Timeline | None:
     """The call of a graph's stages or units that took as long as the median of the calls.
 
     The first op that a stage or a unit of the plan became counts: a program may make a graph twice,
-    as for training and for validation. None where the run has none of them.
+    as for training and for validation. None if the run has none of them.
     """
     names = canonical_names([*(name for each in graph.stages for name in each.nodes), *graph.units])
     places = {names[name]: n for n, each in enumerate(graph.stages) for name in each.nodes}

@@ -70,8 +70,8 @@ def networks_of_model(
     networks = tuple(map(network_of, plan.graphs))
     if plan.graphs and not any(networks):
         raise PlanError(
-            f"Expected the model of a plan{made_for(plan)}, got another. {OTHER_MODEL_REMEDY} "
-            "Where it was planned for another device, name that with --for."
+            f"The model is not the one of the plan{made_for(plan)}. {OTHER_MODEL_REMEDY} If it "
+            "was planned for another device, name that with --for."
         )
     return networks
 

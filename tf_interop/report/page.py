@@ -59,9 +59,8 @@ def render_page(
     graphs = shown_graphs(plan, networks, run)
     if run is not None and not any(graph.run for graph in graphs):
         raise PlanError(
-            "Expected a trace of a run with this plan, got one that has none of its stages and "
-            "units after their first call. Run the program with 'tf-interop run --plan' and this "
-            "plan, for more steps."
+            "The trace has no stage or unit of this plan after their first call. Run the "
+            "program with 'tf-interop run --plan' and this plan, for more steps."
         )
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_ASSETS),
@@ -116,8 +115,8 @@ class ShownGraph:
     Attributes:
         planned: what the plan says of it.
         measured: what values are called that the plan calls measured.
-        network: what depends on what; None where that is not known.
-        run: when what ran, measured; None where that is not known.
+        network: what depends on what; None if that is not known.
+        run: when what ran, measured; None if that is not known.
     """
 
     planned: GraphPlan
@@ -148,7 +147,7 @@ class ShownGraph:
 
     @property
     def promising(self) -> str:
-        """What was not done and is most likely to win; empty where nothing is."""
+        """What was not done and is most likely to win; empty if nothing is."""
         measured = self.planned.measured
         if measured is not None:
             taken = measured.ratio if self.planned.changes_graph else 1.0

@@ -34,13 +34,14 @@ def draw_timelines(plan: Plan) -> bytes:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise PlanError(
-            "Expected matplotlib to draw a picture with, found none. Install it: "
-            "pip install 'tf-interop[report]'"
+            "A picture needs matplotlib, which is missing. Install it: pip install "
+            "'tf-interop[report]'"
         ) from error
     drawn = [(graph, each) for graph in shown_graphs(plan) for each in graph.timelines]
     if not drawn:
         raise PlanError(
-            "Expected a plan with predicted times, got one without. Make it with tf-interop plan."
+            "A picture needs predicted times, which the plan lacks. Make the plan with "
+            "tf-interop plan."
         )
     heights = [len(timeline.rows) + 1.6 for _, timeline in drawn]
     figure = Figure(figsize=(11, 0.6 + 0.3 * sum(heights)), layout="constrained")
@@ -54,14 +55,14 @@ def draw_timelines(plan: Plan) -> bytes:
         ax.set_title(f"{name_graph(graph.planned)}, {words}", loc="left", fontsize=9)
         ax.set_xlim(0, 1.01 * longest_us / unit_us)
         if timeline is graph.timelines[-1]:
-            of_lanes = "; of a stage the full colour is what a lane takes alone"
+            of_lanes = "; in a stage the full colour is the lane's time alone"
             ax.set_xlabel(unit + (of_lanes if graph.planned.stages else ""))
     notices = []
     if SIMULATED in plan.made_with:
         notices.append(f"Simulated: {plan.made_with[SIMULATED]}")
     if plan.made_with.get("backend") == "host":
         notices.append(
-            "Times of tf_interop's own algorithms on a CPU; they say nothing of any GPU."
+            "Times of tf_interop's own algorithms on a CPU; they tell nothing about a GPU."
         )
     figure.suptitle("\n".join(notices), fontsize=9, wrap=True)
     picture = io.BytesIO()

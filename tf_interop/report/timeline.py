@@ -26,7 +26,7 @@ class Span:
         start_us: from the beginning of the timeline.
         duration_us: how long.
         steps: what runs, in order.
-        busy_us: how much of the duration they take alone; None where that is not known.
+        busy_us: how much of the duration they take alone; None if that is not known.
         label: what the duration is called: measured, modelled and so on.
         row: which row.
         stage: the number of the stage; None for an unstaged convolution.
@@ -54,7 +54,7 @@ class Timeline:
         name: what it shows.
         rows: the names of the rows, streams of the device.
         spans: in the order in which they begin.
-        note: of a run that was measured as a whole, which call it is, where and when; empty where
+        note: of a run that was measured as a whole, which call it is, where and when; empty if
             the total is a sum.
     """
 
@@ -98,7 +98,7 @@ def timelines_of(graph: GraphPlan, label: Callable[[ValueSource], str]) -> tuple
             zip(planned.stage.lanes, explanation.lanes, strict=True)
         ):
             took_us, latency_us = explained.fastest_us, prediction.latency_us
-            # The algorithm is None where the lane has several steps.
+            # The algorithm is None if the lane has several steps.
             steps = tuple(Step(name, explained.fastest_algorithm) for name in lane.operations)
             sequence.append(Span(start_us, took_us, steps, took_us, measured, 0, number))
             start_us += took_us

@@ -5,8 +5,8 @@
     x ── Conv2D a ── …            x ─┬─ ConvStage stage_0 ─┬─ stage_0    ── …
     x ── Conv2D b ── …               └  (lanes a, b)       └─ stage_0:1  ── …
 
-The pass reads: check graph, find, plan, check plan, rewrite, check graph. Each part is a function
-of its own elsewhere; this module only calls them in order. What it does on CPUs is in `unit_pass`.
+The pass has six parts: check graph, find, plan, check plan, rewrite, check graph. This module only
+calls them in order. The pass for CPUs is in `unit_pass`.
 
 Preconditions, each checked where it is needed:
   1. the graph is well-formed and acyclic;
@@ -15,8 +15,8 @@ Preconditions, each checked where it is needed:
   3. all stages together leave the graph acyclic;
   4. no stage or unit of this device type is in the graph yet.
 
-Guaranteed: names that have to be preserved, fetch names, control dependencies, devices and the
-function library are kept. A second run changes nothing. The same graph gives the same bytes.
+The pass keeps names that have to be preserved, fetch names, control dependencies, devices and the
+function library. A second run changes nothing. The same graph gives the same bytes.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ class PassReport:
     """What the pass did to one graph.
 
     Attributes:
-        device_type: whose convolutions were looked at, `CPU` or `GPU`.
+        device_type: `CPU` or `GPU`; only convolutions on it were considered.
         node_count: nodes of the graph.
         convolution_count: convolutions that could be part of a stage.
         refusals: convolution nodes that stay as they are, with the reason.
         plan: the graph's fingerprint, and the stages or units that were made.
         milliseconds: how long the pass took.
-        why_unchanged: empty where stages or units were made, else why not.
-        unit_count: units of the graph, taken or not; 0 where stages are made.
-        unit_op_count: nodes that units took the place of.
+        why_unchanged: empty if stages or units were made, else why not.
+        unit_count: units of the graph, taken or not; 0 if stages are made.
+        unit_op_count: nodes that units replaced.
     """
 
     device_type: str
@@ -75,11 +75,11 @@ class PassReport:
 
 @dataclasses.dataclass(frozen=True)
 class PassResult:
-    """What came of a graph.
+    """The result for a graph.
 
     Attributes:
-        graph_def: the new graph, or None where nothing changed.
-        report: what was done, or None where the graph holds no convolution for the device type, or
+        graph_def: the new graph, or None if nothing changed.
+        report: what was done, or None if the graph holds no convolution for the device type, or
             stages or units that were made before.
     """
 
@@ -102,8 +102,8 @@ def run_conv_stage_pass(
         settings: what to make stages from.
         device_type: `CPU` or `GPU`; convolutions on other devices stay as they are.
         nodes_to_preserve: names that have to stay.
-        infer_output_shapes: shape inference, asked only where attributes say too little and the
-            settings need shapes.
+        infer_output_shapes: shape inference, called only if the settings need shapes that the
+            attributes lack.
         fetches: what the graph is run for, names of nodes or tensors; none where that is not known.
 
     Returns:
@@ -238,11 +238,10 @@ def _plan_stages(
 
 def _why_no_stages(settings: Settings, convolutions: tuple[ConvolutionNode, ...]) -> str:
     if not convolutions:
-        return "every convolution was refused"
-    return NOTHING_TO_PLAN_FROM if settings.plan is None else "the plan leaves this graph as it is"
+        return "no convolution can be in a stage"
+    return NOTHING_TO_PLAN_FROM if settings.plan is None else "the plan leaves this graph unchanged"
 
 
 NOTHING_TO_PLAN_FROM = (
-    "policy 'profiled' makes only what a plan names, and none was given; pass plan= to "
-    "tf_interop.enable(), or policy='always'"
+    "policy 'profiled' needs a plan; pass plan= to tf_interop.enable(), or policy='always'"
 )

@@ -42,7 +42,7 @@ def set_functions(model: Any, functions: dict[str, Any]) -> None:
 
 
 def drop_functions(model: Any) -> None:
-    """Takes the functions off the model; Keras makes those anew that it needs next."""
+    """Takes the functions off the model; Keras makes those again that it needs next."""
     set_functions(model, dict.fromkeys(functions_of(model)))
 
 
@@ -55,7 +55,7 @@ def make_functions_anew(model: Any) -> None:
 
 
 def fixed_batch_size(model: Any) -> int | None:
-    """The batch size that the model's inputs state; None where they leave it open."""
+    """The batch size that the model's inputs state; None if they leave it open."""
     inputs = getattr(model, "inputs", None) or ()
     sizes = {tensor.shape[0] for tensor in inputs if len(tensor.shape)}
     return sizes.pop() if len(sizes) == 1 else None

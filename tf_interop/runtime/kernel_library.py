@@ -100,7 +100,7 @@ class TimedSpan:
         call: the number of the op's call; the first is 0.
         name: of the stage; of the convolutions; of a unit's operations, spaces between them, or
             of its part of the batch.
-        algorithm: of the convolutions; empty where there is none.
+        algorithm: of the convolutions; empty if there is none.
         begin_ns: by a steady clock.
         end_ns: likewise.
     """
@@ -133,9 +133,9 @@ class HandedGraph:
         data = functions.TfiGraphData(self._handle)
         if data is None:
             raise TimeLimitError(
-                "Expected Python's interpreter within 5 s, which another thread held. Do not wait "
-                "for TensorFlow while holding it: call asynchronous functions to their end before "
-                "tf.random.set_seed."
+                "The pass did not get Python's interpreter lock within 5 s, because another "
+                "thread held it. Do not wait for TensorFlow while holding it: call "
+                "asynchronous functions to their end before tf.random.set_seed."
             )
         return ctypes.string_at(data, functions.TfiGraphSize(self._handle))
 
@@ -161,7 +161,7 @@ class HandedGraph:
             node: name of a node.
 
         Returns:
-            The shapes of its outputs, or None where TensorFlow does not know the node.
+            The shapes of its outputs, or None if TensorFlow does not know the node.
         """
         collected, sink = _collecting_sink()
         count = self._library.functions.TfiOutputProperties(self._handle, node.encode(), sink)
@@ -177,8 +177,8 @@ class HandedGraph:
         """
         if not self._library.functions.TfiSetResult(self._handle, serialized, len(serialized)):
             raise TimeLimitError(
-                "Expected the pass to end while TensorFlow waited for it. Give tf_interop.enable() "
-                "a longer pass_time_limit_s."
+                "The pass took longer than TensorFlow waits for it. Give tf_interop.enable() a "
+                "longer pass_time_limit_s."
             )
 
 
@@ -197,7 +197,7 @@ class KernelLibrary:
             function.argtypes, function.restype = arguments, result
 
     def register_plugin(self, device_type: str) -> None:
-        """Registers the plugin for a device type; does nothing where it is registered already.
+        """Registers the plugin for a device type; does nothing if it is registered already.
 
         Raises:
             LibraryError: another plugin has the device type.
@@ -307,7 +307,7 @@ def _names(text: bytes) -> frozenset[str]:
 
 
 def find_library() -> pathlib.Path | None:
-    """The library's file, or None where it has not been built.
+    """The library's file, or None if it has not been built.
 
     TF_INTEROP_LIBRARY names another file than the one that was installed with the package.
     """
@@ -342,8 +342,8 @@ def check_tensorflow_version(build_info: BuildInfo, found: str) -> None:
     """
     if build_info.tensorflow != found:
         raise LibraryError(
-            f"Expected TensorFlow {build_info.tensorflow}, for which {build_info.path} was built, "
-            f"found TensorFlow {found}. Build it for this one, in tf_interop's source folder: "
+            f"{build_info.path} was built for TensorFlow {build_info.tensorflow}, but this is "
+            f"TensorFlow {found}. Build it for this one, in tf_interop's source folder: "
             f"{REBUILD_COMMAND}"
         )
 
@@ -359,8 +359,8 @@ def load_kernel_library() -> KernelLibrary:
     path = find_library()
     if path is None or not path.is_file():
         raise LibraryError(
-            f"Expected the compiled library {path or LIBRARY_NAME}, found none. "
-            f"Build it, in tf_interop's source folder: {REBUILD_COMMAND}"
+            f"The compiled library {path or LIBRARY_NAME} is missing. Build it, in tf_interop's "
+            f"source folder: {REBUILD_COMMAND}"
         )
     build_info = read_build_info(path)
     check_tensorflow_version(build_info, tensorflow_internals.tensorflow_version())

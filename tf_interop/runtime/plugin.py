@@ -44,11 +44,11 @@ GraphObserver = Callable[[graph_pb2.GraphDef, str], None]
 
 @dataclasses.dataclass(frozen=True)
 class PassFailure:
-    """A graph that was left as it was because the pass failed.
+    """A graph that stayed unchanged because the pass failed.
 
     Attributes:
         cause: what went wrong.
-        count: how many graphs met with it.
+        count: how many graphs failed this way.
     """
 
     cause: str
@@ -56,7 +56,7 @@ class PassFailure:
 
 
 class Plugin:
-    """What this process knows of its plugin. There is one, from `get_plugin`."""
+    """The plugin of this process. `get_plugin` returns the only one."""
 
     def __init__(self, library: KernelLibrary) -> None:
         self.library = library
@@ -132,7 +132,7 @@ class Plugin:
 
     @contextlib.contextmanager
     def observe(self, observer: GraphObserver) -> Iterator[None]:
-        """Shows `observer` every graph inside the `with` block: as it is handed over, and anew."""
+        """Shows `observer` every graph inside the `with` block: as it is handed over, and again."""
         with self._change_lock:
             self._observers += (observer,)
             self._update_pass()
@@ -160,8 +160,9 @@ class Plugin:
 
     def _warn_of_plugin(self, path: str) -> None:
         logging.warning(
-            "%s is a graph plugin, and tf_interop has one for %s. TensorFlow takes one for a "
-            "device type and ends the process at a second: load that plugin before tf_interop.",
+            "%s is a graph plugin, and tf_interop has one for %s. TensorFlow takes one for "
+            "each device type and ends the process at a second: load that plugin before "
+            "tf_interop.",
             path,
             " and ".join(self.device_types),
         )
@@ -203,7 +204,7 @@ class Plugin:
 
     @contextlib.contextmanager
     def _leaving_the_graph(self) -> Iterator[None]:
-        """Records what fails inside of the block, and goes on after it."""
+        """Records a failure inside the block, and continues after it."""
         try:
             yield
         except BaseException as error:
@@ -227,11 +228,11 @@ class Plugin:
     def _stage(
         self, graph_def: graph_pb2.GraphDef, handed: HandedGraph, settings: Settings
     ) -> graph_pb2.GraphDef | None:
-        """The graph with stages or units; None where it has none."""
+        """The graph with stages or units; None if it has none."""
         device_type = handed.device_type
         if device_type == "GPU" and tensorflow_internals.has_pluggable_gpu():
             raise LibraryError(
-                "Expected a GPU of NVIDIA, got a pluggable device, which cuDNN does not run on."
+                "The GPU is a pluggable device, not one of NVIDIA, and cuDNN does not run on it."
             )
         result = run_conv_stage_pass(
             graph_def,
@@ -257,12 +258,12 @@ class Plugin:
         is_new = count == 1
         if is_new:
             logging.warning(
-                "tf_interop left a graph as it was: %s", cause, exc_info=logging.vlog_is_on(1)
+                "tf_interop left a graph unchanged: %s", cause, exc_info=logging.vlog_is_on(1)
             )
 
 
 def _put_last(reports: collections.OrderedDict[K, V], key: K, report: V) -> None:
-    """Puts a report after all others; the first goes where there are too many."""
+    """Appends a report; drops the first if there are too many."""
     reports.pop(key, None)
     reports[key] = report
     while len(reports) > _MOST_REPORTS:

@@ -11,11 +11,10 @@ from tf_interop.planning.types import Plan
 
 
 class Policy(enum.Enum):
-    """Which convolutions are put into stages, and which units run on one core.
+    """Which convolutions become stages, and which units become narrow.
 
-    PROFILED: only what a plan names.
-    ALWAYS: on a GPU every convolution, where independent ones share a stage; on a CPU every unit
-        runs on one core. For verification.
+    PROFILED: only what a plan names. ALWAYS: every convolution on a GPU, independent ones in one
+    stage; every unit on a CPU, on one core. For verification.
     """
 
     PROFILED = "profiled"
@@ -34,10 +33,10 @@ class Settings:
     Attributes:
         policy: which convolutions are put into stages.
         plan: stages and units by name, for the policy PROFILED.
-        pass_time_limit_s: how long the pass may take for one graph, in seconds; a graph that it
-            takes longer for stays as it is.
-        workspace_limit_mb: what the workspaces of one stage may take together, in MiB; None for no
-            limit. It holds for stages that were made before, too.
+        pass_time_limit_s: how long the pass may take for one graph, in seconds; a graph that takes
+            longer stays unchanged.
+        workspace_limit_mb: limit for all workspaces of one stage together, in MiB; None for no
+            limit. It also applies to existing stages.
         has_host_stages: whether a CPU gets stages, as a GPU does, in place of narrow units. They
             are slower; tests of stages that have no GPU set TF_INTEROP_HOST_STAGES=1.
         parallel: how layers are divided over devices, before stages are made.

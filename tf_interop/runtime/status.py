@@ -1,4 +1,4 @@
-"""What the plugin does in this process, for people and for programs."""
+"""The status of the plugin in this process, for people and for programs."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class Status:
 
     Attributes:
         is_on: whether functions that are optimized now go through the pass.
-        why_off: what stands in the way where `is_on` is false or nothing can be made, else empty.
-        policy: `profiled` or `always`; empty where the library did not load.
+        why_off: the reason if `is_on` is false or nothing can be made, else empty.
+        policy: `profiled` or `always`; empty if the library did not load.
         device_types: device types that the plugin is registered for.
         refused_device_types: device types that it could not be registered for, with the reason.
         graphs: what the pass did to the graphs that it has seen, the last first.
-        current_graphs: those of `graphs` that were optimized under the settings that hold now. The
-            others are optimized anew when their functions are called next.
+        current_graphs: those of `graphs` that were optimized under the current settings. The
+            others are optimized again at their functions' next call.
         divided_graphs: how the layers of graphs were divided over devices, the last first.
-        failures: why graphs were left as they were because the pass failed.
-        counters: what stages did so far.
+        failures: graphs that stayed unchanged because the pass failed, with the cause.
+        counters: counts of stage runs and fallbacks so far.
         xla_functions: functions of the process with convolutions that XLA compiles, and that the
             plugin therefore never sees.
         xla_auto_clustering: what turned XLA on for all graphs, or empty.
@@ -105,14 +105,14 @@ class Status:
             say(f"left to XLA (jit_compile=True): {function.name}, {count} convolutions")
         if self.xla_auto_clustering:
             how = self.xla_auto_clustering
-            say(f"XLA is on for all graphs ({how}): stages stay outside of its clusters")
+            say(f"XLA is on for all graphs ({how}): stages stay outside its clusters")
         say(f"stages run: {self.counters.stages_run}")
         if self.counters.filters_transformed:
             say(f"filters transformed once: {self.counters.filters_transformed}")
         if self.counters.stages_replayed:
             captured = self.counters.stages_captured
             say(f"stages replayed: {self.counters.stages_replayed}, of {captured} CUDA graphs")
-        # Which device it was matters only where there are several.
+        # Which device it was matters only if there are several.
         devices = self.counters.devices
         if len(devices) < 2:
             devices = {"": self.counters}
@@ -133,7 +133,7 @@ _xla_function_finder = XlaFunctionFinder()
 
 
 def status() -> Status:
-    """What the plugin does in this process. Never raises."""
+    """Returns the status of the plugin in this process. Never raises."""
     try:
         plugin = get_plugin()
     except (TfInteropError, ImportError) as error:
@@ -148,7 +148,8 @@ def status() -> Status:
         if any(report.plan.changes_graph for report in plugin.reports):
             # As after a call of Keras with the callback.
             why_off = (
-                "graphs were rewritten under earlier settings, no longer in effect, and none is now"
+                "graphs were rewritten under earlier settings, which are no longer in effect; "
+                "none is rewritten now"
             )
         else:
             why_off = f"nothing is rewritten: {NOTHING_TO_PLAN_FROM}"

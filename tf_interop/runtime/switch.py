@@ -1,4 +1,4 @@
-"""Turning the plugin on and off, and saying what it does.
+"""Turns the plugin on and off, and logs what it does.
 
 TensorFlow's own option decides whether plugins are called:
 `tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": …})`. `enable` and `disable`
@@ -33,24 +33,24 @@ def enable(
 ) -> None:
     """Turns the plugin on, or changes what it does.
 
-    Where that is something else than before, functions that have been called already are optimized
-    anew when they are called next. For that, TensorFlow drops the kernels of eager execution, as
-    `tf.random.set_seed` does: random ops with a seed of their own start again. Sessions and tf.data
-    pipelines that have run keep their graphs.
+    If the settings change, functions that were called before are optimized again at their next
+    call. For that, TensorFlow drops the kernels of eager execution, as `tf.random.set_seed` does:
+    random ops with their own seed start again. Sessions and tf.data pipelines that have run keep
+    their graphs.
 
     Args:
         policy: `"profiled"` makes only what `plan` names; without one, nothing is rewritten.
-            `"always"` puts every convolution on a GPU into a stage, where independent ones share
-            one, and makes every unit on a CPU narrow, faster or not.
+            `"always"` puts every convolution on a GPU into a stage, which independent ones share,
+            and makes every unit on a CPU narrow, faster or not.
         plan: a plan or its file, for the policy `"profiled"`.
         parallel: a parallel plan or its file: how layers are divided over devices. Stages are made
             of what each device then has. It lists TensorFlow's devices, so set them up before.
-        pass_time_limit_s: how long the pass may take for one graph, in seconds. A graph that it
-            takes longer for stays as it is, and `status()` says so.
-        workspace_limit_mb: what the workspaces of one stage may take together, in MiB; a stage
-            whose plan asks for more runs on fewer lanes, with other algorithms or in sequence. None
-            leaves it to what memory there is. TensorFlow's own limit for each convolution,
-            `TF_CUDNN_WORKSPACE_LIMIT_IN_MB`, holds beside it.
+        pass_time_limit_s: how long the pass may take for one graph, in seconds. A graph that takes
+            longer stays unchanged, and `status()` reports it.
+        workspace_limit_mb: limit for all workspaces of one stage together, in MiB. A stage that
+            needs more runs on fewer lanes, with other algorithms or in sequence. None: only the
+            memory is the limit. TensorFlow's own limit for each convolution,
+            `TF_CUDNN_WORKSPACE_LIMIT_IN_MB`, applies too.
 
     Raises:
         ValueError: the policy is unknown, or does not go with a plan, or a limit is negative or the
@@ -75,23 +75,24 @@ def enable(
         tensorflow_internals.optimize_functions_anew()
     if auto_clustering := xla_auto_clustering():
         logging.warning(
-            "tf_interop is on, and XLA is on for all graphs (%s). Stages stay outside of the "
-            "clusters that XLA compiles, which may cost more than they gain. Turn one of them off.",
+            "tf_interop is on, and XLA is on for all graphs (%s). Stages stay outside XLA's "
+            "clusters, which may cost more than they gain. Turn one of the two off.",
             auto_clustering,
         )
     if has_nvidia_gpu():
         logging.warning(
-            "tf_interop is on. Keras compiles models with XLA where a GPU is present, and XLA "
-            "leaves nothing to it: compile with jit_compile=False, or use "
-            "tf_interop.keras.ConvStages. XLA may be faster: compare with tf-interop benchmark."
+            "tf_interop is on, but Keras compiles models with XLA if there is a GPU, and XLA "
+            "leaves nothing to tf_interop. Compile with jit_compile=False, or use "
+            "tf_interop.keras.ConvStages. XLA may be faster: compare with tf-interop "
+            "benchmark."
         )
 
 
 def disable() -> None:
-    """Turns the plugin off; functions are optimized anew when they are called next.
+    """Turns the plugin off; functions are optimized again at their next call.
 
-    tf.data pipelines and Sessions get no stages any more either; those that have run keep what they
-    have. The option that this sets turns other graph-optimizer plugins off as well.
+    New tf.data pipelines and Sessions get no stages either; those that have run keep theirs. The
+    option that this sets also turns off other graph-optimizer plugins.
     """
     tensorflow_internals.set_plugin_optimizers_option(False)
     # TensorFlow keeps options by thread: functions of other threads come by once more, and get no
@@ -113,18 +114,18 @@ def make_settings(
         raise ValueError(f"Expected policy to be one of {policies}, got {policy!r}.")
     if policy == Policy.ALWAYS.value and plan is not None:
         raise ValueError(
-            "Expected no plan with policy 'always', which looks at none. Leave it out, or use "
-            "policy 'profiled'."
+            "policy 'always' takes no plan, but one was given. Leave it out, or use policy "
+            "'profiled'."
         )
     if not pass_time_limit_s > 0:
         raise ValueError(
-            f"Expected pass_time_limit_s to be positive, got {pass_time_limit_s!r}. "
-            "Give infinity for no limit."
+            f"Expected pass_time_limit_s to be positive, got {pass_time_limit_s!r}. Pass "
+            "infinity for no limit."
         )
     if workspace_limit_mb is not None and workspace_limit_mb < 0:
         raise ValueError(
-            f"Expected workspace_limit_mb to be at least 0, got {workspace_limit_mb}. 0 has every "
-            "stage run with what needs least."
+            f"Expected workspace_limit_mb to be at least 0, got {workspace_limit_mb}. With 0 "
+            "every stage uses the algorithms that need least."
         )
     loaded_plan = plan if plan is None or isinstance(plan, Plan) else load_plan(plan)
     if loaded_plan is not None and (difference := why_tuned_elsewhere(loaded_plan)):
@@ -139,18 +140,18 @@ def make_settings(
 
 
 def why_tuned_elsewhere(plan: Plan) -> str:
-    """How what a plan was tuned on differs from what this process runs on, as sentences.
+    """How the device that a plan was tuned on differs from this process' device, in sentences.
 
     Returns:
-        Empty where it does not differ, and where nothing was tuned.
+        Empty if it does not differ, or if nothing was tuned.
     """
     tuned = [each.measured for each in plan.graphs if each.units and each.measured]
     if not tuned:
         return ""
     if has_nvidia_gpu() and tensorflow_internals.may_have_gpus():
         return (
-            "The plan was tuned on a CPU. It changes nothing of what runs on the GPU of this "
-            "process: tune here, or hide the GPU (CUDA_VISIBLE_DEVICES=-1)."
+            "The plan was tuned on a CPU and changes nothing on the GPU of this process: tune "
+            "here, or hide the GPU (CUDA_VISIBLE_DEVICES=-1)."
         )
     here = this_cpu()
     threads = tf.config.threading.get_intra_op_parallelism_threads()
@@ -160,6 +161,6 @@ def why_tuned_elsewhere(plan: Plan) -> str:
     if found == expected:
         return ""
     return (
-        f"The plan was tuned on {expected}, and this process has {found}. What was faster there "
-        "may be slower here: tune here."
+        f"The plan was tuned on {expected}, but this process has {found}. It may be slower "
+        "here: tune here."
     )

@@ -8,11 +8,11 @@
 TensorFlow's executor runs ops that do not wait for each other at the same time, so narrow units
 that are independent run side by side, each on a core of its own, or on a few where a plan says so.
 A split unit runs all of its steps once for each part of the batch, each part on cores of its own.
-What is in no such unit stays as it is, on all cores.
+All other nodes stay unchanged, on all cores.
 
-The steps are those of the pass on GPUs: find, choose, rewrite, check. Which units are narrow or
-split is for the settings to say: with the policy `always` all are narrow, else those that a plan
-names for the graph and its batch size are.
+The steps are those of the pass on GPUs: find, choose, rewrite, check. The settings decide which
+units are narrow or split: with the policy `always` all are narrow; otherwise a plan names the
+units for the graph and its batch size.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from tf_interop.runtime.settings import Policy, Settings
 
 @dataclasses.dataclass(frozen=True)
 class ChosenUnits:
-    """What became of the units of a graph.
+    """The units of a graph after the pass.
 
     Attributes:
-        graph_def: the graph with narrow or split units, or None where there are none.
-        names: canonical names of the units that are, at some batch size at least.
+        graph_def: the graph with narrow or split units, or None if there are none.
+        names: canonical names of the units that are narrow or split at some batch size.
         cores: the most that each of them runs on at any batch size.
         are_split: whether they are split.
-        op_count: the nodes that they took the place of.
-        found_count: units that there are, chosen or not.
+        op_count: how many nodes they replaced.
+        found_count: how many units exist, chosen or not.
         refusals: convolutions that are in no unit, with the reason.
-        why_unchanged: empty where units were chosen, else why not.
+        why_unchanged: empty if units were chosen, else why not.
         measured: whole steps that were measured when the plan was made; None without a plan, and
             where it has entries for several batch sizes.
     """
@@ -73,7 +73,7 @@ def make_units(
     nodes_to_preserve: Collection[str],
     fetches: Collection[str],
 ) -> ChosenUnits:
-    """Finds the units of a graph, and makes those narrow or splits them that the settings ask for.
+    """Finds the units of a graph, and makes them narrow or splits them as the settings ask.
 
     Args:
         view: the graph.
@@ -96,7 +96,7 @@ def make_units(
     entries: tuple[GraphPlan, ...] = ()
     if plan is not None and _is_beside_training(plan, convolutions):
         # Validation under `fit`, say: no mistake, and nothing to warn of.
-        why = "the plan is for training alone; tune with training=False for this graph"
+        why = "the plan is for training only; tune with training=False for this graph"
         return ChosenUnits(None, (), (), 0, len(units), refusals, why_unchanged=why)
     if plan is not None:
         entries = _entries_for(plan, convolutions)
@@ -186,9 +186,8 @@ def _units_of_plan(
     if len(found) < len(planned) / 2:
         kind = "split" if are_split else "narrow"
         raise PlanError(
-            f"Expected the plan's {len(planned)} {kind} units among the {len(names)} of this "
-            f"graph, got {len(found)} of them; it does not have '{min(planned.keys() - found)}'. "
-            "Tune this model anew."
+            f"The plan's units do not fit this graph: of {len(planned)} {kind} units it has "
+            f"{len(found)}; it lacks '{min(planned.keys() - found)}'. Tune this model again."
         )
     # In the order in which they were found, whatever the plan's is.
     return {name: planned[name] for name in names if name in planned}
@@ -213,5 +212,5 @@ def _why_none(settings: Settings, units: Collection[Unit]) -> str:
     if not units:
         return "no operation of the graph can be in a unit"
     if settings.plan is not None:
-        return "the plan leaves this graph as it is"
-    return "only a plan says which units are narrow or split, and none was given"
+        return "the plan leaves this graph unchanged"
+    return "only a plan decides which units are narrow or split, and none was given"

@@ -23,7 +23,7 @@ def cache_folder() -> pathlib.Path:
 
 
 def load_cached(key: str) -> GraphPlan | None:
-    """What is kept of a graph; None where nothing is, or where it cannot be read."""
+    """What is kept of a graph; None if nothing is, or where it cannot be read."""
     plan = _load(_path_of(key))
     return None if plan is None else plan.graphs[0]
 

@@ -69,8 +69,8 @@ def plan_by_profile(
     ).run(lambda phase, done, total, what: say(f"{phase}: {done} of {total}; {what}"))
     if outcome.end is End.DEVICE_LOST:
         raise ProfileError(
-            f"Expected {device.name} to measure every algorithm, got a failure after which nothing "
-            "works on it. Tune in a new process; tf-interop profile says which algorithm it was."
+            f"{device.name} failed during a measurement, and nothing works on it any more. Tune "
+            "in a new process; tf-interop profile tells which algorithm it was."
         )
     return plan(
         model_or_function,

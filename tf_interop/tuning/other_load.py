@@ -22,7 +22,7 @@ class OtherLoad:
         self._own = _own_seconds()
 
     def share(self) -> float:
-        """Of the cores' time, from 0 to 1; 0 where the system does not tell."""
+        """Of the cores' time, from 0 to 1; 0 if the system does not tell."""
         busy, everything = _core_seconds()
         others = (busy - self._busy) - (_own_seconds() - self._own)
         elapsed = everything - self._all

@@ -40,7 +40,7 @@ class Machine:
     """What the executor has to run on.
 
     Attributes:
-        cores: as many as threads inside of an operation.
+        cores: as many as threads inside an operation.
         threads: inter-op threads.
     """
 

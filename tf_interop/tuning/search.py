@@ -37,7 +37,7 @@ class Variant:
         unit_cores: how many cores each narrow unit has, by its number.
         is_split: whether the batch is split, and no unit is narrow.
         times: of whole steps.
-        predicted_ms: the simulated step; 0 where none was simulated.
+        predicted_ms: the simulated step; 0 if none was simulated.
     """
 
     name: str
@@ -256,7 +256,7 @@ def _predictions(
 
 
 def _threads() -> tuple[int, int]:
-    """The threads inside of an operation and the inter-op threads that were set; 0: by default."""
+    """The threads inside an operation and the inter-op threads that were set; 0: by default."""
     return (
         tf.config.threading.get_intra_op_parallelism_threads(),
         tf.config.threading.get_inter_op_parallelism_threads(),

@@ -1,4 +1,4 @@
-"""One call that makes a model faster on the machine at hand, or leaves it as it is."""
+"""One call that makes a model faster on this machine, or leaves it unchanged."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ from tf_interop.tuning.xla import XlaTimes, time_xla
 
 @dataclasses.dataclass(frozen=True)
 class TunedGraph:
-    """What was found for one graph.
+    """The result for one graph.
 
     Attributes:
-        name: the model, and what is run of it.
-        plan: its entry of the plan. It changes nothing where nothing beat stock TensorFlow.
-        xla: `jit_compile=True`; None where it was not asked for, or the plan comes from the cache.
+        name: the model, and whether inference or training.
+        plan: its entry of the plan, which changes nothing if nothing beat stock TensorFlow.
+        xla: `jit_compile=True`; None if it was not asked for, or the plan comes from the cache.
         is_cached: whether the plan comes from the cache.
     """
 
@@ -86,8 +86,8 @@ class TunedGraph:
     def is_xla_faster(self) -> bool:
         """Whether `jit_compile=True` beats both stock TensorFlow and the plan.
 
-        Where no whole step of the plan was measured, it makes one shorter by what is predicted of
-        the convolutions.
+        If no whole step of the plan was measured, it counts as stock's step less the predicted
+        gain.
         """
         if self.plan.measured is not None:
             return self.plan.measured.faster_xla is not None
@@ -100,7 +100,7 @@ class TunedGraph:
 
 @dataclasses.dataclass(frozen=True)
 class Tuning:
-    """What `tune` found.
+    """The result of `tune`.
 
     Attributes:
         graphs: for each batch size.
@@ -118,15 +118,15 @@ class Tuning:
 
     @property
     def is_faster(self) -> bool:
-        """Whether something beats stock TensorFlow at one of the batch sizes at least.
+        """Whether something beats stock TensorFlow at one or more of the batch sizes.
 
-        On a GPU it is the planner that expects so.
+        On a GPU this is the planner's expectation.
         """
         return any(each.changes_graph for each in self.graphs)
 
     @property
     def is_xla_faster(self) -> bool:
-        """Whether `jit_compile=True` beats both at one of the batch sizes at least."""
+        """Whether `jit_compile=True` beats both at one or more of the batch sizes."""
         return any(each.is_xla_faster for each in self.graphs)
 
     def __str__(self) -> str:
@@ -146,35 +146,35 @@ def tune(
     enable: bool = True,
     say: Callable[[str], None] = lambda text: None,
 ) -> Tuning:
-    """Finds what runs faster than stock TensorFlow here, and turns it on.
+    """Finds what beats stock TensorFlow on this machine, and turns it on.
 
-    On a CPU it measures the operations of the model's graph on one core, on all, and on 2, 4 and so
-    on where there are more. It proposes which units to run on how few cores, and measures whole
-    steps of the proposals by turns with stock TensorFlow. What does not beat stock by more than the
-    error of the measurement is not made. The model is run once, on zeros, to get its graph, and is
-    afterwards as it was; a function is run once, too. Steps that are timed run on random values.
-    What was found is kept in the user's cache folder, by graph, machine and versions.
+    On a CPU it measures the operations of the model's graph on one core, on all, and on 2, 4 and
+    so on if there are more. It proposes units and their numbers of cores, and measures whole steps
+    of the proposals alternately with stock TensorFlow. It makes only units that beat stock by more
+    than the error of the measurement. The model or function runs once, on zeros, to get its graph;
+    the model's state is restored. Timed steps run on random values. The result is kept in the
+    user's cache folder, by graph, machine and versions.
 
-    On a GPU it measures convolutions and stages, as `tf-interop profile` does, and plans by them,
-    as `plan` does. No whole step of the plan is measured there.
+    On a GPU it measures convolutions and stages, as `tf-interop profile` does, and plans from
+    them, as `plan` does. It measures no whole step of the plan there.
 
     Args:
         model_or_function: a Keras model with known inputs, a concrete function, a tf.function with
             an input signature, or a GraphDef.
-        batch_sizes: to tune for; they count for inputs whose first dimension is unknown.
-        training: whether to tune a training step of a Keras model, and not its inference.
+        batch_sizes: to tune for, for inputs whose first dimension is unknown.
+        training: whether to tune a training step of a Keras model instead of its inference.
         image_size: height and width, for inputs of rank 4 that leave them open.
         budget: how long measuring one graph may take, such as `"30s"`, `"2m"` or seconds. Tracing
             the model, and a measurement that has begun, come on top.
-        compare_xla: whether to measure `jit_compile=True` as well, within the budget once more.
-            It is told, and not turned on: compile the model so where it is faster.
-        use_cache: whether to take what was found before.
-        enable: whether to turn the plugin on with the plan where something is faster, beside what
-            earlier calls turned on.
-        say: told what is being done, in a few words.
+        compare_xla: whether to measure `jit_compile=True` as well, which takes the budget once
+            more. XLA is not turned on: if the result says that it is faster, compile the model so.
+        use_cache: whether to use an earlier result.
+        enable: whether to turn the plugin on with the plan if something is faster; results of
+            earlier calls stay on.
+        say: called with a few words on the progress.
 
     Returns:
-        What was found. `str()` of it is a sentence for each batch size.
+        The result. Its `str()` is a sentence for each batch size.
 
     Raises:
         ValueError: an argument is of a wrong kind, a shape is unknown that has to be known, the
@@ -259,15 +259,15 @@ def _tune_on_cpu(
     def say_of_graph(text: str) -> None:
         say(f"{traced.name}: {text}")
 
-    say_of_graph("having TensorFlow optimize the graph")
+    say_of_graph("optimizing the graph with TensorFlow")
     graph_def, fetches = step_to_tune(traced)
     view = GraphView(graph_def)
     properties = GraphProperties(view)
     convolutions, _ = find_convolutions(view, properties)
     if not convolutions:
         raise ValueError(
-            f"Expected a model with convolutions, got none in {traced.name}. tf-interop analyze "
-            "says what was refused and why."
+            f"{traced.name} has no convolution that can be tuned. tf-interop analyze lists the "
+            "refused ones and the reasons."
         )
     units, _ = find_units(view, properties, nodes_to_preserve=fetches)
     split_units: tuple[Unit, ...] = ()
@@ -300,9 +300,8 @@ def step_to_tune(traced: TracedGraph) -> tuple[graph_pb2.GraphDef, list[str]]:
     handed = handed_graph_of(traced)
     if handed is None:
         raise ValueError(
-            f"Expected Grappler to hand over a graph with convolutions for {traced.name}, got "
-            "none. Tune a function that has some, and that XLA does not compile "
-            "(jit_compile=False)."
+            f"Grappler hands over no graph with convolutions for {traced.name}. Tune a function "
+            "that has some, and that XLA does not compile (jit_compile=False)."
         )
     return as_step(with_inferred_shapes(handed))
 
@@ -337,7 +336,7 @@ def _plan_of(
         len(convolutions),
         (),
         batch_size=batch_size_of(node.configuration for node in convolutions),
-        why_no_stage="" if taken else "nothing that was measured beats stock TensorFlow",
+        why_no_stage="" if taken else "no variant beats stock TensorFlow",
         narrow_units=() if best.is_split else names,
         split_units=names if best.is_split else (),
         unit_cores=unit_cores if max(unit_cores, default=1) > 1 else (),
@@ -366,7 +365,7 @@ def _made_with_cpu() -> dict[str, str]:
 
 
 def _enable_beside_earlier(plan: Plan) -> None:
-    """Turns the plugin on with a plan, and keeps what is on of other graphs and batch sizes."""
+    """Turns the plugin on with a plan, and keeps plans of other graphs and batch sizes on."""
     entries = {(each.fingerprint, each.batch_size): each for each in plan.graphs}
     earlier = get_plugin().settings.plan
     if earlier is not None and tensorflow_internals.plugin_optimizers_option() is not False:

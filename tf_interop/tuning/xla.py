@@ -1,7 +1,7 @@
-"""Times whole steps of a graph as XLA compiles it, in a process that can be ended.
+"""Times whole steps of a graph under XLA, in a process that can be ended.
 
-XLA may compile a network for minutes, and cannot be interrupted. The process runs the graph as it
-was traced, once compiled (`jit_compile=True`) and once as it is, by turns.
+XLA may compile a network for minutes, and cannot be interrupted. The process runs the traced graph
+alternately compiled (`jit_compile=True`) and uncompiled.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class XlaTimes:
     """Whole steps as XLA compiles them.
 
     Attributes:
-        median_ms: the median step; None where there is none.
+        median_ms: the median step; None if there is none.
         ratio: how many times as fast as stock TensorFlow in the same process; None likewise.
         why_not: why there are none; else empty.
     """
@@ -136,7 +136,7 @@ def _measure(work: _Work) -> XlaTimes:
             for _ in range(3):
                 function(*arguments)
     except tf.errors.OpError as error:
-        return XlaTimes(why_not=f"XLA does not compile it: {str(error).splitlines()[0]}")
+        return XlaTimes(why_not=f"XLA cannot compile it: {str(error).splitlines()[0]}")
     end = time.perf_counter() + _TIMED_S
     while time.perf_counter() < end or len(times[stock]) < 5:
         for function, measured in times.items():

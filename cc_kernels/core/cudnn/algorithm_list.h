@@ -32,7 +32,7 @@ namespace tf_interop {
 // graphs or GPUs. Without `allow_tf32`, engines that reduce the precision of a float convolution
 // are left out.
 //
-// Returns kUnsupported, with a reason, where there is nothing to list; kResourceExhausted where
+// Returns kUnsupported, with a reason, if there is nothing to list; kResourceExhausted where
 // memory was missing, because the list would be shorter than the truth. The context of `handle`
 // must be current.
 Status ListCudnnAlgorithms(const CudnnLibrary& library, cudnnHandle_t handle,

@@ -190,7 +190,7 @@ class CudnnBackend : public Backend {
   }
 
   // The outcome is kept, also where it is a refusal. One that does not last is given again until it
-  // is tried anew, after a wait that doubles each time: to find out takes cuDNN as long as a plan
+  // is tried again, after a wait that doubles each time: to find out takes cuDNN as long as a plan
   // does. Two threads may compile the same plan at once, and the first to finish wins.
   Status Prepare(const Convolution& convolution, const std::string& algorithm,
                  const PrepareOptions& options,

@@ -25,7 +25,7 @@ namespace tf_interop {
 inline constexpr size_t kMostPrepared = 4096;
 
 // Finds the backend of the context that `caller` belongs to, made by the first call for it. Returns
-// kUnavailable where there is no NVIDIA driver, no GPU, or no cuDNN of version 9.0 or newer.
+// kUnavailable if there is no NVIDIA driver, no GPU, or no cuDNN of version 9.0 or newer.
 Status FindCudnnBackend(CUstream_st* caller, Backend** backend);
 
 }  // namespace tf_interop

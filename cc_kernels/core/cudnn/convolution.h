@@ -31,7 +31,7 @@ using CudnnStep = std::function<Status(const CudnnLaunch&)>;
 struct CudnnProgram {
   std::string algorithm;
   bool reduces_precision = false;
-  // From the caller's filter to what is read; null where the filter is read as the caller has it,
+  // From the caller's filter to what is read; null if the filter is read as the caller has it,
   // or is the result.
   std::shared_ptr<const StridedCopy> filter_copy;
   std::vector<CudnnStep> steps;  // in order

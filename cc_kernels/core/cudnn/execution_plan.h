@@ -122,7 +122,7 @@ Status ReadKnobRanges(const CudnnLibrary& library, const BackendDescriptor& conf
                       std::vector<KnobRange>* ranges);
 
 // The first plan in the order of the heuristics that compiles and fits the request. Returns
-// kUnsupported where there is none, kResourceExhausted where memory is what was missing.
+// kUnsupported if there is none, kResourceExhausted where memory is what was missing.
 Status ChoosePlan(const CudnnLibrary& library, cudnnHandle_t handle,
                   const std::shared_ptr<const OperationGraph>& graph,
                   const std::vector<cudnnBackendHeurMode_t>& heuristics,

@@ -57,8 +57,8 @@ class HandlePool {
     bool prepares_ = false;
   };
 
-  // Leases a handle to prepare with; waits for one where there are as many as can be had. Returns
-  // the last refusal where there is none at all. The pool's context must be current, here and
+  // Leases a handle to prepare with; waits for one if there are as many as can be had. Returns
+  // the last refusal if there is none at all. The pool's context must be current, here and
   // below.
   Status Take(Lease* lease) { return Take(/*prepares=*/true, /*stream=*/nullptr, lease); }
 

@@ -38,7 +38,7 @@ class DynamicLibrary {
 
   // Fills all pointers. Returns kUnavailable, with the library's path, where one is not there.
   Status Find(const std::vector<EntryPoint>& entry_points) const;
-  // Fills those that are there; gives the names of the others, with commas between them.
+  // Fills those that exist; gives the names of the others, with commas between them.
   std::string FindSome(const std::vector<EntryPoint>& entry_points) const;
 
  private:
@@ -123,7 +123,7 @@ struct CudaDriver {
   // Ok, or an error with CUDA's name and text for `result`. `call` names what was called.
   Status Check(CUresult result, const char* call) const;
 
-  // kUnsupported, with the entry points that are missing, where there are no green contexts.
+  // kUnsupported, with the entry points that are missing, if there are no green contexts.
   Status CheckHasGreenContexts() const;
 
   TF_INTEROP_CUDA_ENTRY_POINTS(TF_INTEROP_DECLARE)
@@ -196,7 +196,7 @@ struct CudnnLibrary {
   // TF_INTEROP_LIBCUDNN where that is set.
   static Status Get(const CudnnLibrary** library);
 
-  // Opens `path` (or the default where it is empty). Returns kUnavailable where there is no
+  // Opens `path` (or the default where it is empty). Returns kUnavailable if there is no
   // cuDNN, or one that is older than 9.0.
   Status Open(const std::string& path);
 

@@ -91,7 +91,7 @@ Status CreateGreenContext(const CudaDriver& driver, CUdevice device,
   CUdevResource given = {};
   const Status status =
       TF_INTEROP_CALL(driver, cuGreenCtxGetDevResource, handle, &given, CU_DEV_RESOURCE_TYPE_SM);
-  // From here on it is destroyed with the object, also where there is no use for it.
+  // From here on it is destroyed with the object, also if there is no use for it.
   auto created = std::make_unique<GreenContext>(driver, handle, static_cast<int>(given.sm.smCount));
   if (status.ok()) *green = std::move(created);
   return status;

@@ -11,7 +11,7 @@
 namespace tf_interop {
 
 // Takes the first GPU that the driver lists (CUDA_VISIBLE_DEVICES says which that is). Returns
-// kUnavailable where there is no NVIDIA driver, no GPU, or no cuDNN of version 9.0 or newer.
+// kUnavailable if there is no NVIDIA driver, no GPU, or no cuDNN of version 9.0 or newer.
 //
 // The device's stream lives until the process ends, as all that the cudnn backend owns: its cuDNN
 // handles still name the stream after the last measurement. Make one for a process.

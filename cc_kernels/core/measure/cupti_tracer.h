@@ -10,7 +10,7 @@
 
 namespace tf_interop {
 
-// Begins a trace. Returns kUnavailable where there is no CUPTI, or with CUPTI's reason, such as
+// Begins a trace. Returns kUnavailable if there is no CUPTI, or with CUPTI's reason, such as
 // that another tool (Nsight, TensorFlow's profiler) holds it, or that the GPU is virtual. CUPTI is
 // opened with the first call, whose failure is final; `driver_version` is what cuDriverGetVersion
 // gives.

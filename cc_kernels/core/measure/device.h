@@ -21,7 +21,7 @@
 
 namespace tf_interop {
 
-// What was measured on; texts are empty where a device has no such thing.
+// What was measured on; texts are empty if a device has no such thing.
 struct DeviceDescription : TfiDescription {
   DeviceDescription() : TfiDescription() {}
 

@@ -3,7 +3,7 @@
 // How time is taken. Each run is a timed section of its own on the device's stream; that of a stage
 // is from before the fork to after the join. After `warmup_ms`, `repetitions` sections give a
 // median and a spread, which is half the distance between their 10th and their 90th percentile
-// (linear between neighbours). Where there are several ways to run, they take turns, and take turns
+// (linear between neighbours). If there are several ways to run, they take turns, and take turns
 // in going first, so that a device that slows down or speeds up does so for all.
 //
 // What is in the caches. Before each timed section memory is filled that exceeds every cache
@@ -55,8 +55,8 @@ struct Measurement : TfiMeasurement {
   Measurement() : TfiMeasurement() {}
 
   std::string algorithm;  // that ran, in the form that Prepare accepts
-  // The GPU kernels of one run, in order. Empty where trace_error says why they could not be
-  // traced, and where there are none.
+  // The GPU kernels of one run, in order. Empty if trace_error says why they could not be
+  // traced, and if there are none.
   std::vector<TracedKernel> kernels;
   std::string trace_error;
 };
@@ -129,7 +129,7 @@ struct StageMeasurement : TfiStageMeasurement {
   // That ran on the lanes, of each step; for merged steps that of the wider convolution.
   std::vector<std::string> algorithms;
   std::vector<std::string> sequential_algorithms;  // that ran in the second sequence
-  // The SMs that the device gave to each lane; empty where no lane asked for any.
+  // The SMs that the device gave to each lane; empty if no lane asked for any.
   std::vector<int> sm_counts;
 };
 
