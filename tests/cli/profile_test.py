@@ -89,7 +89,7 @@ def test_a_signal_ends_it_with_what_was_measured(
     ended = end_of(process)
     assert ended.returncode == 128 + number, ended.stderr
     assert "Ended because it was stopped. Left: " in ended.stdout
-    assert "The same command goes on from here." in ended.stdout
+    assert "The same command continues from here." in ended.stdout
     assert 3 <= len(load_profile("profile.json").algorithms) < 40
 
 

@@ -132,7 +132,7 @@ class Plugin:
 
     @contextlib.contextmanager
     def observe(self, observer: GraphObserver) -> Iterator[None]:
-        """Shows `observer` every graph inside the `with` block: as it is handed over, and again."""
+        """Shows `observer` every graph inside the `with` block: each time it is handed over."""
         with self._change_lock:
             self._observers += (observer,)
             self._update_pass()
