@@ -343,7 +343,7 @@ def test_prints_one_line(keras: Any, capsys: pytest.CaptureFixture[str]) -> None
     # Where there are no stages it says why.
     _fit(_model(keras), ConvStages())
     [line] = lines()
-    assert line.startswith("ConvStages: no stages: policy 'profiled' makes none without a plan")
+    assert line.startswith("ConvStages: no stages: policy 'profiled' needs a plan")
     _fit(_model(keras, run_eagerly=True), ConvStages("always"))
     [line] = lines()
     assert line.endswith("the model runs eagerly (run_eagerly=True)")

@@ -60,7 +60,7 @@ def assert_left_alone(logged: list[str], cause: str) -> None:
     assert all(cause in failure.cause for failure in status.failures)
     assert sum(failure.count for failure in status.failures) >= 2
     assert logged == [
-        f"tf_interop left a graph as it was: {failure.cause}" for failure in status.failures
+        f"tf_interop left a graph unchanged: {failure.cause}" for failure in status.failures
     ]
     for failure in status.failures:
         assert failure.cause in str(status)
