@@ -144,7 +144,7 @@ def test_takes_a_function_of_matrix_products() -> None:
         ({"devices": ["/device:GPU:9"]}, "got /job:localhost/replica:0/task:0/device:GPU:9."),
         ({"devices": ["GPU"]}, "Expected names of devices such as '/device:GPU:1', got 'GPU'."),
         ({"memory_limit": 0}, "Expected a memory_limit of 1 byte or more, got 0."),
-        ({"device_graph": "missing.json"}, "Expected a device graph file at 'missing.json'"),
+        ({"device_graph": "missing.json"}, "device graph file 'missing.json' cannot be read"),
         (
             {"device_graph": None, "devices": 3},
             "Expected 3 devices, got 1: /device:CPU:0. Ask for fewer",

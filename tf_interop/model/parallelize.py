@@ -19,7 +19,7 @@ from tf_interop.model.graphs import (
     with_inferred_shapes,
 )
 from tf_interop.model.keras_functions import keras_of
-from tf_interop.parallel.device_names import full_device_names, number_devices
+from tf_interop.parallel.device_names import full_device_names
 from tf_interop.parallel.devices import DeviceGraph, load_device_graph, take_devices
 from tf_interop.parallel.make_division import PlannedDivision, make_division
 from tf_interop.parallel.measure_devices import measure_devices
@@ -147,12 +147,10 @@ def explained_plan(
         raise ValueError(
             "Expected a model with convolutions or matrix products of known shapes, got none."
         )
-    _, device_of_node = number_devices(chosen.names, layers.view)
     _check_first_device(chosen, {layers.view.nodes[node].device for node in layers.layer_of})
     planned = make_division(
         layers,
         chosen,
-        device_of_node,
         mode=mode,
         memory_limit=memory_limit,
         measured=None

@@ -5,15 +5,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from tf_interop.graph.collection_pause import collection_pause
 from tf_interop.parallel.baselines import WHOLE, baselines
-from tf_interop.parallel.cost import DivisionCosts, find_costs
+from tf_interop.parallel.cost import DivisionCosts
+from tf_interop.parallel.device_names import number_devices
 from tf_interop.parallel.devices import DeviceGraph
 from tf_interop.parallel.expand import expand_division
+from tf_interop.parallel.expanded_costs import find_expanded_costs
 from tf_interop.parallel.explain import LayerExplanation, explain_layers
 from tf_interop.parallel.layers import LayerGraph
 from tf_interop.parallel.lookup import batch_size_of_layers, fingerprint_layers, names_of_layers
 from tf_interop.parallel.measured_parts import MeasuredParts
-from tf_interop.parallel.parted_graph import LayerDivision, part_graph
+from tf_interop.parallel.parted_graph import part_graph
 from tf_interop.parallel.search import minimize
 from tf_interop.parallel.types import (
     DividedLayer,
@@ -48,7 +51,6 @@ class PlannedDivision:
 def make_division(
     layers: LayerGraph,
     devices: DeviceGraph,
-    device_of_node: Sequence[int],
     *,
     mode: GraphMode | None = None,
     memory_limit: int | None = None,
@@ -61,7 +63,6 @@ def make_division(
     Args:
         layers: of the graph.
         devices: what to divide over.
-        device_of_node: the number of each node's own device.
         mode: what the graph computes of its model.
         memory_limit: bytes that no device may exceed, beside what the devices have.
         measured: what was measured of convolutions.
@@ -69,9 +70,10 @@ def make_division(
     Raises:
         PlanError: no division fits into the memory.
     """
-    costs = find_costs(layers, devices, device_of_node, measured)
     limits = _memory_limits(devices, memory_limit)
-    found = minimize(costs.problem(limits))
+    with collection_pause:
+        costs = find_expanded_costs(layers, devices, measured)
+        found = minimize(costs.problem(limits))
     strategies = baselines(layers, len(devices.devices))
     names = names_of_layers(layers)
     whole = costs.choice_of(strategies[WHOLE])
@@ -84,7 +86,10 @@ def make_division(
         choice = whole
         why_whole = f"nothing is faster in the model than one device ({whole_s * 1e3:.3g} ms)"
     divided = costs.division(choice)
-    sent = _sent_bytes(layers, divided, device_of_node)
+    # As the pass does, so that the bytes are those that are sent.
+    expanded, division = expand_division(layers, divided)
+    _, device_of_node = number_devices(devices.names, expanded.view)
+    parted = part_graph(expanded, division, device_of_node)
     is_measured = devices.source is ValueSource.MEASURED and all(
         layer.are_measured[its] for layer, its in zip(costs.layers, choice, strict=True)
     )
@@ -92,10 +97,10 @@ def make_division(
         step_us=costs.seconds(choice) * 1e6,
         whole_us=whole_s * 1e6,
         source=ValueSource.MEASURED if measured and is_measured else ValueSource.MODELLED,
-        sent=tuple(SentBytes(*pair, count) for pair, count in sent.items()),
+        sent=tuple(SentBytes(*pair, count) for pair, count in parted.sent_bytes.items()),
         memory_bytes=costs.memory(choice),
     )
-    division = GraphDivision(
+    entry = GraphDivision(
         fingerprint_layers(layers),
         tuple(
             DividedLayer(names[place], its.degrees, its.devices) for place, its in divided.items()
@@ -106,23 +111,11 @@ def make_division(
         why_whole=why_whole,
     )
     return PlannedDivision(
-        division,
+        entry,
         _steps_us(costs, choice, {name: costs.choice_of(its) for name, its in strategies.items()}),
         explain_layers(costs, names, choice, strategies),
         str(found),
     )
-
-
-def _sent_bytes(
-    layers: LayerGraph, division: Mapping[int, LayerDivision], device_of_node: Sequence[int]
-) -> dict[tuple[int, int], int]:
-    """What the divided graph sends, with normalizations as they are divided."""
-    number_of = {
-        node.device: number for node, number in zip(layers.view.nodes, device_of_node, strict=True)
-    }
-    expanded, divided = expand_division(layers, division)
-    numbers = [number_of[node.device] for node in expanded.view.nodes]
-    return part_graph(expanded, divided, numbers).sent_bytes
 
 
 def _steps_us(
