@@ -233,7 +233,7 @@ def test_a_plan_for_another_batch_size_or_step_changes_nothing_and_says_so(choos
     # Validation under `fit` is no mistake.
     plan = tf_interop.tune(model, training=True, budget=BUDGET, enable=False).plan
     assert failures_with(plan, lambda: infer(model, IMAGES)) == ""
-    assert "for training alone" in tf_interop.status().graphs[0].why_unchanged
+    assert "for training only" in tf_interop.status().graphs[0].why_unchanged
 
 
 def trained(**options: Any) -> list[np.ndarray]:
