@@ -179,9 +179,9 @@ def _shares(compute: Compute, model: Any, pixels: np.ndarray) -> list[float]:
     changed = compute(images)[:count]
     tf_interop.disable()
     stock = compute(images)[:count]
-    of_pixels = compute(tf.constant(_nudge(pixels)))[:count]
+    of_pixels = compute(tf.constant(nudge(pixels)))[:count]
     weights = model.get_weights()
-    model.set_weights([_nudge(each) for each in weights])
+    model.set_weights([nudge(each) for each in weights])
     of_weights = compute(images)[:count]
     model.set_weights(weights)
     tf_interop.enable("always")
@@ -194,7 +194,7 @@ def _shares(compute: Compute, model: Any, pixels: np.ndarray) -> list[float]:
     return [share_of_tolerance(*each) for each in zip(moved, of_rounding, strict=True)]
 
 
-def _nudge(tensor: np.ndarray) -> np.ndarray:
+def nudge(tensor: np.ndarray) -> np.ndarray:
     """The tensor with the last bit of every number changed; whole numbers as they are."""
     if not np.issubdtype(tensor.dtype, np.floating):
         return tensor

@@ -4,7 +4,8 @@
 
 The cases are modules of this folder: `plan_time` times the planner, `pass_time` the graph pass, and
 `applications` compares what networks compute with the plugin and without it. `parallel_papers`
-models networks whose layers many GPUs share, and `parallel_time` times the search for that.
+models networks whose layers many GPUs share, `parallel_time` times the search for that, and
+`divided_training` compares what networks train on several devices and on one.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from python.benchmarks.case import Case, in_new_process
 from python.benchmarks.result_file import write_result
 
-CASES = ("plan_time", "pass_time", "applications", "parallel_papers", "parallel_time")
+CASES = (
+    *("plan_time", "pass_time", "applications"),
+    *("parallel_papers", "parallel_time", "divided_training"),
+)
 
 
 @click.command(help=__doc__)

@@ -1,0 +1,273 @@
+"""Trains networks whose layers are divided over devices, and compares with one device.
+
+Four logical devices of the CPU; three steps of SGD; the losses, and by how much every variable
+changes. Layers are divided by data, model and "one weird trick" parallelism, along each other axis
+and pairs of axes as far as they can be, and by plans drawn at random, in which each layer has its
+own degrees, number of devices and order of them.
+
+In float64 rounding is far below what any mistake would do. In float32 numbers may be moved as far
+as two changes of the stock program move them: every pixel changed in its last bit, or every
+weight.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
+
+import tf_interop
+from python.benchmarks.applications import Numbers, distances, nudge, set_random_weights
+from python.benchmarks.case import Case
+from python.benchmarks.rounding import share_of_tolerance
+from python.models.googlenet import LocalResponseNormalization, googlenet
+from python.models.small import CLASSES, lenet, paddings, resnet
+from tf_interop.model.graphs import with_inferred_shapes
+from tf_interop.parallel.baselines import WHOLE, baselines
+from tf_interop.parallel.degrees import Axis, Degrees
+from tf_interop.parallel.layers import Layer, LayerGraph, legal_degrees
+from tf_interop.parallel.lookup import fingerprint_layers, names_of_layers
+from tf_interop.parallel.prepare import prepare
+from tf_interop.parallel.types import DividedLayer, GraphDivision, ParallelPlan
+from tf_interop.runtime.plugin import get_plugin
+
+DEVICE_COUNT = 4
+BATCH = 8
+STEPS = 3
+LEARNING_RATE = 0.05
+RANDOM_PLANS = 12
+NETWORKS: dict[str, Callable[[], Any]] = {
+    "LeNet-5": lenet,
+    "ResNet-8": resnet,
+    "every padding": paddings,
+    "GoogLeNet": lambda: googlenet((32, 32), CLASSES),
+}
+FLOAT64_TOLERANCE = 1e-9
+"""The most that numbers may move in float64: normalization by the statistics of few values makes
+rounding of 1e-16 larger."""
+
+Division = Mapping[int, tuple[Degrees, tuple[int, ...]]]
+"""The degrees and the devices of layers, by their places."""
+
+
+def make_devices(count: int = DEVICE_COUNT) -> tuple[str, ...]:
+    """Makes logical CPU devices, which is done before TensorFlow is used, and names them."""
+    tf.config.set_logical_device_configuration(
+        tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * count
+    )
+    return tuple(f"/device:CPU:{number}" for number in range(count))
+
+
+def strategies(graph: LayerGraph, device_count: int) -> Iterator[tuple[str, Division]]:
+    """Named divisions: the published ones, each other axis alone, two axes, and mixed ones.
+
+    A layer that is too short for all devices is divided as far as it goes.
+    """
+    for name, degrees in baselines(graph, device_count).items():
+        if name != WHOLE:
+            yield name, _in_order(enumerate(degrees))
+    for axes in (
+        *([Axis.HEIGHT], [Axis.WIDTH], [Axis.CHANNEL]),
+        *([Axis.HEIGHT, Axis.WIDTH], [Axis.FILTER, Axis.CHANNEL]),
+    ):
+        count = round(device_count ** (1 / len(axes)))
+        yield (
+            " and ".join(axis.value for axis in axes),
+            _in_order(
+                (place, Degrees(**{axis.value: _fitting(layer, axis, count) for axis in axes}))
+                for place, layer in enumerate(graph.layers)
+            ),
+        )
+    for seed in range(RANDOM_PLANS):
+        yield f"random {seed}", random_division(graph, device_count, seed)
+
+
+def random_division(graph: LayerGraph, device_count: int, seed: int) -> Division:
+    """Every layer in its own way, on its own devices."""
+    source = random.Random(seed)
+    chosen: dict[int, tuple[Degrees, tuple[int, ...]]] = {}
+    for place, layer in enumerate(graph.layers):
+        choices = legal_degrees(layer, source.randint(1, device_count))
+        if choices:
+            degrees = source.choice(choices)
+            chosen[place] = degrees, tuple(source.sample(range(device_count), degrees.count))
+    return chosen
+
+
+def _in_order(degrees: Iterable[tuple[int, Degrees]]) -> Division:
+    """Layers by their places, each on the first devices; those that are whole are left out."""
+    return {place: (each, tuple(range(each.count))) for place, each in degrees if each.count > 1}
+
+
+def _fitting(layer: Layer, axis: Axis, count: int) -> int:
+    return next(each for each in (count, 2, 1) if each <= layer.extents[axis])
+
+
+class Training:
+    """A network and what it is trained with; every run begins anew.
+
+    Attributes:
+        graph: the layers of its step.
+    """
+
+    def __init__(self, name: str, dtype: str, devices: Sequence[str]) -> None:
+        """Builds a network of `NETWORKS` in float32 or float64."""
+        self._devices = tuple(devices)
+        tf.keras.utils.set_random_seed(0)
+        self._model = NETWORKS[name]()
+        if dtype == "float64":
+            self._model = tf.keras.models.clone_model(self._model, clone_function=_in_float64)
+        set_random_weights(self._model)
+        # Seeds of dropout are variables, and no weights.
+        self._start = [each.numpy() for each in self._model.variables]
+        source = np.random.default_rng(1)
+        shape = (BATCH, *self._model.input_shape[1:])
+        self.images = source.uniform(-1, 1, shape).astype(dtype)
+        self._labels = tf.constant(source.integers(0, CLASSES, BATCH))
+        tf_interop.enable()
+        handed: list[graph_pb2.GraphDef] = []
+        with get_plugin().observe(lambda graph_def, _: handed.append(graph_def)):
+            self.stock = self.run()
+        largest = max(handed, key=lambda graph_def: len(graph_def.node))
+        self.graph = prepare(with_inferred_shapes(largest))
+
+    def run(self, images: np.ndarray | None = None, weights: Numbers | None = None) -> Numbers:
+        """The losses, and by how much the steps change each variable."""
+        model = self._model
+        start = self._start if weights is None else weights
+        for variable, value in zip(model.variables, start, strict=True):
+            variable.assign(value)
+        trainable = [each.value for each in model.trainable_variables]
+
+        def step(batch: tf.Tensor) -> tf.Tensor:
+            with tf.GradientTape() as tape:
+                logits = model(batch, training=True)
+                losses = tf.nn.sparse_softmax_cross_entropy_with_logits(self._labels, logits)
+                loss = tf.reduce_mean(losses)
+            for variable, gradient in zip(trainable, tape.gradient(loss, trainable), strict=True):
+                variable.assign_sub(LEARNING_RATE * gradient)
+            return loss
+
+        function = tf.function(step, jit_compile=False, autograph=False)
+        batch = tf.constant(self.images if images is None else images)
+        losses = np.array([function(batch).numpy() for _ in range(STEPS)])
+        changes = (b.numpy() - a for a, b in zip(start, model.variables, strict=True))
+        return [losses, *changes]
+
+    def run_divided(self, division: Division) -> tuple[Numbers, Any]:
+        """The same with layers divided, and the report of it."""
+        names = names_of_layers(self.graph)
+        divided = tuple(DividedLayer(names[place], *each) for place, each in division.items())
+        entry = GraphDivision(fingerprint_layers(self.graph), divided)
+        get_plugin().forget_reports()
+        tf_interop.enable(parallel=ParallelPlan(self._devices, (entry,)))
+        try:
+            numbers = self.run()
+            status = tf_interop.status()
+        finally:
+            tf_interop.enable()
+        if status.failures:
+            raise ValueError(f"Expected no failure of the pass, got {status.failures}.")
+        return numbers, max(status.divided_graphs, key=lambda each: each.node_count)
+
+    def rounding(self) -> np.ndarray:
+        """How far each number is moved by last bits of pixels or weights, or by its own."""
+        moved = [
+            self.run(images=nudge(self.images)),
+            self.run(weights=[nudge(each) for each in self._start]),
+        ]
+        variables = zip(self._start, self.stock[1:], strict=True)
+        last_bits = [change + (nudge(start) - start) for start, change in variables]
+        moved.append([self.stock[0], *last_bits])
+        return np.max([distances(each, self.stock) for each in moved], 0)
+
+
+def _in_float64(layer: Any) -> Any:
+    if isinstance(layer, LocalResponseNormalization):  # TensorFlow has no kernel of it
+        return tf.keras.layers.Identity(name=layer.name)
+    return layer.__class__.from_config({**layer.get_config(), "dtype": "float64"})
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """What came of one division in one dtype.
+
+    Attributes:
+        strategy: its name.
+        divided_count: the layers that were divided.
+        sent_mb: what is sent in a step.
+        moved: how far numbers are moved at most: in float32 over what rounding explains, in float64
+            relative.
+    """
+
+    strategy: str
+    divided_count: int
+    sent_mb: float
+    moved: float
+
+
+def compare(
+    name: str, dtype: str, devices: Sequence[str], wanted: Sequence[str] = ()
+) -> Iterator[Comparison]:
+    """Trains a network in all ways, or in those that are named."""
+    training = Training(name, dtype, devices)
+    rounding = training.rounding() if dtype == "float32" else None
+    for strategy, division in strategies(training.graph, len(devices)):
+        if not division or (wanted and strategy not in wanted):
+            continue
+        numbers, report = training.run_divided(division)
+        moved = distances(numbers, training.stock)
+        if rounding is not None:
+            moved = np.array(
+                [share_of_tolerance(*each) for each in zip(moved, rounding, strict=True)]
+            )
+        sent = sum(report.sent_bytes.values()) / 1e6
+        yield Comparison(strategy, len(report.divided), sent, float(moved.max()))
+
+
+def measure(name: str) -> dict[str, Any]:
+    """A row of the result."""
+    start = time.perf_counter()
+    devices = make_devices()
+    in_float32, in_float64 = (
+        list(compare(name, dtype, devices)) for dtype in ("float32", "float64")
+    )
+    return {
+        "divisions": len(in_float32),
+        "layers divided": f"{min(c.divided_count for c in in_float32)} to "
+        f"{max(c.divided_count for c in in_float32)}",
+        "sent MB": f"{min(c.sent_mb for c in in_float32):.3g} to "
+        f"{max(c.sent_mb for c in in_float32):.3g}",
+        "float32": max(each.moved for each in in_float32),
+        "float64": max(each.moved for each in in_float64),
+        "seconds": round(time.perf_counter() - start, 1),
+    }
+
+
+def agrees(row: dict[str, Any]) -> bool:
+    """Whether nothing is moved further than rounding explains."""
+    return row["float32"] <= 1 and row["float64"] <= FLOAT64_TOLERANCE
+
+
+CASE = Case(
+    title="Same results: layers divided over devices",
+    says="""
+Networks that train on four logical devices of the CPU, their layers divided in many ways (data,
+model and "one weird trick" parallelism; height, width and channels alone and in pairs; plans drawn
+at random), compared with training on one device: the losses of three steps of SGD with a batch of
+eight, and by how much all variables change. The column float64 has the largest relative change;
+GoogLeNet is without its local normalizations there, of which TensorFlow has no kernel. The column
+float32 has the largest change as a share of the tolerance, which is eight times the change that
+altered last bits cause in stock TensorFlow, plus four roundings; a share above 1 would be an error.
+"Sent MB" is what the divided graph sends between devices in a step of float32.
+""",
+    networks=tuple(NETWORKS),
+    measure=measure,
+    is_right=agrees,
+)

@@ -1,0 +1,57 @@
+"""Networks that train on several devices as they do on one."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import pytest
+
+from python.benchmarks.case import in_new_process
+from python.benchmarks.divided_training import (
+    FLOAT64_TOLERANCE,
+    NETWORKS,
+    Comparison,
+    agrees,
+    compare,
+    make_devices,
+)
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PUBLISHED = ("data", "model", "one weird trick")
+ONE_AXIS = ("height", "width", "channel")
+BOTH = ("filter and channel", "height and width")
+
+
+def train(name: str, dtype: str, device_count: int, wanted: tuple[str, ...]) -> list[Comparison]:
+    devices = make_devices(device_count)
+    return list(compare(name, dtype, devices, wanted))
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "device_count", "wanted"),
+    [
+        ("LeNet-5", "float32", 2, (*PUBLISHED, *ONE_AXIS, "random 0")),
+        ("LeNet-5", "float64", 4, (*PUBLISHED, *ONE_AXIS, *BOTH, "random 1", "random 2")),
+        ("every padding", "float64", 4, (*ONE_AXIS, *BOTH, "random 0", "random 1", "random 2")),
+        ("ResNet-8", "float64", 4, ("data", "channel", "random 0")),
+        ("GoogLeNet", "float64", 4, ("random 1",)),
+    ],
+)
+def test_divided_training_gives_the_same_numbers(
+    name: str, dtype: str, device_count: int, wanted: tuple[str, ...]
+) -> None:
+    compared = in_new_process(train, name, dtype, device_count, wanted)
+    assert {each.strategy for each in compared} == set(wanted)
+    tolerance = 1.0 if dtype == "float32" else FLOAT64_TOLERANCE
+    for each in compared:
+        assert each.divided_count > 2 and each.sent_mb > 0, each
+        assert each.moved <= tolerance, each
+
+
+def test_the_committed_figures_agree() -> None:
+    result = ROOT / "docs" / "results" / "divided_training.json"
+    rows: list[dict[str, Any]] = json.loads(result.read_text())["rows"]
+    assert [each["network"] for each in rows] == list(NETWORKS)
+    assert all(map(agrees, rows))
