@@ -18,10 +18,15 @@ import pytest
 from benchmark_values import BENCHMARK
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from parallel_values import PARALLEL_PLAN
+from parallel_values import DEVICE_GRAPH, PARALLEL_PLAN
 
 from tf_interop.benchmark.result import benchmark_schema, load_benchmark, save_benchmark
 from tf_interop.errors import BenchmarkError, PlanError, ProfileError, TfInteropError
+from tf_interop.parallel.devices import (
+    device_graph_schema,
+    load_device_graph,
+    save_device_graph,
+)
 from tf_interop.parallel.types import (
     load_parallel_plan,
     parallel_plan_schema,
@@ -74,6 +79,14 @@ FORMATS = (
         save_parallel_plan,
         PlanError,
         parallel_plan_schema,
+    ),
+    Format(
+        "tf_interop.device_graph",
+        DEVICE_GRAPH,
+        load_device_graph,
+        save_device_graph,
+        PlanError,
+        device_graph_schema,
     ),
     Format(
         "tf_interop.benchmark",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tf_interop.parallel.degrees import Degrees
+from tf_interop.parallel.devices import uniform_device_graph
 from tf_interop.parallel.types import (
     DividedLayer,
     DivisionPrediction,
@@ -36,3 +37,11 @@ PARALLEL_PLAN = ParallelPlan(
     made_with={"tensorflow": "2.21.0", "model": "LeNet5"},
 )
 """Has some of everything."""
+
+DEVICE_GRAPH = uniform_device_graph(
+    PARALLEL_PLAN.devices,
+    multiply_adds_per_s=2e10,
+    memory_bytes_per_s=1e10,
+    bytes_per_s=5e9,
+    latency_s=1e-5,
+)

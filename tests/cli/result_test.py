@@ -12,12 +12,14 @@ import pytest
 from click.testing import CliRunner
 from command_line import COMMANDS, ROOT, invoke, run_process, words_of
 from convolution_values import TINY
+from parallel_values import DEVICE_GRAPH
 from profile_values import make_algorithm, make_profile
 from report_values import network_plan
 
 from tf_interop.cli import doctor as doctor_command
 from tf_interop.cli.main import cli
 from tf_interop.doctor.examine import problem
+from tf_interop.parallel.devices import save_device_graph
 from tf_interop.planning.types import GraphPlan, MeasuredStep, Plan, load_plan, save_plan
 from tf_interop.profile.file import save_profile
 from tf_interop.profile.worklist import ConfigurationList, ListedConvolution, save_configurations
@@ -50,6 +52,7 @@ ARGUMENTS = {
     "analyze": "result_model:build",
     "profile": f"list.json {HOST} -o new_profile.json",
     "plan": "result_model:build --profile host_profile.json -o new_plan.json",
+    "parallelize": "result_model:quiet --device-graph devices.json --explain all",
     "show": "plan.json",
     "schema": "plan",
     "report": "plan.json",
@@ -88,6 +91,7 @@ def fixture_folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     (folder / "result_model.py").write_text(MODULE)
     save_profile(make_profile(make_algorithm()), folder / "profile.json")
     save_plan(network_plan(), folder / "plan.json")
+    save_device_graph(DEVICE_GRAPH, folder / "devices.json")
     (folder / "tf_interop" / "tuned").mkdir(parents=True)
     measured = MeasuredStep(2.0, 1.0, 2.0, 0.1, 1.0, 3, 9, 2)
     tuned = GraphPlan("f", 2, (), narrow_units=("a", "b"), measured=measured)

@@ -28,12 +28,14 @@ Choose = Callable[[Layer, int], Degrees | None]
 """How a layer is divided, given its place among the layers; None for whole."""
 
 
-def make_devices(count: int) -> list[str]:
-    """Makes logical CPU devices, which is done before TensorFlow is used, and names them."""
+def make_devices(count: int, kind: str = "CPU") -> list[str]:
+    """Makes logical devices, which is done before TensorFlow is used, and names them."""
+    memory_mb = None if kind == "CPU" else 4096
     tf.config.set_logical_device_configuration(
-        tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * count
+        tf.config.list_physical_devices(kind)[0],
+        [tf.config.LogicalDeviceConfiguration(memory_mb)] * count,
     )
-    return [f"/device:CPU:{number}" for number in range(count)]
+    return [f"/device:{kind}:{number}" for number in range(count)]
 
 
 def handed_graphs(call: Callable[[], Any]) -> list[graph_pb2.GraphDef]:
