@@ -1,4 +1,4 @@
-"""Layers divided over logical devices of one GPU: the numbers, as one GPU shows no speed of several."""
+"""Layers divided over logical devices of one GPU, which shows their numbers and not their speed."""
 
 from __future__ import annotations
 
