@@ -53,9 +53,9 @@ class BoxTable:
 
     def by_device(self, values: npt.NDArray[Any], device_count: int) -> Floats:
         """Sums of values of rows, by configuration and device."""
-        sums = np.zeros((len(self.are_sums), device_count))
-        np.add.at(sums, (self.configurations, self.devices), values)
-        return sums
+        places = self.configurations * device_count + self.devices
+        sums = np.bincount(places, values, minlength=len(self.are_sums) * device_count)
+        return np.asarray(sums.reshape(len(self.are_sums), device_count), np.float64)
 
 
 class BoxTables:
@@ -80,6 +80,15 @@ class BoxTables:
         array = np.array(flat, np.int64)
         sums = np.zeros(len(rows), np.bool_) if are_sums is None else np.array(are_sums, np.bool_)
         return self._once(array, sums)
+
+    def make_of_rows(self, rows: Integers, are_sums: Booleans) -> BoxTable:
+        """Makes a table of rows that are a configuration, a device, and a box's bounds."""
+        missing = np.setdiff1d(np.arange(len(are_sums)), rows[:, 0])
+        array = np.zeros((len(rows) + len(missing), rows.shape[1] + 2), np.int64)
+        array[: len(rows), :-2] = rows
+        array[: len(rows), -1] = 1
+        array[len(rows) :, 0] = missing
+        return self._once(array, are_sums)
 
     def join(self, tables: Iterable[BoxTable]) -> BoxTable:
         """What several readers of one tensor read together, equal boxes once on a device."""

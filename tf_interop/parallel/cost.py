@@ -14,18 +14,20 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from tf_interop.graph.ops import input_dtypes, output_dtypes
-from tf_interop.parallel.box_tables import Booleans, BoxTable, BoxTables, Floats, Links, Row
+from tf_interop.parallel.box_tables import Booleans, BoxTable, BoxTables, Floats, Links
 from tf_interop.parallel.degrees import Degrees
 from tf_interop.parallel.devices import DeviceGraph
 from tf_interop.parallel.layers import Layer, LayerGraph, legal_degrees
 from tf_interop.parallel.measured_parts import MeasuredParts
-from tf_interop.parallel.op_parts import Operation, OpPart, OpParts, boxes_of
+from tf_interop.parallel.op_parts import Operation, boxes_of
+from tf_interop.parallel.part_tables import Combination, combine, make_part_tables
 from tf_interop.parallel.parted_graph import LayerDivision, Tensor, is_copied
 from tf_interop.parallel.regions import volume, whole
 from tf_interop.parallel.search import SearchProblem
@@ -185,7 +187,8 @@ class _Costing:
         self._links = Links(devices)
         self._tables = BoxTables()
         self._pools = np.array(devices.pools)
-        self._configurations = [configurations_of(each, self._count) for each in layers.layers]
+        self._configurations = self._find_configurations()
+        self._combinations: dict[tuple[Degrees, ...], Combination] = {}
         self._of_signature: dict[tuple[object, ...], _NodeTable] = {}
         self._seconds: dict[tuple[object, ...], Floats] = {}
         self._node_tables = {node: self._node_table(node) for node in layers.layer_of}
@@ -218,6 +221,17 @@ class _Costing:
             for place, configurations in enumerate(self._configurations)
         )
         return DivisionCosts(costs, edges, self._count)
+
+    def _find_configurations(self) -> list[tuple[Degrees, ...]]:
+        """Those of each layer, found once for all that are as large."""
+        known: dict[tuple[int, ...], tuple[Degrees, ...]] = {}
+        found = []
+        for layer in self._layers.layers:
+            extents = tuple(layer.extents.values())
+            if extents not in known:
+                known[extents] = configurations_of(layer, self._count)
+            found.append(known[extents])
+        return found
 
     def _busiest(self, seconds: Floats) -> Floats:
         of_pools = [seconds[:, self._pools == pool].sum(axis=1) for pool in np.unique(self._pools)]
@@ -335,47 +349,40 @@ class _Costing:
 
     def _new_node_table(self, node: int, operation: Operation, home: int) -> _NodeTable:
         configurations = self._configurations[self._layers.layer_of[node]]
-        reads: list[list[list[Row]]] = [[] for _ in operation.input_shapes]
-        gives: list[list[list[Row]]] = [[] for _ in operation.output_shapes]
-        sums: list[list[bool]] = [[] for _ in operation.output_shapes]
-        of_convolutions = np.zeros((len(configurations), self._count))
-        are_measured = np.ones(len(configurations), np.bool_)
-        whole_parts = self._layers.parts(node, Degrees())
-        multiply_adds = whole_parts.parts[0].multiply_adds if whole_parts else 0
-        for number, degrees in enumerate(configurations):
-            op_parts = self._layers.parts(node, degrees)
-            if op_parts is None:
-                op_parts = _whole_parts(operation, home, multiply_adds)
-            parts = op_parts.parts
-            for port, is_sum in enumerate(op_parts.are_sums):
-                gives[port].append([(part.place, part.gives[port]) for part in parts])
-                sums[port].append(is_sum)
-            for at, rows in enumerate(reads):
-                boxes = ((part.place, part.reads[at]) for part in parts)
-                rows.append([(device, box) for device, box in boxes if box is not None])
-            for part in parts:
-                if part.multiply_adds:
-                    seconds, is_measured = self._seconds_of_convolution(operation, part)
-                    of_convolutions[number, part.place] = seconds
-                    are_measured[number] &= is_measured
-        read = [self._tables.make(rows) for rows in reads]
-        given = [self._tables.make(rows, its) for rows, its in zip(gives, sums, strict=True)]
-        moved = self._moved_bytes(read, input_dtypes(operation.node))
-        moved += self._moved_bytes(given, output_dtypes(operation.node))
+        if configurations not in self._combinations:
+            self._combinations[configurations] = combine(configurations)
+        tables = make_part_tables(
+            operation,
+            functools.partial(self._layers.parts, node),
+            self._combinations[configurations],
+            home,
+            self._count,
+            self._tables,
+        )
+        of_convolutions = tables.multiply_adds / self._rates
+        are_measured: Booleans = np.logical_not(tables.multiply_adds.any(axis=1))
+        if self._measured is not None and not are_measured.all():
+            for number, degrees in enumerate(configurations):
+                are_measured[number] = self._measure(node, degrees, of_convolutions[number])
+        moved = self._moved_bytes(tables.reads, input_dtypes(operation.node))
+        moved += self._moved_bytes(tables.gives, output_dtypes(operation.node))
         return _NodeTable(
-            tuple(read),
-            tuple(given),
+            tables.reads,
+            tables.gives,
             np.maximum(of_convolutions, moved / self._memory_rates),
             are_measured,
         )
 
-    def _seconds_of_convolution(self, operation: Operation, part: OpPart) -> tuple[float, bool]:
-        """What the arithmetic of a part takes, and whether that was measured."""
-        if self._measured is not None:
-            seconds = self._measured.seconds(operation, part)
-            if seconds is not None:
-                return seconds, True
-        return part.multiply_adds / self._rates[part.place], False
+    def _measure(self, node: int, degrees: Degrees, seconds: Floats) -> bool:
+        """Puts what was measured of parts into `seconds`, by device; whether it is all."""
+        assert self._measured is not None
+        op_parts = self._layers.parts(node, degrees)
+        parts = [part for part in op_parts.parts if part.multiply_adds] if op_parts else []
+        found = [self._measured.seconds(self._layers.operation(node), part) for part in parts]
+        for part, each in zip(parts, found, strict=True):
+            if each is not None:
+                seconds[part.place] = each
+        return op_parts is not None and None not in found
 
     def _moved_bytes(self, tables: Sequence[BoxTable], dtypes: Sequence[int]) -> Floats:
         """What is read or written, by configuration and device."""
@@ -420,14 +427,6 @@ class _Costing:
                 changes[last + 1] -= held
         peak = int(np.argmax(np.cumsum(changes)))
         return {tensor for tensor, (first, last) in spans.items() if first <= peak <= last}
-
-
-def _whole_parts(operation: Operation, device: int, multiply_adds: int) -> OpParts:
-    """An operation that is not divided, as one part."""
-    reads = tuple(map(whole, operation.input_shapes))
-    gives = tuple(map(whole, operation.output_shapes))
-    part = OpPart(device, reads, gives, lambda maker, inputs: (), multiply_adds)
-    return OpParts((part,), (False,) * len(gives))
 
 
 def _signature(operation: Operation) -> tuple[object, ...]:

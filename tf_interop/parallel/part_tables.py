@@ -1,0 +1,195 @@
+"""The parts of an operation under many configurations at once, as arrays.
+
+Rules divide each axis by itself: where several axes are divided, a part reads and gives what its
+parts along all of them have in common. So rules are asked for one axis at a time, which are few
+parts, and the parts of all configurations are put together from those by numpy. `filter` and
+`channel`, which divide the channels of many tensors together, count as one axis here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from tf_interop.parallel.box_tables import Booleans, BoxTable, BoxTables, Floats, Integers
+from tf_interop.parallel.degrees import Degrees
+from tf_interop.parallel.op_parts import Operation, OpPart, OpParts
+from tf_interop.parallel.regions import Box, whole
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Combination:
+    """How the parts of configurations are put together.
+
+    Rows are the parts of all configurations, slots those along one axis.
+
+    Attributes:
+        first_slots: of what rules are asked for.
+        slots: of each row and axis.
+        configurations: of each row.
+        places: of each row among the parts of its configuration.
+    """
+
+    first_slots: dict[Degrees, int]
+    slots: Integers
+    configurations: Integers
+    places: Integers
+
+
+def combine(configurations: Sequence[Degrees]) -> Combination:
+    """Says how the parts of configurations are put together."""
+    first_slots: dict[Degrees, int] = {}
+    slots, next_slot = [], 0
+    for degrees in configurations:
+        by_axis = _along_each_axis(degrees)
+        for each in by_axis:
+            if each not in first_slots:
+                first_slots[each] = next_slot
+                next_slot += each.count
+        coordinates = np.unravel_index(np.arange(degrees.count), [each.count for each in by_axis])
+        slots.append(np.stack(coordinates, axis=1) + [first_slots[each] for each in by_axis])
+    counts = [degrees.count for degrees in configurations]
+    return Combination(
+        first_slots,
+        np.concatenate(slots),
+        np.repeat(np.arange(len(configurations)), counts),
+        np.concatenate([np.arange(count) for count in counts]),
+    )
+
+
+def _along_each_axis(degrees: Degrees) -> tuple[Degrees, ...]:
+    return (
+        Degrees(sample=degrees.sample),
+        Degrees(height=degrees.height),
+        Degrees(width=degrees.width),
+        Degrees(filter=degrees.filter, channel=degrees.channel),
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class PartTables:
+    """The parts of an operation.
+
+    Attributes:
+        reads: the boxes of each input.
+        gives: the boxes of each output.
+        multiply_adds: by configuration and device.
+    """
+
+    reads: tuple[BoxTable, ...]
+    gives: tuple[BoxTable, ...]
+    multiply_adds: Floats
+
+
+def make_part_tables(
+    operation: Operation,
+    divide: Callable[[Degrees], OpParts | None],
+    combination: Combination,
+    home: int,
+    device_count: int,
+    tables: BoxTables,
+) -> PartTables:
+    """Makes the tables of an operation.
+
+    Args:
+        operation: what is divided.
+        divide: its rule.
+        combination: of the configurations.
+        home: the device that it runs on where it is not divided.
+        device_count: how many devices there are.
+        tables: makes tables of boxes.
+    """
+    return _PartTablesMaker(operation, divide, combination, home, tables).run(device_count)
+
+
+class _PartTablesMaker:
+    """Asks a rule, and puts its parts together."""
+
+    def __init__(
+        self,
+        operation: Operation,
+        divide: Callable[[Degrees], OpParts | None],
+        combination: Combination,
+        home: int,
+        tables: BoxTables,
+    ) -> None:
+        self._operation, self._home, self._tables = operation, home, tables
+        self._rows = combination
+        self._size = int(combination.configurations[-1]) + 1
+        self._slot_count = int(combination.slots.max()) + 1
+        self._parts: list[tuple[int, OpPart]] = []
+        refused = np.zeros(self._slot_count, np.bool_)
+        self._sums = np.zeros((len(operation.output_shapes), self._slot_count), np.bool_)
+        for degrees, first in combination.first_slots.items():
+            its = slice(first, first + degrees.count)
+            op_parts = divide(degrees)
+            if op_parts is None:
+                refused[its] = True
+                continue
+            self._sums[:, its] = np.array(op_parts.are_sums)[:, None]
+            self._parts += [(first + part.place, part) for part in op_parts.parts]
+        self._is_refused = self._any_row(refused)
+        self._kept = ~self._is_refused[combination.configurations]
+
+    def run(self, device_count: int) -> PartTables:
+        operation = self._operation
+        reads = tuple(
+            self._table([part.reads[at] for _, part in self._parts], shape)
+            for at, shape in enumerate(operation.input_shapes)
+        )
+        gives = tuple(
+            self._table([part.gives[port] for _, part in self._parts], shape, self._sums[port])
+            for port, shape in enumerate(operation.output_shapes)
+        )
+        return PartTables(reads, gives, self._multiply_adds(device_count))
+
+    def _any_row(self, of_slots: Booleans) -> Booleans:
+        """By configuration, whether something holds for any of its parts."""
+        found = np.zeros(self._size, np.bool_)
+        found[self._rows.configurations[of_slots[self._rows.slots].any(axis=1)]] = True
+        return found
+
+    def _table(
+        self,
+        boxes: Sequence[Box | None],
+        shape: tuple[int, ...],
+        sums: Booleans | None = None,
+    ) -> BoxTable:
+        slots = [slot for (slot, _), box in zip(self._parts, boxes, strict=True) if box is not None]
+        rank = len(shape)
+        flat = itertools.chain.from_iterable(
+            itertools.chain.from_iterable(box for box in boxes if box is not None)
+        )
+        bounds = np.zeros((self._slot_count, rank, 2), np.int64)
+        bounds[slots] = np.fromiter(flat, np.int64).reshape(len(slots), rank, 2)
+        is_there = np.zeros(self._slot_count, np.bool_)
+        is_there[slots] = True
+        rows = np.flatnonzero(self._kept & is_there[self._rows.slots].all(axis=1))
+        shared = bounds[self._rows.slots[rows]]
+        combined = np.stack([shared[..., 0].max(axis=1), shared[..., 1].min(axis=1)], axis=2)
+        divided = (self._rows.configurations[rows], self._rows.places[rows])
+        numbers = np.flatnonzero(self._is_refused)
+        undivided = np.tile(np.array(whole(shape), np.int64).ravel(), (len(numbers), 1))
+        found = [
+            np.column_stack([*divided, combined.reshape(len(rows), 2 * rank)]),
+            np.column_stack([numbers, np.full(len(numbers), self._home), undivided]),
+        ]
+        are_sums = np.zeros(self._size, np.bool_) if sums is None else self._any_row(sums)
+        return self._tables.make_of_rows(np.concatenate(found), are_sums & ~self._is_refused)
+
+    def _multiply_adds(self, device_count: int) -> Floats:
+        found = np.zeros((self._size, device_count))
+        of_slots = np.zeros(self._slot_count)
+        for slot, part in self._parts:
+            of_slots[slot] = part.multiply_adds
+        # The whole operation is what all axes begin with.
+        all_of_it = of_slots[self._rows.slots[0, 0]]
+        if all_of_it:
+            shares = (of_slots / all_of_it)[self._rows.slots].prod(axis=1)
+            found[self._rows.configurations, self._rows.places] = np.rint(shares * all_of_it)
+            found[self._is_refused] = 0
+            found[self._is_refused, self._home] = all_of_it
+        return found
