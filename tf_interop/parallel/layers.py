@@ -92,18 +92,14 @@ class LayerGraph:
         self.layer_of = layer_of
         self.why_whole = why_whole
         self._operations = operations
-        self._parts: dict[tuple[int, Degrees], OpParts | None] = {}
 
     def operation(self, node: int) -> Operation:
         """A node of a layer as rules see it."""
         return self._operations[node]
 
     def parts(self, node: int, degrees: Degrees) -> OpParts | None:
-        """A node of a layer, divided; None where it runs whole. Remembered."""
-        key = node, degrees
-        if key not in self._parts:
-            self._parts[key] = RULES[self.view.ops[node]](self.operation(node), degrees)
-        return self._parts[key]
+        """A node of a layer, divided; None where it runs whole."""
+        return RULES[self.view.ops[node]](self.operation(node), degrees)
 
     def shape(self, node: int, port: int) -> tuple[int, ...]:
         """The shape of an output of a node of a layer."""

@@ -130,6 +130,8 @@ def divide_convolution(operation: Operation, degrees: Degrees) -> OpParts | None
     return parts_with_addends(parts)
 
 
+# A search asks for one operation under all configurations in a row.
+@functools.lru_cache(maxsize=16)
 def _convolution(operation: Operation) -> _Convolution | None:
     """What a node computes; None where it has nothing to compute, or not from an image."""
     node = operation.node

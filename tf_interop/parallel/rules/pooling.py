@@ -65,7 +65,9 @@ class _Pooling:
         return self.with_along(((0, 0),) * 4, [(each.before, each.after) for each in stretches])
 
 
-def _pooling(operation: Operation, image: Sequence[int]) -> _Pooling | None:
+# A search asks for one operation under all configurations in a row.
+@functools.lru_cache(maxsize=16)
+def _pooling(operation: Operation, image: tuple[int, ...]) -> _Pooling | None:
     """What a node computes; None where it pools other axes than height and width."""
     node = operation.node
     layout = attribute_of(node, "data_format").s.decode()
