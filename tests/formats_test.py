@@ -22,7 +22,7 @@ from parallel_values import DEVICE_GRAPH, PARALLEL_PLAN
 
 from tf_interop.benchmark.result import benchmark_schema, load_benchmark, save_benchmark
 from tf_interop.errors import BenchmarkError, PlanError, ProfileError, TfInteropError
-from tf_interop.parallel.devices import (
+from tf_interop.parallel.costs.devices import (
     device_graph_schema,
     load_device_graph,
     save_device_graph,

@@ -16,13 +16,13 @@ import tensorflow as tf
 from python.benchmarks.case import Case
 from tf_interop.model.graphs import optimize_graph, trace
 from tf_interop.parallel.baselines import WHOLE, baselines
-from tf_interop.parallel.cost import find_costs
-from tf_interop.parallel.devices import Device, DeviceGraph
-from tf_interop.parallel.layers import LayerGraph
+from tf_interop.parallel.costs.devices import Device, DeviceGraph
+from tf_interop.parallel.costs.tables import find_costs
+from tf_interop.parallel.layers.find import LayerGraph
+from tf_interop.parallel.layers.prepare import prepare
 from tf_interop.parallel.parted_graph import LayerDivision, part_graph
-from tf_interop.parallel.prepare import prepare
 from tf_interop.parallel.regions import volume
-from tf_interop.parallel.search import minimize
+from tf_interop.parallel.search.minimize import minimize
 
 GPUS_OF_NODE = 4
 NODES = 4

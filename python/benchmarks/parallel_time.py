@@ -13,9 +13,9 @@ import tensorflow as tf
 
 from python.benchmarks.case import Case
 from python.benchmarks.parallel_papers import training_layers
-from tf_interop.parallel.cost import find_costs
-from tf_interop.parallel.devices import uniform_device_graph
-from tf_interop.parallel.search import minimize
+from tf_interop.parallel.costs.devices import uniform_device_graph
+from tf_interop.parallel.costs.tables import find_costs
+from tf_interop.parallel.search.minimize import minimize
 
 BATCH_SIZE = 32
 

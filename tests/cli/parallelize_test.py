@@ -7,7 +7,7 @@ import json
 import pytest
 from command_line import invoke, words_of
 
-from tf_interop.parallel.devices import save_device_graph, uniform_device_graph
+from tf_interop.parallel.costs.devices import save_device_graph, uniform_device_graph
 from tf_interop.parallel.types import load_parallel_plan
 
 MODEL = "branched_models:build"

@@ -19,7 +19,7 @@ from report_values import network_plan
 from tf_interop.cli import doctor as doctor_command
 from tf_interop.cli.main import cli
 from tf_interop.doctor.examine import problem
-from tf_interop.parallel.devices import save_device_graph
+from tf_interop.parallel.costs.devices import save_device_graph
 from tf_interop.planning.types import GraphPlan, MeasuredStep, Plan, load_plan, save_plan
 from tf_interop.profile.file import save_profile
 from tf_interop.profile.worklist import ConfigurationList, ListedConvolution, save_configurations

@@ -14,8 +14,8 @@ import tf_interop
 from tf_interop.errors import PlanError
 from tf_interop.model.parallelize import explained_plan
 from tf_interop.parallel.baselines import DATA, MODEL, ONE_WEIRD_TRICK, WHOLE
+from tf_interop.parallel.costs.devices import DeviceGraph, save_device_graph, uniform_device_graph
 from tf_interop.parallel.degrees import Degrees
-from tf_interop.parallel.devices import DeviceGraph, save_device_graph, uniform_device_graph
 from tf_interop.planning.problem import ValueSource
 
 

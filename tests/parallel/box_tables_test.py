@@ -8,8 +8,8 @@ import random
 import numpy as np
 import pytest
 
-from tf_interop.parallel.box_tables import BoxTables, Links, Row
-from tf_interop.parallel.devices import Device, DeviceGraph
+from tf_interop.parallel.costs.box_tables import BoxTables, Links, Row
+from tf_interop.parallel.costs.devices import Device, DeviceGraph
 from tf_interop.parallel.regions import Part, PartedTensor, pieces_of, split, volume
 
 DEVICES = DeviceGraph(

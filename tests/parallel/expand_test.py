@@ -8,8 +8,8 @@ from graph_builder import CPU, FLOAT, GraphBuilder, add_shapes
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
 from tf_interop.parallel.degrees import Degrees
-from tf_interop.parallel.expand import expand_layers
-from tf_interop.parallel.layers import LayerGraph, find_layers
+from tf_interop.parallel.layers.expand import expand_layers
+from tf_interop.parallel.layers.find import LayerGraph, find_layers
 
 IMAGE = (4, 6, 6, 8)
 

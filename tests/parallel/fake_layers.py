@@ -10,7 +10,7 @@ from tensorflow.core.framework import graph_pb2
 
 from tf_interop.graph.view import GraphView
 from tf_interop.parallel.degrees import Axis, Degrees
-from tf_interop.parallel.layers import Layer, LayerGraph
+from tf_interop.parallel.layers.find import Layer, LayerGraph
 from tf_interop.parallel.node_maker import NodeMaker
 from tf_interop.parallel.op_parts import Operation, OpPart, OpParts, boxes_of
 from tf_interop.parallel.regions import split, whole

@@ -9,7 +9,7 @@ from parallel.traced_layers import convolution, gradients, image, parameter, tra
 
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
-from tf_interop.parallel.heads import find_heads
+from tf_interop.parallel.layers.heads import find_heads
 from tf_interop.parallel.op_parts import Role
 
 FORWARD, INPUT, FILTER = Role.FORWARD, Role.BACKWARD_INPUT, Role.BACKWARD_FILTER

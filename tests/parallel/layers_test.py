@@ -21,7 +21,7 @@ from parallel.traced_layers import (
 from tensorflow.core.framework import graph_pb2
 
 from tf_interop.parallel.degrees import Axis, Degrees
-from tf_interop.parallel.layers import Layer, legal_degrees
+from tf_interop.parallel.layers.find import Layer, legal_degrees
 from tf_interop.parallel.op_parts import Role
 
 

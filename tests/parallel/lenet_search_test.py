@@ -11,9 +11,9 @@ import pytest
 import tensorflow as tf
 from parallel.traced_layers import convolution, gradients, image, layers_of, parameter
 
-from tf_interop.parallel.cost import DivisionCosts, find_costs
-from tf_interop.parallel.devices import uniform_device_graph
-from tf_interop.parallel.search import minimize
+from tf_interop.parallel.costs.devices import uniform_device_graph
+from tf_interop.parallel.costs.tables import DivisionCosts, find_costs
+from tf_interop.parallel.search.minimize import minimize
 
 BATCH_SIZE = 16
 NAMES = ("conv1", "pool1", "conv2", "pool2", "fc1", "fc2", "fc3")

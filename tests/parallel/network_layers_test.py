@@ -13,10 +13,10 @@ from python.models.googlenet import googlenet
 from python.models.small import lenet, paddings, resnet
 from tf_interop.model.graphs import optimize_graph
 from tf_interop.model.graphs import trace as trace_model
-from tf_interop.parallel.heads import HEAD_OPS
-from tf_interop.parallel.layers import LayerGraph
+from tf_interop.parallel.layers.find import LayerGraph
+from tf_interop.parallel.layers.heads import HEAD_OPS
+from tf_interop.parallel.layers.prepare import prepare
 from tf_interop.parallel.op_parts import Role
-from tf_interop.parallel.prepare import prepare
 
 
 def layers_of(model: tf.keras.Model) -> LayerGraph:

@@ -10,8 +10,8 @@ from tensorflow.core.framework import graph_pb2
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
 from tf_interop.parallel.degrees import Degrees
-from tf_interop.parallel.layers import find_layers
-from tf_interop.parallel.normalization import expand_normalization, find_normalizations
+from tf_interop.parallel.layers.find import find_layers
+from tf_interop.parallel.layers.normalization import expand_normalization, find_normalizations
 from tf_interop.parallel.parted_graph import LayerDivision, part_graph
 from tf_interop.parallel.rewrite import rewrite_divided
 from tf_interop.parallel.rules import RULES

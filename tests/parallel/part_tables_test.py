@@ -8,10 +8,10 @@ import functools
 import tensorflow as tf
 from parallel.traced_layers import convolution, gradients, image, layers_of, parameter
 
-from tf_interop.parallel.box_tables import BoxTable, BoxTables
-from tf_interop.parallel.cost import configurations_of
+from tf_interop.parallel.costs.box_tables import BoxTable, BoxTables
+from tf_interop.parallel.costs.part_tables import combine, make_part_tables
+from tf_interop.parallel.costs.tables import configurations_of
 from tf_interop.parallel.op_parts import OpPart, OpParts
-from tf_interop.parallel.part_tables import combine, make_part_tables
 from tf_interop.parallel.regions import whole
 
 DEVICE_COUNT = 8

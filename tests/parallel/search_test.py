@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from tf_interop.errors import PlanError
-from tf_interop.parallel import least, search
-from tf_interop.parallel.search import SearchProblem, SearchResult, minimize
+from tf_interop.parallel.search import least
+from tf_interop.parallel.search import minimize as search
+from tf_interop.parallel.search.minimize import SearchProblem, SearchResult, minimize
 
 Array = np.ndarray[Any, Any]
 KINDS = ("tree", "series-parallel", "dense", "apart")

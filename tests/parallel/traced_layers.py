@@ -10,7 +10,7 @@ from tensorflow.core.framework import graph_pb2
 
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
-from tf_interop.parallel.layers import Layer, LayerGraph, find_layers
+from tf_interop.parallel.layers.find import Layer, LayerGraph, find_layers
 
 v1 = tf.compat.v1
 

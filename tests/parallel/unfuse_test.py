@@ -13,7 +13,7 @@ from tensorflow.core.framework import graph_pb2
 
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
-from tf_interop.parallel.unfuse import unfuse
+from tf_interop.parallel.layers.unfuse import unfuse
 
 ARGUMENTS = {"BiasAdd": [(4,)], "Add": [(2, 5, 6, 4)], "FusedBatchNorm": [(4,)] * 4}
 Feeds = dict[str, np.ndarray[Any, Any]]

@@ -10,7 +10,7 @@ PROGRAM = """
     import tensorflow as tf
     import tf_interop
     from parallel.dividing import make_devices
-    from tf_interop.parallel.devices import uniform_device_graph
+    from tf_interop.parallel.costs.devices import uniform_device_graph
 
     names = make_devices(4)
     devices = uniform_device_graph(

@@ -11,7 +11,7 @@ from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.time_limit import time_limit
 from tf_interop.graph.view import GraphView
 from tf_interop.parallel.degrees import Degrees
-from tf_interop.parallel.layers import find_layers
+from tf_interop.parallel.layers.find import find_layers
 from tf_interop.parallel.lookup import fingerprint_layers
 from tf_interop.parallel.types import DividedLayer, GraphDivision, ParallelPlan
 from tf_interop.runtime.parallel_pass import ParallelResult, run_parallel_pass

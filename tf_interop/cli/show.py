@@ -13,7 +13,7 @@ from tf_interop.benchmark.show import show_benchmark, write_csv
 from tf_interop.cli.command import Result, command, print_json
 from tf_interop.cli.options import written_option
 from tf_interop.errors import TfInteropError
-from tf_interop.parallel.devices import device_graph_schema
+from tf_interop.parallel.costs.devices import device_graph_schema
 from tf_interop.parallel.types import parallel_plan_schema
 from tf_interop.planning.show import explain_stages
 from tf_interop.planning.types import load_plan, plan_schema

@@ -19,12 +19,12 @@ from tf_interop.model.graphs import (
     with_inferred_shapes,
 )
 from tf_interop.model.keras_functions import keras_of
+from tf_interop.parallel.costs.devices import DeviceGraph, load_device_graph, take_devices
+from tf_interop.parallel.costs.measure_devices import measure_devices
+from tf_interop.parallel.costs.measured_parts import MeasuredParts
 from tf_interop.parallel.device_names import full_device_names
-from tf_interop.parallel.devices import DeviceGraph, load_device_graph, take_devices
+from tf_interop.parallel.layers.prepare import prepare
 from tf_interop.parallel.make_division import PlannedDivision, make_division
-from tf_interop.parallel.measure_devices import measure_devices
-from tf_interop.parallel.measured_parts import MeasuredParts
-from tf_interop.parallel.prepare import prepare
 from tf_interop.parallel.types import ParallelPlan
 from tf_interop.planning.types import GraphMode
 from tf_interop.profile.file import load_profile

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tf_interop.parallel.degrees import Axis, Degrees
-from tf_interop.parallel.layers import Layer, LayerGraph
+from tf_interop.parallel.layers.find import Layer, LayerGraph
 from tf_interop.parallel.lookup import is_product
 
 WHOLE = "whole"

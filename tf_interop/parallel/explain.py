@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from tf_interop.parallel.baselines import DATA, MODEL, WHOLE
-from tf_interop.parallel.cost import DivisionCosts
+from tf_interop.parallel.costs.tables import DivisionCosts
 from tf_interop.parallel.degrees import Degrees
 
 _COMPARED = (WHOLE, DATA, MODEL)

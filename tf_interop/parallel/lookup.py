@@ -11,7 +11,7 @@ from tf_interop.convolution import canonical_names
 from tf_interop.errors import PlanError
 from tf_interop.graph.ops import CONVOLUTION_KINDS
 from tf_interop.parallel.degrees import Axis
-from tf_interop.parallel.layers import Layer, LayerGraph
+from tf_interop.parallel.layers.find import Layer, LayerGraph
 from tf_interop.parallel.types import DividedLayer, GraphDivision, ParallelPlan
 
 _PRODUCTS = frozenset({"MatMul", "_FusedMatMul"})

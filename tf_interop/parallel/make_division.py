@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence
 
 from tf_interop.graph.collection_pause import collection_pause
 from tf_interop.parallel.baselines import WHOLE, baselines
-from tf_interop.parallel.cost import DivisionCosts
+from tf_interop.parallel.costs.devices import DeviceGraph
+from tf_interop.parallel.costs.expanded import find_expanded_costs
+from tf_interop.parallel.costs.measured_parts import MeasuredParts
+from tf_interop.parallel.costs.tables import DivisionCosts
 from tf_interop.parallel.device_names import number_devices
-from tf_interop.parallel.devices import DeviceGraph
-from tf_interop.parallel.expand import expand_division
-from tf_interop.parallel.expanded_costs import find_expanded_costs
 from tf_interop.parallel.explain import LayerExplanation, explain_layers
-from tf_interop.parallel.layers import LayerGraph
+from tf_interop.parallel.layers.expand import expand_division
+from tf_interop.parallel.layers.find import LayerGraph
 from tf_interop.parallel.lookup import batch_size_of_layers, fingerprint_layers, names_of_layers
-from tf_interop.parallel.measured_parts import MeasuredParts
 from tf_interop.parallel.parted_graph import part_graph
-from tf_interop.parallel.search import minimize
+from tf_interop.parallel.search.minimize import minimize
 from tf_interop.parallel.types import (
     DividedLayer,
     DivisionPrediction,

@@ -16,7 +16,7 @@ from tf_interop import tensorflow_internals
 from tf_interop.graph.ops import input_dtypes, output_dtypes
 from tf_interop.graph.view import GraphView
 from tf_interop.parallel.degrees import Degrees
-from tf_interop.parallel.layers import LayerGraph
+from tf_interop.parallel.layers.find import LayerGraph
 from tf_interop.parallel.op_parts import OpPart, OpParts
 from tf_interop.parallel.regions import Box, Part, PartedTensor, Piece, pieces_of, volume, whole
 

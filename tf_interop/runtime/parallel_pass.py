@@ -19,11 +19,11 @@ from tf_interop.graph.properties import ShapeInference
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.view import GraphView
 from tf_interop.parallel.device_names import number_devices
-from tf_interop.parallel.expand import expand_division
-from tf_interop.parallel.layers import LayerGraph
+from tf_interop.parallel.layers.expand import expand_division
+from tf_interop.parallel.layers.find import LayerGraph
+from tf_interop.parallel.layers.prepare import prepare
 from tf_interop.parallel.lookup import divided_layers, find_division, fingerprint_layers
 from tf_interop.parallel.parted_graph import LayerDivision, part_graph
-from tf_interop.parallel.prepare import prepare
 from tf_interop.parallel.rewrite import rewrite_divided, was_divided
 from tf_interop.parallel.types import ParallelPlan
 

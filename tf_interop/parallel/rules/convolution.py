@@ -31,7 +31,7 @@ from tf_interop.parallel.op_parts import (
     parts_with_addends,
 )
 from tf_interop.parallel.regions import Box, Interval, sizes, whole
-from tf_interop.parallel.windows import Stretch, Windows, windows_of
+from tf_interop.parallel.rules.windows import Stretch, Windows, windows_of
 
 _TENSORS = {
     "Conv2D": ("image", "filter", "output"),

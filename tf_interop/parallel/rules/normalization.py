@@ -1,7 +1,7 @@
 """How fused batch normalizations are divided: by channels, each with statistics of its own.
 
 In inference the statistics are given, and the forward op is divided along every axis. Everything
-else is divided where `parallel/normalization.py` has put elementary ops in their place.
+else is divided where `parallel/layers/normalization.py` has put elementary ops in their place.
 
 Parts are of the second version of the ops, which computes what the third does without its last
 reserve space. So nothing of that is sent from the one to the other.

@@ -24,7 +24,7 @@ from tf_interop.parallel.node_maker import NodeMaker, own_attributes
 from tf_interop.parallel.op_parts import Emit, Operation, OpPart, OpParts, Rule, boxes_of
 from tf_interop.parallel.regions import Box, Interval, overlap, relative, sizes
 from tf_interop.parallel.rules.copies import copy_of
-from tf_interop.parallel.windows import Stretch, Windows, windows_of
+from tf_interop.parallel.rules.windows import Stretch, Windows, windows_of
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

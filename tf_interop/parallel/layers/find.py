@@ -28,9 +28,9 @@ from tf_interop.graph.properties import MOST_ELEMENTS, GraphProperties, is_fully
 from tf_interop.graph.view import GraphView
 from tf_interop.graph.xla import xla_mark
 from tf_interop.parallel.degrees import Axis, Degrees
-from tf_interop.parallel.heads import HEAD_OPS, PRODUCT_OPS, find_heads
+from tf_interop.parallel.layers.heads import HEAD_OPS, PRODUCT_OPS, find_heads
+from tf_interop.parallel.layers.operations import Operations
 from tf_interop.parallel.op_parts import Operation, OpParts, Role, axes_of
-from tf_interop.parallel.operations import Operations
 from tf_interop.parallel.rules import RULES
 
 _PIXELS = {"NHWC": {1, 2}, "NCHW": {2, 3}}

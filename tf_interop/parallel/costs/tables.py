@@ -21,16 +21,16 @@ import numpy as np
 import tensorflow as tf
 
 from tf_interop.graph.ops import input_dtypes, output_dtypes
-from tf_interop.parallel.box_tables import Booleans, BoxTable, BoxTables, Floats, Links
+from tf_interop.parallel.costs.box_tables import Booleans, BoxTable, BoxTables, Floats, Links
+from tf_interop.parallel.costs.devices import DeviceGraph
+from tf_interop.parallel.costs.measured_parts import MeasuredParts
+from tf_interop.parallel.costs.part_tables import Combination, combine, make_part_tables
 from tf_interop.parallel.degrees import Degrees
-from tf_interop.parallel.devices import DeviceGraph
-from tf_interop.parallel.layers import Layer, LayerGraph, legal_degrees
-from tf_interop.parallel.measured_parts import MeasuredParts
+from tf_interop.parallel.layers.find import Layer, LayerGraph, legal_degrees
 from tf_interop.parallel.op_parts import Operation, boxes_of
-from tf_interop.parallel.part_tables import Combination, combine, make_part_tables
 from tf_interop.parallel.parted_graph import LayerDivision, Tensor, is_copied
 from tf_interop.parallel.regions import volume, whole
-from tf_interop.parallel.search import SearchProblem
+from tf_interop.parallel.search.minimize import SearchProblem
 
 _MAX_AXES = 2
 """The most axes that a configuration divides at once. More are not looked at, which keeps planning

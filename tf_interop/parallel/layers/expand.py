@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 from tf_interop.graph.properties import GraphProperties, ShapeInference
 from tf_interop.graph.view import GraphView
 from tf_interop.parallel.degrees import Degrees
-from tf_interop.parallel.layers import LayerGraph, find_layers
-from tf_interop.parallel.normalization import (
+from tf_interop.parallel.layers.find import LayerGraph, find_layers
+from tf_interop.parallel.layers.normalization import (
     FORWARD_OPS,
     GRADIENT_OPS,
     expand_normalization,

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tf_interop.graph.ops import output_dtypes
 from tf_interop.graph.properties import GraphProperties, is_fully_known
 from tf_interop.graph.view import GraphView
-from tf_interop.parallel.heads import Head
+from tf_interop.parallel.layers.heads import Head
 from tf_interop.parallel.op_parts import Operation, Role
 
 _MOST_KNOWN_VALUES = 64

@@ -8,8 +8,8 @@ from tensorflow.core.framework import graph_pb2
 
 from tf_interop.graph.properties import GraphProperties, ShapeInference
 from tf_interop.graph.view import GraphView
-from tf_interop.parallel.layers import LayerGraph, find_layers
-from tf_interop.parallel.unfuse import unfuse
+from tf_interop.parallel.layers.find import LayerGraph, find_layers
+from tf_interop.parallel.layers.unfuse import unfuse
 
 
 def prepare(

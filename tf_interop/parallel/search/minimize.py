@@ -23,9 +23,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tf_interop.errors import PlanError
-from tf_interop.parallel.bounds import Messages, effort_of_sweeps, find_bounds, total_cost
-from tf_interop.parallel.elimination import Array, Edge
-from tf_interop.parallel.least import Least, find_least
+from tf_interop.parallel.search.bounds import Messages, effort_of_sweeps, find_bounds, total_cost
+from tf_interop.parallel.search.elimination import Array, Edge
+from tf_interop.parallel.search.least import Least, find_least
 
 # Costs that differ by less, relatively, are equal: sums are rounded.
 _ROUNDING = 1e-10

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tf_interop.parallel.elimination import Array, Edge
+from tf_interop.parallel.search.elimination import Array, Edge
 
 _MAX_SWEEPS = 30
 # Sweeps go on while they add so much of what is between the bound and what was found.

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tf_interop.parallel.box_tables import Booleans, BoxTable, BoxTables, Floats, Integers
+from tf_interop.parallel.costs.box_tables import Booleans, BoxTable, BoxTables, Floats, Integers
 from tf_interop.parallel.degrees import Degrees
 from tf_interop.parallel.op_parts import Operation, OpPart, OpParts
 from tf_interop.parallel.regions import Box, whole

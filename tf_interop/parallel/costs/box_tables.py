@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tf_interop.parallel.devices import DeviceGraph
+from tf_interop.parallel.costs.devices import DeviceGraph
 from tf_interop.parallel.regions import Box
 
 Floats = npt.NDArray[np.float64]

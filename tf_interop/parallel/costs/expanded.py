@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tf_interop.parallel.box_tables import Booleans
-from tf_interop.parallel.cost import DivisionCosts, LayerCosts, find_costs
+from tf_interop.parallel.costs.box_tables import Booleans
+from tf_interop.parallel.costs.devices import DeviceGraph
+from tf_interop.parallel.costs.measured_parts import MeasuredParts
+from tf_interop.parallel.costs.tables import DivisionCosts, LayerCosts, find_costs
 from tf_interop.parallel.degrees import Degrees
 from tf_interop.parallel.device_names import number_devices
-from tf_interop.parallel.devices import DeviceGraph
-from tf_interop.parallel.expand import expand_layers
-from tf_interop.parallel.layers import LayerGraph
-from tf_interop.parallel.measured_parts import MeasuredParts
-from tf_interop.parallel.normalization import FORWARD_OPS, GRADIENT_OPS
+from tf_interop.parallel.layers.expand import expand_layers
+from tf_interop.parallel.layers.find import LayerGraph
+from tf_interop.parallel.layers.normalization import FORWARD_OPS, GRADIENT_OPS
 
 
 def find_expanded_costs(

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tf_interop.parallel.bounds import effort_of_sweeps, find_bounds, total_cost
-from tf_interop.parallel.elimination import Array, Edge, eliminate, find_order
+from tf_interop.parallel.search.bounds import effort_of_sweeps, find_bounds, total_cost
+from tf_interop.parallel.search.elimination import Array, Edge, eliminate, find_order
 
 # Elimination up to here is quicker than bounds are found.
 _FEW_ENTRIES = 1 << 24

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from tf_interop.parallel.costs.devices import Device, DeviceGraph
 from tf_interop.parallel.device_names import check_devices_are_there, full_device_names
-from tf_interop.parallel.devices import Device, DeviceGraph
 from tf_interop.planning.problem import ValueSource
 
 _IMAGE = (8, 56, 56, 64)

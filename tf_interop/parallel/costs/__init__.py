@@ -1,0 +1,1 @@
+"""What configurations of layers cost, on devices that are measured or described."""

@@ -1,0 +1,1 @@
+"""The configurations of all layers that cost least together."""
