@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Trains small networks with their layers divided over four logical devices of the CPU in many ways,
-# compares with one device, and writes the values and the page of results anew. Takes about ten
+# Trains small networks with their layers divided over logical devices of the CPU in many ways,
+# compares with one device, and writes the values and the page of results anew. Takes about 20
 # minutes on two cores; some of it is in the tests. Fails where a network gives other numbers.
 #
 #   scripts/check_divided_training.sh [OPTIONS OF python/benchmarks/run.py]

@@ -1,6 +1,6 @@
 """Trains networks whose layers are divided over devices, and compares with one device.
 
-Four logical devices of the CPU; three steps of SGD; the losses, and by how much every variable
+Two and four logical devices of the CPU; three steps of SGD; the losses, and by how much every variable
 changes. Layers are divided by data, model and "one weird trick" parallelism, along each other axis
 and pairs of axes as far as they can be, and by plans drawn at random, in which each layer has its
 own degrees, number of devices and order of them.
@@ -234,9 +234,10 @@ def compare(
 def measure(name: str) -> dict[str, Any]:
     """A row of the result."""
     start = time.perf_counter()
-    devices = make_devices()
+    network, _, count = name.partition(" on ")
+    devices = make_devices(int(count))
     in_float32, in_float64 = (
-        list(compare(name, dtype, devices)) for dtype in ("float32", "float64")
+        list(compare(network, dtype, devices)) for dtype in ("float32", "float64")
     )
     return {
         "divisions": len(in_float32),
@@ -258,7 +259,7 @@ def agrees(row: dict[str, Any]) -> bool:
 CASE = Case(
     title="Same results: layers divided over devices",
     says="""
-Networks that train on four logical devices of the CPU, their layers divided in many ways (data,
+Networks that train on two and on four logical devices of the CPU, their layers divided in many ways (data,
 model and "one weird trick" parallelism; height, width and channels alone and in pairs; plans drawn
 at random), compared with training on one device: the losses of three steps of SGD with a batch of
 eight, and by how much all variables change. The column float64 has the largest relative change;
@@ -267,7 +268,7 @@ float32 has the largest change as a share of the tolerance, which is eight times
 altered last bits cause in stock TensorFlow, plus four roundings; a share above 1 would be an error.
 "Sent MB" is what the divided graph sends between devices in a step of float32.
 """,
-    networks=tuple(NETWORKS),
+    networks=tuple(f"{network} on {count}" for network in NETWORKS for count in (2, 4)),
     measure=measure,
     is_right=agrees,
 )

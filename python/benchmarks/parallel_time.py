@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from python.benchmarks.case import Case
 from python.benchmarks.parallel_papers import training_layers
+from tf_interop.graph.collection_pause import collection_pause
 from tf_interop.parallel.costs.devices import uniform_device_graph
 from tf_interop.parallel.costs.tables import find_costs
 from tf_interop.parallel.search.minimize import minimize
@@ -33,12 +34,13 @@ def measure(name: str) -> dict[str, Any]:
         bytes_per_s=1e10,
         latency_s=1e-5,
     )
-    start = time.process_time()
-    costs = find_costs(layers, devices, [0] * len(layers.view))
-    costs_s = time.process_time() - start
-    start = time.process_time()
-    result = minimize(costs.problem())
-    search_s = time.process_time() - start
+    with collection_pause:  # as make_division does
+        start = time.process_time()
+        costs = find_costs(layers, devices, [0] * len(layers.view))
+        costs_s = time.process_time() - start
+        start = time.process_time()
+        result = minimize(costs.problem())
+        search_s = time.process_time() - start
     tables = {id(each): each.nbytes for each in costs.edges.values()}
     tracemalloc.start()
     minimize(costs.problem())

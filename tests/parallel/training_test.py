@@ -10,8 +10,8 @@ import pytest
 
 from python.benchmarks.case import in_new_process
 from python.benchmarks.divided_training import (
+    CASE,
     FLOAT64_TOLERANCE,
-    NETWORKS,
     Comparison,
     agrees,
     compare,
@@ -53,5 +53,5 @@ def test_divided_training_gives_the_same_numbers(
 def test_the_committed_figures_agree() -> None:
     result = ROOT / "docs" / "results" / "divided_training.json"
     rows: list[dict[str, Any]] = json.loads(result.read_text())["rows"]
-    assert [each["network"] for each in rows] == list(NETWORKS)
+    assert [each["network"] for each in rows] == list(CASE.networks)
     assert all(map(agrees, rows))
