@@ -3,7 +3,8 @@
 // A rung asks for less than the one before it. Which rungs are tried depends on the cause:
 //
 //   no memory for workspaces  each rung for memory in order, until its workspaces can be had.
-//   a launch that fails       the lanes are joined, and then the whole stage runs again by each rung
+//   a launch that fails       the lanes are joined, and then the whole stage runs again by each
+//   rung
 //                             for launches in order, until one can be launched.
 //   no plan for the call      (a batch size that none was made for) the last rung at once: nothing
 //                             says that anything else than stock wins.
@@ -20,10 +21,10 @@
 //
 // Running again gives the right numbers whatever an attempt got done: no step writes what it or an
 // earlier step reads (stage.h), each writes the whole of its result, and an attempt is ordered
-// after all of the one before. Nothing is run again where a lane could not be joined: it might still
-// write what the next attempt writes. Once CUDA has met an error that stays, every attempt fails;
-// the error then names step, algorithm and what the library said, of the first attempt and the
-// last.
+// after all of the one before. Nothing is run again where a lane could not be joined: it might
+// still write what the next attempt writes. Once CUDA has met an error that stays, every attempt
+// fails; the error then names step, algorithm and what the library said, of the first attempt and
+// the last.
 #ifndef TF_INTEROP_CORE_LADDER_H_
 #define TF_INTEROP_CORE_LADDER_H_
 
