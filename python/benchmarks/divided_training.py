@@ -1,9 +1,9 @@
 """Trains networks whose layers are divided over devices, and compares with one device.
 
 Two and four logical devices of the CPU; three steps of SGD; the losses, and by how much every
-variable changes. Layers are divided by data, model and "one weird trick" parallelism, along each other axis
-and pairs of axes as far as they can be, and by plans drawn at random, in which each layer has its
-own degrees, number of devices and order of them.
+variable changes. Layers are divided by data, model and "one weird trick" parallelism, along each
+other axis and pairs of axes as far as they can be, and by plans drawn at random, in which each
+layer has its own degrees, number of devices and order of them.
 
 In float64 rounding is far below what any mistake would do. In float32 numbers may be moved as far
 as two changes of the stock program move them: every pixel changed in its last bit, or every
@@ -259,14 +259,14 @@ def agrees(row: dict[str, Any]) -> bool:
 CASE = Case(
     title="Same results: layers divided over devices",
     says="""
-Networks that train on two and on four logical devices of the CPU, their layers divided in many
-ways (data, model and "one weird trick" parallelism; height, width and channels alone and in pairs; plans drawn
-at random), compared with training on one device: the losses of three steps of SGD with a batch of
-eight, and by how much all variables change. The column float64 has the largest relative change;
-GoogLeNet is without its local normalizations there, of which TensorFlow has no kernel. The column
-float32 has the largest change as a share of the tolerance, which is eight times the change that
-altered last bits cause in stock TensorFlow, plus four roundings; a share above 1 would be an error.
-"Sent MB" is what the divided graph sends between devices in a step of float32.
+Networks that train on two and on four logical devices of the CPU, their layers divided in many ways
+(data, model and "one weird trick" parallelism; height, width and channels alone and in pairs; plans
+drawn at random), compared with training on one device: the losses of three steps of SGD with a
+batch of eight, and by how much all variables change. The column float64 has the largest relative
+change; GoogLeNet is without its local normalizations there, of which TensorFlow has no kernel. The
+column float32 has the largest change as a share of the tolerance, which is eight times the change
+that altered last bits cause in stock TensorFlow, plus four roundings; a share above 1 would be an
+error. "Sent MB" is what the divided graph sends between devices in a step of float32.
 """,
     networks=tuple(f"{network} on {count}" for network in NETWORKS for count in (2, 4)),
     measure=measure,
