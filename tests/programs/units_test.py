@@ -80,7 +80,7 @@ def test_a_plan_says_which_units_are_narrow() -> None:
         [report] = tf_interop.status().graphs
         assert report.plan.narrow_units == narrow
         assert report.unit_count == count
-        assert report.why_unchanged == ("" if narrow else "the plan leaves this graph as it is")
+        assert report.why_unchanged == ("" if narrow else "the plan leaves this graph unchanged")
     run_with("somebody/else")
     [failure] = tf_interop.status().failures
     assert "somebody/else" in failure.cause

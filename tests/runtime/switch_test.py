@@ -157,6 +157,6 @@ def test_refuses_a_parallel_plan_whose_devices_are_not_there(tmp_path: pathlib.P
     for parallel in (plan, tmp_path / "plan.json"):
         with pytest.raises(PlanError, match=r"Expected the 2 devices .* got 1.*Missing: .*CPU:1"):
             tf_interop.enable(parallel=parallel)
-    with pytest.raises(PlanError, match="Expected a parallel plan file"):
+    with pytest.raises(PlanError, match="parallel plan file"):
         tf_interop.enable(parallel=tmp_path / "none.json")
     assert get_plugin().settings == before
