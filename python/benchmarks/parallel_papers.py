@@ -175,8 +175,7 @@ CASE = Case(
     "python/benchmarks/parallel_papers.py holds the rates of the devices, and says which are "
     "assumed. Jia et al. (ICML 2018) measured on such devices that layer by layer is 1.4 to 2.2 "
     "times as fast as the best of the others, and sends 1.3 to 23.0 times less than data and "
-    "model parallelism. Their Inception-v3 was 15.5 times as fast as on one GPU, with the others "
-    "at most 11.2 times.",
+    "model parallelism.",
     networks=tuple(NETWORKS),
     measure=measure,
 )
