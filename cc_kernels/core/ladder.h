@@ -3,9 +3,8 @@
 // A rung asks for less than the one before it. Which rungs are tried depends on the cause:
 //
 //   no memory for workspaces  each rung for memory in order, until its workspaces can be had.
-//   a launch that fails       the lanes are joined, and then the whole stage runs again by each
-//   rung
-//                             for launches in order, until one can be launched.
+//   a launch that fails       the lanes are joined, and then each rung for launches runs the whole
+//                             stage again, in order, until one can be launched.
 //   no plan for the call      (a batch size that none was made for) the last rung at once: nothing
 //                             says that anything else than stock wins.
 //   no algorithm at all       (Prepare refuses whatever is tried) likewise. A pinned algorithm that

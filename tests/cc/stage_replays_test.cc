@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "cc_kernels/core/cudnn/handle_pool.h"
 #include "cc_kernels/core/timeline.h"
 #include "tests/cc/cudnn_fixture.h"
 
@@ -293,6 +294,34 @@ TEST_F(StageReplaysTest, ABackendThatCannotCaptureRunsPlainly) {
 }
 
 // ---- What a capture may not hold.
+
+TEST_F(StageReplaysTest, ACapturedLaunchMakesNoHandleButWaitsForOne) {
+  const CudaDriver* driver = nullptr;
+  const CudnnLibrary* library = nullptr;
+  ASSERT_TRUE(IsOk(CudaDriver::Get(&driver)));
+  ASSERT_TRUE(IsOk(CudnnLibrary::Get(&library)));
+  std::unique_ptr<StreamGroup> group;
+  ASSERT_TRUE(IsOk(backend_->Acquire(&group)));
+  const BackendScope scope(backend_);
+  static auto* const pool = new HandlePool(*driver, *library);
+  auto of_another = std::make_unique<HandlePool::Lease>();
+  ASSERT_TRUE(IsOk(pool->TakeFor(caller_, of_another.get())));
+  const cudnnHandle_t only = of_another->get();
+  std::unique_ptr<CapturedWork> captured;
+  ASSERT_TRUE(IsOk(backend_->BeginCapture(group->stream())));
+  std::thread gives_back([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    of_another.reset();
+  });
+  {
+    HandlePool::Lease lease;
+    EXPECT_TRUE(IsOk(pool->TakeFor(static_cast<CUstream>(group->stream()), &lease)));
+    EXPECT_EQ(lease.get(), only);
+  }
+  gives_back.join();
+  EXPECT_TRUE(IsOk(backend_->EndCapture(group->stream(), &captured)));
+  backend_->Release(std::move(group));
+}
 
 TEST_F(StageReplaysTest, ACaptureThatBreaksARuleIsRefused) {
   std::unique_ptr<StreamGroup> origin, other;
