@@ -2,10 +2,11 @@
 
     python python/benchmarks/run.py plan_time --network InceptionV3 -o docs/results/plan_time.json
 
-The cases are modules of this folder: `plan_time` times the planner, `pass_time` the graph pass, and
-`applications` compares what networks compute with the plugin and without it. `parallel_papers`
-models networks whose layers many GPUs share, `parallel_time` times the search for that, and
-`divided_training` compares what networks train on several devices and on one.
+The cases are modules of this folder: `plan_time` times the planner, `pass_time` the graph pass,
+`applications` compares what networks compute with the plugin and without it, and `predicted_steps`
+the steps that tuning predicts with those that it measures. `parallel_papers` models networks whose
+layers many GPUs share, `parallel_time` times the search for that, and `divided_training` compares
+what networks train on several devices and on one.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from python.benchmarks.case import Case, in_new_process
 from python.benchmarks.result_file import write_result
 
 CASES = (
-    *("plan_time", "pass_time", "applications"),
+    *("plan_time", "pass_time", "applications", "predicted_steps"),
     *("parallel_papers", "parallel_time", "divided_training"),
 )
 
