@@ -5,8 +5,8 @@
 #
 #   scripts/benchmark_cpu.sh [OUT] [OPTIONS of tf-interop benchmark]
 #
-# OUT (default docs/results/cpu.json) is gone on with where it is there, so that a long run can be
-# ended and continued. Each variant of a case runs in processes of its own, by turns. Leave the
+# If OUT (default docs/results/cpu.json) exists, the run continues it, so that a long run can be
+# interrupted. Each variant of a case runs in processes of its own, by turns. Leave the
 # machine alone meanwhile. On two cores a turn of stock and XLA alone took 38 minutes.
 #   PARTS     which parts to measure (default: "1 8 training")
 #   NETWORKS  which networks, as `tf-interop benchmark` takes them (default: eleven)

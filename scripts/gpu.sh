@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, what says most in the first minutes first: what the GPU is, whether the
+# Everything that needs a GPU, the most informative steps first: which GPU it is, whether the
 # numbers are right, whether lanes run side by side and times can be trusted; then profiles, and
 # networks beside stock TensorFlow and XLA. The core is built from source here.
 #
@@ -8,7 +8,7 @@
 # RESULTS is the folder for logs and results, which are usable after every step: device.json,
 # profile.json, results.json and tables.txt. Each step has a log of its own there and a line in
 # steps.txt: its name, its exit status (124 or 137: it took too long) and its seconds. A step that fails
-# stops no other. Given again, the command goes on where it ended. SECONDS (default 1500) are for all of
+# stops no other. Given again, the command continues where it ended. SECONDS (default 1500) are for all of
 # it, building included. Ends with the number of steps that failed. A step
 # that needs what is not there (TensorFlow, lists, a GPU where BACKEND is host) is skipped.
 #   STEPS    some of these (default: "tests launch op profile benchmark")

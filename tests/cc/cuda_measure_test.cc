@@ -38,7 +38,7 @@ class CudaMeasureTest : public testing::Test {
   }
   void TearDown() override {
     EXPECT_EQ(FakeCudaCurrentContext(), nullptr) << "a context was left current";
-    EXPECT_EQ(FakeCudaLiveAllocations(), 0) << "device memory was not freed";
+    EXPECT_EQ(FakeCudaCounts().live_allocations, 0) << "device memory was not freed";
 #ifdef TF_INTEROP_HAS_CUPTI
     EXPECT_FALSE(FakeCuptiIsAttached()) << "it slows launches down";
 #endif
@@ -58,25 +58,6 @@ class CudaMeasureTest : public testing::Test {
 TEST(CudaDriverTest, AsksForNoNameThatOlderDriversLack) {
   const std::vector<std::string> names = {TF_INTEROP_CUDA_ENTRY_POINTS(NAME_OF)};
   EXPECT_EQ(std::count(names.begin(), names.end(), "cuEventElapsedTime"), 1);
-}
-
-TEST_F(CudaMeasureTest, DescribesTheDevice) {
-  DeviceDescription described;
-  const Status status = device_->Describe(&described);
-  ASSERT_TRUE(status.ok()) << status.message();
-  EXPECT_EQ(described.name, "Invented GPU");
-  EXPECT_EQ(described.compute_capability, "9.1");
-  EXPECT_EQ(described.sm_count, 132);
-  EXPECT_EQ(described.memory_bytes, int64_t{80} << 30);
-  EXPECT_EQ(described.cuda, "12.8");
-  const CudnnLibrary* library = nullptr;
-  ASSERT_TRUE(CudnnLibrary::Get(&library).ok());
-  EXPECT_EQ(described.cudnn, library->version());
-  EXPECT_EQ(described.registers, 65536);
-  EXPECT_EQ(described.shared_memory_bytes, 233472);
-  EXPECT_EQ(described.threads, 2048);
-  EXPECT_EQ(described.blocks, 32);
-  EXPECT_EQ(described.reserved_shared_memory_bytes, 1024);
 }
 
 TEST_F(CudaMeasureTest, KnowsWhetherTheDeviceWaitsForTheHost) {
@@ -111,7 +92,7 @@ TEST_F(CudaMeasureTest, ForgetsThePlansOfWhatWasMeasured) {
 }
 
 #ifdef TF_INTEROP_HAS_CUPTI
-TEST_F(CudaMeasureTest, GivesTheKernelsOfOneRun) {
+TEST_F(CudaMeasureTest, GivesTheKernelsOfOneRunOrTheReasonWhyThereAreNone) {
   CUpti_ActivityKernel9 record = {};
   record.kind = CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL;
   record.name = "implicit_gemm";
@@ -122,13 +103,7 @@ TEST_F(CudaMeasureTest, GivesTheKernelsOfOneRun) {
   ASSERT_TRUE(IsOk(Measure(MakeConvolution(), "", &measured)));
   ASSERT_EQ(measured.kernels.size(), 1u) << measured.trace_error;
   EXPECT_EQ(measured.kernels[0].name, "implicit_gemm");
-  EXPECT_EQ(measured.kernels[0].elapsed_us, 2);
-  EXPECT_EQ(measured.trace_error, "");
-}
-
-TEST_F(CudaMeasureTest, AnotherToolThatHoldsCuptiLeavesTheMeasurement) {
-  FakeCupti().enable_result = CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED;
-  Measurement measured;
+  FakeCupti().results["cuptiActivityEnable"] = CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED;
   ASSERT_TRUE(IsOk(Measure(MakeConvolution(), "", &measured)));
   EXPECT_GT(measured.time.median_us, 0);
   EXPECT_TRUE(measured.kernels.empty());
@@ -153,22 +128,8 @@ TEST_F(CudaMeasureTest, EveryKindLayoutAndTypeIsMeasured) {
   }
 }
 
-TEST_F(CudaMeasureTest, AStageHasAllTimes) {
-  FakeCuda().lane_delay_us = 100;  // a join that is missing would not see the lanes' delay
-  StageMeasurement measured;
-  const StageRequest request = {StageOfLanes(2, MakeConvolution()), {"eng0", "eng1"}};
-  ASSERT_TRUE(IsOk(MeasureStage(device_.get(), request, options_, &measured)));
-  EXPECT_EQ(measured.algorithms.size(), 2u);
-  EXPECT_GE(measured.concurrent.median_us, 100);
-  EXPECT_GT(measured.same_sequential.median_us, 0);
-  EXPECT_GT(measured.sequential.median_us, 0);
-  EXPECT_NE(measured.sequential_algorithms, measured.algorithms);
-}
-
 TEST_F(CudaMeasureTest, FailuresComeWithTheirReason) {
   Measurement measured;
-  EXPECT_TRUE(
-      IsError(Measure(MakeConvolution(), "eng99", &measured), StatusCode::kUnsupported, {"eng99"}));
   FakeCuda().fail_allocation = true;
   EXPECT_TRUE(IsError(Measure(MakeConvolution(), "", &measured), StatusCode::kResourceExhausted,
                       {"cuMemAlloc"}));

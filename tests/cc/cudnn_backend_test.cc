@@ -166,15 +166,15 @@ TEST_F(CudnnBackendTest, AShortageOfMemoryForCompiledCodePasses) {
 TEST_F(CudnnBackendTest, ReportsFailuresOfLaunches) {
   const auto prepared = PrepareOk(MakeConvolution());
   Problem problem(MakeConvolution());
-  void* const workspace = problem.NewBuffer(prepared->workspace_bytes()).data();
   FakeCudnn().fail_execution = true;
   EXPECT_TRUE(
-      IsError(Launch(*prepared, problem.buffers(), workspace), StatusCode::kInternal,
+      IsError(LaunchOn(caller_, backend_, *prepared, &problem), StatusCode::kInternal,
               {"cudnnBackendExecute of '" + prepared->algorithm() + "'",
                "CUDNN_STATUS_EXECUTION_FAILED", "execution switched off", "CUDNN_LOGLEVEL_DBG=3"}));
   FakeCudaSynchronize(caller_);  // what came before it was enqueued
   FakeCuda().fail_memset = true;
-  EXPECT_TRUE(IsError(backend_->FillZero(workspace, 4, caller_), StatusCode::kInternal,
+  EXPECT_TRUE(IsError(backend_->FillZero(problem.buffers().result, 4, caller_),
+                      StatusCode::kInternal,
                       {"cuMemsetD8Async failed with CUDA_ERROR_LAUNCH_FAILED"}));
 }
 
@@ -243,8 +243,7 @@ TEST_F(CudnnBackendTest, LaunchesOnTheStreamThatItIsGiven) {
     std::promise<void> finished;
     FakeCudaEnqueue(held_up, [&finished] { finished.get_future().wait(); });
     Problem problem(MakeConvolution());
-    void* const workspace = problem.NewBuffer(prepared->workspace_bytes()).data();
-    ASSERT_TRUE(IsOk(backend_->Launch(*prepared, problem.buffers(), workspace, stream)));
+    ASSERT_TRUE(IsOk(LaunchOn(stream, backend_, *prepared, &problem)));
     FakeCudaEnqueue(stream, [&finished] { finished.set_value(); });
     FakeCudaSynchronize(held_up);
     FakeCudaSynchronize(stream);

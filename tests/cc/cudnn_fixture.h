@@ -51,12 +51,17 @@ inline void UseFakes() {
 
 // As TensorFlow runs a stage; compares every result.
 inline Status RunOnFakes(Backend* backend, const PreparedStage& stage, Problem* problem,
-                         CUstream caller) {
-  const Status status = RunBetween(
-      backend, stage, problem, caller, [caller](auto work) { FakeCudaEnqueue(caller, work); },
-      [caller] { FakeCudaSynchronize(caller); });
+                         const StageBuffers& buffers, CUstream caller) {
+  const Status status =
+      RunBetween(backend, stage, problem, buffers, caller, FakeCudaQueueOf(caller));
   if (status.ok()) problem->ExpectCorrect(kTolerance);
   return status;
+}
+
+// On new workspaces.
+inline Status RunOnFakes(Backend* backend, const PreparedStage& stage, Problem* problem,
+                         CUstream caller) {
+  return RunOnFakes(backend, stage, problem, problem->Bind(stage.lane_workspace_bytes), caller);
 }
 
 using Names = std::vector<std::string>;
@@ -91,8 +96,7 @@ class CudnnTest : public testing::Test {
     UseFakes();
     if (!FakeCudnnIsThere()) GTEST_SKIP() << "no cuDNN; scripts/test_core.sh installs it";
     UseNewContext();
-    FakeCudnnCounts().handle_races = 0;
-    FakeCudnnCounts().plan_races = 0;
+    FakeCudnnCounts().races = 0;
     FakeCudnnCounts().destroyed_outside_contexts = 0;
   }
 
@@ -100,8 +104,7 @@ class CudnnTest : public testing::Test {
     if (caller_ == nullptr) return;
     FakeCudaSynchronize(caller_);
     EXPECT_EQ(FakeCudaCurrentContext(), nullptr) << "a context was left current";
-    EXPECT_EQ(FakeCudnnCounts().handle_races, 0);
-    EXPECT_EQ(FakeCudnnCounts().plan_races, 0);
+    EXPECT_EQ(FakeCudnnCounts().races, 0);
     EXPECT_EQ(FakeCudnnCounts().destroyed_outside_contexts, 0);
   }
 
@@ -146,27 +149,14 @@ class CudnnTest : public testing::Test {
     return backend_->TransformFilter(prepared, filter, transformed, caller_);
   }
 
-  // Launches on the caller's stream and compares every element. `transforms` has the filter
-  // transformed first, and the original not read; it is launched twice.
+  // Launches on the caller's stream and compares every element.
   void ExpectMatches(const Convolution& c, const PreparedConvolution& prepared,
                      bool transforms = false) {
     SCOPED_TRACE(ToString(c) + " " + prepared.algorithm());
     Problem problem(c);
-    ConvolutionBuffers buffers = problem.buffers();
-    void* const workspace = problem.NewBuffer(prepared.workspace_bytes()).data();
-    if (transforms) {
-      const void*& filter = buffers.inputs[c.kind == ConvolutionKind::kForward ? 1 : 0];
-      void* const transformed = problem.NewBuffer(prepared.transformed_filter_bytes()).data();
-      ASSERT_TRUE(IsOk(TransformFilter(prepared, filter, transformed)));
-      filter = nullptr;
-      buffers.transformed_filter = transformed;
-    }
-    for (int launch = 0; launch < (transforms ? 2 : 1); ++launch) {
-      problem.SpoilResults();
-      ASSERT_TRUE(IsOk(Launch(prepared, buffers, workspace)));
-      FakeCudaSynchronize(caller_);
-      problem.ExpectCorrect(kTolerance);
-    }
+    ASSERT_TRUE(IsOk(LaunchOn(caller_, backend_, prepared, &problem, transforms)));
+    FakeCudaSynchronize(caller_);
+    problem.ExpectCorrect(kTolerance);
   }
 
   // Prepares and launches; returns the algorithm that ran.
@@ -180,14 +170,12 @@ class CudnnTest : public testing::Test {
   // Launches what is prepared from four threads at once, and compares every result.
   void ExpectMatchesFromSeveralThreads(const Convolution& c, const PreparedConvolution& prepared) {
     InThreads(4, [&](int) {
-      Problem problem(c);
-      void* const workspace = problem.NewBuffer(prepared.workspace_bytes()).data();
       for (int round = 0; round < 50; ++round) {
-        problem.SpoilResults();
+        Problem problem(c);
         std::unique_ptr<StreamGroup> group;
         ASSERT_TRUE(IsOk(backend_->Acquire(StreamGroupOptions(), &group)));
         const auto stream = static_cast<CUstream>(group->stream());
-        ASSERT_TRUE(IsOk(backend_->Launch(prepared, problem.buffers(), workspace, stream)));
+        ASSERT_TRUE(IsOk(LaunchOn(stream, backend_, prepared, &problem)));
         FakeCudaSynchronize(stream);
         backend_->Release(std::move(group));
         problem.ExpectCorrect(kTolerance);

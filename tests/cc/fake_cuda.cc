@@ -6,11 +6,9 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <future>
 #include <map>
 #include <memory>
@@ -98,19 +96,14 @@ struct CapturePlace {
 
 struct CUstream_st {
   CUstream_st(CUcontext owner, bool is_lane, int priority)
-      : context(owner), is_lane(is_lane), priority(priority), worker([this] { Work(); }) {
+      : context(owner), is_lane(is_lane), priority(priority) {
     ++context->streams;
     if (is_lane) ++tf_interop::FakeCudaCounts().live_streams;
+    if (!tf_interop::HostStream::Create(&queue).ok()) std::abort();
   }
   ~CUstream_st() {
     --context->streams;
     if (is_lane) --tf_interop::FakeCudaCounts().live_streams;
-    {
-      std::lock_guard<std::mutex> lock(mutex);
-      stopping = true;
-    }
-    changed.notify_all();
-    worker.join();
   }
 
   void Enqueue(std::function<void()> work) {
@@ -119,47 +112,20 @@ struct CUstream_st {
       nodes.push_back({std::move(work), std::exchange(place.nodes, {nodes.size()})});
       return;
     }
-    {
-      std::lock_guard<std::mutex> lock(mutex);
-      queue.push_back(std::move(work));
-    }
-    changed.notify_all();
-  }
-
-  void Synchronize() {
-    std::unique_lock<std::mutex> lock(mutex);
-    changed.wait(lock, [this] { return queue.empty() && !busy; });
-  }
-
-  void Work() {
-    std::unique_lock<std::mutex> lock(mutex);
-    while (true) {
-      changed.wait(lock, [this] { return stopping || !queue.empty(); });
-      if (queue.empty()) return;
-      const std::function<void()> work = std::move(queue.front());
-      queue.pop_front();
-      busy = true;
-      lock.unlock();
+    queue->Enqueue([is_lane = is_lane, work = std::move(work)] {
       const int delay_us = is_lane ? tf_interop::FakeCuda().lane_delay_us : 0;
       if (delay_us > 0) std::this_thread::sleep_for(std::chrono::microseconds(delay_us));
       work();
-      lock.lock();
-      busy = false;
-      changed.notify_all();
-    }
+      return tf_interop::Status::Ok();
+    });
   }
 
   const CUcontext context;
   const bool is_lane;
   const int priority;
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::deque<std::function<void()>> queue;
-  bool busy = false;
-  bool stopping = false;
-  int row_copies = 0;  // that were enqueued
-  CapturePlace place;  // used by the thread that captures
-  std::thread worker;
+  std::unique_ptr<tf_interop::HostStream> queue;
+  std::atomic<int> row_copies{0};  // that were enqueued
+  CapturePlace place;              // used by the thread that captures
 };
 
 // When a recording of an event is reached.
@@ -226,18 +192,17 @@ void FakeCudaEnqueue(CUstream stream, std::function<void()> work) {
   stream->Enqueue(std::move(work));
 }
 
-void FakeCudaSynchronize(CUstream stream) { stream->Synchronize(); }
+void FakeCudaSynchronize(CUstream stream) { stream->queue->Synchronize(); }
 
 CUcontext FakeCudaCurrentContext() {
   return current_contexts.empty() ? nullptr : current_contexts.back();
 }
 
+HostStream* FakeCudaQueueOf(CUstream stream) { return stream->queue.get(); }
+
 int FakeCudaPriorityOf(CUstream stream) { return stream->priority; }
 
-int FakeCudaRowCopiesOn(CUstream stream) {
-  std::lock_guard<std::mutex> lock(stream->mutex);
-  return stream->row_copies;
-}
+int FakeCudaRowCopiesOn(CUstream stream) { return stream->row_copies; }
 
 std::pair<int, int> FakeCudaSmsOf(CUstream stream) {
   return {stream->context->first_sm, stream->context->last_sm};
@@ -257,11 +222,6 @@ bool FakeCudaSpoilsCapture() {
 // For fake_cuda_modules.cc.
 bool FakeCudaFailsToLoad() { return FakeCuda().fail_module_loading || FakeCudaSpoilsCapture(); }
 
-std::atomic<int>& FakeCudaLiveAllocations() {
-  static std::atomic<int> live{0};
-  return live;
-}
-
 FakeCudaObjects& FakeCudaCounts() {
   static FakeCudaObjects objects;
   return objects;
@@ -273,7 +233,6 @@ using tf_interop::current_contexts;
 using tf_interop::FakeCuda;
 using tf_interop::FakeCudaCounts;
 using tf_interop::FakeCudaCurrentContext;
-using tf_interop::FakeCudaLiveAllocations;
 using tf_interop::FakeCudaSpoilsCapture;
 
 // In the order of their values.
@@ -434,7 +393,7 @@ CUresult CUDAAPI cuDeviceGet(CUdevice* device, int ordinal) {
   return CUDA_SUCCESS;
 }
 
-// The device is an invented one, with figures that differ from each other.
+// The device is an invented one; its values differ from each other.
 
 CUresult CUDAAPI cuDriverGetVersion(int* version) {
   *version = 12080;
@@ -479,7 +438,7 @@ CUresult CUDAAPI cuStreamSynchronize(CUstream stream) {
     stream->place.capture->is_spoilt = true;
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   }
-  stream->Synchronize();
+  stream->queue->Synchronize();
   return CUDA_SUCCESS;
 }
 
@@ -563,7 +522,7 @@ CUresult CUDAAPI cuMemAlloc(CUdeviceptr* address, size_t bytes) {
   if (FakeCuda().fail_allocation || bytes == 0 || posix_memalign(&data, 256, bytes) != 0) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  ++FakeCudaLiveAllocations();
+  ++FakeCudaCounts().live_allocations;
   *address = reinterpret_cast<CUdeviceptr>(data);
   return CUDA_SUCCESS;
 }
@@ -571,7 +530,7 @@ CUresult CUDAAPI cuMemAlloc(CUdeviceptr* address, size_t bytes) {
 CUresult CUDAAPI cuMemFree(CUdeviceptr address) {
   if (FakeCudaCurrentContext() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   if (FakeCudaSpoilsCapture()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  --FakeCudaLiveAllocations();
+  --FakeCudaCounts().live_allocations;
   std::free(reinterpret_cast<void*>(address));
   return CUDA_SUCCESS;
 }
@@ -601,10 +560,7 @@ CUresult CUDAAPI cuMemcpy2DAsync(const CUDA_MEMCPY2D* copy, CUstream stream) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (FakeCuda().fail_copy) return CUDA_ERROR_LAUNCH_FAILED;
-  {
-    std::lock_guard<std::mutex> lock(stream->mutex);
-    ++stream->row_copies;
-  }
+  ++stream->row_copies;
   stream->Enqueue([c] {
     const auto* from = reinterpret_cast<const char*>(c.srcDevice);
     auto* to = reinterpret_cast<char*>(c.dstDevice);

@@ -1,7 +1,7 @@
 // Controls of the stand-in for libcuda.so.1 that tests load in its place.
 //
-// Memory is host memory. Every stream is a queue that a thread of its own works off in order, so
-// that a missing wait shows as a wrong number, as it would on a GPU.
+// Memory is host memory. Every stream is a HostStream with a thread of its own, so that a missing
+// wait shows as a wrong number, as it would on a GPU.
 //
 // Calls are refused with the wrong context current, and events on streams of another context than
 // their own. A stream of a green context takes work and events while the primary context is
@@ -22,6 +22,8 @@
 #include <functional>
 #include <utility>
 
+#include "cc_kernels/core/host/stream.h"
+
 namespace tf_interop {
 
 // The primary context of a new device. Contexts live until the process ends, but for green ones.
@@ -30,6 +32,7 @@ CUcontext FakeCudaMakeContext();
 // For the role of the caller's stream.
 CUstream FakeCudaMakeStream(CUcontext context);
 void FakeCudaEnqueue(CUstream stream, std::function<void()> work);
+HostStream* FakeCudaQueueOf(CUstream stream);
 void FakeCudaSynchronize(CUstream stream);
 int FakeCudaPriorityOf(CUstream stream);
 
@@ -63,12 +66,9 @@ struct FakeCudaSwitches {
 };
 FakeCudaSwitches& FakeCuda();
 
-// Device memory that has been allocated and not been freed.
-std::atomic<int>& FakeCudaLiveAllocations();
-
 struct FakeCudaObjects {
-  // Made and not destroyed, but for the streams of callers.
-  std::atomic<int> live_green_contexts{0}, live_streams{0}, live_graphs{0};
+  // Made and not destroyed, but for the streams of callers; and device memory.
+  std::atomic<int> live_green_contexts{0}, live_streams{0}, live_graphs{0}, live_allocations{0};
   // Graphs that were launched, and times that one was found in use by two threads at once.
   std::atomic<int> graph_launches{0}, graph_races{0};
   // How many more can be made before memory is out.

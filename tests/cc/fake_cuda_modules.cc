@@ -46,7 +46,7 @@ RETURNS(cuLinkDestroy, kSuccess)
 RETURNS(cuModuleUnload, kSuccess)
 RETURNS(cuTensorMapEncodeIm2col, kSuccess)
 RETURNS(cuTensorMapEncodeTiled, kSuccess)
-// cuda.h calls others by these names, with _v2 behind them.
+// cuda.h gives these names, with _v2 appended, to other functions.
 RETURNS(cuCtxPopCurrent, kSuccess)
 RETURNS(cuCtxPushCurrent, kSuccess)
 RETURNS(cuCtxGetCurrent, kNoDevice)

@@ -145,7 +145,7 @@ constexpr int kEngineOfPlan = -1;  // where a plan's record has it
 
 cudnnStatus_t FinalizePlan(cudnnBackendDescriptor_t plan, const Recorded& record) {
   auto* const handle = record.One<cudnnHandle_t>(CUDNN_ATTR_EXECUTION_PLAN_HANDLE);
-  UseGuard guard(&handle->in_use, &FakeCudnnCounts().handle_races);
+  const UseGuard guard(&handle->in_use);
   const cudnnStatus_t status = FakeCudnnCheckHandle(*handle);
   if (status != CUDNN_STATUS_SUCCESS) return status;
   ++FakeCudnnCounts().plans_finalized;
@@ -249,7 +249,7 @@ cudnnStatus_t CUDNNWINAPI cudnnCreate(cudnnHandle_t* handle) {
 }
 
 cudnnStatus_t CUDNNWINAPI cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
-  UseGuard guard(&handle->in_use, &FakeCudnnCounts().handle_races);
+  const UseGuard guard(&handle->in_use);
   handle->stream = stream;
   return FakeCudnnCheckHandle(*handle);
 }
@@ -328,8 +328,8 @@ cudnnStatus_t CUDNNWINAPI cudnnBackendExecute(cudnnHandle_t handle, cudnnBackend
                                               cudnnBackendDescriptor_t pack) {
   if (FakeCudnnComputesNothing()) return CUDNN_STATUS_SUCCESS;
   const RecordedPtr planned = AllRecords().Find(plan), packed = AllRecords().Find(pack);
-  UseGuard handle_guard(&handle->in_use, &FakeCudnnCounts().handle_races);
-  UseGuard plan_guard(&planned->in_use, &FakeCudnnCounts().plan_races);
+  const UseGuard handle_guard(&handle->in_use);
+  const UseGuard plan_guard(&planned->in_use);
   const cudnnStatus_t status = FakeCudnnCheckHandle(*handle);
   if (status != CUDNN_STATUS_SUCCESS) return status;
   const auto engine = planned->One<int64_t>(kEngineOfPlan);
@@ -367,7 +367,7 @@ cudnnStatus_t CUDNNWINAPI cudnnTransformTensor(cudnnHandle_t handle, const void*
                                                const void* x, const void* beta,
                                                const cudnnTensorDescriptor_t y_descriptor,
                                                void* y) {
-  UseGuard guard(&handle->in_use, &FakeCudnnCounts().handle_races);
+  const UseGuard guard(&handle->in_use);
   const cudnnStatus_t status = FakeCudnnCheckHandle(*handle);
   if (status != CUDNN_STATUS_SUCCESS) return status;
   int x_rank = 0, y_rank = 0;

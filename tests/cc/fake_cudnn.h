@@ -53,8 +53,7 @@ struct FakeCudnnCounters {
   std::atomic<cudnnMathType_t> last_legacy_math_type{CUDNN_DEFAULT_MATH};
   std::atomic<int> handles_asked{0}, handles_made{0};
   // Times that a handle, or a plan, was found in use by two threads at once.
-  std::atomic<int> handle_races{0};
-  std::atomic<int> plan_races{0};
+  std::atomic<int> races{0};
 };
 FakeCudnnCounters& FakeCudnnCounts();
 

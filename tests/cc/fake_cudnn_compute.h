@@ -17,6 +17,7 @@
 
 #include "cc_kernels/core/convolution.h"
 #include "tests/cc/fake_cuda.h"
+#include "tests/cc/fake_cudnn.h"
 
 struct cudnnContext {
   CUcontext context = nullptr;
@@ -52,8 +53,8 @@ bool FakeCudnnComputesNothing();
 // Notices a second thread inside the same object.
 class UseGuard {
  public:
-  UseGuard(std::atomic<bool>* in_use, std::atomic<int>* races) : in_use_(in_use) {
-    if (in_use_->exchange(true)) ++*races;
+  explicit UseGuard(std::atomic<bool>* in_use) : in_use_(in_use) {
+    if (in_use_->exchange(true)) ++FakeCudnnCounts().races;
   }
   ~UseGuard() { in_use_->store(false); }
 

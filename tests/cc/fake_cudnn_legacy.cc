@@ -91,7 +91,7 @@ struct LegacyCall {
   }
 
   cudnnStatus_t AskWorkspace(size_t* bytes) {
-    UseGuard guard(&handle->in_use, &FakeCudnnCounts().handle_races);
+    const UseGuard guard(&handle->in_use);
     if (FakeCudnn().fail_plan_allocation) {
       return FakeCudnnFail(CUDNN_STATUS_ALLOC_FAILED, "no memory for the algorithm");
     }
@@ -101,7 +101,7 @@ struct LegacyCall {
 
   cudnnStatus_t Run(const void* x_data, const void* w_data, const void* y_data, void* workspace,
                     size_t bytes, const void* alpha, const void* beta) {
-    UseGuard handle_guard(&handle->in_use, &FakeCudnnCounts().handle_races);
+    const UseGuard handle_guard(&handle->in_use);
     const cudnnStatus_t status = Check();
     if (status != CUDNN_STATUS_SUCCESS) return status;
     if (FakeCudnn().fail_execution) {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 
 namespace tf_interop {
@@ -35,29 +34,15 @@ size_t HandOver(size_t first) {
   return count;
 }
 
-// For processes that cannot reach the switches.
-FakeCuptiSwitches SwitchesOfEnvironment() {
-  FakeCuptiSwitches switches;
-  const char* const name = std::getenv("TF_INTEROP_FAKE_CUPTI_KERNEL");
-  if (name == nullptr) return switches;
-  CUpti_ActivityKernel9 record = {};
-  record.kind = CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL;
-  record.name = name;
-  record.start = 1000;
-  record.end = 3000;
-  record.gridX = 66, record.gridY = 2, record.gridZ = 1;
-  record.blockX = 128, record.blockY = 1, record.blockZ = 1;
-  record.registersPerThread = 96;
-  record.staticSharedMemory = 1024;
-  record.dynamicSharedMemory = 49152;
-  switches.records = {record};
-  return switches;
+CUptiResult ResultOf(const char* call) {
+  const auto found = FakeCupti().results.find(call);
+  return found == FakeCupti().results.end() ? CUPTI_SUCCESS : found->second;
 }
 
 }  // namespace
 
 FakeCuptiSwitches& FakeCupti() {
-  static FakeCuptiSwitches switches = SwitchesOfEnvironment();
+  static FakeCuptiSwitches switches;
   return switches;
 }
 
@@ -69,44 +54,44 @@ int FakeCuptiBuffers() { return buffers; }
 
 }  // namespace tf_interop
 
-using tf_interop::FakeCupti;
+using namespace tf_interop;  // NOLINT: the C interface of the functions above
 
 extern "C" {
 
 CUptiResult CUPTIAPI cuptiActivityRegisterCallbacks(CUpti_BuffersCallbackRequestFunc requested,
                                                     CUpti_BuffersCallbackCompleteFunc completed) {
   if (requested == nullptr || completed == nullptr) return CUPTI_ERROR_INVALID_PARAMETER;
-  tf_interop::request = requested;
-  tf_interop::complete = completed;
-  tf_interop::is_attached = true;
-  return FakeCupti().register_result;
+  request = requested;
+  complete = completed;
+  is_attached = true;
+  return ResultOf("cuptiActivityRegisterCallbacks");
 }
 
 CUptiResult CUPTIAPI cuptiActivityEnable(CUpti_ActivityKind kind) {
   if (kind != CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) return CUPTI_ERROR_INVALID_KIND;
-  if (tf_interop::request == nullptr) return CUPTI_ERROR_NOT_INITIALIZED;
-  if (FakeCupti().enable_result == CUPTI_SUCCESS) tf_interop::is_enabled = true;
-  return FakeCupti().enable_result;
+  if (request == nullptr) return CUPTI_ERROR_NOT_INITIALIZED;
+  if (ResultOf("cuptiActivityEnable") == CUPTI_SUCCESS) is_enabled = true;
+  return ResultOf("cuptiActivityEnable");
 }
 
 CUptiResult CUPTIAPI cuptiActivityDisable(CUpti_ActivityKind kind) {
   if (kind != CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) return CUPTI_ERROR_INVALID_KIND;
-  tf_interop::is_enabled = false;
-  return FakeCupti().disable_result;
+  is_enabled = false;
+  return ResultOf("cuptiActivityDisable");
 }
 
 CUptiResult CUPTIAPI cuptiFinalize() {
-  tf_interop::request = nullptr;
-  tf_interop::is_attached = tf_interop::is_enabled = false;
-  return FakeCupti().finalize_result;
+  request = nullptr;
+  is_attached = is_enabled = false;
+  return ResultOf("cuptiFinalize");
 }
 
 CUptiResult CUPTIAPI cuptiActivityFlushAll(uint32_t) {
-  if (!tf_interop::is_enabled) return CUPTI_ERROR_INVALID_OPERATION;
-  if (FakeCupti().flush_result != CUPTI_SUCCESS) return FakeCupti().flush_result;
+  if (!is_enabled) return CUPTI_ERROR_INVALID_OPERATION;
+  if (ResultOf("cuptiActivityFlushAll") != CUPTI_SUCCESS) return ResultOf("cuptiActivityFlushAll");
   size_t first = 0;
   while (first < FakeCupti().records.size()) {
-    const size_t taken = tf_interop::HandOver(first);
+    const size_t taken = HandOver(first);
     if (taken == 0) break;
     first += taken;
   }
@@ -115,7 +100,8 @@ CUptiResult CUPTIAPI cuptiActivityFlushAll(uint32_t) {
 
 CUptiResult CUPTIAPI cuptiActivityGetNextRecord(uint8_t* buffer, size_t valid_bytes,
                                                 CUpti_Activity** record) {
-  if (FakeCupti().next_result != CUPTI_SUCCESS) return FakeCupti().next_result;
+  if (ResultOf("cuptiActivityGetNextRecord") != CUPTI_SUCCESS)
+    return ResultOf("cuptiActivityGetNextRecord");
   uint8_t* const next =
       *record == nullptr ? buffer : reinterpret_cast<uint8_t*>(*record) + FakeCupti().record_bytes;
   if (next >= buffer + valid_bytes) return CUPTI_ERROR_MAX_LIMIT_REACHED;
@@ -125,21 +111,14 @@ CUptiResult CUPTIAPI cuptiActivityGetNextRecord(uint8_t* buffer, size_t valid_by
 
 CUptiResult CUPTIAPI cuptiActivityGetNumDroppedRecords(CUcontext, uint32_t, size_t* dropped) {
   *dropped = FakeCupti().dropped;
-  return FakeCupti().dropped_result;
+  return ResultOf("cuptiActivityGetNumDroppedRecords");
 }
 
 CUptiResult CUPTIAPI cuptiGetResultString(CUptiResult result, const char** text) {
   if (FakeCupti().has_no_text) return CUPTI_ERROR_INVALID_PARAMETER;
-  switch (result) {
-    case CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED:
-      *text = "CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED";
-      break;
-    case CUPTI_ERROR_INSUFFICIENT_PRIVILEGES:
-      *text = "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES";
-      break;
-    default:
-      *text = "CUPTI_ERROR_OF_THE_TEST";
-  }
+  *text = result == CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED
+              ? "CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED"
+              : "CUPTI_ERROR_OF_THE_TEST";
   return CUPTI_SUCCESS;
 }
 

@@ -2,14 +2,15 @@
 //
 // While its tracing is on, flushing hands over the records that the test has listed, in buffers
 // that it asks of its user as CUPTI does. CUPTI has been given callbacks before it is turned on, or
-// fails. TF_INTEROP_FAKE_CUPTI_KERNEL in the environment lists one record of that name from the
-// beginning.
+// fails.
 #ifndef TF_INTEROP_TESTS_CC_FAKE_CUPTI_H_
 #define TF_INTEROP_TESTS_CC_FAKE_CUPTI_H_
 
 #include <cupti.h>
 
 #include <cstddef>
+#include <map>
+#include <string>
 #include <vector>
 
 namespace tf_interop {
@@ -23,14 +24,8 @@ struct FakeCuptiSwitches {
   size_t most_records_in_buffer = 1000;
   // How many records CUPTI says it had to drop.
   size_t dropped = 0;
-  // What calls return in place of success.
-  CUptiResult register_result = CUPTI_SUCCESS;
-  CUptiResult enable_result = CUPTI_SUCCESS;
-  CUptiResult flush_result = CUPTI_SUCCESS;
-  CUptiResult disable_result = CUPTI_SUCCESS;
-  CUptiResult finalize_result = CUPTI_SUCCESS;
-  CUptiResult next_result = CUPTI_SUCCESS;
-  CUptiResult dropped_result = CUPTI_SUCCESS;
+  // What calls return in place of success, by their names.
+  std::map<std::string, CUptiResult> results;
   // Has no text for a result.
   bool has_no_text = false;
 };

@@ -83,21 +83,9 @@ class GpuTest : public testing::Test {
 
   void TearDown() override { scope_.reset(); }
 
-  // Launches on the caller's stream and waits for it; `problem` has the results. `transforms` has
-  // the filter transformed first, and the original not read.
-  Status Launch(const Convolution& c, const PreparedConvolution& prepared, GpuProblem* problem,
-                bool transforms = false) {
-    ConvolutionBuffers buffers = problem->buffers();
-    void* const workspace = problem->NewBuffer(prepared.workspace_bytes()).data();
-    Status status;
-    if (transforms) {
-      const void*& filter = buffers.inputs[c.kind == ConvolutionKind::kForward ? 1 : 0];
-      void* const to = problem->NewBuffer(prepared.transformed_filter_bytes()).data();
-      status = backend_->TransformFilter(prepared, filter, to, caller_);
-      filter = nullptr;
-      buffers.transformed_filter = to;
-    }
-    if (status.ok()) status = backend_->Launch(prepared, buffers, workspace, caller_);
+  // Launches on the caller's stream and waits for it; `problem` has the results.
+  Status Launch(const PreparedConvolution& prepared, GpuProblem* problem, bool transforms = false) {
+    Status status = LaunchOn(caller_, backend_, prepared, problem, transforms);
     status.Update(device_->Synchronize());
     return status;
   }
@@ -111,7 +99,7 @@ class GpuTest : public testing::Test {
       ASSERT_TRUE(IsOk(backend_->Prepare(c, algorithm, options_, &prepared)));
       algorithm = prepared->algorithm();
       GpuProblem problem(c);
-      ASSERT_TRUE(IsOk(Launch(c, *prepared, &problem)));
+      ASSERT_TRUE(IsOk(Launch(*prepared, &problem)));
       problem.ExpectCorrect(kTolerance);
     }
   }
@@ -192,7 +180,7 @@ class GpuAlgorithmTest : public GpuTest {
       std::shared_ptr<const PreparedConvolution> prepared;
       GpuProblem problem(c);
       Status status = backend_->Prepare(c, name, options_, &prepared);
-      if (status.ok()) status = Launch(c, *prepared, &problem);
+      if (status.ok()) status = Launch(*prepared, &problem);
       if (!status.ok()) {
         EXPECT_EQ(status.code(), StatusCode::kUnsupported) << status.message();
         continue;
@@ -256,7 +244,7 @@ TEST_F(GpuTest, ReadsFilterThatWasTransformedOnce) {
       continue;
     }
     GpuProblem problem(c);
-    ASSERT_TRUE(IsOk(Launch(c, *prepared, &problem, /*transforms=*/true)));
+    ASSERT_TRUE(IsOk(Launch(*prepared, &problem, /*transforms=*/true)));
     problem.ExpectCorrect({5e-2, 5e-2});
   }
 }

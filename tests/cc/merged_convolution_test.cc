@@ -14,20 +14,6 @@
 namespace tf_interop {
 namespace {
 
-// Runs a stage on workspaces of exactly the size that it asks for, and compares its results.
-Status RunToEnd(HostBackend* backend, const PreparedStage& stage, Problem* problem,
-                const std::vector<const void*>& joined_filters = {},
-                const std::vector<ConvolutionBuffers>& steps = {}) {
-  StageBuffers buffers = problem->Bind(stage.lane_workspace_bytes);
-  buffers.joined_filters = joined_filters;
-  if (!steps.empty()) buffers.steps = steps;
-  const std::unique_ptr<HostStream> caller = NewCaller();
-  TF_INTEROP_RETURN_IF_ERROR(RunStage(backend, stage, buffers, caller.get()));
-  caller->Synchronize();
-  problem->ExpectCorrect();
-  return Status::Ok();
-}
-
 TEST(MergedConvolutionTest, GivesWhatTheConvolutionsGiveByThemselves) {
   std::vector<Convolution> cases = WithEveryEpilogue({MakeConvolution()});
   for (const Convolution& c : Geometries()) {
@@ -42,7 +28,8 @@ TEST(MergedConvolutionTest, GivesWhatTheConvolutionsGiveByThemselves) {
     SpyBackend backend;
     const PreparedStage stage = Prepared(&backend, MergedStage(parts, "DIRECT"));
     EXPECT_TRUE(stage.fallbacks.empty());
-    EXPECT_TRUE(IsOk(RunToEnd(&backend, stage, &problem)));
+    EXPECT_TRUE(IsOk(RunBetween(&backend, stage, &problem)));
+    problem.ExpectCorrect();
     EXPECT_EQ(backend.launched, std::vector<std::string>{"DIRECT"});
     EXPECT_EQ(backend.CountCalls('c'), c.has_bias ? 9u : 6u) << "filters, biases and results";
   }
@@ -130,16 +117,18 @@ TEST(MergedConvolutionTest, StepsByThemselvesTakeNoMoreWorkspaceThanMerged) {
 TEST(MergedConvolutionTest, ImagesThatAreNotOneBufferAreConvolvedByThemselvesAndCounted) {
   const auto parts = WithOutputChannels(MakeConvolution(), {6, 2, 3});
   Problem problem(parts, /*share_image=*/true);
-  std::vector<ConvolutionBuffers> steps = problem.Bind({}).steps;
-  GuardedBuffer& other_image = problem.NewBuffer(problem.image_bytes());
-  std::memcpy(other_image.data(), steps[2].inputs[0], problem.image_bytes());
-  steps[2].inputs[0] = other_image.data();
   SpyBackend backend;
   const PreparedStage stage = Prepared(&backend, MergedStage(parts, "DIRECT"));
+  StageBuffers buffers = problem.Bind(stage.lane_workspace_bytes);
+  GuardedBuffer& other_image = problem.NewBuffer(problem.image_bytes());
+  std::memcpy(other_image.data(), buffers.steps[2].inputs[0], problem.image_bytes());
+  buffers.steps[2].inputs[0] = other_image.data();
   const std::string reason =
       "a lane ran unmerged: that of convolution 'a': Its convolutions read different images";
   const int64_t before = CountFallbacks(reason);
-  EXPECT_TRUE(IsOk(RunToEnd(&backend, stage, &problem, {}, steps)));
+  const auto caller = NewCaller();
+  EXPECT_TRUE(IsOk(RunBetween(&backend, stage, &problem, buffers, caller.get(), caller.get())));
+  problem.ExpectCorrect();
   EXPECT_EQ(backend.launched.size(), 3u);
   EXPECT_EQ(backend.CountCalls('c'), 0u);
   EXPECT_EQ(CountFallbacks(reason), before + 1);
@@ -165,33 +154,9 @@ TEST(MergedConvolutionTest, WhatHasNothingToComputeIsLeftOutAndIsNoFallback) {
     EXPECT_TRUE(stage.fallbacks.empty());
     EXPECT_EQ(stage.merged.empty(), merged.empty());
     EXPECT_TRUE(merged.empty() || stage.merged[0].steps == merged);
-    EXPECT_TRUE(IsOk(RunToEnd(&backend, stage, &problem)));
+    EXPECT_TRUE(IsOk(RunBetween(&backend, stage, &problem)));
+    problem.ExpectCorrect();
     EXPECT_EQ(backend.launched.size(), merged.empty() ? 0u : 1u);
-  }
-}
-
-TEST(MergedConvolutionTest, AJoinedFilterIsReadInPlaceOfTheFilters) {
-  for (const DataType dtype : {DataType::kFloat, DataType::kHalf}) {
-    const auto parts = WithOutputChannels(
-        MakeConvolution(ConvolutionKind::kForward, Layout::kNHWC, dtype), {6, 2});
-    Problem problem(parts, /*share_image=*/true);
-    SpyBackend backend;
-    const PreparedStage stage = Prepared(&backend, MergedStage(parts));
-    const PreparedMerge& merge = stage.merged[0].merge;
-    std::vector<ConvolutionBuffers> steps = problem.Bind({}).steps;
-    // The host reads halves as doubles.
-    EXPECT_EQ(merge.joined_filter_bytes(),
-              merge.merged.wide.filter_elements() * (dtype == DataType::kHalf ? 8u : 4u));
-    GuardedBuffer& joined = problem.NewBuffer(merge.joined_filter_bytes());
-    GuardedBuffer& workspace = problem.NewBuffer(merge.workspace_bytes());
-    const std::unique_ptr<HostStream> caller = NewCaller();
-    ASSERT_TRUE(IsOk(EnqueueJoinedFilter(&backend, merge, {steps[0].inputs[1], steps[1].inputs[1]},
-                                         workspace.data(), joined.data(), caller.get())));
-    caller->Synchronize();
-    steps[0].inputs[1] = steps[1].inputs[1] = nullptr;  // a launch that read them would crash
-    backend.calls.clear();
-    EXPECT_TRUE(IsOk(RunToEnd(&backend, stage, &problem, {joined.data()}, steps)));
-    EXPECT_EQ(backend.CountCalls('c'), 2u) << "of results alone";
   }
 }
 
@@ -204,7 +169,7 @@ TEST(MergedConvolutionTest, ACopyThatFailsNamesItsLane) {
       return backend.CountCalls('c') == failing ? Internal("no copy") : Status::Ok();
     };
     const PreparedStage stage = Prepared(&backend, MergedStage(parts, "DIRECT"));
-    EXPECT_EQ(RunToEnd(&backend, stage, &problem).message(),
+    EXPECT_EQ(RunBetween(&backend, stage, &problem).message(),
               "Convolution 'a + b' with algorithm DIRECT: no copy");
   }
 }

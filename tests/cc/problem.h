@@ -156,6 +156,7 @@ class ProblemIn {
   void HideImage() { std::memset(operands_[0][0]->data(), 0xFF, image_.size()); }
   void ShowImage() { std::memcpy(operands_[0][0]->data(), image_.data(), image_.size()); }
   size_t image_bytes() const { return image_.size(); }
+  ConvolutionKind kind() const { return cs_[0].kind; }
 
   void SpoilResults() {
     for (size_t i = 0; i < cs_.size(); ++i) {
@@ -206,6 +207,23 @@ class ProblemIn {
 };
 
 using Problem = ProblemIn<>;
+
+// Launches the only convolution of a problem, in a new workspace. `transforms` has the filter
+// transformed first, and the original not read.
+template <typename Buffer>
+Status LaunchOn(Stream stream, Backend* backend, const PreparedConvolution& prepared,
+                ProblemIn<Buffer>* problem, bool transforms = false) {
+  ConvolutionBuffers buffers = problem->buffers();
+  void* const workspace = problem->NewBuffer(prepared.workspace_bytes()).data();
+  if (transforms) {
+    const void*& filter = buffers.inputs[problem->kind() == ConvolutionKind::kForward ? 1 : 0];
+    void* const transformed = problem->NewBuffer(prepared.transformed_filter_bytes()).data();
+    TF_INTEROP_RETURN_IF_ERROR(backend->TransformFilter(prepared, filter, transformed, stream));
+    filter = nullptr;
+    buffers.transformed_filter = transformed;
+  }
+  return backend->Launch(prepared, buffers, workspace, stream);
+}
 
 }  // namespace tf_interop
 

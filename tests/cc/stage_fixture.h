@@ -141,48 +141,34 @@ inline std::unique_ptr<HostStream> NewCaller() {
 }
 
 // Runs a stage as TensorFlow would: its first image appears on the caller's stream just before, and
-// vanishes on it just after. `enqueue` puts a function on that stream, whose end is waited for by
-// `synchronize`.
-template <typename Enqueue, typename Synchronize>
-Status RunBetween(Backend* backend, const PreparedStage& stage, Problem* problem,
-                  const StageBuffers& buffers, Stream caller, const Enqueue& enqueue,
-                  const Synchronize& synchronize) {
+// vanishes on it just after. `queue` is that of the stream.
+inline Status RunBetween(Backend* backend, const PreparedStage& stage, Problem* problem,
+                         const StageBuffers& buffers, Stream caller, HostStream* queue) {
   problem->HideImage();
-  enqueue([problem] {
+  queue->Enqueue([problem] {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     problem->ShowImage();
+    return Status::Ok();
   });
   const Status status = RunStage(backend, stage, buffers, caller);
-  enqueue([problem] { problem->HideImage(); });
-  synchronize();
+  queue->Enqueue([problem] {
+    problem->HideImage();
+    return Status::Ok();
+  });
+  queue->Synchronize();
   problem->ShowImage();
   return status;
 }
 
 // On new workspaces.
-template <typename Enqueue, typename Synchronize>
-Status RunBetween(Backend* backend, const PreparedStage& stage, Problem* problem, Stream caller,
-                  const Enqueue& enqueue, const Synchronize& synchronize) {
-  return RunBetween(backend, stage, problem, problem->Bind(stage.lane_workspace_bytes), caller,
-                    enqueue, synchronize);
-}
-
 inline Status RunBetween(HostBackend* backend, const PreparedStage& stage, Problem* problem,
                          HostStream* caller) {
-  return RunBetween(
-      backend, stage, problem, caller,
-      [caller](auto work) {
-        caller->Enqueue([work] {
-          work();
-          return Status::Ok();
-        });
-      },
-      [caller] { caller->Synchronize(); });
+  return RunBetween(backend, stage, problem, problem->Bind(stage.lane_workspace_bytes), caller,
+                    caller);
 }
 
 inline Status RunBetween(HostBackend* backend, const PreparedStage& stage, Problem* problem) {
-  const std::unique_ptr<HostStream> caller = NewCaller();
-  return RunBetween(backend, stage, problem, caller.get());
+  return RunBetween(backend, stage, problem, NewCaller().get());
 }
 
 // Notes what is done with it. Each function may refuse a call, or change what is asked for.
@@ -196,6 +182,8 @@ class SpyBackend : public HostBackend {
   std::function<Status(Stream)> on_wait;
   std::function<Status()> on_copy, on_synchronize;
   std::function<Status(StreamGroupOptions*)> on_acquire;
+
+  bool computes = true;  // or launches write nothing
 
   // Letters of what goes to a stream (record, wait, launch, copy), those for `caller` as capitals.
   std::string calls;
@@ -248,7 +236,7 @@ class SpyBackend : public HostBackend {
     launched.push_back(prepared.algorithm());
     images.push_back(buffers.inputs[0]);
     if (on_launch) TF_INTEROP_RETURN_IF_ERROR(on_launch(prepared, buffers, stream));
-    return HostBackend::Launch(prepared, buffers, workspace, stream);
+    return computes ? HostBackend::Launch(prepared, buffers, workspace, stream) : Status::Ok();
   }
   Status CopyRows(const void* source, size_t source_pitch, void* destination,
                   size_t destination_pitch, size_t row_bytes, size_t rows, Stream stream) override {

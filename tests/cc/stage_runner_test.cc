@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "cc_kernels/core/trace.h"
 #include "tests/cc/stage_fixture.h"
 #include "tests/cc/threads.h"
 
@@ -255,6 +256,24 @@ TEST(StageRunnerTest, LanesRunWithoutOptionsThatTheBackendRefusesAndInSequenceWi
     EXPECT_EQ(CountRefusals("scarce partition") - refusals, each.refusals);
     EXPECT_EQ(backend.leased, 0);
   }
+}
+
+TEST(StageRunnerTest, NoLabelsAreMadeWhileAProfilerRecordsNothing) {
+  class IdleTracer : public Tracer {
+    bool IsActive() const override { return false; }
+    std::unique_ptr<TraceSpan> Begin(const TraceLabel&) override {
+      ADD_FAILURE() << "a span was begun";
+      return nullptr;
+    }
+  } tracer;
+  SetTracer(&tracer);
+  const TraceScope scope([] {
+    ADD_FAILURE() << "a label was made";
+    return TraceLabel();
+  });
+  HostBackend backend;
+  EXPECT_EQ(CountWrongElements(&backend, NewCaller().get(), 1), 0);
+  SetTracer(nullptr);
 }
 
 TEST(StageRunnerTest, EmptyBatchesGiveEmptyResultsAndZeroGradients) {

@@ -132,26 +132,6 @@ class TimingTest : public testing::Test {
   std::atomic<int> runs_{0};
 };
 
-TEST_F(TimingTest, EveryKindTypeAndAlgorithmIsMeasured) {
-  const double rounding[] = {1e-5, 1e-3, 8e-3, 1e-14};  // by DataType
-  for (const Convolution& c : WithEveryKindAndLayout(
-           {MakeConvolution(), MakeVolume()},
-           {DataType::kFloat, DataType::kHalf, DataType::kBFloat16, DataType::kDouble})) {
-    for (const char* algorithm : {"BUFFERED", "DIRECT"}) {
-      SCOPED_TRACE(ToString(c) + " " + algorithm);
-      const Measurement measured = Measured(c, algorithm);
-      EXPECT_EQ(measured.algorithm, algorithm);
-      EXPECT_GT(measured.time.median_us, 0);
-      EXPECT_GE(measured.time.spread_us, 0);
-      EXPECT_TRUE(measured.is_deterministic);
-      EXPECT_GE(measured.relative_error, 0);
-      EXPECT_LT(measured.relative_error, rounding[static_cast<int>(c.dtype)]);
-      EXPECT_TRUE(c.dtype != DataType::kHalf || measured.relative_error > 0);
-      EXPECT_EQ(measured.workspace_bytes > 0, std::string(algorithm) == "BUFFERED");
-    }
-  }
-}
-
 TEST_F(TimingTest, ResolvingNamesWhatWouldBeMeasuredAndRunsNothing) {
   bool allows_tf32 = false;
   backend_.on_prepare = [&](const Convolution&, const PrepareOptions& options, std::string*) {
@@ -171,80 +151,60 @@ TEST_F(TimingTest, ResolvingNamesWhatWouldBeMeasuredAndRunsNothing) {
   }
 }
 
-// What the device is told, with "r" for a run: first twice to fill the result and run.
-class CacheTest : public TimingTest {
- protected:
-  std::string EventsOf(int repetitions) {
-    options_.repetitions = repetitions;
-    options_.cold_bytes = 1 << 10;
-    options_.trace_kernels = false;
-    backend_.on_launch = [this](const PreparedConvolution&, const ConvolutionBuffers&, Stream) {
-      device_.events += 'r';
-      return Status::Ok();
-    };
+TEST_F(TimingTest, CachesAreColdOrWarmAndALateHostGetsALongerHeadStart) {
+  backend_.on_launch = [this](const PreparedConvolution&, const ConvolutionBuffers&, Stream) {
+    device_.events += 'r';
+    return Status::Ok();
+  };
+  options_.cold_bytes = 1 << 10;
+  options_.trace_kernels = false;
+  const struct {
+    bool warm_caches;
+    int late_sections, repetitions;
+    double warmup_ms;
+    std::string events;  // runs are "r"; the first two, for error and determinism, fill the result
+  } cases[] = {
+      {false, 0, 2, 0, "frfrf(r)f(r)"},
+      {true, 0, 2, 0, "frfrfr(r)fr(r)"},
+      {false, 2, 2, 0, "frfrf(r)ff(r)ffff(r)ffff(r)"},
+      // The warm-up is over after one turn, and what it learned counts for nothing.
+      {false, 1, 1, 1e-3, "frfrf(r)ff(r)f(r)"},
+  };
+  for (const auto& each : cases) {
+    options_.warm_caches = each.warm_caches;
+    options_.repetitions = each.repetitions;
+    options_.warmup_ms = each.warmup_ms;
+    device_.late_sections = each.late_sections;
+    device_.events.clear();
     Measured(c_);
-    return device_.events;
+    EXPECT_EQ(device_.events, each.events);
   }
-};
-
-TEST_F(CacheTest, AreCold) { EXPECT_EQ(EventsOf(2), "frfrf(r)f(r)"); }
-
-TEST_F(CacheTest, AreWarmWhereThatIsAskedFor) {
-  options_.warm_caches = true;
-  EXPECT_EQ(EventsOf(2), "frfrfr(r)fr(r)");
-}
-
-TEST_F(CacheTest, ASectionThatTheHostWasLateForIsRepeatedWithALongerHeadStart) {
-  device_.late_sections = 2;
-  EXPECT_EQ(EventsOf(2), "frfrf(r)ff(r)ffff(r)ffff(r)");
-}
-
-TEST_F(CacheTest, WhatTheHostWasLateForInTheWarmUpCountsForNothing) {
-  device_.late_sections = 1;
-  options_.warmup_ms = 1e-3;  // over after one turn
-  EXPECT_EQ(EventsOf(1), "frfrf(r)ff(r)f(r)");
-}
-
-TEST_F(CacheTest, ALaunchThatIsAlwaysLateIsTimedAllTheSame) {
   device_.late_sections = 100;
-  EventsOf(2);
+  device_.sections = 0;
+  options_.warmup_ms = 0;
+  options_.repetitions = 2;
+  Measured(c_);
   EXPECT_EQ(device_.sections, 7 + 1);  // with 1, 2, 4, … 64 fills, and once again with 64
 }
 
 TEST_F(TimingTest, SeesWhatIsNotDeterministicAndWhatIsNotWritten) {
   float noise = 0;
-  bool writes_nothing = false;
-  class Spoiling : public HostBackend {
-   public:
-    Spoiling(float* noise, bool* writes_nothing) : noise_(noise), writes_nothing_(writes_nothing) {}
-    Status Launch(const PreparedConvolution& prepared, const ConvolutionBuffers& buffers,
-                  void* workspace, Stream stream) override {
-      if (*writes_nothing_) return Status::Ok();
-      TF_INTEROP_RETURN_IF_ERROR(HostBackend::Launch(prepared, buffers, workspace, stream));
-      static_cast<HostStream*>(stream)->Enqueue([buffers, by = ++*noise_] {
-        static_cast<float*>(buffers.result)[0] += by;
-        return Status::Ok();
-      });
+  backend_.on_launch = [&](const PreparedConvolution&, const ConvolutionBuffers& buffers,
+                           Stream stream) {
+    auto* const image = static_cast<float*>(const_cast<void*>(buffers.inputs[0]));
+    static_cast<HostStream*>(stream)->Enqueue([image, by = ++noise] {
+      image[0] += by;
       return Status::Ok();
-    }
-
-   private:
-    float* const noise_;
-    bool* const writes_nothing_;
-  } backend(&noise, &writes_nothing);
-  CountingDevice device(&backend);
-  const auto measured = [&] {
-    KeptProblem kept;
-    Measurement measured;
-    EXPECT_TRUE(IsOk(MeasureConvolution(&device, c_, "", options_, &kept, &measured)));
-    return measured;
+    });
+    return Status::Ok();
   };
-  EXPECT_FALSE(measured().is_deterministic);
-  EXPECT_GT(measured().relative_error, 1e-3);
-  writes_nothing = true;
-  EXPECT_EQ(measured().relative_error, kInfinity);
+  const Measurement noisy = Measured(c_);
+  EXPECT_FALSE(noisy.is_deterministic);
+  EXPECT_GT(noisy.relative_error, 1e-3);
+  backend_.computes = false;
+  EXPECT_EQ(Measured(c_).relative_error, kInfinity);
   options_.reference_multiply_adds = 0;  // also where few elements are compared
-  EXPECT_EQ(measured().relative_error, kInfinity);
+  EXPECT_EQ(Measured(c_).relative_error, kInfinity);
 }
 
 TEST_F(TimingTest, OfALargeConvolutionSomeElementsAreCompared) {
@@ -277,40 +237,6 @@ TEST_F(TimingTest, OfALargeConvolutionSomeElementsAreCompared) {
       }
     }
   }
-}
-
-TEST_F(TimingTest, RefusesWithACodeThatTellsWhoseFaultItIs) {
-  Convolution wrong = c_, empty = c_;
-  ++wrong.output_height;
-  empty.batch = 0;
-  const MeasureOptions usual = options_;
-  MeasureOptions small = usual, none = usual, long_warmup = usual;
-  small.workspace_limit_bytes = 16;
-  none.repetitions = 0;
-  long_warmup.warmup_ms = kInfinity;
-  const struct {
-    Convolution c;
-    std::string algorithm;
-    MeasureOptions options;
-    StatusCode code;
-    std::string words;
-  } cases[] = {
-      {c_, "FFT", usual, StatusCode::kUnsupported, "FFT"},
-      {c_, "BUFFERED", small, StatusCode::kUnsupported, "16"},
-      {wrong, "DIRECT", usual, StatusCode::kInvalidArgument, "output height"},
-      {empty, "", usual, StatusCode::kInvalidArgument, "compute"},
-      {c_, "", none, StatusCode::kInvalidArgument, "repetition"},
-      {c_, "", long_warmup, StatusCode::kInvalidArgument, "warm-up"},
-  };
-  for (const auto& each : cases) {
-    options_ = each.options;
-    Measurement measured;
-    ResolvedAlgorithm resolved;
-    EXPECT_TRUE(IsError(Measure(each.c, each.algorithm, &measured), each.code, {each.words}));
-    EXPECT_TRUE(IsError(ResolveAlgorithm(&device_, each.c, each.algorithm, options_, &resolved),
-                        each.code, {each.words}));
-  }
-  EXPECT_TRUE(backend_.launched.empty());
 }
 
 TEST_F(TimingTest, FreesWhatItHasWhereMemoryIsShort) {
@@ -381,16 +307,19 @@ TEST_F(TimingTest, AFailureOnTheDeviceIsReportedAndMemoryIsFreed) {
 
 // ---- Stages.
 
-TEST_F(TimingTest, LanesOverlapAndTheSequenceDoesNot) {
-  // Convolutions that find another one running. In sequence there is never one.
+TEST_F(TimingTest, LanesOverlapAndSequencesRunTheirOwnAlgorithmsOneByOne) {
   std::atomic<int> running{0}, most{0};
-  OnRun([&](int) {
-    const int now = ++running;
-    if (now > most) most = now;
-    const Status slept = Sleep(20);
-    --running;
-    return slept;
-  });
+  backend_.on_launch = [&](const PreparedConvolution& prepared, const ConvolutionBuffers&,
+                           Stream stream) {
+    static_cast<HostStream*>(stream)->Enqueue([&, name = prepared.algorithm()] {
+      const int now = ++running;
+      if (now > most) most = now;
+      const Status slept = Sleep(name == "DIRECT" ? 40 : 20);
+      --running;
+      return slept;
+    });
+    return Status::Ok();
+  };
   Stage stage = StageOfLanes(2, c_, "DIRECT");
   Measured({InSequence(stage), {}});
   EXPECT_EQ(most, 1);
@@ -398,29 +327,13 @@ TEST_F(TimingTest, LanesOverlapAndTheSequenceDoesNot) {
   stage.steps[1].algorithm = "BUFFERED";
   const StageMeasurement measured = Measured({stage, {"DIRECT", "DIRECT"}});
   EXPECT_EQ(most, 2);
-  EXPECT_GE(measured.same_sequential.median_us, 40e3);
-  EXPECT_GE(measured.sequential.median_us, 40e3);
-  EXPECT_GE(measured.concurrent.median_us, 20e3);
+  EXPECT_GE(measured.concurrent.median_us, 40e3);
+  EXPECT_GE(measured.same_sequential.median_us, 60e3);
+  EXPECT_GE(measured.sequential.median_us, 80e3);
+  EXPECT_LT(measured.same_sequential.median_us, measured.sequential.median_us);
   EXPECT_EQ(measured.algorithms, (Names{"DIRECT", "BUFFERED"}));
   EXPECT_EQ(measured.sequential_algorithms, (Names{"DIRECT", "DIRECT"}));
   EXPECT_EQ(device_.sections, 9);  // three ways, three repetitions
-}
-
-TEST_F(TimingTest, TheSecondSequenceRunsItsOwnAlgorithms) {
-  // The only convolution that takes long is the one that the second sequence alone computes so.
-  backend_.on_launch = [](const PreparedConvolution& prepared, const ConvolutionBuffers&,
-                          Stream stream) {
-    if (prepared.algorithm() == "DIRECT") {
-      static_cast<HostStream*>(stream)->Enqueue([] { return Sleep(30); });
-    }
-    return Status::Ok();
-  };
-  const StageMeasurement measured = Measured({StageOfLanes(2, c_), {"", "DIRECT"}});
-  EXPECT_EQ(measured.algorithms, (Names{"BUFFERED", "BUFFERED"}));
-  EXPECT_EQ(measured.sequential_algorithms, (Names{"BUFFERED", "DIRECT"}));
-  EXPECT_GE(measured.sequential.median_us, 30e3);
-  EXPECT_LT(measured.same_sequential.median_us, 30e3);
-  EXPECT_LT(measured.concurrent.median_us, 30e3);
 }
 
 TEST_F(TimingTest, OneTimeServesWhereBothSequencesAreTheSame) {
@@ -433,49 +346,6 @@ TEST_F(TimingTest, OneTimeServesWhereBothSequencesAreTheSame) {
     EXPECT_EQ(measured.sequential.median_us, measured.same_sequential.median_us);
     EXPECT_EQ(measured.sequential_algorithms, measured.algorithms);
   }
-}
-
-// Groups that have the SMs that were asked for, rounded up to eights.
-class PartitioningBackend : public HostBackend {
- public:
-  class Group : public StreamGroup {
-   public:
-    Group(std::unique_ptr<StreamGroup> group, int sm_count)
-        : group_(std::move(group)), sm_count_(sm_count) {}
-    Stream stream() const override { return group_->stream(); }
-    Event* fork_event() override { return group_->fork_event(); }
-    Event* join_event() override { return group_->join_event(); }
-    int sm_count() const override { return sm_count_; }
-    std::unique_ptr<StreamGroup> Take() { return std::move(group_); }
-
-   private:
-    std::unique_ptr<StreamGroup> group_;
-    const int sm_count_;
-  };
-  Status Acquire(const StreamGroupOptions& options, std::unique_ptr<StreamGroup>* group) override {
-    priorities.insert(options.priority);
-    std::unique_ptr<StreamGroup> made;
-    TF_INTEROP_RETURN_IF_ERROR(HostBackend::Acquire(StreamGroupOptions(), &made));
-    const int asked = options.partition.empty() ? 0 : options.partition[options.partition_index];
-    *group = std::make_unique<Group>(std::move(made), (asked + 7) / 8 * 8);
-    return Status::Ok();
-  }
-  void Release(std::unique_ptr<StreamGroup> group) override {
-    HostBackend::Release(static_cast<Group*>(group.get())->Take());
-  }
-  std::set<int> priorities;
-};
-
-TEST_F(TimingTest, LanesGetTheirOptionsAndSayHowManySmsTheyGot) {
-  PartitioningBackend backend;
-  CountingDevice device(&backend);
-  const Stage stage = StageOfLanes(2, c_);
-  StageMeasurement measured;
-  ASSERT_TRUE(IsOk(
-      MeasureStage(&device, {WithOptions(stage, {{-1, 12}, {-3, 20}}), {}}, options_, &measured)));
-  EXPECT_EQ(measured.sm_counts, (std::vector<int>{16, 24}));
-  EXPECT_EQ(backend.priorities, (std::set<int>{-3, -1}));
-  EXPECT_TRUE(Measured({WithOptions(stage, {{-1, 0}, {-3, 0}}), {}}).sm_counts.empty());
 }
 
 // It would run in sequence, and be taken for a stage that does not overlap.
@@ -559,11 +429,8 @@ TEST_F(TimingTest, AnAlgorithmForTheWiderConvolutionAloneCanBeMeasured) {
 
 TEST_F(TimingTest, AStageThatCannotRunAsPinnedIsAFailureWithItsReason) {
   const Stage one = StageOfLanes(1, c_), two = StageOfLanes(2, c_);
-  Stage misfits = Merging(""), algorithms = Merging(""), pin = two, empty = one;
-  misfits.steps[1].convolution.filter_width = 1;
-  CompleteSame(&misfits.steps[1].convolution);
+  Stage algorithms = Merging(""), empty = one;
   algorithms.steps[1].algorithm = "DIRECT";
-  pin.steps[1].algorithm = "FFT";
   empty.steps[0].convolution.batch = 0;
   const auto unsupported = StatusCode::kUnsupported, invalid = StatusCode::kInvalidArgument;
   const struct {
@@ -571,11 +438,9 @@ TEST_F(TimingTest, AStageThatCannotRunAsPinnedIsAFailureWithItsReason) {
     StatusCode code;
     std::string words;
   } cases[] = {
-      {{misfits, {}}, unsupported, "'a', 'b' merged"},
       {{algorithms, {}}, unsupported, "'a', 'b' merged"},
       {{Merging("FFT"), {}}, unsupported, "'a', 'b' merged"},
       {{WithOptions(one, {kMergedLane}), {}}, unsupported, "'a' merged"},
-      {{pin, {}}, unsupported, "'b' with algorithm FFT"},
       {{two, {"", "FFT"}}, unsupported, "'b' with algorithm FFT"},
       {{}, invalid, "got none"},
       {{empty, {}}, invalid, "compute"},

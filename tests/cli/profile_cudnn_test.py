@@ -68,7 +68,9 @@ def test_measures_every_algorithm_that_is_listed_once(tmp_path: pathlib.Path) ->
         assert each.relative_error < 1e-5
     device = profile.device
     assert (device.backend, device.name, device.sm_count) == ("cudnn", "Invented GPU", 132)
-    assert isinstance(device.sm_limits, SmLimits)
+    assert (device.compute_capability, device.memory_bytes) == ("9.1", 80 << 30)
+    assert (device.cuda, device.cudnn.count(".")) == ("12.8", 2)
+    assert device.sm_limits == SmLimits(65536, 233472, 2048, 32, 1024)
     # There is no GPU to ask NVML about.
     assert (device.driver, device.clocks_mhz) == ("", {})
 
