@@ -7,9 +7,9 @@
 #
 # RESULTS is the folder for logs and results, which are usable after every step: device.json,
 # profile.json, results.json and tables.txt. Each step has a log of its own there and a line in
-# steps.txt: its name, its exit status (124 or 137: it took too long) and its seconds. A step that fails
-# stops no other. Given again, the command continues where it ended. SECONDS (default 1500) are for all of
-# it, building included. Ends with the number of steps that failed. A step
+# steps.txt: its name, its exit status (124 or 137: it took too long; 77: all its tests were skipped) and
+# its seconds. A step that fails stops no other. Given again, the command continues where it ended. SECONDS
+# (default 1500) are for all of it, building included. Ends with the number of steps that failed. A step
 # that needs what is not there (TensorFlow, lists, a GPU where BACKEND is host) is skipped.
 #   STEPS    some of these (default: "tests launch op profile benchmark")
 #   LISTS    to profile: a list of configurations, or a folder of them, which are measured in the order
@@ -18,7 +18,8 @@
 #   BACKEND  cudnn (default), or host to see all of it work without a GPU
 #   PYTHON   (default: python3)
 #   OPTIONS  more options of `tf-interop benchmark`, such as "--image-size 64"
-# TF_INTEROP_LIBRARY names a library of ops that is built already; without it that of TOOLS is taken.
+# TF_INTEROP_LIBRARY names a library of ops that is built already. Without it that of TOOLS is taken, or,
+# if there is none, the one that is installed for PYTHON.
 set -uo pipefail
 set -a # A step runs in a shell of its own.
 cd "$(dirname "$0")/.."
@@ -74,22 +75,38 @@ configure() {
 build_targets() { cmake --build "$build" --parallel --target "$@"; }
 
 install_packages() {
-  "$python" -c 'import cffi, click, msgspec, pynvml, rich, wrapt' && return 0
+  "$python" -c 'import cffi, click, jinja2, msgspec, platformdirs, pynvml, pytest, rich, wrapt' && return 0
   "$python" -m pip install --quiet --target "$build/packages" --no-index --no-deps \
     "$tools"/wheels/*.whl ||
-    "$python" -m pip install --quiet --target "$build/packages" cffi click msgspec nvidia-ml-py rich wrapt
+    "$python" -m pip install --quiet --target "$build/packages" \
+      cffi click jinja2 msgspec nvidia-ml-py platformdirs pytest rich wrapt
 }
 
-gpu_test() { "$build/tests/cc/gpu_test" --gtest_filter="$1"; }
+run_tests() { # run_tests COMMAND…: fails with 77 if all tests were skipped.
+  local status
+  "$@" 2>&1 | tee "$results/last_tests.txt"
+  status=${PIPESTATUS[0]}
+  [ "$status" = 0 ] || return "$status"
+  grep -Eq '\[  PASSED  \] [1-9]|[0-9] passed' "$results/last_tests.txt" || return 77
+}
+
+gpu_test() { run_tests "$build/tests/cc/gpu_test" --gtest_filter="$1"; }
 
 # A timeout inside of a step is in the foreground, so that the end of the step ends what it runs.
-algorithms() { # Each convolution in a process: what ends one takes no other along.
-  local wrong=0 count index
+algorithms() { # Each convolution in a process, and what is left after an algorithm that fails in another.
+  local wrong=0 count index first tried
   count=$("$build/tests/cc/gpu_test" --gtest_filter='*ListedAlgorithms*' --gtest_list_tests | grep -c '^  ')
   [ "$count" -gt 0 ] || return 1
   for ((index = 0; index < count; index++)); do
-    GTEST_TOTAL_SHARDS=$count GTEST_SHARD_INDEX=$index timeout --foreground --kill-after=5 60 \
-      "$build/tests/cc/gpu_test" --gtest_filter='*ListedAlgorithms*' || wrong=$((wrong + 1))
+    first=0
+    until GTEST_TOTAL_SHARDS=$count GTEST_SHARD_INDEX=$index TF_INTEROP_FIRST_ALGORITHM=$first \
+      run_tests timeout --foreground --kill-after=5 60 \
+      "$build/tests/cc/gpu_test" --gtest_filter='*ListedAlgorithms*'; do
+      wrong=1
+      tried=$(sed -n 's/^algorithm //p' "$results/last_tests.txt" | tail -n 1)
+      [ -n "$tried" ] || break
+      first=$((tried + 1))
+    done
   done
   return "$wrong"
 }
@@ -151,13 +168,13 @@ tests     trace                 60     gpu_test '*ATraceLeaves*'
 tests     no_trace              60     TF_INTEROP_LIBCUPTI=none gpu_test '*ATraceLeaves*'
 tests     other_tests           240    gpu_test '-GpuTest.Matches*:All/*:*Transformed*:*CopiesRows*:GpuPartitionTest.*:GpuTimingTest.*'
 all       packages              120    install_packages
-op        module                120    "$python" -m pytest tests/gpu -v -k inception
-tests     sanitizer             180    compute-sanitizer --error-exitcode 9 "$build/tests/cc/gpu_test" --gtest_filter='*AMergedLane*'
-op        op_tests              240    "$python" -m pytest tests/gpu -v
-op        op_tests_as_graphs    240    TF_INTEROP_CUDA_GRAPHS=1 "$python" -m pytest tests/gpu -v
+op        module                120    run_tests "$python" -m pytest tests/gpu -v -k inception
+tests     sanitizer             180    run_tests compute-sanitizer --error-exitcode 9 "$build/tests/cc/gpu_test" --gtest_filter='*AMergedLane*'
+op        op_tests              240    run_tests "$python" -m pytest tests/gpu -v
+op        op_tests_as_graphs    240    TF_INTEROP_CUDA_GRAPHS=1 run_tests "$python" -m pytest tests/gpu -v
 profile   profile               left/3 profile_lists $(($(left) / 4))
 profile   check                 60     "$python" -m tf_interop show "$results/profile.json"
-op        op_matrix             300    "$python" -m pytest tests/op/op_matrix_test.py -k GPU
+op        op_matrix             300    run_tests "$python" -m pytest tests/op/op_matrix_test.py -k GPU
 op        demonstration_float32 300    demonstration float32
 op        demonstration_half    300    demonstration mixed_float16
 benchmark inference             left   benchmark $first --batch 1,32
@@ -171,7 +188,9 @@ END
 
 export PYTHONPATH=$PWD:$build/packages${PYTHONPATH:+:$PYTHONPATH}
 export TF_INTEROP_CORE_LIBRARY=$build/cc_kernels/libtf_interop_core.so
-export TF_INTEROP_LIBRARY=${TF_INTEROP_LIBRARY:-$tools/lib/libtf_interop.so}
+if [ -e "$tools/lib/libtf_interop.so" ]; then
+  export TF_INTEROP_LIBRARY=${TF_INTEROP_LIBRARY:-$tools/lib/libtf_interop.so}
+fi
 
 # A GPU that is here would be used by TensorFlow, and not by the profile.
 [ "$backend" = cudnn ] || export CUDA_VISIBLE_DEVICES=

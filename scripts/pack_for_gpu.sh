@@ -33,7 +33,8 @@ cp "$("$python" -c 'from tf_interop.runtime.kernel_library import find_library; 
 "$python" -m pip download --quiet --no-deps --only-binary=:all: --dest "$folder/wheels" \
   --python-version "${PYTHON_VERSION:-3.12}" --implementation cp \
   --platform manylinux2014_x86_64 --platform manylinux_2_28_x86_64 \
-  cffi click markdown-it-py mdurl msgspec nvidia-ml-py pycparser pygments rich wrapt
+  cffi click iniconfig jinja2 markdown-it-py markupsafe mdurl msgspec nvidia-ml-py packaging \
+  platformdirs pluggy pycparser pygments pytest rich wrapt
 # Named so that their order is the order to measure them in: GoogLeNet first, small batches first.
 mkdir "$folder/configurations"
 number=10

@@ -16,6 +16,7 @@ import tf_interop
 from tf_interop.errors import PlanError
 from tf_interop.parallel.types import ParallelPlan, save_parallel_plan
 from tf_interop.planning.types import Plan
+from tf_interop.runtime import switch
 from tf_interop.runtime.plugin import get_plugin
 
 pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
@@ -94,6 +95,19 @@ def test_a_change_reaches_functions_of_other_threads(
     tf_interop.disable()
     assert stages_in(other_thread, lambda: function(IMAGE)) == 0
     assert stages_in(other_thread, lambda: in_function(branches)()(IMAGE)) == 0
+
+
+@pytest.mark.parametrize("has_gpu", [True, False])
+def test_warns_that_keras_uses_xla_on_a_gpu(
+    has_gpu: bool, logged: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(switch, "has_nvidia_gpu", lambda: has_gpu)
+    tf_interop.enable("always")
+    warnings = [text for text in logged if "Keras compiles models with XLA" in text]
+    assert len(warnings) == has_gpu
+    for text in warnings:
+        assert "jit_compile=False" in text
+        assert "XLA may be faster: compare with tf-interop benchmark" in text
 
 
 def test_whether_there_may_be_gpus_is_told_without_looking_for_them() -> None:

@@ -22,6 +22,7 @@ def _run(
     folder: pathlib.Path,
     python: str = "exit 7",
     script: str = SCRIPT.read_text(),
+    gpu_test: str | None = None,
     **variables: str,
 ) -> tuple[list[list[str]], subprocess.CompletedProcess[str]]:
     """The lines of steps.txt, and how the script ended, in a tree where nothing can be built."""
@@ -36,6 +37,11 @@ def _run(
     for name, command in (("cmake", "exit 6"), ("python", python), ("nvidia-smi", "exit 9")):
         (tools / name).write_text(f"#!/bin/sh\n{command}\n")
         (tools / name).chmod(0o755)
+    if gpu_test is not None:
+        program = folder / "build/gpu/tests/cc/gpu_test"
+        program.parent.mkdir(parents=True)
+        program.write_text(f"#!/bin/sh\n{gpu_test}\n")
+        program.chmod(0o755)
     ended = subprocess.run(
         [copy, folder / "results", "1000"],
         env={
@@ -55,7 +61,8 @@ def _run(
 
 
 def test_a_step_that_fails_stops_no_other(tmp_path: pathlib.Path) -> None:
-    steps, ended = _run(tmp_path, 'case "$*" in *"import tensorflow"*) exit 0;; esac; exit 7')
+    python = 'case "$*" in *"import tensorflow"*) exit 0;; esac; echo "$TF_INTEROP_LIBRARY"; exit 7'
+    steps, ended = _run(tmp_path, python)
     names = [name for name, _, _ in steps]
     assert " ".join(names).startswith(FIRST)
     assert {"profile", "op_tests", "inference"} <= set(names)
@@ -67,6 +74,52 @@ def test_a_step_that_fails_stops_no_other(tmp_path: pathlib.Path) -> None:
     for name in names:
         assert f"{name} (" in ended.stdout
         assert (tmp_path / f"results/{name}.log").is_file()
+    library = (tmp_path / "results/device.log").read_text()
+    assert library == "\n", "there is no packed one, so the installed one is to be found"
+
+
+def test_tests_that_were_all_skipped_have_failed(tmp_path: pathlib.Path) -> None:
+    steps, _ = _run(
+        tmp_path,
+        'case "$*" in *inception*) echo 2 skipped;; *pytest*) echo 1 passed, 2 skipped;; esac',
+        gpu_test="""
+            case "$*" in
+              *Transformed*) echo "[  PASSED  ] 2 tests."; echo "[  SKIPPED ] 1 test.";;
+              *) echo "[  PASSED  ] 0 tests."; echo "[  SKIPPED ] 2 tests.";;
+            esac
+        """,
+    )
+    statuses = {name: int(status) for name, status, _ in steps}
+    assert (statuses["geometry"], statuses["overlap_8"], statuses["module"]) == (77, 77, 77)
+    assert (statuses["transforms"], statuses["op_tests"]) == (0, 0)
+
+
+def test_an_algorithm_that_ends_its_process_or_hangs_takes_no_other_along(
+    tmp_path: pathlib.Path,
+) -> None:
+    script = SCRIPT.read_text()
+    # Two convolutions, of which the first has algorithms that crash and hang.
+    steps, _ = _run(
+        tmp_path,
+        script=script.replace("--kill-after=5 60", "--kill-after=5 1"),
+        gpu_test="""
+            case "$*" in *list_tests*) printf 'All.\\n  a/0\\n  a/1\\n'; exit;; esac
+            for number in 0 1 2 3; do
+              [ "$number" -ge "$TF_INTEROP_FIRST_ALGORITHM" ] || continue
+              echo "algorithm $number"
+              case "$GTEST_SHARD_INDEX $number" in
+                "0 0") kill -SEGV $$;;
+                "0 2") exec sleep 30;;
+              esac
+              echo "tried $GTEST_SHARD_INDEX $number"
+            done
+            echo "[  PASSED  ] 1 test."
+        """,
+        STEPS="tests",
+    )
+    assert ["algorithms", "1"] in [step[:2] for step in steps]
+    tried = re.findall("tried (.*)", (tmp_path / "results/algorithms.log").read_text())
+    assert tried == ["0 1", "0 3", "1 0", "1 1", "1 2", "1 3"]
 
 
 def test_a_step_has_its_seconds_and_no_more(tmp_path: pathlib.Path) -> None:
