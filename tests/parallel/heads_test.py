@@ -7,15 +7,15 @@ from collections.abc import Callable
 import tensorflow as tf
 from parallel.traced_layers import convolution, gradients, image, parameter, trace
 
+from tf_interop.convolution import ConvolutionKind
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
 from tf_interop.parallel.layers.heads import find_heads
-from tf_interop.parallel.op_parts import Role
 
-FORWARD, INPUT, FILTER = Role.FORWARD, Role.BACKWARD_INPUT, Role.BACKWARD_FILTER
+FORWARD, INPUT, FILTER = ConvolutionKind
 
 
-def heads_of(build: Callable[[], object]) -> dict[str, tuple[str, Role]]:
+def heads_of(build: Callable[[], object]) -> dict[str, tuple[str, ConvolutionKind]]:
     """For each head by its name what it belongs to, and its role."""
     view = GraphView(trace(build))
     return {

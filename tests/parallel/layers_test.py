@@ -20,9 +20,9 @@ from parallel.traced_layers import (
 )
 from tensorflow.core.framework import graph_pb2
 
+from tf_interop.convolution import ConvolutionKind
 from tf_interop.parallel.degrees import Axis, Degrees
 from tf_interop.parallel.layers.find import Layer, legal_degrees
-from tf_interop.parallel.op_parts import Role
 
 
 def test_what_follows_a_convolution_is_in_its_layer() -> None:
@@ -85,15 +85,15 @@ def test_each_operation_says_what_it_computes_of_its_layer() -> None:
     roles = {
         layers.view.names[node]: layers.operation(node).role
         for node in layers.layer_of
-        if layers.operation(node).role is not Role.FORWARD
+        if layers.operation(node).role is not ConvolutionKind.FORWARD
     }
     assert roles == {
-        "gradients/a_grad/Conv2DBackpropInput": Role.BACKWARD_INPUT,
-        "gradients/b_grad/Conv2DBackpropInput": Role.BACKWARD_INPUT,
-        "gradients/c_grad/MatMul": Role.BACKWARD_INPUT,
-        "gradients/a_grad/Conv2DBackpropFilter": Role.BACKWARD_FILTER,
-        "gradients/b_grad/Conv2DBackpropFilter": Role.BACKWARD_FILTER,
-        "gradients/c_grad/MatMul_1": Role.BACKWARD_FILTER,
+        "gradients/a_grad/Conv2DBackpropInput": ConvolutionKind.BACKWARD_INPUT,
+        "gradients/b_grad/Conv2DBackpropInput": ConvolutionKind.BACKWARD_INPUT,
+        "gradients/c_grad/MatMul": ConvolutionKind.BACKWARD_INPUT,
+        "gradients/a_grad/Conv2DBackpropFilter": ConvolutionKind.BACKWARD_FILTER,
+        "gradients/b_grad/Conv2DBackpropFilter": ConvolutionKind.BACKWARD_FILTER,
+        "gradients/c_grad/MatMul_1": ConvolutionKind.BACKWARD_FILTER,
     }
 
 
@@ -275,7 +275,7 @@ def test_a_node_is_divided_by_the_rule_of_its_op() -> None:
     node = layers.view.index_of["a"]
     parts = layers.parts(node, Degrees(sample=2))
     assert parts is not None
-    assert [part.gives[0][0] for part in parts.parts] == [(0, 4), (4, 8)]
+    assert [part.gives[0][0] for part in parts] == [(0, 4), (4, 8)]
     assert layers.shape(node, 0) == (8, 6, 6, 4)
 
 

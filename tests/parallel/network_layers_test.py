@@ -11,12 +11,12 @@ from parallel.traced_layers import layer_at, nodes_of_ops
 
 from python.models.googlenet import googlenet
 from python.models.small import lenet, paddings, resnet
+from tf_interop.convolution import ConvolutionKind
 from tf_interop.model.graphs import optimize_graph
 from tf_interop.model.graphs import trace as trace_model
 from tf_interop.parallel.layers.find import LayerGraph
 from tf_interop.parallel.layers.heads import HEAD_OPS
 from tf_interop.parallel.layers.prepare import prepare
-from tf_interop.parallel.op_parts import Role
 
 
 def layers_of(model: tf.keras.Model) -> LayerGraph:
@@ -48,14 +48,18 @@ def test_networks_have_the_layers_of_their_authors(
 
     # No convolution or product is without a layer, and each layer has its gradients.
     assert all(node in layers.layer_of for node in nodes_of_ops(layers, HEAD_OPS))
-    roles: dict[int, list[Role]] = collections.defaultdict(list)
+    roles: dict[int, list[ConvolutionKind]] = collections.defaultdict(list)
     for node in nodes_of_ops(layers, HEAD_OPS):
         roles[layers.layer_of[node]].append(layers.operation(node).role)
     without_input_gradient = 0
     for of_layer in roles.values():
         assert sorted(of_layer, key=lambda role: role.value) in (
-            [Role.BACKWARD_FILTER, Role.BACKWARD_INPUT, Role.FORWARD],
-            [Role.BACKWARD_FILTER, Role.FORWARD],
+            [
+                ConvolutionKind.BACKWARD_FILTER,
+                ConvolutionKind.BACKWARD_INPUT,
+                ConvolutionKind.FORWARD,
+            ],
+            [ConvolutionKind.BACKWARD_FILTER, ConvolutionKind.FORWARD],
         )
         without_input_gradient += len(of_layer) == 2
     assert without_input_gradient == 1  # the first layer

@@ -9,9 +9,9 @@ import tensorflow as tf
 from parallel.traced_layers import convolution, gradients, image, layers_of, parameter
 
 from tf_interop.parallel.costs.box_tables import BoxTable, BoxTables
-from tf_interop.parallel.costs.part_tables import combine, make_part_tables
+from tf_interop.parallel.costs.part_tables import PartTables, combine
 from tf_interop.parallel.costs.tables import configurations_of
-from tf_interop.parallel.op_parts import OpPart, OpParts
+from tf_interop.parallel.op_parts import OpPart, are_addends
 from tf_interop.parallel.regions import whole
 
 DEVICE_COUNT = 8
@@ -34,12 +34,6 @@ def network() -> list[tf.Tensor]:
     return gradients(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, x))
 
 
-def _whole(inputs: list[tuple[int, ...]], outputs: list[tuple[int, ...]], adds: int) -> OpParts:
-    reads, gives = tuple(map(whole, inputs)), tuple(map(whole, outputs))
-    part = OpPart(HOME, reads, gives, lambda maker, inputs: (), adds)
-    return OpParts((part,), (False,) * len(gives))
-
-
 def _rows(table: BoxTable) -> dict[int, set[tuple[int, tuple[tuple[int, int], ...]]]]:
     """Devices and boxes that are not empty, by configuration."""
     found = collections.defaultdict(set)
@@ -56,7 +50,7 @@ def test_parts_of_all_configurations_are_those_of_the_rules() -> None:
     for node, place in layers.layer_of.items():
         operation = layers.operation(node)
         configurations = configurations_of(layers.layers[place], DEVICE_COUNT)
-        tables = make_part_tables(
+        tables = PartTables(
             operation,
             functools.partial(layers.parts, node),
             combine(configurations),
@@ -66,23 +60,25 @@ def test_parts_of_all_configurations_are_those_of_the_rules() -> None:
         )
         reads, gives = map(_rows, tables.reads), list(map(_rows, tables.gives))
         reads = list(reads)
-        undivided = layers.parts(node, configurations[0])
-        adds = undivided.parts[0].multiply_adds if undivided else 0
+        [undivided] = layers.parts(node, configurations[0]) or [None]
+        adds = undivided.multiply_adds if undivided else 0
         for number, degrees in enumerate(configurations):
-            op_parts = layers.parts(node, degrees)
-            if op_parts is None:
+            parts = layers.parts(node, degrees)
+            if parts is None:
                 refused.add(operation.node.op)
-                op_parts = _whole(operation.input_shapes, operation.output_shapes, adds)
+                shapes = operation.input_shapes, operation.output_shapes
+                boxes = (tuple(map(whole, each)) for each in shapes)
+                parts = [OpPart(HOME, *boxes, lambda maker, inputs: (), adds)]
             said = operation.node.op, str(degrees)
             for at, rows in enumerate(reads):
-                boxes = {(part.place, part.reads[at]) for part in op_parts.parts}
+                boxes = {(part.place, part.reads[at]) for part in parts}
                 assert rows[number] == {row for row in boxes if row[1] is not None}, said
             for port, rows in enumerate(gives):
-                boxes = {(part.place, part.gives[port]) for part in op_parts.parts}
+                boxes = {(part.place, part.gives[port]) for part in parts}
                 assert rows[number] == boxes, said
-                assert tables.gives[port].are_sums[number] == op_parts.are_sums[port], said
+                assert tables.gives[port].are_sums[number] == are_addends(parts), said
             expected = [0] * DEVICE_COUNT
-            for part in op_parts.parts:
+            for part in parts:
                 expected[part.place] = part.multiply_adds
             assert tables.multiply_adds[number].tolist() == expected, said
         ops.add(operation.node.op)

@@ -2,32 +2,56 @@
 
 from __future__ import annotations
 
-import pytest
-from graph_builder import FLOAT
-from parallel.fake_layers import SHAPES, FakeLayers, layers_of, two_products, whole_of
+from collections.abc import Callable
+
+import tensorflow as tf
+from parallel.traced_layers import image, layers_of, parameter, two_products
 
 from tf_interop.parallel.degrees import Degrees
+from tf_interop.parallel.layers.find import LayerGraph
 from tf_interop.parallel.parted_graph import LayerDivision, PartedGraph, part_graph
 from tf_interop.parallel.regions import Box
 
+SAMPLES, FILTERS, CHANNELS = (
+    LayerDivision(Degrees(**{axis: 2}), (0, 1)) for axis in ("sample", "filter", "channel")
+)
+X, V, W = (((0, 4), (0, 6)), ((0, 6), (0, 8)), ((0, 8), (0, 2)))
+"""All of these tensors."""
+R, Y = ((0, 4), (0, 8)), ((0, 4), (0, 2))
 
-def parted(layers: FakeLayers, *divisions: LayerDivision | None, preserve: str = "") -> PartedGraph:
+
+def traced(build: Callable[[], object]) -> LayerGraph:
+    return layers_of(build, ["result"])
+
+
+def parted(layers: LayerGraph, *divisions: LayerDivision | None, preserve: str = "") -> PartedGraph:
     """The graph with these divisions of its layers; all nodes have device 0."""
     given = {place: each for place, each in enumerate(divisions) if each is not None}
-    return part_graph(layers, given, [0] * len(layers.view), preserve.split())
+    return part_graph(layers, given, [0] * len(layers.view), ["result", *preserve.split()])
 
 
 def sent(graph: PartedGraph) -> list[tuple[str, Box, int, int, int]]:
-    """The transfers, with names for nodes."""
+    """The transfers, with names for nodes; a variable's is that of the variable."""
     names = graph.layers.view.names
     return [
-        (names[each.tensor[0]], each.box, each.source, each.destination, each.byte_count)
+        (
+            names[tensor[0]].removesuffix("/r"),
+            each.box,
+            each.source,
+            each.destination,
+            each.byte_count,
+        )
         for each in graph.transfers
+        for tensor in [each.tensor]
     ]
 
 
+def sent_names(graph: PartedGraph) -> list[str]:
+    return [name for name, *_ in sent(graph)]
+
+
 def test_a_graph_without_divisions_sends_nothing() -> None:
-    layers = layers_of(two_products())
+    layers = traced(two_products)
     graph = parted(layers)
     assert set(graph.parts) == set(range(len(layers.view)))
     assert not any(map(graph.is_divided, graph.parts))
@@ -36,106 +60,84 @@ def test_a_graph_without_divisions_sends_nothing() -> None:
 
 
 def test_samples_are_sent_with_all_parameters_and_come_back() -> None:
-    halves = LayerDivision(Degrees(sample=2), (0, 1))
-    graph = parted(layers_of(two_products()), halves, halves)
-    assert sent(graph) == [
+    assert sent(parted(traced(two_products), SAMPLES, SAMPLES)) == [
         ("x", ((2, 4), (0, 6)), 0, 1, 48),
-        ("v", whole_of("v"), 0, 1, 192),
-        ("w", whole_of("w"), 0, 1, 64),
+        ("v", V, 0, 1, 192),
+        ("w", W, 0, 1, 64),
         ("y", ((2, 4), (0, 2)), 1, 0, 16),
     ]
 
 
 def test_filters_then_channels_send_no_activation_between_layers() -> None:
-    filters = LayerDivision(Degrees(filter=2), (0, 1))
-    channels = LayerDivision(Degrees(channel=2), (0, 1))
-    graph = parted(layers_of(two_products()), filters, channels)
+    graph = parted(traced(two_products), FILTERS, CHANNELS)
     assert sent(graph) == [
-        ("x", whole_of("x"), 0, 1, 96),
+        ("x", X, 0, 1, 96),
         ("v", ((0, 6), (4, 8)), 0, 1, 96),
         ("w", ((4, 8), (0, 2)), 0, 1, 32),
-        ("y", whole_of("y"), 1, 0, 32),
+        ("y", Y, 1, 0, 32),
     ]
-    [y] = [tensor for (node, _), tensor in graph.tensors.items() if layers_name(graph, node) == "y"]
-    assert y.is_sum
-
-
-def layers_name(graph: PartedGraph, node: int) -> str:
-    return graph.layers.view.names[node]
+    assert graph.tensors[graph.layers.view.index_of["y"], 0].is_sum
 
 
 def test_sums_are_added_by_whoever_reads_them() -> None:
-    graph = two_products()
-    graph.node("y").op = "Relu"
-    del graph.node("y").input[1]
-    layers = FakeLayers(graph.graph_def, (("h",), ("r", "y")), {**SHAPES, "y": (4, 8)})
-    channels = LayerDivision(Degrees(channel=2), (0, 1))
-    samples = LayerDivision(Degrees(sample=2), (0, 1))
-    of_h = [each for each in sent(parted(layers, channels, samples)) if each[0] == "h"]
-    assert of_h == [
+    def two_products_in_a_row() -> None:
+        h = tf.matmul(image(4, 6, name="x"), parameter(6, 8, name="v"), name="h")
+        tf.negative(tf.matmul(h, parameter(8, 2, name="w"), name="y"), name="result")
+
+    graph = parted(traced(two_products_in_a_row), CHANNELS, SAMPLES)
+    assert [each for each in sent(graph) if each[0] == "h"] == [
         ("h", ((0, 2), (0, 8)), 1, 0, 64),
         ("h", ((2, 4), (0, 8)), 0, 1, 64),
     ]
 
 
 def test_a_box_is_sent_once_to_a_device_whoever_reads_it() -> None:
-    graph = two_products()
-    graph.add("s", "Relu", "y", T=FLOAT)
-    graph.add("z", "MatMul", "r", "w", T=FLOAT)
-    graph.add("result2", "_Retval", "z", T=FLOAT, index=1)
-    layers = FakeLayers(graph.graph_def, (("h", "r"), ("y",), ("z",)), {**SHAPES, "z": (4, 2)})
+    def branches() -> None:
+        x = image(4, 6, name="x")
+        y, z = (tf.matmul(x, parameter(6, 8, name=f"{name}/w"), name=name) for name in "yz")
+        tf.negative(y, name="result")
+        tf.negative(z, name="kept")
+
     moved = LayerDivision(Degrees(), (1,))
-    names = [each[0] for each in sent(parted(layers, None, moved, moved))]
-    assert sorted(names) == ["r", "w", "y", "z"]
+    names = sent_names(parted(layers_of(branches, ["result", "kept"]), moved, moved))
+    assert sorted(names) == ["x", "y", "y/w", "z", "z/w"]
 
 
 def test_a_layer_on_one_other_device_is_sent_there_and_back() -> None:
-    graph = parted(layers_of(two_products()), None, LayerDivision(Degrees(), (3,)))
-    assert sent(graph) == [
-        ("r", whole_of("r"), 0, 3, 128),
-        ("w", whole_of("w"), 0, 3, 64),
-        ("y", whole_of("y"), 3, 0, 32),
+    assert sent(parted(traced(two_products), None, LayerDivision(Degrees(), (3,)))) == [
+        ("r", R, 0, 3, 128),
+        ("w", W, 0, 3, 64),
+        ("y", Y, 3, 0, 32),
     ]
 
 
 def test_constants_are_not_sent() -> None:
-    graph = two_products()
-    graph.add("c", "Const", dtype=FLOAT)
-    graph.node("y").input[1] = "c"
-    graph.node("y").input.append("^w")
-    halves = LayerDivision(Degrees(sample=2), (0, 1))
-    layers = layers_of(graph)
-    assert "c" not in [each[0] for each in sent(parted(layers, halves, halves))]
-    assert layers.view.index_of["c"] not in parted(layers, halves, halves).parts
+    def with_a_constant() -> None:
+        x, c = image(4, 6, name="x"), tf.constant(1.0, shape=(6, 2), name="c")
+        tf.negative(tf.matmul(x, c, name="y"), name="result")
+
+    layers = traced(with_a_constant)
+    graph = parted(layers, SAMPLES)
+    assert "c" not in sent_names(graph)
+    assert layers.view.index_of["c"] not in graph.parts
     # A Session may feed it another value.
-    assert "c" in [each[0] for each in sent(parted(layers, halves, halves, preserve="c"))]
+    assert "c" in sent_names(parted(layers, SAMPLES, preserve="c"))
+
+
+def with_a_shape() -> None:
+    two_products()
+    r = tf.compat.v1.get_default_graph().get_tensor_by_name("r:0")
+    tf.reshape(r, tf.raw_ops.Shape(input=r, name="shape"), name="dropped")
 
 
 def test_nothing_is_sent_for_what_nothing_needs() -> None:
-    graph = two_products()
-    graph.add("unread", "Shape", "r", T=FLOAT)
-    graph.add("dropped", "Relu", "unread", T=FLOAT)  # of a layer
-    halves = LayerDivision(Degrees(sample=2), (0, 1))
-    layers = FakeLayers(
-        graph.graph_def,
-        (("h", "r"), ("y",), ("dropped",)),
-        {**SHAPES, "unread": (2,), "dropped": (2, 1)},
-    )
-    graph_of_all = parted(layers, halves, halves, halves)
-    assert {"unread", "dropped"}.isdisjoint(map(layers.view.names.__getitem__, graph_of_all.parts))
-    assert "r" not in [each[0] for each in sent(graph_of_all)]
+    layers = traced(with_a_shape)
+    assert layers.layer_of[layers.view.index_of["dropped"]] == 0
+    graph = parted(layers, SAMPLES, SAMPLES)
+    assert {"shape", "dropped"}.isdisjoint(map(layers.view.names.__getitem__, graph.parts))
+    assert "r" not in sent_names(graph)
 
 
 def test_what_is_to_be_preserved_stays_and_is_gathered() -> None:
-    graph = two_products()
-    graph.add("kept", "Shape", "r", T=FLOAT)
-    graph.add("reader", "Relu", "kept", T=FLOAT)
-    halves = LayerDivision(Degrees(sample=2), (0, 1))
-    assert ("r", ((2, 4), (0, 8)), 1, 0, 64) in sent(
-        parted(layers_of(graph), halves, halves, preserve="kept")
-    )
-
-
-def test_a_division_names_a_device_of_every_part() -> None:
-    with pytest.raises(ValueError, match="Expected 2 devices for the parts of 'sample 2', got 1"):
-        LayerDivision(Degrees(sample=2), (0,))
+    graph = parted(traced(with_a_shape), SAMPLES, SAMPLES, preserve="shape")
+    assert ("r", ((2, 4), (0, 8)), 1, 0, 64) in sent(graph)

@@ -191,17 +191,3 @@ def test_what_is_not_proven_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not result.is_exact
     assert result.bound <= expected <= result.cost
     assert str(result).startswith("within ")
-
-
-@pytest.mark.parametrize(
-    ("problem", "message"),
-    [
-        (((np.array([1.0, np.nan]),), {}), "finite costs by configuration of layer 0"),
-        (((np.zeros(2), np.zeros(3)), {(0, 1): np.zeros((3, 2))}), r"Expected \(2, 3\)"),
-        (((np.zeros(2), np.zeros(3)), {(1, 0): np.zeros((3, 2))}), "edge of two layers"),
-        (((np.zeros(2),), {}, (np.zeros((2, 1)),), np.zeros(2)), "of 1 layers and 2 devices"),
-    ],
-)
-def test_wrong_tables_are_refused(problem: tuple[Any, ...], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        SearchProblem(*problem)

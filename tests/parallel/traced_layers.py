@@ -51,6 +51,13 @@ def gradients(y: tf.Tensor) -> list[tf.Tensor]:
     return [each for each in tf.gradients(y, parameters) if each is not None]
 
 
+def two_products() -> None:
+    """A layer of h = x v and r = relu(h), and a layer of y = r w, which is read by `result`."""
+    h = tf.matmul(image(4, 6, name="x"), parameter(6, 8, name="v"), name="h")
+    r = tf.nn.relu(h, name="r")
+    tf.negative(tf.matmul(r, parameter(8, 2, name="w"), name="y"), name="result")
+
+
 def layers_of(
     graph: graph_pb2.GraphDef | Callable[[], Any], nodes_to_preserve: Collection[str] = ()
 ) -> LayerGraph:

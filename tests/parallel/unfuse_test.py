@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from graph_builder import CPU, FLOAT, GraphBuilder, node_of, same_graph
+from parallel.parts_runner import run_graph
 from tensorflow.core.framework import graph_pb2
 
 from tf_interop.graph.properties import GraphProperties
@@ -67,12 +68,8 @@ def unfused(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
 def run(graph_def: graph_pb2.GraphDef, feeds: Feeds) -> np.ndarray[Any, Any]:
     config = tf.compat.v1.ConfigProto()
     config.graph_options.rewrite_options.disable_meta_optimizer = True
-    with tf.Graph().as_default() as graph, tf.compat.v1.Session(config=config) as session:
-        tf.graph_util.import_graph_def(graph_def, name="")
-        assert graph.get_operation_by_name("y").outputs[0].shape.is_fully_defined()
-        values = {f"{name}:0": value for name, value in feeds.items()}
-        result: np.ndarray[Any, Any] = session.run("reader:0", values)
-        return result
+    [result] = run_graph(graph_def, feeds, ["reader"], config)
+    return result
 
 
 CASES = [

@@ -39,6 +39,6 @@ def baselines(graph: LayerGraph, device_count: int) -> dict[str, tuple[Degrees, 
 
 def _divided(layer: Layer, axis: Axis, device_count: int) -> Degrees:
     """A layer in as many parts of an axis as there are devices, or the most that divide these."""
-    extent = layer.extents.get(axis, 1)
+    extent = layer.extents[axis]
     counts = (each for each in range(1, device_count + 1) if device_count % each == 0)
     return Degrees(**{axis.value: max(each for each in counts if each <= extent)})

@@ -68,6 +68,11 @@ class Degrees:
         for place in itertools.product(*map(range, self.by_axis.values())):
             yield dict(zip(Axis, place, strict=True))
 
+    @property
+    def with_channels_together(self) -> Degrees:
+        """The same with all parts of channels along `filter`."""
+        return dataclasses.replace(self, filter=self.filter * self.channel, channel=1)
+
     def __str__(self) -> str:
         """Such as `sample 2, filter 2`; `whole` where nothing is divided."""
         divided = [f"{axis.value} {count}" for axis, count in self.by_axis.items() if count > 1]

@@ -5,26 +5,24 @@ from __future__ import annotations
 import collections
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
 
 from tf_interop.convolution import canonical_names
 from tf_interop.errors import PlanError
-from tf_interop.graph.ops import CONVOLUTION_KINDS
 from tf_interop.parallel.degrees import Axis
 from tf_interop.parallel.layers.find import Layer, LayerGraph
-from tf_interop.parallel.types import DividedLayer, GraphDivision, ParallelPlan
-
-_PRODUCTS = frozenset({"MatMul", "_FusedMatMul"})
+from tf_interop.parallel.layers.heads import HEAD_OPS, PRODUCT_OPS
+from tf_interop.parallel.parted_graph import LayerDivision
+from tf_interop.parallel.types import GraphDivision, ParallelPlan
 
 
 def is_contraction(graph: LayerGraph, layer: Layer) -> bool:
     """Whether a layer begins with a convolution or a matrix product."""
-    return _first_op(graph, layer) in CONVOLUTION_KINDS or is_product(graph, layer)
+    return _first_op(graph, layer) in HEAD_OPS
 
 
 def is_product(graph: LayerGraph, layer: Layer) -> bool:
     """Whether a layer begins with a matrix product."""
-    return _first_op(graph, layer) in _PRODUCTS
+    return _first_op(graph, layer) in PRODUCT_OPS
 
 
 def names_of_layers(graph: LayerGraph) -> list[str]:
@@ -35,7 +33,7 @@ def names_of_layers(graph: LayerGraph) -> list[str]:
 
 def batch_size_of_layers(graph: LayerGraph) -> int | None:
     """The batch size that most layers of a graph have; None where there is no layer."""
-    sizes = collections.Counter(layer.extents.get(Axis.SAMPLE, 1) for layer in graph.layers)
+    sizes = collections.Counter(layer.extents[Axis.SAMPLE] for layer in graph.layers)
     return sizes.most_common(1)[0][0] if sizes else None
 
 
@@ -49,7 +47,7 @@ def fingerprint_layers(graph: LayerGraph) -> str:
         16 hexadecimal digits, the same in every process.
     """
     rows = sorted(
-        (name, [layer.extents.get(axis, 1) for axis in Axis if axis is not Axis.SAMPLE])
+        (name, [layer.extents[axis] for axis in Axis if axis is not Axis.SAMPLE])
         for name, layer in zip(names_of_layers(graph), graph.layers, strict=True)
         if is_contraction(graph, layer)
     )
@@ -83,15 +81,15 @@ def find_division(plan: ParallelPlan, graph: LayerGraph) -> GraphDivision:
     )
 
 
-def divided_layers(division: GraphDivision, graph: LayerGraph) -> Mapping[int, DividedLayer]:
-    """The divided layers by their places in `graph.layers`.
+def divided_layers(division: GraphDivision, graph: LayerGraph) -> dict[int, LayerDivision]:
+    """How layers are divided, by their places in `graph.layers`.
 
     Raises:
         PlanError: the graph has no layer of that name, or it is divided into more parts than an
             axis has values.
     """
     places = {name: place for place, name in enumerate(names_of_layers(graph))}
-    found: dict[int, DividedLayer] = {}
+    found: dict[int, LayerDivision] = {}
     for layer in division.layers:
         place = places.get(layer.name)
         if place is None:
@@ -99,23 +97,20 @@ def divided_layers(division: GraphDivision, graph: LayerGraph) -> Mapping[int, D
                 f"Expected a graph with the layer '{layer.name}' of the parallel plan, got one "
                 "without. Make the plan anew with tf-interop parallelize."
             )
-        too_many = _axes_that_are_exceeded(layer, graph.layers[place].extents)
+        extents = graph.layers[place].extents
+        too_many = [
+            f"{count} parts of a {axis.value} of {extents[axis]}"
+            for axis, count in layer.degrees.by_axis.items()
+            if count > extents[axis]
+        ]
         if too_many:
             raise PlanError(
                 f"Expected the layer '{layer.name}' to have as many values as parts, got "
                 f"{', '.join(too_many)}. Make the plan anew with tf-interop parallelize."
             )
-        found[place] = layer
+        found[place] = LayerDivision(layer.degrees, layer.devices)
     return found
 
 
 def _first_op(graph: LayerGraph, layer: Layer) -> str:
     return graph.view.ops[graph.view.index_of[layer.name]]
-
-
-def _axes_that_are_exceeded(layer: DividedLayer, extents: Mapping[Axis, int]) -> Sequence[str]:
-    return [
-        f"{count} parts of a {axis.value} of {extents.get(axis, 1)}"
-        for axis, count in layer.degrees.by_axis.items()
-        if count > extents.get(axis, 1)
-    ]

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from tf_interop.graph.collection_pause import collection_pause
 from tf_interop.parallel.baselines import WHOLE, baselines
 from tf_interop.parallel.costs.devices import DeviceGraph
 from tf_interop.parallel.costs.expanded import find_expanded_costs
 from tf_interop.parallel.costs.measured_parts import MeasuredParts
-from tf_interop.parallel.costs.tables import DivisionCosts
 from tf_interop.parallel.device_names import number_devices
 from tf_interop.parallel.explain import LayerExplanation, explain_layers
-from tf_interop.parallel.layers.expand import expand_division
 from tf_interop.parallel.layers.find import LayerGraph
+from tf_interop.parallel.layers.prepare import expand_division
 from tf_interop.parallel.lookup import batch_size_of_layers, fingerprint_layers, names_of_layers
 from tf_interop.parallel.parted_graph import part_graph
 from tf_interop.parallel.search.minimize import minimize
@@ -110,18 +109,13 @@ def make_division(
         prediction=prediction,
         why_whole=why_whole,
     )
+    choices = {PLAN: choice} | {name: costs.choice_of(its) for name, its in strategies.items()}
     return PlannedDivision(
         entry,
-        _steps_us(costs, choice, {name: costs.choice_of(its) for name, its in strategies.items()}),
+        {name: costs.seconds(its) * 1e6 for name, its in choices.items()},
         explain_layers(costs, names, choice, strategies),
         str(found),
     )
-
-
-def _steps_us(
-    costs: DivisionCosts, choice: Sequence[int], others: Mapping[str, Sequence[int]]
-) -> dict[str, float]:
-    return {name: costs.seconds(its) * 1e6 for name, its in {PLAN: choice, **others}.items()}
 
 
 def _memory_limits(devices: DeviceGraph, memory_limit: int | None) -> list[float] | None:

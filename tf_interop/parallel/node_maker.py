@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, graph_pb2, node_def_pb2
+
+from tf_interop.parallel.regions import Interval
 
 
 class NodeMaker:
@@ -18,11 +21,7 @@ class NodeMaker:
     """
 
     def __init__(
-        self,
-        graph_def: graph_pb2.GraphDef,
-        device: str,
-        prefix: str,
-        unique_name: Callable[[str], str],
+        self, graph_def: graph_pb2.GraphDef, device: str, prefix: str, taken: set[str]
     ) -> None:
         """Prepares to add nodes to `graph_def`.
 
@@ -30,12 +29,12 @@ class NodeMaker:
             graph_def: it is added to.
             device: of all nodes.
             prefix: what their names begin with.
-            unique_name: gives a name that is like the given one and not taken.
+            taken: names that no new node may have; those of new nodes are added.
         """
         self._graph_def = graph_def
         self._device = device
         self._prefix = prefix
-        self._unique_name = unique_name
+        self._taken = taken
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
 
     def named(self, prefix: str) -> NodeMaker:
@@ -56,26 +55,60 @@ class NodeMaker:
         Returns:
             Its name.
         """
-        node = self._graph_def.node.add()
-        name = self._unique_name(f"{self._prefix}/{op}")
-        node.name = name
-        node.op = op
-        node.device = self._device
-        node.input.extend(inputs)
+        name = f"{self._prefix}/{op}"
+        numbered = (f"{name}_{number}" for number in itertools.count(1))
+        name = next(each for each in itertools.chain([name], numbered) if each not in self._taken)
+        self._taken.add(name)
+        node = self._graph_def.node.add(name=name, op=op, device=self._device, input=inputs)
         for attribute, value in attributes.items():
             node.attr[attribute].CopyFrom(_attribute(value))
         return name
 
     def constant(self, value: Any, dtype: Any = "int32") -> str:
         """A Const; equal ones are one node."""
-        array = np.asarray(value, tf.as_dtype(dtype).as_numpy_dtype)
+        dtype = tf.as_dtype(dtype)
+        array = np.asarray(value, dtype.as_numpy_dtype)
         key = array.dtype.str, array.shape, array.tobytes()
         if key not in self._constants:
-            tensor = tf.make_tensor_proto(array, dtype=tf.as_dtype(dtype), shape=array.shape)
+            tensor = tf.make_tensor_proto(array, dtype=dtype, shape=array.shape)
             self._constants[key] = self(
-                "Const", dtype=tf.as_dtype(dtype), value=attr_value_pb2.AttrValue(tensor=tensor)
+                "Const", dtype=dtype, value=attr_value_pb2.AttrValue(tensor=tensor)
             )
         return self._constants[key]
+
+    def slice(
+        self, tensor: str, begin: Sequence[int], shape: Sequence[int], dtype: tf.DType
+    ) -> str:
+        """The part of a tensor that begins at `begin`."""
+        bounds = self.constant(begin), self.constant(shape)
+        return self("Slice", tensor, *bounds, T=dtype, Index=tf.int32)
+
+    def pad(
+        self, tensor: str, margins: Sequence[Interval], dtype: tf.DType, value: str = ""
+    ) -> str:
+        """A tensor with a value around it, or zeros.
+
+        Args:
+            tensor: the tensor.
+            margins: for each dimension how many values come before and after; where all are 0,
+                nothing is added.
+            dtype: of the tensor.
+            value: a tensor with the value.
+        """
+        if not np.any(margins):
+            return tensor
+        values = [value] if value else []
+        op = "PadV2" if value else "Pad"
+        return self(op, tensor, self.constant(margins), *values, T=dtype, Tpaddings=tf.int32)
+
+    def fill(self, shape: Sequence[int], dtype: tf.DType, value: str = "") -> str:
+        """A tensor that holds one value, or zeros."""
+        types = {"T": dtype, "index_type": tf.int32}
+        return self("Fill", self.constant(shape), value or self.constant(0, dtype), **types)
+
+    def reshape(self, tensor: str, shape: Sequence[int], dtype: tf.DType) -> str:
+        """The values of a tensor in another shape."""
+        return self("Reshape", tensor, self.constant(shape), T=dtype, Tshape=tf.int32)
 
 
 def own_attributes(node: node_def_pb2.NodeDef) -> dict[str, attr_value_pb2.AttrValue]:
@@ -83,23 +116,26 @@ def own_attributes(node: node_def_pb2.NodeDef) -> dict[str, attr_value_pb2.AttrV
     return {name: value for name, value in node.attr.items() if not name.startswith("_")}
 
 
+def without_nodes(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
+    """A graph with the function library and the versions of another."""
+    empty = graph_pb2.GraphDef(versions=graph_def.versions)
+    if graph_def.HasField("library"):
+        empty.library.CopyFrom(graph_def.library)
+    return empty
+
+
 def _attribute(value: Any) -> attr_value_pb2.AttrValue:
     """An attribute of a node as protobufs have it."""
     if isinstance(value, attr_value_pb2.AttrValue):
         return value
-    if isinstance(value, bool):
-        return attr_value_pb2.AttrValue(b=value)
-    if isinstance(value, int):
-        return attr_value_pb2.AttrValue(i=value)
-    if isinstance(value, float):
-        return attr_value_pb2.AttrValue(f=value)
+    for kind, field in ((bool, "b"), (int, "i"), (float, "f")):
+        if isinstance(value, kind):
+            return attr_value_pb2.AttrValue(**{field: value})
     if isinstance(value, str):
         return attr_value_pb2.AttrValue(s=value.encode())
     if isinstance(value, tf.DType):
         return attr_value_pb2.AttrValue(type=value.as_datatype_enum)
-    of_items = [_attribute(each) for each in value]
-    items = attr_value_pb2.AttrValue.ListValue()
-    for each in of_items:
-        kind = each.WhichOneof("value")
-        getattr(items, kind).append(getattr(each, kind))
+    if isinstance(value, tf.TensorShape):
+        return attr_value_pb2.AttrValue(shape=value.as_proto())
+    items = attr_value_pb2.AttrValue.ListValue(i=value)
     return attr_value_pb2.AttrValue(list=items)

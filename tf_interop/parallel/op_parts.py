@@ -7,7 +7,6 @@ says: neither knows an op type.
 from __future__ import annotations
 
 import dataclasses
-import enum
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 from tensorflow.core.framework import node_def_pb2
 
+from tf_interop.convolution import ConvolutionKind
 from tf_interop.parallel.degrees import Axis, Degrees
 from tf_interop.parallel.node_maker import NodeMaker
 from tf_interop.parallel.regions import Box, Interval, split
@@ -24,19 +24,6 @@ _AXES = {
     "NCHW": (Axis.SAMPLE, Axis.FILTER, Axis.HEIGHT, Axis.WIDTH),
 }
 _AXES_OF_MATRIX = (Axis.SAMPLE, Axis.FILTER)
-
-
-class Role(enum.Enum):
-    """What a convolution or a matrix product computes of its layer.
-
-    FORWARD: the layer's output, and everything that is neither.
-    BACKWARD_INPUT: the gradient of its input.
-    BACKWARD_FILTER: the gradient of its parameter.
-    """
-
-    FORWARD = "forward"
-    BACKWARD_INPUT = "backward-input"
-    BACKWARD_FILTER = "backward-filter"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -49,7 +36,7 @@ class Operation:
         output_shapes: of its outputs.
         input_values: the values of those inputs that are constants and small, else None.
         layout: of tensors of rank 4 in its layer, `NHWC` or `NCHW`.
-        role: what it computes of its layer.
+        role: what a convolution or a matrix product computes of its layer; `FORWARD` of all others.
     """
 
     node: node_def_pb2.NodeDef
@@ -57,7 +44,7 @@ class Operation:
     output_shapes: tuple[tuple[int, ...], ...]
     input_values: tuple[np.ndarray[Any, Any] | None, ...]
     layout: str = "NHWC"
-    role: Role = Role.FORWARD
+    role: ConvolutionKind = ConvolutionKind.FORWARD
 
 
 Emit = Callable[[NodeMaker, Sequence[str]], Sequence[str]]
@@ -85,27 +72,14 @@ class OpPart:
     multiply_adds: int = 0
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class OpParts:
-    """An operation in parts.
-
-    Attributes:
-        parts: by ascending place. Places may be missing: their devices have nothing to do.
-        are_sums: for each output whether parts with equal boxes are addends of it.
-    """
-
-    parts: tuple[OpPart, ...]
-    are_sums: tuple[bool, ...]
+Rule = Callable[[Operation, Degrees], Sequence[OpPart] | None]
+"""Divides an operation into parts, by ascending place. Places may be missing: their devices have
+nothing to do. None where it cannot be divided so: then it runs whole, on the device that it had."""
 
 
-def parts_with_addends(parts: Sequence[OpPart]) -> OpParts:
-    """An operation of one output, in parts that are its addends where they share a box."""
-    return OpParts(tuple(parts), (len({part.gives for part in parts}) < len(parts),))
-
-
-Rule = Callable[[Operation, Degrees], OpParts | None]
-"""Divides an operation; None where it cannot be divided so. Then it runs whole, on the device that
-it had."""
+def are_addends(parts: Sequence[OpPart]) -> bool:
+    """Whether parts give addends of the results: that is so where several give the same boxes."""
+    return len({part.gives for part in parts}) < len(parts)
 
 
 def axes_of(shape: Sequence[int], layout: str) -> tuple[Axis, ...]:
@@ -113,7 +87,9 @@ def axes_of(shape: Sequence[int], layout: str) -> tuple[Axis, ...]:
     return _AXES[layout] if len(shape) == 4 else _AXES_OF_MATRIX
 
 
-def boxes_of(shape: Sequence[int], layout: str, degrees: Degrees) -> dict[int, Box]:
+# A search asks for the same again and again: cells of a network repeat.
+@functools.lru_cache(maxsize=1 << 14)
+def boxes_of(shape: tuple[int, ...], layout: str, degrees: Degrees) -> dict[int, Box]:
     """How a tensor of rank 4 or 2 is divided among the places of its layer.
 
     Its channels are divided by `filter` and `channel` together, so that what follows a convolution
@@ -128,15 +104,9 @@ def boxes_of(shape: Sequence[int], layout: str, degrees: Degrees) -> dict[int, B
     Returns:
         The box of each place that has one; not to be changed.
     """
-    return _boxes_of(tuple(shape), layout, degrees)
-
-
-# A search asks for the same again and again: cells of a network repeat.
-@functools.lru_cache(maxsize=1 << 14)
-def _boxes_of(shape: tuple[int, ...], layout: str, degrees: Degrees) -> dict[int, Box]:
     axes = axes_of(shape, layout)
-    together = dataclasses.replace(degrees, filter=degrees.filter * degrees.channel, channel=1)
-    intervals = divide(dict(zip(axes, shape, strict=True)), together)
+    extents = dict(zip(axes, shape, strict=True))
+    intervals = divide(extents, degrees.with_channels_together)
     return {place: tuple(at[axis] for axis in axes) for place, at in intervals.items()}
 
 

@@ -17,7 +17,7 @@ from tf_interop.graph.ops import input_dtypes, output_dtypes
 from tf_interop.graph.view import GraphView
 from tf_interop.parallel.degrees import Degrees
 from tf_interop.parallel.layers.find import LayerGraph
-from tf_interop.parallel.op_parts import OpPart, OpParts
+from tf_interop.parallel.op_parts import OpPart, are_addends
 from tf_interop.parallel.regions import Box, Part, PartedTensor, Piece, pieces_of, volume, whole
 
 Tensor = tuple[int, int]
@@ -35,13 +35,6 @@ class LayerDivision:
 
     degrees: Degrees
     devices: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        if len(self.devices) != self.degrees.count:
-            raise ValueError(
-                f"Expected {self.degrees.count} devices for the parts of '{self.degrees}', got "
-                f"{len(self.devices)}. Name the device of each part."
-            )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,7 +59,6 @@ class Transfer:
 
     Attributes:
         tensor: the tensor.
-        part: the part's place in the PartedTensor.
         box: in coordinates of the whole tensor.
         source: the number of the device that has it.
         destination: the number of the device that reads it.
@@ -74,7 +66,6 @@ class Transfer:
     """
 
     tensor: Tensor
-    part: int
     box: Box
     source: int
     destination: int
@@ -152,36 +143,39 @@ class _Parting:
         self._layers, self._view = layers, layers.view
         self._device_of_node = device_of_node
         self._preserved = nodes_to_preserve
-        self._divided: dict[int, OpParts] = {}
-        self._devices: dict[int, tuple[int, ...]] = {}
+        self._parts: dict[int, tuple[NodePart, ...]] = {}
         for node, layer in layers.layer_of.items():
             if layer in division:
-                op_parts = layers.parts(node, division[layer].degrees)
-                if op_parts is not None:
-                    self._divided[node] = op_parts
-                    self._devices[node] = division[layer].devices
+                devices = division[layer].devices
+                op_parts = layers.parts(node, division[layer].degrees) or ()
+                self._parts[node] = tuple(NodePart(devices[p.place], p.reads, p) for p in op_parts)
+        self._divided = frozenset(node for node, parts in self._parts.items() if parts)
         self._dtypes: dict[Tensor, tf.DType] = {}
-        self._all_tensors = self._find_tensors()
+        self._tensors = self._find_tensors()
+        for node in set(range(len(self._view))) - self._divided:
+            reads = (self._tensors.get(tensor) for tensor in self._view.fanins[node])
+            boxes = tuple(None if each is None else whole(each.shape) for each in reads)
+            self._parts[node] = (NodePart(device_of_node[node], boxes),)
 
     def run(self) -> PartedGraph:
         view = self._view
         needed: dict[int, set[int]] = {}  # by node the places of its parts
         parts: dict[int, tuple[NodePart, ...]] = {}
         for node in reversed(view.topological_order()):
-            all_parts = self._all_parts(node)
             if self._is_kept(node):
-                needed[node] = set(range(len(all_parts)))
+                needed[node] = {0}
             if node not in needed:
                 continue
-            places = sorted(needed[node])
-            parts[node] = tuple(all_parts[place] for place in places)
+            parts[node] = tuple(self._parts[node][place] for place in sorted(needed[node]))
             for part in parts[node]:
                 self._mark_what_it_reads(node, part, needed)
             for source in view.control_fanins[node]:
-                needed.setdefault(source, set()).update(range(len(self._all_parts(source))))
+                needed.setdefault(source, set()).update(range(len(self._parts[source])))
         tensors = {
-            tensor: self._only(all_of_it, sorted(needed[tensor[0]]))
-            for tensor, all_of_it in self._all_tensors.items()
+            tensor: dataclasses.replace(
+                its, parts=tuple(its.parts[place] for place in sorted(needed[tensor[0]]))
+            )
+            for tensor, its in self._tensors.items()
             if tensor[0] in needed
         }
         return PartedGraph(
@@ -196,15 +190,17 @@ class _Parting:
         """The tensors that divided nodes give or read, with all of their parts."""
         view, layers = self._view, self._layers
         tensors: dict[Tensor, PartedTensor] = {}
-        for node, op_parts in self._divided.items():
-            dtypes = output_dtypes(view.nodes[node])
-            for port, is_sum in enumerate(op_parts.are_sums):
-                self._dtypes[node, port] = tf.as_dtype(dtypes[port])
-                boxes = [
-                    Part(self._devices[node][part.place], part.gives[port])
-                    for part in op_parts.parts
-                ]
-                tensors[node, port] = PartedTensor(layers.shape(node, port), tuple(boxes), is_sum)
+        for node in layers.layer_of:
+            if node not in self._divided:
+                continue
+            devices = [part.device for part in self._parts[node]]
+            op_parts = [part.op_part for part in self._parts[node] if part.op_part is not None]
+            is_sum = are_addends(op_parts)
+            for port, dtype in enumerate(output_dtypes(view.nodes[node])):
+                boxes = [part.gives[port] for part in op_parts]
+                parts = tuple(map(Part, devices, boxes))
+                tensors[node, port] = PartedTensor(layers.shape(node, port), parts, is_sum)
+                self._dtypes[node, port] = tf.as_dtype(dtype)
         for node in self._divided:
             shapes = layers.operation(node).input_shapes
             dtypes = input_dtypes(view.nodes[node])
@@ -214,16 +210,6 @@ class _Parting:
                     tensors[tensor] = PartedTensor(shape, (part,))
                     self._dtypes[tensor] = tf.as_dtype(dtype)
         return tensors
-
-    def _all_parts(self, node: int) -> tuple[NodePart, ...]:
-        if node in self._divided:
-            return tuple(
-                NodePart(self._devices[node][part.place], part.reads, part)
-                for part in self._divided[node].parts
-            )
-        reads = (self._all_tensors.get(tensor) for tensor in self._view.fanins[node])
-        boxes = tuple(None if each is None else whole(each.shape) for each in reads)
-        return (NodePart(self._device_of_node[node], boxes),)
 
     def _is_kept(self, node: int) -> bool:
         """Whether a node stays though nothing may read it."""
@@ -236,38 +222,27 @@ class _Parting:
 
     def _mark_what_it_reads(self, node: int, part: NodePart, needed: dict[int, set[int]]) -> None:
         for tensor, box in zip(self._view.fanins[node], part.reads, strict=True):
-            source = tensor[0]
-            if tensor in self._all_tensors:
-                if box is not None:
-                    pieces = pieces_of(self._all_tensors[tensor], box, part.device)
-                    needed.setdefault(source, set()).update(piece.part for piece in pieces)
-            elif node not in self._divided:
-                needed.setdefault(source, set()).add(0)
-
-    def _only(self, tensor: PartedTensor, places: Sequence[int]) -> PartedTensor:
-        return dataclasses.replace(tensor, parts=tuple(tensor.parts[place] for place in places))
+            if box is not None and tensor in self._tensors:
+                pieces = pieces_of(self._tensors[tensor], box, part.device)
+                needed.setdefault(tensor[0], set()).update(piece.part for piece in pieces)
+            elif part.op_part is None:
+                needed.setdefault(tensor[0], set()).add(0)
 
     def _transfers(
         self, parts: Mapping[int, tuple[NodePart, ...]], tensors: Mapping[Tensor, PartedTensor]
     ) -> tuple[Transfer, ...]:
         """What is sent, each box of a part once to a device."""
         transfers: dict[tuple[Tensor, Piece, int], Transfer] = {}
-        for node in sorted(parts):
-            for part in parts[node]:
-                for tensor, box in zip(self._view.fanins[node], part.reads, strict=True):
-                    if box is None or tensor not in tensors:
-                        continue
-                    if node not in self._divided and tensor[0] not in self._divided:
-                        continue
-                    for piece in pieces_of(tensors[tensor], box, part.device):
-                        source = tensors[tensor].parts[piece.part].device
-                        if source != part.device:
-                            transfers[tensor, piece, part.device] = Transfer(
-                                tensor,
-                                piece.part,
-                                piece.box,
-                                source,
-                                part.device,
-                                volume(piece.box) * self._dtypes[tensor].size,
-                            )
+        for node, part in ((each, part) for each in sorted(parts) for part in parts[each]):
+            for tensor, box in zip(self._view.fanins[node], part.reads, strict=True):
+                is_sent = node in self._divided or tensor[0] in self._divided
+                if box is None or tensor not in tensors or not is_sent:
+                    continue
+                for piece in pieces_of(tensors[tensor], box, part.device):
+                    source = tensors[tensor].parts[piece.part].device
+                    if source != part.device:
+                        sent_bytes = volume(piece.box) * self._dtypes[tensor].size
+                        transfers[tensor, piece, part.device] = Transfer(
+                            tensor, piece.box, source, part.device, sent_bytes
+                        )
         return tuple(transfers.values())

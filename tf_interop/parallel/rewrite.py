@@ -25,18 +25,16 @@ the versions stay. The same arguments give the same graph.
 
 from __future__ import annotations
 
-import collections
+import itertools
 from collections.abc import Collection, Sequence
-from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from tf_interop.errors import GraphError
 from tf_interop.graph.replace import COLOCATED_WITH, COLOCATION
 from tf_interop.graph.time_limit import check_time_limit
-from tf_interop.parallel.node_maker import NodeMaker
+from tf_interop.parallel.node_maker import NodeMaker, without_nodes
 from tf_interop.parallel.parted_graph import NodePart, PartedGraph, Tensor, is_copied
 from tf_interop.parallel.regions import Box, Piece, pieces_of, relative, sizes
 
@@ -55,8 +53,7 @@ def rewrite_divided(
         nodes_to_preserve: names that have to stay.
 
     Raises:
-        GraphError: a node that has to be preserved is divided, or the parts of a tensor cannot be
-            put together.
+        GraphError: the parts of a tensor cannot be put together.
     """
     return _Rewriting(graph, device_names, nodes_to_preserve).run()
 
@@ -70,23 +67,16 @@ class _Rewriting:
         self._graph = graph
         self._view = graph.layers.view
         self._preserved = nodes_to_preserve
-        self._new = graph_pb2.GraphDef()
-        self._names = frozenset(self._view.names)
-        self._numbers: collections.Counter[str] = collections.Counter()
-        self._makers = [
-            NodeMaker(self._new, device, "", self._unique_name) for device in device_names
-        ]
+        self._new = without_nodes(self._view.graph_def)
+        taken = set(self._view.names)
+        self._makers = [NodeMaker(self._new, device, "", taken) for device in device_names]
         self._outputs: dict[Tensor, list[str]] = {}  # of divided nodes, part by part
         self._waited_for: dict[int, list[str]] = {}  # the nodes that a divided node is done with
         self._boxes: dict[tuple[Tensor, Box, int], str] = {}
         self._slices: dict[tuple[Tensor, Piece], str] = {}
-        self._values: dict[int, np.ndarray[Any, Any]] = {}
 
     def run(self) -> graph_pb2.GraphDef:
         view = self._view
-        self._new.versions.CopyFrom(view.graph_def.versions)
-        if view.graph_def.HasField("library"):
-            self._new.library.CopyFrom(view.graph_def.library)
         stay = {view.names[node] for node in self._graph.parts if not self._graph.is_divided(node)}
         for count, node in enumerate(view.topological_order()):
             if count % 100 == 0:
@@ -120,12 +110,6 @@ class _Rewriting:
                 del new.attr[COLOCATION]
 
     def _add_divided(self, node: int) -> None:
-        view = self._view
-        name = view.names[node]
-        if name in self._preserved:
-            raise GraphError(
-                f"Expected nodes that have to be preserved to be whole, got '{name}' in parts."
-            )
         controls = self._control_inputs(node)
         self._waited_for[node] = []
         for part in self._graph.parts[node]:
@@ -174,8 +158,8 @@ class _Rewriting:
         maker = self._makers[device].named(f"{self._view.names[node]}/box")
         if tensor not in self._graph.tensors:
             assert is_copied(self._view, node, self._preserved)
-            value = self._value(node)[tuple(slice(*interval) for interval in box)]
-            return maker.constant(value, value.dtype)
+            value = tf.make_ndarray(self._view.nodes[node].attr["value"].tensor)
+            return maker.constant(value[tuple(itertools.starmap(slice, box))], value.dtype)
         dtype = self._graph.dtypes[tensor]
         addends: dict[Box, list[str]] = {}
         for piece in pieces_of(self._graph.tensors[tensor], box, device):
@@ -199,14 +183,8 @@ class _Rewriting:
         if key not in self._slices:
             maker = self._makers[part.device].named(f"{name}/piece")
             at = relative(piece.box, part.box)
-            self._slices[key] = maker(
-                "Slice",
-                text,
-                maker.constant([begin for begin, _ in at]),
-                maker.constant(sizes(at)),
-                T=self._graph.dtypes[tensor],
-                Index=tf.int32,
-            )
+            begin = [begin for begin, _ in at]
+            self._slices[key] = maker.slice(text, begin, sizes(at), self._graph.dtypes[tensor])
         return self._slices[key]
 
     def _concatenate(
@@ -222,19 +200,6 @@ class _Rewriting:
         if len(slabs) == 1:
             return slabs[0]
         return maker("ConcatV2", *slabs, maker.constant(axis), N=len(slabs), T=dtype, Tidx=tf.int32)
-
-    def _value(self, node: int) -> np.ndarray[Any, Any]:
-        if node not in self._values:
-            self._values[node] = tf.make_ndarray(self._view.nodes[node].attr["value"].tensor)
-        return self._values[node]
-
-    def _unique_name(self, name: str) -> str:
-        while True:
-            number = self._numbers[name]
-            self._numbers[name] += 1
-            unique = f"{name}_{number}" if number else name
-            if unique not in self._names:
-                return unique
 
 
 def _slabs(texts: dict[Box, str], axis: int) -> list[dict[Box, str]]:

@@ -19,9 +19,8 @@ from tf_interop.graph.properties import ShapeInference
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.view import GraphView
 from tf_interop.parallel.device_names import number_devices
-from tf_interop.parallel.layers.expand import expand_division
 from tf_interop.parallel.layers.find import LayerGraph
-from tf_interop.parallel.layers.prepare import prepare
+from tf_interop.parallel.layers.prepare import expand_division, prepare
 from tf_interop.parallel.lookup import divided_layers, find_division, fingerprint_layers
 from tf_interop.parallel.parted_graph import LayerDivision, part_graph
 from tf_interop.parallel.rewrite import rewrite_divided, was_divided
@@ -147,10 +146,7 @@ def _find_division(plan: ParallelPlan, layers: LayerGraph) -> tuple[dict[int, La
         [(reason, count)] = reasons.most_common(1)
         return {}, f"no layer can be divided: {reason} (of {count} operations)"
     entry = find_division(plan, layers)
-    division = {
-        place: LayerDivision(layer.degrees, layer.devices)
-        for place, layer in divided_layers(entry, layers).items()
-    }
+    division = divided_layers(entry, layers)
     why_unchanged = entry.why_whole or "the parallel plan leaves this graph as it is"
     return division, "" if division else why_unchanged
 

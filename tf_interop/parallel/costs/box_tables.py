@@ -7,21 +7,18 @@ all configurations are rows of one array here, and all pairs are computed togeth
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tf_interop.parallel.costs.devices import DeviceGraph
-from tf_interop.parallel.regions import Box
+from tf_interop.parallel.regions import whole
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 Booleans = npt.NDArray[np.bool_]
-
-Row = tuple[int, Box]
-"""A device, by its number, and the box that it has or reads."""
 
 
 # Compared by identity: tables are made once for each content (`BoxTables`).
@@ -51,11 +48,10 @@ class BoxTable:
         """How many values each row holds."""
         return np.asarray(np.prod(self.ends - self.begins, axis=1))
 
-    def by_device(self, values: npt.NDArray[Any], device_count: int) -> Floats:
-        """Sums of values of rows, by configuration and device."""
-        places = self.configurations * device_count + self.devices
-        sums = np.bincount(places, values, minlength=len(self.are_sums) * device_count)
-        return np.asarray(sums.reshape(len(self.are_sums), device_count), np.float64)
+    def volumes_of_devices(self, device_count: int) -> Floats:
+        """How many values there are, by configuration and device."""
+        size = len(self.are_sums)
+        return _sums_by_device(self.configurations, self.devices, self.volumes, size, device_count)
 
 
 class BoxTables:
@@ -66,22 +62,7 @@ class BoxTables:
         self._tables: dict[tuple[bytes, ...], BoxTable] = {}
         self._joined: dict[tuple[int, ...], BoxTable] = {}
 
-    def make(
-        self, rows: Sequence[Sequence[Row]], are_sums: Sequence[bool] | None = None
-    ) -> BoxTable:
-        """Makes a table of the rows of each configuration, all boxes of one rank."""
-        rank = next((len(box) for each in rows for _, box in each), 0)
-        empty: list[Row] = [(0, ((0, 0),) * rank)]
-        flat = [
-            (number, device, *(value for bounds in box for value in bounds), 0, bool(each))
-            for number, each in enumerate(rows)
-            for device, box in (each or empty)
-        ]
-        array = np.array(flat, np.int64)
-        sums = np.zeros(len(rows), np.bool_) if are_sums is None else np.array(are_sums, np.bool_)
-        return self._once(array, sums)
-
-    def make_of_rows(self, rows: Integers, are_sums: Booleans) -> BoxTable:
+    def make(self, rows: Integers, are_sums: Booleans) -> BoxTable:
         """Makes a table of rows that are a configuration, a device, and a box's bounds."""
         missing = np.setdiff1d(np.arange(len(are_sums)), rows[:, 0])
         array = np.zeros((len(rows) + len(missing), rows.shape[1] + 2), np.int64)
@@ -89,6 +70,12 @@ class BoxTables:
         array[: len(rows), -1] = 1
         array[len(rows) :, 0] = missing
         return self._once(array, are_sums)
+
+    def make_whole(self, shape: tuple[int, ...], devices: Iterable[int]) -> BoxTable:
+        """Makes a table of one configuration: all of a tensor on some devices."""
+        box = np.array(whole(shape), np.int64).ravel()
+        rows = [np.array([0, device, *box]) for device in sorted(devices)]
+        return self.make(np.stack(rows), np.zeros(1, np.bool_))
 
     def join(self, tables: Iterable[BoxTable]) -> BoxTable:
         """What several readers of one tensor read together, equal boxes once on a device."""
@@ -152,9 +139,7 @@ class Links:
 
     def seconds_within(self, given: BoxTable, read: BoxTable, item_bytes: int) -> Floats:
         """The same where both are in one layer, by its configuration."""
-        fields = ("configurations", "devices", "begins", "ends")
-        same = len(given.devices) == len(read.devices) and not given.are_sums.any()
-        if same and all(np.array_equal(getattr(given, f), getattr(read, f)) for f in fields):
+        if given is read:
             return np.zeros(len(given.are_sums))
         # All pairs of rows of one configuration: of each row that is read those that are given.
         begins, ends = (
@@ -175,18 +160,12 @@ class Links:
         seconds = item_bytes * self.seconds_per_byte[sources, destinations] * overlaps
         seconds += (overlaps > 0) * self.latency_s[sources, destinations]
         configurations = given.configurations[given_rows]
+        size, count = len(given.are_sums), len(self.latency_s)
         sent, received = (
-            self._by_device(configurations, devices, seconds, len(given.are_sums)).max(axis=1)
+            _sums_by_device(configurations, devices, seconds, size, count).max(axis=1)
             for devices in (sources, destinations)
         )
         return np.asarray(np.maximum(sent, received))
-
-    def _by_device(
-        self, configurations: Integers, devices: Integers, seconds: Floats, size: int
-    ) -> Floats:
-        count = len(self.latency_s)
-        sums = np.bincount(configurations * count + devices, seconds, minlength=size * count)
-        return np.asarray(sums.reshape(size, count), np.float64)
 
     def seconds_to_add(self, given: BoxTable, item_bytes: int) -> Floats:
         """What it takes until all that hold an addend have the sum, by configuration.
@@ -197,14 +176,14 @@ class Links:
         """
         longest = np.zeros(len(given.are_sums))
         for number in np.flatnonzero(given.are_sums):
-            its = _only(given, int(number))
+            its = np.flatnonzero(given.configurations == number)
             boxes, group_of = np.unique(
-                np.column_stack([its.begins, its.ends]), axis=0, return_inverse=True
+                np.column_stack([given.begins[its], given.ends[its]]), axis=0, return_inverse=True
             )
             for group in range(len(boxes)):
-                rows = np.flatnonzero(group_of.ravel() == group)
-                pairs = np.ix_(its.devices[rows], its.devices[rows])
-                share = 2 * (len(rows) - 1) / len(rows) * its.volumes[rows[0]] * item_bytes
+                rows = its[group_of.ravel() == group]
+                pairs = np.ix_(given.devices[rows], given.devices[rows])
+                share = 2 * (len(rows) - 1) / len(rows) * given.volumes[rows[0]] * item_bytes
                 seconds = share * self.seconds_per_byte[pairs].max()
                 seconds += 2 * (len(rows) - 1) * self.latency_s[pairs].max()
                 longest[number] = max(longest[number], seconds)
@@ -283,15 +262,12 @@ def _find_copies(table: BoxTable, device_count: int) -> _Copies | None:
     return _Copies(are_first, held[group_of] & ~of_sums[:, None])
 
 
-def _only(table: BoxTable, configuration: int) -> BoxTable:
-    begin, end = np.searchsorted(table.configurations, (configuration, configuration + 1))
-    return BoxTable(
-        np.zeros(end - begin, np.int64),
-        table.devices[begin:end],
-        table.begins[begin:end],
-        table.ends[begin:end],
-        table.are_sums[configuration : configuration + 1],
-    )
+def _sums_by_device(
+    configurations: Integers, devices: Integers, values: npt.NDArray[Any], size: int, count: int
+) -> Floats:
+    """Sums of values of rows, by configuration and device."""
+    sums = np.bincount(configurations * count + devices, values, minlength=size * count)
+    return np.asarray(sums.reshape(size, count), np.float64)
 
 
 def _by_configuration(values: npt.NDArray[Any], table: BoxTable) -> Floats:

@@ -13,9 +13,9 @@ from tf_interop.parallel.costs.measured_parts import MeasuredParts
 from tf_interop.parallel.costs.tables import DivisionCosts, LayerCosts, find_costs
 from tf_interop.parallel.degrees import Degrees
 from tf_interop.parallel.device_names import number_devices
-from tf_interop.parallel.layers.expand import expand_layers
 from tf_interop.parallel.layers.find import LayerGraph
 from tf_interop.parallel.layers.normalization import FORWARD_OPS, GRADIENT_OPS
+from tf_interop.parallel.layers.prepare import expand_layers
 
 
 def find_expanded_costs(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
@@ -40,11 +38,10 @@ class MeasuredParts:
 def _graph_of(operation: Operation, part: OpPart) -> graph_pb2.GraphDef:
     """The nodes of a part, with the shapes of all that they compute."""
     graph_def = graph_pb2.GraphDef()
-    numbers = itertools.count()
-    maker = NodeMaker(graph_def, "", "part", lambda name: f"{name}_{next(numbers)}")
-    dtypes = input_dtypes(operation.node)
+    maker = NodeMaker(graph_def, "", "part", set())
+    dtypes = map(tf.as_dtype, input_dtypes(operation.node))
     names = [
-        "" if box is None else _placeholder(maker, dtype, sizes(box))
+        "" if box is None else maker("Placeholder", dtype=dtype, shape=tf.TensorShape(sizes(box)))
         for box, dtype in zip(part.reads, dtypes, strict=True)
     ]
     part.emit(maker, names)
@@ -52,7 +49,3 @@ def _graph_of(operation: Operation, part: OpPart) -> graph_pb2.GraphDef:
     with graph.as_default():
         tf.graph_util.import_graph_def(graph_def, name="")
     return graph.as_graph_def(add_shapes=True)
-
-
-def _placeholder(maker: NodeMaker, dtype: int, shape: tuple[int, ...]) -> str:
-    return maker("Placeholder", dtype=tf.as_dtype(dtype), shape=tf.TensorShape(shape))

@@ -16,7 +16,7 @@ import numpy as np
 
 from tf_interop.parallel.costs.box_tables import Booleans, BoxTable, BoxTables, Floats, Integers
 from tf_interop.parallel.degrees import Degrees
-from tf_interop.parallel.op_parts import Operation, OpPart, OpParts
+from tf_interop.parallel.op_parts import Operation, OpPart, are_addends
 from tf_interop.parallel.regions import Box, whole
 
 
@@ -69,7 +69,6 @@ def _along_each_axis(degrees: Degrees) -> tuple[Degrees, ...]:
     )
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class PartTables:
     """The parts of an operation.
 
@@ -79,72 +78,51 @@ class PartTables:
         multiply_adds: by configuration and device.
     """
 
-    reads: tuple[BoxTable, ...]
-    gives: tuple[BoxTable, ...]
-    multiply_adds: Floats
-
-
-def make_part_tables(
-    operation: Operation,
-    divide: Callable[[Degrees], OpParts | None],
-    combination: Combination,
-    home: int,
-    device_count: int,
-    tables: BoxTables,
-) -> PartTables:
-    """Makes the tables of an operation.
-
-    Args:
-        operation: what is divided.
-        divide: its rule.
-        combination: of the configurations.
-        home: the device that it runs on where it is not divided.
-        device_count: how many devices there are.
-        tables: makes tables of boxes.
-    """
-    return _PartTablesMaker(operation, divide, combination, home, tables).run(device_count)
-
-
-class _PartTablesMaker:
-    """Asks a rule, and puts its parts together."""
-
     def __init__(
         self,
         operation: Operation,
-        divide: Callable[[Degrees], OpParts | None],
+        divide: Callable[[Degrees], Sequence[OpPart] | None],
         combination: Combination,
         home: int,
+        device_count: int,
         tables: BoxTables,
     ) -> None:
-        self._operation, self._home, self._tables = operation, home, tables
-        self._rows = combination
+        """Asks a rule, and puts its parts together.
+
+        Args:
+            operation: what is divided.
+            divide: its rule.
+            combination: of the configurations.
+            home: the device that it runs on where it is not divided.
+            device_count: how many devices there are.
+            tables: makes tables of boxes.
+        """
+        self._home, self._tables, self._rows = home, tables, combination
         self._size = int(combination.configurations[-1]) + 1
         self._slot_count = int(combination.slots.max()) + 1
         self._parts: list[tuple[int, OpPart]] = []
-        refused = np.zeros(self._slot_count, np.bool_)
-        self._sums = np.zeros((len(operation.output_shapes), self._slot_count), np.bool_)
+        refused, sums = np.zeros((2, self._slot_count), np.bool_)
         for degrees, first in combination.first_slots.items():
             its = slice(first, first + degrees.count)
-            op_parts = divide(degrees)
-            if op_parts is None:
+            parts = divide(degrees)
+            if parts is None:
                 refused[its] = True
                 continue
-            self._sums[:, its] = np.array(op_parts.are_sums)[:, None]
-            self._parts += [(first + part.place, part) for part in op_parts.parts]
+            sums[its] = are_addends(parts)
+            self._parts += [(first + part.place, part) for part in parts]
         self._is_refused = self._any_row(refused)
         self._kept = ~self._is_refused[combination.configurations]
-
-    def run(self, device_count: int) -> PartTables:
-        operation = self._operation
-        reads = tuple(
-            self._table([part.reads[at] for _, part in self._parts], shape)
+        no_sums = np.zeros(self._size, np.bool_)
+        self.reads = tuple(
+            self._table([part.reads[at] for _, part in self._parts], shape, no_sums)
             for at, shape in enumerate(operation.input_shapes)
         )
-        gives = tuple(
-            self._table([part.gives[port] for _, part in self._parts], shape, self._sums[port])
+        are_sums = self._any_row(sums) & ~self._is_refused
+        self.gives = tuple(
+            self._table([part.gives[port] for _, part in self._parts], shape, are_sums)
             for port, shape in enumerate(operation.output_shapes)
         )
-        return PartTables(reads, gives, self._multiply_adds(device_count))
+        self.multiply_adds = self._multiply_adds(device_count)
 
     def _any_row(self, of_slots: Booleans) -> Booleans:
         """By configuration, whether something holds for any of its parts."""
@@ -153,10 +131,7 @@ class _PartTablesMaker:
         return found
 
     def _table(
-        self,
-        boxes: Sequence[Box | None],
-        shape: tuple[int, ...],
-        sums: Booleans | None = None,
+        self, boxes: Sequence[Box | None], shape: tuple[int, ...], are_sums: Booleans
     ) -> BoxTable:
         slots = [slot for (slot, _), box in zip(self._parts, boxes, strict=True) if box is not None]
         rank = len(shape)
@@ -177,8 +152,7 @@ class _PartTablesMaker:
             np.column_stack([*divided, combined.reshape(len(rows), 2 * rank)]),
             np.column_stack([numbers, np.full(len(numbers), self._home), undivided]),
         ]
-        are_sums = np.zeros(self._size, np.bool_) if sums is None else self._any_row(sums)
-        return self._tables.make_of_rows(np.concatenate(found), are_sums & ~self._is_refused)
+        return self._tables.make(np.concatenate(found), are_sums)
 
     def _multiply_adds(self, device_count: int) -> Floats:
         found = np.zeros((self._size, device_count))

@@ -24,12 +24,13 @@ from tf_interop.graph.ops import input_dtypes, output_dtypes
 from tf_interop.parallel.costs.box_tables import Booleans, BoxTable, BoxTables, Floats, Links
 from tf_interop.parallel.costs.devices import DeviceGraph
 from tf_interop.parallel.costs.measured_parts import MeasuredParts
-from tf_interop.parallel.costs.part_tables import Combination, combine, make_part_tables
+from tf_interop.parallel.costs.part_tables import Combination, PartTables, combine
 from tf_interop.parallel.degrees import Degrees
 from tf_interop.parallel.layers.find import Layer, LayerGraph, legal_degrees
 from tf_interop.parallel.op_parts import Operation, boxes_of
 from tf_interop.parallel.parted_graph import LayerDivision, Tensor, is_copied
 from tf_interop.parallel.regions import volume, whole
+from tf_interop.parallel.search.bounds import total_cost
 from tf_interop.parallel.search.minimize import SearchProblem
 
 _MAX_AXES = 2
@@ -92,10 +93,7 @@ class DivisionCosts:
 
     def seconds(self, choice: Sequence[int]) -> float:
         """What a choice of configurations costs."""
-        alone = sum(
-            float(layer.total_s[its]) for layer, its in zip(self.layers, choice, strict=True)
-        )
-        return alone + sum(float(self.edges[a, b][choice[a], choice[b]]) for a, b in self.edges)
+        return total_cost([layer.total_s for layer in self.layers], self.edges, choice)
 
     def memory(self, choice: Sequence[int]) -> tuple[int, ...]:
         """The bytes that each device needs."""
@@ -268,17 +266,21 @@ class _Costing:
         shape, item_bytes = self._shape(tensor), self._item_bytes(tensor)
         home = self._device_of_node[tensor[0]]
         if owner is None:
-            given = self._tables.make([[(home, whole(shape))]])
+            given = self._tables.make_whole(shape, [home])
         else:
             given = self._node_tables[tensor[0]].gives[tensor[1]]
             if tensor in self._alive:
-                memory[owner] += given.by_device(given.volumes * item_bytes, self._count)
+                memory[owner] += item_bytes * given.volumes_of_devices(self._count)
         for layer, readers in by_layer.items():
             if layer is None:
                 assert owner is not None
                 places = {self._device_of_node[node] for node, _ in readers}
-                read = self._tables.make([[(place, whole(shape)) for place in sorted(places)]])
-                parameters[owner] += self._home_seconds(given, read, item_bytes)
+                read = self._tables.make_whole(shape, places)
+                parameters[owner] += (
+                    self._links.seconds_to_add(given, item_bytes)
+                    if self._parameters_stay
+                    else self._send(given, read, item_bytes)[:, 0]
+                )
                 continue
             read = self._tables.join(self._node_tables[node].reads[at] for node, at in readers)
             if layer == owner:
@@ -286,7 +288,9 @@ class _Costing:
             elif owner is None:
                 if not self._parameters_stay:
                     parameters[layer] += self._send(given, read, item_bytes)[0]
-                    memory[layer] += self._copied(read, item_bytes, but_of=home)
+                    copied = item_bytes * read.volumes_of_devices(self._count)
+                    copied[:, home] = 0
+                    memory[layer] += copied
             else:
                 seconds = self._send(given, read, item_bytes)
                 pair = (owner, layer) if owner < layer else (layer, owner)
@@ -299,11 +303,6 @@ class _Costing:
             first = next(layer for layer in by_layer if layer is not None)
             memory[first][:, home] += volume(whole(shape)) * item_bytes
 
-    def _home_seconds(self, given: BoxTable, read: BoxTable, item_bytes: int) -> Floats:
-        if self._parameters_stay:
-            return self._links.seconds_to_add(given, item_bytes)
-        return self._send(given, read, item_bytes)[:, 0]
-
     def _send(
         self, given: BoxTable, read: BoxTable, item_bytes: int, *, within: bool = False
     ) -> Floats:
@@ -314,17 +313,11 @@ class _Costing:
             self._seconds[key] = find(given, read, item_bytes)
         return self._seconds[key]
 
-    def _copied(self, read: BoxTable, item_bytes: int, but_of: int) -> Floats:
-        """The bytes that devices have of a tensor that is elsewhere."""
-        held = read.by_device(read.volumes * item_bytes, self._count)
-        held[:, but_of] = 0
-        return held
-
     def _gathered(
         self, read: BoxTable, layer: int, shape: tuple[int, ...], item_bytes: int
     ) -> Floats:
         """The bytes that devices have to receive where another layer is divided as this one is."""
-        held = read.by_device(read.volumes * item_bytes, self._count)
+        held = item_bytes * read.volumes_of_devices(self._count)
         if len(shape) in (2, 4):
             key = "own", shape, self._layers.layers[layer].layout, self._configurations[layer]
             if key not in self._seconds:
@@ -351,7 +344,7 @@ class _Costing:
         configurations = self._configurations[self._layers.layer_of[node]]
         if configurations not in self._combinations:
             self._combinations[configurations] = combine(configurations)
-        tables = make_part_tables(
+        tables = PartTables(
             operation,
             functools.partial(self._layers.parts, node),
             self._combinations[configurations],
@@ -377,7 +370,7 @@ class _Costing:
         """Puts what was measured of parts into `seconds`, by device; whether it is all."""
         assert self._measured is not None
         op_parts = self._layers.parts(node, degrees)
-        parts = [part for part in op_parts.parts if part.multiply_adds] if op_parts else []
+        parts = [part for part in op_parts or () if part.multiply_adds]
         found = [self._measured.seconds(self._layers.operation(node), part) for part in parts]
         for part, each in zip(parts, found, strict=True):
             if each is not None:
@@ -388,7 +381,7 @@ class _Costing:
         """What is read or written, by configuration and device."""
         return sum(
             (
-                table.by_device(table.volumes * tf.as_dtype(dtype).size, self._count)
+                table.volumes_of_devices(self._count) * tf.as_dtype(dtype).size
                 for table, dtype in zip(tables, dtypes, strict=True)
             ),
             start=np.zeros((1, self._count)),

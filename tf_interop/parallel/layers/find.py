@@ -16,12 +16,12 @@ what is computed.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
-from tf_interop.convolution import Shape
+from tf_interop.convolution import SPATIAL_AXES, ConvolutionKind
 from tf_interop.graph.control_flow import ControlFlow
 from tf_interop.graph.ops import TRIVIAL_OPS, attribute_of, output_dtypes
 from tf_interop.graph.properties import MOST_ELEMENTS, GraphProperties, is_fully_known
@@ -30,11 +30,12 @@ from tf_interop.graph.xla import xla_mark
 from tf_interop.parallel.degrees import Axis, Degrees
 from tf_interop.parallel.layers.heads import HEAD_OPS, PRODUCT_OPS, find_heads
 from tf_interop.parallel.layers.operations import Operations
-from tf_interop.parallel.op_parts import Operation, OpParts, Role, axes_of
+from tf_interop.parallel.op_parts import Operation, OpPart, axes_of
 from tf_interop.parallel.rules import RULES
+from tf_interop.parallel.rules.convolution import extents_of_convolution
+from tf_interop.parallel.rules.product import extents_of_product
+from tf_interop.parallel.rules.shapes import LAYOUT_AFTER
 
-_PIXELS = {"NHWC": {1, 2}, "NCHW": {2, 3}}
-_TRANSPOSED_TO: Mapping[Shape, str] = {(0, 2, 3, 1): "NHWC", (0, 3, 1, 2): "NCHW"}
 _POOLING_OPS = frozenset({"MaxPool", "AvgPool"})
 _FORWARD_PLACES = {
     **dict.fromkeys(("ReluGrad", "Relu6Grad", "LeakyReluGrad", "EluGrad", "SeluGrad"), 1),
@@ -67,6 +68,7 @@ class Layer:
     extents: Mapping[Axis, int]
 
 
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class LayerGraph:
     """The layers of a graph.
 
@@ -76,28 +78,20 @@ class LayerGraph:
         layer_of: for each node that is in a layer, the layer's place in `layers`. All other nodes
             run whole, on the devices that they have.
         why_whole: for nodes that cost something and are in no layer, why, in words.
+        operations: its nodes as rules see them.
     """
 
-    def __init__(
-        self,
-        view: GraphView,
-        layers: tuple[Layer, ...],
-        layer_of: Mapping[int, int],
-        why_whole: Mapping[str, str],
-        operations: Operations,
-    ) -> None:
-        """Takes what `find_layers` found."""
-        self.view = view
-        self.layers = layers
-        self.layer_of = layer_of
-        self.why_whole = why_whole
-        self._operations = operations
+    view: GraphView
+    layers: tuple[Layer, ...]
+    layer_of: Mapping[int, int]
+    why_whole: Mapping[str, str]
+    operations: Operations
 
     def operation(self, node: int) -> Operation:
         """A node of a layer as rules see it."""
-        return self._operations[node]
+        return self.operations[node]
 
-    def parts(self, node: int, degrees: Degrees) -> OpParts | None:
+    def parts(self, node: int, degrees: Degrees) -> Sequence[OpPart] | None:
         """A node of a layer, divided; None where it runs whole."""
         return RULES[self.view.ops[node]](self.operation(node), degrees)
 
@@ -154,7 +148,6 @@ class _Finder:
         self._heads = find_heads(view, properties)
         self._control_flow = ControlFlow(view)
         self._operations = Operations(view, properties, self._heads)
-        self._layout = self._operations.layouts
         self._rank = [0] * len(view)  # in topological order
         for rank, node in enumerate(view.topological_order()):
             self._rank[node] = rank
@@ -204,23 +197,17 @@ class _Finder:
         if not self._is_gradient_of_parameter(node):
             self._followed[node] = layer if why is None else followed
 
+    def _following(self, node: int) -> list[tuple[int, int]]:
+        """What a node reads that follows a layer: the places, and the nodes that are read."""
+        fanins = enumerate(self._view.fanins[node])
+        return [(at, source) for at, (source, _) in fanins if self._followed[source] is not None]
+
     def _principal(self, node: int) -> int | None:
         """Of what a node reads the largest that follows a layer; the latest of those."""
-        places = [
-            place
-            for place, (source, _) in enumerate(self._view.fanins[node])
-            if self._followed[source] is not None
-        ]
-        if not places:
-            return None
-        sources = [self._view.fanins[node][place][0] for place in places]
-        if len(set(sources)) == 1:
-            return sources[0]
-        sizes = [self._size(node, place) for place in places]
-        _, _, source = max(
-            (size, self._rank[source], source) for size, source in zip(sizes, sources, strict=True)
-        )
-        return source
+        sources = {source: at for at, source in self._following(node)}
+        if len(sources) < 2:
+            return next(iter(sources), None)
+        return max(sources, key=lambda each: (self._size(node, sources[each]), self._rank[each]))
 
     def _begins_layer(self, node: int) -> bool:
         op = self._view.ops[node]
@@ -261,7 +248,8 @@ class _Finder:
         operation = self._operations.get(node)
         if operation is None:
             return "shapes are not known"
-        if not any(len(shape) in (2, 4) for shape in _shapes(operation)):
+        shapes = operation.input_shapes + operation.output_shapes
+        if not any(len(shape) in (2, 4) for shape in shapes):
             return "its tensors have neither rank 4 nor 2"
         return None
 
@@ -281,28 +269,21 @@ class _Finder:
         op = self._view.ops[node]
         head = self._heads.get(node)
         if head is not None:
-            return head.first != node or head.role is Role.BACKWARD_FILTER
+            return head.first != node or head.role is ConvolutionKind.BACKWARD_FILTER
         return "Grad" in op and op not in TRIVIAL_OPS
 
     def _is_gradient_of_parameter(self, node: int) -> bool:
         head = self._heads.get(node)
-        is_of_filter = head is not None and head.role is Role.BACKWARD_FILTER
+        is_of_filter = head is not None and head.role is ConvolutionKind.BACKWARD_FILTER
         return is_of_filter or self._view.ops[node] == "BiasAddGrad"
 
     def _is_join(self, node: int) -> bool:
         """Whether a node reads tensors of several layers, none of them broadcast."""
-        places = [
-            place
-            for place, (source, _) in enumerate(self._view.fanins[node])
-            if self._followed[source] is not None
-        ]
-        if self._view.ops[node] != "ConcatV2" and len(places) > 1:
-            sizes = [self._size(node, place) for place in places]
-            places = [
-                place for place, size in zip(places, sizes, strict=True) if size == max(sizes)
-            ]
-        layers = {self._followed[self._view.fanins[node][place][0]] for place in places}
-        return len(layers) > 1
+        read = self._following(node)
+        if self._view.ops[node] != "ConcatV2" and len(read) > 1:
+            sizes = {at: self._size(node, at) for at, _ in read}
+            read = [each for each in read if sizes[each[0]] == max(sizes.values())]
+        return len({self._followed[source] for _, source in read}) > 1
 
     def _is_global_mean(self, node: int) -> bool:
         """Whether a node is the mean of all pixels of each image and channel."""
@@ -312,25 +293,23 @@ class _Finder:
         if operation is None or len(operation.input_shapes[0]) != 4:
             return False
         axes = operation.input_values[1]
-        return (
-            axes is not None and {int(axis) % 4 for axis in axes.flat} == _PIXELS[operation.layout]
-        )
+        pixels = set(SPATIAL_AXES[operation.layout])
+        return axes is not None and {int(axis) % 4 for axis in axes.flat} == pixels
 
     def _layout_of(self, node: int, principal: int | None) -> str:
         """The layout of a node's tensors of rank 4."""
         view = self._view
-        layouts = self._operations.layouts
         op = view.ops[node]
         if op in RULES:
             data_format: str = attribute_of(view.nodes[node], "data_format").s.decode()
-            if data_format in _PIXELS:
+            if data_format in ("NHWC", "NCHW"):
                 return data_format
         if principal is None:
             return "NHWC"
-        layout = layouts.get(principal, "NHWC")
+        layout = self._operations.layouts.get(principal, "NHWC")
         if op == "Transpose":
-            permutation = self._properties.held_shape(*view.fanins[node][1])
-            return layout if permutation is None else _TRANSPOSED_TO.get(permutation, layout)
+            permutation: Any = self._properties.held_shape(*view.fanins[node][1])
+            return LAYOUT_AFTER.get(permutation, layout)
         return layout
 
     def _remember_name(self, node: int, layer: int) -> None:
@@ -377,32 +356,13 @@ class _Finder:
         )
 
 
-def _shapes(operation: Operation) -> Iterator[tuple[int, ...]]:
-    return itertools.chain(operation.input_shapes, operation.output_shapes)
-
-
-def _extents(first: Operation) -> dict[Axis, int]:
+def _extents(first: Operation) -> Mapping[Axis, int]:
     """The size of each axis of the work of a layer that begins with an operation."""
-    op, role = first.node.op, first.role
+    op = first.node.op
     if op in PRODUCT_OPS:
-        rows, columns = first.output_shapes[0]
-        inner = math.prod(first.input_shapes[0]) // rows
-        axes = {
-            Role.FORWARD: (Axis.SAMPLE, Axis.FILTER, Axis.CHANNEL),
-            Role.BACKWARD_INPUT: (Axis.SAMPLE, Axis.CHANNEL, Axis.FILTER),
-            Role.BACKWARD_FILTER: (Axis.CHANNEL, Axis.FILTER, Axis.SAMPLE),
-        }[role]
-        return dict(zip(axes, (rows, columns, inner), strict=True))
-    if op not in HEAD_OPS:
-        # A mean has parts of what it reads.
-        image = first.input_shapes[0] if op == "Mean" else first.output_shapes[0]
-        return dict(zip(axes_of(image, first.layout), image, strict=True))
-    image, filter_shape = first.output_shapes[0], first.input_shapes[1]
-    if role is Role.BACKWARD_FILTER:
-        image, filter_shape = first.input_shapes[2], first.output_shapes[0]
-    extents = dict(zip(axes_of(image, first.layout), image, strict=True))
-    # Of a depthwise convolution channels are divided as filters.
-    extents[Axis.CHANNEL] = 1 if op.startswith("Depthwise") else filter_shape[2]
-    if role is Role.BACKWARD_INPUT and not op.startswith("Depthwise"):
-        extents[Axis.CHANNEL], extents[Axis.FILTER] = extents[Axis.FILTER], filter_shape[3]
-    return extents
+        return extents_of_product(first)
+    if op in HEAD_OPS:
+        return extents_of_convolution(first)
+    # A mean has parts of what it reads.
+    image = first.input_shapes[0] if op == "Mean" else first.output_shapes[0]
+    return dict(zip(axes_of(image, first.layout), image, strict=True))

@@ -13,25 +13,17 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import enum
 import math
-from collections.abc import Iterable
 
 from tf_interop.convolution import ConvolutionKind
 from tf_interop.graph.ops import CONVOLUTION_KINDS, SIZES_POSITIONS, attribute_of
 from tf_interop.graph.properties import PARAMETER_OPS, GraphProperties, is_fully_known
 from tf_interop.graph.view import GraphView
-from tf_interop.parallel.op_parts import Role
 
 PRODUCT_OPS = frozenset({"MatMul", "_FusedMatMul"})
 HEAD_OPS = CONVOLUTION_KINDS.keys() | PRODUCT_OPS
 """Convolutions and matrix products."""
 
-_ROLES = {
-    ConvolutionKind.FORWARD: Role.FORWARD,
-    ConvolutionKind.BACKWARD_INPUT: Role.BACKWARD_INPUT,
-    ConvolutionKind.BACKWARD_FILTER: Role.BACKWARD_FILTER,
-}
 _HANDED_ON = frozenset({"ReadVariableOp", "Identity", "Cast", "StopGradient"})
 
 _Tensor = tuple[int, int]
@@ -47,14 +39,7 @@ class Head:
     """
 
     first: int
-    role: Role
-
-
-class _Side(enum.Enum):
-    """How a matrix product or a convolution uses its filter: both sides occur in a layer."""
-
-    STRAIGHT = 0
-    TRANSPOSED = 1
+    role: ConvolutionKind
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,7 +50,7 @@ class _WithFilter:
     data: _Tensor
     filter: _Tensor
     source: _Tensor  # what the filter comes from
-    side: _Side
+    is_turned: bool  # the filter, as it is in one of the two
 
 
 def find_heads(view: GraphView, properties: GraphProperties) -> dict[int, Head]:
@@ -78,74 +63,61 @@ def find_heads(view: GraphView, properties: GraphProperties) -> dict[int, Head]:
         GraphError: the graph has a cycle that no loop closes.
     """
     order = [node for node in view.topological_order() if view.ops[node] in HEAD_OPS]
-    parameters = _find_parameters(view) if order else frozenset()
-    reading: dict[int, _WithFilter] = {}
-    gradients: dict[int, tuple[_Tensor, _Tensor]] = {}
-    for node in order:
-        with_filter = _with_filter(view, node, parameters)
-        if with_filter is not None:
-            reading[node] = with_filter
-        else:
-            # Of a product the first two, of a convolution all but the sizes of the filter.
-            inputs = view.fanins[node]
-            gradients[node] = inputs[0], inputs[SIZES_POSITIONS.get(view.ops[node], 0) + 1]
-    return _Matching(view, properties, reading, gradients).match(order)
+    return _Matching(view, properties, order).match() if order else {}
 
 
 class _Matching:
     """Finds the layer of each gradient among those that can be meant."""
 
-    def __init__(
-        self,
-        view: GraphView,
-        properties: GraphProperties,
-        reading: dict[int, _WithFilter],
-        gradients: dict[int, tuple[_Tensor, _Tensor]],
-    ) -> None:
+    def __init__(self, view: GraphView, properties: GraphProperties, order: list[int]) -> None:
         self._view = view
         self._properties = properties
-        self._reading = reading
-        self._gradients = gradients
+        parameters = _find_parameters(view)
+        self._with_filter = {node: _with_filter(view, node, parameters) for node in order}
         # What gradients of filters read beside each tensor, and filters with what is read there.
         self._partners: dict[_Tensor, set[_Tensor]] = collections.defaultdict(set)
-        for first, second in gradients.values():
-            self._partners[first].add(second)
-            self._partners[second].add(first)
-        self._products = {(each.source, each.data) for each in reading.values()}
+        self._products: set[tuple[_Tensor, _Tensor]] = set()
+        for node, each in self._with_filter.items():
+            if each is not None:
+                self._products.add((each.source, each.data))
+            else:
+                first, second = self._operands(node)
+                self._partners[first].add(second)
+                self._partners[second].add(first)
         self._by_filter: dict[_Tensor, list[_WithFilter]] = collections.defaultdict(list)
         self._by_data: dict[_Tensor, list[_WithFilter]] = collections.defaultdict(list)
-        self._taken: set[tuple[int, Role]] = set()
+        self._taken: set[tuple[int, ConvolutionKind]] = set()
 
-    def match(self, order: Iterable[int]) -> dict[int, Head]:
-        """The heads in `order`."""
-        heads: dict[int, Head] = {}
-        for node in order:
-            head = (
-                self._match_with_filter(self._reading[node])
-                if node in self._reading
-                else self._match_filter_gradient(node)
-            )
-            if head is not None:
-                heads[node] = head
-        return heads
+    def match(self) -> dict[int, Head]:
+        """The heads in order."""
+        heads = {
+            node: self._match_filter_gradient(node)
+            if each is None
+            else self._match_with_filter(each)
+            for node, each in self._with_filter.items()
+        }
+        return {node: head for node, head in heads.items() if head is not None}
+
+    def _operands(self, node: int) -> tuple[_Tensor, _Tensor]:
+        """What the gradient of a filter is computed from: all but the sizes of the filter."""
+        inputs = self._view.fanins[node]
+        return inputs[0], inputs[SIZES_POSITIONS.get(self._view.ops[node], 0) + 1]
 
     def _match_with_filter(self, each: _WithFilter) -> Head:
-        candidates = [
-            first for first in self._by_filter[each.source] if first.side is not each.side
-        ]
-        partners = self._partners[each.data]
-        role = _role_of(self._view, each.node)
+        others = self._by_filter[each.source]
+        candidates = [first for first in others if first.is_turned != each.is_turned]
+        # A matrix product does not say what it computes.
+        role = CONVOLUTION_KINDS.get(self._view.ops[each.node])
         if candidates:
-            if role is None:
-                role = Role.BACKWARD_INPUT
+            partners = self._partners[each.data]
             paired = [first for first in candidates if first.data in partners]
-            return self._take(paired or candidates, role)
-        self._by_filter[each.source].append(each)
+            return self._take(paired or candidates, role or ConvolutionKind.BACKWARD_INPUT)
+        others.append(each)
         self._by_data[each.data].append(each)
-        return Head(each.node, role or Role.FORWARD)
+        return Head(each.node, role or ConvolutionKind.FORWARD)
 
     def _match_filter_gradient(self, node: int) -> Head | None:
-        operands = self._gradients[node]
+        operands = self._operands(node)
         candidates = {
             first.node: (first, other)
             for one, other in (operands, operands[::-1])
@@ -159,12 +131,12 @@ class _Matching:
                 if (first.source, other) in self._products
             ]
             known = [first for first, _ in candidates.values()]
-            return self._take(paired or known, Role.BACKWARD_FILTER)
+            return self._take(paired or known, ConvolutionKind.BACKWARD_FILTER)
         if self._view.ops[node] in PRODUCT_OPS:
             return None
-        return Head(node, Role.BACKWARD_FILTER)
+        return Head(node, ConvolutionKind.BACKWARD_FILTER)
 
-    def _take(self, candidates: list[_WithFilter], role: Role) -> Head:
+    def _take(self, candidates: list[_WithFilter], role: ConvolutionKind) -> Head:
         """The last that has no such gradient yet: gradients come in the reverse order."""
         free = [each for each in candidates if (each.node, role) not in self._taken]
         first = (free or candidates)[-1].node
@@ -199,28 +171,20 @@ def _with_filter(view: GraphView, node: int, parameters: frozenset[int]) -> _Wit
     """A head that reads a filter; None for the gradient of one, and for other matrix products."""
     op = view.ops[node]
     inputs = view.fanins[node]
+    data = inputs[0]
     if op in PRODUCT_OPS:
-        is_turned, is_filter_turned = (
+        is_data_turned, is_turned = (
             attribute_of(view.nodes[node], name).b for name in ("transpose_a", "transpose_b")
         )
         # What sums over the batch is the gradient of a filter, whose `b` may be a constant too.
-        if is_turned or inputs[1][0] not in parameters:
+        if is_data_turned or inputs[1][0] not in parameters:
             return None
-        source = _source_of(view, inputs[1])
-        return _WithFilter(node, inputs[0], inputs[1], source, _Side(int(is_filter_turned)))
-    kind = CONVOLUTION_KINDS[op]
-    if kind is ConvolutionKind.BACKWARD_FILTER:
+    elif CONVOLUTION_KINDS[op] is ConvolutionKind.BACKWARD_FILTER:
         return None
-    is_gradient = kind is ConvolutionKind.BACKWARD_INPUT
-    data = inputs[2] if is_gradient else inputs[0]
-    source = _source_of(view, inputs[1])
-    return _WithFilter(node, data, inputs[1], source, _Side(int(is_gradient)))
-
-
-def _role_of(view: GraphView, node: int) -> Role | None:
-    """What a convolution computes; None for a matrix product, which does not say."""
-    kind = CONVOLUTION_KINDS.get(view.ops[node])
-    return None if kind is None else _ROLES[kind]
+    else:
+        is_turned = CONVOLUTION_KINDS[op] is ConvolutionKind.BACKWARD_INPUT
+        data = inputs[2] if is_turned else data
+    return _WithFilter(node, data, inputs[1], _source_of(view, inputs[1]), is_turned)
 
 
 def _source_of(view: GraphView, tensor: _Tensor) -> _Tensor:

@@ -11,8 +11,8 @@ those of the whole batch however it is divided: training on several devices is t
 
 Preconditions:
   1. the shape of the image is known, and of rank 4;
-  2. nobody reads what only the fused ops know how to: `reserve_space_3` is read by gradients that
-     are expanded too, the reserve spaces of a gradient by nobody;
+  2. nobody reads what only the fused ops can use: `reserve_space_3` is read by gradients that are
+     expanded too, the reserve spaces of a gradient by nobody;
   3. the node is in no loop, and none of its outputs but the first is fetched.
 
 Guaranteed: the last op takes over the node's name, and with it fetches, readers and control
@@ -23,7 +23,6 @@ second run finds nothing.
 
 from __future__ import annotations
 
-import collections
 import math
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -34,65 +33,45 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tf_interop.graph.ops import attribute_of
 from tf_interop.graph.properties import GraphProperties, is_fully_known
 from tf_interop.graph.view import GraphView
-from tf_interop.parallel.node_maker import NodeMaker
+from tf_interop.parallel.node_maker import NodeMaker, without_nodes
 
 FORWARD_OPS = frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"})
 GRADIENT_OPS = frozenset({"FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3"})
 _CHANNELS = {"NHWC": 3, "NCHW": 1}
 
 
-def find_normalizations(view: GraphView, properties: GraphProperties) -> tuple[str, ...]:
-    """The names of the nodes that can be expanded, but for what the caller has to know.
-
-    These are preconditions 1 and 2, of 3 the caller sees to.
-    """
-    candidates = {
+def find_normalizations(view: GraphView, properties: GraphProperties) -> frozenset[int]:
+    """The nodes that meet precondition 1, and of 2 what does not depend on other nodes."""
+    return frozenset(
         node
         for node, op in enumerate(view.ops)
-        if op in FORWARD_OPS | GRADIENT_OPS and _has_known_image(view, properties, node)
-    }
-    gradients = {
-        node
-        for node in candidates
-        if view.ops[node] in GRADIENT_OPS and not _why_fused(view, (), node)
-    }
-    return tuple(
-        view.names[node]
-        for node in sorted(candidates)
-        if node in gradients
-        or (view.ops[node] in FORWARD_OPS and not _why_fused(view, gradients, node))
+        if op in FORWARD_OPS | GRADIENT_OPS
+        and _has_known_image(view, properties, node)
+        and not _is_reserve_space_read(view, node)
     )
 
 
+def is_with_its_pair(view: GraphView, nodes: Collection[int], node: int) -> bool:
+    """Whether a normalization and its gradients, where there are any, are all among some nodes."""
+    if view.ops[node] in FORWARD_OPS:
+        return all(each in nodes for each in view.fanouts[node] if view.ops[each] in GRADIENT_OPS)
+    source, _ = view.fanins[node][3]
+    return view.ops[source] not in FORWARD_OPS or source in nodes
+
+
 def expand_normalization(
-    view: GraphView, properties: GraphProperties, names: Collection[str]
+    view: GraphView, properties: GraphProperties, nodes: Collection[int]
 ) -> graph_pb2.GraphDef:
-    """Replaces the normalizations of these names, and gradients of such.
+    """Replaces normalizations.
 
     Args:
         view: the graph.
         properties: its shapes.
-        names: of some of what `find_normalizations` found. A forward one that is trained needs its
-            gradient to be among them.
+        nodes: some of what `find_normalizations` found, each with its pair.
 
     Returns:
         A new graph.
-
-    Raises:
-        ValueError: a node cannot be expanded.
     """
-    nodes = {view.index_of[name] for name in names}
-    for node in sorted(nodes):
-        why = _why_fused(view, nodes, node)
-        if view.ops[node] not in FORWARD_OPS | GRADIENT_OPS:
-            why = f"it is a {view.ops[node]}"
-        elif not _has_known_image(view, properties, node):
-            why = "the shape of its image is not known"
-        if why:
-            raise ValueError(
-                f"Expected batch normalizations that can be expanded, got '{view.names[node]}': "
-                f"{why}. Take names that find_normalizations gives."
-            )
     return _Expansion(view, properties, nodes).run()
 
 
@@ -111,15 +90,16 @@ def _layout_of(node: node_def_pb2.NodeDef) -> str:
     return layout
 
 
-def _why_fused(view: GraphView, expanded: Collection[int], node: int) -> str:
-    """Why a node has to stay if these are expanded; empty where it does not."""
+def _is_reserve_space_read(view: GraphView, node: int) -> bool:
+    """Whether somebody reads what only the fused ops can use, but for the gradients of a node."""
     is_forward = view.ops[node] in FORWARD_OPS
     private = {5} if is_forward else {3, 4}
-    for reader in view.fanouts[node]:
-        ports = {port for source, port in view.fanins[reader] if source == node}
-        if ports & private and not (is_forward and reader in expanded):
-            return f"'{view.names[reader]}' reads its reserve space"
-    return ""
+    return any(
+        source == node and port in private
+        for reader in view.fanouts[node]
+        if not (is_forward and view.ops[reader] in GRADIENT_OPS)
+        for source, port in view.fanins[reader]
+    )
 
 
 class _Expansion:
@@ -139,16 +119,12 @@ class _Expansion:
         self.statistics: dict[int, tuple[str, str]] = {}
         self._properties = properties
         self._nodes = nodes
-        self._new = graph_pb2.GraphDef()
-        self._names = frozenset(view.names)
-        self._numbers: collections.Counter[str] = collections.Counter()
+        self._new = without_nodes(view.graph_def)
+        self._taken = set(view.names)
 
     def run(self) -> graph_pb2.GraphDef:
         """The new graph."""
         view = self.view
-        self._new.versions.CopyFrom(view.graph_def.versions)
-        if view.graph_def.HasField("library"):
-            self._new.library.CopyFrom(view.graph_def.library)
         for node in view.topological_order():
             if node in self._nodes:
                 self._expand(node)
@@ -175,7 +151,7 @@ class _Expansion:
         first = len(self._new.node)
         shape = self._properties.input_shape(node, 0)
         assert shape is not None
-        maker = NodeMaker(self._new, old.device, old.name, self._unique_name)
+        maker = NodeMaker(self._new, old.device, old.name, self._taken)
         normalization = _Normalization(self, node, _Ops(self._new, maker, old, shape))
         if old.op in FORWARD_OPS:
             normalization.expand_forward()
@@ -185,14 +161,6 @@ class _Expansion:
         for made in self._new.node[first:]:
             made.input.extend(controls)
         self._new.node[-1].name = old.name
-
-    def _unique_name(self, name: str) -> str:
-        while True:
-            number = self._numbers[name]
-            self._numbers[name] += 1
-            unique = f"{name}_{number}" if number else name
-            if unique not in self._names:
-                return unique
 
 
 class _Ops:
@@ -261,11 +229,13 @@ class _Ops:
         return self._make(self._image_shape, "Cast", image, **types)
 
     def _reshape(self, shape: Sequence[int], text: str) -> str:
-        types = {"T": self._dtype, "Tshape": tf.int32}
-        return self._make(shape, "Reshape", text, self._maker.constant(shape), **types)
+        return self._with_shape(shape, self._maker.reshape(text, shape, self._dtype))
 
     def _make(self, shape: Sequence[int], op: str, *inputs: str, **attributes: Any) -> str:
-        name = self._maker(op, *inputs, **attributes)
+        return self._with_shape(shape, self._maker(op, *inputs, **attributes))
+
+    def _with_shape(self, shape: Sequence[int], name: str) -> str:
+        """States the shape of the last node."""
         stated = self._graph_def.node[-1].attr["_output_shapes"].list.shape.add()
         for size in shape:
             stated.dim.add(size=size)

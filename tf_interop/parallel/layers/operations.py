@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tf_interop.convolution import ConvolutionKind
 from tf_interop.graph.ops import output_dtypes
 from tf_interop.graph.properties import GraphProperties, is_fully_known
 from tf_interop.graph.view import GraphView
 from tf_interop.parallel.layers.heads import Head
-from tf_interop.parallel.op_parts import Operation, Role
+from tf_interop.parallel.op_parts import Operation
 
 _MOST_KNOWN_VALUES = 64
 """The most values of a constant that rules see: sizes, axes, paddings, scalars."""
@@ -61,7 +62,7 @@ class Operations:
             tuple(outputs),  # type: ignore[arg-type]
             tuple(self._value(*tensor) for tensor in view.fanins[node]),
             self.layouts.get(node, "NHWC"),
-            self._heads[node].role if node in self._heads else Role.FORWARD,
+            self._heads[node].role if node in self._heads else ConvolutionKind.FORWARD,
         )
 
     def _value(self, node: int, port: int) -> np.ndarray[Any, Any] | None:

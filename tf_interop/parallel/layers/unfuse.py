@@ -28,7 +28,7 @@ from tf_interop.convolution import Shape
 from tf_interop.graph.ops import attribute_of
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
-from tf_interop.parallel.node_maker import NodeMaker
+from tf_interop.parallel.node_maker import NodeMaker, without_nodes
 
 _HEADS = {
     "_FusedConv2D": "Conv2D",
@@ -57,9 +57,7 @@ def unfuse(view: GraphView, properties: GraphProperties) -> graph_pb2.GraphDef:
     Returns:
         The new graph.
     """
-    graph_def = graph_pb2.GraphDef()
-    graph_def.CopyFrom(view.graph_def)
-    del graph_def.node[:]
+    graph_def = without_nodes(view.graph_def)
     taken = set(view.names)
     for index, node in enumerate(view.nodes):
         if _can_be_unfused(node, len(view.fanins[index])):
@@ -97,7 +95,7 @@ def _unfuse_node(
     graph_def: graph_pb2.GraphDef, node: node_def_pb2.NodeDef, shape: Shape | None, taken: set[str]
 ) -> None:
     """Adds the nodes of a fused one to `graph_def`."""
-    make = NodeMaker(graph_def, node.device, node.name, lambda name: _unique(name, taken))
+    make = NodeMaker(graph_def, node.device, node.name, taken)
     tensors = [text for text in node.input if not text.startswith("^")]
     inputs = [*tensors[:2], *node.input[len(tensors) :]]
     rest = iter(tensors[2:])
@@ -128,11 +126,3 @@ def _describe(new: node_def_pb2.NodeDef, node: node_def_pb2.NodeDef, shape: Shap
     new.attr["_output_shapes"].list.Clear()
     new.attr["_output_shapes"].list.shape.extend(tf.TensorShape(each).as_proto() for each in shapes)
     new.experimental_debug_info.CopyFrom(node.experimental_debug_info)
-
-
-def _unique(name: str, taken: set[str]) -> str:
-    """A name like the given one that no node has; now it is taken."""
-    names = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(1)))
-    found = next(each for each in names if each not in taken)
-    taken.add(found)
-    return found

@@ -16,22 +16,21 @@ import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
-from tf_interop.graph.ops import attribute_of
 from tf_interop.parallel.degrees import Axis, Degrees
-from tf_interop.parallel.node_maker import NodeMaker, own_attributes
-from tf_interop.parallel.op_parts import (
-    Operation,
-    OpPart,
-    OpParts,
-    Rule,
-    divide,
-    parts_with_addends,
-)
+from tf_interop.parallel.node_maker import NodeMaker
+from tf_interop.parallel.op_parts import Operation, OpPart, Rule, divide
 from tf_interop.parallel.regions import Box, Interval, sizes, whole
-from tf_interop.parallel.rules.windows import Stretch, Windows, windows_of
+from tf_interop.parallel.rules.windows import (
+    Stretch,
+    Windows,
+    attributes_of_part,
+    paddings_of,
+    windows_of,
+)
 
 _TENSORS = {
     "Conv2D": ("image", "filter", "output"),
@@ -84,6 +83,16 @@ class _Convolution:
         """How many groups the channels are in."""
         return self.image["C"] // (1 if self.is_depthwise else self.filter[2])
 
+    @property
+    def extents(self) -> dict[Axis, int]:
+        """The size of each axis of its work; of several groups `filter` divides the groups."""
+        divided = self.image if self.gives_image else self.output
+        filters, channels = self.output["C"], self.image["C"]
+        if self.groups > 1:
+            filters, channels = self.groups, 1
+        sizes = (self.image["N"], divided["H"], divided["W"], filters, channels)
+        return dict(zip(Axis, sizes, strict=True))
+
     def arranged(
         self, samples: Interval, spatial: Iterable[Interval], channels: Interval
     ) -> tuple[Interval, ...]:
@@ -109,59 +118,43 @@ class _Share:
     multiply_adds: int = 0
 
 
-def divide_convolution(operation: Operation, degrees: Degrees) -> OpParts | None:
+def extents_of_convolution(operation: Operation) -> Mapping[Axis, int]:
+    """The size of each axis of a convolution's work; nothing where it cannot be divided."""
+    convolution = _convolution(operation)
+    return {} if convolution is None else convolution.extents
+
+
+def _divide_convolution(operation: Operation, degrees: Degrees) -> list[OpPart] | None:
     """The rule of all convolutions."""
     convolution = _convolution(operation)
     if convolution is None:
         return None
+    if convolution.groups > 1:
+        degrees = degrees.with_channels_together
     *read, given = convolution.tensors
     parts = []
-    for place, at in _divide(convolution, degrees).items():
+    for place, at in divide(convolution.extents, degrees).items():
         share = _share(convolution, at)
-        parts.append(
-            OpPart(
-                place,
-                tuple(map(share.boxes.get, read)),
-                (share.boxes[given],),
-                functools.partial(_emit, convolution, share),
-                share.multiply_adds,
-            )
-        )
-    return parts_with_addends(parts)
+        reads, gives = tuple(map(share.boxes.get, read)), (share.boxes[given],)
+        emit = functools.partial(_emit, convolution, share)
+        parts.append(OpPart(place, reads, gives, emit, share.multiply_adds))
+    return parts
 
 
 # A search asks for one operation under all configurations in a row.
 @functools.lru_cache(maxsize=16)
 def _convolution(operation: Operation) -> _Convolution | None:
     """What a node computes; None where it has nothing to compute, or not from an image."""
-    node = operation.node
+    node, layout = operation.node, operation.layout
     shapes = operation.input_shapes + operation.output_shapes
     shape_of = dict(zip(_TENSORS[node.op], shapes, strict=True))
-    layout = attribute_of(node, "data_format").s.decode() or "NHWC"
-    if layout not in ("NHWC", "NCHW") or any(0 in shape for shape in shapes):
+    if len(shape_of["image"]) != 4 or any(0 in shape for shape in shapes):
         return None
     image, output = (
         dict(zip(layout, shape_of[tensor], strict=True)) for tensor in ("image", "output")
     )
     windows = windows_of(node, shape_of["image"], shape_of["filter"][:2], layout)
     return windows and _Convolution(node, layout, image, shape_of["filter"], output, windows)
-
-
-def _divide(convolution: _Convolution, degrees: Degrees) -> dict[int, dict[Axis, Interval]]:
-    """The intervals of each place; those of `filter` are groups where there are several."""
-    image, output = convolution.image, convolution.output
-    divided = image if convolution.gives_image else output
-    extents = {
-        Axis.SAMPLE: image["N"],
-        Axis.HEIGHT: divided["H"],
-        Axis.WIDTH: divided["W"],
-        Axis.FILTER: output["C"],
-        Axis.CHANNEL: image["C"],
-    }
-    if convolution.groups > 1:
-        extents |= {Axis.FILTER: convolution.groups, Axis.CHANNEL: 1}
-        degrees = dataclasses.replace(degrees, filter=degrees.filter * degrees.channel, channel=1)
-    return divide(extents, degrees)
 
 
 def _share(convolution: _Convolution, at: Mapping[Axis, Interval]) -> _Share:
@@ -211,38 +204,26 @@ def _emit(
     padding would need fewer nodes, but oneDNN has no kernels of gradients for it, and on GPUs
     TensorFlow pads an image itself where its two sides differ, as those of most parts do.
     """
-    op, attributes = convolution.node.op, own_attributes(convolution.node)
-    given = convolution.tensors[-1]
-    dtype, result = tf.as_dtype(attributes["T"].type), sizes(share.boxes[given])
+    node, result = convolution.node, sizes(share.boxes[convolution.tensors[-1]])
+    dtype = tf.as_dtype(node.attr["T"].type)
     if not share.along:
-        return [make("Fill", make.constant(result), make.constant(0, dtype), T=dtype)]
-    is_whole = all(each.is_whole for each in share.along)
-    changes = {} if is_whole else {"padding": "VALID", "explicit_paddings": []}
+        return [make.fill(result, dtype)]
+    attributes = attributes_of_part(node, share.along)
     none = (0, 0)
-    sides = [none if is_whole else (each.before, each.after) for each in share.along]
-    paddings = convolution.arranged(none, sides, none)
+    paddings = convolution.arranged(none, paddings_of(share.along), none)
     operands = list(inputs)
     if not convolution.gives_image:
-        operands[0] = _padded(make, operands[0], paddings, dtype)
-        if given == "filter":
+        operands[0] = make.pad(operands[0], paddings, dtype)
+        if convolution.tensors[-1] == "filter":
             operands[1] = make.constant(result)
-        return [make(op, *operands, **attributes | changes)]
+        return [make(node.op, *operands, **attributes)]
     unreached = convolution.arranged(none, [(each.unreached, 0) for each in share.along], none)
     reached = [size - before for size, (before, _) in zip(result, unreached, strict=True)]
-    padded = [size + sum(padding) for size, padding in zip(reached, paddings, strict=True)]
-    operands[0] = make.constant(padded)
-    gradient = make(op, *operands, **attributes | changes)
-    if padded != reached:
-        begin = make.constant([before for before, _ in paddings])
-        gradient = make("Slice", gradient, begin, make.constant(reached), T=dtype, Index=tf.int32)
-    return [_padded(make, gradient, unreached, dtype)]
+    operands[0] = make.constant(np.add(reached, np.sum(paddings, axis=1)))
+    gradient = make(node.op, *operands, **attributes)
+    if np.any(paddings):
+        gradient = make.slice(gradient, [before for before, _ in paddings], reached, dtype)
+    return [make.pad(gradient, unreached, dtype)]
 
 
-def _padded(make: NodeMaker, name: str, paddings: Sequence[Interval], dtype: tf.DType) -> str:
-    """A tensor with zeros around it."""
-    if not any(map(any, paddings)):
-        return name
-    return make("Pad", name, make.constant(paddings), T=dtype)
-
-
-RULES: dict[str, Rule] = dict.fromkeys(_TENSORS, divide_convolution)
+RULES: dict[str, Rule] = dict.fromkeys(_TENSORS, _divide_convolution)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tf_interop.parallel.degrees import Degrees
-from tf_interop.parallel.op_parts import Operation, OpPart, OpParts, Rule, boxes_of
+from tf_interop.parallel.op_parts import Operation, Rule
 from tf_interop.parallel.regions import Box
-from tf_interop.parallel.rules.copies import copy_of
+from tf_interop.parallel.rules.boxes import BoxPart, by_result, copied
 
 
 def broadcast_box(shape: Sequence[int], result: Sequence[int], box: Box) -> Box | None:
@@ -36,19 +35,11 @@ def broadcast_box(shape: Sequence[int], result: Sequence[int], box: Box) -> Box 
     return tuple(read)
 
 
-def _divide(operation: Operation, degrees: Degrees) -> OpParts | None:
-    """Divides the result, and each operand as it is broadcast to it."""
-    (result,) = operation.output_shapes
-    if len(result) not in (2, 4) or 0 in result:
-        return None
-    emit = copy_of(operation)
-    parts = []
-    for place, box in boxes_of(result, operation.layout, degrees).items():
-        reads = [broadcast_box(shape, result, box) for shape in operation.input_shapes]
-        if None in reads:
-            return None
-        parts.append(OpPart(place, tuple(reads), (box,), emit))
-    return OpParts(tuple(parts), (False,))
+def _part_of_result(operation: Operation, box: Box) -> BoxPart | None:
+    """Each operand as it is broadcast to the result."""
+    [result] = operation.output_shapes
+    reads = tuple(broadcast_box(shape, result, box) for shape in operation.input_shapes)
+    return None if None in reads else (reads, (box,), copied(operation))
 
 
 _OPS = (
@@ -65,5 +56,4 @@ _OPS = (
     "Identity Snapshot StopGradient PreventGradient Cast ZerosLike OnesLike"
 )
 
-RULES: dict[str, Rule] = dict.fromkeys(_OPS.split(), _divide)
-"""The rules of these ops."""
+RULES: dict[str, Rule] = dict.fromkeys(_OPS.split(), by_result(_part_of_result))

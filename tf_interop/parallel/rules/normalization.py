@@ -16,66 +16,50 @@ import numpy as np
 import tensorflow as tf
 
 from tf_interop.graph.ops import attribute_of
-from tf_interop.parallel.degrees import Degrees
 from tf_interop.parallel.node_maker import NodeMaker, own_attributes
-from tf_interop.parallel.op_parts import Operation, OpPart, OpParts, Rule, boxes_of
-from tf_interop.parallel.regions import Box, Interval, whole
-from tf_interop.parallel.rules.copies import outputs_of
+from tf_interop.parallel.op_parts import Operation, Rule
+from tf_interop.parallel.regions import Box, whole
+from tf_interop.parallel.rules.boxes import BoxPart, by_operand, outputs_of
 
 _COMPUTED = {"FusedBatchNormV2": 5, "FusedBatchNormGradV2": 3}
 """How many outputs the parts compute; those after them are reserve spaces that nobody needs."""
 
 
-def _divide_normalization(operation: Operation, degrees: Degrees) -> OpParts | None:
-    """Divides the image, and all vectors as its channels."""
-    node = operation.node
-    image = operation.input_shapes[0]
-    layout = attribute_of(node, "data_format").s.decode()
-    if len(image) != 4 or 0 in image or layout not in ("NHWC", "NCHW"):
+def _part_of_image(operation: Operation, box: Box) -> BoxPart | None:
+    """All vectors are divided as the channels of the image."""
+    node, image = operation.node, operation.input_shapes[0]
+    if len(image) != 4:
         return None
-    axis = layout.index("C")
-    is_training = attribute_of(node, "is_training").b
-    part_op = node.op.replace("V3", "V2")
-    computed = _COMPUTED[part_op]
+    axis = operation.layout.index("C")
+    needs_all_pixels = "Grad" in node.op or attribute_of(node, "is_training").b
+    if needs_all_pixels and whole(image) != (*box[:axis], (0, image[axis]), *box[axis + 1 :]):
+        return None
+    op = node.op.replace("V3", "V2")
+    computed = _COMPUTED[op]
 
-    def box_of(shape: Sequence[int], box: Box) -> Box:
-        vector: tuple[Interval, ...] = (box[axis],)
-        return box if len(shape) == 4 else vector
+    def boxes(shapes: Sequence[tuple[int, ...]]) -> tuple[Box, ...]:
+        return tuple(box if len(shape) == 4 else (box[axis],) for shape in shapes)
 
-    parts = []
-    for place, box in boxes_of(image, layout, degrees).items():
-        others = [each for at, each in enumerate(zip(box, whole(image), strict=True)) if at != axis]
-        if any(mine != all_of_it for mine, all_of_it in others) and (
-            is_training or "Grad" in node.op
-        ):
-            return None
-        reads = tuple(box_of(shape, box) for shape in operation.input_shapes[:5])
-        gives = tuple(box_of(shape, box) for shape in operation.output_shapes[:computed])
-        gives += tuple(whole(shape) for shape in operation.output_shapes[computed:])
-        nothing = (None,) * (len(operation.input_shapes) - 5)
-        emit = functools.partial(_normalize, operation, part_op)
-        parts.append(OpPart(place, reads + nothing, gives, emit))
-    return OpParts(tuple(parts), (False,) * len(operation.output_shapes))
+    unread = (None,) * (len(operation.input_shapes) - 5)
+    gives = boxes(operation.output_shapes[:computed])
+    gives += tuple(map(whole, operation.output_shapes[computed:]))
+    emit = functools.partial(_normalize, operation, op)
+    return (*boxes(operation.input_shapes[:5]), *unread), gives, emit
 
 
 def _normalize(
     operation: Operation, op: str, maker: NodeMaker, inputs: Sequence[str]
 ) -> Sequence[str]:
     """Normalizes some channels."""
-    computed, attributes = _COMPUTED[op], own_attributes(operation.node)
-    name = maker(op, *inputs[:5], **attributes)
+    name = maker(op, *inputs[:5], **own_attributes(operation.node))
     dtype = tf.as_dtype(operation.node.attr["U"].type)
     spaces = [
-        maker.constant(np.zeros(shape), dtype) for shape in operation.output_shapes[computed:]
+        maker.constant(np.zeros(shape), dtype) for shape in operation.output_shapes[_COMPUTED[op] :]
     ]
-    return [*outputs_of(name, computed), *spaces]
+    return [*outputs_of(name, _COMPUTED[op]), *spaces]
 
 
 RULES: dict[str, Rule] = dict.fromkeys(
-    (
-        *("FusedBatchNormV2", "FusedBatchNormV3"),
-        *("FusedBatchNormGradV2", "FusedBatchNormGradV3"),
-    ),
-    _divide_normalization,
+    (f"FusedBatchNorm{kind}V{version}" for kind in ("", "Grad") for version in (2, 3)),
+    by_operand(_part_of_image),
 )
-"""The rules of these ops."""

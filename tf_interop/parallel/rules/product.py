@@ -2,78 +2,61 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from tf_interop.convolution import ConvolutionKind
 from tf_interop.graph.ops import attribute_of
 from tf_interop.parallel.degrees import Axis, Degrees
-from tf_interop.parallel.op_parts import (
-    Operation,
-    OpPart,
-    OpParts,
-    Role,
-    Rule,
-    boxes_of,
-    divide,
-    parts_with_addends,
-)
+from tf_interop.parallel.op_parts import Operation, OpPart, Rule, divide
 from tf_interop.parallel.regions import Box, volume
-from tf_interop.parallel.rules.copies import copy_of
+from tf_interop.parallel.rules.boxes import BoxPart, by_operand, copied
 
 _AXES = {
-    Role.FORWARD: (Axis.SAMPLE, Axis.FILTER, Axis.CHANNEL),
-    Role.BACKWARD_INPUT: (Axis.SAMPLE, Axis.CHANNEL, Axis.FILTER),
-    Role.BACKWARD_FILTER: (Axis.CHANNEL, Axis.FILTER, Axis.SAMPLE),
+    ConvolutionKind.FORWARD: (Axis.SAMPLE, Axis.FILTER, Axis.CHANNEL),
+    ConvolutionKind.BACKWARD_INPUT: (Axis.SAMPLE, Axis.CHANNEL, Axis.FILTER),
+    ConvolutionKind.BACKWARD_FILTER: (Axis.CHANNEL, Axis.FILTER, Axis.SAMPLE),
 }
 """What the rows of the result are, its columns, and what is added up: of a layer that computes
 [N, C] x [C, K]. Another, whose input or filter is transposed, is divided as correctly, but reads
 more than it had to."""
 
 
-def divide_product(operation: Operation, degrees: Degrees) -> OpParts | None:
-    """The rule of a product; parts that share a box of the result are its addends."""
-    ((rows, columns),) = operation.output_shapes
-    of_rows, of_columns, of_inner = _AXES[operation.role]
+def extents_of_product(operation: Operation) -> Mapping[Axis, int]:
+    """The sizes of the axes of a product's work: rows, columns, and what is added up."""
+    [(rows, columns)] = operation.output_shapes
+    inner = operation.input_shapes[0][0 if attribute_of(operation.node, "transpose_a").b else 1]
+    return dict(zip(_AXES[operation.role], (rows, columns, inner), strict=True))
+
+
+def _divide_product(operation: Operation, degrees: Degrees) -> list[OpPart] | None:
+    """Divides a product; parts that share a box of the result are its addends."""
+    extents = extents_of_product(operation)
+    if 0 in extents.values():
+        return None
     first_transposed, second_transposed = (
         attribute_of(operation.node, name).b for name in ("transpose_a", "transpose_b")
     )
-    inner = operation.input_shapes[0][0 if first_transposed else 1]
-    if 0 in (rows, columns, inner):
-        return None
     parts = []
-    emit = copy_of(operation)
-    extents = {of_rows: rows, of_columns: columns, of_inner: inner}
     for place, at in divide(extents, degrees).items():
-        first: Box = at[of_rows], at[of_inner]
-        second: Box = at[of_inner], at[of_columns]
-        result: Box = at[of_rows], at[of_columns]
-        reads = (
-            first[::-1] if first_transposed else first,
-            second[::-1] if second_transposed else second,
+        rows, columns, inner = (at[axis] for axis in _AXES[operation.role])
+        reads: tuple[Box, Box] = (
+            (inner, rows) if first_transposed else (rows, inner),
+            (columns, inner) if second_transposed else (inner, columns),
         )
-        multiply_adds = volume((*result, at[of_inner]))
-        parts.append(OpPart(place, reads, (result,), emit, multiply_adds))
-    return parts_with_addends(parts)
+        adds = volume((rows, columns, inner))
+        parts.append(OpPart(place, reads, ((rows, columns),), copied(operation), adds))
+    return parts
 
 
-def _divide_bias(operation: Operation, degrees: Degrees) -> OpParts | None:
-    """Divides what a bias is added to, or is the gradient of it: then samples make addends."""
-    shape = operation.input_shapes[0]
-    if len(shape) not in (2, 4) or 0 in shape:
-        return None
-    layout = attribute_of(operation.node, "data_format").s.decode() or "NHWC"
-    channel = layout.index("C") if len(shape) == 4 else 1
-    emit = copy_of(operation)
-    parts = []
-    for place, box in boxes_of(shape, layout, degrees).items():
-        bias = (box[channel],)
-        if operation.node.op == "BiasAdd":
-            parts.append(OpPart(place, (box, bias), (box,), emit))
-        else:
-            parts.append(OpPart(place, (box,), (bias,), emit))
-    return parts_with_addends(parts)
+def _part_with_bias(operation: Operation, box: Box) -> BoxPart:
+    """What a bias is added to, or is the gradient of it: then samples make addends."""
+    bias = (box[operation.layout.index("C") if len(box) == 4 else 1],)
+    if operation.node.op == "BiasAdd":
+        return (box, bias), (box,), copied(operation)
+    return (box,), (bias,), copied(operation)
 
 
 RULES: dict[str, Rule] = {
-    "MatMul": divide_product,
-    "BiasAdd": _divide_bias,
-    "BiasAddGrad": _divide_bias,
+    "MatMul": _divide_product,
+    **dict.fromkeys(("BiasAdd", "BiasAddGrad"), by_operand(_part_with_bias)),
 }
-"""The rules of these ops."""

@@ -16,16 +16,9 @@ import tensorflow as tf
 from tf_interop.graph.ops import attribute_of
 from tf_interop.parallel.degrees import Degrees
 from tf_interop.parallel.node_maker import NodeMaker, own_attributes
-from tf_interop.parallel.op_parts import (
-    Operation,
-    OpPart,
-    OpParts,
-    Rule,
-    boxes_of,
-    parts_with_addends,
-)
+from tf_interop.parallel.op_parts import Operation, OpPart, Rule, boxes_of
 from tf_interop.parallel.regions import Box, Interval, sizes, whole
-from tf_interop.parallel.rules.copies import copy_of
+from tf_interop.parallel.rules.boxes import BoxPart, by_operand, by_result, copied
 from tf_interop.parallel.rules.elementwise import broadcast_box
 
 _SUMS = ("Sum", "Mean")
@@ -44,36 +37,25 @@ def samples_of(count: int, degrees: Degrees) -> dict[int, Interval]:
     return {place: box[0] for place, box in boxes_of((count, 1), "NHWC", degrees).items()}
 
 
-def _divide_reduction(operation: Operation, degrees: Degrees) -> OpParts | None:
-    """Divides what is reduced."""
+def _part_of_reduced(operation: Operation, box: Box) -> BoxPart | None:
     shape, axes = operation.input_shapes[0], operation.input_values[1]
-    if len(shape) not in (2, 4) or 0 in shape or axes is None:
+    if axes is None:
         return None
-    reduced = {int(axis) % len(shape) for axis in np.ravel(axes)}
+    reduced = sorted({int(axis) % len(shape) for axis in np.ravel(axes)})
+    share = math.prod((box[axis][1] - box[axis][0]) / shape[axis] for axis in reduced)
+    if share < 1 and operation.node.op not in _SUMS:
+        return None
     keeps = attribute_of(operation.node, "keep_dims").b
-    parts = []
-    for place, box in boxes_of(shape, operation.layout, degrees).items():
-        if operation.node.op not in _SUMS and any(
-            box[axis] != (0, shape[axis]) for axis in reduced
-        ):
-            return None
-        given = tuple(
-            (0, 1) if axis in reduced else interval
-            for axis, interval in enumerate(box)
-            if keeps or axis not in reduced
-        )
-        ratio = math.prod((box[axis][1] - box[axis][0]) / shape[axis] for axis in reduced)
-        emit = functools.partial(_reduce, operation, tuple(sorted(reduced)), ratio)
-        parts.append(OpPart(place, (box, None), (given,), emit))
-    return parts_with_addends(parts)
+    given = tuple(
+        (0, 1) if axis in reduced else interval
+        for axis, interval in enumerate(box)
+        if keeps or axis not in reduced
+    )
+    return (box, None), (given,), functools.partial(_reduce, operation, reduced, share)
 
 
 def _reduce(
-    operation: Operation,
-    axes: tuple[int, ...],
-    share: float,
-    maker: NodeMaker,
-    inputs: Sequence[str],
+    operation: Operation, axes: list[int], share: float, maker: NodeMaker, inputs: Sequence[str]
 ) -> Sequence[str]:
     """A part's reduction; of a mean what it contributes to that of all values."""
     attributes = own_attributes(operation.node) | {"Tidx": tf.int32}
@@ -84,60 +66,50 @@ def _reduce(
     return [maker("Mul", result, maker.constant(share, dtype), T=dtype)]
 
 
-def _divide_repetition(operation: Operation, degrees: Degrees) -> OpParts | None:
-    """Divides the result of a BroadcastTo, or of a Tile that is one."""
-    shape, (result,) = operation.input_shapes[0], operation.output_shapes
-    if len(result) not in (2, 4) or 0 in result:
+def _part_of_repetition(operation: Operation, box: Box) -> BoxPart | None:
+    """A part of a BroadcastTo, or of a Tile that is one."""
+    read = broadcast_box(operation.input_shapes[0], operation.output_shapes[0], box)
+    if read is None:
         return None
-    parts = []
-    for place, box in boxes_of(result, operation.layout, degrees).items():
-        read = broadcast_box(shape, result, box)
-        if read is None:
-            return None
-        emit = functools.partial(_repeat, operation, read, box)
-        parts.append(OpPart(place, (read, None), (box,), emit))
-    return OpParts(tuple(parts), (False,))
+    return (read, None), (box,), functools.partial(_repeat, operation, read, box)
 
 
 def _repeat(
     operation: Operation, read: Box, given: Box, maker: NodeMaker, inputs: Sequence[str]
 ) -> Sequence[str]:
     """Repeats what a part reads until it fills what it gives."""
-    attributes = own_attributes(operation.node)
     if operation.node.op == "BroadcastTo":
-        numbers = maker.constant(sizes(given))
-        return [maker("BroadcastTo", inputs[0], numbers, **attributes | {"Tidx": tf.int32})]
-    numbers = maker.constant(np.floor_divide(sizes(given), sizes(read)))
-    return [maker("Tile", inputs[0], numbers, **attributes | {"Tmultiples": tf.int32})]
+        numbers, dtype = np.array(sizes(given)), "Tidx"
+    else:
+        numbers, dtype = np.floor_divide(sizes(given), sizes(read)), "Tmultiples"
+    attributes = own_attributes(operation.node) | {dtype: tf.int32}
+    return [maker(operation.node.op, inputs[0], maker.constant(numbers), **attributes)]
 
 
-def _divide_samples(operation: Operation, degrees: Degrees) -> OpParts | None:
+def _divide_samples(operation: Operation, degrees: Degrees) -> list[OpPart] | None:
     """Divides all operands and results along their first axis, where that is the batch."""
     shapes = operation.input_shapes + operation.output_shapes
     if len(shapes[0]) < 2 or 0 in shapes[0] or len({shape[:1] for shape in shapes}) > 1:
         return None
-    emit = copy_of(operation)
 
     def boxes(samples: Interval, shapes: Sequence[tuple[int, ...]]) -> tuple[Box, ...]:
         return tuple((samples, *whole(shape[1:])) for shape in shapes)
 
-    parts = tuple(
+    return [
         OpPart(
             place,
             boxes(samples, operation.input_shapes),
             boxes(samples, operation.output_shapes),
-            emit,
+            copied(operation),
         )
         for place, samples in samples_of(shapes[0][0], degrees).items()
-    )
-    return OpParts(parts, (False,) * len(operation.output_shapes))
+    ]
 
 
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(("Sum", "Mean", "Max", "Min"), _divide_reduction),
-    **dict.fromkeys(("Tile", "BroadcastTo"), _divide_repetition),
+    **dict.fromkeys((*_SUMS, "Max", "Min"), by_operand(_part_of_reduced)),
+    **dict.fromkeys(("Tile", "BroadcastTo"), by_result(_part_of_repetition)),
     **dict.fromkeys(("Softmax", "LogSoftmax"), _divide_samples),
     "SoftmaxCrossEntropyWithLogits": _divide_samples,
     "SparseSoftmaxCrossEntropyWithLogits": _divide_samples,
 }
-"""The rules of these ops."""

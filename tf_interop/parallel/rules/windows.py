@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from tensorflow.core.framework import node_def_pb2
 
 from tf_interop.convolution import SPATIAL_AXES
 from tf_interop.graph.ops import attribute_of
+from tf_interop.parallel.node_maker import own_attributes
 from tf_interop.parallel.regions import Interval
 
 
@@ -102,6 +105,12 @@ class Windows:
         places = places.clip(0, self.size - 1)
         return int(((image[0] <= places) & (places < image[1])).sum())
 
+    def taps_per_tap_in_image(self, outputs: Interval) -> npt.NDArray[np.float64]:
+        """How many taps a window has, over those in the image, for each of some windows."""
+        firsts = np.arange(*outputs) * self.stride - self.before
+        counts = np.minimum(firsts + self.taps, self.size) - np.maximum(firsts, 0)
+        return np.asarray(self.taps / counts)
+
 
 def windows_of(
     node: node_def_pb2.NodeDef, shape: Sequence[int], taps: Sequence[int], layout: str
@@ -135,3 +144,22 @@ def windows_of(
 
     height, width = map(along, SPATIAL_AXES[layout], taps)
     return (height, width) if height.reach_image and width.reach_image else None
+
+
+def attributes_of_part(node: node_def_pb2.NodeDef, stretches: Sequence[Stretch]) -> dict[str, Any]:
+    """The attributes of a node for a part of it, which is not padded.
+
+    Unless the part has all of the image and the output: then it is padded as the whole is.
+    """
+    attributes = own_attributes(node)
+    if all(each.is_whole for each in stretches):
+        return attributes
+    changes: dict[str, Any] = {"padding": "VALID", "explicit_paddings": []}
+    return attributes | {name: changes[name] for name in changes if name in attributes}
+
+
+def paddings_of(stretches: Sequence[Stretch]) -> list[Interval]:
+    """What comes before and after what is read, along height and width, beside the op's padding."""
+    if all(each.is_whole for each in stretches):
+        return [(0, 0) for _ in stretches]
+    return [(each.before, each.after) for each in stretches]

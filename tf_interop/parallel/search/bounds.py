@@ -31,14 +31,14 @@ class Bounds:
         by_choice: of each node, for each of its choices.
         choice: a good choice that was found on the way.
         cost: its cost.
-        sweeps: over all edges, until little changed.
+        effort: what finding them took, in entries of tables that elimination takes as long for.
     """
 
     least: float
     by_choice: tuple[Array, ...]
     choice: tuple[int, ...]
     cost: float
-    sweeps: int
+    effort: int
 
 
 def find_bounds(node_costs: Sequence[Array], edge_costs: Mapping[Edge, Array]) -> Bounds:
@@ -51,9 +51,9 @@ def find_bounds(node_costs: Sequence[Array], edge_costs: Mapping[Edge, Array]) -
     messages = Messages(node_costs, edge_costs)
     least, cost = -np.inf, np.inf
     choice: tuple[int, ...] = ()
-    sweeps = 0
-    while sweeps < _MAX_SWEEPS:
-        sweeps += 1
+    effort = 0
+    for _ in range(_MAX_SWEEPS):
+        effort += messages.effort_of_sweep
         before = least
         messages.sweep()
         least = messages.least()
@@ -63,12 +63,7 @@ def find_bounds(node_costs: Sequence[Array], edge_costs: Mapping[Edge, Array]) -
             choice, cost = found, its_cost
         if least - before <= _LEAST_PROGRESS * (cost - least):
             break
-    return Bounds(least, messages.by_choice(), choice, cost, sweeps)
-
-
-def effort_of_sweeps(edge_costs: Mapping[Edge, Array], count: int) -> int:
-    """What sweeps take, in entries of tables that elimination takes as long for."""
-    return count * sum(3 * costs.size + _ENTRIES_OF_MESSAGES for costs in edge_costs.values())
+    return Bounds(least, messages.by_choice(), choice, cost, effort)
 
 
 def total_cost(
@@ -76,16 +71,23 @@ def total_cost(
 ) -> float:
     """What a choice costs."""
     of_nodes = sum(costs[each] for costs, each in zip(node_costs, choice, strict=True))
-    of_edges = sum(costs[choice[i], choice[j]] for (i, j), costs in edge_costs.items())
+    of_edges = sum(float(costs[choice[i], choice[j]]) for (i, j), costs in edge_costs.items())
     return float(of_nodes + of_edges)
 
 
 class Messages:
-    """What each edge gives to its two nodes; its costs are what it has not given."""
+    """What each edge gives to its two nodes; its costs are what it has not given.
+
+    Attributes:
+        effort_of_sweep: in entries of tables that elimination takes as long for.
+    """
 
     def __init__(self, node_costs: Sequence[Array], edge_costs: Mapping[Edge, Array]) -> None:
         self._node_costs = list(node_costs)
         self._costs = [costs.copy() for costs in node_costs]
+        self.effort_of_sweep = sum(
+            3 * costs.size + _ENTRIES_OF_MESSAGES for costs in edge_costs.values()
+        )
         count = len(node_costs)
         # For each node (the other node, [the other's choice, the node's own]).
         self._before: list[list[tuple[int, Array]]] = [[] for _ in range(count)]

@@ -41,6 +41,19 @@ class Order:
     width: int
 
 
+def restrict(
+    node_costs: Sequence[Array], edge_costs: Mapping[Edge, Array], kept: Sequence[Array]
+) -> tuple[list[Array], dict[Edge, Array]]:
+    """The costs of those choices of each node that are kept."""
+    return (
+        [costs[its] for costs, its in zip(node_costs, kept, strict=True)],
+        {
+            (first, second): costs[np.ix_(kept[first], kept[second])]
+            for (first, second), costs in edge_costs.items()
+        },
+    )
+
+
 def find_order(sizes: Sequence[int], edges: Iterable[Edge]) -> Order:
     """An order in which the next node is always the one with the smallest table.
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tf_interop.parallel.search.bounds import effort_of_sweeps, find_bounds, total_cost
-from tf_interop.parallel.search.elimination import Array, Edge, eliminate, find_order
+from tf_interop.parallel.search.bounds import find_bounds, total_cost
+from tf_interop.parallel.search.elimination import Array, Edge, eliminate, find_order, restrict
 
 # Elimination up to here is quicker than bounds are found.
 _FEW_ENTRIES = 1 << 24
@@ -25,7 +25,6 @@ class Least:
 
     Attributes:
         choice: of each node.
-        cost: what it costs.
         bound: no choice costs less.
         by_choice: bounds of each node by its choice; None where `choice` is the best.
         width: the most neighbours that a node had when it was eliminated, or would have had.
@@ -33,7 +32,6 @@ class Least:
     """
 
     choice: tuple[int, ...]
-    cost: float
     bound: float
     by_choice: tuple[Array, ...] | None
     width: int
@@ -62,17 +60,17 @@ def find_least(node_costs: Sequence[Array], edge_costs: Mapping[Edge, Array]) ->
         if order.entries > limit or order.largest > _MAX_TABLE:
             return None
         effort += order.entries + _ENTRIES_OF_NODE * len(kept)
-        places = eliminate(*_restricted(node_costs, edge_costs, kept), order)
+        places = eliminate(*restrict(node_costs, edge_costs, kept), order)
         return tuple(int(its[place]) for its, place in zip(kept, places, strict=True))
 
     every = [np.arange(size) for size in sizes]
     choice = solve(every, _FEW_ENTRIES)
     if choice is not None:
-        cost = total_cost(node_costs, edge_costs, choice)
-        return Least(choice, cost, cost, None, order.width, effort)
+        bound = total_cost(node_costs, edge_costs, choice)
+        return Least(choice, bound, None, order.width, effort)
 
     bounds = find_bounds(node_costs, edge_costs)
-    effort += effort_of_sweeps(edge_costs, bounds.sweeps)
+    effort += bounds.effort
     best = bounds.cost, bounds.choice
 
     def consider(choice: tuple[int, ...] | None) -> None:
@@ -93,17 +91,6 @@ def find_least(node_costs: Sequence[Array], edge_costs: Mapping[Edge, Array]) ->
         consider(found)
         is_best = found is not None
     cost, choice = best
-    bound = cost if is_best else bounds.least
-    return Least(choice, cost, bound, None if is_best else bounds.by_choice, order.width, effort)
-
-
-def _restricted(
-    node_costs: Sequence[Array], edge_costs: Mapping[Edge, Array], kept: Sequence[Array]
-) -> tuple[list[Array], dict[Edge, Array]]:
-    return (
-        [costs[its] for costs, its in zip(node_costs, kept, strict=True)],
-        {
-            (first, second): costs[np.ix_(kept[first], kept[second])]
-            for (first, second), costs in edge_costs.items()
-        },
-    )
+    if is_best:
+        return Least(choice, cost, None, order.width, effort)
+    return Least(choice, bounds.least, bounds.by_choice, order.width, effort)

@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
+import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from tf_interop.errors import PlanError
-from tf_interop.parallel.search.bounds import Messages, effort_of_sweeps, find_bounds, total_cost
-from tf_interop.parallel.search.elimination import Array, Edge
+from tf_interop.parallel.search.bounds import Messages, find_bounds, total_cost
+from tf_interop.parallel.search.elimination import Array, Edge, restrict
 from tf_interop.parallel.search.least import Least, find_least
 
 # Costs that differ by less, relatively, are equal: sums are rounded.
@@ -55,28 +56,6 @@ class SearchProblem:
     memory: tuple[Array, ...] = ()
     memory_limits: Array | None = None
 
-    def __post_init__(self) -> None:
-        sizes = [len(costs) for costs in self.node_costs]
-        for node, costs in enumerate(self.node_costs):
-            if costs.ndim != 1 or not len(costs) or not np.isfinite(costs).all():
-                raise ValueError(f"Expected finite costs by configuration of layer {node}.")
-        for (first, second), costs in self.edge_costs.items():
-            if not 0 <= first < second < len(sizes):
-                raise ValueError(f"Expected an edge of two layers, got {first} and {second}.")
-            expected = sizes[first], sizes[second]
-            if costs.shape != expected or not np.isfinite(costs).all():
-                raise ValueError(
-                    f"Expected {expected} finite costs of the edge {first} to {second}, got "
-                    f"{costs.shape}."
-                )
-        if self.memory_limits is not None:
-            devices = len(self.memory_limits)
-            if [each.shape for each in self.memory] != [(size, devices) for size in sizes]:
-                raise ValueError(
-                    f"Expected memory by configuration and device of each of {len(sizes)} layers "
-                    f"and {devices} devices."
-                )
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SearchResult:
@@ -86,7 +65,6 @@ class SearchResult:
         choice: the configuration of each layer.
         cost: of all layers and edges, seconds.
         bound: no choice that fits costs less; the cost itself where that is proven.
-        subproblems: how many were looked at.
         width: the most neighbours of a layer when it was to be eliminated: what makes it hard.
         effort: what the search took, in entries of tables.
     """
@@ -94,7 +72,6 @@ class SearchResult:
     choice: tuple[int, ...]
     cost: float
     bound: float
-    subproblems: int
     width: int
     effort: int
 
@@ -150,8 +127,7 @@ class _Search:
         self._choice: tuple[int, ...] | None = None
         self._cost = np.inf
         self._queue: list[tuple[float, int, _Subproblem]] = []
-        self._made = 0
-        self._done = 0
+        self._numbers = itertools.count()
         self._effort = 0
         self._width = 0
 
@@ -167,7 +143,6 @@ class _Search:
         while self._queue and self._effort <= _MAX_EFFORT and self._queue[0][0] < self._enough:
             bound, _, subproblem = heapq.heappop(self._queue)
             self._solve(bound, subproblem)
-            self._done += 1
         return self._result(self._queue[0][0] if self._queue else np.inf)
 
     def _result(self, bound: float) -> SearchResult:
@@ -175,7 +150,7 @@ class _Search:
             raise self._nothing_fits()
         if bound >= self._enough:
             bound = self._cost
-        return SearchResult(self._choice, self._cost, bound, self._done, self._width, self._effort)
+        return SearchResult(self._choice, self._cost, bound, self._width, self._effort)
 
     @property
     def _enough(self) -> float:
@@ -183,8 +158,7 @@ class _Search:
         return self._cost if self._choice is None else self._cost - _ROUNDING * abs(self._cost)
 
     def _add(self, bound: float, subproblem: _Subproblem) -> None:
-        self._made += 1
-        heapq.heappush(self._queue, (bound, self._made, subproblem))
+        heapq.heappush(self._queue, (bound, next(self._numbers), subproblem))
 
     def _used(self, choice: Sequence[int]) -> Array:
         """The bytes that a choice takes on each device."""
@@ -222,10 +196,10 @@ class _Search:
     def _solve(self, bound: float, subproblem: _Subproblem) -> None:
         """Finds the best choice of a subproblem, or that it has no better one, or divides it."""
         kept = subproblem.kept
-        least_used = np.zeros(len(self._limits))
-        for memory, its in zip(self._bytes, kept, strict=True):
-            least_used += memory[its].min(axis=0)
-        if (least_used > self._limits).any():
+        least_used = [
+            memory[its].min(axis=0) for memory, its in zip(self._bytes, kept, strict=True)
+        ]
+        if (np.sum(least_used, axis=0) > self._limits).any():
             return
         bound, prices = self._find_prices(bound, subproblem)
         if bound >= self._enough:
@@ -254,7 +228,7 @@ class _Search:
             messages.sweep()
             choice = [int(its[each]) for its, each in zip(kept, messages.choose(), strict=True)]
             self._consider(choice)
-            self._effort += effort_of_sweeps(edge_costs, 1)
+            self._effort += messages.effort_of_sweep
             its_bound = messages.least() - prices.sum()
             in_vain += 1
             if its_bound > bound:
@@ -286,14 +260,10 @@ class _Search:
 
     def _costs(self, kept: Sequence[Array], prices: Array) -> tuple[list[Array], dict[Edge, Array]]:
         """What the configurations that are kept cost under prices."""
-        node_costs = [
-            costs[its] + shares[its] @ prices
-            for costs, shares, its in zip(self._node_costs, self._shares, kept, strict=True)
-        ]
-        return node_costs, {
-            (first, second): costs[np.ix_(kept[first], kept[second])]
-            for (first, second), costs in self._edge_costs.items()
-        }
+        node_costs, edge_costs = restrict(self._node_costs, self._edge_costs, kept)
+        shares = (shares[its] for shares, its in zip(self._shares, kept, strict=True))
+        priced = zip(node_costs, shares, strict=True)
+        return [costs + share @ prices for costs, share in priced], edge_costs
 
     def _divide(
         self, bound: float, subproblem: _Subproblem, too_much: tuple[int, ...] | None
@@ -331,11 +301,7 @@ class _Search:
         # then what makes tables large.
         def rank(node: int) -> tuple[bool, bool, float, int, int]:
             size = len(kept[node])
-            differs = (
-                too_much is not None
-                and self._choice is not None
-                and too_much[node] != self._choice[node]
-            )
+            differs = bool(too_much and self._choice and too_much[node] != self._choice[node])
             spread = float(np.ptp(weights[node]))
             return size > 1, differs, spread, size * len(self._edges_of[node]), -node
 

@@ -8,8 +8,8 @@ from graph_builder import CPU, FLOAT, GraphBuilder, add_shapes
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
 from tf_interop.parallel.degrees import Degrees
-from tf_interop.parallel.layers.expand import expand_layers
 from tf_interop.parallel.layers.find import LayerGraph, find_layers
+from tf_interop.parallel.layers.prepare import expand_layers
 
 IMAGE = (4, 6, 6, 8)
 
@@ -47,7 +47,7 @@ def test_expands_where_statistics_are_of_parts(axis: str) -> None:
     assert expanded.layer_of[last] == 0
     parts = expanded.parts(last, degrees)
     assert parts is not None
-    assert len(parts.parts) == 2
+    assert len(parts) == 2
 
 
 def test_keeps_what_can_be_divided_as_it_is() -> None:
