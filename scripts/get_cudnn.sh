@@ -19,7 +19,7 @@ install() {
 }
 install cudnn "nvidia-cudnn-cu12==$newest" nvidia-cublas-cu12==12.9.* nvidia-cuda-nvrtc-cu12==12.9.*
 install cudnn-oldest "nvidia-cudnn-cu12==$oldest"
-# cuDNN finds the others beside itself.
-for other in cublas cuda_nvrtc; do
-  ln -sfn "../../cudnn/nvidia/$other" "build/cudnn-oldest/nvidia/$other"
-done
+# cuDNN looks for the others beside itself, this one for NVRTC in a folder that no wheel has. Without
+# NVRTC it has no engine for most epilogues, and none for an epilogue alone.
+ln -sfn ../../cudnn/nvidia/cublas build/cudnn-oldest/nvidia/cublas
+ln -sfn ../../cudnn/nvidia/cuda_nvrtc build/cudnn-oldest/nvidia/nvrtc

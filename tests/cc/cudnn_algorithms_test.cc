@@ -153,7 +153,7 @@ TEST_F(CudnnAlgorithmsTest, ListsASplitEpilogueWhereItHasAPlan) {
     Names names;
     const bool lists =
         backend_->ListAlgorithms(c, AlgorithmScope::kAll, options_.allow_tf32, &names).ok();
-    const bool has_plan = c.dtype != DataType::kDouble && !IsOldCudnn();
+    const bool has_plan = c.dtype != DataType::kDouble;
     EXPECT_TRUE(lists || !has_plan);
     for (const Formulation& formulation : FormulationsOf(c)) {
       if (!formulation.splits_epilogue) continue;

@@ -55,11 +55,9 @@ TEST_F(CudnnConvolutionTest, MatchesReferenceForEveryGeometryInEveryFormulation)
 
 TEST_F(CudnnConvolutionTest, FusesSplitsAndTransposesEveryEpilogue) {
   for (const Convolution& c : EveryEpilogue()) {
-    // cuDNN 9.8 has engines for what TensorFlow fuses alone, and none for LeakyRelu.
     const bool is_leaky = c.activation == Activation::kLeakyRelu;
-    if (IsOldCudnn() && (!c.has_bias || is_leaky)) continue;
     RunAndExpectMatch(c);
-    if (c.dtype != DataType::kFloat || IsOldCudnn() || c.activation == Activation::kElu) continue;
+    if (c.dtype != DataType::kFloat || c.activation == Activation::kElu) continue;
     for (const Formulation& formulation : FormulationsOf(c)) {
       if (!formulation.splits_epilogue || c.has_bias == is_leaky) continue;
       RunAndExpectMatch(c, Engines(c, formulation)[0]);
@@ -80,7 +78,7 @@ TEST_F(CudnnConvolutionTest, RunsEveryLegacyName) {
   }
   for (const Convolution& c : EveryEpilogue()) {
     if (HasAsymmetricPadding(c)) continue;
-    if (c.dtype == DataType::kDouble || IsOldCudnn()) continue;  // no engine for the epilogue
+    if (c.dtype == DataType::kDouble) continue;  // no engine for the epilogue
     for (const char* name : {"IMPLICIT_PRECOMP_GEMM", "FFT"}) {
       EXPECT_TRUE(StartsWith(RunAndExpectMatch(c, name), "split+"));
     }
@@ -105,7 +103,6 @@ TEST_F(CudnnConvolutionTest, CopiesAFilterOnlyWhereItsOrderDiffersAndNotWhereItW
   Convolution fused = MakeAsymmetric();
   fused.has_bias = true;
   for (const Formulation& formulation : FormulationsOf(fused)) {
-    if (formulation.splits_epilogue && IsOldCudnn()) continue;
     ExpectMatches(fused, *PrepareOk(fused, Engines(fused, formulation)[0]), /*transforms=*/true);
   }
   Convolution ordered = MakeConvolution();
@@ -121,68 +118,6 @@ TEST_F(CudnnConvolutionTest, CopiesAFilterOnlyWhereItsOrderDiffersAndNotWhereItW
     GuardedBuffer filter(1024), transformed(1024);
     EXPECT_TRUE(IsError(TransformFilter(*prepared, filter.data(), transformed.data()),
                         StatusCode::kInvalidArgument, {prepared->algorithm()}));
-  }
-}
-
-// Every kind, layout, type, rank and epilogue that TensorFlow's ops have, of a layer with unequal
-// paddings and of a depthwise one.
-std::vector<Convolution> CasesOfLayers() {
-  std::vector<Convolution> layers;
-  for (Convolution c : {MakeConvolution(), MakeVolume()}) {
-    c.image_height = c.image_width = 56;
-    c.image_channels = 64;
-    c.output_channels = 128;
-    c.stride_height = c.stride_width = 2;
-    layers.push_back(c);
-    c.image_channels = c.output_channels = c.group_count = 96;
-    c.stride_height = c.stride_width = 1;
-    layers.push_back(c);
-  }
-  for (Convolution& c : layers) CompleteSame(&c);
-  std::vector<Convolution> cases = WithEveryKindAndLayout(
-      layers, {DataType::kFloat, DataType::kHalf, DataType::kBFloat16, DataType::kDouble});
-  for (size_t i = cases.size(); i-- > 0;) {
-    Convolution c = cases[i];
-    if (c.kind != ConvolutionKind::kForward) continue;
-    c.has_bias = true;  // TensorFlow fuses no activation without one
-    for (const Activation activation : {Activation::kNone, Activation::kRelu, Activation::kRelu6,
-                                        Activation::kLeakyRelu, Activation::kElu}) {
-      c.activation = activation;
-      if (c.spatial_rank == 2 || activation <= Activation::kRelu) cases.push_back(c);
-    }
-  }
-  return cases;
-}
-
-// What TensorFlow runs by itself, as the ladder has it: no engine of this cuDNN is for it.
-bool HasNoEngine(const Convolution& c, const std::string& device) {
-  if (c.dtype == DataType::kBFloat16 && device == "t4") return true;
-  return c.activation == Activation::kLeakyRelu && (c.dtype == DataType::kDouble || IsOldCudnn());
-}
-
-class CudnnOnOtherDevicesTest : public CudnnTest,
-                                public testing::WithParamInterface<const char*> {};
-
-INSTANTIATE_TEST_SUITE_P(Devices, CudnnOnOtherDevicesTest, testing::Values("a100", "t4"),
-                         [](const auto& info) { return std::string(info.param); });
-
-TEST_P(CudnnOnOtherDevicesTest, EveryConvolutionHasAPlanOrIsKnownToHaveNone) {
-  FakeCudnn().device = GetParam();
-  options_.workspace_limit_bytes = size_t{8} << 30;
-  for (const Convolution& c : CasesOfLayers()) {
-    for (const bool allow_tf32 : {true, false}) {
-      if (!allow_tf32 && c.dtype != DataType::kFloat) continue;
-      options_.allow_tf32 = allow_tf32;
-      std::shared_ptr<const PreparedConvolution> chosen, again;
-      const Status status = backend_->Prepare(c, "", options_, &chosen);
-      if (HasNoEngine(c, GetParam())) {
-        EXPECT_EQ(status.code(), StatusCode::kUnsupported) << ToString(c);
-        continue;
-      }
-      ASSERT_TRUE(IsOk(status)) << ToString(c);
-      ASSERT_TRUE(IsOk(backend_->Prepare(c, chosen->algorithm(), options_, &again)));
-      EXPECT_EQ(again->algorithm(), chosen->algorithm()) << ToString(c);
-    }
   }
 }
 

@@ -84,12 +84,6 @@ inline int64_t EngineOf(const std::string& name) {
   return std::get<EngineTag>(Parsed(name).tag).index;
 }
 
-// Whether the real cuDNN is too old for graphs without a convolution; 9.11 was seen to have them.
-inline bool IsOldCudnn() {
-  const CudnnLibrary* library = nullptr;
-  return !CudnnLibrary::Get(&library).ok() || library->cudnnGetVersion() < 91100;
-}
-
 class CudnnTest : public testing::Test {
  protected:
   void SetUp() override {
