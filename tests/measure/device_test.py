@@ -16,6 +16,7 @@ from unnoticed import run_python
 from tf_interop.measure import device
 from tf_interop.measure.device import (
     free_memory_bytes,
+    has_bfloat16,
     has_nvidia_gpu,
     identify_device,
     running_device,
@@ -50,6 +51,19 @@ def test_a_process_runs_on_the_first_gpu(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found is not None
     assert dataclasses.replace(found, date=GPU.date, sm_limits=HOPPER_SM) == GPU
     assert nvml.open_count == 0
+
+
+def test_a_gpu_before_8_0_has_no_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    t4 = dataclasses.replace(H200, capability=(7, 5))
+    unknown = FakeNvml(t4, refused=("nvmlDeviceGetCudaComputeCapability",))
+    for nvml, expected in (
+        (FakeNvml(A100, H200), True),
+        (FakeNvml(A100, t4), False),
+        (FakeNvml(), True),
+        (unknown, True),
+    ):
+        install(monkeypatch, nvml)
+        assert has_bfloat16() == expected
 
 
 def test_memory_that_this_process_holds_is_free_for_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,11 +75,19 @@ def test_any_stages_of_any_graph_are_legal(
 
 
 @pytest.mark.parametrize(
-    ("device_type", "kept"), [("GPU", "float"), ("CPU", "float double deep leaky")]
+    ("device_type", "has_bfloat16", "kept"),
+    [
+        ("GPU", True, "float bfloat"),
+        ("GPU", False, "float"),
+        ("CPU", False, "float bfloat double deep leaky"),
+    ],
 )
-def test_leaves_out_what_a_gpu_may_be_unable_to_run(device_type: str, kept: str) -> None:
+def test_leaves_out_what_a_gpu_may_be_unable_to_run(
+    device_type: str, has_bfloat16: bool, kept: str
+) -> None:
     configurations = {
         "float": CONFIGURATION,
+        "bfloat": dataclasses.replace(CONFIGURATION, dtype="bfloat16"),
         "double": dataclasses.replace(CONFIGURATION, dtype="float64"),
         "deep": dataclasses.replace(CONFIGURATION, strides=(1, 1, 1), dilations=(1, 1, 1)),
         "leaky": dataclasses.replace(
@@ -89,7 +97,7 @@ def test_leaves_out_what_a_gpu_may_be_unable_to_run(device_type: str, kept: str)
     _, convolutions = make_graph(
         dict.fromkeys(configurations, "Conv2D"), configurations=configurations
     )
-    found, refusals = leave_out_unmeasured(convolutions, device_type)
+    found, refusals = leave_out_unmeasured(convolutions, device_type, has_bfloat16=has_bfloat16)
     assert [node.name for node in found] == kept.split()
     assert {each.node for each in refusals} == configurations.keys() - kept.split()
     assert all(each.reason is RefusalReason.NOT_MEASURED for each in refusals)

@@ -121,6 +121,12 @@ def has_nvidia_gpu() -> bool:
         return nvml is not None and bool(_ask(0, nvml.nvmlDeviceGetCount))
 
 
+def has_bfloat16() -> bool:
+    """Whether every visible GPU, as far as that can be told, has arithmetic for bfloat16."""
+    capabilities = (gpu.compute_capability for gpu in visible_gpus())
+    return all(int(each.partition(".")[0]) >= 8 for each in capabilities if each)
+
+
 def visible_gpus() -> tuple[ProfiledDevice, ...]:
     """The GPUs that CUDA would show this process, in its order as far as that can be told.
 

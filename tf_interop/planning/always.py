@@ -50,7 +50,7 @@ def group_always(
 
 
 def leave_out_unmeasured(
-    convolutions: Sequence[ConvolutionNode], device_type: str
+    convolutions: Sequence[ConvolutionNode], device_type: str, *, has_bfloat16: bool
 ) -> tuple[tuple[ConvolutionNode, ...], tuple[Refusal, ...]]:
     """Splits convolutions into those that the device surely runs, and the others.
 
@@ -64,6 +64,8 @@ def leave_out_unmeasured(
     Args:
         convolutions: the convolutions of a graph.
         device_type: `CPU`, where the host backend runs all of them, or `GPU`.
+        has_bfloat16: whether the GPU has arithmetic for it. For one that has not, as a T4, cuDNN
+            has no engine, and TensorFlow converts to float32.
 
     Returns:
         The convolutions that may be put into stages, in order, and a refusal for each other one.
@@ -77,7 +79,9 @@ def leave_out_unmeasured(
         what = None
         if configuration.spatial_rank == 3:
             what = "volumes"
-        elif configuration.dtype == "float64":
+        elif configuration.dtype == "float64" or (
+            configuration.dtype == "bfloat16" and not has_bfloat16
+        ):
             what = configuration.dtype
         elif "LeakyRelu" in configuration.fused_ops:
             what = "a fused LeakyRelu"

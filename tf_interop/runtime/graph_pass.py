@@ -38,6 +38,7 @@ from tf_interop.graph.rewrite import rewrite_stages
 from tf_interop.graph.time_limit import check_time_limit, time_limit
 from tf_interop.graph.unit_node import UNIT_OP
 from tf_interop.graph.view import GraphView, device_type_of, is_local
+from tf_interop.measure.device import has_bfloat16
 from tf_interop.planning.always import group_always, leave_out_unmeasured
 from tf_interop.planning.check import check_stages
 from tf_interop.planning.lookup import stages_from_plan
@@ -161,7 +162,9 @@ def run_conv_stage_pass(
         else:
             taken = convolutions
             if settings.policy is Policy.ALWAYS:
-                taken, unmeasured = leave_out_unmeasured(convolutions, device_type)
+                taken, unmeasured = leave_out_unmeasured(
+                    convolutions, device_type, has_bfloat16=has_bfloat16()
+                )
                 refusals += unmeasured
             stages = _plan_stages(settings, view, taken)
             rewritten = None
