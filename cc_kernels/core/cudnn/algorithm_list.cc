@@ -113,8 +113,8 @@ class AlgorithmLister {
   }
 
  private:
-  // cuDNN 9.8 and 9.28 have an engine for an epilogue by itself in all types but double, and for
-  // none where they find no NVRTC.
+  // cuDNN 9.8 and 9.28 have no engine for an epilogue by itself in double, and none at all where
+  // they find no NVRTC.
   Status CheckEpilogue(const Formulation& formulation) {
     std::shared_ptr<const Executable> plan;
     ExecutableRequest request;
