@@ -80,7 +80,6 @@ Status Allocate(MeasuringDevice* device, const Convolution& c, size_t workspace_
 
 // What a kernel of the op holds of calls that are alike.
 struct KeptStage {
-  Stage stage;
   PreparedStage prepared;  // runs plainly
   PreparedStage replayed;  // as a CUDA graph, where that can be had
 };
@@ -105,15 +104,16 @@ void ReadSignature(const Stage& stage, std::vector<int64_t>* signature) {
 Status BenchmarkStage(MeasuringDevice* device, int lane_count) {
   Backend* const backend = device->backend();
   const Convolution c = SmallConvolution();
-  auto kept = std::make_shared<KeptStage>();
+  Stage stage;
   for (int i = 0; i < lane_count; ++i) {
-    kept->stage.steps.push_back({"step " + std::to_string(i), c, ""});
-    kept->stage.lanes.emplace_back().steps = {static_cast<size_t>(i)};
+    stage.steps.push_back({"step " + std::to_string(i), c, ""});
+    stage.lanes.emplace_back().steps = {static_cast<size_t>(i)};
   }
+  auto kept = std::make_shared<KeptStage>();
   unsetenv("TF_INTEROP_CUDA_GRAPHS");
-  TF_INTEROP_RETURN_IF_ERROR(PrepareStage(backend, kept->stage, kOptions, &kept->prepared));
+  TF_INTEROP_RETURN_IF_ERROR(PrepareStage(backend, stage, kOptions, &kept->prepared));
   setenv("TF_INTEROP_CUDA_GRAPHS", "1", 1);
-  TF_INTEROP_RETURN_IF_ERROR(PrepareStage(backend, kept->stage, kOptions, &kept->replayed));
+  TF_INTEROP_RETURN_IF_ERROR(PrepareStage(backend, stage, kOptions, &kept->replayed));
   StageBuffers allocated;
   allocated.steps.resize(lane_count);
   allocated.lane_workspaces.resize(lane_count);
@@ -123,12 +123,11 @@ Status BenchmarkStage(MeasuringDevice* device, int lane_count) {
   }
   LruCache<std::vector<int64_t>, std::shared_ptr<const KeptStage>> cache(8);
   std::vector<int64_t> signature;
-  ReadSignature(kept->stage, &signature);
-  const Stage inputs = kept->stage;
+  ReadSignature(stage, &signature);
   cache.Insert(signature, std::move(kept));
   size_t next_place = 0;
   const auto call_on = [&](size_t place, bool is_replayed) {
-    ReadSignature(inputs, &signature);
+    ReadSignature(stage, &signature);
     const std::shared_ptr<const KeptStage> found = *cache.Find(signature);
     StageBuffers buffers = allocated;  // bound anew by each call
     for (ConvolutionBuffers& step : buffers.steps) {

@@ -1,5 +1,5 @@
-// Names of cuDNN's algorithms, engines and legacy ones: which of them are listed, what each is put
-// to cuDNN as, and how cuDNN refuses them, on stand-ins for libcuda and libcudnn.
+// Names of cuDNN's algorithms: which are listed, what cuDNN is asked for under each, and how it
+// refuses them, on the stand-ins for libcuda and libcudnn.
 #include <gtest/gtest.h>
 
 #include <algorithm>

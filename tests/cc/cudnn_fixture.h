@@ -103,9 +103,8 @@ class CudnnTest : public testing::Test {
   }
 
   // And so a backend with nothing prepared.
-  void UseNewContext() { UseContext(FakeCudaMakeContext()); }
-  void UseContext(CUcontext context) {
-    context_ = context;
+  void UseNewContext() {
+    context_ = FakeCudaMakeContext();
     caller_ = FakeCudaMakeStream(context_);
     ASSERT_TRUE(IsOk(FindCudnnBackend(caller_, &backend_)));
   }

@@ -21,8 +21,7 @@ size_t HandOver(size_t first) {
   size_t bytes = 0, most = 0;
   request(&buffer, &bytes, &most);
   if (buffer == nullptr || reinterpret_cast<uintptr_t>(buffer) % 8 != 0) return 0;
-  size_t count = std::min(
-      {fake.records.size() - first, fake.most_records_in_buffer, bytes / fake.record_bytes});
+  size_t count = std::min(fake.records.size() - first, bytes / fake.record_bytes);
   if (most != 0) count = std::min(count, most);
   for (size_t i = 0; i < count; ++i) {
     uint8_t* const record = buffer + i * fake.record_bytes;

@@ -20,8 +20,6 @@ struct FakeCuptiSwitches {
   std::vector<CUpti_ActivityKernel9> records;
   // Bytes of a record, as versions of CUPTI differ; at least those of CUpti_ActivityKernel9.
   size_t record_bytes = sizeof(CUpti_ActivityKernel9);
-  // No buffer takes more records than this.
-  size_t most_records_in_buffer = 1000;
   // How many records CUPTI says it had to drop.
   size_t dropped = 0;
   // What calls return in place of success, by their names.

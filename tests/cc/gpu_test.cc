@@ -108,9 +108,7 @@ class GpuTest : public testing::Test {
   // before, and with an image that it overwrites just after.
   void ExpectForkAndJoin(const Stage& planned) {
     const PreparedStage stage = Prepared(backend_, planned, options_);
-    std::vector<Convolution> cs;
-    for (const Step& step : planned.steps) cs.push_back(step.convolution);
-    GpuProblem problem(cs, /*share_image=*/true);
+    GpuProblem problem(planned, /*share_image=*/true);
     const StageBuffers buffers = problem.Bind(stage.lane_workspace_bytes);
     void* const image = const_cast<void*>(buffers.steps[0].inputs[0]);
     const auto fill_zero = [&] {
@@ -122,8 +120,9 @@ class GpuTest : public testing::Test {
       ASSERT_TRUE(IsOk(fill_zero()));
       ASSERT_TRUE(IsOk(RunStage(backend_, stage, buffers, caller_)));
       ASSERT_TRUE(IsOk(device_->Synchronize()));
-      for (size_t i = 0; i < cs.size(); ++i) {
-        ASSERT_EQ(problem.ResultOf(i), std::vector<double>(cs[i].result_elements(), 0.0));
+      for (size_t i = 0; i < planned.steps.size(); ++i) {
+        const std::vector<double> result = problem.ResultOf(i);
+        ASSERT_EQ(result, std::vector<double>(result.size(), 0.0));
       }
       problem.SpoilResults();
       problem.ShowImage();

@@ -124,7 +124,8 @@ class ProblemIn {
     image_.assign(first, first + InputElements(cs[0])[0] * SizeOf(cs[0].dtype));
   }
   explicit ProblemIn(const Convolution& c) : ProblemIn(std::vector<Convolution>{c}) {}
-  explicit ProblemIn(const Stage& stage) : ProblemIn(ConvolutionsOf(stage)) {}
+  explicit ProblemIn(const Stage& stage, bool share_image = false)
+      : ProblemIn(ConvolutionsOf(stage), share_image) {}
 
   // Those of one convolution.
   ConvolutionBuffers buffers(size_t step = 0) {

@@ -58,10 +58,6 @@ class TransformedFiltersTest : public testing::Test {
       return FilterMemory{data, std::move(memory)};
     });
   }
-  // What a call gives whose filter is at the address of `filters_at_[number]`.
-  std::shared_ptr<TransformedFilter> FindNumber(size_t number) {
-    return FindOrMake({&filters_at_[number]}, key_, first());
-  }
   size_t held() const {
     return std::count_if(allocated_.begin(), allocated_.end(),
                          [](const auto& each) { return !each.expired(); });
@@ -121,12 +117,18 @@ TEST_F(TransformedFiltersTest, UsesNoneThatWasMadeForAnythingElse) {
 
 TEST_F(TransformedFiltersTest, AFilterThatChangesWithEveryCallIsNotHeldAnyMore) {
   constexpr int kMost = TransformedFilters::kMostChanges;
-  for (int call = 0; call < kMost; ++call) EXPECT_NE(FindNumber(call), nullptr);
+  TransformedFilterKey of_other_batch = key_;
+  of_other_batch.convolution.batch += 1;
+  for (int call = 0; call < kMost; ++call) {
+    const auto& key = call == 0 ? of_other_batch : key_;
+    EXPECT_NE(FindOrMake({&filters_at_[call]}, key, first()), nullptr);
+  }
   EXPECT_EQ(held(), 1u);
-  EXPECT_EQ(FindNumber(kMost), nullptr);
+  EXPECT_EQ(FindOrMake({&filters_at_[kMost]}, key_, first()), nullptr);
   EXPECT_EQ(held(), 0u);
   filters_.GetWithoutWaiting([](bool) { return false; });  // nor is it after all are given up
-  for (int call = 0; call < 3; ++call) EXPECT_EQ(FindNumber(kMost), nullptr);
+  for (int call = 0; call < 3; ++call)
+    EXPECT_EQ(FindOrMake({&filters_at_[kMost]}, key_, first()), nullptr);
   EXPECT_EQ(transformed(), static_cast<size_t>(kMost));
   EXPECT_NE(FindOrMake(key_, first(), /*step=*/1), nullptr) << "of another step";
 }
