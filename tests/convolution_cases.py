@@ -1,7 +1,4 @@
-"""Convolutions of many kinds as cases of the ConvStage op, with references in float64.
-
-A reference is the sum that defines a convolution, tap after tap, and knows nothing of TensorFlow.
-"""
+"""Convolutions of many kinds as cases of the ConvStage op, with references in float64."""
 
 from __future__ import annotations
 
@@ -85,18 +82,17 @@ class Case:
 
 
 def program_of(
-    cases: Sequence[Case],
-    inputs: list[Any],
-    sizes: list[Any],
-    lanes: Sequence[int] | None = None,
-    algorithm: str | None = None,
-) -> Document:
-    """A program of cases, each on a lane of its own unless `lanes` says which; see Case.step."""
+    cases: Sequence[Case], lanes: Sequence[int] | None = None, algorithm: str | None = None
+) -> tuple[list[Any], list[Any], Document]:
+    """Inputs, sizes and program of cases, each on a lane of its own unless `lanes` says which."""
+    inputs: list[Any] = []
+    sizes: list[Any] = []
     of_lane: dict[int, list[tuple[int, Any]]] = {}
     for place, number in enumerate(lanes or range(len(cases))):
         of_lane.setdefault(number, []).append((place, algorithm))
     operations = [case.step(inputs, sizes) for case in cases]
-    return program(operations, schedule(*(lane(*steps) for steps in of_lane.values())))
+    document = program(operations, schedule(*(lane(*steps) for steps in of_lane.values())))
+    return inputs, sizes, document
 
 
 def run_stage(
@@ -110,9 +106,7 @@ def run_stage(
     # In a graph: eager execution was seen to take a kernel that it had made for other steps.
     @tf.function(autograph=False)
     def stage() -> list[tf.Tensor]:
-        inputs: list[Any] = []
-        sizes: list[Any] = []
-        document = program_of(cases, inputs, sizes, lanes, algorithm)
+        inputs, sizes, document = program_of(cases, lanes, algorithm)
         return conv_stage(**arguments(as_constants(inputs), as_constants(sizes), document))
 
     return stage()
@@ -191,7 +185,7 @@ class Parameters:
             return EXPLICIT_PADS[: len(self.strides)]
         pads = []
         for size, reach, stride in zip(
-            self.geometry.image, self._reaches, self.strides, strict=True
+            self.geometry.image, self.reaches, self.strides, strict=True
         ):
             total = max((-(-size // stride) - 1) * stride + reach - size, 0)
             pads.append((total // 2, total - total // 2))
@@ -203,7 +197,7 @@ class Parameters:
         return tuple(
             (size + sum(pads) - reach) // stride + 1
             for size, pads, reach, stride in zip(
-                self.geometry.image, self.pads, self._reaches, self.strides, strict=True
+                self.geometry.image, self.pads, self.reaches, self.strides, strict=True
             )
         )
 
@@ -239,7 +233,8 @@ class Parameters:
         return self.geometry.batch * int(np.prod(self.output))
 
     @property
-    def _reaches(self) -> tuple[int, ...]:
+    def reaches(self) -> tuple[int, ...]:
+        """The sizes of the dilated filter."""
         return tuple(
             (size - 1) * dilation + 1
             for size, dilation in zip(self.geometry.filter, self.dilations, strict=True)
@@ -319,39 +314,27 @@ def reference_on_whole_numbers(parameters: Parameters) -> np.ndarray:
 
 
 def reference(p: Parameters, operands: Operands) -> np.ndarray:
-    """The result in float64, NHWC or HWIO."""
-    groups = p.groups  # a depthwise convolution has as many as channels
-    channels, filters = CHANNELS // groups, p.output_channels // groups
-    padded = np.pad(operands.image, [(0, 0), *p.pads, (0, 0)])
-    image = padded.reshape(*padded.shape[:-1], groups, channels)
-    filter_ = operands.filter.reshape(*p.geometry.filter, channels, groups, filters)
-    gradient = operands.gradient.reshape(*p.output_shape[:-1], groups, filters)
-    output, by_image, by_filter = map(np.zeros_like, (gradient, image, filter_))
-    for tap in np.ndindex(*p.geometry.filter):
-        reads = (
-            slice(None),
-            *(
-                slice(at * dilation, at * dilation + (size - 1) * stride + 1, stride)
-                for at, dilation, size, stride in zip(
-                    tap, p.dilations, p.output, p.strides, strict=True
-                )
-            ),
-        )
-        output += np.einsum("...gc,cgk->...gk", image[reads], filter_[tap])
-        by_image[reads] += np.einsum("...gk,cgk->...gc", gradient, filter_[tap])
-        batch = range(gradient.ndim - 2)
-        by_filter[tap] = np.einsum(
-            image[reads], [*batch, 10, 11], gradient, [*batch, 10, 12], [11, 10, 12]
-        )
+    """The result in float64, NHWC or HWIO, by TensorFlow's plain convolutions.
+
+    A dilated filter is one with zeros between its elements, and groups are convolved one by one.
+    """
+    taps = tuple(slice(None, None, dilation) for dilation in p.dilations)
+    inner_shape = (CHANNELS // p.groups, p.output_channels)
+    dilated = np.zeros((*p.reaches, *inner_shape))
+    dilated[taps] = operands.filter.reshape(*p.geometry.filter, *inner_shape)
+    with tf.GradientTape() as tape:
+        image, filter_ = tf.constant(operands.image), tf.constant(dilated)
+        tape.watch([image, filter_])
+        padded = tf.pad(image, [(0, 0), *p.pads, (0, 0)])
+        groups = zip(tf.split(padded, p.groups, -1), tf.split(filter_, p.groups, -1), strict=True)
+        like = (p.strides, "VALID", LAYOUTS[len(p.strides)][0])
+        output = tf.concat([tf.nn.convolution(*each, *like) for each in groups], -1)
     if p.kind is ConvolutionKind.FORWARD:
-        return output.reshape(p.output_shape)
-    if p.kind is ConvolutionKind.BACKWARD_FILTER:
-        return by_filter.reshape(p.filter_shape)
-    inner = (
-        slice(before, before + size)
-        for (before, _), size in zip(p.pads, p.geometry.image, strict=True)
-    )
-    return by_image.reshape(padded.shape)[(slice(None), *inner)]
+        return output.numpy()
+    by_image, by_filter = tape.gradient(output, [image, filter_], tf.constant(operands.gradient))
+    if p.kind is ConvolutionKind.BACKWARD_INPUT:
+        return by_image.numpy()
+    return by_filter.numpy()[taps].reshape(p.filter_shape)
 
 
 def case_of(parameters: Parameters, operands: Operands, dtype: tf.DType, layout: str) -> Case:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import json
 import os
 import pathlib
+import types
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import configuration_values
 import jsonschema
@@ -20,96 +20,48 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from parallel_values import DEVICE_GRAPH, PARALLEL_PLAN
 
-from tf_interop.benchmark.result import benchmark_schema, load_benchmark, save_benchmark
-from tf_interop.errors import BenchmarkError, PlanError, ProfileError, TfInteropError
-from tf_interop.parallel.costs.devices import (
-    device_graph_schema,
-    load_device_graph,
-    save_device_graph,
-)
-from tf_interop.parallel.types import (
-    load_parallel_plan,
-    parallel_plan_schema,
-    save_parallel_plan,
-)
-from tf_interop.planning.types import load_plan, plan_schema, save_plan
+from tf_interop.benchmark.result import BENCHMARK_FILE
+from tf_interop.errors import ProfileError, TfInteropError
+from tf_interop.parallel.costs.devices import DEVICE_GRAPH_FILE
+from tf_interop.parallel.types import PARALLEL_PLAN_FILE
+from tf_interop.planning.types import PLAN_FILE
 from tf_interop.profile.file import load_profile, open_profile, profile_schema, save_profile
-from tf_interop.profile.worklist import load_configurations, save_configurations
+from tf_interop.profile.worklist import LIST_FILE
 
 # Of words that are anyone's, each with a value.
 TABLES = {"made_with", "clocks_mhz", "fallbacks", "refused_lane_options", "failures"}
 Edit = Callable[[dict[str, Any]], object]
 
+# A profile has a document in each line, which is appended to.
+PROFILE_FILE = types.SimpleNamespace(
+    header={"format": "tf_interop.profile", "version": 1},
+    load=load_profile,
+    save=save_profile,
+    schema=profile_schema,
+    error=ProfileError,
+)
 
-@dataclasses.dataclass(frozen=True)
-class Format:
-    """One kind of file.
 
-    Attributes:
-        name: what its field `format` says.
-        value: a value that has some of everything.
-        load: reads it.
-        save: writes it.
-        error: the class of its errors.
-        schema: gives the schema of its documents, where one is published.
-    """
+class Form(NamedTuple):
+    """A kind of file, and a value that has some of everything."""
 
-    name: str
+    file: Any
     value: Any
-    load: Callable[[pathlib.Path], Any]
-    save: Callable[[Any, pathlib.Path], None]
-    error: type[TfInteropError]
-    schema: Callable[[], dict[str, Any]] | None = None
 
 
-LIST = Format(
-    "tf_interop.configurations",
-    configuration_values.LIST,
-    load_configurations,
-    save_configurations,
-    ProfileError,
-)
-FORMATS = (
-    LIST,
-    Format("tf_interop.plan", plan_values.PLAN, load_plan, save_plan, PlanError, plan_schema),
-    Format(
-        "tf_interop.parallel_plan",
-        PARALLEL_PLAN,
-        load_parallel_plan,
-        save_parallel_plan,
-        PlanError,
-        parallel_plan_schema,
-    ),
-    Format(
-        "tf_interop.device_graph",
-        DEVICE_GRAPH,
-        load_device_graph,
-        save_device_graph,
-        PlanError,
-        device_graph_schema,
-    ),
-    Format(
-        "tf_interop.benchmark",
-        BENCHMARK,
-        load_benchmark,
-        save_benchmark,
-        BenchmarkError,
-        benchmark_schema,
-    ),
-    Format(
-        "tf_interop.profile",
-        profile_values.make_profile(*profile_values.EVERY_KIND_OF_ENTRY),
-        load_profile,
-        save_profile,
-        ProfileError,
-        profile_schema,
-    ),
+FORMS = (
+    Form(LIST_FILE, configuration_values.LIST),
+    Form(PLAN_FILE, plan_values.PLAN),
+    Form(PARALLEL_PLAN_FILE, PARALLEL_PLAN),
+    Form(DEVICE_GRAPH_FILE, DEVICE_GRAPH),
+    Form(BENCHMARK_FILE, BENCHMARK),
+    Form(PROFILE_FILE, profile_values.make_profile(*profile_values.EVERY_KIND_OF_ENTRY)),
 )
 
 
-@pytest.fixture(name="form", params=FORMATS, ids=[form.name for form in FORMATS])
-def fixture_form(request: pytest.FixtureRequest) -> Format:
-    form: Format = request.param
+@pytest.fixture(name="form", params=FORMS, ids=[form.file.header["format"] for form in FORMS])
+def fixture_form(request: pytest.FixtureRequest) -> Form:
+    form: Form = request.param
     return form
 
 
@@ -118,19 +70,12 @@ def fixture_path(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path / "file.json"
 
 
-def documents(form: Format, path: pathlib.Path) -> list[Any]:
+def documents(form: Form, path: pathlib.Path) -> list[Any]:
     """What a file of the form's value holds: one document, or one for each line."""
-    form.save(form.value, path)
+    form.file.save(form.value, path)
     content = path.read_text()
-    return (
-        [json.loads(line) for line in content.splitlines()]
-        if is_lines(form)
-        else [json.loads(content)]
-    )
-
-
-def is_lines(form: Format) -> bool:
-    return form.name == "tf_interop.profile"
+    texts = content.splitlines() if form.file is PROFILE_FILE else [content]
+    return list(map(json.loads, texts))
 
 
 def objects(value: Any) -> Iterator[dict[str, Any]]:
@@ -143,29 +88,27 @@ def objects(value: Any) -> Iterator[dict[str, Any]]:
             yield from objects(inner)
 
 
-def test_reads_back_what_it_wrote_in_the_same_bytes(form: Format, path: pathlib.Path) -> None:
-    form.save(form.value, path)
+def test_reads_back_what_it_wrote_in_the_same_bytes(form: Form, path: pathlib.Path) -> None:
+    form.file.save(form.value, path)
     content = path.read_bytes()
-    assert form.load(path) == form.value
-    form.save(form.load(path), path)
+    assert form.file.load(path) == form.value
+    form.file.save(form.file.load(path), path)
     assert path.read_bytes() == content
     assert list(path.parent.iterdir()) == [path]
 
 
 def test_the_schema_accepts_what_is_written_and_no_other_field(
-    form: Format, path: pathlib.Path
+    form: Form, path: pathlib.Path
 ) -> None:
-    if form.schema is None:
-        return
-    validator = jsonschema.Draft202012Validator(form.schema())
+    validator = jsonschema.Draft202012Validator(form.file.schema())
     validator.check_schema(validator.schema)
     first, *others = documents(form, path)
-    assert (first["format"], first["version"]) == (form.name, 1)
+    assert form.file.header.items() <= first.items()
     for document in (first, *others):
         validator.validate(document)
     for header in ({**first, "version": 2}, {**first, "format": "other"}, {**first, "more": 1}):
         assert not validator.is_valid(header)
-    definitions = form.schema()["$defs"].values()
+    definitions = form.file.schema()["$defs"].values()
     assert all(
         not each.get("additionalProperties", False) for each in definitions if "properties" in each
     )
@@ -183,19 +126,17 @@ def test_the_schema_accepts_what_is_written_and_no_other_field(
         (lambda header: header.update(misspelled=1), "misspelled"),
     ],
 )
-def test_refuses_another_header(form: Format, path: pathlib.Path, edit: Edit, place: str) -> None:
+def test_refuses_another_header(form: Form, path: pathlib.Path, edit: Edit, place: str) -> None:
     header, *others = documents(form, path)
     edit(header)
     path.write_text("\n".join(map(json.dumps, (header, *others))) + "\n")
-    with pytest.raises(form.error) as raised:
-        form.load(path)
+    with pytest.raises(form.file.error) as raised:
+        form.file.load(path)
     assert place in str(raised.value)
     assert str(path) in str(raised.value)
 
 
-def test_refuses_a_field_that_nothing_reads_wherever_it_is(
-    form: Format, path: pathlib.Path
-) -> None:
+def test_refuses_a_field_that_nothing_reads_wherever_it_is(form: Form, path: pathlib.Path) -> None:
     whole = documents(form, path)
     for document, _ in enumerate(whole):
         for number, _ in enumerate(objects(whole[document])):
@@ -203,8 +144,8 @@ def test_refuses_a_field_that_nothing_reads_wherever_it_is(
             inner = list(objects(changed[document]))[number]
             inner["misspelled"] = None
             path.write_text("\n".join(map(json.dumps, changed)) + "\n")
-            with pytest.raises(form.error, match="misspelled"):
-                form.load(path)
+            with pytest.raises(form.file.error, match="misspelled"):
+                form.file.load(path)
 
 
 @pytest.mark.parametrize(
@@ -216,39 +157,39 @@ def test_refuses_a_field_that_nothing_reads_wherever_it_is(
     ],
     ids=lambda content: content[:12],
 )
-def test_refuses_what_is_no_such_document(form: Format, path: pathlib.Path, content: bytes) -> None:
+def test_refuses_what_is_no_such_document(form: Form, path: pathlib.Path, content: bytes) -> None:
     path.write_bytes(content)
-    with pytest.raises(form.error) as raised:
-        form.load(path)
+    with pytest.raises(form.file.error) as raised:
+        form.file.load(path)
     assert str(path) in str(raised.value)
 
 
 @pytest.mark.parametrize("share", [0.01, 0.3, 0.9, 0.99])
-def test_refuses_a_half_written_file(form: Format, path: pathlib.Path, share: float) -> None:
-    form.save(form.value, path)
+def test_refuses_a_half_written_file(form: Form, path: pathlib.Path, share: float) -> None:
+    form.file.save(form.value, path)
     content = path.read_bytes()
     path.write_bytes(content[: int(share * len(content))])
-    if is_lines(form) and share > 0.1:
-        assert set(form.load(path).entries) < set(form.value.entries)  # what is whole
+    if form.file is PROFILE_FILE and share > 0.1:
+        assert set(form.file.load(path).entries) < set(form.value.entries)  # what is whole
         return
-    with pytest.raises(form.error):
-        form.load(path)
+    with pytest.raises(form.file.error):
+        form.file.load(path)
 
 
 def test_refuses_to_read_or_write_where_there_is_no_file(
-    form: Format, tmp_path: pathlib.Path
+    form: Form, tmp_path: pathlib.Path
 ) -> None:
     for path in (tmp_path / "missing.json", tmp_path):
-        with pytest.raises(form.error) as raised:
-            form.load(path)
+        with pytest.raises(form.file.error) as raised:
+            form.file.load(path)
         assert str(path) in str(raised.value)
-    with pytest.raises(form.error, match="missing"):
-        form.save(form.value, tmp_path / "missing" / "file.json")
+    with pytest.raises(form.file.error, match="missing"):
+        form.file.save(form.value, tmp_path / "missing" / "file.json")
 
 
 @pytest.mark.parametrize("failing", ["fsync", "replace"])
 def test_keeps_the_old_file_when_writing_fails(
-    form: Format, path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, failing: str
+    form: Form, path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -256,12 +197,12 @@ def test_keeps_the_old_file_when_writing_fails(
     path.write_text("old")
     with monkeypatch.context() as patch:
         patch.setattr(os, failing, fail)
-        with pytest.raises(form.error, match="No space left"):
-            form.save(form.value, path)
+        with pytest.raises(form.file.error, match="No space left"):
+            form.file.save(form.value, path)
     assert path.read_text() == "old"
     assert list(path.parent.iterdir()) == [path]
-    form.save(form.value, path)
-    assert form.load(path) == form.value
+    form.file.save(form.value, path)
+    assert form.file.load(path) == form.value
 
 
 def test_content_is_on_disk_before_it_takes_the_name(
@@ -275,7 +216,7 @@ def test_content_is_on_disk_before_it_takes_the_name(
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", look_and_fsync)
-    LIST.save(LIST.value, path)
+    LIST_FILE.save(configuration_values.LIST, path)
     assert seen == [(False, path.stat().st_size)]
 
 
@@ -301,7 +242,7 @@ def places(value: Any) -> list[tuple[Any, Any]]:
 )
 @given(data=st.data())
 def test_a_damaged_file_is_refused_or_read_back(
-    form: Format, path: pathlib.Path, data: st.DataObject
+    form: Form, path: pathlib.Path, data: st.DataObject
 ) -> None:
     whole = documents(form, path)
     for _ in range(data.draw(st.integers(0, 4))):
@@ -323,11 +264,11 @@ def test_a_damaged_file_is_refused_or_read_back(
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     path.write_bytes(content)
     try:
-        value = form.load(path)
+        value = form.file.load(path)
     except TfInteropError:
         return
-    if is_lines(form):
+    if form.file is PROFILE_FILE:
         with open_profile(path, value.device) as file:
             assert file.profile.entries == value.entries
-    form.save(value, path)
-    assert form.load(path) == value
+    form.file.save(value, path)
+    assert form.file.load(path) == value

@@ -86,13 +86,19 @@ class GraphBuilder:
         return node_of(self.graph_def, name)
 
 
-def graph_of(nodes: Mapping[str, str], device: str = GPU) -> GraphBuilder:
-    """A graph of nodes that are written as their op and inputs, `{"a": "Conv2D x f ^c"}`.
+def nodes_of(text: str) -> dict[str, str]:
+    """Op and inputs by name: of `a = Conv2D x f; b = Relu a`."""
+    return dict(node.split(" = ") for node in text.split("; "))
+
+
+def graph_of(nodes: Mapping[str, str] | str, device: str = GPU) -> GraphBuilder:
+    """A graph of nodes that are written as their op and inputs, `a = Conv2D x f ^c; b = Relu a`.
 
     What is read and is no node becomes a source. A convolution has the usual attributes. An Enter
     is of the frame that its name begins with. `@` and a device at the end put a node on another.
     """
     graph = GraphBuilder(device)
+    nodes = nodes_of(nodes) if isinstance(nodes, str) else nodes
     words = {name: text.partition(" @") for name, text in nodes.items()}
     for text, _, _ in words.values():
         for read in text.split()[1:]:

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from tf_interop.stage import LARGEST_INT, Lane, Stage, Step
@@ -22,29 +20,13 @@ def test_steps_are_lane_after_lane() -> None:
     assert STAGE.lanes[2].operations == ("d", "e")
 
 
-def test_one_lane_for_each_step_or_one_for_all() -> None:
-    steps = (Step("a"), Step("b"))
-    assert Stage.side_by_side(steps).lane_of_step == (0, 1)
-    assert Stage.in_sequence(steps).lane_of_step == (0, 0)
-
-
-def test_options_are_all_but_the_steps() -> None:
-    assert STAGE.lanes[1].options == {"priority": -1, "sm_count": 8, "merged": False}
-
-
-def test_other_operations_keep_everything_else() -> None:
+def test_other_operations_and_algorithms_keep_everything_else() -> None:
     upper = STAGE.map(str.upper)
     assert upper.operations == ("A", "B", "C", "D", "E")
     assert upper.map(str.lower) == STAGE
-
-
-def test_other_algorithms_keep_everything_else() -> None:
     changed = STAGE.with_algorithms("vwxyy")
     assert [step.algorithm for step in changed.steps] == ["v", "w", "x", "y", "y"]
     assert changed.with_algorithms(step.algorithm for step in STAGE.steps) == STAGE
-
-
-GOOD = Lane((Step("x"),))
 
 
 @pytest.mark.parametrize(
@@ -59,11 +41,8 @@ GOOD = Lane((Step("x"),))
         (Lane((Step("a", "GEMM"), Step("b", "FFT")), merged=True), "merged"),
     ],
 )
-def test_refuses_a_lane_by_its_place(lane: Lane[str], word: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(word) + ".* at lane 1"):
-        Stage((GOOD, lane)).validate()
-
-
-def test_refuses_no_lanes() -> None:
+def test_refuses_a_lane_by_its_place_and_no_lanes(lane: Lane[str], word: str) -> None:
+    with pytest.raises(ValueError, match=f"{word}.* at lane 1"):
+        Stage((Lane((Step("x"),)), lane)).validate()
     with pytest.raises(ValueError, match="a lane or more"):
         Stage(()).validate()

@@ -78,6 +78,13 @@ def in_threads(call: Callable[[Any], Any], arguments: Iterable[Any]) -> list[Any
         return [each.result(TIMEOUT_S) for each in [pool.submit(call, one) for one in arguments]]
 
 
+def assert_same(ours: Iterable[Any], theirs: Iterable[Any], **tolerance: float) -> None:
+    """Compares tensors one by one, to the bit where no tolerance is given."""
+    compare: Any = np.testing.assert_allclose if tolerance else np.testing.assert_array_equal
+    for one, other in zip(ours, theirs, strict=True):
+        compare(one, other, **tolerance)
+
+
 def outcome(make: Callable[[], Program], image: np.ndarray) -> list[np.ndarray] | type[Exception]:
     try:
         return [tensor.numpy() for tensor in tf.nest.flatten(make()(tf.constant(image)))]
@@ -98,10 +105,8 @@ def assert_unnoticed(make: Callable[[], Program], image: np.ndarray = IMAGE) -> 
         assert result == expected
         return
     assert is_rewritten(before), "the program has no stage: the test says nothing"
-    assert len(result) == len(expected)
-    for ours, theirs in zip(result, expected, strict=True):
-        assert ours.dtype == theirs.dtype
-        np.testing.assert_array_equal(ours, theirs)
+    assert [each.dtype for each in result] == [each.dtype for each in expected]
+    assert_same(result, expected)
 
 
 def in_function(program: Program, **options: Any) -> Callable[[], Program]:
@@ -129,9 +134,7 @@ def assert_session_unnoticed(build_and_run: Callable[[Any], list[Any]], **rewrit
     )
     assert tf_interop.status().failures == ()
     assert has_stages, "the program has no stage: the test says nothing"
-    assert len(result) == len(expected)
-    for ours, theirs in zip(result, expected, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    assert_same(result, expected)
 
 
 def _session_outcome(

@@ -27,12 +27,9 @@ Damage = Callable[[graph_pb2.GraphDef], object]
 
 def before_stage() -> graph_pb2.GraphDef:
     graph = graph_of(
-        {
-            **{"a": "Conv2D x f ^c", "b": "Conv2D x g", "d": "Conv2D f g", "inner": "Conv2D x f"},
-            **{"after_inner": "Conv2D inner f ^inner", "alone": "Conv2D x f"},
-            **{"reads": "AddN a b d alone after_inner", "waits": "NoOp ^b ^c"},
-            "apart": "Neg x",
-        }
+        "a = Conv2D x f ^c; b = Conv2D x g; d = Conv2D f g; inner = Conv2D x f; "
+        "after_inner = Conv2D inner f ^inner; alone = Conv2D x f; "
+        "reads = AddN a b d alone after_inner; waits = NoOp ^b ^c; apart = Neg x"
     )
     set_attributes(graph.node("reads"), _class=["loc:@a"])
     return graph.graph_def
@@ -50,10 +47,7 @@ def with_stage(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
 
 
 def before_unit() -> graph_pb2.GraphDef:
-    nodes = {
-        **{"k": "Const", "a": "Conv2D x k ^e", "b": "Relu a", "c": "AddV2 b y"},
-        **{"f": "Foo c a ^b", "g": "Foo y"},
-    }
+    nodes = "k = Const; a = Conv2D x k ^e; b = Relu a; c = AddV2 b y; f = Foo c a ^b; g = Foo y"
     return graph_of(nodes, CPU).graph_def
 
 
@@ -199,52 +193,52 @@ def test_rejects(make: Any, rewritten: Any, damage: Damage, match: str) -> None:
         check(before, after, PRESERVED)
 
 
-@pytest.mark.parametrize(
-    ("nodes", "lanes", "match"),
-    [
-        ({"a": "Conv2D x f", "b": f"Conv2D x f @{CPU}"}, ("a", "b"), "device of 'b'"),
-        ({"a": "Conv2D x f", "r": "Neg a", "b": "Conv2D r f"}, ("a", "b"), "cycle"),
-        ({"a": "Conv2D x f", "r": "Neg a"}, ("a r",), "Neg at 'r'"),
-        ({"a": "Conv2D x f", "b": "Conv2D a f"}, ("b a",), "'a' before 'b'"),
-    ],
-)
-def test_rejects_stages_that_are_not_legal(
-    nodes: dict[str, str], lanes: tuple[str, ...], match: str
-) -> None:
-    graph = graph_of(nodes).graph_def
-    with pytest.raises(GraphError, match=match):
-        check(graph, staged(graph, *lanes))
+TWO_REGIONS = r"one control-flow region.*'a'.*'b'"
+Rewrite = Callable[[graph_pb2.GraphDef], graph_pb2.GraphDef]
+
+
+def stage(*lanes: str) -> Rewrite:
+    return lambda graph_def: staged(graph_def, *lanes)
+
+
+def units(*texts: str) -> Rewrite:
+    """Units of these steps, such as `a b`."""
+
+    def rewrite(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
+        view = GraphView(graph_def)
+        steps = [tuple(map(view.index_of.__getitem__, text.split())) for text in texts]
+        return rewrite_units(view, [Unit(each, head=each[0]) for each in steps], ())
+
+    return rewrite
 
 
 @pytest.mark.parametrize(
-    ("nodes", "units", "preserved", "match"),
+    ("nodes", "rewrite", "match"),
     [
-        ({"a": "Rank x"}, ["a"], "", "ops that may be steps of 'a', got Rank"),
-        ({"a": "Relu x", "f": "Foo a"}, ["a"], "a", "'a'"),
-        ({"a": "Relu x", "b": f"Relu a @{GPU}"}, ["a b"], "", "device of 'b'"),
-        ({"a": "Relu x", "b": "Relu a"}, ["b a"], "", "'a' before 'b'"),
-        ({"a": "Relu x", "f": "Foo a", "b": "Relu f"}, ["a b"], "", "cycle"),
-        (
-            {"a": "Relu x", "b": "Relu y", "c": "AddV2 a b", "d": "AddV2 b a"},
-            ["a c", "b d"],
-            "",
-            "cycle",
-        ),
+        (f"a = Conv2D x f; b = Conv2D x f @{GPU}", stage("a", "b"), "device of 'b'"),
+        ("a = Conv2D x f; r = Neg a; b = Conv2D r f", stage("a", "b"), "cycle"),
+        ("a = Conv2D x f; r = Neg a", stage("a r"), "Neg at 'r'"),
+        ("a = Conv2D x f; b = Conv2D a f", stage("b a"), "'a' before 'b'"),
+        ("s = Switch x c; a = Conv2D s f; b = Conv2D s:1 f", stage("a", "b"), TWO_REGIONS),
+        ("a = Rank x", units("a"), "ops that may be steps of 'a', got Rank"),
+        (f"a = Relu x; b = Relu a @{GPU}", units("a b"), "device of 'b'"),
+        ("a = Relu x; b = Relu a", units("b a"), "'a' before 'b'"),
+        ("a = Relu x; f = Foo a; b = Relu f", units("a b"), "cycle"),
+        ("a = Relu x; b = Relu y; c = AddV2 a b; d = AddV2 b a", units("a c", "b d"), "cycle"),
+        ("a = Relu x; b = AddV2 a s; s = Switch y p", units("a b"), TWO_REGIONS),
     ],
 )
-def test_rejects_units_that_are_not_legal(
-    nodes: dict[str, str], units: Sequence[str], preserved: str, match: str
-) -> None:
-    view = GraphView(graph_of(nodes, CPU).graph_def)
-    steps = [tuple(view.index_of[name] for name in unit.split()) for unit in units]
-    made = [Unit(each, head=each[0]) for each in steps]
+def test_rejects_what_is_not_legal(nodes: str, rewrite: Rewrite, match: str) -> None:
+    before = graph_of(nodes, CPU).graph_def
     with pytest.raises(GraphError, match=match):
-        check(view.graph_def, rewrite_units(view, made, preserved.split()), preserved.split())
+        check(before, rewrite(before))
 
 
 def test_rejects_a_preserved_name_that_is_gone() -> None:
     with pytest.raises(GraphError, match=r"\['a'\] missing"):
         check(before_stage(), with_stage(before_stage()), ["a", "d"])
+    with pytest.raises(GraphError, match="'c'"):
+        check(before_unit(), with_unit(before_unit()), ["c"])
 
 
 @pytest.mark.parametrize("control", ["^a", "^b"])
@@ -255,20 +249,6 @@ def test_rejects_an_order_against_a_control_dependency(control: str) -> None:
     graph.node("d" if control == "^b" else "b").input.append(control)
     with pytest.raises(GraphError, match=f"'{control[1:]}' before"):
         check(graph.graph_def, after)
-
-
-TWO_REGIONS = r"one control-flow region.*'a'.*'b'"
-
-
-def test_rejects_steps_of_two_regions() -> None:
-    graph = graph_of({"s": "Switch x c", "a": "Conv2D s f", "b": "Conv2D s:1 f"}).graph_def
-    with pytest.raises(GraphError, match=TWO_REGIONS):
-        check(graph, staged(graph, "a", "b"))
-    graph = graph_of({"a": "Relu x", "b": "AddV2 a s", "s": "Switch y p"}, CPU).graph_def
-    view = GraphView(graph)
-    unit = Unit((view.index_of["a"], view.index_of["b"]), head=view.index_of["a"])
-    with pytest.raises(GraphError, match=TWO_REGIONS):
-        check(graph, rewrite_units(view, [unit], ()))
 
 
 SOURCES = dict.fromkeys("xpf", "Placeholder")

@@ -6,18 +6,10 @@ import itertools
 import random
 
 import pytest
+from graph_builder import nodes_of
 from planning_graphs import INCEPTION, make_graph
 
 from tf_interop.graph.independence import Independence, find_follows
-
-LOOP = {
-    "enter": "Enter",
-    "merge": "Merge enter next",
-    "early": "Conv2D merge",
-    "beside": "Conv2D enter",
-    "late": "Conv2D early",
-    "next": "NextIteration late",
-}
 
 
 def _ancestors(nodes: dict[str, str]) -> dict[str, set[str]]:
@@ -30,30 +22,25 @@ def _ancestors(nodes: dict[str, str]) -> dict[str, set[str]]:
     }
 
 
-@pytest.mark.parametrize(
-    ("nodes", "expected"),
-    [
-        pytest.param(
-            LOOP, {"early": set(), "beside": set(), "late": {"early"}}, id="not_by_a_back_edge"
-        ),
-        # Ready only after the back edge's source: the edge would count if it were looked at.
-        pytest.param(
-            {
-                "enter": "Enter",
-                "beside": "Conv2D enter",
-                "next": "NextIteration beside",
-                "later": "Neg enter",
-                "latest": "Neg later",
-                "merge": "Merge latest next",
-                "after": "Conv2D merge",
-            },
-            {"beside": set(), "after": set()},
-            id="not_by_a_back_edge_that_closes_no_loop",
-        ),
-    ],
-)
-def test_finds_ancestors(nodes: dict[str, str], expected: dict[str, set[str]]) -> None:
-    assert _ancestors(nodes) == expected
+# Ancestors by convolution.
+ANCESTORS = {
+    "not_by_a_back_edge": (
+        "enter = Enter; merge = Merge enter next; early = Conv2D merge; beside = Conv2D enter; "
+        "late = Conv2D early; next = NextIteration late",
+        {"early": set(), "beside": set(), "late": {"early"}},
+    ),
+    # Ready only after the back edge's source: the edge would count if it were looked at.
+    "not_by_a_back_edge_that_closes_no_loop": (
+        "enter = Enter; beside = Conv2D enter; next = NextIteration beside; later = Neg enter; "
+        "latest = Neg later; merge = Merge latest next; after = Conv2D merge",
+        {"beside": set(), "after": set()},
+    ),
+}
+
+
+@pytest.mark.parametrize(("nodes", "expected"), ANCESTORS.values(), ids=ANCESTORS)
+def test_finds_ancestors(nodes: str, expected: dict[str, set[str]]) -> None:
+    assert _ancestors(nodes_of(nodes)) == expected
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -84,49 +71,36 @@ def test_agrees_with_search_on_random_graphs(seed: int) -> None:
 
 
 def test_direct_predecessors_leave_out_those_before_others() -> None:
-    nodes = {"x": "Placeholder", "a": "Conv2D x", "b": "Conv2D a", "c": "Conv2D b a", "d": "Relu c"}
-    independence = Independence(*make_graph({**nodes, "e": "Conv2D d a"}))
+    nodes = "a = Conv2D; b = Conv2D a; c = Conv2D b a; d = Relu c; e = Conv2D d a"
+    independence = Independence(*make_graph(nodes_of(nodes)))
     assert independence.direct_predecessors(range(4)) == [(), (0,), (1,), (2,)]
     # Without c, what reaches e through it still does.
     assert independence.direct_predecessors([0, 1, 3]) == [(), (0,), (1,)]
 
 
-@pytest.mark.parametrize(
-    ("nodes", "expected"),
-    [
-        pytest.param(
-            INCEPTION, {"3x3": ("3x3_reduce",), "5x5": ("5x5_reduce",)}, id="chains_of_a_module"
-        ),
-        pytest.param({"a": "Conv2D", "b": "Conv2D x a a", "x": "Neg"}, {"b": ("a",)}, id="filter"),
-        pytest.param({"a": "Conv2D", "x": "Relu a", "b": "Conv2D x"}, {}, id="through_another"),
-        pytest.param(
-            {"a": "Conv2D", "x": "MaxPool a", "b": "Conv2D a x"}, {}, id="also_through_another"
-        ),
-        pytest.param(
-            {"a": "Conv2D", "x": "NoOp ^a", "b": "Conv2D a ^x"}, {}, id="also_through_control_edges"
-        ),
-        pytest.param({"a": "Conv2D", "b": "Conv2D ^a"}, {}, id="control_dependency_alone"),
-        pytest.param({"a": "Conv2D", "b": "Conv2D a ^a"}, {"b": ("a",)}, id="read_and_waited_for"),
-        pytest.param(
-            {"a": "Conv2D", "b": "Conv2D a", "c": "Conv2D a b"},
-            {"b": ("a",), "c": ("b",)},
-            id="nearest",
-        ),
-        pytest.param(
-            {"a": "Conv2D", "b": "Conv2D", "c": "Conv2D b a"}, {"c": ("b", "a")}, id="two"
-        ),
-        pytest.param(
-            {"s": "Enter", "m": "Merge s n", "a": "Conv2D m", "n": "NextIteration a"},
-            {},
-            id="back_edge",
-        ),
-    ],
-)
-def test_find_follows(nodes: dict[str, str], expected: dict[str, tuple[str, ...]]) -> None:
-    assert find_follows(*make_graph(nodes)) == expected
+FOLLOWS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
+    "filter": ("a = Conv2D; x = Neg; b = Conv2D x a a", {"b": ("a",)}),
+    "through_another": ("a = Conv2D; x = Relu a; b = Conv2D x", {}),
+    "also_through_another": ("a = Conv2D; x = MaxPool a; b = Conv2D a x", {}),
+    "also_through_control_edges": ("a = Conv2D; x = NoOp ^a; b = Conv2D a ^x", {}),
+    "control_dependency_alone": ("a = Conv2D; b = Conv2D ^a", {}),
+    "read_and_waited_for": ("a = Conv2D; b = Conv2D a ^a", {"b": ("a",)}),
+    "nearest": ("a = Conv2D; b = Conv2D a; c = Conv2D a b", {"b": ("a",), "c": ("b",)}),
+    "two": ("a = Conv2D; b = Conv2D; c = Conv2D b a", {"c": ("b", "a")}),
+    "back_edge": ("s = Enter; m = Merge s n; a = Conv2D m; n = NextIteration a", {}),
+}
+
+
+@pytest.mark.parametrize(("nodes", "expected"), FOLLOWS.values(), ids=FOLLOWS)
+def test_find_follows(nodes: str, expected: dict[str, tuple[str, ...]]) -> None:
+    assert find_follows(*make_graph(nodes_of(nodes))) == expected
+
+
+def test_find_follows_in_the_chains_of_a_module() -> None:
+    expected = {"3x3": ("3x3_reduce",), "5x5": ("5x5_reduce",)}
+    assert find_follows(*make_graph(INCEPTION)) == expected
 
 
 def test_only_the_convolutions_given_count() -> None:
-    nodes = {"a": "Conv2D", "b": "Conv2D a", "c": "Conv2D b"}
-    view, convolutions = make_graph(nodes)
+    view, convolutions = make_graph(nodes_of("a = Conv2D; b = Conv2D a; c = Conv2D b"))
     assert find_follows(view, [convolutions[0], convolutions[2]]) == {}

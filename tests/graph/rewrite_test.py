@@ -11,6 +11,7 @@ from graph_builder import (
     GraphBuilder,
     graph_of,
     node_of,
+    nodes_of,
     same_graph,
     set_attributes,
 )
@@ -66,174 +67,96 @@ def described(graph_def: graph_pb2.GraphDef) -> dict[str, str]:
     }
 
 
-TWO = {"a": "Conv2D x f", "b": "Conv2D x f"}
-TWO_STEPS = "| a(inputs:0 inputs:1) b(inputs:0 inputs:1)"
+TWO = "a = Conv2D x f; b = Conv2D x f"
+# Graphs, the lanes of their stages, names to preserve, and of the new graphs the nodes with inputs.
+REWRITTEN = {
+    "two_convolutions": (
+        "a = Conv2D x f ^c ^d; b = Conv2D x:0 g ^d ^f ^c; after_a = Relu6 a; "
+        "after_b = Add b:0 x ^a ^b; waits = NoOp ^a ^c ^b",
+        ["a, b"],
+        "",
+        "S0 = Stage x f g ^c ^d | a(inputs:0 inputs:1) b(inputs:0 inputs:2) -> a b; "
+        "after_a = Relu6 S0; after_b = Add S0:1 x; waits = NoOp ^S0 ^c",
+    ),
+    # What nobody outside reads is no output; what nobody reads at all is one.
+    "a_chain_in_a_lane": (
+        "a = Conv2D x f; apart = Conv2D x f; b = Conv2D a a; d = Conv2D b:0 a ^a; "
+        "reads = Add b apart; waits = NoOp ^a ^d",
+        ["a b d, apart"],
+        "",
+        "S0 = Stage x f | a(inputs:0 inputs:1) b(steps:0 steps:0) d(steps:1 steps:0) "
+        "apart(inputs:0 inputs:1) -> b d apart lanes a b d,apart; "
+        "reads = Add S0 S0:2; waits = NoOp ^S0",
+    ),
+    "gradients_with_sizes": (
+        "i = Conv2DBackpropInput s f c; w = Conv2DBackpropFilter x z c; "
+        "i2 = Conv2DBackpropInput s f c",
+        ["i, w, i2"],
+        "",
+        "S0 = Stage f c x s z | i(sizes:0 inputs:0 inputs:1) w(inputs:2 sizes:1 inputs:1) "
+        "i2(sizes:0 inputs:0 inputs:1) -> i w i2",
+    ),
+    # Dependencies on a stage whose outputs are read are there already.
+    "a_stage_that_reads_a_stage": (
+        "a1 = Conv2D x f; a2 = Conv2D x g; b1 = Conv2D a2 f ^a1; b2 = Conv2D x a1 ^a2 ^c",
+        ["a1, a2", "b1, b2"],
+        "",
+        "S0 = Stage x f g | a1(inputs:0 inputs:1) a2(inputs:0 inputs:2) -> a1 a2; "
+        "S1 = Stage S0:1 f x S0 ^c | b1(inputs:0 inputs:1) b2(inputs:2 inputs:3) -> b1 b2",
+    ),
+    # Whoever feeds b must still reach its readers.
+    "a_preserved_name": (
+        f"{TWO}; after = Add a b ^b",
+        ["a, b"],
+        "b not_there",
+        "S0 = Stage x f | a(inputs:0 inputs:1) b(inputs:0 inputs:1) -> a b; b = Identity S0:1; "
+        "after = Add S0 b ^b",
+    ),
+    "filters_that_may_be_held_are_marked": (
+        f"k = Const; l = ReadVariableOp; m = Const; kept = ReadVariableOp; "
+        f"away = ReadVariableOp @{CPU}; same = Identity k; a = Conv2D x l; "
+        "b = _FusedConv2D x k:0 c; w = Conv2D x f; d = Conv2DBackpropInput s m g; "
+        "e = DepthwiseConv2dNative x l; r = Conv2D x kept; not_away = Conv2D x away; "
+        "n = Conv2D x same",
+        ["a, b, d, e, w, r, not_away, n"],
+        "kept",
+        "same = Identity k; S0 = Stage x l k:0 c m g f kept away same s | a(inputs:0 inputs:1) "
+        "b(inputs:0 inputs:2 inputs:3) d(sizes:0 inputs:4 inputs:5) e(inputs:0 inputs:1) "
+        "w(inputs:0 inputs:6) r(inputs:0 inputs:7) not_away(inputs:0 inputs:8) "
+        "n(inputs:0 inputs:9) -> a b d e w r not_away n held:l held:k:0 held:m held:kept",
+    ),
+    "a_filter_that_a_session_may_feed_is_not": (
+        "x = Placeholder; f = ReadVariableOp; g = ReadVariableOp; a = Conv2D x f; b = Conv2D x g",
+        ["a, b"],
+        "g",
+        "S0 = Stage x f g | a(inputs:0 inputs:1) b(inputs:0 inputs:2) -> a b held:f",
+    ),
+}
 
 
-# Nodes, stages, names to preserve, and the nodes with inputs of the new graph.
 @pytest.mark.parametrize(
-    ("nodes", "stages", "preserve", "expected"),
-    [
-        pytest.param(TWO, [], "", TWO, id="no_stage"),
-        pytest.param(
-            {
-                **{"a": "Conv2D x f ^c", "b": "Conv2D x:0 g"},
-                **{"after_a": "Relu6 a", "after_b": "Add b:0 x ^a ^b"},
-            },
-            ["a, b"],
-            "",
-            {
-                "S0": "Stage x f g ^c | a(inputs:0 inputs:1) b(inputs:0 inputs:2) -> a b",
-                **{"after_a": "Relu6 S0", "after_b": "Add S0:1 x"},
-            },
-            id="two_convolutions",
-        ),
-        # What nobody outside reads is no output; what nobody reads at all is one.
-        pytest.param(
-            {
-                **{"a": "Conv2D x f", "apart": "Conv2D x f", "b": "Conv2D a a"},
-                **{"d": "Conv2D b:0 a ^a", "reads": "Add b apart", "waits": "NoOp ^a ^d"},
-            },
-            ["a b d, apart"],
-            "",
-            {
-                "S0": "Stage x f | a(inputs:0 inputs:1) b(steps:0 steps:0) d(steps:1 steps:0) "
-                "apart(inputs:0 inputs:1) -> b d apart lanes a b d,apart",
-                **{"reads": "Add S0 S0:2", "waits": "NoOp ^S0"},
-            },
-            id="a_chain_in_a_lane",
-        ),
-        pytest.param(
-            {"a": "Conv2D x f", "b": "Conv2D a f ^a"},
-            ["a b"],
-            "a",
-            {
-                "S0": "Stage x f | a(inputs:0 inputs:1) b(steps:0 inputs:1) -> a b lanes a b",
-                "a": "Identity S0",
-            },
-            id="a_preserved_step_of_a_chain_is_an_output",
-        ),
-        pytest.param(
-            {
-                **{"i": "Conv2DBackpropInput s f c", "w": "Conv2DBackpropFilter x z c"},
-                "i2": "Conv2DBackpropInput s f c",
-            },
-            ["i, w, i2"],
-            "",
-            {
-                "S0": "Stage f c x s z | i(sizes:0 inputs:0 inputs:1) "
-                "w(inputs:2 sizes:1 inputs:1) i2(sizes:0 inputs:0 inputs:1) -> i w i2"
-            },
-            id="gradients_with_sizes",
-        ),
-        # Dependencies on a stage whose outputs are read are there already.
-        pytest.param(
-            {
-                **{"a1": "Conv2D x f", "a2": "Conv2D x g"},
-                **{"b1": "Conv2D a2 f ^a1", "b2": "Conv2D x a1 ^a2 ^c"},
-            },
-            ["a1, a2", "b1, b2"],
-            "",
-            {
-                "S0": "Stage x f g | a1(inputs:0 inputs:1) a2(inputs:0 inputs:2) -> a1 a2",
-                "S1": "Stage S0:1 f x S0 ^c | b1(inputs:0 inputs:1) b2(inputs:2 inputs:3) -> b1 b2",
-            },
-            id="a_stage_that_reads_a_stage",
-        ),
-        pytest.param(
-            {
-                **{"a": "Conv2D x f ^c ^d", "b": "Conv2D x f ^d ^f ^c"},
-                "waits": "NoOp ^a ^c ^b",
-            },
-            ["a, b"],
-            "",
-            {"S0": f"Stage x f ^c ^d {TWO_STEPS} -> a b", "waits": "NoOp ^S0 ^c"},
-            id="control_dependencies_are_united",
-        ),
-        # Whoever feeds b must still reach its readers.
-        pytest.param(
-            TWO | {"after": "Add a b ^b"},
-            ["a, b"],
-            "b not_there",
-            {
-                "S0": f"Stage x f {TWO_STEPS} -> a b",
-                **{"b": "Identity S0:1", "after": "Add S0 b ^b"},
-            },
-            id="a_preserved_name",
-        ),
-        pytest.param(
-            TWO,
-            ["a, b"],
-            "a b",
-            {"S0": f"Stage x f {TWO_STEPS} -> a b", "a": "Identity S0", "b": "Identity S0:1"},
-            id="all_names_preserved",
-        ),
-        pytest.param(
-            {
-                **{"k": "Const", "l": "ReadVariableOp", "m": "Const", "kept": "ReadVariableOp"},
-                **{"away": f"ReadVariableOp @{CPU}", "same": "Identity k"},
-                **{"a": "Conv2D x l", "b": "_FusedConv2D x k:0 c", "w": "Conv2D x f"},
-                **{"d": "Conv2DBackpropInput s m g", "e": "DepthwiseConv2dNative x l"},
-                **{"r": "Conv2D x kept", "not_away": "Conv2D x away", "n": "Conv2D x same"},
-            },
-            ["a, b, d, e, w, r, not_away, n"],
-            "kept",
-            {
-                "same": "Identity k",
-                "S0": "Stage x l k:0 c m g f kept away same s | a(inputs:0 inputs:1) "
-                "b(inputs:0 inputs:2 inputs:3) d(sizes:0 inputs:4 inputs:5) e(inputs:0 inputs:1) "
-                "w(inputs:0 inputs:6) r(inputs:0 inputs:7) not_away(inputs:0 inputs:8) "
-                "n(inputs:0 inputs:9) -> a b d e w r not_away n "
-                "held:l held:k:0 held:m held:kept",
-            },
-            id="filters_that_may_be_held_are_marked",
-        ),
-        pytest.param(
-            {"x": "Placeholder", "f": "ReadVariableOp", "g": "ReadVariableOp"}
-            | {"a": "Conv2D x f", "b": "Conv2D x g"},
-            ["a, b"],
-            "g",
-            {"S0": "Stage x f g | a(inputs:0 inputs:1) b(inputs:0 inputs:2) -> a b held:f"},
-            id="a_filter_that_a_session_may_feed_is_not",
-        ),
-        pytest.param(
-            {
-                **{"image": "Const", "bias": "Const", "gradient": "Const"},
-                **{"a": "_FusedConv2D image f bias", "b": "Conv2DBackpropInput s g gradient"},
-                "d": "Conv2DBackpropFilter image s gradient",
-            },
-            ["a, b, d"],
-            "",
-            {
-                "S0": "Stage image f bias g gradient s | a(inputs:0 inputs:1 inputs:2) "
-                "b(sizes:0 inputs:3 inputs:4) d(inputs:0 sizes:0 inputs:4) -> a b d"
-            },
-            id="what_is_no_filter_is_not",
-        ),
-    ],
+    ("nodes", "stages", "preserve", "expected"), REWRITTEN.values(), ids=REWRITTEN
 )
-def test_rewrites(
-    nodes: dict[str, str], stages: list[str], preserve: str, expected: dict[str, str]
-) -> None:
+def test_rewrites(nodes: str, stages: list[str], preserve: str, expected: str) -> None:
     graph = graph_of(nodes)
     graph.graph_def.library.function.add().signature.name = "function"
     lanes = [make_lanes(*stage.split(", ")) for stage in stages]
     rewritten = rewrite(graph, *lanes, preserve=preserve.split())
-    assert described(rewritten) == expected
+    assert described(rewritten) == nodes_of(expected)
     for node in rewritten.node:
         if node.op == CONV_STAGE_OP:
             assert node.device == GPU
             steps = [each.name for each in decode_stage(node).operations]
             assert list(node.experimental_debug_info.original_node_names) == steps
     # Who reads no step, and everything else, stays as it was.
-    steps_and_readers = set(" ".join(stages).replace(",", "").split())
-    steps_and_readers |= {
+    changed = {name for each in lanes for name in each.operations}
+    changed |= {
         name
-        for name, text in nodes.items()
-        if steps_and_readers & {read.strip("^").partition(":")[0] for read in text.split()[1:]}
+        for name, text in nodes_of(nodes).items()
+        if changed & {read.strip("^").partition(":")[0] for read in text.split()[1:]}
     }
     for node in graph.graph_def.node:
-        if node.name not in steps_and_readers:
+        if node.name not in changed:
             assert node_of(rewritten, node.name) == node
     expected_rest = graph_pb2.GraphDef(library=graph.graph_def.library)
     expected_rest.versions.CopyFrom(graph.graph_def.versions)
@@ -246,7 +169,7 @@ def test_writes_each_schedule_in_the_same_bytes_each_time() -> None:
         Schedule(8, Stage((Lane((Step("b", "FFT"),), -1), Lane((Step("a"), Step("d")), 0, 8)))),
         Schedule(32, make_lanes("+d:GEMM a:GEMM", "b")),
     ]
-    view = GraphView(graph_of(TWO | {"d": "Conv2D x f"}).graph_def)
+    view = GraphView(graph_of(f"{TWO}; d = Conv2D x f").graph_def)
     rewritten = rewrite_stages(view, [planned], ())
     assert same_graph(rewritten, rewrite_stages(view, [planned], ()))
     decoded = decode_stage(node_of(rewritten, STAGE))
@@ -257,8 +180,7 @@ def test_writes_each_schedule_in_the_same_bytes_each_time() -> None:
 
 
 def test_redirects_colocation() -> None:
-    nodes = {"another": "Conv2D x f", "a": "Conv2D x f", "b": "Conv2D x g", "other": "Conv2D x g"}
-    graph = graph_of(nodes | {"near_both": "Neg x"})
+    graph = graph_of(f"another = Conv2D x f; {TWO}; other = Conv2D x g; near_both = Neg x")
     for name, classes in {
         **{"a": ["loc:@x", "loc:@b"], "b": ["loc:@a", "loc:@other"], "other": ["loc:@g"]},
         "near_both": ["loc:@b", "loc:@c", "loc:@a"],
@@ -277,5 +199,5 @@ def test_redirects_colocation() -> None:
 
 
 def test_takes_a_name_that_is_free() -> None:
-    graph = graph_of(TWO | {"reads": f"Add {STAGE} {STAGE}_1"})
+    graph = graph_of(f"{TWO}; reads = Add {STAGE} {STAGE}_1")
     assert f"{STAGE}_2" in {node.name for node in rewrite(graph, make_lanes("a", "b")).node}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 import pytest
 from graph_builder import (
@@ -11,6 +11,7 @@ from graph_builder import (
     GraphBuilder,
     graph_of,
     node_of,
+    nodes_of,
     same_graph,
     set_attributes,
 )
@@ -21,8 +22,6 @@ from tf_interop.graph.rewrite_units import rewrite_units
 from tf_interop.graph.unit_node import UNIT_OP, decode_unit, result_operand
 from tf_interop.graph.units import find_units
 from tf_interop.graph.view import GraphView
-
-Nodes = Mapping[str, str]
 
 
 def rewrite(graph: GraphBuilder, preserve: Collection[str] = ()) -> graph_pb2.GraphDef:
@@ -51,83 +50,43 @@ def described(graph_def: graph_pb2.GraphDef) -> dict[str, str]:
     return texts
 
 
-# Nodes, and those with inputs of the new graph.
-@pytest.mark.parametrize(
-    ("nodes", "expected"),
-    [
-        pytest.param({"a": "Foo x"}, {"a": "Foo x"}, id="no_unit"),
-        pytest.param(
-            {"a": "Conv2D x w", "b": "BiasAdd a bias", "c": "Relu b", "d": "Foo c c:0 ^a"},
-            {
-                "c": "Unit x w bias | a(inputs:0 inputs:1) b(steps:0:0 inputs:2) c(steps:1:0) "
-                "-> steps:2:0",
-                "d": "Foo c c",
-            },
-            id="readers_keep_their_inputs",
-        ),
-        # The unit is called as the last step that is read.
-        pytest.param(
-            {"a": "Conv2D x w", "b": "Relu a", "c": "Foo a b", "d": "NoOp ^a"},
-            {
-                "b": "Unit x w | a(inputs:0 inputs:1) b(steps:0:0) -> steps:1:0 steps:0:0",
-                **{"c": "Foo b:1 b", "d": "NoOp ^b"},
-            },
-            id="results_on_the_way",
-        ),
-        pytest.param(
-            {
-                **{"a": "Conv2D x w", "b": "Relu a", "c": "Relu b", "d": "Conv2D b w"},
-                **{"e": "Relu d", "f": "Foo c"},
-            },
-            {
-                "f": "Foo c",
-                "b": "Unit x w | a(inputs:0 inputs:1) b(steps:0:0) -> steps:1:0",
-                "c": "Unit b | c(inputs:0) -> steps:0:0",
-                "e": "Unit b w | d(inputs:0 inputs:1) e(steps:0:0) -> steps:1:0",
-            },
-            id="units_read_units",
-        ),
-        # Each tensor is one input, whoever reads it and however it is written.
-        pytest.param(
-            {"a": "Conv2D x:0 w", "b": "AddV2 a x", "c": "AddV2 b s:1"},
-            {
-                "c": "Unit x:0 w s:1 | a(inputs:0 inputs:1) b(steps:0:0 inputs:0) "
-                "c(steps:1:0 inputs:2) -> steps:2:0"
-            },
-            id="each_tensor_is_one_input",
-        ),
-        pytest.param(
-            {"e": "Foo x", "a": "Conv2D x w ^e ^x", "b": "Relu a ^e ^a", "c": "Foo b ^a ^e"},
-            {"e": "Foo x", "b": "Unit x w ^e | a(inputs:0 inputs:1) b(steps:0:0) -> steps:1:0"}
-            | {"c": "Foo b ^e"},
-            id="control_dependencies",
-        ),
-        pytest.param(
-            {"w": "Const", "v": "Const", "a": "Conv2D x w", "b": "AddV2 a v"},
-            {
-                "b": "Unit x w v | a(inputs:0 inputs:1) b(steps:0:0 inputs:2) -> steps:1:0 "
-                "constant:w"
-            },
-            id="constant_filters",
-        ),
-        # What has the batch comes first, as batch_sizes go by it.
-        pytest.param(
-            {"a": "Conv2DBackpropInput s w x", "b": "ReluGrad a y"},
-            {
-                "b": "Unit x s w y | a(inputs:1 inputs:2 inputs:0) b(steps:0:0 inputs:3) "
-                "-> steps:1:0"
-            },
-            id="the_first_input_has_the_batch",
-        ),
-        pytest.param(
-            {"k": "Const", "a": "Mul k x", "b": "Relu a"},
-            {"b": "Unit x k | a(inputs:1 inputs:0) b(steps:0:0) -> steps:1:0"},
-            id="a_constant_has_no_batch",
-        ),
-    ],
-)
-def test_rewrites(nodes: Nodes, expected: dict[str, str]) -> None:
-    assert described(rewrite(graph_of(nodes, CPU))) == expected
+# Graphs, and of the new ones the nodes with inputs.
+REWRITTEN = {
+    # The unit is called as the last step that is read.
+    "results_on_the_way": (
+        "a = Conv2D x w; b = Relu a; c = Foo a b; d = NoOp ^a",
+        "b = Unit x w | a(inputs:0 inputs:1) b(steps:0:0) -> steps:1:0 steps:0:0; "
+        "c = Foo b:1 b; d = NoOp ^b",
+    ),
+    # Whoever reads it and however it is written.
+    "each_tensor_is_one_input": (
+        "a = Conv2D x:0 w; b = AddV2 a x; c = AddV2 b s:1",
+        "c = Unit x:0 w s:1 | a(inputs:0 inputs:1) b(steps:0:0 inputs:0) c(steps:1:0 inputs:2) "
+        "-> steps:2:0",
+    ),
+    "control_dependencies": (
+        "e = Foo x; a = Conv2D x w ^e ^x; b = Relu a ^e ^a; c = Foo b ^a ^e",
+        "e = Foo x; b = Unit x w ^e | a(inputs:0 inputs:1) b(steps:0:0) -> steps:1:0; c = Foo b ^e",
+    ),
+    "constant_filters": (
+        "w = Const; v = Const; a = Conv2D x w; b = AddV2 a v",
+        "b = Unit x w v | a(inputs:0 inputs:1) b(steps:0:0 inputs:2) -> steps:1:0 constant:w",
+    ),
+    # What has the batch comes first, as batch_sizes go by it.
+    "the_first_input_has_the_batch": (
+        "a = Conv2DBackpropInput s w x; b = ReluGrad a y",
+        "b = Unit x s w y | a(inputs:1 inputs:2 inputs:0) b(steps:0:0 inputs:3) -> steps:1:0",
+    ),
+    "a_constant_has_no_batch": (
+        "k = Const; a = Mul k x; b = Relu a",
+        "b = Unit x k | a(inputs:1 inputs:0) b(steps:0:0) -> steps:1:0",
+    ),
+}
+
+
+@pytest.mark.parametrize(("nodes", "expected"), REWRITTEN.values(), ids=REWRITTEN)
+def test_rewrites(nodes: str, expected: str) -> None:
+    assert described(rewrite(graph_of(nodes, CPU))) == nodes_of(expected)
 
 
 def test_outputs_of_one_step_keep_their_ports() -> None:
@@ -146,7 +105,7 @@ def test_outputs_of_one_step_keep_their_ports() -> None:
 
 
 def test_a_step_is_its_node_without_notes_and_a_unit_says_what_it_stands_for() -> None:
-    graph = graph_of({"a": "Cast x", "b": "Relu a", "c": "Foo a b"}, CPU)
+    graph = graph_of("a = Cast x; b = Relu a; c = Foo a b", CPU)
     node = graph.node("a")
     node.ClearField("attr")
     node.attr["SrcT"].type, node.attr["DstT"].type = FLOAT, types_pb2.DT_BFLOAT16
@@ -165,7 +124,7 @@ def test_a_step_is_its_node_without_notes_and_a_unit_says_what_it_stands_for() -
 
 
 def test_batch_sizes_cores_and_shapes() -> None:
-    graph = graph_of({"a": "Conv2D x w", "b": "Relu a", "c": "Relu y"}, CPU)
+    graph = graph_of("a = Conv2D x w; b = Relu a; c = Relu y", CPU)
     view = GraphView(graph.graph_def)
     units, _ = find_units(view)
     rewritten = rewrite_units(

@@ -105,14 +105,6 @@ def test_a_training_step_is_planned_as_fit_runs_it() -> None:
     assert tf_interop.status().stage_count == len(graph.stages)
 
 
-def test_each_batch_size_has_an_entry() -> None:
-    plan = tf_interop.plan(build(), _profile(2, 8), batch_sizes=[2, 8])
-    assert [graph.batch_size for graph in plan.graphs] == [2, 8]
-    assert [graph.mode for graph in plan.graphs] == ["inference", "inference"]
-    assert plan.made_with["backend"] == "host"
-    assert len({graph.fingerprint for graph in plan.graphs}) == 1
-
-
 def test_a_model_of_one_batch_size_is_planned_once() -> None:
     model = build()
     function = tf.function(model).get_concrete_function(tf.TensorSpec((2, 8, 8, 3)))
@@ -120,21 +112,6 @@ def test_a_model_of_one_batch_size_is_planned_once() -> None:
     assert [(graph.batch_size, len(graph.stages)) for graph in plan.graphs] == [(2, 1)]
     # It may be of either.
     assert plan.graphs[0].mode is None
-
-
-def test_counts_what_was_not_measured_and_leaves_it_alone() -> None:
-    profile = _profile(2)
-    algorithms = [each for each in profile.algorithms if each.configuration.filter_shape[3] == 4]  # type: ignore[index]
-    profile = make_profile(*algorithms, *profile.stages, device=profile.device)
-    plan = tf_interop.plan(build(), profile, batch_sizes=[2, 3])
-    measured, unmeasured = plan.graphs
-    assert (measured.convolution_count, len(measured.stages)) == (3, 1)
-    assert measured.prediction is not None
-    assert measured.prediction.unmeasured_count == 1
-    assert measured.prediction.sequential_us == 20.0
-    assert unmeasured.stages == ()
-    assert unmeasured.prediction is not None
-    assert unmeasured.prediction.unmeasured_count == 3
 
 
 def test_no_plan_passes_that_the_graph_does_not_allow(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import pathlib
 from typing import Any
 
 import keras
@@ -14,7 +13,7 @@ import tf_interop
 from tf_interop.errors import PlanError
 from tf_interop.model.parallelize import explained_plan
 from tf_interop.parallel.baselines import DATA, MODEL, ONE_WEIRD_TRICK, WHOLE
-from tf_interop.parallel.costs.devices import DeviceGraph, save_device_graph, uniform_device_graph
+from tf_interop.parallel.costs.devices import DeviceGraph, uniform_device_graph
 from tf_interop.parallel.degrees import Degrees
 from tf_interop.planning.problem import ValueSource
 
@@ -113,14 +112,6 @@ def test_divides_what_does_not_fit_on_one_device(model: Any) -> None:
 def test_refuses_a_memory_limit_that_nothing_fits(model: Any) -> None:
     with pytest.raises(PlanError, match="memory"):
         tf_interop.parallelize(model, device_graph=_devices(), batch_size=32, memory_limit=1000)
-
-
-def test_plans_are_kept_in_files(model: Any, tmp_path: pathlib.Path) -> None:
-    save_device_graph(_devices(), tmp_path / "devices.json")
-    plan = tf_interop.parallelize(model, 2, device_graph=tmp_path / "devices.json", batch_size=32)
-    assert plan.devices == ("/device:GPU:0", "/device:GPU:1")
-    tf_interop.save_parallel_plan(plan, tmp_path / "plan.json")
-    assert tf_interop.load_parallel_plan(tmp_path / "plan.json") == plan
 
 
 def test_takes_a_function_of_matrix_products() -> None:

@@ -9,48 +9,17 @@ import pytest
 import tensorflow as tf
 from convolution_cases import Case, digits, ordinary_cases, program_of, run_stage
 from stage_program import arguments, assert_names
-from unnoticed import counted
+from unnoticed import counted, run_python
 
 import tf_interop
-
-
-@pytest.mark.parametrize("depthwise", [False, True], ids=["plain", "depthwise"])
-@pytest.mark.parametrize(
-    ("image_shape", "filter_shape"),
-    [
-        ([2, 5, 5, 3], [0, 3, 3, 4]),
-        ([2, 5, 5, 3], [3, 3, 3, 0]),
-        ([2, 5, 5, 0], [3, 3, 0, 4]),
-        ([2, 0, 5, 3], [3, 3, 3, 4]),
-        ([0, 5, 5, 3], [3, 3, 3, 4]),
-    ],
-)
-def test_gradients_of_empty_tensors_are_zeros(
-    conv_stage: Any, image_shape: list[int], filter_shape: list[int], depthwise: bool
-) -> None:
-    stem = "DepthwiseConv2dNative" if depthwise else "Conv2D"
-    channels = filter_shape[3] * (filter_shape[2] if depthwise else 1)
-    image, filter_ = digits(image_shape), digits(filter_shape, seed=1)
-    gradient = digits([*image_shape[:3], channels], seed=2)
-    attributes = {"strides": [1, 1, 1, 1], "padding": "SAME"}
-    cases = [
-        Case(f"{stem}BackpropInput", (image_shape, filter_, gradient), attributes),
-        Case(f"{stem}BackpropFilter", (image, filter_shape, gradient), attributes),
-    ]
-    # TensorFlow gives the same with oneDNN; without, some are errors and others end the process.
-    results = run_stage(conv_stage, cases)
-    for result, shape in zip(results, (image_shape, filter_shape), strict=True):
-        np.testing.assert_array_equal(result, np.zeros(shape, np.float32))
 
 
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW", "NDHWC", "NCDHW"])
 def test_infers_shapes(conv_stage: Any, layout: str) -> None:
     """Of a stage whose first image has an unknown batch size."""
     cases = ordinary_cases(layout=layout, padding="VALID", stride=2)
-    inputs: list[Any] = []
-    sizes: list[Any] = []
+    inputs, sizes, document = program_of(cases)
     with tf.Graph().as_default():
-        document = program_of(cases, inputs, sizes)
         inputs[0] = tf.compat.v1.placeholder(tf.float32, [None, *inputs[0].shape[1:]])
         inferred = conv_stage(**arguments(inputs, sizes, document))
     shapes = [output.shape.as_list() for output in run_stage(conv_stage, cases)]
@@ -75,7 +44,7 @@ def test_refuses_shapes_that_do_not_fit(
     # Of unknown shape, so that it is the kernel that sees them.
     @tf.function(input_signature=[tf.TensorSpec(None)] * 2, autograph=False)
     def stage(*tensors: tf.Tensor) -> list[tf.Tensor]:
-        return conv_stage(**arguments(tensors, [], program_of([case], [], [])))
+        return conv_stage(**arguments(tensors, [], program_of([case])[2]))
 
     with pytest.raises(tf.errors.InvalidArgumentError) as refused:
         stage(*operands)
@@ -93,3 +62,35 @@ def test_an_unknown_pin_falls_back_and_is_counted_for_its_device(conv_stage: Any
     counters = tf_interop.status().counters
     assert counters.devices["CPU:0"].fallbacks[reason] == counters.fallbacks[reason]
     assert sum(each.stages_run for each in counters.devices.values()) == counters.stages_run
+
+
+# In a process of its own, which cannot take it back.
+DETERMINISTIC = """
+import numpy as np, tensorflow as tf, tf_interop
+from tf_interop import tensorflow_internals
+from unnoticed import assert_same
+assert not tensorflow_internals.is_op_determinism_on()
+tf.config.experimental.enable_op_determinism()
+tf.random.set_seed(0)
+assert tensorflow_internals.is_op_determinism_on()
+filters = [np.random.default_rng(seed).normal(size=[3, 3, 4, 8]) for seed in (1, 2)]
+image = tf.constant(np.random.default_rng(0).normal(size=[3, 9, 9, 4]), tf.float32)
+
+@tf.function
+def gradients(image):
+    with tf.GradientTape() as tape:
+        variables = [tf.cast(each, tf.float32) for each in filters]
+        tape.watch(variables)
+        loss = sum(tf.reduce_sum(tf.nn.conv2d(image, each, 1, "SAME") ** 2) for each in variables)
+    return tape.gradient(loss, variables)
+
+tf_interop.enable("always")
+runs = [[each.numpy() for each in gradients(image)] for _ in range(5)]
+assert tf_interop.status().stage_count and tf_interop.status().counters.stages_run
+for run in runs[1:]:
+    assert_same(run, runs[0])
+"""
+
+
+def test_runs_with_op_determinism() -> None:
+    run_python(DETERMINISTIC)

@@ -78,28 +78,6 @@ def test_gives_what_the_own_ops_give(conv_stage: Any, layout: str, dtype: tf.DTy
             np.testing.assert_array_equal(result, to_layout(expected.numpy(), layout))
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"size": 1}, {"strides": [1, 2, 2, 1]}, {"padding": "VALID"}, {"op": "DepthwiseConv2dNative"}],
-    ids=lambda change: next(iter(change)),
-)
-def test_what_cannot_be_merged_runs_unmerged_and_is_counted(
-    conv_stage: Any, change: dict[str, Any]
-) -> None:
-    first, second, third = cases_of_one_image()
-    size, op = change.get("size", 3), change.get("op", "Conv2D")
-    attributes = {key: change.get(key, value) for key, value in second.attributes.items()}
-    second = Case(op, (second.operands[0], digits([size, size, 4, 3])), attributes)
-    cases = [first, second, third]
-    with counted() as new:
-        results = run(conv_stage, cases)
-    for case, result in zip(cases, results, strict=True):
-        np.testing.assert_array_equal(result, case.own())
-    [(reason, count)] = new.fallbacks.items()
-    assert count == 1
-    assert reason.startswith("a lane ran unmerged: ")
-
-
 @pytest.mark.parametrize(("place", "operand"), [(0, "inputs:2"), (0, "steps:0"), (1, "steps:0")])
 def test_refuses_steps_that_do_not_read_one_image_and_no_step(
     conv_stage: Any, place: int, operand: str
@@ -110,19 +88,3 @@ def test_refuses_steps_that_do_not_read_one_image_and_no_step(
     step.input[place] = operand
     document["operations"][1] = encoded(step)
     assert_refused(conv_stage, "lanes[0]", "merged lane", **arguments(inputs, [], document))
-
-
-@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16], ids=lambda dtype: dtype.name)
-def test_joins_constant_filters_once(conv_stage: Any, dtype: tf.DType) -> None:
-    inputs, document = merged_program(
-        cases_of_one_image(dtype=dtype), lane(0, 1, merged=True), lane(2)
-    )
-    marked = document | {"held_inputs": [1, 3]}
-    constants = [tf.constant(each) for each in inputs[1:]]
-    stage = tf.function(lambda image: conv_stage(**arguments([image, *constants], [], marked)))
-    with counted() as new:
-        for seed in range(3):
-            image = digits([2, 7, 8, 4], dtype, seed=10 + seed)
-            for filter_, result in zip(inputs[1::2], stage(tf.constant(image)), strict=True):
-                np.testing.assert_array_equal(result, tf.nn.conv2d(image, filter_, 1, "SAME"))
-    assert new.filters_transformed == 1

@@ -25,7 +25,7 @@ from stage_program import (
     schedule,
 )
 from tensorflow.core.framework import node_def_pb2
-from unnoticed import counted, in_threads
+from unnoticed import assert_same, counted, in_threads
 
 pytestmark = pytest.mark.usefixtures("plugin_off")
 
@@ -111,8 +111,7 @@ def test_gradients_in_a_lane(conv_stage: Any) -> None:
         tape.watch(watched)
         hidden = tf.nn.conv2d(watched[0], watched[1], 1, "SAME")
         result = tf.nn.conv2d(hidden, watched[2], 1, "SAME")
-    for ours, theirs in zip(results, tape.gradient(result, watched, gradient), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    assert_same(results, tape.gradient(result, watched, gradient))
 
 
 @pytest.mark.parametrize("batch_size", [None, 7], ids=["planned", "without a plan"])
@@ -122,8 +121,7 @@ def test_what_reads_constants_alone_is_computed_while_the_graph_is_optimized(
     document = program(chain(), schedule(*LANES, batch_size=batch_size))
     stage = tf.function(lambda: conv_stage(**arguments([IMAGE, *FILTERS], [], document)))
     with counted() as new:
-        for result, expected in zip(stage(), own(), strict=True):
-            np.testing.assert_array_equal(result, expected)
+        assert_same(stage(), own())
     assert new.stages_run > 0
     with counted() as new:
         stage()
@@ -166,8 +164,7 @@ def test_threads_that_call_at_once_get_their_own_results(conv_stage: Any) -> Non
     def call(seed: int) -> None:
         for _ in range(20):
             results = stage(tf.constant(images[seed]))
-            for ours, theirs in zip(results, expected[seed], strict=True):
-                np.testing.assert_array_equal(ours, theirs)
+            assert_same(results, expected[seed])
 
     in_threads(call, range(6))
 
@@ -201,11 +198,9 @@ def test_other_batch_sizes_run_by_their_schedules(conv_stage: Any) -> None:
                     np.testing.assert_array_equal(result, own_result)
 
 
-def unplanned(conv_stage: Any, cases: list[Case], **changes: Any) -> Callable[..., Any]:
+def unplanned(conv_stage: Any, cases: list[Case]) -> Callable[..., Any]:
     """A stage of cases whose schedules are for other batch sizes."""
-    inputs: list[Any] = []
-    sizes: list[Any] = []
-    document = program_of(cases, inputs, sizes) | changes
+    inputs, sizes, document = program_of(cases)
     [only] = document["schedules"]
     document["schedules"] = [only | {"batch_size": batch_size} for batch_size in (3, 5)]
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.core.framework import graph_pb2, types_pb2
 from unnoticed import (
     FILTERS,
     assert_unnoticed,
@@ -20,8 +19,6 @@ from unnoticed import (
 )
 
 import tf_interop
-from tf_interop.graph.program import decode_stage
-from tf_interop.runtime.plugin import get_plugin
 
 pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
 
@@ -85,17 +82,3 @@ def test_gives_the_same_numbers_and_makes_stages_with(name: str, value: Any) -> 
     )
     # The first convolutions of three branches and the depthwise one do not depend on each other.
     assert widest >= 4
-
-
-def test_convolutions_that_mixed_precision_made_bfloat16_are_in_stages() -> None:
-    tf.config.optimizer.set_experimental_options({"auto_mixed_precision_onednn_bfloat16": True})
-    seen: list[set[int]] = []
-
-    def note_types(graph_def: graph_pb2.GraphDef, _: str) -> None:
-        for node in graph_def.node:
-            if node.op == "TfInterop>ConvStage":
-                seen.append({each.attr["T"].type for each in decode_stage(node).operations})
-
-    with get_plugin().observe(note_types):
-        assert_unnoticed(in_function(network))
-    assert {types_pb2.DT_BFLOAT16} in seen

@@ -98,18 +98,12 @@ def _hook(keras: Any, name: str, function: Any) -> Any:
     return callback
 
 
-def test_fit_gives_the_same_losses_and_weights(keras: Any) -> None:
-    plain, staged = _model(keras), _model(keras)
-    expected = _fit(plain, epochs=2)
-    with _runs_stages(True):
-        history = _fit(staged, ConvStages("always"), epochs=2)
-    _assert_close(history["loss"], expected["loss"])
-    _assert_close(staged.get_weights(), plain.get_weights())
-    _assert_close(_predict(staged, ConvStages("always")), _predict(plain))
-
-
-@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
-def test_mixed_precision_trains_as_without_stages(keras: Any, policy: str) -> None:
+# One rounding of a bfloat16 (8 significant bits) or a half (11) either way, now and then.
+@pytest.mark.parametrize(
+    ("policy", "tolerance"),
+    [("float32", 1e-5), ("mixed_float16", 2.0**-10), ("mixed_bfloat16", 2.0**-7)],
+)
+def test_trains_and_predicts_as_without_stages(keras: Any, policy: str, tolerance: float) -> None:
     keras.mixed_precision.set_global_policy(policy)
     try:
         plain, staged = _model(keras), _model(keras)
@@ -119,10 +113,10 @@ def test_mixed_precision_trains_as_without_stages(keras: Any, policy: str) -> No
     with _runs_stages(True):
         history = _fit(staged, ConvStages("always", verbose=0), epochs=2)
     assert all(not report.refusals for report in get_plugin().reports)
-    # One rounding of a bfloat16 (8 significant bits) or a half (11) either way, now and then.
-    tolerance = 2.0**-7 if policy == "mixed_bfloat16" else 2.0**-10
     _assert_close(history["loss"], expected["loss"], tolerance)
     _assert_close(staged.get_weights(), plain.get_weights(), tolerance, tolerance / 4)
+    predicted = _predict(staged, ConvStages("always"))
+    _assert_close(predicted, _predict(plain), tolerance, tolerance / 4)
 
 
 def test_evaluate_gives_the_same_and_other_callbacks_see_the_number_of_stages(keras: Any) -> None:

@@ -1,6 +1,6 @@
-"""The paper's examples: what the planner makes of its two tables.
+"""The paper's example: what the planner makes of its Table 1.
 
-Table 1 gives shares of an SM and no launches, so several launches with these shares are tried.
+The table gives shares of an SM and no launches, so several launches with these shares are tried.
 """
 
 from __future__ import annotations
@@ -30,12 +30,6 @@ KEPLER_SMS = 15
 # Table 1 as far as it is known here; nothing is said of threads and blocks.
 PRECOMP_GEMM = SmUse(0.92, 0.39, 0, 0, alu_utilization=0.7)
 FFT_TILING = SmUse(0.38, 0.75, 0, 0, alu_utilization=0.3, memory_stall=0.15)
-# Table 2: milliseconds, and megabytes of workspace.
-TABLE_2 = {
-    "FFT": (36, 2200),
-    "WINOGRAD_NONFUSED": (46, 691),
-    "IMPLICIT_PRECOMP_GEMM": (126, 4800),
-}
 
 Launch = tuple[int, int, int]
 # Blocks on an SM, threads of a block and registers of a thread. Registers are handed out in units
@@ -104,18 +98,3 @@ def test_never_runs_precomp_gemm_of_table_1_beside_itself(precomp: Launch) -> No
         if waves == fft_waves == 16:
             # Blocks of the second kernel are placed when the first has none left that wait.
             assert plan.stages == ()
-
-
-@pytest.mark.parametrize(
-    ("budget", "algorithm"), [(10**9, "WINOGRAD_NONFUSED"), (3 * 10**9, "FFT")]
-)
-def test_the_budget_decides_between_the_algorithms_of_table_2(budget: int, algorithm: str) -> None:
-    candidates = tuple(
-        Candidate(name, milliseconds * 1000, megabytes * 10**6)
-        for name, (milliseconds, megabytes) in TABLE_2.items()
-    )
-    costs = (ConvolutionCosts("5x5", 0, candidates),)
-    nodes = (ProblemNode("5x5", "5x5"),)
-    plan = make_plan(PlanningProblem(costs, nodes, memory_budget_bytes=budget))
-    pinned = [step.algorithm for stage in plan.stages for step in stage.stage.steps]
-    assert [*pinned, *(each.algorithm for each in plan.unstaged)] == [algorithm]

@@ -1,77 +1,9 @@
-"""Layers divided over logical devices in programs: Keras, pipelines, unknown batches, Sessions."""
+"""Layers divided over logical devices: from a model to divided steps, and beside stages."""
 
 from __future__ import annotations
 
+import pytest
 from unnoticed import run_python
-
-KERAS = """
-    import keras
-    import numpy as np
-    import tensorflow as tf
-    import tf_interop
-    from parallel.dividing import handed_graphs, layers_of, make_devices, plan_of
-    from tf_interop.parallel.degrees import Degrees
-    from tf_interop.runtime.plugin import get_plugin
-
-    devices = make_devices(2)
-    random = np.random.default_rng(0)
-    images = random.normal(size=(20, 8, 8, 3)).astype(np.float32)
-    labels = random.integers(0, 5, 20)
-    pairs = tf.data.Dataset.from_tensor_slices((images, labels))
-    keras.utils.set_random_seed(0)
-    model = keras.Sequential([
-        keras.Input((8, 8, 3)),
-        keras.layers.Conv2D(8, 3, padding="same", activation="relu"),
-        keras.layers.BatchNormalization(momentum=0.5),
-        keras.layers.MaxPooling2D(),
-        keras.layers.Conv2D(8, 3, padding="same", activation="relu"),
-        keras.layers.Flatten(),
-        keras.layers.Dense(5),
-    ])
-    start = model.get_weights()
-
-    def fit(drop_remainder=True):
-        model.set_weights(start)
-        model.compile(
-            keras.optimizers.SGD(0.1, momentum=0.5),
-            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            jit_compile=False,
-        )
-        data = pairs.batch(8, drop_remainder=drop_remainder).prefetch(1)
-        history = model.fit(data, epochs=2, shuffle=False, verbose=0)
-        return [history.history["loss"], *model.get_weights()]
-
-    tf_interop.disable()
-    expected = fit()
-    graph = max(handed_graphs(fit), key=lambda graph: len(graph.node))
-    layers = layers_of(graph)
-    for axis in ("sample", "height", "filter", "channel"):
-        def choose(layer, place):
-            return Degrees(**{axis: 2}) if layer.extents[Axis(axis)] > 1 else None
-        from tf_interop.parallel.degrees import Axis
-        get_plugin().forget_reports()
-        tf_interop.enable(parallel=plan_of([layers], choose, devices))
-        results = fit()
-        status = tf_interop.status()
-        assert not status.failures, status.failures
-        [report] = status.divided_graphs
-        assert len(report.divided) >= 2 and not report.why_unchanged, report
-        assert report.sent_bytes and "2 devices" in str(status), str(status)
-        for ours, stock in zip(results, expected, strict=True):
-            np.testing.assert_allclose(ours, stock, 1e-4, 1e-5, err_msg=axis)
-
-    # The last batch is smaller, so none of a batch is known.
-    get_plugin().forget_reports()
-    fit(drop_remainder=False)
-    [report] = tf_interop.status().divided_graphs
-    assert not report.divided and "shapes are not known" in report.why_unchanged, report
-    assert "shapes are not known" in str(tf_interop.status())
-"""
-
-
-def test_keras_fits_to_the_same_weights_and_leaves_unknown_batches_alone() -> None:
-    run_python(KERAS)
-
 
 STAGES = """
     import os
@@ -142,9 +74,73 @@ STAGES = """
 """
 
 
-def test_stages_are_made_of_what_each_device_has() -> None:
-    run_python(STAGES, TF_INTEROP_HOST_STAGES="1")
+@pytest.mark.parametrize("kind", ["stages", "units"])
+def test_stages_and_units_are_made_of_what_each_device_has(kind: str) -> None:
+    run_python(STAGES, TF_INTEROP_HOST_STAGES=str(int(kind == "stages")))
 
 
-def test_units_are_made_of_what_each_device_has() -> None:
-    run_python(STAGES, TF_INTEROP_HOST_STAGES="0")
+FROM_MODEL = """
+    import keras
+    import numpy as np
+    import tensorflow as tf
+    import tf_interop
+    from parallel.dividing import make_devices
+    from tf_interop.parallel.costs.devices import uniform_device_graph
+    from tf_interop.runtime.plugin import get_plugin
+    from unnoticed import assert_same
+
+    names = make_devices(4)
+    devices = uniform_device_graph(
+        names, multiply_adds_per_s=2e10, memory_bytes_per_s=1e10, bytes_per_s=5e9, latency_s=1e-5
+    )
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([
+        keras.Input((12, 12, 3)),
+        keras.layers.Conv2D(32, 5, padding="same", activation="relu"),
+        keras.layers.MaxPooling2D(),
+        keras.layers.Conv2D(32, 5, padding="same", activation="relu"),
+        keras.layers.Flatten(),
+        keras.layers.Dense(512, activation="relu"),
+        keras.layers.Dense(10),
+    ])
+    start = model.get_weights()
+    images = np.random.default_rng(0).normal(size=(64, 12, 12, 3)).astype(np.float32)
+
+    def infer():
+        return [tf.function(model)(images)]
+
+    def fit():
+        model.set_weights(start)
+        model.compile(
+            keras.optimizers.SGD(0.01),
+            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            jit_compile=False,
+        )
+        pairs = tf.data.Dataset.from_tensor_slices((images, np.arange(64) % 10))
+        history = model.fit(pairs.batch(32, drop_remainder=True), epochs=2, verbose=0)
+        return [history.history["loss"], *model.get_weights()]
+
+    for run, batch_size, training in ((infer, 64, False), (fit, 32, True)):
+        tf_interop.disable()
+        expected = run()
+        plan = tf_interop.parallelize(
+            model, device_graph=devices, batch_size=batch_size, training=training
+        )
+        tf_interop.enable(parallel=plan)
+        results = run()
+        assert "4 devices" in str(tf_interop.status())
+        [report] = tf_interop.status().divided_graphs
+        [graph] = plan.graphs
+        assert len(report.divided) == len(graph.layers) >= 4
+        planned = {(names[each.source], names[each.destination]): each.sent_bytes
+                   for each in graph.prediction.sent}
+        sent = {(a[-13:], b[-13:]): count for (a, b), count in report.sent_bytes.items()}
+        assert sent == planned, (sent, planned)
+        assert_same(results, expected, rtol=1e-4, atol=1e-4)
+        tf_interop.enable()
+        get_plugin().forget_reports()
+"""
+
+
+def test_divided_as_planned_a_model_predicts_and_trains_as_before() -> None:
+    run_python(FROM_MODEL)

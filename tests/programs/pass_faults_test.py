@@ -19,7 +19,7 @@ from unnoticed import IMAGE, conv, counted, in_function, run_python
 import tf_interop
 from tf_interop.errors import TimeLimitError
 from tf_interop.graph import time_limit as time_limit_module
-from tf_interop.graph.program import CONV_STAGE_OP, decode_stage
+from tf_interop.graph.program import CONV_STAGE_OP
 from tf_interop.runtime import graph_pass
 from tf_interop.runtime import plugin as plugin_module
 from tf_interop.runtime.graph_pass import run_conv_stage_pass
@@ -182,12 +182,6 @@ def test_a_pass_that_does_not_end_is_given_up() -> None:
     assert seen == ["CPU", None]
 
 
-@pytest.mark.parametrize("limit", [0, -1.0, float("nan")])
-def test_refuses_a_limit_that_is_not_positive(limit: float) -> None:
-    with pytest.raises(ValueError, match="pass_time_limit_s"):
-        tf_interop.enable("always", pass_time_limit_s=limit)
-
-
 def recurse() -> None:
     recurse()
 
@@ -251,19 +245,10 @@ def test_a_wrong_graph_is_not_handed_over(
 ) -> None:
     original = graph_pass.rewrite_stages
 
-    def rewrite_and_swap_outputs(*arguments: Any) -> graph_pb2.GraphDef:
+    def rewrite_wrongly(*arguments: Any) -> graph_pb2.GraphDef:
         graph_def = original(*arguments)
-        before = graph_pb2.GraphDef.FromString(graph_def.SerializeToString())
-        [two] = [
-            node.name
-            for node in graph_def.node
-            if node.op == CONV_STAGE_OP and len(decode_stage(node).operations) == 2
-        ]
-        swapped = {two: f"{two}:1", f"{two}:1": two}
-        for node in graph_def.node:
-            node.input[:] = [swapped.get(text, text) for text in node.input]
-        assert graph_def != before
+        next(node for node in graph_def.node if node.op == CONV_STAGE_OP).input.reverse()
         return graph_def
 
-    monkeypatch.setattr(graph_pass, "rewrite_stages", rewrite_and_swap_outputs)
+    monkeypatch.setattr(graph_pass, "rewrite_stages", rewrite_wrongly)
     assert_left_alone(logged, "GraphError")

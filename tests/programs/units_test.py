@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from random_graphs import CHANNELS, SIZE, RandomGraph
-from unnoticed import IMAGE, assert_unnoticed, conv, digits, run_python
+from unnoticed import IMAGE, conv, digits, run_python
 
 import tf_interop
 from tf_interop.graph.unit_node import decode_unit
@@ -24,15 +23,6 @@ def pooled_branches(image: tf.Tensor) -> tf.Tensor:
     left = tf.nn.relu(tf.nn.bias_add(conv(image, 0), [1.0, 2.0, 0.0, -1.0]))
     right = tf.nn.max_pool2d(conv(tf.nn.relu(conv(image, 1)), 2), 3, 1, "SAME")
     return tf.concat([left, right], 3)[..., :4] + image
-
-
-@pytest.mark.parametrize("seed", range(24))
-def test_random_graphs(seed: int) -> None:
-    """All values are small whole numbers, so that every sum is exact."""
-    graph = RandomGraph(seed)
-    image = graph.digits(2, SIZE, SIZE, CHANNELS).numpy()
-    compute = graph.function()  # tracing it again would draw another graph
-    assert_unnoticed(lambda: compute, image)
 
 
 def test_data_pipeline() -> None:
@@ -110,56 +100,3 @@ def test_a_unit_is_narrow_at_the_batch_sizes_that_plans_name_it_for() -> None:
     assert {each.batch_sizes: each.cores for each in units} == {(2,): (), (2, 4): (4, 1)}
     [report] = tf_interop.status().graphs
     assert report.plan.cores_of == {first: 4, second: 1}
-
-
-def test_units_on_groups_of_cores_predict_and_train_as_stock_does() -> None:
-    """In a process of its own, which has more threads than this machine may have cores."""
-    run_python(
-        """
-    import dataclasses
-    import keras
-    import numpy as np
-    import tensorflow as tf
-    tf.config.threading.set_intra_op_parallelism_threads(8)
-    tf.config.threading.set_inter_op_parallelism_threads(4)
-    import tf_interop
-    from branched_models import build
-    from tf_interop.planning.types import Plan
-    from tf_interop.runtime.plugin import get_plugin
-
-    keras.utils.set_random_seed(1)
-    model = build()
-    images = tf.random.stateless_normal([4, *model.input_shape[1:]], [1, 2])
-    weights = model.get_weights()
-
-    def run():
-        model.set_weights(weights)
-        def step(images):
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean(model(images, training=True) ** 2)
-            return [loss, *tape.gradient(loss, model.trainable_variables)]
-        steps = [tf.function(each, autograph=False)
-                 for each in (lambda images: [model(images, training=False)], step)]
-        get_plugin().forget_reports()
-        return [each.numpy() for step in steps for _ in range(2) for each in step(images)]
-
-    tf_interop.disable()
-    expected = run()
-    tf_interop.enable("always")
-    run()
-    plan = tf_interop.status().plan
-    assert len(plan.graphs) == 2
-    for cores in (2, 4):
-        wide = [dataclasses.replace(each, unit_cores=(cores,) * len(each.units))
-                for each in plan.graphs]
-        tf_interop.enable(plan=Plan(tuple(wide)))
-        found = run()
-        status = tf_interop.status()
-        assert not status.failures, str(status)
-        for report in status.graphs:
-            assert set(report.plan.cores_of.values()) == {cores}
-        for ours, stock in zip(found, expected, strict=True):
-            np.testing.assert_allclose(ours, stock, rtol=1e-4, atol=1e-6)
-    """,
-        TF_INTEROP_HOST_STAGES="0",
-    )

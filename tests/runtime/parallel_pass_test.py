@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from graph_builder import CPU, FLOAT, GraphBuilder, add_shapes, same_graph
+from graph_builder import CPU, FLOAT, GraphBuilder, add_shapes, graph_of, same_graph
 from tensorflow.core.framework import graph_pb2
 
 from tf_interop.errors import PlanError, TimeLimitError
@@ -35,10 +37,8 @@ def graph_of_convolution(batch: int | None = 4, filters: int = 8) -> GraphBuilde
     return graph
 
 
-def plan_of(
-    *layers: DividedLayer, graph: GraphBuilder | None = None, why: str = ""
-) -> ParallelPlan:
-    view = GraphView((graph or graph_of_convolution()).graph_def)
+def plan_of(*layers: DividedLayer, why: str = "") -> ParallelPlan:
+    view = GraphView(graph_of_convolution().graph_def)
     fingerprint = fingerprint_layers(find_layers(view, GraphProperties(view)))
     return ParallelPlan(DEVICES, (GraphDivision(fingerprint, layers, why_whole=why),))
 
@@ -63,51 +63,40 @@ def test_divides_a_layer_and_says_what_is_sent() -> None:
     assert str(report).startswith("1 of 1 layers on 2 devices, 0.00403 MB sent in a step")
 
 
-def test_leaves_a_divided_graph_alone() -> None:
+def test_leaves_what_is_divided_or_has_no_layers_alone() -> None:
     divided = run(graph_of_convolution(), plan_of(HALVES)).graph_def
-    assert run_parallel_pass(divided, plan_of(HALVES)) == ParallelResult(None, None)
+    for graph_def in (divided, graph_of({"r": "Relu x"}, CPU).graph_def):
+        assert run_parallel_pass(graph_def, plan_of(HALVES)) == ParallelResult(None, None)
 
 
-def test_leaves_a_graph_without_layers_alone() -> None:
-    graph = GraphBuilder(CPU)
-    graph.add("x", "_Arg", T=FLOAT)
-    graph.add("r", "Relu", "x", T=FLOAT)
-    assert run(graph, plan_of(HALVES)) == ParallelResult(None, None)
-
-
-def why_unchanged(graph: GraphBuilder, plan: ParallelPlan) -> str:
-    result = run(graph, plan)
+@pytest.mark.parametrize(
+    ("batch", "plan", "why"),
+    [
+        (None, {"layers": [HALVES]}, "no layer can be divided: shapes are not known"),
+        (4, {}, "the parallel plan leaves this graph as it is"),
+        (4, {"why": "one device is faster"}, "one device is faster"),
+    ],
+)
+def test_keeps_a_graph_and_says_why(batch: int | None, plan: dict[str, Any], why: str) -> None:
+    result = run(graph_of_convolution(batch), plan_of(*plan.pop("layers", []), **plan))
     assert result.graph_def is None
     assert result.report is not None
     assert not result.report.divided
-    return result.report.why_unchanged
+    assert result.report.why_unchanged.startswith(why)
 
 
-def test_keeps_a_graph_whose_batch_is_not_known() -> None:
-    assert why_unchanged(graph_of_convolution(batch=None), plan_of(HALVES)) == (
-        "no layer can be divided: shapes are not known (of 1 operations)"
-    )
-
-
-def test_keeps_a_graph_that_the_plan_leaves_whole() -> None:
-    graph = graph_of_convolution()
-    assert why_unchanged(graph, plan_of()) == "the parallel plan leaves this graph as it is"
-    assert why_unchanged(graph, plan_of(why="one device is faster")) == "one device is faster"
-
-
-def test_refuses_a_plan_for_another_graph() -> None:
-    with pytest.raises(PlanError, match="Expected a parallel plan for this graph"):
-        run(graph_of_convolution(filters=4), plan_of(HALVES))
-
-
-def test_refuses_a_plan_with_a_layer_that_the_graph_lacks() -> None:
-    with pytest.raises(PlanError, match="Expected a graph with the layer 'd' of the parallel plan"):
-        run(graph_of_convolution(), plan_of(DividedLayer("d", Degrees(sample=2), (0, 1))))
-
-
-def test_refuses_more_parts_than_an_axis_has_values() -> None:
-    with pytest.raises(PlanError, match="got 7 parts of a height of 6"):
-        run(graph_of_convolution(), plan_of(DividedLayer("c", Degrees(height=7), (0,) * 7)))
+@pytest.mark.parametrize(
+    ("filters", "layer", "place"),
+    [
+        (4, HALVES, "parallel plan for this graph"),
+        (8, DividedLayer("d", Degrees(sample=2), (0, 1)), "the layer 'd'"),
+        (8, DividedLayer("c", Degrees(height=7), (0,) * 7), "got 7 parts of a height of 6"),
+    ],
+    ids=["of_another_graph", "of_a_layer_that_is_not_there", "more_parts_than_values"],
+)
+def test_refuses_a_plan(filters: int, layer: DividedLayer, place: str) -> None:
+    with pytest.raises(PlanError, match=place):
+        run(graph_of_convolution(filters=filters), plan_of(layer))
 
 
 def test_ends_when_it_takes_too_long() -> None:

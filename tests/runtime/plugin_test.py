@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import pathlib
 import shutil
 import subprocess
 import threading
 import types
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,17 +22,19 @@ from unnoticed import (
     FILTERS,
     IMAGE,
     Program,
+    assert_same,
     conv,
     counted,
+    digits,
     in_function,
     in_threads,
     run_python,
-    v1,
 )
 
 import tf_interop
 from tf_interop.errors import LibraryError, PlanError
 from tf_interop.measure.device import has_nvidia_gpu
+from tf_interop.parallel.types import ParallelPlan
 from tf_interop.planning.types import GraphPlan, Plan, PlannedStage
 from tf_interop.runtime import kernel_library
 from tf_interop.runtime import plugin as plugin_module
@@ -64,8 +66,7 @@ def stages_run_by(make: Callable[[], Program] = make_branches, program: Program 
     with counted() as new:
         result = function(IMAGE)
     expected = program(tf.constant(IMAGE))
-    for ours, theirs in zip(tf.nest.flatten(result), tf.nest.flatten(expected), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    assert_same(tf.nest.flatten(result), tf.nest.flatten(expected))
     return int(new.stages_run)
 
 
@@ -82,15 +83,6 @@ def stages_of_last_graph() -> list[list[list[str]]]:
     """Names by stage and lane."""
     [report] = tf_interop.status().graphs
     return [[list(lane.operations) for lane in each.stage.lanes] for each in report.plan.stages]
-
-
-def test_groups_branches_and_gives_the_same_numbers() -> None:
-    tf_interop.disable()
-    assert stages_run_by() == 0
-    assert tf_interop.status().graphs == ()
-    tf_interop.enable("always")
-    assert stages_run_by() == 2
-    assert stages_of_last_graph() == [[["a"], ["b"]], [["c"]]]
 
 
 def test_the_option_alone_turns_it_off_and_on() -> None:
@@ -110,13 +102,6 @@ def test_keeps_everything_without_a_plan_and_says_why() -> None:
     assert status.is_on
     assert "needs a plan" in status.why_off
     assert "needs a plan" in str(status)
-
-
-def test_a_plan_is_followed_to_the_lane(tmp_path: pathlib.Path) -> None:
-    tf_interop.save_plan(plan_with(make_stage("a b")), tmp_path / "plan.json")
-    tf_interop.enable(plan=tmp_path / "plan.json")
-    assert stages_run_by() == 1
-    assert stages_of_last_graph() == [[["a", "b"]]]
 
 
 def chain_and_others(image: tf.Tensor) -> list[tf.Tensor]:
@@ -152,6 +137,53 @@ def test_lane_options_of_a_plan_reach_the_op_and_are_counted_where_refused(
     assert f"times: {reason}" in str(status)
 
 
+def test_plans_for_several_batch_sizes_are_followed_at_each(tmp_path: pathlib.Path) -> None:
+    @tf.function(input_signature=[tf.TensorSpec([None, 6, 6, 4])])
+    def branches(image: tf.Tensor) -> list[tf.Tensor]:
+        named = zip("abc", FILTERS, strict=False)
+        return [tf.nn.conv2d(image, each, 1, "SAME", name=name) for name, each in named]
+
+    def fallbacks_at(batch_size: int) -> set[str]:
+        images = digits(batch_size, batch_size, 6, 6, 4)
+        with counted() as new:
+            results = branches(images)
+        assert new.stages_run == 1
+        for result, filter_ in zip(results, FILTERS, strict=False):
+            np.testing.assert_array_equal(result, tf.nn.conv2d(images, filter_, 1, "SAME"))
+        return set(new.fallbacks)
+
+    tf_interop.enable("always")
+    fallbacks_at(1)
+    [of_always] = tf_interop.status().plan.graphs
+    stages = {
+        2: make_stage("a:DIRECT", "b:DIRECT", "c"),
+        3: make_stage("b:DIRECT", "+c:DIRECT a:DIRECT"),
+        5: make_stage("a b:BUFFERED", "c"),
+    }
+    graphs = [GraphPlan(of_always.fingerprint, 3, (each,), size) for size, each in stages.items()]
+    get_plugin().forget_reports()
+    tf_interop.enable(plan=Plan(tuple(graphs)))
+    fallbacks_at(3)
+    made = tf_interop.status().plan
+    [only] = made.graphs[0].stages
+    assert [schedule.batch_size for schedule in only.schedules] == [2, 3, 5]
+    merged = [[lane.merged for lane in schedule.stage.lanes] for schedule in only.schedules]
+    assert merged == [[False] * 3, [False, True], [False] * 2]
+
+    # The plan that was made gives the same again.
+    tf_interop.save_plan(made, tmp_path / "plan.json")
+    get_plugin().forget_reports()
+    tf_interop.enable(plan=tmp_path / "plan.json")
+    assert [fallbacks_at(batch_size) for batch_size in (2, 3, 5)] == [set()] * 3
+    [reason] = fallbacks_at(4)
+    assert "batch size 4 is not in the plan (2, 3, 5)" in reason
+    assert tf_interop.status().plan == made
+    # Without memory for joined filters the lanes are not merged, and the numbers are the same.
+    tf_interop.enable(plan=tmp_path / "plan.json", workspace_limit_mb=0)
+    [reason] = fallbacks_at(3)
+    assert "merged lanes ran unmerged" in reason
+
+
 @pytest.mark.parametrize(
     ("program", "stages", "cause"),
     [
@@ -182,16 +214,39 @@ def test_a_plan_for_another_graph_changes_nothing_and_says_why() -> None:
     assert tf_interop.status().graphs == ()
 
 
-def test_refuses_arguments_and_changes_nothing(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "error", "match"),
+    [
+        ({"policy": "greedy"}, ValueError, "greedy"),
+        ({"policy": "always", "plan": Plan(())}, ValueError, "plan"),
+        ({"plan": "half.json"}, PlanError, r"half\.json"),
+        ({"parallel": "none.json"}, PlanError, "parallel plan file"),
+        (
+            {"parallel": ParallelPlan(("/device:CPU:0", "/device:CPU:1"), ())},
+            PlanError,
+            "Expected the 2 devices .* got 1.*Missing: .*CPU:1",
+        ),
+        ({"workspace_limit_mb": -1}, ValueError, "workspace_limit_mb"),
+        *(
+            ({"pass_time_limit_s": limit}, ValueError, "pass_time_limit_s")
+            for limit in (0, -1.0, float("nan"))
+        ),
+    ],
+)
+def test_refuses_arguments_and_changes_nothing(
+    arguments: dict[str, Any],
+    error: type[Exception],
+    match: str,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("half.json").write_text('{"format": "tf_interop.plan", "version": 1, "graphs": [{')
     tf_interop.enable("always")
-    (tmp_path / "plan.json").write_text('{"format": "tf_interop.plan", "version": 1, "graphs": [{')
-    with pytest.raises(PlanError, match=r"plan\.json"):
-        tf_interop.enable(plan=tmp_path / "plan.json")
-    with pytest.raises(ValueError, match="greedy"):
-        tf_interop.enable("greedy")
-    with pytest.raises(ValueError, match="plan"):
-        tf_interop.enable("always", plan=Plan(()))
-    assert tf_interop.status().policy == "always"
+    before = get_plugin().settings
+    with pytest.raises(error, match=match):
+        tf_interop.enable(**arguments)
+    assert get_plugin().settings is before
 
 
 def test_of_many_failures_the_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,27 +368,6 @@ def test_the_op_has_a_kernel_for(device_type: str) -> None:
     assert list(kernel.host_memory_arg) == (["sizes"] if device_type == "GPU" else [])
 
 
-def test_several_threads_at_once() -> None:
-    tf_interop.enable("always")
-    expected = branches(tf.constant(IMAGE))
-    for result in in_threads(lambda _: make_branches()(IMAGE), range(12)):
-        np.testing.assert_array_equal(result, expected)
-    assert tf_interop.status().failures == ()
-
-
-def test_nodes_that_have_to_stay_keep_their_names() -> None:
-    """A graph of TensorFlow 1, whose fetch is a convolution."""
-    tf_interop.enable("always")
-    with tf.Graph().as_default(), v1.Session() as session:
-        image = v1.placeholder(tf.float32, [None, 6, 6, 4], name="image")
-        outputs = [conv(image, number, name) for number, name in enumerate("ab")]
-        with counted() as new:
-            values = session.run(outputs, {image: IMAGE})
-    assert new.stages_run == 1
-    for number, value in enumerate(values):
-        np.testing.assert_array_equal(value, conv(tf.constant(IMAGE), number))
-
-
 USE_IT = """
     import numpy as np
     def use_it():
@@ -364,21 +398,6 @@ IMPORTED_FIRST = """
 @pytest.mark.parametrize("program", [AFTER_THE_FIRST_OP, IMPORTED_FIRST], ids=["last", "first"])
 def test_works_imported(program: str) -> None:
     run_python(f"{program}{USE_IT}\n    assert use_it() == 1\n")
-
-
-def _use_in_child(stages_run: multiprocessing.Queue[int]) -> None:
-    tf_interop.enable("always")
-    stages_run.put(stages_run_by())
-
-
-def test_works_in_spawned_children() -> None:
-    spawn = multiprocessing.get_context("spawn")
-    queue: multiprocessing.Queue[int] = spawn.Queue()
-    child = spawn.Process(target=_use_in_child, args=(queue,))
-    child.start()
-    child.join(120)
-    assert child.exitcode == 0
-    assert queue.get(timeout=5) == 2
 
 
 def test_works_in_forked_children_where_tensorflow_does() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,11 +12,8 @@ import tensorflow as tf
 from unnoticed import IMAGE, conv, in_function, run_python, stages_run, v1
 
 import tf_interop
-from tf_interop.errors import PlanError
-from tf_interop.parallel.types import ParallelPlan, save_parallel_plan
 from tf_interop.planning.types import Plan
 from tf_interop.runtime import switch
-from tf_interop.runtime.plugin import get_plugin
 
 pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
 
@@ -161,16 +157,3 @@ def test_a_thread_that_ran_while_it_was_off_keeps_its_option_as_the_limits_say(
     assert stages_of(lambda: function(IMAGE)) == 1
     with concurrent.futures.ThreadPoolExecutor(1) as new_thread:
         assert stages_in(new_thread, lambda: function(IMAGE)) == 1
-
-
-def test_refuses_a_parallel_plan_whose_devices_are_not_there(tmp_path: pathlib.Path) -> None:
-    tf_interop.enable("always")
-    before = get_plugin().settings
-    plan = ParallelPlan(("/device:CPU:0", "/device:CPU:1"), ())
-    save_parallel_plan(plan, tmp_path / "plan.json")
-    for parallel in (plan, tmp_path / "plan.json"):
-        with pytest.raises(PlanError, match=r"Expected the 2 devices .* got 1.*Missing: .*CPU:1"):
-            tf_interop.enable(parallel=parallel)
-    with pytest.raises(PlanError, match="parallel plan file"):
-        tf_interop.enable(parallel=tmp_path / "none.json")
-    assert get_plugin().settings == before
