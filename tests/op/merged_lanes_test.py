@@ -88,3 +88,19 @@ def test_refuses_steps_that_do_not_read_one_image_and_no_step(
     step.input[place] = operand
     document["operations"][1] = encoded(step)
     assert_refused(conv_stage, "lanes[0]", "merged lane", **arguments(inputs, [], document))
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16], ids=lambda dtype: dtype.name)
+def test_joins_constant_filters_once(conv_stage: Any, dtype: tf.DType) -> None:
+    inputs, document = merged_program(
+        cases_of_one_image(dtype=dtype), lane(0, 1, merged=True), lane(2)
+    )
+    marked = document | {"held_inputs": [1, 3]}
+    constants = [tf.constant(each) for each in inputs[1:]]
+    stage = tf.function(lambda image: conv_stage(**arguments([image, *constants], [], marked)))
+    with counted() as new:
+        for seed in range(3):
+            image = digits([2, 7, 8, 4], dtype, seed=10 + seed)
+            for filter_, result in zip(inputs[1::2], stage(tf.constant(image)), strict=True):
+                np.testing.assert_array_equal(result, tf.nn.conv2d(image, filter_, 1, "SAME"))
+    assert new.filters_transformed == 1

@@ -9,10 +9,8 @@ import subprocess
 from typing import Any
 
 import pytest
-import tensorflow as tf
 from command_line import invoke, run_process
 
-import tf_interop
 from tf_interop.planning.types import load_plan
 from tf_interop.runtime.plugin import get_plugin
 
@@ -104,24 +102,3 @@ def test_lanes_are_inside_of_their_stage_and_a_report_shows_them(
     invoke("report plan.json --trace trace.json -o page.html")
     page = (tmp_path / "page.html").read_text()
     assert "Measured: " in page and "the median of 3 calls" in page
-
-
-@pytest.mark.usefixtures("plugin_as_after_import")
-def test_tensorflows_profiler_names_stages_and_lanes(tmp_path: pathlib.Path) -> None:
-    @tf.function(autograph=False)
-    def branches(image: tf.Tensor) -> list[tf.Tensor]:
-        return [
-            tf.nn.conv2d(image, tf.ones([side, side, 8, 8]), 1, "SAME", name=name)
-            for side, name in ((1, "left"), (3, "right"))
-        ]
-
-    image = tf.ones([2, 16, 16, 8])
-    tf_interop.enable("always")
-    branches(image)
-    tf.profiler.experimental.start(str(tmp_path))
-    branches(image)
-    tf.profiler.experimental.stop()
-    [profile] = tmp_path.rglob("*.xplane.pb")
-    names = (b"lane 0: left [BUFFERED]", b"lane 1: right [BUFFERED]")
-    for text in (b"stage ", b"for every batch size", *names):
-        assert text in profile.read_bytes()

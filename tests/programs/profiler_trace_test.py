@@ -1,0 +1,77 @@
+"""Stages and lanes in the traces of TensorFlow's profiler."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+import tf_interop
+
+pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
+
+Event = tuple[str, int, dict[str, str]]
+"""Name, line of the trace (a thread) and details of one event."""
+
+
+@tf.function
+def branches(image: Any) -> Any:
+    left = tf.nn.conv2d(image, tf.ones([1, 1, 8, 8]), 1, "SAME", name="left")
+    right = tf.nn.conv2d(image, tf.ones([3, 3, 8, 8]), 1, "SAME", name="right")
+    return tf.concat([left, right], -1)
+
+
+def trace(folder: pathlib.Path, image: tf.Tensor) -> list[Event]:
+    branches(image)  # traced and optimized before
+    tf.profiler.experimental.start(str(folder))
+    branches(image)
+    tf.profiler.experimental.stop()
+    (file,) = folder.glob("plugins/profile/*/*.xplane.pb")
+    space = xplane_pb2.XSpace.FromString(file.read_bytes())
+    return [
+        (plane.event_metadata[event.metadata_id].name, line.id, details(plane, event))
+        for plane in space.planes
+        for line in plane.lines
+        for event in line.events
+    ]
+
+
+def details(plane: xplane_pb2.XPlane, event: xplane_pb2.XEvent) -> dict[str, str]:
+    found = {}
+    for stat in event.stats:
+        value = getattr(stat, str(stat.WhichOneof("value")))
+        if stat.WhichOneof("value") == "ref_value":
+            value = plane.stat_metadata[value].name
+        found[plane.stat_metadata[stat.metadata_id].name] = str(value)
+    return found
+
+
+def test_names_stages_and_lanes(tmp_path: pathlib.Path) -> None:
+    tf_interop.enable(policy="always")
+    events = trace(tmp_path, tf.ones([2, 16, 16, 8]))
+    (stage,) = tf_interop.status().plan.graphs[0].stages
+    assert set(stage.nodes) == {"left", "right"}
+
+    ((stage_name, stage_thread, stage_details),) = [
+        event for event in events if event[0].startswith("stage ")
+    ]
+    assert stage_name != "stage "
+    assert stage_details["schedule"] == "for every batch size"
+    assert (stage_details["convolutions"], stage_details["lanes"]) == ("2", "2")
+
+    lanes = [event for event in events if event[0].startswith("lane ")]
+    assert {name for name, _, _ in lanes} == {
+        "lane 0: left [BUFFERED]",
+        "lane 1: right [BUFFERED]",
+    }
+    for lane in (0, 1):
+        threads = [thread for name, thread, _ in lanes if name.startswith(f"lane {lane}")]
+        # Where it is launched, and where it runs.
+        assert len(threads) == 2
+        assert stage_thread in threads
+    of_right = next(each for name, _, each in lanes if "right" in name)
+    assert of_right["lane"] == "1"
+    assert (of_right["convolutions"], of_right["algorithm"]) == ("right", "BUFFERED")
