@@ -60,22 +60,13 @@ def test_gradients_of_products_are_known_by_what_they_share() -> None:
 
     heads = heads_of(network)
     assert {name: first for name, (first, _) in heads.items()} == {
-        "a": "a",
-        "b": "b",
-        "c": "c",
-        "gradients/a_grad/MatMul": "a",
-        "gradients/a_grad/MatMul_1": "a",
-        "gradients/b_grad/MatMul": "b",
-        "gradients/b_grad/MatMul_1": "b",
-        "gradients/c_grad/MatMul": "c",
-        "gradients/c_grad/MatMul_1": "c",
+        name.format(layer): layer
+        for layer in "abc"
+        for name in ("{}", "gradients/{}_grad/MatMul", "gradients/{}_grad/MatMul_1")
     }
-    assert {name for name, (_, role) in heads.items() if role is FORWARD} == {"a", "b", "c"}
-    assert {name for name, (_, role) in heads.items() if role is INPUT} == {
-        "gradients/a_grad/MatMul",
-        "gradients/b_grad/MatMul",
-        "gradients/c_grad/MatMul",
-    }
+    roles = {name: role for name, (_, role) in heads.items()}
+    assert all((role is FORWARD) == (name in "abc") for name, role in roles.items())
+    assert all((role is FILTER) == name.endswith("_1") for name, role in roles.items())
 
 
 def test_a_frozen_filter_has_a_gradient_of_its_input_alone() -> None:

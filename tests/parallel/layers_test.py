@@ -20,18 +20,8 @@ from parallel.traced_layers import (
 )
 from tensorflow.core.framework import graph_pb2
 
-from tf_interop.convolution import ConvolutionKind
 from tf_interop.parallel.degrees import Axis, Degrees
 from tf_interop.parallel.layers.find import Layer, legal_degrees
-
-
-def test_what_follows_a_convolution_is_in_its_layer() -> None:
-    layers = layers_of(lambda: convolution(convolution(image(8, 6, 6, 3), 4, "a"), 5, "b"))
-    first, second = layers.layers
-    assert (first.name, second.name) == ("a", "b")
-    assert node_names(layers, first) == ["a", "a/bias", "a/relu"]
-    assert node_names(layers, second) == ["b", "b/bias", "b/relu"]
-    assert not layers.why_whole
 
 
 def small_network(batch: int = 8) -> tf.Tensor:
@@ -78,31 +68,6 @@ def test_gradients_need_no_names_to_be_found() -> None:
     for node, layer in named.layer_of.items():
         if named.view.names[node] not in flat:
             assert nameless.layer_of[node] == layer, named.view.names[node]
-
-
-def test_each_operation_says_what_it_computes_of_its_layer() -> None:
-    layers = layers_of(lambda: gradients(small_network()))
-    roles = {
-        layers.view.names[node]: layers.operation(node).role
-        for node in layers.layer_of
-        if layers.operation(node).role is not ConvolutionKind.FORWARD
-    }
-    assert roles == {
-        "gradients/a_grad/Conv2DBackpropInput": ConvolutionKind.BACKWARD_INPUT,
-        "gradients/b_grad/Conv2DBackpropInput": ConvolutionKind.BACKWARD_INPUT,
-        "gradients/c_grad/MatMul": ConvolutionKind.BACKWARD_INPUT,
-        "gradients/a_grad/Conv2DBackpropFilter": ConvolutionKind.BACKWARD_FILTER,
-        "gradients/b_grad/Conv2DBackpropFilter": ConvolutionKind.BACKWARD_FILTER,
-        "gradients/c_grad/MatMul_1": ConvolutionKind.BACKWARD_FILTER,
-    }
-
-
-def test_rules_see_small_constants_and_sizes() -> None:
-    layers = layers_of(lambda: gradients(small_network()))
-    operation = layers.operation(layers.view.index_of["gradients/b_grad/Conv2DBackpropInput"])
-    sizes, filters, gradient = operation.input_values
-    assert sizes is not None and sizes.tolist() == [8, 4, 4, 4]
-    assert filters is None and gradient is None
 
 
 def test_what_reads_the_gradient_of_a_parameter_is_whole() -> None:
@@ -244,8 +209,6 @@ def test_says_why_what_costs_something_is_whole() -> None:
 
 def test_loops_and_branches_are_whole() -> None:
     def network() -> None:
-        with v1.Graph().as_default():
-            pass
         switched, _ = tf.raw_ops.Switch(
             data=image(8, 16, 16, 3), pred=v1.placeholder(tf.bool, ()), name="switch"
         )
@@ -268,15 +231,6 @@ def test_the_order_of_the_nodes_does_not_matter() -> None:
         layer.name: (sorted(node_names(shuffled, layer)), layer.extents)
         for layer in shuffled.layers
     }
-
-
-def test_a_node_is_divided_by_the_rule_of_its_op() -> None:
-    layers = layers_of(lambda: convolution(image(8, 6, 6, 3), 4, "a"))
-    node = layers.view.index_of["a"]
-    parts = layers.parts(node, Degrees(sample=2))
-    assert parts is not None
-    assert [part.gives[0][0] for part in parts] == [(0, 4), (4, 8)]
-    assert layers.shape(node, 0) == (8, 6, 6, 4)
 
 
 def test_legal_degrees_are_all_that_no_axis_is_too_short_for() -> None:

@@ -8,15 +8,11 @@ from tensorflow.core.framework import graph_pb2
 
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
-from tf_interop.parallel.degrees import Degrees
-from tf_interop.parallel.layers.find import find_layers
 from tf_interop.parallel.layers.normalization import (
     expand_normalization,
     find_normalizations,
     is_with_its_pair,
 )
-from tf_interop.parallel.parted_graph import LayerDivision, part_graph
-from tf_interop.parallel.rewrite import rewrite_divided
 from tf_interop.parallel.rules import RULES
 
 SHAPE = (4, 5, 3, 7)
@@ -204,41 +200,3 @@ def test_keeps_a_node_whose_reserve_space_somebody_else_reads() -> None:
 
 def test_keeps_a_node_of_an_unknown_shape() -> None:
     assert not found(step(shape=(None, 5, 3, 7)))
-
-
-@pytest.mark.parametrize(
-    "degrees",
-    [Degrees(sample=4), Degrees(sample=2, height=2), Degrees(filter=3), Degrees(width=3)],
-    ids=str,
-)
-def test_statistics_of_divided_layers_are_those_of_the_whole_batch(degrees: Degrees) -> None:
-    graph = tf.Graph()
-    random = np.random.default_rng(0)
-    with graph.as_default(), tf.device("/device:CPU:0"):
-        feeds = {}
-
-        def fed(*shape: int) -> tf.Tensor:
-            tensor = tf.compat.v1.placeholder(tf.float32, shape)
-            feeds[tensor.op.name] = random.normal(0.5, 1.0, shape)
-            return tensor
-
-        image, filters, scale, offset = fed(4, 6, 6, 3), fed(3, 3, 3, 6), fed(6), fed(6)
-        y = tf.nn.conv2d(image, filters, 1, "SAME", name="conv")
-        y, mean, variance = tf.compat.v1.nn.fused_batch_norm(y, scale, offset, name="bn")
-        loss = tf.reduce_mean(tf.square(tf.nn.relu(y)), name="loss")
-        results = [loss, mean, variance, *tf.gradients(loss, [filters, scale, offset])]
-        fetched = [tf.identity(each, f"result_{i}").op.name for i, each in enumerate(results)]
-    graph_def = graph.as_graph_def(add_shapes=True)
-    graph_def = tf.compat.v1.graph_util.extract_sub_graph(graph_def, fetched)
-    view = GraphView(expanded(graph_def))
-    layers = find_layers(view, GraphProperties(view), fetched)
-    division = {0: LayerDivision(degrees, tuple(range(degrees.count)))}
-    parted = part_graph(layers, division, [0] * len(view), fetched)
-    devices = ["/device:CPU:0"] * degrees.count
-    divided = rewrite_divided(parted, devices, fetched)
-    assert sum(node.op == "SquaredDifference" for node in divided.node) == degrees.count
-
-    for before, after in zip(
-        *(run_graph(it, feeds, fetched) for it in (graph_def, divided)), strict=True
-    ):
-        assert np.abs(before - after).max() <= 1e-5 * np.abs(before).max()

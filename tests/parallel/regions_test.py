@@ -120,17 +120,6 @@ def test_pieces_are_in_order_of_their_boxes() -> None:
     assert pieces_of(tensor, ((3, 4),), 2) == (Piece(0, ((3, 4),)),)
 
 
-def test_all_addends_of_a_sum_are_read() -> None:
-    parts = (Part(0, ((0, 4),)), Part(1, ((0, 4),)))
-    pieces = (Piece(0, ((1, 2),)), Piece(1, ((1, 2),)))
-    assert pieces_of(PartedTensor((4,), parts, is_sum=True), ((1, 2),), 0) == pieces
-
-
-def test_a_scalar_has_one_box() -> None:
-    assert (whole(()), volume(()), sizes(()), overlap((), ())) == ((), 1, (), ())
-    assert pieces_of(PartedTensor((), (Part(2, ()),)), (), 0) == (Piece(0, ()),)
-
-
 @given(st.integers(1, 40), st.data())
 def test_intervals_of_a_split_are_even_and_cover_all(extent: int, data: st.DataObject) -> None:
     count = data.draw(st.integers(1, extent))
@@ -140,10 +129,6 @@ def test_intervals_of_a_split_are_even_and_cover_all(extent: int, data: st.DataO
     assert [each for interval in intervals for each in range(*interval)] == list(range(extent))
     assert lengths == sorted(lengths, reverse=True)
     assert max(lengths) - min(lengths) <= 1
-
-
-def test_an_uneven_split_begins_with_the_longer_intervals() -> None:
-    assert split(7, 3) == ((0, 3), (3, 5), (5, 7))
 
 
 @pytest.mark.parametrize("count", [0, 4])

@@ -89,32 +89,21 @@ def check_least(problem: SearchProblem) -> SearchResult | None:
     return result
 
 
-@pytest.mark.parametrize("seed", range(200))
-def test_nothing_costs_less(seed: int) -> None:
-    check_least(random_problem(seed))
-
-
-@pytest.mark.parametrize("seed", range(100))
-def test_nothing_costs_less_where_tables_are_too_large(
-    seed: int, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture(name="is_elimination_short", params=[False, True])
+def fixture_is_elimination_short(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(least, "_FEW_ENTRIES", 40)
-    monkeypatch.setattr(least, "_MAX_ENTRIES", 60)
-    check_least(random_problem(seed))
+    """Problems that elimination solves, and such for which its tables would be too large."""
+    if request.param:
+        monkeypatch.setattr(least, "_FEW_ENTRIES", 40)
+        monkeypatch.setattr(least, "_MAX_ENTRIES", 60)
 
 
-@pytest.mark.parametrize("seed", range(300))
-def test_nothing_that_fits_costs_less(seed: int) -> None:
-    check_least(random_problem(seed, devices=1 + seed % 3))
-
-
+@pytest.mark.usefixtures("is_elimination_short")
+@pytest.mark.parametrize("devices", range(4))
 @pytest.mark.parametrize("seed", range(100))
-def test_nothing_that_fits_costs_less_where_tables_are_too_large(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(least, "_FEW_ENTRIES", 40)
-    monkeypatch.setattr(least, "_MAX_ENTRIES", 60)
-    check_least(random_problem(seed, devices=1 + seed % 3))
+def test_nothing_that_fits_costs_less(seed: int, devices: int) -> None:
+    check_least(random_problem(seed, devices=devices))
 
 
 def test_limits_cost_something_or_are_too_tight_in_these_problems() -> None:
@@ -135,18 +124,11 @@ def test_of_equal_choices_it_is_always_the_same(seed: int, devices: int) -> None
         assert minimize(first) == minimize(again)
 
 
-def test_one_layer() -> None:
-    result = minimize(SearchProblem((np.array([3.0, 1.0, 2.0]),), {}))
-    assert (result.choice, result.cost, str(result)) == ((1,), 1.0, "exact")
-
-
-def test_no_layers() -> None:
-    assert minimize(SearchProblem((), {})).choice == ()
-
-
 def test_layers_without_edges_are_chosen_one_by_one() -> None:
     costs = np.random.default_rng(1).random((50, 9))
-    assert minimize(SearchProblem(tuple(costs), {})).choice == tuple(costs.argmin(axis=1))
+    result = minimize(SearchProblem(tuple(costs), {}))
+    assert (result.choice, str(result)) == (tuple(costs.argmin(axis=1)), "exact")
+    assert minimize(SearchProblem((), {})).choice == ()
 
 
 def test_a_long_chain_is_exact() -> None:
@@ -180,9 +162,8 @@ def test_an_error_names_the_memory_that_is_needed() -> None:
 
 
 def test_what_is_not_proven_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(least, "_FEW_ENTRIES", 40)
-    monkeypatch.setattr(least, "_MAX_ENTRIES", 60)
-    monkeypatch.setattr(search, "_MAX_EFFORT", 0)
+    for module, name in ((least, "_FEW_ENTRIES"), (least, "_MAX_ENTRIES"), (search, "_MAX_EFFORT")):
+        monkeypatch.setattr(module, name, 0)
     random = np.random.default_rng(3)
     edges = {each: random.random((6, 6)) for each in itertools.combinations(range(6), 2)}
     problem = SearchProblem(tuple(random.random((6, 6))), edges)

@@ -24,7 +24,7 @@ second run finds nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any
 
 import tensorflow as tf
@@ -72,7 +72,7 @@ def expand_normalization(
     Returns:
         A new graph.
     """
-    return _Expansion(view, properties, nodes).run()
+    return _Expansion(view, nodes).run(properties)
 
 
 def _has_known_image(view: GraphView, properties: GraphProperties, node: int) -> bool:
@@ -109,30 +109,40 @@ class _Expansion:
         view: the old one.
         instead: what is to be read instead of an output that is not its node's first.
         statistics: of the forward nodes in training their mean, and 1 / sqrt(variance + epsilon).
+        new: the new one.
     """
 
-    def __init__(
-        self, view: GraphView, properties: GraphProperties, nodes: Collection[int]
-    ) -> None:
+    def __init__(self, view: GraphView, nodes: Collection[int]) -> None:
         self.view = view
         self.instead: dict[str, str] = {}
         self.statistics: dict[int, tuple[str, str]] = {}
-        self._properties = properties
+        self.new = without_nodes(view.graph_def)
         self._nodes = nodes
-        self._new = without_nodes(view.graph_def)
         self._taken = set(view.names)
 
-    def run(self) -> graph_pb2.GraphDef:
+    def run(self, properties: GraphProperties) -> graph_pb2.GraphDef:
         """The new graph."""
         view = self.view
         for node in view.topological_order():
-            if node in self._nodes:
-                self._expand(node)
+            old = view.nodes[node]
+            if node not in self._nodes:
+                self.new.node.add().CopyFrom(old)
+                continue
+            first = len(self.new.node)
+            maker = NodeMaker(self.new, old.device, old.name, self._taken)
+            shape: Any = properties.input_shape(node, 0)
+            normalization = _Normalization(self, node, maker, shape)
+            if old.op in FORWARD_OPS:
+                normalization.expand_forward()
             else:
-                self._new.node.add().CopyFrom(view.nodes[node])
-        for made in self._new.node:
+                normalization.expand_gradient()
+            controls = [text for text in old.input if text.startswith("^")]
+            for made in self.new.node[first:]:
+                made.input.extend(controls)
+            self.new.node[-1].name = old.name
+        for made in self.new.node:
             made.input[:] = [self.instead.get(text, text) for text in made.input]
-        return self._new
+        return self.new
 
     def forward_of(self, node: int) -> int | None:
         """The expanded node in training whose statistics an expanded gradient reads."""
@@ -146,200 +156,115 @@ class _Expansion:
         )
         return source if is_forward and is_pair and trains else None
 
-    def _expand(self, node: int) -> None:
-        old = self.view.nodes[node]
-        first = len(self._new.node)
-        shape = self._properties.input_shape(node, 0)
-        assert shape is not None
-        maker = NodeMaker(self._new, old.device, old.name, self._taken)
-        normalization = _Normalization(self, node, _Ops(self._new, maker, old, shape))
-        if old.op in FORWARD_OPS:
-            normalization.expand_forward()
-        else:
-            normalization.expand_gradient()
-        controls = [text for text in old.input if text.startswith("^")]
-        for made in self._new.node[first:]:
-            made.input.extend(controls)
-        self._new.node[-1].name = old.name
-
-
-class _Ops:
-    """Makes the nodes of one normalization, with their shapes, in the dtype of its statistics."""
-
-    def __init__(
-        self,
-        graph_def: graph_pb2.GraphDef,
-        maker: NodeMaker,
-        node: node_def_pb2.NodeDef,
-        image_shape: Sequence[int | None],
-    ) -> None:
-        layout = _layout_of(node)
-        self._graph_def = graph_def
-        self._maker = maker
-        self._image_shape = [int(size or 0) for size in image_shape]
-        self._axes = [axis for axis in range(4) if axis != _CHANNELS[layout]]
-        self._channels = self._image_shape[_CHANNELS[layout]]
-        self._spread_shape = [1 if axis in self._axes else self._channels for axis in range(4)]
-        self._image_dtype = tf.as_dtype(node.attr["T"].type)
-        self._dtype = tf.as_dtype(node.attr["U"].type) if "U" in node.attr else self._image_dtype
-        self.count = math.prod(self._image_shape) // self._channels
-
-    def number(self, value: float) -> str:
-        """A scalar."""
-        return self._maker.constant(value, self._dtype)
-
-    def on_image(self, op: str, *inputs: str) -> str:
-        """An elementwise op that gives an image."""
-        return self._make(self._image_shape, op, *inputs, T=self._dtype)
-
-    def on_statistics(self, op: str, *inputs: str) -> str:
-        """An elementwise op that gives [1, 1, 1, C] or [1, C, 1, 1]."""
-        return self._make(self._spread_shape, op, *inputs, T=self._dtype)
-
-    def on_vector(self, op: str, *inputs: str) -> str:
-        """An elementwise op that gives [C]."""
-        return self._make([self._channels], op, *inputs, T=self._dtype)
-
-    def reduce(self, op: str, image: str) -> str:
-        """A Mean or a Sum over all axes but the channels."""
-        axes = self._maker.constant(self._axes)
-        types = {"T": self._dtype, "Tidx": tf.int32}
-        return self._make(self._spread_shape, op, image, axes, keep_dims=True, **types)
-
-    def spread(self, vector: str) -> str:
-        """[C] in the shape of statistics."""
-        return self._reshape(self._spread_shape, vector)
-
-    def vector(self, statistics: str) -> str:
-        """Statistics in the shape [C]."""
-        return self._reshape([self._channels], statistics)
-
-    def widened(self, image: str) -> str:
-        """An image in the dtype of the statistics."""
-        return self._cast(image, self._image_dtype, self._dtype)
-
-    def narrowed(self, image: str) -> str:
-        """An image in the dtype that images have."""
-        return self._cast(image, self._dtype, self._image_dtype)
-
-    def _cast(self, image: str, source: tf.DType, destination: tf.DType) -> str:
-        if source == destination:
-            return image
-        types = {"SrcT": source, "DstT": destination}
-        return self._make(self._image_shape, "Cast", image, **types)
-
-    def _reshape(self, shape: Sequence[int], text: str) -> str:
-        return self._with_shape(shape, self._maker.reshape(text, shape, self._dtype))
-
-    def _make(self, shape: Sequence[int], op: str, *inputs: str, **attributes: Any) -> str:
-        return self._with_shape(shape, self._maker(op, *inputs, **attributes))
-
-    def _with_shape(self, shape: Sequence[int], name: str) -> str:
-        """States the shape of the last node."""
-        stated = self._graph_def.node[-1].attr["_output_shapes"].list.shape.add()
-        for size in shape:
-            stated.dim.add(size=size)
-        return name
-
 
 class _Normalization:
-    """One node, and the ops that it is replaced by. The last of them gives its first output."""
+    """One node, and the ops that it is replaced by. The last of them gives its first output.
 
-    def __init__(self, expansion: _Expansion, node: int, ops: _Ops) -> None:
-        self._expansion = expansion
-        self._node = node
-        self._ops = ops
+    New nodes compute in the dtype of the statistics, and state their shapes.
+    """
+
+    def __init__(
+        self, expansion: _Expansion, node: int, maker: NodeMaker, image: tuple[int, ...]
+    ) -> None:
+        self._expansion, self._node, self._maker = expansion, node, maker
         self._old = expansion.view.nodes[node]
         self._inputs = [expansion.instead.get(text, text) for text in self._old.input]
         self._is_training = attribute_of(self._old, "is_training").b
         self._is_on_gpu = "GPU" in self._old.device
+        channel = _CHANNELS[_layout_of(self._old)]
+        self._axes = [axis for axis in range(4) if axis != channel]
+        self._image = image
+        self._vector = (image[channel],)
+        self._statistics = tuple(1 if axis in self._axes else image[axis] for axis in range(4))
+        self._image_dtype = tf.as_dtype(self._old.attr["T"].type)
+        of_statistics = self._old.attr["U" if "U" in self._old.attr else "T"]
+        self._dtype = tf.as_dtype(of_statistics.type)
+        self._count = math.prod(image) // image[channel]
 
     def expand_forward(self) -> None:
         """By the formulas of TensorFlow's kernel, fused_batch_norm_op.cc."""
-        ops = self._ops
         image, scale, offset, old_mean, old_variance = self._inputs[:5]
-        image = ops.widened(image)
+        image = self._cast(image, self._dtype)
         if self._is_training:
-            mean = ops.reduce("Mean", image)
-            variance = ops.reduce("Mean", ops.on_image("SquaredDifference", image, mean))
+            mean = self._reduce("Mean", image)
+            variance = self._reduce("Mean", self._on_image("SquaredDifference", image, mean))
             inverse = self._inverse_deviation(variance)
             self._expansion.statistics[self._node] = mean, inverse
             self._give_statistics(mean, variance, inverse)
         else:
-            mean, variance = ops.spread(old_mean), ops.spread(old_variance)
+            mean, variance = self._spread(old_mean), self._spread(old_variance)
             inverse = self._inverse_deviation(variance)
             for port, text in ((1, old_mean), (2, old_variance), (3, old_mean), (4, old_variance)):
                 self._put_instead(port, text)
-        scaling = ops.on_statistics("Mul", inverse, ops.spread(scale))
-        scaled = ops.on_image("Mul", ops.on_image("Sub", image, mean), scaling)
-        ops.narrowed(ops.on_image("AddV2", scaled, ops.spread(offset)))
+        scaling = self._on_statistics("Mul", inverse, self._spread(scale))
+        scaled = self._on_image("Mul", self._on_image("Sub", image, mean), scaling)
+        self._cast(self._on_image("AddV2", scaled, self._spread(offset)), self._image_dtype)
 
     def expand_gradient(self) -> None:
         """By the formulas of the same file; in inference by those of FusedBatchNormFreezeGrad."""
-        ops = self._ops
-        gradient, image, scale = self._inputs[:3]
-        gradient, image = ops.widened(gradient), ops.widened(image)
+        gradient, image = (self._cast(text, self._dtype) for text in self._inputs[:2])
         mean, inverse = self._statistics_of_forward()
-        centered = ops.on_image("Sub", image, mean)
-        product = ops.on_image("Mul", gradient, centered)
-        scaling = ops.on_statistics("Mul", inverse, ops.spread(scale))
+        centered = self._on_image("Sub", image, mean)
+        product = self._on_image("Mul", gradient, centered)
+        scaling = self._on_statistics("Mul", inverse, self._spread(self._inputs[2]))
         if not self._is_training:
-            offset_sum, scale_sum = ops.reduce("Sum", gradient), ops.reduce("Sum", product)
-            self._give_gradients(ops.on_statistics("Mul", scale_sum, inverse), offset_sum)
-            ops.narrowed(ops.on_image("Mul", gradient, scaling))
+            offset_sum, scale_sum = self._reduce("Sum", gradient), self._reduce("Sum", product)
+            self._give_gradients(self._on_statistics("Mul", scale_sum, inverse), offset_sum)
+            self._cast(self._on_image("Mul", gradient, scaling), self._image_dtype)
             return
-        gradient_mean, product_mean = ops.reduce("Mean", gradient), ops.reduce("Mean", product)
-        slope = ops.on_statistics("Mul", product_mean, inverse)
-        count = ops.number(ops.count)
+        gradient_mean, product_mean = (self._reduce("Mean", each) for each in (gradient, product))
+        slope = self._on_statistics("Mul", product_mean, inverse)
+        count = self._number(self._count)
         self._give_gradients(
-            ops.on_statistics("Mul", slope, count), ops.on_statistics("Mul", gradient_mean, count)
+            *(self._on_statistics("Mul", each, count) for each in (slope, gradient_mean))
         )
-        by_variance = ops.on_image("Mul", centered, ops.on_statistics("Mul", slope, inverse))
-        difference = ops.on_image("Sub", gradient, gradient_mean)
-        ops.narrowed(ops.on_image("Mul", ops.on_image("Sub", difference, by_variance), scaling))
+        squared = self._on_statistics("Mul", slope, inverse)
+        by_variance = self._on_image("Mul", centered, squared)
+        difference = self._on_image("Sub", gradient, gradient_mean)
+        difference = self._on_image("Sub", difference, by_variance)
+        self._cast(self._on_image("Mul", difference, scaling), self._image_dtype)
 
     def _inverse_deviation(self, variance: str) -> str:
-        epsilon = self._ops.number(attribute_of(self._old, "epsilon").f)
-        return self._ops.on_statistics("Rsqrt", self._ops.on_statistics("AddV2", variance, epsilon))
+        epsilon = self._number(attribute_of(self._old, "epsilon").f)
+        return self._on_statistics("Rsqrt", self._on_statistics("AddV2", variance, epsilon))
 
     def _statistics_of_forward(self) -> tuple[str, str]:
         """The mean and the inverse deviation that a gradient reads, directly where they are."""
         source = self._expansion.forward_of(self._node)
         if source is not None:
             return self._expansion.statistics[source]
-        mean, second = map(self._ops.spread, self._inputs[3:5])
+        mean, second = map(self._spread, self._inputs[3:5])
         is_inverse = self._is_training and self._is_on_gpu
         return mean, second if is_inverse else self._inverse_deviation(second)
 
     def _give_statistics(self, mean: str, variance: str, inverse: str) -> None:
         """Makes what is read of the outputs after the first, in training."""
-        ops, ports = self._ops, self._read_ports()
+        ports = self._read_ports()
         old_mean, old_variance = self._inputs[3:5]
         if 1 in ports:
-            self._put_instead(1, self._averaged(old_mean, ops.vector(mean)))
+            self._put_instead(1, self._averaged(old_mean, self._as_vector(mean)))
         if 2 in ports:
-            bessel = ops.number(ops.count / max(ops.count - 1, 1))
-            unbiased = ops.on_vector("Mul", ops.vector(variance), bessel)
+            bessel = self._number(self._count / max(self._count - 1, 1))
+            unbiased = self._on_vector("Mul", self._as_vector(variance), bessel)
             self._put_instead(2, self._averaged(old_variance, unbiased))
         if 3 in ports:
-            self._put_instead(3, ops.vector(mean))
+            self._put_instead(3, self._as_vector(mean))
         if 4 in ports:
-            self._put_instead(4, ops.vector(inverse if self._is_on_gpu else variance))
+            self._put_instead(4, self._as_vector(inverse if self._is_on_gpu else variance))
 
     def _give_gradients(self, of_scale: str, of_offset: str) -> None:
         ports = self._read_ports()
         for port, statistics in ((1, of_scale), (2, of_offset)):
             if port in ports:
-                self._put_instead(port, self._ops.vector(statistics))
+                self._put_instead(port, self._as_vector(statistics))
 
     def _averaged(self, old: str, new: str) -> str:
         """The exponential average of what was and what is."""
         factor = attribute_of(self._old, "exponential_avg_factor").f
         if factor == 1:
             return new
-        ops = self._ops
-        kept = ops.on_vector("Mul", old, ops.number(1 - factor))
-        return ops.on_vector("AddV2", kept, ops.on_vector("Mul", new, ops.number(factor)))
+        kept = self._on_vector("Mul", old, self._number(1 - factor))
+        return self._on_vector("AddV2", kept, self._on_vector("Mul", new, self._number(factor)))
 
     def _put_instead(self, port: int, text: str) -> None:
         self._expansion.instead[f"{self._old.name}:{port}"] = text
@@ -349,8 +274,48 @@ class _Normalization:
         view = self._expansion.view
         ports: set[int] = set()
         for reader in view.fanouts[self._node]:
-            tensors = view.fanins[reader]
-            if self._expansion.forward_of(reader) == self._node:
-                tensors = tensors[:3]
+            is_pair = self._expansion.forward_of(reader) == self._node
+            tensors = view.fanins[reader][: 3 if is_pair else None]
             ports |= {port for source, port in tensors if source == self._node}
         return ports
+
+    def _number(self, value: float) -> str:
+        return self._maker.constant(value, self._dtype)
+
+    def _on_image(self, op: str, *inputs: str) -> str:
+        return self._with_shape(self._image, self._maker(op, *inputs, T=self._dtype))
+
+    def _on_statistics(self, op: str, *inputs: str) -> str:
+        """An elementwise op that gives [1, 1, 1, C] or [1, C, 1, 1]."""
+        return self._with_shape(self._statistics, self._maker(op, *inputs, T=self._dtype))
+
+    def _on_vector(self, op: str, *inputs: str) -> str:
+        return self._with_shape(self._vector, self._maker(op, *inputs, T=self._dtype))
+
+    def _reduce(self, op: str, image: str) -> str:
+        """A Mean or a Sum over all axes but the channels."""
+        axes, types = self._maker.constant(self._axes), {"T": self._dtype, "Tidx": tf.int32}
+        name = self._maker(op, image, axes, keep_dims=True, **types)
+        return self._with_shape(self._statistics, name)
+
+    def _spread(self, vector: str) -> str:
+        """[C] in the shape of statistics."""
+        name = self._maker.reshape(vector, self._statistics, self._dtype)
+        return self._with_shape(self._statistics, name)
+
+    def _as_vector(self, statistics: str) -> str:
+        name = self._maker.reshape(statistics, self._vector, self._dtype)
+        return self._with_shape(self._vector, name)
+
+    def _cast(self, image: str, dtype: tf.DType) -> str:
+        """An image between its own dtype and that of the statistics, where they differ."""
+        if self._image_dtype == self._dtype:
+            return image
+        source = self._image_dtype if dtype == self._dtype else self._dtype
+        return self._with_shape(self._image, self._maker("Cast", image, SrcT=source, DstT=dtype))
+
+    def _with_shape(self, shape: tuple[int, ...], name: str) -> str:
+        """States the shape of the last node."""
+        stated = self._expansion.new.node[-1].attr["_output_shapes"].list.shape
+        stated.append(tf.TensorShape(shape).as_proto())
+        return name
