@@ -21,12 +21,16 @@
 // The name that all drivers have (libraries.h).
 #undef cuEventElapsedTime
 
+// Which SMs: those from `first` to `last` of the split that they come from, 0 for a whole device.
+struct Sms {
+  int split = 0, first = 0, last = -1;
+};
+
 struct CUctx_st {
   CUdevice device = 0;
   CUcontext primary = nullptr;  // of the device; the context itself where it is that one
-  // Of a green context, whose SMs are those from first_sm to last_sm.
   bool is_green = false;
-  int first_sm = 0, last_sm = -1;
+  Sms sms;  // of a green context
   std::atomic<int> streams{0};
 
   // The context that is current while work is put on streams of this one.
@@ -38,8 +42,7 @@ struct CUgreenCtx_st {
 };
 
 struct CUdevResourceDesc_st {
-  int split;  // the split that the SMs come from
-  int first_sm, last_sm;
+  Sms sms;
 };
 
 // A piece of work, and the earlier ones of its graph that it has to come after.
@@ -205,12 +208,17 @@ int FakeCudaPriorityOf(CUstream stream) { return stream->priority; }
 int FakeCudaRowCopiesOn(CUstream stream) { return stream->row_copies; }
 
 std::pair<int, int> FakeCudaSmsOf(CUstream stream) {
-  return {stream->context->first_sm, stream->context->last_sm};
+  return {stream->context->sms.first, stream->context->sms.last};
 }
 
 FakeCudaSwitches& FakeCuda() {
   static FakeCudaSwitches switches;
   return switches;
+}
+
+bool FakeCudaComputesNothing() {
+  static const bool computes_nothing = std::getenv("TF_INTEROP_FAKE_CUDNN_NO_WORK") != nullptr;
+  return computes_nothing;
 }
 
 bool FakeCudaSpoilsCapture() {
@@ -231,19 +239,13 @@ FakeCudaObjects& FakeCudaCounts() {
 
 using tf_interop::current_contexts;
 using tf_interop::FakeCuda;
+using tf_interop::FakeCudaComputesNothing;
 using tf_interop::FakeCudaCounts;
 using tf_interop::FakeCudaCurrentContext;
 using tf_interop::FakeCudaSpoilsCapture;
 
 // In the order of their values.
 constexpr int kHighestPriority = -5, kLowestPriority = 0;
-
-// TF_INTEROP_FAKE_CUDNN_NO_WORK is for benchmarks of the host's own part: what is launched computes
-// nothing then (fake_cudnn.cc), and there is nothing that an event could order.
-bool ComputesNothing() {
-  static const bool computes_nothing = std::getenv("TF_INTEROP_FAKE_CUDNN_NO_WORK") != nullptr;
-  return computes_nothing;
-}
 
 CUresult MakeLaneStream(CUcontext context, unsigned int flags, int priority, CUstream* stream) {
   if (FakeCudaSpoilsCapture()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -332,7 +334,7 @@ CUresult CUDAAPI cuEventDestroy(CUevent event) {
 CUresult CUDAAPI cuEventRecord(CUevent event, CUstream stream) {
   if (FakeCudaCurrentContext() != stream->context->to_enter()) return CUDA_ERROR_INVALID_CONTEXT;
   if (event->context != stream->context->to_enter()) return CUDA_ERROR_INVALID_HANDLE;
-  if (ComputesNothing()) return CUDA_SUCCESS;
+  if (FakeCudaComputesNothing()) return CUDA_SUCCESS;
   event->place = stream->place;
   if (stream->place.capture != nullptr) {
     return stream->place.capture->is_spoilt ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
@@ -350,7 +352,7 @@ CUresult CUDAAPI cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int)
   if (FakeCudaCurrentContext() != stream->context->to_enter()) return CUDA_ERROR_INVALID_CONTEXT;
   // Stricter than CUDA: an event that streams wait for costs less without timing.
   if (event->is_timed) return CUDA_ERROR_INVALID_VALUE;
-  if (ComputesNothing()) return CUDA_SUCCESS;
+  if (FakeCudaComputesNothing()) return CUDA_SUCCESS;
   const std::shared_ptr<Capture>& capture = event->place.capture;
   if (capture != nullptr || stream->place.capture != nullptr) {
     if (capture == nullptr || capture != capture_of_thread ||
@@ -497,7 +499,7 @@ CUresult CUDAAPI cuGraphLaunch(CUgraphExec exec, CUstream stream) {
   if (FakeCuda().fail_graph_launch) return CUDA_ERROR_LAUNCH_FAILED;
   if (exec->in_use.exchange(true)) ++FakeCudaCounts().graph_races;
   ++FakeCudaCounts().graph_launches;
-  if (!ComputesNothing()) stream->Enqueue([graph = exec->graph] { graph->Run(); });
+  if (!FakeCudaComputesNothing()) stream->Enqueue([graph = exec->graph] { graph->Run(); });
   exec->in_use = false;
   return CUDA_SUCCESS;
 }
@@ -580,20 +582,13 @@ CUresult CUDAAPI cuMemsetD8Async(CUdeviceptr address, unsigned char value, size_
   return CUDA_SUCCESS;
 }
 
-// What a resource says about itself, in the bytes that are CUDA's own.
-struct ResourceSms {
-  int split;  // 0 for a whole device
-  int first_sm, last_sm;
-};
+// In the bytes that are CUDA's own.
+Sms* SmsOf(CUdevResource* resource) { return reinterpret_cast<Sms*>(resource->_internal_padding); }
 
-ResourceSms* SmsOf(CUdevResource* resource) {
-  return reinterpret_cast<ResourceSms*>(resource->_internal_padding);
-}
-
-void FillResource(ResourceSms sms, CUdevResource* resource) {
+void FillResource(Sms sms, CUdevResource* resource) {
   *resource = CUdevResource();
   resource->type = CU_DEV_RESOURCE_TYPE_SM;
-  resource->sm.smCount = static_cast<unsigned int>(sms.last_sm - sms.first_sm + 1);
+  resource->sm.smCount = static_cast<unsigned int>(sms.last - sms.first + 1);
   std::memcpy(resource->_internal_padding, &sms, sizeof(sms));
 }
 
@@ -637,22 +632,22 @@ CUresult CUDAAPI cuDevSmResourceSplitByCount(CUdevResource* result, unsigned int
 CUresult CUDAAPI cuDevResourceGenerateDesc(CUdevResourceDesc* descriptor, CUdevResource* resources,
                                            unsigned int count) {
   if (count == 0) return CUDA_ERROR_INVALID_VALUE;
-  ResourceSms all = *SmsOf(&resources[0]);
+  Sms all = *SmsOf(&resources[0]);
   for (unsigned int i = 1; i < count; ++i) {
-    const ResourceSms next = *SmsOf(&resources[i]);
+    const Sms next = *SmsOf(&resources[i]);
     // Stricter than CUDA: neighbours only, so that a range says which SMs they are.
-    if (next.split != all.split || next.first_sm != all.last_sm + 1) {
+    if (next.split != all.split || next.first != all.last + 1) {
       return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
     }
-    all.last_sm = next.last_sm;
+    all.last = next.last;
   }
-  *descriptor = new CUdevResourceDesc_st{all.split, all.first_sm, all.last_sm};
+  *descriptor = new CUdevResourceDesc_st{all};
   return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx* green, CUdevResourceDesc descriptor, CUdevice device,
                                   unsigned int flags) {
-  const std::unique_ptr<CUdevResourceDesc_st> sms(descriptor);
+  const std::unique_ptr<CUdevResourceDesc_st> owned(descriptor);
   if (flags != CU_GREEN_CTX_DEFAULT_STREAM) return CUDA_ERROR_INVALID_VALUE;
   if (FakeCudaCounts().green_contexts_left-- <= 0) return CUDA_ERROR_OUT_OF_MEMORY;
   auto made = std::make_unique<CUgreenCtx_st>();
@@ -661,8 +656,7 @@ CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx* green, CUdevResourceDesc descripto
     return CUDA_ERROR_INVALID_DEVICE;
   }
   made->context.is_green = true;
-  made->context.first_sm = sms->first_sm;
-  made->context.last_sm = sms->last_sm;
+  made->context.sms = owned->sms;
   *green = made.release();
   ++FakeCudaCounts().live_green_contexts;
   return CUDA_SUCCESS;
@@ -679,7 +673,7 @@ CUresult CUDAAPI cuGreenCtxDestroy(CUgreenCtx green) {
 CUresult CUDAAPI cuGreenCtxGetDevResource(CUgreenCtx green, CUdevResource* resource,
                                           CUdevResourceType type) {
   if (type != CU_DEV_RESOURCE_TYPE_SM) return CUDA_ERROR_INVALID_RESOURCE_TYPE;
-  FillResource({1, green->context.first_sm, green->context.last_sm}, resource);
+  FillResource(green->context.sms, resource);
   return CUDA_SUCCESS;
 }
 

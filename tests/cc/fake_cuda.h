@@ -49,6 +49,10 @@ std::pair<int, int> FakeCudaSmsOf(CUstream stream);
 // For what may not be done during a capture: whether this thread captures, which it spoils.
 bool FakeCudaSpoilsCapture();
 
+// TF_INTEROP_FAKE_CUDNN_NO_WORK is for benchmarks of the host's own part: neither stand-in enqueues
+// anything then, and there is nothing that an event could order.
+bool FakeCudaComputesNothing();
+
 struct FakeCudaSwitches {
   bool fail_memset = false;
   bool fail_copy = false;  // of rows

@@ -209,11 +209,6 @@ cudnnStatus_t FakeCudnnCheckHandle(const cudnnContext& handle) {
   return CUDNN_STATUS_SUCCESS;
 }
 
-bool FakeCudnnComputesNothing() {
-  static const bool computes_nothing = std::getenv("TF_INTEROP_FAKE_CUDNN_NO_WORK") != nullptr;
-  return computes_nothing;
-}
-
 }  // namespace tf_interop
 
 using namespace tf_interop;  // NOLINT: the C interface of the functions above
@@ -326,7 +321,7 @@ cudnnStatus_t CUDNNWINAPI cudnnBackendFinalize(cudnnBackendDescriptor_t descript
 
 cudnnStatus_t CUDNNWINAPI cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
                                               cudnnBackendDescriptor_t pack) {
-  if (FakeCudnnComputesNothing()) return CUDNN_STATUS_SUCCESS;
+  if (FakeCudaComputesNothing()) return CUDNN_STATUS_SUCCESS;
   const RecordedPtr planned = AllRecords().Find(plan), packed = AllRecords().Find(pack);
   const UseGuard handle_guard(&handle->in_use);
   const UseGuard plan_guard(&planned->in_use);
@@ -380,7 +375,7 @@ cudnnStatus_t CUDNNWINAPI cudnnTransformTensor(cudnnHandle_t handle, const void*
     return FakeCudnnFail(CUDNN_STATUS_BAD_PARAM, "tensors differ in type or shape, or are scaled");
   }
   ++FakeCudnnCounts().copies;
-  if (FakeCudnnComputesNothing()) return CUDNN_STATUS_SUCCESS;
+  if (FakeCudaComputesNothing()) return CUDNN_STATUS_SUCCESS;
   FakeCudaEnqueue(handle->stream, [from, to, x, y] {
     const int64_t size = SizeOf(from.dtype);
     ForEachPlace(from.extents, [&](const Five& place) {

@@ -34,11 +34,17 @@ DataType DataTypeOf(cudnnDataType_t type) {
 }
 
 TensorValues ReadTensor(const TensorForm& form, const void* data) {
-  return {form, Decode(form.dtype, data, form.Span())};
+  return {form, const_cast<void*>(data),
+          data == nullptr ? std::vector<double>(form.Span(), std::nan(""))
+                          : Decode(form.dtype, data, form.Span())};
 }
 
-void WriteTensor(const TensorValues& tensor, void* data) {
-  Encode(tensor.form.dtype, tensor.values.data(), tensor.form.Span(), data);
+void WriteTensor(TensorValues* tensor) {
+  if (tensor->data != nullptr) {
+    Encode(tensor->form.dtype, tensor->values.data(), tensor->form.Span(), tensor->data);
+  } else if (tensor->form.dtype == DataType::kFloat) {
+    for (double& value : tensor->values) value = static_cast<float>(value);
+  }
 }
 
 void ComputeConvolution(TensorValues* image, TensorValues* filter, TensorValues* output,
@@ -75,6 +81,7 @@ void ComputeConvolution(TensorValues* image, TensorValues* filter, TensorValues*
       }
     });
   });
+  WriteTensor(&result);
 }
 
 namespace {
@@ -123,64 +130,45 @@ class GraphRun {
     const Spacing spacing = {spatial(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, 1),
                              spatial(CUDNN_ATTR_CONVOLUTION_DILATIONS, 1),
                              spatial(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, 0)};
-    const Recorded &image = *operation.Part(names.image), &filter = *operation.Part(names.filter),
-                   &output = *operation.Part(names.output);
-    ComputeConvolution(&Find(image), &Find(filter), &Find(output), spacing, names.kind);
-    Finish(names.kind == ConvolutionKind::kForward         ? output
-           : names.kind == ConvolutionKind::kBackwardInput ? image
-                                                           : filter);
+    ComputeConvolution(&Find(operation, names.image), &Find(operation, names.filter),
+                       &Find(operation, names.output), spacing, names.kind);
   }
 
   void ApplyPointwise(const Recorded& operation) {
     const Recorded& pointwise = *operation.Part(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR);
-    const Recorded* const second = operation.Part(CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
-    const Recorded& to = *operation.Part(CUDNN_ATTR_OPERATION_POINTWISE_YDESC);
-    TensorValues& x = Find(*operation.Part(CUDNN_ATTR_OPERATION_POINTWISE_XDESC));
-    TensorValues& y = Find(to);
+    const bool is_activation = operation.Part(CUDNN_ATTR_OPERATION_POINTWISE_BDESC) == nullptr;
+    TensorValues& x = Find(operation, CUDNN_ATTR_OPERATION_POINTWISE_XDESC);
+    TensorValues& y = Find(operation, CUDNN_ATTR_OPERATION_POINTWISE_YDESC);
     ForEachPlace(y.form.extents, [&](const Five& place) {
-      if (second == nullptr) {
+      if (is_activation) {
         y[place] = Activate(pointwise, x[place]);
         return;
       }
-      TensorValues& bias = Find(*second);
+      TensorValues& bias = Find(operation, CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
       Five broadcast = place;
       for (size_t i = 0; i < place.size(); ++i) {
         if (bias.form.extents[i] == 1) broadcast[i] = 0;
       }
       y[place] = x[place] + bias[broadcast];
     });
-    Finish(to);
+    WriteTensor(&y);
   }
 
  private:
-  // The tensor, read from its memory, if it has any, when it is first asked for.
-  TensorValues& Find(const Recorded& tensor) {
+  // The tensor that an operation has under a name; it is read when it is first asked for.
+  TensorValues& Find(const Recorded& operation, int name) {
+    const Recorded& tensor = *operation.Part(name);
     const auto id = tensor.One<int64_t>(CUDNN_ATTR_TENSOR_UNIQUE_ID);
     const auto [entry, is_new] = tensors_.try_emplace(id);
-    TensorValues& found = entry->second;
-    if (!is_new) return found;
-    found.form = {DataTypeOf(tensor.One<cudnnDataType_t>(CUDNN_ATTR_TENSOR_DATA_TYPE)),
-                  ToFive(tensor.All<int64_t>(CUDNN_ATTR_TENSOR_DIMENSIONS), 1),
-                  ToFive(tensor.All<int64_t>(CUDNN_ATTR_TENSOR_STRIDES), 0)};
-    const auto memory = bound_.find(id);
-    if (memory == bound_.end()) {
-      found.values.resize(found.form.Span(), std::nan(""));
-    } else {
-      found = ReadTensor(found.form, memory->second);
+    if (is_new) {
+      const auto memory = bound_.find(id);
+      entry->second =
+          ReadTensor({DataTypeOf(tensor.One<cudnnDataType_t>(CUDNN_ATTR_TENSOR_DATA_TYPE)),
+                      ToFive(tensor.All<int64_t>(CUDNN_ATTR_TENSOR_DIMENSIONS), 1),
+                      ToFive(tensor.All<int64_t>(CUDNN_ATTR_TENSOR_STRIDES), 0)},
+                     memory == bound_.end() ? nullptr : memory->second);
     }
-    return found;
-  }
-
-  // Rounds what was computed, in its memory where it has any.
-  void Finish(const Recorded& tensor) {
-    const auto id = tensor.One<int64_t>(CUDNN_ATTR_TENSOR_UNIQUE_ID);
-    TensorValues& finished = tensors_.at(id);
-    const auto memory = bound_.find(id);
-    if (memory != bound_.end()) {
-      WriteTensor(finished, memory->second);
-    } else if (finished.form.dtype == DataType::kFloat) {
-      for (double& value : finished.values) value = static_cast<float>(value);
-    }
+    return entry->second;
   }
 
   const std::map<int64_t, void*>& bound_;

@@ -47,9 +47,6 @@ cudnnStatus_t FakeCudnnFail(cudnnStatus_t status, const std::string& why);
 // BAD_PARAM where the handle's context is not current.
 cudnnStatus_t FakeCudnnCheckHandle(const cudnnContext& handle);
 
-// Whether nothing is enqueued, so that a benchmark times its caller's part.
-bool FakeCudnnComputesNothing();
-
 // Notices a second thread inside the same object.
 class UseGuard {
  public:
@@ -93,13 +90,15 @@ bool IsUnscaled(DataType dtype, const void* alpha, const void* beta);
 // A tensor's elements as doubles, in the order of memory.
 struct TensorValues {
   TensorForm form;
+  void* data;  // null for a tensor in between, which has no memory
   std::vector<double> values;
 
   double& operator[](const Five& place) { return values[form.At(place)]; }
 };
 
 TensorValues ReadTensor(const TensorForm& form, const void* data);
-void WriteTensor(const TensorValues& tensor, void* data);
+// Rounds the values, in the tensor's memory if it has any.
+void WriteTensor(TensorValues* tensor);
 
 // Calls visit(place) for every element of a tensor, in order.
 template <typename Visit>
@@ -129,7 +128,7 @@ std::array<int64_t, 3> WithDepth(const Values& values, int64_t depth) {
   return {end - begin == 3 ? begin[0] : depth, *std::prev(end, 2), *std::prev(end)};
 }
 
-// Computes the tensor that `kind` says from the other two, by the definition.
+// Computes the tensor that `kind` says from the other two, by the definition, and writes it.
 void ComputeConvolution(TensorValues* image, TensorValues* filter, TensorValues* output,
                         const Spacing& spacing, ConvolutionKind kind);
 
