@@ -85,9 +85,9 @@ def start_process(
     blocked: tuple[str, ...] = (),
     **env: str,
 ) -> subprocess.Popen[str]:
-    """Starts a command in a folder, whose modules it can import; those `blocked` it cannot."""
+    """Starts a command in a folder, whose modules and ours it can import; `blocked` it cannot."""
     folder = folder or pathlib.Path.cwd()
-    path = [str(ROOT), str(folder)]
+    path = [str(ROOT), str(folder), str(ROOT / "tests")]
     for module in blocked:
         (folder / "blocked").mkdir(exist_ok=True)
         (folder / "blocked" / f"{module}.py").write_text("raise ImportError('blocked')")

@@ -15,6 +15,7 @@ Example, with CONV_STAGE_BENCHMARK="--policy always --image-size 64":
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
@@ -101,18 +102,13 @@ class ConvStageBenchmark(tf.test.Benchmark):  # type: ignore[misc]
             output.write_text(json.dumps(report, indent=2) + "\n")
 
 
-def _add_method(network: str, mode: Mode, variant: Variant) -> None:
-    # "Inception-v3" and "ResNet-50" as names of Python.
-    method = re.sub(r"\W", "_", f"benchmark__{network}__{mode.value}__{variant.value}").lower()
-
-    def benchmark(self: ConvStageBenchmark) -> None:
-        self._run_and_report(method, NETWORKS[network], mode, variant)
-
-    setattr(ConvStageBenchmark, method, benchmark)
-
-
 for _network, _mode, _variant in itertools.product(NETWORKS, Mode, Variant):
-    _add_method(_network, _mode, _variant)
+    # "Inception-v3" and "ResNet-50" as names of Python.
+    _method = re.sub(r"\W", "_", f"benchmark__{_network}__{_mode.value}__{_variant.value}").lower()
+    _run = functools.partialmethod(
+        ConvStageBenchmark._run_and_report, _method, NETWORKS[_network], _mode, _variant
+    )
+    setattr(ConvStageBenchmark, _method, _run)
 
 if __name__ == "__main__":
     tf.test.main()

@@ -15,7 +15,6 @@ import tensorflow as tf
 
 SMALLEST_SIZE = 32
 """Smallest height and width: modules 5a and 5b then see one pixel."""
-LAYOUT = "channels_last"
 # Of each module the channels of 1x1, 3x3 reduce, 3x3, 5x5 reduce, 5x5 and pool proj.
 _WIDTHS = {
     "3a": (64, 96, 128, 16, 32, 32),
@@ -73,12 +72,10 @@ def googlenet(image_size: tuple[int, int] = (224, 224), classes: int = 1000) -> 
         x = _inception(x, module)
         if module in _POOLED_AFTER:
             x = _max_pool(x, _POOLED_AFTER[module])
-    x = tf.keras.layers.GlobalAveragePooling2D(data_format=LAYOUT, name="pool5")(x)
+    x = tf.keras.layers.GlobalAveragePooling2D(name="pool5")(x)
     x = tf.keras.layers.Dropout(0.4, name="pool5_dropout")(x)
     x = tf.keras.layers.Dense(classes, name="loss3_classifier")(x)
-    # float32 also under mixed precision: half softmax loses the small probabilities.
-    outputs = tf.keras.layers.Softmax(dtype="float32", name="loss3_softmax")(x)
-    return tf.keras.Model(image, outputs, name="googlenet")
+    return classifier(image, x, "googlenet")
 
 
 def image_of(size: tuple[int, int], smallest: int) -> Any:
@@ -95,16 +92,21 @@ def convolution(
     x: Any, filters: int, size: int, name: str, strides: int = 1, padding: str = "same"
 ) -> Any:
     """A convolution with bias and ReLU."""
-    layer = tf.keras.layers.Conv2D(
-        filters, size, strides, padding, data_format=LAYOUT, activation="relu", name=name
-    )
+    layer = tf.keras.layers.Conv2D(filters, size, strides, padding, activation="relu", name=name)
     return layer(x)
 
 
+def classifier(image: Any, logits: Any, name: str) -> tf.keras.Model:
+    """The model from images to probabilities, which are float32 also under mixed precision.
+
+    In half precision softmax loses the small probabilities.
+    """
+    softmax = tf.keras.layers.Softmax(dtype="float32", name="softmax")
+    return tf.keras.Model(image, softmax(logits), name=name)
+
+
 def _max_pool(x: Any, name: str, strides: int = 2) -> Any:
-    return tf.keras.layers.MaxPooling2D(
-        3, strides=strides, padding="same", data_format=LAYOUT, name=name
-    )(x)
+    return tf.keras.layers.MaxPooling2D(3, strides, padding="same", name=name)(x)
 
 
 def _inception(x: Any, module: str) -> Any:

@@ -27,11 +27,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from python.models.googlenet import classifier
+
 NODES = 32
 NEIGHBOURS = 4
 PROBABILITY = 0.75
 CHANNELS = 78
-LAYOUT = "channels_last"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -146,11 +147,8 @@ def randwire(
     x = tf.keras.layers.ReLU(name="classifier_relu1")(x)
     x = _convolution(x, 1280, 1, "classifier")
     x = tf.keras.layers.ReLU(name="classifier_relu2")(x)
-    x = tf.keras.layers.GlobalAveragePooling2D(data_format=LAYOUT, name="pool")(x)
-    x = tf.keras.layers.Dense(classes, name="logits")(x)
-    # float32 also under mixed precision: half softmax loses the small probabilities.
-    outputs = tf.keras.layers.Softmax(dtype="float32", name="softmax")(x)
-    return tf.keras.Model(image, outputs, name="randwire")
+    x = tf.keras.layers.GlobalAveragePooling2D(name="pool")(x)
+    return classifier(image, tf.keras.layers.Dense(classes, name="logits")(x), "randwire")
 
 
 def _wired_stage(x: Any, wiring: Wiring, channels: int, name: str) -> Any:
@@ -169,26 +167,12 @@ def _wired_stage(x: Any, wiring: Wiring, channels: int, name: str) -> Any:
 def _node(sources: list[Any], channels: int, name: str, *, strides: int) -> Any:
     x = WeightedSum(name=f"{name}_sum")(sources) if len(sources) > 1 else sources[0]
     x = tf.keras.layers.ReLU(name=f"{name}_relu")(x)
-    x = tf.keras.layers.SeparableConv2D(
-        channels,
-        3,
-        strides=strides,
-        padding="same",
-        use_bias=False,
-        data_format=LAYOUT,
-        name=f"{name}_conv",
-    )(x)
-    return tf.keras.layers.BatchNormalization(name=f"{name}_bn")(x)
+    layer = tf.keras.layers.SeparableConv2D(
+        channels, 3, strides, padding="same", use_bias=False, name=f"{name}_conv"
+    )
+    return tf.keras.layers.BatchNormalization(name=f"{name}_bn")(layer(x))
 
 
 def _convolution(x: Any, filters: int, size: int, name: str, strides: int = 1) -> Any:
-    x = tf.keras.layers.Conv2D(
-        filters,
-        size,
-        strides=strides,
-        padding="same",
-        use_bias=False,
-        data_format=LAYOUT,
-        name=name,
-    )(x)
+    x = tf.keras.layers.Conv2D(filters, size, strides, padding="same", use_bias=False, name=name)(x)
     return tf.keras.layers.BatchNormalization(name=f"{name}_bn")(x)

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from python.models.googlenet import LAYOUT, convolution, image_of
+from python.models.googlenet import classifier, convolution, image_of
 
 # Of each fire module the channels that it squeezes to, and that of each of its two expansions.
 _WIDTHS = {
@@ -48,15 +48,12 @@ def squeezenet(image_size: tuple[int, int] = (224, 224), classes: int = 1000) ->
     x = convolution(image, 64, 3, "conv1", strides=2, padding="valid")
     for name in _WIDTHS:
         if name in ("fire2", "fire4", "fire6"):
-            pool = tf.keras.layers.MaxPooling2D(3, 2, data_format=LAYOUT, name=f"{name}_pool")
-            x = pool(x)
+            x = tf.keras.layers.MaxPooling2D(3, 2, name=f"{name}_pool")(x)
         x = _fire(x, name)
     x = tf.keras.layers.Dropout(0.5, name="drop9")(x)
     x = convolution(x, classes, 1, "conv10")
-    x = tf.keras.layers.GlobalAveragePooling2D(data_format=LAYOUT, name="pool10")(x)
-    # float32 also under mixed precision: half softmax loses the small probabilities.
-    outputs = tf.keras.layers.Softmax(dtype="float32", name="softmax")(x)
-    return tf.keras.Model(image, outputs, name="squeezenet")
+    x = tf.keras.layers.GlobalAveragePooling2D(name="pool10")(x)
+    return classifier(image, x, "squeezenet")
 
 
 def _fire(x: Any, name: str) -> Any:

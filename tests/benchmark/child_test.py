@@ -42,7 +42,6 @@ def test_a_crash_is_a_failure_with_its_last_words(
 ) -> None:
     module.write_text(program)
     failure = run_child(REQUEST, 60.0, module=module.stem).failure
-    assert failure is not None
     assert failure.kind is FailureKind.CRASHED
     assert all(words in failure.message for words in expected), failure.message
     assert "starts" not in failure.message
@@ -58,7 +57,6 @@ def test_a_process_without_end_is_killed(module: pathlib.Path, tmp_path: pathlib
     )
     begin = time.monotonic()
     failure = run_child(REQUEST, 1.0, module=module.stem).failure
-    assert failure is not None
     assert failure.kind is FailureKind.TIMED_OUT
     # One that is stopped is no entry.
     assert run_child(REQUEST, 60.0, module=module.stem, should_stop=lambda: True) == Outcome()

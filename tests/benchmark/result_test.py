@@ -12,12 +12,7 @@ from benchmark_values import BENCHMARK, CASE, OURS_BLOCKS, make_block, with_ours
 from profile_values import CPU, GPU
 from rich.console import Console
 
-from tf_interop.benchmark.result import (
-    Benchmark,
-    Block,
-    Summary,
-    Variant,
-)
+from tf_interop.benchmark.result import Benchmark, Block, Summary, Variant
 from tf_interop.benchmark.show import CSV_COLUMNS, show_benchmark, write_csv
 
 NO_STAGE = tuple(dataclasses.replace(block, stage_count=0) for block in OURS_BLOCKS)
@@ -37,9 +32,7 @@ def _csv_rows(benchmark: Benchmark, folder: pathlib.Path) -> dict[str, dict[str,
 
 def _summary_of_ours(*blocks: Block) -> Summary:
     benchmark = with_ours(*blocks)
-    summary = benchmark.summarize(benchmark.of(CASE, Variant.OURS))
-    assert summary is not None
-    return summary
+    return benchmark.summarize(benchmark.of(CASE, Variant.OURS))
 
 
 def test_a_summary_is_of_all_blocks() -> None:

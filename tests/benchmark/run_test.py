@@ -50,7 +50,6 @@ class Children:
         if request.variant is None:
             self.done.append(f"plan {precision}")
             if outcome is None:
-                assert request.plan_path is not None
                 pathlib.Path(request.plan_path).write_text(f"plan {len(self.done)}")
             return outcome or Outcome()
         self.done.append(f"{precision} {request.variant.value} {request.repetition}")
@@ -233,6 +232,6 @@ def test_refuses_to_go_on_elsewhere_or_otherwise(
 ) -> None:
     run(path, Children(), STOCK)
     with pytest.raises(BenchmarkError, match=what):
-        new_benchmark(device, versions, "…", measuring, path)  # type: ignore[arg-type]
+        new_benchmark(device, versions, "…", measuring, path)
     longer = dataclasses.replace(OPTIONS, timeout_seconds=99.0)
     assert new_benchmark(CPU, VERSIONS, "…", longer, path).options == longer

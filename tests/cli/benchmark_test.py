@@ -42,12 +42,6 @@ import tensorflow as tf
 def tiny(image_size=(8, 8)):
     image = tf.keras.Input((*image_size, 3))
     branches = [tf.keras.layers.Conv2D(4, side, padding="same")(image) for side in (1, 3)]
-    pooled = tf.keras.layers.GlobalAveragePooling2D()(tf.keras.layers.Concatenate()(branches))
-    return tf.keras.Model(image, tf.keras.layers.Dense(2, "softmax")(pooled))
-
-def wide(image_size=(8, 8)):
-    image = tf.keras.Input((*image_size, 3))
-    branches = [tf.keras.layers.Conv2D(4, side, padding="same")(image) for side in (1, 3, 5)]
     return tf.keras.Model(image, tf.keras.layers.Concatenate()(branches))
 
 def twice(image_size=(8, 8)):
@@ -56,9 +50,6 @@ def twice(image_size=(8, 8)):
 
 def crashes():
     os.abort()
-
-def function():
-    return tf.function(tf.sin, input_signature=[tf.TensorSpec([2])])
 """
 COMMAND = (
     "benchmark tiny_models:tiny tiny_models:crashes --policy always --variants stock,ours "
@@ -114,9 +105,8 @@ def test_measures_what_runs_and_says_what_crashed(
     counts = [{block.stage_count for block in each.blocks} for each in tiny]
     assert counts == [{0}, {1}]
     ours = benchmark.summarize(tiny[1])
-    assert ours is not None and ours.speedup is not None
+    assert ours.speedup is not None
     crashed, unplanned = (each.failure for each in crashes)
-    assert crashed is not None and unplanned is not None
     assert crashed.kind is unplanned.kind is FailureKind.CRASHED
     assert "SIGABRT" in crashed.message and "port.cc" not in crashed.message
     assert unplanned.message.startswith("no plan: ") and "SIGABRT" in unplanned.message
@@ -173,7 +163,6 @@ def test_child_measures_each_kind(
         assert run_child(_request(None, case=dict(case), plan_path=plan), 120.0) == Outcome()
         assert max(len(each.stage.lanes) for each in load_plan(plan).graphs[0].stages) == 2
     block = run_child(_request(variant, case=dict(case), plan_path=plan), 120.0).block
-    assert block is not None
     assert block.steps == 2
     assert bool(block.stage_count) == variant.needs_plan
 
@@ -181,7 +170,7 @@ def test_child_measures_each_kind(
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
-        (_request(Variant.STOCK, "tiny_models:function"), "a Keras model"),
+        (_request(Variant.STOCK, "branched_models:function"), "a Keras model"),
         (_request(Variant.STOCK, needs_gpu=True), "GPU"),
         # Stock TensorFlow is not taken for a plan that is of another model.
         (_request(Variant.OURS, plan_path="plan.json"), "no stages: PlanError"),
@@ -198,7 +187,6 @@ def test_child_says_what_it_cannot_measure(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     save_plan(PLAN, "plan.json")
     failure = run_child(request_, 120.0).failure
-    assert failure is not None
     assert failure.kind is FailureKind.ERROR
     assert message in failure.message
 
@@ -217,7 +205,7 @@ def fixture_planned(folder: pathlib.Path) -> GraphPlan:
     [
         ({}, {}, "", ""),
         ({"batch_size": 4}, {}, "", "batch size 4: its stages run as planned for 2"),
-        ({"model": "tiny_models:wide"}, {}, "for 'tiny' with 2", ""),
+        ({"model": "branched_models:build_other"}, {}, "for 'tiny' with 2", ""),
         ({"mode": Mode.TRAINING}, {"mode": "inference"}, "--training", ""),
         ({"model": "tiny_models:twice"}, {}, "clear_session()", ""),
     ],
@@ -241,14 +229,11 @@ def test_child_compares_a_plan_with_the_model(
 
 PROGRAM = """
 import json, os, sys
-import tensorflow as tf
-
 if "--fail" in sys.argv:
     raise ValueError("the last line")
-image = tf.keras.Input((8, 8, 3))
-branches = [tf.keras.layers.Conv2D(4, side, padding="same")(image) for side in (1, 3)]
-model = tf.keras.Model(image, tf.keras.layers.Concatenate()(branches))
-tf.function(model)(tf.ones((2, 8, 8, 3)))
+import branched_models, tensorflow as tf
+
+tf.function(branched_models.build_branches())(tf.ones((2, 8, 8, 3)))
 seen = {name: os.environ.get(name) for name in ("PYTHONPATH", "TF_CPP_MIN_LOG_LEVEL")}
 print(json.dumps([sys.argv, seen]), file=open("seen.txt", "a"))
 """
@@ -263,7 +248,7 @@ def test_compares_a_program_as_it_is_with_the_plugin_on(tmp_path: pathlib.Path) 
     ended = run_process(*command, *program, folder=tmp_path, TF_CPP_MIN_LOG_LEVEL="1", **env)
     assert ended.returncode == 0, ended.stderr
     seen = [json.loads(line) for line in (tmp_path / "seen.txt").read_text().splitlines()]
-    path = os.pathsep.join([str(ROOT), str(tmp_path)])
+    path = os.pathsep.join(map(str, (ROOT, tmp_path, ROOT / "tests")))
     assert seen == [[list(program[3:]), {"PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "1"}]] * 2
     assert "2 of 2 blocks, 0 failed" in ended.stdout and "whole run" in ended.stdout
     assert "quartiles" not in ended.stdout and "turn 1: 1 of 2 done" in ended.stderr
@@ -275,7 +260,7 @@ def test_compares_a_program_as_it_is_with_the_plugin_on(tmp_path: pathlib.Path) 
     # TensorFlow alone takes that long to import, and that much memory.
     assert stock_block.median_ms > 500 and ours_block.memory_peak_bytes > 50e6
     summary = benchmark.summarize(ours)
-    assert summary is not None and summary.speedup is not None
+    assert summary.speedup is not None
     assert (summary.first_step_ms, summary.examples_per_second) == (None, None)
 
 
@@ -287,7 +272,7 @@ def test_a_program_that_fails_is_a_failure_with_its_last_lines(
     path.write_text(PROGRAM)
     case = Case(shlex.join([sys.executable, str(path), "--fail"]))
     failure = run_child(Request(case, variant), 120.0).failure
-    assert failure is not None and failure.kind is FailureKind.CRASHED
+    assert failure.kind is FailureKind.CRASHED
     assert "exit code 1" in failure.message
     assert failure.message.endswith("ValueError: the last line")
 
@@ -298,7 +283,7 @@ def test_a_program_of_which_nothing_is_made_is_not_taken_for_a_comparison(
     (tmp_path / "train.py").write_text("import tensorflow")
     case = Case(shlex.join([sys.executable, str(tmp_path / "train.py")]))
     failure = run_child(Request(case, Variant.OURS), 120.0).failure
-    assert failure is not None and "no stage or unit was made" in failure.message
+    assert "no stage or unit was made" in failure.message
 
 
 def test_memory_that_is_used_up_is_a_kind_of_its_own() -> None:

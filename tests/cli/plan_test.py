@@ -36,7 +36,6 @@ def test_from_a_model_and_its_profile_to_a_plan_and_why() -> None:
     graphs = load_plan("plan.json").graphs
     assert [(each.batch_size, len(each.stages)) for each in graphs] == [(1, 1), (4, 1), (5, 0)]
     [stage] = graphs[0].stages
-    assert stage.prediction is not None and graphs[0].prediction is not None
     assert stage.prediction.latency_us == 4.0  # 40 alone, of which the stage saved nine tenths
     assert graphs[0].prediction.memory_budget_bytes == 10**6
     assert "inference 1 2 1 4.0 40.0 10.00 100 %" in words

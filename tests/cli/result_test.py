@@ -30,33 +30,27 @@ PAGE = ROOT / "docs" / "command_line.md"
 MODULE = """
 import os
 import subprocess
-import tensorflow as tf
+import branched_models
 
 def build():
     print("printed")
     os.write(1, b"written\\n")
     subprocess.run(["echo", "echoed"], check=True)
-    image = tf.keras.Input((8, 8, 3))
-    branches = [tf.keras.layers.Conv2D(4, side, padding="same")(image) for side in (3, 5)]
-    return tf.keras.Model(image, tf.keras.layers.Concatenate()(branches), name="branches")
-
-def quiet():
-    image = tf.keras.Input((8, 8, 3))
-    return tf.keras.Model(image, tf.keras.layers.Conv2D(4, 3)(image))
+    return branched_models.build_branches()
 """
 HOST = "--backend host --repetitions 1"
 ARGUMENTS = {
     "doctor": "",
-    "tune": "result_model:quiet --training --budget 0.1s --fresh",
+    "tune": "branched_models:build_other --training --budget 0.1s --fresh",
     "tuned": "",
     "analyze": "result_model:build",
     "profile": f"list.json {HOST} -o new_profile.json",
     "plan": "result_model:build --profile host_profile.json -o new_plan.json",
-    "parallelize": "result_model:quiet --device-graph devices.json --explain all",
+    "parallelize": "branched_models:build_other --device-graph devices.json --explain all",
     "show": "plan.json",
     "schema": "plan",
     "report": "plan.json",
-    "benchmark": "result_model:quiet --variants stock --repetitions 1 --steps 1 "
+    "benchmark": "branched_models:build_other --variants stock --repetitions 1 --steps 1 "
     "--seconds 0 --warmup-steps 0 -o new_results.json",
 }
 

@@ -32,7 +32,6 @@ from tf_interop.profile.entries import (
     StageFailure,
     StageMeasurement,
 )
-from tf_interop.profile.types import SmLimits
 from tf_interop.stage import Lane, Stage, Step
 
 FEW_RUNS = MeasureOptions(warmup_ms=0, repetitions=3)
@@ -301,16 +300,6 @@ class _StubFunctions:
             _give(self._ffi, error, b"made by the test")
         return self.code
 
-    def TfiDescribe(self, _device: Any, fields: Any, text: Any, error: Any) -> int:  # noqa: N802
-        if self._fail(error):
-            return self.code
-        fields.memory_bytes, fields.sm_count = 80, 132
-        fields.registers, fields.shared_memory_bytes = 65536, 233472
-        fields.threads, fields.blocks, fields.reserved_shared_memory_bytes = 2048, 32, 1024
-        for each in (b"Invented GPU", b"9.0", b"9.10.2", b"12.8"):
-            _give(self._ffi, text, each)
-        return 0
-
     def TfiListAlgorithms(self, *arguments: Any) -> int:  # noqa: N802
         self.scope, self.allow_tf32 = arguments[2:4]
         return self._fail(arguments[5])
@@ -363,17 +352,6 @@ def fixture_stub() -> _StubFunctions:
 def fixture_gpu(stub: _StubFunctions) -> Backend:
     ffi = load_core_library().ffi
     return Backend(CoreLibrary(ffi, stub), "cudnn", ffi.NULL)
-
-
-def test_describes_a_gpu(gpu: Backend, stub: _StubFunctions) -> None:
-    described = gpu.describe()
-    assert (described.backend, described.name) == ("cudnn", "Invented GPU")
-    assert (described.compute_capability, described.sm_count) == ("9.0", 132)
-    assert (described.cudnn, described.cuda, described.memory_bytes) == ("9.10.2", "12.8", 80)
-    assert described.sm_limits == SmLimits(65536, 233472, 2048, 32, 1024)
-    stub.code = 5
-    with pytest.raises(LibraryError, match="made by the test"):
-        gpu.describe()
 
 
 def test_no_algorithms_have_their_reason(gpu: Backend, stub: _StubFunctions) -> None:
@@ -489,7 +467,7 @@ def test_refuses_another_version_of_the_interface(monkeypatch: pytest.MonkeyPatc
         core.load_core_library()
 
 
-HEADER = core.find_library_file(core.CORE_LIBRARY_NAME, "TF_INTEROP_CORE_LIBRARY").with_suffix(".h")  # type: ignore[union-attr]
+HEADER = core.find_library_file(core.CORE_LIBRARY_NAME, "TF_INTEROP_CORE_LIBRARY").with_suffix(".h")
 
 
 @pytest.mark.usefixtures("fresh_cache")

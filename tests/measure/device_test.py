@@ -48,7 +48,6 @@ DESCRIBED = dataclasses.replace(
 def test_a_process_runs_on_the_first_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = install(monkeypatch, FakeNvml(H200, A100))
     found = running_device("cudnn")
-    assert found is not None
     assert dataclasses.replace(found, date=GPU.date, sm_limits=HOPPER_SM) == GPU
     assert nvml.open_count == 0
 
@@ -140,7 +139,6 @@ def test_identifies_what_the_core_measures_on(monkeypatch: pytest.MonkeyPatch) -
     assert found.sm_limits == HOPPER_SM
     install(monkeypatch, FakeNvml(H200))
     here = running_device("cudnn")
-    assert here is not None
     assert why_foreign(identify_device(DESCRIBED), here) is None
     install(monkeypatch, FakeNvml(has_driver=False))
     found = identify_device(DESCRIBED)
@@ -149,7 +147,6 @@ def test_identifies_what_the_core_measures_on(monkeypatch: pytest.MonkeyPatch) -
 
 def test_what_is_measured_on_this_cpu_fits_it() -> None:
     here = running_device("host")
-    assert here is not None
     assert here.name
     assert here.sm_count == len(os.sched_getaffinity(0))
     # The core calls it otherwise.
@@ -170,7 +167,6 @@ def test_each_of_five_fields_makes_a_profile_foreign() -> None:
         reason = why_foreign(dataclasses.replace(GPU, **{field: value}), GPU)
         assert reason == f"{field}: expected {getattr(GPU, field)!r}, got {value!r}"
     reason = why_foreign(dataclasses.replace(GPU, **DIFFERENT), GPU)
-    assert reason is not None
     assert all(field in reason for field in DIFFERENT)
     # An unknown cuDNN is not the right one; SMs that cannot be counted are not compared.
     assert why_foreign(GPU, dataclasses.replace(GPU, cudnn="")) is not None

@@ -321,7 +321,7 @@ def test_what_rounds_where_it_may_is_measured_with_and_without_tf32() -> None:
         assert backend.measured[-1:] == ["small GEMM"] * measures
         assert measures or not backend.resolved
     # An engine that does not round is not measured twice.
-    assert [(each.algorithm, each.tf32) for each in before] == [  # type: ignore[union-attr]
+    assert [(each.algorithm, each.tf32) for each in before] == [
         ("eng1", False), ("GEMM", True), ("GEMM", False),
     ]  # fmt: skip
 
@@ -394,7 +394,7 @@ def test_says_which_convolutions_have_no_algorithm() -> None:
     )
     outcome, kept = _run(FakeBackend(), listed((gradient, SMALL), listed_stage(0, 1)))
     assert outcome.end is End.FINISHED
-    assert {each.configuration for each in kept} == {SMALL}  # type: ignore[union-attr]
+    assert {each.configuration for each in kept} == {SMALL}
     [note] = outcome.notes
     assert note.startswith("no algorithm for backward-input 1x8x8x3")
     assert note.endswith("Expected a forward convolution.")

@@ -16,7 +16,7 @@ from tf_interop.planning.check import check_stages
 
 
 def _group_always(nodes: dict[str, str], **keywords: dict[str, str]) -> list[list[str]]:
-    view, convolutions = make_graph(nodes, **keywords)  # type: ignore[arg-type]
+    view, convolutions = make_graph(nodes, **keywords)
     stages = group_always(convolutions, Independence(view, convolutions))
     check_stages(stages, view, convolutions)
     return [list(stage.nodes) for stage in stages]

@@ -34,7 +34,7 @@ CHAIN = {"a": "Conv2D", "b": "Conv2D a"}
 
 def _of_batch(size: int | None) -> dict[str, ConvolutionConfiguration]:
     shapes = {"image_shape": (size, 28, 28, 16), "output_shape": (size, 28, 28, 32)}
-    return dict.fromkeys(CHAIN, dataclasses.replace(CONFIGURATION, **shapes))  # type: ignore[arg-type]
+    return dict.fromkeys(CHAIN, dataclasses.replace(CONFIGURATION, **shapes))
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,6 @@ def test_runs_in_sequence_where_a_plan_groups_otherwise() -> None:
 
 def test_takes_the_grouping_that_saves_most() -> None:
     small, large = entry(8, make_stage("a", "b")), entry(32, make_stage("b", "c"))
-    assert small.prediction is not None
     faster = dataclasses.replace(small.prediction, latency_us=800.0)
     [stage] = stages_for_batch_sizes([dataclasses.replace(small, prediction=faster), large])
     assert stage.stage == make_lanes("a", "b")

@@ -147,7 +147,7 @@ def test_stages_are_known_as_they_were_measured() -> None:
         pytest.param(make_stage(*PAIR, tf32=False), id="measured_without_tf32"),
     ],
 )
-def test_leaves_out_stages_that_would_not_run_so(stage) -> None:  # type: ignore[no-untyped-def]
+def test_leaves_out_stages_that_would_not_run_so(stage) -> None:
     profile = make_profile(*PROFILE.algorithms, stage)
     assert _problem(INCEPTION, profile, configurations={"5x5": LARGE}).stages == ()
 

@@ -8,12 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tf_interop.planning.search_space import (
-    Lanes,
-    Schedule,
-    SearchTooWideError,
-    Space,
-)
+from tf_interop.planning.search_space import Lanes, Schedule, SearchTooWideError, Space
 from tf_interop.planning.stage_search import (
     ExactSearch,
     State,

@@ -26,11 +26,7 @@ from profile_values import (
 
 from tf_interop.errors import ProfileError
 from tf_interop.profile.entries import Entry
-from tf_interop.profile.file import (
-    load_profile,
-    open_profile,
-    save_profile,
-)
+from tf_interop.profile.file import load_profile, open_profile, save_profile
 from tf_interop.profile.types import Profile
 
 ENTRIES = (*EVERY_KIND_OF_ENTRY, *MERGED)

@@ -20,120 +20,99 @@ from profile_values import (
 from rich.console import Console
 
 from tf_interop.convolution import ConvolutionConfiguration
-from tf_interop.profile.tables import (
-    describe_convolution,
-    show_profile,
-    show_summary,
-)
+from tf_interop.profile.entries import Entry
+from tf_interop.profile.tables import describe_convolution, show_profile, show_summary
 from tf_interop.profile.types import Profile
 
 LONG_NAME = "pad+split+nchw+eng11_k2=1_k3=0_k24=15_sms=66"
 
 
-class _Screen:
-    """What was printed, to a file that is no terminal."""
-
-    def __init__(self) -> None:
-        self.console = Console(file=io.StringIO())
-
-    @property
-    def lines(self) -> list[str]:
-        file = self.console.file
-        assert isinstance(file, io.StringIO)
-        return [line.rstrip() for line in file.getvalue().splitlines()]
-
-    def summary_of(self, profile: Profile) -> list[str]:
-        show_summary(profile, "my profile.json", self.console)
-        return self.lines
-
-    def row(self, start: str) -> list[str]:
-        """The words of the first line that begins so, after that."""
-        line = next(line for line in self.lines if line.strip().startswith(start))
-        return line.strip().removeprefix(start).split()
+def shown(profile: Profile) -> list[str]:
+    """The lines of `tf-interop show`, in a file that is no terminal."""
+    console = Console(file=io.StringIO())
+    show_profile(profile, console)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
 
-@pytest.fixture(name="screen")
-def fixture_screen() -> _Screen:
-    return _Screen()
+def summary(*entries: Entry) -> list[str]:
+    console = Console(file=io.StringIO())
+    show_summary(make_profile(*entries), "my profile.json", console)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
 
-def test_fits_100_columns_and_is_plain_text(screen: _Screen) -> None:
-    show_profile(
+def row(lines: list[str], start: str) -> list[str]:
+    """The words of the first line that begins so, after that."""
+    line = next(line for line in lines if line.strip().startswith(start))
+    return line.strip().removeprefix(start).split()
+
+
+def test_fits_100_columns_and_is_plain_text() -> None:
+    lines = shown(
         make_profile(
             *EVERY_KIND_OF_ENTRY,
             make_algorithm(LARGE, LONG_NAME, latency_us=123456.7, workspace_bytes=3 << 40),
             make_stage((LARGE, LONG_NAME), sm_counts=(66,), priorities=(-1,)),
-        ),
-        screen.console,
+        )
     )
-    assert len(screen.lines) > 10
-    assert max(map(len, screen.lines)) <= 100
-    assert "\x1b" not in "".join(screen.lines)
+    assert len(lines) > 10
+    assert max(map(len, lines)) <= 100
+    assert "\x1b" not in "".join(lines)
 
 
-def test_shows_the_fastest_algorithm_of_each_convolution(screen: _Screen) -> None:
-    show_profile(
+def test_shows_the_fastest_algorithm_of_each_convolution() -> None:
+    lines = shown(
         make_profile(
             make_algorithm(algorithm="FFT", latency_us=30.0),
             make_algorithm(algorithm="GEMM", latency_us=12.5, spread_us=0.5, workspace_bytes=2000),
             make_algorithm_failure(algorithm="DIRECT"),
             make_algorithm_failure(algorithm="WINOGRAD"),
             make_algorithm_failure(LARGE),
-        ),
-        screen.console,
+        )
     )
-    row = screen.row(describe_convolution(SMALL))
-    assert row == ["12.5", "0.5", "2.0", "kB", "2", "2", "unsupported"]
-    assert "  GEMM (TF32)" in screen.lines
-    assert screen.row(describe_convolution(LARGE)) == ["–", "–", "–", "0", "1", "unsupported"]
+    small = row(lines, describe_convolution(SMALL))
+    assert small == ["12.5", "0.5", "2.0", "kB", "2", "2", "unsupported"]
+    assert "  GEMM (TF32)" in lines
+    assert row(lines, describe_convolution(LARGE)) == ["–", "–", "–", "0", "1", "unsupported"]
 
 
-def test_shows_stages_with_their_ratio_and_whether_they_win(screen: _Screen) -> None:
-    show_profile(
+def test_shows_stages_with_their_ratio_and_whether_they_win() -> None:
+    lines = shown(
         make_profile(
             make_stage((SMALL, "GEMM"), latency_us=20.0, sequential_us=30.0, spread_us=1.0),
             make_stage((LARGE, "GEMM"), latency_us=29.5, sequential_us=30.0, spread_us=1.0),
             make_stage_failure((SMALL, "FFT")),
             make_stage((SMALL, "FFT"), (SMALL, "FFT"), lanes=(0, 0), merged=(True,)),
             make_stage(
-                (SMALL, "GEMM"),
-                (LARGE, "FFT"),
-                (SMALL, "FFT"),
+                *((SMALL, "GEMM"), (LARGE, "FFT"), (SMALL, "FFT")),
                 sm_counts=(0, 66, 0),
                 priorities=(0, -1, 1),
             ),
-        ),
-        screen.console,
+        )
     )
-    options = [line for line in screen.lines if line.startswith("lane ")]
+    options = [line for line in lines if line.startswith("lane ")]
     assert options == ["lane 1: priority -1, 66 SMs of its own", "lane 2: priority 1"]
-    assert sum("merged into a wider convolution: 0" in line for line in screen.lines) == 1
-    rows = [line.split()[-6:] for line in screen.lines if line.startswith("0: ")]
+    assert sum("merged into a wider convolution: 0" in line for line in lines) == 1
+    rows = [line.split()[-6:] for line in lines if line.startswith("0: ")]
     assert rows[0] == ["20.0", "32.0", "30.0", "1.0", "1.50", "yes"]
     assert rows[1] == ["29.5", "32.0", "30.0", "1.0", "1.02", "no"]
-    assert any("failed: Expected the pinned algorithm" in line for line in screen.lines)
+    assert any("failed: Expected the pinned algorithm" in line for line in lines)
 
 
-def test_shows_the_device(screen: _Screen) -> None:
-    show_profile(make_profile(), screen.console)
-    text = " ".join(screen.lines)
+def test_shows_the_device() -> None:
+    text = " ".join(shown(make_profile()))
     for part in ("NVIDIA H200", "9.0", "132 SMs", "cuDNN 9.10.2", "570.86.15", "sm 1980 MHz"):
         assert part in text
     # NVML may be missing.
-    show_profile(
-        make_profile(device=dataclasses.replace(GPU, driver="", clocks_mhz={})), screen.console
-    )
-    assert "cuDNN 9.10.2, CUDA 12.8; 2026-11-20" in " ".join(screen.lines)
+    text = " ".join(shown(make_profile(device=dataclasses.replace(GPU, driver="", clocks_mhz={}))))
+    assert "cuDNN 9.10.2, CUDA 12.8; 2026-11-20" in text
 
 
-def test_the_summary_counts_and_says_where_the_rest_is(screen: _Screen) -> None:
-    lines = screen.summary_of(
-        make_profile(
-            make_algorithm(algorithm="FFT"),
-            make_algorithm(algorithm="GEMM"),
-            make_algorithm_failure(LARGE),
-            make_stage((SMALL, "GEMM"), (LARGE, "GEMM"), latency_us=40.0, sequential_us=30.0),
-        )
+def test_the_summary_counts_and_says_where_the_rest_is() -> None:
+    lines = summary(
+        make_algorithm(algorithm="FFT"),
+        make_algorithm(algorithm="GEMM"),
+        make_algorithm_failure(LARGE),
+        make_stage((SMALL, "GEMM"), (LARGE, "GEMM"), latency_us=40.0, sequential_us=30.0),
     )
     assert "Measured: 1 convolutions, with 2 algorithms in all, and 1 stages; 1 failed." in lines
     assert "No group ran faster together than one after another." in lines
@@ -141,28 +120,20 @@ def test_the_summary_counts_and_says_where_the_rest_is(screen: _Screen) -> None:
     assert len(lines) < 7
 
 
-def test_shows_each_set_that_wins_by_more_than_the_spread_once(screen: _Screen) -> None:
+def test_the_summary_shows_ten_sets_that_win_by_more_than_the_spread_once_each() -> None:
     times = {"spread_us": 1.0, "sequential_us": 30.0}
-    lines = screen.summary_of(
-        make_profile(
-            make_stage((SMALL, "FFT"), (LARGE, "FFT"), latency_us=25.0, **times),
-            make_stage((LARGE, "GEMM"), (SMALL, "GEMM"), latency_us=20.0, **times),
-            make_stage((SMALL, "GEMM"), (SMALL, "GEMM"), latency_us=15.0, **times),
-            make_stage((LARGE, "GEMM"), (LARGE, "GEMM"), latency_us=29.5, **times),
-        )
-    )
+    winning = [
+        make_stage((SMALL, "FFT"), (LARGE, "FFT"), latency_us=25.0, **times),
+        make_stage((LARGE, "GEMM"), (SMALL, "GEMM"), latency_us=20.0, **times),
+        make_stage((SMALL, "GEMM"), (SMALL, "GEMM"), latency_us=15.0, **times),
+        make_stage((LARGE, "GEMM"), (LARGE, "GEMM"), latency_us=29.5, **times),
+    ]
+    lines = summary(*winning)
     rows = [line for line in lines if line.startswith("0: ")]
     assert [row.split()[-2:] for row in rows] == [["2.00", "yes"], ["1.50", "yes"]]
     assert "5x5x16x32" in rows[1]
-    assert not any("No set" in line for line in lines)
-
-
-def test_shows_ten_sets_at_most(screen: _Screen) -> None:
-    stages = [
-        make_stage(*[(SMALL, "GEMM")] * count, latency_us=10.0, sequential_us=30.0)
-        for count in range(2, 14)
-    ]
-    lines = screen.summary_of(make_profile(*stages))
+    more = [make_stage(*[(SMALL, "GEMM")] * count, latency_us=10.0) for count in range(3, 13)]
+    lines = summary(*winning, *more)
     assert sum(line.startswith("0: ") for line in lines) == 10
     assert any(line.startswith("And 2 more sets. All of it:") for line in lines)
 

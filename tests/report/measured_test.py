@@ -15,7 +15,6 @@ from tf_interop.errors import PlanError
 from tf_interop.planning.types import GraphPlan, Plan
 from tf_interop.report.measured import MeasuredRun, load_run, timeline_of_run, trace_of_run
 from tf_interop.report.page import render_page
-from tf_interop.report.timeline import Timeline
 from tf_interop.runtime.kernel_library import TimedSpan
 
 GRAPH = planned_graph()
@@ -46,12 +45,6 @@ def run_of(spans: list[TimedSpan], folder: pathlib.Path) -> MeasuredRun:
     return load_run(path)
 
 
-def timeline(run: MeasuredRun, graph: GraphPlan = GRAPH) -> Timeline:
-    found = timeline_of_run(run, graph)
-    assert found is not None
-    return found
-
-
 def of_calls(*took_us: int) -> list[TimedSpan]:
     """Calls of both stages, which take that long each."""
     spans = []
@@ -62,7 +55,7 @@ def of_calls(*took_us: int) -> list[TimedSpan]:
 
 
 def test_a_graph_has_the_call_that_took_as_long_as_the_median(tmp_path: pathlib.Path) -> None:
-    measured = timeline(run_of(of_calls(100, 900, 300, 500, 200), tmp_path))
+    measured = timeline_of_run(run_of(of_calls(100, 900, 300, 500, 200), tmp_path), GRAPH)
     assert measured.total_us == pytest.approx(605)
     assert measured.note == f"the median of 5 calls, {CPU.name}, {CPU.date}"
     assert measured.labels == ["measured"]
@@ -81,13 +74,13 @@ def test_what_a_program_makes_a_second_time_is_not_taken_for_the_first(
     tmp_path: pathlib.Path,
 ) -> None:
     again = [*stage("v0", FIRST, 1, 500_000, 7), *stage("v1", SECOND, 1, 500_010, 7)]
-    measured = timeline(run_of([*of_calls(100), *again], tmp_path))
+    measured = timeline_of_run(run_of([*of_calls(100), *again], tmp_path), GRAPH)
     assert measured.total_us == pytest.approx(205)
 
 
 def test_stages_that_overlap_are_on_rows_of_their_own(tmp_path: pathlib.Path) -> None:
     spans = [*stage("s0", FIRST, 1, 0, 100), *stage("s1", SECOND, 1, 50, 100)]
-    measured = timeline(run_of(spans, tmp_path))
+    measured = timeline_of_run(run_of(spans, tmp_path), GRAPH)
     assert {"stages", "stages (2)", "lane 0", "lane 0 (2)"} <= set(measured.rows)
     for row in range(len(measured.rows)):
         its = [each for each in measured.spans if each.row == row]
@@ -103,7 +96,7 @@ def test_units_are_found_by_their_operations_and_drawn_on_threads(tmp_path: path
         unit("net_1/add", "images 0 to 3", 9, 1, 12, 40),
         unit("other", "other_net/stem", 1, 1, 0, 900),
     ]
-    measured = timeline(run_of(spans, tmp_path), tuned_graph())
+    measured = timeline_of_run(run_of(spans, tmp_path), tuned_graph())
     assert right == "net/right"
     assert measured.rows == ("thread 9", "thread 10")
     assert measured.total_us == 60.0

@@ -59,7 +59,6 @@ UNMEASURED = GraphPlan(
 def tuned(**measured: Any) -> GraphPlan:
     """A tuned graph with other values."""
     graph = tuned_graph()
-    assert graph.measured is not None
     return dataclasses.replace(graph, measured=dataclasses.replace(graph.measured, **measured))
 
 
@@ -67,7 +66,6 @@ def with_spread(graph: GraphPlan, spread_us: float) -> GraphPlan:
     """A graph of whose stages less is known."""
     stages = []
     for stage in graph.stages:
-        assert stage.prediction is not None
         prediction = dataclasses.replace(stage.prediction, spread_us=spread_us)
         stages.append(dataclasses.replace(stage, prediction=prediction))
     return dataclasses.replace(graph, stages=tuple(stages))
@@ -231,7 +229,6 @@ def test_totals_and_stages_are_those_of_the_plan() -> None:
     assert not page.of_class("lacking")
     for panel, planned in zip(page.of_class("stage-panel"), graph.stages, strict=True):
         prediction, explanation = planned.prediction, planned.explanation
-        assert prediction is not None and explanation is not None
         assert labels_of(panel.of_class("heading")[0]) == [prediction.source.value, "measured"]
         [lanes] = panel.of_class("lanes")
         for lane, step, explained in zip(
@@ -241,7 +238,6 @@ def test_totals_and_stages_are_those_of_the_plan() -> None:
             assert f"note of {step.operation}" in lane.text
             assert lane.of_class("algorithm")[0].text == step.algorithm
             assert f" {explained.alone_us:.1f} µs " in lane.text
-            assert explained.sm_use is not None
             assert f" {100 * explained.sm_use.registers:.0f} % " in lane.text
         [together] = lanes.of_tag("tfoot")
         uses = sum_of_uses([lane.sm_use for lane in explanation.lanes])

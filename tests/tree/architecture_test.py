@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import pathlib
 import re
-import subprocess
-import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDERS = (
@@ -107,18 +105,3 @@ def test_programs_use_the_public_names_only() -> None:
             module for module in imported_modules(path) if module.startswith("tf_interop.")
         } - {"tf_interop.keras"}
         assert not inner, f"{path} imports {inner}"
-
-
-def test_what_measures_and_reports_needs_no_tensorflow() -> None:
-    modules = ["tf_interop.cli.doctor", "tf_interop.cli.report", "tf_interop.report.page"]
-    for folder in ("measure", "profile"):
-        paths = sorted((ROOT / "tf_interop" / folder).glob("[!_]*.py"))
-        modules += [f"tf_interop.{folder}.{path.stem}" for path in paths]
-    program = (
-        "import importlib, sys\n"
-        "for module in ('tensorflow', 'keras', 'tf_keras', 'google.protobuf'):\n"
-        "    sys.modules[module] = None\n"
-        f"for module in {modules}:\n"
-        "    importlib.import_module(module)\n"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)

@@ -56,7 +56,6 @@ def test_compiles_with_the_same_options() -> None:
         assert f'"{option}"' in options
         assert option in words
     standard = re.search(r"set\(CMAKE_CXX_STANDARD (\d+)\)", cmake)
-    assert standard is not None
     assert f'"-std=c++{standard[1]}"' in options
     assert "EIGEN_MAX_ALIGN_BYTES=64" in (ROOT / "cc_kernels" / "CMakeLists.txt").read_text()
     assert "EIGEN_MAX_ALIGN_BYTES=64" in (ROOT / "bazel" / "installed_packages.bzl").read_text()

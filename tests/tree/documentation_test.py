@@ -36,7 +36,7 @@ LANGUAGES = {"python", "sh", "sh parsed", "text"}
 OURS = (["tf-interop"], ["python", "-m", "tf_interop"])
 
 
-def blocks(language: str) -> list[pytest.param]:  # type: ignore[valid-type]
+def blocks(language: str) -> list[pytest.param]:
     return [
         pytest.param(text, id=f"{page.name}-{number}")
         for page in PAGES

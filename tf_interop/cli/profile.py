@@ -32,11 +32,7 @@ from tf_interop.planning.types import load_plan
 from tf_interop.profile.file import open_profile
 from tf_interop.profile.tables import show_summary
 from tf_interop.profile.types import Profile
-from tf_interop.profile.worklist import (
-    ConfigurationList,
-    load_configurations,
-    save_configurations,
-)
+from tf_interop.profile.worklist import ConfigurationList, load_configurations, save_configurations
 
 # TensorFlow is imported only where a model has to be traced: a saved list is measured without it.
 
