@@ -205,7 +205,7 @@ def fixture_planned(folder: pathlib.Path) -> GraphPlan:
     [
         ({}, {}, "", ""),
         ({"batch_size": 4}, {}, "", "batch size 4: its stages run as planned for 2"),
-        ({"model": "branched_models:build_other"}, {}, "for 'tiny' with 2", ""),
+        ({"model": "branched_models:build_other", "image_size": None}, {}, "for 'tiny' with 2", ""),
         ({"mode": Mode.TRAINING}, {"mode": "inference"}, "--training", ""),
         ({"model": "tiny_models:twice"}, {}, "clear_session()", ""),
     ],
