@@ -26,9 +26,9 @@ def print_on(console: Console, renderable: RenderableType) -> None:
     console.print(renderable, width=min(console.width, _WIDTH), highlight=False, markup=False)
 
 
-def new_table(title: str) -> Table:
-    """A table without lines, its title above it."""
-    return Table(
+def new_table(title: str, first: str = "", *numbers: str) -> Table:
+    """A table without lines: its title, the heading of the first column, and those of numbers."""
+    table = Table(
         title=f"\n{title}",
         title_justify="left",
         title_style="bold",
@@ -36,6 +36,10 @@ def new_table(title: str) -> Table:
         pad_edge=False,
         padding=(0, 2, 0, 0),
     )
+    table.add_column(first, overflow="fold")
+    for heading in numbers:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
 
 
 def percent(share: float | None) -> str:

@@ -23,7 +23,7 @@ def test_says_the_verdict_and_what_was_written() -> None:
     assert result.stdout.splitlines() == [
         "Title, inference, batch 1: 1.84 times as fast as stock TensorFlow (10.9 ms a step, stock "
         "20.0 ms), measured on 2 cores, by 2 units on one core each.",
-        "The report is in page.html.",
+        "The page is in page.html.",
     ]
     page = pathlib.Path("page.html").read_text()
     assert "<h1>Title</h1>" in page and "1.840 ± 0.020" in page

@@ -23,27 +23,22 @@ from tf_interop.runtime import plugin
 
 CHECKS = """
 import os, signal, sys, time
-from tf_interop.doctor.examine import Checks, ok
+from tf_interop.doctor.examine import ok
 
-CHECKS = Checks()
-
-@CHECKS("raises")
 def raises():
     yield ok("fine", "first")
     raise OSError("no such thing")
 
-@CHECKS("is well")
-def is_well():
-    return ok("yes")
-
-@CHECKS("last")
 def last():
     print("the last words", file=sys.stderr, flush=True)
     {last}
 
-@CHECKS("never")
-def never():
-    return ok("reached")
+CHECKS = {{
+    "raises": raises,
+    "is well": lambda: ok("yes"),
+    "last": last,
+    "never": lambda: ok("reached"),
+}}
 """
 WELL = Finding("is well", Level.OK, "yes")
 
@@ -54,8 +49,8 @@ def fixture_checks(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> p
     return tmp_path / "made_up_checks.py"
 
 
-def _check(name: str) -> list[Finding]:
-    return list(doctor_machine.CHECKS.run(name))
+def _check(name: str, module: types.ModuleType = doctor_machine) -> list[Finding]:
+    return list(doctor.run_check(name, module.CHECKS[name]))
 
 
 def test_a_check_that_raises_is_a_finding_and_the_others_go_on(
@@ -205,7 +200,7 @@ def test_another_plugin_for_a_device_type_is_a_problem_where_there_is_such_a_dev
 ) -> None:
     monkeypatch.setattr(plugin, "get_plugin", _Plugin)
     monkeypatch.setattr(doctor_tensorflow, "visible_gpus", lambda: gpus)
-    for_cpu, for_gpu = doctor_tensorflow.CHECKS.run("plugin")
+    for_cpu, for_gpu = _check("plugin", doctor_tensorflow)
     assert (for_cpu.name, for_cpu.level) == ("plugin for CPU", Level.OK)
     assert (for_gpu.name, for_gpu.level) == ("plugin for GPU", level)
 
@@ -218,9 +213,9 @@ def test_a_library_for_another_tensorflow_says_how_to_build_it(
     monkeypatch.setenv("TF_INTEROP_LIBRARY", str(library))
     info = {"tensorflow": "1.0.0", "cudnn_backend": True}
     (tmp_path / "build_info.json").write_text(json.dumps(info))
-    [finding] = doctor_tensorflow.CHECKS.run("compiled library")
+    [finding] = _check("compiled library", doctor_tensorflow)
     assert finding.level is Level.PROBLEM
     assert "1.0.0" in finding.text and "pip install" in finding.fix
     library.unlink()
-    [finding] = doctor_tensorflow.CHECKS.run("compiled library")
+    [finding] = _check("compiled library", doctor_tensorflow)
     assert finding.level is Level.PROBLEM and str(library) in finding.text

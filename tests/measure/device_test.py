@@ -10,7 +10,7 @@ import sys
 
 import pytest
 from fake_nvml import A100, H200, SECOND_H200, FakeNvml
-from profile_values import CPU, GPU, HOPPER_SM
+from profile_values import GPU, HOPPER_SM
 from unnoticed import run_python
 
 from tf_interop.measure import device
@@ -228,10 +228,3 @@ def test_enabling_asks_for_all() -> None:
         "import os, tf_interop; tf_interop.enable();"
         f"assert os.environ['{device.QUEUES_VARIABLE}'] == '32'"
     )
-
-
-def test_a_profile_of_a_gpu_holds_the_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(device.QUEUES_VARIABLE, "16")
-    described = dataclasses.replace(GPU, hardware_queues=None)
-    assert device.identify_device(described).hardware_queues == 16
-    assert device.identify_device(CPU).hardware_queues is None

@@ -34,24 +34,15 @@ def test_what_is_merged_is_another_stage() -> None:
     assert make_profile(merged, failure).entries == (failure,)
 
 
-def test_finds_algorithms_fastest_first() -> None:
-    slow = make_algorithm(algorithm="FFT", latency_us=30.0, tf32=False)
-    fast = make_algorithm(algorithm="GEMM", latency_us=10.0, tf32=True)
-    other = make_algorithm(LARGE, latency_us=1.0)
-    profile = make_profile(slow, other, fast)
-    assert profile.find_algorithms(SMALL) == (fast, slow)
-    assert profile.find_algorithms(SMALL, allow_tf32=False) == (slow,)
-    assert profile.find_algorithms(BACKWARD) == ()
-
-
-def test_finds_what_an_algorithm_costs_under_the_switch_for_tf32() -> None:
+def test_finds_what_algorithms_cost_under_the_switch_for_tf32_fastest_first() -> None:
     rounding = make_algorithm(algorithm="GEMM", latency_us=20.0, tf32=True)
     exact = make_algorithm(algorithm="GEMM", latency_us=10.0, tf32=False)
     engine = make_algorithm(algorithm="eng1", latency_us=15.0, tf32=False)
-    profile = make_profile(rounding, exact, engine)
+    profile = make_profile(rounding, make_algorithm(LARGE, latency_us=1.0), exact, engine)
     # GEMM rounds where it may, however fast it is where it may not.
     assert profile.find_algorithms(SMALL) == (engine, rounding)
     assert profile.find_algorithms(SMALL, allow_tf32=False) == (exact, engine)
+    assert profile.find_algorithms(BACKWARD) == ()
 
 
 def test_only_what_gives_the_same_bits_is_deterministic() -> None:

@@ -23,5 +23,5 @@ def test_tunes_and_ends_in_a_sentence_and_a_report(tmp_path: pathlib.Path) -> No
     assert (graph.convolution_count, graph.mode) == (94, "inference")
     said = "times as fast as stock" if graph.changes_graph else "No significant gain"
     assert re.search(f"^InceptionV3, inference, batch 1: .*{said}", printed, re.MULTILINE)
-    assert f"The report is in {tmp_path}/InceptionV3.html." in printed
+    assert f"The page is in {tmp_path}/InceptionV3.html." in printed
     assert "<h1>InceptionV3</h1>" in (tmp_path / "InceptionV3.html").read_text()

@@ -1,7 +1,7 @@
 """One process of a benchmark: makes the plan of a case, or measures one block of one variant.
 
-A process of its own keeps what one variant leaves behind (memory, tuned algorithms, threads,
-compiled functions) from the next, and a crash from the benchmark. `run_child` starts it, as
+In a process of its own a variant finds nothing of another one (memory, tuned algorithms, threads,
+compiled functions), and a crash does not end the benchmark. `run_child` starts it, as
 
     python -m tf_interop.benchmark.child REQUEST.json OUTCOME.json
 
@@ -97,7 +97,7 @@ def run_child(
 ) -> Outcome:
     """Runs a request in a new process, which is killed after some seconds, or `should_stop()`.
 
-    What gives nothing is a failure; what was stopped is an empty outcome.
+    A process without an outcome is a failure; one that was stopped is an empty outcome.
     """
     with tempfile.TemporaryDirectory(prefix="tf_interop_benchmark_") as name:
         folder = pathlib.Path(name)
@@ -167,7 +167,7 @@ def main() -> None:
 
 
 def _run_program(request: Request, log: pathlib.Path) -> Outcome:
-    """Runs a program as a whole; what it prints goes where this process prints, into `log`."""
+    """Runs a program as a whole; its output goes to that of this process, which is in `log`."""
     words, made_path = shlex.split(request.case.model), log.with_name("made.json")
     if request.variant is Variant.OURS:
         how = ["--plan", request.plan_path] if request.plan_path else ["--policy", "always"]
@@ -298,7 +298,7 @@ def _measure(request: Request, variant: Variant) -> Block:
     if has_gpu:
         tf.config.experimental.reset_memory_stats("GPU:0")
     step_ms = [_time_ms(run)]
-    # Not by the clock: a step that was waited for is one that was timed.
+    # Not by the clock: only timed steps count.
     while len(step_ms) < options.steps or math.fsum(step_ms) < options.seconds * 1e3:
         step_ms.append(_time_ms(run))
     if has_gpu:
@@ -309,7 +309,7 @@ def _measure(request: Request, variant: Variant) -> Block:
     seen = status()
     stage_count = seen.stage_count + seen.unit_node_count
     if variant.needs_plan and seen.failures and not stage_count:
-        # What ran was stock TensorFlow, and not because the plan says so.
+        # Stock TensorFlow ran, and not because the plan says so.
         raise BenchmarkError(f"There are no stages: {seen.failures[0].cause}")
     quartiles_ms = np.quantile(step_ms, (0.25, 0.5, 0.75))
     first_quartile_ms, median_ms, third_quartile_ms = (

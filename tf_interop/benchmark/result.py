@@ -308,15 +308,15 @@ class Benchmark:
         blocks = result.blocks
         if not blocks:
             return None
-        # Of one turn: the two processes ran minutes apart at most, so that clocks, temperature and
-        # other users of the machine have changed the least between them.
+        # Within one turn: its processes ran minutes apart at most, so clocks, temperature and other
+        # users of the machine changed least between them.
         of_turn = {block.repetition: block.median_ms for block in blocks}
         speedups = [
             stock.median_ms / of_turn[stock.repetition]
             for stock in self.of(result.case, Variant.STOCK).blocks
             if stock.repetition in of_turn and not result.ran_as_stock
         ]
-        # One turn says nothing of how far turns differ.
+        # One turn does not tell how far turns differ.
         has_range = bool(speedups) and min(speedups) < max(speedups)
         median_ms = statistics.median(of_turn.values())
         stages = sorted({block.stage_count for block in blocks})

@@ -3,9 +3,9 @@
     turn 1    case 1: stock xla ours    case 2: stock xla ours    …
     turn 2    case 1: xla ours stock    case 2: xla ours stock    …
 
-Drift of clocks and temperature, and other users of the machine, so hit all variants alike; and
-where time is short every case has a turn before any has two. The file is written after every
-process: a run that was killed goes on when the same command is given again.
+Drifting clocks and temperatures and other users of the machine then affect all variants alike, and
+if time is short every case has a turn before any has two. The file is written after every process,
+so the same command continues a run that was killed.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _as_timed(measuring: MeasuringOptions) -> MeasuringOptions:
 
 @dataclasses.dataclass
 class BenchmarkRun:
-    """A benchmark that is measured block by block; `benchmark` is what there is so far."""
+    """Measures a benchmark block by block; `benchmark` holds the results so far."""
 
     benchmark: Benchmark
     path: pathlib.Path
@@ -108,7 +108,7 @@ class BenchmarkRun:
             (case, variant, repetition)
             for repetition in range(self.repetitions)
             for case in self.cases
-            # Who comes first finds a cooler machine: no variant always does.
+            # The first variant finds a cooler machine, so the variants take turns at it.
             for first in [repetition % len(self.variants)]
             for variant in (*self.variants[first:], *self.variants[:first])
         ]
@@ -155,7 +155,7 @@ class BenchmarkRun:
         path = self.source.plan_path
         if path is None:
             return
-        # What graphs a program has nobody knows before it runs.
+        # The graphs of a program are unknown before it runs.
         wanted = (
             block for block in self._blocks if self._is_wanted(*block) and not block[0].is_program
         )
@@ -189,7 +189,7 @@ class BenchmarkRun:
         if case not in self._plans:
             name = re.sub(r"[^A-Za-z0-9.]+", "_", case.name)[-100:]
             path = plan_folder(self.path) / f"{name}.json"
-            # What lies there may be another plan of that name, not that of the values in the file.
+            # The file may hold another plan of that name than the one that was measured.
             used = {each.plan for each in self.benchmark.results if each.case == case}
             failure = None
             if not path.exists() or _sha256(path) not in used:
@@ -225,7 +225,7 @@ class BenchmarkRun:
 
 
 def plan_folder(path: pathlib.Path) -> pathlib.Path:
-    """Where the plans lie that were made for a benchmark's file."""
+    """The folder of the plans that were made for a benchmark's file."""
     return path.with_name(f"{path.stem}.plans")
 
 

@@ -42,16 +42,12 @@ def show_benchmark(benchmark: Benchmark, console: Console) -> None:
     if device.backend == "host":
         print_on(console, _ON_A_CPU)
     for case, results in benchmark.by_case.items():
-        table = new_table(case.name_on(device))
-        table.add_column("")
-        columns = ["median", "quartiles", "times as fast", "first step", "memory"]
+        columns = ["median", "quartiles", "times as fast", "first step", "memory", "stages"]
         if case.is_program:
-            columns = ["whole run", "turns", "times as fast", "memory"]
-        for column in columns:
-            table.add_column(column, justify="right", no_wrap=True)
-        table.add_column("stages", justify="right")
+            columns = ["whole run", "turns", "times as fast", "memory", "stages"]
+        table = new_table(case.name_on(device), "", *columns)
         for result in results:
-            cells = _cells(benchmark, result) or (UNKNOWN,) * (len(columns) + 1)
+            cells = _cells(benchmark, result) or (UNKNOWN,) * len(columns)
             table.add_row(result.variant.value, *cells)
         print_on(console, table)
         for note in _notes(results):

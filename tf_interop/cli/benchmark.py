@@ -12,7 +12,6 @@ import sys
 from typing import Any
 
 import click
-from click.core import ParameterSource
 from rich.console import Console
 
 import tf_interop
@@ -28,8 +27,10 @@ from tf_interop.cli.options import (
     Text,
     batches_option,
     count_option,
+    given_options,
     image_size_option,
     inference_option,
+    modes_of,
     option,
     output_option,
     profile_option,
@@ -53,7 +54,7 @@ _EXIT_CODES = {
 }
 
 
-# A program decides these itself.
+# Options that a program decides itself.
 _OF_MODELS = {
     *("batch_sizes", "inference", "training", "precisions", "image_size", "profile_path"),
     *("tune_budget_s", "steps", "seconds", "warmup_steps"),
@@ -75,7 +76,7 @@ class _TakesProgram(click.Command):
 
 
 def _members_of(kind: type[Precision] | type[Variant], text: str) -> tuple[Any, ...]:
-    """Those of an enumeration's values that are named, such as `stock,ours`."""
+    """The members of an enumeration that a text such as `stock,ours` names."""
     known = {member.value: member for member in kind}
     words = dict.fromkeys(text.split(","))
     unknown = [word for word in words if word not in known]
@@ -211,23 +212,18 @@ def benchmark(
         raise click.UsageError(
             "Give a MODEL such as ResNet50, or a program after --; there is neither."
         )
-    if not inference and not training:
-        raise click.UsageError(
-            "Expected --inference or --training, got --no-inference alone. Add one of them."
-        )
+    modes = [Mode.TRAINING if each else Mode.INFERENCE for each in modes_of(inference, training)]
     sources = sum(each is not None for each in (plan_path, profile_path, tune_budget_s, policy))
     if sources > 1:
         raise click.UsageError(
             "--plan, --profile, --tune and --policy exclude each other. Give only one."
         )
-    modes = {Mode.INFERENCE: inference, Mode.TRAINING: training}
     # Cases of one model are together: what is measured first is of use without what follows.
     cases = tuple(
         Case(model, mode, size, precision, image_size)
         for model, precision, size, mode in itertools.product(
             models, precisions, batch_sizes, modes
         )
-        if modes[mode]
     )
     if program is not None:
         cases = (Case(shlex.join(program)),)
@@ -286,17 +282,12 @@ def _settings_of_program(
     variants: tuple[Variant, ...],
     measuring_options: dict[str, Any],
 ) -> tuple[tuple[Variant, ...], dict[str, Any]]:
-    """The variants and the way of measuring of a program; refuses what makes no sense with one."""
+    """The variants and measuring options of a program; refuses options that do not apply."""
     try:
         check_program(program)
     except BenchmarkError as error:
         raise click.UsageError(str(error)) from error
-    context = click.get_current_context()
-    given = {
-        each.name: each.opts[0]
-        for each in context.command.params
-        if context.get_parameter_source(each.name or "") is ParameterSource.COMMANDLINE
-    }
+    given = given_options(click.get_current_context())
     wrong = [name for each, name in given.items() if each in _OF_MODELS]
     if models or wrong:
         raise click.UsageError(
@@ -316,7 +307,7 @@ def _settings_of_program(
 
 
 def _environment(models: tuple[str, ...]) -> tuple[ProfiledDevice, dict[str, str]]:
-    """What is measured on, and with which software."""
+    """The device, and the versions of the software."""
     with work_on_model(", ".join(models)):
         from tf_interop import tensorflow_internals
 

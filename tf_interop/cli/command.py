@@ -34,7 +34,7 @@ class Result:
     """What a command found out or did.
 
     Attributes:
-        document: what `--json` prints: plain values or dataclasses, for msgspec to encode.
+        document: what `--json` prints: plain values, paths or dataclasses, for msgspec to encode.
         show: prints the same for people.
         exit_code: what the process ends with once one of them is printed.
     """
@@ -53,9 +53,9 @@ def command(
 ) -> Callable[[Callable[..., Result]], click.Command]:
     """Makes a function a command with `--json`, which prints its result in one form or the other.
 
-    Whatever the function, TensorFlow or the code of a model prints on stdout meanwhile goes to
-    stderr under `--json`, so that the document is alone there. After an error nothing is. The first
-    line of the docstring is the short help; `help_end` says what the other arguments are.
+    Under `--json` stdout holds the document alone, and after an error nothing: everything that the
+    function, TensorFlow or the code of a model prints goes to stderr. The first line of the
+    docstring is the short help; `help_end` describes the other arguments.
     """
 
     def declare(function: Callable[..., Result]) -> click.Command:
@@ -100,7 +100,7 @@ def help_end(examples: str, exit_codes: Mapping[int, str] | None = None, notes: 
 
 
 class Stopped(SystemExit):
-    """The end of a command that Ctrl-C stopped, where everything has been put back."""
+    """Ends a command that Ctrl-C stopped, after everything was restored."""
 
 
 class CommandLine(click.Group):
@@ -168,13 +168,13 @@ def end_with(error: TfInteropError) -> NoReturn:
 
 
 def print_json(document: Any) -> None:
-    """Prints a document on stdout, indented."""
-    click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2))
+    """Prints a document on stdout, indented; paths as texts."""
+    click.echo(msgspec.json.format(msgspec.json.encode(document, enc_hook=str), indent=2))
 
 
 @contextlib.contextmanager
 def stdout_on_stderr() -> Iterator[None]:
-    """Has what is written to stdout come out on stderr, that of libraries and children, too."""
+    """Redirects stdout to stderr, also that of libraries and child processes."""
     try:
         sys.stderr.fileno()
         descriptor = sys.stdout.fileno()
@@ -196,7 +196,7 @@ def stdout_on_stderr() -> Iterator[None]:
 
 @contextlib.contextmanager
 def signals_caught() -> Iterator[list[int]]:
-    """A list that Ctrl-C and SIGTERM are put into, to end a run after what is in hand.
+    """Collects Ctrl-C and SIGTERM in a list, so that a run can end after its current measurement.
 
     A second one ends it at once.
     """

@@ -41,7 +41,7 @@ def _show(findings: tuple[Finding, ...]) -> None:
     table = new_table("")
     table.title = None
     table.show_header = False
-    table.add_column(no_wrap=True)
+    table.columns[0].no_wrap = True
     table.add_column()
     table.add_column(overflow="fold", ratio=1)
     for finding in findings:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from tf_interop.duration import parse_duration
 
@@ -23,7 +24,7 @@ arguments that returns a Keras model, a function or a GraphDef"""
 
 
 class Text(click.ParamType):  # type: ignore[type-arg]
-    """What a text stands for."""
+    """A value that is parsed from a text."""
 
     def __init__(self, metavar: str, parse: Callable[[str], Any]) -> None:
         """Makes the type; `parse` gives the value, and raises ValueError for wrong usage."""
@@ -43,7 +44,7 @@ class Text(click.ParamType):  # type: ignore[type-arg]
 
 
 def _output_of(text: str) -> pathlib.Path:
-    """Refuses, before anything is done, what could not be written at the end."""
+    """Refuses a file that cannot be written, before any work is done."""
     path = pathlib.Path(text)
     folder = path.resolve().parent
     if path.is_dir() or not folder.is_dir():
@@ -96,7 +97,7 @@ TIME = Text("TIME", parse_duration)
 SIZE = Text("SIZE", _bytes_of)
 """Bytes, from `8GB`, `8GiB`, `691MB` or `4096`."""
 OUTPUT = Text("FILE", _output_of)
-"""A file to write, in a folder that is there."""
+"""A file to write, in an existing folder."""
 
 # A default is shown if there is one.
 option = functools.partial(click.option, show_default=True)
@@ -107,6 +108,25 @@ def count_option(
 ) -> Decorator:
     """A number of something, of which there may be `least` to `most`."""
     return option(*names, default=default, type=click.IntRange(least, most), **settings)
+
+
+def modes_of(inference: bool, training: bool) -> list[bool]:
+    """False for inference and True for training, as far as they are asked for."""
+    modes = [False] * inference + [True] * training
+    if not modes:
+        raise click.UsageError(
+            "Expected --inference or --training, got --no-inference alone. Add --training."
+        )
+    return modes
+
+
+def given_options(context: click.Context) -> dict[str | None, str]:
+    """The options on the command line, such as `--batch`, by the names of their parameters."""
+    return {
+        each.name: each.opts[0]
+        for each in context.command.params
+        if context.get_parameter_source(each.name or "") is ParameterSource.COMMANDLINE
+    }
 
 
 def described_by(paragraph: str) -> Decorator:
@@ -120,7 +140,7 @@ def described_by(paragraph: str) -> Decorator:
 
 
 def _model_of(text: str) -> str:
-    """Refuses a file that is not there before TensorFlow is imported to load it."""
+    """Refuses a missing file before TensorFlow is imported to load it."""
     path = pathlib.Path(text)
     is_path = os.sep in text or path.suffix in (".keras", ".h5", ".hdf5", ".pb", ".pbtxt")
     if is_path and not path.exists():
@@ -129,16 +149,16 @@ def _model_of(text: str) -> str:
 
 
 MODEL = Text("MODEL", _model_of)
-"""What names a model; a file or folder is there."""
+"""The name of a model; if it is a file or folder, that exists."""
 
 
 def model_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The argument MODEL, and in the help what it may be."""
+    """The argument MODEL, described in the help."""
     return click.argument("model", type=MODEL)(described_by(f"{_MODEL_IS}.")(command))
 
 
 def models_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    """One or more of MODEL or lists of convolutions, and in the help what they may be."""
+    """One or more of MODEL or lists of convolutions, described in the help."""
     described = described_by(
         f"{_MODEL_IS}; or a .json file that --export-configurations wrote, which needs no "
         "TensorFlow."
@@ -160,7 +180,7 @@ def written_option(name: str, parameter: str, metavar: str, help_text: str) -> D
 
 
 def profile_option(help_text: str, **settings: Any) -> Decorator:
-    """`--profile`, what is gone by."""
+    """`--profile`, the profile to use."""
     names, kind = ("--profile", "profile_path"), click.Path(path_type=pathlib.Path)
     return click.option(*names, type=kind, metavar="PROFILE.json", help=help_text, **settings)
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from tf_interop.cli.command import Result, command
 from tf_interop.cli.options import (
@@ -28,7 +27,7 @@ from tf_interop.tables import new_table, print_on
 
 if TYPE_CHECKING:
     from tf_interop.model.parallelize import Parallelization
-    from tf_interop.parallel.explain import LayerExplanation, LayerTimes
+    from tf_interop.parallel.explain import LayerExplanation
 
 _ALL = "all"
 
@@ -110,7 +109,7 @@ def parallelize(
         save_parallel_plan(plan, output_path)
     (graph,) = plan.graphs
     document = {
-        "plan": None if output_path is None else str(output_path),
+        "plan": output_path,
         "graph": graph,
         "step_us": made.planned.step_us,
         "search": made.planned.search,
@@ -142,10 +141,7 @@ def _show_steps(made: Parallelization, console: Console) -> None:
     (graph,) = made.plan.graphs
     assert graph.prediction is not None
     print_on(console, f"{made.name}, on {len(made.plan.devices)} devices")
-    table = new_table("A step, as predicted")
-    table.add_column("")
-    for heading in ("ms", "times one device"):
-        table.add_column(heading, justify="right")
+    table = new_table("A step, as predicted", "", "ms", "times one device")
     for name, step_us in made.planned.step_us.items():
         ratio = graph.prediction.whole_us / step_us if step_us else 1.0
         table.add_row(name, f"{step_us / 1e3:.3f}", f"{ratio:.2f}")
@@ -157,29 +153,15 @@ def _show_steps(made: Parallelization, console: Console) -> None:
 def _show_layers(layers: tuple[LayerExplanation, ...], console: Console) -> None:
     if not layers:
         return
-    table = new_table("Layers: ms as in the plan, and if one alone were divided otherwise")
-    table.add_column("layer", overflow="fold")
+    title = "Layers: ms as in the plan, and if one alone were divided otherwise"
+    table = new_table(title, "layer", "plan", *layers[0].others)
     table.add_column("divided by", overflow="fold")
-    table.add_column("plan", justify="right", no_wrap=True)
-    for strategy in layers[0].others:
-        table.add_column(strategy, justify="right", no_wrap=True)
     table.add_column("why", overflow="fold", ratio=1)
     for layer in layers:
-        _add_layer(table, layer)
+        times = (layer.chosen, *layer.others.values())
+        ms = (f"{each.total_us / 1e3:.3f}" for each in times)
+        table.add_row(layer.name, *ms, str(layer.chosen.degrees), layer.why)
     print_on(console, table)
-
-
-def _add_layer(table: Table, layer: LayerExplanation) -> None:
-    def say(times: LayerTimes) -> str:
-        return f"{times.total_us / 1e3:.3f}"
-
-    table.add_row(
-        layer.name,
-        str(layer.chosen.degrees),
-        say(layer.chosen),
-        *map(say, layer.others.values()),
-        layer.why,
-    )
 
 
 def _summary(graph: GraphDivision, made: Parallelization, output_path: pathlib.Path | None) -> str:

@@ -16,6 +16,7 @@ from tf_interop.cli.options import (
     image_size_option,
     inference_option,
     model_argument,
+    modes_of,
     output_option,
     profile_option,
     target_option,
@@ -81,12 +82,8 @@ def plan(
 
     It prints the expected times of the stages; tf-interop show explains the stages.
     """
-    if not inference and not training:
-        raise click.UsageError(
-            "Expected --inference or --training, got --no-inference alone. Add --training."
-        )
+    modes = modes_of(inference, training)
     profile = load_profile(profile_path)
-    modes = {False: inference, True: training}
     with work_on_model(model) as say:
         from tf_interop.model.load import check_trains, load_model
         from tf_interop.model.make_plan import plan as plan_model
@@ -96,8 +93,7 @@ def plan(
             check_trains(loaded, model)
         plans = [
             plan_model(loaded, profile, training=is_training, say=say, **options)
-            for is_training, is_wanted in modes.items()
-            if is_wanted
+            for is_training in modes
         ]
     graphs = tuple(graph for each in plans for graph in each.graphs)
     made = Plan(graphs, made_with=plans[0].made_with | {"model": model})
@@ -112,4 +108,4 @@ def plan(
         show_plan(made, Console())
         click.echo(f"{output_path}: {sum(len(graph.stages) for graph in graphs)} stages")
 
-    return Result({"plan": str(output_path), "graphs": [*map(summarize_graph, graphs)]}, show)
+    return Result({"plan": output_path, "graphs": [*map(summarize_graph, graphs)]}, show)

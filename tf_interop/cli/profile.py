@@ -14,6 +14,7 @@ from tf_interop.cli.options import (
     Text,
     batches_option,
     count_option,
+    given_options,
     image_size_option,
     inference_option,
     models_argument,
@@ -193,7 +194,7 @@ def profile(
     if list_path is not None:
         save_configurations(configurations, list_path)
     document: dict[str, Any] = {
-        "configurations": list_path and str(list_path),
+        "configurations": list_path,
         "convolutions": len(configurations.convolutions),
         "stages": len(configurations.stages),
     }
@@ -203,7 +204,7 @@ def profile(
         return Result(document, lambda: click.echo(listed))
     measured, outcome, exit_code = _measure_into(output_path, configurations, options)
     document |= {
-        "profile": str(output_path),
+        "profile": output_path,
         "measured": outcome.measured_count,
         "failed": outcome.failure_count,
         "end": outcome.end.name.lower(),
@@ -231,19 +232,18 @@ def profile(
 
 
 def _refuse_collecting_options(context: click.Context) -> None:
-    """A list is what it is; an option that would do nothing is a mistake."""
+    """Refuses options that do nothing, because a list was collected before."""
     if len(context.params["models"]) > 1:
         raise click.UsageError(
             "A list of configurations must be the only argument. Profile the others with "
             "another command."
         )
-    for parameter in context.command.params:
-        source = context.get_parameter_source(parameter.name or "")
-        if parameter.name in _COLLECTING and source is not click.core.ParameterSource.DEFAULT:
-            raise click.UsageError(
-                f"{parameter.opts[0]} does not go with a list of configurations, because the "
-                "list already fixes it. Leave it out."
-            )
+    wrong = [option for name, option in given_options(context).items() if name in _COLLECTING]
+    if wrong:
+        raise click.UsageError(
+            f"{wrong[0]} does not go with a list of configurations, because the list already "
+            "fixes it. Leave it out."
+        )
     if any(word.endswith(".json") for word in context.params["stages"]):
         raise click.UsageError("--stages PLAN.json needs a model, not a list. Name the model.")
 
@@ -281,7 +281,7 @@ def _compute_capability(target: str | None, backend: str | None) -> str | None:
 def _measure_into(
     path: pathlib.Path, configurations: ConfigurationList, options: dict[str, Any]
 ) -> tuple[Profile, Outcome, int]:
-    """Measures, and appends to the profile; all that is in it then, the end and the exit code."""
+    """Measures into a profile; returns the whole profile, how the run ended and the exit code."""
     name = options["backend"] or ("cudnn" if visible_gpus() else "host")
     backend = load_core_library().open_backend(name)
     device = identify_device(backend.describe())

@@ -1,4 +1,4 @@
-"""What a command says on stderr while it works, and of what fails in the code of a model."""
+"""Messages of a command on stderr: its progress, and failures in the code of a model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tf_interop.errors import INSTALL_TENSORFLOW, TfInteropError
 from tf_interop.tensorflow_messages import tensorflow_hushed
 
 Say = Callable[[str, int, int, str], object]
-"""Is told what is being done, how many of it are done, how many there are, and what is in hand."""
+"""Is told what is being done, how much of it is done, how much there is, and the current item."""
 _SECONDS_BETWEEN_LINES = 10.0
 _MOST_COLUMNS = 60
 
@@ -41,7 +41,7 @@ def shown_progress() -> Iterator[Say]:
 
 
 def lines(clock: Callable[[], float] = time.monotonic) -> Say:
-    """A line when something begins and when it ends, each once, and one every few seconds."""
+    """Prints a line when a phase begins and when it ends, and one every few seconds."""
     said: set[tuple[str, bool]] = set()
     last = clock()
 
@@ -60,7 +60,7 @@ def lines(clock: Callable[[], float] = time.monotonic) -> Say:
 
 @contextlib.contextmanager
 def shown_status(text: str) -> Iterator[Callable[[str], None]]:
-    """Says what is in hand; where stderr is no terminal, in a line every few seconds."""
+    """Shows the current work; where stderr is no terminal, in a line every few seconds."""
     console = Console(stderr=True)
     if console.is_terminal:
         with console.status(text) as status:
@@ -81,10 +81,10 @@ def shown_status(text: str) -> Iterator[Callable[[str], None]]:
 def work_on_model(
     model: str, *, parameter: str = "MODEL", hint: str = ""
 ) -> Iterator[Callable[[str], None]]:
-    """Imports TensorFlow, and yields what to tell how far the work is.
+    """Imports TensorFlow, and yields a function that is told how far the work is.
 
-    What the code of a model raises becomes a click.ClickException that says where the fault is,
-    without a traceback. `hint` is what else to do if there is no TensorFlow.
+    An error in the code of a model becomes a click.ClickException that says where the fault is,
+    without a traceback. `hint` says what else to do if there is no TensorFlow.
     """
     with shown_status("Importing TensorFlow") as say:
         try:
@@ -103,7 +103,7 @@ def work_on_model(
         except (TfInteropError, click.ClickException):
             raise
         except Exception as error:
-            # So TensorFlow begins to say what was raised by code that it traces.
+            # TensorFlow begins an error of code that it traces with these words.
             if "in user code:" in str(error):
                 raise click.ClickException(
                     f"'{model}' cannot be traced: {type(error).__name__}: {error}"

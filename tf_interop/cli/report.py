@@ -110,7 +110,7 @@ def report(
         if picture_path is not None and picture is not None:
             write_file(picture, picture_path, "picture", PlanError)
 
-    written = {"report": output_path, "trace": trace_path, "picture": picture_path}
+    written = {"page": output_path, "trace": trace_path, "picture": picture_path}
 
     def show() -> None:
         for graph in plan.graphs:
@@ -120,16 +120,11 @@ def report(
             if path is not None:
                 click.echo(f"The {what} is in {path}.")
 
-    document = {
-        "page": str(output_path),
-        "trace": None if trace_path is None else str(trace_path),
-        "picture": None if picture_path is None else str(picture_path),
-        "graphs": [
-            summarize_graph(graph) | {"verdict": verdict(graph), "doubt": doubt(graph)}
-            for graph in plan.graphs
-        ],
-    }
-    return Result(document, show)
+    graphs = [
+        summarize_graph(graph) | {"verdict": verdict(graph), "doubt": doubt(graph)}
+        for graph in plan.graphs
+    ]
+    return Result({**written, "graphs": graphs}, show)
 
 
 def _trace(

@@ -95,7 +95,7 @@ def tune(
         made_with = tuning.plan.made_with | {"model": model}
         save_plan(dataclasses.replace(tuning.plan, made_with=made_with), output_path)
     document = {
-        "plan": None if output_path is None else str(output_path),
+        "plan": output_path,
         "is_faster": tuning.is_faster,
         "graphs": [_document_of(each) for each in tuning.graphs],
     }
@@ -118,12 +118,8 @@ def tuned(clear: bool) -> Result:
 
     def show() -> None:
         if found:
-            table = new_table(
-                "Tuned before: times as fast as stock TensorFlow, measured alternately"
-            )
-            table.add_column("graph", overflow="fold")
-            for heading in ("units", "times stock"):
-                table.add_column(heading, justify="right")
+            title = "Tuned before: times as fast as stock TensorFlow, measured alternately"
+            table = new_table(title, "graph", "units", "times stock")
             table.add_column("measured on", overflow="fold")
             for _, plan in found:
                 (graph,) = plan.graphs
@@ -137,7 +133,7 @@ def tuned(clear: bool) -> Result:
         click.echo(f"{folder}: {len(found)} plans" + " deleted" * clear)
 
     document = {
-        "folder": str(folder),
+        "folder": folder,
         "plans": [
             {"file": path.name, "graph": _name_of(plan), "made_with": plan.made_with}
             | summarize_graph(plan.graphs[0])
@@ -150,10 +146,7 @@ def tuned(clear: bool) -> Result:
 def _show_graph(graph: TunedGraph, console: Console) -> None:
     measured = graph.plan.measured
     if measured is not None:
-        table = new_table(f"{graph.name}: milliseconds per step")
-        table.add_column("", overflow="fold")
-        for heading in ("median", "times stock"):
-            table.add_column(heading, justify="right", no_wrap=True)
+        table = new_table(f"{graph.name}: milliseconds per step", "", "median", "times stock")
         for each in measured.compared:
             error = f" ± {each.error:.3f}" if each.error else ""
             table.add_row(each.name, f"{each.step_ms:.2f}", f"{each.ratio:.3f}{error}")

@@ -1,7 +1,7 @@
 """Says what works on this machine, and how to fix what does not.
 
-The checks run in processes of their own, each of which writes what it finds to a file at once: what
-ends a process, such as a library that was built for another one, is then a finding too.
+The checks run in processes of their own, which write each finding to a file at once. If a check
+ends its process, as a library that was built for another one may, that is a finding too.
 """
 
 from __future__ import annotations
@@ -65,38 +65,23 @@ def problem(text: str, fix: str = _REPORT_IT, name: str = "") -> Finding:
     return Finding(name, Level.PROBLEM, text, fix)
 
 
-_Find = Callable[[], Finding | Iterable[Finding]]
+Check = Callable[[], Finding | Iterable[Finding]]
+"""A question to this machine. A module of checks has a table of them, `CHECKS`, by name."""
 
 
-class Checks(dict[str, _Find]):
-    """Questions to this machine by what they look at; in a module of checks the name `CHECKS`.
-
-    @CHECKS("Python")
-    def _python() -> Finding: …
-    """
-
-    def __call__(self, name: str) -> Callable[[_Find], _Find]:
-        """Declares a check."""
-
-        def declare(find: _Find) -> _Find:
-            self[name] = find
-            return find
-
-        return declare
-
-    def run(self, name: str) -> Iterator[Finding]:
-        """What a check finds; what it raises is a finding, too."""
-        try:
-            found = self[name]()
-            for finding in [found] if isinstance(found, Finding) else found:
-                yield dataclasses.replace(finding, name=finding.name or name)
-        # Whatever is wrong with the machine is what was asked for.
-        except Exception as error:
-            yield problem(f"{type(error).__name__}: {error}", name=name)
+def run_check(name: str, check: Check) -> Iterator[Finding]:
+    """What a check finds; what it raises is a finding, too."""
+    try:
+        found = check()
+        for finding in [found] if isinstance(found, Finding) else found:
+            yield dataclasses.replace(finding, name=finding.name or name)
+    # Any error tells what is wrong with the machine.
+    except Exception as error:
+        yield problem(f"{type(error).__name__}: {error}", name=name)
 
 
 def examine(say: Callable[[str], None] = lambda text: None) -> tuple[Finding, ...]:
-    """Runs all checks, and says what it is looking at. Never raises."""
+    """Runs all checks, and tells `say` what it checks. Never raises."""
     say("Checking the machine")
     findings = run_module("tf_interop.doctor.machine")
     if importlib.util.find_spec("tensorflow") is not None:
@@ -106,7 +91,7 @@ def examine(say: Callable[[str], None] = lambda text: None) -> tuple[Finding, ..
 
 
 def run_module(module: str, timeout_seconds: float = _TIMEOUT_SECONDS) -> list[Finding]:
-    """Runs `CHECKS` of a module in a process of its own; that it ended early is a finding, too."""
+    """Runs `CHECKS` of a module in a process of its own; its early end is a finding, too."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "findings"
         path.touch()
@@ -141,10 +126,10 @@ def _write_findings(module: str, path: str) -> None:
     """Runs the checks of a module in this process, and writes what each finds at once."""
     checks = importlib.import_module(module).CHECKS
     with pathlib.Path(path).open("wb", buffering=0) as file:
-        for name in checks:
+        for name, check in checks.items():
             # First the name of what runs next; null if all is done.
             file.write(msgspec.json.encode(name) + b"\n")
-            for finding in checks.run(name):
+            for finding in run_check(name, check):
                 file.write(msgspec.json.encode(finding) + b"\n")
         file.write(b"null\n")
 

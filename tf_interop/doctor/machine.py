@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from rich.filesize import decimal
 
-from tf_interop.doctor.examine import Checks, Finding, ok, problem, warning
+from tf_interop.doctor.examine import Finding, ok, problem, warning
 from tf_interop.errors import INSTALL_TENSORFLOW
 from tf_interop.measure.core import CORE_LIBRARY_NAME, find_library_file, load_core_library
 from tf_interop.measure.device import (
@@ -26,10 +26,6 @@ _SETUP = "Build it, in tf_interop's source folder: scripts/setup.sh"
 _LITTLE_MEMORY_BYTES = 1 << 30
 
 
-CHECKS = Checks()
-
-
-@CHECKS("Python")
 def _python() -> Finding:
     version = ".".join(map(str, sys.version_info[:3]))
     if _PYTHONS[0] <= sys.version_info[:2] <= _PYTHONS[1]:
@@ -40,7 +36,6 @@ def _python() -> Finding:
     )
 
 
-@CHECKS("TensorFlow")
 def _tensorflow_package() -> Finding:
     # The installed packages that bring TensorFlow; nothing is imported.
     found = {
@@ -59,7 +54,6 @@ def _tensorflow_package() -> Finding:
     return ok(listed)
 
 
-@CHECKS("measuring library")
 def _core_library() -> Finding:
     path = find_library_file(CORE_LIBRARY_NAME, "TF_INTEROP_CORE_LIBRARY")
     try:
@@ -69,7 +63,6 @@ def _core_library() -> Finding:
     return ok(str(path))
 
 
-@CHECKS("NVIDIA driver")
 def _driver() -> Iterator[Finding]:
     if not has_nvidia_gpu():
         yield warning(
@@ -103,7 +96,6 @@ def _driver() -> Iterator[Finding]:
         yield ok(f"{decimal(free)} on GPU 0", name)
 
 
-@CHECKS("cuDNN")
 def _cudnn() -> Finding:
     version = load_core_library().cudnn_version()
     if not version and has_nvidia_gpu():
@@ -145,7 +137,6 @@ _SETTINGS = (
 )
 
 
-@CHECKS("settings")
 def _settings() -> Iterator[Finding]:
     for name, in_the_way, what, fix in _SETTINGS:
         value = os.environ.get(name)
@@ -155,3 +146,13 @@ def _settings() -> Iterator[Finding]:
             yield warning(f"{value}: {what}", fix, name)
         else:
             yield ok(value, name)
+
+
+CHECKS = {
+    "Python": _python,
+    "TensorFlow": _tensorflow_package,
+    "measuring library": _core_library,
+    "NVIDIA driver": _driver,
+    "cuDNN": _cudnn,
+    "settings": _settings,
+}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tf_interop import tensorflow_internals
-from tf_interop.doctor.examine import Checks, Finding, ok, problem, warning
+from tf_interop.doctor.examine import Finding, ok, problem, warning
 from tf_interop.errors import LibraryError
 from tf_interop.measure.device import visible_gpus
 from tf_interop.runtime.kernel_library import (
@@ -22,10 +22,6 @@ from tf_interop.runtime.kernel_library import (
 _REBUILD = f"In tf_interop's source folder: {REBUILD_COMMAND}"
 
 
-CHECKS = Checks()
-
-
-@CHECKS("TensorFlow imports")
 def _import() -> Finding:
     import tensorflow as tf
 
@@ -33,7 +29,6 @@ def _import() -> Finding:
     return ok(f"{tf.version.VERSION}, built {built} CUDA")
 
 
-@CHECKS("compiled library")
 def _library() -> Finding:
     path = find_library()
     if path is None or not path.is_file():
@@ -49,7 +44,6 @@ def _library() -> Finding:
     return ok(text)
 
 
-@CHECKS("plugin")
 def _plugin() -> Iterator[Finding]:
     from tf_interop.runtime.plugin import get_plugin
 
@@ -72,7 +66,6 @@ def _plugin() -> Iterator[Finding]:
             )
 
 
-@CHECKS("Keras")
 def _keras() -> Iterator[Finding]:
     import tensorflow as tf
 
@@ -98,7 +91,6 @@ def _keras() -> Iterator[Finding]:
         yield ok('jit_compile="auto" does not compile with XLA here', "Keras and XLA")
 
 
-@CHECKS("TensorFlow's GPUs")
 def _gpus() -> Finding:
     import tensorflow as tf
 
@@ -113,7 +105,6 @@ def _gpus() -> Finding:
     return ok(str(seen) if seen else "none, as the driver says")
 
 
-@CHECKS("two convolutions")
 def _convolutions() -> Finding:
     """Runs two convolutions without the plugin, and as a stage or as units."""
     import numpy as np
@@ -146,3 +137,13 @@ def _convolutions() -> Finding:
     form = "units" if status.unit_node_count else "a stage"
     where = "a GPU" if tf.config.list_physical_devices("GPU") else "the CPU"
     return ok(f"run as {form} on {where} with TensorFlow's results")
+
+
+CHECKS = {
+    "TensorFlow imports": _import,
+    "compiled library": _library,
+    "plugin": _plugin,
+    "Keras": _keras,
+    "TensorFlow's GPUs": _gpus,
+    "two convolutions": _convolutions,
+}

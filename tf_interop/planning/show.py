@@ -104,10 +104,9 @@ def predicted(graph: GraphPlan) -> GraphPrediction | None:
 
 
 def _planned_table(graphs: Sequence[GraphPlan]) -> Table:
-    table = new_table("Plan: µs and memory, in stages and one after another")
-    table.add_column("graph", overflow="fold")
-    for heading in ("batch", "conv.", "stages", "us", "one by one", "ratio"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    title = "Plan: µs and memory, in stages and one after another"
+    numbers = ("batch", "conv.", "stages", "us", "one by one", "ratio")
+    table = new_table(title, "graph", *numbers)
     table.add_column("measured", justify="right", max_width=12)
     for heading in ("peak", "one by one"):
         table.add_column(heading, justify="right", no_wrap=True)

@@ -155,10 +155,8 @@ def _convolution_table(profile: Profile) -> Table:
     for failure in profile.algorithm_failures:
         measured.setdefault(failure.configuration, [])
         failures[failure.configuration][failure.kind.value] += 1
-    table = new_table("Convolutions")
-    table.add_column("convolution, fastest algorithm", overflow="fold")
-    for heading in ("us", "spread", "workspace", "measured"):
-        table.add_column(heading, justify="right")
+    numbers = ("us", "spread", "workspace", "measured")
+    table = new_table("Convolutions", "convolution, fastest algorithm", *numbers)
     table.add_column("failed", overflow="fold")
     for configuration, algorithms in measured.items():
         label = describe_convolution(configuration)
@@ -178,10 +176,10 @@ def _stage_table(
     title: str, stages: Iterable[StageMeasurement], failures: Iterable[StageFailure] = ()
 ) -> Table:
     table = new_table(
-        f"{title}: together, and in sequence with the same and the fastest algorithms"
+        f"{title}: together, and in sequence with the same and the fastest algorithms",
+        "convolutions",
     )
     table.leading = 1
-    table.add_column("convolutions", overflow="fold")
     for heading in ("together µs", "same µs", "fastest µs", "spread", "ratio", "wins"):
         table.add_column(heading, justify="right")
     for each in stages:

@@ -1,10 +1,9 @@
 """Draws a network from left to right, the convolutions of a stage below each other.
 
-A column for each stage: no convolution stands left of one that it depends on, and those of one
-stage stand in one column. It is the method of Sugiyama, Tagawa and Toda (IEEE Transactions on
-Systems, Man, and Cybernetics 11, 1981): layers by the longest path, edges over several layers cut
-into pieces by points that stand for them, and in each layer the order of the mean places of what is
-joined to it in the layer before, to and fro some times.
+No convolution stands left of one that it depends on, and those of one stage stand in one column.
+The method is that of Sugiyama, Tagawa and Toda (IEEE Transactions on Systems, Man, and Cybernetics
+11, 1981): the longest path gives the layers, points cut edges over several layers into pieces, and
+each layer is sorted by the mean places of its neighbours, forward and backward several times.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ def lay_out(
             paths.append([each, *((each, column) for column in between), node])
             for column in between:
                 layers[column][each, column] = None
-            # Inside of a group nothing is left or right of another.
+            # Within a group nothing is left or right of another.
             if columns[each] < columns[node]:
                 for before, after in itertools.pairwise(paths[-1]):
                     left[after][before] = right[before][after] = None

@@ -1,4 +1,4 @@
-"""What a run took when: the file of `tf-interop run --trace`, and the graphs of a plan in it.
+"""A measured run: the file of `tf-interop run --trace`, and the graphs of a plan in it.
 
 The file is a trace of Chrome's, which ui.perfetto.dev and chrome://tracing open: complete events
 (`"ph": "X"`) on the lanes of stages and on the threads that ran units, in microseconds.
@@ -70,8 +70,8 @@ def trace_of_run(
 ) -> dict[str, Any]:
     """A trace file's JSON.
 
-    A stage may begin while another runs: what overlaps in a row, and is not inside of the other, is
-    on a further row of that name.
+    A stage may begin while another runs. A span that overlaps with one that it is not inside of is
+    then on a further row of that name.
     """
     ordered = sorted(spans, key=lambda each: (each.begin_ns, -each.end_ns))
     slots: dict[str, list[list[int]]] = collections.defaultdict(list)
@@ -116,7 +116,7 @@ def load_run(path: PathLike) -> MeasuredRun:
     """Reads a trace that `tf-interop run --trace` wrote.
 
     Raises:
-        PlanError: the file cannot be read, or is none.
+        PlanError: the file cannot be read, or is no such trace.
     """
     content = read_file(path, "trace", PlanError)
     try:

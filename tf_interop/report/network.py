@@ -1,4 +1,4 @@
-"""The network of a report: what of a graph depends on what, and what each part computes.
+"""The network of a report: the dependencies between parts of a graph, and what each computes.
 
 A plan names convolutions or units and holds no dependencies. They come from the model, which
 `report/model.py` traces.

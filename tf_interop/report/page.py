@@ -1,8 +1,8 @@
 """A report as one HTML file that needs nothing else.
 
-The template reads the values of the plan. All that comes from a graph is escaped by the template
-engine. The page's policy allows its own style and script by their digests and no other, so that
-even what were not escaped could run nothing.
+The template reads the values of the plan, and the template engine escapes all text from a graph.
+The page's policy allows only its own style and script, by their digests, so that even unescaped
+text could run nothing.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from tf_interop.tables import percent
 SIMULATED = "simulated"
 """The key of `Plan.made_with` that says how values were made where nothing was measured."""
 
-_ASSETS = pathlib.Path(__file__).with_name("assets")
-# From here on a time is read more easily in milliseconds.
+ASSETS = pathlib.Path(__file__).with_name("assets")
+# Longer times are easier to read in milliseconds.
 MILLISECOND_US = 1000
 
 
@@ -63,7 +63,7 @@ def render_page(
             "program with 'tf-interop run --plan' and this plan, for more steps."
         )
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_ASSETS),
+        loader=jinja2.FileSystemLoader(ASSETS),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -88,7 +88,7 @@ def render_page(
     }
     # Its own files, and no input: they go into the page as they are.
     style, script = (
-        (_ASSETS / name).read_text(encoding="utf-8") for name in ("report.css", "report.js")
+        (ASSETS / name).read_text(encoding="utf-8") for name in ("report.css", "report.js")
     )
     # How the plan's values came about is said in words.
     said = {SIMULATED, "backend"}

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import io
+import re
 from typing import TYPE_CHECKING
 
 from tf_interop.errors import PlanError
 from tf_interop.planning.show import name_graph
 from tf_interop.planning.types import Plan
-from tf_interop.report.page import MILLISECOND_US, SIMULATED, microseconds, shown_graphs
+from tf_interop.report.page import ASSETS, MILLISECOND_US, SIMULATED, microseconds, shown_graphs
 from tf_interop.report.timeline import Timeline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Those of report.css.
-_STAGE_COLORS = (
-    *("#7aa9f7", "#f2a75c", "#6cc79b", "#dc8fd3"),
-    *("#e2c64c", "#62c4d6", "#f38e85", "#ab9ff2"),
-)
+_STAGE_COLORS = re.findall(r"--hue: (#\w{6})", (ASSETS / "report.css").read_text())
 _UNSTAGED_COLOR = "#a3abb8"
 _ROW_HEIGHT = 0.8
 
 
 def draw_timelines(plan: Plan) -> bytes:
-    """Draws, for each graph, one after another above the stages of the plan, if it has any: a PNG.
+    """Draws the timelines of each graph below each other, as a PNG.
 
     Raises:
         PlanError: no graph has times, or matplotlib is not installed.

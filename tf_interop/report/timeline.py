@@ -1,7 +1,7 @@
-"""When each convolution of a planned graph runs: one after another, and in the stages of the plan.
+"""Timelines of a planned graph: its convolutions one after another, and in the plan's stages.
 
-A plan knows how long a stage takes as a whole, and what its convolutions take alone. When a lane
-ends inside of a stage is not known: its span lasts as long as the stage, and says how much of that
+A plan holds the time of a whole stage, and the times of its convolutions alone, but not when a lane
+ends within a stage. A lane's span therefore lasts as long as the stage, and holds how much of that
 its convolutions would take alone.
 """
 
@@ -75,9 +75,9 @@ class Timeline:
 
 
 def timelines_of(graph: GraphPlan, label: Callable[[ValueSource], str]) -> tuple[Timeline, ...]:
-    """What a graph runs when: one after another and, where it has stages, in these.
+    """The timelines of a graph: one after another and, if it has stages, in these.
 
-    Nothing where no planner made the stages: times of them are not known then.
+    Empty if no planner made the stages, because their times are unknown then.
     """
     measured = label(ValueSource.MEASURED)
     sequence: list[Span] = []
