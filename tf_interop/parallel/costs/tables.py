@@ -158,8 +158,7 @@ def find_costs(
 class _NodeTable:
     """What a node's parts read, give and take, by configuration of its layer."""
 
-    reads: tuple[BoxTable, ...]
-    gives: tuple[BoxTable, ...]
+    parts: PartTables
     seconds: Floats  # by configuration and device
     are_measured: Booleans
 
@@ -185,7 +184,10 @@ class _Costing:
         self._links = Links(devices)
         self._tables = BoxTables()
         self._pools = np.array(devices.pools)
-        self._configurations = self._find_configurations()
+        # Those of each layer, found once for all that are as large.
+        known = {tuple(layer.extents.values()): layer for layer in layers.layers}
+        found = {sizes: configurations_of(layer, self._count) for sizes, layer in known.items()}
+        self._configurations = [found[tuple(each.extents.values())] for each in layers.layers]
         self._combinations: dict[tuple[Degrees, ...], Combination] = {}
         self._of_signature: dict[tuple[object, ...], _NodeTable] = {}
         self._seconds: dict[tuple[object, ...], Floats] = {}
@@ -195,41 +197,25 @@ class _Costing:
 
     def run(self) -> DivisionCosts:
         """Adds up the costs of all nodes and tensors."""
-        sizes = [len(each) for each in self._configurations]
-        compute = [np.zeros((size, self._count)) for size in sizes]
-        measured = [np.ones(size, np.bool_) for size in sizes]
+        edges: dict[tuple[int, int], Floats] = {}
+        sums = [self._no_costs(configurations) for configurations in self._configurations]
+        compute = [np.zeros_like(its.memory) for its in sums]
         for node, layer in self._layers.layer_of.items():
             compute[layer] += self._node_tables[node].seconds
-            measured[layer] &= self._node_tables[node].are_measured
-        inner = [np.zeros(size) for size in sizes]
-        parameters = [np.zeros(size) for size in sizes]
-        memory = [np.zeros((size, self._count)) for size in sizes]
-        edges: dict[tuple[int, int], Floats] = {}
+            sums[layer].are_measured[:] &= self._node_tables[node].are_measured
         for tensor, by_layer in self._readers.items():
-            self._add_tensor(tensor, by_layer, inner, parameters, memory, edges)
-        costs = tuple(
-            LayerCosts(
-                configurations,
-                self._busiest(compute[place]),
-                inner[place],
-                parameters[place],
-                memory[place],
-                measured[place],
-            )
-            for place, configurations in enumerate(self._configurations)
-        )
-        return DivisionCosts(costs, edges, self._count)
+            self._add_tensor(tensor, by_layer, sums, edges)
+        for its, seconds in zip(sums, compute, strict=True):
+            its.compute_s[:] = self._busiest(seconds)
+        return DivisionCosts(tuple(sums), edges, self._count)
 
-    def _find_configurations(self) -> list[tuple[Degrees, ...]]:
-        """Those of each layer, found once for all that are as large."""
-        known: dict[tuple[int, ...], tuple[Degrees, ...]] = {}
-        found = []
-        for layer in self._layers.layers:
-            extents = tuple(layer.extents.values())
-            if extents not in known:
-                known[extents] = configurations_of(layer, self._count)
-            found.append(known[extents])
-        return found
+    def _no_costs(self, configurations: tuple[Degrees, ...]) -> LayerCosts:
+        size = len(configurations)
+        compute, inner, parameters = np.zeros((3, size))
+        memory = np.zeros((size, self._count))
+        return LayerCosts(
+            configurations, compute, inner, parameters, memory, np.ones(size, np.bool_)
+        )
 
     def _busiest(self, seconds: Floats) -> Floats:
         of_pools = [seconds[:, self._pools == pool].sum(axis=1) for pool in np.unique(self._pools)]
@@ -248,7 +234,7 @@ class _Costing:
                 if not is_of_layer or is_copied(view, tensor[0], ()):
                     continue
                 # Of vectors of sizes nothing is read.
-                if layer is None or self._node_tables[node].reads[place].volumes.any():
+                if layer is None or self._node_tables[node].parts.reads[place].volumes.any():
                     readers[tensor][layer].append((node, place))
         return readers
 
@@ -256,52 +242,52 @@ class _Costing:
         self,
         tensor: Tensor,
         by_layer: Mapping[int | None, Sequence[tuple[int, int]]],
-        inner: list[Floats],
-        parameters: list[Floats],
-        memory: list[Floats],
+        sums: Sequence[LayerCosts],
         edges: dict[tuple[int, int], Floats],
     ) -> None:
         """Adds what sending and keeping a tensor costs."""
         owner = self._layers.layer_of.get(tensor[0])
-        shape, item_bytes = self._shape(tensor), self._item_bytes(tensor)
+        shape, item_bytes = self._described(tensor)
         home = self._device_of_node[tensor[0]]
         if owner is None:
             given = self._tables.make_whole(shape, [home])
         else:
-            given = self._node_tables[tensor[0]].gives[tensor[1]]
+            given = self._node_tables[tensor[0]].parts.gives[tensor[1]]
             if tensor in self._alive:
-                memory[owner] += item_bytes * given.volumes_of_devices(self._count)
+                sums[owner].memory[:] += item_bytes * given.volumes_of_devices(self._count)
         for layer, readers in by_layer.items():
             if layer is None:
                 assert owner is not None
                 places = {self._device_of_node[node] for node, _ in readers}
                 read = self._tables.make_whole(shape, places)
-                parameters[owner] += (
+                sums[owner].parameters_s[:] += (
                     self._links.seconds_to_add(given, item_bytes)
                     if self._parameters_stay
                     else self._send(given, read, item_bytes)[:, 0]
                 )
                 continue
-            read = self._tables.join(self._node_tables[node].reads[at] for node, at in readers)
+            read = self._tables.join(
+                self._node_tables[node].parts.reads[at] for node, at in readers
+            )
             if layer == owner:
-                inner[layer] += self._send(given, read, item_bytes, within=True)
+                sums[layer].inner_s[:] += self._send(given, read, item_bytes, within=True)
             elif owner is None:
                 if not self._parameters_stay:
-                    parameters[layer] += self._send(given, read, item_bytes)[0]
+                    sums[layer].parameters_s[:] += self._send(given, read, item_bytes)[0]
                     copied = item_bytes * read.volumes_of_devices(self._count)
                     copied[:, home] = 0
-                    memory[layer] += copied
+                    sums[layer].memory[:] += copied
             else:
                 seconds = self._send(given, read, item_bytes)
                 pair = (owner, layer) if owner < layer else (layer, owner)
                 seconds = seconds if owner < layer else seconds.T
                 edges[pair] = edges[pair] + seconds if pair in edges else seconds
                 if tensor in self._alive:
-                    memory[layer] += self._gathered(read, layer, shape, item_bytes)
+                    sums[layer].memory[:] += self._gathered(read, layer, shape, item_bytes)
         if owner is None and not self._parameters_stay:
             # Where it is, it stays however it is divided.
             first = next(layer for layer in by_layer if layer is not None)
-            memory[first][:, home] += volume(whole(shape)) * item_bytes
+            sums[first].memory[:, home] += volume(whole(shape)) * item_bytes
 
     def _send(
         self, given: BoxTable, read: BoxTable, item_bytes: int, *, within: bool = False
@@ -330,18 +316,17 @@ class _Costing:
         return np.maximum(held, 0)
 
     def _node_table(self, node: int) -> _NodeTable:
-        place = self._layers.layer_of[node]
-        configurations = self._configurations[place]
-        operation = self._layers.operation(node)
-        home = self._device_of_node[node]
-        key = _signature(operation), configurations, home
-        found = self._of_signature.get(key)
-        if found is None:
-            found = self._of_signature[key] = self._new_node_table(node, operation, home)
-        return found
-
-    def _new_node_table(self, node: int, operation: Operation, home: int) -> _NodeTable:
+        operation, home = self._layers.operation(node), self._device_of_node[node]
         configurations = self._configurations[self._layers.layer_of[node]]
+        key = _signature(operation), configurations, home
+        if key not in self._of_signature:
+            self._of_signature[key] = self._new_node_table(node, configurations, home)
+        return self._of_signature[key]
+
+    def _new_node_table(
+        self, node: int, configurations: tuple[Degrees, ...], home: int
+    ) -> _NodeTable:
+        operation = self._layers.operation(node)
         if configurations not in self._combinations:
             self._combinations[configurations] = combine(configurations)
         tables = PartTables(
@@ -359,12 +344,8 @@ class _Costing:
                 are_measured[number] = self._measure(node, degrees, of_convolutions[number])
         moved = self._moved_bytes(tables.reads, input_dtypes(operation.node))
         moved += self._moved_bytes(tables.gives, output_dtypes(operation.node))
-        return _NodeTable(
-            tables.reads,
-            tables.gives,
-            np.maximum(of_convolutions, moved / self._memory_rates),
-            are_measured,
-        )
+        seconds = np.maximum(of_convolutions, moved / self._memory_rates)
+        return _NodeTable(tables, seconds, are_measured)
 
     def _measure(self, node: int, degrees: Degrees, seconds: Floats) -> bool:
         """Puts what was measured of parts into `seconds`, by device; whether it is all."""
@@ -387,24 +368,16 @@ class _Costing:
             start=np.zeros((1, self._count)),
         )
 
-    def _shape(self, tensor: Tensor) -> tuple[int, ...]:
-        if tensor[0] in self._layers.layer_of:
-            return self._layers.shape(*tensor)
-        node, at = self._a_reader(tensor)
-        return self._layers.operation(node).input_shapes[at]
-
-    def _item_bytes(self, tensor: Tensor) -> int:
-        if tensor[0] in self._layers.layer_of:
-            dtype = output_dtypes(self._view.nodes[tensor[0]])[tensor[1]]
+    def _described(self, tensor: Tensor) -> tuple[tuple[int, ...], int]:
+        """The shape of a tensor, and the bytes of a value."""
+        node, at = tensor
+        if node in self._layers.layer_of:
+            shapes, dtypes = self._layers.operation(node).output_shapes, output_dtypes
         else:
-            node, at = self._a_reader(tensor)
-            dtype = input_dtypes(self._view.nodes[node])[at]
-        return int(tf.as_dtype(dtype).size)
-
-    def _a_reader(self, tensor: Tensor) -> tuple[int, int]:
-        return next(
-            readers[0] for layer, readers in self._readers[tensor].items() if layer is not None
-        )
+            by_layer = self._readers[tensor].items()
+            node, at = next(readers[0] for layer, readers in by_layer if layer is not None)
+            shapes, dtypes = self._layers.operation(node).input_shapes, input_dtypes
+        return shapes[at], int(tf.as_dtype(dtypes(self._view.nodes[node])[at]).size)
 
     def _alive_at_peak(self) -> set[Tensor]:
         """The tensors of layers that are there when they need most, in topological order."""
@@ -415,7 +388,8 @@ class _Costing:
             if tensor[0] in self._layers.layer_of:
                 last = max(rank[node] for readers in by_layer.values() for node, _ in readers)
                 spans[tensor] = rank[tensor[0]], last
-                held = volume(whole(self._shape(tensor))) * self._item_bytes(tensor)
+                shape, item_bytes = self._described(tensor)
+                held = volume(whole(shape)) * item_bytes
                 changes[rank[tensor[0]]] += held
                 changes[last + 1] -= held
         peak = int(np.argmax(np.cumsum(changes)))

@@ -21,6 +21,9 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import tensorflow as tf
+
 from tf_interop.convolution import SPATIAL_AXES, ConvolutionKind
 from tf_interop.graph.control_flow import ControlFlow
 from tf_interop.graph.ops import TRIVIAL_OPS, attribute_of, output_dtypes
@@ -28,8 +31,7 @@ from tf_interop.graph.properties import MOST_ELEMENTS, GraphProperties, is_fully
 from tf_interop.graph.view import GraphView
 from tf_interop.graph.xla import xla_mark
 from tf_interop.parallel.degrees import Axis, Degrees
-from tf_interop.parallel.layers.heads import HEAD_OPS, PRODUCT_OPS, find_heads
-from tf_interop.parallel.layers.operations import Operations
+from tf_interop.parallel.layers.heads import HEAD_OPS, PRODUCT_OPS, Head, find_heads
 from tf_interop.parallel.op_parts import Operation, OpPart, axes_of
 from tf_interop.parallel.rules import RULES
 from tf_interop.parallel.rules.convolution import extents_of_convolution
@@ -49,6 +51,59 @@ _FORWARD_PLACES = {
 _GRADIENT_NAME = re.compile(r"(|.*/)(?:gradient_tape|gradients(?:_\d+)?)/(.*)")
 _SEVERAL = -1
 """In the place of a layer: it is several."""
+
+_MOST_KNOWN_VALUES = 64
+"""The most values of a constant that rules see: sizes, axes, paddings, scalars."""
+
+
+class Operations:
+    """Makes the operation of a node when it is asked for.
+
+    Attributes:
+        layouts: of nodes' tensors of rank 4, where it is not NHWC.
+    """
+
+    def __init__(
+        self, view: GraphView, properties: GraphProperties, heads: Mapping[int, Head]
+    ) -> None:
+        """Prepares to look at `view`, whose convolutions and products are `heads`."""
+        self.layouts: dict[int, str] = {}
+        self._view = view
+        self._properties = properties
+        self._heads = heads
+        self._made: dict[int, Operation | None] = {}
+
+    def get(self, node: int) -> Operation | None:
+        """That of a node; None where a shape is not known."""
+        if node not in self._made:
+            self._made[node] = self._make(node)
+        return self._made[node]
+
+    def _make(self, node: int) -> Operation | None:
+        view, properties = self._view, self._properties
+        places, ports = range(len(view.fanins[node])), range(len(output_dtypes(view.nodes[node])))
+        inputs: Any = tuple(properties.input_shape(node, place) for place in places)
+        outputs: Any = tuple(properties.output_shape(node, port) for port in ports)
+        if not all(map(is_fully_known, inputs + outputs)):
+            return None
+        return Operation(
+            view.nodes[node],
+            inputs,
+            outputs,
+            tuple(self._value(*tensor) for tensor in view.fanins[node]),
+            self.layouts.get(node, "NHWC"),
+            self._heads[node].role if node in self._heads else ConvolutionKind.FORWARD,
+        )
+
+    def _value(self, node: int, port: int) -> np.ndarray[Any, Any] | None:
+        """The value of a small constant, or of a vector of sizes."""
+        if self._view.ops[node] == "Const":
+            shape: Any = self._properties.output_shape(node, 0)
+            if not is_fully_known(shape) or math.prod(shape) > _MOST_KNOWN_VALUES:
+                return None
+            return np.asarray(tf.make_ndarray(self._view.nodes[node].attr["value"].tensor))
+        sizes = self._properties.held_shape(node, port)
+        return np.asarray(sizes, np.int32) if is_fully_known(sizes) else None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,7 +144,9 @@ class LayerGraph:
 
     def operation(self, node: int) -> Operation:
         """A node of a layer as rules see it."""
-        return self.operations[node]
+        operation = self.operations.get(node)
+        assert operation is not None
+        return operation
 
     def parts(self, node: int, degrees: Degrees) -> Sequence[OpPart] | None:
         """A node of a layer, divided; None where it runs whole."""
@@ -161,13 +218,8 @@ class _Finder:
 
     def layer_graph(self) -> LayerGraph:
         """What was found."""
-        return LayerGraph(
-            self._view,
-            tuple(map(self._layer, self._nodes)),
-            self._layer_of,
-            self._why_whole,
-            self._operations,
-        )
+        layers = tuple(map(self._layer, self._nodes))
+        return LayerGraph(self._view, layers, self._layer_of, self._why_whole, self._operations)
 
     def visit(self, node: int) -> None:
         """Gives a node its layer, if it is to be in one."""
@@ -257,12 +309,9 @@ class _Finder:
         """Whether it matters that a node runs whole."""
         if self._view.ops[node] in TRIVIAL_OPS or not output_dtypes(self._view.nodes[node]):
             return False
-        shape = self._properties.output_shape(node, 0)
-        return (
-            self._view.ops[node] in HEAD_OPS
-            or not is_fully_known(shape)
-            or math.prod(shape or ()) > MOST_ELEMENTS  # type: ignore[arg-type]
-        )
+        shape: Any = self._properties.output_shape(node, 0)
+        is_large = not is_fully_known(shape) or math.prod(shape) > MOST_ELEMENTS
+        return is_large or self._view.ops[node] in HEAD_OPS
 
     def _is_first_gradient(self, node: int) -> bool:
         """Whether a node is a gradient whatever it reads."""
@@ -337,11 +386,12 @@ class _Finder:
 
     def _size(self, node: int, place: int) -> int:
         """How many values a node reads at `place`; 0 where that is not known."""
-        shape = self._properties.input_shape(node, place)
-        return math.prod(shape or ()) if is_fully_known(shape) else 0  # type: ignore[arg-type]
+        shape: Any = self._properties.input_shape(node, place)
+        return math.prod(shape) if is_fully_known(shape) else 0
 
     def _layer(self, nodes: list[int]) -> Layer:
-        first = self._operations[nodes[0]]
+        first = self._operations.get(nodes[0])
+        assert first is not None
         extents = _extents(first)
         rule = RULES[first.node.op]
 

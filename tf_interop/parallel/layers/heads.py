@@ -14,6 +14,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
+from typing import Any
 
 from tf_interop.convolution import ConvolutionKind
 from tf_interop.graph.ops import CONVOLUTION_KINDS, SIZES_POSITIONS, attribute_of
@@ -145,14 +146,14 @@ class _Matching:
 
     def _may_be_gradient(self, node: int, first: _WithFilter) -> bool:
         """Whether a node computes as many values as a filter has; where that is known."""
-        result = self._properties.output_shape(node, 0)
+        result: Any = self._properties.output_shape(node, 0)
         sizes = SIZES_POSITIONS.get(self._view.ops[node])
         if result is None and sizes is not None:
             result = self._properties.held_shape(*self._view.fanins[node][sizes])
-        shape = self._properties.output_shape(*first.filter)
+        shape: Any = self._properties.output_shape(*first.filter)
         if not is_fully_known(result) or not is_fully_known(shape):
             return True
-        return math.prod(result or ()) == math.prod(shape or ())  # type: ignore[arg-type]
+        return bool(math.prod(result) == math.prod(shape))
 
 
 def _find_parameters(view: GraphView) -> frozenset[int]:

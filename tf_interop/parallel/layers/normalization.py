@@ -76,13 +76,9 @@ def expand_normalization(
 
 
 def _has_known_image(view: GraphView, properties: GraphProperties, node: int) -> bool:
-    shape = properties.input_shape(node, 0)
-    return (
-        is_fully_known(shape)
-        and len(shape or ()) == 4
-        and math.prod(shape or ()) > 0  # type: ignore[arg-type]
-        and _layout_of(view.nodes[node]) in _CHANNELS
-    )
+    shape: Any = properties.input_shape(node, 0)
+    is_known = is_fully_known(shape) and len(shape) == 4 and 0 not in shape
+    return is_known and _layout_of(view.nodes[node]) in _CHANNELS
 
 
 def _layout_of(node: node_def_pb2.NodeDef) -> str:
