@@ -36,6 +36,12 @@ def plugin_as_after_import() -> Iterator[None]:
 
 
 @pytest.fixture
+def path(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A file to write."""
+    return tmp_path / "file.json"
+
+
+@pytest.fixture
 def plugin_off() -> Iterator[None]:
     """TensorFlow's own graphs are the reference."""
     import tf_interop

@@ -65,11 +65,6 @@ def fixture_form(request: pytest.FixtureRequest) -> Form:
     return form
 
 
-@pytest.fixture(name="path")
-def fixture_path(tmp_path: pathlib.Path) -> pathlib.Path:
-    return tmp_path / "file.json"
-
-
 def documents(form: Form, path: pathlib.Path) -> list[Any]:
     """What a file of the form's value holds: one document, or one for each line."""
     form.file.save(form.value, path)

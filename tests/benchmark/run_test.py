@@ -56,11 +56,6 @@ class Children:
         return outcome or Outcome(make_block(request.repetition, 10.0 + len(self.done)))
 
 
-@pytest.fixture(name="path")
-def fixture_path(tmp_path: pathlib.Path) -> pathlib.Path:
-    return tmp_path / "results.json"
-
-
 def run(
     path: pathlib.Path,
     children: Children,

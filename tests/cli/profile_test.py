@@ -11,7 +11,6 @@ from command_line import end_of, invoke, start_process, wait_for
 from convolution_values import TINY
 
 from tf_interop.measure.core import Backend
-from tf_interop.profile.check import HOST_ALGORITHMS
 from tf_interop.profile.entries import AlgorithmFailure, FailureKind, entry_key
 from tf_interop.profile.file import load_profile
 from tf_interop.profile.worklist import (
@@ -40,14 +39,6 @@ def _list(count: int) -> ConfigurationList:
             for place in range(count - 1)
         ),
     )
-
-
-@pytest.mark.usefixtures("plugin_as_after_import")
-def test_measures_the_convolutions_and_stages_of_a_model() -> None:
-    invoke(f"profile branched_models:build_branches --batch 2 {HOST} -o profile.json")
-    profile = load_profile("profile.json")
-    assert len(profile.algorithms) == 4
-    assert {each.stage.steps[0].algorithm for each in profile.stages} == set(HOST_ALGORITHMS)
 
 
 def test_goes_on_after_it_was_killed(tmp_path: pathlib.Path) -> None:

@@ -22,11 +22,6 @@ STEP = {"operation": "a", "algorithm": None}
 LANE = {"steps": [STEP], "priority": 0, "sm_count": 0, "merged": False}
 
 
-@pytest.fixture(name="path")
-def fixture_path(tmp_path: pathlib.Path) -> pathlib.Path:
-    return tmp_path / "plan.json"
-
-
 @pytest.fixture(name="raw")
 def fixture_raw(path: pathlib.Path) -> dict[str, Any]:
     """PLAN as it is written."""

@@ -37,11 +37,6 @@ MERGING: dict[str, Any] = {"lanes": (0, 0), "merged": (True,)}
 INF, NAN = float("inf"), float("nan")
 
 
-@pytest.fixture(name="path")
-def fixture_path(tmp_path: pathlib.Path) -> pathlib.Path:
-    return tmp_path / "profile.json"
-
-
 def append(path: pathlib.Path, *entries: Entry) -> Profile:
     """All that the file holds after one more run."""
     with open_profile(path, GPU) as file:

@@ -43,11 +43,6 @@ def write_csv(path: pathlib.Path, *launches: dict[str, str], name: str = KERNEL.
     path.write_text("\n".join(["training", "==PROF== Connected", *lines, "==WARNING== done"]))
 
 
-@pytest.fixture(name="path")
-def fixture_path(tmp_path: pathlib.Path) -> pathlib.Path:
-    return tmp_path / "ncu.csv"
-
-
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import cast
 
 import pytest
 import tensorflow as tf
@@ -17,7 +18,7 @@ from tf_interop.graph.units import Unit, find_units
 from tf_interop.graph.view import GraphView
 from tf_interop.tuning import search
 from tf_interop.tuning.propose import Machine, StepModel, UnitTimes, propose
-from tf_interop.tuning.search import as_step, search_units
+from tf_interop.tuning.search import SearchResult, as_step, search_units
 from tf_interop.tuning.simulate import Simulation
 from tf_interop.tuning.step_bench import StepTimes
 
@@ -132,14 +133,14 @@ class FakeBench:
         self._counts: dict[str, int] = {}
         self.cores: dict[str, list[int]] = {}
 
-    def __call__(self, **_: Any) -> FakeBench:
-        return self
-
-    def __enter__(self) -> FakeBench:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
+    def search(self, monkeypatch: pytest.MonkeyPatch, budget_s: float = 5.0) -> SearchResult:
+        """Searches the units of three branches with this in place of measurements."""
+        monkeypatch.setattr(search, "StepBench", lambda **_: contextlib.nullcontext(self))
+        said: list[str] = []
+        units = units_of(branches(SIDES))
+        found = search_units(*units, FETCHES, budget_s=budget_s, say=said.append)
+        assert said
+        return found
 
     @property
     def variants(self) -> list[str]:
@@ -174,19 +175,15 @@ def test_takes_what_beats_stock_by_more_than_the_error(
     ratio: float, error: float, is_faster: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = FakeBench(lambda count: (ratio, error) if count else (1.0, 0.0))
-    monkeypatch.setattr(search, "StepBench", bench)
-    said: list[str] = []
-    found = search_units(*units_of(branches(SIDES)), FETCHES, budget_s=1.0, say=said.append)
+    found = bench.search(monkeypatch)
     assert bool(found.best.unit_cores) == is_faster
     assert found.variants[0].name == search.STOCK
-    assert said
 
 
 def test_takes_the_fastest_of_all_variants(monkeypatch: pytest.MonkeyPatch) -> None:
-    view, units = units_of(branches(SIDES))
+    _, units = units_of(branches(SIDES))
     bench = FakeBench(lambda count: ({0: 1.0, len(units): 1.2}.get(count, 1.6), 0.0))
-    monkeypatch.setattr(search, "StepBench", bench)
-    found = search_units(view, units, FETCHES, budget_s=5.0)
+    found = bench.search(monkeypatch)
     assert 0 < len(found.best.unit_cores) < len(units)
     assert found.best.times.ratio == 1.6
 
@@ -197,8 +194,7 @@ def test_tries_nothing_that_was_proposed_where_there_is_no_time_left(
     tried = []
     for budget_s in (5.0, 1e-9):
         bench = FakeBench(lambda count: (1.0, 0.0))
-        monkeypatch.setattr(search, "StepBench", bench)
-        search_units(*units_of(branches(SIDES)), FETCHES, budget_s=budget_s)
+        bench.search(monkeypatch, budget_s)
         tried.append(bench.variants)
     assert len(tried[0]) > 2
     assert tried[1] == [search.STOCK, search.ALL_NARROW]
@@ -207,11 +203,10 @@ def test_tries_nothing_that_was_proposed_where_there_is_no_time_left(
 def test_all_units_are_measured_on_each_number_of_cores_and_the_fastest_is_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    view, units = units_of(branches(SIDES))
+    _, units = units_of(branches(SIDES))
     bench = FakeBench(lambda count: (1.2, 0.0) if count else (1.0, 0.0))
     is_on_two = "all units on 2 cores"
     times = bench.time
-    monkeypatch.setattr(search, "StepBench", bench)
     monkeypatch.setattr(search, "_machine", lambda: Machine(cores=4, threads=4))
     monkeypatch.setattr(
         bench,
@@ -221,7 +216,7 @@ def test_all_units_are_measured_on_each_number_of_cores_and_the_fastest_is_taken
             for name, each in times(names, budget_s=budget_s).items()
         },
     )
-    found = search_units(view, units, FETCHES, budget_s=5.0)
+    found = bench.search(monkeypatch)
     assert found.best.name == is_on_two
     assert found.best.unit_cores == dict.fromkeys(range(len(units)), 2)
     assert [2] * len(units) == bench.cores[is_on_two]
