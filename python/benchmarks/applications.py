@@ -1,17 +1,12 @@
 """Compares every architecture of keras.applications with the plugin on and without it, on the CPU.
 
-For each network, in a process of its own, with random weights in every variable (so that no bias is
-zero and no scale is one or too small to show): the outputs of inference; and of a training step the
-loss, the gradients by every variable, and the state after it. First without the plugin, then under
-the policy "always", which makes all units narrow.
-
-TensorFlow uses one thread inside an operation, and as many operations at once as there are
-cores. So what an operation adds up does not depend on whether it is narrow, and all numbers should
-have the same bits. Where they have not, because TensorFlow fuses other operations once units are
-made, outputs and gradients may differ by rounding: as far as two changes of stock TensorFlow move
-them, whichever moves them further: every pixel changed in its last bit, and every weight. Gradients
-are then those with normalization and dropout frozen, because normalization by the statistics of two
-images makes any rounding as large as the gradients themselves.
+`CASE` describes the values. Every variable has random values, so that no bias is zero and no scale
+is one or too small to show. With one thread inside an operation its sums do not depend on whether
+it is narrow, so all numbers should have the same bits. They do not if TensorFlow fuses other
+operations once units are made. Outputs and gradients may then differ as far as two changes of
+stock TensorFlow move them, whichever moves them further: every pixel changed in its last bit, and
+every weight. Normalization and dropout are frozen for these gradients, because normalization by
+the statistics of two images makes any rounding as large as the gradients themselves.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """Trains networks whose layers are divided over devices, and compares with one device.
 
-Two and four logical devices of the CPU; three steps of SGD; the losses, and by how much every
-variable changes. Layers are divided by data, model and "one weird trick" parallelism, along each
-other axis and pairs of axes as far as they can be, and by plans drawn at random, in which each
-layer has its own degrees, number of devices and order of them.
-
-In float64 rounding is far below what any mistake would do. In float32 numbers may be moved as far
-as two changes of the stock program move them: every pixel changed in its last bit, or every
-weight.
+`CASE` describes the values. In plans drawn at random each layer has its own degrees, number of
+devices and order of them. In float64 rounding is far below the effect of any mistake. In float32
+numbers may move as far as two changes of the stock program move them: every pixel changed in its
+last bit, or every weight.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The papers' setting, modelled: networks divided layer by layer over 16 GPUs in four nodes.
 
-Nothing here was measured. What is known of the devices that Jia et al., "Exploring Hidden
-Dimensions in Parallelizing Convolutional Neural Networks" (ICML 2018), section 6, used: four nodes
-with four Tesla P100 each, NVLink within a node, and 100 Gb/s EDR InfiniBand between nodes.
+The devices are those of Jia et al., "Exploring Hidden Dimensions in Parallelizing Convolutional
+Neural Networks" (ICML 2018), section 6: four nodes with four Tesla P100 each, NVLink within a node,
+and 100 Gb/s EDR InfiniBand between nodes.
 """
 
 from __future__ import annotations

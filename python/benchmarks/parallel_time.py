@@ -1,7 +1,4 @@
-"""Times the search over all ways to divide the layers of training steps of Keras applications.
-
-The graphs are real; rates of the devices are made up, so what the plans would save says nothing.
-"""
+"""Times the search over all ways to divide the layers of training steps of Keras applications."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Times the planner on the convolutions of Keras applications: CPU time and memory.
 
-The graphs are real. Times are simulated: each convolution and each stage that is asked for has a
-random time, the same in every run, as a table of measurements would. So how much time the plans
-save says nothing.
+The graphs are real. Times are simulated: each convolution and each stage has a random time, the
+same in every run.
 """
 
 from __future__ import annotations

@@ -92,23 +92,13 @@ NO_STAGE = graph_of({"a": "", "b": ""}, {"a b": 32})
 @pytest.mark.parametrize(
     ("graph", "verdict", "is_bold"),
     [
-        (
-            tuned(other_load=0.5),
-            "1.84 times as fast as stock TensorFlow (10.9 ms a step, stock 20.0 ms), measured on 2 "
-            "cores, by 2 units on one core each.",
-            True,
-        ),
+        (tuned(other_load=0.5), "1.84 times as fast as stock TensorFlow", True),
         (
             dataclasses.replace(tuned_graph(), unit_cores=(4, 1)),
-            "1.84 times as fast as stock TensorFlow (10.9 ms a step, stock 20.0 ms), measured on 2 "
-            "cores, by 1 unit on one core each and 1 unit on 4 cores each.",
+            "by 1 unit on one core each and 1 unit on 4 cores each.",
             True,
         ),
-        (
-            tuned(ratio=1.02, error=0.03),
-            "No significant gain over stock TensorFlow: 0.2 ± 0.3 ms of 20.0 ms a step, measured",
-            False,
-        ),
+        (tuned(ratio=1.02, error=0.03), "No significant gain over stock TensorFlow: 0.2", False),
         (
             dataclasses.replace(tuned(ratio=1.0, error=0.0), narrow_units=()),
             "No significant gain over stock TensorFlow (20.0 ms per step): the graph stays",
@@ -116,29 +106,19 @@ NO_STAGE = graph_of({"a": "", "b": ""}, {"a b": 32})
         ),
         (
             dataclasses.replace(tuned_graph(), narrow_units=(), split_units=("net/stem",)),
-            "1.84 times as fast as stock TensorFlow (10.9 ms a step, stock 20.0 ms), measured on 2 "
-            "cores, by splitting the batch over them for 12 operations.",
+            "by splitting the batch over them for 12 operations.",
             True,
         ),
-        (
-            planned_graph(),
-            "1.60 times as fast expected, for the convolutions alone (0.22 ms ± 0.01 ms, one after "
-            "another 0.36 ms), by 2 stages of 5 of 8 convolutions. No whole step was measured",
-            False,
-        ),
-        (
-            with_spread(planned_graph(), 70.0),
-            "No significant gain expected: 0.13 ms ± 0.14 ms of 0.36 ms of convolutions, by 2",
-            False,
-        ),
+        (planned_graph(), "1.60 times as fast expected, for the convolutions alone", False),
+        (with_spread(planned_graph(), 70.0), "No significant gain expected: 0.13 ms", False),
         (
             dataclasses.replace(NO_STAGE, why_no_stage="none of 3 measured sets wins"),
-            "The graph stays unchanged: none of 3 measured sets wins. No whole step was measured",
+            "The graph stays unchanged: none of 3 measured sets wins.",
             False,
         ),
         (
             dataclasses.replace(NO_STAGE, prediction=None, narrow_units=("a", "b")),
-            "2 narrow units. No whole step was measured",
+            "2 narrow units.",
             False,
         ),
     ],
@@ -148,7 +128,8 @@ def test_opens_with_a_verdict_which_is_bold_for_a_gain_beyond_its_error(
 ) -> None:
     page = page_of(graph, {"backend": "host"} if graph.measured else None)
     [shown] = page.of_class("verdict")
-    assert shown.text.startswith(verdict)
+    assert verdict in shown.text
+    assert ("No whole step was measured" in shown.text) == (graph.measured is None)
     assert bool(page.of_class("gain")) == is_bold
     has_load = graph.measured is not None and graph.measured.other_load > 0
     assert ("Other programs took 50% of the cores" in page.text) == has_load
