@@ -5,10 +5,8 @@
 
 from __future__ import annotations
 
-import datetime
 import importlib.metadata
 import itertools
-import os
 import pathlib
 import platform
 import shlex
@@ -19,6 +17,7 @@ from typing import Any
 import rich
 import rich.table
 
+from tf_interop.measure.device import this_cpu
 from tf_interop.versioned_file import in_lines
 
 FORMAT = "tf_interop.result"
@@ -48,12 +47,13 @@ def write_result(
     if path is None:
         _print(title, rows)
         return
+    cpu = this_cpu()
     result = {
         "format": FORMAT,
         "title": title,
         "says": " ".join(says.split()),
-        "date": datetime.date.today().isoformat(),
-        "machine": _machine(),
+        "date": cpu.date,
+        "machine": f"{cpu.name}, {cpu.sm_count} cores",
         "command": command or shlex.join(["python", *sys.argv]),
         "made_with": {
             "python": platform.python_version(),
@@ -72,11 +72,3 @@ def _print(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
             cells = (f"{each:.4g}" if isinstance(each, float) else each for each in row.values())
             table.add_row(*map(str, cells))
         rich.print(table)
-
-
-def _machine() -> str:
-    """The CPU's name and the number of its cores that this process may use."""
-    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return f"{line.split(':')[1].strip()}, {len(os.sched_getaffinity(0))} cores"
-    return platform.processor()

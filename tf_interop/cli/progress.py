@@ -43,19 +43,28 @@ def shown_progress() -> Iterator[Say]:
 def lines(clock: Callable[[], float] = time.monotonic) -> Say:
     """Prints a line when a phase begins and when it ends, and one every few seconds."""
     said: set[tuple[str, bool]] = set()
-    last = clock()
+    echo = _now_and_then(clock)
 
     def say(label: str, done: int, total: int, detail: str) -> None:
-        nonlocal last
-        now = clock()
         milestone = label, done == total
-        if milestone not in said or now - last >= _SECONDS_BETWEEN_LINES:
-            said.add(milestone)
-            last = now
-            more = f"; {detail.strip()}" if detail.strip() else ""
-            click.echo(f"{label}: {done} of {total} done{more}", err=True)
+        more = f"; {detail.strip()}" if detail.strip() else ""
+        echo(f"{label}: {done} of {total} done{more}", at_once=milestone not in said)
+        said.add(milestone)
 
     return say
+
+
+def _now_and_then(clock: Callable[[], float]) -> Callable[..., None]:
+    """Prints a line every few seconds at most, and others `at_once`."""
+    last = clock()
+
+    def echo(text: str, *, at_once: bool = False) -> None:
+        nonlocal last
+        if at_once or clock() - last >= _SECONDS_BETWEEN_LINES:
+            last = clock()
+            click.echo(text, err=True)
+
+    return echo
 
 
 @contextlib.contextmanager
@@ -66,15 +75,7 @@ def shown_status(text: str) -> Iterator[Callable[[str], None]]:
         with console.status(text) as status:
             yield status.update
         return
-    last = time.monotonic()
-
-    def say(text: str) -> None:
-        nonlocal last
-        if time.monotonic() - last >= _SECONDS_BETWEEN_LINES:
-            last = time.monotonic()
-            click.echo(text, err=True)
-
-    yield say
+    yield _now_and_then(time.monotonic)
 
 
 @contextlib.contextmanager
