@@ -13,7 +13,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -65,7 +65,7 @@ def problem(text: str, fix: str = _REPORT_IT, name: str = "") -> Finding:
     return Finding(name, Level.PROBLEM, text, fix)
 
 
-Check = Callable[[], Finding | Iterable[Finding]]
+Check = Callable[[], Finding | Iterator[Finding]]
 """A question to this machine. A module of checks has a table of them, `CHECKS`, by name."""
 
 
@@ -73,7 +73,7 @@ def run_check(name: str, check: Check) -> Iterator[Finding]:
     """What a check finds; what it raises is a finding, too."""
     try:
         found = check()
-        for finding in [found] if isinstance(found, Finding) else found:
+        for finding in found if isinstance(found, Iterator) else [found]:
             yield dataclasses.replace(finding, name=finding.name or name)
     # Any error tells what is wrong with the machine.
     except Exception as error:
