@@ -1,10 +1,37 @@
 #include "cc_kernels/core/transformed_filters.h"
 
+#include <algorithm>
+#include <set>
 #include <utility>
 
 #include "cc_kernels/core/counters.h"
 
 namespace tf_interop {
+namespace {
+
+struct Stages {
+  std::mutex mutex;
+  std::set<TransformedFilters*> filters;  // guarded by mutex
+};
+
+// Never destroyed: stages may live until the very end of the process.
+Stages& AllStages() {
+  static auto* const all = new Stages();
+  return *all;
+}
+
+}  // namespace
+
+TransformedFilters::TransformedFilters() {
+  std::lock_guard<std::mutex> lock(AllStages().mutex);
+  AllStages().filters.insert(this);
+}
+
+TransformedFilters::~TransformedFilters() {
+  std::lock_guard<std::mutex> lock(AllStages().mutex);
+  AllStages().filters.erase(this);
+}
+
 bool TransformedFilterKey::operator==(const TransformedFilterKey& other) const {
   return filter_channels == other.filter_channels && convolution == other.convolution &&
          algorithm == other.algorithm && allow_tf32 == other.allow_tf32 && backend == other.backend;
@@ -64,14 +91,26 @@ std::shared_ptr<TransformedFilter> TransformedFilters::FindOrMake(
   return forms.back();
 }
 
-bool TransformedFilters::GiveUp() {
+bool TransformedFilters::GiveUp(const Backend* backend) {
   std::lock_guard<std::mutex> lock(mutex_);
   bool had_any = false;
-  for (OfStep& step : steps_) {
-    had_any = had_any || !step.forms.empty();
-    step.forms.clear();
+  for (auto& [forms, changes] : steps_) {
+    const auto given_up = std::remove_if(forms.begin(), forms.end(), [&](const auto& form) {
+      return form->key().backend == backend;
+    });
+    had_any = had_any || given_up != forms.end();
+    forms.erase(given_up, forms.end());
   }
-  if (had_any) CountFallback("no memory, so that a stage gave up its transformed filters");
+  return had_any;
+}
+
+bool TransformedFilters::GiveUpAll(const Backend* backend) {
+  std::lock_guard<std::mutex> lock(AllStages().mutex);
+  bool had_any = false;
+  for (TransformedFilters* stage : AllStages().filters) {
+    had_any = stage->GiveUp(backend) || had_any;
+  }
+  if (had_any) CountFallback("no memory, so that stages gave up their transformed filters");
   return had_any;
 }
 

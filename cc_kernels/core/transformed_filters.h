@@ -82,6 +82,11 @@ class TransformedFilter {
 // Those of one stage. Thread-safe.
 class TransformedFilters {
  public:
+  TransformedFilters();
+  ~TransformedFilters();
+  TransformedFilters(const TransformedFilters&) = delete;
+  TransformedFilters& operator=(const TransformedFilters&) = delete;
+
   // The most forms of one filter that are kept, for as many batch sizes, say. Beyond it the oldest
   // goes.
   static constexpr size_t kMostForms = 4;
@@ -107,17 +112,17 @@ class TransformedFilters {
                                                 const PreparedMerge& prepared, void* workspace,
                                                 Stream caller, const Allocate& allocate);
 
-  // Has `get(may_wait)`, which says whether it got memory, get some for what a stage needs. It may
-  // wait for others to free theirs only after the filters here have been given up, which is
-  // counted.
+  // Has `get(may_wait)`, which says whether it got memory, get some for what a stage needs on
+  // `backend`. It may wait for others to free theirs only after all stages have given up their
+  // filters there, which is counted.
   template <typename Get>
-  bool GetMemory(const Get& get) {
-    return GetWithoutWaiting(get) || get(/*may_wait=*/true);
+  static bool GetMemory(const Backend* backend, const Get& get) {
+    return GetWithoutWaiting(backend, get) || get(/*may_wait=*/true);
   }
   // Likewise, and never waits.
   template <typename Get>
-  bool GetWithoutWaiting(const Get& get) {
-    return get(/*may_wait=*/false) || (GiveUp() && get(/*may_wait=*/false));
+  static bool GetWithoutWaiting(const Backend* backend, const Get& get) {
+    return get(/*may_wait=*/false) || (GiveUpAll(backend) && get(/*may_wait=*/false));
   }
 
  private:
@@ -132,8 +137,10 @@ class TransformedFilters {
                                                 const Transform& transform, Stream caller,
                                                 const Allocate& allocate);
 
-  // Forgets all; returns whether there were any. Who was given one keeps it.
-  bool GiveUp();
+  // Forgets those of `backend`; returns whether there were any. Who was given one keeps it.
+  bool GiveUp(const Backend* backend);
+  // Likewise those of all stages.
+  static bool GiveUpAll(const Backend* backend);
 
   std::mutex mutex_;
   std::vector<OfStep> steps_;  // guarded by mutex_

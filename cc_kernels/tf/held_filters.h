@@ -2,8 +2,8 @@
 // transformed once. What may be used when is for core/transformed_filters.h to say; here are
 // tensors.
 //
-// Memory comes from the device's allocator and goes back with the kernel, or when a stage finds
-// none left for its workspaces.
+// Memory comes from the device's allocator and goes back with the kernel, or when a stage of
+// the device finds none left for its results or workspaces.
 #ifndef TF_INTEROP_TF_HELD_FILTERS_H_
 #define TF_INTEROP_TF_HELD_FILTERS_H_
 

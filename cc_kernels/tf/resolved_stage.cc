@@ -116,7 +116,7 @@ absl::Status ResolveStage(const StageProgram& program, const OpInputList& inputs
     resolved->stage.steps[i].convolution = convolutions[operation];
   }
   const Status prepared = PrepareStage(backend, resolved->stage, options, &resolved->prepared);
-  if (resolved->prepared.is_provisional || !IsLasting(prepared)) {
+  if (resolved->prepared.is_provisional) {
     // The backend waits longer and longer before it tries; until then this costs little.
     resolved->try_again_at = std::chrono::steady_clock::now() + std::chrono::seconds(1);
   }

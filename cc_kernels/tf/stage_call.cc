@@ -190,7 +190,7 @@ absl::Status StageCall::AllocateResults() {
   }
   for (const size_t operation : program.intermediates) {
     absl::Status status;
-    node_->filters()->GetMemory([&](bool may_wait) {
+    TransformedFilters::GetMemory(backend_, [&](bool may_wait) {
       status = AllocateTemporary(operation, AllocatorAttributes(), may_wait);
       return !absl::IsResourceExhausted(status);
     });
@@ -203,7 +203,7 @@ absl::Status StageCall::AllocateOutput(int output) {
   const size_t operation = node_->program().outputs[output];
   const AllocatorAttributes attributes = context_->output_alloc_attr(output);
   absl::Status status;
-  node_->filters()->GetMemory([&](bool may_wait) {
+  TransformedFilters::GetMemory(backend_, [&](bool may_wait) {
     // Only a temporary can be asked for without waiting. It cannot be of a scope, whose memory has
     // been allocated before.
     if (may_wait || attributes.scope_id > 0) {
@@ -254,9 +254,9 @@ absl::Status StageCall::AllocateWorkspaces() {
   const std::vector<size_t>& planned = resolved_->prepared.lane_workspace_bytes;
   std::vector<void*>* const lanes = &buffers_.lane_workspaces;
   // Over a limit that the user has set, more memory is no help.
-  if (Total(planned) <= StageWorkspaceLimit() && node_->filters()->GetWithoutWaiting([&](bool) {
-        return GetWorkspaces(planned, /*is_last=*/false, lanes);
-      })) {
+  if (Total(planned) <= StageWorkspaceLimit() &&
+      TransformedFilters::GetWithoutWaiting(
+          backend_, [&](bool) { return GetWorkspaces(planned, /*is_last=*/false, lanes); })) {
     return absl::OkStatus();
   }
   lesser_ = std::make_unique<LesserStage>();

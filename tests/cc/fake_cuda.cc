@@ -334,6 +334,7 @@ CUresult CUDAAPI cuEventDestroy(CUevent event) {
 CUresult CUDAAPI cuEventRecord(CUevent event, CUstream stream) {
   if (FakeCudaCurrentContext() != stream->context->to_enter()) return CUDA_ERROR_INVALID_CONTEXT;
   if (event->context != stream->context->to_enter()) return CUDA_ERROR_INVALID_HANDLE;
+  ++FakeCudaCounts().records;
   if (FakeCudaComputesNothing()) return CUDA_SUCCESS;
   event->place = stream->place;
   if (stream->place.capture != nullptr) {
@@ -352,6 +353,7 @@ CUresult CUDAAPI cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int)
   if (FakeCudaCurrentContext() != stream->context->to_enter()) return CUDA_ERROR_INVALID_CONTEXT;
   // Stricter than CUDA: an event that streams wait for costs less without timing.
   if (event->is_timed) return CUDA_ERROR_INVALID_VALUE;
+  ++FakeCudaCounts().waits;
   if (FakeCudaComputesNothing()) return CUDA_SUCCESS;
   const std::shared_ptr<Capture>& capture = event->place.capture;
   if (capture != nullptr || stream->place.capture != nullptr) {

@@ -75,6 +75,8 @@ struct FakeCudaObjects {
   std::atomic<int> live_green_contexts{0}, live_streams{0}, live_graphs{0}, live_allocations{0};
   // Graphs that were launched, and times that one was found in use by two threads at once.
   std::atomic<int> graph_launches{0}, graph_races{0};
+  // Events that were recorded, and waits for one that streams were given; also in captures.
+  std::atomic<int> records{0}, waits{0};
   // How many more can be made before memory is out.
   std::atomic<int> green_contexts_left{1 << 30}, streams_left{1 << 30};
 };

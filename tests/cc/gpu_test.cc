@@ -169,19 +169,23 @@ std::vector<Convolution> EveryKindLayoutAndType(const std::vector<DataType>& dty
 // Every algorithm by its name.
 class GpuAlgorithmTest : public GpuTest {
  protected:
-  // Prepares and runs every algorithm of a list, which may be refused.
-  void TryAll(const Convolution& c, AlgorithmScope scope) {
+  // Prepares and runs every algorithm of a list from number `first` on. They may be refused. One
+  // that fails ends the test: it may have spoilt the context.
+  void TryAll(const Convolution& c, AlgorithmScope scope, size_t first = 0) {
     std::vector<std::string> names;
     EXPECT_TRUE(IsOk(backend_->ListAlgorithms(c, scope, options_.allow_tf32, &names)));
-    int right = 0;
-    for (const std::string& name : names) {
+    size_t right = first;
+    for (size_t i = first; i < names.size(); ++i) {
+      const std::string& name = names[i];
       SCOPED_TRACE(ToString(c) + " with '" + name + "'");
+      std::printf("algorithm %zu\n", i);
+      std::fflush(stdout);  // it may end the process
       std::shared_ptr<const PreparedConvolution> prepared;
       GpuProblem problem(c);
       Status status = backend_->Prepare(c, name, options_, &prepared);
       if (status.ok()) status = Launch(*prepared, &problem);
       if (!status.ok()) {
-        EXPECT_EQ(status.code(), StatusCode::kUnsupported) << status.message();
+        ASSERT_EQ(status.code(), StatusCode::kUnsupported) << status.message();
         continue;
       }
       // Operands are quarters whose sums are exact in TF32 and half. What is left are Winograd's
@@ -191,19 +195,20 @@ class GpuAlgorithmTest : public GpuTest {
       problem.ExpectCorrect({prepared->reduces_precision() ? 5e-2 : 1e-3, 5e-2});
       ++right;
     }
-    EXPECT_GT(right, 0);
+    EXPECT_GT(right, 0u);
   }
 };
 
-// One test for each, so that each can have a process: an algorithm that ends it takes no other
-// along.
+// One test for each convolution, so that each can have a process, and another one after an
+// algorithm that fails: TF_INTEROP_FIRST_ALGORITHM is the number of the first that is tried.
 class GpuListedAlgorithmsTest : public GpuAlgorithmTest,
                                 public testing::WithParamInterface<std::pair<Convolution, bool>> {};
 
 TEST_P(GpuListedAlgorithmsTest, MatchReferenceOrAreRefused) {
   const auto& [convolution, allow_tf32] = GetParam();
   options_.allow_tf32 = allow_tf32;
-  TryAll(convolution, AlgorithmScope::kAll);
+  const char* const first = std::getenv("TF_INTEROP_FIRST_ALGORITHM");
+  TryAll(convolution, AlgorithmScope::kAll, first == nullptr ? 0 : std::stoul(first));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GpuListedAlgorithmsTest, testing::ValuesIn([] {
@@ -355,6 +360,23 @@ TEST_F(GpuPartitionTest, StagesWithPartitionsAndPrioritiesAreRight) {
   EXPECT_EQ(CountRefusals(""), refusals_);
   ExpectRight({{0, sm_count_}, {0, sm_count_}});
   EXPECT_GT(CountRefusals(""), refusals_) << "a partition that does not fit";
+}
+
+// Whether streams of green contexts keep to their SMs while the primary context is current.
+TEST_F(GpuPartitionTest, AConvolutionThatFillsTheGpuTakesLongerOnFewSmsThanOnMost) {
+  const Stage stage = SideBySide({OfSize(56, 256, 256), OfSize(14, 16, 32)});
+  const std::vector<LaneOptions> ways[] = {{{0, granularity_}, {0, 0}},
+                                           {{0, 0}, {0, granularity_}}};
+  std::vector<double> elapsed_us;
+  for (const std::vector<LaneOptions>& lanes : ways) {
+    StageMeasurement measured;
+    ASSERT_TRUE(IsOk(MeasureStage(device_, {WithOptions(stage, lanes), {}}, {}, &measured)));
+    ASSERT_EQ(measured.sm_counts.size(), 2u);
+    elapsed_us.push_back(measured.concurrent.median_us);
+    std::printf("%d and %d SMs: %.2f us, in sequence on all %.2f us\n", measured.sm_counts[0],
+                measured.sm_counts[1], elapsed_us.back(), measured.same_sequential.median_us);
+  }
+  EXPECT_GT(elapsed_us[0], 2 * elapsed_us[1]);
 }
 
 TEST_F(GpuTest, DescribesTheGpuAndTracesTheKernelsOfOneRun) {

@@ -89,8 +89,12 @@ TEST_F(StageReplaysTest, TheFirstCallIsPlainTheSecondCapturesAndOthersReplay) {
     EXPECT_EQ(FakeCudaCounts().graph_launches, graph_launches);
     ExpectRuns(stage, buffers, &problem);
     const int executions = FakeCudnnCounts().executions;
+    const int records = FakeCudaCounts().records, waits = FakeCudaCounts().waits;
+    EXPECT_GT(records, 0);
     for (int replay = 0; replay < 3; ++replay) ExpectRuns(stage, buffers, &problem);
     EXPECT_EQ(FakeCudnnCounts().executions, executions) << "cuDNN was asked again";
+    EXPECT_EQ(FakeCudaCounts().records, records) << "it was forked, or joined";
+    EXPECT_EQ(FakeCudaCounts().waits, waits);
     EXPECT_EQ(FakeCudaCounts().graph_launches, graph_launches + 4);
     EXPECT_EQ(Graphs(), 1);
     EXPECT_EQ(Captured(), ++calls);

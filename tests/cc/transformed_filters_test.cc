@@ -103,7 +103,7 @@ TEST_F(TransformedFiltersTest, UsesNoneThatWasMadeForAnythingElse) {
   others[2].allow_tf32 = false;
   others[3].backend = &other_backend;
   for (const TransformedFilterKey& other : others) {
-    filters_.GetWithoutWaiting([](bool) { return false; });  // gives all up
+    TransformedFilters::GetWithoutWaiting(&backend_, [](bool) { return false; });  // gives all up
     backend_.transformations.clear();
     other_backend.transformations.clear();
     const auto made = FindOrMake(key_, first());
@@ -126,7 +126,8 @@ TEST_F(TransformedFiltersTest, AFilterThatChangesWithEveryCallIsNotHeldAnyMore) 
   EXPECT_EQ(held(), 1u);
   EXPECT_EQ(FindOrMake({&filters_at_[kMost]}, key_, first()), nullptr);
   EXPECT_EQ(held(), 0u);
-  filters_.GetWithoutWaiting([](bool) { return false; });  // nor is it after all are given up
+  // Nor is it after all are given up.
+  TransformedFilters::GetWithoutWaiting(&backend_, [](bool) { return false; });
   for (int call = 0; call < 3; ++call)
     EXPECT_EQ(FindOrMake({&filters_at_[kMost]}, key_, first()), nullptr);
   EXPECT_EQ(transformed(), static_cast<size_t>(kMost));
@@ -179,7 +180,7 @@ TEST_F(TransformedFiltersTest, GivesItsMemoryUpBeforeAnybodyWaitsForMemory) {
   std::vector<bool> waits;
   const auto get_on_call = [&](size_t call) {
     waits.clear();
-    return filters_.GetMemory([&waits, call](bool may_wait) {
+    return TransformedFilters::GetMemory(&backend_, [&waits, call](bool may_wait) {
       waits.push_back(may_wait);
       return waits.size() == call;
     });
@@ -190,15 +191,37 @@ TEST_F(TransformedFiltersTest, GivesItsMemoryUpBeforeAnybodyWaitsForMemory) {
   ASSERT_NE(FindOrMake(key_, first(), /*step=*/1), nullptr);
   EXPECT_TRUE(get_on_call(1));
   EXPECT_FALSE(allocated_[1].expired());
-  const int64_t given_up = CountFallbacks("gave up its transformed filters");
+  const int64_t given_up = CountFallbacks("gave up their transformed filters");
   EXPECT_TRUE(get_on_call(3));
   EXPECT_EQ(waits, (std::vector<bool>{false, false, true}));
-  EXPECT_EQ(CountFallbacks("gave up its transformed filters"), given_up + 1);
+  EXPECT_EQ(CountFallbacks("gave up their transformed filters"), given_up + 1);
   EXPECT_TRUE(allocated_[1].expired());
   EXPECT_FALSE(allocated_[0].expired()) << "it is in use";
   used.reset();
   EXPECT_TRUE(allocated_[0].expired());
   EXPECT_FALSE(get_on_call(3));
+}
+
+TEST_F(TransformedFiltersTest, AllStagesOfABackendGiveTheirMemoryUpAndThoseOfOthersKeepIt) {
+  CountingBackend other_backend;
+  TransformedFilterKey of_other_backend = key_;
+  of_other_backend.backend = &other_backend;
+  ASSERT_NE(FindOrMake(key_, first()), nullptr);
+  ASSERT_NE(FindOrMake(of_other_backend, first(), /*step=*/1), nullptr);
+  {
+    const TransformedFilters gone;
+  }
+  const auto get_of = [](const Backend* backend) {
+    int calls = 0;
+    TransformedFilters::GetWithoutWaiting(backend, [&calls](bool) { return ++calls == 3; });
+    return calls;
+  };
+  EXPECT_EQ(get_of(&backend_), 2) << "another stage asked";
+  EXPECT_TRUE(allocated_[0].expired());
+  EXPECT_FALSE(allocated_[1].expired());
+  EXPECT_EQ(get_of(&backend_), 1) << "there is nothing left";
+  EXPECT_EQ(get_of(&other_backend), 2);
+  EXPECT_TRUE(allocated_[1].expired());
 }
 
 }  // namespace

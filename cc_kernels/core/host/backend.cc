@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -28,6 +29,8 @@ class HostStreamGroup : public StreamGroup {
 };
 
 constexpr char kBuffered[] = "BUFFERED", kDirect[] = "DIRECT";
+
+constexpr char kRefusedForNow[] = "TF_INTEROP_HOST_REFUSES";
 
 class HostPrepared : public PreparedConvolution {
  public:
@@ -94,6 +97,11 @@ Status HostBackend::Prepare(const Convolution& convolution, const std::string& a
                          std::to_string(options.workspace_limit_bytes) + ".");
     }
     ready = std::make_shared<HostPrepared>(convolution, kDirect);
+  }
+  const char* const refused = std::getenv(kRefusedForNow);
+  if (refused != nullptr && std::strstr(refused, ready->algorithm().c_str()) != nullptr) {
+    return ResourceExhausted("Algorithm " + ready->algorithm() + " is refused while " +
+                             kRefusedForNow + " names it.");
   }
   *prepared = std::move(ready);
   return Status::Ok();

@@ -34,6 +34,9 @@ using HostLaunchHook = std::function<Status(const Convolution&)>;
 // A stream's priority is a hint, and there is nothing here to heed it. SMs of its own would be a
 // promise: such a group is refused with kUnsupported.
 //
+// TF_INTEROP_HOST_REFUSES in the environment holds names of algorithms that are refused for now, as
+// cuDNN refuses some while memory is short. Tests of the op set it.
+//
 // After fork() the child finds an empty pool: the threads of the parent's streams are not there.
 class HostBackend : public Backend {
  public:

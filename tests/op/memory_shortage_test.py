@@ -1,0 +1,116 @@
+"""What a stage does while memory is short, and after it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from convolution_cases import digits
+from stage_program import arguments, lane, operation, program, schedule
+from unnoticed import counted, run_python
+
+VARIABLE = "TF_INTEROP_HOST_REFUSES"
+IMAGE, FILTER = digits([2, 6, 6, 4]), digits([3, 3, 4, 4])
+
+
+@pytest.fixture
+def stage(conv_stage: Any) -> Callable[[], list[tf.Tensor]]:
+    """A stage of two lanes with pinned algorithms, which has not been prepared."""
+    plain: Any = {"strides": [1] * 4, "padding": "SAME"}
+    document = program(
+        [operation(name, "Conv2D", ["inputs:0", "inputs:1"], **plain) for name in "ab"],
+        schedule(lane((0, "BUFFERED")), lane((1, "BUFFERED"))),
+    )
+    inputs = tf.constant(IMAGE), tf.constant(FILTER)
+    return tf.function(lambda: conv_stage(**arguments(inputs, [], document)), autograph=False)
+
+
+@pytest.mark.parametrize(
+    ("refused", "reason"),
+    [
+        ("BUFFERED", "another algorithm than the plan's"),
+        ("BUFFERED DIRECT", "no algorithm, so that a stage ran as without a plan"),
+    ],
+    ids=["a_pinned_algorithm", "every_algorithm"],
+)
+def test_runs_with_what_there_is_until_it_is_tried_again(
+    stage: Callable[[], list[tf.Tensor]],
+    refused: str,
+    reason: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expected = tf.nn.conv2d(IMAGE, FILTER, 1, "SAME")
+
+    def fallbacks() -> dict[str, int]:
+        with counted() as new:
+            for result in stage():
+                np.testing.assert_array_equal(result, expected)
+        return new.fallbacks
+
+    monkeypatch.setenv(VARIABLE, refused)
+    first = fallbacks()
+    assert any(each.startswith(reason) and VARIABLE in each for each in first)
+    time.sleep(1.1)
+    tried = time.monotonic()
+    assert fallbacks() == first
+    monkeypatch.delenv(VARIABLE)
+    assert fallbacks() == first or time.monotonic() > tried + 1, "it was tried too early"
+    time.sleep(1.1)
+    assert fallbacks() == {}
+    # What is prepared for good stays.
+    monkeypatch.setenv(VARIABLE, refused)
+    time.sleep(1.1)
+    assert fallbacks() == {}
+
+
+# TensorFlow's allocator for GPUs, here on the CPU, waits ten seconds for memory that others free.
+SHORT_OF_MEMORY = """
+import time
+
+import numpy as np, tensorflow as tf
+from stage_program import arguments, lane, operation, program, schedule
+from tf_interop.runtime.kernel_library import load_kernel_library
+from unnoticed import counted
+
+conv_stage = tf.load_op_library(str(load_kernel_library().build_info.path)).tf_interop_conv_stage
+plain = {"dtype": tf.float16, "strides": [1, 1, 1, 1], "padding": "SAME"}
+document = program(
+    [operation("deep", "Conv2D", ["inputs:0", "inputs:1"], **plain),
+     operation("wide", "Conv2D", ["inputs:2", "inputs:3"], **plain)],
+    schedule(lane((0, "DIRECT")), lane((1, "DIRECT"))),  # which need no workspaces
+    held_inputs=[1],
+)
+deep = tf.ones([1, 1, 1, 1024], tf.float16), tf.ones([1, 1, 1024, 2048], tf.float16)
+one = tf.ones([1, 1, 1, 1], tf.float16)
+# Each a kernel of its own: what one holds the other needs.
+first, second = (
+    tf.function(lambda *inputs: conv_stage(**arguments(inputs, [], document)), autograph=False)
+    for _ in range(2)
+)
+
+tf.zeros([50 << 20], tf.uint8)  # so that the allocator has its memory in one piece
+narrow, wide = (tf.ones([1, 2048, width, 1], tf.float16) for width in (1, 2048))
+with counted() as new:
+    first(*deep, narrow, one)
+assert new.filters_transformed == 1, new
+in_use = tf.config.experimental.get_memory_info("CPU:0")["current"]
+others = tf.zeros([(64 << 20) - in_use - (6 << 20)], tf.uint8)  # and the results take 8 MiB
+begin = time.monotonic()
+with counted() as new:
+    results = second(*deep, wide, one)
+elapsed_s = time.monotonic() - begin
+for result, value in zip(results, (1024, 1)):
+    np.testing.assert_array_equal(result, np.full(result.shape, value))
+[reason] = new.fallbacks
+assert "stages gave up their transformed filters" in reason, reason
+assert elapsed_s < 8, elapsed_s
+"""
+
+
+def test_transformed_filters_go_before_a_result_waits_for_memory() -> None:
+    limit = {"TF_CPU_ALLOCATOR_USE_BFC": "1", "TF_CPU_BFC_MEM_LIMIT_IN_MB": "64"}
+    run_python(SHORT_OF_MEMORY, **limit)
