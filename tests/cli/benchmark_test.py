@@ -31,6 +31,7 @@ from tf_interop.benchmark.result import (
     load_benchmark,
     save_benchmark,
 )
+from tf_interop.cli.benchmark import benchmark
 from tf_interop.measure.device import QUEUES_VARIABLE
 from tf_interop.planning.types import GraphPlan, Plan, load_plan, save_plan
 from tf_interop.runtime.plugin import get_plugin
@@ -120,6 +121,11 @@ def test_prints_tables_and_says_on_stderr_how_far_it_is(
     assert "results.json: 2 of 4 blocks, 2 failed" in run.stdout
     assert "turn 1" in run.stderr
     assert "turn 1" not in run.stdout
+
+
+def test_compares_with_xla_unless_told_otherwise() -> None:
+    [option] = [each for each in benchmark.params if each.name == "variants"]
+    assert str(option.default).split(",")[:3] == ["stock", "xla", "ours"]
 
 
 def _request(variant: Variant | None, model: str = "tiny_models:tiny", **others: Any) -> Request:
