@@ -1,5 +1,5 @@
 // The cudnn backend on stand-ins for libcuda and libcudnn, which compute on the host: choices,
-// pins, failures, and use from several threads. What it computes is cudnn_convolution_test's.
+// pins, failures, and use from several threads. cudnn_convolution_test.cc tests what it computes.
 #include <cuda.h>
 #include <dlfcn.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,4 @@
-// The streams of the host backend. What it computes is held against TensorFlow's own ops in
-// tests/op/op_matrix_test.py.
+// The streams of the host backend; tests/op/op_matrix_test.py tests what it computes.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>

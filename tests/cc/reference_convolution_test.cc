@@ -1,5 +1,6 @@
-// The reference that everything else is compared with. Its sums are held against those of the
-// stand-in for cuDNN (cudnn_convolution_test.cc) and of NumPy (tests/op/op_matrix_test.py).
+// The reference that everything else is compared with. Other tests compare its sums with those of
+// the stand-in for cuDNN (cudnn_convolution_test.cc) and of TensorFlow
+// (tests/op/op_matrix_test.py).
 #include "cc_kernels/core/host/reference_convolution.h"
 
 #include <gtest/gtest.h>

@@ -158,6 +158,7 @@ TEST_F(StageReplaysTest, ReplaysEarnCaptures) {
   for (int64_t call = 0; call < StageReplays::kReplaysForACapture; ++call) {
     ASSERT_TRUE(IsOk(RunStage(backend_, stage, buffers, caller_)));
   }
+  FakeCudaSynchronize(caller_);
   buffers.lane_workspaces = problem.NewWorkspaces(stage.lane_workspace_bytes);
   ExpectRuns(stage, buffers, &problem);
   EXPECT_EQ(Captured(), StageReplays::kFirstCaptures + 1);
