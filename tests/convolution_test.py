@@ -35,13 +35,6 @@ def test_output_channels_are_where_the_layout_has_them() -> None:
     assert merged_configuration([FIRST, FIRST]).output_shape == (8, 64, 28, 28)
 
 
-def test_what_is_not_known_stays_unknown() -> None:
-    unknown = dataclasses.replace(NARROW, output_shape=(8, 28, 28, None))
-    assert merged_configuration([CONFIGURATION, unknown]).output_shape == (8, 28, 28, None)
-    unknown = dataclasses.replace(NARROW, output_shape=None)
-    assert merged_configuration([unknown, unknown]).output_shape is None
-
-
 @pytest.mark.parametrize(
     "change",
     [

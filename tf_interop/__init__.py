@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from tf_interop.profile.worklist import (
         save_configurations as save_configurations,
     )
-    from tf_interop.runtime.graph_pass import PassReport as PassReport
+    from tf_interop.runtime.pass_report import PassReport as PassReport
     from tf_interop.runtime.status import Status as Status
     from tf_interop.runtime.status import status as status
     from tf_interop.runtime.switch import disable as disable
@@ -50,33 +50,22 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_MODULE_OF = {
-    "Analysis": "tf_interop.model.analyze",
-    "CollectOptions": "tf_interop.model.collect",
-    "ConfigurationList": "tf_interop.profile.worklist",
-    "PassReport": "tf_interop.runtime.graph_pass",
-    "ParallelPlan": "tf_interop.parallel.types",
-    "Plan": "tf_interop.planning.types",
-    "Profile": "tf_interop.profile.types",
-    "Tuning": "tf_interop.tuning.tune",
-    "Status": "tf_interop.runtime.status",
-    "analyze": "tf_interop.model.analyze",
-    "collect_configurations": "tf_interop.model.collect",
-    "disable": "tf_interop.runtime.switch",
-    "enable": "tf_interop.runtime.switch",
-    "load_configurations": "tf_interop.profile.worklist",
-    "load_parallel_plan": "tf_interop.parallel.types",
-    "load_plan": "tf_interop.planning.types",
-    "load_profile": "tf_interop.profile.file",
-    "parallelize": "tf_interop.model.parallelize",
-    "plan": "tf_interop.model.make_plan",
-    "save_configurations": "tf_interop.profile.worklist",
-    "save_parallel_plan": "tf_interop.parallel.types",
-    "save_plan": "tf_interop.planning.types",
-    "save_profile": "tf_interop.profile.file",
-    "status": "tf_interop.runtime.status",
-    "tune": "tf_interop.tuning.tune",
+_NAMES = {
+    "model.analyze": ("Analysis", "analyze"),
+    "model.collect": ("CollectOptions", "collect_configurations"),
+    "model.make_plan": ("plan",),
+    "model.parallelize": ("parallelize",),
+    "parallel.types": ("ParallelPlan", "load_parallel_plan", "save_parallel_plan"),
+    "planning.types": ("Plan", "load_plan", "save_plan"),
+    "profile.file": ("load_profile", "save_profile"),
+    "profile.types": ("Profile",),
+    "profile.worklist": ("ConfigurationList", "load_configurations", "save_configurations"),
+    "runtime.pass_report": ("PassReport",),
+    "runtime.status": ("Status", "status"),
+    "runtime.switch": ("disable", "enable"),
+    "tuning.tune": ("Tuning", "tune"),
 }
+_MODULE_OF = {name: f"tf_interop.{module}" for module, names in _NAMES.items() for name in names}
 
 __all__ = [*_MODULE_OF, "keras"]
 

@@ -15,6 +15,7 @@ The work is linear in nodes and edges.
 from __future__ import annotations
 
 import dataclasses
+import graphlib
 from collections.abc import Collection, Iterable, Sequence
 
 from tf_interop.stage import Stage
@@ -30,12 +31,12 @@ class Contraction:
     Attributes:
         order: the numbers of the units in an order in which they run: each set, and each node in
             none, which comes after the sets. Without those that never run.
-        cycle: why some never run, as edges of the graph. Each edge begins in the unit where the
-            one before it ended, the first where the last ended. Empty if all run.
+        cycle: the numbers of units that wait for each other: each one waits for the one before it.
+            The first is also the last. Empty if all run.
     """
 
     order: tuple[int, ...]
-    cycle: tuple[Edge, ...]
+    cycle: tuple[int, ...]
 
 
 def contract(readers: Sequence[Iterable[int]], sets: Sequence[Collection[int]]) -> Contraction:
@@ -61,7 +62,7 @@ def contract(readers: Sequence[Iterable[int]], sets: Sequence[Collection[int]]) 
     for node, followers in enumerate(readers):
         unit = unit_of[node]
         for reader in followers:
-            if unit_of[reader] != unit:
+            if unit_of[reader] != unit or reader == node:
                 waits[unit_of[reader]] += 1
     ready = [unit for unit, count in enumerate(waits) if not count]
     order: list[int] = []
@@ -77,16 +78,20 @@ def contract(readers: Sequence[Iterable[int]], sets: Sequence[Collection[int]]) 
                         ready.append(other)
     if len(order) == len(units):
         return Contraction(tuple(order), ())
-    stuck = {unit for unit, count in enumerate(waits) if count}
-    return Contraction(tuple(order), _find_cycle(readers, unit_of, stuck))
+    sorter: graphlib.TopologicalSorter[int] = graphlib.TopologicalSorter()
+    for node, followers in enumerate(readers):
+        for reader in followers:
+            if unit_of[reader] != unit_of[node] or reader == node:
+                sorter.add(unit_of[reader], unit_of[node])
+    try:
+        sorter.prepare()
+    except graphlib.CycleError as error:
+        return Contraction(tuple(order), tuple(error.args[1]))
+    raise AssertionError("Expected a cycle where units never run, got none.")
 
 
 def misplaced_step(readers: Sequence[Collection[int]], stage: Stage[int]) -> Edge | None:
     """Finds a step that waits for another which does not come before it in its lane.
-
-    Args:
-        readers: as in `contract`.
-        stage: of nodes.
 
     Returns:
         The other step and the one that waits for it; None if there is none. Steps of a merged
@@ -103,23 +108,3 @@ def misplaced_step(readers: Sequence[Collection[int]], stage: Stage[int]) -> Edg
             if other is not None and (other[0] != lane or other[1] <= number):
                 return node, reader
     return None
-
-
-def _find_cycle(
-    readers: Sequence[Iterable[int]], unit_of: Sequence[int], stuck: Collection[int]
-) -> tuple[Edge, ...]:
-    """Walks back from a unit that never runs, by what it waits for, until one comes up again."""
-    waits_for: dict[int, Edge] = {}
-    for node, followers in enumerate(readers):
-        if unit_of[node] in stuck:
-            for reader in followers:
-                if unit_of[reader] != unit_of[node]:
-                    waits_for.setdefault(unit_of[reader], (node, reader))
-    back: list[Edge] = []
-    visited: dict[int, int] = {}
-    unit = min(stuck)
-    while unit not in visited:
-        visited[unit] = len(back)
-        back.append(waits_for[unit])
-        unit = unit_of[back[-1][0]]
-    return tuple(back[visited[unit] :][::-1])

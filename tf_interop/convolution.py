@@ -19,7 +19,7 @@ import math
 import operator
 import re
 from collections.abc import Iterable, Sequence
-from typing import Annotated
+from typing import Annotated, cast
 
 import msgspec
 
@@ -167,50 +167,27 @@ def multiply_adds(configuration: ConvolutionConfiguration) -> int:
     return math.prod(value for value in values if value is not None)
 
 
-def computed_output_shape(
-    image: Shape | None,
-    filter_: Shape | None,
-    layout: str,
-    depthwise: bool,
-    strides: tuple[int, ...],
-    dilations: tuple[int, ...],
-    padding: str,
-    explicit_paddings: tuple[int, ...],
-) -> Shape | None:
-    """The shape of the output as far as it follows from image and filter.
-
-    Args:
-        image: the image's shape in `layout`, or None.
-        filter_: the filter's, HWIO or DHWIO, or None.
-        layout: of image and output.
-        depthwise: whether the filter is a depthwise one.
-        strides: of each spatial dimension.
-        dilations: likewise.
-        padding: `SAME`, `VALID` or `EXPLICIT`.
-        explicit_paddings: before and after each spatial dimension, where padding is `EXPLICIT`.
-
-    Returns:
-        The shape in `layout`, or None if nothing of it follows.
-    """
-    rank = len(layout)
+def computed_output_shape(configuration: ConvolutionConfiguration) -> Shape | None:
+    """The shape of the output as far as it follows from image and filter; None if nothing does."""
+    each, rank = configuration, len(configuration.layout)
     unknown: Shape = (None,) * rank
-    if image is None or len(image) != rank:
-        image = unknown
-    if filter_ is None or len(filter_) != rank:
-        filter_ = unknown
+    image, filter_ = (
+        unknown if shape is None or len(shape) != rank else shape
+        for shape in (each.image_shape, each.filter_shape)
+    )
     channels = filter_[-1]
-    if depthwise and channels is not None:
+    if each.depthwise and channels is not None:
         channels = None if filter_[-2] is None else filter_[-2] * channels
     shape = [image[0], *unknown[1:]]
-    shape[layout.index("C")] = channels
-    for spatial, axis in enumerate(SPATIAL_AXES[layout]):
+    shape[each.layout.index("C")] = channels
+    for spatial, axis in enumerate(SPATIAL_AXES[each.layout]):
         shape[axis] = _output_size(
             image[axis],
             filter_[spatial],
-            strides[spatial],
-            dilations[spatial],
-            padding,
-            sum(explicit_paddings[2 * spatial : 2 * spatial + 2]),
+            each.strides[spatial],
+            each.dilations[spatial],
+            each.padding,
+            sum(each.explicit_paddings[2 * spatial : 2 * spatial + 2]),
         )
     return None if tuple(shape) == unknown else tuple(shape)
 
@@ -247,33 +224,26 @@ def batch_size_of(configurations: Iterable[ConvolutionConfiguration]) -> int | N
     return sizes.most_common(1)[0][0] if sizes else None
 
 
-def can_merge(configurations: Sequence[ConvolutionConfiguration]) -> bool:
-    """Whether they can run as one wider convolution, if they read the same image.
+def merge_form(configuration: ConvolutionConfiguration) -> ConvolutionConfiguration | None:
+    """A convolution without its output channels; None if it cannot be part of a wider one.
 
-    Args:
-        configurations: of two or more convolutions.
+    Those of one form can run as one wider convolution, if they read the same image.
     """
-    shared = {
-        dataclasses.replace(each, filter_shape=filter_size(each), output_shape=None)
-        for each in configurations
-    }
-    return len(configurations) > 1 and len(shared) == 1 and all(map(may_merge, configurations))
-
-
-def may_merge(configuration: ConvolutionConfiguration) -> bool:
-    """Whether a convolution can be part of a wider one, by itself."""
-    return (
-        configuration.kind is ConvolutionKind.FORWARD
-        and not configuration.depthwise
-        and configuration.group_count == 1
-        and configuration.filter_shape is not None
-    )
-
-
-def filter_size(configuration: ConvolutionConfiguration) -> Shape | None:
-    """The filter's shape without its output channels."""
     shape = configuration.filter_shape
-    return None if shape is None else shape[:-1]
+    if (
+        configuration.kind is not ConvolutionKind.FORWARD
+        or configuration.depthwise
+        or configuration.group_count != 1
+        or shape is None
+    ):
+        return None
+    return dataclasses.replace(configuration, filter_shape=shape[:-1], output_shape=None)
+
+
+def can_merge(configurations: Sequence[ConvolutionConfiguration]) -> bool:
+    """Whether they are two or more of one form."""
+    forms = set(map(merge_form, configurations))
+    return len(configurations) > 1 and len(forms) == 1 and None not in forms
 
 
 def merged_configuration(
@@ -301,13 +271,10 @@ def merged_configuration(
     )
 
 
-def _widened(shapes: Sequence[Shape | None], axis: int) -> Shape | None:
-    sizes: list[int | None] | None = None if shapes[0] is None else list(shapes[0])
-    channels = [None if shape is None else shape[axis] for shape in shapes]
-    if sizes is None:
-        return None
-    known = [each for each in channels if each is not None]
-    sizes[axis] = sum(known) if len(known) == len(channels) else None
+def _widened(shapes: Iterable[Shape | None], axis: int) -> Shape:
+    known = [cast("tuple[int, ...]", shape) for shape in shapes]
+    sizes = list(known[0])
+    sizes[axis] = sum(shape[axis] for shape in known)
     return tuple(sizes)
 
 

@@ -13,10 +13,10 @@ from absl import logging
 
 from tf_interop import tensorflow_internals
 from tf_interop.duration import parse_duration
-from tf_interop.errors import LibraryError, TfInteropError
+from tf_interop.errors import TfInteropError
 from tf_interop.planning.types import Plan
 from tf_interop.runtime import keras_internals
-from tf_interop.runtime.graph_pass import PassReport
+from tf_interop.runtime.pass_report import PassReport
 from tf_interop.runtime.plugin import Plugin, get_plugin
 from tf_interop.runtime.settings import DEFAULT_PASS_TIME_LIMIT_S, Settings
 from tf_interop.runtime.switch import make_settings
@@ -139,12 +139,7 @@ class ConvStages:
         """
         if verbose not in (0, 1):
             raise ValueError(f"Expected verbose to be 0 or 1, got {verbose!r}.")
-        self._settings = make_settings(
-            policy,
-            plan=plan,
-            pass_time_limit_s=pass_time_limit_s,
-            workspace_limit_mb=workspace_limit_mb,
-        )
+        self._settings = make_settings(policy, plan, None, pass_time_limit_s, workspace_limit_mb)
         if tune is not None and self._settings.can_make_stages:
             raise ValueError(
                 "tune, plan and policy 'always' exclude each other. Leave all but one out."
@@ -206,8 +201,7 @@ class ConvStages:
         self.restore()
         self.graphs = ()
         plugin = get_plugin()
-        if not plugin.device_types:
-            raise LibraryError(" ".join(plugin.refused_device_types.values()))
+        plugin.check_registered()
         # Where no stage can be made, nothing is gained without XLA.
         may_change = self._settings.can_make_stages or self._tune_budget_s is not None
         is_xla_in_the_way = may_change and bool(model.jit_compile)

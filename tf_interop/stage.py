@@ -171,3 +171,16 @@ class Stage(Generic[T]):
                     "Expected a merged lane with two steps or more and one algorithm for all, got "
                     f"{[step.algorithm for step in lane.steps]}{at}"
                 )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Schedule(Generic[T]):
+    """How a stage runs at one batch size.
+
+    Attributes:
+        batch_size: None if it holds for every one.
+        stage: of all operations of the stage.
+    """
+
+    batch_size: Annotated[int, msgspec.Meta(ge=1, le=LARGEST_INT)] | None
+    stage: Stage[T]

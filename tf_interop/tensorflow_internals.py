@@ -135,11 +135,7 @@ def plugin_optimizers_option() -> bool | None:
 
 
 def set_plugin_optimizers_option(value: bool | None) -> None:
-    """Sets `use_plugin_optimizers`; functions are optimized again under the changed option.
-
-    Args:
-        value: the option's value; None makes it unset again.
-    """
+    """Sets `use_plugin_optimizers`, or makes it unset; functions are then optimized again."""
     import tensorflow as tf
 
     # TensorFlow passes over options that are None, though it does not document it.
@@ -272,10 +268,6 @@ def inline_function_calls(graph_def: Any, nodes_to_preserve: Iterable[str]) -> A
     """Inlines calls, and turns conditionals and loops into Switch and Merge, as done before a run.
 
     The new graph lacks `_output_shapes`: TensorFlow drops them on the way.
-
-    Args:
-        graph_def: a GraphDef.
-        nodes_to_preserve: names that have to stay.
 
     Returns:
         A new GraphDef. Its library holds the functions that were not inlined, such as those that

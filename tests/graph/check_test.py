@@ -13,12 +13,13 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from tf_interop.errors import GraphError
 from tf_interop.graph.check import check_rewrite
-from tf_interop.graph.program import CONV_STAGE_OP, Schedule, decode_stage, encode_stage
+from tf_interop.graph.program import CONV_STAGE_OP, decode_stage, encode_stage
 from tf_interop.graph.rewrite import rewrite_stages
 from tf_interop.graph.rewrite_units import rewrite_units
 from tf_interop.graph.unit_node import decode_unit, encode_unit
 from tf_interop.graph.units import Unit, find_units
 from tf_interop.graph.view import GraphView
+from tf_interop.stage import Schedule
 
 STAGE, UNIT = "tf_interop/stage_0", "c"
 PRESERVED = ("d",)

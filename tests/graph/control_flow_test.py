@@ -151,7 +151,7 @@ def test_what_may_wait(op: str, may_wait: bool) -> None:
 
 
 def test_after_what_is_fed_is_another_region() -> None:
-    view = _graph({"after": "Neg p"})
-    control_flow = ControlFlow(view, fed=[view.index_of["p"]])
+    view = _graph(dict.fromkeys("xpq", "Placeholder") | {"after": "Neg p"})
+    control_flow = ControlFlow(view, ["p", "after"], ["after"])
     assert control_flow.region(view.index_of["x"]) == ROOT_REGION
     assert control_flow.region(view.index_of["after"]) != ROOT_REGION

@@ -19,10 +19,10 @@ from planning_graphs import make_lanes
 from tensorflow.core.framework import graph_pb2
 
 from tf_interop.graph.check import check_rewrite
-from tf_interop.graph.program import CONV_STAGE_OP, Schedule, decode_stage
+from tf_interop.graph.program import CONV_STAGE_OP, decode_stage
 from tf_interop.graph.rewrite import rewrite_stages
 from tf_interop.graph.view import GraphView
-from tf_interop.stage import Lane, Stage, Step
+from tf_interop.stage import Lane, Schedule, Stage, Step
 
 STAGE = "tf_interop/stage_0"
 

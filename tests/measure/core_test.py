@@ -467,7 +467,7 @@ def test_refuses_another_version_of_the_interface(monkeypatch: pytest.MonkeyPatc
         core.load_core_library()
 
 
-HEADER = core.find_library_file(core.CORE_LIBRARY_NAME, "TF_INTEROP_CORE_LIBRARY").with_suffix(".h")
+HEADER = core.find_library_file(core.CORE_LIBRARY_NAME).with_suffix(".h")
 
 
 @pytest.mark.usefixtures("fresh_cache")

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import tf_interop
 from tf_interop.errors import PlanError
-from tf_interop.model.parallelize import explained_plan
+from tf_interop.model.parallelize import Parallelization
 from tf_interop.parallel.baselines import DATA, MODEL, ONE_WEIRD_TRICK, WHOLE
 from tf_interop.parallel.costs.devices import DeviceGraph, uniform_device_graph
 from tf_interop.parallel.degrees import Degrees
@@ -49,8 +49,15 @@ def fixture_model() -> Any:
     )
 
 
+def _explained(model: Any, **options: Any) -> Parallelization:
+    explanations: list[Parallelization] = []
+    tf_interop.parallelize(model, **options, explain=explanations.append)
+    [made] = explanations
+    return made
+
+
 def test_beats_the_strategies_for_all_layers(model: Any) -> None:
-    made = explained_plan(model, device_graph=_devices(), batch_size=32, training=True)
+    made = _explained(model, device_graph=_devices(), batch_size=32, training=True)
     times = made.planned.step_us
     (graph,) = made.plan.graphs
     assert graph.prediction is not None
@@ -67,7 +74,7 @@ def test_beats_the_strategies_for_all_layers(model: Any) -> None:
 
 
 def test_explains_every_layer(model: Any) -> None:
-    made = explained_plan(model, device_graph=_devices(), batch_size=32, training=True)
+    made = _explained(model, device_graph=_devices(), batch_size=32, training=True)
     for layer in made.planned.layers:
         assert set(layer.others) == {WHOLE, DATA, MODEL}
         assert layer.why
@@ -98,7 +105,7 @@ def test_devices_that_share_their_cores_gain_nothing(model: Any) -> None:
 
 def test_divides_what_does_not_fit_on_one_device(model: Any) -> None:
     slow = _devices(bytes_per_s=1e7)
-    free = explained_plan(model, device_graph=slow, batch_size=32, training=True)
+    free = _explained(model, device_graph=slow, batch_size=32, training=True)
     needed = free.plan.graphs[0].prediction.memory_bytes[0]
     limit = int(0.8 * needed)
     plan = tf_interop.parallelize(

@@ -6,6 +6,7 @@ that renames nodes for oneDNN.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tensorflow.python.eager import context
 from tensorflow.python.framework import test_util
 
-from tf_interop.runtime.kernel_library import load_kernel_library
+from tf_interop.runtime import kernel_library
 
 pytestmark = pytest.mark.usefixtures("plugin_off")
 
@@ -36,6 +37,18 @@ OF_CHANNELS = {"ksize": [1, 1, 1, 2], "strides": [1, 1, 1, 2], "padding": "VALID
 POOLED, POOLED_3D, MATRIX = [1, 4, 4, 4], [1, 2, 2, 2, 4], [8, 8]
 DTYPES = (tf.float32, tf.bfloat16, tf.float16, tf.float64)
 CHANNELS = [[4]] * 4  # of a batch normalization
+
+
+def renamed(node: NodeDef, has_constant_filter: bool) -> NodeDef:
+    """The node whose kernel a step of a unit runs."""
+    collected: list[bytes] = []
+    sink = kernel_library._SINK_TYPE(
+        lambda data, size: collected.append(ctypes.string_at(data, size))
+    )
+    serialized = node.SerializeToString()
+    rename = kernel_library.load_kernel_library().functions.TfiRenameForOneDnn
+    assert rename(serialized, len(serialized), has_constant_filter, sink)
+    return NodeDef.FromString(collected[0])
 
 
 def fused(*ops: str, **attributes: Any) -> dict[str, Any]:
@@ -163,9 +176,7 @@ def assert_same_kernel(
     run_op = node_named("case", graphs.partition_graphs)
     if "MaxPoolGrad" in run_op.op:
         return run_op  # with a tensor that the forward node hands over, which a unit does not have
-    ours = NodeDef.FromString(
-        load_kernel_library().rename_for_one_dnn(node.SerializeToString(), has_constant_filter)
-    )
+    ours = renamed(node, has_constant_filter)
     assert ours.op == run_op.op
     for key in ("_kernel", "is_filter_const"):
         assert ours.attr[key] == run_op.attr[key]

@@ -10,8 +10,8 @@ from planning_graphs import CONFIGURATION, INCEPTION, make_graph, make_lanes, ma
 
 from tf_interop.errors import PlanError
 from tf_interop.planning.check import check_stages
-from tf_interop.planning.types import BatchSchedule, PlannedStage
-from tf_interop.stage import Lane, Stage, Step
+from tf_interop.planning.types import PlannedStage
+from tf_interop.stage import Lane, Schedule, Stage, Step
 
 CHAIN = {"a": "Conv2D", "b": "Conv2D a", "c": "Conv2D b a", "apart": "Conv2D"}
 PATH = {"a": "Conv2D", "x": "Relu a", "c": "Conv2D x", "y": "Relu c:0", "b": "Conv2D y"}
@@ -70,21 +70,20 @@ REFUSED: dict[str, Any] = {
     ),
     "reader_before": (CHAIN, "b a", "Stage 0.*'b'.*'a'"),
     "end_of_a_chain_apart": (CHAIN, "a b, c", "Stage 0.*'c'"),
-    "through_other_nodes": (PATH, "a b", "'a' -> 'x' -> 'c' -> 'y' -> 'b'"),
+    "through_other_nodes": (PATH, "a b", "'x' -> 'c' -> 'y'"),
     "through_control_edges": (
-        {"a": "Conv2D", "x": "NoOp ^a", "b": "Conv2D ^x"}, "a, b", "'a' -> 'x' -> 'b'",
+        {"a": "Conv2D", "x": "NoOp ^a", "b": "Conv2D ^x"}, "a, b", "'x'.*stage 0",
     ),
     "iteration": (LOOP | {"b": "Conv2D a"}, "a, b", "'b'.*'a'"),
     "control_edge_out_of_a_next_iteration": (
         LOOP | {"b": "Conv2D merge ^next", "sum": "AddV2 a a"}, "a, b",
-        "'a' -> 'sum' -> 'next' -> 'b'",
+        "'next'.*stage 0",
     ),
     "two_stages_that_wait_for_each_other": (
         CROSSED, "a, b; c, d",
-        "stage 1 .*stage 0 .*'a' -> 'x' -> 'd'.*'c' -> 'b'|"
-        "stage 0 .*stage 1 .*'c' -> 'b'.*'a' -> 'x' -> 'd'",
+        "stage 1 -> stage 0",
     ),
-    "three_stages_in_a_ring": (RING, "a, b; c, d; e, f", "(that waits for stage.*){3}"),
+    "three_stages_in_a_ring": (RING, "a, b; c, d; e, f", "(stage [012].*){4}"),
     "not_in_the_graph": (INCEPTION, "1x1, 3x3; 7x7, 5x5", "Stage 1 names '7x7'"),
     "no_convolution": (INCEPTION, "pool", "Stage 0 names 'pool'"),
     "twice": (INCEPTION, "1x1, 3x3; 5x5 1x1", "'1x1' is in stage 0 and in stage 1"),
@@ -100,7 +99,7 @@ REFUSED: dict[str, Any] = {
     **{
         f"schedule_{lanes}": (
             CHAIN,
-            PlannedStage(make_lanes("a b"), schedules=(BatchSchedule(8, make_lanes(*lanes)),)),
+            PlannedStage(make_lanes("a b"), schedules=(Schedule(8, make_lanes(*lanes)),)),
             place,
         )
         for lanes, place in {

@@ -17,14 +17,13 @@ from tf_interop.planning.problem import Candidate, PlanningProblem, ValueSource
 from tf_interop.planning.show import explain_stages
 from tf_interop.planning.types import (
     Alternative,
-    BatchSchedule,
     GraphPlan,
     LaneExplanation,
     Plan,
     PlannedStage,
     StageExplanation,
 )
-from tf_interop.stage import Lane, Stage, Step
+from tf_interop.stage import Lane, Schedule, Stage, Step
 
 MEASURED, MODELLED = ValueSource.MEASURED, ValueSource.MODELLED
 
@@ -158,7 +157,7 @@ def test_explains_a_lane_of_dependent_steps() -> None:
 def test_shows_every_batch_size_of_a_stage() -> None:
     a, b = Step("a", "GEMM"), Step("b", "GEMM")
     apart = Stage((Lane((a,), priority=-1), Lane((b,))))
-    schedules = (BatchSchedule(2, merge("a b", "GEMM")), BatchSchedule(8, apart))
+    schedules = (Schedule(2, merge("a b", "GEMM")), Schedule(8, apart))
     graph = GraphPlan("f", 2, (PlannedStage(apart, schedules=schedules),))
     assert (
         "batch size 2: lane 0: a and b, merged into one wider convolution, with GEMM "

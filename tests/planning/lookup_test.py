@@ -13,7 +13,6 @@ from tf_interop.planning.check import check_stages
 from tf_interop.planning.lookup import stages_for_batch_sizes, stages_from_plan
 from tf_interop.planning.problem import ValueSource
 from tf_interop.planning.types import (
-    BatchSchedule,
     GraphPlan,
     GraphPrediction,
     Plan,
@@ -21,7 +20,7 @@ from tf_interop.planning.types import (
     StagePrediction,
     UnstagedConvolution,
 )
-from tf_interop.stage import Lane, Stage, Step
+from tf_interop.stage import Lane, Schedule, Stage, Step
 
 
 def _plan_for(nodes: dict[str, str], *stages: PlannedStage) -> GraphPlan:
@@ -76,7 +75,7 @@ def test_takes_a_plan_of_another_trace_of_the_model() -> None:
     def stage(a: str, b: str) -> PlannedStage:
         made = make_stage(a, b)
         in_sequence = Stage.in_sequence(made.stage.steps)
-        return dataclasses.replace(made, schedules=(BatchSchedule(8, in_sequence),))
+        return dataclasses.replace(made, schedules=(Schedule(8, in_sequence),))
 
     planned = {"net_1/a": "Conv2D", "net_1/b": "Conv2D"}
     trace = {"PartitionedCall/net_4/a": "Conv2D", "PartitionedCall/net_4/b": "Conv2D"}
@@ -145,7 +144,7 @@ def test_gives_a_stage_the_schedule_of_each_batch_size() -> None:
         [entry(32, PlannedStage(large)), entry(8, PlannedStage(small))]
     )
     assert stage.stage == large
-    assert stage.schedules == (BatchSchedule(8, small), BatchSchedule(32, large))
+    assert stage.schedules == (Schedule(8, small), Schedule(32, large))
     assert stage.why == "of the plan for batch sizes 8, 32, grouped as for 32"
 
 
@@ -158,7 +157,7 @@ def test_runs_in_sequence_where_a_plan_groups_otherwise() -> None:
     )
     # What is in no stage takes the algorithm that is fastest alone; what the plan puts beside
     # others has none that says anything about running in sequence.
-    assert stage.schedules[0] == BatchSchedule(8, make_lanes("a:WINOGRAD b"))
+    assert stage.schedules[0] == Schedule(8, make_lanes("a:WINOGRAD b"))
 
 
 def test_takes_the_grouping_that_saves_most() -> None:

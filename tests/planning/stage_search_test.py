@@ -10,12 +10,11 @@ import pytest
 
 from tf_interop.planning.search_space import Lanes, Schedule, SearchTooWideError, Space
 from tf_interop.planning.stage_search import (
+    Beam,
     ExactSearch,
     State,
     find_blocks,
     search_blocks,
-    search_exactly,
-    search_in_bounds,
 )
 
 # Three nodes between a first and a last one, twice, with five between the two.
@@ -84,12 +83,12 @@ def test_visits_what_the_authors_of_ios_report(
 
 def test_keeps_a_node_back_that_fills_a_later_stage() -> None:
     # 1 fits beside 2, not beside 0.
-    result = search_in_bounds(fixed({((1,), (2,)): 10.0}), range(4), width=1)
+    result = Beam(fixed({((1,), (2,)): 10.0}), range(4), 1).search()
     assert stages_of(result) == (((0,),), ((1,), (2,)), ((3,),))
 
 
 def test_goes_on_with_lanes_where_pairs_win_nothing() -> None:
-    result = search_in_bounds(fixed({((0, 2), (1, 3)): 30.0}), range(4), width=1)
+    result = Beam(fixed({((0, 2), (1, 3)): 30.0}), range(4), 1).search()
     assert stages_of(result) == (((0, 2), (1, 3)),)
 
 
@@ -103,7 +102,7 @@ def test_a_lane_goes_on_with_what_is_ready_alone() -> None:
 
     space = Space([[], [], [], [0, 1], [2]], options, max_lane_length=2)
     expected = (((1,),), ((0, 3), (2,)), ((4,),))
-    assert stages_of(search_in_bounds(space, range(5), width=8)) == expected
+    assert stages_of(Beam(space, range(5), 8).search()) == expected
 
 
 def test_one_wide_block_leaves_the_exact_search_to_the_others() -> None:
@@ -157,4 +156,4 @@ def test_gives_up_over_the_limit_of_transitions(max_lanes: int, max_lane_length:
         max_lane_length=max_lane_length,
     )
     with pytest.raises(SearchTooWideError):
-        search_exactly(space, range(40), max_transitions=1000, with_chains=max_lane_length > 1)
+        ExactSearch(space, range(40), 1000, max_lane_length > 1).search()

@@ -43,8 +43,6 @@ def test_what_is_to_be_merged_is_saved(tmp_path: pathlib.Path) -> None:
             "$.stages[0].stage.lanes[1].steps[0].algorithm",
         ),
         ((*STAGE, 1, "merged"), True, "at lane 1"),
-        (("stages", 0, "images"), (0,), "$.stages[0].images"),
-        (("stages", 0, "images"), (1, 0), "$.stages[0].images"),
     ],
 )
 def test_refuses_what_is_not_legal(

@@ -110,7 +110,7 @@ class RandomGraph:
 def run_pass(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef | None:
     """What the pass makes of a graph, which it leaves alone."""
     before = graph_pb2.GraphDef.FromString(graph_def.SerializeToString())
-    rewritten = run_conv_stage_pass(graph_def, Settings(Policy.ALWAYS), "CPU").graph_def
+    rewritten, _ = run_conv_stage_pass(graph_def, Settings(Policy.ALWAYS), "CPU")
     assert graph_def == before
     return rewritten
 

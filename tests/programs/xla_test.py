@@ -51,8 +51,8 @@ def test_asking_for_the_status_makes_no_context() -> None:
         """
     import tensorflow as tf
     from tf_interop import tensorflow_internals
-    from tf_interop.graph.xla import XlaFunctionFinder, xla_auto_clustering
-    assert XlaFunctionFinder().find() == ()
+    from tf_interop.graph.xla import find_xla_functions, xla_auto_clustering
+    assert find_xla_functions() == ()
     assert xla_auto_clustering() == ""
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2

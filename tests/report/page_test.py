@@ -25,7 +25,6 @@ from rich.filesize import decimal
 from tf_interop.planning.explain import explain_plan, sum_of_uses
 from tf_interop.planning.make import make_plan
 from tf_interop.planning.types import (
-    BatchSchedule,
     GraphPlan,
     GraphPrediction,
     Plan,
@@ -35,6 +34,7 @@ from tf_interop.planning.types import (
 )
 from tf_interop.report.network import Network, NetworkNode, named_as_in
 from tf_interop.report.page import render_page
+from tf_interop.stage import Schedule
 
 # Of a training step of 32 convolutions, 2 are in the profile, and unstaged.
 PARTLY_MEASURED = GraphPlan(
@@ -333,9 +333,9 @@ def test_every_batch_size_of_a_stage_is_shown() -> None:
     stage = make_lanes("a b")
     asking = dataclasses.replace(stage.lanes[0], priority=-1)
     schedules = (
-        BatchSchedule(2, merge("a b", "GEMM")),
-        BatchSchedule(8, dataclasses.replace(stage, lanes=(asking, stage.lanes[1]))),
-        BatchSchedule(32, make_lanes("a>b")),
+        Schedule(2, merge("a b", "GEMM")),
+        Schedule(8, dataclasses.replace(stage, lanes=(asking, stage.lanes[1]))),
+        Schedule(32, make_lanes("a>b")),
     )
     graph = GraphPlan("fedcba9876543210", 2, (PlannedStage(stage, schedules=schedules),))
     [table] = page_of(graph).of_class("schedules")

@@ -16,7 +16,7 @@ from tf_interop.parallel.degrees import Degrees
 from tf_interop.parallel.layers.find import find_layers
 from tf_interop.parallel.lookup import fingerprint_layers
 from tf_interop.parallel.types import DividedLayer, GraphDivision, ParallelPlan
-from tf_interop.runtime.parallel_pass import ParallelResult, run_parallel_pass
+from tf_interop.runtime.parallel_pass import ParallelReport, run_parallel_pass
 
 OTHER = CPU.replace("CPU:0", "CPU:1")
 DEVICES = ("/device:CPU:0", "/device:CPU:1")
@@ -43,19 +43,20 @@ def plan_of(*layers: DividedLayer, why: str = "") -> ParallelPlan:
     return ParallelPlan(DEVICES, (GraphDivision(fingerprint, layers, why_whole=why),))
 
 
-def run(graph: GraphBuilder, plan: ParallelPlan) -> ParallelResult:
+def run(
+    graph: GraphBuilder, plan: ParallelPlan
+) -> tuple[graph_pb2.GraphDef | None, ParallelReport | None]:
     return run_parallel_pass(graph.graph_def, plan, ["result"])
 
 
 def test_divides_a_layer_and_says_what_is_sent() -> None:
     graph = graph_of_convolution()
     before = graph_pb2.GraphDef.FromString(graph.graph_def.SerializeToString())
-    result = run(graph, plan_of(HALVES))
+    divided, report = run(graph, plan_of(HALVES))
     assert same_graph(graph.graph_def, before)
-    assert result.graph_def is not None
-    assert result.report is not None
-    report = result.report
-    assert {node.device for node in result.graph_def.node} == {CPU, OTHER}
+    assert divided is not None
+    assert report is not None
+    assert {node.device for node in divided.node} == {CPU, OTHER}
     image, filters, output = (4 * size for size in (2 * 6 * 6 * 3, 3 * 3 * 3 * 8, 2 * 6 * 6 * 8))
     assert report.sent_bytes == {(CPU, OTHER): image + filters, (OTHER, CPU): output}
     assert list(report.divided) == ["c"]
@@ -64,9 +65,9 @@ def test_divides_a_layer_and_says_what_is_sent() -> None:
 
 
 def test_leaves_what_is_divided_or_has_no_layers_alone() -> None:
-    divided = run(graph_of_convolution(), plan_of(HALVES)).graph_def
+    divided, _ = run(graph_of_convolution(), plan_of(HALVES))
     for graph_def in (divided, graph_of({"r": "Relu x"}, CPU).graph_def):
-        assert run_parallel_pass(graph_def, plan_of(HALVES)) == ParallelResult(None, None)
+        assert run_parallel_pass(graph_def, plan_of(HALVES)) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -78,11 +79,11 @@ def test_leaves_what_is_divided_or_has_no_layers_alone() -> None:
     ],
 )
 def test_keeps_a_graph_and_says_why(batch: int | None, plan: dict[str, Any], why: str) -> None:
-    result = run(graph_of_convolution(batch), plan_of(*plan.pop("layers", []), **plan))
-    assert result.graph_def is None
-    assert result.report is not None
-    assert not result.report.divided
-    assert result.report.why_unchanged.startswith(why)
+    divided, report = run(graph_of_convolution(batch), plan_of(*plan.pop("layers", []), **plan))
+    assert divided is None
+    assert report is not None
+    assert not report.divided
+    assert report.why_unchanged.startswith(why)
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,7 @@ def test_plans_for_several_batch_sizes_are_followed_at_each(tmp_path: pathlib.Pa
     ("program", "stages", "cause"),
     [
         (branches, [("a", "b"), ("a",)], "'a' is in stage 0 and in stage 1"),
-        (branches, [("b", "c")], "'b'"),
+        (branches, [("b", "c")], "stage 0"),
         (branches, [("a", "nowhere")], "'nowhere'"),
         (branches, [("a:FASTEST", "b")], "FASTEST"),
         (two_chains, [("x1", "y2"), ("y1", "x2")], "stage 1"),

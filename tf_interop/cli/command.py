@@ -163,7 +163,7 @@ def print_error(text: str) -> None:
 
 def end_with(error: TfInteropError) -> NoReturn:
     """Ends the process with an error that tf_interop reports."""
-    print_error(error.on_command_line)
+    print_error(str(error))
     sys.exit(1)
 
 

@@ -97,12 +97,21 @@ def parallelize(
     """
     with work_on_model(model) as say:
         from tf_interop.model.load import check_trains, load_model
-        from tf_interop.model.parallelize import explained_plan
+        from tf_interop.model.parallelize import parallelize as plan_division
 
         loaded = load_model(model, image_size=options["image_size"])
         if options["training"]:
             check_trains(loaded, model)
-        made = explained_plan(loaded, devices, profile=profile_path, say=say, **options)
+        explanations: list[Parallelization] = []
+        plan_division(
+            loaded,
+            devices,
+            profile=profile_path,
+            say=say,
+            explain=explanations.append,
+            **options,
+        )
+        [made] = explanations
     layers = _chosen_layers(made, explained)
     plan = dataclasses.replace(made.plan, made_with=made.plan.made_with | {"model": model})
     if output_path is not None:

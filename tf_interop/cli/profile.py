@@ -7,6 +7,7 @@ import pathlib
 from typing import Any
 
 import click
+from rich.console import Console
 
 from tf_interop.cli.command import Result, command, signals_caught
 from tf_interop.cli.options import (
@@ -214,7 +215,7 @@ def profile(
     def show() -> None:
         if list_path is not None:
             click.echo(listed)
-        show_summary(measured, str(output_path))
+        show_summary(measured, str(output_path), Console())
         click.echo(
             f"{output_path}: {outcome.measured_count} measured now, {outcome.failure_count} failed"
         )

@@ -105,7 +105,7 @@ class _Run:
                     )
                 save_plan(status.plan, self.plan_path)
         except TfInteropError as error:
-            print_error(error.on_command_line)
+            print_error(str(error))
             return False
         return True
 

@@ -66,7 +66,7 @@ def show(file: str, csv_path: pathlib.Path | None) -> Result:
             return Result(plan, lambda: explain_stages(plan, Console()))
         if kind == "profile":
             profile = load_profile(file)
-            return Result(profile_document(profile), lambda: show_profile(profile))
+            return Result(profile_document(profile), lambda: show_profile(profile, Console()))
         results = load_benchmark(file)
         if csv_path is not None:
             write_csv(results, csv_path)

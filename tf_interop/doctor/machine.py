@@ -55,7 +55,7 @@ def _tensorflow_package() -> Finding:
 
 
 def _core_library() -> Finding:
-    path = find_library_file(CORE_LIBRARY_NAME, "TF_INTEROP_CORE_LIBRARY")
+    path = find_library_file(CORE_LIBRARY_NAME)
     try:
         load_core_library()
     except Exception as error:

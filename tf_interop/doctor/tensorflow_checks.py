@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from tf_interop import tensorflow_internals
 from tf_interop.doctor.examine import Finding, ok, problem, warning
 from tf_interop.errors import LibraryError
+from tf_interop.measure.core import find_library_file
 from tf_interop.measure.device import visible_gpus
 from tf_interop.runtime.kernel_library import (
     LIBRARY_NAME,
     REBUILD_COMMAND,
     check_tensorflow_version,
-    find_library,
     read_build_info,
 )
 
@@ -30,7 +30,7 @@ def _import() -> Finding:
 
 
 def _library() -> Finding:
-    path = find_library()
+    path = find_library_file(LIBRARY_NAME)
     if path is None or not path.is_file():
         return problem(f"{path or LIBRARY_NAME} is missing", _REBUILD)
     try:

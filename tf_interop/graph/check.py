@@ -13,7 +13,7 @@ from tensorflow.core.framework import node_def_pb2, types_pb2
 
 from tf_interop.contraction import misplaced_step
 from tf_interop.errors import GraphError
-from tf_interop.graph.control_flow import ControlFlow, find_fed, is_function
+from tf_interop.graph.control_flow import ControlFlow, is_function
 from tf_interop.graph.ops import (
     COMPANION_OPS,
     CONVOLUTION_KINDS,
@@ -160,7 +160,7 @@ def check_rewrite(
             f"{sorted(expected - after.index_of.keys())[:5]} missing and "
             f"{sorted(after.index_of.keys() - expected)[:5]} too many."
         )
-    control_flow = ControlFlow(before, find_fed(before, nodes_to_preserve, fetches))
+    control_flow = ControlFlow(before, nodes_to_preserve, fetches)
     # A Session may also feed what it fetches.
     feeds = set() if is_function(before) else preserved
     for new in new_nodes:

@@ -80,18 +80,32 @@ _ROOT = _Place((), frozenset())
 class ControlFlow:
     """The region of every node of a graph. Graphs without control flow cost nothing."""
 
-    def __init__(self, view: GraphView, fed: Collection[int] = ()) -> None:
+    def __init__(
+        self,
+        view: GraphView,
+        nodes_to_preserve: Iterable[str] = (),
+        fetches: Collection[str] = (),
+    ) -> None:
         """Finds frames, gates and hidden waits.
 
-        `fed` nodes get their values from the caller, possibly in several steps.
+        The run of a Session for `fetches` may feed the others of `nodes_to_preserve`, possibly in
+        several steps. The values of a function all come with the call.
 
         Raises:
             GraphError: the graph has a cycle.
         """
         self._view = view
+        fed: set[int] = set()
+        self._runs: bytearray | None = None
+        if fetches and not is_function(view):
+            fetched = {parse_input(text)[0] for text in fetches}
+            names = {name for name in nodes_to_preserve if name not in fetched}
+            fed = {view.index_of[name] for name in names & view.index_of.keys()}
+            self._runs = _find_run(view, fed, fetched)
         self._keys: dict[tuple[_Place, int], str] = {(_ROOT, 0): ROOT_REGION}
         self._places: list[_Place | None] | None = None
-        waits = {index: view.names[index] for index in find_hidden_waits(view, fed)}
+        waits = {index: view.names[index] for index in _find_hidden_waits(view)}
+        waits |= {index: view.names[index] for index in fed}
         if not _CONTROL_FLOW_OPS.isdisjoint(view.op_types):
             self._places = [None] * len(view)
             for index in view.topological_order():
@@ -100,7 +114,7 @@ class ControlFlow:
                     # A loop may have several.
                     place = self._places[view.sources(index)[0]]
                     waits[index] = f"the end of {() if place is None else place.frame}"
-        self._waits_before = find_waits_before(view, waits) if waits else None
+        self._waits_before = _find_waits_before(view, waits) if waits else None
 
     def region(self, index: int) -> str | None:
         """A key for the region of node `index`, which is neither Enter nor Exit nor Switch.
@@ -119,6 +133,14 @@ class ControlFlow:
             key = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
             self._keys[place, waits] = key
         return key
+
+    def may_not_run(self, index: int) -> bool:
+        """Whether node `index` does not run if all that may be fed is fed.
+
+        In a function every node runs: TensorFlow also runs what has side effects, and has removed
+        the rest already.
+        """
+        return self._runs is not None and not self._runs[index]
 
     def always_runs_once(self, index: int) -> bool:
         """Whether node `index` is in no loop and in no branch of a conditional."""
@@ -267,16 +289,13 @@ _WAITS = re.compile(
 )
 
 
-def find_hidden_waits(view: GraphView, fed: Collection[int] = ()) -> set[int]:
-    """The nodes that may wait for others that they have no path from.
-
-    So may `fed` nodes, whose values the caller gives, and ops that TensorFlow does not know.
-    """
+def _find_hidden_waits(view: GraphView) -> list[int]:
+    """The nodes that may wait for others that they have no path from; unknown ops may."""
     waiting = {op for op in view.op_types if _may_wait(op)}
-    return {index for index, op in enumerate(view.ops) if op in waiting} | set(fed)
+    return [index for index, op in enumerate(view.ops) if op in waiting]
 
 
-def find_waits_before(view: GraphView, waits: Mapping[int, str]) -> list[int]:
+def _find_waits_before(view: GraphView, waits: Mapping[int, str]) -> list[int]:
     """For each node what must be done before its readers run, as a bit set.
 
     `waits` has nodes that may wait, and what each stands for; two may stand for the same. The sets
@@ -306,34 +325,10 @@ def is_function(view: GraphView) -> bool:
     return not view.op_types.isdisjoint({"_Arg", "_Retval"})
 
 
-def find_fed(
-    view: GraphView, nodes_to_preserve: Iterable[str], fetches: Collection[str]
-) -> frozenset[int]:
-    """The nodes that the run of a Session for `fetches` may feed; none for the graph of a function.
-
-    They are those of `nodes_to_preserve` that are not fetched.
-    """
-    if not fetches or is_function(view):
-        return frozenset()
-    fetched = {parse_input(text)[0] for text in fetches}
-    fed = (view.index_of.get(name) for name in nodes_to_preserve if name not in fetched)
-    return frozenset(index for index in fed if index is not None)
-
-
-def find_run(view: GraphView, fed: Collection[int], fetches: Collection[str]) -> bytearray | None:
-    """Which nodes run for certain: those that the fetches need if all of `fed` are fed.
-
-    For each node 1 if it runs, else 0; None if that is not known: in a function, TensorFlow also
-    runs what has side effects, and has removed the rest already.
-    """
-    if not fetches or is_function(view):
-        return None
+def _find_run(view: GraphView, fed: Collection[int], fetched: Iterable[str]) -> bytearray:
+    """For each node 1 if the fetches need it although all of `fed` are fed, else 0."""
     runs = bytearray(len(view))
-    pending = [
-        index
-        for index in (view.index_of.get(parse_input(text)[0]) for text in fetches)
-        if index is not None
-    ]
+    pending = [view.index_of[name] for name in fetched if name in view.index_of]
     while pending:
         index = pending.pop()
         if runs[index] or index in fed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection
 
 from tensorflow.core.framework import node_def_pb2, types_pb2
@@ -16,7 +17,7 @@ from tf_interop.convolution import (
     Shape,
     computed_output_shape,
 )
-from tf_interop.graph.control_flow import ControlFlow, find_fed, find_run
+from tf_interop.graph.control_flow import ControlFlow
 from tf_interop.graph.ops import (
     CONVOLUTION_KINDS,
     FUSED_CONVOLUTIONS,
@@ -66,14 +67,12 @@ def find_convolutions(
     levels = view.levels
     indices.sort(key=lambda index: (levels[index], view.names[index]))
 
-    fed = find_fed(view, nodes_to_preserve, fetches)
-    runs = find_run(view, fed, fetches)
-    control_flow = ControlFlow(view, fed)
+    control_flow = ControlFlow(view, nodes_to_preserve, fetches)
     convolutions: list[ConvolutionNode] = []
     refusals: list[Refusal] = []
     for index in indices:
         try:
-            if runs is not None and not runs[index]:
+            if control_flow.may_not_run(index):
                 raise _RefusalError(
                     "a node that the fetches need", "another", RefusalReason.NOT_RUN
                 )
@@ -129,12 +128,28 @@ def _match_convolution(
         )
 
     image, filter_ = _image_and_filter_shapes(view, properties, index)
-    group_count = _group_count(image, filter_, layout, depthwise)
-    output = computed_output_shape(
-        image, filter_, layout, depthwise, strides, dilations, padding, explicit_paddings
+    configuration = ConvolutionConfiguration(
+        op=op,
+        kind=CONVOLUTION_KINDS[op],
+        depthwise=depthwise,
+        dtype=dtype,
+        layout=layout,
+        image_shape=image,
+        filter_shape=filter_,
+        output_shape=None,
+        strides=strides,
+        dilations=dilations,
+        padding=padding,
+        explicit_paddings=explicit_paddings,
+        group_count=_group_count(image, filter_, layout, depthwise),
+        fused_ops=fused_ops,
+        leaky_relu_alpha=(
+            attribute_of(node, "leakyrelu_alpha").f if "LeakyRelu" in fused_ops else 0.0
+        ),
     )
+    output = computed_output_shape(configuration)
     if not is_fully_known(output):
-        if CONVOLUTION_KINDS[op] is ConvolutionKind.FORWARD:
+        if configuration.kind is ConvolutionKind.FORWARD:
             given = properties.output_shape(index, 0)
         else:
             given = properties.input_shape(index, 2)
@@ -148,25 +163,7 @@ def _match_convolution(
         index=index,
         device=device,
         region=region,
-        configuration=ConvolutionConfiguration(
-            op=op,
-            kind=CONVOLUTION_KINDS[op],
-            depthwise=depthwise,
-            dtype=dtype,
-            layout=layout,
-            image_shape=image,
-            filter_shape=filter_,
-            output_shape=output,
-            strides=strides,
-            dilations=dilations,
-            padding=padding,
-            explicit_paddings=explicit_paddings,
-            group_count=group_count,
-            fused_ops=fused_ops,
-            leaky_relu_alpha=(
-                attribute_of(node, "leakyrelu_alpha").f if "LeakyRelu" in fused_ops else 0.0
-            ),
-        ),
+        configuration=dataclasses.replace(configuration, output_shape=output),
     )
 
 

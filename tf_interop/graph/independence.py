@@ -19,7 +19,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterable, Mapping, Sequence
 
-from tf_interop.convolution import ConvolutionNode, filter_size, may_merge
+from tf_interop.convolution import ConvolutionNode, merge_form
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.view import GraphView
 
@@ -175,13 +175,8 @@ def find_merge_keys(view: GraphView, convolutions: Sequence[ConvolutionNode]) ->
 
 
 def _merge_key(view: GraphView, node: ConvolutionNode) -> str | None:
-    each = node.configuration
-    if not may_merge(each) or not view.fanins[node.index]:
+    form = merge_form(node.configuration)
+    if form is None or not view.fanins[node.index]:
         return None
     source, port = view.fanins[node.index][0]
-    same = (
-        *(each.op, filter_size(each), each.strides, each.dilations, each.padding),
-        *(each.explicit_paddings, each.layout, each.dtype, each.fused_ops, each.leaky_relu_alpha),
-        *(node.device, node.region),
-    )
-    return f"{view.names[source]}:{port} " + " ".join(map(str, same))
+    return f"{view.names[source]}:{port} {node.device} {node.region} {form}"

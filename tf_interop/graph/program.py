@@ -9,29 +9,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Annotated, Generic, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from google.protobuf.message import DecodeError
 from tensorflow.core.framework import node_def_pb2
 
 from tf_interop.errors import GraphError
-from tf_interop.stage import LARGEST_INT, Stage, T
+from tf_interop.stage import Schedule
 
 CONV_STAGE_OP = "TfInterop>ConvStage"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Schedule(Generic[T]):
-    """How a stage runs at one batch size.
-
-    Attributes:
-        batch_size: None if it holds for every one.
-        stage: of all operations of the stage; in a node, of their places there.
-    """
-
-    batch_size: Annotated[int, msgspec.Meta(ge=1, le=LARGEST_INT)] | None
-    stage: Stage[T]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

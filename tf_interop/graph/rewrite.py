@@ -18,7 +18,6 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2, types_pb2
 
 from tf_interop.graph.ops import FILTER_POSITIONS, HELD_FILTER_OPS
 from tf_interop.graph.program import (
-    Schedule,
     StageNode,
     encode_stage,
     input_operand,
@@ -27,6 +26,7 @@ from tf_interop.graph.program import (
 )
 from tf_interop.graph.replace import NewNode, Replacement
 from tf_interop.graph.view import GraphView
+from tf_interop.stage import Schedule
 
 STAGE_NAME_PREFIX = "tf_interop/stage_"
 

@@ -60,14 +60,7 @@ class Operation:
         *,
         preserved: Collection[str] = (),
     ) -> None:
-        """Prepares to look at a node.
-
-        Args:
-            view: the graph.
-            properties: the shapes of its tensors.
-            index: the node.
-            preserved: names of nodes in whose place a Session may feed another value.
-        """
+        """Prepares to look at node `index`; a Session may feed another value for `preserved`."""
         self._view, self._properties, self._index = view, properties, index
         self._preserved = preserved
         self.attributes = view.nodes[index].attr
@@ -191,25 +184,20 @@ def _pools_each(node: Operation) -> bool:
     return all(node.attributes[name].list.i[:1] == [1] for name in ("ksize", "strides"))
 
 
-def _pads_others(node: Operation) -> bool:
-    paddings = node.constant(1)
-    return paddings is not None and not paddings[0].any()
+def _has_first(value: int) -> _Rule:
+    """Of ops whose second operand, a constant, has `value` for the first dimension."""
 
+    def holds(node: Operation) -> bool:
+        constant = node.constant(1)
+        return constant is not None and constant.size > 0 and bool((constant[0] == value).all())
 
-def _tiles_others(node: Operation) -> bool:
-    multiples = node.constant(1)
-    return multiples is not None and multiples.size > 0 and multiples[0] == 1
+    return _first_if(holds)
 
 
 def _stack(node: Operation) -> Positions | None:
     axis = node.attributes["axis"].i if "axis" in node.attributes else 0
     spares_first = node.rank() > 0 and axis % (node.rank() + 1) != 0
     return tuple(range(node.input_count)) if spares_first else None
-
-
-def _transposes_others(node: Operation) -> bool:
-    order = node.constant(1)
-    return order is not None and order.size > 0 and order[0] == 0
 
 
 def _squeezes_others(node: Operation) -> bool:
@@ -273,9 +261,9 @@ _RULES_OF_SEVERAL: dict[str, _Rule] = {
     "Roll": _first_if(lambda node: node.spares_first(2, node.rank())),
     "ConcatV2": _concatenation,
     "Pack": _stack,
-    "Tile": _first_if(_tiles_others),
-    "Pad PadV2 MirrorPad": _first_if(_pads_others),
-    "Transpose": _first_if(_transposes_others),
+    "Tile": _has_first(1),
+    "Pad PadV2 MirrorPad": _has_first(0),
+    "Transpose": _has_first(0),
     "ExpandDims": _first_if(lambda node: node.spares_first(1, node.rank() and node.rank() + 1)),
     "Squeeze": _first_if(_squeezes_others),
     "Split": lambda node: (1,) if node.spares_first(0, node.rank(1)) else None,

@@ -33,7 +33,7 @@ import dataclasses
 from collections.abc import Collection, Iterable
 
 from tf_interop.convolution import Refusal, RefusalReason
-from tf_interop.graph.control_flow import ControlFlow, find_fed, find_run
+from tf_interop.graph.control_flow import ControlFlow
 from tf_interop.graph.independence import NodeIndependence
 from tf_interop.graph.ops import (
     CONVOLUTION_KINDS,
@@ -133,10 +133,8 @@ def find_steps(
 
     `companions` are nodes of `COMPANION_OPS` that may be steps whatever their dtype is.
     """
-    fed = find_fed(view, preserved, fetches)
-    runs = find_run(view, fed, fetches)
+    control_flow = ControlFlow(view, preserved, fetches)
     reference_ops = {op for op in view.op_types if has_reference_outputs(op)}
-    control_flow: ControlFlow | None = None
     regions: dict[int, str] = {}
     reasons: dict[int, RefusalReason] = {}
     for index in order:
@@ -147,7 +145,7 @@ def find_steps(
             node = view.nodes[index]
             if view.names[index] in preserved:
                 reason = RefusalReason.PRESERVED
-            elif runs is not None and not runs[index]:
+            elif control_flow.may_not_run(index):
                 reason = RefusalReason.NOT_RUN
             # What is not placed yet may go to a GPU.
             elif device_type_of(node.device) != "CPU" or not is_local(node.device):
@@ -163,8 +161,6 @@ def find_steps(
             elif index not in companions:
                 reason = why_no_step_node(node)
         if reason is None:
-            if control_flow is None:
-                control_flow = ControlFlow(view, fed)
             region = control_flow.region(index)
             if region is None:
                 reason = RefusalReason.CONTROL_FLOW

@@ -161,23 +161,18 @@ class GraphView:
             ready.sort()
             wave = ready
         if len(order) != len(self):
-            cycle = [source for source, _ in contract(self.readers, ()).cycle]
-            if not cycle:  # contraction knows none of a single node
-                cycle = [next(node for node in range(len(self)) if node in self.readers[node])]
-            names = [self.names[node] for node in (*cycle, cycle[0])]
+            names = [f"'{self.names[node]}'" for node in contract(self.readers, ()).cycle]
             raise GraphError(
                 f"Expected a graph without cycles, got one through the nodes {join_names(names)}."
             )
         return order, levels
 
 
-def join_names(names: Sequence[str], at_most: int = 20) -> str:
+def join_names(names: Sequence[str]) -> str:
     """The names along a path; of a long one both ends."""
-    shown = [f"'{name}'" for name in names]
-    if len(shown) > at_most:
-        half = at_most // 2
-        shown[half:-half] = [f"{len(shown) - 2 * half} more"]
-    return " -> ".join(shown)
+    if len(names) > 20:
+        names = [*names[:10], f"{len(names) - 20} more", *names[-10:]]
+    return " -> ".join(names)
 
 
 def _resolve_inputs(

@@ -8,10 +8,11 @@ Functions of TensorFlow 1 are not among them.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tensorflow.core.framework import node_def_pb2
 
@@ -38,9 +39,6 @@ def xla_mark(node: node_def_pb2.NodeDef) -> str | None:
     return None
 
 
-_MUST_COMPILE = "_XlaMustCompile"
-
-
 @dataclasses.dataclass(frozen=True)
 class XlaFunction:
     """A function with convolutions that XLA compiles.
@@ -62,35 +60,23 @@ class _Definition(NamedTuple):
     calls: tuple[str, ...]
 
 
-class XlaFunctionFinder:
-    """Looks through the functions of the process. It looks at each once."""
+def find_xla_functions() -> tuple[XlaFunction, ...]:
+    """The functions of the process with convolutions that XLA compiles, by name.
 
-    def __init__(self) -> None:
-        self._definitions: dict[str, _Definition] = {}  # replaced, never changed
-
-    def find(self) -> tuple[XlaFunction, ...]:
-        """The functions with convolutions that XLA compiles, by name.
-
-        One that a compiled function calls is counted with it.
-        """
-        # No lock while TensorFlow is asked: what two threads find out twice is the same.
-        before, definitions = self._definitions, {}
-        for name in tensorflow_internals.function_names():
-            definition = before.get(name)
-            if definition is None:
-                function_def = tensorflow_internals.function_def_of(name)
-                if function_def is None:
-                    continue
-                definition = _read_definition(function_def)
-            definitions[name] = definition
-        self._definitions = definitions
-        counts: dict[str, int] = {}
-        found = [
-            XlaFunction(name, _count_convolutions(name, definitions, counts))
-            for name, definition in sorted(definitions.items())
-            if definition.must_compile
-        ]
-        return tuple(function for function in found if function.convolution_count)
+    One that a compiled function calls is counted with it.
+    """
+    definitions = {
+        name: definition
+        for name in tensorflow_internals.function_names()
+        if (definition := _read_definition(name)) is not None
+    }
+    counts: dict[str, int] = {}
+    found = [
+        XlaFunction(name, _count_convolutions(name, definitions, counts))
+        for name, definition in definitions.items()
+        if definition.must_compile
+    ]
+    return tuple(function for function in found if function.convolution_count)
 
 
 def _count_convolutions(
@@ -106,7 +92,11 @@ def _count_convolutions(
     return counts.get(name, 0)
 
 
-def _read_definition(function_def: Any) -> _Definition:
+@functools.lru_cache(maxsize=4096)
+def _read_definition(name: str) -> _Definition | None:
+    function_def = tensorflow_internals.function_def_of(name)
+    if function_def is None:
+        return None
     attributes = function_def.attr
     calls = []
     for node in function_def.node_def:
@@ -116,7 +106,7 @@ def _read_definition(function_def: Any) -> _Definition:
             elif value.HasField("list"):
                 calls += [function.name for function in value.list.func]
     return _Definition(
-        _MUST_COMPILE in attributes and attributes[_MUST_COMPILE].b,
+        "_XlaMustCompile" in attributes and attributes["_XlaMustCompile"].b,
         sum(node.op in CONVOLUTION_KINDS for node in function_def.node_def),
         tuple(calls),
     )

@@ -84,15 +84,13 @@ class CoreLibrary:
 def load_core_library() -> CoreLibrary:
     """Loads the library into this process, once.
 
-    TF_INTEROP_CORE_LIBRARY names another file than the one that was installed with the package.
-
     Raises:
         LibraryError: it or its header is missing, it does not load, has another version of the
             interface, or this CPU lacks instructions that it was compiled for.
     """
     import cffi  # here, as most programs need none of it
 
-    path = find_library_file(CORE_LIBRARY_NAME, "TF_INTEROP_CORE_LIBRARY")
+    path = find_library_file(CORE_LIBRARY_NAME)
     if path is None or not path.is_file():
         raise LibraryError(
             f"The compiled library {path or CORE_LIBRARY_NAME} is missing. {_REBUILD}"
@@ -212,10 +210,7 @@ class Backend:
     ) -> tuple[str, ...]:
         """Lists the algorithms to measure a convolution with, each once.
 
-        Args:
-            configuration: what to compute; all its shapes are known.
-            scope: which algorithms.
-            allow_tf32: whether those that round float operands to TF32 may be among them.
+        Those that round float operands to TF32 may be among them if `allow_tf32`.
 
         Raises:
             ValueError: there are none, a shape is not known, or the core has no such convolution.
@@ -263,11 +258,8 @@ class Backend:
     ) -> AlgorithmMeasurement | AlgorithmFailure:
         """Measures one convolution with one algorithm, alone.
 
-        Args:
-            configuration: what to compute; all its shapes are known.
-            algorithm: what to compute it with; None for the backend's own choice, of which a
-                failure has an empty name.
-            options: how to measure.
+        All shapes are known. An algorithm of None is the backend's own choice, of which a failure
+        has an empty name.
 
         Raises:
             ValueError: a shape is not known, the core has no such convolution, or the options make
@@ -328,11 +320,12 @@ class Backend:
         in it nothing is merged. The spread of the result is that of the lanes and of the latter
         sequence added up, since either value may be off.
 
+        An algorithm of None is the backend's own choice.
+
         Args:
-            stage: what to run; an algorithm of None is the backend's own choice.
+            stage: what to run.
             options: how to measure.
-            sequential_algorithms: of each step, the algorithm that is fastest alone; None for the
-                backend's own choice. Empty: the stage's own.
+            sequential_algorithms: of each step, the one that is fastest alone. Empty: the stage's.
             images: of each step; those with the same number read one image. Empty: each has its
                 own, but for those of a merged lane.
 
@@ -411,15 +404,14 @@ class Backend:
         return f"tf_interop core, backend {self.name}: {given}"
 
 
-def find_library_file(name: str, variable: str) -> pathlib.Path | None:
+def find_library_file(name: str) -> pathlib.Path | None:
     """A library's file, or None if it has not been built.
 
-    Args:
-        name: the name of the file.
-        variable: an environment variable that names another file than the one that was installed
-            with the package.
+    `TF_INTEROP_LIBRARY` and `TF_INTEROP_CORE_LIBRARY` name other files than those installed with
+    the package.
     """
-    named = os.environ.get(variable)
+    is_core = name == CORE_LIBRARY_NAME
+    named = os.environ.get("TF_INTEROP_CORE_LIBRARY" if is_core else "TF_INTEROP_LIBRARY")
     if named:
         return pathlib.Path(named)
     # An editable install keeps the Python files and the library in two folders of one package.

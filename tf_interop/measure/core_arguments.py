@@ -14,7 +14,6 @@ from tf_interop.convolution import (
 from tf_interop.profile.check import check_configuration
 from tf_interop.stage import Stage
 
-_Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 _KINDS = {
@@ -44,8 +43,12 @@ def convolution_fields(configuration: ConvolutionConfiguration) -> dict[str, Any
         ValueError: a shape is not known, the filter does not fit the channels, or the core has no
             such dtype, layout, padding or fused operation.
     """
-    layout = _number_of(_LAYOUTS, "layout", configuration.layout)
     check_configuration(configuration, "$")
+    if configuration.fused_ops not in _FUSED_OPS:
+        raise ValueError(
+            f"Expected fused_ops to be one of {', '.join(map(str, _FUSED_OPS))}, got "
+            f"{configuration.fused_ops}."
+        )
     axes = SPATIAL_AXES[configuration.layout]
     channel_axis = configuration.layout.index("C")
     image, filter_, output = (
@@ -70,7 +73,7 @@ def convolution_fields(configuration: ConvolutionConfiguration) -> dict[str, Any
             f"Expected a filter for {channels} image and {outputs} output channels, got shape "
             f"{filter_}."
         )
-    has_bias, activation = _number_of(_FUSED_OPS, "fused_ops", configuration.fused_ops)
+    has_bias, activation = _FUSED_OPS[configuration.fused_ops]
     sizes = {
         "spatial_rank": len(axes),
         "batch": image[0],
@@ -92,8 +95,8 @@ def convolution_fields(configuration: ConvolutionConfiguration) -> dict[str, Any
     return {
         "sizes": sizes,
         "kind": _KINDS[configuration.kind],
-        "dtype": _number_of(_DTYPES, "dtype", configuration.dtype),
-        "layout": layout,
+        "dtype": _DTYPES[configuration.dtype],
+        "layout": _LAYOUTS[configuration.layout],
         "activation": activation,
         "has_bias": has_bias,
         "leaky_relu_alpha": configuration.leaky_relu_alpha,
@@ -120,11 +123,7 @@ def to_lanes(
 ) -> tuple[Any, list[object]]:
     """The lanes of a stage as an array of `TfiLane`, and what has to live as long as it.
 
-    Args:
-        ffi: of the library.
-        stage: any stage.
-        sequential_algorithms: one for each of its steps, or none.
-        images: likewise a number.
+    There is a sequential algorithm for each step or for none, and likewise an image.
 
     Raises:
         ValueError: a convolution is none of the core's, or there are not as many algorithms or
@@ -192,10 +191,3 @@ def _pads(
         total = max(covered - image[axis], 0)
         same.append((total // 2, total - total // 2))
     return same
-
-
-def _number_of(numbers: dict[_Key, _Value], field: str, value: _Key) -> _Value:
-    if value not in numbers:
-        accepted = ", ".join(str(key) for key in numbers)
-        raise ValueError(f"Expected {field} to be one of {accepted}, got {value}.")
-    return numbers[value]

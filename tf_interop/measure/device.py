@@ -33,9 +33,6 @@ def identify_device(described: ProfiledDevice) -> ProfiledDevice:
 
     NVML adds driver and clocks. CUDA's first device is matched with NVML's by its name, because
     the core gives no bus address: of several that are alike, it is the first visible one.
-
-    Args:
-        described: what the core says of its device.
     """
     if described.backend == "host":
         return this_cpu()

@@ -172,14 +172,7 @@ class ProfileJobs:
         options: RunOptions,
         before: Iterable[Entry],
     ) -> None:
-        """Prepares them.
-
-        Args:
-            backend: says which algorithms there are, and what their names stand for.
-            configurations: what to measure.
-            options: how.
-            before: what was measured before.
-        """
+        """Prepares the jobs; what was measured `before` is none."""
         self.measured = Measurements(before)
         self.notes: dict[str, None] = {}
         self._backend = backend

@@ -70,14 +70,8 @@ class ProfileRun:
     ) -> None:
         """Prepares a run; time counts from now.
 
-        Args:
-            backend: measures.
-            configurations: what to measure.
-            options: how.
-            before: entries of runs before; what they hold is not measured again.
-            keep: is given each new entry.
-            should_stop: asked before each measurement.
-            clock: seconds that go by.
+        What runs `before` measured is not measured again. `keep` is given each new entry, and
+        `should_stop` is asked before each measurement.
         """
         self._backend = backend
         self._has_stages = bool(configurations.stages)
@@ -92,11 +86,7 @@ class ProfileRun:
         self._failure_count = 0
 
     def run(self, say: Say) -> Outcome:
-        """Measures until everything is measured, the time is over, or it is told to stop.
-
-        Args:
-            say: is told what goes on.
-        """
+        """Measures until everything is measured, the time is over, or it is told to stop."""
         end = self._run(say)
         # A device that was lost cannot say what it has for what was not begun.
         is_left_known = end not in (End.FINISHED, End.DEVICE_LOST)
@@ -154,36 +144,38 @@ class ProfileRun:
         return budget is not None and self._clock() - self._start >= share * budget
 
     def _measure(self, job: Job) -> None:
-        options = self._options.measure
+        options, measured = self._options.measure, self._jobs.measured
+        is_refused = False
         if isinstance(job, StageJob):
-            self._take_measured(
-                job,
-                self._backend.measure_stage(
-                    job.key.stage,
-                    options,
-                    sequential_algorithms=job.sequential_algorithms,
-                    images=job.images,
-                ),
+            entry: Entry = self._backend.measure_stage(
+                job.key.stage,
+                options,
+                sequential_algorithms=job.sequential_algorithms,
+                images=job.images,
             )
+        else:
+            resolved = self._jobs.resolve(job)
+            is_refused = isinstance(resolved, AlgorithmFailure)
+            if isinstance(resolved, AlgorithmFailure):
+                entry = resolved
+            elif before := measured.find_resolved(resolved, allow_tf32=job.tf32):
+                measured.add(before, job)
+                return
+            else:
+                entry = self._backend.measure_algorithm(
+                    job.configuration, resolved.algorithm, options
+                )
+        self._keep(entry)
+        # Under the name that was asked for, too, which need not be resolved again in this run.
+        measured.add(entry, job.key if isinstance(job, StageJob) else job)
+        if not isinstance(entry, (AlgorithmFailure, StageFailure)):
+            self._measured_count += 1
             return
-        resolved = self._jobs.resolve(job)
-        if isinstance(resolved, AlgorithmFailure):
-            self._take(job, resolved)
-            return
-        before = self._jobs.measured.find_resolved(resolved, allow_tf32=job.tf32)
-        if before is not None:
-            self._jobs.measured.add(before, job)
-            return
-        self._take_measured(
-            job, self._backend.measure_algorithm(job.configuration, resolved.algorithm, options)
-        )
-
-    def _take_measured(self, job: Job, entry: Entry) -> None:
-        self._take(job, entry)
-        if isinstance(entry, (AlgorithmFailure, StageFailure)):
-            # A kernel that reads where it must not makes every call after it fail, in CUDA. Those
-            # would be taken for failures of what is measured next.
-            self._is_device_lost = entry.kind is FailureKind.FAILED and not self._does_device_work()
+        self._failure_count += 1
+        # A kernel that reads where it must not makes every call after it fail, in CUDA. Those would
+        # be taken for failures of what is measured next.
+        if entry.kind is FailureKind.FAILED and not is_refused:
+            self._is_device_lost = not self._does_device_work()
 
     def _does_device_work(self) -> bool:
         """Whether it still runs what it ran before."""
@@ -199,12 +191,3 @@ class ProfileRun:
         )
         again = self._backend.measure_algorithm(ran.configuration, ran.algorithm, quick)
         return isinstance(again, AlgorithmMeasurement)
-
-    def _take(self, job: Job, entry: Entry) -> None:
-        self._keep(entry)
-        # Under the name that was asked for, too, which need not be resolved again in this run.
-        self._jobs.measured.add(entry, job.key if isinstance(job, StageJob) else job)
-        if isinstance(entry, (AlgorithmFailure, StageFailure)):
-            self._failure_count += 1
-        else:
-            self._measured_count += 1

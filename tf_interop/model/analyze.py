@@ -18,7 +18,6 @@ from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
 from tf_interop.measure.device import visible_gpus
 from tf_interop.model.graphs import optimize_graph, trace
-from tf_interop.model.keras_functions import keras_of
 
 _INFERENCE = "inference"
 _MOST_EXAMPLES = 3
@@ -175,10 +174,9 @@ def analyze(
     by_reason: dict[RefusalReason, list[Refusal]] = {}
     for each in refused:
         by_reason.setdefault(each.reason, []).append(each)
-    is_keras = keras_of(model_or_function_or_graph) is not None
     return Analysis(
         name=traced.name,
-        mode=("this training step" if training else _INFERENCE) if is_keras else None,
+        mode="this training step" if traced.mode == "training" else traced.mode,
         node_count=len(view),
         convolution_count=len(indices),
         counts_by_kind=kinds,

@@ -251,9 +251,7 @@ def stages_of_merges(
 ) -> Iterator[_NodeStage]:
     """What could run as wider convolutions: by itself, and in one stage with the rest of its level.
 
-    Args:
-        groups: convolutions of equal depth.
-        merge_keys: of those that have one, by name (see `find_merge_keys`).
+    Groups are convolutions of equal depth.
 
     Yields:
         For each level first all of a merge key as a stage of one merged lane, then, where the level

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from tf_interop import tensorflow_internals
-from tf_interop.errors import GraphError, LibraryError
+from tf_interop.errors import GraphError
 from tf_interop.graph.ops import CONVOLUTION_KINDS
 from tf_interop.graph.view import parse_input
 from tf_interop.model.keras_functions import (
@@ -21,6 +21,7 @@ from tf_interop.model.keras_functions import (
     variables_kept,
     zeros,
 )
+from tf_interop.planning.types import GraphMode
 from tf_interop.runtime.plugin import Plugin, get_plugin
 from tf_interop.runtime.settings import Settings
 
@@ -33,6 +34,7 @@ class TracedGraph:
 
     Attributes:
         name: the model's or function's name, and what is run of it.
+        mode: what is run of a Keras model; None for a function or a graph, which may hold either.
         graph_def: the graph, with function calls inlined.
         batch_size: for inputs that leave it open.
         image_size: height and width, for inputs of rank 4 that leave them open.
@@ -44,6 +46,7 @@ class TracedGraph:
 
     name: str
     graph_def: graph_pb2.GraphDef
+    mode: GraphMode | None = None
     batch_size: int = 1
     image_size: tuple[int, int] | None = None
     run: Callable[[], object] | None = None
@@ -72,6 +75,7 @@ def trace(
         raise ValueError(f"Expected a batch_size of 1 or more, got {batch_size}.")
     if keras_of(subject) is not None:
         traced = _trace_model(subject, batch_size, training, image_size)
+        traced = dataclasses.replace(traced, mode="training" if training else "inference")
     elif training:
         raise ValueError(
             "Expected training=True with a Keras model only, got "
@@ -110,8 +114,7 @@ def handed_graph_of(
     if traced.run is None:
         raise ValueError("Expected what can be run, got a GraphDef. Pass a concrete function.")
     plugin = get_plugin()
-    if not plugin.device_types:
-        raise LibraryError(" ".join(plugin.refused_device_types.values()))
+    plugin.check_registered()
     largest: graph_pb2.GraphDef | None = None
     most = 1
 

@@ -10,19 +10,18 @@ from typing import Any
 from tensorflow.core.framework import graph_pb2
 
 from tf_interop import tensorflow_internals
-from tf_interop.errors import ForeignProfileError
+from tf_interop.errors import ProfileError
 from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.independence import Independence
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
 from tf_interop.measure.device import free_memory_bytes, running_device, this_cpu
 from tf_interop.model.graphs import optimize_graph, trace
-from tf_interop.model.keras_functions import keras_of
 from tf_interop.planning.check import check_stages
 from tf_interop.planning.explain import explain_plan
 from tf_interop.planning.make import PlanOptions, make_plan
 from tf_interop.planning.problem_of_graph import make_planning_problem
-from tf_interop.planning.types import GraphMode, GraphPlan, Plan
+from tf_interop.planning.types import GraphPlan, Plan
 from tf_interop.profile.file import load_profile
 from tf_interop.profile.types import Profile, why_foreign
 
@@ -99,10 +98,6 @@ def plan(
     if deterministic is None:
         deterministic = tensorflow_internals.is_op_determinism_on()
     capability = loaded.device.compute_capability if target is None else target
-    mode: GraphMode | None = None
-    # A function or a graph may hold either.
-    if keras_of(model_or_function_or_graph) is not None:
-        mode = "training" if training else "inference"
     entries: dict[tuple[str, int | None], GraphPlan] = {}
     for batch_size in batch_sizes:
         say(f"Tracing batch {batch_size}")
@@ -122,7 +117,7 @@ def plan(
             deterministic=deterministic,
             memory_budget_bytes=memory_budget_bytes,
         )
-        entry = dataclasses.replace(entry, mode=mode)
+        entry = dataclasses.replace(entry, mode=traced.mode)
         # A model whose inputs have their batch size is the same graph for all of `batch_sizes`.
         entries.setdefault((entry.fingerprint, entry.batch_size), entry)
     return Plan(tuple(entries.values()), made_with=_made_with(loaded))
@@ -184,20 +179,27 @@ def _plan_graph(
 
 
 def _check_fits(profile: Profile, target: str | None) -> None:
+    """Refuses a profile of another device than that which the plan is for.
+
+    Without a target that is the device which TensorFlow will run convolutions on: the first GPU
+    that CUDA shows this process, or the CPU if there is none, or if TensorFlow was built without
+    CUDA or may use no GPU.
+
+    Raises:
+        ProfileError: the profile is of another device or cuDNN version.
+    """
     if target is None:
-        _check_fits_this_process(profile)
-        return
-
-    def describe(capability: str) -> str:
-        return f"a GPU of compute capability {capability}" if capability else "a CPU"
-
-    expected = "" if target == CPU_TARGET else target
-    got = profile.device.compute_capability
-    if got != expected:
-        raise ForeignProfileError(
-            f"The profile is of {profile.device.name}, {describe(got)}, not of "
-            f"{describe(expected)}.",
-            "there",
+        gpu = running_device("cudnn") if tensorflow_internals.may_have_gpus() else None
+        device = gpu or this_cpu()
+    else:
+        capability = "" if target == CPU_TARGET else target
+        device = dataclasses.replace(profile.device, compute_capability=capability)
+    difference = why_foreign(profile.device, device)
+    if difference is not None:
+        raise ProfileError(
+            f"Expected a profile of the device that the plan is for, got one of "
+            f"{profile.device.name}: {difference}. Measure on that device, or pass "
+            "allow_foreign_profile=True (in a command --allow-foreign-profile)."
         )
 
 
@@ -211,21 +213,3 @@ def _made_with(profile: Profile) -> dict[str, str]:
         "cudnn": device.cudnn,
     }
     return {name: value for name, value in made_with.items() if value}
-
-
-def _check_fits_this_process(profile: Profile) -> None:
-    """Refuses a profile of another device than that which TensorFlow will run convolutions on.
-
-    That is the first GPU that CUDA shows this process. It is the CPU if there is none, or if
-    TensorFlow was built without CUDA or may use no GPU.
-
-    Raises:
-        ProfileError: the profile is of another device or cuDNN version.
-    """
-    gpu = running_device("cudnn") if tensorflow_internals.may_have_gpus() else None
-    difference = why_foreign(profile.device, gpu or this_cpu())
-    if difference is not None:
-        raise ForeignProfileError(
-            f"The profile is of another device or software than this process': {difference}.",
-            "again here",
-        )

@@ -18,7 +18,6 @@ from tf_interop.model.graphs import (
     trace,
     with_inferred_shapes,
 )
-from tf_interop.model.keras_functions import keras_of
 from tf_interop.parallel.costs.devices import DeviceGraph, load_device_graph, take_devices
 from tf_interop.parallel.costs.measure_devices import measure_devices
 from tf_interop.parallel.costs.measured_parts import MeasuredParts
@@ -26,7 +25,6 @@ from tf_interop.parallel.device_names import full_device_names
 from tf_interop.parallel.layers.prepare import prepare
 from tf_interop.parallel.make_division import PlannedDivision, make_division
 from tf_interop.parallel.types import ParallelPlan
-from tf_interop.planning.types import GraphMode
 from tf_interop.profile.file import load_profile
 from tf_interop.profile.types import Profile
 from tf_interop.versioned_file import PathLike
@@ -62,6 +60,7 @@ def parallelize(
     profile: Profile | PathLike | None = None,
     device_graph: DeviceGraph | PathLike | None = None,
     say: Callable[[str], None] = lambda text: None,
+    explain: Callable[[Parallelization], object] = lambda made: None,
 ) -> ParallelPlan:
     """Plans how the layers of a model are divided over several devices.
 
@@ -86,6 +85,7 @@ def parallelize(
         device_graph: how fast devices and their links are, or its file; they need not be here. None
             measures them.
         say: told what is being done, in a few words.
+        explain: called with what the plan was chosen by.
 
     Returns:
         A plan for `enable(parallel=…)`.
@@ -96,32 +96,6 @@ def parallelize(
         PlanError: a device is not there, or no division fits into the memory.
         LibraryError: the compiled library is missing or does not fit this TensorFlow.
     """
-    return explained_plan(
-        model_or_function,
-        devices,
-        batch_size=batch_size,
-        training=training,
-        image_size=image_size,
-        memory_limit=memory_limit,
-        profile=profile,
-        device_graph=device_graph,
-        say=say,
-    ).plan
-
-
-def explained_plan(
-    model_or_function: Any,
-    devices: Sequence[str] | int | None = None,
-    *,
-    batch_size: int = 1,
-    training: bool = False,
-    image_size: tuple[int, int] | None = None,
-    memory_limit: int | None = None,
-    profile: Profile | PathLike | None = None,
-    device_graph: DeviceGraph | PathLike | None = None,
-    say: Callable[[str], None] = lambda text: None,
-) -> Parallelization:
-    """The same, with what the plan was chosen by."""
     if isinstance(devices, int) and devices < 1:
         raise ValueError(f"Expected one device or more, got {devices}.")
     if memory_limit is not None and memory_limit < 1:
@@ -138,9 +112,6 @@ def explained_plan(
     traced = trace(
         model_or_function, batch_size=batch_size, training=training, image_size=image_size
     )
-    mode: GraphMode | None = None
-    if keras_of(model_or_function) is not None:
-        mode = "training" if training else "inference"
     say(f"Planning {traced.name}")
     layers = prepare(with_inferred_shapes(_graph_to_divide(traced)))
     if not layers.layers:
@@ -151,7 +122,7 @@ def explained_plan(
     planned = make_division(
         layers,
         chosen,
-        mode=mode,
+        mode=traced.mode,
         memory_limit=memory_limit,
         measured=None
         if loaded is None
@@ -162,7 +133,8 @@ def explained_plan(
         "devices": chosen.source.value,
     }
     plan = ParallelPlan(chosen.names, (planned.division,), made_with=made_with)
-    return Parallelization(traced.name, plan, chosen, planned)
+    explain(Parallelization(traced.name, plan, chosen, planned))
+    return plan
 
 
 def _graph_to_divide(traced: TracedGraph) -> Any:

@@ -13,7 +13,7 @@ import msgspec
 from tf_interop.errors import PlanError
 from tf_interop.parallel.degrees import Degrees
 from tf_interop.planning.problem import ValueSource
-from tf_interop.planning.types import Bytes, GraphMode, Microseconds
+from tf_interop.planning.types import Bytes, GraphMode, Microseconds, check_each_once
 from tf_interop.versioned_file import VersionedFormat
 
 DeviceNumber = Annotated[int, msgspec.Meta(ge=0)]
@@ -115,16 +115,9 @@ def _check_parallel_plan(plan: ParallelPlan) -> None:
     """Checks what the types allow and no plan may be."""
     if len(set(plan.devices)) < len(plan.devices):
         raise ValueError(f"Expected each device once, got {list(plan.devices)} at `$.devices`")
-    seen: set[tuple[str, int | None]] = set()
+    check_each_once((graph.fingerprint, graph.batch_size) for graph in plan.graphs)
     for index, graph in enumerate(plan.graphs):
         place = f"$.graphs[{index}]"
-        key = graph.fingerprint, graph.batch_size
-        if key in seen:
-            raise ValueError(
-                f"Expected each graph once for a batch size, got fingerprint {graph.fingerprint!r} "
-                f"again at `{place}.fingerprint`"
-            )
-        seen.add(key)
         names = [layer.name for layer in graph.layers]
         if len(set(names)) < len(names):
             raise ValueError(f"Expected each layer once, got {names} at `{place}.layers`")

@@ -31,15 +31,8 @@ def group_always(
     Convolutions of equal depth, device and region share one, each with a lane of its own; one that
     is alone gets a stage of its own. No algorithm is pinned.
 
-    Args:
-        convolutions: the convolutions of a graph.
-        independence: of the same convolutions, in the same order.
-
     Returns:
         The stages, by depth, then in the order of the convolutions.
-
-    Raises:
-        ValueError: `independence` is of other convolutions.
     """
     return tuple(
         PlannedStage(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tf_interop.contraction import Edge, contract, misplaced_step
+from tf_interop.contraction import contract, misplaced_step
 from tf_interop.convolution import ConvolutionNode
 from tf_interop.errors import PlanError
 from tf_interop.graph.independence import find_merge_keys
@@ -48,19 +48,15 @@ def check_stages(
                 )
             stage_of[name] = number
         _check_together(number, [node_of[name] for name in stage.nodes])
-        for each in _ways(stage):
-            _check_algorithms(number, each, node_of)
-            _check_merged_lanes(number, each, merge_keys)
+        for way in stage.ways:
+            _check_algorithms(number, way.stage, node_of)
+            _check_merged_lanes(number, way.stage, merge_keys)
     why = why_illegal(
         view,
-        [[way.map(lambda name: node_of[name].index) for way in _ways(each)] for each in stages],
+        [[w.stage.map(lambda name: node_of[name].index) for w in each.ways] for each in stages],
     )
     if why is not None:
         raise PlanError(f"{why}. Put them into different stages.")
-
-
-def _ways(stage: PlannedStage) -> list[Stage[str]]:
-    return [stage.stage, *(schedule.stage for schedule in stage.schedules)]
 
 
 def _check_together(number: int, nodes: Sequence[ConvolutionNode]) -> None:
@@ -125,21 +121,7 @@ def why_illegal(view: GraphView, stages: Sequence[Sequence[Stage[int]]]) -> str 
     if not cycle:
         return None
     view.topological_order()  # Raises where the stages are not to blame.
-    stage_of = {node: number for number, ways in enumerate(stages) for node in ways[0].operations}
-    waits = _join(view, stage_of, cycle)
-    return f"Stages wait for each other in a cycle: {waits}"
-
-
-def _join(view: GraphView, stage_of: dict[int, int], cycle: Sequence[Edge]) -> str:
-    """The cycle from stage to stage, with the nodes between."""
-    start = next(place for place, (source, _) in enumerate(cycle) if source in stage_of)
-    paths: list[list[int]] = []
-    for source, reader in (*cycle[start:], *cycle[:start]):
-        if source in stage_of:
-            paths.append([source])
-        paths[-1].append(reader)
-    return "; ".join(
-        f"stage {stage_of[path[-1]]} that waits for stage {stage_of[path[0]]} "
-        f"({join_names([view.names[node] for node in path], at_most=6)})"
-        for path in paths
-    )
+    staged = {node for ways in stages for node in ways[0].operations}
+    names = [f"stage {number}" for number in range(len(stages))]
+    names += [f"'{name}'" for node, name in enumerate(view.names) if node not in staged]
+    return f"Stages wait for each other in a cycle: {join_names([names[unit] for unit in cycle])}"

@@ -16,13 +16,12 @@ from tf_interop.convolution import (
 )
 from tf_interop.errors import PlanError
 from tf_interop.planning.types import (
-    BatchSchedule,
     GraphMode,
     GraphPlan,
     Plan,
     PlannedStage,
 )
-from tf_interop.stage import Stage, Step
+from tf_interop.stage import Schedule, Stage, Step
 
 OTHER_MODEL_REMEDY = (
     "Plan this model, or use the plan with its own model. If it is the plan's model, other "
@@ -49,16 +48,15 @@ def stages_from_plan(
     explanation, and `why` names the batch size that it was planned for.
 
     Raises:
-        PlanError: as of `find_entries`.
+        PlanError: as of `entries_to_run`.
     """
-    entries = [_with_names_of(each, convolutions) for each in find_entries(plan, convolutions)]
+    entries = [_with_names_of(each, convolutions) for each in entries_to_run(plan, convolutions)]
+    taken = entries[0]
     batch_size = batch_size_of(node.configuration for node in convolutions)
-    if batch_size is None:
-        of_every_size = next((graph for graph in entries if graph.batch_size is None), None)
-        return of_every_size.stages if of_every_size else stages_for_batch_sizes(entries)
-    taken = nearest_entry(entries, batch_size)
     if taken.batch_size in (None, batch_size):
         return taken.stages
+    if batch_size is None:
+        return stages_for_batch_sizes(entries)
     logging.warning("%s", _as_for(taken, batch_size))
     why = f"of the plan for batch size {taken.batch_size}, the nearest to {batch_size}"
     return tuple(
@@ -67,8 +65,10 @@ def stages_from_plan(
     )
 
 
-def find_entries(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> tuple[GraphPlan, ...]:
-    """The entries of a plan for a graph: one, or one for each of several batch sizes.
+def entries_to_run(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> tuple[GraphPlan, ...]:
+    """The entry of a plan that a graph runs by, as in `stages_from_plan`.
+
+    Where the graph's batch size is not known, these are those of all batch sizes.
 
     Raises:
         PlanError: it holds nothing for this graph. Compares the graph with the entry that shares
@@ -79,7 +79,10 @@ def find_entries(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> tuple[G
     if not entries:
         _check_mode(plan, mode_of(convolutions))
         raise PlanError(_why_not_for(plan, convolutions))
-    return entries
+    size = batch_size_of(node.configuration for node in convolutions)
+    if size is None:
+        return tuple(each for each in entries if each.batch_size is None) or entries
+    return (min(entries, key=lambda graph: _distance(graph.batch_size, size)),)
 
 
 def check_plan_holds(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> str:
@@ -91,13 +94,12 @@ def check_plan_holds(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> str
     Raises:
         PlanError: it holds nothing for the graph, or was tuned at other batch sizes.
     """
-    entries = find_entries(plan, convolutions)
     batch_size = batch_size_of(node.configuration for node in convolutions)
+    taken = entries_to_run(plan, convolutions)[0]
     if batch_size is None:
         return ""
-    taken = nearest_entry(entries, batch_size)
     if taken.measured is not None:
-        check_batch_size(entries, batch_size)
+        check_batch_size([taken], batch_size)
     return "" if taken.batch_size in (None, batch_size) else _as_for(taken, batch_size)
 
 
@@ -134,11 +136,6 @@ def check_batch_size(entries: Iterable[GraphPlan], batch_size: int) -> None:
         )
 
 
-def nearest_entry(entries: Iterable[GraphPlan], batch_size: int) -> GraphPlan:
-    """Of entries for one graph that which goes for a batch size, as in `stages_from_plan`."""
-    return min(entries, key=lambda graph: _distance(graph.batch_size, batch_size))
-
-
 def stages_for_batch_sizes(entries: Sequence[GraphPlan]) -> tuple[PlannedStage, ...]:
     """The stages for a graph whose batch size is not known, with a schedule for every batch size.
 
@@ -156,13 +153,13 @@ def stages_for_batch_sizes(entries: Sequence[GraphPlan]) -> tuple[PlannedStage, 
     if len(sizes) > 1:
         why = f"of the plan for batch sizes {', '.join(map(str, sizes))}, grouped as for {taken}"
 
-    def schedule(size: int, stage: PlannedStage) -> BatchSchedule:
+    def schedule(size: int, stage: PlannedStage) -> Schedule[str]:
         for own in by_size[size].stages:
             if set(own.nodes) == set(stage.nodes):
-                return BatchSchedule(size, own.stage)
+                return Schedule(size, own.stage)
         algorithms = {each.node: each.algorithm for each in by_size[size].unstaged}
         steps = (Step(node, algorithms.get(node)) for node in stage.nodes)
-        return BatchSchedule(size, Stage.in_sequence(steps))
+        return Schedule(size, Stage.in_sequence(steps))
 
     return tuple(
         PlannedStage(stage.stage, why, schedules=tuple(schedule(size, stage) for size in sizes))

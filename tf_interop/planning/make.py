@@ -125,14 +125,11 @@ class _Planner:
     def _search(self, on_progress: OnProgress) -> tuple[list[_Unit], str]:
         """The units in their order of execution, and the kind of search."""
         options, problem = self._options, self._problem
-        budget = problem.memory_budget_bytes
         space = Space(
             problem.predecessors,
             self._costs.choices,
             follows=problem.follows,
-            available_bytes=None
-            if budget is None
-            else lambda done: budget - problem.alive_bytes(done),
+            available=self._available,
             max_lanes=self._max_lanes,
             max_lane_length=options.max_lane_length if self._costs.knows_lanes_of_several else 1,
         )
@@ -147,6 +144,11 @@ class _Planner:
             raise PlanError(self._describe_shortage()) from error
         # The options are those that the costs gave.
         return cast(list[_Unit], list(stages)), self._describe(exact_nodes)
+
+    def _available(self, done: int) -> float:
+        """The memory that is left when these nodes have run."""
+        is_limited = self._budget < math.inf
+        return self._budget - self._problem.alive_bytes(done) if is_limited else math.inf
 
     def _peaks(self, units: Sequence[_Unit]) -> list[int]:
         """The memory of each of these units, one after another."""
@@ -164,7 +166,7 @@ class _Planner:
         """
         units: list[_Unit] = []
         for node in range(len(self._problem.nodes)):
-            left = self._budget - self._problem.alive_bytes((1 << node) - 1)
+            left = self._available((1 << node) - 1)
             lanes = ((node,),)
             choices = self._costs.choices(lanes)
             fitting = (choice for choice in choices if choice.memory_bytes <= left)
@@ -198,13 +200,8 @@ class _Planner:
         lanes, choice = unit
         fastest = [self._problem.node_costs[node].fastest for node in _nodes(lanes)]
         sequential_us = sum(each.latency_us for each in fastest)
-        if len(fastest) > 1:
-            why = (
-                f"planned{', merged into a wider convolution' if choice.stage.is_merged else ''}: "
-                f"{choice.latency_us:.1f} µs {choice.source.value} against {sequential_us:.1f} µs "
-                "one after another"
-            )
-        else:
+        why = "planned"
+        if len(fastest) == 1:
             why = (
                 f"pinned for its memory: {choice.latency_us:.1f} µs with {choice.workspace_bytes} "
                 f"bytes of workspace; {fastest[0].algorithm} takes {sequential_us:.1f} µs with "

@@ -7,6 +7,7 @@ faster ones with more memory; the fastest that fits into the free memory is take
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
@@ -29,12 +30,11 @@ class StageOption(Protocol):
 StageOptions = Callable[[Lanes], Sequence[StageOption]]
 """The ways to run a stage, fastest first; none where it must not be made."""
 
-AvailableBytes = Callable[[int], int]
+AvailableBytes = Callable[[int], float]
 """Memory that is left for a stage, by the nodes that have run before it (bit i: node i)."""
 
 Schedule = tuple[tuple[Lanes, StageOption], ...]
 """The stages in the order in which they run, each with how; together they hold every node once."""
-
 
 OnProgress = Callable[[str], None]
 """Called now and then with a few words on the progress; an exception ends the search."""
@@ -63,6 +63,7 @@ class Space:
         barred: those that it depends on and may be in no stage with, as bits.
         max_lanes: of a stage.
         max_lane_length: the most nodes of a lane; 1 where no node may come after another.
+        available: memory that is left for a stage.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Space:
         stage_options: StageOptions,
         *,
         follows: Sequence[Sequence[int]] | None = None,
-        available_bytes: AvailableBytes | None = None,
+        available: AvailableBytes = lambda done: math.inf,
         max_lanes: int = 4,
         max_lane_length: int = 1,
     ) -> None:
@@ -79,7 +80,7 @@ class Space:
         self.max_lanes = max_lanes
         self.max_lane_length = max_lane_length
         self._stage_options = stage_options
-        self._available_bytes = available_bytes
+        self.available = available
         self.direct = [mask_of(each) for each in predecessors]
         self._follows = [mask_of(each) for each in follows]
         self.ancestors: list[int] = []
@@ -102,7 +103,6 @@ class Space:
         for node in reversed(range(len(predecessors))):
             for reader in self.readers[node]:
                 self.descendants[node] |= self.descendants[reader] | 1 << reader
-        self._lanes: dict[int, Lanes | None] = {}
         self._options: dict[int, Sequence[StageOption]] = {}
 
     def __len__(self) -> int:
@@ -110,29 +110,16 @@ class Space:
         return len(self.direct)
 
     def forget(self) -> None:
-        """Forgets what was remembered of lanes and options."""
-        self._lanes.clear()
+        """Forgets the options that were remembered."""
         self._options.clear()
-
-    def lanes(self, nodes: int) -> Lanes | None:
-        """The lanes of a stage of these nodes; None if they cannot be one."""
-        try:
-            return self._lanes[nodes]
-        except KeyError:
-            lanes = self._lanes[nodes] = self._make_lanes(nodes)
-            return lanes
 
     def options(self, nodes: int) -> Sequence[StageOption]:
         """The ways to run a stage of these nodes, fastest first; remembered."""
         options = self._options.get(nodes)
         if options is None:
-            lanes = self._lanes.get(nodes) or self._make_lanes(nodes)
+            lanes = self.lanes(nodes)
             options = self._options[nodes] = () if lanes is None else self._stage_options(lanes)
         return options
-
-    def available(self, done: int) -> int | None:
-        """Memory that is left when these nodes have run; None if it does not matter."""
-        return None if self._available_bytes is None else self._available_bytes(done)
 
     def schedule(self, stages: Iterable[tuple[int, StageOption]]) -> Schedule:
         """Stages given by their nodes, with lanes."""
@@ -140,7 +127,8 @@ class Space:
             (lanes, option) for nodes, option in stages if (lanes := self.lanes(nodes)) is not None
         )
 
-    def _make_lanes(self, mask: int) -> Lanes | None:
+    def lanes(self, mask: int) -> Lanes | None:
+        """The lanes of a stage of these nodes; None if they cannot be one."""
         nodes = list(bits_of(mask))
         ancestors = 0
         for node in nodes:

@@ -278,12 +278,6 @@ def _reasons(planned: PlannedStage) -> Iterator[str]:
 _MOST_OTHER_LOAD = 0.1
 
 
-def is_gain(graph: GraphPlan) -> bool:
-    """Whether whole steps were measured to be faster than stock by more than the error."""
-    measured = graph.measured
-    return measured is not None and measured.ratio - measured.error > 1
-
-
 def verdict(graph: GraphPlan) -> str:
     """The gain of a plan's entry, and whether XLA gains more."""
     xla = graph.measured and graph.measured.faster_xla
@@ -338,7 +332,7 @@ def _gain(graph: GraphPlan) -> str:
     if graph.split_units:
         how = f"by splitting the batch over them for {measured.unit_op_count} operations"
     how = f"measured on {measured.cores} cores, {how}."
-    if is_gain(graph):
+    if measured.is_gain:
         return (
             f"{measured.ratio:.2f} times as fast as stock TensorFlow ({measured.step_ms:.1f} ms a "
             f"step, stock {measured.stock_ms:.1f} ms), {how}"

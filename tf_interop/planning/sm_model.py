@@ -33,7 +33,7 @@ import math
 from collections.abc import Sequence
 
 from tf_interop.profile.entries import KernelMeasurement
-from tf_interop.profile.occupancy import block_resources
+from tf_interop.profile.occupancy import BlockResources, block_resources
 from tf_interop.profile.types import SmLimits
 
 # Remaining shares of a block's work below this are rounding.
@@ -82,14 +82,9 @@ class ModelKernel:
         Returns:
             None if not even one block fits on an SM, as far as these limits go.
         """
-        limits, sm_count = device.limits, device.sm_count
-        block = block_resources(kernel, limits)
-        resident = min(
-            limits.blocks,
-            limits.threads // block.threads,
-            limits.registers // max(block.registers, 1),
-            limits.shared_memory_bytes // max(block.shared_memory_bytes, 1),
-        )
+        sm_count = device.sm_count
+        block = block_resources(kernel, device.limits)
+        resident = _room(device.limits, block)
         if not resident:
             return None
         blocks = math.prod(kernel.grid)
@@ -181,15 +176,6 @@ class _SmGroup:
         self.threads -= kernel.threads * blocks
         self.blocks -= blocks
 
-    def room(self, kernel: ModelKernel) -> int:
-        """How many more blocks of a kernel fit on each SM."""
-        return min(
-            self.blocks,
-            self.threads // kernel.threads,
-            self.registers // max(kernel.registers, 1),
-            self.shared_memory_bytes // max(kernel.shared_memory_bytes, 1),
-        )
-
     def add_block(self, running: _RunningKernel) -> None:
         self.take(running.kernel, 1)
         for batch in self.batches:
@@ -212,6 +198,16 @@ class _SmGroup:
     def content(self) -> tuple[object, ...]:
         """Equal for SMs that hold the same."""
         return tuple((id(batch.running), batch.blocks, batch.left) for batch in self.batches)
+
+
+def _room(left: SmLimits | _SmGroup, block: BlockResources | ModelKernel) -> int:
+    """How many blocks of a kernel fit into what is left on an SM."""
+    return min(
+        left.blocks,
+        left.threads // block.threads,
+        left.registers // max(block.registers, 1),
+        left.shared_memory_bytes // max(block.shared_memory_bytes, 1),
+    )
 
 
 class _Simulation:
@@ -260,7 +256,7 @@ class _Simulation:
             fitting = [
                 (-group.blocks, number, room, group)
                 for number, group in enumerate(self._groups)
-                if (room := group.room(running.kernel)) > 0
+                if (room := _room(group, running.kernel)) > 0
             ]
             heapq.heapify(fitting)
             while running.unplaced and fitting:

@@ -54,17 +54,6 @@ _Way = tuple[float, StageOption]
 """What an option saves against its nodes alone, and the option."""
 
 
-def search_in_bounds(
-    space: Space, block: range, *, width: int, on_nodes: Callable[[int], None] = lambda count: None
-) -> Schedule:
-    """Finds stages of a block that take no longer than all nodes one after another.
-
-    Raises:
-        SearchError: a node finds no memory in any order that was tried.
-    """
-    return Beam(space, block, width).search(on_nodes)
-
-
 @dataclasses.dataclass(slots=True)
 class State:
     """Nodes that have run, the last stage, and, of those followed, what can run next, as bits."""
@@ -83,7 +72,10 @@ class State:
 
 
 class Beam:
-    """Goes through a block from its front, through states with ever more nodes done."""
+    """Goes through a block from its front, through states with ever more nodes done.
+
+    What it finds takes no longer than all nodes one after another.
+    """
 
     def __init__(self, space: Space, block: range, width: int) -> None:
         self._space = space
@@ -98,7 +90,11 @@ class Beam:
             self._urgency[node] = self._alone_us[node] + rest
 
     def search(self, on_nodes: Callable[[int], None] = lambda count: None) -> Schedule:
-        """The stages that save most of those that are followed."""
+        """The stages that save most of those that are followed.
+
+        Raises:
+            SearchError: a node finds no memory in any order that was tried.
+        """
         first, count = self._block.start, len(self._block)
         start = State((1 << first) - 1, 0.0)
         layers: list[dict[int, State]] = [{} for _ in range(count + 1)]
@@ -161,15 +157,10 @@ class Beam:
     def _follow(self, state: State) -> Iterator[tuple[int, _Way]]:
         """The stages that can run next, and how."""
         available = self._space.available(state.done)
-        ways_of = self._ways
         for stage in self._stages(state):
-            ways = ways_of.get(stage)
-            if ways is None:
-                ways = self._ways_of(stage)
-            if ways:
-                way = _best(ways, available)
-                if way is not None:
-                    yield stage, way
+            way = _best(self._ways_of(stage), available)
+            if way is not None:
+                yield stage, way
 
     def _stages(self, state: State) -> Iterator[int]:
         ready = list(bits_of(state.ready))
@@ -239,29 +230,20 @@ class Beam:
         return ways
 
 
-def _best(ways: Sequence[_Way], available: int | None) -> _Way | None:
-    if available is None:
-        return ways[0] if ways else None
-    return next((way for way in ways if way[1].memory_bytes <= available), None)
-
-
-def search_exactly(
-    space: Space, block: range, *, max_transitions: int, with_chains: bool
-) -> Schedule:
-    """Finds the stages of a block with the least latency, the same in every process.
-
-    Lanes have one node each, or several `with_chains`.
-
-    Raises:
-        SearchTooWideError: there are more than `max_transitions`, those with stages that the space
-            rules out included, which have to be looked at too.
-        SearchError: no schedule is allowed.
-    """
-    return ExactSearch(space, block, max_transitions, with_chains).search()
+def _best(ways: Sequence[_Way], available: float) -> _Way | None:
+    for way in ways:
+        if way[1].memory_bytes <= available:
+            return way
+    return None
 
 
 class ExactSearch(Beam):
-    """The beam search with every state and every stage; it counts down the transitions left."""
+    """The beam search with every state and every stage: finds the least latency.
+
+    Lanes have one node each, or several `with_chains`. Raises SearchTooWideError where there are
+    more than `max_transitions`, those with stages that the space rules out included, which have to
+    be looked at too.
+    """
 
     def __init__(self, space: Space, block: range, max_transitions: int, with_chains: bool) -> None:
         super().__init__(space, block, width=0)
@@ -337,15 +319,13 @@ def search_blocks(
         try:
             # What is too wide with lanes of one node is so with others too.
             for with_chains in (False, True) if has_chains else (False,):
-                found = search_exactly(
-                    space, block, max_transitions=max_transitions, with_chains=with_chains
-                )
+                found = ExactSearch(space, block, max_transitions, with_chains).search()
             exact_nodes += len(block)
             on_nodes(len(block))
         except SearchTooWideError:
             pass
         # Not above, where the error holds what the exact search remembered.
-        stages += found or search_in_bounds(space, block, width=width, on_nodes=on_nodes)
+        stages += found or Beam(space, block, width).search(on_nodes)
         space.forget()
     return tuple(stages), exact_nodes
 

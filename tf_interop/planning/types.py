@@ -6,7 +6,7 @@ Its file is versioned JSON (`plan_schema`).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Literal
 
 import msgspec
@@ -15,7 +15,7 @@ from tf_interop.errors import PlanError
 from tf_interop.planning.problem import ValueSource
 from tf_interop.profile.entries import Share
 from tf_interop.profile.occupancy import SmUse
-from tf_interop.stage import LARGEST_INT, Stage
+from tf_interop.stage import LARGEST_INT, Schedule, Stage
 from tf_interop.versioned_file import VersionedFormat
 
 Bytes = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -151,19 +151,6 @@ class RejectedStage:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class BatchSchedule:
-    """How the convolutions of a stage run at one batch size.
-
-    Attributes:
-        batch_size: that of the graph.
-        stage: the same convolutions.
-    """
-
-    batch_size: Annotated[int, msgspec.Meta(ge=1, le=LARGEST_INT)]
-    stage: Stage[str]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class PlannedStage:
     """Convolutions that run as one stage.
 
@@ -181,12 +168,17 @@ class PlannedStage:
     why: str = ""
     prediction: StagePrediction | None = None
     explanation: StageExplanation | None = None
-    schedules: tuple[BatchSchedule, ...] = ()
+    schedules: tuple[Schedule[str], ...] = ()
 
     @property
     def nodes(self) -> tuple[str, ...]:
         """The names of its convolutions, lane after lane."""
         return self.stage.operations
+
+    @property
+    def ways(self) -> tuple[Schedule[str], ...]:
+        """How it runs, at each batch size that it has a schedule for or at every one."""
+        return self.schedules or (Schedule(None, self.stage),)
 
     def map(self, change: Callable[[Stage[str]], Stage[str]]) -> PlannedStage:
         """The same with another stage, at each batch size; it comes without an explanation."""
@@ -203,7 +195,7 @@ class PlannedStage:
                 each once; schedules are not in ascending order of their batch sizes; or there is
                 not one explanation for each lane. Names the field, such as `.schedules[1].stage`.
         """
-        sizes = [schedule.batch_size for schedule in self.schedules]
+        sizes = [schedule.batch_size or 0 for schedule in self.schedules]
         if sizes != sorted(set(sizes)) or min(sizes, default=1) < 1:
             raise ValueError(f"Expected ascending batch sizes, got {sizes} at `.schedules`")
         expected = sorted(set(self.nodes))
@@ -302,6 +294,11 @@ class MeasuredStep:
     cores: Annotated[int, msgspec.Meta(ge=1)]
     other_load: Share = 0.0
     compared: tuple[ComparedStep, ...] = ()
+
+    @property
+    def is_gain(self) -> bool:
+        """Whether the plan is faster than stock by more than the error."""
+        return self.ratio - self.error > 1
 
     @property
     def faster_xla(self) -> ComparedStep | None:
@@ -415,18 +412,23 @@ class Plan:
     made_with: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
-def _check_plan(plan: Plan) -> None:
-    """Checks what the types allow and no plan may be."""
+def check_each_once(keys: Iterable[tuple[str, int | None]]) -> None:
+    """Checks that no two graphs of a plan have one fingerprint and batch size."""
     seen: set[tuple[str, int | None]] = set()
-    for index, graph in enumerate(plan.graphs):
-        place = f"$.graphs[{index}]"
-        key = graph.fingerprint, graph.batch_size
+    for index, key in enumerate(keys):
         if key in seen:
             raise ValueError(
-                f"Expected each graph once for a batch size, got fingerprint {graph.fingerprint!r} "
-                f"again at `{place}.fingerprint`"
+                f"Expected each graph once for a batch size, got fingerprint {key[0]!r} again at "
+                f"`$.graphs[{index}].fingerprint`"
             )
         seen.add(key)
+
+
+def _check_plan(plan: Plan) -> None:
+    """Checks what the types allow and no plan may be."""
+    check_each_once((graph.fingerprint, graph.batch_size) for graph in plan.graphs)
+    for index, graph in enumerate(plan.graphs):
+        place = f"$.graphs[{index}]"
         for number, stage in enumerate(graph.stages):
             try:
                 stage.validate()

@@ -23,11 +23,7 @@ from tf_interop.stage import Stage
 
 
 def check_entry(entry: Entry, place: str) -> None:
-    """Checks one entry.
-
-    Args:
-        entry: what a profile is to hold.
-        place: where it is, for messages.
+    """Checks one entry of a profile.
 
     Raises:
         ValueError: something is not legal; the message names the place.

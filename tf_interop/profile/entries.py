@@ -209,10 +209,6 @@ def as_with_tf32(
     """Of measurements of one convolution those of what would run under a switch for TF32.
 
     Where an algorithm was measured both with rounding and without, it would round if it may.
-
-    Args:
-        measurements: with TF32 allowed, and without.
-        allow_tf32: the switch.
     """
     rounding = {each.algorithm for each in measurements if each.tf32}
     return tuple(

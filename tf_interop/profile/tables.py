@@ -26,14 +26,8 @@ _MOST_WINNERS = 10
 _STAGES = "Stages: together, and in sequence with the same and the fastest algorithms"
 
 
-def show_profile(profile: Profile, console: Console | None = None) -> None:
-    """Prints what a profile holds: device, convolutions with their fastest algorithm, stages.
-
-    Args:
-        profile: any profile.
-        console: where to print; by default stdout.
-    """
-    console = console or Console()
+def show_profile(profile: Profile, console: Console) -> None:
+    """Prints what a profile holds: device, convolutions with their fastest algorithm, stages."""
     print_on(console, describe_device(profile.device))
     if profile.algorithms or profile.algorithm_failures:
         print_on(console, _convolution_table(profile))
@@ -41,15 +35,11 @@ def show_profile(profile: Profile, console: Console | None = None) -> None:
         print_on(console, _stage_table(_STAGES, profile.stages, profile.stage_failures))
 
 
-def show_summary(profile: Profile, path: str, console: Console | None = None) -> None:
+def show_summary(profile: Profile, path: str, console: Console) -> None:
     """Prints how much a profile holds, and the sets of convolutions that are faster together.
 
-    Args:
-        profile: any profile.
-        path: its file, for what to do to see all of it.
-        console: where to print; by default stdout.
+    The file at `path` holds all of it.
     """
-    console = console or Console()
     convolutions = {entry.configuration for entry in profile.algorithms}
     failures = len(profile.algorithm_failures) + len(profile.stage_failures)
     print_on(console, describe_device(profile.device))

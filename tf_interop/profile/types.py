@@ -90,11 +90,8 @@ class ProfiledDevice:
 def why_foreign(profiled: ProfiledDevice, here: ProfiledDevice) -> str | None:
     """How a profile's device differs from another in what its values depend on.
 
-    Memory, driver, CUDA, clocks and queues are there to be read; they are not compared.
-
-    Args:
-        profiled: what was measured on.
-        here: what is to be run on; its `sm_count` is not compared where it is 0.
+    Memory, driver, CUDA, clocks and queues are there to be read; they are not compared. Neither is
+    the `sm_count` if it is 0 `here`.
 
     Returns:
         Every differing field with both values, or None if the profile fits.
@@ -147,11 +144,9 @@ class Profile:
     def find_algorithms(
         self, configuration: ConvolutionConfiguration, *, allow_tf32: bool = True
     ) -> tuple[AlgorithmMeasurement, ...]:
-        """The measured algorithms of a convolution, each once, fastest first.
+        """The measured algorithms of an equal convolution, each once, fastest first.
 
-        Args:
-            configuration: matches only where all is equal.
-            allow_tf32: TensorFlow's switch for TF32; see `as_with_tf32`.
+        They are those under TensorFlow's switch for TF32 (see `as_with_tf32`).
         """
         return as_with_tf32(self._by_configuration.get(configuration, ()), allow_tf32=allow_tf32)
 
@@ -207,10 +202,7 @@ def is_measured_as_it_runs(
 ) -> bool:
     """Whether a stage was measured with TensorFlow's switch for TF32 as it is, where that matters.
 
-    Args:
-        measurement: of a stage.
-        device: that it was measured on; a CPU has no TF32.
-        allow_tf32: the switch.
+    A CPU has no TF32.
     """
     can_round_to_tf32 = device.backend == "cudnn" and any(
         each.dtype == "float32" for each in measurement.stage.operations

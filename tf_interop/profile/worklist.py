@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 
 from tf_interop.convolution import (
     ConvolutionConfiguration,
-    ConvolutionKind,
     has_known_shapes,
 )
 from tf_interop.errors import ProfileError
@@ -91,27 +89,7 @@ def _check_list(configurations: ConfigurationList) -> None:
                 f"Expected the place of one of {len(known)} convolutions, got {wrong[0]} at "
                 f"`{place}`"
             )
-        stage = each.stage.map(known.__getitem__)
-        check_stage(stage, place)
-        if each.images and not _can_read(stage.operations, each.images):
-            raise ValueError(
-                f"Expected for each step the first one that reads an equal image, got "
-                f"{each.images} at `$.stages[{index}].images`"
-            )
-
-
-def _can_read(operations: Sequence[ConvolutionConfiguration], images: Sequence[int]) -> bool:
-    """Whether these convolutions can read one image where their numbers are the same."""
-
-    def same_image(first: int, other: int) -> bool:
-        pair = operations[first], operations[other]
-        reads_images = all(each.kind is not ConvolutionKind.BACKWARD_INPUT for each in pair)
-        return reads_images and len({(e.image_shape, e.dtype, e.layout) for e in pair}) == 1
-
-    return len(images) == len(operations) and all(
-        first == own or (first < own and images[first] == first and same_image(first, own))
-        for own, first in enumerate(images)
-    )
+        check_stage(each.stage.map(known.__getitem__), place)
 
 
 LIST_FILE = VersionedFormat(

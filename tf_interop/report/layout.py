@@ -144,11 +144,11 @@ def _columns(predecessors: Sequence[Sequence[int]], group_of: dict[_Point, Hasha
         members[group_of[node]].append(node)
         for each in its:
             readers[each].append(node)
+    names = list(members)
     contraction = contract(readers, list(members.values()))
     if contraction.cycle:
-        late = group_of[contraction.cycle[0][0]]
+        late = names[contraction.cycle[0]]
         raise PlanError(f"Expected stages that wait for each other in no cycle, got one: {late}")
-    names = list(members)
     column_of: dict[Hashable, int] = {}
     for unit in contraction.order:
         group = names[unit]

@@ -23,16 +23,16 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 from tensorflow.core.framework import graph_pb2
 
-from tf_interop.convolution import ConvolutionNode, Refusal, fingerprint_convolutions
+from tf_interop.convolution import ConvolutionNode, fingerprint_convolutions
 from tf_interop.graph.check import check_rewrite
 from tf_interop.graph.collection_pause import collection_pause
 from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.independence import Independence
-from tf_interop.graph.program import CONV_STAGE_OP, Schedule
+from tf_interop.graph.program import CONV_STAGE_OP
 from tf_interop.graph.properties import GraphProperties, ShapeInference
 from tf_interop.graph.rewrite import rewrite_stages
 from tf_interop.graph.time_limit import check_time_limit, time_limit
@@ -43,49 +43,9 @@ from tf_interop.planning.always import group_always, leave_out_unmeasured
 from tf_interop.planning.check import check_stages
 from tf_interop.planning.lookup import stages_from_plan
 from tf_interop.planning.types import GraphPlan, PlannedStage
+from tf_interop.runtime.pass_report import PassReport
 from tf_interop.runtime.settings import Policy, Settings
 from tf_interop.runtime.unit_pass import make_units
-
-
-@dataclasses.dataclass(frozen=True)
-class PassReport:
-    """What the pass did to one graph.
-
-    Attributes:
-        device_type: `CPU` or `GPU`; only convolutions on it were considered.
-        node_count: nodes of the graph.
-        convolution_count: convolutions that could be part of a stage.
-        refusals: convolution nodes that stay as they are, with the reason.
-        plan: the graph's fingerprint, and the stages or units that were made.
-        milliseconds: how long the pass took.
-        why_unchanged: empty if stages or units were made, else why not.
-        unit_count: units of the graph, taken or not; 0 if stages are made.
-        unit_op_count: nodes that units replaced.
-    """
-
-    device_type: str
-    node_count: int
-    convolution_count: int
-    refusals: tuple[Refusal, ...]
-    plan: GraphPlan
-    milliseconds: float
-    why_unchanged: str = ""
-    unit_count: int = 0
-    unit_op_count: int = 0
-
-
-@dataclasses.dataclass(frozen=True)
-class PassResult:
-    """The result for a graph.
-
-    Attributes:
-        graph_def: the new graph, or None if nothing changed.
-        report: what was done, or None if the graph holds no convolution for the device type, or
-            stages or units that were made before.
-    """
-
-    graph_def: graph_pb2.GraphDef | None
-    report: PassReport | None
 
 
 def run_conv_stage_pass(
@@ -95,7 +55,7 @@ def run_conv_stage_pass(
     nodes_to_preserve: Collection[str] = (),
     infer_output_shapes: ShapeInference | None = None,
     fetches: Collection[str] = (),
-) -> PassResult:
+) -> tuple[graph_pb2.GraphDef | None, PassReport | None]:
     """Runs the pass on one graph.
 
     Args:
@@ -108,7 +68,8 @@ def run_conv_stage_pass(
         fetches: what the graph is run for, names of nodes or tensors; none where that is not known.
 
     Returns:
-        The new graph and a report.
+        The new graph, or None if nothing changed; and what was done, or None if the graph holds no
+        convolution for the device type, or stages or units that were made before.
 
     Raises:
         GraphError: the graph is not well-formed.
@@ -117,7 +78,7 @@ def run_conv_stage_pass(
     """
     start = time.perf_counter()
     if _was_rewritten(graph_def, device_type):
-        return PassResult(None, None)
+        return None, None
     with collection_pause, time_limit(settings.pass_time_limit_s):
         view = GraphView(graph_def)
         found, refused = find_convolutions(
@@ -133,31 +94,13 @@ def run_conv_stage_pass(
             if _is_on(view.nodes[view.index_of[refusal.node]].device, device_type)
         )
         if not convolutions and not refusals:
-            return PassResult(None, None)
+            return None, None
 
         check_time_limit()
         if settings.makes_units(device_type):
             properties = GraphProperties(view, infer_output_shapes)
-            units = make_units(view, properties, settings, convolutions, nodes_to_preserve, fetches)
-            rewritten = units.graph_def
-            report = PassReport(
-                device_type=device_type,
-                node_count=len(view),
-                convolution_count=len(convolutions),
-                refusals=units.refusals,
-                plan=GraphPlan(
-                    fingerprint_convolutions(convolutions),
-                    len(convolutions),
-                    (),
-                    narrow_units=() if units.are_split else units.names,
-                    split_units=units.names if units.are_split else (),
-                    unit_cores=units.cores if max(units.cores, default=1) > 1 else (),
-                    measured=units.measured,
-                ),
-                milliseconds=0.0,
-                why_unchanged=units.why_unchanged,
-                unit_count=units.found_count,
-                unit_op_count=units.op_count,
+            rewritten, report = make_units(
+                view, properties, settings, convolutions, nodes_to_preserve, fetches
             )
         else:
             taken = convolutions
@@ -171,7 +114,9 @@ def run_conv_stage_pass(
             if stages:
                 check_time_limit()
                 check_stages(stages, view, convolutions)
-                rewritten = _make_stages(view, stages, nodes_to_preserve, fetches)
+                rewritten = rewrite_stages(view, [each.ways for each in stages], nodes_to_preserve)
+                check_time_limit()
+                check_rewrite(view, GraphView(rewritten), nodes_to_preserve, fetches=fetches)
             report = PassReport(
                 device_type=device_type,
                 node_count=len(view),
@@ -179,32 +124,11 @@ def run_conv_stage_pass(
                 refusals=refusals,
                 # Of all of them: with this plan in place of the policy, none is left out.
                 plan=GraphPlan(fingerprint_convolutions(convolutions), len(convolutions), stages),
-                milliseconds=0.0,
                 why_unchanged="" if stages else _why_no_stages(settings, taken),
             )
         check_time_limit()
     milliseconds = (time.perf_counter() - start) * 1e3
-    return PassResult(rewritten, dataclasses.replace(report, milliseconds=milliseconds))
-
-
-def _make_stages(
-    view: GraphView,
-    stages: Sequence[PlannedStage],
-    nodes_to_preserve: Collection[str],
-    fetches: Collection[str],
-) -> graph_pb2.GraphDef:
-    """The graph with these stages, checked."""
-    rewritten = rewrite_stages(view, [_schedules(each) for each in stages], nodes_to_preserve)
-    check_time_limit()
-    check_rewrite(view, GraphView(rewritten), nodes_to_preserve, fetches=fetches)
-    return rewritten
-
-
-def _schedules(stage: PlannedStage) -> list[Schedule[str]]:
-    """How the stage runs at each batch size that it has a schedule for, or at all of them."""
-    if not stage.schedules:
-        return [Schedule(None, stage.stage)]
-    return [Schedule(each.batch_size, each.stage) for each in stage.schedules]
+    return rewritten, dataclasses.replace(report, milliseconds=milliseconds)
 
 
 def _was_rewritten(graph_def: graph_pb2.GraphDef, device_type: str) -> bool:

@@ -11,8 +11,10 @@ import dataclasses
 import functools
 import json
 import pathlib
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
 
 from tf_interop import tensorflow_internals
 from tf_interop.convolution import Shape
@@ -88,8 +90,7 @@ class Counters:
     devices: dict[str, Counters] = dataclasses.field(default_factory=dict)
 
 
-@dataclasses.dataclass(frozen=True)
-class TimedSpan:
+class TimedSpan(NamedTuple):
     """What ran for some time in one call of an op.
 
     Attributes:
@@ -155,13 +156,9 @@ class HandedGraph:
         return _names(self._library.functions.TfiGraphFetches(self._handle))
 
     def infer_output_shapes(self, node: str) -> list[Shape | None] | None:
-        """Asks TensorFlow's shape inference; the first call infers the whole graph.
+        """Asks TensorFlow for the shapes of a node's outputs; None if it does not know the node.
 
-        Args:
-            node: name of a node.
-
-        Returns:
-            The shapes of its outputs, or None if TensorFlow does not know the node.
+        The first call infers the whole graph.
         """
         collected, sink = _collecting_sink()
         count = self._library.functions.TfiOutputProperties(self._handle, node.encode(), sink)
@@ -239,57 +236,37 @@ class KernelLibrary:
         """What was recorded and is over."""
         collected, sink = _collecting_sink()
         self.functions.TfiReadTimeline(sink)
-        spans = []
-        for each in collected:
-            row, number, op, call, name, algorithm, begin_ns, end_ns = each.decode().split("\n")
-            spans.append(
-                TimedSpan(
-                    row, int(number), op, int(call), name, algorithm, int(begin_ns), int(end_ns)
-                )
-            )
-        return spans
-
-    def rename_for_one_dnn(self, node: bytes, has_constant_filter: bool) -> bytes:
-        """The node whose kernel a step of a unit runs: oneDNN's, where TensorFlow takes it.
-
-        Args:
-            node: a serialized NodeDef.
-            has_constant_filter: whether its second input is a constant.
-
-        Raises:
-            ValueError: the bytes are no NodeDef.
-        """
-        collected, sink = _collecting_sink()
-        if not self.functions.TfiRenameForOneDnn(node, len(node), has_constant_filter, sink):
-            raise ValueError(f"Expected a serialized NodeDef, got {len(node)} other bytes")
-        return collected[0]
+        rows = [each.decode().split("\n") for each in collected]
+        return msgspec.convert(rows, list[TimedSpan], strict=False)
 
     def read_counters(self) -> Counters:
         """What stages did so far."""
         collected, sink = _collecting_sink()
         self.functions.TfiReadCounters(sink)
-        devices: dict[str, Counters] = {}
+        found: dict[str, dict[str, collections.Counter[str]]] = {}
         for entry in collected:
             what, device, rest = entry.decode("utf-8", "replace").split(" ", 2)
-            counters = devices.setdefault(device, Counters(0, {}))
             count, _, reason = rest.partition(" ")
-            if what == "fallback":
-                counters.fallbacks[reason] = int(count)
-            elif what == "refused_lane_options":
-                counters.refused_lane_options[reason] = int(count)
-            else:
-                number: Any = {what: int(count)}
-                devices[device] = dataclasses.replace(counters, **number)
-        counted = devices.values()
-        return Counters(
-            sum(each.stages_run for each in counted),
-            _added(each.fallbacks for each in counted),
-            _added(each.refused_lane_options for each in counted),
-            sum(each.filters_transformed for each in counted),
-            sum(each.stages_captured for each in counted),
-            sum(each.stages_replayed for each in counted),
-            devices,
-        )
+            for each in ("", device):
+                counts = found.setdefault(each, collections.defaultdict(collections.Counter))
+                counts[what][reason] += int(count)
+        total = found.pop("", collections.defaultdict(collections.Counter))
+        return _counters(total, {device: _counters(its, {}) for device, its in found.items()})
+
+
+def _counters(
+    counts: dict[str, collections.Counter[str]], devices: dict[str, Counters]
+) -> Counters:
+    """Counters from the counts of each reason; what has no reasons has the empty one."""
+    return Counters(
+        counts["stages_run"][""],
+        dict(counts["fallback"]),
+        dict(counts["refused_lane_options"]),
+        counts["filters_transformed"][""],
+        counts["stages_captured"][""],
+        counts["stages_replayed"][""],
+        devices,
+    )
 
 
 def _collecting_sink() -> tuple[list[bytes], Any]:
@@ -298,20 +275,8 @@ def _collecting_sink() -> tuple[list[bytes], Any]:
     return collected, sink
 
 
-def _added(counts: Iterable[dict[str, int]]) -> dict[str, int]:
-    return dict(sum(map(collections.Counter, counts), collections.Counter()))
-
-
 def _names(text: bytes) -> frozenset[str]:
     return frozenset(text.decode().split("\n")[:-1])
-
-
-def find_library() -> pathlib.Path | None:
-    """The library's file, or None if it has not been built.
-
-    TF_INTEROP_LIBRARY names another file than the one that was installed with the package.
-    """
-    return find_library_file(LIBRARY_NAME, "TF_INTEROP_LIBRARY")
 
 
 def read_build_info(path: pathlib.Path) -> BuildInfo:
@@ -356,7 +321,7 @@ def load_kernel_library() -> KernelLibrary:
         LibraryError: it is missing, was built for another TensorFlow, does not load, or this CPU
             lacks instructions that it was compiled for.
     """
-    path = find_library()
+    path = find_library_file(LIBRARY_NAME)
     if path is None or not path.is_file():
         raise LibraryError(
             f"The compiled library {path or LIBRARY_NAME} is missing. Build it, in tf_interop's "

@@ -64,35 +64,19 @@ class ParallelReport:
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class ParallelResult:
-    """What came of a graph.
-
-    Attributes:
-        graph_def: the new graph, or None where nothing changed.
-        report: what was done; None where there is nothing to divide, or it was divided before.
-    """
-
-    graph_def: graph_pb2.GraphDef | None
-    report: ParallelReport | None
-
-
 def run_parallel_pass(
     graph_def: graph_pb2.GraphDef,
     plan: ParallelPlan,
     nodes_to_preserve: Collection[str] = (),
     infer_output_shapes: ShapeInference | None = None,
-) -> ParallelResult:
-    """Runs the pass on one graph.
+) -> tuple[graph_pb2.GraphDef | None, ParallelReport | None]:
+    """Runs the pass on one graph, which is not changed.
 
-    Args:
-        graph_def: the graph; it is not changed.
-        plan: how layers are divided.
-        nodes_to_preserve: names that have to stay.
-        infer_output_shapes: shape inference, asked where attributes say too little.
+    Shape inference is asked where attributes say too little.
 
     Returns:
-        The new graph and a report.
+        The new graph, or None where nothing changed; and what was done, or None where there is
+        nothing to divide, or it was divided before.
 
     Raises:
         GraphError: the graph is not well-formed.
@@ -101,11 +85,11 @@ def run_parallel_pass(
     """
     start = time.perf_counter()
     if was_divided(graph_def):
-        return ParallelResult(None, None)
+        return None, None
     layers = prepare(graph_def, infer_output_shapes, nodes_to_preserve)
     view = layers.view
     if not layers.layers and not layers.why_whole:
-        return ParallelResult(None, None)
+        return None, None
     check_time_limit()
     division, why_unchanged = _find_division(plan, layers)
     rewritten = None
@@ -136,7 +120,7 @@ def run_parallel_pass(
         milliseconds=(time.perf_counter() - start) * 1e3,
         why_unchanged=why_unchanged,
     )
-    return ParallelResult(rewritten, report)
+    return rewritten, report
 
 
 def _find_division(plan: ParallelPlan, layers: LayerGraph) -> tuple[dict[int, LayerDivision], str]:

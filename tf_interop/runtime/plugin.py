@@ -26,14 +26,14 @@ from tf_interop.graph.collection_pause import collection_pause
 from tf_interop.graph.time_limit import time_limit
 from tf_interop.measure.device import ask_for_all_hardware_queues, has_nvidia_gpu
 from tf_interop.parallel.types import ParallelPlan
-from tf_interop.runtime.graph_pass import PassReport, run_conv_stage_pass
+from tf_interop.runtime.graph_pass import run_conv_stage_pass
 from tf_interop.runtime.kernel_library import HandedGraph, KernelLibrary, load_kernel_library
 from tf_interop.runtime.parallel_pass import ParallelReport, run_parallel_pass
+from tf_interop.runtime.pass_report import PassReport
 from tf_interop.runtime.settings import Settings
 
 # A process may trace functions for ever.
 _MOST_REPORTS = 200
-_MOST_FAILURES = 200
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -122,6 +122,11 @@ class Plugin:
         """Why graphs were left as they were; of many causes the last ones."""
         with self._lock:
             return tuple(PassFailure(cause, count) for cause, count in self._failures.items())
+
+    def check_registered(self) -> None:
+        """Raises LibraryError if the plugin has no device type."""
+        if not self.device_types:
+            raise LibraryError(" ".join(self.refused_device_types.values()))
 
     def forget_reports(self) -> None:
         """Forgets reports and failures."""
@@ -217,13 +222,13 @@ class Plugin:
     ) -> graph_pb2.GraphDef | None:
         """The graph with its layers divided; None where they are not."""
         with collection_pause:
-            result = run_parallel_pass(
+            divided, report = run_parallel_pass(
                 graph_def, plan, handed.nodes_to_preserve, handed.infer_output_shapes
             )
-        if result.report is not None:
+        if report is not None:
             with self._lock:
-                _put_last(self._parallel_reports, result.report.fingerprint, result.report)
-        return result.graph_def
+                _put_last(self._parallel_reports, report.fingerprint, report)
+        return divided
 
     def _stage(
         self, graph_def: graph_pb2.GraphDef, handed: HandedGraph, settings: Settings
@@ -234,7 +239,7 @@ class Plugin:
             raise LibraryError(
                 "The GPU is a pluggable device, not one of NVIDIA, and cuDNN does not run on it."
             )
-        result = run_conv_stage_pass(
+        staged, report = run_conv_stage_pass(
             graph_def,
             settings,
             device_type,
@@ -242,28 +247,25 @@ class Plugin:
             handed.infer_output_shapes,
             handed.fetches,
         )
-        if result.report is not None:
-            key = (device_type, result.report.plan.fingerprint)
+        if report is not None:
+            key = (device_type, report.plan.fingerprint)
             with self._lock:
-                _put_last(self._reports, key, (result.report, settings))
-        return result.graph_def
+                _put_last(self._reports, key, (report, settings))
+        return staged
 
     def _record_failure(self, error: BaseException) -> None:
         cause = f"{type(error).__name__}: {error}"
         with self._lock:
-            count = self._failures.pop(cause, 0) + 1
-            self._failures[cause] = count
-            while len(self._failures) > _MOST_FAILURES:
-                self._failures.popitem(last=False)
-        is_new = count == 1
-        if is_new:
+            count = self._failures.get(cause, 0) + 1
+            _put_last(self._failures, cause, count)
+        if count == 1:
             logging.warning(
                 "tf_interop left a graph unchanged: %s", cause, exc_info=logging.vlog_is_on(1)
             )
 
 
 def _put_last(reports: collections.OrderedDict[K, V], key: K, report: V) -> None:
-    """Appends a report; drops the first if there are too many."""
+    """Appends a report or a failure; drops the first if there are too many."""
     reports.pop(key, None)
     reports[key] = report
     while len(reports) > _MOST_REPORTS:

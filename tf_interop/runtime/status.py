@@ -12,11 +12,12 @@ from rich.table import Table
 
 from tf_interop import tensorflow_internals
 from tf_interop.errors import TfInteropError
-from tf_interop.graph.xla import XlaFunction, XlaFunctionFinder, xla_auto_clustering
+from tf_interop.graph.xla import XlaFunction, find_xla_functions, xla_auto_clustering
 from tf_interop.planning.types import GraphPlan, Plan
-from tf_interop.runtime.graph_pass import NOTHING_TO_PLAN_FROM, PassReport
+from tf_interop.runtime.graph_pass import NOTHING_TO_PLAN_FROM
 from tf_interop.runtime.kernel_library import Counters
 from tf_interop.runtime.parallel_pass import ParallelReport
+from tf_interop.runtime.pass_report import PassReport
 from tf_interop.runtime.plugin import PassFailure, get_plugin
 
 
@@ -129,9 +130,6 @@ class Status:
         return str(console.file.getvalue())  # type: ignore[attr-defined]
 
 
-_xla_function_finder = XlaFunctionFinder()
-
-
 def status() -> Status:
     """Returns the status of the plugin in this process. Never raises."""
     try:
@@ -164,7 +162,7 @@ def status() -> Status:
         divided_graphs=plugin.parallel_reports,
         failures=plugin.failures,
         counters=plugin.library.read_counters(),
-        xla_functions=_xla_function_finder.find(),
+        xla_functions=find_xla_functions(),
         xla_auto_clustering=xla_auto_clustering(),
     )
 

@@ -7,13 +7,10 @@ set it; setting it directly does the same.
 
 from __future__ import annotations
 
-import os
-
 import tensorflow as tf
 from absl import logging
 
 from tf_interop import tensorflow_internals
-from tf_interop.errors import LibraryError
 from tf_interop.graph.xla import xla_auto_clustering
 from tf_interop.measure.device import has_nvidia_gpu, this_cpu
 from tf_interop.parallel.device_names import check_devices_are_there
@@ -21,13 +18,14 @@ from tf_interop.parallel.types import ParallelPlan, load_parallel_plan
 from tf_interop.planning.types import Plan, load_plan
 from tf_interop.runtime.plugin import get_plugin
 from tf_interop.runtime.settings import DEFAULT_PASS_TIME_LIMIT_S, Policy, Settings
+from tf_interop.versioned_file import PathLike
 
 
 def enable(
     policy: str = "profiled",
     *,
-    plan: Plan | str | os.PathLike[str] | None = None,
-    parallel: ParallelPlan | str | os.PathLike[str] | None = None,
+    plan: Plan | PathLike | None = None,
+    parallel: ParallelPlan | PathLike | None = None,
     pass_time_limit_s: float = DEFAULT_PASS_TIME_LIMIT_S,
     workspace_limit_mb: int | None = None,
 ) -> None:
@@ -58,16 +56,9 @@ def enable(
         PlanError: a plan file cannot be read, or devices of a parallel plan are not there.
         LibraryError: the compiled library is missing or does not fit this TensorFlow.
     """
-    settings = make_settings(
-        policy,
-        plan=plan,
-        parallel=parallel,
-        pass_time_limit_s=pass_time_limit_s,
-        workspace_limit_mb=workspace_limit_mb,
-    )
+    settings = make_settings(policy, plan, parallel, pass_time_limit_s, workspace_limit_mb)
     plugin = get_plugin()
-    if not plugin.device_types:
-        raise LibraryError(" ".join(plugin.refused_device_types.values()))
+    plugin.check_registered()
     changes_graphs = settings != plugin.settings
     plugin.settings = settings
     tensorflow_internals.set_plugin_optimizers_option(True)
@@ -102,11 +93,10 @@ def disable() -> None:
 
 def make_settings(
     policy: str,
-    *,
-    plan: Plan | str | os.PathLike[str] | None = None,
-    parallel: ParallelPlan | str | os.PathLike[str] | None = None,
-    pass_time_limit_s: float = DEFAULT_PASS_TIME_LIMIT_S,
-    workspace_limit_mb: int | None = None,
+    plan: Plan | PathLike | None,
+    parallel: ParallelPlan | PathLike | None,
+    pass_time_limit_s: float,
+    workspace_limit_mb: int | None,
 ) -> Settings:
     """Checks the arguments of `enable` and reads the plan's file; raises as it does."""
     policies = [each.value for each in Policy]
@@ -127,16 +117,15 @@ def make_settings(
             f"Expected workspace_limit_mb to be at least 0, got {workspace_limit_mb}. With 0 "
             "every stage uses the algorithms that need least."
         )
-    loaded_plan = plan if plan is None or isinstance(plan, Plan) else load_plan(plan)
-    if loaded_plan is not None and (difference := why_tuned_elsewhere(loaded_plan)):
+    if plan is not None and not isinstance(plan, Plan):
+        plan = load_plan(plan)
+    if plan is not None and (difference := why_tuned_elsewhere(plan)):
         logging.warning("%s", difference)
     if parallel is not None and not isinstance(parallel, ParallelPlan):
         parallel = load_parallel_plan(parallel)
     if parallel is not None:
         check_devices_are_there(parallel.devices)
-    return Settings(
-        Policy(policy), loaded_plan, pass_time_limit_s, workspace_limit_mb, parallel=parallel
-    )
+    return Settings(Policy(policy), plan, pass_time_limit_s, workspace_limit_mb, parallel=parallel)
 
 
 def why_tuned_elsewhere(plan: Plan) -> str:

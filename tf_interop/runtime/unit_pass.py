@@ -22,7 +22,12 @@ from collections.abc import Collection, Mapping, Sequence
 
 from tensorflow.core.framework import graph_pb2
 
-from tf_interop.convolution import ConvolutionNode, Refusal, batch_size_of, canonical_names
+from tf_interop.convolution import (
+    ConvolutionNode,
+    batch_size_of,
+    canonical_names,
+    fingerprint_convolutions,
+)
 from tf_interop.errors import PlanError
 from tf_interop.graph.check import check_rewrite
 from tf_interop.graph.ops import CONVOLUTION_KINDS
@@ -32,37 +37,10 @@ from tf_interop.graph.split_units import find_split_units
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.units import Unit, find_units, planned_name
 from tf_interop.graph.view import GraphView
-from tf_interop.planning.lookup import check_batch_size, find_entries, mode_of, nearest_entry
-from tf_interop.planning.types import GraphPlan, MeasuredStep, Plan
+from tf_interop.planning.lookup import check_batch_size, entries_to_run, mode_of
+from tf_interop.planning.types import GraphPlan, Plan
+from tf_interop.runtime.pass_report import PassReport
 from tf_interop.runtime.settings import Policy, Settings
-
-
-@dataclasses.dataclass(frozen=True)
-class ChosenUnits:
-    """The units of a graph after the pass.
-
-    Attributes:
-        graph_def: the graph with narrow or split units, or None if there are none.
-        names: canonical names of the units that are narrow or split at some batch size.
-        cores: the most that each of them runs on at any batch size.
-        are_split: whether they are split.
-        op_count: how many nodes they replaced.
-        found_count: how many units exist, chosen or not.
-        refusals: convolutions that are in no unit, with the reason.
-        why_unchanged: empty if units were chosen, else why not.
-        measured: whole steps that were measured when the plan was made; None without a plan, and
-            where it has entries for several batch sizes.
-    """
-
-    graph_def: graph_pb2.GraphDef | None
-    names: tuple[str, ...]
-    cores: tuple[int, ...]
-    op_count: int
-    found_count: int
-    refusals: tuple[Refusal, ...]
-    are_split: bool = False
-    why_unchanged: str = ""
-    measured: MeasuredStep | None = None
 
 
 def make_units(
@@ -72,16 +50,11 @@ def make_units(
     convolutions: Sequence[ConvolutionNode],
     nodes_to_preserve: Collection[str],
     fetches: Collection[str],
-) -> ChosenUnits:
+) -> tuple[graph_pb2.GraphDef | None, PassReport]:
     """Finds the units of a graph, and makes them narrow or splits them as the settings ask.
 
-    Args:
-        view: the graph.
-        properties: the shapes of its tensors.
-        settings: a policy, or a plan.
-        convolutions: of the graph; a plan knows it by them.
-        nodes_to_preserve: names that have to stay.
-        fetches: what the graph is run for, names of nodes or tensors; none where that is not known.
+    Returns:
+        The graph with narrow or split units, or None if there are none; and what was done.
 
     Raises:
         PlanError: the plan is for another graph, or for other units of this one.
@@ -91,32 +64,40 @@ def make_units(
     units, refused = find_units(
         view, properties, nodes_to_preserve=nodes_to_preserve, fetches=fetches
     )
-    refusals = tuple(each for each in refused if each.op in CONVOLUTION_KINDS)
+    report = PassReport(
+        device_type="CPU",
+        node_count=len(view),
+        convolution_count=len(convolutions),
+        refusals=tuple(each for each in refused if each.op in CONVOLUTION_KINDS),
+        plan=GraphPlan(fingerprint_convolutions(convolutions), len(convolutions), ()),
+        unit_count=len(units),
+    )
     plan = settings.plan
-    entries: tuple[GraphPlan, ...] = ()
     if plan is not None and _is_beside_training(plan, convolutions):
         # Validation under `fit`, say: no mistake, and nothing to warn of.
         why = "the plan is for training only; tune with training=False for this graph"
-        return ChosenUnits(None, (), (), 0, len(units), refusals, why_unchanged=why)
-    if plan is not None:
-        entries = _entries_for(plan, convolutions)
+        return None, dataclasses.replace(report, why_unchanged=why)
+    entries = () if plan is None else entries_to_run(plan, convolutions)
+    batch_size = batch_size_of(node.configuration for node in convolutions)
+    if entries and batch_size is not None:
+        check_batch_size(entries, batch_size)
     are_split = _are_split(entries)
     if are_split:
         units = find_split_units(
             view, properties, nodes_to_preserve=nodes_to_preserve, fetches=fetches
         )
+    report = dataclasses.replace(report, unit_count=len(units))
     names = canonical_names(planned_name(view, unit) for unit in units)
     of_name = {names[planned_name(view, unit)]: unit for unit in units}
     if settings.policy is Policy.ALWAYS:
         chosen: Mapping[str, Cores] = dict.fromkeys(of_name, ON_ONE_CORE)
     else:
-        chosen = _units_of_plan(entries, are_split, convolutions, of_name.keys())
+        chosen = _units_of_plan(entries, are_split, batch_size, of_name.keys())
     if not chosen:
-        why = _why_none(settings, units)
-        return ChosenUnits(None, (), (), 0, len(units), refusals, why_unchanged=why)
+        return None, dataclasses.replace(report, why_unchanged=_why_none(settings, units))
 
     check_time_limit()
-    taken: list[Unit] = [of_name[name] for name in chosen]
+    taken = [of_name[name] for name in chosen]
     rewritten = rewrite_units(
         view,
         taken,
@@ -126,16 +107,16 @@ def make_units(
     )
     check_time_limit()
     check_rewrite(view, GraphView(rewritten), nodes_to_preserve, fetches=fetches)
-    return ChosenUnits(
-        rewritten,
-        tuple(chosen),
-        tuple(max(each.values()) for each in chosen.values()),
-        sum(len(unit.steps) for unit in taken),
-        len(units),
-        refusals,
-        are_split,
+    most_cores = tuple(max(each.values()) for each in chosen.values())
+    made = dataclasses.replace(
+        report.plan,
+        narrow_units=() if are_split else tuple(chosen),
+        split_units=tuple(chosen) if are_split else (),
+        unit_cores=most_cores if max(most_cores) > 1 else (),
         measured=entries[0].measured if len(entries) == 1 else None,
     )
+    unit_op_count = sum(len(unit.steps) for unit in taken)
+    return rewritten, dataclasses.replace(report, plan=made, unit_op_count=unit_op_count)
 
 
 def _are_split(entries: Collection[GraphPlan]) -> bool:
@@ -153,7 +134,7 @@ def _are_split(entries: Collection[GraphPlan]) -> bool:
 def _units_of_plan(
     entries: Collection[GraphPlan],
     are_split: bool,
-    convolutions: Sequence[ConvolutionNode],
+    batch_size: int | None,
     names: Collection[str],
 ) -> dict[str, Cores]:
     """The units of a graph that a plan makes narrow or splits.
@@ -165,16 +146,12 @@ def _units_of_plan(
     Args:
         entries: of the plan, for the graph.
         are_split: whether it is split units that are asked for.
-        convolutions: the convolutions of the graph.
+        batch_size: of the graph.
         names: canonical names of its units of that kind.
-
-    Returns:
-        The cores of each unit.
 
     Raises:
         PlanError: the entries name units that the graph does not have.
     """
-    batch_size = batch_size_of(node.configuration for node in convolutions)
     is_always = batch_size is not None or any(entry.batch_size is None for entry in entries)
     planned: dict[str, dict[int | None, int]] = {}
     for entry in entries:
@@ -191,16 +168,6 @@ def _units_of_plan(
         )
     # In the order in which they were found, whatever the plan's is.
     return {name: planned[name] for name in names if name in planned}
-
-
-def _entries_for(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> tuple[GraphPlan, ...]:
-    """The entry of a graph; all of several batch sizes where the graph's is not known."""
-    entries = find_entries(plan, convolutions)
-    batch_size = batch_size_of(node.configuration for node in convolutions)
-    if batch_size is not None:
-        check_batch_size(entries, batch_size)
-        return (nearest_entry(entries, batch_size),)
-    return tuple(entry for entry in entries if entry.batch_size is None) or entries
 
 
 def _is_beside_training(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> bool:

@@ -34,13 +34,11 @@ from tf_interop.model.graphs import (
     trace,
     with_inferred_shapes,
 )
-from tf_interop.model.keras_functions import keras_of
 from tf_interop.planning.lookup import mode_of
 from tf_interop.planning.show import doubt, say_xla_is_faster, verdict
 from tf_interop.planning.types import (
     XLA,
     ComparedStep,
-    GraphMode,
     GraphPlan,
     MeasuredStep,
     Plan,
@@ -252,9 +250,6 @@ def _tune_on_cpu(
     traced = trace(
         model_or_function, batch_size=batch_size, training=training, image_size=image_size
     )
-    mode: GraphMode | None = None
-    if keras_of(model_or_function) is not None:
-        mode = "training" if training else "inference"
 
     def say_of_graph(text: str) -> None:
         say(f"{traced.name}: {text}")
@@ -285,7 +280,8 @@ def _tune_on_cpu(
         say_of_graph("compiling with XLA")
         xla = time_xla(*as_step(traced.graph_def), traced.variables, limit_s=budget_s)
     found_units = split_units if found.best.is_split else units
-    plan = dataclasses.replace(_plan_of(found, view, found_units, convolutions, xla), mode=mode)
+    plan = _plan_of(found, view, found_units, convolutions, xla)
+    plan = dataclasses.replace(plan, mode=traced.mode)
     save_cached(Plan((plan,), made_with=_made_with_cpu() | {"graph": traced.name}), key)
     return TunedGraph(traced.name, plan, xla)
 

@@ -19,7 +19,11 @@ from parallel.parts_runner import (
     stays_whole,
 )
 
-from tf_interop.convolution import computed_output_shape
+from tf_interop.convolution import (
+    ConvolutionConfiguration,
+    ConvolutionKind,
+    computed_output_shape,
+)
 from tf_interop.parallel.degrees import Axis, Degrees
 from tf_interop.parallel.op_parts import Operation, are_addends
 
@@ -56,7 +60,13 @@ def convolution(
     values = np.random.default_rng(0)
     depthwise = op in DEPTHWISE_OPS
     spatial = (stride, stride), (dilation, dilation)
-    output = computed_output_shape(image, filter_, "NHWC", depthwise, *spatial, padding, paddings)
+    of_spaces = (*spatial, padding, paddings)
+    shapes = (image, filter_, None)
+    output = computed_output_shape(
+        ConvolutionConfiguration(
+            op, ConvolutionKind.FORWARD, depthwise, dtype, "NHWC", *shapes, *of_spaces
+        )
+    )
     tensors = {
         "image": values.standard_normal(image).astype(dtype),
         "filter": values.standard_normal(filter_).astype(dtype),
