@@ -1,4 +1,4 @@
-"""Some of keras.applications with the plugin on and off; check_applications.sh runs all of them."""
+"""Some of keras.applications with the plugin on and off; check_numbers.sh runs all of them."""
 
 from __future__ import annotations
 
