@@ -194,7 +194,13 @@ fi
 
 # A GPU that is here would be used by TensorFlow, and not by the profile.
 [ "$backend" = cudnn ] || export CUDA_VISIBLE_DEVICES=
-tensorflow=$("$python" -c 'import tensorflow' 2>"$results/tensorflow.log" && echo yes)
+tensorflow=$("$python" -c 'import tensorflow as tf, sys
+print("yes" if tf.config.list_physical_devices("GPU") or sys.argv[1] == "host" else "blind")' \
+  "$backend" 2>"$results/tensorflow.log")
+if [ "$tensorflow" = blind ]; then # It would measure the CPU, and for a long time.
+  echo "FAILED  TensorFlow sees no GPU: $results/tensorflow.log"
+  failed=1
+fi
 
 is_possible() { # is_possible GROUP
   case $1 in

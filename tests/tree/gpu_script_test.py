@@ -17,6 +17,9 @@ FIRST = (
     "module sanitizer"
 )
 
+# What a fake Python does that has TensorFlow.
+SEES_GPU = 'case "$*" in *"import tensorflow"*) echo yes; exit;; esac;'
+
 
 def _run(
     folder: pathlib.Path,
@@ -61,8 +64,7 @@ def _run(
 
 
 def test_a_step_that_fails_stops_no_other(tmp_path: pathlib.Path) -> None:
-    python = 'case "$*" in *"import tensorflow"*) exit 0;; esac; echo "$TF_INTEROP_LIBRARY"; exit 7'
-    steps, ended = _run(tmp_path, python)
+    steps, ended = _run(tmp_path, f'{SEES_GPU} echo "$TF_INTEROP_LIBRARY"; exit 7')
     names = [name for name, _, _ in steps]
     assert " ".join(names).startswith(FIRST)
     assert {"profile", "op_tests", "inference"} <= set(names)
@@ -81,7 +83,7 @@ def test_a_step_that_fails_stops_no_other(tmp_path: pathlib.Path) -> None:
 def test_tests_that_were_all_skipped_have_failed(tmp_path: pathlib.Path) -> None:
     steps, _ = _run(
         tmp_path,
-        'case "$*" in *inception*) echo 2 skipped;; *pytest*) echo 1 passed, 2 skipped;; esac',
+        f'{SEES_GPU} case "$*" in *inception*) echo 2 skipped;; *) echo 1 passed, 2 skipped;; esac',
         gpu_test="""
             case "$*" in
               *Transformed*) echo "[  PASSED  ] 2 tests."; echo "[  SKIPPED ] 1 test.";;
@@ -148,6 +150,13 @@ def test_skips_what_needs_what_is_not_there(tmp_path: pathlib.Path) -> None:
     assert names == ["machine", "configure", "build", "packages", "profile", "check"]
     assert "skipped geometry" in ended.stdout
     assert "skipped inference" in ended.stdout
+
+
+def test_tensorflow_that_sees_no_gpu_measures_nothing(tmp_path: pathlib.Path) -> None:
+    steps, ended = _run(tmp_path, f"{SEES_GPU.replace('yes', 'blind')} exit 7", STEPS="op")
+    assert [name for name, _, _ in steps] == ["machine", "configure", "build", "packages"]
+    assert "TensorFlow sees no GPU" in ended.stdout
+    assert ended.returncode == 4
 
 
 def test_runs_the_groups_that_are_asked_for(tmp_path: pathlib.Path) -> None:
