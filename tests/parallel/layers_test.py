@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 import tensorflow as tf
@@ -70,75 +71,80 @@ def test_gradients_need_no_names_to_be_found() -> None:
             assert nameless.layer_of[node] == layer, named.view.names[node]
 
 
-def test_what_reads_the_gradient_of_a_parameter_is_whole() -> None:
-    def step() -> None:
-        gradient, *_ = gradients(tf.matmul(image(8, 6), parameter(6, 4, name="w"), name="y"))
-        tf.multiply(gradient, 0.1, name="scaled")
-
-    layers = layers_of(step)
-    assert layer_names(layers) == ["y"]
-    assert layer_at(layers, "gradients/y_grad/MatMul") == "y"
-    assert layer_at(layers, "scaled") is None
+def reader_of_a_gradient() -> None:
+    gradient, *_ = gradients(tf.matmul(image(8, 6), parameter(6, 4, name="w"), name="y"))
+    tf.multiply(gradient, 0.1, name="scaled")
 
 
-@pytest.mark.parametrize("join", ["add", "concat"])
-def test_a_join_of_layers_is_a_layer(join: str) -> None:
-    def branches() -> None:
-        x = image(8, 6, 6, 3)
-        sides = [convolution(x, 4, "a"), convolution(x, 4, "b")]
-        joined = tf.add(*sides, name="j") if join == "add" else tf.concat(sides, 3, name="j")
-        tf.nn.relu(joined, name="after")
-
-    layers = layers_of(branches)
-    assert layer_names(layers) == ["a", "b", "j"]
-    assert layer_at(layers, "after") == "j"
+def branches(join: str) -> None:
+    x = image(8, 6, 6, 3)
+    sides = [convolution(x, 4, "a"), convolution(x, 4, "b")]
+    joined = tf.add(*sides, name="j") if join == "add" else tf.concat(sides, 3, name="j")
+    tf.nn.relu(joined, name="after")
 
 
-def test_a_shortcut_is_joined_and_its_gradient_is_not() -> None:
-    def block() -> None:
-        x = convolution(image(8, 6, 6, 4), 4, "a")
-        y = tf.add(x, convolution(x, 4, "b"), name="j")
-        gradients(convolution(y, 4, "c"))
-
-    layers = layers_of(block)
-    assert layer_names(layers) == ["a", "b", "j", "c"]
-    assert layer_at(layers, "gradients/AddN") in ("a", "b", "j", "c")
+def shortcut() -> None:
+    x = convolution(image(8, 6, 6, 4), 4, "a")
+    gradients(convolution(tf.add(x, convolution(x, 4, "b"), name="j"), 4, "c"))
 
 
-def test_a_scale_that_is_broadcast_is_no_join() -> None:
-    def squeeze_and_excite() -> None:
-        x = convolution(image(8, 6, 6, 3), 4, "a")
-        scale = tf.reduce_mean(x, [1, 2], keepdims=True, name="mean")
-        scale = convolution(scale, 4, "b", size=1)
-        tf.multiply(x, scale, name="scaled")
-
-    layers = layers_of(squeeze_and_excite)
-    assert layer_names(layers) == ["a", "mean", "b"]
-    assert layer_at(layers, "scaled") == "a"
+def squeeze_and_excite() -> None:
+    x = convolution(image(8, 6, 6, 3), 4, "a")
+    scale = tf.reduce_mean(x, [1, 2], keepdims=True, name="mean")
+    tf.multiply(x, convolution(scale, 4, "b", size=1), name="scaled")
 
 
-def test_pooling_is_a_layer_and_a_mean_of_channels_is_not() -> None:
-    def network() -> None:
-        x = convolution(image(8, 6, 6, 3), 4, "a")
-        centered = tf.subtract(x, tf.reduce_mean(x, [0, 1, 2], keepdims=True, name="mean"))
-        x = tf.nn.avg_pool2d(centered, 2, 2, "VALID", name="pool")
-        tf.reduce_mean(x, [1, 2], name="global")
+def means() -> None:
+    x = convolution(image(8, 6, 6, 3), 4, "a")
+    centered = tf.subtract(x, tf.reduce_mean(x, [0, 1, 2], keepdims=True, name="mean"))
+    x = tf.nn.avg_pool2d(centered, 2, 2, "VALID", name="pool")
+    tf.reduce_mean(x, [1, 2], name="global")
 
+
+def averages() -> None:
+    x = convolution(image(8, 8, 8, 3), 4, "a")
+    x = tf.nn.avg_pool2d(x, 3, 1, "SAME", name="p")
+    gradients(convolution(tf.nn.avg_pool2d(x, 3, 1, "SAME", name="q"), 4, "b"))
+
+
+def transposed_convolution() -> None:
+    x = convolution(image(8, 4, 4, 3), 4, "a")
+    x = tf.nn.conv2d_transpose(x, parameter(3, 3, 5, 4, name="w"), [8, 8, 8, 5], 2, name="up")
+    gradients(convolution(tf.nn.relu(x, name="after"), 2, "b"))
+
+
+@pytest.mark.parametrize(
+    ("network", "names", "layer_of"),
+    [
+        (reader_of_a_gradient, ["y"], {"gradients/y_grad/MatMul": "y", "scaled": None}),
+        (lambda: branches("add"), ["a", "b", "j"], {"after": "j"}),
+        (lambda: branches("concat"), ["a", "b", "j"], {"after": "j"}),
+        (shortcut, ["a", "b", "j", "c"], {"gradients/AddN": "b"}),
+        # A scale that is broadcast is no join.
+        (squeeze_and_excite, ["a", "mean", "b"], {"scaled": "a"}),
+        (means, ["a", "pool", "global"], {"mean": "a", "Sub": "a"}),
+        # These gradients read nothing of their layers.
+        (
+            averages,
+            ["a", "p", "q", "b"],
+            {f"gradients/{each}_grad/AvgPoolGrad": each for each in "pq"},
+        ),
+        (
+            transposed_convolution,
+            ["a", "up", "b"],
+            dict.fromkeys(
+                ["after", *(f"gradients/up_grad/Conv2D{kind}" for kind in ("", "BackpropFilter"))],
+                "up",
+            ),
+        ),
+    ],
+)
+def test_what_is_in_which_layer(
+    network: Callable[[], None], names: list[str], layer_of: dict[str, str | None]
+) -> None:
     layers = layers_of(network)
-    assert layer_names(layers) == ["a", "pool", "global"]
-    assert layer_at(layers, "mean") == layer_at(layers, "Sub") == "a"
-
-
-def test_the_gradient_of_an_average_is_in_its_layer_though_it_reads_nothing_of_it() -> None:
-    def network() -> None:
-        x = convolution(image(8, 8, 8, 3), 4, "a")
-        x = tf.nn.avg_pool2d(x, 3, 1, "SAME", name="first")
-        x = tf.nn.avg_pool2d(x, 3, 1, "SAME", name="second")
-        gradients(convolution(x, 4, "b"))
-
-    layers = layers_of(network)
-    assert layer_at(layers, "gradients/first_grad/AvgPoolGrad") == "first"
-    assert layer_at(layers, "gradients/second_grad/AvgPoolGrad") == "second"
+    assert layer_names(layers) == names
+    assert {node: layer_at(layers, node) for node in layer_of} == layer_of
 
 
 def test_the_extents_are_those_of_the_axes_that_can_be_divided() -> None:
@@ -150,28 +156,14 @@ def test_the_extents_are_those_of_the_axes_that_can_be_divided() -> None:
         x = tf.reshape(x, [8, 6])
         tf.matmul(x, parameter(6, 7, name="c/w"), name="c")
 
-    layers = layers_of(network)
-    extents = [tuple(layer.extents[axis] for axis in Axis) for layer in layers.layers]
-    assert extents[0] == (8, 5, 5, 6, 3)
-    assert extents[1] == (8, 5, 5, 6, 1)
-    assert extents[2] == (8, 1, 1, 6, 1)
-    assert extents[3] == (8, 1, 1, 7, 6)
-
-
-def test_a_transposed_convolution_begins_a_layer_of_its_own() -> None:
-    def network() -> None:
-        x = convolution(image(8, 4, 4, 3), 4, "a")
-        weights = parameter(3, 3, 5, 4, name="w")
-        x = tf.nn.conv2d_transpose(x, weights, [8, 8, 8, 5], 2, name="up")
-        x = tf.nn.relu(x, name="after")
-        gradients(convolution(x, 2, "b"))
-
-    layers = layers_of(network)
-    assert layer_names(layers) == ["a", "up", "b"]
-    assert layer_at(layers, "after") == "up"
-    assert layer_at(layers, "gradients/up_grad/Conv2D") == "up"
-    assert layer_at(layers, "gradients/up_grad/Conv2DBackpropFilter") == "up"
-    assert [layers.layers[1].extents[axis] for axis in Axis] == [8, 8, 8, 4, 5]
+    assert [tuple(layer.extents.values()) for layer in layers_of(network).layers] == [
+        (8, 5, 5, 6, 3),
+        (8, 5, 5, 6, 1),
+        (8, 1, 1, 6, 1),
+        (8, 1, 1, 7, 6),
+    ]
+    [_, up, _] = layers_of(transposed_convolution).layers
+    assert tuple(up.extents.values()) == (8, 8, 8, 4, 5)
 
 
 def test_layers_know_their_layout() -> None:
@@ -184,8 +176,8 @@ def test_layers_know_their_layout() -> None:
 
     layers = layers_of(network)
     assert [layer.layout for layer in layers.layers] == ["NHWC", "NCHW", "NCHW"]
-    assert [layers.layers[1].extents[axis] for axis in Axis] == [8, 6, 5, 7, 4]
-    assert [layers.layers[2].extents[axis] for axis in Axis] == [8, 6, 5, 7, 1]
+    assert tuple(layers.layers[1].extents.values()) == (8, 6, 5, 7, 4)
+    assert tuple(layers.layers[2].extents.values()) == (8, 6, 5, 7, 1)
 
 
 def test_says_why_what_costs_something_is_whole() -> None:

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import pathlib
+import subprocess
+import sys
+
+from command_line import free_addresses
 from unnoticed import run_python
+
+# It has TensorFlow alone.
+SERVER = """
+import sys
+import tensorflow as tf
+server = tf.distribute.Server({"worker": [sys.argv[1]]}, job_name="worker", task_index=0)
+server.join()
+"""
 
 PROGRAM = """
     import dataclasses
+    import os
     import numpy as np
     import tensorflow as tf
     import tf_interop
@@ -13,7 +27,11 @@ PROGRAM = """
     from tf_interop.parallel.degrees import Degrees
     from tf_interop.runtime.plugin import get_plugin
 
-    devices = make_devices(4)
+    if "SERVER" in os.environ:
+        tf.config.experimental_connect_to_host(os.environ["SERVER"])
+        devices = ["/device:CPU:0", "/job:worker/task:0/device:CPU:0"]
+    else:
+        devices = make_devices(4)
     random = np.random.default_rng(0)
     def normal(*shape):
         return random.normal(0, 0.3, shape).astype(np.float32)
@@ -37,10 +55,12 @@ PROGRAM = """
     def inference(images, labels):
         return [losses(images, labels)]
 
-    STRATEGIES = [{axis: count} for count in (2, 4)
+    STRATEGIES = [{axis: count} for count in (2, 4) if count <= len(devices)
                   for axis in ("sample", "height", "width", "filter", "channel")]
-    STRATEGIES += [dict(filter=2, channel=2), dict(sample=2, height=2), dict(height=2, width=2),
-                   dict(sample=2, filter=2), dict(width=2, channel=2), *["mixed", "some"] * 3]
+    if len(devices) == 4:
+        STRATEGIES += [dict(filter=2, channel=2), dict(sample=2, height=2),
+                       dict(height=2, width=2), dict(sample=2, filter=2),
+                       dict(width=2, channel=2), *["mixed", "some"] * 3]
 
     def choose_by(strategy):
         def choose(layer, place):
@@ -82,6 +102,8 @@ PROGRAM = """
             [report] = status.divided_graphs
             assert not report.why_unchanged, (strategy, report)
             assert report.sent_bytes == sent and sum(sent.values()), (strategy, report, sent)
+            if "SERVER" in os.environ:
+                assert {"worker" in source for source, _ in sent} == {True, False}, sent
             for ours, stock in zip(results[0], expected):
                 largest = np.abs(stock).max()
                 # Sums are added up in another order.
@@ -92,6 +114,20 @@ PROGRAM = """
 """
 
 
+# oneDNN joins convolutions with what follows them only after the graph was partitioned.
+NO_ONEDNN = {"TF_ENABLE_ONEDNN_OPTS": "0"}
+
+
 def test_every_strategy_computes_the_same_and_sends_what_was_said() -> None:
-    # oneDNN joins convolutions with what follows them only after the graph was partitioned.
-    run_python(PROGRAM, TF_ENABLE_ONEDNN_OPTS="0")
+    run_python(PROGRAM, **NO_ONEDNN)
+
+
+def test_layers_are_divided_over_the_processes_of_a_cluster(tmp_path: pathlib.Path) -> None:
+    [address] = free_addresses(1)
+    log = tmp_path / "server.log"
+    server = subprocess.Popen([sys.executable, "-c", SERVER, address], stderr=log.open("w"))
+    try:
+        run_python(PROGRAM, SERVER=address, **NO_ONEDNN)
+    finally:
+        server.kill()
+        server.wait()

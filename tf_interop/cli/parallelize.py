@@ -77,7 +77,8 @@ parallelize VGG16 --device-graph devices.json --batch 64 --training --explain al
     "--explain",
     "explained",
     metavar="LAYER|all",
-    help="Also show what a layer, or each, costs otherwise, and why it is divided as it is.",
+    help="Also show what one layer, or each, would take if it were divided otherwise, and why it "
+    "is divided as it is.",
 )
 @output_option("PARALLEL.json", "The plan, for tf_interop.enable(parallel=…).")
 def parallelize(
@@ -91,9 +92,9 @@ def parallelize(
     """Plans how the layers of MODEL are divided over several devices.
 
     Each layer is divided in a way of its own: by samples, height, width, output channels (filter)
-    or input channels (channel), over all devices or some. What is chosen takes the least time that
-    there is in the model of costs; where nothing is faster than one device, nothing is divided.
-    Times are modelled, but for convolutions that --profile holds.
+    or input channels (channel), over all devices or some. The plan is the division that takes the
+    least time in a model of costs; if nothing is faster than one device, nothing is divided. Times
+    are modelled, except for convolutions that --profile holds.
     """
     with work_on_model(model) as say:
         from tf_interop.model.load import check_trains, load_model
@@ -162,7 +163,7 @@ def _show_steps(made: Parallelization, console: Console) -> None:
 def _show_layers(layers: tuple[LayerExplanation, ...], console: Console) -> None:
     if not layers:
         return
-    title = "Layers: ms as in the plan, and if one alone were divided otherwise"
+    title = "Layers: ms in the plan, and if that layer alone were divided otherwise"
     table = new_table(title, "layer", "plan", *layers[0].others)
     table.add_column("divided by", overflow="fold")
     table.add_column("why", overflow="fold", ratio=1)

@@ -113,7 +113,7 @@ def _why(chosen: LayerTimes, others: Mapping[str, LayerTimes]) -> str:
     """What it takes less than the best strategy, and where most of that comes from."""
     different = {name: each for name, each in others.items() if each.degrees != chosen.degrees}
     if not different:
-        return "nothing divides it"
+        return "it cannot be divided"
     name, best = min(different.items(), key=lambda item: item[1].total_us)
     saved_us = best.total_us - chosen.total_us
     if saved_us < -_LEAST_US:
