@@ -223,6 +223,7 @@ def test_all_units_are_measured_on_each_number_of_cores_and_the_fastest_is_taken
     assert [1] * len(units) == bench.cores[search.ALL_NARROW]
 
 
+@pytest.mark.usefixtures("plugin_as_after_import")
 def test_measures_a_training_step() -> None:
     view = GraphView(training_step())
     units, _ = find_units(view, GraphProperties(view), nodes_to_preserve=["update"])

@@ -23,7 +23,6 @@ from tf_interop.stage import Lane, Stage, T
 from tf_interop.tables import UNKNOWN, new_table, print_on
 
 _MOST_WINNERS = 10
-_STAGES = "Stages: together, and in sequence with the same and the fastest algorithms"
 
 
 def show_profile(profile: Profile, console: Console) -> None:
@@ -32,7 +31,7 @@ def show_profile(profile: Profile, console: Console) -> None:
     if profile.algorithms or profile.algorithm_failures:
         print_on(console, _convolution_table(profile))
     if profile.stages or profile.stage_failures:
-        print_on(console, _stage_table(_STAGES, profile.stages, profile.stage_failures))
+        print_on(console, _stage_table("Stages", profile.stages, profile.stage_failures))
 
 
 def show_summary(profile: Profile, path: str, console: Console) -> None:
