@@ -1,4 +1,4 @@
-"""Small models for tests that plan: two branches, whose layers have names, and what is none."""
+"""Small models with named layers for tests that plan, and a function that is no model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def build_branches() -> tf.keras.Model:
 
 
 def build() -> tf.keras.Model:
-    """And one more convolution after both."""
+    """The same with one more convolution after both."""
     branches = build_branches()
     last = layers.Conv2D(2, 1, name="last")(branches.output)
     pooled = layers.GlobalMaxPooling2D(name="pool")(last)

@@ -1,7 +1,7 @@
-"""Whether a plan is legal for its problem and holds what it says of itself, found out anew.
+"""Checks that a plan is legal for its problem and that its predictions are right.
 
-It takes nothing from the planner: it plays the plan through, step after step, and recomputes each
-value of its predictions but the times of stages, which `least_latency_us` judges.
+It shares no code with the planner: it plays the plan through step by step, and recomputes every
+prediction except the times of stages, which `least_latency_us` judges.
 """
 
 from __future__ import annotations

@@ -50,12 +50,12 @@ def invoke(command_line: str, *, exit_code: int = 0) -> Result:
 
 
 def words_of(result: Result) -> str:
-    """What a command printed, however its lines were broken."""
+    """The output of a command without its line breaks."""
     return " ".join(result.output.split())
 
 
 def python_output(*words: str, folder: pathlib.Path = ROOT, **environment: str) -> str:
-    """What Python prints that runs these words in a process; it may use the helpers here."""
+    """Runs Python in a process, which may import the helpers here, and returns its output."""
     result = subprocess.run(
         [sys.executable, *words],
         cwd=folder,
@@ -85,7 +85,7 @@ def start_process(
     blocked: tuple[str, ...] = (),
     **env: str,
 ) -> subprocess.Popen[str]:
-    """Starts a command in a folder, whose modules and ours it can import; `blocked` it cannot."""
+    """Starts a command in a folder. It imports modules there and ours, but none in `blocked`."""
     folder = folder or pathlib.Path.cwd()
     path = [str(ROOT), str(folder), str(ROOT / "tests")]
     for module in blocked:

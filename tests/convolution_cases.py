@@ -178,27 +178,18 @@ class Parameters:
 
     @property
     def pads(self) -> tuple[tuple[int, int], ...]:
-        """The padding before and after each spatial dimension."""
-        if self.padding == "VALID":
-            return ((0, 0),) * len(self.strides)
-        if self.padding == "EXPLICIT":
-            return EXPLICIT_PADS[: len(self.strides)]
-        pads = []
-        for size, reach, stride in zip(
-            self.geometry.image, self.reaches, self.strides, strict=True
-        ):
-            total = max((-(-size // stride) - 1) * stride + reach - size, 0)
-            pads.append((total // 2, total - total // 2))
-        return tuple(pads)
+        """The explicit padding before and after each spatial dimension."""
+        rank = len(self.strides)
+        return EXPLICIT_PADS[:rank] if self.padding == "EXPLICIT" else ((0, 0),) * rank
 
     @property
     def output(self) -> tuple[int, ...]:
         """The spatial sizes of the output; below 1 where there is no such convolution."""
+        sizes = zip(self.geometry.image, self.pads, self.reaches, self.strides, strict=True)
+        if self.padding == "SAME":
+            return tuple(-(-size // stride) for size, _, _, stride in sizes)
         return tuple(
-            (size + sum(pads) - reach) // stride + 1
-            for size, pads, reach, stride in zip(
-                self.geometry.image, self.pads, self.reaches, self.strides, strict=True
-            )
+            (size + sum(pads) - reach) // stride + 1 for size, pads, reach, stride in sizes
         )
 
     @property
@@ -327,7 +318,8 @@ def reference(p: Parameters, operands: Operands) -> np.ndarray:
         tape.watch([image, filter_])
         padded = tf.pad(image, [(0, 0), *p.pads, (0, 0)])
         groups = zip(tf.split(padded, p.groups, -1), tf.split(filter_, p.groups, -1), strict=True)
-        like = (p.strides, "VALID", LAYOUTS[len(p.strides)][0])
+        padding = "SAME" if p.padding == "SAME" else "VALID"
+        like = (p.strides, padding, LAYOUTS[len(p.strides)][0])
         output = tf.concat([tf.nn.convolution(*each, *like) for each in groups], -1)
     if p.kind is ConvolutionKind.FORWARD:
         return output.numpy()

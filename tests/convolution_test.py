@@ -1,4 +1,4 @@
-"""What can be one wider convolution, and what that computes; what a fingerprint covers."""
+"""Which convolutions merge into a wider one, and what a fingerprint covers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for every kind of file that this package writes."""
+"""Properties of every kind of file that this package writes."""
 
 from __future__ import annotations
 
@@ -157,18 +157,6 @@ def test_refuses_what_is_no_such_document(form: Form, path: pathlib.Path, conten
     with pytest.raises(form.file.error) as raised:
         form.file.load(path)
     assert str(path) in str(raised.value)
-
-
-@pytest.mark.parametrize("share", [0.01, 0.3, 0.9, 0.99])
-def test_refuses_a_half_written_file(form: Form, path: pathlib.Path, share: float) -> None:
-    form.file.save(form.value, path)
-    content = path.read_bytes()
-    path.write_bytes(content[: int(share * len(content))])
-    if form.file is PROFILE_FILE and share > 0.1:
-        assert set(form.file.load(path).entries) < set(form.value.entries)  # what is whole
-        return
-    with pytest.raises(form.file.error):
-        form.file.load(path)
 
 
 def test_refuses_to_read_or_write_where_there_is_no_file(

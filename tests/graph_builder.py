@@ -117,7 +117,7 @@ def graph_of(nodes: Mapping[str, str] | str, device: str = GPU) -> GraphBuilder:
 
 
 def same_graph(first: graph_pb2.GraphDef, second: graph_pb2.GraphDef) -> bool:
-    """Whether two graphs have the same bytes: to look at an attribute may add it."""
+    """Whether two graphs have the same bytes. Looking at an attribute may add it."""
     one, other = (each.SerializeToString(deterministic=True) for each in (first, second))
     return bool(one == other)
 

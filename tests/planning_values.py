@@ -1,4 +1,4 @@
-"""Made-up planning problems for tests, and what is the best plan of a small one."""
+"""Made-up planning problems for tests, and the best plan of a small one by brute force."""
 
 from __future__ import annotations
 

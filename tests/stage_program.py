@@ -1,4 +1,4 @@
-"""Programs of the ConvStage op, written out of a small description.
+"""Programs of the ConvStage op, made from a small description.
 
 Plain JSON, independent of how the package writes them. A program is a dict until it is handed to
 the op, so that a test can damage it.

@@ -1,4 +1,4 @@
-"""What is read of TensorFlow's switches."""
+"""How TensorFlow's switches are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of TensorFlow's own messages a command lets through, in processes as users have them."""
+"""Which of TensorFlow's own messages a command lets through, in processes as users have them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tf_interop.tensorflow_messages import LOG_LEVEL
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 STARTS = "I0000 00:00:1795292847.034241    3447 port.cc:153] oneDNN custom operations are on."
-# What compiled code writes, as it does: past Python's stderr.
+# Compiled code writes past Python's stderr.
 PROGRAM = f"""
 import os, sys
 from tf_interop.tensorflow_messages import tensorflow_hushed

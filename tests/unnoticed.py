@@ -49,6 +49,13 @@ def stages_run() -> int:
     return tf_interop.status().counters.stages_run
 
 
+def stages_run_by(call: Callable[[], Any], expected: Any) -> int:
+    """How many stages run in a call, whose result has to be as expected."""
+    before = stages_run()
+    assert_same(tf.nest.flatten(call()), tf.nest.flatten(expected))
+    return stages_run() - before
+
+
 def is_rewritten(stages_before: int) -> bool:
     """Whether stages ran since there were so many, or a graph that was seen has narrow units."""
     return stages_run() > stages_before or tf_interop.status().unit_node_count > 0
@@ -93,7 +100,7 @@ def outcome(make: Callable[[], Program], image: np.ndarray) -> list[np.ndarray] 
 
 
 def assert_unnoticed(make: Callable[[], Program], image: np.ndarray = IMAGE) -> None:
-    """Makes the program anew without and with the plugin and compares what comes of it."""
+    """Makes the program without and with the plugin, and compares results or errors."""
     tf_interop.disable()
     expected = outcome(make, image)
     get_plugin().forget_reports()
@@ -140,7 +147,7 @@ def assert_session_unnoticed(build_and_run: Callable[[Any], list[Any]], **rewrit
 def _session_outcome(
     build_and_run: Callable[[Any], list[Any]], rewrites: dict[str, Any], *, is_on: bool
 ) -> tuple[list[Any], bool]:
-    """What came of it, and whether stages ran."""
+    """The results or the error, and whether stages ran."""
     get_plugin().forget_reports()
     tf_interop.enable("always")
     before = stages_run()
@@ -159,9 +166,9 @@ def _session_outcome(
             except tf.errors.OpError as error:
                 results.append(type(error))
 
-    # A daemon: where it waits for ever, the tests go on.
+    # A daemon, so that the tests go on if it never ends.
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join(TIMEOUT_S)
-    assert not thread.is_alive(), "the run waits for ever"
+    assert not thread.is_alive(), "the run does not end"
     return results, is_rewritten(before)

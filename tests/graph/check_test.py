@@ -1,4 +1,4 @@
-"""The check of a rewritten graph: what it accepts, and each fault that it finds."""
+"""The check of a rewritten graph: the graphs that it accepts, and each fault that it finds."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def decoded(node: node_def_pb2.NodeDef) -> Any:
 
 
 def edit_new_node(name: str, **changes: object) -> Damage:
-    """Changes what a stage or a unit says of itself."""
+    """Changes the fields of a stage or a unit."""
 
     def change(node: node_def_pb2.NodeDef) -> None:
         changed: Any = dataclasses.replace(decoded(node), **changes)

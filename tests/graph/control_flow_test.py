@@ -1,4 +1,4 @@
-"""Regions: what is alive together, and after the same loops and hidden waits."""
+"""Regions: nodes that are alive together and come after the same loops and hidden waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which convolutions can be part of a stage, as what, and why others stay as they are."""
+"""Which convolutions can be in a stage, with which configuration, and why others cannot."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ATTRIBUTE = RefusalReason.ATTRIBUTE
 def find(
     graph: GraphBuilder, infer: ShapeInference | None = None
 ) -> tuple[tuple[ConvolutionNode, ...], tuple[Refusal, ...]]:
-    """What is found, which leaves the graph alone."""
+    """The convolutions and refusals; asserts that the graph did not change."""
     before = graph_pb2.GraphDef.FromString(graph.graph_def.SerializeToString())
     view = GraphView(graph.graph_def)
     found = find_convolutions(view, GraphProperties(view, infer))

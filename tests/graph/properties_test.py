@@ -1,4 +1,4 @@
-"""Shapes of tensors, by which source; what computes little, and what units do with that."""
+"""Where shapes of tensors come from, and how units treat nodes that compute little."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which operations a batch may be split over: they compute the same, for each part as for all."""
+"""Over which operations a batch may be split: those that compute each image by itself."""
 
 from __future__ import annotations
 

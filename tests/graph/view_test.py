@@ -9,12 +9,7 @@ from tensorflow.core.framework import graph_pb2
 from tf_interop.errors import GraphError
 from tf_interop.graph.view import GraphView, parse_input
 
-LOOP = {
-    "enter": "Enter start",
-    "merge": "Merge enter next",
-    "body": "Neg merge",
-    "next": "NextIteration body",
-}
+LOOP = "enter = Enter start; merge = Merge enter next; body = Neg merge; next = NextIteration body"
 
 
 @pytest.mark.parametrize("text", ["", "^", ":1", "a:", "a:-1", "a:x", "a:1:2", "^a:0", "^^a"])
@@ -24,7 +19,7 @@ def test_rejects_input(text: str) -> None:
 
 
 def test_indexes_edges() -> None:
-    view = GraphView(graph_of({"b": "Split a:0", "c": "AddN b:12 b ^a ^a ^b"}).graph_def)
+    view = GraphView(graph_of("b = Split a:0; c = AddN b:12 b ^a ^a ^b").graph_def)
     assert view.names == ["a", "b", "c"]
     assert view.ops == ["_Arg", "Split", "AddN"]
     assert view.fanins == [(), ((0, 0),), ((1, 12), (1, 0))]
@@ -32,27 +27,23 @@ def test_indexes_edges() -> None:
     assert view.fanouts == [[1, 2], [2], []]
 
 
-@pytest.mark.parametrize(
-    ("nodes", "order", "levels"),
-    [
-        pytest.param(
-            {"last": "Add middle first", "middle": "Neg first", "apart": "NoOp ^first"},
-            "first middle apart last",
-            [0, 2, 1, 1],
-            id="by_level",
-        ),
-        pytest.param(
-            {"a": "Neg second", "b": "Neg first"},
-            "second first a b",
-            [0, 0, 1, 1],
-            id="nodes_of_one_level_as_in_the_graph",
-        ),
-        pytest.param(
-            LOOP, "start enter merge body next", [0, 1, 2, 3, 4], id="loop_without_its_back_edge"
-        ),
-    ],
-)
-def test_orders(nodes: dict[str, str], order: str, levels: list[int]) -> None:
+ORDERS = {
+    "by_level": (
+        "last = Add middle first; middle = Neg first; apart = NoOp ^first",
+        "first middle apart last",
+        [0, 2, 1, 1],
+    ),
+    "nodes_of_one_level_as_in_the_graph": (
+        "a = Neg second; b = Neg first",
+        "second first a b",
+        [0, 0, 1, 1],
+    ),
+    "loop_without_its_back_edge": (LOOP, "start enter merge body next", [0, 1, 2, 3, 4]),
+}
+
+
+@pytest.mark.parametrize(("nodes", "order", "levels"), ORDERS.values(), ids=ORDERS)
+def test_orders(nodes: str, order: str, levels: list[int]) -> None:
     graph = graph_of(nodes)
     before = graph_pb2.GraphDef.FromString(graph.graph_def.SerializeToString())
     view = GraphView(graph.graph_def)
@@ -73,16 +64,16 @@ def test_rejects_inputs_and_names_the_reader(inputs: list[str]) -> None:
 @pytest.mark.parametrize(
     ("nodes", "match"),
     [
+        ("b = Add a d; c = Neg b; d = NoOp ^c; after = Neg d", "'[bcd]' -> '[bcd]' -> '[bcd]'"),
+        ("a = Neg a", "'a' -> 'a'"),
         (
-            {"b": "Add a d", "c": "Neg b", "d": "NoOp ^c", "after": "Neg d"},
-            "'[bcd]' -> '[bcd]' -> '[bcd]'",
+            LOOP.replace("NextIteration", "Identity"),
+            "'merge' -> 'body' -> 'next'|'next' -> 'merge'",
         ),
-        ({"a": "Neg a"}, "'a' -> 'a'"),
-        (LOOP | {"next": "Identity body"}, "'merge' -> 'body' -> 'next'|'next' -> 'merge'"),
     ],
     ids=["of_three_nodes", "of_one", "that_only_a_merge_closes"],
 )
-def test_rejects_cycle_and_names_its_nodes(nodes: dict[str, str], match: str) -> None:
+def test_rejects_cycle_and_names_its_nodes(nodes: str, match: str) -> None:
     view = GraphView(graph_of(nodes).graph_def)
     with pytest.raises(GraphError, match=match):
         view.topological_order()

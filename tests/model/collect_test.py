@@ -1,4 +1,4 @@
-"""What is collected of a model is what the pass will look up in a profile of it."""
+"""The configurations of a model are those that the pass will look up in its profile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a MODEL argument stands for, and what is said where it stands for nothing."""
+"""What a MODEL argument stands for, and the errors if it stands for nothing."""
 
 from __future__ import annotations
 

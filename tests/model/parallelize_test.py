@@ -116,11 +116,6 @@ def test_divides_what_does_not_fit_on_one_device(model: Any) -> None:
     assert max(graph.prediction.memory_bytes) <= limit
 
 
-def test_refuses_a_memory_limit_that_nothing_fits(model: Any) -> None:
-    with pytest.raises(PlanError, match="memory"):
-        tf_interop.parallelize(model, device_graph=_devices(), batch_size=32, memory_limit=1000)
-
-
 def test_takes_a_function_of_matrix_products() -> None:
     weights = tf.Variable(tf.ones([2048, 2048]))
 
@@ -138,11 +133,9 @@ def test_takes_a_function_of_matrix_products() -> None:
     ("arguments", "expected"),
     [
         ({"devices": 0}, "Expected one device or more, got 0."),
-        ({"devices": 5}, "Expected 1 to 4 devices of the device graph, got 5."),
         ({"devices": ["/device:GPU:9"]}, "got /job:localhost/replica:0/task:0/device:GPU:9."),
         ({"devices": ["GPU"]}, "Expected names of devices such as '/device:GPU:1', got 'GPU'."),
         ({"memory_limit": 0}, "Expected a memory_limit of 1 byte or more, got 0."),
-        ({"device_graph": "missing.json"}, "device graph file 'missing.json' cannot be read"),
         (
             {"device_graph": None, "devices": 3},
             "Expected 3 devices, got 1: /device:CPU:0. Ask for fewer",

@@ -1,4 +1,4 @@
-"""What the op says of programs that are not as they should be: an error that names the place."""
+"""A program that is not well-formed is an error that names the place."""
 
 from __future__ import annotations
 

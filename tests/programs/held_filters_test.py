@@ -1,4 +1,4 @@
-"""Filters are transformed once, constants and those of variables; none is taken for another.
+"""Filters of constants and variables are transformed once, and none is taken for another.
 
 The host backend transforms float16 and bfloat16 filters: it converts them to float32.
 """

@@ -1,4 +1,4 @@
-"""What happens to a program where the pass raises, is interrupted, takes too long or goes wrong."""
+"""What happens to a program if the pass raises, is interrupted, takes too long or goes wrong."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import threading
 import types
 from typing import Any
 
-import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
-from unnoticed import IMAGE, conv, counted, in_function, run_python
+from unnoticed import IMAGE, conv, in_function, run_python, stages_run_by
 
 import tf_interop
 from tf_interop.errors import TimeLimitError
@@ -36,26 +35,23 @@ def branches(image: tf.Tensor) -> tf.Tensor:
 make_branches = in_function(branches)
 
 
-def stages_run_by(function: Any) -> int:
+def stages_of(function: Any) -> int:
     """How many stages a call runs, whose result is right."""
-    with counted() as new:
-        result = function(IMAGE)
-    np.testing.assert_array_equal(result, branches(tf.constant(IMAGE)))
-    return new.stages_run
+    return stages_run_by(lambda: function(IMAGE), branches(tf.constant(IMAGE)))
 
 
 @pytest.fixture(name="clock")
 def fixture_clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What the time limit takes for the time."""
+    """The time that the time limit sees."""
     now = [0.0]
     monkeypatch.setattr(time_limit_module, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
     return now
 
 
 def assert_left_alone(logged: list[str], cause: str) -> None:
-    """Two functions run as they are, and what was wrong is recorded and each cause logged once."""
+    """Two functions run unchanged; failures are recorded, and each cause is logged once."""
     tf_interop.enable("always")
-    assert [stages_run_by(make_branches()) for _ in range(2)] == [0, 0]
+    assert [stages_of(make_branches()) for _ in range(2)] == [0, 0]
     status = tf_interop.status()
     assert all(cause in failure.cause for failure in status.failures)
     assert sum(failure.count for failure in status.failures) >= 2
@@ -84,7 +80,7 @@ def test_a_pass_that_takes_too_long_changes_nothing(
     monkeypatch.setattr(graph_pass, step, slow)
     assert_left_alone(logged, "TimeLimitError")
     tf_interop.enable("always", pass_time_limit_s=1000)
-    assert stages_run_by(make_branches()) > 0
+    assert stages_of(make_branches()) > 0
 
 
 def is_collecting() -> bool:
@@ -110,7 +106,7 @@ def test_what_a_program_says_of_garbage_while_the_pass_runs_stays(
     tf_interop.enable("always")
     thresholds = gc.get_threshold()
     try:
-        assert stages_run_by(make_branches()) > 0
+        assert stages_of(make_branches()) > 0
         assert not gc.isenabled()
     finally:
         gc.enable()
@@ -176,7 +172,7 @@ def test_a_pass_that_does_not_end_is_given_up() -> None:
 
     tf_interop.enable("always")
     get_plugin().library.set_pass(late, 0.01)
-    assert stages_run_by(make_branches()) == 0
+    assert stages_of(make_branches()) == 0
     is_given_up.set()
     assert is_over.wait(60)
     assert seen == ["CPU", None]
@@ -236,7 +232,7 @@ def test_a_signal_during_the_pass_reaches_the_program_and_not_the_pass(
         signal.signal(number, before)
     assert went_on
     assert tf_interop.status().failures == ()
-    assert stages_run_by(function) > 0
+    assert stages_of(function) > 0
 
 
 # check_test.py has every kind of fault.

@@ -1,4 +1,4 @@
-"""Whole programs, which must not notice the plugin: same numbers, same errors, no waiting for ever.
+"""Whole programs, which must not notice the plugin: same numbers, same errors, no deadlock.
 
 All values are small whole numbers, so that every sum is exact and the comparison is to the bit.
 """

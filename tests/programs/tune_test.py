@@ -100,18 +100,15 @@ def test_the_cores_that_were_found_are_kept_and_turned_on(choose: Choose) -> Non
     assert set(report.plan.cores_of.values()) == {2}
 
 
-def test_turns_nothing_on_where_stock_is_fastest(choose: Choose) -> None:
+def test_turns_nothing_on_where_stock_is_fastest_or_it_is_told_not_to(choose: Choose) -> None:
     choose(False)
     tuning = tf_interop.tune(branched_models.build(), budget=BUDGET)
     assert not tuning.is_faster
     assert "the graph stays unchanged" in str(tuning)
-    assert get_plugin().settings == Settings()
     assert tuning.plan.graphs[0].why_no_stage
-
-
-def test_turns_nothing_on_where_it_is_told_not_to(choose: Choose) -> None:
     choose(True)
-    assert tf_interop.tune(branched_models.build(), budget=BUDGET, enable=False).is_faster
+    told_not_to = {"use_cache": False, "enable": False}
+    assert tf_interop.tune(branched_models.build(), budget=BUDGET, **told_not_to).is_faster
     assert get_plugin().settings == Settings()
 
 

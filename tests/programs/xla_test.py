@@ -45,15 +45,20 @@ def test_a_compiled_function_is_left_to_xla_and_listed_as_long_as_it_lives() -> 
     assert compiled() == []
 
 
-def test_asking_for_the_status_makes_no_context() -> None:
+def test_asking_for_the_status_or_for_gpus_makes_no_context() -> None:
     """Which devices TensorFlow uses is settled by that."""
     run_python(
         """
     import tensorflow as tf
-    from tf_interop import tensorflow_internals
+    from tensorflow.python.eager import context
+    from tf_interop.tensorflow_internals import may_have_gpus
     from tf_interop.graph.xla import find_xla_functions, xla_auto_clustering
     assert find_xla_functions() == ()
     assert xla_auto_clustering() == ""
+    assert may_have_gpus() == tf.test.is_built_with_cuda()
+    assert context.context()._physical_devices is None
+    tf.config.set_visible_devices([], "GPU")
+    assert not may_have_gpus()
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
     )

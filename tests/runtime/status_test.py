@@ -1,4 +1,4 @@
-"""What the status says in words of what the plugin did."""
+"""The status as text."""
 
 from __future__ import annotations
 
