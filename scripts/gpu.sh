@@ -133,6 +133,10 @@ profile_lists() {
   return "$result"
 }
 
+launch() { # Never over the stand-ins, which serve where there is no GPU.
+  TF_INTEROP_LIBCUDA=libcuda.so.1 BUILD=$build scripts/benchmark_launch.sh "$results/launch_overhead.json"
+}
+
 demonstration() { # It measures beside TensorFlow, which would take all of the memory.
   TF_FORCE_GPU_ALLOW_GROWTH=true "$python" python/examples/demonstration.py --dtype "$1" \
     --plan-dir "$results/plans_$1"
@@ -161,8 +165,8 @@ tests     transforms            60     gpu_test '*Transformed*:*CopiesRows*'
 tests     head_start            60     gpu_test '*HeadStart*'
 tests     overlap_8             60     CUDA_DEVICE_MAX_CONNECTIONS=8 gpu_test '*Overlap*'
 tests     overlap_32            60     CUDA_DEVICE_MAX_CONNECTIONS=32 gpu_test '*Overlap*'
-launch    build_launch          300    build_targets launch_overhead fake_cuda fake_cudnn
-launch    launch                120    BUILD=$build scripts/benchmark_launch.sh "$results/launch_overhead.json"
+launch    build_launch          300    build_targets launch_overhead
+launch    launch                120    launch
 tests     partitions            60     gpu_test 'GpuPartitionTest.*'
 tests     trace                 60     gpu_test '*ATraceLeaves*'
 tests     no_trace              60     TF_INTEROP_LIBCUPTI=none gpu_test '*ATraceLeaves*'
