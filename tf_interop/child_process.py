@@ -1,4 +1,4 @@
-"""How a module of this package is run in a process of its own, from where this one imports it."""
+"""Runs modules of this package in processes of their own, from where this one imports them."""
 
 from __future__ import annotations
 

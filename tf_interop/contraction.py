@@ -26,7 +26,7 @@ Edge = tuple[int, int]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Contraction:
-    """What becomes of a graph in which sets of nodes run at once.
+    """A graph in which sets of nodes run at once.
 
     Attributes:
         order: the numbers of the units in an order in which they run: each set, and each node in

@@ -265,13 +265,10 @@ class ConvStages:
 
     on_test_end = on_predict_end = on_train_end
 
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Does nothing."""
-
     def on_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Does nothing."""
 
-    on_batch_end = on_batch_begin
+    on_batch_end = on_epoch_begin = on_batch_begin
     on_train_batch_begin = on_train_batch_end = on_batch_begin
     on_test_batch_begin = on_test_batch_end = on_batch_begin
     on_predict_batch_begin = on_predict_batch_end = on_batch_begin

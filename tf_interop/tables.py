@@ -1,4 +1,4 @@
-"""How tables look that are for people to read: at most 100 columns wide, or the terminal."""
+"""Tables for people to read: at most as wide as 100 columns, or the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeps what TensorFlow says of itself when it starts out of what a command says.
+"""Keeps the messages of a starting TensorFlow out of the output of commands.
 
 Some of it TensorFlow prints before it reads its own log level (2.21: two lines for each of the two
 libraries that it loads), so that the level alone does not keep it away.

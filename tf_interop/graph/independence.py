@@ -179,4 +179,4 @@ def _merge_key(view: GraphView, node: ConvolutionNode) -> str | None:
     if form is None or not view.fanins[node.index]:
         return None
     source, port = view.fanins[node.index][0]
-    return f"{view.names[source]}:{port} {node.device} {node.region} {form}"
+    return f"{view.names[source]}:{port} {form}"

@@ -1,4 +1,4 @@
-"""Shapes of a graph's tensors, from what its nodes say and, where that is too little, inference.
+"""Shapes of a graph's tensors, from its nodes and, if these say too little, from inference.
 
 From them follows which nodes compute little: scales, means of channels, sizes, updates of vectors.
 Such a node takes about a microsecond, less than it costs TensorFlow's executor to run it as a node

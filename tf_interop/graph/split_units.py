@@ -1,4 +1,4 @@
-"""Finds what of a graph may run once for each part of the batch, each part on a core of its own.
+"""Finds operations that may run once for each part of the batch, each part on its own core.
 
                                     on 2 cores      x[:4] ── Conv2D ── Relu ── … ──┐
     x ── Conv2D ── Relu ── …       ────────────>                                   ├── …

@@ -1,1 +1,1 @@
-"""Measuring: the compiled core, the device, and what of a list is measured when."""
+"""Measuring: the compiled core, the device, and the order of measurements."""

@@ -1,4 +1,4 @@
-"""What of a list is to be measured, the most useful first, as jobs.
+"""The jobs of a list: the measurements that are left, the most useful first.
 
 Order:
   1. every convolution with the algorithm that the backend would choose, the costliest first;

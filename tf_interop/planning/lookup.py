@@ -28,7 +28,7 @@ OTHER_MODEL_REMEDY = (
     "models were built before it, so Keras numbered its layers differently: name the layers, "
     "or call keras.backend.clear_session() before you build it."
 )
-"""The cure for a plan of another model."""
+"""What to do about a plan of another model."""
 
 
 def stages_from_plan(

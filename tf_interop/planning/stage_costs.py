@@ -132,7 +132,7 @@ class StageCosts:
     def measured(self, lanes: Lanes) -> list[StageChoice]:
         """All that was measured of a stage of these nodes, also what does not win.
 
-        Of a single node that is what its fastest algorithm takes.
+        For a single node it is what its fastest algorithm takes.
         """
         names = tuple(sorted(self._names[node] for lane in lanes for node in lane))
         if len(names) == 1:

@@ -20,7 +20,7 @@ from tf_interop.versioned_file import VersionedFormat
 
 Bytes = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Microseconds = Annotated[float, msgspec.Meta(ge=0)]
-# Less is told as 0.0 µs.
+# Less is shown as 0.0 µs.
 _LEAST_SAVED_US = 0.05
 
 
@@ -55,7 +55,7 @@ class GraphPrediction:
         latency_us: the sum of all stages and of the convolutions in none.
         sequential_us: of all convolutions one after another.
         peak_bytes: the most of all stages, as in StagePrediction.
-        sequential_peak_bytes: the same of one after another.
+        sequential_peak_bytes: the same if they run one after another.
         memory_budget_bytes: what no stage may exceed; None for no limit.
         search: how the stages were searched for, and how far.
         unmeasured_count: convolutions of the graph that no algorithm was measured for. They are in

@@ -1,4 +1,4 @@
-"""The entries of a profile: what measuring an algorithm or a stage leaves, also where it failed."""
+"""The entries of a profile: measurements of algorithms and stages, and those that failed."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ class StageFailure:
 
 
 Entry = AlgorithmMeasurement | AlgorithmFailure | StageMeasurement | StageFailure
-"""What one measurement leaves in a profile."""
+"""The result of one measurement."""
 
 
 class AlgorithmKey(NamedTuple):

@@ -1,4 +1,4 @@
-"""What profiles hold, for people to read: at most 100 columns wide, or the terminal."""
+"""Prints profiles for people: at most as wide as 100 columns, or the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the user asked the pass to do."""
+"""The settings of the pass: what the user asked for."""
 
 from __future__ import annotations
 
