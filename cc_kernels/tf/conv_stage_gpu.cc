@@ -14,23 +14,30 @@ namespace {
 
 using tensorflow::OpKernelContext;
 
-// The CUstream that TensorFlow orders this op by.
-CUstream CudaStream(OpKernelContext* context) {
-  return static_cast<CUstream>(
-      context->op_device_context()->stream()->platform_specific_handle().stream);
+CUstream CudaStream(stream_executor::Stream* stream) {
+  return static_cast<CUstream>(stream->platform_specific_handle().stream);
 }
 
 class ConvStageGpu : public tensorflow::OpKernel {
  public:
   explicit ConvStageGpu(tensorflow::OpKernelConstruction* context)
-      : OpKernel(context), node_(context) {}
+      : OpKernel(context), node_(context) {
+    // Before the first step's tensors take the memory that a backend's first cuDNN handle needs. A
+    // failure is found again by Compute.
+    const auto* info = context->device()->tensorflow_accelerator_device_info();
+    Backend* backend = nullptr;
+    if (info != nullptr && info->stream != nullptr) {
+      (void)FindCudnnBackend(CudaStream(info->stream), &backend);
+    }
+  }
 
   // Enqueues the stage and returns. Workspaces are freed on return: TensorFlow hands them out again
   // only to work that comes after the join on the same stream.
   void Compute(OpKernelContext* context) override {
     const CountingFor counting(node_.counted_device());
     StageTrace trace(*this);
-    const CUstream stream = CudaStream(context);
+    // The one that TensorFlow orders this op by.
+    const CUstream stream = CudaStream(context->op_device_context()->stream());
     Backend* backend = nullptr;
     OP_REQUIRES_OK(context, ToAbslStatus(FindCudnnBackend(stream, &backend)));
     StageCall call(&node_, context, backend);
