@@ -293,8 +293,6 @@ def test_leaves_explicit_xla_alone(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"policy": "fastest"}, "fastest"),
-        ({"policy": "always", "plan": "plan.json"}, "plan"),
         ({"plan": "/nowhere/plan.json"}, "/nowhere/plan.json"),
         ({"verbose": 2}, "verbose"),
         ({"tune": "1s", "policy": "always"}, "policy"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from graph_builder import CPU, FLOAT, GraphBuilder, add_shapes, graph_of, same_graph
 from tensorflow.core.framework import graph_pb2
@@ -71,19 +69,22 @@ def test_leaves_what_is_divided_or_has_no_layers_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("batch", "plan", "why"),
+    ("batch", "layers", "why_whole", "why"),
     [
-        (None, {"layers": [HALVES]}, "no layer can be divided: shapes are not known"),
-        (4, {}, "the parallel plan leaves this graph as it is"),
-        (4, {"why": "one device is faster"}, "one device is faster"),
+        (None, [HALVES], "", "no layer can be divided: shapes are not known"),
+        (4, [], "", "the parallel plan leaves this graph as it is"),
+        (4, [], "one device is faster", "one device is faster"),
     ],
 )
-def test_keeps_a_graph_and_says_why(batch: int | None, plan: dict[str, Any], why: str) -> None:
-    divided, report = run(graph_of_convolution(batch), plan_of(*plan.pop("layers", []), **plan))
+def test_keeps_a_graph_and_says_why(
+    batch: int | None, layers: list[DividedLayer], why_whole: str, why: str
+) -> None:
+    divided, report = run(graph_of_convolution(batch), plan_of(*layers, why=why_whole))
     assert divided is None
     assert report is not None
     assert not report.divided
     assert report.why_unchanged.startswith(why)
+    assert why in str(report)
 
 
 @pytest.mark.parametrize(
