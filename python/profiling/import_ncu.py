@@ -1,6 +1,7 @@
 """Adds what Nsight Compute found out about kernels to a profile: ALU use, DRAM use and stalls.
 
     ncu --csv --page raw --set full … > ncu.csv
+
     python python/profiling/import_ncu.py PROFILE.json ncu.csv
 
 A row of the CSV is one launch. Kernels of the profile take the median of the launches that have
@@ -10,7 +11,6 @@ that the CSV lacks stays what it was.
 
 from __future__ import annotations
 
-import argparse
 import collections
 import csv
 import dataclasses
@@ -20,8 +20,11 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
+import click
+
 import tf_interop
 
+PATH = click.Path(path_type=pathlib.Path)
 Launch = tuple[str, tuple[int, ...], tuple[int, ...]]
 """The function's name without namespaces and arguments, the grid, and the block."""
 
@@ -117,17 +120,14 @@ def function_name(name: str) -> str:
     return found
 
 
-def main() -> None:
-    """Reads the command line, and writes the profile."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("profile")
-    parser.add_argument("csv", type=pathlib.Path)
-    parser.add_argument("-o", "--output", help="default: the profile itself")
-    arguments = parser.parse_args()
-    profile = tf_interop.load_profile(arguments.profile)
-    launches = read_launches(arguments.csv)
+@click.command(help=__doc__)
+@click.argument("path", metavar="PROFILE.json", type=PATH)
+@click.argument("table", metavar="CSV", type=PATH)
+@click.option("-o", "--output", type=PATH, help="The filled profile. [default: PROFILE.json]")
+def main(path: pathlib.Path, table: pathlib.Path, output: pathlib.Path | None) -> None:
+    """Writes the profile."""
+    profile = tf_interop.load_profile(path)
+    launches = read_launches(table)
     missing, matched = set(), set()
 
     def filled(kernel: Any) -> Any:
@@ -142,7 +142,7 @@ def main() -> None:
     if not matched:
         raise SystemExit(f"Expected kernels of the profile, got none of {len(launches)} launches.")
     profile = dataclasses.replace(profile, algorithms=algorithms)
-    tf_interop.save_profile(profile, arguments.output or arguments.profile)
+    tf_interop.save_profile(profile, output or path)
     print(
         f"Values for {len(matched)} kernels of the profile, none for {len(missing)}; "
         f"{len(launches.keys() - matched)} launches are of others."

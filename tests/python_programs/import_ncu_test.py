@@ -5,8 +5,8 @@ its documentation and published outputs show; none was printed by a real run.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import pathlib
-import sys
 
 import pytest
 from profile_values import KERNEL, LARGE, make_algorithm, make_profile
@@ -96,9 +96,7 @@ def test_knows_a_function_by_any_of_its_names(name: str) -> None:
     assert function_name(name) == "scale"
 
 
-def test_fills_in_kernels_by_function_grid_and_block(
-    path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fills_in_kernels_by_function_grid_and_block(path: pathlib.Path) -> None:
     mangled = dataclasses.replace(KERNEL, name="_ZN5cudnn13implicit_gemmIfEEvPT_")
     other_grid = dataclasses.replace(KERNEL, grid=(99, 1, 1))
     profile = path.with_name("profile.json")
@@ -108,12 +106,12 @@ def test_fills_in_kernels_by_function_grid_and_block(
         ),
         profile,
     )
-    monkeypatch.setattr(sys, "argv", ["import_ncu.py", str(profile), str(path)])
+    fill_in = functools.partial(main, [str(profile), str(path)], standalone_mode=False)
     write_csv(path, METRICS, name="elementwise")
     with pytest.raises(SystemExit, match="1 launches"):
-        main()
+        fill_in()
     write_csv(path, METRICS)
-    main()
+    fill_in()
     filled, other = (each.kernels[0] for each in load_profile(profile).algorithms)
     assert filled.alu_utilization == 0.7025
     assert other == other_grid
