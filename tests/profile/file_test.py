@@ -10,6 +10,7 @@ import re
 from typing import Any
 
 import pytest
+from edits import set_at
 from profile_values import (
     EVERY_KIND_OF_ENTRY,
     GPU,
@@ -217,11 +218,8 @@ def test_refuses_a_line_by_number_and_place(
 ) -> None:
     save_profile(make_profile(*EVERY_KIND_OF_ENTRY), path)
     lines = path.read_text().splitlines()
-    inner = line = json.loads(lines[number])
-    *outer, last = (int(each) if each.isdigit() else each for each in field.split("."))
-    for each in outer:
-        inner = inner[each]
-    inner[last] = value
+    line = json.loads(lines[number])
+    set_at(line, field, value)
     lines[number] = json.dumps(line)
     path.write_text("\n".join(lines) + "\n")
     with pytest.raises(ProfileError) as raised:

@@ -9,12 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 from configuration_values import LIST, SMALL
+from edits import set_at
 
 from tf_interop.errors import ProfileError
 from tf_interop.profile.worklist import ListedStage, load_configurations, save_configurations
 from tf_interop.stage import Lane, Stage, Step
 
-STAGE = ("stages", 0, "stage", "lanes")
+LANES = "stages.0.stage.lanes"
 
 
 def test_what_is_to_be_merged_is_saved(tmp_path: pathlib.Path) -> None:
@@ -30,30 +31,20 @@ def test_what_is_to_be_merged_is_saved(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("place", "value", "at"),
     [
-        (("convolutions", 1, "configuration"), SMALL, "$.convolutions[1].configuration"),
-        (("convolutions", 0, "configuration", "image_shape"), None, "$.convolutions[0]"),
-        (("convolutions", 0, "configuration", "strides"), (0, 0), "configuration.strides"),
-        (("convolutions", 0, "count"), 0, "$.convolutions[0].count"),
-        (STAGE, [], "$.stages[0].stage.lanes"),
-        ((*STAGE, 1, "steps", 0, "operation"), 2, "$.stages[0].stage"),
-        ((*STAGE, 1, "steps", 0, "operation"), -1, "$.stages[0].stage.lanes[1].steps[0].operation"),
-        (
-            (*STAGE, 1, "steps", 0, "algorithm"),
-            "FASTEST",
-            "$.stages[0].stage.lanes[1].steps[0].algorithm",
-        ),
-        ((*STAGE, 1, "merged"), True, "at lane 1"),
+        ("convolutions.1.configuration", SMALL, "$.convolutions[1].configuration"),
+        ("convolutions.0.configuration.image_shape", None, "$.convolutions[0]"),
+        ("convolutions.0.configuration.strides", (0, 0), "configuration.strides"),
+        ("convolutions.0.count", 0, "$.convolutions[0].count"),
+        (LANES, [], "$.stages[0].stage.lanes"),
+        (f"{LANES}.1.steps.0.operation", 2, "$.stages[0].stage"),
+        (f"{LANES}.1.steps.0.operation", -1, "stage.lanes[1].steps[0].operation"),
+        (f"{LANES}.1.steps.0.algorithm", "FASTEST", "stage.lanes[1].steps[0].algorithm"),
+        (f"{LANES}.1.merged", True, "at lane 1"),
     ],
 )
-def test_refuses_what_is_not_legal(
-    place: tuple[str | int, ...], value: Any, at: str, tmp_path: pathlib.Path
-) -> None:
-    raw = msgspec.json.decode(msgspec.json.encode(LIST))
-    inner = raw
-    for key in place[:-1]:
-        inner = inner[key]
-    inner[place[-1]] = msgspec.to_builtins(value)
-    path = tmp_path / "list.json"
+def test_refuses_what_is_not_legal(place: str, value: Any, at: str, path: pathlib.Path) -> None:
+    raw = msgspec.to_builtins(LIST)
+    set_at(raw, place, value)
     path.write_bytes(msgspec.json.encode(raw))
     with pytest.raises(ProfileError) as refusal:
         load_configurations(path)
