@@ -331,7 +331,7 @@ class _Search:
         used = self._used(self._frugal())
         device = int(np.argmax(used / np.maximum(self._limits, 1)))
         return PlanError(
-            "Expected a division of all layers that fits into memory, got none: the one that needs least "
-            f"takes {used[device]:.0f} bytes on device {device} with {self._limits[device]:.0f}. "
-            "Raise the limit, use more devices or a smaller batch."
+            "Expected a division of all layers that fits into memory, got none: the one that needs "
+            f"least takes {used[device]:.0f} bytes on device {device} with "
+            f"{self._limits[device]:.0f}. Raise the limit, use more devices or a smaller batch."
         )
