@@ -29,10 +29,8 @@ def open_cudnn() -> ctypes.CDLL:
     return ctypes.CDLL(named or installed)
 
 
-def read_properties(
-    cudnn: ctypes.CDLL, attribute: int, kind: int, count: int, value: object
-) -> dict[str, object]:
-    """The properties of the device that an attribute describes.
+def read_properties(cudnn: ctypes.CDLL) -> dict[str, object]:
+    """The properties of the first GPU.
 
     Raises:
         RuntimeError: cuDNN has none, as without a GPU, or if cuDNN is older than 9.8.
@@ -49,7 +47,8 @@ def read_properties(
     device, size = ctypes.c_void_p(), ctypes.c_int64()
     call(cudnn.cudnnBackendCreateDescriptor, _DEVICE_PROPERTIES, ctypes.byref(device))
     set_attribute, get_attribute = cudnn.cudnnBackendSetAttribute, cudnn.cudnnBackendGetAttribute
-    call(set_attribute, device, attribute, kind, ctypes.c_int64(count), value)
+    first = ctypes.byref(ctypes.c_int32(0))
+    call(set_attribute, device, _DEVICE_ID, _INT32, ctypes.c_int64(1), first)
     call(cudnn.cudnnBackendFinalize, device)
     asked = (get_attribute, device, _JSON, _CHAR)
     call(*asked, ctypes.c_int64(0), ctypes.byref(size), None)
@@ -60,6 +59,5 @@ def read_properties(
 
 
 if __name__ == "__main__":
-    first = ctypes.byref(ctypes.c_int32(0))
-    found = read_properties(open_cudnn(), _DEVICE_ID, _INT32, 1, first)
+    found = read_properties(open_cudnn())
     pathlib.Path(sys.argv[1]).write_text(json.dumps(found, indent=1) + "\n")

@@ -24,7 +24,6 @@
 #include "tests/cc/fake_cudnn.h"
 #include "tests/cc/problem.h"
 #include "tests/cc/stage_fixture.h"
-#include "tests/cc/threads.h"
 
 namespace tf_interop {
 

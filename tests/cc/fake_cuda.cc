@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <future>
 #include <map>
 #include <memory>
@@ -157,10 +158,11 @@ namespace {
 
 thread_local std::vector<CUcontext> current_contexts;
 
-// The primary contexts of all devices.
+// What lives until the process ends: the primary contexts of all devices, and callers' streams.
 struct Devices {
   std::mutex mutex;
   std::vector<CUcontext> primary_contexts;
+  std::deque<CUstream_st> callers;
 };
 
 Devices& AllDevices() {
@@ -189,7 +191,10 @@ CUcontext FakeCudaMakeContext() {
   return PrimaryContext(AllDevices().primary_contexts.size());
 }
 
-CUstream FakeCudaMakeStream(CUcontext context) { return new CUstream_st(context, false, 0); }
+CUstream FakeCudaMakeStream(CUcontext context) {
+  std::lock_guard<std::mutex> lock(AllDevices().mutex);
+  return &AllDevices().callers.emplace_back(context, false, 0);
+}
 
 void FakeCudaEnqueue(CUstream stream, std::function<void()> work) {
   stream->Enqueue(std::move(work));

@@ -158,6 +158,14 @@ inline Status RunBetween(HostBackend* backend, const PreparedStage& stage, Probl
   return RunBetween(backend, stage, problem, NewCaller().get());
 }
 
+// Calls work(0) … work(count - 1) at the same time, each on a thread of its own.
+template <typename Work>
+void InThreads(int count, const Work& work) {
+  std::vector<std::thread> threads;
+  for (int i = 0; i < count; ++i) threads.emplace_back([&work, i] { work(i); });
+  for (std::thread& thread : threads) thread.join();
+}
+
 // Notes what is done with it. Each function may refuse a call, or change what is asked for.
 class SpyBackend : public HostBackend {
  public:

@@ -15,7 +15,6 @@
 
 #include "cc_kernels/core/trace.h"
 #include "tests/cc/stage_fixture.h"
-#include "tests/cc/threads.h"
 
 namespace tf_interop {
 namespace {
