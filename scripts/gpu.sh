@@ -143,9 +143,12 @@ demonstration() { # It measures beside TensorFlow, which would take all of the m
 }
 
 benchmark() { # benchmark OPTIONS…
-  # A variant that runs out of memory (3) is a result, too.
+  local status=0
   "$python" -m tf_interop benchmark "$@" --tune 60s --repetitions 2 --budget "$(left)s" \
-    -o "$results/results.json" ${OPTIONS:-} >"$results/tables.txt" || [ "$?" = 3 ]
+    -o "$results/results.json" ${OPTIONS:-} >"$results/unfinished_tables.txt" || status=$?
+  # A variant that runs out of memory (3) is a result, too.
+  [ "$status" = 0 ] || [ "$status" = 3 ] || return "$status"
+  mv "$results/unfinished_tables.txt" "$results/tables.txt"
 }
 
 # The steps. Each is its group, its name, how many seconds it may take at most (of those that are left),

@@ -152,6 +152,21 @@ def test_skips_what_needs_what_is_not_there(tmp_path: pathlib.Path) -> None:
     assert "skipped inference" in ended.stdout
 
 
+def test_a_benchmark_that_fails_leaves_the_tables_of_those_before(tmp_path: pathlib.Path) -> None:
+    steps, _ = _run(
+        tmp_path,
+        f"""{SEES_GPU}
+        case "$*" in
+          *benchmark*--training*) echo half a table; exit 9;;
+          *benchmark*) echo tables; exit 3;;
+        esac""",
+        STEPS="benchmark",
+    )
+    statuses = {name: int(status) for name, status, _ in steps}
+    assert (statuses["others"], statuses["others_training"]) == (0, 9)
+    assert (tmp_path / "results/tables.txt").read_text() == "tables\n"
+
+
 def test_tensorflow_that_sees_no_gpu_measures_nothing(tmp_path: pathlib.Path) -> None:
     steps, ended = _run(tmp_path, f"{SEES_GPU.replace('yes', 'blind')} exit 7", STEPS="op")
     assert [name for name, _, _ in steps] == ["machine", "configure", "build", "packages"]
