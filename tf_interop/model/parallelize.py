@@ -22,6 +22,7 @@ from tf_interop.parallel.costs.devices import DeviceGraph, load_device_graph, ta
 from tf_interop.parallel.costs.measure_devices import measure_devices
 from tf_interop.parallel.costs.measured_parts import MeasuredParts
 from tf_interop.parallel.device_names import full_device_names
+from tf_interop.parallel.layers.heads import PRODUCT_OPS
 from tf_interop.parallel.layers.prepare import prepare
 from tf_interop.parallel.make_division import PlannedDivision, make_division
 from tf_interop.parallel.types import ParallelPlan
@@ -29,7 +30,7 @@ from tf_interop.profile.file import load_profile
 from tf_interop.profile.types import Profile
 from tf_interop.versioned_file import PathLike
 
-_HEADS = CONVOLUTION_KINDS.keys() | {"MatMul", "_FusedMatMul"}
+_HEADS = CONVOLUTION_KINDS.keys() | PRODUCT_OPS
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from tf_interop.planning.problem import Candidate, PlanningProblem
 from tf_interop.planning.search_space import Lanes, Space
 from tf_interop.planning.stage_costs import StageChoice, StageCosts, algorithms_of
 from tf_interop.planning.types import (
+    LEAST_SAVED_US,
     Alternative,
     GraphPlan,
     LaneExplanation,
@@ -254,7 +255,7 @@ class _Explainer:
 
 def _no_win_words(choice: StageChoice, saved_us: float) -> str:
     how = f"{choice.source.value}{' merged' if choice.stage.is_merged else ''}"
-    if abs(saved_us) < 0.05:
+    if abs(saved_us) < LEAST_SAVED_US:
         return f"{how} to take as long as one after another"
     if saved_us < 0:
         return f"{how} {-saved_us:.1f} µs slower than one after another"

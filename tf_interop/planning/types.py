@@ -20,8 +20,8 @@ from tf_interop.versioned_file import VersionedFormat
 
 Bytes = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Microseconds = Annotated[float, msgspec.Meta(ge=0)]
-# Less is shown as 0.0 µs.
-_LEAST_SAVED_US = 0.05
+LEAST_SAVED_US = 0.05
+"""Less is shown as 0.0 µs, and counts as nothing."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class RejectedStage:
     @property
     def may_win(self) -> bool:
         """Whether nothing says that one after another they take as long or less."""
-        return self.saved_us is None or self.saved_us >= _LEAST_SAVED_US
+        return self.saved_us is None or self.saved_us >= LEAST_SAVED_US
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
