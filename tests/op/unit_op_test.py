@@ -426,3 +426,22 @@ def test_results_that_are_not_of_a_batch(unit: Any) -> None:
         with pytest.raises(tf.errors.InternalError) as error:
             split(unit, product, ["steps:0:0"], [np.ones([3, 4], np.float32)])
         assert_names(error, words)
+
+
+def test_narrow_and_wide_on_one_thread(unit: Any) -> None:
+    # oneDNN's primitives are a thread's, and made for a number of threads.
+    values = values_of_chain()
+    narrow = in_graph(unit, chain(), ["steps:4:0"])
+    wide = in_graph(unit, chain(), ["steps:4:0"], batch_sizes=[77])
+    own = stock(chain(), ["steps:4:0"])
+
+    @tf.function(autograph=False)
+    def in_turn(*tensors: tf.Tensor) -> list[tf.Tensor]:
+        results: list[tf.Tensor] = []
+        for run in (narrow, wide, own, narrow, wide):
+            with tf.control_dependencies(results):
+                results += run(*tensors)
+        return results
+
+    for _ in range(3):
+        assert_same_bits(in_turn(*values), own(*values) * 5)

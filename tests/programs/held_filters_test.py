@@ -5,7 +5,11 @@ The host backend transforms float16 and bfloat16 filters: it converts them to fl
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
+import math
 import re
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -263,3 +267,68 @@ def test_takes_no_other_filter_for_a_marked_one(conv_stage: Any, only: Any) -> N
     for factor in map(np.float16, (1, 1, *range(2, 9), 1)):
         results = compute(tf.constant(factor))
         assert_branches(results, image, [factor * base for base in bases])
+
+
+def test_sees_what_another_thread_assigns() -> None:
+    tf_interop.enable("always")
+    variables = make_variables()
+    compute = in_function(variables)
+    expected = [branches(IMAGE, [factor * filter_ for filter_ in FILTERS]) for factor in range(12)]
+    assigned = [1]  # what both variables have been assigned, at least
+    calls: float = 0
+
+    def assign() -> None:
+        for factor in range(2, len(expected)):
+            after = calls + 3
+            for variable, filter_ in zip(variables, FILTERS, strict=True):
+                variable.assign(factor * filter_)
+            assigned.append(factor)
+            while calls < after:
+                time.sleep(0)
+
+    with counted() as new, concurrent.futures.ThreadPoolExecutor() as pool:
+        assigning = pool.submit(assign)
+        try:
+            while not assigning.done():
+                oldest = assigned[-1]
+                for place, result in enumerate(compute(tf.constant(IMAGE))):
+                    assert any(np.array_equal(result, each[place]) for each in expected[oldest:])
+                calls += 1
+        finally:
+            calls = math.inf  # nobody waits for more
+        assigning.result()
+    assert new.filters_transformed >= 2 * (len(expected) - 2)
+
+
+def test_holds_no_reference_variable() -> None:
+    """One of TensorFlow 1's, which is updated in place."""
+    tf_interop.enable("always")
+    with tf.Graph().as_default() as graph:
+        variables = [v1.Variable(filter_, use_resource=False) for filter_ in FILTERS]
+        outputs = branches(tf.constant(IMAGE), variables)
+        updates = [v1.assign_add(*each) for each in zip(variables, FILTERS, strict=True)]
+        start = v1.global_variables_initializer()
+    with counted() as new, contextlib.closing(v1.Session(graph=graph)) as session:
+        session.run(start)
+        for factor in range(1, 4):
+            assert_branches(session.run(outputs), IMAGE, [factor * each for each in FILTERS])
+            session.run(updates)
+    assert (new.stages_run, new.filters_transformed) == (3, 0)
+
+
+def test_takes_a_value_that_a_session_feeds() -> None:
+    tf_interop.enable("always")
+    graph = tf.Graph()
+    with graph.as_default():
+        image = v1.placeholder(tf.float16, IMAGE.shape)
+        filters = [tf.constant(filter_) for filter_ in FILTERS]
+        outputs = branches(image, filters)
+    with counted() as new, contextlib.closing(v1.Session(graph=graph)) as session:
+        for seed in (9, 10, 11):
+            fed = digits([3, 3, 4, 4], tf.float16, seed)
+            # Then in place: were the array's memory taken for a constant, the old value would stay.
+            for value in (fed.copy(), 2 * fed):
+                fed[:] = value
+                results = session.run(outputs, {image: IMAGE, filters[0]: fed})
+                assert_branches(results, IMAGE, [fed, FILTERS[1]])
+    assert new.filters_transformed == 1  # the filter that is not fed

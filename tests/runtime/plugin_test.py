@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import pathlib
 import shutil
 import signal
@@ -478,3 +479,18 @@ def test_registering_twice_does_nothing() -> None:
         library.register_plugin(device_type)
     with pytest.raises(LibraryError, match="Expected device type CPU or GPU, got TPU"):
         library.register_plugin("TPU")
+
+
+def _use_in_child(stages_run: multiprocessing.Queue[int]) -> None:
+    tf_interop.enable("always")
+    stages_run.put(stages_of())
+
+
+def test_works_in_spawned_children() -> None:
+    spawn = multiprocessing.get_context("spawn")
+    queue: multiprocessing.Queue[int] = spawn.Queue()
+    child = spawn.Process(target=_use_in_child, args=(queue,))
+    child.start()
+    child.join(120)
+    assert child.exitcode == 0
+    assert queue.get(timeout=5) == 2
