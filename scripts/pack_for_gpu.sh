@@ -26,7 +26,8 @@ mkdir -p "$folder/cuda"
 cp -r "$include/third_party/gpus/cuda/include" "$include/third_party/gpus/cuda/extras" "$folder/cuda/"
 cp -r /usr/include/gtest "$folder/include/"
 find /usr/lib -name 'libgtest*.a' -exec cp {} "$folder/lib/" \;
-library=$("$python" -c 'from tf_interop.runtime.kernel_library import find_library; print(find_library())')
+library=$("$python" -c 'from tf_interop.runtime.kernel_library import load_kernel_library
+print(load_kernel_library().build_info.path)')
 cp "$library" "$(dirname "$library")/build_info.json" "$folder/lib/"
 "$python" -m pip download --quiet --no-deps --only-binary=:all: --dest "$folder/wheels" \
   --python-version "${PYTHON_VERSION:-3.12}" --implementation cp \

@@ -8,7 +8,7 @@ import pathlib
 import re
 import subprocess
 
-from command_line import ROOT
+from command_line import ROOT, python_output
 
 SCRIPT = ROOT / "scripts/gpu.sh"
 FIRST = (
@@ -200,3 +200,13 @@ def test_every_test_of_the_gpu_has_a_step() -> None:
     filters += re.findall(r"gtest_filter='(.+?)'", script)
     assert others.startswith("-")
     assert set().union(*map(matching, filters)) | (tests - matching(others[1:])) == tests
+
+
+def test_the_pack_finds_the_library() -> None:
+    script = (ROOT / "scripts/pack_for_gpu.sh").read_text()
+    [program] = re.findall(
+        r'^library=\$\("\$python" -c \'(.+?)\'\)', script, re.MULTILINE | re.DOTALL
+    )
+    library = pathlib.Path(python_output("-c", program).strip())
+    assert library.is_file()
+    assert library.with_name("build_info.json").is_file()
