@@ -108,12 +108,11 @@ def test_divides_what_does_not_fit_on_one_device(model: Any) -> None:
     free = _explained(model, device_graph=slow, batch_size=32, training=True)
     needed = free.plan.graphs[0].prediction.memory_bytes[0]
     limit = int(0.8 * needed)
-    plan = tf_interop.parallelize(
-        model, device_graph=slow, batch_size=32, training=True, memory_limit=limit
-    )
-    (graph,) = plan.graphs
+    made = _explained(model, device_graph=slow, batch_size=32, training=True, memory_limit=limit)
+    (graph,) = made.plan.graphs
     assert graph.layers
     assert max(graph.prediction.memory_bytes) <= limit
+    assert any("does not fit into the memory" in layer.why for layer in made.planned.layers)
 
 
 def test_takes_a_function_of_matrix_products() -> None:

@@ -107,6 +107,13 @@ def averages() -> None:
     gradients(convolution(tf.nn.avg_pool2d(x, 3, 1, "SAME", name="q"), 4, "b"))
 
 
+def scope_of_several_layers() -> None:
+    x = convolution(image(8, 8, 8, 3), 4, "a")
+    x = tf.nn.avg_pool2d(x, 3, 1, "SAME", name="s/p")
+    x = tf.nn.avg_pool2d(tf.sin(x, name="s/sin"), 3, 1, "SAME", name="s/q")
+    gradients(convolution(x, 4, "s/b"))
+
+
 def transposed_convolution() -> None:
     x = convolution(image(8, 4, 4, 3), 4, "a")
     x = tf.nn.conv2d_transpose(x, parameter(3, 3, 5, 4, name="w"), [8, 8, 8, 5], 2, name="up")
@@ -129,6 +136,8 @@ def transposed_convolution() -> None:
             ["a", "p", "q", "b"],
             {f"gradients/{each}_grad/AvgPoolGrad": each for each in "pq"},
         ),
+        # No rule divides Sin. The name of its gradient does not say which layer of the scope it is.
+        (scope_of_several_layers, ["a", "s/p", "s/q", "s/b"], {"gradients/s/sin_grad/mul": "s/p"}),
         (
             transposed_convolution,
             ["a", "up", "b"],

@@ -89,20 +89,19 @@ def check_least(problem: SearchProblem) -> SearchResult | None:
     return result
 
 
-@pytest.fixture(name="is_elimination_short", params=[False, True])
-def fixture_is_elimination_short(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Problems that elimination solves, and such for which its tables would be too large."""
-    if request.param:
-        monkeypatch.setattr(least, "_FEW_ENTRIES", 40)
-        monkeypatch.setattr(least, "_MAX_ENTRIES", 60)
+# Problems that elimination solves at once; that it solves without the configurations that bounds
+# rule out; and for which its tables are still too large then.
+ENTRIES = [(least._FEW_ENTRIES, least._MAX_ENTRIES), (0, least._MAX_ENTRIES), (40, 60)]
 
 
-@pytest.mark.usefixtures("is_elimination_short")
+@pytest.mark.parametrize(("few", "most"), ENTRIES)
 @pytest.mark.parametrize("devices", range(4))
-@pytest.mark.parametrize("seed", range(100))
-def test_nothing_that_fits_costs_less(seed: int, devices: int) -> None:
+@pytest.mark.parametrize("seed", range(60))
+def test_nothing_that_fits_costs_less(
+    seed: int, devices: int, few: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(least, "_FEW_ENTRIES", few)
+    monkeypatch.setattr(least, "_MAX_ENTRIES", most)
     check_least(random_problem(seed, devices=devices))
 
 

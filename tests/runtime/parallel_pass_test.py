@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from graph_builder import CPU, FLOAT, GraphBuilder, add_shapes, graph_of, same_graph
 from tensorflow.core.framework import graph_pb2
@@ -99,6 +101,13 @@ def test_keeps_a_graph_and_says_why(
 def test_refuses_a_plan(filters: int, layer: DividedLayer, place: str) -> None:
     with pytest.raises(PlanError, match=place):
         run(graph_of_convolution(filters=filters), plan_of(layer))
+
+
+def test_refuses_a_plan_for_another_batch_size() -> None:
+    plan = plan_of(HALVES)
+    graph = dataclasses.replace(plan.graphs[0], batch_size=8)
+    with pytest.raises(PlanError, match="for batch size 4, got one for 8"):
+        run(graph_of_convolution(), dataclasses.replace(plan, graphs=(graph,)))
 
 
 def test_ends_when_it_takes_too_long() -> None:
