@@ -17,7 +17,7 @@ from tf_interop.parallel.search import minimize as search
 from tf_interop.parallel.search.minimize import SearchProblem, SearchResult, minimize
 
 Array = np.ndarray[Any, Any]
-KINDS = ("tree", "series-parallel", "dense", "apart")
+KINDS = ("tree", "series-parallel", "dense", "apart", "complete")
 
 
 def random_edges(kind: str, count: int, random: np.random.Generator) -> list[tuple[int, int]]:
@@ -32,24 +32,29 @@ def random_edges(kind: str, count: int, random: np.random.Generator) -> list[tup
                 edges.remove((first, second))
             edges |= {(first, node), (second, node)}
         return sorted(edges)
-    density = 0.7 if kind == "dense" else 0.2
+    density = {"complete": 1.0, "dense": 0.7, "apart": 0.2}[kind]
     return [each for each in itertools.combinations(range(count), 2) if random.random() < density]
 
 
 def random_problem(seed: int, *, devices: int = 0, whole_numbers: bool = False) -> SearchProblem:
-    """A problem of up to 7 layers with up to 4 configurations each."""
+    """A problem of up to 7 layers with up to 4 configurations each.
+
+    The complete ones, where edges alone cost something, have bounds that are far from the least.
+    """
     random = np.random.default_rng(seed)
-    count = int(random.integers(2, 8))
-    sizes = [int(size) for size in random.integers(1, 5, count)]
+    kind = KINDS[seed % len(KINDS)]
+    is_complete = kind == "complete"
+    count = 6 if is_complete else int(random.integers(2, 8))
+    sizes = [3] * 6 if is_complete else [int(size) for size in random.integers(1, 5, count)]
 
     def values(*shape: int) -> Array:
         return random.integers(0, 4, shape) * 1.0 if whole_numbers else random.random(shape)
 
-    edges = random_edges(KINDS[seed % len(KINDS)], count, random)
+    edges = random_edges(kind, count, random)
     memory = tuple(random.integers(0, 100, (size, devices)) for size in sizes)
     limits = random.integers(20, 70, devices) * count if devices else None
     return SearchProblem(
-        tuple(values(size) for size in sizes),
+        tuple(np.zeros(size) if is_complete else values(size) for size in sizes),
         {(first, second): values(sizes[first], sizes[second]) for first, second in edges},
         memory,
         limits,
