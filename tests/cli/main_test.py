@@ -10,6 +10,7 @@ import pytest
 from command_line import run_process
 
 import tf_interop
+from tf_interop.profile.worklist import load_configurations
 from tf_interop.runtime.plugin import get_plugin
 
 # A program as in TensorFlow's model garden: flags, app.run, TensorFlow set up by the environment.
@@ -99,6 +100,17 @@ def test_run_makes_stages_in_an_unchanged_program(
     assert "stages run: 1" in process.stderr
 
 
+def test_run_lists_what_there_is_to_measure(program: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    process = _run(
+        "--export-configurations", "list.json", "folder/program.py", "--exit_code=0", cwd=tmp_path
+    )
+    assert process.returncode == 0, process.stderr
+    listed = load_configurations(tmp_path / "list.json")
+    assert len(listed.convolutions) == 2
+    assert all(each.origins == ("folder/program.py, graph 1",) for each in listed.convolutions)
+    assert {len(each.stage.lanes) for each in listed.stages} >= {2}
+
+
 IMPORTS_LATE = """
 import sys
 assert 'tensorflow' not in sys.modules
@@ -117,6 +129,7 @@ print(tf_interop.status().policy)
         ("print('ran')", "", 0, "ran\n", "--policy always"),
         ("import tensorflow", "--policy always --save-plan new.json", 1, "", "'new.json'"),
         ("import tensorflow", "--plan damaged.json", 1, "", "'damaged.json'"),
+        ("import tensorflow", "--export-configurations new.json", 1, "", "'new.json'"),
         ("raise OSError(32, 'of the program')", "--policy always --report", 1, "",
          "BrokenPipeError: [Errno 32] of the program"),
     ],

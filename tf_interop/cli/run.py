@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import json
@@ -11,7 +12,8 @@ import runpy
 import signal
 import sys
 import traceback
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import click
 import wrapt
@@ -23,6 +25,9 @@ from tf_interop.errors import PlanError, TfInteropError
 from tf_interop.planning.types import load_plan, save_plan
 from tf_interop.versioned_file import write_file
 
+if TYPE_CHECKING:
+    from tensorflow.core.framework import graph_pb2
+
 # Calls of each op, after its first, that a trace has.
 _TRACED_CALLS = 10
 
@@ -31,6 +36,9 @@ _TRACED_CALLS = 10
 _EXAMPLES = """
 run --plan plan.json train.py --epochs 1
 run --policy always --report -m my_package.train --epochs 1
+
+run --export-configurations list.json train.py
+profile list.json --budget 10m -o profile.json
 """
 
 
@@ -44,6 +52,9 @@ class _Run:
     report: bool
     plan_path: pathlib.Path | None
     trace_path: pathlib.Path | None
+    list_path: pathlib.Path | None
+    graphs: list[graph_pb2.GraphDef]  # those of the program, if they are to be listed
+    observing: contextlib.ExitStack  # keeps collecting them while it is there
 
     def __call__(self) -> None:
         """Runs the program; it decides how the process ends, unless a result is not written."""
@@ -82,7 +93,7 @@ class _Run:
 
     def _finish(self, *, has_failed: bool) -> bool:
         """Reports and saves as far as asked for; returns whether that went well."""
-        if not (self.report or self.plan_path or self.trace_path):
+        if not (self.report or self.plan_path or self.trace_path or self.list_path):
             return True
         if "tensorflow" not in sys.modules:
             if not has_failed:
@@ -104,10 +115,34 @@ class _Run:
                         "made. --report tells why."
                     )
                 save_plan(status.plan, self.plan_path)
+            if self.list_path is not None:
+                _write_list(self.list_path, self.program, self.graphs)
         except TfInteropError as error:
             print_error(str(error))
             return False
         return True
+
+
+def _write_list(path: pathlib.Path, program: str, graphs: Iterable[graph_pb2.GraphDef]) -> None:
+    """Writes what there is to measure of a program's graphs.
+
+    Raises:
+        PlanError: there is nothing to measure.
+        ProfileError: the file cannot be written.
+    """
+    from tf_interop.model.collect import CollectOptions, collect_graphs
+    from tf_interop.profile.worklist import save_configurations
+
+    # A function that is optimized again is handed over again.
+    distinct = {graph.SerializeToString(deterministic=True): graph for graph in graphs}
+    named = ((f"{program}, graph {n}", graph) for n, graph in enumerate(distinct.values(), 1))
+    try:
+        collected = collect_graphs(named, CollectOptions())
+    except ValueError as error:
+        raise PlanError(f"There is nothing to list in '{path}': {error}") from None
+    for note in collected.notes:
+        click.echo(note, err=True)
+    save_configurations(collected.configurations, path)
 
 
 def _write_trace(path: pathlib.Path) -> None:
@@ -180,6 +215,13 @@ def _is_raised_by_runpy(error: ImportError) -> bool:
     "Write the times of stages and units, for 10 calls of each after its first, as a trace for "
     "ui.perfetto.dev, chrome://tracing or tf-interop report.",
 )
+@written_option(
+    "--export-configurations",
+    "list_path",
+    "LIST.json",
+    "Write the list of convolutions and stages of the program's graphs that tf-interop profile "
+    "measures. Shapes must be known before a graph runs.",
+)
 @click.option("--report", is_flag=True, help="Report on stderr at the end what the plugin did.")
 @click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as after python -m.")
 @click.argument("program")
@@ -190,6 +232,7 @@ def run(
     workspace_limit_mb: int | None,
     saved_plan_path: pathlib.Path | None,
     trace_path: pathlib.Path | None,
+    list_path: pathlib.Path | None,
     program: str,
     is_module: bool,
     **options: Any,
@@ -205,26 +248,35 @@ def run(
     """
     if policy == "always" and plan_path:
         raise click.UsageError("--plan and --policy always exclude each other. Leave one out.")
+    if list_path is not None and (policy == "always" or plan_path):
+        raise click.UsageError(
+            "--export-configurations lists the graphs as they are. Leave out --plan and --policy."
+        )
     if not is_module and not pathlib.Path(program).exists():
         raise click.BadParameter(
             f"There is no script at '{program}'. For a module put -m before it.",
             param_hint="PROGRAM",
         )
     plan = None if plan_path is None else load_plan(plan_path)
-    if policy == "profiled" and plan is None:
+    if policy == "profiled" and plan is None and list_path is None:
         click.echo(
             "tf_interop changes nothing: policy 'profiled' needs a plan. Pass --plan or "
             "--policy always.",
             err=True,
         )
 
+    graphs: list[graph_pb2.GraphDef] = []
+    observing = contextlib.ExitStack()
+
     def enable(_tensorflow: object) -> None:
         try:
             tf_interop.enable(policy, plan=plan, workspace_limit_mb=workspace_limit_mb)
-            if trace_path is not None:
-                from tf_interop.runtime.plugin import get_plugin
+            from tf_interop.runtime.plugin import get_plugin
 
+            if trace_path is not None:
                 get_plugin().library.record_timeline(_TRACED_CALLS)
+            if list_path is not None:
+                observing.enter_context(get_plugin().observe(lambda graph, _: graphs.append(graph)))
         except TfInteropError as error:
             end_with(error)
 
@@ -236,5 +288,8 @@ def run(
         is_module=is_module,
         plan_path=saved_plan_path,
         trace_path=trace_path,
+        list_path=list_path,
+        graphs=graphs,
+        observing=observing,
         **options,
     )
