@@ -216,6 +216,8 @@ USAGE = {
     f"benchmark --variants ours,xla -o r.json -- {sys.executable} graph.pb": "got xla",
     "run missing.py": "'missing.py'",
     "run --policy always --plan p.json -m x": "--policy always",
+    "run --policy always --export-configurations l.json -m x": "Leave out --plan and --policy",
+    "run --plan p.json --export-configurations l.json -m x": "Leave out --plan and --policy",
     "run --save-plan no/such/folder/p.json -m x": "'no/such/folder/p.json'",
     "run --trace no/such/folder/t.json -m x": "'no/such/folder/t.json'",
     "run --no-such-option x.py": "--no-such-option",

@@ -170,7 +170,9 @@ def collect_graphs(
         assert plan_errors[0] is not None
         raise plan_errors[0]
     if not origins_of:
-        raise ValueError(f"The model has no convolution that can be measured: {'; '.join(notes)}.")
+        raise ValueError(
+            f"No convolution can be measured: {'; '.join(notes) or 'there is no graph'}."
+        )
     place_of = {configuration: place for place, configuration in enumerate(origins_of)}
     configurations = ConfigurationList(
         convolutions=tuple(
