@@ -1,41 +1,39 @@
-"""What was tuned is found again for the same graph on the same machine, and for no other."""
+"""The cache key of a graph on a machine; tuning for a GPU, over the host backend."""
 
 from __future__ import annotations
 
 import os
+import pathlib
 import types
 from collections.abc import Callable
 
+import branched_models
 import pytest
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
-from tuning_graphs import FETCHES, branches
+from tuning_graphs import branches, units_of
 
 import tf_interop
 from tf_interop import tensorflow_internals
 from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.properties import GraphProperties
-from tf_interop.graph.units import find_units
-from tf_interop.graph.view import GraphView
+from tf_interop.measure.device import this_cpu
+from tf_interop.runtime.plugin import get_plugin
 from tf_interop.tuning import tune
+from tf_interop.tuning.xla import XlaTimes
 
 Patch = pytest.MonkeyPatch
 THREADING = tf.config.threading
 
 
 def key_of(graph_def: graph_pb2.GraphDef) -> str:
-    view = GraphView(graph_def)
-    properties = GraphProperties(view)
-    units, _ = find_units(view, properties, nodes_to_preserve=FETCHES)
-    convolutions, _ = find_convolutions(view, properties)
+    view, units = units_of(graph_def)
+    convolutions, _ = find_convolutions(view, GraphProperties(view))
     return tune.cache_key(view, units, convolutions)
 
 
-def test_one_graph_has_one_key() -> None:
+def test_another_graph_has_another_key_and_the_same_graph_the_same() -> None:
     assert key_of(branches()) == key_of(branches())
-
-
-def test_another_graph_has_another_key() -> None:
     longer, larger = branches(), branches()
     longer.node.add(name="more", op="Relu", input=["joined"], device="/device:CPU:0")
     longer.node[-1].attr["T"].type = tf.float32.as_datatype_enum
@@ -67,3 +65,47 @@ def test_another_machine_or_setting_has_another_key(
     before = key_of(branches())
     change(monkeypatch)
     assert key_of(branches()) != before
+
+
+@pytest.fixture(name="host")
+def fixture_host(
+    plugin_as_after_import: None, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    """The host backend stands in for a GPU."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(tensorflow_internals, "may_have_gpus", lambda: True)
+    monkeypatch.setattr(tune, "running_device", lambda backend: this_cpu())
+
+
+@pytest.mark.usefixtures("host")
+@pytest.mark.parametrize("training", [False, True])
+def test_a_gpu_is_profiled_and_planned_for(training: bool) -> None:
+    said: list[str] = []
+    tuning = tf_interop.tune(
+        branched_models.build(),
+        batch_sizes=(1, 2),
+        training=training,
+        budget="1s",
+        compare_xla=False,
+        say=said.append,
+    )
+    assert [graph.plan.batch_size for graph in tuning.graphs] == [1, 2]
+    assert {graph.plan.mode for graph in tuning.graphs} == {"training" if training else "inference"}
+    assert str(tuning).count("No whole step was measured") == 2
+    assert all(graph.plan.prediction and not graph.plan.narrow_units for graph in tuning.graphs)
+    assert any("convolutions" in each for each in said)
+    plan = get_plugin().settings.plan
+    assert (plan is not None) == tuning.is_faster
+
+
+@pytest.mark.usefixtures("host")
+@pytest.mark.parametrize(("xla_ratio", "is_faster"), [(99.0, True), (1.0, False)])
+def test_says_where_xla_saves_more_than_stages_are_predicted_to(
+    xla_ratio: float, is_faster: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = XlaTimes(1e3, xla_ratio)
+    monkeypatch.setattr(tune, "time_xla", lambda *_, **__: times)
+    tuning = tf_interop.tune(branched_models.build(), budget="1s", enable=False)
+    assert tuning.graphs[0].xla is times
+    assert tuning.is_xla_faster is is_faster
+    assert ("XLA is faster: 99.00 times" in str(tuning)) is is_faster

@@ -1,4 +1,4 @@
-"""XLA is timed in a process of its own, and may refuse a graph or take too long."""
+"""Times under XLA, and the reasons why there are none."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def test_times_what_xla_compiles() -> None:
     assert times.median_ms > 0 and times.ratio > 0
 
 
-def test_says_that_the_limit_was_reached() -> None:
+def test_ends_at_the_limit() -> None:
     times = time_xla(branches(), FETCHES, {}, limit_s=0.01)
     assert (times.median_ms, times.ratio) == (None, None)
     assert "longer than" in times.why_not
 
 
-def test_says_why_xla_compiles_a_graph_not() -> None:
+def test_gives_the_reason_if_xla_refuses_a_graph() -> None:
     with tf.Graph().as_default() as graph:
         image = tf.compat.v1.placeholder(tf.float32, (2,), "image")
         where = tf.raw_ops.UniqueV2(x=image, axis=[0])

@@ -1,34 +1,119 @@
-"""Which units of a graph to try as narrow ones, by what they were measured to take.
+"""Proposes units of a graph to try as narrow ones, from measured times and simulated steps.
 
-A unit is better narrow where it is no slower on so few cores, or where something else has the other
-cores meanwhile. So it takes the fewest cores with which one of the two holds. How much company and
-how little to lose that takes differs from candidate to candidate. Each is judged by a simulated
-step; whole steps that are measured decide.
+A unit should be narrow if it is no slower on so few cores, or if other work uses the other cores
+meanwhile. It gets the fewest cores for which either holds. Candidates differ in how much company
+and how small a loss that takes. A simulated step ranks them; measured whole steps decide.
+
+The simulation models TensorFlow's executor on a CPU. Items (narrow units, and single operations on
+all cores) become ready when their inputs have run. They start in the order in which they became
+ready, at most one for each inter-op thread. If the running items want more cores than there are,
+each gets its share. A narrow item wants its cores. An operation on all cores wants the cores that
+it makes use of: two if it is twice as fast as on one core, and one if it is no faster, since it
+spends the rest of its time waking threads. The model ignores caches and memory bandwidth.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
 
 from tf_interop.graph.units import Unit
 from tf_interop.graph.view import GraphView
-from tf_interop.tuning.simulate import Item, Simulation, simulate
 
-# More than all of its time: company alone makes no unit narrow then.
+# The last one exceeds a unit's whole time: then company alone makes no unit narrow.
 _LEAST_COMPANY = (0.2, 0.4, 0.6, 0.8, 0.95, 1.1)
 _MOST_SLOWDOWN = (0.8, 0.95, 1.1, 1.3)
-# Of the units' time: sets that differ by less are one candidate.
+# Sets that differ by a smaller share of the units' time are one candidate.
 _LEAST_DIFFERENCE = 0.05
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class UnitTimes:
-    """What a unit was measured to take.
+class Item:
+    """One step of the executor.
 
     Attributes:
-        narrow_us: as one op, by the number of cores that it runs on.
-        stock_us: the sum of its operations in the graph as it is, on all cores.
+        latency_us: its time with the cores that it wants.
+        cores: the number of cores that it wants, 1 or more.
+        sources: the numbers of the items that it waits for.
+    """
+
+    latency_us: float
+    cores: float
+    sources: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Simulation:
+    """A simulated step.
+
+    Attributes:
+        step_us: from the first item's start to the last one's end.
+        company: the share of the remaining cores that others wanted while an item ran. On two cores
+            it is the share of the item's time in which another one ran.
+    """
+
+    step_us: float
+    company: tuple[float, ...]
+
+
+def simulate(items: Sequence[Item], *, cores: int, threads: int) -> Simulation:
+    """Simulates a step of acyclic items on a machine with so many cores and inter-op threads."""
+    waits = [len(set(item.sources)) for item in items]
+    readers: list[list[int]] = [[] for _ in items]
+    for number, item in enumerate(items):
+        for source in set(item.sources):
+            readers[source].append(number)
+    ready = collections.deque(number for number, count in enumerate(waits) if not count)
+    left = [item.latency_us for item in items]
+    running: list[int] = []
+    spent = [0.0] * len(items)
+    accompanied = [0.0] * len(items)
+    now = 0.0
+
+    def finish(number: int) -> None:
+        for reader in readers[number]:
+            waits[reader] -= 1
+            if not waits[reader]:
+                ready.append(reader)
+
+    while ready or running:
+        while ready and len(running) < threads:
+            number = ready.popleft()
+            if left[number] > 0:
+                running.append(number)
+            else:
+                finish(number)
+        if not running:
+            continue
+        asked = sum(items[number].cores for number in running)
+        speed = min(1.0, cores / asked)
+        elapsed = min(left[number] for number in running) / speed
+        now += elapsed
+        still = []
+        for number in running:
+            spent[number] += elapsed
+            own = items[number].cores
+            accompanied[number] += elapsed * min(1.0, (asked - own) / max(1.0, cores - own))
+            left[number] -= elapsed * speed
+            if left[number] <= 1e-9:
+                finish(number)
+            else:
+                still.append(number)
+        running = still
+    company = tuple(
+        beside / whole if whole else 0.0 for beside, whole in zip(accompanied, spent, strict=True)
+    )
+    return Simulation(now, company)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class UnitTimes:
+    """The measured times of a unit.
+
+    Attributes:
+        narrow_us: as one op, by its number of cores.
+        stock_us: the sum of its operations in the unchanged graph, on all cores.
     """
 
     narrow_us: Mapping[int, float]
@@ -37,10 +122,10 @@ class UnitTimes:
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """What the executor has to run on.
+    """The resources of the executor.
 
     Attributes:
-        cores: as many as threads inside an operation.
+        cores: as many as intra-op threads.
         threads: inter-op threads.
     """
 
@@ -49,7 +134,7 @@ class Machine:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """On how many cores a unit may run: 1, and 2, 4 and so on below all of them."""
+        """The numbers of cores that a unit may have: 1, 2, 4 and so on, below all of them."""
         return tuple(1 << power for power in range(max(1, (self.cores - 1).bit_length())))
 
 
@@ -64,16 +149,7 @@ class StepModel:
         op_times_us: Mapping[str, float],
         machine: Machine,
     ) -> None:
-        """Takes the measurements.
-
-        Args:
-            view: the graph.
-            units: of the graph.
-            unit_times: of each unit.
-            op_times_us: what the graph's nodes take as they are, by name; a node that is not there
-                takes nothing.
-            machine: what it runs on.
-        """
+        """Takes the measurements; a node that `op_times_us` lacks takes no time."""
         self._view = view
         self._units = units
         self._unit_times = unit_times
@@ -83,77 +159,60 @@ class StepModel:
         self._order = view.topological_order()
 
     def simulate(self, unit_cores: Mapping[int, int]) -> Simulation:
-        """Simulates a step.
+        """Simulates a step. Its `company` is that of each unit.
 
         Args:
-            unit_cores: how many cores each narrow unit has, by its number; all, where it is split.
-
-        Returns:
-            The step; its `company` is that of each unit.
+            unit_cores: the cores of each narrow unit, by its number; a split unit has all of them.
         """
         view = self._view
-        group = [
-            unit if (unit := self._unit_of.get(index)) in unit_cores else None
-            for index in range(len(view))
-        ]
-        number_of_unit: dict[int, int] = {}
-        number_of: list[int] = [0] * len(view)
+        numbers: dict[tuple[bool, int], int] = {}
+        number_of = [0] * len(view)
         members: list[list[int]] = []
         for index in self._order:
-            unit = group[index]
-            if unit is None:
-                number_of[index] = len(members)
-                members.append([index])
-                continue
-            if unit not in number_of_unit:
-                number_of_unit[unit] = len(members)
+            unit = self._unit_of.get(index, -1)
+            key = (True, unit) if unit in unit_cores else (False, index)
+            number_of[index] = number = numbers.setdefault(key, len(members))
+            if number == len(members):
                 members.append([])
-            number_of[index] = number_of_unit[unit]
-            members[number_of[index]].append(index)
+            members[number].append(index)
         items = []
         for number, nodes in enumerate(members):
-            sources = {number_of[source] for index in nodes for source in view.sources(index)} - {
-                number
-            }
-            read = tuple(sorted(sources))
-            unit = group[nodes[0]]
-            if unit is None:
-                items.append(self._stock_item(nodes[0], read))
-            else:
+            sources = {number_of[source] for index in nodes for source in view.sources(index)}
+            read = tuple(sorted(sources - {number}))
+            unit = self._unit_of.get(nodes[0], -1)
+            if unit in unit_cores:
                 cores = unit_cores[unit]
                 items.append(Item(self._unit_times[unit].narrow_us[cores], cores, read))
+            else:
+                items.append(self._stock_item(nodes[0], read))
         simulated = simulate(items, cores=self._machine.cores, threads=self._machine.threads)
-        company = [0.0] * len(self._units)
-        for number, each in enumerate(self._units):
-            places = {number_of[step] for step in each.steps}
-            company[number] = max(simulated.company[place] for place in places)
+        company = (
+            max(simulated.company[number_of[step]] for step in each.steps) for each in self._units
+        )
         return Simulation(simulated.step_us, tuple(company))
 
     def _stock_item(self, index: int, sources: tuple[int, ...]) -> Item:
         cores = 1.0
-        in_unit = self._unit_of.get(index)
-        if in_unit is not None:
-            times = self._unit_times[in_unit]
+        if index in self._unit_of:
+            times = self._unit_times[self._unit_of[index]]
             if times.stock_us > 0:
-                cores = min(
-                    float(self._machine.cores), max(1.0, times.narrow_us[1] / times.stock_us)
-                )
+                cores = min(max(cores, times.narrow_us[1] / times.stock_us), self._machine.cores)
         return Item(self._op_times_us[index], cores, sources)
 
 
 def propose(
     model: StepModel, unit_times: Sequence[UnitTimes], widths: Sequence[int]
 ) -> list[dict[int, int]]:
-    """Sets of units to try as narrow, the most promising first.
+    """Proposes sets of narrow units, those with the shortest simulated step first.
 
     Args:
         model: simulates the graph.
-        unit_times: of each unit.
-        widths: the numbers of cores that each was measured on, ascending from 1.
+        unit_times: one for each unit.
+        widths: the measured numbers of cores, ascending from 1.
 
     Returns:
-        The cores of each narrow unit by its number, non-empty: sets that differ by some of the
-        units' time, and all units on each of `widths`; by the simulated step, the shortest first.
+        Non-empty sets, as the cores of each narrow unit by its number. They include all units on
+        each of `widths`; the others differ enough from each other.
     """
     uniform = [dict.fromkeys(range(len(unit_times)), width) for width in widths]
     company = {
@@ -165,7 +224,7 @@ def propose(
             candidate = {
                 number: width
                 for number, times in enumerate(unit_times)
-                for width in reversed(widths)  # the last one that holds, so the least, stays
+                for width in reversed(widths)  # the last one that holds, the smallest, stays
                 if company[width][number] >= least_company
                 or times.narrow_us[width] <= most_slowdown * times.stock_us
             }

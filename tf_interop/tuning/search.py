@@ -1,4 +1,4 @@
-"""Finds which units of a graph to make narrow, by measuring whole steps against stock."""
+"""Finds the units of a graph to make narrow or split, by measuring whole steps against stock."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from tensorflow.core.framework import graph_pb2
 from tf_interop.graph.rewrite_units import rewrite_units
 from tf_interop.graph.units import Unit, unit_name
 from tf_interop.graph.view import GraphView, parse_input
-from tf_interop.tuning.other_load import OtherLoad
 from tf_interop.tuning.propose import Machine, StepModel, UnitTimes, propose
-from tf_interop.tuning.step_bench import StepBench, StepTimes
+from tf_interop.tuning.step_bench import OtherLoad, StepBench, StepTimes
 
 STOCK = "stock TensorFlow"
 ALL_NARROW = "all units narrow"
 BATCH_SPLIT = "batch split over all cores"
 
-# Steps of a program's own differ by some percent from those that are timed in a Session.
+# The steps of a program differ by a few percent from those that a Session times.
 _LEAST_GAIN = 0.05
 _FINALISTS = 2
 _THE_CPU = "/device:CPU:0"
@@ -30,14 +29,14 @@ _NONE: Mapping[int, int] = {}
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """A way to run a graph that was measured.
+    """A measured way to run a graph.
 
     Attributes:
-        name: for reading.
-        unit_cores: how many cores each narrow unit has, by its number.
-        is_split: whether the batch is split, and no unit is narrow.
+        name: for people.
+        unit_cores: the cores of each narrow unit, by its number.
+        is_split: whether the batch is split; then no unit is narrow.
         times: of whole steps.
-        predicted_ms: the simulated step; 0 if none was simulated.
+        predicted_ms: the simulated step; 0 if there is none.
     """
 
     name: str
@@ -49,11 +48,11 @@ class Variant:
 
 @dataclasses.dataclass(frozen=True)
 class SearchResult:
-    """What a search measured.
+    """The result of a search.
 
     Attributes:
-        variants: the fastest of what was measured, and all units on one core each; stock first.
-        best: the fastest; stock where nothing beats it by more than the error.
+        variants: stock, the fastest others, and all units on one core each, in this order.
+        best: the fastest; stock if nothing beats it by more than the error.
         cores: as TensorFlow uses them.
         other_load: the share of the cores that other programs took meanwhile.
     """
@@ -73,27 +72,26 @@ def search_units(
     budget_s: float,
     say: Callable[[str], None] = lambda text: None,
 ) -> SearchResult:
-    """Measures a graph as it is, with all units narrow or split, and with what is proposed.
+    """Measures a graph unchanged, with all units narrow or split, and with proposed units narrow.
 
-    All units narrow are measured on each number of cores that `Machine.widths` has.
+    It measures all units narrow with each number of cores in `Machine.widths`.
 
     Args:
         view: the graph as Grappler hands it over for a CPU.
-        units: of the graph, those that may be narrow.
-        fetches: names of the nodes that a step runs.
-        split_units: those that may be split.
-        budget_s: how long measuring may take; what has begun is ended.
-        say: told what is being done, in a few words.
+        units: may be narrow.
+        fetches: the nodes that a step runs.
+        split_units: may be split.
+        budget_s: how long to measure; a measurement that has begun is finished.
+        say: gets a few words on the progress.
     """
-    start = time.perf_counter()
+    end = time.perf_counter() + budget_s
 
     def left() -> float:
-        return budget_s - (time.perf_counter() - start)
+        return end - time.perf_counter()
 
     machine = _machine()
     others = OtherLoad()
-    intra_op_threads, inter_op_threads = _threads()
-    with StepBench(intra_op_threads=intra_op_threads, inter_op_threads=inter_op_threads) as bench:
+    with StepBench() as bench:
         say("measuring stock TensorFlow")
         bench.add(STOCK, view.graph_def, fetches)
         if not units:
@@ -117,8 +115,7 @@ def search_units(
         proposed = propose(model, unit_times, machine.widths)
         proposed = [each for each in proposed if each not in measured]
         for number, unit_cores in enumerate(proposed, 1):
-            before = left()
-            if before < budget_s * 0.4:
+            if left() < budget_s * 0.4:
                 break
             name = f"{len(unit_cores)} of {len(units)} units narrow ({number})"
             say(f"measuring {name}")
@@ -127,7 +124,7 @@ def search_units(
         if len(candidates) > len(variants):
             variants = _time(bench, candidates, max(0.5, left() * 0.5))
         by_ratio = sorted(variants, key=lambda name: variants[name].times.ratio, reverse=True)
-        # By turns once more, so that all that is told of was measured at the same time.
+        # In turns once more, so that everything reported was measured at the same time.
         fastest = [name for name in by_ratio if name != STOCK][:_FINALISTS]
         last = dict.fromkeys((STOCK, *fastest, ALL_NARROW))
         say(f"comparing {fastest[0]} with stock TensorFlow")
@@ -151,13 +148,11 @@ def search_units(
 
 
 def as_step(graph_def: graph_pb2.GraphDef) -> tuple[graph_pb2.GraphDef, list[str]]:
-    """A function's graph as one that a Session can run, and the nodes that a step runs.
-
-    Args:
-        graph_def: a flat graph. What stands for the function's results goes: a Session has none.
+    """Turns a function's flat graph into one that a Session can run.
 
     Returns:
-        The graph, and the names of the nodes that gave the results and of those that nobody reads.
+        The graph without its `_Retval` nodes, and the names of the nodes that a step runs: those
+        that gave the results and those that nobody reads.
     """
     step = graph_pb2.GraphDef(versions=graph_def.versions, library=graph_def.library)
     step.node.extend(node for node in graph_def.node if node.op != "_Retval")
@@ -195,7 +190,7 @@ def _all_on(width: int) -> str:
 def _time(
     bench: StepBench, candidates: dict[str, tuple[Mapping[int, int], bool]], budget_s: float
 ) -> dict[str, Variant]:
-    """Times candidates, each by its name with its `unit_cores` and `is_split`."""
+    """Times candidates; each has its `unit_cores` and `is_split`, by its name."""
     times = bench.time(list(candidates), budget_s=budget_s)
     return {name: Variant(name, *candidates[name], each) for name, each in times.items()}
 
@@ -218,7 +213,7 @@ def _model(
 def _split_step_us(
     bench: StepBench, view: GraphView, units: Sequence[Unit], machine: Machine
 ) -> float:
-    """A simulated step in which a batch is split, by what its ops were measured to take."""
+    """Simulates a step with a split batch, from the measured times of its ops."""
     op_times_us = bench.op_times_us(BATCH_SPLIT)
     unit_times = [
         UnitTimes({machine.cores: op_times_us.get(unit_name(view, unit), 0.0)}, 0.0)
@@ -231,10 +226,10 @@ def _split_step_us(
 def _predictions(
     model: StepModel, split_step_us: float, variants: dict[str, Variant]
 ) -> dict[str, float]:
-    """Simulated steps, scaled so that those of stock and of all units narrow are as measured.
+    """Simulated steps in ms, scaled to match the measured steps of stock and of all units narrow.
 
-    Between the two the scale goes with the share of the units that are narrow. A split batch leaves
-    few ops, whose dispatching costs little, so its step is not scaled.
+    Between the two the scale follows the share of narrow units. A split batch leaves few ops, which
+    take little time to dispatch, so its step is not scaled.
     """
     simulated = {
         name: split_step_us if each.is_split else model.simulate(each.unit_cores).step_us
@@ -255,15 +250,8 @@ def _predictions(
     return {name: simulated[name] * scale(each) for name, each in variants.items()}
 
 
-def _threads() -> tuple[int, int]:
-    """The threads inside an operation and the inter-op threads that were set; 0: by default."""
-    return (
-        tf.config.threading.get_intra_op_parallelism_threads(),
-        tf.config.threading.get_inter_op_parallelism_threads(),
-    )
-
-
 def _machine() -> Machine:
     cores = len(os.sched_getaffinity(0))
-    intra_op_threads, inter_op_threads = _threads()
-    return Machine(cores=min(cores, intra_op_threads or cores), threads=inter_op_threads or cores)
+    intra_op_threads = tf.config.threading.get_intra_op_parallelism_threads() or cores
+    inter_op_threads = tf.config.threading.get_inter_op_parallelism_threads() or cores
+    return Machine(min(cores, intra_op_threads), inter_op_threads)

@@ -1,13 +1,15 @@
-"""Times whole steps of variants of one graph, by turns, in one Session.
+"""Times whole steps of variants of one graph, in turns, in one Session.
 
-A variant computes what the graph computes, with other nodes. All variants share variables, inputs
-and large constants, so that a further one costs little memory. The graph is run as it is given:
-Grappler is off, what TensorFlow's executor does after it (oneDNN's names, placement) is not.
+A variant computes the same results with other nodes. All variants share variables, inputs and large
+constants, so another variant takes little memory. Grappler does not change the graphs; the later
+steps of TensorFlow's executor, such as placement and oneDNN's op names, still apply.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import os
+import pathlib
 import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -19,7 +21,10 @@ from tensorflow.core.protobuf import config_pb2
 
 _SHARED_CONSTANT_BYTES = 1 << 10
 _WARM_UP_RUNS = 3
+_TRACED_RUNS = 5
 _LEAST_TURN_S = 0.02
+_STATISTICS = pathlib.Path("/proc/stat")
+_IDLE_FIELDS = (3, 4)  # idle, and waiting for a disk
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -27,40 +32,32 @@ class StepTimes:
     """Whole steps of one variant.
 
     Attributes:
-        best_ms: the fastest step.
         median_ms: the median of all steps.
-        ratio: how many times as fast as stock, measured by turns in the same run: the median over
-            the rounds of stock's median over this one's. 1 for stock itself.
-        error: of `ratio`: the distance between the quartiles of the rounds' ratios, over the square
-            root of their count.
+        ratio: how many times as fast as stock. Each round gives stock's median over this variant's;
+            the ratio is the median of these.
+        error: the distance between the quartiles of the rounds' ratios, over the square root of
+            their count.
     """
 
-    best_ms: float
     median_ms: float
     ratio: float
     error: float
 
 
 class StepBench:
-    """Variants of one graph in a Session of their own.
+    """Variants of one graph in a Session of their own, with the program's thread settings.
 
     Use as a context manager. Variables hold random values, and training changes them.
     """
 
-    def __init__(self, *, intra_op_threads: int = 0, inter_op_threads: int = 0) -> None:
-        """Makes the Session.
-
-        Args:
-            intra_op_threads: as in `tf.config.threading`; 0 is TensorFlow's default.
-            inter_op_threads: likewise.
-        """
+    def __init__(self) -> None:
         config = config_pb2.ConfigProto(
-            intra_op_parallelism_threads=intra_op_threads,
-            inter_op_parallelism_threads=inter_op_threads,
+            intra_op_parallelism_threads=tf.config.threading.get_intra_op_parallelism_threads(),
+            inter_op_parallelism_threads=tf.config.threading.get_inter_op_parallelism_threads(),
             use_per_session_threads=True,
         )
         config.graph_options.rewrite_options.disable_meta_optimizer = True
-        config.graph_options.optimizer_options.opt_level = -1  # L0: no folding of constants
+        config.graph_options.optimizer_options.opt_level = -1  # L0: no constant folding
         self._graph = tf.Graph()
         self._session = tf.compat.v1.Session(graph=self._graph, config=config)
         self._random = np.random.default_rng(0)
@@ -79,10 +76,10 @@ class StepBench:
         """Adds a variant.
 
         Args:
-            variant: its name, new.
-            graph_def: a flat graph whose placeholders have known shapes and whose variables are
-                VarHandleOps; of the same name in all variants where they are the same.
-            fetches: names of the nodes that a step runs.
+            variant: a new name.
+            graph_def: a flat graph. Its placeholders have known shapes. Its variables are
+                VarHandleOps, and variants share those of the same name.
+            fetches: the nodes that a step runs.
         """
         scope = self._scopes[variant] = f"variant_{len(self._scopes)}"
         own = graph_pb2.GraphDef(versions=graph_def.versions, library=graph_def.library)
@@ -95,7 +92,7 @@ class StepBench:
         with self._graph.as_default():
             self._add_shared(fresh)
             names = {node.name for node in graph_def.node} & self._shared.keys()
-            for node in own.node:  # what is shared is always there
+            for node in own.node:  # shared nodes are always ready
                 node.input[:] = [
                     text for text in node.input if text[0] != "^" or text[1:] not in names
                 ]
@@ -115,44 +112,28 @@ class StepBench:
         self._calls[variant] = call
 
     def time(self, variants: Sequence[str], *, budget_s: float) -> dict[str, StepTimes]:
-        """Times variants by turns.
-
-        Args:
-            variants: names; the first is what the others are compared with.
-            budget_s: how long it may take; at least three rounds are made.
-
-        Returns:
-            The times of each.
-        """
+        """Times variants in turns, in at least three rounds; compares them with the first one."""
         rounds: list[dict[str, list[float]]] = []
         counts = dict.fromkeys(variants, 1)
         end = time.perf_counter() + budget_s
         order = list(variants)
         while len(rounds) < 3 or time.perf_counter() < end:
             steps = {name: self._turn(name, counts[name]) for name in order}
-            order.reverse()  # so that nobody always follows the same one
+            order.reverse()  # so that no variant always follows the same one
             rounds.append(steps)
-            if len(rounds) == 1:  # the first fills caches, and says how many steps make a turn
+            if len(rounds) == 1:  # it fills caches, and determines the number of steps in a turn
                 counts = {
                     name: max(1, min(50, round(_LEAST_TURN_S / min(times))))
                     for name, times in steps.items()
                 }
         return {name: _step_times(rounds[1:], variants[0], name) for name in variants}
 
-    def op_times_us(self, variant: str, *, runs: int = 5) -> dict[str, float]:
-        """What each node of a variant takes, in microseconds: the median of some traced runs.
-
-        Args:
-            variant: its name.
-            runs: how many are traced.
-
-        Returns:
-            By name in the variant's graph.
-        """
+    def op_times_us(self, variant: str) -> dict[str, float]:
+        """The time of each node of a variant's graph, by its name: the median of traced runs."""
         options = config_pb2.RunOptions(trace_level=config_pb2.RunOptions.FULL_TRACE)
         samples: dict[str, list[int]] = {}
         prefix = f"{self._scopes[variant]}/"
-        for _ in range(runs):
+        for _ in range(_TRACED_RUNS):
             metadata = config_pb2.RunMetadata()
             self._session.run(self._targets[variant], options=options, run_metadata=metadata)
             for device in metadata.step_stats.dev_stats:
@@ -209,12 +190,9 @@ class StepBench:
 def random_values(
     random: np.random.Generator, shape: tf.TensorShape, dtype: tf.DType
 ) -> np.ndarray:
-    """Values that keep activations in a sane range; no denormals, which are slow.
+    """Values that keep activations in a sane range, without denormals, which are slow.
 
-    Args:
-        random: gives the values.
-        shape: of an input or a variable, known.
-        dtype: its type; what is no floating-point number is 0.
+    Types that are not floating-point get zeros.
     """
     sizes = shape.as_list()
     if not dtype.is_floating:
@@ -240,8 +218,40 @@ def _step_times(
     ratios = np.array([np.median(times[baseline]) / np.median(times[name]) for times in rounds])
     quartiles = np.percentile(ratios, [25, 75])
     return StepTimes(
-        best_ms=min(steps) * 1e3,
         median_ms=float(np.median(steps)) * 1e3,
         ratio=float(np.median(ratios)),
         error=float((quartiles[1] - quartiles[0]) / len(ratios) ** 0.5),
     )
+
+
+class OtherLoad:
+    """The load that other programs put on this process's cores, from now on.
+
+    Units that win on idle cores may lose on busy ones, where an operation on all cores waits for
+    its slowest part. So the user is told.
+    """
+
+    def __init__(self) -> None:
+        self._busy, self._all = _core_seconds()
+        self._own = time.process_time()
+
+    def share(self) -> float:
+        """The share of the cores' time, from 0 to 1; 0 if the system does not count it."""
+        busy, everything = _core_seconds()
+        others = (busy - self._busy) - (time.process_time() - self._own)
+        elapsed = everything - self._all
+        return min(1.0, max(0.0, others / elapsed)) if elapsed > 0 else 0.0
+
+
+def _core_seconds() -> tuple[float, float]:
+    """Busy and total time of this process's cores. The host's share of virtual cores is busy."""
+    cores = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+    busy = total = 0
+    for line in _STATISTICS.read_text().splitlines():
+        name, *fields = line.split()
+        if name in cores:
+            ticks = [int(field) for field in fields[:8]]  # these include the time of guests
+            total += sum(ticks)
+            busy += sum(ticks) - sum(ticks[place] for place in _IDLE_FIELDS)
+    tick = os.sysconf("SC_CLK_TCK")
+    return busy / tick, total / tick

@@ -1,4 +1,4 @@
-"""One call that makes a model faster on this machine, or leaves it unchanged."""
+"""Makes a model faster on this machine in one call, or leaves it unchanged."""
 
 from __future__ import annotations
 
@@ -21,12 +21,22 @@ from tf_interop.convolution import (
     fingerprint_convolutions,
 )
 from tf_interop.duration import parse_duration
+from tf_interop.errors import ProfileError
 from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.split_units import find_split_units
 from tf_interop.graph.units import Unit, find_units, planned_name
 from tf_interop.graph.view import GraphView
-from tf_interop.measure.device import running_device, this_cpu
+from tf_interop.measure.core import MeasureOptions, load_core_library
+from tf_interop.measure.device import (
+    ask_for_all_hardware_queues,
+    identify_device,
+    running_device,
+    this_cpu,
+)
+from tf_interop.measure.jobs import RunOptions
+from tf_interop.measure.run import End, ProfileRun
+from tf_interop.model.collect import CollectOptions, collect_graphs
 from tf_interop.model.graphs import (
     TracedGraph,
     handed_graph_of,
@@ -34,19 +44,15 @@ from tf_interop.model.graphs import (
     trace,
     with_inferred_shapes,
 )
+from tf_interop.model.make_plan import plan as plan_model
 from tf_interop.planning.lookup import mode_of
 from tf_interop.planning.show import doubt, say_xla_is_faster, verdict
-from tf_interop.planning.types import (
-    XLA,
-    ComparedStep,
-    GraphPlan,
-    MeasuredStep,
-    Plan,
-)
+from tf_interop.planning.types import XLA, ComparedStep, GraphPlan, MeasuredStep, Plan
+from tf_interop.profile.entries import Entry
+from tf_interop.profile.types import Profile, profile_of
 from tf_interop.runtime.plugin import get_plugin
 from tf_interop.runtime.switch import enable as enable_plugin
 from tf_interop.tuning.cache import load_cached, save_cached
-from tf_interop.tuning.gpu import plan_by_profile
 from tf_interop.tuning.search import SearchResult, as_step, search_units
 from tf_interop.tuning.xla import XlaTimes, time_xla
 
@@ -56,9 +62,9 @@ class TunedGraph:
     """The result for one graph.
 
     Attributes:
-        name: the model, and whether inference or training.
-        plan: its entry of the plan, which changes nothing if nothing beat stock TensorFlow.
-        xla: `jit_compile=True`; None if it was not asked for, or the plan comes from the cache.
+        name: the model, and whether this is its inference or its training.
+        plan: changes nothing if nothing beat stock TensorFlow.
+        xla: times with `jit_compile=True`; None if not requested, or if the plan is cached.
         is_cached: whether the plan comes from the cache.
     """
 
@@ -67,13 +73,8 @@ class TunedGraph:
     xla: XlaTimes | None = None
     is_cached: bool = False
 
-    @property
-    def changes_graph(self) -> bool:
-        """Whether the plan is anything but stock TensorFlow."""
-        return self.plan.changes_graph
-
     def __str__(self) -> str:
-        """What was found, in a few words."""
+        """The result in a sentence."""
         said = f"{self.name}: {verdict(self.plan)} {doubt(self.plan)}".rstrip()
         if self.plan.measured is None and self.is_xla_faster:
             assert self.xla is not None and self.xla.ratio is not None
@@ -101,30 +102,27 @@ class Tuning:
     """The result of `tune`.
 
     Attributes:
-        graphs: for each batch size.
-        made_with: the device and the versions that it was found with.
+        graphs: the result for each batch size.
+        made_with: the device and the versions.
     """
 
     graphs: tuple[TunedGraph, ...]
-    made_with: Mapping[str, str] = dataclasses.field(default_factory=lambda: _made_with_cpu())
+    made_with: Mapping[str, str]
 
     @functools.cached_property
     def plan(self) -> Plan:
-        """All of it as a plan, for `enable(plan=…)` and `save_plan`."""
+        """The whole result as a plan for `enable(plan=…)` and `save_plan`."""
         entries = {(each.plan.fingerprint, each.plan.batch_size): each.plan for each in self.graphs}
         return Plan(tuple(entries.values()), made_with=dict(self.made_with))
 
     @property
     def is_faster(self) -> bool:
-        """Whether something beats stock TensorFlow at one or more of the batch sizes.
-
-        On a GPU this is the planner's expectation.
-        """
-        return any(each.changes_graph for each in self.graphs)
+        """Whether the plan beats stock TensorFlow at some batch size; on a GPU, is expected to."""
+        return any(each.plan.changes_graph for each in self.graphs)
 
     @property
     def is_xla_faster(self) -> bool:
-        """Whether `jit_compile=True` beats both at one or more of the batch sizes."""
+        """Whether `jit_compile=True` beats both at some batch size."""
         return any(each.is_xla_faster for each in self.graphs)
 
     def __str__(self) -> str:
@@ -146,12 +144,12 @@ def tune(
 ) -> Tuning:
     """Finds what beats stock TensorFlow on this machine, and turns it on.
 
-    On a CPU it measures the operations of the model's graph on one core, on all, and on 2, 4 and
-    so on if there are more. It proposes units and their numbers of cores, and measures whole steps
-    of the proposals alternately with stock TensorFlow. It makes only units that beat stock by more
-    than the error of the measurement. The model or function runs once, on zeros, to get its graph;
-    the model's state is restored. Timed steps run on random values. The result is kept in the
-    user's cache folder, by graph, machine and versions.
+    On a CPU it times the operations of the model's graph on one core, on all cores, and on 2, 4 and
+    so on if there are more. From these times it proposes units and the number of cores for each,
+    and measures whole steps of the proposals, alternating with stock TensorFlow. It keeps only
+    units that beat stock by more than the measurement error. The model or function runs once, on
+    zeros, to get its graph; then the model's state is restored. Timed steps run on random values.
+    The result is cached in the user's cache folder, by graph, machine and versions.
 
     On a GPU it measures convolutions and stages, as `tf-interop profile` does, and plans from
     them, as `plan` does. It measures no whole step of the plan there.
@@ -159,98 +157,114 @@ def tune(
     Args:
         model_or_function: a Keras model with known inputs, a concrete function, a tf.function with
             an input signature, or a GraphDef.
-        batch_sizes: to tune for, for inputs whose first dimension is unknown.
+        batch_sizes: for inputs whose first dimension is unknown.
         training: whether to tune a training step of a Keras model instead of its inference.
         image_size: height and width, for inputs of rank 4 that leave them open.
-        budget: how long measuring one graph may take, such as `"30s"`, `"2m"` or seconds. Tracing
-            the model, and a measurement that has begun, come on top.
+        budget: how long to measure one graph, such as `"30s"`, `"2m"` or seconds. Tracing the
+            model, and finishing a measurement, take extra time.
         compare_xla: whether to measure `jit_compile=True` as well, which takes the budget once
-            more. XLA is not turned on: if the result says that it is faster, compile the model so.
+            more. XLA is never turned on: if the result calls it faster, compile the model with it.
         use_cache: whether to use an earlier result.
-        enable: whether to turn the plugin on with the plan if something is faster; results of
+        enable: whether to turn the plugin on with the plan if something is faster. Results of
             earlier calls stay on.
-        say: called with a few words on the progress.
+        say: gets a few words on the progress.
 
     Returns:
         The result. Its `str()` is a sentence for each batch size.
 
     Raises:
-        ValueError: an argument is of a wrong kind, a shape is unknown that has to be known, the
-            model has no convolution, or XLA compiles the function.
+        ValueError: an argument is wrong, a required shape is unknown, the model has no
+            convolution, or XLA compiles the function.
         GraphError: TensorFlow refuses the graph.
         LibraryError: the compiled library is missing or does not fit this TensorFlow.
+        ProfileError: the GPU failed during a measurement.
+        PlanError: the GPU has too little memory for a convolution.
     """
     budget_s = parse_duration(budget)
     if not batch_sizes:
         raise ValueError("Expected at least one batch size, got none.")
+    batch_sizes = tuple(dict.fromkeys(batch_sizes))
+
+    def trace_batch(batch_size: int) -> TracedGraph:
+        say(f"tracing batch {batch_size}")
+        return trace(
+            model_or_function, batch_size=batch_size, training=training, image_size=image_size
+        )
+
+    def compare_with_xla(traced: TracedGraph) -> XlaTimes | None:
+        if not compare_xla:
+            return None
+        say(f"{traced.name}: compiling with XLA")
+        return time_xla(*as_step(traced.graph_def), traced.variables, limit_s=budget_s)
+
     gpu = running_device("cudnn") if tensorflow_internals.may_have_gpus() else None
-    if gpu is not None:
-        plan = plan_by_profile(
+    if gpu is None:
+        graphs = tuple(
+            _tune_on_cpu(trace_batch(each), budget_s, compare_with_xla, use_cache, say)
+            for each in batch_sizes
+        )
+        tuning = Tuning(graphs, _made_with_cpu())
+    else:
+        ask_for_all_hardware_queues()  # `enable` does so too late, after CUDA has started
+        traced = [trace_batch(each) for each in batch_sizes]
+        profile_budget_s = budget_s * len(batch_sizes)
+        plan = plan_model(
             model_or_function,
+            _profile(traced, gpu.backend, profile_budget_s, say),
             batch_sizes=batch_sizes,
             training=training,
             image_size=image_size,
-            budget_s=budget_s * len(batch_sizes),
+            target=gpu.compute_capability or "cpu",
             say=say,
         )
-        name = getattr(model_or_function, "name", type(model_or_function).__name__)
-        what = "training" if training else "inference"
-
-        def xla_at(batch_size: int) -> XlaTimes:
-            say(f"{name}: compiling with XLA")
-            traced = trace(
-                model_or_function, batch_size=batch_size, training=training, image_size=image_size
-            )
-            return time_xla(*as_step(traced.graph_def), traced.variables, limit_s=budget_s)
-
+        # A model with a fixed batch size has one plan entry for all of them.
         tuning = Tuning(
             tuple(
-                TunedGraph(
-                    f"{name}, {what}, batch {each.batch_size}",
-                    each,
-                    xla_at(each.batch_size or batch_sizes[0]) if compare_xla else None,
-                )
-                for each in plan.graphs
+                TunedGraph(of.name, entry, compare_with_xla(of))
+                for entry, of in zip(plan.graphs, traced, strict=False)
             ),
             plan.made_with,
-        )
-    else:
-        tuning = Tuning(
-            tuple(
-                _tune_on_cpu(
-                    model_or_function,
-                    batch_size=batch_size,
-                    training=training,
-                    image_size=image_size,
-                    budget_s=budget_s,
-                    compare_xla=compare_xla,
-                    use_cache=use_cache,
-                    say=say,
-                )
-                for batch_size in batch_sizes
-            )
         )
     if enable and tuning.is_faster:
         _enable_beside_earlier(tuning.plan)
     return tuning
 
 
+def _profile(
+    graphs: Sequence[TracedGraph], backend: str, budget_s: float, say: Callable[[str], None]
+) -> Profile:
+    """Measures the convolutions and stages of all graphs; runs no whole step."""
+    opened = load_core_library().open_backend(backend)
+    device = identify_device(opened.describe())
+    collected = collect_graphs(
+        ((each.name, optimize_graph(each, device.compute_capability or None)) for each in graphs),
+        CollectOptions(),
+    )
+    entries: list[Entry] = []
+    outcome = ProfileRun(
+        opened,
+        collected.configurations,
+        RunOptions(
+            measure=MeasureOptions(allow_tf32=tensorflow_internals.is_tf32_on()),
+            budget_seconds=budget_s,
+        ),
+        keep=entries.append,
+    ).run(lambda phase, done, total, what: say(f"{phase}: {done} of {total}; {what}"))
+    if outcome.end is End.DEVICE_LOST:
+        raise ProfileError(
+            f"{device.name} failed during a measurement and is no longer usable. Tune in a new "
+            "process; tf-interop profile tells which algorithm failed."
+        )
+    return profile_of(device, entries)
+
+
 def _tune_on_cpu(
-    model_or_function: Any,
-    *,
-    batch_size: int,
-    training: bool,
-    image_size: tuple[int, int] | None,
+    traced: TracedGraph,
     budget_s: float,
-    compare_xla: bool,
+    compare_with_xla: Callable[[TracedGraph], XlaTimes | None],
     use_cache: bool,
     say: Callable[[str], None],
 ) -> TunedGraph:
-    say(f"tracing batch {batch_size}")
-    traced = trace(
-        model_or_function, batch_size=batch_size, training=training, image_size=image_size
-    )
-
     def say_of_graph(text: str) -> None:
         say(f"{traced.name}: {text}")
 
@@ -266,7 +280,7 @@ def _tune_on_cpu(
         )
     units, _ = find_units(view, properties, nodes_to_preserve=fetches)
     split_units: tuple[Unit, ...] = ()
-    if mode_of(convolutions) == "inference":  # of training, only the forward pass could be split
+    if mode_of(convolutions) == "inference":  # only the forward pass of training could be split
         split_units = find_split_units(view, properties, nodes_to_preserve=fetches)
     key = cache_key(view, units, convolutions)
     cached = load_cached(key) if use_cache else None
@@ -275,10 +289,7 @@ def _tune_on_cpu(
     found = search_units(
         view, units, fetches, split_units=split_units, budget_s=budget_s, say=say_of_graph
     )
-    xla = None
-    if compare_xla:
-        say_of_graph("compiling with XLA")
-        xla = time_xla(*as_step(traced.graph_def), traced.variables, limit_s=budget_s)
+    xla = compare_with_xla(traced)
     found_units = split_units if found.best.is_split else units
     plan = _plan_of(found, view, found_units, convolutions, xla)
     plan = dataclasses.replace(plan, mode=traced.mode)
@@ -287,9 +298,9 @@ def _tune_on_cpu(
 
 
 def step_to_tune(traced: TracedGraph) -> tuple[graph_pb2.GraphDef, list[str]]:
-    """The graph as Grappler hands it over, as `as_step` has it.
+    """The graph as Grappler hands it over, in the form of `as_step`.
 
-    A model or function is run once, on zeros.
+    A model or function runs once, on zeros.
     """
     if traced.run is None:
         return as_step(optimize_graph(traced, None))
@@ -361,7 +372,7 @@ def _made_with_cpu() -> dict[str, str]:
 
 
 def _enable_beside_earlier(plan: Plan) -> None:
-    """Turns the plugin on with a plan, and keeps plans of other graphs and batch sizes on."""
+    """Turns the plugin on with a plan; plans of other graphs and batch sizes stay on."""
     entries = {(each.fingerprint, each.batch_size): each for each in plan.graphs}
     earlier = get_plugin().settings.plan
     if earlier is not None and tensorflow_internals.plugin_optimizers_option() is not False:
@@ -373,16 +384,10 @@ def _enable_beside_earlier(plan: Plan) -> None:
 def cache_key(
     view: GraphView, units: Sequence[Unit], convolutions: Sequence[ConvolutionNode]
 ) -> str:
-    """A digest of a graph and of this machine.
+    """A digest of a graph, as Grappler hands it over, and of this machine.
 
-    It depends on the graph's convolutions, units, batch and input shapes; on the CPU and the cores
-    that this process may use; on the versions of TensorFlow and of this package; and on
-    TensorFlow's settings for threads and for oneDNN.
-
-    Args:
-        view: the graph as Grappler hands it over.
-        units: of the graph.
-        convolutions: of the graph.
+    It covers everything that a measured plan depends on, including versions and TensorFlow's
+    settings for threads and oneDNN.
     """
     import tf_interop
 

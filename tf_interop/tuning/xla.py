@@ -1,16 +1,14 @@
-"""Times whole steps of a graph under XLA, in a process that can be ended.
+"""Times whole steps of a graph under XLA, in a process of its own.
 
-XLA may compile a network for minutes, and cannot be interrupted. The process runs the traced graph
-alternately compiled (`jit_compile=True`) and uncompiled.
+XLA may take minutes to compile a network, and only the end of its process stops it. The process
+alternates between the compiled graph (`jit_compile=True`) and the uncompiled one.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import pathlib
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -29,12 +27,12 @@ _TIMED_S = 3.0
 
 @dataclasses.dataclass(frozen=True)
 class XlaTimes:
-    """Whole steps as XLA compiles them.
+    """The times of whole steps under XLA.
 
     Attributes:
-        median_ms: the median step; None if there is none.
+        median_ms: the median step; None if it was not measured.
         ratio: how many times as fast as stock TensorFlow in the same process; None likewise.
-        why_not: why there are none; else empty.
+        why_not: why it was not measured; else empty.
     """
 
     median_ms: float | None = None
@@ -57,13 +55,13 @@ def time_xla(
     *,
     limit_s: float,
 ) -> XlaTimes:
-    """Times a graph as XLA compiles it.
+    """Times a graph under XLA.
 
     Args:
-        graph_def: the graph as it was traced; its placeholders have known shapes.
-        fetches: names of the nodes whose first outputs a step computes.
-        variables: their `tf.TensorSpec`s, by the names of the placeholders that stand for them.
-        limit_s: how long the process may take.
+        graph_def: the traced graph; its placeholders have known shapes.
+        fetches: the nodes whose first outputs a step computes.
+        variables: `tf.TensorSpec`s, by the names of the placeholders that stand for the variables.
+        limit_s: when to end the process.
     """
     work = _Work(
         graph_def.SerializeToString(),
@@ -72,19 +70,17 @@ def time_xla(
         tf.config.threading.get_intra_op_parallelism_threads(),
         tf.config.threading.get_inter_op_parallelism_threads(),
     )
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder, "graph")
-        path.write_bytes(msgspec.msgpack.encode(work))
-        try:
-            done = subprocess.run(
-                module_command("tf_interop.tuning.xla", path),
-                env=child_environment() | {"TF_CPP_MIN_LOG_LEVEL": "3"},
-                capture_output=True,
-                timeout=limit_s,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return XlaTimes(why_not=f"compiling and timing it took longer than {limit_s:.0f} s")
+    try:
+        done = subprocess.run(
+            module_command("tf_interop.tuning.xla"),
+            input=msgspec.msgpack.encode(work),
+            env=child_environment() | {"TF_CPP_MIN_LOG_LEVEL": "3"},
+            capture_output=True,
+            timeout=limit_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return XlaTimes(why_not=f"compiling and timing it took longer than {limit_s:.0f} s")
     lines = done.stdout.splitlines()
     if done.returncode or not lines:
         return XlaTimes(why_not=f"the process that compiled it {describe_end(done.returncode)}")
@@ -111,7 +107,7 @@ def _measure(work: _Work) -> XlaTimes:
             inputs[node.name] = tf.constant(random_values(random, shape, dtype))
         else:
             own.node.append(node)
-    # XLA refuses a function with a placeholder in it, even one that nobody reads.
+    # XLA refuses a function that holds a placeholder, even an unread one.
     given = inputs.keys() | variables.keys()
     for node in own.node:
         kept = [text for text in node.input if text[0] != "^" or text[1:] not in given]
@@ -149,5 +145,5 @@ def _measure(work: _Work) -> XlaTimes:
 
 
 if __name__ == "__main__":
-    _read = msgspec.msgpack.decode(pathlib.Path(sys.argv[1]).read_bytes(), type=_Work)
+    _read = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=_Work)
     print(msgspec.json.encode(_measure(_read)).decode())
