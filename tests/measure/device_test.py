@@ -1,4 +1,4 @@
-"""What a profile was measured on and what a process would run on. NVML is a stand-in here."""
+"""The device of a profile and the device of a process, with a stand-in for NVML."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tf_interop.profile.types import why_foreign
 @pytest.fixture(autouse=True)
 def fixture_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    # Set first, so that what a test has set is taken back.
+    # Set first, so that monkeypatch restores it after a test that sets it.
     monkeypatch.setenv(device.QUEUES_VARIABLE, "1")
     monkeypatch.delenv(device.QUEUES_VARIABLE)
     monkeypatch.setattr(device, "_cudnn_version", lambda: "9.10.2")
@@ -39,13 +39,13 @@ def install(monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml) -> FakeNvml:
     return nvml
 
 
-# What the core would say.
+# The core's description.
 DESCRIBED = dataclasses.replace(
     GPU, memory_bytes=150109880320, cuda="12.9", driver="", clocks_mhz={}
 )
 
 
-def test_a_process_runs_on_the_first_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_running_gpu_is_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = install(monkeypatch, FakeNvml(H200, A100))
     found = running_device("cudnn")
     assert dataclasses.replace(found, date=GPU.date, sm_limits=HOPPER_SM) == GPU
@@ -65,7 +65,7 @@ def test_a_gpu_before_8_0_has_no_bfloat16(monkeypatch: pytest.MonkeyPatch) -> No
         assert has_bfloat16() == expected
 
 
-def test_memory_that_this_process_holds_is_free_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_this_process_counts_as_free(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, FakeNvml(A100, H200))
     assert free_memory_bytes() == A100.memory // 2 + 1000
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
@@ -75,9 +75,7 @@ def test_memory_that_this_process_holds_is_free_for_it(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("nvml", [FakeNvml(), FakeNvml(has_driver=False)])
-def test_a_process_without_gpu_runs_on_none(
-    monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml
-) -> None:
+def test_a_machine_without_a_gpu(monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml) -> None:
     install(monkeypatch, nvml)
     assert running_device("cudnn") is None
     assert not has_nvidia_gpu()
@@ -98,7 +96,7 @@ def test_a_process_without_gpu_runs_on_none(
         ("NoDevFiles", []),
         ("GPU-bbbb,0", ["GPU-bbbb0000", "GPU-aaaa1111"]),
         ("GPU-aaaa2222", ["GPU-aaaa2222"]),
-        # More than one begins so.
+        # Two GPUs begin like this.
         ("GPU-aaaa", []),
     ],
 )
@@ -109,11 +107,11 @@ def test_reads_cuda_visible_devices_as_cuda_does(
     install(monkeypatch, FakeNvml(*(dataclasses.replace(gpu, name=gpu.uuid) for gpu in gpus)))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
     assert [gpu.name for gpu in visible_gpus()] == expected
-    # The machine has it, whatever the process sees.
+    # The machine has a GPU even if this process sees none.
     assert has_nvidia_gpu()
 
 
-def test_what_a_gpu_does_not_answer_is_left_open(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unanswered_questions_about_a_gpu_stay_open(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = (
         "nvmlDeviceGetClockInfo",
         "nvmlDeviceGetNumGpuCores",
@@ -124,12 +122,12 @@ def test_what_a_gpu_does_not_answer_is_left_open(monkeypatch: pytest.MonkeyPatch
     (gpu,) = visible_gpus()
     assert (gpu.name, gpu.driver) == ("NVIDIA H200", "570.86.15")
     assert (gpu.sm_count, gpu.memory_bytes, gpu.cuda, gpu.clocks_mhz) == (0, 0, "", {})
-    # Of an architecture that is not known SMs cannot be counted.
+    # The SMs of an unknown architecture cannot be counted.
     install(monkeypatch, FakeNvml(dataclasses.replace(H200, capability=(99, 0))))
     assert visible_gpus()[0].sm_count == 0
 
 
-def test_identifies_what_the_core_measures_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_identifies_the_gpu_that_the_core_measures_on(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, FakeNvml(A100, H200))
     monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "16")
     found = identify_device(DESCRIBED)
@@ -145,11 +143,11 @@ def test_identifies_what_the_core_measures_on(monkeypatch: pytest.MonkeyPatch) -
     assert (found.name, found.driver, found.clocks_mhz) == ("NVIDIA H200", "", {})
 
 
-def test_what_is_measured_on_this_cpu_fits_it() -> None:
+def test_a_profile_of_this_cpu_fits_it() -> None:
     here = running_device("host")
     assert here.name
     assert here.sm_count == len(os.sched_getaffinity(0))
-    # The core calls it otherwise.
+    # The core has another name for it.
     assert identify_device(dataclasses.replace(DESCRIBED, backend="host", name="CPU")) == here
 
 
@@ -168,12 +166,12 @@ def test_each_of_five_fields_makes_a_profile_foreign() -> None:
         assert reason == f"{field}: expected {getattr(GPU, field)!r}, got {value!r}"
     reason = why_foreign(dataclasses.replace(GPU, **DIFFERENT), GPU)
     assert all(field in reason for field in DIFFERENT)
-    # An unknown cuDNN is not the right one; SMs that cannot be counted are not compared.
+    # An unknown cuDNN is foreign; SMs that cannot be counted are not compared.
     assert why_foreign(GPU, dataclasses.replace(GPU, cudnn="")) is not None
     assert why_foreign(GPU, dataclasses.replace(GPU, sm_count=0)) is None
 
 
-def test_driver_clocks_memory_and_day_make_nothing_foreign() -> None:
+def test_driver_clocks_memory_and_date_do_not_make_a_profile_foreign() -> None:
     other = {"memory_bytes": 1, "driver": "1", "cuda": "1.0", "clocks_mhz": {}, "sm_limits": None}
     assert why_foreign(dataclasses.replace(GPU, date="2020-01-01", **other), GPU) is None
 
@@ -200,7 +198,7 @@ assert device.hardware_queues() == 8
 @pytest.mark.parametrize(
     ("value", "count"), [("1", 1), ("16", 16), ("64", 32), ("0", 1), ("many", 8)]
 )
-def test_leaves_the_number_that_the_user_chose(
+def test_keeps_the_users_number_of_queues(
     monkeypatch: pytest.MonkeyPatch, value: str, count: int
 ) -> None:
     monkeypatch.setenv(device.QUEUES_VARIABLE, value)
@@ -209,13 +207,13 @@ def test_leaves_the_number_that_the_user_chose(
     assert device.hardware_queues() == count
 
 
-def test_asks_for_all_before_cuda_starts() -> None:
+def test_asks_for_all_queues_before_cuda_starts() -> None:
     assert device.hardware_queues() == 8
     assert not device.ask_for_all_hardware_queues()
     assert device.hardware_queues() == 32
 
 
-def test_says_what_to_do_where_cuda_has_started(tmp_path: pathlib.Path) -> None:
+def test_warns_if_cuda_has_started(tmp_path: pathlib.Path) -> None:
     source, library = tmp_path / "driver.cc", tmp_path / "libcuda.so.1"
     source.write_text(_DRIVER)
     command = ["g++", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", library, source]
@@ -223,7 +221,7 @@ def test_says_what_to_do_where_cuda_has_started(tmp_path: pathlib.Path) -> None:
     run_python(_STARTS_CUDA, DRIVER=str(library))
 
 
-def test_enabling_asks_for_all() -> None:
+def test_enabling_asks_for_all_queues() -> None:
     run_python(
         "import os, tf_interop; tf_interop.enable();"
         f"assert os.environ['{device.QUEUES_VARIABLE}'] == '32'"

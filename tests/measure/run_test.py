@@ -1,4 +1,4 @@
-"""In which order a list is measured, what is not measured again, and how a run ends."""
+"""The order of measurements, repeated runs, and the ends of a run."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from convolution_values import TINY
 
 from tf_interop.convolution import ConvolutionConfiguration, ConvolutionKind
 from tf_interop.measure.core import AlgorithmScope, MeasureOptions
-from tf_interop.measure.jobs import Phase, RunOptions
-from tf_interop.measure.run import End, Outcome, ProfileRun
+from tf_interop.measure.run import End, Outcome, Phase, ProfileRun, RunOptions
 from tf_interop.profile.entries import (
     AlgorithmFailure,
     AlgorithmKey,
@@ -32,7 +31,7 @@ WIDER = dataclasses.replace(SMALL, filter_shape=(1, 1, 3, 6), output_shape=(1, 8
 WIDEST = dataclasses.replace(SMALL, filter_shape=(1, 1, 3, 10), output_shape=(1, 8, 8, 10))
 NAMES = {SMALL: "small", LARGE: "large", WIDER: "wider", WIDEST: "widest"}
 
-# Best first; what is faster alone is not what the backend thinks best.
+# In the backend's order, which is not the order of their times.
 CONSIDERED = ("eng0", "eng1")
 ALL = (*CONSIDERED, "eng2", "GEMM")
 LATENCIES = {"eng0": 30.0, "eng1": 10.0, "eng2": 20.0, "GEMM": 40.0}
@@ -45,7 +44,7 @@ def listed(
 
 
 def listed_stage(*lanes: int | tuple[int, ...], **of_lanes: Sequence[Any]) -> ListedStage:
-    """A listed stage; its first steps have `algorithms`, and several of a lane are merged."""
+    """A listed stage; `algorithms` are for its first steps, and a lane of several is merged."""
     names = iter(of_lanes.get("algorithms", ()))
     counts = of_lanes.get("sm_counts", (0,) * len(lanes))
     steps = [(each,) if isinstance(each, int) else each for each in lanes]
@@ -73,15 +72,15 @@ MERGED = listed(TO_MERGE, listed_stage((0, 1)))
 
 @dataclasses.dataclass
 class FakeBackend:
-    """Has four algorithms of known times, of which the first rounds to TF32."""
+    """Has four algorithms of known times; the first rounds to TF32."""
 
-    # What a name stands for; names without an entry stand for themselves.
+    # Aliases of algorithms.
     stands_for: dict[str, str] = dataclasses.field(default_factory=dict)
     rounds_if_allowed: tuple[str, ...] = ()
     refuses: tuple[str, ...] = ()
     fails: tuple[str, ...] = ()
     fails_kind: FailureKind = FailureKind.OUT_OF_MEMORY
-    # After a failure of an algorithm of that name nothing works any more.
+    # Once one of these has failed, nothing works any more.
     breaks: tuple[str, ...] = ()
     granted_sm_counts: tuple[int, ...] = ()
     lists_nothing_for: tuple[ConvolutionConfiguration, ...] = ()
@@ -163,7 +162,7 @@ def _run(
     before: Sequence[Entry] = (),
     should_stop: Callable[[], bool] = lambda: False,
 ) -> tuple[Outcome, list[Entry]]:
-    """Each measurement takes a second."""
+    """Runs with a clock that counts measurements."""
     kept: list[Entry] = []
 
     def hear(_phase: str, done: int, total: int, _what: str) -> None:
@@ -188,21 +187,21 @@ def _stages(entries: Iterable[Entry]) -> list[StageMeasurement]:
 @pytest.mark.parametrize(
     ("configurations", "options", "measured"),
     [
-        # Own choices first, and the costliest convolution before others.
+        # The backend's choices first, and the costliest convolution before others.
         (PAIR, {"pair_algorithms": 1}, [
             "large eng0", "small eng0", "large eng1", "small eng1",
             "large eng2", "large GEMM", "small eng2", "small GEMM", "small eng1+large eng1",
         ]),
-        # With little time stages come before the last algorithms.
+        # If time is short, stages come before the last algorithms.
         (PAIR, {"pair_algorithms": 1, "budget_seconds": 6}, [
             "large eng0", "small eng0", "large eng1", "small eng1", "small eng1+large eng1",
             "large eng2",
         ]),
-        # What occurs often counts as often.
+        # Convolutions count as often as they occur.
         (ConfigurationList((ListedConvolution(LARGE), ListedConvolution(SMALL, 26))),
          {"algorithms": AlgorithmScope.HEURISTIC},
          ["small eng0", "large eng0", "small eng1", "large eng1"]),
-        # Names alone; ALGO_0 is for gradients.
+        # Only the given names; ALGO_0 is for gradients.
         (ONE, {"algorithms": ("GEMM", "ALGO_0", "eng2")}, ["small GEMM", "small eng2"]),
         (listed(TO_MERGE[:2], listed_stage((0, 1))), {"algorithms": ("GEMM", "ALGO_0")},
          ["wider GEMM", "small GEMM", "merged small GEMM+wider GEMM"]),
@@ -220,32 +219,32 @@ def test_measures_the_most_useful_first(
 @pytest.mark.parametrize(
     ("configurations", "backend", "pair_algorithms", "measured"),
     [
-        # 10 and 20 us alone; that of both fastest first, then by time.
+        # 10 and 20 µs alone; by the sum of both.
         (PAIR, {}, 2, [
             "small eng1+large eng1", "small eng1+large eng2", "small eng2+large eng1",
             "small eng2+large eng2",
         ]),
-        # One convolution twice is not measured in both orders.
+        # For one convolution twice, one order is enough.
         (listed((SMALL,), listed_stage(0, 0, images=(0, 0))), {}, 2, [
             "small eng1+small eng1 of images (0, 0)", "small eng1+small eng2 of images (0, 0)",
             "small eng2+small eng2 of images (0, 0)",
         ]),
-        # What the backend would choose for the wider one, by the name of what runs.
+        # The backend's choices for the wider convolution, by the names that run.
         (MERGED, {"stands_for": {"eng0": "eng2"}}, 3,
          ["merged small eng2+wider eng2", "merged small eng1+wider eng1"]),
-        # Beside it what is fastest alone.
+        # The other lane has the algorithm that is fastest alone.
         (listed(TO_MERGE, listed_stage((0, 1), 2)), {}, 1,
          ["merged small eng0+wider eng0+large eng1"]),
         # A plan pins algorithms of the wider convolution.
         (listed(TO_MERGE, listed_stage((0, 1), 2, algorithms=("FFT", "FFT", "GEMM"))),
          {"stands_for": {"FFT": "nchw+FFT"}}, 3,
          ["merged small nchw+FFT+wider nchw+FFT+large GEMM"]),
-        # Of one level first what is not merged.
+        # In one level, merged lanes come last.
         (listed(TO_MERGE, listed_stage((0, 1)), listed_stage((0, 1), 2), listed_stage(0, 1, 2)),
          {}, 1,
          ["small eng1+wider eng1+large eng1", "merged small eng0+wider eng0+large eng1",
           "merged small eng0+wider eng0"]),
-        # A pin that cannot run is left to the backend to refuse.
+        # The backend refuses a pin that cannot run.
         (listed((SMALL, LARGE), listed_stage(0, 1, algorithms=("FFT", None))),
          {"refuses": ("FFT",)}, 3, ["small FFT+large eng1"]),
         # A wider convolution without algorithms is left out.
@@ -262,21 +261,21 @@ def test_chooses_algorithms_for_stages(
     options = RunOptions(pair_algorithms=pair_algorithms)
     outcome, kept = _run(fake, configurations, options)
     assert [each for each in fake.measured if "+" in each] == measured
-    # Nothing is measured of the wider convolution alone.
+    # The wider convolution is not measured alone.
     assert not any(each.startswith("widest") for each in fake.measured)
     assert outcome.end is End.FINISHED
     assert all(describe_convolution(each) in str(outcome.notes) for each in fake.lists_nothing_for)
-    # Compared with each convolution by itself and what is fastest for it.
+    # The sequence has the algorithms that are fastest alone.
     assert {name for each in _stages(kept) for name in each.sequential_algorithms} <= {
         fake.stands_for.get("eng1", "eng1")
     }
-    # All of it is there the second time, by the names that were asked for.
+    # The second run finds everything, by the requested names.
     again = FakeBackend(**backend)
     _run(again, configurations, options, before=kept)
     assert again.measured == []
 
 
-def test_what_was_measured_is_not_measured_again() -> None:
+def test_continues_an_interrupted_run() -> None:
     configurations = listed(
         (SMALL, LARGE), listed_stage(0, 1), listed_stage(0, 1, sm_counts=(60, 60))
     )
@@ -295,7 +294,7 @@ def test_what_was_measured_is_not_measured_again() -> None:
         assert [*kept[:cut], *rest] == kept
 
 
-def test_what_was_measured_merged_is_another_stage_as_two_lanes() -> None:
+def test_a_merged_lane_and_two_lanes_are_different_stages() -> None:
     _, kept = _run(FakeBackend(), MERGED)
     backend = FakeBackend()
     apart = listed(TO_MERGE, listed_stage(0, 1))
@@ -303,7 +302,7 @@ def test_what_was_measured_merged_is_another_stage_as_two_lanes() -> None:
     assert backend.measured == ["small eng1+wider eng1"]
 
 
-def test_a_stage_is_measured_again_where_a_faster_algorithm_was_found_since() -> None:
+def test_measures_a_stage_again_after_a_faster_algorithm_was_found() -> None:
     configurations = listed((SMALL, LARGE), listed_stage(0, 1, algorithms=("eng0", "eng0")))
     _, kept = _run(FakeBackend(), configurations, RunOptions(algorithms=("eng0",)))
     backend = FakeBackend()
@@ -312,7 +311,7 @@ def test_a_stage_is_measured_again_where_a_faster_algorithm_was_found_since() ->
     assert _stages(again)[-1].sequential_algorithms == ("eng1", "eng1")
 
 
-def test_what_rounds_where_it_may_is_measured_with_and_without_tf32() -> None:
+def test_measures_algorithms_that_may_round_with_and_without_tf32() -> None:
     before: list[Entry] = []
     for measures, allowed in ((True, True), (True, False), (False, True), (False, False)):
         backend = FakeBackend(rounds_if_allowed=("GEMM",))
@@ -320,7 +319,7 @@ def test_what_rounds_where_it_may_is_measured_with_and_without_tf32() -> None:
         before += _run(backend, ONE, options, before=before)[1]
         assert backend.measured[-1:] == ["small GEMM"] * measures
         assert measures or not backend.resolved
-    # An engine that does not round is not measured twice.
+    # An engine that does not round is measured once.
     assert [(each.algorithm, each.tf32) for each in before] == [
         ("eng1", False), ("GEMM", True), ("GEMM", False),
     ]  # fmt: skip
@@ -335,7 +334,7 @@ def test_ends_when_the_time_is_over_and_says_what_is_left() -> None:
     assert (outcome.end, len(rest)) == (End.FINISHED, 4)
 
 
-def test_ends_after_the_measurement_in_hand_when_told_to_stop() -> None:
+def test_ends_after_the_current_measurement_when_told_to_stop() -> None:
     backend = FakeBackend()
     outcome, kept = _run(backend, BOTH, should_stop=lambda: len(backend.measured) == 3)
     assert (outcome.end, len(kept)) == (End.STOPPED, 3)
@@ -345,15 +344,15 @@ def test_ends_after_the_measurement_in_hand_when_told_to_stop() -> None:
 @pytest.mark.parametrize(
     ("backend", "measured", "failures", "resolved_again"),
     [
-        # Resolving may take a while; what is known by its own name need not be.
+        # Names that are entries need no resolving, which may take a while.
         ({"stands_for": {"eng1": "eng2", "GEMM": "eng2"}}, "eng0 eng2", 0, "eng1 GEMM"),
         ({"refuses": ("GEMM",)}, "eng0 eng1 eng2", 1, ""),
-        # What fails while it runs is not tried under another name.
+        # An algorithm that failed is not tried under another name.
         ({"stands_for": {"eng2": "FFT", "GEMM": "FFT"}, "fails": ("FFT",)},
          "eng0 eng1 FFT", 1, "eng2 GEMM"),
     ],
 )  # fmt: skip
-def test_one_algorithm_of_two_names_is_measured_once(
+def test_measures_an_algorithm_of_two_names_once(
     backend: dict[str, Any], measured: str, failures: int, resolved_again: str
 ) -> None:
     first, again = FakeBackend(**backend), FakeBackend(**backend)
@@ -368,20 +367,20 @@ def test_one_algorithm_of_two_names_is_measured_once(
 @pytest.mark.parametrize(
     ("backend", "measured", "end", "kept_count"),
     [
-        # eng0 again, to see whether that still works; that is not kept.
+        # eng0 runs again as a check, which is not kept.
         ({"breaks": ("eng1",)}, "eng0 eng1 eng0", End.DEVICE_LOST, 2),
         ({"fails": ("eng1",)}, "eng0 eng1 eng0 eng2 GEMM", End.FINISHED, 4),
         ({"fails": ("eng0",)}, "eng0", End.DEVICE_LOST, 1),
     ],
 )
-def test_ends_where_a_failure_leaves_the_device_broken(
+def test_ends_if_a_failure_breaks_the_device(
     backend: dict[str, Any], measured: str, end: End, kept_count: int
 ) -> None:
     fake = FakeBackend(fails_kind=FailureKind.FAILED, **backend)
     outcome, kept = _run(fake, ONE)
     assert fake.measured == [f"small {name}" for name in measured.split()]
     assert (outcome.end, len(kept), outcome.left) == (end, kept_count, ())
-    # In a new process, it goes on after what broke it.
+    # A new process continues after the algorithm that broke it.
     again = FakeBackend()
     outcome, _ = _run(again, ONE, before=kept)
     assert again.measured == [f"small {name}" for name in ALL[kept_count:]]
@@ -400,13 +399,13 @@ def test_says_which_convolutions_have_no_algorithm() -> None:
     assert note.endswith("Expected a forward convolution.")
 
 
-def test_says_of_each_phase_how_far_it_came() -> None:
+def test_reports_the_progress_of_each_phase() -> None:
     said: list[tuple[str, int, int, str]] = []
     options = RunOptions(pair_algorithms=1, budget_seconds=100)
     run = ProfileRun(FakeBackend(), PAIR, options, clock=lambda: 0.0)
     run.run(lambda *now: said.append(now))
     ends = [now[:3] for now in said if now[1] == now[2]]
-    # The others in two rounds: what the backend considers, then all.
+    # Other algorithms take two rounds: those that the backend considers, then all.
     assert set(ends) == {(each.value, n, n) for each, n in zip(Phase, (2, 4, 1), strict=True)}
     assert sum("s left now" in what for *_, what in said) == 9
     assert all(what.startswith("100 s left") for *_, what in said)

@@ -28,8 +28,7 @@ from tf_interop.cli.options import (
 from tf_interop.cli.progress import shown_progress, work_on_model
 from tf_interop.measure.core import AlgorithmScope, MeasureOptions, load_core_library
 from tf_interop.measure.device import ask_for_all_hardware_queues, identify_device, visible_gpus
-from tf_interop.measure.jobs import RunOptions
-from tf_interop.measure.run import End, Outcome, ProfileRun
+from tf_interop.measure.run import End, Outcome, ProfileRun, RunOptions
 from tf_interop.planning.types import load_plan
 from tf_interop.profile.file import open_profile
 from tf_interop.profile.tables import show_summary

@@ -1,6 +1,6 @@
-"""The compiled core, which needs no TensorFlow: finding it, loading it, measuring through it.
+"""The compiled core: finds it, loads it and measures through it, without TensorFlow.
 
-What goes through its C interface is read from the library's own header, which lies beside it.
+The interface is read from the library's own header, which is installed next to it.
 """
 
 from __future__ import annotations
@@ -8,14 +8,15 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import itertools
 import os
 import pathlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar, cast
 
-from tf_interop.convolution import ConvolutionConfiguration
+from tf_interop.convolution import SPATIAL_AXES, ConvolutionConfiguration, ConvolutionKind
 from tf_interop.errors import LibraryError
-from tf_interop.measure.core_arguments import convolution_fields, make, to_lanes
+from tf_interop.profile.check import check_configuration
 from tf_interop.profile.entries import (
     AlgorithmFailure,
     AlgorithmKey,
@@ -30,14 +31,14 @@ from tf_interop.stage import Stage
 
 CORE_LIBRARY_NAME = "libtf_interop_core.so"
 
-# Of the interface in cc_kernels/core/c_api.h that this package was written for.
+# The version of cc_kernels/core/c_api.h that this module was written for.
 _VERSION = 3
 _FIRST_MARK, _LAST_MARK = "// ---- Python reads from here", "// ---- Python reads to here"
-_REBUILD = "Build it again, in tf_interop's source folder: scripts/setup.sh"
+_REBUILD = "Rebuild it in the source folder of tf_interop: scripts/setup.sh"
 
 
 class CoreLibrary:
-    """The loaded library. Use `load_core_library`, which loads it once.
+    """The loaded library; `load_core_library` makes the only one.
 
     Attributes:
         ffi: makes the structs of the interface.
@@ -49,29 +50,29 @@ class CoreLibrary:
         self.functions = functions
 
     def cudnn_version(self) -> str:
-        """The version of libcudnn, such as `9.10.2`; empty if there is none. Uses no GPU."""
+        """The version of libcudnn, such as `9.10.2`, or "" if there is none. Needs no GPU."""
         version, sink = self.collect()
         self.functions.TfiCudnnVersion(sink)
         return version[0]
 
     def open_backend(self, name: str) -> Backend:
-        """Opens a backend, the same one every time.
+        """Opens a backend; opening it again gives the same one.
 
         Args:
-            name: `host` or `cudnn`. The latter takes the first GPU; where cuDNN is not on the
-                loader's path, TF_INTEROP_LIBCUDNN names libcudnn.so.9.
+            name: `host`, or `cudnn` for the first GPU. TF_INTEROP_LIBCUDNN may name a libcudnn.so.9
+                that is not on the loader's path.
 
         Raises:
-            LibraryError: there is no such backend, or no GPU, driver or cuDNN for it.
+            LibraryError: there is no such backend, or its GPU, driver or cuDNN is missing.
         """
         device = self.ffi.new("TfiDevice **")
         error, error_sink = self.collect()
         if self.functions.TfiOpen(name.encode(), device, error_sink):
-            raise LibraryError(f"Expected backend '{name}' to open: {error[0]}")
+            raise LibraryError(f"The backend '{name}' does not open: {error[0]}")
         return Backend(self, name, device[0])
 
     def collect(self) -> tuple[list[str], Any]:
-        """A list, and a sink of the library that puts strings into it while it lives."""
+        """A list, and a sink that appends strings of the library to it while the sink lives."""
         collected: list[str] = []
 
         def take(text: Any, size: int) -> None:
@@ -85,10 +86,10 @@ def load_core_library() -> CoreLibrary:
     """Loads the library into this process, once.
 
     Raises:
-        LibraryError: it or its header is missing, it does not load, has another version of the
-            interface, or this CPU lacks instructions that it was compiled for.
+        LibraryError: the library or its header is missing, does not load or has another version of
+            the interface, or this CPU lacks instructions that the library was compiled for.
     """
-    import cffi  # here, as most programs need none of it
+    import cffi  # not at the top: most programs do not measure
 
     path = find_library_file(CORE_LIBRARY_NAME)
     if path is None or not path.is_file():
@@ -98,7 +99,7 @@ def load_core_library() -> CoreLibrary:
     ffi = cffi.FFI()
     try:
         _, declarations = path.with_suffix(".h").read_text().split(_FIRST_MARK)
-        # The mark's line goes on after the mark.
+        # Drops the rest of the mark's line.
         ffi.cdef(declarations.split(_LAST_MARK)[0].partition("\n")[2])
         functions = ffi.dlopen(str(path))
         version = functions.TFI_CORE_VERSION
@@ -113,22 +114,22 @@ def load_core_library() -> CoreLibrary:
     if not is_supported:
         raise LibraryError(
             f"{path} was compiled for CPUs with AVX2 and FMA, which this CPU lacks. Build it with "
-            "the CMake option TF_INTEROP_CPU_FLAGS empty."
+            "an empty CMake option TF_INTEROP_CPU_FLAGS."
         )
     return CoreLibrary(ffi, functions)
 
 
-# Of StatusCode in cc_kernels/core/status.h.
+# From StatusCode in cc_kernels/core/status.h.
 _INVALID_ARGUMENT = 1
 _FAILURE_KINDS = {2: FailureKind.UNSUPPORTED, 3: FailureKind.OUT_OF_MEMORY}
 
-# A larger error is no rounding: TF32 and half round by 2^-11, bfloat16 by 2^-9 of a value, and sums
-# of thousands of halves that are kept in half come to some hundredths of the largest element. What
-# is computed from other elements than it should be is off by as much as the elements are large.
+# Rounding errors are smaller: TF32 and half round by 2^-11 and bfloat16 by 2^-9 of a value, and
+# sums of thousands of halves that are kept in half err by some hundredths of the largest element.
+# A convolution that reads the wrong elements errs by as much as the elements are large.
 _LARGEST_ERROR = 0.1
 _WRONG_RESULT = (
-    "Expected a largest error of at most {} relative to the result in double precision, got {:.3g} "
-    "(infinite where elements are not finite or were not written)."
+    "Expected an error of at most {} relative to the result in double precision, got {:.3g} "
+    "(infinite if elements are not finite or were not written)."
 )
 
 
@@ -136,25 +137,24 @@ class AlgorithmScope(enum.Enum):
     """Which algorithms of a convolution to list."""
 
     HEURISTIC = "heuristic"
-    """What the backend itself would consider, best first."""
+    """The ones that the backend itself would consider, best first."""
     ALL = "all"
-    """These, and every other one in its default setting."""
+    """These, and every other algorithm in its default setting."""
     KNOBS = "knobs"
-    """These, and every other setting with one knob moved off its default."""
+    """These, and every setting that differs from a default in one knob."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MeasureOptions:
-    """How to measure; `cc_kernels/core/measure/timing.h` says what is done with it.
+    """How to measure; `cc_kernels/core/measure/timing.h` uses these values.
 
     Attributes:
-        warmup_ms: how long runs are not timed, up to a minute.
+        warmup_ms: how long untimed runs last, up to a minute.
         repetitions: timed runs, at least 1.
         workspace_limit_bytes: the most that one convolution may need.
-        warm_caches: whether operands are in the caches as far as these hold them, as after a run
-            just before; else they are in memory.
+        warm_caches: keep operands in the caches, as after a previous run, instead of in memory.
         allow_tf32: whether float convolutions may be computed in TF32.
-        trace_kernels: whether GPU kernels are traced, in a run of their own.
+        trace_kernels: whether to trace GPU kernels, in a run of its own.
     """
 
     warmup_ms: float = 20
@@ -166,7 +166,7 @@ class MeasureOptions:
 
 
 class Backend:
-    """A backend of the core to measure on. Use `CoreLibrary.open_backend`."""
+    """A backend to measure on, from `CoreLibrary.open_backend`."""
 
     def __init__(self, library: CoreLibrary, name: str, device: Any) -> None:
         self.name = name
@@ -174,17 +174,17 @@ class Backend:
         self._device = device
 
     def describe(self) -> ProfiledDevice:
-        """What this backend measures on, as far as the core can tell, and today's date.
+        """The device as far as the core knows it, with today's date.
 
         Raises:
-            LibraryError: the driver does not say.
+            LibraryError: the driver does not answer.
         """
         described = self._library.ffi.new("TfiDescription *")
         texts, sink = self._library.collect()
         error, error_sink = self._library.collect()
         functions = self._library.functions
         if functions.TfiDescribe(self._device, described, sink, error_sink):
-            raise LibraryError(f"Expected a description of backend '{self.name}': {error[0]}")
+            raise LibraryError(f"The backend '{self.name}' cannot describe its device: {error[0]}")
         name, compute_capability, cudnn, cuda = texts
         limits = (getattr(described, field.name) for field in dataclasses.fields(SmLimits))
         return ProfiledDevice(
@@ -210,10 +210,8 @@ class Backend:
     ) -> tuple[str, ...]:
         """Lists the algorithms to measure a convolution with, each once.
 
-        Those that round float operands to TF32 may be among them if `allow_tf32`.
-
         Raises:
-            ValueError: there are none, a shape is not known, or the core has no such convolution.
+            ValueError: there are none, a shape is unknown, or the core has no such convolution.
         """
         names, sink = self._library.collect()
         place = list(AlgorithmScope).index(scope)
@@ -226,14 +224,14 @@ class Backend:
     def resolve_algorithm(
         self, configuration: ConvolutionConfiguration, algorithm: str, options: MeasureOptions
     ) -> AlgorithmKey | AlgorithmFailure:
-        """Says what `measure_algorithm` would run under a name, without running it.
+        """Finds out what `measure_algorithm` would run under a name, without running it.
 
         Returns:
-            What its measurement would be filed under; two names of one algorithm have the same. A
-            failure, with the name that was asked for, where nothing would run.
+            The key of that measurement, the same for two names of one algorithm. A failure with the
+            given name if nothing would run.
 
         Raises:
-            ValueError: as `measure_algorithm`.
+            ValueError: as in `measure_algorithm`.
         """
         tf32 = self._library.ffi.new("int32_t *")
         resolved, sink = self._library.collect()
@@ -258,12 +256,15 @@ class Backend:
     ) -> AlgorithmMeasurement | AlgorithmFailure:
         """Measures one convolution with one algorithm, alone.
 
-        All shapes are known. An algorithm of None is the backend's own choice, of which a failure
-        has an empty name.
+        Args:
+            configuration: all its shapes are known.
+            algorithm: None leaves the choice to the backend. If that fails, the failure's algorithm
+                is empty.
+            options: how to measure.
 
         Raises:
-            ValueError: a shape is not known, the core has no such convolution, or the options make
-                no sense. An algorithm that the backend does not have is a failure.
+            ValueError: a shape is unknown, the core has no such convolution, or the options are
+                out of range. An algorithm that the backend lacks is a failure instead.
         """
         source = self._source(options)
         measured = self._library.ffi.new("TfiMeasurement *")
@@ -314,30 +315,28 @@ class Backend:
         sequential_algorithms: Sequence[str | None] = (),
         images: Sequence[int] = (),
     ) -> StageMeasurement | StageFailure:
-        """Measures a stage on its lanes, beside the same steps in sequence.
+        """Measures a stage on its lanes, and the same steps in sequence.
 
-        The sequence is measured with the stage's own algorithms and with `sequential_algorithms`;
-        in it nothing is merged. The spread of the result is that of the lanes and of the latter
-        sequence added up, since either value may be off.
-
-        An algorithm of None is the backend's own choice.
+        The sequence, in which nothing is merged, runs once with the stage's own algorithms and once
+        with `sequential_algorithms`. The result's spread is the sum of the spreads of the lanes and
+        of the second sequence.
 
         Args:
-            stage: what to run.
+            stage: an algorithm of None is the backend's own choice.
             options: how to measure.
-            sequential_algorithms: of each step, the one that is fastest alone. Empty: the stage's.
-            images: of each step; those with the same number read one image. Empty: each has its
-                own, but for those of a merged lane.
+            sequential_algorithms: for each step the fastest one alone; empty for the stage's own.
+            images: a number for each step; steps with one number read one image. Empty gives each
+                step, or each merged lane, its own image.
 
         Raises:
-            ValueError: the stage is not legal, a shape is not known, or the core has no such
-                convolution. An algorithm that cannot be had, and a lane that cannot be merged, is a
-                failure.
+            ValueError: the stage is illegal, a shape is unknown, or the core has no such
+                convolution. An algorithm that cannot run, or a lane that cannot be merged, is a
+                failure instead.
         """
         stage.validate()
         source = self._source(options)
         ffi = self._library.ffi
-        lanes, kept = to_lanes(ffi, stage, sequential_algorithms, images)
+        lanes, kept = _to_lanes(ffi, stage, sequential_algorithms, images)
         measured = ffi.new("TfiStageMeasurement *")
         sm_counts = ffi.new("int32_t[]", len(stage.lanes))
         ran, sink = self._library.collect()
@@ -371,10 +370,10 @@ class Backend:
         )
 
     def _call(self, function: str, *arguments: Any) -> tuple[FailureKind, str] | None:
-        """Calls the library; why it failed, or None.
+        """Calls the library and returns why it failed, or None.
 
         Raises:
-            ValueError: an argument makes no sense.
+            ValueError: an argument is out of range.
         """
         error, error_sink = self._library.collect()
         code = getattr(self._library.functions, function)(self._device, *arguments, error_sink)
@@ -383,10 +382,10 @@ class Backend:
         return (_FAILURE_KINDS.get(code, FailureKind.FAILED), error[0]) if code else None
 
     def _convolution(self, configuration: ConvolutionConfiguration) -> Any:
-        return make(self._library.ffi, "TfiConvolution *", convolution_fields(configuration))
+        return _make(self._library.ffi, "TfiConvolution *", convolution_fields(configuration))
 
     def _options(self, options: MeasureOptions) -> Any:
-        return make(self._library.ffi, "TfiMeasureOptions *", dataclasses.asdict(options))
+        return _make(self._library.ffi, "TfiMeasureOptions *", dataclasses.asdict(options))
 
     def _kernel(self, name: Any, kernel: Any) -> tuple[KernelMeasurement, float]:
         measured = KernelMeasurement(
@@ -405,16 +404,15 @@ class Backend:
 
 
 def find_library_file(name: str) -> pathlib.Path | None:
-    """A library's file, or None if it has not been built.
+    """Finds the file of a compiled library, or None if it has not been built.
 
-    `TF_INTEROP_LIBRARY` and `TF_INTEROP_CORE_LIBRARY` name other files than those installed with
-    the package.
+    `TF_INTEROP_LIBRARY` and `TF_INTEROP_CORE_LIBRARY` name files to use instead of the installed.
     """
     is_core = name == CORE_LIBRARY_NAME
     named = os.environ.get("TF_INTEROP_CORE_LIBRARY" if is_core else "TF_INTEROP_LIBRARY")
     if named:
         return pathlib.Path(named)
-    # An editable install keeps the Python files and the library in two folders of one package.
+    # An editable install has two folders for one package: Python files here, the library there.
     import tf_interop
 
     for folder in tf_interop.__path__:
@@ -422,3 +420,178 @@ def find_library_file(name: str) -> pathlib.Path | None:
         if candidate.is_file():
             return candidate
     return None
+
+
+_Value = TypeVar("_Value")
+
+_KINDS = {
+    ConvolutionKind.FORWARD: 0,
+    ConvolutionKind.BACKWARD_INPUT: 1,
+    ConvolutionKind.BACKWARD_FILTER: 2,
+}
+_DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2, "float64": 3}
+_LAYOUTS = {"NHWC": 0, "NCHW": 1, "NDHWC": 0, "NCDHW": 1}
+# Whether there is a bias, and the activation.
+_FUSED_OPS = {
+    (): (False, 0),
+    ("BiasAdd",): (True, 0),
+    ("BiasAdd", "Relu"): (True, 1),
+    ("BiasAdd", "Relu6"): (True, 2),
+    ("BiasAdd", "LeakyRelu"): (True, 3),
+    ("BiasAdd", "Elu"): (True, 4),
+}
+_DIMENSIONS = ("depth", "height", "width")
+_PADS = ("pad_front", "pad_back", "pad_top", "pad_bottom", "pad_left", "pad_right")
+
+
+def convolution_fields(configuration: ConvolutionConfiguration) -> dict[str, Any]:
+    """The fields of a `TfiConvolution`; the core checks the sizes.
+
+    Raises:
+        ValueError: a shape is unknown, the filter does not fit the channels, or the core has no
+            such dtype, layout, padding or fused operation.
+    """
+    check_configuration(configuration, "$")
+    if configuration.fused_ops not in _FUSED_OPS:
+        raise ValueError(
+            f"Expected fused_ops to be one of {', '.join(map(str, _FUSED_OPS))}, got "
+            f"{configuration.fused_ops}."
+        )
+    axes = SPATIAL_AXES[configuration.layout]
+    channel_axis = configuration.layout.index("C")
+    image, filter_, output = (
+        cast("tuple[int, ...]", shape)
+        for shape in (
+            configuration.image_shape,
+            configuration.filter_shape,
+            configuration.output_shape,
+        )
+    )
+    image_sizes = [image[axis] for axis in axes]
+    channels = image[channel_axis]
+    # The core derives the filter's channels from the others, so all three have to agree here.
+    of_filter, filters = filter_[-2:]
+    outputs = output[channel_axis]
+    if configuration.depthwise:
+        agrees = of_filter == channels and channels * filters == outputs
+    else:
+        agrees = of_filter > 0 and channels % of_filter == 0 and filters == outputs
+    if not agrees:
+        raise ValueError(
+            f"Expected a filter for {channels} image and {outputs} output channels, got shape "
+            f"{filter_}."
+        )
+    has_bias, activation = _FUSED_OPS[configuration.fused_ops]
+    sizes = {
+        "spatial_rank": len(axes),
+        "batch": image[0],
+        "image_channels": channels,
+        "output_channels": outputs,
+        "group_count": channels if configuration.depthwise else channels // of_filter,
+    }
+    pads = _with_depth(_pads(configuration, image_sizes, filter_), (0, 0))
+    sizes |= zip(_PADS, itertools.chain(*pads), strict=True)
+    for name, values in (
+        ("image", image_sizes),
+        ("filter", filter_[:-2]),
+        ("output", [output[axis] for axis in axes]),
+        ("stride", configuration.strides),
+        ("dilation", configuration.dilations),
+    ):
+        by_dimension = zip(_DIMENSIONS, _with_depth(values, 1), strict=True)
+        sizes |= {f"{name}_{dimension}": value for dimension, value in by_dimension}
+    return {
+        "sizes": sizes,
+        "kind": _KINDS[configuration.kind],
+        "dtype": _DTYPES[configuration.dtype],
+        "layout": _LAYOUTS[configuration.layout],
+        "activation": activation,
+        "has_bias": has_bias,
+        "leaky_relu_alpha": configuration.leaky_relu_alpha,
+    }
+
+
+def _make(ffi: Any, kind: str, fields: object) -> Any:
+    """A struct or an array of the library.
+
+    Raises:
+        ValueError: a number does not fit into its field.
+    """
+    try:
+        return ffi.new(kind, fields)
+    except OverflowError as error:
+        raise ValueError(f"Expected sizes that fit into the core's integers: {error}") from error
+
+
+def _to_lanes(
+    ffi: Any,
+    stage: Stage[ConvolutionConfiguration],
+    sequential_algorithms: Sequence[str | None],
+    images: Sequence[int],
+) -> tuple[Any, list[object]]:
+    """The lanes of a stage as an array of `TfiLane`, and the objects that have to outlive it.
+
+    Raises:
+        ValueError: the core has no such convolution, or the algorithms or images are neither none
+            nor one for each step.
+    """
+    count = len(stage.steps)
+    for name, values in (("sequential algorithm", sequential_algorithms), ("image", images)):
+        if len(values) not in (0, count):
+            raise ValueError(
+                f"Expected a {name} for each of {count} steps or for none, got {len(values)}."
+            )
+    kept: list[object] = []
+
+    def text(algorithm: str | None) -> Any:
+        kept.append(ffi.new("char[]", (algorithm or "").encode()))
+        return kept[-1]
+
+    sequential = iter(sequential_algorithms)
+    image = iter(images or (-1,) * count)
+    lanes = []
+    for lane in stage.lanes:
+        steps = [
+            {
+                "convolution": convolution_fields(step.operation),
+                "algorithm": text(step.algorithm),
+                "sequential_algorithm": text(next(sequential))
+                if sequential_algorithms
+                else ffi.NULL,
+                "image": next(image),
+            }
+            for step in lane.steps
+        ]
+        kept.append(_make(ffi, "TfiStep[]", steps))
+        lanes.append({"options": lane.options, "steps": kept[-1], "step_count": len(steps)})
+    return _make(ffi, "TfiLane[]", lanes), kept
+
+
+def _with_depth(spatial: Sequence[_Value], depth: _Value) -> tuple[_Value, ...]:
+    """Adds a value for depth, which images do not have."""
+    return (depth,) * (len(_DIMENSIONS) - len(spatial)) + tuple(spatial)
+
+
+def _pads(
+    configuration: ConvolutionConfiguration, image: Sequence[int], filter_: Sequence[int]
+) -> list[tuple[int, int]]:
+    """The padding before and after each spatial dimension, as TensorFlow pads."""
+    if configuration.padding == "VALID":
+        return [(0, 0)] * len(image)
+    if configuration.padding == "EXPLICIT":
+        pads = configuration.explicit_paddings
+        if len(pads) != 2 * len(image):
+            raise ValueError(f"Expected {2 * len(image)} explicit_paddings, got {pads}.")
+        return list(zip(pads[::2], pads[1::2], strict=True))
+    if configuration.padding != "SAME":
+        raise ValueError(
+            f"Expected padding SAME, VALID or EXPLICIT, got '{configuration.padding}'."
+        )
+    same: list[tuple[int, int]] = []
+    for axis in range(len(image)):
+        reach = (filter_[axis] - 1) * configuration.dilations[axis] + 1
+        outputs = -(-image[axis] // configuration.strides[axis])
+        covered = (outputs - 1) * configuration.strides[axis] + reach
+        total = max(covered - image[axis], 0)
+        same.append((total // 2, total - total // 2))
+    return same

@@ -1,12 +1,12 @@
-"""What a profile is measured on, and what a process would run on: a CPU, or GPUs and their queues.
+"""Describes the CPU or the GPUs of this process, and the GPU's hardware queues.
 
-GPUs are asked for through NVIDIA's management library (NVML). It makes no CUDA context, and asking
-it decides nothing: TensorFlow's own list of GPUs, or CUDA's, would settle for the whole process
-which of them it uses; a program may want to choose later.
+NVIDIA's management library (NVML) answers questions about GPUs. It makes no CUDA context, and
+asking it decides nothing, whereas TensorFlow's list of GPUs, or CUDA's, would fix for the whole
+process which of them it uses.
 
-*Hardware queues* are what CUDA spreads the streams of a process over. Streams that share a queue
-may wait for each other, so a stage gains by no more lanes than there are queues. CUDA reads the
-number from `CUDA_DEVICE_MAX_CONNECTIONS` when it starts.
+CUDA spreads the streams of a process over its *hardware queues*. Streams that share a queue may
+wait for each other, so a stage gains nothing from more lanes than queues. CUDA reads their number
+from `CUDA_DEVICE_MAX_CONNECTIONS` when it starts.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from tf_interop.errors import LibraryError
 from tf_interop.measure.core import load_core_library
 from tf_interop.profile.types import ProfiledDevice, today
 
-# Of each processor a line "model name : …".
+# Has a line "model name : …" for each processor.
 _CPU_FILE = pathlib.Path("/proc/cpuinfo")
 
 
 def identify_device(described: ProfiledDevice) -> ProfiledDevice:
     """The device that the core measures on, for a new profile.
 
-    NVML adds driver and clocks. CUDA's first device is matched with NVML's by its name, because
-    the core gives no bus address: of several that are alike, it is the first visible one.
+    NVML adds driver and clocks. It finds the GPU by its name, because the core gives no bus
+    address; of several GPUs with that name it takes the first visible one.
     """
     if described.backend == "host":
         return this_cpu()
@@ -50,14 +50,13 @@ def identify_device(described: ProfiledDevice) -> ProfiledDevice:
 
 
 def running_device(backend: str) -> ProfiledDevice | None:
-    """What a process that begins now would run on; neither CUDA nor TensorFlow is initialized.
+    """The device that a process would use if it began now; starts neither CUDA nor TensorFlow.
 
     Args:
         backend: `cudnn` for the first GPU that CUDA shows this process, `host` for the CPU.
 
     Returns:
-        The device, or None if there is no visible GPU. `sm_count` is 0 and `cudnn` is empty
-        where they cannot be told.
+        None if there is no visible GPU. `sm_count` is 0 and `cudnn` is empty if unknown.
     """
     if backend == "host":
         return this_cpu()
@@ -67,8 +66,8 @@ def running_device(backend: str) -> ProfiledDevice | None:
 
 def this_cpu() -> ProfiledDevice:
     """The CPU, as far as this process may use it."""
-    # All of it is asked for here, whatever the core says, so that what was measured and what runs
-    # are described by one function.
+    # The core's own description is not used, so that one function describes the CPU that was
+    # measured and the CPU that runs a plan.
     return ProfiledDevice(
         backend="host",
         name=_cpu_name(),
@@ -105,8 +104,8 @@ def _cudnn_version() -> str:
 
 _T = TypeVar("_T")
 
-# CUDA cores of a streaming multiprocessor by compute capability: `_ConvertSMVer2Cores` in
-# helper_cuda.h of NVIDIA's cuda-samples. NVML counts cores alone.
+# CUDA cores of an SM by compute capability, from `_ConvertSMVer2Cores` in helper_cuda.h of NVIDIA's
+# cuda-samples. NVML counts only cores.
 _CORES_PER_SM = dict.fromkeys(("7.0", "7.2", "7.5", "8.0"), 64) | dict.fromkeys(
     ("8.6", "8.7", "8.9", "9.0", "10.0", "10.1", "10.3", "11.0", "12.0", "12.1"), 128
 )
@@ -119,20 +118,20 @@ def has_nvidia_gpu() -> bool:
 
 
 def has_bfloat16() -> bool:
-    """Whether every visible GPU, as far as that can be told, has arithmetic for bfloat16."""
+    """Whether every visible GPU of known compute capability has arithmetic for bfloat16."""
     capabilities = (gpu.compute_capability for gpu in visible_gpus())
     return all(int(each.partition(".")[0]) >= 8 for each in capabilities if each)
 
 
 def visible_gpus() -> tuple[ProfiledDevice, ...]:
-    """The GPUs that CUDA would show this process, in its order as far as that can be told.
+    """The GPUs that CUDA would show this process, in CUDA's order as far as it is known.
 
-    What a driver does not tell is 0 or empty; clocks are `sm` and `memory`, as they are now. NVML
-    knows neither cuDNN nor the limits of an SM.
+    Values that the driver does not tell are 0 or empty; clocks are the current ones, `sm` and
+    `memory`. NVML knows neither cuDNN nor the limits of an SM.
 
-    CUDA_VISIBLE_DEVICES is read as CUDA reads it. Numbers in it, and the order where it is not
-    set, are those of `nvidia-smi`. CUDA's are the same where all GPUs of the machine are alike or
-    CUDA_DEVICE_ORDER=PCI_BUS_ID; else it puts the fastest first, by a rule that is not documented.
+    CUDA_VISIBLE_DEVICES is read as CUDA reads it. GPUs are numbered as by `nvidia-smi`. CUDA's
+    numbers are the same if all GPUs of the machine are alike or CUDA_DEVICE_ORDER=PCI_BUS_ID;
+    otherwise it puts the fastest first, by an undocumented rule.
     """
     with _nvml() as nvml:
         if nvml is None:
@@ -141,13 +140,13 @@ def visible_gpus() -> tuple[ProfiledDevice, ...]:
 
 
 def free_memory_bytes() -> int | None:
-    """Memory of the first visible GPU that this process can have.
+    """Memory of the first visible GPU that this process can use.
 
-    What the process holds already is counted, as far as the driver tells: TensorFlow takes nearly
-    all memory of a GPU when it first uses it, and hands it out itself.
+    It includes memory that the process holds already, as far as the driver tells: TensorFlow takes
+    nearly all of a GPU's memory when it first uses it.
 
     Returns:
-        None if there is no visible GPU, or its driver does not tell.
+        None if there is no visible GPU or its driver does not tell.
     """
     with _nvml() as nvml:
         handles = [] if nvml is None else _visible_handles(nvml)
@@ -163,7 +162,7 @@ def free_memory_bytes() -> int | None:
 
 @contextlib.contextmanager
 def _nvml() -> Iterator[Any]:
-    """The module pynvml while NVML is open; None if there is no driver."""
+    """The module pynvml with NVML open, or None if there is no driver."""
     import pynvml
 
     try:
@@ -186,8 +185,8 @@ def _visible_handles(nvml: Any) -> list[Any]:
         return handles
     identifiers = [_text(_ask("", nvml.nvmlDeviceGetUUID, handle)) for handle in handles]
     visible: list[Any] = []
-    # CUDA Programming Guide, "CUDA Environment Variables": the first one that is not legal ends
-    # the list, and a UUID may be cut short.
+    # CUDA Programming Guide, "CUDA Environment Variables": the first illegal item ends the list,
+    # and a UUID may be abbreviated.
     for item in (each.strip() for each in chosen.split(",")):
         if item.isdecimal():
             found = handles[int(item) : int(item) + 1]
@@ -228,7 +227,7 @@ def _describe(nvml: Any, handle: Any) -> ProfiledDevice:
 def _ask(default: _T, function: Callable[..., _T], *arguments: object) -> _T:
     import pynvml
 
-    # Any one question may be one that this GPU or driver does not answer.
+    # A GPU or driver may refuse any single question.
     try:
         return function(*arguments)
     except pynvml.NVMLError:
@@ -236,7 +235,7 @@ def _ask(default: _T, function: Callable[..., _T], *arguments: object) -> _T:
 
 
 def _text(value: str | bytes) -> str:
-    # Bytes from the pynvml of older drivers' packages.
+    # pynvml of older driver packages returns bytes.
     return value.decode() if isinstance(value, bytes) else value
 
 
@@ -247,7 +246,7 @@ _CUDA_ERROR_NOT_INITIALIZED = 3
 
 
 def hardware_queues() -> int:
-    """The number that CUDA takes, or took, from this process' environment: 1 to 32."""
+    """The number of queues that CUDA reads, or has read, from the environment: 1 to 32."""
     try:
         return min(max(int(os.environ[QUEUES_VARIABLE]), 1), _MOST_QUEUES)
     except (KeyError, ValueError):
@@ -255,10 +254,10 @@ def hardware_queues() -> int:
 
 
 def ask_for_all_hardware_queues() -> str:
-    """Has CUDA give this process all its queues, unless the user chose a number.
+    """Makes CUDA give this process all its queues, unless the user chose a number.
 
     Returns:
-        Why there are fewer, where CUDA has started already with its default; else empty.
+        A warning if CUDA has started already, with fewer queues; else empty.
     """
     if QUEUES_VARIABLE in os.environ:
         return ""
@@ -266,14 +265,14 @@ def ask_for_all_hardware_queues() -> str:
         os.environ[QUEUES_VARIABLE] = str(_MOST_QUEUES)
         return ""
     return (
-        f"CUDA has started with {_DEFAULT_QUEUES} hardware queues, and lanes beyond that wait for "
-        f"each other. Set {QUEUES_VARIABLE}={_MOST_QUEUES} before the program starts, or call "
-        "tf_interop.enable before anything uses the GPU."
+        f"CUDA has already started, with {_DEFAULT_QUEUES} hardware queues; more lanes than that "
+        f"wait for each other. Set {QUEUES_VARIABLE}={_MOST_QUEUES} before the program starts, or "
+        "call tf_interop.enable before anything uses the GPU."
     )
 
 
 def has_cuda_started() -> bool:
-    """Whether anything in this process has initialized CUDA's driver."""
+    """Whether this process has initialized CUDA's driver."""
     try:
         driver = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_NOW)
     except OSError:

@@ -34,8 +34,7 @@ from tf_interop.measure.device import (
     running_device,
     this_cpu,
 )
-from tf_interop.measure.jobs import RunOptions
-from tf_interop.measure.run import End, ProfileRun
+from tf_interop.measure.run import End, ProfileRun, RunOptions
 from tf_interop.model.collect import CollectOptions, collect_graphs
 from tf_interop.model.graphs import (
     TracedGraph,
