@@ -34,3 +34,4 @@ echo "Building tf_interop …"
 # its own: with one for all, building for another TensorFlow would build everything again each time.
 PATH="$venv/bin:$PATH" "${pip[@]}" install --quiet --no-build-isolation \
   --config-settings="build-dir=build/for-$(basename "$venv")" --editable ".${extras:+[$extras]}" "$tensorflow"
+echo "Done. Next: . ${venv#"$PWD"/}/bin/activate && tf-interop doctor"

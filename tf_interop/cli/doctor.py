@@ -50,5 +50,8 @@ def _show(findings: tuple[Finding, ...]) -> None:
         if finding.fix:
             table.add_row("", "", Text(f"→ {finding.fix}", style="bold"))
     print_on(Console(), table)
-    counts = [sum(each.level is level for each in findings) for level in Level]
-    click.echo("\n{} ok, {} warnings, {} problems".format(*counts))
+    ok, warnings, problems = (sum(each.level is level for each in findings) for level in Level)
+    click.echo(
+        f"\n{ok} ok, {warnings} warning{'s' * (warnings != 1)}, "
+        f"{problems} problem{'s' * (problems != 1)}"
+    )

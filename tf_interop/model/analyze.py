@@ -87,8 +87,8 @@ class Analysis:
             where = "" if self.mode is None else f" for {self.mode}"
             hint = " In a training step some may be: --training." if self.mode == _INFERENCE else ""
             return (
-                f"No two convolutions{of_which} are independent, so there is nothing to "
-                f"gain{where}.{hint}"
+                f"No two convolutions{of_which} are independent, so a GPU has nothing to "
+                f"gain{where}.{hint} A CPU may: tf-interop tune."
             )
         count, least, most = (measure(self.group_sizes) for measure in (len, min, max))
         groups = f"{count} {'group' if count == 1 else 'groups'}"
@@ -96,7 +96,7 @@ class Analysis:
         return (
             f"{self.convolution_count} convolutions, {groups} of {sizes} that could run at the "
             "same time: there may be something to gain. Only measuring on the target machine "
-            "can tell: tf-interop profile."
+            "can tell: tf-interop tune."
         )
 
     def __str__(self) -> str:
