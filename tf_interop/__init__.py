@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from tf_interop.profile.worklist import (
         save_configurations as save_configurations,
     )
-    from tf_interop.runtime.pass_report import PassReport as PassReport
+    from tf_interop.runtime.settings import PassReport as PassReport
     from tf_interop.runtime.status import Status as Status
     from tf_interop.runtime.status import status as status
     from tf_interop.runtime.switch import disable as disable
@@ -60,7 +60,7 @@ _NAMES = {
     "profile.file": ("load_profile", "save_profile"),
     "profile.types": ("Profile",),
     "profile.worklist": ("ConfigurationList", "load_configurations", "save_configurations"),
-    "runtime.pass_report": ("PassReport",),
+    "runtime.settings": ("PassReport",),
     "runtime.status": ("Status", "status"),
     "runtime.switch": ("disable", "enable"),
     "tuning.tune": ("Tuning", "tune"),

@@ -15,10 +15,8 @@ from tf_interop import tensorflow_internals
 from tf_interop.duration import parse_duration
 from tf_interop.errors import TfInteropError
 from tf_interop.planning.types import Plan
-from tf_interop.runtime import keras_internals
-from tf_interop.runtime.pass_report import PassReport
 from tf_interop.runtime.plugin import Plugin, get_plugin
-from tf_interop.runtime.settings import DEFAULT_PASS_TIME_LIMIT_S, Settings
+from tf_interop.runtime.settings import DEFAULT_PASS_TIME_LIMIT_S, PassReport, Settings
 from tf_interop.runtime.switch import make_settings
 from tf_interop.tuning.tune import tune as tune_model
 
@@ -172,12 +170,12 @@ class ConvStages:
         self.graphs = call.find_new_reports()
         call.plugin.settings = call.settings
         tensorflow_internals.set_plugin_optimizers_option(call.option)
-        if keras_internals.compilation_of(call.model) is not call.compilation:
-            keras_internals.drop_functions(call.model)
+        if tensorflow_internals.model_compilation(call.model) is not call.compilation:
+            tensorflow_internals.drop_model_functions(call.model)
         else:
             if call.turns_xla_off:
                 call.model.jit_compile = True
-            keras_internals.set_functions(call.model, call.functions)
+            tensorflow_internals.set_model_functions(call.model, call.functions)
 
     def __enter__(self) -> ConvStages:
         return self
@@ -208,10 +206,10 @@ class ConvStages:
         self._call = call = _Call(
             plugin=plugin,
             model=model,
-            compilation=keras_internals.compilation_of(model),
-            functions=keras_internals.functions_of(model),
+            compilation=tensorflow_internals.model_compilation(model),
+            functions=tensorflow_internals.model_functions(model),
             is_xla_in_the_way=is_xla_in_the_way,
-            turns_xla_off=is_xla_in_the_way and keras_internals.resolves_auto_to_xla(model),
+            turns_xla_off=is_xla_in_the_way and tensorflow_internals.resolves_auto_to_xla(model),
             settings=plugin.settings,
             option=tensorflow_internals.plugin_optimizers_option(),
             reports=plugin.reports,
@@ -231,7 +229,7 @@ class ConvStages:
                 "with stages.",
                 model.name,
             )
-        keras_internals.drop_functions(model)
+        tensorflow_internals.drop_model_functions(model)
         plugin.settings = self._settings
         tensorflow_internals.set_plugin_optimizers_option(True)
 
@@ -290,7 +288,7 @@ class ConvStages:
 
     def _tune(self, call: _Call, budget_s: float, *, training: bool) -> None:
         model = call.model
-        size = self._batch_size or keras_internals.fixed_batch_size(model) or _KERAS_BATCH_SIZE
+        size = self._batch_size or tensorflow_internals.model_batch_size(model) or _KERAS_BATCH_SIZE
         try:
             tuning = tune_model(
                 model, batch_sizes=(size,), training=training, budget=budget_s, enable=False
@@ -307,7 +305,7 @@ class ConvStages:
         if call.turns_xla_off:
             call.turns_xla_off = False
             model.jit_compile = True
-            keras_internals.make_functions_anew(model)
+            tensorflow_internals.make_model_functions_anew(model)
 
     def _report(self, logs: dict[str, Any] | None) -> None:
         call = self._call

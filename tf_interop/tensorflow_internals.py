@@ -1,7 +1,6 @@
-"""Everything that depends on interfaces of TensorFlow that it does not promise to keep.
+"""All dependencies on interfaces of TensorFlow and Keras that may change between versions.
 
-What a new version of TensorFlow may break is here and in `cc_kernels/plugin/tensorflow_registry.h`,
-and nowhere else.
+`docs/development.md` lists the files of the C++ half that have others.
 """
 
 from __future__ import annotations
@@ -18,39 +17,35 @@ from tf_interop.convolution import Shape
 
 
 def tensorflow_version() -> str:
-    """Version of the TensorFlow of this process, such as `2.21.0`."""
+    """This process's version of TensorFlow, such as `2.21.0`."""
     import tensorflow as tf
 
     return str(tf.version.VERSION)
 
 
 def load_op_library(path: str) -> None:
-    """Loads a library of ops and kernels, as `tf.load_op_library`, which returns wrappers too."""
+    """Loads a library of ops and kernels, like `tf.load_op_library` but without wrappers."""
     import tensorflow as tf
 
     tf.load_library(path)
 
 
 def op_def(op: str) -> Any:
-    """The OpDef of an op type; None if TensorFlow knows no op of that name."""
+    """The OpDef of an op type; None if TensorFlow does not know it."""
     from tensorflow.python.framework import op_def_registry
 
     return op_def_registry.get(op)
 
 
 def is_stateful(op: str) -> bool | None:
-    """Whether TensorFlow calls an op type stateful; None if it knows no op of that name."""
+    """Whether TensorFlow calls an op type stateful; None if it does not know the op."""
     found = op_def(op)
     return None if found is None else bool(found.is_stateful)
 
 
 @functools.lru_cache(maxsize=1024)
 def cpu_kernel_types(op: str) -> tuple[dict[str, frozenset[int]], ...]:
-    """The dtypes that each kernel of an op type takes on a CPU, of kernels without a label.
-
-    Returns:
-        For each kernel the values that it allows for attributes that are types.
-    """
+    """For each unlabeled CPU kernel of an op type, the values that its type attributes may have."""
     from tensorflow.python.framework import kernels
 
     return tuple(
@@ -64,22 +59,18 @@ def cpu_kernel_types(op: str) -> tuple[dict[str, frozenset[int]], ...]:
 
 
 def shape_of_tensor_properties(serialized: bytes) -> Shape | None:
-    """The shape in a serialized `OpInfo.TensorProperties`, as Grappler's C API gives it.
-
-    Returns:
-        The shape with None for unknown dimensions, or None if the rank is unknown.
-    """
+    """Reads the shape in a serialized `OpInfo.TensorProperties`, as Grappler's C API gives it."""
     from tensorflow.core.grappler.costs import op_performance_data_pb2
 
     properties = op_performance_data_pb2.OpInfo.TensorProperties.FromString(serialized)
     if properties.shape.unknown_rank:
         return None
-    # Grappler writes unknown dimensions as -1, and ones that are known to be equal below that.
+    # Grappler writes -1 for unknown dimensions, and less for unknown ones that are equal.
     return tuple(dim.size if dim.size >= 0 else None for dim in properties.shape.dim)
 
 
 def is_tf32_on() -> bool:
-    """TensorFlow's switch for TF32, `tf.config.experimental.enable_tensor_float_32_execution`."""
+    """Whether TensorFlow's switch for TF32 is on."""
     import tensorflow as tf
 
     return bool(tf.config.experimental.tensor_float_32_execution_enabled())
@@ -88,8 +79,8 @@ def is_tf32_on() -> bool:
 def is_op_determinism_on() -> bool:
     """Whether convolutions have to give the same bits every time.
 
-    Either `tf.config.experimental.enable_op_determinism` was called, or `TF_CUDNN_DETERMINISTIC` is
-    1 or true, which TensorFlow's own convolutions on GPUs heed.
+    So they do after `tf.config.experimental.enable_op_determinism`, and with the variable
+    `TF_CUDNN_DETERMINISTIC`, which TensorFlow's own convolutions on GPUs obey.
     """
     from tensorflow.python.framework import config
 
@@ -98,11 +89,10 @@ def is_op_determinism_on() -> bool:
 
 
 def may_have_gpus() -> bool:
-    """Whether TensorFlow may show this process a GPU, without making it look for one.
+    """Whether TensorFlow may show this process a GPU.
 
-    Returns:
-        False if it was built without CUDA, or has listed its devices already and no GPU is
-        visible. Listing them would settle, for the whole process, which ones it uses.
+    It may not if it was built without CUDA, or has listed its devices and shows no GPU. This lists
+    none: listing settles which devices the process uses.
     """
     import tensorflow as tf
     from tensorflow.python.eager import context
@@ -115,9 +105,9 @@ def may_have_gpus() -> bool:
 
 
 def has_pluggable_gpu() -> bool:
-    """Whether this process' GPUs are of a plugin and not of CUDA; asked while a graph is optimized.
+    """Whether this process's GPUs come from a plugin and not from CUDA. Safe in the pass.
 
-    False if TensorFlow has not listed its devices, as with a Session alone.
+    False if TensorFlow has not listed its devices, as in a program with only a Session.
     """
     from tensorflow.python.eager import context
 
@@ -127,7 +117,7 @@ def has_pluggable_gpu() -> bool:
 
 
 def plugin_optimizers_option() -> bool | None:
-    """The option `use_plugin_optimizers` of `tf.config.optimizer`; None if it is not set."""
+    """`use_plugin_optimizers` of `tf.config.optimizer`; None if it is not set."""
     import tensorflow as tf
 
     value = tf.config.optimizer.get_experimental_options().get("use_plugin_optimizers")
@@ -135,17 +125,17 @@ def plugin_optimizers_option() -> bool | None:
 
 
 def set_plugin_optimizers_option(value: bool | None) -> None:
-    """Sets `use_plugin_optimizers`, or makes it unset; functions are then optimized again."""
+    """Sets `use_plugin_optimizers`, or unsets it; functions are then optimized again."""
     import tensorflow as tf
 
-    # TensorFlow passes over options that are None, though it does not document it.
+    # TensorFlow ignores options that are None, though no document says so.
     tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": value})
 
 
 def call_before_graph_plugins(call: Callable[[str], None]) -> None:
-    """Calls `call` with the path of each graph plugin that the program loads from now on.
+    """Calls `call` with the path of each graph plugin before the program loads it.
 
-    Those that are installed with TensorFlow were loaded when it was imported.
+    Installed plugins are not among them: importing TensorFlow has loaded those.
     """
     from tensorflow.python.framework import load_library
 
@@ -154,7 +144,7 @@ def call_before_graph_plugins(call: Callable[[str], None]) -> None:
     def call_and_load(library_location: str) -> None:
         folder = pathlib.Path(library_location).absolute()
         for path in map(str, folder.iterdir()) if folder.is_dir() else [library_location]:
-            # What cannot be loaded raises below, as without this.
+            # If it cannot be loaded, the original function raises.
             with contextlib.suppress(OSError):
                 if hasattr(ctypes.CDLL(path), "TF_InitGraph"):
                     call(path)
@@ -164,10 +154,7 @@ def call_before_graph_plugins(call: Callable[[str], None]) -> None:
 
 
 def are_plugins_turned_off() -> bool:
-    """Whether `use_plugin_optimizers` is set to False; asked while a graph is optimized.
-
-    Unlike `plugin_optimizers_option` it takes no lock and lists no devices.
-    """
+    """Whether `use_plugin_optimizers` is False. Safe in the pass: no lock, no list of devices."""
     from tensorflow.python.eager import context
 
     current = context.context_safe()
@@ -177,7 +164,7 @@ def are_plugins_turned_off() -> bool:
 
 
 def local_task() -> tuple[str, int]:
-    """The job and the task, in names of devices, of this process's own devices."""
+    """The job and the task in the names of this process's devices."""
     from tensorflow.python.eager import context
 
     current = context.context_safe()
@@ -186,26 +173,23 @@ def local_task() -> tuple[str, int]:
 
 
 def optimize_functions_anew() -> None:
-    """Makes TensorFlow optimize every tf.function again when it is called next.
+    """Makes TensorFlow optimize every tf.function again at its next call.
 
-    It drops the kernels that eager execution keeps, as `tf.random.set_seed` does: random ops with a
-    seed of their own start again.
+    Like `tf.random.set_seed` it drops the kernels of eager execution, so random ops with their own
+    seed start again.
     """
     import tensorflow as tf
     from tensorflow.python.eager import context
 
-    # Dropping them waits for functions that run asynchronously, and holds the interpreter, which
-    # the pass may need. What fails in such a function is raised where its result is read.
+    # Dropping kernels waits for asynchronous functions while it holds the interpreter, which the
+    # pass may need. An error of such a function is raised where its result is read.
     with contextlib.suppress(tf.errors.OpError):
         context.async_wait()
     context.context().clear_kernel_cache()
 
 
 def is_auto_clustering_on() -> bool:
-    """Whether `tf.config.optimizer.set_jit` is on.
-
-    `tf.config.optimizer.get_jit` would list the devices, which settles which ones are used.
-    """
+    """Whether `tf.config.optimizer.set_jit` is on; unlike `get_jit` this lists no devices."""
     from tensorflow.python.eager import context
 
     current = context.context_safe()
@@ -213,18 +197,18 @@ def is_auto_clustering_on() -> bool:
 
 
 def function_names() -> list[str]:
-    """Names of the functions that have been traced in this process and are still in use."""
+    """Names of the process's traced functions that are still in use."""
     from tensorflow.python.eager import context
 
     current = context.context_safe()
-    # Asking for them would make the context, and with it the devices.
+    # Asking would make the context, and with it the devices.
     if current is None or current._context_handle is None:
         return []
     return sorted(current.list_function_names())
 
 
 def function_def_of(name: str) -> Any | None:
-    """The FunctionDef of that name; None if it is not in use any more."""
+    """The FunctionDef of that name; None if it is no longer in use."""
     import tensorflow as tf
     from tensorflow.python.eager import context
 
@@ -241,17 +225,13 @@ def is_compiled_by_xla(function: Any) -> bool:
 
 
 def function_fetches(function: Any) -> list[str]:
-    """The nodes that a concrete function runs for: of its outputs, and those with side effects."""
+    """The nodes that a concrete function runs for: its outputs, and ops with side effects."""
     graph = function.graph
     return [tensor.op.name for tensor in graph.outputs] + [op.name for op in graph.control_outputs]
 
 
 def variable_spec(handle: Any) -> Any:
-    """The `tf.TensorSpec` of the variable that a resource tensor of a graph stands for.
-
-    Returns:
-        None if the tensor is no resource, or nothing is known of it.
-    """
+    """The `tf.TensorSpec` of the variable behind a resource tensor of a graph, if it is known."""
     import tensorflow as tf
     from tensorflow.python.ops import handle_data_util
 
@@ -265,36 +245,29 @@ def variable_spec(handle: Any) -> Any:
 
 
 def inline_function_calls(graph_def: Any, nodes_to_preserve: Iterable[str]) -> Any:
-    """Inlines calls, and turns conditionals and loops into Switch and Merge, as done before a run.
-
-    The new graph lacks `_output_shapes`: TensorFlow drops them on the way.
+    """Inlines calls, and lowers conditionals and loops to Switch and Merge, as before a run.
 
     Returns:
-        A new GraphDef. Its library holds the functions that were not inlined, such as those that
-        XLA compiles.
+        A new GraphDef, without `_output_shapes`. Its library has the functions that were not
+        inlined, such as those that XLA compiles.
 
     Raises:
         tf.errors.OpError: the graph is not well-formed, or has an op that is not registered.
     """
-    # Without a device of its own Grappler would open a session on the machine's GPUs.
-    return _run_grappler(
-        graph_def,
-        nodes_to_preserve,
-        [_named_device("CPU")],
-        only_optimizer="function",
-    )
+    # With no device given, Grappler would open a session on the machine's GPUs.
+    devices = [_named_device("CPU")]
+    return _run_grappler(graph_def, nodes_to_preserve, devices, only_optimizer="function")
 
 
 def optimize_for_device(
     graph_def: Any, nodes_to_preserve: Iterable[str], compute_capability: str | None
 ) -> Any:
-    """Runs Grappler's own passes as they run before a graph does, without running it.
+    """Runs Grappler's own passes, as they run before a graph does, without running it.
 
     Args:
         graph_def: a GraphDef without function calls; its nodes' devices do not matter.
         nodes_to_preserve: names that have to stay.
-        compute_capability: of the GPU that the graph is made for, such as `9.0`; none has to be
-            here. None makes it for a CPU.
+        compute_capability: such as `9.0`, for a GPU that need not be here; None for a CPU.
 
     Returns:
         A new GraphDef with every node on that device.
@@ -331,21 +304,21 @@ def _run_grappler(
     *,
     only_optimizer: str | None = None,
 ) -> Any:
-    """Runs Grappler's own passes, or one of them alone, for devices that need not be here."""
+    """Runs all of Grappler's own passes, or only one, for devices that need not be here."""
     from tensorflow.core.protobuf import config_pb2, meta_graph_pb2, rewriter_config_pb2
     from tensorflow.python.grappler import cluster as grappler_cluster
     from tensorflow.python.grappler import tf_optimizer
 
     meta_graph = meta_graph_pb2.MetaGraphDef()
     meta_graph.graph_def.CopyFrom(graph_def)
-    # Grappler takes the members of this collection for what the graph is run for.
+    # Grappler takes the members of this collection for the fetches.
     meta_graph.collection_def["train_op"].node_list.value.extend(nodes_to_preserve)
     config = config_pb2.ConfigProto()
     rewrites = config.graph_options.rewrite_options
     rewrites.min_graph_nodes = -1
     if only_optimizer is not None:
         rewrites.optimizers.append(only_optimizer)
-    # Of all passes one that fails is left out, as before a run: the layout optimizer fails where a
+    # Among all passes, one that fails is left out, as before a run: the layout optimizer fails if a
     # model drops out parts of an image.
     rewrites.fail_on_optimizer_errors = only_optimizer is not None
     rewrites.use_plugin_optimizers = rewriter_config_pb2.RewriterConfig.OFF
@@ -354,7 +327,57 @@ def _run_grappler(
 
 
 def capture(eager_tensor: Any) -> Any:
-    """What stands for an eager tensor in the function that is being traced."""
+    """The tensor for an eager tensor in the function that is being traced."""
     import tensorflow as tf
 
     return tf.compat.v1.get_default_graph().capture(eager_tensor)
+
+
+# Keras 3, and tf_keras, which continues Keras 2. The last name is only tf_keras's.
+_MODEL_FUNCTIONS = ("train_function", "test_function", "predict_function", "train_tf_function")
+
+
+def resolves_auto_to_xla(model: Any) -> bool:
+    """Whether `compile(jit_compile="auto")` would turn XLA on for a Keras model, here and now.
+
+    Keras 3 resolves "auto" in `compile` and keeps only the result, so a model does not tell whether
+    the user asked for `jit_compile=True`. tf_keras has no "auto".
+    """
+    resolve = getattr(model, "_resolve_auto_jit_compile", None)
+    return resolve is not None and bool(resolve())
+
+
+def model_compilation(model: Any) -> object:
+    """An object that `compile` of a Keras model replaces; None before the first."""
+    return getattr(model, "_compile_config", None)
+
+
+def model_functions(model: Any) -> dict[str, Any]:
+    """The functions of `fit`, `evaluate` and `predict`, by attribute; None if not made yet."""
+    return {name: getattr(model, name) for name in _MODEL_FUNCTIONS if hasattr(model, name)}
+
+
+def set_model_functions(model: Any, functions: dict[str, Any]) -> None:
+    """Puts functions from `model_functions` back."""
+    for name, function in functions.items():
+        setattr(model, name, function)
+
+
+def drop_model_functions(model: Any) -> None:
+    """Removes the functions; Keras makes them again when it needs them."""
+    set_model_functions(model, dict.fromkeys(model_functions(model)))
+
+
+def make_model_functions_anew(model: Any) -> None:
+    """Makes the model's functions again, for how it is compiled now."""
+    for name, function in model_functions(model).items():
+        make = getattr(model, f"make_{name}", None)
+        if function is not None and make is not None:
+            make(force=True)
+
+
+def model_batch_size(model: Any) -> int | None:
+    """The batch size of a Keras model's inputs; None if they leave it open."""
+    inputs = getattr(model, "inputs", None) or ()
+    sizes = {tensor.shape[0] for tensor in inputs if len(tensor.shape)}
+    return sizes.pop() if len(sizes) == 1 else None

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from python.benchmarks.case import Case
 from python.benchmarks.parallel_papers import training_layers
-from tf_interop.graph.collection_pause import collection_pause
+from tf_interop.graph.time_limit import collection_pause
 from tf_interop.parallel.costs.devices import uniform_device_graph
 from tf_interop.parallel.costs.tables import find_costs
 from tf_interop.parallel.search.minimize import minimize

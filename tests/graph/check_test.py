@@ -13,10 +13,8 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from tf_interop.errors import GraphError
 from tf_interop.graph.check import check_rewrite
-from tf_interop.graph.program import CONV_STAGE_OP, decode_stage, encode_stage
-from tf_interop.graph.rewrite import rewrite_stages
-from tf_interop.graph.rewrite_units import rewrite_units
-from tf_interop.graph.unit_node import decode_unit, encode_unit
+from tf_interop.graph.program import CONV_STAGE_OP, decode_node, encode_stage, encode_unit
+from tf_interop.graph.rewrite import rewrite_stages, rewrite_units
 from tf_interop.graph.units import Unit, find_units
 from tf_interop.graph.view import GraphView
 from tf_interop.stage import Schedule
@@ -89,15 +87,11 @@ def read(name: str, position: int, *texts: str) -> Damage:
     return edit(name, change)
 
 
-def decoded(node: node_def_pb2.NodeDef) -> Any:
-    return decode_stage(node) if node.op == CONV_STAGE_OP else decode_unit(node)
-
-
 def edit_new_node(name: str, **changes: object) -> Damage:
     """Changes the fields of a stage or a unit."""
 
     def change(node: node_def_pb2.NodeDef) -> None:
-        changed: Any = dataclasses.replace(decoded(node), **changes)
+        changed: Any = dataclasses.replace(decode_node(node), **changes)
         made = encode_stage(changed) if node.op == CONV_STAGE_OP else encode_unit(changed)
         node.attr.clear()
         for key, value in made.attr.items():
@@ -110,7 +104,7 @@ def edit_step(name: str, place: int, change: Callable[[node_def_pb2.NodeDef], ob
     def damage(graph_def: graph_pb2.GraphDef) -> None:
         node = node_of(graph_def, name)
         field = "operations" if node.op == CONV_STAGE_OP else "steps"
-        steps = getattr(decoded(node), field)
+        steps = getattr(decode_node(node), field)
         change(steps[place])
         edit_new_node(name, **{field: steps})(graph_def)
 

@@ -11,7 +11,7 @@ from tensorflow.core.framework import graph_pb2, types_pb2
 
 from tf_interop.convolution import Shape
 from tf_interop.graph.properties import MOST_ELEMENTS, GraphProperties, find_small, merge_shapes
-from tf_interop.graph.rewrite_units import rewrite_units
+from tf_interop.graph.rewrite import rewrite_units
 from tf_interop.graph.units import MOST_ANCHORS, Unit, find_units
 from tf_interop.graph.view import GraphView
 

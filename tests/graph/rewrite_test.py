@@ -1,12 +1,13 @@
-"""Stages in place of their steps: the new graph, what stays as it was, and what is refused."""
+"""Stages and units in place of their steps: the new graph, and what stays as it was."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import pytest
 from graph_builder import (
     CPU,
+    FLOAT,
     GPU,
     GraphBuilder,
     graph_of,
@@ -16,34 +17,52 @@ from graph_builder import (
     set_attributes,
 )
 from planning_graphs import make_lanes
-from tensorflow.core.framework import graph_pb2
+from tensorflow.core.framework import graph_pb2, types_pb2
 
 from tf_interop.graph.check import check_rewrite
-from tf_interop.graph.program import CONV_STAGE_OP, decode_stage
-from tf_interop.graph.rewrite import rewrite_stages
+from tf_interop.graph.program import (
+    CONV_STAGE_OP,
+    UNIT_OP,
+    decode_stage,
+    decode_unit,
+    result_operand,
+)
+from tf_interop.graph.rewrite import rewrite_stages, rewrite_units
+from tf_interop.graph.units import find_units
 from tf_interop.graph.view import GraphView
 from tf_interop.stage import Lane, Schedule, Stage, Step
 
 STAGE = "tf_interop/stage_0"
 
 
-def rewrite(
+def checked(
     graph: GraphBuilder,
-    *stages: Stage[str],
+    rewrite: Callable[[GraphView], graph_pb2.GraphDef],
     preserve: Collection[str] = (),
 ) -> graph_pb2.GraphDef:
-    """Rewrites a graph; the judge looks at it, and nothing may have changed in the old one."""
+    """The new graph, which passes the check; asserts that the old one did not change."""
     before = graph_pb2.GraphDef.FromString(graph.graph_def.SerializeToString())
     view = GraphView(graph.graph_def)
-    schedules = [(Schedule(None, stage),) for stage in stages]
-    rewritten = rewrite_stages(view, schedules, preserve)
+    rewritten = rewrite(view)
     assert same_graph(graph.graph_def, before)
     check_rewrite(view, GraphView(rewritten), preserve)
     return rewritten
 
 
+def with_stages(
+    graph: GraphBuilder, *stages: Stage[str], preserve: Collection[str] = ()
+) -> graph_pb2.GraphDef:
+    schedules = [(Schedule(None, stage),) for stage in stages]
+    return checked(graph, lambda view: rewrite_stages(view, schedules, preserve), preserve)
+
+
+def with_units(graph: GraphBuilder) -> graph_pb2.GraphDef:
+    """Makes all units narrow."""
+    return checked(graph, lambda view: rewrite_units(view, find_units(view)[0], ()))
+
+
 def described(graph_def: graph_pb2.GraphDef) -> dict[str, str]:
-    """Op and inputs of each node that has any; of stage `k`, as `Sk`, what it holds as well."""
+    """Op and inputs of each node that has any; contents of units, and of stage `k`, as `Sk`."""
     texts = {}
     for node in graph_def.node:
         words = [node.op, *node.input]
@@ -59,6 +78,11 @@ def described(graph_def: graph_pb2.GraphDef) -> dict[str, str]:
             if lanes != names:
                 words += ["lanes", ",".join(lanes)]
             words += [f"held:{stage.inputs[place]}" for place in stage.held_inputs]
+        elif node.op == UNIT_OP:
+            unit = decode_unit(node)
+            steps = [f"{step.name}({' '.join(step.input)})" for step in unit.steps]
+            words = ["Unit", *node.input, "|", *steps, "->", *map(result_operand, unit.results)]
+            words += [f"constant:{unit.inputs[place]}" for place in unit.constant_inputs]
         if node.input:
             texts[node.name] = " ".join(words)
     return {
@@ -68,8 +92,8 @@ def described(graph_def: graph_pb2.GraphDef) -> dict[str, str]:
 
 
 TWO = "a = Conv2D x f; b = Conv2D x f"
-# Graphs, the lanes of their stages, names to preserve, and of the new graphs the nodes with inputs.
-REWRITTEN = {
+# Graphs, the lanes of their stages, names to preserve, and the nodes with inputs in the new graphs.
+STAGES = {
     "two_convolutions": (
         "a = Conv2D x f ^c ^d; b = Conv2D x:0 g ^d ^f ^c; after_a = Relu6 a; "
         "after_b = Add b:0 x ^a ^b; waits = NoOp ^a ^c ^b",
@@ -78,7 +102,7 @@ REWRITTEN = {
         "S0 = Stage x f g ^c ^d | a(inputs:0 inputs:1) b(inputs:0 inputs:2) -> a b; "
         "after_a = Relu6 S0; after_b = Add S0:1 x; waits = NoOp ^S0 ^c",
     ),
-    # What nobody outside reads is no output; what nobody reads at all is one.
+    # A result is an output if a node outside reads it, or none at all.
     "a_chain_in_a_lane": (
         "a = Conv2D x f; apart = Conv2D x f; b = Conv2D a a; d = Conv2D b:0 a ^a; "
         "reads = Add b apart; waits = NoOp ^a ^d",
@@ -96,7 +120,7 @@ REWRITTEN = {
         "S0 = Stage f c x s z | i(sizes:0 inputs:0 inputs:1) w(inputs:2 sizes:1 inputs:1) "
         "i2(sizes:0 inputs:0 inputs:1) -> i w i2",
     ),
-    # Dependencies on a stage whose outputs are read are there already.
+    # A node that reads a stage's output needs no control dependency on it.
     "a_stage_that_reads_a_stage": (
         "a1 = Conv2D x f; a2 = Conv2D x g; b1 = Conv2D a2 f ^a1; b2 = Conv2D x a1 ^a2 ^c",
         ["a1, a2", "b1, b2"],
@@ -104,7 +128,7 @@ REWRITTEN = {
         "S0 = Stage x f g | a1(inputs:0 inputs:1) a2(inputs:0 inputs:2) -> a1 a2; "
         "S1 = Stage S0:1 f x S0 ^c | b1(inputs:0 inputs:1) b2(inputs:2 inputs:3) -> b1 b2",
     ),
-    # Whoever feeds b must still reach its readers.
+    # A value fed for b must still reach its readers.
     "a_preserved_name": (
         f"{TWO}; after = Add a b ^b",
         ["a, b"],
@@ -134,21 +158,19 @@ REWRITTEN = {
 }
 
 
-@pytest.mark.parametrize(
-    ("nodes", "stages", "preserve", "expected"), REWRITTEN.values(), ids=REWRITTEN
-)
-def test_rewrites(nodes: str, stages: list[str], preserve: str, expected: str) -> None:
+@pytest.mark.parametrize(("nodes", "stages", "preserve", "expected"), STAGES.values(), ids=STAGES)
+def test_stages(nodes: str, stages: list[str], preserve: str, expected: str) -> None:
     graph = graph_of(nodes)
     graph.graph_def.library.function.add().signature.name = "function"
     lanes = [make_lanes(*stage.split(", ")) for stage in stages]
-    rewritten = rewrite(graph, *lanes, preserve=preserve.split())
+    rewritten = with_stages(graph, *lanes, preserve=preserve.split())
     assert described(rewritten) == nodes_of(expected)
     for node in rewritten.node:
         if node.op == CONV_STAGE_OP:
             assert node.device == GPU
             steps = [each.name for each in decode_stage(node).operations]
             assert list(node.experimental_debug_info.original_node_names) == steps
-    # Who reads no step, and everything else, stays as it was.
+    # Nodes that read no step, and everything else, stay as they were.
     changed = {name for each in lanes for name in each.operations}
     changed |= {
         name
@@ -186,7 +208,7 @@ def test_redirects_colocation() -> None:
         "near_both": ["loc:@b", "loc:@c", "loc:@a"],
     }.items():
         set_attributes(graph.node(name), _class=classes)
-    rewritten = rewrite(graph, make_lanes("a", "b"), make_lanes("other", "another"))
+    rewritten = with_stages(graph, make_lanes("a", "b"), make_lanes("other", "another"))
     assert {
         node.name: list(node.attr["_class"].list.s)
         for node in rewritten.node
@@ -198,6 +220,97 @@ def test_redirects_colocation() -> None:
     }
 
 
-def test_takes_a_name_that_is_free() -> None:
+def test_picks_a_free_name() -> None:
     graph = graph_of(f"{TWO}; reads = Add {STAGE} {STAGE}_1")
-    assert f"{STAGE}_2" in {node.name for node in rewrite(graph, make_lanes("a", "b")).node}
+    assert f"{STAGE}_2" in {node.name for node in with_stages(graph, make_lanes("a", "b")).node}
+
+
+# Graphs, and the nodes with inputs in the new graphs.
+UNITS = {
+    # The unit has the name of the last step that is read.
+    "results_on_the_way": (
+        "a = Conv2D x w; b = Relu a; c = Foo a b; d = NoOp ^a",
+        "b = Unit x w | a(inputs:0 inputs:1) b(steps:0:0) -> steps:1:0 steps:0:0; "
+        "c = Foo b:1 b; d = NoOp ^b",
+    ),
+    # Whichever step reads it, and however it is written.
+    "each_tensor_is_one_input": (
+        "a = Conv2D x:0 w; b = AddV2 a x; c = AddV2 b s:1",
+        "c = Unit x:0 w s:1 | a(inputs:0 inputs:1) b(steps:0:0 inputs:0) c(steps:1:0 inputs:2) "
+        "-> steps:2:0",
+    ),
+    "control_dependencies": (
+        "e = Foo x; a = Conv2D x w ^e ^x; b = Relu a ^e ^a; c = Foo b ^a ^e",
+        "e = Foo x; b = Unit x w ^e | a(inputs:0 inputs:1) b(steps:0:0) -> steps:1:0; c = Foo b ^e",
+    ),
+    "constant_filters": (
+        "w = Const; v = Const; a = Conv2D x w; b = AddV2 a v",
+        "b = Unit x w v | a(inputs:0 inputs:1) b(steps:0:0 inputs:2) -> steps:1:0 constant:w",
+    ),
+    # The op compares batch_sizes with its first input.
+    "the_first_input_has_the_batch": (
+        "a = Conv2DBackpropInput s w x; b = ReluGrad a y",
+        "b = Unit x s w y | a(inputs:1 inputs:2 inputs:0) b(steps:0:0 inputs:3) -> steps:1:0",
+    ),
+    "a_constant_has_no_batch": (
+        "k = Const; a = Mul k x; b = Relu a",
+        "b = Unit x k | a(inputs:1 inputs:0) b(steps:0:0) -> steps:1:0",
+    ),
+}
+
+
+@pytest.mark.parametrize(("nodes", "expected"), UNITS.values(), ids=UNITS)
+def test_units(nodes: str, expected: str) -> None:
+    assert described(with_units(graph_of(nodes, CPU))) == nodes_of(expected)
+
+
+def test_outputs_of_one_step_keep_their_ports() -> None:
+    graph = GraphBuilder(CPU)
+    for source in ("x", "scale", "offset", "mean", "variance"):
+        graph.source(source)
+    graph.add("n", "FusedBatchNormV3", "x", "scale", "offset", "mean", "variance", T=FLOAT)
+    graph.node("n").attr["U"].type = FLOAT
+    graph.add("f", "Foo", "n", "n:1")
+    graph.add("g", "Foo", "n:2", "n:5", "^n")
+    rewritten = with_units(graph)
+    unit = decode_unit(node_of(rewritten, "n"))
+    assert unit.results == ((0, 0), (0, 1), (0, 2), (0, 5))
+    assert list(node_of(rewritten, "f").input) == ["n", "n:1"]
+    assert list(node_of(rewritten, "g").input) == ["n:2", "n:3"]
+
+
+def test_a_step_loses_its_notes_and_a_unit_names_its_originals() -> None:
+    graph = graph_of("a = Cast x; b = Relu a; c = Foo a b", CPU)
+    node = graph.node("a")
+    node.ClearField("attr")
+    node.attr["SrcT"].type, node.attr["DstT"].type = FLOAT, types_pb2.DT_BFLOAT16
+    set_attributes(node, _grappler_note="n", Truncate=True)
+    node.experimental_debug_info.original_node_names.append("original")
+    set_attributes(graph.node("b"), T=types_pb2.DT_BFLOAT16)
+    unit = node_of(with_units(graph), "b")
+    assert unit.device == CPU
+    assert list(unit.attr["Tin"].list.type) == [FLOAT]
+    assert list(unit.attr["Tout"].list.type) == [types_pb2.DT_BFLOAT16] * 2
+    assert list(unit.experimental_debug_info.original_node_names) == ["a", "b"]
+    step, _ = decode_unit(unit).steps
+    assert (step.op, step.device, step.attr["Truncate"].b) == ("Cast", "", True)
+    assert "_grappler_note" not in step.attr
+    assert not step.HasField("experimental_debug_info")
+
+
+def test_batch_sizes_cores_and_shapes() -> None:
+    graph = graph_of("a = Conv2D x w; b = Relu a; c = Relu y", CPU)
+    view = GraphView(graph.graph_def)
+    units, _ = find_units(view)
+    rewritten = rewrite_units(
+        view,
+        units,
+        (),
+        cores=[{8: 4, 2: 1}, {None: 1}],
+        output_shapes=lambda index, _: (None, 3) if view.names[index] == "b" else None,
+    )
+    check_rewrite(view, GraphView(rewritten), ())
+    by_name = {node.name: decode_unit(node) for node in rewritten.node if node.op == UNIT_OP}
+    assert (by_name["b"].batch_sizes, by_name["c"].batch_sizes) == ((2, 8), ())
+    assert (by_name["b"].cores, by_name["c"].cores) == ((1, 4), ())
+    assert (by_name["b"].output_shapes, by_name["c"].output_shapes) == (((None, 3),), ())

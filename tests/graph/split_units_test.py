@@ -13,7 +13,7 @@ from tensorflow.core.framework import graph_pb2
 
 from tf_interop.graph.check import check_rewrite
 from tf_interop.graph.properties import GraphProperties
-from tf_interop.graph.rewrite_units import rewrite_units
+from tf_interop.graph.rewrite import rewrite_units
 from tf_interop.graph.split_units import find_split_units
 from tf_interop.graph.units import Unit
 from tf_interop.graph.view import GraphView

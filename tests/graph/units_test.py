@@ -24,7 +24,7 @@ from tf_interop.convolution import RefusalReason
 from tf_interop.errors import TimeLimitError
 from tf_interop.graph.check import check_rewrite
 from tf_interop.graph.ops import STEP_OPS, TRIVIAL_OPS
-from tf_interop.graph.rewrite_units import rewrite_units
+from tf_interop.graph.rewrite import rewrite_units
 from tf_interop.graph.time_limit import time_limit
 from tf_interop.graph.units import MOST_ANCHORS, find_units, planned_name
 from tf_interop.graph.view import GraphView

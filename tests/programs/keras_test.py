@@ -18,7 +18,6 @@ from tf_interop import tensorflow_internals
 from tf_interop.errors import LibraryError, PlanError
 from tf_interop.keras import ConvStages
 from tf_interop.planning.types import Plan
-from tf_interop.runtime import keras_internals
 from tf_interop.runtime.plugin import get_plugin
 from tf_interop.runtime.settings import Policy, Settings
 
@@ -158,7 +157,7 @@ def test_makes_stages_in_its_call_alone_and_restores_what_was_there(
     plugin.settings = settings = Settings()
     tensorflow_internals.set_plugin_optimizers_option(option)
     _predict(model)
-    functions = keras_internals.functions_of(model)
+    functions = tensorflow_internals.model_functions(model)
     assert functions["predict_function"] is not None
     during: list[Any] = []
 
@@ -170,7 +169,7 @@ def test_makes_stages_in_its_call_alone_and_restores_what_was_there(
     assert during == [(Policy.ALWAYS, True)]
     assert plugin.settings is settings
     assert tensorflow_internals.plugin_optimizers_option() is option
-    assert keras_internals.functions_of(model) == functions
+    assert tensorflow_internals.model_functions(model) == functions
     assert functions["train_function"] is None
     with _runs_stages(False):
         _fit(model)

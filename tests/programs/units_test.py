@@ -11,7 +11,7 @@ import tensorflow as tf
 from unnoticed import IMAGE, conv, digits, run_python
 
 import tf_interop
-from tf_interop.graph.unit_node import decode_unit
+from tf_interop.graph.program import decode_unit
 from tf_interop.planning.types import Plan
 from tf_interop.runtime.plugin import get_plugin
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 import tf_interop
 from tf_interop.planning.types import GraphPlan
 from tf_interop.runtime.kernel_library import Counters
-from tf_interop.runtime.pass_report import PassReport
+from tf_interop.runtime.settings import PassReport
 from tf_interop.runtime.status import Status
 
 OFF = Status(is_on=True, why_off="")

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 from tuning_graphs import FETCHES, branches, training_step, units_of
 
-from tf_interop.graph.unit_node import UNIT_OP, decode_unit
+from tf_interop.graph.program import UNIT_OP, decode_unit
 from tf_interop.tuning import search
 from tf_interop.tuning.propose import Machine
 from tf_interop.tuning.search import SearchResult, as_step, search_units

@@ -69,7 +69,7 @@ def _plugin() -> Iterator[Finding]:
 def _keras() -> Iterator[Finding]:
     import tensorflow as tf
 
-    from tf_interop.runtime.keras_internals import resolves_auto_to_xla
+    from tf_interop.tensorflow_internals import resolves_auto_to_xla
 
     backend = tf.keras.backend.backend() if hasattr(tf.keras.backend, "backend") else "tensorflow"
     version = getattr(tf.keras, "__version__", "")

@@ -1,7 +1,7 @@
-"""Checks that a graph with new stages or units computes what it did without; it changes nothing.
+"""Checks that a graph with new stages or units computes what it did before; changes nothing.
 
-It knows nothing of how the nodes were found or built in: what the new ConvStage and Unit nodes say
-about themselves is held against the nodes that are gone.
+It does not know how nodes were found and replaced: it compares what the new ConvStage and Unit
+nodes say about themselves with the nodes that are gone.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ from tf_interop.graph.ops import (
 )
 from tf_interop.graph.program import (
     CONV_STAGE_OP,
-    decode_stage,
+    UNIT_OP,
+    UnitNode,
+    decode_node,
     input_operand,
     make_operation,
+    result_operand,
     sizes_operand,
     step_operand,
 )
-from tf_interop.graph.replace import COLOCATED_WITH, COLOCATION
-from tf_interop.graph.unit_node import UNIT_OP, decode_unit, result_operand
+from tf_interop.graph.rewrite import COLOCATED_WITH, COLOCATION
 from tf_interop.graph.view import GraphView
 from tf_interop.stage import Stage, Step
 
@@ -44,18 +46,18 @@ class _NewNode:
     """What a ConvStage or a Unit node says of itself."""
 
     index: int
-    steps: Sequence[node_def_pb2.NodeDef]  # each by the name of the node that it stands for
-    results: Sequence[Output]  # the output of a step that each of its outputs is
-    operand_of: Callable[[Output], str]  # how a step reads an output of another
-    operands: Mapping[str, int]  # how steps read its data inputs, in their order, with the dtypes
-    ways: Sequence[Stage[int]]  # all ways to run the steps, of their places
+    steps: Sequence[node_def_pb2.NodeDef]  # each has the name of its original
+    results: Sequence[Output]  # the step output behind each of its outputs
+    operand_of: Callable[[Output], str]  # the operand for an output of another step
+    operands: Mapping[str, int]  # the operand for each data input, in order, with its dtype
+    ways: Sequence[Stage[int]]  # all ways to run the steps, by place
     filters: Sequence[int]  # the inputs that it takes for filters of `filter_ops`
     filter_ops: Collection[str]
     allowed_ops: Collection[str]
 
 
 class _Correspondence:
-    """What stands for the tensors and nodes of `before` in `after`."""
+    """Maps the tensors and nodes of `before` to those of `after`."""
 
     def __init__(
         self,
@@ -65,9 +67,9 @@ class _Correspondence:
         preserved: Collection[str],
     ) -> None:
         self.before, self.after = before, after
-        # Of before, with the input that reads the first output; empty if that is no result.
+        # Each step in `before`: how `after` reads its first output; empty if it cannot.
         self.steps: dict[int, str] = {}
-        self.moved: dict[int, int] = {}  # steps that are gone, with the new node
+        self.moved: dict[int, int] = {}  # the new node of each step that is gone
         self._outputs: dict[Output, Output] = {}
         for new in new_nodes:
             name = after.names[new.index]
@@ -88,7 +90,7 @@ class _Correspondence:
                 self._outputs[source, port_before] = (new.index, port)
 
     def tensor(self, tensor: Output) -> Output:
-        """What stands for a tensor of `before`; raises where a step no longer gives it."""
+        """The tensor for one of `before`; raises if a new node no longer gives it."""
         source, port = tensor
         if source not in self.moved:
             return self.node(source), port
@@ -100,12 +102,12 @@ class _Correspondence:
         return self._outputs[tensor]
 
     def node(self, index: int) -> int:
-        """What stands for a node of `before`."""
+        """The node for one of `before`."""
         moved = self.moved.get(index)
         return self.after.index_of[self.before.names[index]] if moved is None else moved
 
     def controls(self, index: int, *, inside: Collection[int] = ()) -> set[int]:
-        """What stands for the nodes that node `index` waits for, without those `inside`."""
+        """The nodes for those that node `index` has control dependencies on, except `inside`."""
         return {
             self.node(source)
             for source in self.before.control_fanins[index]
@@ -120,23 +122,22 @@ def check_rewrite(
     *,
     fetches: Collection[str] = (),
 ) -> None:
-    """Checks that a graph with new stages or units computes what it did without them.
+    """Checks that a graph with new stages or units computes what it did before.
 
-    Checks that `after` has no cycle and that ConvStage and Unit nodes are well-formed. Names and
-    inputs were checked when its view was made. And:
+    `after` has no cycle, and its ConvStage and Unit nodes are well-formed. Its view has checked
+    names and inputs. And:
 
-    1. Nodes are those of `before`, without those that are steps of new nodes, and with the new
-       nodes; a step that is to be preserved is an Identity of its output.
-    2. A step is its node: op, attributes, operands, dtypes, device. The steps of a node are in one
-       control-flow region, and one that depends on another comes after it in its lane. What is
-       taken as constant is a Const that cannot be fed, and what a step reads of another cannot be
-       fed either.
-    3. Who read a step's output reads the same output of its new node; every control dependency is
-       still there, and there are no new ones. All else in these readers is as it was, except that
-       who was placed with a step is placed with its new node.
+    1. The nodes are those of `before` without the steps, and the new nodes; a preserved step is an
+       Identity of its output.
+    2. A step equals its original: op, attributes, operands, dtypes, device. The steps of a node are
+       in one control-flow region, and one that depends on another comes after it in its lane.
+       Neither a filter that a node keeps nor a step's operand from another step can be fed.
+    3. Readers of a step's output read the same output of its new node; every control dependency is
+       still there, and there are no new ones. All else in these readers is as before, except that
+       a node placed with a step is placed with its new node.
 
-    Of other nodes it checks that they are there: to compare them takes longer than all the rest.
-    Names to preserve that `before` lacks are not asked for.
+    Other nodes only have to be there: comparing them takes longer than all the rest. Names to
+    preserve that `before` lacks are ignored.
 
     Raises:
         GraphError: one of these does not hold. It names the node.
@@ -175,31 +176,29 @@ def check_rewrite(
 
 
 def _read(view: GraphView, index: int) -> _NewNode:
-    node = view.nodes[index]
-    if node.op == UNIT_OP:
-        unit = decode_unit(node)
+    node = decode_node(view.nodes[index])
+    operands = {input_operand(place): dtype for place, dtype in enumerate(node.input_dtypes)}
+    if isinstance(node, UnitNode):
         return _NewNode(
             index,
-            unit.steps,
-            unit.results,
+            node.steps,
+            node.results,
             result_operand,
-            {input_operand(place): dtype for place, dtype in enumerate(unit.input_dtypes)},
-            (Stage.in_sequence(map(Step, range(len(unit.steps)))),),
-            unit.constant_inputs,
+            operands,
+            (Stage.in_sequence(map(Step, range(len(node.steps)))),),
+            node.constant_inputs,
             ["Const"],
             STEP_OPS | COMPANION_OPS,
         )
-    stage = decode_stage(node)
-    dtypes = {input_operand(place): dtype for place, dtype in enumerate(stage.input_dtypes)}
-    sizes = map(sizes_operand, range(len(stage.sizes)))
+    sizes = map(sizes_operand, range(len(node.sizes)))
     return _NewNode(
         index,
-        stage.operations,
-        [(place, 0) for place in stage.outputs],
+        node.operations,
+        [(place, 0) for place in node.outputs],
         lambda result: step_operand(result[0]),
-        dtypes | dict.fromkeys(sizes, types_pb2.DT_INT32),
-        [schedule.stage for schedule in stage.schedules],
-        stage.held_inputs,
+        operands | dict.fromkeys(sizes, types_pb2.DT_INT32),
+        [schedule.stage for schedule in node.schedules],
+        node.held_inputs,
         HELD_FILTER_OPS,
         CONVOLUTION_KINDS.keys(),
     )
@@ -211,7 +210,7 @@ def _check_new_node(
     control_flow: ControlFlow,
     feeds: Collection[str],
 ) -> None:
-    """Checks that a node has the operands, dependencies, device and region of its steps."""
+    """Compares a node's operands, dependencies, device and region with its steps' originals."""
     before, after = correspondence.before, correspondence.after
     node_after, new_name = after.nodes[new.index], after.names[new.index]
     inputs = dict(zip(new.operands, after.fanins[new.index], strict=True))
@@ -276,7 +275,7 @@ def _check_new_node(
 
 
 def _check_filters(new: _NewNode, after: GraphView, feeds: Collection[str]) -> None:
-    """Checks that filters which a node keeps come from where it says, and cannot be fed."""
+    """Checks that the filters that a node keeps may be kept."""
     for position in new.filters:
         source, _ = after.fanins[new.index][position]
         node = after.nodes[source]
@@ -290,7 +289,7 @@ def _check_filters(new: _NewNode, after: GraphView, feeds: Collection[str]) -> N
 
 
 def _check_identity(index: int, correspondence: _Correspondence) -> None:
-    """Checks what is left of a step that is to be preserved."""
+    """Checks the node that remains of a preserved step."""
     old, after = correspondence.before.nodes[index], correspondence.after
     source = correspondence.steps[index]
     expected = node_def_pb2.NodeDef(
@@ -301,7 +300,7 @@ def _check_identity(index: int, correspondence: _Correspondence) -> None:
 
 
 def _check_reader(index: int, correspondence: _Correspondence) -> None:
-    """Checks a node that reads a step, and may be placed with one."""
+    """Checks a node that reads a step or waits for one."""
     before, after = correspondence.before, correspondence.after
     name = before.names[index]
     index_after = after.index_of[name]
@@ -330,7 +329,7 @@ def _redirect_class(entry: bytes, correspondence: _Correspondence) -> bytes:
 
 
 def _check_controls(view: GraphView, index: int, expected: set[int]) -> None:
-    """Checks that a node waits for `expected`, where it does not read them, and for no others."""
+    """Checks that a node waits for all of `expected` that it does not read, and for no others."""
     controls = set(view.control_fanins[index])
     missing = expected - controls - {source for source, _ in view.fanins[index]}
     if missing or not controls <= expected:
@@ -342,7 +341,7 @@ def _check_controls(view: GraphView, index: int, expected: set[int]) -> None:
 
 
 def _expect_same(expected: object, got: object, what: str, old: str, new: str) -> None:
-    """Checks that `what` of the node `old` is as it was in what stands for it, the node `new`."""
+    """Checks that `what` of the node `old` is unchanged in the node `new`."""
     if expected != got:
         raise GraphError(
             f"Expected the {what} of '{old}' as before the rewrite, {_short(expected)}, got "

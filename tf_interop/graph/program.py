@@ -1,8 +1,15 @@
-"""The ConvStage node: one op that runs the steps of a stage.
+"""The ConvStage and Unit nodes: what they say, and how it is written and read.
 
-Its data inputs are the tensors on the device that its steps read (`Tin`), then the vectors of sizes
-that gradients read (`num_sizes`, int32, in host memory), each distinct tensor once. Everything else
-is in the attribute `program`, a JSON document that `cc_kernels/tf/stage_program.h` describes.
+A ConvStage runs the steps of a stage. Its data inputs are the device tensors that its steps read
+(`Tin`), then the size vectors that gradients read (`num_sizes`, int32, in host memory), each tensor
+once. The attribute `program`, a JSON document, has the rest; `cc_kernels/tf/stage_program.h`
+describes it.
+
+A Unit runs the steps of a unit back to back, on few cores or in parts. Its attributes are the
+fields of `UnitNode` and the dtypes `Tin` and `Tout`.
+
+An operand of a step is `inputs:<i>`, `sizes:<i>`, or an output of an earlier step: `steps:<j>` in a
+stage, `steps:<j>:<port>` in a unit.
 """
 
 from __future__ import annotations
@@ -12,13 +19,20 @@ from collections.abc import Iterable
 from typing import Annotated, Literal
 
 import msgspec
+import tensorflow as tf
 from google.protobuf.message import DecodeError
 from tensorflow.core.framework import node_def_pb2
 
+from tf_interop.convolution import Shape
 from tf_interop.errors import GraphError
+from tf_interop.graph.properties import shape_of
 from tf_interop.stage import Schedule
 
 CONV_STAGE_OP = "TfInterop>ConvStage"
+UNIT_OP = "TfInterop>Unit"
+
+Result = tuple[int, int]
+"""An output of a step: the step's place in its unit, and the port."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -27,12 +41,12 @@ class StageNode:
 
     Attributes:
         name: the node's name.
-        inputs: the tensors on the device that its steps read, as inputs of a NodeDef.
-        sizes: the vectors of sizes that its steps read, as inputs of a NodeDef.
+        inputs: the device tensors, as inputs of a NodeDef.
+        sizes: the size vectors, as inputs of a NodeDef.
         control_inputs: its control dependencies, `^name` each.
         input_dtypes: TensorFlow's number of the dtype of each of `inputs`.
-        operations: what its steps compute: name, op and attributes of the original nodes, no
-            device; as inputs their operands.
+        operations: name, op and attributes of the original nodes, with operands as inputs and no
+            device.
         outputs: the operation of each output of the node.
         schedules: one for every batch size, or one for each of several, ascending.
         held_inputs: positions in `inputs` of filters that nobody writes while they are held,
@@ -50,6 +64,41 @@ class StageNode:
     held_inputs: tuple[int, ...] = ()
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class UnitNode:
+    """What a Unit node says.
+
+    Attributes:
+        name: the node's name.
+        inputs: the tensors that its steps read, as inputs of a NodeDef.
+        control_inputs: its control dependencies, `^name` each.
+        input_dtypes: TensorFlow's number of the dtype of each of `inputs`.
+        output_dtypes: likewise of each output.
+        steps: in running order; like the operations of a StageNode.
+        results: the step output behind each output of the node.
+        constant_inputs: positions in `inputs` of filters that no call changes, ascending.
+        batch_sizes: those for which it is narrow or split, ascending; empty for all.
+        cores: how many it runs on at each of these, or one number for all; empty for one core.
+        split_inputs: positions in `inputs` of the tensors that are divided with the batch,
+            ascending; empty if the unit is narrow.
+        output_shapes: of each output; empty if nothing is known.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    control_inputs: tuple[str, ...]
+    input_dtypes: tuple[int, ...]
+    output_dtypes: tuple[int, ...]
+    steps: tuple[node_def_pb2.NodeDef, ...]
+    results: tuple[Result, ...]
+    constant_inputs: tuple[int, ...] = ()
+    batch_sizes: tuple[int, ...] = ()
+    cores: tuple[int, ...] = ()
+    split_inputs: tuple[int, ...] = ()
+    output_shapes: tuple[Shape | None, ...] = ()
+
+
+_UNIT_LISTS = ("constant_inputs", "batch_sizes", "cores", "split_inputs")
 _Place = Annotated[int, msgspec.Meta(ge=0)]
 
 
@@ -65,25 +114,31 @@ class _Document:
 
 
 def input_operand(position: int) -> str:
-    """The operand that is the stage's input `position`."""
+    """The operand that is data input `position`."""
     return f"inputs:{position}"
 
 
 def sizes_operand(position: int) -> str:
-    """The operand that is the stage's vector of sizes `position`."""
+    """The operand that is size vector `position` of a stage."""
     return f"sizes:{position}"
 
 
 def step_operand(operation: int) -> str:
-    """The operand that is the result of an operation of the stage."""
+    """The operand that is the result of an operation of a stage."""
     return f"steps:{operation}"
 
 
-def make_operation(original: node_def_pb2.NodeDef, operands: Iterable[str]) -> node_def_pb2.NodeDef:
-    """What a stage keeps of a node.
+def result_operand(result: Result) -> str:
+    """The operand that is an output of a unit's step."""
+    place, port = result
+    return f"steps:{place}:{port}"
 
-    A new NodeDef with these operands, without device, control dependencies, debug information and
-    the attributes that are TensorFlow's notes about the original node (`_...`).
+
+def make_operation(original: node_def_pb2.NodeDef, operands: Iterable[str]) -> node_def_pb2.NodeDef:
+    """Copies a node with these operands as inputs.
+
+    The copy has no device, no debug information and none of TensorFlow's notes about the original
+    (attributes that start with `_`).
     """
     operation = node_def_pb2.NodeDef()
     operation.CopyFrom(original)
@@ -96,7 +151,7 @@ def make_operation(original: node_def_pb2.NodeDef, operands: Iterable[str]) -> n
 
 
 def encode_stage(stage: StageNode) -> node_def_pb2.NodeDef:
-    """The node; the same stage always gives the same bytes."""
+    """Writes the node; the same stage always gives the same bytes."""
     document = _Document(
         version=1,
         operations=tuple(each.SerializeToString(deterministic=True) for each in stage.operations),
@@ -116,24 +171,46 @@ def encode_stage(stage: StageNode) -> node_def_pb2.NodeDef:
     return node_def
 
 
-def decode_stage(node_def: node_def_pb2.NodeDef) -> StageNode:
-    """Reads a ConvStage node.
+def encode_unit(unit: UnitNode) -> node_def_pb2.NodeDef:
+    """Writes the node; the same unit always gives the same bytes."""
+    node = node_def_pb2.NodeDef(name=unit.name, op=UNIT_OP)
+    node.input.extend((*unit.inputs, *unit.control_inputs))
+    attributes = node.attr
+    attributes["Tin"].list.type[:] = unit.input_dtypes
+    attributes["Tout"].list.type[:] = unit.output_dtypes
+    attributes["steps"].list.s.extend(
+        [step.SerializeToString(deterministic=True) for step in unit.steps]
+    )
+    attributes["results"].list.s.extend(
+        [result_operand(result).encode() for result in unit.results]
+    )
+    for name in _UNIT_LISTS:
+        attributes[name].list.SetInParent()
+        attributes[name].list.i.extend(getattr(unit, name))
+    shapes = [tf.TensorShape(shape).as_proto() for shape in unit.output_shapes]
+    attributes["output_shapes"].list.SetInParent()
+    attributes["output_shapes"].list.shape.extend(shapes)
+    return node
+
+
+def decode_node(node: node_def_pb2.NodeDef) -> StageNode | UnitNode:
+    """Reads a ConvStage or a Unit node.
 
     Raises:
-        GraphError: an attribute is missing, or the program is not of this form. The op checks the
-            rest.
+        GraphError: an attribute is missing or cannot be read. The op checks the rest.
     """
     try:
-        return _decode(node_def)
+        return decode_unit(node) if node.op == UNIT_OP else decode_stage(node)
     except (KeyError, ValueError, DecodeError, RecursionError) as error:
         raise GraphError(
-            f"Expected the attributes of a ConvStage, got {error!r} at node '{node_def.name}'."
+            f"Expected the attributes of a {node.op}, got {error!r} at node '{node.name}'."
         ) from error
 
 
-def _decode(node_def: node_def_pb2.NodeDef) -> StageNode:
-    # To read an attribute that is not there would add it to the node.
-    attributes = dict(node_def.attr)
+def decode_stage(node: node_def_pb2.NodeDef) -> StageNode:
+    """Reads a ConvStage node; raises as its parser does."""
+    # Indexing the node's own map would add missing attributes.
+    attributes = dict(node.attr)
     document = msgspec.json.decode(attributes["program"].s, type=_Document)
     for schedule in document.schedules:
         schedule.stage.validate()
@@ -144,13 +221,31 @@ def _decode(node_def: node_def_pb2.NodeDef) -> StageNode:
     input_dtypes = tuple(attributes["Tin"].list.type)
     controls_at = len(input_dtypes) + attributes["num_sizes"].i
     return StageNode(
-        name=node_def.name,
-        inputs=tuple(node_def.input[: len(input_dtypes)]),
-        sizes=tuple(node_def.input[len(input_dtypes) : controls_at]),
-        control_inputs=tuple(node_def.input[controls_at:]),
+        name=node.name,
+        inputs=tuple(node.input[: len(input_dtypes)]),
+        sizes=tuple(node.input[len(input_dtypes) : controls_at]),
+        control_inputs=tuple(node.input[controls_at:]),
         input_dtypes=input_dtypes,
         operations=tuple(map(node_def_pb2.NodeDef.FromString, document.operations)),
         outputs=document.outputs,
         schedules=document.schedules,
         held_inputs=document.held_inputs,
+    )
+
+
+def decode_unit(node: node_def_pb2.NodeDef) -> UnitNode:
+    """Reads a Unit node; raises as its parser does."""
+    attributes = {name: value.list for name, value in node.attr.items()}
+    tensors = [text for text in node.input if not text.startswith("^")]
+    results = [text.decode().split(":") for text in attributes["results"].s]
+    return UnitNode(
+        name=node.name,
+        inputs=tuple(tensors),
+        control_inputs=tuple(node.input[len(tensors) :]),
+        input_dtypes=tuple(attributes["Tin"].type),
+        output_dtypes=tuple(attributes["Tout"].type),
+        steps=tuple(map(node_def_pb2.NodeDef.FromString, attributes["steps"].s)),
+        results=tuple((int(place), int(port)) for _, place, port in results),
+        output_shapes=tuple(map(shape_of, attributes["output_shapes"].shape)),
+        **{name: tuple(attributes[name].i) for name in _UNIT_LISTS},
     )

@@ -1,34 +1,74 @@
-"""Replaces the steps of each stage by one ConvStage node.
+"""Replaces the steps of each stage by one ConvStage node, and those of each unit by one Unit node.
 
     x --> a: Conv2D --> f             x --+--> stage: ConvStage --:0--> f
     x --> b: Conv2D --> g     ==>         |    lane 0: a        --:1--> g
     c --^ b                           c --^    lane 1: b
 
-That the stages are legal is for the caller to know: `planning.check` says before, and `graph.check`
-afterwards, whether they are. What is guaranteed beside is in `graph.replace`. Only what is read
-from outside of a stage is an output of it. The rewritten graph holds fewer convolution nodes and
-nothing here looks inside a ConvStage, so a second run finds nothing to do.
+    x --> c: Conv2D --> r: Relu --+--> f              x --+--> r: Unit --:0--> f
+    w ----^                       +--> g       ==>    w --+    c, r    --:1--> g
+
+Guaranteed: the given graph is not altered; nodes that do not depend on a step directly keep their
+bytes, and so do the function library and the versions; no dependency is lost; devices stay. A step
+whose name must be preserved stays, as an Identity of the new node's output, and its readers go on
+reading it, so that it can still be fed. A second run finds nothing to do.
+
+The caller has to know that the stages and units are legal. `planning.check` checks stages before,
+and `graph.check` checks both afterwards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import dataclasses
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from tensorflow.core.framework import graph_pb2, node_def_pb2, types_pb2
 
-from tf_interop.graph.ops import FILTER_POSITIONS, HELD_FILTER_OPS
+from tf_interop.convolution import Shape
+from tf_interop.graph.control_flow import is_function
+from tf_interop.graph.ops import (
+    FILTER_POSITIONS,
+    HELD_FILTER_OPS,
+    UNIT_FILTER_POSITIONS,
+    batch_position,
+    input_dtypes,
+    output_dtypes,
+)
 from tf_interop.graph.program import (
     StageNode,
+    UnitNode,
     encode_stage,
+    encode_unit,
     input_operand,
+    make_operation,
+    result_operand,
     sizes_operand,
     step_operand,
 )
-from tf_interop.graph.replace import NewNode, Replacement
+from tf_interop.graph.properties import PARAMETER_OPS
+from tf_interop.graph.time_limit import check_time_limit
+from tf_interop.graph.units import Unit, unit_name, unit_results
 from tf_interop.graph.view import GraphView
 from tf_interop.stage import Schedule
 
+COLOCATION = "_class"
+"""The attribute that says what a node is placed with."""
+
+COLOCATED_WITH = b"loc:@"
+"""The start of an entry of it that names a node."""
+
 STAGE_NAME_PREFIX = "tf_interop/stage_"
+
+Tensor = tuple[int, int]
+"""A tensor of the graph: the node and the port."""
+
+OutputShapes = Callable[[int, int], Shape | None]
+"""Gives the shape of a node's output at a port."""
+
+Cores = Mapping[int | None, int]
+"""How many cores a unit runs on at each batch size; None stands for every size."""
+
+ON_ONE_CORE: Cores = {None: 1}
+"""Also for a split unit: its parts share the cores when it runs."""
 
 
 def rewrite_stages(
@@ -36,18 +76,17 @@ def rewrite_stages(
     stages: Sequence[Sequence[Schedule[str]]],
     nodes_to_preserve: Collection[str],
 ) -> graph_pb2.GraphDef:
-    """Replaces the steps of each stage, of which all schedules are given, by one ConvStage node.
+    """Replaces the steps of each stage, given by all its schedules, by one ConvStage node.
 
-    Stage `k` becomes the node `tf_interop/stage_<k>`, with a number after it where that name is
-    taken. `nodes_to_preserve` are names that must live on, because they are fed or fetched. The
-    same arguments give the same graph.
+    Stage `k` becomes the node `tf_interop/stage_<k>`, with a number appended if that name is taken.
+    `nodes_to_preserve` are fed or fetched and must stay. The same arguments give the same graph.
     """
     new_nodes = []
     for number, schedules in enumerate(stages):
         members = tuple(view.index_of[name] for name in schedules[0].stage.operations)
         name = _free_name(view, f"{STAGE_NAME_PREFIX}{number}")
-        new_nodes.append(NewNode(name, members, _results(view, members, nodes_to_preserve)))
-    replacement = Replacement(view, new_nodes, nodes_to_preserve)
+        new_nodes.append(_NewNode(name, members, _stage_results(view, members, nodes_to_preserve)))
+    replacement = _Replacement(view, new_nodes, nodes_to_preserve)
     return replacement.graph(
         [
             _make_stage_def(view, replacement, new, schedules)
@@ -56,10 +95,225 @@ def rewrite_stages(
     )
 
 
-def _results(
+def rewrite_units(
+    view: GraphView,
+    units: Sequence[Unit],
+    nodes_to_preserve: Collection[str],
+    *,
+    cores: Sequence[Cores] = (),
+    output_shapes: OutputShapes | None = None,
+) -> graph_pb2.GraphDef:
+    """Replaces each unit by one Unit node.
+
+    A node has the name of the step behind its first outputs, so that most readers of these keep
+    their inputs.
+
+    Args:
+        view: the graph.
+        units: any that `find_units` or `find_split_units` found in it.
+        nodes_to_preserve: names that are fed or fetched and must stay.
+        cores: one for each unit, which runs as in stock TensorFlow at other batch sizes. Empty
+            means one core each, always.
+        output_shapes: shapes for the new nodes to state; None to state none.
+    """
+    new_nodes = [
+        _NewNode(
+            unit_name(view, unit),
+            unit.steps,
+            tuple((unit.steps[place], port) for place, port in unit_results(view, unit)),
+        )
+        for unit in units
+    ]
+    replacement = _Replacement(view, new_nodes, nodes_to_preserve)
+    return replacement.graph(
+        [
+            _make_unit_def(view, replacement, new, unit, each, output_shapes)
+            for new, unit, each in zip(
+                new_nodes, units, cores or [ON_ONE_CORE] * len(units), strict=True
+            )
+        ]
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _NewNode:
+    """A node that takes the place of others."""
+
+    name: str
+    members: tuple[int, ...]  # the nodes, in the order of its steps
+    results: tuple[Tensor, ...]  # the member's output behind each of its outputs
+
+    def output(self, result: Tensor) -> str:
+        """The input of a NodeDef that reads a result."""
+        port = self.results.index(result)
+        return f"{self.name}:{port}" if port else self.name
+
+
+class _Replacement:
+    """A graph in which new nodes replace their members."""
+
+    def __init__(
+        self, view: GraphView, new_nodes: Sequence[_NewNode], nodes_to_preserve: Collection[str]
+    ) -> None:
+        """Prepares to replace the members of `new_nodes`, which share none."""
+        self._view, self._new_nodes = view, new_nodes
+        self._preserved = frozenset(nodes_to_preserve)
+        # Inputs of the old graph, as they are written in the new one.
+        self._redirected: dict[str, str] = {}
+        for new in new_nodes:
+            free = [index for index in new.members if view.names[index] not in self._preserved]
+            self._redirected |= {f"^{view.names[index]}": f"^{new.name}" for index in free}
+            for index, port in new.results:
+                if index in free:
+                    name = view.names[index]
+                    texts = [f"{name}:{port}"] if port else [name, f"{name}:0"]
+                    self._redirected |= dict.fromkeys(texts, new.output((index, port)))
+
+    def inputs(self, new: _NewNode) -> dict[Tensor, tuple[str, int]]:
+        """Each tensor that members read from outside: its text as an input, and its dtype."""
+        view, inside = self._view, set(new.members)
+        inputs: dict[Tensor, tuple[str, int]] = {}
+        for index in new.members:
+            node, tensors = view.nodes[index], view.fanins[index]
+            for tensor, text, dtype in zip(tensors, node.input, input_dtypes(node), strict=False):
+                if tensor[0] not in inside:
+                    inputs.setdefault(tensor, (self._redirected.get(text, text), dtype))
+        return inputs
+
+    def control_inputs(self, new: _NewNode, read: Collection[str]) -> tuple[str, ...]:
+        """The control dependencies of a new node, except those on nodes that it reads."""
+        view, inside = self._view, set(new.members)
+        producers = {text.partition(":")[0] for text in read}
+        controls: dict[str, None] = {}
+        for index in new.members:
+            texts = view.nodes[index].input[len(view.fanins[index]) :]
+            for source, text in zip(view.control_fanins[index], texts, strict=True):
+                target = self._redirected.get(text, text)
+                if source not in inside and target[1:] not in producers:
+                    controls[target] = None
+        return tuple(controls)
+
+    def steps(
+        self, new: _NewNode, operand_of: Callable[[Tensor], str]
+    ) -> tuple[node_def_pb2.NodeDef, ...]:
+        """The members as operations of the new node."""
+        check_time_limit()
+        view = self._view
+        return tuple(
+            make_operation(view.nodes[index], map(operand_of, view.fanins[index]))
+            for index in new.members
+        )
+
+    def filters_from(
+        self,
+        ops: Collection[str],
+        new: _NewNode,
+        position_of: Mapping[Tensor, int],
+        filter_positions: Mapping[str, int],
+    ) -> tuple[int, ...]:
+        """The positions of a new node's inputs that are filters from nodes of `ops`, ascending.
+
+        Only nodes on its device count, and none that a Session may feed.
+        """
+        view = self._view
+        may_be_fed = frozenset() if is_function(view) else self._preserved
+        device = view.nodes[new.members[0]].device
+        positions = set()
+        for index in new.members:
+            filter_position = filter_positions.get(view.ops[index], len(view.fanins[index]))
+            for tensor in view.fanins[index][filter_position : filter_position + 1]:
+                source, port = tensor
+                if (
+                    tensor in position_of
+                    and view.ops[source] in ops
+                    and port == 0
+                    and view.nodes[source].device == device
+                    and view.names[source] not in may_be_fed
+                ):
+                    positions.add(position_of[tensor])
+        return tuple(sorted(positions))
+
+    def graph(self, node_defs: Sequence[node_def_pb2.NodeDef]) -> graph_pb2.GraphDef:
+        """The new graph; `node_defs` are the new nodes without device, notes and colocation.
+
+        A new node takes the place of the first member that is removed, or comes last.
+        """
+        view = self._view
+        members = {index for new in self._new_nodes for index in new.members}
+        graph_def = graph_pb2.GraphDef()
+        graph_def.CopyFrom(view.graph_def)  # faster than node by node
+        copies = graph_def.node
+        for index in {reader for member in members for reader in view.fanouts[member]} - members:
+            copies[index].input[:] = self._redirect_inputs(view.nodes[index].input)
+        for index, node in enumerate(view.nodes):
+            if COLOCATION in node.attr and index not in members:
+                classes = copies[index].attr[COLOCATION].list.s
+                classes[:] = self._redirect_classes(classes)
+        unused: list[int] = []
+        for new, node_def in zip(self._new_nodes, node_defs, strict=True):
+            self._describe(new, node_def)
+            stay = {index for index in new.members if view.names[index] in self._preserved}
+            for index in stay:
+                identity = node_def_pb2.NodeDef(
+                    name=view.names[index], op="Identity", device=node_def.device
+                )
+                identity.input.append(new.output((index, 0)))
+                identity.attr["T"].type = view.nodes[index].attr["T"].type
+                copies[index].CopyFrom(identity)
+            free = sorted(set(new.members) - stay)
+            if free:
+                copies[free[0]].CopyFrom(node_def)
+                unused += free[1:]
+            else:
+                copies.append(node_def)
+        for index in sorted(unused, reverse=True):
+            del copies[index]
+        return graph_def
+
+    def _describe(self, new: _NewNode, node_def: node_def_pb2.NodeDef) -> None:
+        """Sets the device of a new node, its original nodes, and its colocation."""
+        nodes = [self._view.nodes[index] for index in new.members]
+        names = [node.name for node in nodes]
+        node_def.device = nodes[0].device
+        node_def.experimental_debug_info.original_node_names.extend(names)
+        classes: set[bytes] = set()
+        for node in nodes:
+            if COLOCATION in node.attr:
+                classes.update(node.attr[COLOCATION].list.s)
+        own = {COLOCATED_WITH + name.encode() for name in (new.name, *names)}
+        colocations = sorted(set(self._redirect_classes(sorted(classes))) - own)
+        if colocations:
+            node_def.attr[COLOCATION].list.s.extend(colocations)
+
+    def _redirect_inputs(self, texts: Sequence[str]) -> list[str]:
+        """A reader's inputs, without control dependencies on new nodes that it reads anyway."""
+        rewritten: list[str] = []
+        read: set[str] = set()
+        for text in texts:
+            target = self._redirected.get(text)
+            if target is None:
+                rewritten.append(text)
+                continue
+            name = target.removeprefix("^").partition(":")[0]
+            if not target.startswith("^") or name not in read:
+                rewritten.append(target)
+            read.add(name)
+        return rewritten
+
+    def _redirect_classes(self, classes: Sequence[bytes]) -> list[bytes]:
+        """The entries of `_class`, with each new node named once."""
+        targets = []
+        for entry in classes:
+            name = entry.removeprefix(COLOCATED_WITH).decode("utf-8", "replace")
+            target = self._redirected.get(f"^{name}") if entry.startswith(COLOCATED_WITH) else None
+            targets.append(entry if target is None else COLOCATED_WITH + target[1:].encode())
+        return list(classes) if targets == list(classes) else list(dict.fromkeys(targets))
+
+
+def _stage_results(
     view: GraphView, members: Sequence[int], preserved: Collection[str]
-) -> tuple[tuple[int, int], ...]:
-    """The results of members that are read from outside of their stage, or by nobody."""
+) -> tuple[Tensor, ...]:
+    """The results that are preserved, or read from outside of the stage, or by nobody."""
     inside = set(members)
 
     def is_output(index: int) -> bool:
@@ -74,11 +328,11 @@ def _results(
 
 
 def _make_stage_def(
-    view: GraphView, replacement: Replacement, new: NewNode, schedules: Sequence[Schedule[str]]
+    view: GraphView, replacement: _Replacement, new: _NewNode, schedules: Sequence[Schedule[str]]
 ) -> node_def_pb2.NodeDef:
     place_of = {index: place for place, index in enumerate(new.members)}
     read = replacement.inputs(new)
-    # Of what convolutions read, vectors of sizes alone are whole numbers.
+    # Size vectors are the only integers that convolutions read.
     sizes = [tensor for tensor, (_, dtype) in read.items() if dtype == types_pb2.DT_INT32]
     inputs = [tensor for tensor in read if tensor not in sizes]
     position_of = {tensor: position for position, tensor in enumerate(inputs)}
@@ -105,6 +359,63 @@ def _make_stage_def(
             ),
         )
     )
+
+
+def _make_unit_def(
+    view: GraphView,
+    replacement: _Replacement,
+    new: _NewNode,
+    unit: Unit,
+    cores: Cores,
+    output_shapes: OutputShapes | None,
+) -> node_def_pb2.NodeDef:
+    place_of = {index: place for place, index in enumerate(unit.steps)}
+    inputs = _batch_first(view, unit, replacement.inputs(new))
+    position_of = {tensor: position for position, tensor in enumerate(inputs)}
+
+    def operand_of(tensor: Tensor) -> str:
+        index, port = tensor
+        if index in place_of:
+            return result_operand((place_of[index], port))
+        return input_operand(position_of[tensor])
+
+    shapes: list[Shape | None] = []
+    if output_shapes is not None:
+        shapes = [output_shapes(index, port) for index, port in new.results]
+    texts = tuple(text for text, _ in inputs.values())
+    by_size = dict(sorted(cores.items(), key=lambda each: each[0] or 0))
+    return encode_unit(
+        UnitNode(
+            name=new.name,
+            inputs=texts,
+            control_inputs=replacement.control_inputs(new, texts),
+            input_dtypes=tuple(dtype for _, dtype in inputs.values()),
+            output_dtypes=tuple(
+                output_dtypes(view.nodes[index])[port] for index, port in new.results
+            ),
+            steps=replacement.steps(new, operand_of),
+            results=tuple((place_of[index], port) for index, port in new.results),
+            constant_inputs=replacement.filters_from(
+                ["Const"], new, position_of, UNIT_FILTER_POSITIONS
+            ),
+            batch_sizes=tuple(size for size in by_size if size is not None),
+            cores=tuple(by_size.values()) if max(by_size.values()) > 1 else (),
+            split_inputs=tuple(sorted(position_of[tensor] for tensor in unit.split)),
+            output_shapes=tuple(shapes) if any(shape is not None for shape in shapes) else (),
+        )
+    )
+
+
+def _batch_first(
+    view: GraphView, unit: Unit, inputs: dict[Tensor, tuple[str, int]]
+) -> dict[Tensor, tuple[str, int]]:
+    """Moves the input whose first dimension is the batch to the front, where the op looks."""
+    tensors = view.fanins[unit.head]
+    usual = batch_position(view.ops[unit.head])
+    for tensor in (*tensors[usual:], *tensors):
+        if tensor in inputs and view.ops[tensor[0]] not in PARAMETER_OPS:
+            return {tensor: inputs.pop(tensor)} | inputs
+    return inputs
 
 
 def _free_name(view: GraphView, base: str) -> str:

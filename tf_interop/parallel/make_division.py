@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from tf_interop.graph.collection_pause import collection_pause
+from tf_interop.graph.time_limit import collection_pause
 from tf_interop.parallel.baselines import WHOLE, baselines
 from tf_interop.parallel.costs.devices import DeviceGraph
 from tf_interop.parallel.costs.expanded import find_expanded_costs

@@ -32,7 +32,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from tf_interop.errors import GraphError
-from tf_interop.graph.replace import COLOCATED_WITH, COLOCATION
+from tf_interop.graph.rewrite import COLOCATED_WITH, COLOCATION
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.parallel.node_maker import NodeMaker, without_nodes
 from tf_interop.parallel.parted_graph import NodePart, PartedGraph, Tensor, is_copied

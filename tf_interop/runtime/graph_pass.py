@@ -1,19 +1,26 @@
-"""Replaces independent convolutions of a graph by `ConvStage` nodes; on a CPU makes units narrow.
+"""Replaces independent convolutions of a graph by ConvStage nodes, or its units by Unit nodes.
 
-    before                        after
+    before                              after
 
-    x ── Conv2D a ── …            x ─┬─ ConvStage stage_0 ─┬─ stage_0    ── …
-    x ── Conv2D b ── …               └  (lanes a, b)       └─ stage_0:1  ── …
+    x ── Conv2D a ── …                  x ─┬─ ConvStage stage_0 ─┬─ stage_0    ── …
+    x ── Conv2D b ── …                  x ─┘  (lanes a, b)       └─ stage_0:1  ── …
 
-The pass has six parts: check graph, find, plan, check plan, rewrite, check graph. This module only
-calls them in order. The pass for CPUs is in `unit_pass`.
+    x ── Conv2D a ── Relu b ── …        x ─┬─ Unit b (steps a, b) ── …
+    x ── Conv2D c ── Relu d ── …           └─ Unit d (steps c, d) ── …
+
+GPUs get stages, and CPUs units. TensorFlow's executor runs independent ops at the same time, so
+independent narrow units run side by side, each on its own core, or on a few if a plan says so. A
+split unit runs all of its steps once for each part of the batch.
+
+The pass has these parts, and this module only calls them in order: check the graph, find, plan,
+check the plan of stages, rewrite, check the graph.
 
 Preconditions, each checked where it is needed:
   1. the graph is well-formed and acyclic;
-  2. the steps of a stage are on one device, in one control-flow region, and depend on each other
-     only along a lane;
-  3. all stages together leave the graph acyclic;
-  4. no stage or unit of this device type is in the graph yet.
+  2. the steps of a stage or unit are on one device, in one control-flow region, and depend on each
+     other only along a lane;
+  3. all stages or units together leave the graph acyclic;
+  4. the graph has no stage or unit of this device type yet.
 
 The pass keeps names that have to be preserved, fetch names, control dependencies, devices and the
 function library. A second run changes nothing. The same graph gives the same bytes.
@@ -23,29 +30,43 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 
 from tensorflow.core.framework import graph_pb2
 
-from tf_interop.convolution import ConvolutionNode, fingerprint_convolutions
+from tf_interop.convolution import (
+    ConvolutionNode,
+    batch_size_of,
+    canonical_names,
+    fingerprint_convolutions,
+)
+from tf_interop.errors import PlanError
 from tf_interop.graph.check import check_rewrite
-from tf_interop.graph.collection_pause import collection_pause
 from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.independence import Independence
-from tf_interop.graph.program import CONV_STAGE_OP
+from tf_interop.graph.ops import CONVOLUTION_KINDS
+from tf_interop.graph.program import CONV_STAGE_OP, UNIT_OP
 from tf_interop.graph.properties import GraphProperties, ShapeInference
-from tf_interop.graph.rewrite import rewrite_stages
-from tf_interop.graph.time_limit import check_time_limit, time_limit
-from tf_interop.graph.unit_node import UNIT_OP
+from tf_interop.graph.rewrite import ON_ONE_CORE, Cores, rewrite_stages, rewrite_units
+from tf_interop.graph.split_units import find_split_units
+from tf_interop.graph.time_limit import check_time_limit, collection_pause, time_limit
+from tf_interop.graph.units import Unit, find_units, planned_name
 from tf_interop.graph.view import GraphView, device_type_of, is_local
 from tf_interop.measure.device import has_bfloat16
 from tf_interop.planning.always import group_always, leave_out_unmeasured
 from tf_interop.planning.check import check_stages
-from tf_interop.planning.lookup import stages_from_plan
-from tf_interop.planning.types import GraphPlan, PlannedStage
-from tf_interop.runtime.pass_report import PassReport
-from tf_interop.runtime.settings import Policy, Settings
-from tf_interop.runtime.unit_pass import make_units
+from tf_interop.planning.lookup import (
+    check_batch_size,
+    entries_to_run,
+    mode_of,
+    stages_from_plan,
+)
+from tf_interop.planning.types import GraphPlan, Plan, PlannedStage
+from tf_interop.runtime.settings import PassReport, Policy, Settings
+
+NOTHING_TO_PLAN_FROM = (
+    "policy 'profiled' needs a plan; pass plan= to tf_interop.enable(), or policy='always'"
+)
 
 
 def run_conv_stage_pass(
@@ -60,16 +81,15 @@ def run_conv_stage_pass(
 
     Args:
         graph_def: the graph; it is not changed.
-        settings: what to make stages from.
+        settings: what to make stages or units from.
         device_type: `CPU` or `GPU`; convolutions on other devices stay as they are.
         nodes_to_preserve: names that have to stay.
-        infer_output_shapes: shape inference, called only if the settings need shapes that the
-            attributes lack.
-        fetches: what the graph is run for, names of nodes or tensors; none where that is not known.
+        infer_output_shapes: called only if the settings need shapes that the attributes lack.
+        fetches: the nodes or tensors that the graph is run for; empty if unknown.
 
     Returns:
-        The new graph, or None if nothing changed; and what was done, or None if the graph holds no
-        convolution for the device type, or stages or units that were made before.
+        The new graph, or None if nothing changed; and a report, or None if the graph has no
+        convolution for the device type, or has stages or units already.
 
     Raises:
         GraphError: the graph is not well-formed.
@@ -77,13 +97,21 @@ def run_conv_stage_pass(
         TimeLimitError: it took longer than the settings allow.
     """
     start = time.perf_counter()
-    if _was_rewritten(graph_def, device_type):
+    # Grappler hands every graph over a second time, so this comes before any indexing.
+    if any(
+        node.op in (CONV_STAGE_OP, UNIT_OP) and _is_on(node.device, device_type)
+        for node in graph_def.node
+    ):
         return None, None
     with collection_pause, time_limit(settings.pass_time_limit_s):
         view = GraphView(graph_def)
+        # The batch size decides which entry of a plan holds for the graph.
+        needs_batch_size = settings.plan is not None and any(
+            graph.batch_size is not None for graph in settings.plan.graphs
+        )
         found, refused = find_convolutions(
             view,
-            GraphProperties(view, infer_output_shapes if _has_batch_sizes(settings) else None),
+            GraphProperties(view, infer_output_shapes if needs_batch_size else None),
             nodes_to_preserve=nodes_to_preserve,
             fetches=fetches,
         )
@@ -99,17 +127,17 @@ def run_conv_stage_pass(
         check_time_limit()
         if settings.makes_units(device_type):
             properties = GraphProperties(view, infer_output_shapes)
-            rewritten, report = make_units(
+            rewritten, report = _make_units(
                 view, properties, settings, convolutions, nodes_to_preserve, fetches
             )
         else:
-            taken = convolutions
+            candidates = convolutions
             if settings.policy is Policy.ALWAYS:
-                taken, unmeasured = leave_out_unmeasured(
+                candidates, unmeasured = leave_out_unmeasured(
                     convolutions, device_type, has_bfloat16=has_bfloat16()
                 )
                 refusals += unmeasured
-            stages = _plan_stages(settings, view, taken)
+            stages = _plan_stages(settings, view, candidates)
             rewritten = None
             if stages:
                 check_time_limit()
@@ -120,34 +148,19 @@ def run_conv_stage_pass(
             report = PassReport(
                 device_type=device_type,
                 node_count=len(view),
-                convolution_count=len(taken),
+                convolution_count=len(candidates),
                 refusals=refusals,
-                # Of all of them: with this plan in place of the policy, none is left out.
+                # Of all convolutions: a plan, unlike the policy, leaves none out.
                 plan=GraphPlan(fingerprint_convolutions(convolutions), len(convolutions), stages),
-                why_unchanged="" if stages else _why_no_stages(settings, taken),
+                why_unchanged="" if stages else _why_no_stages(settings, candidates),
             )
         check_time_limit()
     milliseconds = (time.perf_counter() - start) * 1e3
     return rewritten, dataclasses.replace(report, milliseconds=milliseconds)
 
 
-def _was_rewritten(graph_def: graph_pb2.GraphDef, device_type: str) -> bool:
-    # Before anything is indexed: Grappler hands every graph over a second time.
-    return any(
-        node.op in (CONV_STAGE_OP, UNIT_OP) and _is_on(node.device, device_type)
-        for node in graph_def.node
-    )
-
-
-def _has_batch_sizes(settings: Settings) -> bool:
-    """Whether the plan was made for batch sizes: which entry to take depends on the graph's."""
-    return settings.plan is not None and any(
-        graph.batch_size is not None for graph in settings.plan.graphs
-    )
-
-
 def _is_on(device: str, device_type: str) -> bool:
-    # A node that is not placed yet belongs to whoever sees it first.
+    # A node without a device yet belongs to the first device type that sees it.
     return device_type_of(device) in ("", device_type) and is_local(device)
 
 
@@ -169,6 +182,136 @@ def _why_no_stages(settings: Settings, convolutions: tuple[ConvolutionNode, ...]
     return NOTHING_TO_PLAN_FROM if settings.plan is None else "the plan leaves this graph unchanged"
 
 
-NOTHING_TO_PLAN_FROM = (
-    "policy 'profiled' needs a plan; pass plan= to tf_interop.enable(), or policy='always'"
-)
+def _make_units(
+    view: GraphView,
+    properties: GraphProperties,
+    settings: Settings,
+    convolutions: Sequence[ConvolutionNode],
+    nodes_to_preserve: Collection[str],
+    fetches: Collection[str],
+) -> tuple[graph_pb2.GraphDef | None, PassReport]:
+    """Finds the units of a graph, and makes them narrow or splits them as the settings ask.
+
+    Returns:
+        The new graph, or None if it has no narrow or split units; and the report.
+    """
+    units, refused = find_units(
+        view, properties, nodes_to_preserve=nodes_to_preserve, fetches=fetches
+    )
+    report = PassReport(
+        device_type="CPU",
+        node_count=len(view),
+        convolution_count=len(convolutions),
+        refusals=tuple(each for each in refused if each.op in CONVOLUTION_KINDS),
+        plan=GraphPlan(fingerprint_convolutions(convolutions), len(convolutions), ()),
+        unit_count=len(units),
+    )
+    plan = settings.plan
+    if plan is not None and _is_beside_training(plan, convolutions):
+        # Such as validation under `fit`: no mistake, so no warning.
+        why = "the plan is for training only; tune with training=False for this graph"
+        return None, dataclasses.replace(report, why_unchanged=why)
+    entries = () if plan is None else entries_to_run(plan, convolutions)
+    batch_size = batch_size_of(node.configuration for node in convolutions)
+    if entries and batch_size is not None:
+        check_batch_size(entries, batch_size)
+    are_split = _are_split(entries)
+    if are_split:
+        units = find_split_units(
+            view, properties, nodes_to_preserve=nodes_to_preserve, fetches=fetches
+        )
+        report = dataclasses.replace(report, unit_count=len(units))
+    names = canonical_names(planned_name(view, unit) for unit in units)
+    of_name = {names[planned_name(view, unit)]: unit for unit in units}
+    if settings.policy is Policy.ALWAYS:
+        chosen: Mapping[str, Cores] = dict.fromkeys(of_name, ON_ONE_CORE)
+    else:
+        chosen = _units_of_plan(entries, are_split, batch_size, of_name.keys())
+    if not chosen:
+        return None, dataclasses.replace(report, why_unchanged=_why_no_units(settings, units))
+
+    check_time_limit()
+    taken = [of_name[name] for name in chosen]
+    rewritten = rewrite_units(
+        view,
+        taken,
+        nodes_to_preserve,
+        cores=list(chosen.values()),
+        output_shapes=properties.output_shape,
+    )
+    check_time_limit()
+    check_rewrite(view, GraphView(rewritten), nodes_to_preserve, fetches=fetches)
+    most_cores = tuple(max(each.values()) for each in chosen.values())
+    made = dataclasses.replace(
+        report.plan,
+        narrow_units=() if are_split else tuple(chosen),
+        split_units=tuple(chosen) if are_split else (),
+        unit_cores=most_cores if max(most_cores) > 1 else (),
+        measured=entries[0].measured if len(entries) == 1 else None,
+    )
+    unit_op_count = sum(len(unit.steps) for unit in taken)
+    return rewritten, dataclasses.replace(report, plan=made, unit_op_count=unit_op_count)
+
+
+def _are_split(entries: Collection[GraphPlan]) -> bool:
+    """Whether the entry with the greatest gain splits units.
+
+    A graph of unknown batch size may have entries of both kinds. It cannot have units of both
+    kinds, because they overlap.
+    """
+    changing = [each for each in entries if each.units]
+    return bool(changing) and bool(
+        max(changing, key=lambda each: each.measured.ratio if each.measured else 0.0).split_units
+    )
+
+
+def _units_of_plan(
+    entries: Collection[GraphPlan],
+    are_split: bool,
+    batch_size: int | None,
+    names: Collection[str],
+) -> dict[str, Cores]:
+    """The units of a graph that a plan makes narrow or splits.
+
+    If the graph's batch size is unknown and every entry has one, a unit is narrow or split at the
+    batch sizes whose entries name it. No nearest size is taken: a gain at one may be a loss at
+    another.
+
+    Args:
+        entries: the plan's entries for the graph.
+        are_split: which kind of units is wanted.
+        batch_size: of the graph.
+        names: canonical names of the graph's units of that kind.
+
+    Raises:
+        PlanError: the entries name units that the graph does not have.
+    """
+    is_always = batch_size is not None or any(entry.batch_size is None for entry in entries)
+    planned: dict[str, dict[int | None, int]] = {}
+    for entry in entries:
+        cores_of = dict.fromkeys(entry.split_units, 1) if are_split else entry.cores_of
+        for name, cores in cores_of.items():
+            planned.setdefault(name, {})[None if is_always else entry.batch_size] = cores
+    found = planned.keys() & set(names)
+    # Some may differ: a unit of the model may hold parts of the loss, a metric or the optimizer.
+    if len(found) < len(planned) / 2:
+        kind = "split" if are_split else "narrow"
+        raise PlanError(
+            f"The plan's units do not fit this graph: of {len(planned)} {kind} units it has "
+            f"{len(found)}; it lacks '{min(planned.keys() - found)}'. Tune this model again."
+        )
+    # In the graph's order, whatever the plan's is.
+    return {name: planned[name] for name in names if name in planned}
+
+
+def _is_beside_training(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> bool:
+    modes = {each.mode for each in plan.graphs}
+    return modes == {"training"} and mode_of(convolutions) == "inference"
+
+
+def _why_no_units(settings: Settings, units: Collection[Unit]) -> str:
+    if not units:
+        return "no operation of the graph can be in a unit"
+    if settings.plan is not None:
+        return "the plan leaves this graph unchanged"
+    return "only a plan decides which units are narrow or split, and none was given"

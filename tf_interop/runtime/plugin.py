@@ -22,15 +22,13 @@ from tensorflow.core.framework import graph_pb2
 
 from tf_interop import tensorflow_internals
 from tf_interop.errors import LibraryError
-from tf_interop.graph.collection_pause import collection_pause
-from tf_interop.graph.time_limit import time_limit
+from tf_interop.graph.time_limit import collection_pause, time_limit
 from tf_interop.measure.device import ask_for_all_hardware_queues, has_nvidia_gpu
 from tf_interop.parallel.types import ParallelPlan
 from tf_interop.runtime.graph_pass import run_conv_stage_pass
 from tf_interop.runtime.kernel_library import HandedGraph, KernelLibrary, load_kernel_library
 from tf_interop.runtime.parallel_pass import ParallelReport, run_parallel_pass
-from tf_interop.runtime.pass_report import PassReport
-from tf_interop.runtime.settings import Settings
+from tf_interop.runtime.settings import PassReport, Settings
 
 # A process may trace functions for ever.
 _MOST_REPORTS = 200

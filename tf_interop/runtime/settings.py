@@ -1,4 +1,4 @@
-"""The settings of the pass: what the user asked for."""
+"""What the pass of stages and units works from, and what it reports of a graph."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ import dataclasses
 import enum
 import os
 
+from tf_interop.convolution import Refusal
 from tf_interop.parallel.types import ParallelPlan
-from tf_interop.planning.types import Plan
+from tf_interop.planning.types import GraphPlan, Plan
 
 
 class Policy(enum.Enum):
     """Which convolutions become stages, and which units become narrow.
 
-    PROFILED: only what a plan names. ALWAYS: every convolution on a GPU, independent ones in one
-    stage; every unit on a CPU, on one core. For verification.
+    PROFILED: only those in a plan. ALWAYS: on a GPU every convolution, independent ones in one
+    stage; on a CPU every unit, on one core. For verification.
     """
 
     PROFILED = "profiled"
     ALWAYS = "always"
 
 
-# Far above what the pass takes for the training step of a NASNet, which is a third of a second, and
-# below what would pass for a program that hangs.
+# The pass takes a third of a second for the training step of a NASNet. A program that waits much
+# longer than this limit would seem to hang.
 DEFAULT_PASS_TIME_LIMIT_S = 60.0
 
 
@@ -31,14 +32,14 @@ class Settings:
     """What the pass works from. Replaced as a whole, never changed.
 
     Attributes:
-        policy: which convolutions are put into stages.
+        policy: which convolutions become stages.
         plan: stages and units by name, for the policy PROFILED.
-        pass_time_limit_s: how long the pass may take for one graph, in seconds; a graph that takes
-            longer stays unchanged.
+        pass_time_limit_s: how long the pass may take for one graph. A graph that takes longer stays
+            unchanged.
         workspace_limit_mb: limit for all workspaces of one stage together, in MiB; None for no
             limit. It also applies to existing stages.
-        has_host_stages: whether a CPU gets stages, as a GPU does, in place of narrow units. They
-            are slower; tests of stages that have no GPU set TF_INTEROP_HOST_STAGES=1.
+        has_host_stages: whether a CPU gets stages instead of narrow units. They are slower; tests
+            of stages that have no GPU set TF_INTEROP_HOST_STAGES=1.
         parallel: how layers are divided over devices, before stages are made.
     """
 
@@ -64,3 +65,30 @@ class Settings:
     def can_change_graphs(self) -> bool:
         """Whether there is anything to make stages from, or to divide layers by."""
         return self.can_make_stages or self.parallel is not None
+
+
+@dataclasses.dataclass(frozen=True)
+class PassReport:
+    """What the pass did to one graph.
+
+    Attributes:
+        device_type: `CPU` or `GPU`; only convolutions on it were considered.
+        node_count: nodes of the graph.
+        convolution_count: convolutions that could be part of a stage.
+        refusals: convolution nodes that stay as they are, with the reason.
+        plan: the graph's fingerprint, and the stages or units that were made.
+        milliseconds: how long the pass took.
+        why_unchanged: empty if stages or units were made, else why not.
+        unit_count: units of the graph, used or not; 0 if stages are made.
+        unit_op_count: nodes that units replaced.
+    """
+
+    device_type: str
+    node_count: int
+    convolution_count: int
+    refusals: tuple[Refusal, ...]
+    plan: GraphPlan
+    milliseconds: float = 0.0
+    why_unchanged: str = ""
+    unit_count: int = 0
+    unit_op_count: int = 0

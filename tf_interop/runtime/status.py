@@ -17,8 +17,8 @@ from tf_interop.planning.types import GraphPlan, Plan
 from tf_interop.runtime.graph_pass import NOTHING_TO_PLAN_FROM
 from tf_interop.runtime.kernel_library import Counters
 from tf_interop.runtime.parallel_pass import ParallelReport
-from tf_interop.runtime.pass_report import PassReport
 from tf_interop.runtime.plugin import PassFailure, get_plugin
+from tf_interop.runtime.settings import PassReport
 
 
 @dataclasses.dataclass(frozen=True)

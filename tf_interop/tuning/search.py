@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
-from tf_interop.graph.rewrite_units import rewrite_units
+from tf_interop.graph.rewrite import rewrite_units
 from tf_interop.graph.units import Unit, unit_name
 from tf_interop.graph.view import GraphView, parse_input
 from tf_interop.tuning.propose import Machine, StepModel, UnitTimes, propose
