@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tf_interop.planning.problem import ValueSource
+from tf_interop.planning.sm_model import SmUse
 from tf_interop.planning.types import (
     Alternative,
     GraphPlan,
@@ -15,7 +16,6 @@ from tf_interop.planning.types import (
     StagePrediction,
     UnstagedConvolution,
 )
-from tf_interop.profile.occupancy import SmUse
 from tf_interop.stage import Lane, Stage, Step
 
 STAGE = Stage(

@@ -60,7 +60,7 @@ def test_a_plan_is_for_its_own_batch_size_and_step() -> None:
     assert "tuned at batch size 1, but the graph has 8" in said
     assert "--batch 8" in said
     said = words_of(invoke(f"{benchmark} --no-inference --training", exit_code=1))
-    assert "The plan is for inference, but the graph is for training" in said
+    assert "This plan was made for inference, but the graph is for training" in said
     assert not pathlib.Path("results.json").exists()
 
 

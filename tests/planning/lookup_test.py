@@ -67,7 +67,7 @@ def test_takes_the_entry_of_the_batch_size(
         assert found == stage(taken)
     else:
         # What was expected of it is not expected at another batch size.
-        why = f"of the plan for batch size {taken}, the nearest to {batch_size}"
+        why = f"from the plan for batch size {taken}, the nearest to {batch_size}"
         assert found == dataclasses.replace(make_stage("a"), why=why)
 
 
@@ -145,7 +145,7 @@ def test_gives_a_stage_the_schedule_of_each_batch_size() -> None:
     )
     assert stage.stage == large
     assert stage.schedules == (Schedule(8, small), Schedule(32, large))
-    assert stage.why == "of the plan for batch sizes 8, 32, grouped as for 32"
+    assert stage.why == "from the plan for batch sizes 8, 32, grouped as for 32"
 
 
 def test_runs_in_sequence_where_a_plan_groups_otherwise() -> None:

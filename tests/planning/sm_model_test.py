@@ -100,5 +100,6 @@ def test_priority_goes_before_launch_order() -> None:
 
 def test_blocks_are_as_the_occupancy_calculator_has_them() -> None:
     each = modelled(kernel(block=(33, 1, 1), registers_per_thread=37, shared_memory_bytes=1))
-    assert (each.registers, each.shared_memory_bytes, each.threads) == (2560, 256, 64)
+    block = each.resources
+    assert (block.registers, block.shared_memory_bytes, block.threads) == (2560, 256, 64)
     assert modelled(kernel(shared_memory_bytes=240_000)) is None

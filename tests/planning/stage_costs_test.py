@@ -16,8 +16,8 @@ from tf_interop.planning.problem import (
     ProblemNode,
     ValueSource,
 )
+from tf_interop.planning.sm_model import UNCALIBRATED_SPREAD, StageModel
 from tf_interop.planning.stage_costs import StageChoice, StageCosts
-from tf_interop.planning.stage_model import UNCALIBRATED_SPREAD, StageModel
 
 # Fits on half of the SMs, so that two of it take no longer than one.
 SMALL = dataclasses.replace(

@@ -8,10 +8,13 @@ from typing import NamedTuple
 
 import pytest
 
-from tf_interop.planning.search_space import Lanes, Schedule, SearchTooWideError, Space
 from tf_interop.planning.stage_search import (
     Beam,
     ExactSearch,
+    Lanes,
+    Schedule,
+    SearchTooWideError,
+    Space,
     State,
     find_blocks,
     search_blocks,

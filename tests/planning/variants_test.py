@@ -7,8 +7,15 @@ import pathlib
 
 from plan_values import PLAN
 
-from tf_interop.planning.types import GraphPlan, Plan, PlannedStage, load_plan, save_plan
-from tf_interop.planning.variants import without_concurrency, without_pinning
+from tf_interop.planning.types import (
+    GraphPlan,
+    Plan,
+    PlannedStage,
+    load_plan,
+    save_plan,
+    without_concurrency,
+    without_pinning,
+)
 from tf_interop.stage import Lane, Stage, Step
 
 A, B, C = (Step(name, f"eng{place}") for place, name in enumerate("abc"))

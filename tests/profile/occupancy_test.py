@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from profile_values import HOPPER_SM, KERNEL
 
-from tf_interop.profile.occupancy import compute_sm_use
+from tf_interop.planning.sm_model import compute_sm_use
 from tf_interop.profile.types import SmLimits
 
 # CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".

@@ -17,9 +17,9 @@ from tf_interop.planning.problem import (
     ProblemNode,
     ValueSource,
 )
+from tf_interop.planning.sm_model import SmUse
 from tf_interop.planning.types import GraphPlan
 from tf_interop.profile.entries import KernelMeasurement
-from tf_interop.profile.occupancy import SmUse
 from tf_interop.profile.types import SmLimits
 
 # Compute capability 3.5, a GPU of the paper's time: CUDA C++ Programming Guide, "Technical

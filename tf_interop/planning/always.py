@@ -1,6 +1,6 @@
 """The policy that puts every convolution into a stage.
 
-All groups are *level groups*: convolutions of equal depth, where depth is the number of
+Every stage is a *level group*: convolutions of equal depth, where depth is the number of
 convolutions on the longest chain that ends with one. GoogLeNet's module, depths in brackets:
 
     input -+-> 1x1 [1] -----------------------+            stage 1x1, 3x3_reduce, 5x5_reduce,
@@ -9,8 +9,8 @@ convolutions on the longest chain that ends with one. GoogLeNet's module, depths
            +-> pool --> pool_proj [1] --------+            stage 3x3, 5x5
 
 Any set of level groups is legal. Depth grows along every path from one convolution to another, so
-those of one group are independent. And if one group comes before another in the contracted graph,
-its depth is smaller, so no two come before each other: contracting all of them leaves no cycle.
+the convolutions of one group are independent. And a group that comes before another in the
+contracted graph has a smaller depth, so the contracted graph has no cycle.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def group_always(
 ) -> tuple[PlannedStage, ...]:
     """Puts every convolution into a stage, whether that is faster or not.
 
-    Convolutions of equal depth, device and region share one, each with a lane of its own; one that
-    is alone gets a stage of its own. No algorithm is pinned.
+    Convolutions of equal depth, device and region share a stage, each on a lane of its own. No
+    algorithm is pinned.
 
     Returns:
         The stages, by depth, then in the order of the convolutions.
@@ -45,23 +45,21 @@ def group_always(
 def leave_out_unmeasured(
     convolutions: Sequence[ConvolutionNode], device_type: str, *, has_bfloat16: bool
 ) -> tuple[tuple[ConvolutionNode, ...], tuple[Refusal, ...]]:
-    """Splits convolutions into those that the device surely runs, and the others.
+    """Leaves out the convolutions that a GPU may be unable to run in a stage.
 
-    TensorFlow's own GPU kernels and ours ask cuDNN in different words (other layouts, other
-    formulations), and which engines cuDNN has for double, for volumes and for a fused LeakyRelu
-    depends on its version and on the GPU (tests/cc/cudnn_sweep.txt). A convolution that no engine
-    takes runs as TensorFlow's op would, and its stage with it, in sequence. So a stage may hold one
-    of these on a GPU only if it was measured there, which a plan shows and the policy "always" does
-    not.
+    TensorFlow's own kernels and ours ask cuDNN for different layouts and formulations. Its engines
+    for double, for volumes and for a fused LeakyRelu depend on its version and on the GPU
+    (tests/cc/cudnn_sweep.txt). If no engine takes a convolution, its whole stage runs in sequence.
+    So a GPU's stage may hold one of these only if it was measured, as for a plan.
 
     Args:
-        convolutions: the convolutions of a graph.
-        device_type: `CPU`, where the host backend runs all of them, or `GPU`.
-        has_bfloat16: whether the GPU has arithmetic for it. For one that has not, as a T4, cuDNN
-            has no engine, and TensorFlow converts to float32.
+        convolutions: all convolutions of a graph.
+        device_type: `GPU`, or `CPU`, where the host backend runs all of them.
+        has_bfloat16: whether the GPU computes in bfloat16. On a GPU that does not, such as a T4,
+            cuDNN has no engine for it, and TensorFlow converts to float32.
 
     Returns:
-        The convolutions that may be put into stages, in order, and a refusal for each other one.
+        The convolutions that may be in stages, in order, and a refusal for each other one.
     """
     if device_type != "GPU":
         return tuple(convolutions), ()
@@ -77,7 +75,7 @@ def leave_out_unmeasured(
         ):
             what = configuration.dtype
         elif "LeakyRelu" in configuration.fused_ops:
-            what = "a fused LeakyRelu"
+            what = "fused LeakyRelu"
         if what is None:
             kept.append(node)
             continue
@@ -86,7 +84,7 @@ def leave_out_unmeasured(
                 node.name,
                 configuration.op,
                 RefusalReason.NOT_MEASURED,
-                f"Expected a plan for this convolution, as one of {what} needs it, got none.",
+                f"Expected a plan, because convolutions of {what} need one, got none.",
             )
         )
     return tuple(kept), tuple(refusals)

@@ -1,4 +1,4 @@
-"""Checks that stages are legal for a graph, without sharing code with their makers."""
+"""Checks that stages are legal for a graph, without sharing code with the planner."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tf_interop.stage import Stage
 def check_stages(
     stages: Sequence[PlannedStage], view: GraphView, convolutions: Sequence[ConvolutionNode]
 ) -> None:
-    """Checks that stages may be built into a graph, all of them together.
+    """Checks that a graph may have these stages together.
 
     Raises:
-        PlanError: a stage is not valid by itself; a node is not one of `convolutions` or is named
-            twice; an algorithm is unknown for the kind of convolution; the nodes of a stage differ
-            in device or region; those of a merged lane do not read one image or differ in more than
+        PlanError: a stage is invalid by itself; a node is not one of `convolutions` or is named
+            twice; no convolution of its kind has an algorithm; the nodes of a stage differ in
+            device or region; those of a merged lane do not read one image or differ in more than
             their filters; a step depends on one that is not before it in its lane; or stages wait
             for each other.
         GraphError: the graph itself has a cycle.
@@ -38,13 +38,13 @@ def check_stages(
         for name in stage.nodes:
             if name not in node_of:
                 raise PlanError(
-                    f"Stage {number} names '{name}', which is no convolution of this graph that "
-                    "can be part of a stage. Plan this graph again."
+                    f"Stage {number} names '{name}', but this graph has no such convolution that "
+                    "can be in a stage. Plan this graph again."
                 )
             if name in stage_of:
                 raise PlanError(
-                    f"'{name}' is in stage {stage_of[name]} and in stage {number}. Take it out "
-                    "of one."
+                    f"'{name}' is in stage {stage_of[name]} and in stage {number}. Remove it from "
+                    "one of them."
                 )
             stage_of[name] = number
         _check_together(number, [node_of[name] for name in stage.nodes])
@@ -60,7 +60,7 @@ def check_stages(
 
 
 def _check_together(number: int, nodes: Sequence[ConvolutionNode]) -> None:
-    """Checks that nodes are on one device, and in one region: else one may run without another."""
+    """Checks for one device and one region; otherwise one node may run without another."""
     first = nodes[0]
     for node in nodes:
         for what, expected, got in (
@@ -101,9 +101,9 @@ def _check_merged_lanes(number: int, stage: Stage[str], merge_keys: Mapping[str,
 
 
 def why_illegal(view: GraphView, stages: Sequence[Sequence[Stage[int]]]) -> str | None:
-    """Why stages of nodes may not be built into a graph, or None if they may.
+    """The reason that a graph may not have these stages, or None if it may.
 
-    Each stage has all ways to run it. A node is in one stage at most.
+    Each stage is given as all of its ways to run. No two stages share a node.
 
     Raises:
         GraphError: the graph itself has a cycle.
@@ -120,7 +120,7 @@ def why_illegal(view: GraphView, stages: Sequence[Sequence[Stage[int]]]) -> str 
     cycle = contract(view.readers, [ways[0].operations for ways in stages]).cycle
     if not cycle:
         return None
-    view.topological_order()  # Raises where the stages are not to blame.
+    view.topological_order()  # Raises if the graph itself has the cycle.
     staged = {node for ways in stages for node in ways[0].operations}
     names = [f"stage {number}" for number in range(len(stages))]
     names += [f"'{name}'" for node, name in enumerate(view.names) if node not in staged]

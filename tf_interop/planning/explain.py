@@ -1,9 +1,9 @@
-"""Explains a plan: why its stages were chosen, and why other pairs are no stage.
+"""Explains a plan: the reasons for its stages, and against other pairs.
 
-The values are those of the search (`StageCosts`). For each stage the plan keeps the measurements
-of its convolutions with other algorithms, other lanes or merged, and the time of the algorithms
-that are fastest alone. It also keeps the few independent pairs without a common stage that could
-save most; pairs whose convolutions cost the same count as one.
+All values come from the search (`StageCosts`). For each stage the plan keeps the measurements of
+its convolutions with other algorithms, other lanes or merged, and the time with the algorithms that
+are fastest alone. It also keeps the few independent pairs without a common stage that could save
+most. Pairs with the same costs count as one.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import math
 from collections.abc import Iterator, Sequence
 
 from tf_interop.planning.problem import Candidate, PlanningProblem
-from tf_interop.planning.search_space import Lanes, Space
+from tf_interop.planning.sm_model import SmUse, compute_sm_use
 from tf_interop.planning.stage_costs import StageChoice, StageCosts, algorithms_of
+from tf_interop.planning.stage_search import Lanes, Space
 from tf_interop.planning.types import (
     LEAST_SAVED_US,
     Alternative,
@@ -26,14 +27,13 @@ from tf_interop.planning.types import (
     StageExplanation,
     StagePrediction,
 )
-from tf_interop.profile.occupancy import SmUse, compute_sm_use
 from tf_interop.stage import Lane, Stage
 
 _MOST_ALTERNATIVES = 3
-# Combinations that are modelled to say why pairs are no stage.
+# Combinations that are modelled to explain pairs.
 _MOST_MODELLED = 400
 _MOST_REJECTED = 5
-# Pairs that are asked after in full, those that could save most.
+# Pairs that are examined in full: those that could save most.
 _MOST_JUDGED = 40
 
 _NOT_FASTER = "not faster"
@@ -46,11 +46,11 @@ SHARED_RESOURCES = {
     "alu_utilization": "ALU time",
     "dram_utilization": "DRAM throughput",
 }
-"""The resources that kernels share when they run together, by field of SmUse."""
+"""Fields of SmUse for the resources that kernels share when they run together."""
 
 
 def sum_of_uses(uses: Sequence[SmUse | None]) -> dict[str, float]:
-    """The lanes' shares of an SM together; without fields that are unknown for a lane."""
+    """The sum of the lanes' shares of an SM, without fields that are unknown for a lane."""
     sums: dict[str, float] = {}
     for field in SHARED_RESOURCES:
         values = [getattr(use, field, None) for use in uses]
@@ -60,10 +60,7 @@ def sum_of_uses(uses: Sequence[SmUse | None]) -> dict[str, float]:
 
 
 def explain_plan(problem: PlanningProblem, plan: GraphPlan) -> GraphPlan:
-    """The plan with an explanation for every stage that has a prediction.
-
-    If the whole graph has a prediction, the plan also explains which pairs are no stage.
-    """
+    """Adds an explanation to every stage that a planner made, and to the pairs without one."""
     explainer = _Explainer(problem)
     plan = dataclasses.replace(plan, stages=tuple(map(explainer.explain, plan.stages)))
     if plan.prediction is None:
@@ -80,8 +77,6 @@ def explain_plan(problem: PlanningProblem, plan: GraphPlan) -> GraphPlan:
 
 
 class _Explainer:
-    """Explains why stages were chosen, and why pairs are no stage."""
-
     def __init__(self, problem: PlanningProblem) -> None:
         self._problem = problem
         self._costs = StageCosts(problem, max_modelled=_MOST_MODELLED)
@@ -92,7 +87,7 @@ class _Explainer:
         if prediction is None:
             return planned
         fastest = [self._fastest(node).algorithm for node in stage.operations]
-        # What is fastest alone first: that is what one would try without a profile.
+        # The algorithms that are fastest alone first: without a profile one would try these.
         telling = sorted(
             self._alternatives(stage, prediction),
             key=lambda each: (
@@ -108,7 +103,7 @@ class _Explainer:
 
     def _explain_lane(self, lane: Lane[str]) -> LaneExplanation:
         fastest = [self._fastest(node) for node in lane.operations]
-        # The wider convolution of a merged lane is none of the candidates.
+        # The candidates do not include the wider convolution of a merged lane.
         pinned = fastest if lane.merged else self._candidates(lane)
         return LaneExplanation(
             alone_us=sum(each.latency_us for each in pinned),
@@ -155,7 +150,7 @@ class _Explainer:
         return "too close to one after another, given the error"
 
     def _crowding(self, chosen: Stage[str], other: Stage[str]) -> str:
-        """The resources that lanes exceed, and of which they need more than the chosen ones."""
+        """Names the resources that lanes exceed and need more of than the chosen ones."""
         ours, theirs = (
             sum_of_uses([self._sm_use(lane) for lane in each.lanes]) for each in (chosen, other)
         )
@@ -167,7 +162,7 @@ class _Explainer:
         return f"; its lanes together need {', '.join(crowded)}" if crowded else ""
 
     def _sm_use(self, lane: Lane[str]) -> SmUse | None:
-        """The share of an SM of a lane with one step, alone: that of its main kernel."""
+        """The share of an SM that the main kernel of a lane with one step takes."""
         candidates = self._candidates(lane) if len(lane.steps) == 1 else []
         kernels = [kernel for candidate in candidates for kernel in candidate.kernels]
         kernel = max(kernels, key=lambda each: each.time_share, default=None)
@@ -187,10 +182,10 @@ class _Explainer:
         return self._problem.node_costs[self._place[node]].fastest
 
     def reject(self, stages: Sequence[PlannedStage]) -> tuple[RejectedStage, ...]:
-        """Pairs that share no stage, most promising first, with the reasons."""
+        """The pairs that share no stage, most promising first."""
         nodes = self._problem.nodes
         stage_of = {name: number for number, each in enumerate(stages) for name in each.nodes}
-        # Of pairs that cost the same one with as few nodes in stages as there are.
+        # Pairs by their costs; one with the fewest nodes in stages stands for all of its kind.
         kinds: dict[object, list[tuple[int, float, tuple[int, int]]]] = {}
         for pair in self._independent_pairs():
             its = [stage_of.get(nodes[node].name) for node in pair]
@@ -207,7 +202,7 @@ class _Explainer:
             judged.append(
                 (in_stages, minus_gain_us, RejectedStage(names, why_not, len(alike), saved_us))
             )
-        # First of convolutions that are in no stage at all, then of those in different ones.
+        # Pairs with no node in a stage come first.
         judged.sort(
             key=lambda each: (each[0], not each[2].may_win, -(each[2].saved_us or 0.0), each[1])
         )
@@ -221,7 +216,7 @@ class _Explainer:
                 yield first, second
 
     def _judge(self, pair: tuple[int, int], stage_of: dict[str, int]) -> tuple[float | None, str]:
-        """The time that a pair would save, None if unknown, and why it is no stage."""
+        """The time that a pair would save, None if it is unknown, and the reason against it."""
         lanes = tuple((node,) for node in pair)
         alone_us = sum(self._problem.node_costs[node].fastest.latency_us for node in pair)
         saved_us: float | None = None

@@ -15,12 +15,7 @@ from tf_interop.convolution import (
     fingerprint_convolutions,
 )
 from tf_interop.errors import PlanError
-from tf_interop.planning.types import (
-    GraphMode,
-    GraphPlan,
-    Plan,
-    PlannedStage,
-)
+from tf_interop.planning.types import GraphMode, GraphPlan, Plan, PlannedStage
 from tf_interop.stage import Schedule, Stage, Step
 
 OTHER_MODEL_REMEDY = (
@@ -28,27 +23,29 @@ OTHER_MODEL_REMEDY = (
     "models were built before it, so Keras numbered its layers differently: name the layers, "
     "or call keras.backend.clear_session() before you build it."
 )
-"""What to do about a plan of another model."""
+"""The advice for a plan of another model."""
 
 
 def stages_from_plan(
     plan: Plan, convolutions: Sequence[ConvolutionNode]
 ) -> tuple[PlannedStage, ...]:
-    """The stages that a plan holds for a graph.
+    """The plan's stages for a graph.
 
-    Of entries for several batch sizes it takes, in this order:
+    If there are entries for several batch sizes, it takes, in this order:
 
-    1. that of the graph's batch size;
-    2. one that is for no batch size in particular;
-    3. the nearest by ratio, of two that are equally near the larger;
-    4. all of them, where the graph's batch size is not known, as under Keras' `fit`: the stages
-       then pick by the batch size of each call (see `stages_for_batch_sizes`).
+    1. the entry for the graph's batch size;
+    2. the entry without a batch size;
+    3. the entry whose batch size is nearest by ratio, and the larger of two that are equally near.
 
-    A prediction does not apply at another batch size: the stage then has no prediction and no
-    explanation, and `why` names the batch size that it was planned for.
+    If the graph's batch size is unknown, as under Keras' `fit`, it takes the entry without a batch
+    size or else all of them; the stages then depend on the batch size of each call (see
+    `stages_for_batch_sizes`).
+
+    Predictions and explanations do not apply to another batch size, so there `why` names the
+    planned batch size instead.
 
     Raises:
-        PlanError: as of `entries_to_run`.
+        PlanError: the plan has no entry for this graph.
     """
     entries = [_with_names_of(each, convolutions) for each in entries_to_run(plan, convolutions)]
     taken = entries[0]
@@ -58,7 +55,7 @@ def stages_from_plan(
     if batch_size is None:
         return stages_for_batch_sizes(entries)
     logging.warning("%s", _as_for(taken, batch_size))
-    why = f"of the plan for batch size {taken.batch_size}, the nearest to {batch_size}"
+    why = f"from the plan for batch size {taken.batch_size}, the nearest to {batch_size}"
     return tuple(
         dataclasses.replace(stage, why=why, prediction=None, explanation=None)
         for stage in taken.stages
@@ -66,13 +63,12 @@ def stages_from_plan(
 
 
 def entries_to_run(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> tuple[GraphPlan, ...]:
-    """The entry of a plan that a graph runs by, as in `stages_from_plan`.
+    """The plan's entry for a graph, or entries if the batch size is unknown.
 
-    Where the graph's batch size is not known, these are those of all batch sizes.
+    `stages_from_plan` has the rules.
 
     Raises:
-        PlanError: it holds nothing for this graph. Compares the graph with the entry that shares
-            the most nodes.
+        PlanError: there is none. Compares the graph with the entry that shares the most nodes.
     """
     fingerprint = fingerprint_convolutions(convolutions)
     entries = tuple(graph for graph in plan.graphs if graph.fingerprint == fingerprint)
@@ -86,13 +82,13 @@ def entries_to_run(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> tuple
 
 
 def check_plan_holds(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> str:
-    """Refuses a plan that is of another model, once this model is traced.
+    """Refuses a plan of another model, after this model was traced.
 
     Returns:
-        A note on the batch size that it was planned for; empty if it is that of the graph.
+        A note if the plan is for another batch size than the graph; else empty.
 
     Raises:
-        PlanError: it holds nothing for the graph, or was tuned at other batch sizes.
+        PlanError: the plan has no entry for the graph, or was tuned at other batch sizes.
     """
     batch_size = batch_size_of(node.configuration for node in convolutions)
     taken = entries_to_run(plan, convolutions)[0]
@@ -104,11 +100,7 @@ def check_plan_holds(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> str
 
 
 def check_plan_is_for(plan: Plan, *, mode: GraphMode, batch_size: int) -> None:
-    """Refuses a plan for the wrong mode, before the model is traced.
-
-    Raises:
-        PlanError: no entry is for that. Says what to do.
-    """
+    """Refuses a plan for another mode or tuned batch size, before the model is traced."""
     _check_mode(plan, mode)
     entries = [each for each in plan.graphs if each.mode in (None, mode)]
     if entries and all(each.measured is not None for each in entries):
@@ -116,17 +108,13 @@ def check_plan_is_for(plan: Plan, *, mode: GraphMode, batch_size: int) -> None:
 
 
 def mode_of(convolutions: Sequence[ConvolutionNode]) -> GraphMode:
-    """The mode of a graph: only training has gradients by filters."""
+    """The mode of a graph: only training computes gradients of filters."""
     kinds = {node.configuration.kind for node in convolutions}
     return "training" if ConvolutionKind.BACKWARD_FILTER in kinds else "inference"
 
 
 def check_batch_size(entries: Iterable[GraphPlan], batch_size: int) -> None:
-    """Refuses a plan that was tuned at other batch sizes.
-
-    Raises:
-        PlanError: no entry is for that batch size, or for any.
-    """
+    """Refuses a plan that was tuned at other batch sizes."""
     sizes = {each.batch_size for each in entries}
     if sizes.isdisjoint({None, batch_size}):
         known = ", ".join(map(str, sorted(size for size in sizes if size)))
@@ -137,21 +125,19 @@ def check_batch_size(entries: Iterable[GraphPlan], batch_size: int) -> None:
 
 
 def stages_for_batch_sizes(entries: Sequence[GraphPlan]) -> tuple[PlannedStage, ...]:
-    """The stages for a graph whose batch size is not known, with a schedule for every batch size.
+    """The stages for a graph of unknown batch size, with a schedule for each planned batch size.
 
     A convolution can be in only one stage. So the entry that saves the largest share of its time
-    (among equal ones, that of the largest batch size) decides the stages. At the other batch sizes
-
-    - a stage of the same convolutions in that batch size's entry runs as planned there;
-    - any other stage runs in sequence, each convolution with the algorithm that the entry has for
-      it alone. That entry may have other stages, but it has no times for these.
+    decides the stages; among equal entries this is the one for the largest batch size. At another
+    batch size, a stage runs as that entry has it. If the entry has no stage of the same
+    convolutions, they run in sequence, each with the entry's algorithm for it alone.
     """
     by_size = {each.batch_size or 0: each for each in entries}
     sizes = sorted(by_size)
     taken = max(sizes, key=lambda size: (_saved_share(by_size[size]), size))
-    why = f"of the plan for batch size {taken}"
+    why = f"from the plan for batch size {taken}"
     if len(sizes) > 1:
-        why = f"of the plan for batch sizes {', '.join(map(str, sizes))}, grouped as for {taken}"
+        why = f"from the plan for batch sizes {', '.join(map(str, sizes))}, grouped as for {taken}"
 
     def schedule(size: int, stage: PlannedStage) -> Schedule[str]:
         for own in by_size[size].stages:
@@ -175,7 +161,7 @@ def _saved_share(graph: GraphPlan) -> float:
 
 
 def _distance(planned: int | None, batch_size: int) -> tuple[int, float, int]:
-    """The distance of an entry's batch size from a graph's; the least wins."""
+    """Ranks an entry by the distance of its batch size from a graph's; the least wins."""
     if planned is None:
         return 1, 0.0, 0
     ratio = max(planned, batch_size) / min(planned, batch_size)
@@ -183,7 +169,7 @@ def _distance(planned: int | None, batch_size: int) -> tuple[int, float, int]:
 
 
 def _with_names_of(graph: GraphPlan, convolutions: Sequence[ConvolutionNode]) -> GraphPlan:
-    """The entry with each node named as in this trace of the model."""
+    """Renames an entry's nodes to those of this trace of the model."""
     found = {node.name for node in convolutions}
     if found.issuperset(graph.planned_nodes):
         return graph
@@ -192,7 +178,6 @@ def _with_names_of(graph: GraphPlan, convolutions: Sequence[ConvolutionNode]) ->
         node: name_of.get(canonical, node)
         for node, canonical in canonical_names(graph.planned_nodes).items()
     }
-
     return dataclasses.replace(
         graph,
         stages=tuple(each.map(lambda stage: stage.map(names.__getitem__)) for each in graph.stages),
@@ -208,23 +193,23 @@ def _check_mode(plan: Plan, mode: GraphMode) -> None:
             "inference": ("training=False", "no --training"),
         }[mode]
         raise PlanError(
-            f"The plan is for {', '.join(sorted(filter(None, modes)))}, but the graph is for "
-            f"{mode}. Tune or plan with {argument} (in a command {flag})."
+            f"This plan was made for {' and '.join(sorted(filter(None, modes)))}, but the graph is "
+            f"for {mode}. Tune or plan again with {argument} (in a command {flag})."
         )
 
 
 def _as_for(taken: GraphPlan, batch_size: int) -> str:
     return (
-        f"The plan has nothing for batch size {batch_size}: its stages run as planned for "
+        f"The plan has no entry for batch size {batch_size}: its stages run as planned for "
         f"{taken.batch_size}. Plan with --batch {taken.batch_size},{batch_size} to have both."
     )
 
 
 def _why_not_for(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> str:
-    """How the closest graph of a plan differs from these convolutions, and what to do."""
+    """Compares these convolutions with the closest graph of a plan, and says what to do."""
     expected = f"Expected a plan for this model, with {len(convolutions)} convolutions, got one"
     if not plan.graphs:
-        return f"{expected} that holds no graph. Plan the model anew."
+        return f"{expected} that holds no graph. Plan the model again."
     found = set(canonical_names(node.name for node in convolutions).values())
     planned, closest = max(
         ((set(canonical_names(graph.planned_nodes).values()), graph) for graph in plan.graphs),
@@ -241,6 +226,6 @@ def _why_not_for(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> str:
 
 
 def made_for(plan: Plan) -> str:
-    """The model that a plan was made for, such as ` for 'ResNet50'`; empty if unknown."""
+    """Names the plan's model, such as ` for 'ResNet50'`; empty if it is unknown."""
     model = plan.made_with.get("model")
     return f" for '{model}'" if model else ""

@@ -1,8 +1,8 @@
-"""Makes a plan: the stages with the least predicted time whose memory fits.
+"""Makes a plan: the stages with the least predicted time that fit into memory.
 
-Dynamic programming finds the best stages exactly if the graph is narrow enough, as in inference; a
-part that is too wide, such as the backward half of a training graph, gets a bounded search from
-the front. Both choose the algorithms together with the stages, within the free memory.
+Dynamic programming finds the best stages exactly if the graph is narrow enough, as in inference. A
+part that is too wide, such as the backward half of a training graph, gets a bounded search. Both
+choose the algorithms together with the stages.
 """
 
 from __future__ import annotations
@@ -15,9 +15,15 @@ from typing import cast
 
 from tf_interop.errors import PlanError
 from tf_interop.planning.problem import PlanningProblem
-from tf_interop.planning.search_space import Lanes, OnProgress, SearchError, Space, mask_of
 from tf_interop.planning.stage_costs import StageChoice, StageCosts
-from tf_interop.planning.stage_search import search_blocks
+from tf_interop.planning.stage_search import (
+    Lanes,
+    OnProgress,
+    SearchError,
+    Space,
+    mask_of,
+    search_blocks,
+)
 from tf_interop.planning.types import (
     GraphPlan,
     GraphPrediction,
@@ -29,17 +35,17 @@ from tf_interop.planning.types import (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """How far to search.
+    """Limits of the search.
 
     Attributes:
-        max_lanes: of a stage that was not measured.
-        max_measured_lanes: of a measured stage, such as a whole level.
-        max_lane_length: the most convolutions of a lane that depend on each other.
-        max_transitions: of the exact search; a part of the graph with more is searched within
-            bounds.
-        width: of the bounded search.
-        max_modelled: combinations of algorithms that are modelled, at most; measured ones do not
-            count. As many more where a lane has several convolutions.
+        max_lanes: lanes of a stage that was not measured.
+        max_measured_lanes: lanes of a measured stage, such as a whole level.
+        max_lane_length: dependent convolutions in one lane.
+        max_transitions: transitions of the exact search; a part of the graph with more gets the
+            bounded search.
+        width: width of the bounded search.
+        max_modelled: modelled combinations of algorithms, and as many again with several
+            convolutions in a lane.
     """
 
     max_lanes: int = 4
@@ -59,18 +65,18 @@ def make_plan(
     """Plans one graph for one batch size.
 
     Returns:
-        The stages of two or more convolutions, in the order in which they are expected to run, and
-        those of a single one whose fastest algorithm does not fit into the memory. Convolutions in
-        none of them run one after another. Equal problems give equal plans.
+        The stages of two or more convolutions, in their expected order, and a stage for each
+        convolution whose fastest algorithm does not fit into memory. All other convolutions run
+        one after another. Equal problems give equal plans.
 
     Raises:
-        PlanError: a convolution does not fit into the memory; names it and what would be needed.
+        PlanError: a convolution does not fit into memory; names it and the memory it needs.
     """
     return _Planner(problem, options or PlanOptions()).plan(on_progress)
 
 
 _Unit = tuple[Lanes, StageChoice]
-"""A stage or a single convolution, and how it runs."""
+"""A stage or a single convolution, and the way to run it."""
 
 
 class _Planner:
@@ -87,7 +93,7 @@ class _Planner:
         units, search = self._search(on_progress)
         in_sequence = self._in_sequence()
         if not any(map(self._is_stage, units)):
-            # The graph stays as it is then, and runs in its own order, where its memory fits.
+            # The graph stays as it is, and runs in its own order if that fits into memory.
             in_own_order = sorted(units, key=lambda unit: unit[0])
             if max(self._peaks(in_own_order), default=0) <= self._budget:
                 units = in_own_order
@@ -123,7 +129,7 @@ class _Planner:
         )
 
     def _search(self, on_progress: OnProgress) -> tuple[list[_Unit], str]:
-        """The units in their order of execution, and the kind of search."""
+        """The units in order, and a description of the search."""
         options, problem = self._options, self._problem
         space = Space(
             problem.predecessors,
@@ -142,16 +148,16 @@ class _Planner:
             )
         except SearchError as error:
             raise PlanError(self._describe_shortage()) from error
-        # The options are those that the costs gave.
+        # The search returns the options that the costs gave it.
         return cast(list[_Unit], list(stages)), self._describe(exact_nodes)
 
     def _available(self, done: int) -> float:
-        """The memory that is left when these nodes have run."""
+        """The free memory after these nodes have run."""
         is_limited = self._budget < math.inf
         return self._budget - self._problem.alive_bytes(done) if is_limited else math.inf
 
     def _peaks(self, units: Sequence[_Unit]) -> list[int]:
-        """The memory of each of these units, one after another."""
+        """The memory in use during each unit, one after another."""
         peaks = []
         done = 0
         for lanes, choice in units:
@@ -160,10 +166,7 @@ class _Planner:
         return peaks
 
     def _in_sequence(self) -> list[_Unit]:
-        """All nodes in their order, each with the fastest algorithm that fits.
-
-        Where none fits in this order, the one that needs least.
-        """
+        """All nodes in order, each with its fastest algorithm that fits, or else the smallest."""
         units: list[_Unit] = []
         for node in range(len(self._problem.nodes)):
             left = self._available((1 << node) - 1)
@@ -174,7 +177,7 @@ class _Planner:
         return units
 
     def _describe_shortage(self) -> str:
-        """The memory of one after another, each convolution with its least workspace."""
+        """Describes the peak of all convolutions in order, each with its least workspace."""
         lanes = [((node,),) for node in range(len(self._problem.nodes))]
         least = [self._costs.choices(each)[-1] for each in lanes]
         peaks = self._peaks(list(zip(lanes, least, strict=True)))
@@ -189,7 +192,7 @@ class _Planner:
         )
 
     def _is_stage(self, unit: _Unit) -> bool:
-        """Also a single convolution is, where its fastest algorithm does not fit: for its pin."""
+        """A single convolution is one if its fastest algorithm does not fit: another is pinned."""
         lanes, choice = unit
         if len(choice.stage.steps) > 1:
             return True

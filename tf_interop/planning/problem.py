@@ -1,7 +1,4 @@
-"""A planning problem: a DAG of convolutions with their costs, as plain data.
-
-Nothing here depends on graphs, profiles or present devices.
-"""
+"""A planning problem: a DAG of convolutions with their costs, as plain data."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from tf_interop.stage import Stage
 
 
 class ValueSource(enum.Enum):
-    """Where a value comes from."""
+    """The origin of a value."""
 
     MEASURED = "measured"
     MODELLED = "modelled"
@@ -27,12 +24,10 @@ class Candidate:
     """One algorithm for a convolution.
 
     Attributes:
-        algorithm: its name; None for the runner's own choice.
+        algorithm: None for the runner's own choice.
         latency_us: time of the convolution alone.
-        workspace_bytes: its workspace.
         spread_us: error of `latency_us`.
-        kernels: the GPU kernels that it launches; empty if they are not known. Without them a
-            stage that was not measured cannot be modelled.
+        kernels: its GPU kernels; empty if they are unknown. The model of stages needs them.
     """
 
     algorithm: str | None
@@ -48,7 +43,6 @@ class ConvolutionCosts:
 
     Attributes:
         name: the key for nodes and stages.
-        output_bytes: size of its result.
         candidates: at least one.
     """
 
@@ -58,7 +52,7 @@ class ConvolutionCosts:
 
     @property
     def fastest_first(self) -> tuple[Candidate, ...]:
-        """The candidates by their time alone; of equal ones that with less workspace first."""
+        """The candidates by their time alone, then by workspace."""
         return tuple(
             sorted(
                 self.candidates,
@@ -72,7 +66,7 @@ class ConvolutionCosts:
         return self.fastest_first[0]
 
     def candidate(self, algorithm: str | None) -> Candidate | None:
-        """The candidate of this algorithm, if there is one."""
+        """The candidate with this algorithm, if there is one."""
         return next((each for each in self.candidates if each.algorithm == algorithm), None)
 
 
@@ -81,15 +75,14 @@ class ProblemNode:
     """One convolution of the graph.
 
     Attributes:
-        name: of the node in the graph.
         costs: the name of its ConvolutionCosts.
-        predecessors: names of the convolutions that it depends on, with none between. Others may
-            be named too, where a lane with them would wait for itself.
-        follows: those of `predecessors` that it reads directly, with nothing else on any
-            convolution-free path between, so that both may be in one lane.
-        group: only nodes of the same group may share a stage (device and control-flow region).
-        merge_key: nodes with the same one read the same image and differ in their filters alone,
-            so that they can be merged into one wider convolution; None if that cannot be.
+        predecessors: names of the convolutions that it depends on without another one between.
+            Earlier ancestors are included if a lane with them would wait for itself.
+        follows: the predecessors that it may share a lane with: it reads them directly, and no
+            other operation is between them.
+        group: device and control-flow region. Only nodes of one group may share a stage.
+        merge_key: nodes with the same key read one image and differ only in their filters, so they
+            can be merged into a wider convolution; None if the node cannot be merged.
     """
 
     name: str
@@ -105,14 +98,13 @@ class MeasuredStage:
     """A stage that was measured.
 
     Attributes:
-        stage: of the names of ConvolutionCosts: lanes, or one that is merged. An algorithm is one
-            of the candidates; in a merged lane it is that of the wider convolution, which need not
-            be one.
-        latency_us: from fork to join.
-        sequential_us: of the same convolutions one after another, each with its fastest algorithm,
-            measured in the same run.
-        spread_us: error of the difference of the two.
-        workspace_bytes: of all lanes together.
+        stage: its operations are names of ConvolutionCosts. The algorithms are candidates, except
+            in a merged lane, where the algorithm belongs to the wider convolution.
+        latency_us: time from fork to join.
+        sequential_us: time of the same convolutions one after another, each with its fastest
+            algorithm, measured in the same run.
+        spread_us: error of the difference of the two times.
+        workspace_bytes: sum over the lanes.
     """
 
     stage: Stage[str]
@@ -123,26 +115,26 @@ class MeasuredStage:
 
     @property
     def wins(self) -> bool:
-        """Whether it is faster than one after another by more than the spread, as measured."""
+        """Whether it is faster than the sequence by more than the spread."""
         return self.latency_us + self.spread_us < self.sequential_us
 
 
-# Without slots: the lookup tables are kept in the instance.
+# Without slots, because the instance caches its lookup tables.
 @dataclasses.dataclass(frozen=True)
 class PlanningProblem:
     """A DAG of convolutions to be planned for one device and batch size.
 
     Attributes:
-        costs: of each distinct convolution.
-        nodes: in an order in which they may run: predecessors come before what depends on them.
-        stages: measured stages.
-        memory_budget_bytes: for the outputs of convolutions that are alive, and workspaces; None
-            if there is no limit.
-        sm_count: SMs of the device; None if not known, and for a CPU.
-        sm_limits: of one SM; likewise.
-        fingerprint: of the graph (see `fingerprint_convolutions`); empty for plain data.
-        convolution_count: convolutions of the graph, planned or not.
-        batch_size: that the shapes hold; None if unknown.
+        costs: one for each distinct convolution.
+        nodes: predecessors come before the nodes that depend on them.
+        stages: the measured stages.
+        memory_budget_bytes: limit for workspaces and live outputs of convolutions; None for no
+            limit.
+        sm_count: SMs of the device; None for a CPU and if it is unknown.
+        sm_limits: limits of one SM; None for a CPU and if they are unknown.
+        fingerprint: of the graph (see `fingerprint_convolutions`).
+        convolution_count: all convolutions of the graph, planned or not.
+        batch_size: None if it is unknown.
     """
 
     costs: tuple[ConvolutionCosts, ...]
@@ -157,27 +149,27 @@ class PlanningProblem:
 
     @functools.cached_property
     def costs_by_name(self) -> Mapping[str, ConvolutionCosts]:
-        """The costs under their names."""
+        """The costs by name."""
         return {each.name: each for each in self.costs}
 
     @functools.cached_property
     def node_costs(self) -> tuple[ConvolutionCosts, ...]:
-        """The costs of each node, in the order of the nodes."""
+        """The costs of each node."""
         return tuple(self.costs_by_name[node.costs] for node in self.nodes)
 
     @functools.cached_property
     def follows(self) -> tuple[tuple[int, ...], ...]:
-        """For each node the places of those that it may follow in a lane."""
+        """The positions of the nodes that each node may follow in a lane."""
         return self._places([node.follows for node in self.nodes])
 
     @functools.cached_property
     def predecessors(self) -> tuple[tuple[int, ...], ...]:
-        """For each node the places of its predecessors."""
+        """The positions of each node's predecessors."""
         return self._places([node.predecessors for node in self.nodes])
 
     @functools.cached_property
     def _readers(self) -> tuple[int, ...]:
-        """For each node those that depend on it directly, as bits."""
+        """The nodes that depend directly on each node, as bits."""
         readers = [0] * len(self.nodes)
         for node, predecessors in enumerate(self.predecessors):
             for predecessor in predecessors:
@@ -186,7 +178,10 @@ class PlanningProblem:
 
     @functools.cached_property
     def alive_bytes(self) -> Callable[[int], int]:
-        """Of nodes that have run, as bits, the outputs that nothing reads, or what has not run."""
+        """The live outputs after some nodes, given as bits, have run.
+
+        An output is live if it has no reader or a reader that has not run.
+        """
 
         @functools.cache
         def alive_bytes(done: int) -> int:

@@ -1,4 +1,4 @@
-"""Turns a graph and a profile into a planning problem, as plain data."""
+"""Turns a graph and a profile into a planning problem."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tf_interop.planning.problem import (
     PlanningProblem,
     ProblemNode,
 )
-from tf_interop.planning.search_space import bits_of, mask_of
+from tf_interop.planning.stage_search import bits_of, mask_of
 from tf_interop.profile.entries import StageMeasurement
 from tf_interop.profile.types import Profile, is_measured_as_it_runs
 
@@ -39,13 +39,10 @@ def make_planning_problem(
     deterministic: bool = False,
     memory_budget_bytes: int | None = None,
 ) -> PlanningProblem:
-    """The planning problem of a graph.
+    """Makes the planning problem of a graph.
 
-    A convolution that the profile holds no algorithm of cannot be planned and is no node. What
-    depends on it still does on what it depends on.
-
-    Returns:
-        The problem. `convolution_count` counts all convolutions, `nodes` holds those measured.
+    A convolution that the profile has no algorithm for cannot be planned and becomes no node.
+    Dependencies through it stay.
 
     Raises:
         GraphError: the graph has a cycle.
@@ -64,7 +61,7 @@ def make_planning_problem(
             and (stage := _measured_stage(measured, costs))
         ),
         memory_budget_bytes=memory_budget_bytes,
-        # A CPU's cores are no SMs.
+        # The device of a CPU counts its cores, which are no SMs.
         sm_count=None if device.sm_limits is None else device.sm_count,
         sm_limits=device.sm_limits,
         fingerprint=fingerprint_convolutions(convolutions),
@@ -74,7 +71,7 @@ def make_planning_problem(
 
 
 def output_bytes(configuration: ConvolutionConfiguration) -> int:
-    """The size of what a convolution of known shapes computes."""
+    """The size of a convolution's result; its shapes must be known."""
     shape = {
         ConvolutionKind.FORWARD: configuration.output_shape,
         ConvolutionKind.BACKWARD_INPUT: configuration.image_shape,
@@ -87,7 +84,7 @@ def output_bytes(configuration: ConvolutionConfiguration) -> int:
 def _costs_of(
     convolutions: Sequence[ConvolutionNode], profile: Profile, allow_tf32: bool
 ) -> _Costs:
-    """Costs of the configurations that algorithms were measured for, named by their first nodes."""
+    """The costs of measured configurations, each named after its first node."""
     costs: _Costs = {}
     for node in convolutions:
         configuration = node.configuration
@@ -109,7 +106,7 @@ def _costs_of(
 
 
 def _measured_stage(measured: StageMeasurement, costs: _Costs) -> MeasuredStage | None:
-    """A measured stage; None if the planner cannot make it as it was measured."""
+    """A measured stage; None if the planner cannot make it like that."""
     lanes = measured.stage.lanes
     if len(lanes) == 1 and not lanes[0].merged:
         return None
@@ -117,7 +114,7 @@ def _measured_stage(measured: StageMeasurement, costs: _Costs) -> MeasuredStage 
         for step in lane.steps:
             if step.operation not in costs:
                 return None
-            # What is merged runs with an algorithm of the wider convolution.
+            # A merged lane runs with an algorithm of the wider convolution.
             if not lane.merged and costs[step.operation].candidate(step.algorithm) is None:
                 return None
     return MeasuredStage(
@@ -153,7 +150,7 @@ def _nodes(
         for each in nearest:
             ancestors[number] |= ancestors[each]
         read = [each for each in nearest if names[each] in follows.get(node.name, ())]
-        # It may follow no lane that begins with what it waits for by way of others.
+        # It may not follow a lane with a node that it also waits for through other operations.
         barred = 0
         for each in read:
             barred |= ancestors[each] & indirect[number]
@@ -171,7 +168,7 @@ def _nodes(
 
 
 def _read_indirectly(view: GraphView, indices: Sequence[int]) -> list[int]:
-    """For each node those of `indices` that it reads by way of nodes that are none, as bits."""
+    """The nodes of `indices` that each one reads through other nodes, as bits."""
     place_of = {index: place for place, index in enumerate(indices)}
     reaching = [0] * len(view)
     for index in view.topological_order():

@@ -1,4 +1,4 @@
-"""Prints plans for people: their gain, and the reasons."""
+"""Prints plans: their gain, and the reasons."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rich.table import Table
 
 from tf_interop.planning.explain import SHARED_RESOURCES, sum_of_uses
 from tf_interop.planning.problem import ValueSource
+from tf_interop.planning.sm_model import SmUse
 from tf_interop.planning.types import (
     GraphPlan,
     GraphPrediction,
@@ -20,7 +21,6 @@ from tf_interop.planning.types import (
     PlannedStage,
     StageExplanation,
 )
-from tf_interop.profile.occupancy import SmUse
 from tf_interop.profile.tables import describe_options
 from tf_interop.stage import Lane, Stage
 from tf_interop.tables import UNKNOWN, new_table, percent, print_on
@@ -34,17 +34,17 @@ _MOST_UNITS = 20
 
 
 def show_plan(plan: Plan, console: Console) -> None:
-    """Prints a table of the planned graphs, with their gains and gaps."""
+    """Prints the planned graphs with their gains and gaps."""
     planned = [graph for graph in plan.graphs if graph.measured is None]
     if planned:
         print_on(console, _planned_table(planned))
         print_on(
             console,
             "\n"
-            "One by one: every convolution alone, with its fastest algorithm; measured. The "
-            "column measured is\n"
-            "the share of µs that was measured; the rest is modelled. Memory: outputs of "
-            "convolutions, workspaces.",
+            "One by one: every convolution alone, with its fastest algorithm, as measured. The "
+            "column 'measured'\n"
+            "is the measured share of the µs; the rest is modelled. Memory: outputs of "
+            "convolutions, and workspaces.",
         )
     for graph in plan.graphs:
         for line in _remarks(graph):
@@ -63,7 +63,7 @@ def explain_stages(plan: Plan, console: Console) -> None:
             for line in (*_describe_runs(planned), *_reasons(planned)):
                 print_on(console, f"  {line}")
         if graph.rejected:
-            print_on(console, ("\nNot together, most promising first:"))
+            print_on(console, "\nNot together, most promising first:")
         for each in graph.rejected:
             alike = f" ({each.count - 1} more of the same costs)" if each.count > 1 else ""
             print_on(console, f"  {' and '.join(each.nodes)}{alike}: {each.why_not}")
@@ -76,7 +76,7 @@ def name_graph(graph: GraphPlan) -> str:
 
 
 def summarize_graph(graph: GraphPlan) -> dict[str, Any]:
-    """The values of one entry of a plan; None if nothing was predicted, or measured."""
+    """One entry of a plan in JSON; values that were not predicted or measured are None."""
     prediction, measured = predicted(graph), graph.measured
     return {
         "mode": graph.mode,
@@ -122,7 +122,7 @@ def _planned_table(graphs: Sequence[GraphPlan]) -> Table:
 
 
 def _describe_search(graph: GraphPlan) -> Iterator[str]:
-    """How the stages or units were found, and which units these are."""
+    """Describes the search, and lists the units."""
     if graph.prediction is not None:
         budget = graph.prediction.memory_budget_bytes
         yield "no memory budget" if budget is None else f"memory budget {decimal(budget)}"
@@ -144,7 +144,7 @@ def _prediction_cells(graph: GraphPlan) -> tuple[str, ...]:
     if prediction is None:
         measured = UNKNOWN if graph.prediction is None else _incomplete(graph)
         return (UNKNOWN, UNKNOWN, UNKNOWN, measured, UNKNOWN, UNKNOWN)
-    # Of a part of the graph it would be no ratio of the graph.
+    # A part of the graph has no ratio for the whole graph.
     ratio, measured = UNKNOWN, _incomplete(graph)
     if not prediction.unmeasured_count:
         measured = percent(_measured_share(graph, prediction))
@@ -167,7 +167,7 @@ def _incomplete(graph: GraphPlan) -> str:
 
 
 def _measured_share(graph: GraphPlan, prediction: GraphPrediction) -> float | None:
-    """Of the predicted time; unstaged convolutions were measured."""
+    """The measured share of the predicted time; unstaged convolutions are always measured."""
     if not prediction.latency_us:
         return None
     modelled_us = sum(
@@ -195,7 +195,7 @@ def _remarks(graph: GraphPlan) -> Iterator[str]:
 def _describe_values(planned: PlannedStage) -> str:
     prediction = planned.prediction
     if prediction is None or len(planned.nodes) == 1:
-        # By itself a convolution is no faster than in no stage: it is there for its algorithm.
+        # A stage of one convolution saves no time. It is there for its algorithm.
         return planned.why or "no reason given"
     saved = 1 - prediction.latency_us / prediction.sequential_us
     return (
@@ -206,7 +206,7 @@ def _describe_values(planned: PlannedStage) -> str:
 
 
 def _describe_runs(planned: PlannedStage) -> Iterator[str]:
-    """The lanes of a stage, those of each batch size where they are not the same for all."""
+    """Describes the lanes of a stage, for each batch size if they differ."""
     if not planned.schedules:
         yield from _describe_lanes(planned.stage, planned.explanation)
         return
@@ -235,7 +235,7 @@ def _describe_lanes(
 
 
 def _describe_alone(lane: Lane[str], explained: LaneExplanation) -> str:
-    """A lane's time alone, and its main kernel's share of an SM."""
+    """Describes a lane's time alone, and its main kernel's share of an SM."""
     if lane.merged:
         return f"one after another they take {explained.alone_us:.1f} µs"
     parts = [f"alone {explained.alone_us:.1f} µs"]
@@ -279,7 +279,7 @@ _MOST_OTHER_LOAD = 0.1
 
 
 def verdict(graph: GraphPlan) -> str:
-    """The gain of a plan's entry, and whether XLA gains more."""
+    """States the gain of a plan's entry, and recommends XLA if that gains more."""
     xla = graph.measured and graph.measured.faster_xla
     return f"{_gain(graph)} {say_xla_is_faster(xla.ratio)}" if xla else _gain(graph)
 
@@ -337,7 +337,7 @@ def _gain(graph: GraphPlan) -> str:
             f"{measured.ratio:.2f} times as fast as stock TensorFlow ({measured.step_ms:.1f} ms a "
             f"step, stock {measured.stock_ms:.1f} ms), {how}"
         )
-    # The error of the ratio is that of stock's step, in steps of the plan.
+    # The ratio is stock's step in units of the plan's step.
     saved_ms, error_ms = (each * measured.step_ms for each in (measured.ratio - 1, measured.error))
     return (
         f"No significant gain over stock TensorFlow: {saved_ms:.1f} ± {error_ms:.1f} ms of "
@@ -351,7 +351,7 @@ def say_cores(cores: int) -> str:
 
 
 def where_units_run(graph: GraphPlan) -> dict[str, str]:
-    """Where each narrow or split unit of an entry of a plan runs, by its name."""
+    """Says where each narrow or split unit runs, by its name."""
     if graph.split_units:
         return dict.fromkeys(graph.split_units, "split over the cores")
     return {name: say_cores(cores) for name, cores in graph.cores_of.items()}

@@ -1,53 +1,146 @@
 """Models a stage's time: thread blocks that share streaming multiprocessors (SMs).
 
-It simulates the device's block scheduler, from measurements of the kernels. Its assumptions, and
-their sources:
+`compute_sm_use` gives the share of an SM that one kernel fills, as the paper's Table 1 has it.
+`model_lanes_us` simulates the device's block scheduler for lanes of kernels, from their
+measurements. `StageModel` calibrates the simulation with measured stages of the same device.
 
-- Blocks of a kernel are alike. Alone, a kernel runs in waves of as many blocks as fit on all SMs;
-  every wave takes its measured latency over the number of waves. So a kernel alone takes what was
-  measured.
-- A block is placed on the SM with the fewest blocks on which its registers, shared memory, threads
-  and the block itself fit (CUDA C++ Programming Guide, "Multiprocessor Level").
-- The scheduler serves kernels by their stream's priority, then in the order of their launch, and
-  goes to the next one when the last block of the one before has been placed (the leftover policy:
-  Olmedo et al., "Dissecting the CUDA scheduling hierarchy", RTAS 2020). It never takes a block off
-  an SM.
-- Blocks on one SM share its arithmetic units, and all blocks of the device share DRAM. While what
-  they would use together is more than there is, all that take part slow down alike. What a block
-  would use is the kernel's utilization, measured alone, over the blocks that ran at once. Where it
-  was not measured, blocks of one kernel are taken to keep their SMs busy, and DRAM by as much as
-  the share of the SMs they are on: two such kernels gain nothing on one SM.
-- Launching takes no time: the first kernels of all lanes are ready at once, the others when the
-  kernel before them in their lane has ended.
+The simulation's assumptions, and their sources:
 
-It knows nothing of caches, clocks and tensor cores that throttle, kernels that were written to stay
-on their SMs, or lanes with SMs of their own. So its times are called modelled, and measured stages
-go before them.
+- Blocks of a kernel are alike. Alone, a kernel runs in waves of as many blocks as fit on all SMs,
+  and every wave takes the same time. So a kernel alone takes its measured time.
+- A block goes to the SM with the fewest blocks on which its registers, shared memory, threads and
+  the block itself fit (CUDA C++ Programming Guide, "Multiprocessor Level").
+- The scheduler serves kernels by the priority of their streams, then in launch order. It turns to
+  the next kernel after it has placed the last block of the one before (the leftover policy: Olmedo
+  et al., "Dissecting the CUDA scheduling hierarchy", RTAS 2020). It never takes a block off an SM.
+- Blocks on one SM share its arithmetic units, and all blocks of the device share DRAM. If the
+  blocks together want more than there is, all of them slow down alike. A block wants its share of
+  the kernel's utilization, measured alone. Where that was not measured, the blocks of one kernel
+  are assumed to keep their SMs busy, and DRAM in proportion to the SMs they are on: two such
+  kernels gain nothing on one SM.
+- Launching takes no time. The first kernels of all lanes are ready at once, and any other kernel
+  when the one before it in its lane has ended.
+
+The model knows nothing of caches, throttled clocks and tensor cores, kernels that are written to
+stay on their SMs, merged convolutions (their kernels are unknown), or lanes with SMs of their own.
+A measured stage is therefore preferred to a modelled one.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import heapq
 import math
+import statistics
 from collections.abc import Sequence
 
-from tf_interop.profile.entries import KernelMeasurement
-from tf_interop.profile.occupancy import BlockResources, block_resources
+from tf_interop.planning.problem import Candidate, PlanningProblem
+from tf_interop.profile.entries import KernelMeasurement, Share
 from tf_interop.profile.types import SmLimits
+from tf_interop.stage import Stage
 
-# Remaining shares of a block's work below this are rounding.
+_WARP_SIZE = 32
+# Registers are allocated to whole warps, 256 at a time. Each of an SM's four parts owns a quarter
+# of them and schedules every fourth warp.
+_REGISTER_UNIT = 256
+_SM_PARTS = 4
+
+# A smaller remaining share of a block's work is a rounding error.
 _DONE = 1e-9
+
+UNCALIBRATED_SPREAD = 0.2
+"""Relative error of a modelled latency without enough measured stages. It is a cautious choice,
+not a measurement."""
+
+_FEWEST_FOR_CALIBRATION = 3
+_MOST_FOR_CALIBRATION = 400
+
+Candidates = Sequence[Sequence[Candidate]]
+"""The candidate for each step of each lane."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SmUse:
+    """The use of the fullest SM by a kernel that runs alone.
+
+    Attributes:
+        registers: share of the SM's registers, in allocation units.
+        shared_memory: share of its shared memory, including reserved bytes.
+        threads: share of its thread slots, in whole warps.
+        blocks: share of its block slots; 0 for a kernel that cannot be launched.
+        alu_utilization: share of the time in which the busiest arithmetic pipe works; None if it
+            was not measured.
+        dram_utilization: share of DRAM's throughput; None if it was not measured.
+        memory_stall: share of the warps' stalls that wait for memory; None if it was not measured.
+    """
+
+    registers: Share
+    shared_memory: Share
+    threads: Share
+    blocks: Share
+    alu_utilization: Share | None = None
+    dram_utilization: Share | None = None
+    memory_stall: Share | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _BlockResources:
+    """The part of an SM that one block holds, in allocation units."""
+
+    registers: int
+    shared_memory_bytes: int
+    threads: int
+
+    @classmethod
+    def of(cls, kernel: KernelMeasurement, limits: SmLimits) -> _BlockResources:
+        """Follows NVIDIA's occupancy calculator, for compute capability 5.0 and above.
+
+        See `cuda_occupancy.h` of the CUDA toolkit, and the CUDA C++ Best Practices Guide,
+        "Calculating Occupancy".
+        """
+        warps = -(-math.prod(kernel.block) // _WARP_SIZE)
+        # Compute capability 8.0 introduced both the reserved bytes and the smaller unit.
+        unit = 128 if limits.reserved_shared_memory_bytes else 256
+        return cls(
+            registers=warps * _round_up(kernel.registers_per_thread * _WARP_SIZE, _REGISTER_UNIT),
+            shared_memory_bytes=_round_up(
+                kernel.shared_memory_bytes + limits.reserved_shared_memory_bytes, unit
+            ),
+            threads=warps * _WARP_SIZE,
+        )
+
+
+def _round_up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit
+
+
+def compute_sm_use(kernel: KernelMeasurement, limits: SmLimits, sm_count: int) -> SmUse:
+    """Computes the share of an SM that a kernel takes if its grid is spread over `sm_count` SMs."""
+    block = _BlockResources.of(kernel, limits)
+    warps = block.threads // _WARP_SIZE
+    warps_per_part = limits.registers // _SM_PARTS // max(block.registers // warps, 1)
+    blocks = min(
+        warps_per_part * _SM_PARTS // warps,
+        limits.shared_memory_bytes // max(block.shared_memory_bytes, 1),
+        limits.threads // block.threads,
+        limits.blocks,
+        -(-math.prod(kernel.grid) // sm_count),
+    )
+    return SmUse(
+        registers=blocks * block.registers / limits.registers,
+        shared_memory=blocks * block.shared_memory_bytes / limits.shared_memory_bytes,
+        threads=blocks * block.threads / limits.threads,
+        blocks=blocks / limits.blocks,
+        alu_utilization=kernel.alu_utilization,
+        dram_utilization=kernel.dram_utilization,
+        memory_stall=kernel.memory_stall,
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Device:
-    """What kernels run on.
-
-    Attributes:
-        limits: of one SM.
-        sm_count: its SMs.
-    """
+    """The SMs that kernels run on; `limits` holds for each one."""
 
     limits: SmLimits
     sm_count: int
@@ -59,59 +152,54 @@ class ModelKernel:
 
     Attributes:
         blocks: of its grid.
-        registers: of one block, as allocated.
-        shared_memory_bytes: of one block, as allocated.
-        threads: of one block.
-        wave_us: what a block takes, undisturbed.
-        alu: the share of its SM's arithmetic units that a block uses then.
-        dram: the share of DRAM's throughput.
+        resources: of one block.
+        wave_us: time of a block that nothing slows down.
+        alu: share of its SM's arithmetic units that one block uses then.
+        dram: share of DRAM's throughput that one block uses then.
     """
 
     blocks: int
-    registers: int
-    shared_memory_bytes: int
-    threads: int
+    resources: _BlockResources
     wave_us: float
     alu: float
     dram: float
 
     @classmethod
     def of(cls, kernel: KernelMeasurement, latency_us: float, device: Device) -> ModelKernel | None:
-        """That of a kernel that was measured alone on the whole device.
+        """Models a kernel from its measurement alone on the whole device.
 
         Returns:
-            None if not even one block fits on an SM, as far as these limits go.
+            None if not even one block fits on an SM.
         """
         sm_count = device.sm_count
-        block = block_resources(kernel, device.limits)
-        resident = _room(device.limits, block)
+        resources = _BlockResources.of(kernel, device.limits)
+        resident = _room(device.limits, resources)
         if not resident:
             return None
         blocks = math.prod(kernel.grid)
         at_once = min(blocks, resident * sm_count)
         waves = math.ceil(blocks / at_once)
-        # In all its blocks the kernel does the work that was measured; a wave alone slows nothing.
+        # All blocks together do the measured work; a wave alone slows nothing down.
         busiest = 1 / math.ceil(at_once / sm_count)
         alu, dram = busiest, min(at_once, sm_count) / sm_count / at_once
         if kernel.alu_utilization is not None:
             alu = min(busiest, kernel.alu_utilization * sm_count * waves / blocks)
         if kernel.dram_utilization is not None:
             dram = min(1 / at_once, kernel.dram_utilization * waves / blocks)
-        resources = (block.registers, block.shared_memory_bytes, block.threads)
-        return cls(blocks, *resources, latency_us / waves, alu, dram)
+        return cls(blocks, resources, latency_us / waves, alu, dram)
 
     def demands(self, device: Device) -> tuple[float, ...]:
-        """What it takes of the device, each in the time that all of the device would take for it.
+        """The times in which the whole device could supply each of the kernel's needs.
 
         Returns:
-            Of registers, shared memory, thread slots, arithmetic units and DRAM, in microseconds.
-            Kernels that run together take at least as long as the sum of any one of these.
+            For registers, shared memory, thread slots, arithmetic units and DRAM, in microseconds.
+            Kernels that run together take at least the sum of their times for any one of these.
         """
         block_us = self.blocks * self.wave_us
         on_all_sms = (
-            self.registers / device.limits.registers,
-            self.shared_memory_bytes / device.limits.shared_memory_bytes,
-            self.threads / device.limits.threads,
+            self.resources.registers / device.limits.registers,
+            self.resources.shared_memory_bytes / device.limits.shared_memory_bytes,
+            self.resources.threads / device.limits.threads,
             self.alu,
         )
         return (*(block_us * each / device.sm_count for each in on_all_sms), block_us * self.dram)
@@ -120,19 +208,17 @@ class ModelKernel:
 def model_lanes_us(
     lanes: Sequence[Sequence[ModelKernel]], priorities: Sequence[int], device: Device
 ) -> float:
-    """How long lanes take until the last of them has ended, in microseconds.
+    """Simulates lanes until the last one has ended; returns the time in microseconds.
 
-    Lanes are launched in this order; those with lower priorities go first.
+    Lanes are launched in this order. Lower priorities go first.
     """
-    # Stable: among equal priorities the order of launch.
+    # The sort is stable: equal priorities keep the launch order.
     order = sorted(range(len(lanes)), key=lambda lane: priorities[lane])
     return _Simulation([lanes[lane] for lane in order], device).run()
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class _RunningKernel:
-    """A kernel of a stream that has been reached."""
-
     kernel: ModelKernel
     unplaced: int  # Blocks that wait for an SM.
     unfinished: int
@@ -144,12 +230,12 @@ class _Batch:
 
     running: _RunningKernel
     blocks: int  # On each SM of the group.
-    left: float  # The share of their work that is left.
+    left: float  # Remaining share of their work.
 
 
 @dataclasses.dataclass(slots=True)
 class _SmGroup:
-    """SMs that hold the same blocks, and what is left on each."""
+    """SMs with the same blocks, and the free resources of each one."""
 
     count: int
     batches: list[_Batch]
@@ -157,10 +243,10 @@ class _SmGroup:
     shared_memory_bytes: int
     threads: int
     blocks: int
-    speed: float = 1.0  # Of their blocks, 1 being as if alone.
+    speed: float = 1.0  # Speed of their blocks relative to a block alone.
 
     def split(self, count: int) -> _SmGroup:
-        """Leaves so many SMs in this group; returns the others."""
+        """Keeps `count` SMs in this group and returns the others."""
         rest = dataclasses.replace(
             self,
             count=self.count - count,
@@ -169,15 +255,15 @@ class _SmGroup:
         self.count = count
         return rest
 
-    def take(self, kernel: ModelKernel, blocks: int) -> None:
-        """Takes what blocks of a kernel hold from what is left; gives it back for less than 0."""
-        self.registers -= kernel.registers * blocks
-        self.shared_memory_bytes -= kernel.shared_memory_bytes * blocks
-        self.threads -= kernel.threads * blocks
+    def take(self, block: _BlockResources, blocks: int) -> None:
+        """Takes the resources of some blocks; a negative number gives them back."""
+        self.registers -= block.registers * blocks
+        self.shared_memory_bytes -= block.shared_memory_bytes * blocks
+        self.threads -= block.threads * blocks
         self.blocks -= blocks
 
     def add_block(self, running: _RunningKernel) -> None:
-        self.take(running.kernel, 1)
+        self.take(running.kernel.resources, 1)
         for batch in self.batches:
             if batch.running is running and batch.left == 1.0:
                 batch.blocks += 1
@@ -192,16 +278,16 @@ class _SmGroup:
                 left.append(batch)
             else:
                 batch.running.unfinished -= batch.blocks * self.count
-                self.take(batch.running.kernel, -batch.blocks)
+                self.take(batch.running.kernel.resources, -batch.blocks)
         self.batches = left
 
     def content(self) -> tuple[object, ...]:
-        """Equal for SMs that hold the same."""
+        """A key that is equal for SMs with the same blocks."""
         return tuple((id(batch.running), batch.blocks, batch.left) for batch in self.batches)
 
 
-def _room(left: SmLimits | _SmGroup, block: BlockResources | ModelKernel) -> int:
-    """How many blocks of a kernel fit into what is left on an SM."""
+def _room(left: SmLimits | _SmGroup, block: _BlockResources) -> int:
+    """The number of blocks that fit into an SM's free resources."""
     return min(
         left.blocks,
         left.threads // block.threads,
@@ -214,7 +300,7 @@ class _Simulation:
     def __init__(self, lanes: Sequence[Sequence[ModelKernel]], device: Device) -> None:
         limits = device.limits
         self._lanes = [iter(lane) for lane in lanes]
-        # Of each lane at most one runs.
+        # The kernel of each lane that runs.
         self._running: list[_RunningKernel | None] = [None] * len(lanes)
         left = (limits.registers, limits.shared_memory_bytes, limits.threads, limits.blocks)
         self._groups = [_SmGroup(device.sm_count, [], *left)]
@@ -247,16 +333,16 @@ class _Simulation:
                 self._join_equal_groups()
 
     def _place(self) -> None:
-        """Places blocks; after a kernel with blocks that wait, none of the others."""
+        """Places blocks, kernel by kernel, up to the first kernel with blocks left over."""
         for running in self._running:
             if running is None:
                 continue
-            # Of each group with room: its free block slots, negated, for those with the fewest
-            # blocks to come first; a number that tells equal ones apart; the room.
+            # The SMs with the fewest blocks, that is with the most free slots, come first. The
+            # number breaks ties.
             fitting = [
                 (-group.blocks, number, room, group)
                 for number, group in enumerate(self._groups)
-                if (room := _room(group, running.kernel)) > 0
+                if (room := _room(group, running.kernel.resources)) > 0
             ]
             heapq.heapify(fitting)
             while running.unplaced and fitting:
@@ -279,9 +365,9 @@ class _Simulation:
         self._groups = list(joined.values())
 
     def _whole_waves(self, groups: list[_SmGroup]) -> int:
-        """How many waves, one after another, the device takes that are all like this one.
+        """Counts the successive waves that are all like this one.
 
-        They are taken in one step: all but the last are counted off from the blocks that wait.
+        They are one step of the simulation. All but the last are taken off the waiting blocks here.
         """
         if len(groups) != 1 or len(groups[0].batches) != 1:
             return 1
@@ -303,3 +389,108 @@ class _Simulation:
         for group in groups:
             alu = sum(batch.running.kernel.alu * batch.blocks for batch in group.batches)
             group.speed = 1 / max(1.0, alu, dram)
+
+
+class StageModel:
+    """The modelled times of stages, calibrated with measured stages of the same device.
+
+    Modelled times are multiplied by the median ratio of measured to modelled times. The scatter of
+    these ratios is the error.
+
+    Attributes:
+        factor: the median ratio.
+        spread: relative error of a modelled time.
+        measured_count: number of stages that calibrated the model.
+    """
+
+    def __init__(self, problem: PlanningProblem) -> None:
+        self.factor, self.spread, self.measured_count = 1.0, UNCALIBRATED_SPREAD, 0
+        self._device = None
+        if problem.sm_limits is not None and problem.sm_count is not None:
+            self._device = Device(problem.sm_limits, problem.sm_count)
+        self._kernels = functools.cache(self._make_kernels)
+        self._demands = functools.cache(self._make_demands)
+        # A sample of many stages, because all of them could take longer than planning.
+        stride = math.ceil(len(problem.stages) / _MOST_FOR_CALIBRATION) or 1
+        ratios = []
+        for measured in problem.stages[::stride]:
+            costs = problem.costs_by_name
+            candidates = [
+                [costs[step.operation].candidate(step.algorithm) for step in lane.steps]
+                for lane in measured.stage.lanes
+            ]
+            modelled_us = self.latency_us(measured.stage, candidates)
+            if modelled_us is not None:
+                ratios.append(measured.latency_us / modelled_us)
+        if len(ratios) >= _FEWEST_FOR_CALIBRATION:
+            self.factor = statistics.median(ratios)
+            deviations = sorted(abs(ratio / self.factor - 1) for ratio in ratios)
+            # Nine of ten measured stages lie within it.
+            self.spread = deviations[math.ceil(0.9 * len(deviations)) - 1]
+            self.measured_count = len(ratios)
+
+    def knows(self, candidate: Candidate) -> bool:
+        """Whether all of a candidate's kernels are known, and each fits on an SM."""
+        return bool(self._kernels(candidate))
+
+    def latency_us(
+        self, stage: Stage[str], candidates: Sequence[Sequence[Candidate | None]]
+    ) -> float | None:
+        """The time of a stage in microseconds.
+
+        Returns:
+            None if a kernel or the device is unknown, or a lane is merged or has SMs of its own.
+        """
+        device = self._device
+        if device is None or any(lane.merged or lane.sm_count for lane in stage.lanes):
+            return None
+        lanes = []
+        longest_us = 0.0
+        for lane in candidates:
+            found = [candidate for candidate in lane if candidate and self.knows(candidate)]
+            if len(found) < len(lane):
+                return None
+            lanes.append([kernel for each in found for kernel in self._kernels(each)])
+            longest_us = max(longest_us, latency_us(found))
+        modelled_us = model_lanes_us(lanes, [lane.priority for lane in stage.lanes], device)
+        # Whatever the calibration says, no stage ends before its longest lane would alone.
+        return max(modelled_us * self.factor, longest_us)
+
+    def bound_us(self, candidates: Candidates) -> float:
+        """A lower bound of a stage's time without simulation; all kernels must be known."""
+        demands = [self._demands(candidate) for lane in candidates for candidate in lane]
+        longest_us = max(map(latency_us, candidates))
+        together_us = max(map(sum, zip(*demands, strict=True)))
+        return max(longest_us, max(longest_us, together_us) * self.factor)
+
+    def describe(self) -> str:
+        """Describes the model's error."""
+        if not self.measured_count:
+            return f"model not calibrated, trusted to {self.spread:.0%}"
+        return (
+            f"model calibrated on {self.measured_count} measured stages, factor {self.factor:.2f}, "
+            f"trusted to {self.spread:.0%}"
+        )
+
+    def _make_kernels(self, candidate: Candidate) -> tuple[ModelKernel, ...]:
+        """A candidate's kernels; empty if one is unknown or fits on no SM."""
+        shares = sum(kernel.time_share for kernel in candidate.kernels)
+        found = []
+        for kernel in candidate.kernels:
+            if kernel.time_share and self._device is not None:
+                latency_us = candidate.latency_us * kernel.time_share / shares
+                made = ModelKernel.of(kernel, latency_us, self._device)
+                if made is None:
+                    return ()
+                found.append(made)
+        return tuple(found)
+
+    def _make_demands(self, candidate: Candidate) -> tuple[float, ...]:
+        assert self._device is not None
+        each = [kernel.demands(self._device) for kernel in self._kernels(candidate)]
+        return tuple(map(sum, zip(*each, strict=True)))
+
+
+def latency_us(lane: Sequence[Candidate]) -> float:
+    """The time of candidates one after another."""
+    return sum(each.latency_us for each in lane)

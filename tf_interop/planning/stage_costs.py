@@ -1,26 +1,23 @@
-"""The costs of stages, and the best algorithms for each, measured or else modelled.
+"""The costs of stages, and the best algorithms for each: measured, or else modelled.
 
 A stage is worth making if it beats its convolutions one after another, each with the algorithm
-that is fastest alone, by more than the error. Other stages are no option here, so the search can
-only find plans that are no slower than sequential.
+that is fastest alone, by more than the error. No other stage is an option, so the search only finds
+plans that are no slower than sequential. A single lane of steps saves nothing and is no option.
 
-In order of trust:
+Sources, in order of trust:
 
-1. The stage was measured, with these algorithms.
-2. The model, corrected by how it did on the measured stages of the same device (`stage_model`).
-3. The model as it is, trusted to `UNCALIBRATED_SPREAD`.
+1. A measurement of the stage with these algorithms.
+2. The model, calibrated with measured stages of the same device (`StageModel`).
+3. The uncalibrated model, trusted to `UNCALIBRATED_SPREAD`.
 
-Convolutions are merged into a wider one only if that was measured, because the model does not know
-its kernels. A single lane of steps saves nothing and is no option.
+Merged convolutions need a measurement, because the model does not know their kernels.
 
-A search of its own (branch and bound over the candidates of each convolution) chooses the
-algorithms that run together, because a slower algorithm may let a neighbour in.
-
-The model takes a hundred times as long as a table. So only the few combinations of algorithms with
-the lowest bounds are modelled for each set of lanes, three or more lanes only if all but one of
-them are worth a stage, and none after a limit for the whole plan. Lanes of several steps have a
-limit of their own, so that they take nothing from the others. `StageCosts.describe` says what was
-left out.
+A slower algorithm may leave room for a neighbour. So branch and bound over the candidates of all
+convolutions of a stage chooses the algorithms that run together. A model takes a hundred times as
+long as a table. Therefore only the few combinations with the lowest bounds are modelled for each
+set of lanes; three or more lanes only if all but one of them are worth a stage; and no more after a
+limit for the whole plan. Lanes of several steps have a limit of their own. `StageCosts.describe`
+counts the sets that were left out.
 """
 
 from __future__ import annotations
@@ -29,22 +26,20 @@ import collections
 import dataclasses
 import itertools
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
-from typing import TypeVar
 
 from tf_interop.contraction import misplaced_step
 from tf_interop.planning.problem import MeasuredStage, PlanningProblem, ValueSource
-from tf_interop.planning.search_space import Lanes
-from tf_interop.planning.stage_model import Candidates, StageModel, latency_us
+from tf_interop.planning.sm_model import Candidates, StageModel, latency_us
+from tf_interop.planning.stage_search import Lanes
 from tf_interop.stage import Lane, Stage, Step
 
-# Of the algorithms of a stage: so many combinations are bounded, those of the fastest candidates.
+# Combinations of a stage's algorithms that are bounded: those of the fastest candidates.
 _MOST_COMBINATIONS = 64
-# And so many are modelled of a pair of lanes, half as many of three lanes, and so on.
+# Combinations that are modelled for a pair of lanes; half as many for three lanes, and so on.
 _MOST_MODELLED_OF_PAIR = 8
-# A modelled stage this close to its bound is good enough: what could only be better by less is not
-# modelled.
+# A modelled stage this close to its bound is good enough.
 _NEAR_BOUND = 1.01
-# Algorithms of a convolution that are tried for all of a stage, to say why they are not taken.
+# Algorithms that are tried for all convolutions of a stage, to explain why it does not run so.
 _MOST_USUAL = 3
 
 _Names = tuple[tuple[str, ...], ...]
@@ -55,13 +50,12 @@ class StageChoice:
     """One way to run a stage.
 
     Attributes:
-        stage: of the names of ConvolutionCosts.
-        latency_us: time of the stage, made for sums over stages: if it was measured, the times of
-            its convolutions alone less the share that was saved.
+        stage: its operations are names of ConvolutionCosts.
+        latency_us: a time for sums over stages. If the stage was measured, these are the times of
+            its convolutions alone, less the measured relative saving.
         spread_us: error of `latency_us`.
-        workspace_bytes: of all lanes together.
-        memory_bytes: that, and the results.
-        source: whether it was measured.
+        workspace_bytes: sum over the lanes.
+        memory_bytes: workspaces and results.
     """
 
     stage: Stage[str]
@@ -73,7 +67,7 @@ class StageChoice:
 
 
 class StageCosts:
-    """Finds the best ways to run convolutions together, and caches them."""
+    """Finds and caches the best ways to run convolutions together."""
 
     def __init__(self, problem: PlanningProblem, *, max_modelled: int) -> None:
         self._problem = problem
@@ -89,13 +83,13 @@ class StageCosts:
         self._choosable = {
             each.name: list(filter(self._model.knows, each.fastest_first)) for each in problem.costs
         }
-        # By whether a lane has several steps.
+        # The key is whether a lane has several steps.
         self._modelled_count = {False: 0, True: 0}
         self._over_limit_count = 0
 
     @property
     def knows_lanes_of_several(self) -> bool:
-        """Whether there can be a choice with a lane of several steps that is not merged."""
+        """Whether a choice may have an unmerged lane of several steps."""
         return any(
             len(lane.steps) > 1 and not lane.merged
             for measured in self._problem.stages
@@ -103,12 +97,11 @@ class StageCosts:
         ) or any(self._choosable.values())
 
     def choices(self, lanes: Lanes) -> tuple[StageChoice, ...]:
-        """The ways to run a stage that are worth it.
+        """The ways to run a stage that are worth it: for one convolution, its algorithms.
 
         Returns:
-            Fastest first; each later one needs less workspace than those before it. For a single
-            convolution its algorithms, for several only what beats them one after another. A choice
-            may have fewer lanes than `lanes`, by merging some.
+            Fastest first; each later one needs less workspace than those before it. A choice may
+            merge some of `lanes`.
         """
         nodes = [node for lane in lanes for node in lane]
         if len({self._groups[node] for node in nodes}) > 1:
@@ -130,9 +123,9 @@ class StageCosts:
         return found
 
     def measured(self, lanes: Lanes) -> list[StageChoice]:
-        """All that was measured of a stage of these nodes, also what does not win.
+        """All measurements of a stage with these nodes, even those that do not win.
 
-        For a single node it is what its fastest algorithm takes.
+        For a single node this is its fastest algorithm.
         """
         names = tuple(sorted(self._names[node] for lane in lanes for node in lane))
         if len(names) == 1:
@@ -145,9 +138,9 @@ class StageCosts:
         ]
 
     def usual(self, lanes: Lanes) -> list[StageChoice]:
-        """What the model says of the usual choices of algorithms, as far as it says anything.
+        """The usual choices of algorithms, as far as they can be modelled.
 
-        These are what is fastest alone for each node, and one algorithm for all.
+        These are the algorithm that is fastest alone for each node, and one algorithm for all.
         """
         names = tuple(tuple(self._names[node] for node in lane) for lane in lanes)
         costs = [[self._problem.costs_by_name[name] for name in lane] for lane in names]
@@ -162,7 +155,7 @@ class StageCosts:
         return [each for each in modelled if each is not None]
 
     def place(self, stage: Stage[str], lanes: Lanes) -> Stage[int] | None:
-        """The stage of nodes that a stage of costs is; None if these nodes cannot be it."""
+        """Finds a node for each step of a stage of costs; None if these nodes do not fit it."""
         nodes = [node for lane in lanes for node in lane]
         of_nodes = [self._problem.nodes[node] for node in nodes]
         readers: list[set[int]] = [set() for _ in nodes]
@@ -176,7 +169,7 @@ class StageCosts:
         return None if placed is None else placed.map(nodes.__getitem__)
 
     def describe(self) -> str:
-        """What was modelled and what was left out, for reading."""
+        """Describes the extent of the modelling."""
         parts = [f"{sum(self._modelled_count.values())} combinations of algorithms modelled"]
         if self._over_limit_count:
             parts.append(
@@ -217,7 +210,7 @@ class StageCosts:
         return StageChoice(stage, latency_us, spread_us, workspace_bytes, memory_bytes, source)
 
     def _as_choice(self, measured: MeasuredStage, alone_us: float) -> StageChoice:
-        # The sum of times alone is not the time of the sequence; the share that was saved stays.
+        # Times alone do not add up to the time of the sequence, so the relative saving is kept.
         scale = alone_us / measured.sequential_us
         return self._choice(
             measured.stage,
@@ -248,7 +241,7 @@ class StageCosts:
         return sum(self._problem.costs_by_name[name].fastest.latency_us for name in names)
 
     def _modelled(self, lanes: Lanes, names: _Names, alone_us: float) -> Iterator[StageChoice]:
-        """Branch and bound over the candidates: what cannot win any more is not modelled."""
+        """Branch and bound over the candidates: only those that can still win are modelled."""
         has_several = any(len(lane) > 1 for lane in lanes)
         if self._modelled_count[has_several] >= self._max_modelled:
             self._over_limit_count += 1
@@ -286,7 +279,7 @@ class StageCosts:
         return len(lanes) == 2 or any(map(self.choices, parts))
 
     def _combine(self, names: _Names) -> Iterator[tuple[int, Candidates]]:
-        """Combinations of candidates, numbered; those that differ in order alone come once."""
+        """Numbered combinations of candidates; those that differ only in order come once."""
         step_count = sum(map(len, names))
         most = 1
         while (most + 1) ** step_count <= _MOST_COMBINATIONS:
@@ -306,10 +299,10 @@ class StageCosts:
     def _model_orders(
         self, names: _Names, chosen: Candidates, bound_us: float
     ) -> StageChoice | None:
-        """The better of longest first, and shortest first with priority."""
+        """The better one of longest first, and shortest first with priority."""
         self._modelled_count[any(len(lane) > 1 for lane in names)] += 1
         places = sorted(range(len(names)), key=lambda place: -latency_us(chosen[place]))
-        # Where every lane has one kernel, the order of launch is all that priority would change.
+        # If every lane has one kernel, priority is the same as launch order.
         has_later_kernels = any(sum(len(each.kernels) for each in lane) > 1 for lane in chosen)
         best: StageChoice | None = None
         for order, has_priority in ((places, False), (places[::-1], has_later_kernels)):
@@ -343,12 +336,12 @@ class StageCosts:
 
 
 def _workspace_bytes(chosen: Candidates) -> int:
-    """Each lane has one workspace for all its steps."""
+    """The steps of a lane share one workspace."""
     return sum(max(each.workspace_bytes for each in lane) for lane in chosen)
 
 
 def algorithms_of(stage: Stage[str]) -> tuple[object, ...]:
-    """Which convolutions run with which algorithms, whatever the order of launch."""
+    """A key for the algorithms of convolutions that ignores launch order."""
     lanes = (
         (lane.merged, tuple((step.operation, step.algorithm or "") for step in lane.steps))
         for lane in stage.lanes
@@ -357,7 +350,7 @@ def algorithms_of(stage: Stage[str]) -> tuple[object, ...]:
 
 
 def _is_trusted_over(measured: StageChoice, modelled: StageChoice) -> bool:
-    """Whether the modelled stage may be slower than the measured one, and needs as much."""
+    """Whether the modelled stage may be slower than the measured one, and needs as much memory."""
     return (
         measured.latency_us < modelled.latency_us + modelled.spread_us
         and measured.workspace_bytes <= modelled.workspace_bytes
@@ -365,7 +358,7 @@ def _is_trusted_over(measured: StageChoice, modelled: StageChoice) -> bool:
 
 
 def _pareto(choices: Sequence[StageChoice]) -> tuple[StageChoice, ...]:
-    """Those that are faster than all that need as little workspace, fastest first."""
+    """The choices that are faster than any with as little workspace, fastest first."""
     kept: list[StageChoice] = []
     in_order = sorted(
         choices,
@@ -383,32 +376,28 @@ def _pareto(choices: Sequence[StageChoice]) -> tuple[StageChoice, ...]:
     return tuple(kept)
 
 
-T = TypeVar("T", bound=Hashable)
-
-
 def find_places(
-    stage: Stage[T],
-    offered: Sequence[tuple[T, str | None]],
+    stage: Stage[str],
+    offered: Sequence[tuple[str, str | None]],
     readers: Sequence[Collection[int]] = (),
 ) -> Stage[int] | None:
-    """Finds a node for each step of a stage, a different one for each.
+    """Finds a different node for each step of a stage.
 
     Args:
-        stage: of what is to be computed.
-        offered: what each node computes, and its merge key.
-        readers: for each of these the positions of those that depend on it; empty if none does.
+        stage: its operations are names of costs.
+        offered: name of the costs and merge key of each node.
+        readers: positions of the nodes that depend on each node; empty if no node has any.
 
     Returns:
-        The stage of positions in `offered`, the earliest that there are; None if the nodes are
-        others, or cannot take these places.
+        The stage with the earliest positions in `offered` that fit; None if there are none.
     """
     if collections.Counter(stage.operations) != collections.Counter(kind for kind, _ in offered):
         return None
     related = {node for source, each in enumerate(readers) if each for node in (source, *each)}
-    # A step that has no node yet counts as a node by itself.
+    # A step without a node yet counts as an independent node.
     padded = (*readers, *[()] * len(stage.operations))
     lane_of_step = stage.lane_of_step
-    # Merged lanes first: what they need is rarer.
+    # Merged lanes first, because the nodes that fit them are rarer.
     order = sorted(
         range(len(lane_of_step)), key=lambda step: not stage.lanes[lane_of_step[step]].merged
     )
@@ -419,9 +408,9 @@ def find_places(
         return stage.map(lambda _: taken.get(step := next(steps), len(offered) + step))
 
     def left(key: str | None) -> Hashable:
-        """What is left of a merge key's nodes: where as much is, one key does as well as another.
+        """The free nodes of a merge key; keys with equal ones are interchangeable.
 
-        Without this, what does not fit would be tried in every order of the keys.
+        Without this, a stage that does not fit would be tried in every order of the keys.
         """
         kinds = (
             (kind, position if position in related else None)

@@ -1,29 +1,30 @@
-"""The stages of a whole graph, block by block: exactly where that is within reach, else in bounds.
+"""Searches for the stages of a whole graph, block by block: exactly if possible, else in bounds.
 
-A stage runs at a time: one node that is ready, or several that are, each on a lane of its own.
+The graph is a DAG in bit masks. Nodes are numbers, each after those that it depends on, and the
+caller supplies the costs of stages. There may be several ways to run a stage, where faster ones
+need more memory; the fastest that fits is taken. Stages run one after another.
 
-*Blocks.* Where all later nodes depend on all earlier ones the graph is cut. A stage over a cut
-would be a single lane, which saves nothing, and what is alive after it does not depend on how the
-stages before were made. So each block is a search of its own, and one block that is too wide for
-the exact search leaves it to all others. There it is searched exactly with lanes of one node, or
+*Blocks.* The graph is cut wherever all later nodes depend on all earlier ones. A stage across a cut
+would be a single lane, which saves nothing, and the memory in use at a cut does not depend on the
+stages before it. So each block is searched by itself, and a block that is too wide for the exact
+search leaves that to the others. A block is searched exactly, at least with lanes of one node, or
 else by a beam.
 
-*Beam.* Where nodes may follow those of a stage in their lanes, the stage is also tried with the
-lanes that end first continued, one node after the other. Of the states with equally many nodes done
-only the most promising are followed further, and how many those are is the width of the beam.
-States are compared by what they have saved against running every node alone; among equals the one
-with more nodes ready goes first, because a node that is kept back may fill a later stage. In
-training graphs that is what weight gradients are: nothing waits for them. What is found is compared
-with all nodes one after another, and the faster is given back.
+*Beam.* States are compared by the time that they save against running every node alone. Among the
+states with equally many nodes done, only the most promising are followed; their number is the
+width of the beam. Of equal states the one with more ready nodes goes first, because a node that is
+kept back may fill a later stage, as weight gradients do in training: nothing waits for them. Stages
+are also tried with some lanes continued, node by node, the lanes that end first before others. The
+result is compared with all nodes one after another, and the faster is returned.
 
-*Exact.* Dynamic programming over what has run: Ding et al., "IOS: Inter-Operator Scheduler for CNN
-Acceleration" (MLSys 2021), section 4, from the front. A *state* is a set of nodes that has run:
-with a node it holds all that the node depends on. With
+*Exact.* Dynamic programming over the nodes that have run: Ding et al., "IOS: Inter-Operator
+Scheduler for CNN Acceleration" (MLSys 2021), section 4, from the front. A *state* is a set of nodes
+that have run, with everything that they depend on. With
 
     latency(S) = min over stages E that can run last in S of  latency(S without E) + latency(E)
 
-each state is solved once: it is the beam search with no bound to what is followed, and all stages.
-What is alive depends on what has run, not on how, so states stay as they are where memory is short.
+each state is solved once. This is the beam search with all stages and no limit on the states. The
+memory in use depends only on the set of nodes, so a memory limit adds no states.
 """
 
 from __future__ import annotations
@@ -32,31 +33,212 @@ import collections
 import dataclasses
 import heapq
 import itertools
-from collections.abc import Callable, Collection, Iterator, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Protocol
 
-from tf_interop.planning.search_space import (
-    Lanes,
-    OnProgress,
-    Schedule,
-    SearchError,
-    SearchTooWideError,
-    Space,
-    StageOption,
-    bits_of,
-    mask_of,
-)
-
-# Stages are made of so many of the nodes that are ready, those with the longest way to the end.
+# Stages are made of this many ready nodes, those with the longest way to the end.
 _MAX_READY = 8
 _MOST_ALIKE = 2
 
+Lanes = tuple[tuple[int, ...], ...]
+"""The lanes of a stage, each with its nodes in order; lanes in the order of their first nodes."""
+
+
+class StageOption(Protocol):
+    """One way to run a stage."""
+
+    @property
+    def latency_us(self) -> float:
+        """Its time."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Its outputs and workspaces."""
+
+
 _Way = tuple[float, StageOption]
-"""What an option saves against its nodes alone, and the option."""
+"""The time that an option saves against its nodes alone, and the option."""
+
+Schedule = tuple[tuple[Lanes, StageOption], ...]
+"""Stages in the order in which they run, each with its option. They hold every node once."""
+
+OnProgress = Callable[[str], None]
+"""Receives a few words on the progress now and then; an exception ends the search."""
+
+
+class SearchError(ValueError):
+    """No stages could be found."""
+
+
+class SearchTooWideError(SearchError):
+    """The search needs more transitions than were allowed."""
+
+
+class Space:
+    """A DAG, and the sets of its nodes that can be stages.
+
+    A lane is a connected part of a stage: if two nodes share it, one depends on the other or a
+    third joins them. All other nodes are independent and have lanes of their own.
+
+    Attributes:
+        direct: the direct dependencies of each node, as bits.
+        ancestors: all dependencies of each node, as bits.
+        readers: the nodes that depend directly on each node.
+        descendants: all nodes that depend on each node, as bits.
+        followers: the nodes that may come after each node in a lane, as bits.
+        barred: the dependencies that each node may share no stage with, as bits.
+        max_lanes: limit for a stage.
+        max_lane_length: limit for the nodes of a lane.
+        available: the free memory, given the nodes that have run as bits.
+    """
+
+    def __init__(
+        self,
+        predecessors: Sequence[Sequence[int]],
+        stage_options: Callable[[Lanes], Sequence[StageOption]],
+        *,
+        follows: Sequence[Sequence[int]] | None = None,
+        available: Callable[[int], float] = lambda done: math.inf,
+        max_lanes: int = 4,
+        max_lane_length: int = 1,
+    ) -> None:
+        """Prepares the masks.
+
+        Args:
+            predecessors: the direct dependencies of each node.
+            stage_options: gives the ways to run a stage, fastest first; none forbids the stage.
+            follows: the nodes that each node may follow in a lane; None for all predecessors.
+            available: as the attribute.
+            max_lanes: as the attribute.
+            max_lane_length: as the attribute.
+        """
+        count = len(predecessors)
+        self.max_lanes = max_lanes
+        self.max_lane_length = max_lane_length
+        self.available = available
+        self._stage_options = stage_options
+        self._ways: dict[int, Sequence[_Way]] = {}
+        self.direct = [mask_of(each) for each in predecessors]
+        may_follow = self.direct
+        if follows is not None and max_lane_length > 1:
+            may_follow = [mask_of(each) for each in follows]
+        self.barred = [
+            direct & ~follows for direct, follows in zip(self.direct, may_follow, strict=True)
+        ]
+        self.ancestors: list[int] = []
+        self.readers: list[list[int]] = [[] for _ in predecessors]
+        self.followers = [0] * count
+        for node, direct in enumerate(self.direct):
+            reached = direct
+            for each in bits_of(direct):
+                reached |= self.ancestors[each]
+                self.readers[each].append(node)
+                if may_follow[node] >> each & 1:
+                    self.followers[each] |= 1 << node
+            self.ancestors.append(reached)
+        if not any(self.followers):
+            self.max_lane_length = 1
+        self.descendants = [0] * count
+        for node in reversed(range(count)):
+            for reader in self.readers[node]:
+                self.descendants[node] |= self.descendants[reader] | 1 << reader
+
+    def __len__(self) -> int:
+        return len(self.direct)
+
+    def forget(self) -> None:
+        """Clears the cache of `ways`."""
+        self._ways.clear()
+
+    def alone_us(self, node: int) -> float:
+        """The time of a node alone, by its fastest option."""
+        return self.ways(1 << node)[0][1].latency_us
+
+    def ways(self, stage: int) -> Sequence[_Way]:
+        """The ways to run a stage, fastest first; for several nodes only those that save time."""
+        ways = self._ways.get(stage)
+        if ways is None:
+            lanes = self.lanes(stage)
+            options = () if lanes is None else self._stage_options(lanes)
+            if not stage & (stage - 1):
+                ways = tuple([(options[0].latency_us - each.latency_us, each) for each in options])
+            elif options:
+                alone_us = sum(map(self.alone_us, bits_of(stage)))
+                saved = [(alone_us - each.latency_us, each) for each in options]
+                ways = tuple([way for way in saved if way[0] > 0])
+            self._ways[stage] = ways = ways or ()
+        return ways
+
+    def schedule(self, stages: Iterable[tuple[int, StageOption]]) -> Schedule:
+        """Adds their lanes to stages."""
+        return tuple(
+            (lanes, option) for nodes, option in stages if (lanes := self.lanes(nodes)) is not None
+        )
+
+    def lanes(self, mask: int) -> Lanes | None:
+        """The lanes of a stage with these nodes; None if they cannot be one."""
+        nodes = list(bits_of(mask))
+        ancestors = 0
+        for node in nodes:
+            ancestors |= self.ancestors[node]
+        if not ancestors & mask:
+            return tuple([(node,) for node in nodes]) if len(nodes) <= self.max_lanes else None
+        if self.max_lane_length == 1:
+            return None
+        descendants = 0
+        for node in nodes:
+            descendants |= self.descendants[node]
+        # A node between two nodes of a stage would wait for the stage, and the stage for it.
+        if ancestors & descendants & ~mask:
+            return None
+        parts: list[int] = []
+        for node in nodes:
+            part = 1 << node
+            inside = self.direct[node] & mask
+            if inside:
+                if inside & self.barred[node]:
+                    return None
+                for each in [each for each in parts if each & inside]:
+                    parts.remove(each)
+                    part |= each
+                if part.bit_count() > self.max_lane_length:
+                    return None
+            parts.append(part)
+        if len(parts) > self.max_lanes:
+            return None
+        parts.sort(key=lambda part: part & -part)
+        return tuple([tuple(bits_of(part)) for part in parts])
+
+
+def bits_of(mask: int) -> Iterator[int]:
+    """The numbers of the bits that are set, ascending."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+def mask_of(nodes: Iterable[int]) -> int:
+    """A mask with these bits set."""
+    mask = 0
+    for node in nodes:
+        mask |= 1 << node
+    return mask
 
 
 @dataclasses.dataclass(slots=True)
 class State:
-    """Nodes that have run, the last stage, and, of those followed, what can run next, as bits."""
+    """A set of nodes that have run, and the way there.
+
+    Attributes:
+        done: the nodes, as bits.
+        saved_us: time saved against running every node alone.
+        stage: the last stage.
+        option: the option of the last stage.
+        before: the state before the last stage.
+        ready: the nodes that can run next, as bits; set once the state is followed.
+    """
 
     done: int
     saved_us: float
@@ -66,23 +248,22 @@ class State:
     ready: int = 0
 
     def rank(self) -> tuple[float, int, int]:
-        """The most promising first."""
+        """Sorts the most promising first."""
         # `done` only makes the order the same in every process.
         return -self.saved_us, -self.ready.bit_count(), self.done
 
 
 class Beam:
-    """Goes through a block from its front, through states with ever more nodes done.
+    """Searches a block from its front, through states with ever more nodes done.
 
-    What it finds takes no longer than all nodes one after another.
+    The result takes no longer than all nodes one after another.
     """
 
     def __init__(self, space: Space, block: range, width: int) -> None:
         self._space = space
         self._block = block
         self._width = width
-        self._alone_us = {node: space.options(1 << node)[0].latency_us for node in block}
-        self._ways: dict[int, Sequence[_Way]] = {}
+        self._alone_us = {node: space.alone_us(node) for node in block}
         # The time from the start of a node to the end of the block, on the longest way.
         self._urgency: dict[int, float] = {}
         for node in reversed(block):
@@ -90,10 +271,10 @@ class Beam:
             self._urgency[node] = self._alone_us[node] + rest
 
     def search(self, on_nodes: Callable[[int], None] = lambda count: None) -> Schedule:
-        """The stages that save most of those that are followed.
+        """Finds the stages that save most.
 
         Raises:
-            SearchError: a node finds no memory in any order that was tried.
+            SearchError: a node does not fit into memory in any order that was tried.
         """
         first, count = self._block.start, len(self._block)
         start = State((1 << first) - 1, 0.0)
@@ -114,8 +295,8 @@ class Beam:
         ends = [*layers[count].values(), *self._one_after_another(start)]
         if not ends:
             raise SearchError(
-                "Expected memory for every node in some order, got none within the bounds of the "
-                "search. Give more memory, or candidates that need less."
+                "No order within the bounds of the search fits every node into memory. Give more "
+                "memory, or candidates that need less."
             )
         state = max(ends, key=lambda end: end.saved_us)
         stages = []
@@ -125,9 +306,9 @@ class Beam:
         return self._space.schedule(reversed(stages))
 
     def _one_after_another(self, state: State) -> list[State]:
-        """The end of all nodes in their own order; none where one of them finds no memory."""
+        """The end state of all nodes in their own order; none if a node does not fit."""
         for node in self._block:
-            way = _best(self._ways_of(1 << node), self._space.available(state.done))
+            way = self._fastest_that_fits(1 << node, self._space.available(state.done))
             if way is None:
                 return []
             done = state.done | 1 << node
@@ -135,8 +316,8 @@ class Beam:
         return [state]
 
     def _most_promising(self, states: Collection[State]) -> list[State]:
-        """Those that are followed."""
-        # What is ready decides among equals alone, and takes longer to find than all else.
+        """The states that are followed."""
+        # Ready nodes only decide between equals, and finding them takes longer than all the rest.
         saved_us = heapq.nlargest(self._width, [state.saved_us for state in states])
         best = [state for state in states if state.saved_us >= saved_us[-1]]
         for state in best:
@@ -155,12 +336,18 @@ class Beam:
         return ready & ~state.done
 
     def _follow(self, state: State) -> Iterator[tuple[int, _Way]]:
-        """The stages that can run next, and how."""
+        """The stages that can run next, each with a way to run it."""
         available = self._space.available(state.done)
         for stage in self._stages(state):
-            way = _best(self._ways_of(stage), available)
+            way = self._fastest_that_fits(stage, available)
             if way is not None:
                 yield stage, way
+
+    def _fastest_that_fits(self, stage: int, available: float) -> _Way | None:
+        for way in self._space.ways(stage):
+            if way[1].memory_bytes <= available:
+                return way
+        return None
 
     def _stages(self, state: State) -> Iterator[int]:
         ready = list(bits_of(state.ready))
@@ -182,7 +369,7 @@ class Beam:
                     yield stage
 
     def _most_urgent(self, ready: Sequence[int]) -> list[int]:
-        """Those that stages are made of; of many alike two come before nodes of other kinds."""
+        """The nodes that stages are made of; two of a kind come before a third of any kind."""
         alike: collections.Counter[float] = collections.Counter()
         ranked: list[tuple[bool, int, int]] = []
         for node in sorted(ready, key=lambda node: (-self._urgency[node], node)):
@@ -191,7 +378,7 @@ class Beam:
         return [node for *_, node in sorted(ranked)[:_MAX_READY]]
 
     def _more(self, node: int, done: int) -> list[tuple[float, int]]:
-        """The nodes that can go on with a lane: when those before have ended, and its bit."""
+        """The nodes that can continue a lane, as bits, each with the end of the one before it."""
         space = self._space
         lane = 1 << node
         end_us = self._alone_us[node]
@@ -215,34 +402,12 @@ class Beam:
             end_us += self._alone_us[following]
         return more
 
-    def _ways_of(self, stage: int) -> Sequence[_Way]:
-        """The options of a stage; of several nodes those that save something."""
-        ways = self._ways.get(stage)
-        if ways is None:
-            alone_us = sum(self._alone_us[node] for node in bits_of(stage))
-            ways = self._ways[stage] = tuple(
-                [
-                    (alone_us - option.latency_us, option)
-                    for option in self._space.options(stage)
-                    if option.latency_us < alone_us or not stage & (stage - 1)
-                ]
-            )
-        return ways
-
-
-def _best(ways: Sequence[_Way], available: float) -> _Way | None:
-    for way in ways:
-        if way[1].memory_bytes <= available:
-            return way
-    return None
-
 
 class ExactSearch(Beam):
-    """The beam search with every state and every stage: finds the least latency.
+    """The beam search with every state and every stage, which finds the least latency.
 
-    Lanes have one node each, or several `with_chains`. Raises SearchTooWideError where there are
-    more than `max_transitions`, those with stages that the space rules out included, which have to
-    be looked at too.
+    Lanes have one node each, or several if `with_chains`. Raises SearchTooWideError after
+    `max_transitions`. Stages that the space rules out count too, because they take time to examine.
     """
 
     def __init__(self, space: Space, block: range, max_transitions: int, with_chains: bool) -> None:
@@ -260,8 +425,8 @@ class ExactSearch(Beam):
         for stage in every(state):
             if not self._left:
                 raise SearchTooWideError(
-                    f"Expected fewer transitions, got more, with {len(self._block)} nodes. Set "
-                    "limits on lanes, or use the bounded search."
+                    f"A block of {len(self._block)} nodes has too many transitions. Set limits on "
+                    "lanes, or use the bounded search."
                 )
             self._left -= 1
             yield stage
@@ -281,7 +446,7 @@ class ExactSearch(Beam):
                 if stage:
                     yield stage
                 continue
-            # The first candidate: all that it depends on has run or been taken. With it left out,
+            # All dependencies of the first candidate have run or are in the stage. Without it,
             # nothing that depends on it can be in the stage either.
             first = candidates & -candidates
             node = first.bit_length() - 1
@@ -300,10 +465,10 @@ def search_blocks(
     """Finds the stages of a graph.
 
     Returns:
-        The stages, and how many nodes are in blocks that were searched exactly.
+        The stages, and the number of nodes in blocks that were searched exactly.
 
     Raises:
-        SearchError: a node finds no memory.
+        SearchError: a node does not fit into memory.
     """
     stages: list[tuple[Lanes, StageOption]] = []
     exact_nodes = 0
@@ -317,14 +482,14 @@ def search_blocks(
         )
         found = None
         try:
-            # What is too wide with lanes of one node is so with others too.
+            # A block that is too wide with lanes of one node is too wide with others as well.
             for with_chains in (False, True) if has_chains else (False,):
                 found = ExactSearch(space, block, max_transitions, with_chains).search()
             exact_nodes += len(block)
             on_nodes(len(block))
         except SearchTooWideError:
             pass
-        # Not above, where the error holds what the exact search remembered.
+        # Outside the handler, because the exception keeps the states of the exact search alive.
         stages += found or Beam(space, block, width).search(on_nodes)
         space.forget()
     return tuple(stages), exact_nodes

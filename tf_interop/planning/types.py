@@ -1,7 +1,4 @@
-"""A plan: the stages of one or more graphs, with an algorithm pinned for every convolution.
-
-Its file is versioned JSON (`plan_schema`).
-"""
+"""A plan: the stages of one or more graphs, with an algorithm pinned for every convolution."""
 
 from __future__ import annotations
 
@@ -13,30 +10,28 @@ import msgspec
 
 from tf_interop.errors import PlanError
 from tf_interop.planning.problem import ValueSource
+from tf_interop.planning.sm_model import SmUse
 from tf_interop.profile.entries import Share
-from tf_interop.profile.occupancy import SmUse
-from tf_interop.stage import LARGEST_INT, Schedule, Stage
+from tf_interop.stage import LARGEST_INT, Lane, Schedule, Stage
 from tf_interop.versioned_file import VersionedFormat
 
 Bytes = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Microseconds = Annotated[float, msgspec.Meta(ge=0)]
 LEAST_SAVED_US = 0.05
-"""Less is shown as 0.0 µs, and counts as nothing."""
+"""A smaller saving counts as none, because it would print as 0.0 µs."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StagePrediction:
-    """What the planner expects of a stage.
+    """The planner's expectations for a stage.
 
     Attributes:
-        latency_us: of the stage.
-        spread_us: how far that may be off.
-        sequential_us: of its convolutions one after another, each with the algorithm that is
-            fastest alone.
-        source: whether `latency_us` was measured; `sequential_us` always was.
-        workspace_bytes: of all lanes together.
-        peak_bytes: that, the stage's outputs, and outputs of earlier convolutions that are read
-            later.
+        spread_us: error of `latency_us`.
+        sequential_us: time of its convolutions one after another, each with the algorithm that is
+            fastest alone. It is always measured.
+        source: whether `latency_us` was measured.
+        workspace_bytes: sum over the lanes.
+        peak_bytes: workspaces, the stage's outputs, and earlier outputs that are still needed.
     """
 
     latency_us: Microseconds
@@ -49,17 +44,17 @@ class StagePrediction:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GraphPrediction:
-    """What the planner expects of all convolutions of a graph.
+    """The planner's expectations for all convolutions of a graph.
 
     Attributes:
-        latency_us: the sum of all stages and of the convolutions in none.
-        sequential_us: of all convolutions one after another.
-        peak_bytes: the most of all stages, as in StagePrediction.
-        sequential_peak_bytes: the same if they run one after another.
-        memory_budget_bytes: what no stage may exceed; None for no limit.
-        search: how the stages were searched for, and how far.
-        unmeasured_count: convolutions of the graph that no algorithm was measured for. They are in
-            no stage, and in none of these values.
+        latency_us: sum over the stages and the unstaged convolutions.
+        sequential_us: time of all convolutions one after another.
+        peak_bytes: the largest of any stage, as in StagePrediction.
+        sequential_peak_bytes: the same if all convolutions run one after another.
+        memory_budget_bytes: limit for `peak_bytes`; None for no limit.
+        search: kind and extent of the search, in words.
+        unmeasured_count: convolutions without a measured algorithm. They are in no stage, and none
+            of these values includes them.
     """
 
     latency_us: Microseconds
@@ -73,19 +68,18 @@ class GraphPrediction:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LaneExplanation:
-    """What was measured of a lane's convolutions alone.
+    """Measurements of a lane's convolutions, each alone.
 
-    A lane of several has the sum of their times, and the most workspace that one of them needs. The
-    algorithm of a merged lane is that of the wider convolution: there `alone_us` is with what is
-    fastest alone.
+    For a lane of several, times are sums and the workspace is the largest one. A merged lane's
+    algorithm belongs to the wider convolution, so `alone_us` equals `fastest_us` there.
 
     Attributes:
-        alone_us: with the algorithms that the plan pins.
-        workspace_bytes: of those algorithms.
-        fastest_algorithm: what is fastest alone; None for a lane of several.
-        fastest_us: with what is fastest alone.
-        sm_use: of the pinned algorithm; None if its kernels or the device are not known, and for
-            a lane of several.
+        alone_us: time with the pinned algorithms.
+        workspace_bytes: need of the pinned algorithms.
+        fastest_algorithm: the algorithm that is fastest alone; None for a lane of several.
+        fastest_us: time with the algorithms that are fastest alone.
+        sm_use: of the pinned algorithm; None for a lane of several, and if its kernels or the
+            device are unknown.
     """
 
     alone_us: Microseconds
@@ -97,15 +91,7 @@ class LaneExplanation:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Alternative:
-    """Another way to run the convolutions of a stage, and why it was not chosen.
-
-    Attributes:
-        stage: the same convolutions.
-        latency_us: of the stage.
-        source: whether that was measured.
-        workspace_bytes: of all lanes together.
-        why_not: the reason, for reading.
-    """
+    """Another way to run a stage's convolutions, and the reason against it."""
 
     stage: Stage[str]
     latency_us: Microseconds
@@ -116,11 +102,11 @@ class Alternative:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StageExplanation:
-    """What a stage's algorithms were chosen by.
+    """The measurements that decided a stage's algorithms.
 
     Attributes:
-        lanes: of each lane.
-        alternatives: some others, fastest first.
+        lanes: one for each lane.
+        alternatives: some of the other ways, fastest first.
     """
 
     lanes: tuple[LaneExplanation, ...]
@@ -129,14 +115,12 @@ class StageExplanation:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RejectedStage:
-    """Convolutions that do not depend on each other and yet share no stage.
+    """Independent convolutions that share no stage.
 
     Attributes:
-        nodes: their names.
-        why_not: the reason, for reading.
-        count: how many such sets there are in the graph, of convolutions that cost the same.
-        saved_us: what running them together would save, as far as it is known: below 0 if it
-            takes longer. None if nothing is known.
+        count: how many sets of convolutions with the same costs the graph has.
+        saved_us: time that running them together would save; negative if it takes longer, None if
+            it is unknown.
     """
 
     nodes: Annotated[tuple[str, ...], msgspec.Meta(min_length=2)]
@@ -146,7 +130,7 @@ class RejectedStage:
 
     @property
     def may_win(self) -> bool:
-        """Whether nothing says that one after another they take as long or less."""
+        """Whether running them together may be faster, as far as is known."""
         return self.saved_us is None or self.saved_us >= LEAST_SAVED_US
 
 
@@ -155,13 +139,13 @@ class PlannedStage:
     """Convolutions that run as one stage.
 
     Attributes:
-        stage: of the names of convolution nodes in the graph.
+        stage: its operations are names of nodes.
         why: the reason for the stage in a few words, such as the policy that made it.
-        prediction: what the planner expects; None if no planner made the stage.
-        explanation: what it was chosen by; likewise.
-        schedules: how it runs at each of several batch sizes, ascending, where the graph's is not
-            known before it runs; `stage` is then that of one of them, and another batch size runs
-            in sequence. Empty if `stage` holds for every batch size.
+        prediction: None if no planner made the stage.
+        explanation: None if no planner made the stage.
+        schedules: for a graph whose batch size is unknown until it runs, a schedule for each
+            planned batch size, ascending. `stage` is then one of them, and any other batch size
+            runs in sequence. Empty if `stage` holds for every batch size.
     """
 
     stage: Stage[str]
@@ -172,28 +156,28 @@ class PlannedStage:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The names of its convolutions, lane after lane."""
+        """The names of its nodes, lane after lane."""
         return self.stage.operations
 
     @property
     def ways(self) -> tuple[Schedule[str], ...]:
-        """How it runs, at each batch size that it has a schedule for or at every one."""
+        """Its schedules, or a single one for every batch size."""
         return self.schedules or (Schedule(None, self.stage),)
 
     def map(self, change: Callable[[Stage[str]], Stage[str]]) -> PlannedStage:
-        """The same with another stage, at each batch size; it comes without an explanation."""
+        """Changes the stage at every batch size, and drops the explanation."""
         schedules = (dataclasses.replace(each, stage=change(each.stage)) for each in self.schedules)
         return dataclasses.replace(
             self, stage=change(self.stage), explanation=None, schedules=tuple(schedules)
         )
 
     def validate(self) -> None:
-        """Checks what holds for a stage of any graph.
+        """Checks the rules that hold in any graph.
 
         Raises:
-            ValueError: the stage or a schedule is not valid, or is not of the same convolutions,
-                each once; schedules are not in ascending order of their batch sizes; or there is
-                not one explanation for each lane. Names the field, such as `.schedules[1].stage`.
+            ValueError: the stage or a schedule is invalid; they do not have the same convolutions,
+                each once; batch sizes do not ascend; or the lanes and their explanations differ in
+                number. Names the field, such as `.schedules[1].stage`.
         """
         sizes = [schedule.batch_size or 0 for schedule in self.schedules]
         if sizes != sorted(set(sizes)) or min(sizes, default=1) < 1:
@@ -223,13 +207,10 @@ class UnstagedConvolution:
     """A convolution in no stage, as the planner expects it to run.
 
     Attributes:
-        node: the name of the convolution node in the graph.
-        algorithm: that its latency is of. It is not pinned.
-        latency_us: what it takes.
-        peak_bytes: its workspace and output, and outputs of earlier convolutions that are read
-            later.
-        before_stage: the place of the stage that it runs before; the number of stages for one that
-            runs after all of them. Several before one stage run in their order.
+        algorithm: the one that `latency_us` was measured with. It is not pinned.
+        peak_bytes: its workspace and output, and earlier outputs that are still needed.
+        before_stage: index of the next stage; the number of stages if none follows. Convolutions
+            before the same stage run in their order.
     """
 
     node: str
@@ -241,14 +222,13 @@ class UnstagedConvolution:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ComparedStep:
-    """Whole steps of one way to run a graph.
+    """Measured steps of one variant of a graph.
 
     Attributes:
-        name: of the way, for reading.
-        step_ms: its median step.
-        ratio: how many times as fast as stock TensorFlow in the same process it is.
-        error: of `ratio`; None if it is not known.
-        predicted_ms: what the simulation gives for it; None if none was simulated.
+        step_ms: median.
+        ratio: speed relative to stock TensorFlow in the same process.
+        error: of `ratio`; None if it is unknown.
+        predicted_ms: the simulated step; None if none was simulated.
     """
 
     name: str
@@ -264,24 +244,24 @@ class ComparedStep:
 
 
 XLA = "XLA (jit_compile=True)"
-"""What XLA is called among the ways that are compared."""
+"""The name of XLA's step in a comparison."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MeasuredStep:
-    """Whole steps of a graph on the machine that its plan was made on.
+    """Measured steps of a graph on the machine that its plan was made on.
 
     Attributes:
-        stock_ms: the median step of stock TensorFlow.
-        step_ms: that of the plan, measured alternately with stock in one process.
-        ratio: how many times as fast as stock the plan is.
+        stock_ms: median step of stock TensorFlow.
+        step_ms: median step with the plan, measured alternately with stock in one process.
+        ratio: speed relative to stock.
         error: of `ratio`.
-        predicted_ms: what a simulation of TensorFlow's executor gives for the plan.
+        predicted_ms: step with the plan in the simulation of TensorFlow's executor.
         unit_count: units of the graph, narrow or not.
-        unit_op_count: the operations that the narrow or split ones hold.
-        cores: of the machine, as TensorFlow uses them.
-        other_load: the share of them that other programs took meanwhile.
-        compared: everything that was measured beside each other, stock first.
+        unit_op_count: operations in the narrow or split units.
+        cores: cores that TensorFlow uses.
+        other_load: share of the cores that other programs took meanwhile.
+        compared: all variants of the measurement, stock first.
     """
 
     stock_ms: Annotated[float, msgspec.Meta(gt=0)]
@@ -302,38 +282,35 @@ class MeasuredStep:
 
     @property
     def faster_xla(self) -> ComparedStep | None:
-        """XLA, where it was compared and beats the plan, and stock, by more than five percent."""
+        """XLA's step, if it was compared and beats plan and stock by more than five percent."""
         least_ratio = 1.05 * max(self.ratio, 1.0)
         ways = (each for each in self.compared if each.name == XLA and each.ratio > least_ratio)
         return next(ways, None)
 
 
 GraphMode = Literal["inference", "training"]
-"""What a graph computes of its model: its results, or a whole pass of training."""
+"""Whether a graph computes a model's results, or a whole training step."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GraphPlan:
-    """The stages of one graph.
+    """The plan of one graph.
 
     Attributes:
         fingerprint: identifies the graph's convolutions (see `fingerprint_convolutions`).
-        convolution_count: convolutions that the finder saw in the graph.
-        stages: the stages; convolutions in none of them stay as they are.
-        batch_size: that the stages were planned for; None if it does not matter.
-        prediction: what the planner expects; None if no planner made the stages.
-        unstaged: the convolutions in no stage, in the order in which they are expected to run;
-            empty if no planner made the stages.
-        rejected: some of the stages that could have been and are not, those first that may win,
-            then those that lose least.
-        why_no_stage: why there is none, for reading; empty if there is one, and where no planner
-            made the plan.
-        mode: what the graph computes of its model; None if that is not known, as for a function.
-        narrow_units: canonical names of the units that run on one core each, or a few, on a CPU.
+        convolution_count: all convolutions of the graph, planned or not.
+        batch_size: None if the stages hold for every batch size.
+        prediction: None if no planner made the stages.
+        unstaged: the planned convolutions in no stage, in their expected order.
+        rejected: some of the stages that the plan does not make: those that may win, then those
+            that lose least.
+        why_no_stage: the reason if there is no stage, in words; else empty.
+        mode: None if it is unknown, as for a function.
+        narrow_units: canonical names of the units that run on one core, or a few, of a CPU.
         split_units: canonical names of the units that run once for each part of the batch, each
-            part on its share of the cores, on a CPU. A plan has these or `narrow_units`.
-        unit_cores: how many cores each of `narrow_units` runs on; empty for one each.
-        measured: whole steps with those units, where they were measured.
+            part on its share of a CPU's cores. A plan has these or `narrow_units`.
+        unit_cores: cores for each of `narrow_units`; empty for one each.
+        measured: steps with those units, if they were measured.
     """
 
     fingerprint: str
@@ -352,33 +329,33 @@ class GraphPlan:
 
     @property
     def cores_of(self) -> dict[str, int]:
-        """How many cores each narrow unit runs on, by its name."""
+        """The number of cores for each narrow unit, by name."""
         cores = self.unit_cores or (1,) * len(self.narrow_units)
         return dict(zip(self.narrow_units, cores, strict=True))
 
     @property
     def units(self) -> tuple[str, ...]:
-        """The units that are narrow or split."""
+        """The narrow or split units."""
         return self.narrow_units or self.split_units
 
     @property
     def unit_kind(self) -> str:
-        """What its units are: `narrow` or `split`."""
+        """Either `narrow` or `split`."""
         return "split" if self.split_units else "narrow"
 
     @property
     def spread_us(self) -> float:
-        """How far the predicted time may be off, if all stages are off alike."""
+        """Error of the predicted time if all stages are off in the same direction."""
         return sum(each.prediction.spread_us for each in self.stages if each.prediction)
 
     @property
     def changes_graph(self) -> bool:
-        """Whether there is a stage, or a unit that is narrow or split."""
-        return bool(self.stages or self.narrow_units or self.split_units)
+        """Whether there is a stage, or a narrow or split unit."""
+        return bool(self.stages or self.units)
 
     @property
     def planned_nodes(self) -> list[str]:
-        """The names of the convolutions in stages, then of those in none."""
+        """The names of the staged convolutions, then of the unstaged."""
         return [
             *(name for stage in self.stages for name in stage.nodes),
             *(each.node for each in self.unstaged),
@@ -386,24 +363,24 @@ class GraphPlan:
 
     @property
     def in_order(self) -> list[tuple[int, PlannedStage | UnstagedConvolution]]:
-        """What runs one after another, with its number: that of a stage that is or comes next."""
+        """Stages and unstaged convolutions in order, with the index of the same or next stage."""
         units: list[tuple[int, PlannedStage | UnstagedConvolution]] = [
             *((each.before_stage, each) for each in self.unstaged),
             *enumerate(self.stages),
         ]
-        # Stable: what is in no stage comes before the stage of its number.
+        # The sort is stable: unstaged convolutions come before the stage with their index.
         return sorted(units, key=lambda each: each[0])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
-    """What a plan file holds.
+    """The content of a plan file.
 
     Attributes:
-        graphs: one entry for each graph that the plan was made for.
+        graphs: one entry for each graph and batch size.
         format: always `tf_interop.plan`.
         version: version of the format.
-        made_with: versions of the software that made it, such as {"tensorflow": "2.21.0"}.
+        made_with: software versions, such as {"tensorflow": "2.21.0"}.
     """
 
     graphs: tuple[GraphPlan, ...]
@@ -413,7 +390,7 @@ class Plan:
 
 
 def check_each_once(keys: Iterable[tuple[str, int | None]]) -> None:
-    """Checks that no two graphs of a plan have one fingerprint and batch size."""
+    """Checks that no two graphs of a plan have the same fingerprint and batch size."""
     seen: set[tuple[str, int | None]] = set()
     for index, key in enumerate(keys):
         if key in seen:
@@ -425,7 +402,7 @@ def check_each_once(keys: Iterable[tuple[str, int | None]]) -> None:
 
 
 def _check_plan(plan: Plan) -> None:
-    """Checks what the types allow and no plan may be."""
+    """Checks the rules that the types cannot express."""
     check_each_once((graph.fingerprint, graph.batch_size) for graph in plan.graphs)
     for index, graph in enumerate(plan.graphs):
         place = f"$.graphs[{index}]"
@@ -457,3 +434,52 @@ PLAN_FILE = VersionedFormat(
 load_plan = PLAN_FILE.load
 save_plan = PLAN_FILE.save
 plan_schema = PLAN_FILE.schema
+
+
+def without_concurrency(plan: Plan) -> Plan:
+    """The plan with the same algorithms, and each stage's convolutions on a single lane.
+
+    A merged lane becomes a stage of its own: it needs no second lane, and its algorithm belongs to
+    the wider convolution. Other lane options go, because they are for lanes that run together.
+    """
+
+    def split(planned: PlannedStage) -> Iterable[PlannedStage]:
+        if planned.schedules:
+            # Batch sizes may merge different lanes, so the stage cannot be split for all of them.
+            return [planned.map(lambda stage: Stage.in_sequence(stage.steps))]
+        lanes = planned.stage.lanes
+        rest = [step for lane in lanes if not lane.merged for step in lane.steps]
+        stages = [Stage((Lane(lane.steps, merged=True),)) for lane in lanes if lane.merged]
+        stages += [Stage.in_sequence(rest)] if rest else []
+        return [dataclasses.replace(planned, stage=stage) for stage in stages]
+
+    return _with_stages(plan, split, "the plan's algorithms, one after another")
+
+
+def without_pinning(plan: Plan) -> Plan:
+    """The plan with the same lanes and options, and no algorithm pinned."""
+
+    def unpin(planned: PlannedStage) -> Iterable[PlannedStage]:
+        yield planned.map(lambda stage: stage.with_algorithms([None] * len(stage.steps)))
+
+    return _with_stages(plan, unpin, "the plan's lanes, no algorithm pinned")
+
+
+def _with_stages(
+    plan: Plan, change: Callable[[PlannedStage], Iterable[PlannedStage]], why: str
+) -> Plan:
+    # The predictions were for the whole plan.
+    graphs = (
+        dataclasses.replace(
+            graph,
+            stages=tuple(
+                dataclasses.replace(changed, why=why, prediction=None, explanation=None)
+                for stage in graph.stages
+                for changed in change(stage)
+            ),
+            prediction=None,
+            unstaged=(),
+        )
+        for graph in plan.graphs
+    )
+    return dataclasses.replace(plan, graphs=tuple(graphs))
