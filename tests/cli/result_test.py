@@ -16,9 +16,9 @@ from parallel_values import DEVICE_GRAPH
 from profile_values import make_algorithm, make_profile
 from report_values import network_plan
 
-from tf_interop.cli import doctor as doctor_command
+from tf_interop.cli import doctor
+from tf_interop.cli.doctor_checks import problem
 from tf_interop.cli.main import cli
-from tf_interop.doctor.examine import problem
 from tf_interop.parallel.costs.devices import save_device_graph
 from tf_interop.planning.types import GraphPlan, MeasuredStep, Plan, load_plan, save_plan
 from tf_interop.profile.file import save_profile
@@ -124,7 +124,7 @@ def test_prints_one_document_with_the_fields_that_the_page_says(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finding = problem("does not work", "fix it", "a part")
-    monkeypatch.setattr(doctor_command, "examine", lambda say: (finding,))
+    monkeypatch.setattr(doctor, "run_group", lambda group: [finding])
     result = CliRunner().invoke(cli, [name, *ARGUMENTS[name].split(), "--json"])
     assert result.exit_code == (1 if name == "doctor" else 0), result.stderr
     document = json.loads(result.stdout)

@@ -9,7 +9,7 @@ import re
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDERS = (
     *("graph", "profile", "measure", "planning", "parallel", "runtime"),
-    *("model", "doctor", "report", "benchmark", "cli"),
+    *("model", "tuning", "report", "benchmark", "cli"),
 )
 """The folders of the package, from the bottom up."""
 

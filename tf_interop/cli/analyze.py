@@ -1,4 +1,4 @@
-"""The command `tf-interop analyze`: what there is to gain in a model."""
+"""The command `tf-interop analyze`: counts a model's independent convolutions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 
 import click
 
-from tf_interop.cli.command import Result, command
+from tf_interop.cli.main import Result, command
 from tf_interop.cli.options import count_option, image_size_option, model_argument
 from tf_interop.cli.progress import work_on_model
 
@@ -18,7 +18,7 @@ _ROWS = """The rows of the table:
   longest chain      the largest number of convolutions that each need the one before
   most at one depth  the largest number of convolutions at one depth of the graph
   independent pairs  pairs that do not need each other
-  groups             sets at one depth that could run at the same time, as one stage
+  groups             sets at one depth that could run together, as one stage
   left alone         convolutions that cannot be in a stage; the reasons follow the table
 The graph is the one after TensorFlow's own optimizations, as for stages."""
 
@@ -47,10 +47,10 @@ def analyze(
     training: bool,
     image_size: tuple[int, int] | None,
 ) -> Result:
-    """Counts convolutions of MODEL, and how many are independent.
+    """Counts the convolutions of MODEL, and how many are independent.
 
     Two convolutions are independent if neither needs the other's result. Independent convolutions
-    can run at the same time, as one stage. MODEL itself does not run.
+    can run together, as one stage. MODEL itself does not run.
     """
     with work_on_model(model) as say:
         from tf_interop.model.analyze import analyze as analyze_model
@@ -66,6 +66,6 @@ def analyze(
             image_size=image_size,
         )
         if keras_of(loaded) is None:
-            # TensorFlow's name, such as signature_wrapper___call__, is not what the user calls it.
+            # TensorFlow's name, such as signature_wrapper___call__, means nothing to the user.
             analysis = dataclasses.replace(analysis, name=model)
     return Result(analysis, lambda: click.echo(str(analysis).rstrip()))

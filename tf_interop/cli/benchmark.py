@@ -1,4 +1,4 @@
-"""The command `tf-interop benchmark`: compares TensorFlow, XLA and stages, or a program's runs."""
+"""The command `tf-interop benchmark`: compares TensorFlow, XLA and the plugin."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tf_interop.benchmark.program import check_program
 from tf_interop.benchmark.result import Case, MeasuringOptions, Mode, PlanSource, Precision, Variant
 from tf_interop.benchmark.run import BenchmarkRun, new_benchmark
 from tf_interop.benchmark.show import show_benchmark
-from tf_interop.cli.command import Result, command, signals_caught
+from tf_interop.cli.main import Result, command, signals_caught
 from tf_interop.cli.options import (
     MODEL,
     TIME,
@@ -53,8 +53,7 @@ _EXIT_CODES = {
     130: "stopped by Ctrl-C, 143 by SIGTERM; the results hold everything measured before",
 }
 
-
-# Options that a program decides itself.
+# A program decides these by itself.
 _OF_MODELS = {
     *("batch_sizes", "inference", "training", "precisions", "image_size", "profile_path"),
     *("tune_budget_s", "steps", "seconds", "warmup_steps"),
@@ -64,10 +63,10 @@ _TIMEOUT_OF_PROGRAMS_S = 24 * 3600.0
 
 
 class _TakesProgram(click.Command):
-    """A command that finds in `Context.obj` the words after `--`; None if there is no `--`."""
+    """A command that gets the words after `--` in `Context.obj`; None if there is no `--`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Leaves the words of a program alone."""
+        """Keeps the words of a program from being parsed."""
         ctx.obj = None
         if "--" in args:
             at = args.index("--")
@@ -76,7 +75,7 @@ class _TakesProgram(click.Command):
 
 
 def _members_of(kind: type[Precision] | type[Variant], text: str) -> tuple[Any, ...]:
-    """The members of an enumeration that a text such as `stock,ours` names."""
+    """The members of an enumeration, from a text such as `stock,ours`."""
     known = {member.value: member for member in kind}
     words = dict.fromkeys(text.split(","))
     unknown = [word for word in words if word not in known]
@@ -218,7 +217,7 @@ def benchmark(
         raise click.UsageError(
             "--plan, --profile, --tune and --policy exclude each other. Give only one."
         )
-    # Cases of one model are together: what is measured first is of use without what follows.
+    # The cases of a model follow each other: an unfinished run is complete for some models.
     cases = tuple(
         Case(model, mode, size, precision, image_size)
         for model, precision, size, mode in itertools.product(
@@ -234,7 +233,7 @@ def benchmark(
             f"There is no plan for '{cases[0].name}'. Pass {ways} or --policy always, or leave "
             "out the variants ours, pinning and concurrency."
         )
-    # Before anything is measured: each of them would be the failure of every case.
+    # First, because every case would fail.
     if plan_path is not None:
         plan = load_plan(plan_path)
         for case in cases:
@@ -282,7 +281,7 @@ def _settings_of_program(
     variants: tuple[Variant, ...],
     measuring_options: dict[str, Any],
 ) -> tuple[tuple[Variant, ...], dict[str, Any]]:
-    """The variants and measuring options of a program; refuses options that do not apply."""
+    """The variants and measuring options of a program; refuses options for models."""
     try:
         check_program(program)
     except BenchmarkError as error:

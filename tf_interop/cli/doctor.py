@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import importlib.util
+import pathlib
+import subprocess
+import tempfile
+
 import click
 import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from tf_interop.cli.command import Result, command
+from tf_interop.child_process import child_environment, describe_end, module_command
+from tf_interop.cli import doctor_checks
+from tf_interop.cli.doctor_checks import Finding, Level, problem
+from tf_interop.cli.main import Result, command
 from tf_interop.cli.progress import shown_status
-from tf_interop.doctor.examine import Finding, Level, examine
 from tf_interop.tables import new_table, print_on
 
+_TIMEOUT_SECONDS = 180
 _STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "bold red"}
 
 
@@ -29,15 +37,54 @@ def doctor() -> Result:
     plugin can be registered, settings that leave it nothing to do, and whether a stage runs.
     Without TensorFlow it skips the checks that need it.
     """
-    with shown_status("Starting") as say:
-        findings = examine(say)
-    # Warnings do not count.
+    with shown_status("Checking the machine") as say:
+        findings = run_group("machine")
+        if importlib.util.find_spec("tensorflow") is not None:
+            say("Checking TensorFlow")
+            findings += run_group("TensorFlow")
     is_healthy = all(each.level is not Level.PROBLEM for each in findings)
     document = {"healthy": is_healthy, "findings": msgspec.to_builtins(findings)}
     return Result(document, lambda: _show(findings), exit_code=0 if is_healthy else 1)
 
 
-def _show(findings: tuple[Finding, ...]) -> None:
+def run_group(
+    group: str, module: str = doctor_checks.__name__, timeout_seconds: float = _TIMEOUT_SECONDS
+) -> list[Finding]:
+    """Runs a group of a module's `CHECKS` in a process of its own; never raises.
+
+    If the process ends early or takes too long, that is a finding too.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "findings"
+        path.touch()
+        try:
+            process = subprocess.run(
+                module_command(doctor_checks.__name__, module, group, path),
+                capture_output=True,
+                check=False,
+                timeout=timeout_seconds,
+                env=child_environment(),
+            )
+            end, errors = describe_end(process.returncode), process.stderr
+        except subprocess.TimeoutExpired as error:
+            end, errors = f"did not end within {timeout_seconds:g} seconds", error.stderr or b""
+        lines = path.read_bytes().splitlines()
+    findings = []
+    running: str | None = "checks"
+    for line in lines:
+        value = msgspec.json.decode(line, type=Finding | str | None)
+        if isinstance(value, Finding):
+            findings.append(value)
+        else:
+            running = value
+    if running is not None:
+        last = errors.decode("utf-8", "replace").strip().splitlines()[-1:]
+        text = ": ".join([f"the process of this check {end}", *last])
+        findings.append(problem(text, name=running))
+    return findings
+
+
+def _show(findings: list[Finding]) -> None:
     table = new_table("")
     table.title = None
     table.show_header = False

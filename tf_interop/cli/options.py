@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have, each once."""
+"""Arguments and options of several commands."""
 
 from __future__ import annotations
 
@@ -24,19 +24,18 @@ arguments that returns a Keras model, a function or a GraphDef"""
 
 
 class Text(click.ParamType):  # type: ignore[type-arg]
-    """A value that is parsed from a text."""
+    """A value parsed by a function, which raises ValueError for wrong usage."""
 
     def __init__(self, metavar: str, parse: Callable[[str], Any]) -> None:
-        """Makes the type; `parse` gives the value, and raises ValueError for wrong usage."""
         self.name = metavar
         self._parse = parse
 
     def get_metavar(self, *_: Any, **__: Any) -> str:
-        """What the help calls it."""
+        """The value's name in the help."""
         return self.name
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Parses a text."""
+        """Parses a string; a default may be a value already."""
         try:
             return self._parse(value) if isinstance(value, str) else value
         except ValueError as error:
@@ -51,7 +50,7 @@ def _output_of(text: str) -> pathlib.Path:
         raise ValueError(f"Expected a file in an existing folder, got '{text}'.")
     if path.is_file() or not path.exists():
         try:
-            # Asking for permissions is not enough: a file system may be read-only.
+            # Permissions are not enough: a file system may be read-only.
             tempfile.TemporaryFile(dir=folder).close()
         except OSError as error:
             raise ValueError(f"Cannot write to '{text}': {error.strerror}") from error
@@ -61,7 +60,7 @@ def _output_of(text: str) -> pathlib.Path:
 def _batches_of(text: str) -> tuple[int, ...]:
     if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", text):
         raise ValueError(f"Expected batch sizes such as 8 or 1,8,32, got '{text}'.")
-    return tuple(dict.fromkeys(int(each) for each in text.split(",")))
+    return tuple(dict.fromkeys(map(int, text.split(","))))
 
 
 def _bytes_of(text: str) -> int:
@@ -90,8 +89,17 @@ def _target_of(text: str) -> str:
     return text
 
 
-BATCHES = Text("N,…", _batches_of)
-"""Batch sizes such as `1,8,32`, each once."""
+def _model_of(text: str) -> str:
+    """Refuses a missing file before TensorFlow is imported to load it."""
+    path = pathlib.Path(text)
+    is_path = os.sep in text or path.suffix in (".keras", ".h5", ".hdf5", ".pb", ".pbtxt")
+    if is_path and not path.exists():
+        raise ValueError(f"There is no file or folder at '{text}'. Check the path.")
+    return text
+
+
+MODEL = Text("MODEL", _model_of)
+"""The name of a model, or its file or folder, which exists."""
 TIME = Text("TIME", parse_duration)
 """Seconds, from `90`, `90s`, `10m` or `1.5h`."""
 SIZE = Text("SIZE", _bytes_of)
@@ -99,19 +107,19 @@ SIZE = Text("SIZE", _bytes_of)
 OUTPUT = Text("FILE", _output_of)
 """A file to write, in an existing folder."""
 
-# A default is shown if there is one.
+# The help shows the default, if any.
 option = functools.partial(click.option, show_default=True)
 
 
 def count_option(
     *names: str, default: int, least: int = 0, most: int = 1_000_000, **settings: Any
 ) -> Decorator:
-    """A number of something, of which there may be `least` to `most`."""
+    """A number from `least` to `most`."""
     return option(*names, default=default, type=click.IntRange(least, most), **settings)
 
 
 def modes_of(inference: bool, training: bool) -> list[bool]:
-    """False for inference and True for training, as far as they are asked for."""
+    """False if inference was asked for, and True if training was."""
     modes = [False] * inference + [True] * training
     if not modes:
         raise click.UsageError(
@@ -129,8 +137,8 @@ def given_options(context: click.Context) -> dict[str | None, str]:
     }
 
 
-def described_by(paragraph: str) -> Decorator:
-    """Puts a paragraph after the docstring of a command, and so into its help."""
+def _described_by(paragraph: str) -> Decorator:
+    """Appends a paragraph to the docstring of a command, and so to its help."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         command.__doc__ = f"{inspect.cleandoc(command.__doc__ or '')}\n\n{paragraph}"
@@ -139,27 +147,14 @@ def described_by(paragraph: str) -> Decorator:
     return decorate
 
 
-def _model_of(text: str) -> str:
-    """Refuses a missing file before TensorFlow is imported to load it."""
-    path = pathlib.Path(text)
-    is_path = os.sep in text or path.suffix in (".keras", ".h5", ".hdf5", ".pb", ".pbtxt")
-    if is_path and not path.exists():
-        raise ValueError(f"There is no file or folder at '{text}'. Check the path.")
-    return text
-
-
-MODEL = Text("MODEL", _model_of)
-"""The name of a model; if it is a file or folder, that exists."""
-
-
 def model_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     """The argument MODEL, described in the help."""
-    return click.argument("model", type=MODEL)(described_by(f"{_MODEL_IS}.")(command))
+    return click.argument("model", type=MODEL)(_described_by(f"{_MODEL_IS}.")(command))
 
 
 def models_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     """One or more of MODEL or lists of convolutions, described in the help."""
-    described = described_by(
+    described = _described_by(
         f"{_MODEL_IS}; or a .json file that --export-configurations wrote, which needs no "
         "TensorFlow."
     )
@@ -175,7 +170,7 @@ def output_option(metavar: str, help_text: str, **settings: Any) -> Decorator:
 
 
 def written_option(name: str, parameter: str, metavar: str, help_text: str) -> Decorator:
-    """A further file to write."""
+    """Another file to write."""
     return click.option(name, parameter, type=OUTPUT, metavar=metavar, help=help_text)
 
 
@@ -186,7 +181,7 @@ def profile_option(help_text: str, **settings: Any) -> Decorator:
 
 
 def target_option(what: str, default: str) -> Decorator:
-    """`--for`, the kind of device that `what` is for; `default` says what is taken without it."""
+    """`--for`, a kind of device."""
     help_text = (
         f"{what}: cpu, or a GPU of a compute capability such as 9.0, which need not be here. "
         f"[default: {default}]"
@@ -194,13 +189,12 @@ def target_option(what: str, default: str) -> Decorator:
     return click.option("--for", "target", type=Text("cpu|CC", _target_of), help=help_text)
 
 
-allow_foreign_profile_option = click.option(
-    "--allow-foreign-profile",
-    is_flag=True,
-    help="Use the profile even if it is of another device or cuDNN version.",
-)
 batches_option = option(
-    "--batch", "batch_sizes", type=BATCHES, default="1", help="One or more batch sizes."
+    "--batch",
+    "batch_sizes",
+    type=Text("N,…", _batches_of),
+    default="1",
+    help="One or more batch sizes.",
 )
 inference_option = option("--inference/--no-inference", default=True, help="Inference.")
 training_option = click.option("--training", is_flag=True, help="Also a training step.")
@@ -209,10 +203,4 @@ image_size_option = click.option(
     type=Text("N|HxW", _image_size_of),
     help="Height and width in pixels, where the model leaves them open, is a Keras application, or "
     "a function with the argument image_size.",
-)
-tf32_option = option(
-    "--tf32/--no-tf32",
-    "allow_tf32",
-    default=True,
-    help="TensorFlow's switch for TF32 at the time when the plan is used.",
 )

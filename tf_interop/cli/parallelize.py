@@ -1,4 +1,4 @@
-"""The command `tf-interop parallelize`: plans how layers are divided over several devices."""
+"""The command `tf-interop parallelize`: divides a model's layers over several devices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from tf_interop.cli.command import Result, command
+from tf_interop.cli.main import Result, command
 from tf_interop.cli.options import (
     SIZE,
     Text,
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from tf_interop.model.parallelize import Parallelization
     from tf_interop.parallel.explain import LayerExplanation
 
-_ALL = "all"
-
 
 def _devices_of(text: str) -> int | tuple[str, ...]:
     if re.fullmatch(r"[1-9]\d*", text):
@@ -48,7 +46,7 @@ def _devices_of(text: str) -> int | tuple[str, ...]:
 parallelize ResNet50 --devices 4 --batch 32 --training -o parallel.json
 parallelize my_package.models:build --devices /device:GPU:0,/device:GPU:1 -o parallel.json
 
-For devices that are not here, and why each layer is divided as it is:
+For devices that are not here, with the reason for each layer:
 parallelize VGG16 --device-graph devices.json --batch 64 --training --explain all
 """,
 )
@@ -91,10 +89,10 @@ def parallelize(
 ) -> Result:
     """Plans how the layers of MODEL are divided over several devices.
 
-    Each layer is divided in a way of its own: by samples, height, width, output channels (filter)
-    or input channels (channel), over all devices or some. The plan is the division that takes the
-    least time in a model of costs; if nothing is faster than one device, nothing is divided. Times
-    are modelled, except for convolutions that --profile holds.
+    Each layer is divided in its own way: by samples, height, width, output channels (filter) or
+    input channels (channel), over all devices or some. The plan is the division that takes the
+    least time in a cost model; if nothing is faster than one device, nothing is divided. Times are
+    modelled, except for convolutions in --profile.
     """
     with work_on_model(model) as say:
         from tf_interop.model.load import check_trains, load_model
@@ -138,7 +136,7 @@ def _chosen_layers(made: Parallelization, explained: str | None) -> tuple[LayerE
     layers = made.planned.layers
     if explained is None:
         return ()
-    chosen = tuple(each for each in layers if explained in (_ALL, each.name))
+    chosen = tuple(each for each in layers if explained in ("all", each.name))
     if not chosen:
         raise PlanError(
             f"Expected a layer of {made.name}, got '{explained}'. They are: "

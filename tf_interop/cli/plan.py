@@ -1,4 +1,4 @@
-"""The command `tf-interop plan`: plans a model by its profile."""
+"""The command `tf-interop plan`: plans a model from its profile."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from typing import Any
 import click
 from rich.console import Console
 
-from tf_interop.cli.command import Result, command
+from tf_interop.cli.main import Result, command
 from tf_interop.cli.options import (
     SIZE,
-    allow_foreign_profile_option,
     batches_option,
     image_size_option,
     inference_option,
     model_argument,
     modes_of,
+    option,
     output_option,
     profile_option,
     target_option,
-    tf32_option,
     training_option,
 )
 from tf_interop.cli.progress import work_on_model
@@ -29,8 +28,6 @@ from tf_interop.planning.show import predicted, show_plan, summarize_graph
 from tf_interop.planning.types import Plan, save_plan
 from tf_interop.profile.file import load_profile
 
-# TensorFlow is imported only once it is known that there is a model to trace.
-
 
 @command(
     """
@@ -38,7 +35,7 @@ plan InceptionV3 --profile profile.json --batch 1,8,32 -o plan.json
 plan my_package.models:build --profile profile.json --training -o plan.json
 plan ResNet50 --profile profile.json --memory 8GB -o plan.json
 
-For a GPU that is not here, by a profile from there:
+For a GPU that is not here, from a profile measured there:
 plan ResNet50 --profile profile.json --for 9.0 -o plan.json
 """,
 )
@@ -61,15 +58,24 @@ plan ResNet50 --profile profile.json --for 9.0 -o plan.json
     help="The memory for outputs of convolutions and workspaces, such as 8GB or 512MiB. "
     "[default: the GPU's free memory; on a CPU no limit]",
 )
-@target_option("The device to plan for", "this process' device")
-@tf32_option
+@target_option("The device to plan for", "this process's device")
+@option(
+    "--tf32/--no-tf32",
+    "allow_tf32",
+    default=True,
+    help="TensorFlow's switch for TF32 at the time when the plan is used.",
+)
 @click.option(
     "--deterministic",
     is_flag=True,
     help="Leave out algorithms that do not give the same bits every time, as TensorFlow's op "
     "determinism requires.",
 )
-@allow_foreign_profile_option
+@click.option(
+    "--allow-foreign-profile",
+    is_flag=True,
+    help="Use the profile even if it is of another device or cuDNN version.",
+)
 def plan(
     model: str,
     profile_path: pathlib.Path,

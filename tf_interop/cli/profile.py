@@ -9,7 +9,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from tf_interop.cli.command import Result, command, signals_caught
+from tf_interop.cli.main import Result, command, signals_caught
 from tf_interop.cli.options import (
     TIME,
     Text,
@@ -35,17 +35,15 @@ from tf_interop.profile.tables import show_summary
 from tf_interop.profile.types import Profile
 from tf_interop.profile.worklist import ConfigurationList, load_configurations, save_configurations
 
-# TensorFlow is imported only where a model has to be traced: a saved list is measured without it.
+# A saved list is measured without TensorFlow, which is imported to trace a model.
 
 _EXIT_CODES = {
     0: "success, even if the budget ended before everything was measured",
     3: "the device failed; the same command continues after the failed measurement",
     130: "stopped by Ctrl-C, 143 by SIGTERM; the profile holds everything measured before",
 }
-_COLLECTING = (
-    "batch_sizes", "dtype", "inference", "training", "image_size", "target",
-)  # fmt: skip
-"""Options that say nothing if a list was collected before."""
+# A list of configurations fixes these.
+_COLLECTING = ("batch_sizes", "dtype", "inference", "training", "image_size", "target")
 
 
 def _stages_of(text: str) -> tuple[str, ...]:
@@ -178,7 +176,7 @@ def profile(
 ) -> Result:
     """Measures the convolutions of MODELs, alone and in stages.
 
-    Every measurement is on disk before the next begins: after a run was killed, the same command
+    Every measurement is on disk before the next one begins: if a run is killed, the same command
     continues it.
     """
     if output_path is None and list_path is None:
@@ -232,7 +230,7 @@ def profile(
 
 
 def _refuse_collecting_options(context: click.Context) -> None:
-    """Refuses options that do nothing, because a list was collected before."""
+    """Refuses options that a list of configurations fixes already."""
     if len(context.params["models"]) > 1:
         raise click.UsageError(
             "A list of configurations must be the only argument. Profile the others with "
@@ -281,7 +279,7 @@ def _compute_capability(target: str | None, backend: str | None) -> str | None:
 def _measure_into(
     path: pathlib.Path, configurations: ConfigurationList, options: dict[str, Any]
 ) -> tuple[Profile, Outcome, int]:
-    """Measures into a profile; returns the whole profile, how the run ended and the exit code."""
+    """Measures into a profile. Returns the whole profile, the end of the run and the exit code."""
     name = options["backend"] or ("cudnn" if visible_gpus() else "host")
     backend = load_core_library().open_backend(name)
     device = identify_device(backend.describe())

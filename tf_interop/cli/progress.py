@@ -1,4 +1,4 @@
-"""Messages of a command on stderr: its progress, and failures in the code of a model."""
+"""Messages of a command on stderr: its progress, and errors in a model's code."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tf_interop.errors import INSTALL_TENSORFLOW, TfInteropError
 from tf_interop.tensorflow_messages import tensorflow_hushed
 
 Say = Callable[[str, int, int, str], object]
-"""Is told what is being done, how much of it is done, how much there is, and the current item."""
+"""Gets the phase, how much of it is done, how much there is, and the current item."""
 _SECONDS_BETWEEN_LINES = 10.0
 _MOST_COLUMNS = 60
 
 
 @contextlib.contextmanager
 def shown_progress() -> Iterator[Say]:
-    """Shows a bar for as long as the `with` block lasts, or lines where stderr is no terminal."""
+    """Shows a bar during the `with` block, or lines if stderr is not a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lines()
@@ -41,7 +41,7 @@ def shown_progress() -> Iterator[Say]:
 
 
 def lines(clock: Callable[[], float] = time.monotonic) -> Say:
-    """Prints a line when a phase begins and when it ends, and one every few seconds."""
+    """Prints a line when a phase begins or ends, and otherwise one every few seconds at most."""
     said: set[tuple[str, bool]] = set()
     echo = _now_and_then(clock)
 
@@ -55,7 +55,7 @@ def lines(clock: Callable[[], float] = time.monotonic) -> Say:
 
 
 def _now_and_then(clock: Callable[[], float]) -> Callable[..., None]:
-    """Prints a line every few seconds at most, and others `at_once`."""
+    """Prints a line every few seconds at most, or `at_once`."""
     last = clock()
 
     def echo(text: str, *, at_once: bool = False) -> None:
@@ -69,7 +69,7 @@ def _now_and_then(clock: Callable[[], float]) -> Callable[..., None]:
 
 @contextlib.contextmanager
 def shown_status(text: str) -> Iterator[Callable[[str], None]]:
-    """Shows the current work; where stderr is no terminal, in a line every few seconds."""
+    """Shows the current work; if stderr is not a terminal, in a line every few seconds."""
     console = Console(stderr=True)
     if console.is_terminal:
         with console.status(text) as status:
@@ -82,10 +82,10 @@ def shown_status(text: str) -> Iterator[Callable[[str], None]]:
 def work_on_model(
     model: str, *, parameter: str = "MODEL", hint: str = ""
 ) -> Iterator[Callable[[str], None]]:
-    """Imports TensorFlow, and yields a function that is told how far the work is.
+    """Imports TensorFlow, and yields a function that shows the progress.
 
-    An error in the code of a model becomes a click.ClickException that says where the fault is,
-    without a traceback. `hint` says what else to do if there is no TensorFlow.
+    An error in a model's code becomes a click.ClickException that names its place, without a
+    traceback. `hint` names an alternative to installing TensorFlow.
     """
     with shown_status("Importing TensorFlow") as say:
         try:
@@ -104,7 +104,7 @@ def work_on_model(
         except (TfInteropError, click.ClickException):
             raise
         except Exception as error:
-            # TensorFlow begins an error of code that it traces with these words.
+            # TensorFlow writes this into errors of the code that it traces.
             if "in user code:" in str(error):
                 raise click.ClickException(
                     f"'{model}' cannot be traced: {type(error).__name__}: {error}"

@@ -19,7 +19,7 @@ import click
 import wrapt
 
 import tf_interop
-from tf_interop.cli.command import end_with, help_end, print_error
+from tf_interop.cli.main import end_with, help_end, print_error
 from tf_interop.cli.options import option, written_option
 from tf_interop.errors import PlanError, TfInteropError
 from tf_interop.planning.types import load_plan, save_plan

@@ -1,7 +1,8 @@
-"""The commands `tf-interop show`, which shows a file, and `tf-interop schema`."""
+"""The commands `tf-interop show`, `report` and `schema`, which show files."""
 
 from __future__ import annotations
 
+import json
 import pathlib
 import re
 
@@ -10,16 +11,27 @@ from rich.console import Console
 
 from tf_interop.benchmark.result import benchmark_schema, load_benchmark
 from tf_interop.benchmark.show import show_benchmark, write_csv
-from tf_interop.cli.command import Result, command, print_json
-from tf_interop.cli.options import written_option
-from tf_interop.errors import TfInteropError
+from tf_interop.cli.main import Result, command, print_json
+from tf_interop.cli.options import (
+    MODEL,
+    image_size_option,
+    output_option,
+    target_option,
+    written_option,
+)
+from tf_interop.cli.progress import work_on_model
+from tf_interop.errors import PlanError, TfInteropError
 from tf_interop.parallel.costs.devices import device_graph_schema
 from tf_interop.parallel.types import parallel_plan_schema
-from tf_interop.planning.show import explain_stages
-from tf_interop.planning.types import load_plan, plan_schema
+from tf_interop.planning.show import doubt, explain_stages, name_graph, summarize_graph, verdict
+from tf_interop.planning.types import Plan, load_plan, plan_schema
 from tf_interop.profile.file import load_profile, profile_document, profile_schema
 from tf_interop.profile.tables import show_profile
-from tf_interop.versioned_file import read_file
+from tf_interop.report.measured import load_run
+from tf_interop.report.network import Network
+from tf_interop.versioned_file import read_file, write_file
+
+# TensorFlow and Jinja are imported only if they are needed.
 
 _SCHEMAS = {
     "plan": plan_schema,
@@ -54,9 +66,16 @@ def show(file: str, csv_path: pathlib.Path | None) -> Result:
     With --json it prints the whole content of the file. For an invalid file the error names the
     place.
     """
-    # A profile of many thousand measurements takes seconds.
+    # A profile with thousands of measurements takes seconds.
     with Console(stderr=True).status("Reading"):
-        kind = _kind_of(file)
+        # A damaged file has its kind too, and then its own reader reports the place.
+        content = read_file(file, "plan, profile or benchmark", TfInteropError)
+        found = re.search(rb'"format":\s*"tf_interop\.(plan|profile|benchmark)"', content)
+        if found is None:
+            raise TfInteropError(
+                f"'{file}' is not a plan, a profile or results of a benchmark. Check the path."
+            )
+        kind = found[1].decode()
         if csv_path is not None and kind != "benchmark":
             raise click.UsageError(
                 f"--csv needs results of a benchmark, got a {kind}. Leave it out."
@@ -73,17 +92,6 @@ def show(file: str, csv_path: pathlib.Path | None) -> Result:
         return Result(results, lambda: show_benchmark(results, Console()))
 
 
-def _kind_of(file: str) -> str:
-    # By its first words, since it may be damaged: then its own reader says where.
-    content = read_file(file, "plan, profile or benchmark", TfInteropError)
-    found = re.search(rb'"format":\s*"tf_interop\.(plan|profile|benchmark)"', content)
-    if found is None:
-        raise TfInteropError(
-            f"'{file}' is not a plan, a profile or results of a benchmark. Check the path."
-        )
-    return found[1].decode()
-
-
 @command("schema plan > plan.schema.json")
 @click.argument("kind", type=click.Choice(list(_SCHEMAS)))
 def schema(kind: str) -> Result:
@@ -93,3 +101,122 @@ def schema(kind: str) -> Result:
     """
     document = _SCHEMAS[kind]()
     return Result(document, lambda: print_json(document))
+
+
+@command(
+    """
+report plan.json --model NASNetMobile -o report.html
+report plan.json --export-trace predicted.json --png timeline.png
+
+With the measured timeline of a program:
+run --plan plan.json --trace trace.json train.py
+report plan.json --trace trace.json
+
+A plan for a GPU, shown on a machine without one:
+report plan.json --model my_package.models:build --for 9.0
+"""
+)
+@click.argument("plan_path", metavar="PLAN", type=click.Path(path_type=pathlib.Path))
+@output_option("REPORT.html", "The page.", default="report.html")
+@click.option(
+    "--model",
+    type=MODEL,
+    help="The model that PLAN is for, as in tf-interop plan and tune. It adds dependencies and "
+    "the computation of each part. The model is traced; a tuned one also runs once, on "
+    "zeros.",
+)
+@click.option("--title", help="The page's title. [default: the model's name, or the plan's file]")
+@click.option(
+    "--trace",
+    "run_path",
+    metavar="TRACE.json",
+    type=click.Path(),
+    help="A file of tf-interop run --trace with this plan. The page shows its timeline next to "
+    "the predicted ones.",
+)
+@written_option(
+    "--export-trace",
+    "trace_path",
+    "PREDICTED.json",
+    "Also write the predicted timelines as a trace for ui.perfetto.dev or chrome://tracing.",
+)
+@written_option(
+    "--png",
+    "picture_path",
+    "TIMELINE.png",
+    "Also write the timelines as a picture; needs the extra `report`.",
+)
+@image_size_option
+@target_option("The device that the plan is for", "this process's device")
+def report(
+    plan_path: pathlib.Path,
+    output_path: pathlib.Path,
+    model: str | None,
+    title: str | None,
+    run_path: str | None,
+    trace_path: pathlib.Path | None,
+    picture_path: pathlib.Path | None,
+    image_size: tuple[int, int] | None,
+    target: str | None,
+) -> Result:
+    """Shows PLAN as a page.
+
+    The page shows what the plan gains, and why, with its network and its timelines. It is one file
+    that needs no network. Every time is marked as measured, modelled or simulated.
+    """
+    plan = load_plan(plan_path)
+    run = None if run_path is None else load_run(run_path)
+    picture = None
+    if picture_path is not None:
+        # First, because matplotlib may be missing, and tracing takes long.
+        from tf_interop.report.picture import draw_timelines
+
+        picture = draw_timelines(plan)
+    networks = () if model is None else _trace(model, plan, image_size, target)
+    title = title or model or plan_path.name
+    with Console(stderr=True).status("Drawing"):
+        from tf_interop.report.page import render_page
+        from tf_interop.report.trace import trace_of_plan
+
+        page = render_page(plan, title=title, networks=networks, run=run)
+        write_file(page.encode(), output_path, "page", PlanError)
+        if trace_path is not None:
+            write_file(json.dumps(trace_of_plan(plan)).encode(), trace_path, "trace", PlanError)
+        if picture_path is not None and picture is not None:
+            write_file(picture, picture_path, "picture", PlanError)
+
+    written = {"page": output_path, "trace": trace_path, "picture": picture_path}
+
+    def show_verdicts() -> None:
+        for graph in plan.graphs:
+            said = f"{verdict(graph)} {doubt(graph)}".rstrip()
+            click.echo(f"{title}, {name_graph(graph)}: {said}")
+        for what, path in written.items():
+            if path is not None:
+                click.echo(f"The {what} is in {path}.")
+
+    graphs = [
+        summarize_graph(graph) | {"verdict": verdict(graph), "doubt": doubt(graph)}
+        for graph in plan.graphs
+    ]
+    return Result({**written, "graphs": graphs}, show_verdicts)
+
+
+def _trace(
+    model: str, plan: Plan, image_size: tuple[int, int] | None, target: str | None
+) -> tuple[Network | None, ...]:
+    with work_on_model(model, parameter="--model") as say:
+        from tf_interop.measure.device import running_device
+        from tf_interop.model.load import load_model
+        from tf_interop.report.model import networks_of_model
+
+        if target is None:
+            device = running_device("cudnn")
+            target = "cpu" if device is None else device.compute_capability or "cpu"
+        return networks_of_model(
+            load_model(model, image_size=image_size),
+            plan,
+            image_size=image_size,
+            compute_capability=None if target == "cpu" else target,
+            say=say,
+        )

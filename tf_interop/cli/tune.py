@@ -1,15 +1,15 @@
-"""The command `tf-interop tune`: finds by measurement what is faster than stock TensorFlow here."""
+"""The commands `tf-interop tune` and `tuned`, which lists the cache of tuned plans."""
 
 from __future__ import annotations
 
 import dataclasses
 import pathlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
 
-from tf_interop.cli.command import Result, command
+from tf_interop.cli.main import Result, command
 from tf_interop.cli.options import (
     TIME,
     batches_option,
@@ -21,14 +21,12 @@ from tf_interop.cli.options import (
 from tf_interop.cli.progress import work_on_model
 from tf_interop.measure.device import ask_for_all_hardware_queues
 from tf_interop.planning.show import name_graph, summarize_graph
-from tf_interop.planning.types import GraphPlan, Plan, save_plan
+from tf_interop.planning.types import Plan, save_plan
 from tf_interop.tables import UNKNOWN, new_table, print_on
 from tf_interop.tuning.cache import cache_folder, cached_plans, clear_cache
 
 if TYPE_CHECKING:
     from tf_interop.tuning.tune import TunedGraph, Tuning
-
-# TensorFlow is imported only once it is known that there is something to do.
 
 
 @command(
@@ -43,10 +41,9 @@ tune ResNet50 --no-compare-xla --fresh
 @click.option("--training", is_flag=True, help="Tune a training step instead of inference.")
 @option("--budget", "budget_s", type=TIME, default="30s", help="How long to measure one graph.")
 @image_size_option
-@click.option(
+@option(
     "--compare-xla/--no-compare-xla",
     default=True,
-    show_default=True,
     help="Also measure jit_compile=True, which takes the budget once more.",
 )
 @click.option("--fresh", is_flag=True, help="Measure again, even if the cache has a result.")
@@ -63,14 +60,14 @@ def tune(
 ) -> Result:
     """Finds by measurement what beats stock TensorFlow on this machine.
 
-    The operations of MODEL form units, each of which may run on one core, on a few or on all. It
-    measures whole steps, alternately with stock TensorFlow in one process. Only units that beat
-    stock by more than the error of the measurement are made. The model runs on random values.
+    The operations of MODEL form units, each of which may run on one core, a few, or all. It
+    measures whole steps in one process, alternating with stock TensorFlow, and makes only units
+    that beat stock by more than the measurement error. The model runs on random values.
 
-    The result is kept in the user's cache folder, where tf_interop.tune(model) finds it.
+    The result is cached in the user's cache folder, where tf_interop.tune(model) finds it.
 
-    On a GPU it measures convolutions and stages, as tf-interop profile does, and plans from them;
-    it measures no whole step there.
+    On a GPU it measures convolutions and stages, as tf-interop profile does, and plans from them.
+    It measures no whole step there.
     """
     ask_for_all_hardware_queues()  # before the model is loaded, which may start CUDA
     with work_on_model(model) as say:
@@ -94,24 +91,29 @@ def tune(
     if output_path is not None:
         made_with = tuning.plan.made_with | {"model": model}
         save_plan(dataclasses.replace(tuning.plan, made_with=made_with), output_path)
-    document = {
-        "plan": output_path,
-        "is_faster": tuning.is_faster,
-        "graphs": [_document_of(each) for each in tuning.graphs],
-    }
+    graphs = [
+        {
+            "name": each.name,
+            "is_cached": each.is_cached,
+            **summarize_graph(each.plan),
+            "compared": () if each.plan.measured is None else each.plan.measured.compared,
+            "xla": each.xla,
+        }
+        for each in tuning.graphs
+    ]
 
     def show() -> None:
         for graph in tuning.graphs:
             _show_graph(graph, Console())
         print_on(Console(), _how_to_use(tuning, output_path))
 
-    return Result(document, show)
+    return Result({"plan": output_path, "is_faster": tuning.is_faster, "graphs": graphs}, show)
 
 
 @command("tuned\ntuned --clear")
 @click.option("--clear", is_flag=True, help="Delete all of them.")
 def tuned(clear: bool) -> Result:
-    """Lists the plans in the cache, which were tuned before."""
+    """Lists the tuned plans in the cache."""
     folder, found = cache_folder(), list(cached_plans())
     if clear:
         clear_cache()
@@ -123,10 +125,13 @@ def tuned(clear: bool) -> Result:
             table.add_column("measured on", overflow="fold")
             for _, plan in found:
                 (graph,) = plan.graphs
+                measured = graph.measured
+                assert measured is not None  # the cache has only such plans
+                ratio = f"{measured.ratio:.2f} ± {measured.error:.2f}"
                 table.add_row(
                     _name_of(plan),
-                    _units_of(graph),
-                    _ratio_of(graph),
+                    f"{len(graph.units)} of {measured.unit_count} {graph.unit_kind}",
+                    ratio if graph.units else "stock is fastest",
                     plan.made_with.get("device", UNKNOWN),
                 )
             print_on(Console(), table)
@@ -174,27 +179,5 @@ def _how_to_use(tuning: Tuning, path: pathlib.Path | None) -> str:
     )
 
 
-def _document_of(graph: TunedGraph) -> dict[str, Any]:
-    return {
-        "name": graph.name,
-        "is_cached": graph.is_cached,
-        **summarize_graph(graph.plan),
-        "compared": () if graph.plan.measured is None else graph.plan.measured.compared,
-        "xla": graph.xla,
-    }
-
-
 def _name_of(plan: Plan) -> str:
     return plan.made_with.get("graph") or name_graph(plan.graphs[0])
-
-
-def _units_of(graph: GraphPlan) -> str:
-    assert graph.measured is not None
-    return f"{len(graph.units)} of {graph.measured.unit_count} {graph.unit_kind}"
-
-
-def _ratio_of(graph: GraphPlan) -> str:
-    assert graph.measured is not None
-    if not graph.units:
-        return "stock is fastest"
-    return f"{graph.measured.ratio:.2f} ± {graph.measured.error:.2f}"

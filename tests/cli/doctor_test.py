@@ -1,4 +1,4 @@
-"""`tf-interop doctor`: what it finds, that nothing ends it, and its exit codes."""
+"""`tf-interop doctor`: its findings, checks that crash, and exit codes."""
 
 from __future__ import annotations
 
@@ -12,18 +12,15 @@ import profile_values
 import pytest
 from command_line import end_of, invoke, start_process
 
-from tf_interop.cli import doctor as doctor_command
-from tf_interop.doctor import examine as doctor
-from tf_interop.doctor import machine as doctor_machine
-from tf_interop.doctor import tensorflow_checks as doctor_tensorflow
-from tf_interop.doctor.examine import Finding, Level, ok, problem, warning
+from tf_interop.cli import doctor, doctor_checks
+from tf_interop.cli.doctor_checks import Finding, Level, ok, problem, warning
 from tf_interop.errors import LibraryError
 from tf_interop.profile.types import ProfiledDevice
 from tf_interop.runtime import plugin
 
 CHECKS = """
 import os, signal, sys, time
-from tf_interop.doctor.examine import ok
+from tf_interop.cli.doctor_checks import ok
 
 def raises():
     yield ok("fine", "first")
@@ -33,12 +30,12 @@ def last():
     print("the last words", file=sys.stderr, flush=True)
     {last}
 
-CHECKS = {{
+CHECKS = {{"group": {{
     "raises": raises,
     "is well": lambda: ok("yes"),
     "last": last,
     "never": lambda: ok("reached"),
-}}
+}}}}
 """
 WELL = Finding("is well", Level.OK, "yes")
 
@@ -49,8 +46,8 @@ def fixture_checks(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> p
     return tmp_path / "made_up_checks.py"
 
 
-def _check(name: str, module: types.ModuleType = doctor_machine) -> list[Finding]:
-    return list(doctor.run_check(name, module.CHECKS[name]))
+def _check(name: str, group: str = "machine") -> list[Finding]:
+    return list(doctor_checks.run_check(name, doctor_checks.CHECKS[group][name]))
 
 
 def test_a_check_that_raises_is_a_finding_and_the_others_go_on(
@@ -61,7 +58,7 @@ def test_a_check_that_raises_is_a_finding_and_the_others_go_on(
     (tmp_path / "tree" / "tf_interop" / "__init__.py").write_text("raise ImportError('sources')")
     monkeypatch.chdir(tmp_path / "tree")
     checks.write_text(CHECKS.format(last="raise KeyError"))
-    first, raised, well, last, never = doctor.run_module("made_up_checks")
+    first, raised, well, last, never = doctor.run_group("group", "made_up_checks")
     assert first == Finding("first", Level.OK, "fine")
     assert (raised.name, raised.level) == ("raises", Level.PROBLEM)
     assert "OSError: no such thing" in raised.text and raised.fix
@@ -79,7 +76,7 @@ def test_a_check_that_ends_the_process_or_hangs_is_a_finding(
     checks: pathlib.Path, last: str, expected: list[str]
 ) -> None:
     checks.write_text(CHECKS.format(last=last))
-    *_, well, ended = doctor.run_module("made_up_checks", timeout_seconds=5)
+    *_, well, ended = doctor.run_group("group", "made_up_checks", timeout_seconds=5)
     assert well == WELL
     assert (ended.name, ended.level) == ("last", Level.PROBLEM)
     assert all(words in ended.text for words in expected)
@@ -115,8 +112,8 @@ def test_the_exit_code_is_1_for_a_problem_and_not_for_a_warning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for last, code in ((warning, 0), (problem, 1)):
-        findings = (ok("fine", "first"), last("not fine", "fix it", "last"))
-        monkeypatch.setattr(doctor_command, "examine", lambda say, it=findings: it)
+        finding = last("not fine", "fix it", "last")
+        monkeypatch.setattr(doctor, "run_group", lambda group, it=finding: [ok("fine", group), it])
         assert "→ fix it" in invoke("doctor", exit_code=code).stdout
 
 
@@ -149,9 +146,9 @@ GPU = dataclasses.replace(
 def _set_gpus(
     monkeypatch: pytest.MonkeyPatch, *gpus: ProfiledDevice, free: int | None = 1 << 36
 ) -> None:
-    monkeypatch.setattr(doctor_machine, "has_nvidia_gpu", lambda: True)
-    monkeypatch.setattr(doctor_machine, "visible_gpus", lambda: gpus)
-    monkeypatch.setattr(doctor_machine, "free_memory_bytes", lambda: free)
+    monkeypatch.setattr(doctor_checks, "has_nvidia_gpu", lambda: True)
+    monkeypatch.setattr(doctor_checks, "visible_gpus", lambda: gpus)
+    monkeypatch.setattr(doctor_checks, "free_memory_bytes", lambda: free)
 
 
 def test_says_what_the_driver_tells_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,9 +168,9 @@ def test_says_what_the_driver_tells_of_gpus(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_cudnn_is_needed_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     core = types.SimpleNamespace(cudnn_version=str)
-    monkeypatch.setattr(doctor_machine, "load_core_library", lambda: core)
+    monkeypatch.setattr(doctor_checks, "load_core_library", lambda: core)
     for has_gpu, level in ((True, Level.PROBLEM), (False, Level.OK)):
-        monkeypatch.setattr(doctor_machine, "has_nvidia_gpu", lambda it=has_gpu: it)
+        monkeypatch.setattr(doctor_checks, "has_nvidia_gpu", lambda it=has_gpu: it)
         [finding] = _check("cuDNN")
         assert finding.level is level
 
@@ -182,7 +179,7 @@ def test_a_missing_library_says_how_to_build_it(monkeypatch: pytest.MonkeyPatch)
     def fail() -> None:
         raise LibraryError("Expected the core library, found none.")
 
-    monkeypatch.setattr(doctor_machine, "load_core_library", fail)
+    monkeypatch.setattr(doctor_checks, "load_core_library", fail)
     [finding] = _check("measuring library")
     assert finding.level is Level.PROBLEM and "scripts/setup.sh" in finding.fix
     # A check that needs it and is not about it raises, which is a finding too.
@@ -199,8 +196,8 @@ def test_another_plugin_for_a_device_type_is_a_problem_where_there_is_such_a_dev
     monkeypatch: pytest.MonkeyPatch, gpus: tuple[ProfiledDevice, ...], level: Level
 ) -> None:
     monkeypatch.setattr(plugin, "get_plugin", _Plugin)
-    monkeypatch.setattr(doctor_tensorflow, "visible_gpus", lambda: gpus)
-    for_cpu, for_gpu = _check("plugin", doctor_tensorflow)
+    monkeypatch.setattr(doctor_checks, "visible_gpus", lambda: gpus)
+    for_cpu, for_gpu = _check("plugin", "TensorFlow")
     assert (for_cpu.name, for_cpu.level) == ("plugin for CPU", Level.OK)
     assert (for_gpu.name, for_gpu.level) == ("plugin for GPU", level)
 
@@ -213,9 +210,9 @@ def test_a_library_for_another_tensorflow_says_how_to_build_it(
     monkeypatch.setenv("TF_INTEROP_LIBRARY", str(library))
     info = {"tensorflow": "1.0.0", "cudnn_backend": True}
     (tmp_path / "build_info.json").write_text(json.dumps(info))
-    [finding] = _check("compiled library", doctor_tensorflow)
+    [finding] = _check("compiled library", "TensorFlow")
     assert finding.level is Level.PROBLEM
     assert "1.0.0" in finding.text and "pip install" in finding.fix
     library.unlink()
-    [finding] = _check("compiled library", doctor_tensorflow)
+    [finding] = _check("compiled library", "TensorFlow")
     assert finding.level is Level.PROBLEM and str(library) in finding.text
