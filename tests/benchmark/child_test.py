@@ -1,4 +1,4 @@
-"""What becomes of a process of a benchmark."""
+"""The ends of a benchmark's process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def fixture_module(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> p
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", ["SIGKILL", "memory"]),
         ("import os, sys; print('F0000 fatal', file=sys.stderr)\nsys.exit(7)", ["code 7", "fatal"]),
         ("print('I0000 00:00:17.9 starts')", ["exit code 0"]),
-        # The same Python, and this package, not sources in the working directory.
+        # The same Python, and this package instead of sources in the working directory.
         ("import sys; sys.exit(sys.executable)", [sys.executable]),
         ("import sys, tf_interop; sys.exit(tf_interop.__file__)", [str(tf_interop.__file__)]),
     ],
@@ -47,8 +47,8 @@ def test_a_crash_is_a_failure_with_its_last_words(
     assert "starts" not in failure.message
 
 
-def test_a_process_without_end_is_killed(module: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    # With what it started itself: that would go on using the device.
+def test_kills_a_process_that_takes_too_long(module: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    # Its children are killed too; they would go on using the device.
     grandchild = f"import time, pathlib; time.sleep(3); pathlib.Path('{tmp_path}/alive').touch()"
     module.write_text(
         "import subprocess, sys, time\n"
@@ -58,7 +58,7 @@ def test_a_process_without_end_is_killed(module: pathlib.Path, tmp_path: pathlib
     begin = time.monotonic()
     failure = run_child(REQUEST, 1.0, module=module.stem).failure
     assert failure.kind is FailureKind.TIMED_OUT
-    # One that is stopped is no entry.
+    # A stopped process makes no entry.
     assert run_child(REQUEST, 60.0, module=module.stem, should_stop=lambda: True) == Outcome()
     assert time.monotonic() - begin < 30
     time.sleep(4)

@@ -1,4 +1,4 @@
-"""Benchmarks' files, and what is made of them: summaries, tables, CSV and pictures."""
+"""Summaries, tables and CSV of benchmarks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _summary_of_ours(*blocks: Block) -> Summary:
     return benchmark.summarize(benchmark.of(CASE, Variant.OURS))
 
 
-def test_a_summary_is_of_all_blocks() -> None:
+def test_summarizes_all_blocks() -> None:
     assert _summary_of_ours(
         make_block(4, 4.0, 1.0, 3.0, memory_peak_bytes=7, first_step_ms=100.0),
         make_block(
@@ -69,7 +69,7 @@ def test_a_summary_is_of_all_blocks() -> None:
 @pytest.mark.parametrize(
     ("blocks", "speedups", "shown"),
     [
-        # The second turn is half as fast for all: over all blocks it would look like 15 / 6 = 2.5.
+        # The second turn is half as fast for all; over all blocks it would look like 15 / 6 = 2.5.
         (OURS_BLOCKS, (2.25, 2.0, 2.5), "2.25 (2.00–2.50)"),
         (
             (make_block(0, 5.0, stage_count=1), make_block(7, 0.001)),
@@ -80,7 +80,7 @@ def test_a_summary_is_of_all_blocks() -> None:
         (NO_STAGE, (None, None, None), "as stock"),
     ],
 )
-def test_a_speedup_is_of_the_turns_that_both_have(
+def test_a_speedup_compares_common_turns(
     blocks: tuple[Block, ...],
     speedups: tuple[float | None, ...],
     shown: str,
@@ -93,7 +93,7 @@ def test_a_speedup_is_of_the_turns_that_both_have(
     assert ("one turn: without a range" in text) == ("one turn" in shown)
 
 
-def test_tables_and_csv_have_every_variant_and_say_what_is_missing(tmp_path: pathlib.Path) -> None:
+def test_tables_and_csv_show_all_variants_and_failures(tmp_path: pathlib.Path) -> None:
     text = _shown(BENCHMARK)
     lines = text.splitlines()
     [ours] = [line for line in lines if line.startswith("ours ")]
@@ -113,7 +113,7 @@ def test_tables_and_csv_have_every_variant_and_say_what_is_missing(tmp_path: pat
     assert rows["xla"]["failure"].startswith("timed out")
 
 
-def test_a_table_of_a_cpu_says_so_and_knows_no_tf32() -> None:
+def test_a_table_of_a_cpu_says_so_and_has_no_tf32() -> None:
     on_cpu, on_gpu = _shown(BENCHMARK), _shown(dataclasses.replace(BENCHMARK, device=GPU))
     assert "ResNet50, inference, batch 8, float32" in on_cpu
     assert "ResNet50, inference, batch 8, tf32" in on_gpu
@@ -122,7 +122,7 @@ def test_a_table_of_a_cpu_says_so_and_knows_no_tf32() -> None:
     without = dataclasses.replace(
         BENCHMARK, results=tuple(r for r in BENCHMARK.results if r.variant is not Variant.XLA)
     )
-    # Keras turns XLA on by itself on a GPU alone.
+    # Keras turns XLA on by itself only on a GPU.
     shown = [_shown(dataclasses.replace(without, device=device)) for device in (GPU, CPU)]
     assert ["xla was not compared" in text for text in (*shown, on_gpu)] == [True, False, False]
     sized = dataclasses.replace(CASE, image_size=(32, 64))

@@ -1,4 +1,4 @@
-"""The order of blocks, resuming, failures and budgets, with processes that are made up."""
+"""The order of blocks, resuming, failures and budgets, with stand-ins for processes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STOCK, XLA, OURS, PINNING = Variant.STOCK, Variant.XLA, Variant.OURS, Variant.PI
 
 
 class Children:
-    """Take the place of processes, and remember what was asked of them."""
+    """Stand in for processes, and record the requests."""
 
     def __init__(self, outcome: Callable[[Request], Outcome | None] = lambda request: None) -> None:
         self.done: list[str] = []
@@ -93,7 +93,7 @@ def test_variants_take_turns_and_every_case_has_one_before_any_has_two(path: pat
     assert list(results(path)) == [STOCK, XLA]
 
 
-def test_goes_on_where_it_was_killed(path: pathlib.Path) -> None:
+def test_resumes_after_it_was_killed(path: pathlib.Path) -> None:
     whole = Children()
     run(path.with_name("whole.json"), whole, *Variant)
 
@@ -112,13 +112,13 @@ def test_goes_on_where_it_was_killed(path: pathlib.Path) -> None:
     run(path, third, *Variant)
     assert third.done == []
     assert len(load_benchmark(path).commands) == 1
-    # A file may grow by other cases.
+    # A file can get further cases.
     run(path, Children(), STOCK, cases=(HALF_CASE,))
     assert list(load_benchmark(path).by_case) == [CASE, HALF_CASE]
     assert len(load_benchmark(path).commands) == 2
 
 
-def test_a_failure_is_an_entry_and_the_rest_goes_on(path: pathlib.Path) -> None:
+def test_records_a_failure_and_goes_on(path: pathlib.Path) -> None:
     to_crash = {(CASE, XLA, 0), (HALF_CASE, STOCK, 1)}
 
     def crash(request: Request) -> Outcome | None:
@@ -127,7 +127,7 @@ def test_a_failure_is_an_entry_and_the_rest_goes_on(path: pathlib.Path) -> None:
 
     children, cases = Children(crash), (CASE, HALF_CASE)
     run(path, children, STOCK, XLA, cases=cases)
-    # What failed is not tried in the second turn, and what was measured before it is kept.
+    # A failed variant is not tried in the second turn, and keeps its earlier blocks.
     assert len(children.done) == 7 and "tf32 xla 1" not in children.done
     assert results(path)[XLA].failure == CRASH
     kept = results(path, HALF_CASE)[STOCK]
@@ -142,7 +142,7 @@ def test_a_failure_is_an_entry_and_the_rest_goes_on(path: pathlib.Path) -> None:
     assert all(each.failure is None for each in load_benchmark(path).results)
 
 
-def test_a_case_is_planned_once_for_all_variants(path: pathlib.Path) -> None:
+def test_plans_a_case_once_for_all_variants(path: pathlib.Path) -> None:
     children = Children()
     run(path, children, STOCK, OURS, PINNING)
     assert not any(each.needs_gpu for each in children.requests)
@@ -153,7 +153,7 @@ def test_a_case_is_planned_once_for_all_variants(path: pathlib.Path) -> None:
     stock, ours, pinning = results(path).values()
     assert stock.plan is None
     assert ours.plan == pinning.plan is not None
-    # What lies there from before may be of another profile.
+    # An existing plan may be of another profile.
     path.unlink()
     children = Children()
     run(path, children, OURS)
@@ -185,7 +185,7 @@ def test_budget_ends_the_run_before_a_process(
     assert children.done == ["tf32 stock 0", "tf32 xla 0"]
 
 
-def test_a_process_that_was_stopped_leaves_no_entry(path: pathlib.Path) -> None:
+def test_a_stopped_process_leaves_no_entry(path: pathlib.Path) -> None:
     stopped: list[bool] = []
 
     def stop_at_xla(request: Request) -> Outcome | None:
@@ -199,7 +199,7 @@ def test_a_process_that_was_stopped_leaves_no_entry(path: pathlib.Path) -> None:
     assert list(results(path)) == [STOCK]
 
 
-def test_a_plan_that_is_given_is_looked_at_before_anything_is_measured(path: pathlib.Path) -> None:
+def test_checks_a_given_plan_before_measuring(path: pathlib.Path) -> None:
     told: list[str] = []
     path.with_name("plan.json").write_text("one")
     source = PlanSource(plan_path=str(path.with_name("plan.json")))
@@ -209,7 +209,7 @@ def test_a_plan_that_is_given_is_looked_at_before_anything_is_measured(path: pat
     assert (children.done, path.exists()) == ([], False)
     children = Children(lambda each: Outcome(note="for 1") if each.variant is None else None)
     run(path, children, STOCK, source=source, announce=told.append)
-    assert told == []  # no variant runs by it
+    assert told == []  # no variant uses it
     run(path, children, STOCK, OURS, source=source, announce=told.append)
     assert told == [f"{CASE.name}: for 1"]
 
@@ -222,7 +222,7 @@ def test_a_plan_that_is_given_is_looked_at_before_anything_is_measured(path: pat
         (CPU, VERSIONS, dataclasses.replace(OPTIONS, steps=9), "options"),
     ],
 )
-def test_refuses_to_go_on_elsewhere_or_otherwise(
+def test_refuses_to_resume_with_another_device_software_or_options(
     path: pathlib.Path, device: object, versions: object, measuring: object, what: str
 ) -> None:
     run(path, Children(), STOCK)

@@ -1,4 +1,4 @@
-"""What `analyze` counts, on networks whose counts are known, and what it refuses."""
+"""Counts of `analyze` on known networks, and its refusals."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _without_variables() -> Any:
         (lambda: _convolution_function(tf.TensorSpec(None)), {}, 1, ""),
     ],
 )
-def test_models_of_each_form(
+def test_takes_all_forms_of_models(
     make: Callable[[], Any], options: dict[str, Any], count: int, note: str
 ) -> None:
     analysis = tf_interop.analyze(make(), **options)
@@ -134,7 +134,7 @@ def _convolution_function(spec: tf.TensorSpec = SPEC, **options: Any) -> Any:
     return convolution
 
 
-def test_concrete_function_with_arguments_by_name_and_constants() -> None:
+def test_takes_a_concrete_function_with_named_and_constant_arguments() -> None:
     runs = tf.Variable(0)
 
     @tf.function
@@ -169,7 +169,7 @@ def test_inlines_calls_conditionals_and_loops() -> None:
         tf_interop.analyze(graph_def)
 
 
-def test_says_what_is_compiled_by_xla() -> None:
+def test_notes_functions_that_xla_compiles() -> None:
     compiled = _convolution_function(jit_compile=True)
 
     @tf.function(input_signature=[SPEC])
@@ -195,13 +195,13 @@ def test_counts_refusals() -> None:
         )
         tf.nn.conv2d(first, filters, 1, "SAME", name="e")
     analysis = tf_interop.analyze(graph.as_graph_def())
-    # They are independent, but in no stage.
+    # They are independent, but cannot be in a stage.
     assert "that can be in a stage" in analysis.conclusion
     [refusal] = analysis.refusals
     assert (refusal.reason, refusal.count) == (RefusalReason.DTYPE, 5)
     assert [example.node for example in refusal.examples] == ["a", "b", "c"]
     assert "5 left alone for their dtype, such as 'a'" in str(analysis)
-    # Who is refused still takes its place in chain and level.
+    # Refused convolutions still count for chain and level.
     assert _shape(analysis) == (5, 2, 4, 4 * 3 // 2 + 3)
 
 

@@ -1,4 +1,4 @@
-"""The configurations of a model are those that the pass will look up in its profile."""
+"""The collected configurations are those that the pass looks up in a profile."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _model() -> Any:
 
 
 def _save_graph(path: str, *dtypes: tf.DType) -> None:
-    """A graph with a convolution of each of these dtypes, batch open."""
+    """Saves a graph with a convolution of each dtype, its batch open."""
     graph = tf.Graph()
     with graph.as_default():
         for dtype in dtypes:
@@ -96,7 +96,7 @@ def _kinds(listed: ConfigurationList) -> dict[ConvolutionKind, int]:
 
 
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
-def test_collects_what_grappler_hands_to_the_pass(training: bool) -> None:
+def test_collects_the_convolutions_that_grappler_hands_over(training: bool) -> None:
     handed_graph = handed_graph_of(
         trace(_model(), batch_size=3, training=training, image_size=None)
     )
@@ -125,7 +125,7 @@ def test_collects_what_grappler_hands_to_the_pass(training: bool) -> None:
     assert groups
 
 
-def test_counts_and_names_where_convolutions_come_from() -> None:
+def test_counts_convolutions_and_names_their_origins() -> None:
     listed = _collect(batch_sizes=(1, 2), training=True, stage_sources=())
     first = listed.convolutions[0]
     assert first.configuration.image_shape == (1, 16, 16, 3)
@@ -135,7 +135,7 @@ def test_counts_and_names_where_convolutions_come_from() -> None:
         "collected_model:build, batch 1, inference",
         "collected_model:build, batch 1, training step",
     )
-    # Five forward twice for each batch size; the image has no gradient.
+    # For each batch size five forward, twice; the image has no gradient.
     assert _kinds(listed) == {
         ConvolutionKind.FORWARD: 20,
         ConvolutionKind.BACKWARD_INPUT: 8,
@@ -155,7 +155,7 @@ def test_collects_for_a_gpu_that_is_not_here() -> None:
 def test_lists_levels_and_the_pairs_with_most_to_gain() -> None:
     assert _stages(_collect(stage_sources=[StageSource.LEVELS])) == [_side_by_side(1, 2, 3)]
     listed = _collect(stage_sources=[StageSource.PAIRS], max_pairs=2)
-    # Of 1x1, 3x3 and 5x5 (places 1 to 3) a pair saves at most its smaller convolution.
+    # 1x1, 3x3 and 5x5 are at places 1 to 3; a pair saves at most its smaller convolution.
     assert _stages(listed) == [_side_by_side(2, 3), _side_by_side(1, 2)]
 
 
@@ -192,7 +192,7 @@ def test_says_which_convolutions_of_a_stage_read_one_image() -> None:
 
 def test_lists_what_could_be_merged() -> None:
     image = tf.keras.Input((8, 8, 3))
-    # Named: Keras numbers the others by what was made before, and Grappler orders nodes by name.
+    # With names, as Keras numbers unnamed layers over all models, and Grappler sorts nodes by name.
     branches = [
         tf.keras.layers.Conv2D(channels, size, padding="same", name=name)(image)
         for name, channels, size in (("a", 4, 1), ("b", 8, 2), ("c", 6, 1))
@@ -220,15 +220,15 @@ OF_X, OF_Y = Lane((Step(WIDER), PLAIN), merged=True), Lane((PLAIN, PLAIN), merge
 @pytest.mark.parametrize(
     ("nodes", "wider", "stages"),
     [
-        # Alone, then beside the rest of the level.
+        # Alone, then with the rest of the level.
         (INCEPTION, "3x3_reduce", [(OF_INCEPTION,), (OF_INCEPTION, Lane((PLAIN,)))]),
         (TWO_IMAGES, "a", [(OF_X,), (OF_Y,), (OF_X, OF_Y, Lane((PLAIN,)))]),
-        # Where images differ, and where one waits for the other.
+        # The images differ, or one waits for the other.
         ({"x": "Relu", "y": "Relu", "a": "Conv2D x", "b": "Conv2D y"}, "a", []),
         ({"x": "Relu", "a": "Conv2D x", "b": "Conv2D x ^a"}, "a", []),
     ],
 )
-def test_merges_what_reads_one_image(
+def test_merges_convolutions_that_read_one_image(
     nodes: dict[str, str],
     wider: str,
     stages: list[tuple[Lane[ConvolutionConfiguration], ...]],
@@ -240,7 +240,7 @@ def test_merges_what_reads_one_image(
 
 
 @pytest.mark.usefixtures("plugin_as_after_import")
-def test_lists_the_stages_of_a_plan_with_what_it_pins() -> None:
+def test_lists_the_stages_of_a_plan_with_its_algorithms() -> None:
     tf_interop.enable(policy="always")
     try:
         model = _model()
@@ -269,7 +269,7 @@ def test_lists_the_stages_of_a_plan_with_what_it_pins() -> None:
         _collect(plan=other)
 
 
-def test_collects_of_other_files_at_batch_sizes_that_they_leave_open() -> None:
+def test_collects_from_saved_models_and_graphs_at_open_batch_sizes() -> None:
     _model().export("exported", verbose=False)
     listed = _collect("exported", batch_sizes=(2, 5))
     assert {each.image_shape[0] for each in _configurations(listed)} == {2, 5}  # type: ignore[index]

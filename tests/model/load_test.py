@@ -1,4 +1,4 @@
-"""What a MODEL argument stands for, and the errors if it stands for nothing."""
+"""Loading what MODEL arguments name, and the errors if they name nothing."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _write_module(text: str) -> None:
 def test_application_with_random_weights(
     image_size: tuple[int, int] | None, expected: tuple[int, int]
 ) -> None:
-    pathlib.Path("MobileNet").mkdir()  # a folder of that name goes after it
+    pathlib.Path("MobileNet").mkdir()  # the application takes precedence
     assert load_model("MobileNet", image_size=image_size).input_shape == (None, *expected, 3)
 
 
@@ -57,7 +57,7 @@ def test_keras_file(model: tf.keras.Model, suffix: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:You are saving")
-def test_refuses_code_in_hdf5_where_tf_keras_would_run_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refuses_code_in_hdf5_that_tf_keras_would_run(monkeypatch: pytest.MonkeyPatch) -> None:
     code = tf_keras.layers.Lambda(lambda x: x + 1)
     tf_keras.Sequential([tf_keras.layers.InputLayer((4,)), code]).save("model.h5")
     loaded: list[object] = []
@@ -71,7 +71,7 @@ def test_saved_model_gives_its_serving_signature(model: tf.keras.Model) -> None:
     model.export("exported", verbose=False)
     function = load_model("exported")
     assert isinstance(function, tf.types.experimental.ConcreteFunction)
-    # Its variables live on, although nothing else refers to what was loaded.
+    # Its variables stay alive, although nothing else refers to the loaded model.
     [output] = tf.function(function)(tf.zeros((2, 8, 8, 3))).values()
     assert output.shape == (2, 6, 6, 4)
     with pytest.raises(ModelArgumentError, match="name its folder"):
@@ -117,7 +117,7 @@ def test_function_of_a_module_in_the_working_directory() -> None:
     ):
         model = load_model(f"models_of_this_test:{name}", image_size=image_size)
         assert model.input_shape == (None, *expected, 3)
-    # A tf.function is what was asked for, and not called.
+    # A tf.function is not called.
     assert load_model("models_of_this_test:double")(tf.constant(3.0)).numpy() == 6
     with pytest.raises(ModelArgumentError, match="'unsized'"):
         load_model("models_of_this_test:unsize")
@@ -133,13 +133,13 @@ def test_function_of_a_module_in_the_working_directory() -> None:
         ("exit(5)", "SystemExit: 5"),
     ],
 )
-def test_says_what_the_code_of_a_model_raised_and_where(code: str, what: str) -> None:
+def test_reports_the_error_in_the_code_of_a_model_and_its_line(code: str, what: str) -> None:
     _write_module(code)
     with pytest.raises(ModelArgumentError, match=f"models_of_this_test:build.*, got {what}"):
         load_model("models_of_this_test:build")
 
 
-def test_memory_that_is_used_up_is_not_taken_for_a_fault_of_the_code() -> None:
+def test_lets_a_memory_error_of_the_code_through() -> None:
     _write_module("def build(): raise MemoryError")
     with pytest.raises(MemoryError):
         load_model("models_of_this_test:build")
@@ -160,7 +160,7 @@ def test_memory_that_is_used_up_is_not_taken_for_a_fault_of_the_code() -> None:
         ("empty/model", b"", "SavedModel"),
     ],
 )
-def test_refuses_what_is_no_model(argument: str, content: bytes | None, message: str) -> None:
+def test_refuses_what_names_no_model(argument: str, content: bytes | None, message: str) -> None:
     path = pathlib.Path(argument)
     if content is not None:
         path.parent.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""`tf_interop.plan`: from a model and a profile to stages that the pass makes."""
+"""`tf_interop.plan`, from a model and a profile to the stages that the pass makes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _profile(
     device: ProfiledDevice | None = None,
     compute_capability: str | None = None,
 ) -> Profile:
-    """Says of the model's convolutions what each takes, and that all its stages win."""
+    """A profile of the model's convolutions in which all its stages win."""
     listed = collect_configurations(
         ["branched_models:build"],
         CollectOptions(
@@ -110,11 +110,11 @@ def test_a_model_of_one_batch_size_is_planned_once() -> None:
     function = tf.function(model).get_concrete_function(tf.TensorSpec((2, 8, 8, 3)))
     plan = tf_interop.plan(function, _profile(2), batch_sizes=[2, 16])
     assert [(graph.batch_size, len(graph.stages)) for graph in plan.graphs] == [(2, 1)]
-    # It may be of either.
+    # A function may hold either mode.
     assert plan.graphs[0].mode is None
 
 
-def test_no_plan_passes_that_the_graph_does_not_allow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checks_the_plan_against_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     def plan_badly(problem: PlanningProblem, *_: object, **__: object) -> GraphPlan:
         planned = make_plan(problem)
         names = [problem.nodes[0].name, problem.nodes[-1].name]
@@ -139,7 +139,7 @@ def test_refuses_a_profile_of_another_device_unless_told() -> None:
 
 @pytest.mark.parametrize("has_gpu", [False, True])
 @pytest.mark.parametrize("may_use_gpu", [False, True])
-def test_a_profile_is_of_the_gpu_where_tensorflow_may_use_one(
+def test_a_profile_has_to_be_of_the_gpu_if_tensorflow_may_use_one(
     has_gpu: bool, may_use_gpu: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpu = GPU if has_gpu else None
@@ -153,7 +153,7 @@ def test_a_profile_is_of_the_gpu_where_tensorflow_may_use_one(
         make_plan_of_model._check_fits(make_profile(device=other), None)
 
 
-def test_stages_have_no_more_lanes_than_the_profile_had_hardware_queues() -> None:
+def test_stages_have_no_more_lanes_than_the_device_has_hardware_queues() -> None:
     model, profile = build(), _profile(2)
     for queues, stage_count in ((2, 1), (1, 0)):
         device = dataclasses.replace(profile.device, hardware_queues=queues)
@@ -172,11 +172,11 @@ def test_plans_for_a_gpu_that_is_not_here() -> None:
     assert graph.stages
     assert graph.prediction is not None
     assert graph.prediction.unmeasured_count == 0
-    # It is not here: all that it has.
+    # All of its memory, as it is not here.
     assert graph.prediction.memory_budget_bytes == GPU.memory_bytes
 
 
-def test_the_budget_is_what_the_gpu_has_free(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_budget_is_the_free_memory_of_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(make_plan_of_model, "free_memory_bytes", lambda: 123 << 20)
     profile = make_profile(device=GPU)
     assert make_plan_of_model.free_memory_for(profile) == GPU.memory_bytes

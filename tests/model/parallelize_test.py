@@ -1,4 +1,4 @@
-"""Parallel plans for models: what is chosen, and what is refused."""
+"""Parallel plans for models: choices, reasons and refusals."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_explains_every_layer(model: Any) -> None:
         assert set(layer.others) == {WHOLE, DATA, MODEL}
         assert layer.why
         for other in layer.others.values():
-            # The choice is the best for all layers, so no single change is better.
+            # The choice is the best one, so no single change is better.
             assert layer.chosen.total_us <= other.total_us * (1 + 1e-6)
 
 
@@ -123,7 +123,7 @@ def test_takes_a_function_of_matrix_products() -> None:
         return tf.nn.relu(image @ weights)
 
     (graph,) = tf_interop.parallelize(product, device_graph=_devices()).graphs
-    # A quarter of the weights goes to each device, and of each device's addends a quarter.
+    # Each device gets a quarter of the weights, and a quarter of the addends.
     assert [layer.degrees for layer in graph.layers] == [Degrees(channel=4)]
     assert graph.mode is None
 
@@ -132,7 +132,7 @@ def test_takes_a_function_of_matrix_products() -> None:
     ("arguments", "expected"),
     [
         ({"devices": 0}, "Expected one device or more, got 0."),
-        ({"devices": ["/device:GPU:9"]}, "got /job:localhost/replica:0/task:0/device:GPU:9."),
+        ({"devices": ["/device:GPU:9"]}, "not /job:localhost/replica:0/task:0/device:GPU:9."),
         ({"devices": ["GPU"]}, "Expected names of devices such as '/device:GPU:1', got 'GPU'."),
         ({"memory_limit": 0}, "Expected a memory_limit of 1 byte or more, got 0."),
         (

@@ -1,11 +1,11 @@
-"""One process of a benchmark: makes the plan of a case, or measures one block of one variant.
+"""One process of a benchmark: plans a case, or measures one block of one variant.
 
-In a process of its own a variant finds nothing of another one (memory, tuned algorithms, threads,
-compiled functions), and a crash does not end the benchmark. `run_child` starts it, as
+Variants in processes of their own share no memory, tuned algorithms, threads or compiled functions,
+and a crash does not end the benchmark. `run_child` starts the process:
 
     python -m tf_interop.benchmark.child REQUEST.json OUTCOME.json
 
-It exits with 0 if it has written an outcome, which may be a failure.
+It exits with 0 once it has written an outcome, which may be a failure.
 """
 
 from __future__ import annotations
@@ -23,13 +23,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from tf_interop.benchmark.program import with_plugin
 from tf_interop.benchmark.result import (
     Block,
     Case,
@@ -51,17 +50,24 @@ _LOG = "log.txt"
 _SECONDS_BETWEEN_LOOKS = 0.1
 _LINES_SHOWN = 5
 _PATH = "PYTHONPATH"
-# Of a message of TensorFlow's, which may hold a whole graph.
+# TensorFlow's messages may hold a whole graph.
 _LONGEST_MESSAGE = 600
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Request:
-    """Asks for a block of a variant, or for the plan of a case where `variant` is None.
+    """Asks for a block of a variant, or for the plan of a case if `variant` is None.
 
-    `plan_path` is where to write the plan, or the one to run by; None for variants that need none,
-    and for programs with all stages or units that can be made. With `needs_gpu` values of a CPU are
-    not taken for those of a GPU. A program is run with `python_path`, the user's own.
+    Attributes:
+        case: what to run.
+        variant: how to run it.
+        plan_path: the file to write the plan to, or to run with; None for variants without a plan,
+            and for programs with the policy `always`.
+        source: where the plan comes from.
+        repetition: the number of the turn.
+        options: how to measure.
+        needs_gpu: fail if TensorFlow sees no GPU.
+        python_path: the user's own PYTHONPATH, for programs.
     """
 
     case: Case
@@ -76,9 +82,9 @@ class Request:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a request: a block, a failure, or neither where it was for a plan.
+    """The result of a request: a block, a failure, or neither for a plan.
 
-    `refusal` says why the plan cannot be used for the case at all, `note` what to know of it.
+    `refusal` says why the plan does not fit the case, `note` is a remark on it.
     """
 
     block: Block | None = None
@@ -94,9 +100,9 @@ def run_child(
     should_stop: Callable[[], bool] = lambda: False,
     module: str = "tf_interop.benchmark.child",
 ) -> Outcome:
-    """Runs a request in a new process, which is killed after some seconds, or `should_stop()`.
+    """Runs a request in a new process, and kills it after `timeout_seconds` or `should_stop()`.
 
-    A process without an outcome is a failure; one that was stopped is an empty outcome.
+    A process that ends without an outcome is a failure; a stopped one gives an empty outcome.
     """
     with tempfile.TemporaryDirectory(prefix="tf_interop_benchmark_") as name:
         folder = pathlib.Path(name)
@@ -109,7 +115,7 @@ def run_child(
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                # Ctrl-C is for the parent, which decides; and what the process starts ends with it.
+                # Ctrl-C goes to the parent, and the process can be killed with its children.
                 start_new_session=True,
             )
         end = time.monotonic() + timeout_seconds
@@ -118,7 +124,7 @@ def run_child(
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(_SECONDS_BETWEEN_LOOKS)
         finally:
-            # Once it has ended its number may be another process's.
+            # Do not kill a process that has ended: its number may belong to another.
             has_ended = process.poll() is not None
             if not has_ended:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -143,12 +149,51 @@ def _crash(code: int, said: str) -> Failure:
     return Failure(FailureKind.CRASHED, message)
 
 
+def check_program(words: Sequence[str]) -> None:
+    """Checks the command line of a program without running it.
+
+    Raises:
+        BenchmarkError: it does not run an existing script, or a module, with tf_interop's Python.
+    """
+    if not words:
+        raise BenchmarkError(
+            "There is no program after --. Name it as you run it: -- python train.py"
+        )
+    python, program = _split_command(words)
+    if "python" not in pathlib.Path(words[0]).name:
+        raise BenchmarkError(
+            f"Python must run the program, as in -- python train.py, got '{words[0]}'. Name the "
+            "Python first."
+        )
+    if not program or program[0] in ("-c", "-") or program == ["-m"]:
+        raise BenchmarkError(
+            f"Expected a script, or -m and a module, after '{' '.join(python)}', got "
+            f"'{' '.join(program[:1]) or 'nothing'}'. Put the program in a file."
+        )
+    if program[0] != "-m" and not pathlib.Path(program[0]).exists():
+        raise BenchmarkError(
+            f"There is no script at '{program[0]}'. Check the path; a module needs -m before it."
+        )
+    ask = [words[0], "-c", "import sys; print(sys.prefix)"]
+    try:
+        prefix = subprocess.run(ask, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError as error:
+        raise BenchmarkError(
+            f"There is no Python at '{words[0]}': {error.strerror}. Check the path."
+        ) from error
+    if prefix != sys.prefix:
+        raise BenchmarkError(
+            f"The program must run with tf_interop's Python, {sys.executable}, but '{words[0]}' is "
+            f"of {prefix or 'nowhere'}. Activate that environment, or name its Python."
+        )
+
+
 def main() -> None:
     """Reads the request and writes the outcome."""
     request_path, outcome_path = map(pathlib.Path, sys.argv[1:])
     request = msgspec.json.decode(request_path.read_bytes(), type=Request)
     if not request.case.is_program:
-        # Of TensorFlow's own messages only errors: the last ones are a crash's reason.
+        # Only TensorFlow's errors; the last lines explain a crash.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
         if request.case.is_program:
@@ -160,17 +205,19 @@ def main() -> None:
             outcome = Outcome()
         else:
             outcome = Outcome(_measure(request, request.variant))
-    except Exception as error:  # Whatever it is, it is an entry of the benchmark.
+    except Exception as error:  # any error is an entry of the benchmark
         outcome = Outcome(failure=_failure_of(error))
     outcome_path.write_bytes(msgspec.json.encode(outcome))
 
 
 def _run_program(request: Request, log: pathlib.Path) -> Outcome:
-    """Runs a program as a whole; its output goes to that of this process, which is in `log`."""
+    """Runs a program as a whole. Its output goes to this process' output, which is in `log`."""
     words, made_path = shlex.split(request.case.model), log.with_name("made.json")
     if request.variant is Variant.OURS:
+        python, program = _split_command(words)
         how = ["--plan", request.plan_path] if request.plan_path else ["--policy", "always"]
-        words = with_plugin(words, [*how, "--report", "--save-plan", str(made_path)])
+        how += ["--report", "--save-plan", str(made_path)]
+        words = [*python, "-m", "tf_interop", "run", *how, *program]
     environment = {name: value for name, value in os.environ.items() if name != _PATH}
     if request.python_path is not None:
         environment[_PATH] = request.python_path
@@ -195,12 +242,20 @@ def _run_program(request: Request, log: pathlib.Path) -> Outcome:
     )
 
 
+def _split_command(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Divides words into Python with its options, and the program with its arguments."""
+    at = 1
+    while at < len(words) and words[at].startswith("-") and words[at] not in ("-m", "-c", "-"):
+        at += 2 if words[at] in ("-W", "-X") else 1
+    return list(words[:at]), list(words[at:])
+
+
 def _failure_of(error: Exception) -> Failure:
     import tensorflow as tf
 
     is_memory = isinstance(error, (MemoryError, tf.errors.ResourceExhaustedError))
     text = str(error).strip()
-    # Errors of this package say what to do; of others the class says what they are.
+    # Errors of this package speak for themselves; others need their class.
     if not isinstance(error, TfInteropError):
         text = f"{type(error).__name__}: {text}"
     return Failure(
@@ -235,7 +290,7 @@ def _make_plan(request: Request) -> None:
 
 
 def _look_at_plan(case: Case, path: str) -> Outcome:
-    """Traces the model, runs nothing of it, and compares it with the plan."""
+    """Compares the traced model with the plan, without running it."""
     from tf_interop import tensorflow_internals
     from tf_interop.graph.find import find_convolutions
     from tf_interop.graph.properties import GraphProperties
@@ -277,8 +332,7 @@ def _measure(request: Request, variant: Variant) -> Block:
     has_gpu = bool(tf.config.list_physical_devices("GPU"))
     if request.needs_gpu and not has_gpu:
         raise BenchmarkError(
-            "TensorFlow does not see this machine's GPU. Its log tells which CUDA library is "
-            "missing."
+            "TensorFlow does not see this machine's GPU. Its log names the missing CUDA library."
         )
     model = _load(case)
     if request.plan_path is None:
@@ -297,18 +351,18 @@ def _measure(request: Request, variant: Variant) -> Block:
     if has_gpu:
         tf.config.experimental.reset_memory_stats("GPU:0")
     step_ms = [_time_ms(run)]
-    # Not by the clock: only timed steps count.
+    # Only timed steps count, not the time between them.
     while len(step_ms) < options.steps or math.fsum(step_ms) < options.seconds * 1e3:
         step_ms.append(_time_ms(run))
     if has_gpu:
         peak_bytes = int(tf.config.experimental.get_memory_info("GPU:0")["peak"])
     else:
-        # Linux counts in KiB.
+        # Linux gives KiB.
         peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     seen = status()
     stage_count = seen.stage_count + seen.unit_node_count
     if variant.needs_plan and seen.failures and not stage_count:
-        # Stock TensorFlow ran, and not because the plan says so.
+        # Stock TensorFlow ran, although the plan has stages.
         raise BenchmarkError(f"There are no stages: {seen.failures[0].cause}")
     quartiles_ms = np.quantile(step_ms, (0.25, 0.5, 0.75))
     first_quartile_ms, median_ms, third_quartile_ms = (
@@ -331,7 +385,7 @@ def _load(case: Case) -> Any:
     """The model, with the same weights in every process."""
     import tensorflow as tf
 
-    from tf_interop.model.keras_functions import keras_of
+    from tf_interop.model.graphs import keras_of
     from tf_interop.model.load import ModelArgumentError, is_built_here, load_model
 
     assert case.precision is not None
@@ -341,7 +395,7 @@ def _load(case: Case) -> Any:
             f"application or module:function; the file '{case.model}' fixes its dtypes. Leave "
             "it out."
         )
-    # Both for the planner and for what runs.
+    # For the planner and for the run.
     tf.config.experimental.enable_tensor_float_32_execution(case.precision is not Precision.FLOAT32)
     tf.keras.utils.set_random_seed(0)
     if is_built_here(case.model):
@@ -349,17 +403,17 @@ def _load(case: Case) -> Any:
     model = load_model(case.model, image_size=case.image_size)
     if keras_of(model) is None:
         raise ModelArgumentError(
-            f"'{case.model}' is not a Keras model but {type(model).__name__}. Name a function "
-            "that builds one, as module:function."
+            f"'{case.model}' is a {type(model).__name__}, not a Keras model. Name a function that "
+            "builds one, as module:function."
         )
     return model
 
 
 def _function_of(model: Any, case: Case, *, compiled_by_xla: bool) -> Callable[[], None]:
-    """Runs a step on the same images every time, and returns when all devices are done."""
+    """A function that runs a step, always on the same images, and waits for all devices."""
     import tensorflow as tf
 
-    from tf_interop.model.keras_functions import trace_keras
+    from tf_interop.model.graphs import trace_keras
 
     assert case.batch_size is not None
     traced = trace_keras(

@@ -1,8 +1,8 @@
-"""What a benchmark measures: cases, variants of running them, and the values of each block.
+"""The values of a benchmark: cases, variants and blocks.
 
 A *case* is a network, a mode, a batch size and a precision, or a program. A *variant* is a way to
-run it. A *block* is what one process measures of one variant of one case; the variants of a case
-take turns.
+run it. One process measures one *block* of one variant of one case. The variants of a case take
+turns.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Variant(enum.Enum):
     STOCK: TensorFlow as it is.
     XLA: compiled with `jit_compile=True`.
     OURS: with the stages or the narrow units of the plan.
-    PINNING: the plan's algorithms alone; the convolutions of a stage run one after another.
-    CONCURRENCY: the plan's lanes alone; the algorithms are those that cuDNN would choose.
+    PINNING: only the plan's algorithms; the convolutions of a stage run one after another.
+    CONCURRENCY: only the plan's lanes; cuDNN chooses the algorithms.
     INTRA_ONE: stock, with one thread inside an operation and one operation on each core.
     INTER_ONE: stock, with one operation at a time, on all cores.
     """
@@ -51,17 +51,17 @@ class Variant(enum.Enum):
 
 
 class Mode(enum.Enum):
-    """What is run of a model: inference, or one step of training with SGD."""
+    """Inference, or one step of training with SGD."""
 
     INFERENCE = "inference"
     TRAINING = "training"
 
 
 class Precision(enum.Enum):
-    """What convolutions compute in.
+    """The number format of convolutions.
 
     FLOAT32: float32, with TensorFlow's switch for TF32 off.
-    TF32: float32, with that switch on. On a CPU that is the same as FLOAT32.
+    TF32: float32, with that switch on; on a CPU the same as FLOAT32.
     FLOAT16: Keras' policy `mixed_float16`.
     BFLOAT16: Keras' policy `mixed_bfloat16`.
     """
@@ -77,7 +77,7 @@ class Precision(enum.Enum):
         return f"mixed_{self.value}" if self.value.endswith("16") else "float32"
 
     def computed_on(self, device: ProfiledDevice) -> Precision:
-        """What a device computes in where this is asked for: a CPU has no TF32."""
+        """The precision that a device uses for this one: a CPU has no TF32."""
         return Precision.FLOAT32 if self is Precision.TF32 and device.backend == "host" else self
 
 
@@ -86,7 +86,7 @@ class FailureKind(enum.Enum):
 
     OUT_OF_MEMORY: TensorFlow could not allocate.
     CRASHED: a signal or TensorFlow itself ended the process.
-    TIMED_OUT: the process took longer than it may.
+    TIMED_OUT: the process took too long.
     ERROR: the model could not be built, planned or run.
     """
 
@@ -98,14 +98,14 @@ class FailureKind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Case:
-    """What is run.
+    """A model or a program to run.
 
     Attributes:
-        model: as `load_model` takes it, or the command line of a program. A program decides all
-            that follows by itself: it is None.
+        model: as `load_model` takes it, or the command line of a program. A program decides
+            everything else itself; the other values are then None.
         mode: inference or training.
         batch_size: images of one step.
-        precision: what convolutions compute in.
+        precision: the number format of convolutions.
         image_size: height and width; None for those that the model was made for.
     """
 
@@ -117,12 +117,12 @@ class Case:
 
     @property
     def is_program(self) -> bool:
-        """Whether it is a program in place of a model."""
+        """Whether this is a program and not a model."""
         return self.mode is None
 
     @property
     def name(self) -> str:
-        """The case in a few words, the same for no other."""
+        """A unique short description."""
         if self.mode is None or self.precision is None:
             return self.model
         size = "" if self.image_size is None else f", {self.image_size[0]}x{self.image_size[1]}"
@@ -132,16 +132,19 @@ class Case:
         )
 
     def name_on(self, device: ProfiledDevice) -> str:
-        """The case in a few words, with the precision that the device computes in."""
+        """A short description with the precision that the device uses."""
         precision = self.precision and self.precision.computed_on(device)
         return dataclasses.replace(self, precision=precision).name
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PlanSource:
-    """Where the plans of the cases come from; with none of these every convolution is in a stage.
+    """Where the plans come from; if all values are None, the policy `always` makes them.
 
-    A plan file holds them all; by a profile, or by tuning for some seconds, each case is planned.
+    Attributes:
+        plan_path: one file for all cases.
+        profile_path: each case is planned from this profile.
+        tune_budget_s: each case is tuned for so many seconds.
     """
 
     plan_path: str | None = None
@@ -151,12 +154,7 @@ class PlanSource:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a variant of a case was not measured.
-
-    Attributes:
-        kind: what happened.
-        message: more about it, for reading.
-    """
+    """Why a variant of a case was not measured, with a message for reading."""
 
     kind: FailureKind
     message: str
@@ -164,21 +162,20 @@ class Failure:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Block:
-    """What one process measured. A whole run of a program is its one step.
+    """The measurement of one process. The whole run of a program counts as one step.
 
     Attributes:
-        repetition: which turn it was, from 0.
-        steps: how many were timed, each from the call until all devices were done.
-        median_ms: of these steps.
-        first_quartile_ms: likewise.
-        third_quartile_ms: likewise.
-        first_step_ms: of the first step, in which TensorFlow optimizes or compiles the graph and
-            tries algorithms; tracing is not in it. None for a program.
-        memory_peak_bytes: on a GPU the most that TensorFlow's allocator had handed out while steps
-            were timed; on a CPU, and of a program, the most that the whole process held, TensorFlow
-            included.
+        repetition: the number of the turn, from 0.
+        steps: timed steps, each from the call until all devices were done.
+        median_ms: of these steps, as are the quartiles.
+        first_quartile_ms: see above.
+        third_quartile_ms: see above.
+        first_step_ms: the first step, in which TensorFlow optimizes or compiles the graph and tries
+            algorithms, without tracing. None for a program.
+        memory_peak_bytes: on a GPU the peak of TensorFlow's allocator during the timed steps; on a
+            CPU, and for a program, the peak of the whole process.
         stage_count: stages and narrow units in the graphs that ran.
-        fallbacks: how often stages did not do as planned, by reason, in all steps. Of a program
+        fallbacks: how often stages did not run as planned, by reason, in all steps. For a program
             they are not counted.
     """
 
@@ -195,15 +192,14 @@ class Block:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Result:
-    """What was measured of one variant of one case.
+    """All measurements of one variant of one case.
 
     Attributes:
         case: what was run.
-        variant: in which way.
-        plan: the SHA-256 of the plan's file; None for a variant that needs none, and where there
-            was none to be had.
+        variant: how it was run.
+        plan: the SHA-256 of the plan's file; None without a plan.
         failure: why there are no further blocks; None if nothing failed.
-        blocks: what each process measured, by repetition.
+        blocks: by repetition.
     """
 
     case: Case
@@ -214,7 +210,7 @@ class Result:
 
     @property
     def fallbacks(self) -> collections.Counter[str]:
-        """How often stages did not do as planned in all blocks, by reason."""
+        """How often stages did not run as planned in all blocks, by reason."""
         counts: collections.Counter[str] = collections.Counter()
         for block in self.blocks:
             counts.update(block.fallbacks)
@@ -222,17 +218,17 @@ class Result:
 
     @property
     def ran_as_stock(self) -> bool:
-        """Whether the plan had no stage for it, so that any difference to stock is noise."""
+        """Whether the plan had no stage for the case, so that a difference to stock is noise."""
         has_stage = any(block.stage_count for block in self.blocks)
         return self.variant.needs_plan and bool(self.blocks) and not has_stage
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Summary:
-    """The blocks of one variant of one case, in short: the columns of the CSV file.
+    """A summary of one variant of one case: the columns of the CSV file.
 
-    `speedup` compares block with block of the same turn. It is None if no turn has both, and for
-    a plan without a stage: what ran is stock TensorFlow itself. Its range is None if it is empty.
+    `speedup` compares blocks of the same turn. It is None if no turn has both, and for a plan
+    without stages, because stock TensorFlow itself ran. Its range is None if it is empty.
     """
 
     median_ms: float
@@ -253,13 +249,13 @@ class Summary:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MeasuringOptions:
-    """How a block is measured.
+    """How to measure a block.
 
     Attributes:
-        warmup_steps: run after the first step and not timed.
-        steps: the fewest steps to time.
-        seconds: the shortest time to go on timing.
-        timeout_seconds: what a process may take at most, TensorFlow's import included.
+        warmup_steps: untimed steps after the first one.
+        steps: the least number of timed steps.
+        seconds: the least time of timed steps.
+        timeout_seconds: the most that a process may take, including the import of TensorFlow.
     """
 
     warmup_steps: Count = 5
@@ -270,14 +266,14 @@ class MeasuringOptions:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Benchmark:
-    """What a benchmark's file holds.
+    """The contents of a benchmark's file.
 
     Attributes:
-        device: what was measured on, as in a profile.
+        device: the device, as in a profile.
         made_with: versions of the software, such as {"tensorflow": "2.21.0"}.
         commands: every command that added to the file.
         options: how each block was measured.
-        results: one for each variant of each case, in the order in which they were begun.
+        results: one for each variant of each case, in the order in which they began.
         format: always `tf_interop.benchmark`.
         version: version of the format.
     """
@@ -299,24 +295,24 @@ class Benchmark:
         return cases
 
     def of(self, case: Case, variant: Variant) -> Result:
-        """What was measured of a variant of a case, which may be nothing."""
+        """The result of a variant of a case, which may be empty."""
         found = (each for each in self.results if (each.case, each.variant) == (case, variant))
         return next(found, Result(case, variant))
 
     def summarize(self, result: Result) -> Summary | None:
-        """Medians, spreads and ratios of one of `results`; None if it has no block."""
+        """Medians, spreads and ratios of one of `results`; None if it has no blocks."""
         blocks = result.blocks
         if not blocks:
             return None
-        # Within one turn: its processes ran minutes apart at most, so clocks, temperature and other
-        # users of the machine changed least between them.
+        # Within a turn clocks, temperature and other users of the machine changed least, because
+        # its processes ran minutes apart at most.
         of_turn = {block.repetition: block.median_ms for block in blocks}
         speedups = [
             stock.median_ms / of_turn[stock.repetition]
             for stock in self.of(result.case, Variant.STOCK).blocks
             if stock.repetition in of_turn and not result.ran_as_stock
         ]
-        # One turn does not tell how far turns differ.
+        # A single turn has no range.
         has_range = bool(speedups) and min(speedups) < max(speedups)
         median_ms = statistics.median(of_turn.values())
         stages = sorted({block.stage_count for block in blocks})

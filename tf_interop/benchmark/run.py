@@ -1,11 +1,11 @@
-"""Runs a benchmark: a process for each block, the variants of a case by turns.
+"""Runs a benchmark: one process for each block; the variants of a case take turns.
 
     turn 1    case 1: stock xla ours    case 2: stock xla ours    …
     turn 2    case 1: xla ours stock    case 2: xla ours stock    …
 
 Drifting clocks and temperatures and other users of the machine then affect all variants alike, and
-if time is short every case has a turn before any has two. The file is written after every process,
-so the same command continues a run that was killed.
+every case has one turn before any has two. The file is written after every process, so the same
+command continues a run that was killed.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from tf_interop.errors import BenchmarkError
 from tf_interop.profile.types import ProfiledDevice, why_foreign
 
 RunChild = Callable[[Request, float], Outcome]
-"""Runs a request in a process of its own, for some seconds at most."""
+"""Runs a request in a new process, with a timeout in seconds."""
 Listener = Callable[[str, int, int, str], object]
-"""Is told what begins, how many blocks are done, how many there are, and how long is left."""
+"""Called with what begins, the number of blocks that are done, their total, and the time left."""
 
 
 def new_benchmark(
@@ -45,11 +45,12 @@ def new_benchmark(
     measuring: MeasuringOptions,
     path: pathlib.Path,
 ) -> Benchmark:
-    """An empty benchmark, or the one that is in the file `path` already.
+    """An empty benchmark, or the one that is already in the file `path`.
 
-    That one may not be measured elsewhere, with other versions or otherwise.
+    Raises:
+        BenchmarkError: that one was measured elsewhere, with other versions or other options.
     """
-    # A pipe would be read without end.
+    # Reading a pipe would never end.
     if not path.is_file():
         return Benchmark(device, made_with, (command,), measuring)
     before = load_benchmark(path)
@@ -68,13 +69,13 @@ def new_benchmark(
 
 
 def _as_timed(measuring: MeasuringOptions) -> MeasuringOptions:
-    """Without what changes no value."""
+    """The options that change values."""
     return dataclasses.replace(measuring, timeout_seconds=1.0)
 
 
 @dataclasses.dataclass
 class BenchmarkRun:
-    """Measures a benchmark block by block; `benchmark` holds the results so far."""
+    """Measures block by block; `benchmark` holds the results so far."""
 
     benchmark: Benchmark
     path: pathlib.Path
@@ -92,7 +93,7 @@ class BenchmarkRun:
     _done_before: int = 0
 
     def __post_init__(self) -> None:
-        """What failed before is tried again, and the rest is kept."""
+        """Forgets earlier failures, so that these blocks are tried again."""
         kept = (
             dataclasses.replace(each, failure=None)
             if each.case in self.cases and each.variant in self.variants
@@ -108,17 +109,17 @@ class BenchmarkRun:
             (case, variant, repetition)
             for repetition in range(self.repetitions)
             for case in self.cases
-            # The first variant finds a cooler machine, so the variants take turns at it.
+            # The first variant finds a cooler machine, so each is first in turn.
             for first in [repetition % len(self.variants)]
             for variant in (*self.variants[first:], *self.variants[:first])
         ]
 
     def run(self) -> None:
-        """Measures what is not in the file yet.
+        """Measures the blocks that are not in the file yet.
 
         Raises:
-            BenchmarkError: the file cannot be written, or holds values of another plan, or the plan
-                that was given is not for the model of a case. Then nothing was measured.
+            BenchmarkError: the file cannot be written or holds values of another plan, or the given
+                plan is not for the model of a case; then nothing was measured.
         """
         self._begun = time.monotonic()
         self._done_before = self._done_count
@@ -181,7 +182,7 @@ class BenchmarkRun:
         return self.run_child(request, self.benchmark.options.timeout_seconds)
 
     def _plan_for(self, case: Case) -> pathlib.Path | Failure | None:
-        """The plan of a case, or why there is none; None if a program runs by a policy."""
+        """The plan of a case, or why there is none; None if a program runs with a policy."""
         if self.source.plan_path is not None:
             return pathlib.Path(self.source.plan_path)
         if case.is_program:
@@ -189,7 +190,7 @@ class BenchmarkRun:
         if case not in self._plans:
             name = re.sub(r"[^A-Za-z0-9.]+", "_", case.name)[-100:]
             path = plan_folder(self.path) / f"{name}.json"
-            # The file may hold another plan of that name than the one that was measured.
+            # A plan of that name may be of an earlier run; only a measured one is used again.
             used = {each.plan for each in self.benchmark.results if each.case == case}
             failure = None
             if not path.exists() or _sha256(path) not in used:
@@ -225,7 +226,7 @@ class BenchmarkRun:
 
 
 def plan_folder(path: pathlib.Path) -> pathlib.Path:
-    """The folder of the plans that were made for a benchmark's file."""
+    """The folder for the plans of a benchmark's file."""
     return path.with_name(f"{path.stem}.plans")
 
 

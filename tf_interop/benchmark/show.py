@@ -1,4 +1,4 @@
-"""Benchmarks for people: a table for each case, and a line for each variant as CSV."""
+"""Shows benchmarks: a table for each case, and CSV with a line for each variant."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tf_interop.errors import BenchmarkError
 from tf_interop.tables import UNKNOWN, new_table, print_on
 from tf_interop.versioned_file import write_file
 
-_ON_A_CPU = "Measured on a CPU, with units. It tells nothing about stages on a GPU."
+_ON_A_CPU = "Measured on a CPU, with units. This says nothing about stages on a GPU."
 _PROGRAMS_ARE = (
-    "whole run, turns: the wall time of the program's process, imports and first calls included; "
-    "the median, the shortest and the longest turn. memory: of that process (RSS)."
+    "whole run, turns: the wall time of the program's process, with imports and first calls; the "
+    "median, the shortest and the longest turn. memory: of that process (RSS)."
 )
 _MEMORY_IS = {
     "host": "memory: of the whole process (RSS).",
-    "cudnn": "memory: the peak of TensorFlow's GPU allocator while steps were timed.",
+    "cudnn": "memory: the peak of TensorFlow's GPU allocator during the timed steps.",
 }
 CSV_COLUMNS = (
     *(field.name for field in dataclasses.fields(Case)),
@@ -35,7 +35,7 @@ CSV_COLUMNS = (
 
 
 def show_benchmark(benchmark: Benchmark, console: Console) -> None:
-    """Prints what was measured on, and a table for each case."""
+    """Prints the device and the versions, and a table for each case."""
     device = benchmark.device
     versions = ", ".join(f"{name} {version}" for name, version in benchmark.made_with.items())
     print_on(console, f"{device.name}, {device.date}; {versions}")
@@ -83,7 +83,7 @@ def show_benchmark(benchmark: Benchmark, console: Console) -> None:
 
 
 def times_as_fast(benchmark: Benchmark, result: Result, *, to: str = "–") -> str:
-    """How a variant of a case compares with stock TensorFlow, such as `2.25 (2.00–2.50)`."""
+    """Compares a variant of a case with stock TensorFlow, such as `2.25 (2.00–2.50)`."""
     summary = benchmark.summarize(result)
     if summary is None or summary.speedup is None:
         return "as stock" if result.ran_as_stock else UNKNOWN
@@ -91,7 +91,7 @@ def times_as_fast(benchmark: Benchmark, result: Result, *, to: str = "–") -> s
         return (
             f"{summary.speedup:.2f} ({summary.lowest_speedup:.2f}{to}{summary.highest_speedup:.2f})"
         )
-    # Of stock itself every turn is 1.
+    # Stock itself is 1 in every turn.
     return f"{summary.speedup:.2f}" + (" (one turn)" if result.variant is not Variant.STOCK else "")
 
 

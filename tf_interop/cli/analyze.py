@@ -54,7 +54,7 @@ def analyze(
     """
     with work_on_model(model) as say:
         from tf_interop.model.analyze import analyze as analyze_model
-        from tf_interop.model.keras_functions import keras_of
+        from tf_interop.model.graphs import keras_of
         from tf_interop.model.load import load_model
 
         loaded = load_model(model, image_size=image_size)

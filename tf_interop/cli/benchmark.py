@@ -15,8 +15,7 @@ import click
 from rich.console import Console
 
 import tf_interop
-from tf_interop.benchmark.child import run_child
-from tf_interop.benchmark.program import check_program
+from tf_interop.benchmark.child import check_program, run_child
 from tf_interop.benchmark.result import Case, MeasuringOptions, Mode, PlanSource, Precision, Variant
 from tf_interop.benchmark.run import BenchmarkRun, new_benchmark
 from tf_interop.benchmark.show import show_benchmark

@@ -1,4 +1,4 @@
-"""Counts the convolutions of a model that could run at the same time, without running anything."""
+"""Counts the convolutions of a model that could run together, without running the model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RefusalCount:
     Attributes:
         reason: the class of reason.
         count: how many there are.
-        examples: the first of them, with what was expected and what they have.
+        examples: the first of them, each with its details.
     """
 
     reason: RefusalReason
@@ -40,27 +40,27 @@ class RefusalCount:
 
 @dataclasses.dataclass(frozen=True)
 class Analysis:
-    """How many convolutions a graph holds, and how they depend on each other.
+    """The number of convolutions in a graph, and how they depend on each other.
 
-    Chain, level and pairs are of all convolution nodes, refused ones too. What a loop hands on from
-    one iteration to the next is left out of them.
+    Chain, level and pairs count refused convolutions too. Dependencies from one iteration of a loop
+    to the next do not count.
 
     Attributes:
         name: the model's or function's name, and what is run of it.
-        mode: what is run of a Keras model, inference or a training step; None for other things.
+        mode: `inference` or `this training step` for a Keras model; else None.
         node_count: nodes of the graph.
         convolution_count: convolution nodes of the graph.
-        counts_by_kind: convolution nodes by the tensor that they compute; each kind is named.
-        counts_by_op: convolution nodes by op type, of the types that the graph holds.
+        counts_by_kind: convolution nodes by the tensor that they compute, for every kind.
+        counts_by_op: convolution nodes by op type, for the types in the graph.
         longest_chain: convolutions on the longest path through the graph.
-        widest_level: most convolutions at one depth, which is their place in the longest chain that
-            ends with them.
-        independent_pair_count: pairs of convolutions of which neither depends on the other.
-        group_sizes: the size of each set of convolutions at one depth that could run at the same
-            time, two or more; without refused ones.
+        widest_level: the most convolutions at one depth. A convolution's depth is the length of the
+            longest chain that ends with it.
+        independent_pair_count: pairs of convolutions that do not depend on each other.
+        group_sizes: the sizes, two or more, of the sets of convolutions at one depth that could run
+            together; without refused ones.
         refused_count: convolution nodes that cannot be in a stage.
         refusals: these by reason, the most frequent first.
-        notes: other things to know about the counts.
+        notes: remarks on the counts.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Analysis:
 
     @property
     def conclusion(self) -> str:
-        """Whether there is anything to gain, as far as that is known without measuring."""
+        """Whether there may be anything to gain, in a sentence or two."""
         if not self.convolution_count:
             return "There is no convolution in the graph, so tf_interop cannot do anything."
         if not self.group_sizes:
@@ -100,7 +100,7 @@ class Analysis:
         )
 
     def __str__(self) -> str:
-        """A table of the counts, what it says, and the reasons of refusals."""
+        """A table of the counts, the conclusion, and the reasons of refusals."""
         table = Table(show_header=False)
         table.add_column()
         table.add_column(justify="right")
@@ -142,7 +142,7 @@ def analyze(
 ) -> Analysis:
     """Counts the convolutions of a graph and how many of them are independent.
 
-    The graph is traced and goes through Grappler's own passes, as before the plugin on this
+    The graph is traced and goes through Grappler's own passes, as it does before the plugin on this
     machine. Nothing runs, and neither the compiled library nor a GPU is needed.
 
     Args:
@@ -153,7 +153,7 @@ def analyze(
         image_size: height and width, for inputs of rank 4 that leave them open.
 
     Raises:
-        ValueError: an argument is of a wrong kind, or a shape is unknown that has to be known.
+        ValueError: an argument is of a wrong kind, or an input's shape is unknown.
         GraphError: the GraphDef is not well-formed.
     """
     traced = trace(
@@ -162,7 +162,7 @@ def analyze(
     gpus = visible_gpus()
     graph_def = optimize_graph(traced, gpus[0].compute_capability if gpus else None)
     view = GraphView(graph_def)
-    # As the pass does, which runs where TensorFlow's own kernels may take NCHW.
+    # With properties, as in the pass: TensorFlow's own kernels may take NCHW there.
     convolutions, refused = find_convolutions(view, GraphProperties(view))
     groups = level_groups(convolutions, Independence(view, convolutions))
     indices = [index for index, op in enumerate(view.ops) if op in CONVOLUTION_KINDS]

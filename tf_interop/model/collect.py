@@ -1,4 +1,4 @@
-"""Collects the convolutions of models, and the stages worth measuring."""
+"""Collects the convolutions of models, and the stages that are worth measuring."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ _NodeStage = Stage[ConvolutionNode]
 
 
 class StageSource(enum.Enum):
-    """Where stages to be measured come from.
+    """A source of stages to measure.
 
-    LEVELS: the groups of equal depth, whole.
+    LEVELS: all convolutions of one depth.
     PAIRS: pairs of independent convolutions.
-    MERGES: convolutions of equal depth that read one image, merged into a wider one.
+    MERGES: convolutions of one depth that read one image, merged into a wider one.
     """
 
     LEVELS = "levels"
@@ -62,13 +62,13 @@ class CollectOptions:
     Attributes:
         batch_sizes: for inputs whose first dimension is unknown.
         dtype: Keras' policy for models that are built here; None leaves it to the model.
-        inference: whether to collect what inference computes.
-        training: whether to collect what a training step computes.
+        inference: whether to collect the convolutions of inference.
+        training: whether to collect the convolutions of a training step.
         image_size: height and width, for inputs of rank 4 that leave them open.
         compute_capability: of the GPU that the graphs are made for, such as `9.0`; None for a CPU.
-        stage_sources: where stages come from, beside the plan.
+        stage_sources: sources of stages besides the plan.
         max_pairs: the most pairs of one graph.
-        plan: a plan for one or more of the graphs, whose stages are listed too.
+        plan: a plan for at least one of the graphs; its stages are collected too.
     """
 
     batch_sizes: tuple[int, ...] = (1,)
@@ -84,11 +84,11 @@ class CollectOptions:
 
 @dataclasses.dataclass(frozen=True)
 class Collected:
-    """What was collected.
+    """A list of convolutions and stages.
 
     Attributes:
         configurations: the list.
-        notes: what was left out, and why.
+        notes: convolutions that were left out, and why.
     """
 
     configurations: ConfigurationList
@@ -103,7 +103,7 @@ def collect_configurations(
 ) -> Collected:
     """Collects the distinct convolutions of models, as the pass will meet them.
 
-    The models do not run: only Grappler's own passes do, on each traced graph, for the chosen
+    The models do not run; only Grappler's own passes do, on the traced graphs, for the chosen
     device.
 
     Args:
@@ -112,8 +112,8 @@ def collect_configurations(
         say: called with a few words on the progress.
 
     Raises:
-        ModelArgumentError: there is no such model, it cannot be loaded, or not with that dtype.
-        ValueError: arguments do not go together, or a shape is unknown that has to be known.
+        ModelArgumentError: there is no such model, or it cannot be loaded, or not with that dtype.
+        ValueError: arguments do not fit together, or an input's shape is unknown.
         GraphError: a graph is not well-formed.
         PlanError: the plan is for none of the graphs.
     """
@@ -127,7 +127,7 @@ def collect_graphs(
 
     Args:
         graphs: each with its name, as Grappler hands it over for the device.
-        options: what to collect; its fields about models are ignored.
+        options: its fields about models are ignored.
 
     Raises:
         ValueError: there is no convolution to measure.
@@ -141,7 +141,7 @@ def collect_graphs(
     plan_errors: list[PlanError | None] = []
     for origin, graph_def in graphs:
         view = GraphView(graph_def)
-        # As the pass does, which runs where TensorFlow's own kernels may take NCHW.
+        # With properties, as in the pass: TensorFlow's own kernels may take NCHW there.
         found, refusals = find_convolutions(view, GraphProperties(view))
         for reason, count in collections.Counter(each.reason for each in refusals).items():
             notes.append(f"{origin}: {count} left out for their {reason.value}")
@@ -191,7 +191,7 @@ def collect_graphs(
 def _trace(
     models: Sequence[str], options: CollectOptions, say: Callable[[str], None]
 ) -> Iterator[tuple[str, graph_pb2.GraphDef]]:
-    """The graphs that are asked for, each with the words that say where it comes from."""
+    """Traces each model for each batch size and mode; each graph comes with a name."""
     modes = [False] * options.inference + [True] * options.training
     for model in models:
         say(f"Loading {model}")
@@ -218,7 +218,7 @@ def _stages_of_plan(plan: Plan, found: Sequence[ConvolutionNode]) -> list[tuple[
 
 
 def _images_of(view: GraphView, nodes: Sequence[ConvolutionNode]) -> tuple[int, ...]:
-    """Of each node the first one that reads the same image; empty if all images differ."""
+    """For each node the first one that reads the same image; empty if all images differ."""
     first_of: dict[object, int] = {}
     images: list[int] = []
     for place, node in enumerate(nodes):
@@ -232,7 +232,7 @@ def _images_of(view: GraphView, nodes: Sequence[ConvolutionNode]) -> tuple[int, 
 def _stages_of(
     view: GraphView, found: tuple[ConvolutionNode, ...], options: CollectOptions
 ) -> Iterator[tuple[_NodeStage, str]]:
-    """The stages to list of a graph, and where each comes from."""
+    """The stages of a graph, each with the name of its source."""
     sources = options.stage_sources
     independence = Independence(view, found)
     groups = [group for _, group in level_groups(found, independence)]
@@ -251,13 +251,15 @@ def _stages_of(
 def stages_of_merges(
     groups: Iterable[Sequence[ConvolutionNode]], merge_keys: Mapping[str, str]
 ) -> Iterator[_NodeStage]:
-    """What could run as wider convolutions: by itself, and in one stage with the rest of its level.
+    """Stages with convolutions merged into wider ones.
 
-    Groups are convolutions of equal depth.
+    Args:
+        groups: convolutions of equal depth.
+        merge_keys: convolutions with one key may be merged.
 
     Yields:
-        For each level first all of a merge key as a stage of one merged lane, then, where the level
-        has others, all of it with every such set merged.
+        For each group first each set with one key, as a stage of one merged lane. Then, if the
+        group has other convolutions, the whole group with every such set merged.
     """
     for group in groups:
         by_lane = list(lanes_by_merge_key(group, merge_keys))
@@ -275,7 +277,7 @@ def pairs_with_most_to_gain(
 
     A pair saves at most the time of its smaller convolution, as often as it occurs.
     """
-    # By the number of its configuration, which is that of the first node that has it.
+    # Each configuration's number.
     numbers: dict[ConvolutionConfiguration, int] = {}
     kinds = [numbers.setdefault(node.configuration, len(numbers)) for node in convolutions]
     sizes = [multiply_adds(configuration) for configuration in numbers]
@@ -308,7 +310,7 @@ def _stage_of_lanes(lanes: Iterable[Sequence[ConvolutionNode]]) -> _NodeStage:
 
 
 def _key_of(stage: Stage[ConvolutionConfiguration]) -> object:
-    """What tells stages apart: where nothing is pinned the order does not matter."""
+    """A key that is equal for equal stages; if nothing is pinned the order does not matter."""
     if stage != Stage.side_by_side(map(Step, stage.operations)):
         return stage
     return frozenset(collections.Counter(stage.operations).items())

@@ -1,9 +1,10 @@
-"""The graphs of what a user calls a model: as traced or given, and as Grappler hands them over."""
+"""Traces Keras models and functions, and gives their graphs as Grappler hands them over."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import sys
 from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from typing import Any
 
@@ -14,34 +15,30 @@ from tf_interop import tensorflow_internals
 from tf_interop.errors import GraphError
 from tf_interop.graph.ops import CONVOLUTION_KINDS
 from tf_interop.graph.view import parse_input
-from tf_interop.model.keras_functions import (
-    fill_shape,
-    keras_of,
-    trace_keras,
-    variables_kept,
-    zeros,
-)
 from tf_interop.planning.types import GraphMode
 from tf_interop.runtime.plugin import Plugin, get_plugin
 from tf_interop.runtime.settings import Settings
 
 _SHAPE_ATTRIBUTES = ("_output_shapes", "_input_shapes", "_handle_shapes", "_handle_dtypes")
+_KERAS_MODULES = ("keras", "tf_keras")
+_LEARNING_RATE = 0.01
+_IMAGE_RANK = 4
 
 
 @dataclasses.dataclass(frozen=True)
 class TracedGraph:
-    """The graph of one model, function or GraphDef as it was traced or given.
+    """The graph of one model, function or GraphDef.
 
     Attributes:
         name: the model's or function's name, and what is run of it.
-        mode: what is run of a Keras model; None for a function or a graph, which may hold either.
         graph_def: the graph, with function calls inlined.
+        mode: what is run of a Keras model; None for a function or a graph, which may hold either.
         batch_size: for inputs that leave it open.
         image_size: height and width, for inputs of rank 4 that leave them open.
-        run: runs the function on zeros; None for a GraphDef. A model is afterwards as it was.
-        fetches: names of the nodes that the graph is run for; empty if that is not known.
+        run: runs the function on zeros; None for a GraphDef. A model keeps its variables.
+        fetches: names of the nodes that the graph is run for; empty if unknown.
         variables: shapes and dtypes of the variables, by the name of the node that stands for them.
-        notes: things to know about it.
+        notes: remarks for the user.
     """
 
     name: str
@@ -67,7 +64,7 @@ def trace(
     The arguments are those of `tf_interop.analyze`.
 
     Raises:
-        ValueError: an argument is of a wrong kind, or a shape is unknown that has to be known.
+        ValueError: an argument is of a wrong kind, or an input's shape is unknown.
         GraphError: TensorFlow refuses the graph.
     """
     subject = model_or_function_or_graph
@@ -78,8 +75,8 @@ def trace(
         traced = dataclasses.replace(traced, mode="training" if training else "inference")
     elif training:
         raise ValueError(
-            "Expected training=True with a Keras model only, got "
-            f"{type(subject).__name__}. Pass the function that trains instead."
+            f"training=True needs a Keras model, got {type(subject).__name__}. Pass the function "
+            "that trains instead."
         )
     elif isinstance(subject, graph_pb2.GraphDef):
         traced = TracedGraph("GraphDef", _inline_calls(subject))
@@ -100,11 +97,14 @@ def trace(
 def handed_graph_of(
     traced: TracedGraph, ops: Container[str] = CONVOLUTION_KINDS
 ) -> graph_pb2.GraphDef | None:
-    """The graph that Grappler hands over when a function runs for the first time; it is run.
+    """Runs a function for the first time, and gives the graph that Grappler hands over.
 
-    TensorFlow hands it over twice; the second has seen more of Grappler's passes, and is what is
-    run; None where no graph with one of `ops` was. A function that runs in another thread
-    meanwhile may be taken for this one.
+    Of the two times that TensorFlow hands the graph over, the second counts: it has been through
+    more of Grappler's passes, and runs. A function that another thread runs meanwhile may be taken
+    for this one.
+
+    Returns:
+        None if no graph had one of `ops`.
 
     Raises:
         ValueError: it cannot be run.
@@ -112,7 +112,7 @@ def handed_graph_of(
             its plugin.
     """
     if traced.run is None:
-        raise ValueError("Expected what can be run, got a GraphDef. Pass a concrete function.")
+        raise ValueError("A GraphDef cannot be run. Pass a concrete function instead.")
     plugin = get_plugin()
     plugin.check_registered()
     largest: graph_pb2.GraphDef | None = None
@@ -127,7 +127,7 @@ def handed_graph_of(
     with _rewriting_nothing(plugin), plugin.observe(look_at):
         traced.run()
     if largest is not None:
-        # Of functions that stay calls, Grappler hands over the signature alone.
+        # For functions that stay calls, Grappler hands over only the signature.
         bodies = {each.signature.name: each for each in traced.graph_def.library.function}
         for function in largest.library.function:
             function.CopyFrom(bodies.get(function.signature.name, function))
@@ -135,17 +135,15 @@ def handed_graph_of(
 
 
 def optimize_graph(traced: TracedGraph, compute_capability: str | None) -> graph_pb2.GraphDef:
-    """A traced graph as Grappler would hand it over for a device.
+    """Optimizes a traced graph as Grappler would for a device, without running it.
 
-    Nothing is run, and the device need not be here: layouts and fused operations depend on it, so
-    that a list of convolutions for a GPU can be made on a machine without one.
+    Layouts and fused operations depend on the device, which this machine need not have.
 
     Returns:
-        A graph whose variables are VarHandleOps, and whose nodes state the shapes of what they
-        compute.
+        A graph whose variables are VarHandleOps, and whose nodes have the shapes of their outputs.
 
     Raises:
-        ValueError: a shape is unknown that has to be known.
+        ValueError: an input's shape is unknown.
         GraphError: TensorFlow refuses the graph.
     """
     graph_def = graph_pb2.GraphDef()
@@ -157,14 +155,14 @@ def optimize_graph(traced: TracedGraph, compute_capability: str | None) -> graph
             _fill_placeholder(node, traced.batch_size, traced.image_size)
     fetches = traced.fetches or _unread_nodes(traced.graph_def)
     with _refusals_explained("a graph that TensorFlow can optimize"):
-        # Grappler chooses layouts by shapes: those of before may have left the batch open.
+        # Grappler chooses layouts by shapes, which may still leave the batch open.
         shaped = with_inferred_shapes(graph_def)
         optimized = tensorflow_internals.optimize_for_device(shaped, fetches, compute_capability)
     return with_inferred_shapes(optimized)
 
 
 def with_inferred_shapes(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
-    """A graph whose nodes state the shapes that follow from its inputs, variables and constants."""
+    """Infers the shapes of all nodes from the graph's inputs, variables and constants."""
     stripped = graph_pb2.GraphDef()
     stripped.CopyFrom(graph_def)
     for node in stripped.node:
@@ -205,7 +203,7 @@ def _trace_function(
             ),
             function.structured_input_signature,
         )
-        # A function that has run before is not optimized again; one around it is.
+        # A function that has run before is not optimized again, but one around it is.
         tf.function(lambda: function(*arguments, **keyword_arguments), autograph=False)()
 
     notes: tuple[str, ...] = ()
@@ -237,7 +235,7 @@ def _graph_of(
 def _inline_calls(
     graph_def: graph_pb2.GraphDef, fetches: Collection[str] = ()
 ) -> graph_pb2.GraphDef:
-    """Inlines the function calls of a graph; its library then holds what cannot be inlined."""
+    """Inlines function calls; the graph's library then holds those that cannot be inlined."""
     if not graph_def.library.function:
         return graph_def
     with _refusals_explained("a graph whose function calls TensorFlow can inline"):
@@ -251,13 +249,13 @@ def _refusals_explained(expected: str) -> Iterator[None]:
         yield
     except (tf.errors.OpError, ValueError) as error:
         raise GraphError(
-            f"Expected {expected}, got: {str(error).rstrip('.')}. Import what registers its ops "
-            "first, and check that every function is in its library."
+            f"Expected {expected}, got: {str(error).rstrip('.')}. Import the packages that "
+            "register its ops first, and check that every function is in its library."
         ) from error
 
 
 def _needed_for(fetches: Collection[str], graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
-    """The nodes of a graph that `fetches` depend on: tracing leaves others that never run."""
+    """The nodes that `fetches` depend on; tracing also leaves nodes that never run."""
     nodes = {node.name: node for node in graph_def.node}
     needed: set[str] = set()
     unseen = list(fetches)
@@ -272,14 +270,14 @@ def _needed_for(fetches: Collection[str], graph_def: graph_pb2.GraphDef) -> grap
 
 
 def _unread_nodes(graph_def: graph_pb2.GraphDef) -> list[str]:
-    """The names of the nodes that no other reads."""
+    """The names of the nodes that no other node reads."""
     read = {parse_input(text)[0] for node in graph_def.node for text in node.input}
     return [node.name for node in graph_def.node if node.name not in read]
 
 
 @contextlib.contextmanager
 def _rewriting_nothing(plugin: Plugin) -> Iterator[None]:
-    """Has the plugin called and leave graphs alone, whatever the user asked for."""
+    """Makes TensorFlow call the plugin, and the plugin leave graphs alone."""
     settings, option = plugin.settings, tensorflow_internals.plugin_optimizers_option()
     plugin.settings = Settings()
     try:
@@ -293,14 +291,13 @@ def _rewriting_nothing(plugin: Plugin) -> Iterator[None]:
 
 
 def _concrete_function(value: Any) -> Any:
-    """A function as a concrete function."""
     if isinstance(value, tf.types.experimental.ConcreteFunction):
         return value
     if not isinstance(value, tf.types.experimental.PolymorphicFunction):
         raise ValueError(
             "Expected a Keras model, a concrete function or a GraphDef, got "
-            f"{type(value).__name__}. A function that computes with tensors becomes a concrete "
-            "one by tf.function(f).get_concrete_function(...)."
+            f"{type(value).__name__}. tf.function(f).get_concrete_function(...) makes a concrete "
+            "function."
         )
     try:
         return value.get_concrete_function()
@@ -308,13 +305,13 @@ def _concrete_function(value: Any) -> Any:
         if value.input_signature is not None:
             raise
         raise ValueError(
-            "Expected a tf.function with an input signature, got one without. Pass what its "
-            "get_concrete_function(...) gives."
+            "Expected a tf.function with an input signature, got one without. Pass the result of "
+            "its get_concrete_function(...)."
         ) from error
 
 
 def _become_input(node: node_def_pb2.NodeDef) -> None:
-    """Makes what stands for a function's argument into what stands for itself, its shape kept."""
+    """Turns the node of a function's argument into a placeholder or a variable of its shape."""
     if node.attr["T"].type == tf.resource.as_datatype_enum:
         shapes = node.attr["_handle_shapes"].list.shape
         dtypes = node.attr["_handle_dtypes"].list.type
@@ -347,3 +344,201 @@ def _fill_placeholder(
         return
     filled = fill_shape(tf.TensorSpec(shape, dtype, node.name), batch_size, image_size)
     node.attr["shape"].shape.CopyFrom(filled.shape.as_proto())
+
+
+@dataclasses.dataclass(frozen=True)
+class KerasFunction:
+    """A traced function of a model.
+
+    Attributes:
+        function: the concrete function; it takes `inputs` as its one argument.
+        inputs: `tf.TensorSpec`s in the structure of the model's inputs, every dimension known.
+        notes: remarks for the user.
+    """
+
+    function: Any
+    inputs: Any
+    notes: tuple[str, ...]
+
+
+def keras_of(value: object) -> Any:
+    """The Keras module (Keras 3 or tf_keras) of a model; None for any other value."""
+    for name in _KERAS_MODULES:
+        module = sys.modules.get(name)
+        # A half-imported Keras 3, or a stub of that name, has no Model.
+        model_type = getattr(module, "Model", None)
+        if isinstance(model_type, type) and isinstance(value, model_type):
+            return module
+    return None
+
+
+def trace_keras(
+    model: Any,
+    batch_size: int,
+    image_size: tuple[int, int] | None,
+    *,
+    training: bool,
+    jit_compile: bool | None = None,
+) -> KerasFunction:
+    """Traces `model(inputs, training=False)`, or one step of gradient descent.
+
+    The step is forward, backward and update in one function, and running it changes the model. Its
+    loss is the cross-entropy with constant labels if the model gives class probabilities, else the
+    mean of squares of its outputs.
+
+    Raises:
+        ValueError: the shapes of the inputs are unknown, or there is nothing to train.
+    """
+    specs, notes = _input_specs(model, batch_size, image_size)
+    if training:
+        program, more_notes = _training_step(model, tf.nest.flatten(specs)[0].shape[0])
+        notes += more_notes
+    else:
+
+        def program(inputs: Any) -> Any:
+            return model(inputs, training=False)
+
+    function = tf.function(program, jit_compile=jit_compile)
+    return KerasFunction(function.get_concrete_function(specs), specs, notes)
+
+
+def _training_step(model: Any, batch_size: int) -> tuple[Callable[[Any], Any], tuple[str, ...]]:
+    keras = keras_of(model)
+    variables = model.trainable_variables
+    if not variables:
+        raise ValueError(
+            f"The model '{model.name}' has no trainable variables. Analyze it without training."
+        )
+    optimizer = keras.optimizers.SGD(_LEARNING_RATE)
+    optimizer.build(variables)
+    classes = _class_count(model)
+    notes: tuple[str, ...] = ()
+    labels = None
+    if classes is None:
+        notes = ("the training step's loss is the mean of squares of the model's outputs",)
+    else:
+        labels = tf.constant([index % classes for index in range(batch_size)])
+
+    def training_step(inputs: Any) -> Any:
+        with tf.GradientTape() as tape:
+            outputs = model(inputs, training=True)
+            if labels is None:
+                loss = _mean_of_squares(outputs)
+            else:
+                loss = tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(labels, outputs))
+        gradients = tape.gradient(loss, variables)
+        optimizer.apply_gradients(
+            [pair for pair in zip(gradients, variables, strict=True) if pair[0] is not None]
+        )
+        return loss
+
+    return training_step, notes
+
+
+@contextlib.contextmanager
+def variables_kept(model: Any) -> Iterator[None]:
+    """Restores the weights, statistics and random seeds of `model` after the `with` block."""
+    values = [(variable, variable.numpy()) for variable in model.variables]
+    try:
+        yield
+    finally:
+        for variable, value in values:
+            variable.assign(value)
+
+
+def fill_shape(spec: Any, batch_size: int, image_size: tuple[int, int] | None) -> Any:
+    """Gives the open dimensions of a `tf.TensorSpec` sizes.
+
+    Raises:
+        ValueError: a dimension stays open, such as height and width without `image_size`.
+    """
+    name = f"input '{spec.name}'" if spec.name else "an input"
+    if spec.shape.rank is None:
+        raise ValueError(
+            f"The rank of {name} is unknown. Pass a tf.function whose input signature states it."
+        )
+    shape = spec.shape.as_list()
+    if shape and shape[0] is None:
+        shape[0] = batch_size
+    if None in shape and len(shape) == _IMAGE_RANK:
+        height = 2 if shape[3] is None else 1
+        unknown = [axis for axis, size in enumerate(shape) if size is None]
+        if set(unknown) <= {height, height + 1}:
+            if image_size is None:
+                raise ValueError(
+                    f"The image size of {name} is unknown: {spec.shape}. Pass "
+                    "image_size=(height, width)."
+                )
+            for axis in unknown:
+                shape[axis] = image_size[axis - height]
+    if None in shape:
+        raise ValueError(
+            f"Only the batch and the image size of {name} may be unknown, got {spec.shape}. Pass a "
+            "tf.function whose input signature states the shape."
+        )
+    return tf.TensorSpec(shape, spec.dtype, spec.name)
+
+
+def zeros(spec: Any) -> Any:
+    """Zeros of a `tf.TensorSpec` with every dimension known."""
+    if spec.dtype in (tf.resource, tf.variant):
+        raise ValueError(
+            f"The input '{spec.name}' is a {spec.dtype.name}, expected numbers or strings. Capture "
+            "it in a tf.function instead."
+        )
+    return tf.zeros(spec.shape, spec.dtype)
+
+
+def _input_specs(
+    model: Any, batch_size: int, image_size: tuple[int, int] | None
+) -> tuple[Any, tuple[str, ...]]:
+    """Specs of the model's inputs with every dimension known, and notes."""
+    keras = keras_of(model)
+    backend = getattr(keras, "config", keras).backend if keras.__name__ == "keras" else None
+    if backend is not None and backend() != "tensorflow":
+        raise ValueError(
+            f"Keras runs on its backend '{backend()}', expected TensorFlow. Set "
+            "KERAS_BACKEND=tensorflow."
+        )
+    if not getattr(model, "inputs", None):
+        raise ValueError(
+            f"Only its call() knows the inputs of the model '{model.name}'. Pass a tf.function "
+            "with an input signature that calls the model."
+        )
+    # A Sequential model of Keras 3 has one input, but no `input` before its first call.
+    structure = getattr(model, "input", model.inputs[0])
+    declared = tf.nest.map_structure(
+        lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype, tensor.name), structure
+    )
+    flat = tf.nest.flatten(declared)
+    specs = tf.nest.map_structure(lambda spec: fill_shape(spec, batch_size, image_size), declared)
+    if image_size is not None and all(
+        len(spec.shape) != 4 or image_size not in (tuple(spec.shape[1:3]), tuple(spec.shape[2:4]))
+        for spec in tf.nest.flatten(specs)
+    ):
+        raise ValueError(
+            f"The model '{model.name}' does not take image_size={image_size}, only inputs of "
+            f"{', '.join(str(spec.shape) for spec in flat)}. Leave image_size out."
+        )
+    fixed = {spec.shape[0] for spec in flat if spec.shape[0] not in (None, batch_size)}
+    notes = tuple(f"the model fixes the batch size at {size}" for size in sorted(fixed))
+    return specs, notes
+
+
+def _class_count(model: Any) -> int | None:
+    """The number of class probabilities that the model gives; None if it gives something else."""
+    outputs = model.outputs
+    if len(outputs) != 1 or len(outputs[0].shape) != 2:
+        return None
+    classes = outputs[0].shape[1]
+    return classes if classes is not None and classes > 1 else None
+
+
+def _mean_of_squares(outputs: Any) -> Any:
+    return tf.add_n(
+        [
+            tf.reduce_mean(tf.square(tf.cast(output, tf.float32)))
+            for output in tf.nest.flatten(outputs)
+            if tf.as_dtype(output.dtype).is_floating
+        ]
+    )

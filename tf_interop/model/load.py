@@ -1,4 +1,4 @@
-"""Turns what a command line calls a model into a Keras model, a function or a GraphDef."""
+"""Loads the model that an argument of a command line names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import tensorflow as tf
 from google.protobuf import message, text_format
 from tensorflow.core.framework import graph_pb2
 
-from tf_interop.model.keras_functions import keras_of
+from tf_interop.model.graphs import keras_of
 
 _KERAS_SUFFIXES = (".keras", ".h5", ".hdf5")
 _GRAPH_SUFFIXES = (".pb", ".pbtxt")
@@ -31,7 +31,7 @@ _ACCEPTED = (
 
 
 class ModelArgumentError(ValueError):
-    """An argument that names no model, or one that cannot be loaded."""
+    """An argument that names no model, or a model that cannot be loaded."""
 
 
 def load_model(model: str, *, image_size: tuple[int, int] | None = None) -> Any:
@@ -41,15 +41,14 @@ def load_model(model: str, *, image_size: tuple[int, int] | None = None) -> Any:
         model: one of these.
 
             - The name of a model of `tf.keras.applications`, which is built with random weights. It
-              goes before a folder of that name.
+              takes precedence over a folder of that name.
             - A `.keras`, `.h5` or `.hdf5` file with a Keras model.
             - The folder of a SavedModel: its serving signature, or its only one.
             - A `.pb` or `.pbtxt` file with a GraphDef.
-            - `module:function`: what the function gives when it is called without arguments, or,
-              if it is no plain function but a model or a tf.function, itself. The working directory
-              is looked in, too.
-        image_size: height and width of the images that a Keras application is built for, and a
-            function that has an argument of that name; None for those that they choose.
+            - `module:function`: the result of calling the function without arguments; or, if it is
+              a model or a tf.function, itself. The working directory is searched too.
+        image_size: height and width of the images for a Keras application, or for a function that
+            has an argument of that name; None leaves them to these.
 
     Returns:
         A Keras model, a concrete function, a tf.function or a GraphDef.
@@ -69,13 +68,11 @@ def load_model(model: str, *, image_size: tuple[int, int] | None = None) -> Any:
         if path.suffix in _GRAPH_SUFFIXES:
             return _load_graph_def(path)
         raise ModelArgumentError(
-            f"Expected a file that ends in one of {', '.join(_KERAS_SUFFIXES + _GRAPH_SUFFIXES)}, "
-            f"got '{model}'. Export the model to one of these."
+            f"The file '{model}' does not end in one of "
+            f"{', '.join(_KERAS_SUFFIXES + _GRAPH_SUFFIXES)}. Export the model to one of these."
         )
     if path.suffix in _KERAS_SUFFIXES + _GRAPH_SUFFIXES or os.sep in model:
-        raise ModelArgumentError(
-            f"Expected a file or folder at '{model}', got none. Check the path."
-        )
+        raise ModelArgumentError(f"There is no file or folder at '{model}'. Check the path.")
     module, colon, function = model.partition(":")
     if colon:
         return _call_function(module, function, image_size)
@@ -85,24 +82,24 @@ def load_model(model: str, *, image_size: tuple[int, int] | None = None) -> Any:
 
 
 def is_built_here(model: str) -> bool:
-    """Whether `load_model` builds the model with code, so that Keras' dtype policy holds for it."""
+    """Whether `load_model` builds the model with code, so that it follows Keras' dtype policy."""
     if model in _application_names():
         return True
     return ":" in model and not pathlib.Path(model).exists()
 
 
 def check_trains(loaded: Any, model: str) -> None:
-    """Refuses to take a training step of what is no Keras model."""
+    """Refuses a training step of anything but a Keras model."""
     if keras_of(loaded) is None:
         raise ModelArgumentError(
-            f"Expected --training with a Keras model, got '{model}', which is none. Name a "
-            "function that trains instead."
+            f"--training needs a Keras model, and '{model}' is none. Name a function that trains "
+            "instead."
         )
 
 
 @contextlib.contextmanager
 def _refused(expected: str, remedy: str, *errors: type[Exception]) -> Iterator[None]:
-    """Says of these errors that something else was expected, and what to do."""
+    """Turns these errors into a ModelArgumentError that says what was expected."""
     try:
         yield
     except ModelArgumentError:
@@ -135,15 +132,15 @@ def _load_keras_file(path: pathlib.Path) -> Any:
         "Save it with model.save(...); if it has layers of your own, name a function that loads "
         "it, as module:function."
     )
-    # Keras lets through whatever its readers and the layers' constructors raise.
+    # Keras' readers and the constructors of layers may raise anything.
     with _refused(f"a whole Keras model in '{path}'", remedy, Exception):
         return tf.keras.models.load_model(path, compile=False)
 
 
 def _refuse_code_in_hdf5(path: pathlib.Path) -> None:
-    """Refuses Lambda layers: their Python code is in the file, and tf_keras runs it on loading.
+    """Refuses Lambda layers: tf_keras would run their Python code, which is in the file, on load.
 
-    What is no HDF5 file with a model is left to Keras, which says so.
+    Keras itself refuses a file that is no HDF5 file with a model.
     """
     try:
         with h5py.File(path, "r") as file:
@@ -155,8 +152,8 @@ def _refuse_code_in_hdf5(path: pathlib.Path) -> None:
         value = waiting.pop()
         if isinstance(value, dict) and value.get("class_name") == "Lambda":
             raise ModelArgumentError(
-                f"Expected a model without Python code in '{path}', got a Lambda layer. If you "
-                "trust the file, name a function that loads it, as module:function."
+                f"The model in '{path}' has a Lambda layer, which holds Python code. If you trust "
+                "the file, name a function that loads it, as module:function."
             )
         if isinstance(value, (dict, list)):
             waiting += value.values() if isinstance(value, dict) else value
@@ -165,8 +162,7 @@ def _refuse_code_in_hdf5(path: pathlib.Path) -> None:
 def _load_saved_model(path: pathlib.Path) -> Any:
     if not tf.saved_model.contains_saved_model(path):
         raise ModelArgumentError(
-            f"Expected the folder '{path}' to hold a SavedModel, got none. Name the folder that "
-            "saved_model.pb is in."
+            f"The folder '{path}' holds no SavedModel. Name the folder that saved_model.pb is in."
         )
     kinds = (tf.errors.OpError, OSError, ValueError, KeyError)
     with _refused(f"a SavedModel that loads from '{path}'", "Export it again.", *kinds):
@@ -175,12 +171,12 @@ def _load_saved_model(path: pathlib.Path) -> Any:
     key = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
     if key not in signatures and len(signatures) != 1:
         raise ModelArgumentError(
-            f"Expected a signature '{key}' or one alone in the SavedModel '{path}', got "
-            f"{sorted(signatures)}. Name a function that loads it and gives one of its functions, "
-            "as module:function."
+            f"The SavedModel '{path}' has several signatures, none of them '{key}': "
+            f"{sorted(signatures)}. Name a function that loads it and returns one of its "
+            "functions, as module:function."
         )
     function = signatures[key] if key in signatures else next(iter(signatures.values()))
-    # The function alone does not keep its variables alive.
+    # The function by itself does not keep its variables alive.
     function.saved_model = loaded
     return function
 
@@ -195,9 +191,7 @@ def _load_graph_def(path: pathlib.Path) -> graph_pb2.GraphDef:
         else:
             graph_def.ParseFromString(path.read_bytes())
     if not graph_def.node:
-        raise ModelArgumentError(
-            f"Expected a GraphDef in '{path}', got one without nodes. {remedy}"
-        )
+        raise ModelArgumentError(f"The GraphDef in '{path}' has no nodes. {remedy}")
     return graph_def
 
 
@@ -211,14 +205,14 @@ def _call_function(module_name: str, function_name: str, image_size: tuple[int, 
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise _raised_by_code(name, error) from error
         raise ModelArgumentError(
-            f"Expected a module '{module_name}' to import, got: {error}. Run from the folder that "
-            "it is in, or install it."
+            f"The module '{module_name}' cannot be imported: {error}. Run from the folder that it "
+            "is in, or install it."
         ) from error
     except (Exception, SystemExit) as error:
         raise _raised_by_code(name, error) from error
     if not hasattr(module, function_name):
         raise ModelArgumentError(
-            f"Expected module '{module_name}' to have '{function_name}', got none."
+            f"The module '{module_name}' has no '{function_name}'."
             f"{_hint(function_name, vars(module))}"
         )
     value = getattr(module, function_name)
@@ -229,15 +223,15 @@ def _call_function(module_name: str, function_name: str, image_size: tuple[int, 
             return value(image_size=image_size)
         return value()
     except (tf.errors.ResourceExhaustedError, MemoryError):
-        raise  # no fault of the code: callers tell it from others
+        raise  # no fault of the code, and callers handle it
     except (Exception, SystemExit) as error:
         raise _raised_by_code(name, error) from error
 
 
 def _raised_by_code(name: str, error: BaseException) -> ModelArgumentError:
-    """What the code of a model raised, and the line that it comes from."""
+    """An error for an exception in the code of a model, with its line."""
     place = ""
-    if not isinstance(error, SyntaxError):  # says so itself
+    if not isinstance(error, SyntaxError):  # names the line itself
         *_, last = traceback.extract_tb(error.__traceback__)
         if last.filename != __file__:
             place = f" ({pathlib.Path(last.filename).name}, line {last.lineno})"
@@ -247,7 +241,7 @@ def _raised_by_code(name: str, error: BaseException) -> ModelArgumentError:
 
 
 def _is_model(value: Any) -> bool:
-    """Whether `value` is what `load_model` gives; models and functions can be called, too."""
+    """Whether `load_model` returns `value` itself; models and functions can be called, too."""
     kinds = (
         tf.types.experimental.ConcreteFunction,
         tf.types.experimental.PolymorphicFunction,
@@ -257,7 +251,7 @@ def _is_model(value: Any) -> bool:
 
 
 def _hint(name: str, names: Iterable[str]) -> str:
-    """A question, with a space before it, if some of `names` are close to `name`; else nothing."""
+    """A question, after a space, if some of `names` are close to `name`; else nothing."""
     by_lower_case = {each.lower(): each for each in names}
     close = difflib.get_close_matches(name.lower(), by_lower_case, n=3)
     if not close:

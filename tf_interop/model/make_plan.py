@@ -1,4 +1,4 @@
-"""Plans a model: which of its convolutions to run together, and with which algorithms."""
+"""Plans which convolutions of a model run together, and with which algorithms."""
 
 from __future__ import annotations
 
@@ -43,28 +43,27 @@ def plan(
     options: PlanOptions | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Plan:
-    """Plans the convolutions of a model from their costs in a profile.
+    """Plans the convolutions of a model from their times in a profile.
 
-    The model does not run: only Grappler's own passes do, on the traced graph, so that the plan is
-    for the graph that the plugin will get. All of it is assumed to run on one device. Convolutions
+    The model does not run; only Grappler's own passes do, on the traced graph, so that the plan is
+    for the graph that the plugin will get. The graph is assumed to run on one device. Convolutions
     that the profile lacks stay unchanged; the prediction counts them.
 
     Args:
         model_or_function_or_graph: a Keras model with known inputs, a concrete function, a
             tf.function with an input signature, or a GraphDef.
         profile: of the model with these batch sizes, from `tf-interop profile`; or its file.
-        batch_sizes: to plan for, one plan entry each, for inputs whose first dimension is unknown.
+        batch_sizes: one plan entry each, for inputs whose first dimension is unknown.
         training: whether to plan training of a Keras model instead of its inference.
         image_size: height and width, for inputs of rank 4 that leave them open.
         memory_budget_bytes: for live outputs of convolutions, and workspaces. None: the GPU's free
             memory; on a CPU no limit.
-        allow_tf32: TensorFlow's switch for TF32 at the time when the plan is used; None as it is
-            now.
+        allow_tf32: TensorFlow's switch for TF32 when the plan is used; None: as it is now.
         deterministic: whether op determinism (`tf.config.experimental.enable_op_determinism`) will
-            be on when the plan is used; None as it is now. Algorithms that do not give the same
-            bits every time are then left out.
-        target: the device that the plan is for: `cpu`, or the compute capability of a GPU such as
-            `9.0`, which this machine need not have. None: this process' device.
+            be on when the plan is used, which excludes algorithms that do not give the same bits
+            every time; None: as it is now.
+        target: the device to plan for: `cpu`, or the compute capability of a GPU such as `9.0`,
+            which this machine need not have. None: the device of this process.
         allow_foreign_profile: whether the profile may be of another device.
         options: how far to search.
         say: called with a few words on the progress.
@@ -73,8 +72,8 @@ def plan(
         A plan for `enable(plan=…)`, with an entry for each batch size.
 
     Raises:
-        ValueError: an argument is of a wrong kind, a shape is unknown that has to be known, or the
-            model has no convolution.
+        ValueError: an argument is of a wrong kind, an input's shape is unknown, or the model has no
+            convolution.
         GraphError: the GraphDef is not well-formed.
         ProfileError: the profile cannot be read, or is of another device than the plan is for.
         PlanError: the memory is too small for a convolution.
@@ -118,7 +117,7 @@ def plan(
             memory_budget_bytes=memory_budget_bytes,
         )
         entry = dataclasses.replace(entry, mode=traced.mode)
-        # A model whose inputs have their batch size is the same graph for all of `batch_sizes`.
+        # A model with a fixed batch size gives the same graph for all of `batch_sizes`.
         entries.setdefault((entry.fingerprint, entry.batch_size), entry)
     return Plan(tuple(entries.values()), made_with=_made_with(loaded))
 
@@ -128,7 +127,7 @@ def free_memory_for(profile: Profile) -> int | None:
 
     Returns:
         The free memory of the profile's GPU, or all of its memory if this machine lacks that GPU;
-            None for a CPU.
+        None for a CPU.
     """
     if profile.device.backend == "host":
         return None
@@ -153,8 +152,8 @@ def _plan_graph(
     convolutions, _ = find_convolutions(view, GraphProperties(view))
     if not convolutions:
         raise ValueError(
-            "The model has no convolution that can be part of a stage. tf-interop analyze "
-            "lists the refused ones and the reasons."
+            "No convolution of the model can be part of a stage. tf-interop analyze lists the "
+            "reasons."
         )
 
     problem = make_planning_problem(
@@ -168,7 +167,7 @@ def _plan_graph(
         problem,
         make_plan(problem, options, on_progress=lambda words: say(f"Planning {name}: {words}")),
     )
-    # By the graph, and not by the problem that was made of it.
+    # Against the graph itself, not the problem that was made from it.
     check_stages(planned.stages, view, convolutions)
     assert planned.prediction is not None
     unmeasured_count = len(convolutions) - len(problem.nodes)
@@ -179,14 +178,13 @@ def _plan_graph(
 
 
 def _check_fits(profile: Profile, target: str | None) -> None:
-    """Refuses a profile of another device than that which the plan is for.
+    """Refuses a profile of another device than the target, or another version of cuDNN.
 
-    Without a target that is the device which TensorFlow will run convolutions on: the first GPU
-    that CUDA shows this process, or the CPU if there is none, or if TensorFlow was built without
-    CUDA or may use no GPU.
+    Without a target the device is the one that TensorFlow will run convolutions on: the first GPU
+    that CUDA shows this process, or the CPU if there is none or TensorFlow may not use it.
 
     Raises:
-        ProfileError: the profile is of another device or cuDNN version.
+        ProfileError: the profile is of another device.
     """
     if target is None:
         gpu = running_device("cudnn") if tensorflow_internals.may_have_gpus() else None
@@ -197,9 +195,9 @@ def _check_fits(profile: Profile, target: str | None) -> None:
     difference = why_foreign(profile.device, device)
     if difference is not None:
         raise ProfileError(
-            f"Expected a profile of the device that the plan is for, got one of "
-            f"{profile.device.name}: {difference}. Measure on that device, or pass "
-            "allow_foreign_profile=True (in a command --allow-foreign-profile)."
+            f"The profile is of {profile.device.name}, and the plan is for another device: "
+            f"{difference}. Measure on that device, or pass allow_foreign_profile=True (in a "
+            "command --allow-foreign-profile)."
         )
 
 

@@ -1,4 +1,4 @@
-"""Plans how the layers of a model are divided over several devices."""
+"""Plans how to divide the layers of a model over several devices."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _HEADS = CONVOLUTION_KINDS.keys() | PRODUCT_OPS
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Parallelization:
-    """A parallel plan for a model, and what it was chosen by.
+    """A parallel plan for a model, with its reasons.
 
     Attributes:
         name: the model, and what is run of it.
-        plan: the plan.
-        devices: what it divides over.
-        planned: what its one entry was chosen by.
+        plan: the plan, with one entry.
+        devices: the devices that it divides over.
+        planned: the entry with its reasons.
     """
 
     name: str
@@ -63,38 +63,37 @@ def parallelize(
     say: Callable[[str], None] = lambda text: None,
     explain: Callable[[Parallelization], object] = lambda made: None,
 ) -> ParallelPlan:
-    """Plans how the layers of a model are divided over several devices.
+    """Plans how to divide the layers of a model over several devices.
 
-    Each layer has a configuration of its own: parts of the batch, of the height and width of its
-    image, of its output or its input channels, on all devices or some. They are chosen so that all
-    layers together, with what is sent between them, take the least time that there is in the model.
-    Where nothing is faster than one device, nothing is divided. The model is run once, on zeros, to
-    get its graph, and is afterwards as it was.
+    Each layer has a configuration of its own: it is divided by samples, height, width, and output
+    or input channels, over all devices or some. The chosen configurations take the least time for
+    all layers and for the data that is sent between them, according to the model of costs. Nothing
+    is divided if one device is fastest. The model is run once, on zeros, to get its graph, and
+    keeps its variables.
 
     Args:
         model_or_function: a Keras model with known inputs, a concrete function, a tf.function with
             an input signature, or a GraphDef.
-        devices: names of devices such as `/device:GPU:1`, or how many; None for all. The first has
-            to be the one that the model runs on without a plan.
-        batch_size: to plan for. It counts for inputs whose first dimension is unknown. The plan
-            holds for this batch size alone.
-        training: whether to plan a training step of a Keras model, and not its inference.
+        devices: names of devices such as `/device:GPU:1`, or their number; None for all. The first
+            has to be the one that the model runs on without a plan.
+        batch_size: for inputs whose first dimension is unknown. The plan is for this size only.
+        training: whether to plan a training step of a Keras model instead of its inference.
         image_size: height and width, for inputs of rank 4 that leave them open.
         memory_limit: bytes that no device may exceed.
-        profile: what was measured of convolutions on one of the devices, or its file. Parts that it
-            does not hold are modelled.
-        device_graph: how fast devices and their links are, or its file; they need not be here. None
+        profile: measured convolutions of one of the devices, or their file. Parts that it lacks are
+            modelled.
+        device_graph: the speed of devices and their links, or its file; they need not be here. None
             measures them.
-        say: told what is being done, in a few words.
-        explain: called with what the plan was chosen by.
+        say: called with a few words on the progress.
+        explain: called with the plan and its reasons.
 
     Returns:
         A plan for `enable(parallel=…)`.
 
     Raises:
-        ValueError: an argument is of a wrong kind, or a shape is unknown that has to be known.
+        ValueError: an argument is of a wrong kind, or an input's shape is unknown.
         GraphError: TensorFlow refuses the graph.
-        PlanError: a device is not there, or no division fits into the memory.
+        PlanError: a device is missing, or no division fits into the memory.
         LibraryError: the compiled library is missing or does not fit this TensorFlow.
     """
     if isinstance(devices, int) and devices < 1:
@@ -117,7 +116,7 @@ def parallelize(
     layers = prepare(with_inferred_shapes(_graph_to_divide(traced)))
     if not layers.layers:
         raise ValueError(
-            "Expected a model with convolutions or matrix products of known shapes, got none."
+            "The model has no convolutions or matrix products of known shapes to divide."
         )
     _check_first_device(chosen, {layers.view.nodes[node].device for node in layers.layer_of})
     planned = make_division(
@@ -139,13 +138,13 @@ def parallelize(
 
 
 def _graph_to_divide(traced: TracedGraph) -> Any:
-    """The graph that Grappler hands over; where it cannot be run, as it would be."""
+    """The graph that Grappler hands over, or would hand over if it cannot be run."""
     handed = None if traced.run is None else handed_graph_of(traced, _HEADS)
     return optimize_graph(traced, None) if handed is None else handed
 
 
 def _choose(graph: DeviceGraph, devices: Sequence[str] | int | None) -> DeviceGraph:
-    """Those devices of a graph that were asked for."""
+    """The requested devices of a device graph."""
     if devices is None:
         return graph
     if isinstance(devices, int):
@@ -155,14 +154,14 @@ def _choose(graph: DeviceGraph, devices: Sequence[str] | int | None) -> DeviceGr
     missing = [name for name in wanted if name not in known]
     if missing:
         raise PlanError(
-            f"Expected devices of the device graph, which are {', '.join(known)}, got "
-            f"{', '.join(missing)}. Describe them in the device graph, or leave it out to measure."
+            f"The device graph has {', '.join(known)}, but not {', '.join(missing)}. Describe "
+            "them in the device graph, or leave it out to measure."
         )
     return take_devices(graph, [known.index(name) for name in wanted])
 
 
 def _devices_here(devices: Sequence[str] | int | None) -> Sequence[str]:
-    """The names of devices of this process; GPUs where there are some."""
+    """The names of this process' devices, GPUs if it has any."""
     if devices is not None and not isinstance(devices, int):
         return devices
     here = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
@@ -176,7 +175,7 @@ def _devices_here(devices: Sequence[str] | int | None) -> Sequence[str]:
 
 
 def _check_first_device(devices: DeviceGraph, of_layers: set[str]) -> None:
-    """Refuses devices of which another than the first is the model's own."""
+    """Refuses a list of devices that does not begin with the model's own."""
     names = full_device_names(devices.names)
     for name in sorted(of_layers - {""}):
         if name in names[1:] or (name not in names and devices.source.value == "measured"):
