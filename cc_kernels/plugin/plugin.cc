@@ -20,7 +20,7 @@
 #include "cc_kernels/core/timeline.h"
 #include "cc_kernels/core/workspace_limit.h"
 #include "cc_kernels/plugin/tensorflow_registry.h"
-#include "cc_kernels/tf/onednn_names.h"
+#include "cc_kernels/tf/stock_kernel.h"
 #include "tensorflow/c/c_api.h"
 #include "tensorflow/c/experimental/grappler/grappler.h"
 #include "tensorflow/core/framework/node_def.pb.h"

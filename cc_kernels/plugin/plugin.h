@@ -81,7 +81,7 @@ TFI_EXPORT void TfiReadTimeline(TfiSink sink);
 TFI_EXPORT void TfiSetWorkspaceLimit(int64_t bytes);
 
 // Gives the serialized NodeDef of the kernel that a step of a TfInterop>Unit runs for a node, which
-// is the node or what cc_kernels/tf/onednn_names.h makes of it. Returns 1, or 0 if the bytes are
+// is the node or what cc_kernels/tf/stock_kernel.h makes of it. Returns 1, or 0 if the bytes are
 // no NodeDef.
 TFI_EXPORT int TfiRenameForOneDnn(const void* node, size_t size, int has_constant_filter,
                                   TfiSink sink);

@@ -39,7 +39,7 @@ absl::Status OutputShape(InferenceContext* context, const StepProgram& step, Sha
   return absl::OkStatus();
 }
 
-// The shape that the value of a sizes operand gives, or one of `rank` unknown dimensions.
+// Reads the shape that is the value of a sizes operand, or gives one of `rank` unknown dimensions.
 absl::Status ShapeFromSizes(InferenceContext* context, int input, int rank, ShapeHandle* shape) {
   TF_RETURN_IF_ERROR(context->MakeShapeFromShapeTensor(input, shape));
   if (!InferenceContext::RankKnown(*shape) || InferenceContext::Rank(*shape) != rank) {
@@ -49,29 +49,23 @@ absl::Status ShapeFromSizes(InferenceContext* context, int input, int rank, Shap
 }
 
 absl::Status InferShapes(InferenceContext* context) {
-  StageTensors tensors;
   StageProgram program;
-  TF_RETURN_IF_ERROR(GetStageProgram(context, &tensors, &program));
+  TF_RETURN_IF_ERROR(GetStageProgram(context, &program));
   std::vector<ShapeHandle> results(program.steps.size());
   for (const size_t operation : program.order()) {
     const StepProgram& step = program.steps[operation];
-    // Of an operand among all inputs of the node: the list `inputs`, then the list `sizes`.
-    const auto input_of = [&](const Operand& operand) {
-      const bool is_size = operand.source == Operand::Source::kSize;
-      return static_cast<int>(operand.index + (is_size ? program.input_count : 0));
-    };
     const auto shape_of = [&](int operand) {
-      const Operand& read = step.operands[operand];
-      return read.source == Operand::Source::kStep ? results[read.index]
-                                                   : context->input(input_of(read));
+      const auto [source, index] = step.operands[operand];
+      return source == Operand::Source::kStep ? results[index]
+                                              : context->input(static_cast<int>(index));
     };
     ShapeHandle* const result = &results[operation];
     if (step.kind == ConvolutionKind::kForward) {
       TF_RETURN_IF_ERROR(OutputShape(context, step, shape_of(step.image_operand()),
                                      shape_of(step.filter_operand()), result));
     } else {
-      TF_RETURN_IF_ERROR(ShapeFromSizes(context, input_of(step.operands[step.sizes_operand()]),
-                                        step.rank(), result));
+      const int sizes = static_cast<int>(step.operands[step.sizes_operand()].index);
+      TF_RETURN_IF_ERROR(ShapeFromSizes(context, sizes, step.rank(), result));
     }
   }
   for (size_t i = 0; i < program.outputs.size(); ++i) {
@@ -92,13 +86,13 @@ REGISTER_OP("TfInterop>ConvStage")
     .Attr("program: string")
     .SetShapeFn(InferShapes)
     .Doc(R"doc(
-Runs convolutions at the same time, each lane of them on a stream group of its own.
+Runs lanes of convolutions together, each lane on its own stream group.
 
-inputs: The tensors that the steps read; one that several read appears once.
+inputs: The tensors that the steps read, each once.
 sizes: The input_sizes and filter_sizes of backward convolutions, in host memory.
-outputs: The results of those steps that the program names.
-program: A JSON document, which says what the steps compute and how they are put onto lanes. The
-  TensorFlow C++ sources of tf_interop have its form (stage_program.h).
+outputs: The results of the program's outputs.
+program: A JSON document with the steps' operations and the lanes that run them. Its format is in
+  cc_kernels/tf/stage_program.h.
 )doc");
 
 }  // namespace tf_interop

@@ -1,59 +1,100 @@
+#define EIGEN_USE_THREADS
+
 #include "cc_kernels/tf/narrow_device.h"
 
-#include <utility>
+#include <atomic>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "tensorflow/core/platform/env.h"
+#include "tensorflow/core/platform/threadpool.h"
+#include "tensorflow/core/platform/threadpool_interface.h"
+#include "unsupported/Eigen/CXX11/Tensor"
 
 namespace tf_interop {
+namespace {
 
-NarrowDevice::NarrowDevice(tensorflow::DeviceBase* device, const CoreLease& cores)
-    : DeviceBase(device->env()), device_(device) {
-  set_tensorflow_cpu_worker_threads(cores.threads());
-  set_eigen_cpu_device(cores.eigen_device());
+using tensorflow::thread::ThreadPool;
+
+// Runs work inside Schedule. A pool with one thread would not do: TensorFlow and oneDNN hand even
+// undivided work to the pool, and all callers would wait for that thread.
+class InlinePool : public tensorflow::thread::ThreadPoolInterface {
+ public:
+  void Schedule(std::function<void()> work) override { work(); }
+  int NumThreads() const override { return 1; }
+  int CurrentThreadId() const override { return 0; }
+};
+
+}  // namespace
+
+struct NarrowDevice::Workers {
+  Workers(ThreadPool* pool, int cores)
+      : eigen_device(pool->AsEigenThreadPool(), cores), threads{cores, pool} {}
+
+  Eigen::ThreadPoolDevice eigen_device;
+  CpuWorkerThreads threads;
+};
+
+// Thread-safe. Never freed, like TensorFlow's own pools.
+class NarrowDevice::Groups {
+ public:
+  static Groups* Get() {
+    static auto* const groups = new Groups();
+    return groups;
+  }
+
+  Workers* Lease(int cores, int all_cores) {
+    if (cores > 1) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (leased_ + cores <= all_cores) {
+        leased_ += cores;
+        std::vector<Workers*>& free = free_[cores];
+        if (free.empty()) return MakeGroup(cores);
+        Workers* const group = free.back();
+        free.pop_back();
+        return group;
+      }
+    }
+    ++leased_;
+    return &calling_thread_;
+  }
+
+  void Return(Workers* workers) {
+    const int cores = workers->threads.num_threads;
+    if (workers != &calling_thread_) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      free_[cores].push_back(workers);
+    }
+    leased_ -= cores;  // last, so that the next lease of so many cores finds the group
+  }
+
+ private:
+  // A thread for each core: oneDNN's work goes to the pool while the caller waits.
+  static Workers* MakeGroup(int cores) {
+    return new Workers(
+        new ThreadPool(tensorflow::Env::Default(), tensorflow::ThreadOptions(), "interop", cores,
+                       /*low_latency_hint=*/true),
+        cores);
+  }
+
+  InlinePool inline_pool_;
+  ThreadPool calling_thread_pool_{&inline_pool_};
+  Workers calling_thread_{&calling_thread_pool_, /*cores=*/1};
+  std::atomic<int> leased_ = 0;                // one core, the most frequent lease, takes no lock
+  std::mutex mutex_;                           // guards the rest
+  std::map<int, std::vector<Workers*>> free_;  // groups by their number of cores
+};
+
+NarrowDevice::NarrowDevice(DeviceBase* device, int cores)
+    : DeviceBase(device->env()),
+      device_(device),
+      workers_(Groups::Get()->Lease(cores, device->tensorflow_cpu_worker_threads()->num_threads)) {
+  set_tensorflow_cpu_worker_threads(&workers_->threads);
+  set_eigen_cpu_device(&workers_->eigen_device);
 }
 
-tensorflow::Allocator* NarrowDevice::GetAllocator(tensorflow::AllocatorAttributes attributes) {
-  return device_->GetAllocator(attributes);
-}
-
-tensorflow::Allocator* NarrowDevice::GetScopedAllocator(tensorflow::AllocatorAttributes attributes,
-                                                        int64_t step_id) {
-  return device_->GetScopedAllocator(attributes, step_id);
-}
-
-tensorflow::ScopedAllocatorMgr* NarrowDevice::GetScopedAllocatorMgr() const {
-  return device_->GetScopedAllocatorMgr();
-}
-
-tensorflow::DeviceBase* NarrowDevice::UnderlyingDevice() { return device_->UnderlyingDevice(); }
-
-const tensorflow::DeviceBase* NarrowDevice::UnderlyingDevice() const {
-  return device_->UnderlyingDevice();
-}
-
-const tensorflow::DeviceAttributes& NarrowDevice::attributes() const {
-  return device_->attributes();
-}
-
-int NarrowDevice::NumaNode() const { return device_->NumaNode(); }
-
-const std::string& NarrowDevice::name() const { return device_->name(); }
-
-const tensorflow::DeviceNameUtils::ParsedName& NarrowDevice::parsed_name() const {
-  return device_->parsed_name();
-}
-
-const std::string& NarrowDevice::device_type() const { return device_->device_type(); }
-
-absl::Status NarrowDevice::MakeTensorFromProto(const tensorflow::TensorProto& proto,
-                                               tensorflow::AllocatorAttributes attributes,
-                                               tensorflow::Tensor* tensor) {
-  return device_->MakeTensorFromProto(proto, attributes, tensor);
-}
-
-void NarrowDevice::CopyTensorInSameDevice(const tensorflow::Tensor* input,
-                                          tensorflow::Tensor* output,
-                                          const tensorflow::DeviceContext* context,
-                                          tensorflow::StatusCallback done) {
-  device_->CopyTensorInSameDevice(input, output, context, std::move(done));
-}
+NarrowDevice::~NarrowDevice() { Groups::Get()->Return(workers_); }
 
 }  // namespace tf_interop

@@ -1,45 +1,59 @@
-// A CPU device on which a kernel computes on the cores of a lease: all of the device that it stands
-// for but its threads.
+// A CPU device whose kernels compute on a few of the machine's cores.
 #ifndef TF_INTEROP_TF_NARROW_DEVICE_H_
 #define TF_INTEROP_TF_NARROW_DEVICE_H_
 
 #include <cstdint>
 #include <string>
 
-#include "absl/status/status.h"
-#include "cc_kernels/tf/core_lease.h"
 #include "tensorflow/core/framework/allocator.h"
 #include "tensorflow/core/framework/device_base.h"
-#include "tensorflow/core/framework/tensor.h"
 
 namespace tf_interop {
 
-// Thread-safe.
+// Leases cores for as long as it lives, and is the device that it stands for in everything else.
+//
+// One core is the calling thread. Several are a group of threads. All leases of a process together
+// never exceed the device's own number of threads, except for calling threads, which exist anyway.
+// A group is made if no group of its size is free, and is kept for later leases. Thread-safe.
 class NarrowDevice : public tensorflow::DeviceBase {
  public:
-  // `device` and `cores` have to outlive this.
-  NarrowDevice(tensorflow::DeviceBase* device, const CoreLease& cores);
+  // Leases `cores` cores, or only the calling thread if too few are left. Never waits. `device` has
+  // to outlive this.
+  NarrowDevice(tensorflow::DeviceBase* device, int cores);
+  ~NarrowDevice() override;
+  NarrowDevice(const NarrowDevice&) = delete;
+  NarrowDevice& operator=(const NarrowDevice&) = delete;
 
-  tensorflow::Allocator* GetAllocator(tensorflow::AllocatorAttributes attributes) override;
+  // The cores that were leased.
+  int cores() const { return tensorflow_cpu_worker_threads()->num_threads; }
+
+  tensorflow::Allocator* GetAllocator(tensorflow::AllocatorAttributes attributes) override {
+    return device_->GetAllocator(attributes);
+  }
   tensorflow::Allocator* GetScopedAllocator(tensorflow::AllocatorAttributes attributes,
-                                            int64_t step_id) override;
-  tensorflow::ScopedAllocatorMgr* GetScopedAllocatorMgr() const override;
-  tensorflow::DeviceBase* UnderlyingDevice() override;
-  const tensorflow::DeviceBase* UnderlyingDevice() const override;
-  const tensorflow::DeviceAttributes& attributes() const override;
-  int NumaNode() const override;
-  const std::string& name() const override;
-  const tensorflow::DeviceNameUtils::ParsedName& parsed_name() const override;
-  const std::string& device_type() const override;
-  absl::Status MakeTensorFromProto(const tensorflow::TensorProto& proto,
-                                   tensorflow::AllocatorAttributes attributes,
-                                   tensorflow::Tensor* tensor) override;
-  void CopyTensorInSameDevice(const tensorflow::Tensor* input, tensorflow::Tensor* output,
-                              const tensorflow::DeviceContext* context,
-                              tensorflow::StatusCallback done) override;
+                                            int64_t step_id) override {
+    return device_->GetScopedAllocator(attributes, step_id);
+  }
+  tensorflow::ScopedAllocatorMgr* GetScopedAllocatorMgr() const override {
+    return device_->GetScopedAllocatorMgr();
+  }
+  tensorflow::DeviceBase* UnderlyingDevice() override { return device_->UnderlyingDevice(); }
+  const tensorflow::DeviceBase* UnderlyingDevice() const override {
+    return device_->UnderlyingDevice();
+  }
+  const tensorflow::DeviceAttributes& attributes() const override { return device_->attributes(); }
+  const std::string& name() const override { return device_->name(); }
+  const tensorflow::DeviceNameUtils::ParsedName& parsed_name() const override {
+    return device_->parsed_name();
+  }
+  const std::string& device_type() const override { return device_->device_type(); }
 
  private:
+  struct Workers;
+  class Groups;
+
   tensorflow::DeviceBase* const device_;
+  Workers* const workers_;
 };
 
 }  // namespace tf_interop

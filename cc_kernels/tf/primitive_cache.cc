@@ -15,9 +15,9 @@
 
 namespace tf_interop {
 
-// TensorFlow's MklPrimitive as far as it takes to destroy one: its destructor is its first virtual
-// function. Not in the unnamed namespace, where the compiler would know that no class derives from
-// this and call no destructor of TensorFlow's.
+// The part of TensorFlow's MklPrimitive that destroying one needs: its destructor is its first
+// virtual function. In the unnamed namespace the compiler would know that no class derives from
+// this, and would not call TensorFlow's destructor.
 struct Primitive {  // NOLINT(misc-use-internal-linkage)
   virtual ~Primitive() = 0;
 };
@@ -26,8 +26,8 @@ namespace {
 
 using tensorflow::DataType;
 
-// The layout of TensorFlow's LRUCache<MklPrimitive>, whose header mkl_util.h does not compile
-// without the settings of TensorFlow's own build.
+// The layout of TensorFlow's LRUCache<MklPrimitive>. Its header, mkl_util.h, compiles only with the
+// settings of TensorFlow's own build.
 struct Cache {
   struct Entry {
     Primitive* primitive;
@@ -42,7 +42,7 @@ struct Cache {
   std::list<std::string> keys;
 };
 
-// The factories that TensorFlow has, with their element types as the linker writes them.
+// A factory of TensorFlow's, with the linker's name of its element type.
 struct Factory {
   DataType dtype;
   const char* mangled_type;
@@ -59,8 +59,8 @@ void* FindSymbol(const Factory& factory, const char* prefix, const char* suffix)
   return dlsym(RTLD_DEFAULT, name.c_str());
 }
 
-// The calling thread's cache, or null if there is none. It is a variable of a function, which
-// TensorFlow's library exports, so its address is found by name.
+// Returns the calling thread's cache, or null if this TensorFlow has none. The cache is a variable
+// of a function. TensorFlow's library exports it, so its name gives its address.
 Cache* FindWideCache(const Factory& factory) {
   using GetOp = void* (*)(void* factory, const std::string& key);
   const auto get_op = reinterpret_cast<GetOp>(
@@ -68,14 +68,13 @@ Cache* FindWideCache(const Factory& factory) {
   auto* const cache =
       static_cast<Cache*>(FindSymbol(factory, "_ZZ", "E11GetLRUCacheEvE10lru_cache_"));
   if (get_op == nullptr || cache == nullptr) return nullptr;
-  // A look-up makes the thread's cache where it has none yet. Factories have no members.
+  // A look-up makes the thread's cache if it has none yet. Factories have no members.
   get_op(nullptr, "");
   return cache;
 }
 
-// Of one thread, for one element type.
+// A thread's caches for one element type.
 struct ThreadCache {
-  bool is_bound = false;
   Cache* wide = nullptr;
   std::map<int, Cache> narrow;  // by the number of cores
 };
@@ -85,11 +84,7 @@ void Swap(DataType dtype, int cores) {
   size_t i = 0;
   while (kFactories[i].dtype != dtype) ++i;
   ThreadCache* const cache = &caches[i];
-  if (!cache->is_bound) {
-    cache->wide = FindWideCache(kFactories[i]);
-    cache->is_bound = true;
-  }
-  if (cache->wide == nullptr) return;
+  if (cache->wide == nullptr) cache->wide = FindWideCache(kFactories[i]);
   const auto [narrow, is_new] = cache->narrow.try_emplace(cores);
   if (is_new) narrow->second.capacity = cache->wide->capacity;
   std::swap(*cache->wide, narrow->second);

@@ -1,82 +1,251 @@
 #include "cc_kernels/tf/resolved_stage.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 #include "cc_kernels/core/ladder.h"
-#include "cc_kernels/tf/resolve_step.h"
+#include "tensorflow/core/framework/kernel_shape_util.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/platform/errors.h"
+#include "tensorflow/core/util/tensor_format.h"
 
 namespace tf_interop {
 namespace {
 
-using tensorflow::OpInputList;
+using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
-std::vector<int64_t> SizesValue(const Tensor& tensor) {
-  const auto values = tensor.flat<int32_t>();
-  return std::vector<int64_t>(values.data(), values.data() + values.size());
+absl::Status ExpectRank(const StepProgram& step, const char* tensor, const TensorShape& shape) {
+  if (shape.dims() == step.rank()) return absl::OkStatus();
+  return AtStep(step.name, absl::StrCat("expected ", tensor, " of rank ", step.rank(),
+                                        ", got shape ", shape.DebugString(), "."));
+}
+
+int64_t ChannelsOf(const StepProgram& step, const TensorShape& image) {
+  return image.dim_size(GetTensorFeatureDimIndex(step.rank(), step.format));
+}
+
+// Makes the shape of an image or an output; `spatial` is by depth, height and width.
+absl::Status MakeImageShape(const StepProgram& step, int64_t batch, const int64_t* spatial,
+                            int64_t channels, TensorShape* shape) {
+  return tensorflow::ShapeFromFormatWithStatus(
+      step.format, batch, absl::MakeConstSpan(spatial + step.first_spatial(), step.spatial_rank),
+      channels, shape);
+}
+
+// The image's shape from the value of input_sizes: the whole shape, or only height and width. The
+// rest then follows from filter and output gradient, as in TensorFlow's Conv2DBackpropInput.
+absl::Status ImageShapeFromSizes(const StepProgram& step, const std::vector<int64_t>& sizes,
+                                 const TensorShape& filter, const TensorShape& output,
+                                 TensorShape* image) {
+  if (static_cast<int>(sizes.size()) == step.rank()) {
+    return TensorShape::BuildTensorShape(sizes, image);
+  }
+  if (sizes.size() != 2 || step.depthwise || step.spatial_rank != 2) {
+    return AtStep(step.name, absl::StrCat("expected input_sizes with ", step.rank(),
+                                          " entries, got ", sizes.size(), "."));
+  }
+  const int64_t spatial[3] = {1, sizes[0], sizes[1]};
+  return MakeImageShape(step, output.dim_size(0), spatial, filter.dim_size(2), image);
+}
+
+// Resolves the spatial dimensions: output and pads follow from image and filter. Images keep the
+// core's depth.
+absl::Status ResolveSpatial(const StepProgram& step, const TensorShape& image,
+                            const TensorShape& filter, Convolution* c) {
+  struct Dimension {
+    int64_t *image, *filter, *output, *stride, *dilation, *pad_before, *pad_after;
+  };
+  const Dimension dimensions[] = {
+      {&c->image_depth, &c->filter_depth, &c->output_depth, &c->stride_depth, &c->dilation_depth,
+       &c->pad_front, &c->pad_back},
+      {&c->image_height, &c->filter_height, &c->output_height, &c->stride_height,
+       &c->dilation_height, &c->pad_top, &c->pad_bottom},
+      {&c->image_width, &c->filter_width, &c->output_width, &c->stride_width, &c->dilation_width,
+       &c->pad_left, &c->pad_right},
+  };
+  c->spatial_rank = step.spatial_rank;
+  for (int i = step.first_spatial(); i < 3; ++i) {
+    const Dimension& of = dimensions[i];
+    *of.image = image.dim_size(step.image_dimension(i));
+    *of.filter = filter.dim_size(step.filter_dimension(i));
+    *of.stride = step.strides[i];
+    *of.dilation = step.dilations[i];
+    *of.pad_before = step.explicit_pads[i][0];
+    *of.pad_after = step.explicit_pads[i][1];
+    const absl::Status status = tensorflow::GetWindowedOutputSizeVerbose(
+        *of.image, *of.filter, *of.dilation, *of.stride, step.padding, of.output, of.pad_before,
+        of.pad_after);
+    if (!status.ok()) return AtStep(step.name, status.message());
+  }
+  return absl::OkStatus();
+}
+
+// Resolves channels and groups.
+absl::Status ResolveChannels(const StepProgram& step, const TensorShape& filter,
+                             int64_t image_channels, Convolution* c) {
+  const int64_t filter_channels = filter.dim_size(step.spatial_rank);
+  const bool fits =
+      image_channels >= 1 && filter_channels >= 1 &&
+      (step.depthwise ? filter_channels == image_channels : image_channels % filter_channels == 0);
+  if (!fits) {
+    return AtStep(step.name, absl::StrCat("expected a filter for ", image_channels,
+                                          " channels, got shape ", filter.DebugString(), "."));
+  }
+  c->image_channels = image_channels;
+  c->group_count = step.depthwise ? image_channels : image_channels / filter_channels;
+  c->output_channels =
+      filter.dim_size(step.spatial_rank + 1) * (step.depthwise ? image_channels : 1);
+  return absl::OkStatus();
+}
+
+// A gradient of `elements` zeros, because a tensor of the convolution is empty. The convolution
+// itself may not exist (a filter of height 0 has no output), so this is the simplest one that reads
+// nothing and has a result of that size.
+Convolution ZeroGradient(ConvolutionKind kind, DataType dtype, int64_t elements) {
+  Convolution c;
+  c.kind = kind;
+  c.dtype = dtype;
+  c.image_height = c.image_width = c.image_channels = 1;
+  c.filter_height = c.filter_width = 1;
+  c.output_height = c.output_width = 1;
+  // [elements, 1, 1, 1] from no output channels, or [1, 1, 1, elements] from no images.
+  (kind == ConvolutionKind::kBackwardInput ? c.batch : c.output_channels) = elements;
+  return c;
+}
+
+// TensorFlow fuses a BiasAdd, whose bias is a vector, and with oneDNN also the equivalent addition
+// of a bias such as [1, 1, 1, channels].
+bool IsBiasOf(const TensorShape& bias, int64_t channels) {
+  int dimensions_of_channels = bias.dims() > 0 && channels == 1 ? 1 : 0;
+  for (const int64_t size : bias.dim_sizes()) {
+    if (size == 1) continue;
+    if (size != channels) return false;
+    ++dimensions_of_channels;
+  }
+  return dimensions_of_channels == 1;
+}
+
+// Gives the convolution of a step and the shape of its result. `sizes` is the value of its sizes
+// operand; empty for forward. A gradient with an empty tensor among its three is zeros, whatever
+// the sizes of the others.
+absl::Status ResolveStep(const StepProgram& step, const std::vector<TensorShape>& operand_shapes,
+                         const std::vector<int64_t>& sizes, Convolution* c,
+                         TensorShape* result_shape) {
+  const bool forward = step.kind == ConvolutionKind::kForward;
+  TensorShape image, filter, output;
+  if (step.kind != ConvolutionKind::kBackwardInput) image = operand_shapes[step.image_operand()];
+  if (step.kind != ConvolutionKind::kBackwardFilter) {
+    filter = operand_shapes[step.filter_operand()];
+    TF_RETURN_IF_ERROR(ExpectRank(step, "the filter", filter));
+  }
+  if (!forward) {
+    output = operand_shapes[step.output_operand()];
+    TF_RETURN_IF_ERROR(ExpectRank(step, "the output gradient", output));
+  }
+  if (step.kind == ConvolutionKind::kBackwardInput) {
+    TF_RETURN_IF_ERROR(ImageShapeFromSizes(step, sizes, filter, output, &image));
+  }
+  if (step.kind == ConvolutionKind::kBackwardFilter) {
+    TF_RETURN_IF_ERROR(TensorShape::BuildTensorShape(sizes, &filter));
+    TF_RETURN_IF_ERROR(ExpectRank(step, "the filter of filter_sizes", filter));
+  }
+  TF_RETURN_IF_ERROR(ExpectRank(step, "the image", image));
+  if (!forward) *result_shape = step.kind == ConvolutionKind::kBackwardInput ? image : filter;
+  const bool is_empty =
+      image.num_elements() == 0 || filter.num_elements() == 0 || output.num_elements() == 0;
+  if (!forward && is_empty) {
+    *c = ZeroGradient(step.kind, step.core_dtype, result_shape->num_elements());
+    return absl::OkStatus();
+  }
+
+  if (filter.num_elements() == 0 && !step.depthwise) {  // in TensorFlow's words
+    return AtStep(step.name,
+                  "filter must not have zero elements (i.e. all dimensions must be non-zero)");
+  }
+
+  *c = Convolution();
+  c->kind = step.kind;
+  c->dtype = step.core_dtype;
+  c->layout = step.format == tensorflow::FORMAT_NHWC ? Layout::kNHWC : Layout::kNCHW;
+  c->batch = image.dim_size(0);
+  c->has_bias = step.has_bias;
+  c->activation = step.activation;
+  c->leaky_relu_alpha = step.leaky_relu_alpha;
+  TF_RETURN_IF_ERROR(ResolveChannels(step, filter, ChannelsOf(step, image), c));
+  TF_RETURN_IF_ERROR(ResolveSpatial(step, image, filter, c));
+
+  const int64_t output_sizes[3] = {c->output_depth, c->output_height, c->output_width};
+  TensorShape expected_output;
+  TF_RETURN_IF_ERROR(
+      MakeImageShape(step, c->batch, output_sizes, c->output_channels, &expected_output));
+  if (!forward && output != expected_output) {
+    return AtStep(step.name,
+                  absl::StrCat("expected an output gradient of shape ",
+                               expected_output.DebugString(), ", got ", output.DebugString(), "."));
+  }
+  if (step.has_bias) {
+    const TensorShape& bias = operand_shapes[2];
+    if (!IsBiasOf(bias, c->output_channels)) {
+      return AtStep(step.name, absl::StrCat("expected a bias of ", c->output_channels,
+                                            " channels, got shape ", bias.DebugString(), "."));
+    }
+  }
+  if (forward) *result_shape = expected_output;
+  return absl::OkStatus();
 }
 
 // Shapes of all results, and all convolutions, by operation.
-absl::Status ResolveSteps(const StageProgram& program, const OpInputList& inputs,
-                          const OpInputList& sizes, std::vector<TensorShape>* result_shapes,
+absl::Status ResolveSteps(const StageProgram& program, const OpKernelContext& context,
+                          std::vector<TensorShape>* result_shapes,
                           std::vector<Convolution>* convolutions) {
   result_shapes->resize(program.steps.size());
   convolutions->resize(program.steps.size());
   for (const size_t operation : program.order()) {
     const StepProgram& step = program.steps[operation];
     std::vector<TensorShape> operand_shapes;
-    std::vector<int64_t> sizes_value;
+    std::vector<int64_t> sizes;
     for (const Operand& operand : step.operands) {
-      const int index = static_cast<int>(operand.index);
-      switch (operand.source) {
-        case Operand::Source::kInput:
-          operand_shapes.push_back(inputs[index].shape());
-          break;
-        case Operand::Source::kSize:
-          operand_shapes.push_back(sizes[index].shape());
-          sizes_value = SizesValue(sizes[index]);
-          break;
-        case Operand::Source::kStep:
-          operand_shapes.push_back((*result_shapes)[operand.index]);
-          break;
+      if (operand.source == Operand::Source::kStep) {
+        operand_shapes.push_back((*result_shapes)[operand.index]);
+        continue;
       }
+      const Tensor& input = context.input(static_cast<int>(operand.index));
+      operand_shapes.push_back(input.shape());
+      if (operand.source == Operand::Source::kInput) continue;
+      const auto values = input.flat<int32_t>();
+      sizes.assign(values.data(), values.data() + values.size());
     }
-    TensorShape* const result_shape = &(*result_shapes)[operation];
-    TF_RETURN_IF_ERROR(
-        ResolveStep(step, operand_shapes, sizes_value, &(*convolutions)[operation], result_shape));
+    TF_RETURN_IF_ERROR(ResolveStep(step, operand_shapes, sizes, &(*convolutions)[operation],
+                                   &(*result_shapes)[operation]));
   }
   return absl::OkStatus();
 }
 
 // 0 if every convolution computes nothing.
-int64_t BatchSizeOf(const ResolvedStage& resolved, const std::vector<Convolution>& convolutions) {
-  std::vector<std::pair<int64_t, int>> counts;  // in the order of the operations
-  for (size_t i = 0; i < convolutions.size(); ++i) {
-    if (resolved.computes_nothing[i]) continue;
-    const int64_t batch = convolutions[i].batch;
-    const auto known = std::find_if(counts.begin(), counts.end(),
-                                    [&](const auto& entry) { return entry.first == batch; });
-    if (known == counts.end()) {
-      counts.emplace_back(batch, 1);
-    } else {
-      ++known->second;
+int64_t BatchSizeOf(const std::vector<Convolution>& convolutions) {
+  std::map<int64_t, int> counts;
+  for (const Convolution& each : convolutions) {
+    if (each.computes_something()) ++counts[each.batch];
+  }
+  int64_t most_frequent = 0;
+  for (const Convolution& each : convolutions) {
+    if (each.computes_something() && counts[each.batch] > counts[most_frequent]) {
+      most_frequent = each.batch;
     }
   }
-  const auto most =
-      std::max_element(counts.begin(), counts.end(),
-                       [](const auto& a, const auto& b) { return a.second < b.second; });
-  return most == counts.end() ? 0 : most->first;
+  return most_frequent;
 }
 
 // The schedule for a batch size, or null.
 const StageSchedule* FindSchedule(const std::vector<StageSchedule>& schedules, int64_t batch_size) {
-  // Where nothing is computed, any will do.
+  // If nothing is computed, any schedule will do.
   if (schedules.front().batch_size == 0 || batch_size == 0) return &schedules.front();
   const auto found = std::find_if(
       schedules.begin(), schedules.end(),
@@ -84,19 +253,104 @@ const StageSchedule* FindSchedule(const std::vector<StageSchedule>& schedules, i
   return found == schedules.end() ? nullptr : &*found;
 }
 
+// If the workspaces of a prepared stage are over the user's limit, which no call can change,
+// prepares the first lesser stage within it.
+absl::Status KeepWithin(size_t limit, Backend* backend, ResolvedStage* resolved) {
+  if (absl::c_accumulate(resolved->prepared.lane_workspace_bytes, size_t{0}) <= limit) {
+    return absl::OkStatus();
+  }
+  LadderCalls calls;
+  calls.get_workspaces = [&](const std::vector<size_t>& bytes, bool, std::vector<void*>*) {
+    return absl::c_accumulate(bytes, size_t{0}) <= limit;
+  };
+  calls.run_stock = [] { return Status::Ok(); };  // each call runs its own
+  LesserStage lesser;
+  TF_RETURN_IF_ERROR(ToAbslStatus(FindForMemory(backend, resolved->stage, resolved->options,
+                                                resolved->prepared, calls, &lesser)));
+  resolved->prepared = std::move(lesser.stage);
+  resolved->rung = lesser.rung;
+  return absl::OkStatus();
+}
+
+// Finds the filters that a launch of `steps` reads; false if one of them may not be held.
+bool FindInputs(const StageProgram& program, const ResolvedStage& resolved,
+                const std::vector<size_t>& steps, HeldFilter* found) {
+  for (const size_t step : steps) {
+    const StepProgram& each = program.steps[resolved.schedule->operations[step]];
+    if (!each.has_held_filter) return false;
+    found->inputs.push_back(each.operands[each.filter_operand()].index);
+  }
+  found->step = steps.front();
+  found->operation = resolved.schedule->operations[found->step];
+  return true;
+}
+
+// Finds the launches of a prepared stage for which transforming held filters once helps.
+std::vector<HeldFilter> FindHeldFilters(const StageProgram& program, const ResolvedStage& resolved,
+                                        Backend* backend) {
+  std::vector<HeldFilter> held;
+  const auto add = [&](HeldFilter found, const Convolution& convolution,
+                       const PreparedConvolution& prepared) {
+    found.key.convolution = convolution;
+    found.key.algorithm = prepared.algorithm();
+    found.key.allow_tf32 = resolved.options.allow_tf32;
+    found.key.backend = backend;
+    held.push_back(std::move(found));
+  };
+  std::vector<bool> is_merged(resolved.stage.steps.size(), false);
+  for (size_t i = 0; i < resolved.prepared.merged.size(); ++i) {
+    const MergedSteps& merged = resolved.prepared.merged[i];
+    for (const size_t step : merged.steps) is_merged[step] = true;
+    HeldFilter found;
+    found.merged = i;
+    if (!FindInputs(program, resolved, merged.steps, &found)) continue;
+    for (const size_t step : merged.steps) {
+      found.key.filter_channels.push_back(resolved.stage.steps[step].convolution.output_channels);
+    }
+    add(std::move(found), merged.merge.merged.wide, *merged.merge.convolution);
+  }
+  for (size_t step = 0; step < resolved.stage.steps.size(); ++step) {
+    const PreparedConvolution* const prepared = resolved.prepared.steps[step].convolution.get();
+    if (is_merged[step] || prepared == nullptr || prepared->transformed_filter_bytes() == 0) {
+      continue;
+    }
+    HeldFilter found;
+    if (!FindInputs(program, resolved, {step}, &found)) continue;
+    add(std::move(found), resolved.stage.steps[step].convolution, *prepared);
+  }
+  return held;
+}
+
 }  // namespace
 
-absl::Status ResolveStage(const StageProgram& program, const OpInputList& inputs,
-                          const OpInputList& sizes, const PrepareOptions& options, Backend* backend,
+absl::Status ToAbslStatus(const Status& status) {
+  switch (status.code()) {
+    case StatusCode::kOk:
+      return absl::OkStatus();
+    case StatusCode::kInvalidArgument:
+      return absl::InvalidArgumentError(status.message());
+    case StatusCode::kUnsupported:
+      return absl::UnimplementedError(status.message());
+    case StatusCode::kResourceExhausted:
+      return absl::ResourceExhaustedError(status.message());
+    case StatusCode::kUnavailable:
+      return absl::UnavailableError(status.message());
+    case StatusCode::kInternal:
+      return absl::InternalError(status.message());
+  }
+  return absl::InternalError(status.message());
+}
+
+absl::Status ResolveStage(const StageProgram& program, const OpKernelContext& context,
+                          const PrepareOptions& options, size_t workspace_limit, Backend* backend,
                           ResolvedStage* resolved) {
   std::vector<Convolution> convolutions;
-  TF_RETURN_IF_ERROR(ResolveSteps(program, inputs, sizes, &resolved->result_shapes, &convolutions));
-  for (size_t i = 0; i < program.steps.size(); ++i) {
-    const bool is_empty = resolved->result_shapes[i].num_elements() == 0;
-    resolved->computes_nothing.push_back(is_empty || convolutions[i].reads_nothing());
+  TF_RETURN_IF_ERROR(ResolveSteps(program, context, &resolved->result_shapes, &convolutions));
+  for (const Convolution& each : convolutions) {
+    resolved->computes_nothing.push_back(!each.computes_something());
   }
   resolved->options = options;
-  const int64_t batch_size = BatchSizeOf(*resolved, convolutions);
+  const int64_t batch_size = BatchSizeOf(convolutions);
   resolved->schedule = FindSchedule(program.schedules, batch_size);
   if (resolved->schedule == nullptr) {
     resolved->schedule = &program.schedules.front();
@@ -117,12 +371,17 @@ absl::Status ResolveStage(const StageProgram& program, const OpInputList& inputs
   }
   const Status prepared = PrepareStage(backend, resolved->stage, options, &resolved->prepared);
   if (resolved->prepared.is_provisional) {
-    // The backend waits longer and longer before it tries; until then this costs little.
+    // The backend waits longer each time before it tries, so that this costs little.
     resolved->try_again_at = std::chrono::steady_clock::now() + std::chrono::seconds(1);
   }
   if (!prepared.ok()) {
     resolved->unplanned_kind = kNoAlgorithm;
     resolved->why_unplanned = prepared.message();
+    return absl::OkStatus();
+  }
+  TF_RETURN_IF_ERROR(KeepWithin(workspace_limit, backend, resolved));
+  if (resolved->rung != Rung::kStock) {
+    resolved->held_filters = FindHeldFilters(program, *resolved, backend);
   }
   return absl::OkStatus();
 }

@@ -1,5 +1,4 @@
-// What a ConvStage node comes to for inputs of given shapes: calls that bring the same shapes,
-// under the same switches, share one.
+// A ConvStage node for inputs of given shapes. Calls with the same shapes and switches share one.
 #ifndef TF_INTEROP_TF_RESOLVED_STAGE_H_
 #define TF_INTEROP_TF_RESOLVED_STAGE_H_
 
@@ -15,6 +14,7 @@
 #include "cc_kernels/core/ladder.h"
 #include "cc_kernels/core/stage.h"
 #include "cc_kernels/core/stage_runner.h"
+#include "cc_kernels/core/status.h"
 #include "cc_kernels/core/transformed_filters.h"
 #include "cc_kernels/tf/stage_program.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -22,10 +22,12 @@
 
 namespace tf_interop {
 
-// A launch that may read filters as they were transformed once (held_filters.h).
+absl::Status ToAbslStatus(const Status& status);
+
+// A launch that may read filters in a form to which they were transformed once.
 struct HeldFilter {
   static constexpr size_t kNotMerged = ~size_t{0};
-  std::vector<size_t> inputs;  // that are the filters: one, or those that are joined
+  std::vector<size_t> inputs;  // the filter, or those that are joined
   size_t step = 0;             // the first that reads them
   size_t operation = 0;        // of that step
   size_t merged = kNotMerged;  // position among PreparedStage::merged
@@ -36,33 +38,34 @@ struct HeldFilter {
 struct ResolvedStage {
   // By operation.
   std::vector<tensorflow::TensorShape> result_shapes;
-  std::vector<bool> computes_nothing;  // its result is empty, or zeros as nothing is read
+  std::vector<bool> computes_nothing;  // the result is empty, or zeros because nothing is read
 
-  const StageSchedule* schedule = nullptr;  // the one for this batch size, or the first
+  const StageSchedule* schedule = nullptr;  // for this batch size, or else the first
   PrepareOptions options;
-  Stage stage;             // as the schedule has it, with what its steps compute
-  PreparedStage prepared;  // nothing where the stage has no plan
-  // Why there is nothing prepared, so that the stage runs as without a plan: its kind among
-  // fallbacks (core/ladder.h), null if it is prepared, and the reason.
+  Stage stage;  // of the schedule, with convolutions
+  PreparedStage prepared;
+  // If nothing is prepared, so that stock kernels run: the kind of fallback (core/ladder.h), else
+  // null, and the reason.
   const char* unplanned_kind = nullptr;
   std::string why_unplanned;
-  // By which rung it is prepared, where the plan is over the user's limit for workspaces; at stock
+  // The rung by which it is prepared, if the plan is over the user's limit for workspaces; at stock
   // nothing is prepared.
   std::optional<Rung> rung;
   std::vector<HeldFilter> held_filters;
 
-  // Where something was refused only for now, as for lack of memory: when to resolve it again.
+  // If something was refused only for now, such as for lack of memory: when to resolve it again.
   std::optional<std::chrono::steady_clock::time_point> try_again_at;
 };
 
-// Resolves the shapes of all steps and prepares them by the schedule for their batch size.
+// Resolves the shapes of all steps and prepares them by the schedule for their batch size, within
+// the limit for all workspaces together.
 //
-// The batch size of a stage is that of most of its convolutions, of two that are as frequent the
-// first one's: a plan says the batch size of a graph in the same way, so that convolutions of a
-// detector's regions, or of a constant, do not decide. Those that compute nothing do not count.
-absl::Status ResolveStage(const StageProgram& program, const tensorflow::OpInputList& inputs,
-                          const tensorflow::OpInputList& sizes, const PrepareOptions& options,
-                          Backend* backend, ResolvedStage* resolved);
+// Like in a plan, the stage's batch size is that of most of its convolutions, or of the first if
+// two are as frequent. So convolutions of a detector's regions, or of a constant, do not decide.
+// Convolutions that compute nothing do not count.
+absl::Status ResolveStage(const StageProgram& program, const tensorflow::OpKernelContext& context,
+                          const PrepareOptions& options, size_t workspace_limit, Backend* backend,
+                          ResolvedStage* resolved);
 
 }  // namespace tf_interop
 

@@ -3,16 +3,17 @@
 #include <chrono>
 #include <cstring>
 #include <iterator>
-#include <numeric>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "cc_kernels/core/host/stream.h"
 #include "cc_kernels/core/workspace_limit.h"
-#include "cc_kernels/tf/held_filters.h"
+#include "cc_kernels/tf/stock_kernel.h"
 #include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/platform/tensor_float_32_utils.h"
+#include "tensorflow/core/public/version.h"
 #include "tensorflow/core/util/determinism.h"
 #include "tensorflow/core/util/device_name_utils.h"
 #include "tensorflow/core/util/env_var.h"
@@ -20,29 +21,26 @@
 namespace tf_interop {
 
 using tensorflow::AllocatorAttributes;
-using tensorflow::OpInputList;
+using tensorflow::OpKernel;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 
 namespace {
 
-// TensorFlow's own limit for convolutions (kDefaultWorkspaceLimit of conv_ops_gpu: 8 GiB).
-constexpr int64_t kDefaultWorkspaceLimitMb = 8192;
-
-// Bytes that one convolution may ask for as workspace: those of TF_CUDNN_WORKSPACE_LIMIT_IN_MB, as
-// for TensorFlow's own convolutions. For those of a stage together see core/workspace_limit.h.
+// Bytes of workspace that one convolution may ask for, the same as for TensorFlow's own
+// convolutions. For all workspaces of a stage see core/workspace_limit.h.
 size_t WorkspaceLimitBytes() {
   static const size_t limit = [] {
-    int64_t megabytes = kDefaultWorkspaceLimitMb;
+    constexpr int64_t kDefaultMb = 8192;  // kDefaultWorkspaceLimit in TensorFlow's conv_ops_gpu.h
+    int64_t megabytes = kDefaultMb;
     // A value that is no number leaves the default in place, as in TensorFlow.
-    (void)tensorflow::ReadInt64FromEnvVar("TF_CUDNN_WORKSPACE_LIMIT_IN_MB",
-                                          kDefaultWorkspaceLimitMb, &megabytes);
+    (void)tensorflow::ReadInt64FromEnvVar("TF_CUDNN_WORKSPACE_LIMIT_IN_MB", kDefaultMb, &megabytes);
     return static_cast<size_t>(megabytes < 0 ? 0 : megabytes) << 20;
   }();
   return limit;
 }
 
-// Such as "GPU:0".
+// For example "GPU:0".
 std::string ShortDeviceName(const tensorflow::OpKernelConstruction* context) {
   const std::string& name = context->device()->name();
   tensorflow::DeviceNameUtils::ParsedName parsed;
@@ -59,99 +57,89 @@ Status FromAbslStatus(const absl::Status& status) {
   return Internal(std::move(message));
 }
 
-size_t Total(const std::vector<size_t>& bytes) {
-  return std::accumulate(bytes.begin(), bytes.end(), size_t{0});
-}
-
 // `limit` is that of all workspaces together.
-CallSignature SignatureOf(const OpInputList& inputs, const OpInputList& sizes,
-                          const PrepareOptions& options, size_t limit, Backend* backend) {
+CallSignature SignatureOf(const OpKernelContext& context, const PrepareOptions& options,
+                          size_t limit, Backend* backend) {
   CallSignature signature = {static_cast<int64_t>(options.workspace_limit_bytes),
                              options.allow_tf32, options.deterministic, static_cast<int64_t>(limit),
                              reinterpret_cast<int64_t>(backend)};
-  for (const Tensor& input : inputs) {
+  for (int i = 0; i < context.num_inputs(); ++i) {
+    const Tensor& input = context.input(i);
     signature.push_back(input.dims());
-    for (int i = 0; i < input.dims(); ++i) signature.push_back(input.dim_size(i));
-  }
-  for (const Tensor& size : sizes) {
-    const auto values = size.flat<int32_t>();
-    signature.push_back(values.size());
+    for (const int64_t size : input.shape().dim_sizes()) signature.push_back(size);
+    if (input.dtype() != tensorflow::DT_INT32) continue;  // no sizes
+    const auto values = input.flat<int32_t>();
     signature.insert(signature.end(), values.data(), values.data() + values.size());
   }
   return signature;
 }
 
-// Where the workspaces of a prepared stage are over the user's limit, which no call can change:
-// prepares the first lesser stage within it.
-absl::Status KeepWithin(size_t limit, Backend* backend, ResolvedStage* resolved) {
-  if (Total(resolved->prepared.lane_workspace_bytes) <= limit) return absl::OkStatus();
-  LadderCalls calls;
-  calls.get_workspaces = [&](const std::vector<size_t>& bytes, bool, std::vector<void*>*) {
-    return Total(bytes) <= limit;
+// Allocates from the device's allocator. Only if it `may_wait` does that wait for memory, until
+// another op has freed some, and log a failure.
+absl::Status AllocateBytes(OpKernelContext* context, size_t bytes, bool may_wait, Tensor* tensor) {
+  tensorflow::AllocationAttributes attributes;
+  attributes.retry_on_failure = may_wait;
+  return context->allocate_temp(tensorflow::DT_UINT8,
+                                tensorflow::TensorShape({static_cast<int64_t>(bytes)}), tensor,
+                                AllocatorAttributes(), attributes);
+}
+
+// Allocates memory for transformed filters. A tensor is a reference to its memory, so holding the
+// filters keeps their addresses from being given to others.
+FilterMemory AllocateFor(OpKernelContext* context, const std::vector<size_t>& inputs,
+                         size_t bytes) {
+  struct Held {
+    std::vector<Tensor> filters;
+    Tensor transformed;
   };
-  calls.run_stock = [] { return Status::Ok(); };  // says that there is stock; each call has its own
-  LesserStage lesser;
-  TF_RETURN_IF_ERROR(ToAbslStatus(FindForMemory(backend, resolved->stage, resolved->options,
-                                                resolved->prepared, calls, &lesser)));
-  resolved->prepared = std::move(lesser.stage);
-  resolved->rung = lesser.rung;
-  return absl::OkStatus();
+  auto held = std::make_shared<Held>();
+  for (const size_t input : inputs) {
+    held->filters.push_back(context->input(static_cast<int>(input)));
+  }
+  if (!AllocateBytes(context, bytes, /*may_wait=*/false, &held->transformed).ok()) return {};
+  void* const data = held->transformed.data();
+  return {data, std::move(held)};
 }
 
 }  // namespace
 
-absl::Status ToAbslStatus(const Status& status) {
-  switch (status.code()) {
-    case StatusCode::kOk:
-      return absl::OkStatus();
-    case StatusCode::kInvalidArgument:
-      return absl::InvalidArgumentError(status.message());
-    case StatusCode::kUnsupported:
-      return absl::UnimplementedError(status.message());
-    case StatusCode::kResourceExhausted:
-      return absl::ResourceExhaustedError(status.message());
-    case StatusCode::kUnavailable:
-      return absl::UnavailableError(status.message());
-    case StatusCode::kInternal:
-      return absl::InternalError(status.message());
-  }
-  return absl::InternalError(status.message());
-}
-
 StageNode::StageNode(tensorflow::OpKernelConstruction* context)
     : counted_device_(ShortDeviceName(context)),
-      is_on_cpu_(context->device_type() == tensorflow::DEVICE_CPU),
-      stock_kernels_(&program_, is_on_cpu_) {
-  StageTensors tensors;
-  OP_REQUIRES_OK(context, GetStageProgram(context, &tensors, &program_));
+      is_on_cpu_(context->device_type() == tensorflow::DEVICE_CPU) {
+  OP_REQUIRES_OK(context, GetStageProgram(context, &program_));
+  stock_kernels_.resize(program_.steps.size());
 }
 
-absl::Status StageNode::Resolve(OpKernelContext* context, Backend* backend,
+absl::Status StageNode::Resolve(const OpKernelContext& context, Backend* backend,
                                 std::shared_ptr<const ResolvedStage>* resolved) {
-  OpInputList inputs, sizes;
-  TF_RETURN_IF_ERROR(context->input_list("inputs", &inputs));
-  TF_RETURN_IF_ERROR(context->input_list("sizes", &sizes));
   PrepareOptions options;
   options.workspace_limit_bytes = WorkspaceLimitBytes();
   options.allow_tf32 = tensorflow::tensor_float_32_execution_enabled();
   options.deterministic = tensorflow::OpDeterminismRequired();
   const size_t limit = StageWorkspaceLimit();
-  const CallSignature signature = SignatureOf(inputs, sizes, options, limit, backend);
+  const CallSignature signature = SignatureOf(context, options, limit, backend);
   *resolved = cache_.Find(signature).value_or(nullptr);
   if (*resolved != nullptr && (!(*resolved)->try_again_at.has_value() ||
                                std::chrono::steady_clock::now() < *(*resolved)->try_again_at)) {
     return absl::OkStatus();
   }
   auto made = std::make_shared<ResolvedStage>();
-  TF_RETURN_IF_ERROR(ResolveStage(program_, inputs, sizes, options, backend, made.get()));
-  if (made->unplanned_kind == nullptr) {
-    TF_RETURN_IF_ERROR(KeepWithin(limit, backend, made.get()));
-  }
-  if (made->unplanned_kind == nullptr && made->rung != Rung::kStock) {
-    made->held_filters = FindHeldFilters(program_, *made, backend);
-  }
+  TF_RETURN_IF_ERROR(ResolveStage(program_, context, options, limit, backend, made.get()));
   *resolved = cache_.Insert(signature, std::move(made),
                             [](const auto& there) { return there->try_again_at.has_value(); });
+  return absl::OkStatus();
+}
+
+absl::Status StageNode::FindStockKernel(OpKernelContext* context, size_t operation,
+                                        OpKernel** kernel) {
+  const std::lock_guard<std::mutex> lock(stock_kernels_mutex_);
+  std::unique_ptr<OpKernel>& known = stock_kernels_[operation];
+  if (known == nullptr) {
+    TF_RETURN_IF_ERROR(MakeStockKernel(context->device(), TF_GRAPH_DEF_VERSION,
+                                       /*has_constant_filter=*/false,
+                                       program_.steps[operation].node_def, &known));
+  }
+  *kernel = known.get();
   return absl::OkStatus();
 }
 
@@ -159,7 +147,7 @@ StageCall::StageCall(StageNode* node, OpKernelContext* context, Backend* backend
     : node_(node), context_(context), backend_(backend) {}
 
 absl::Status StageCall::Prepare() {
-  TF_RETURN_IF_ERROR(node_->Resolve(context_, backend_, &resolved_));
+  TF_RETURN_IF_ERROR(node_->Resolve(*context_, backend_, &resolved_));
   results_.resize(node_->program().steps.size());
   runs_stock_ = resolved_->unplanned_kind != nullptr || resolved_->rung == Rung::kStock;
   if (resolved_->rung.has_value()) CountForMemory(*resolved_->rung);
@@ -182,13 +170,14 @@ const PreparedStage& StageCall::prepared() const {
   return lesser_ == nullptr ? resolved_->prepared : lesser_->stage;
 }
 
-// TensorFlow's own convolutions keep no filters: if there is no memory for a result, these go.
+// If there is no memory for a result, transformed filters go: stock TensorFlow keeps none.
 absl::Status StageCall::AllocateResults() {
   const StageProgram& program = node_->program();
   for (size_t i = 0; i < program.outputs.size(); ++i) {
     TF_RETURN_IF_ERROR(AllocateOutput(static_cast<int>(i)));
   }
-  for (const size_t operation : program.intermediates) {
+  for (size_t operation = 0; operation < program.steps.size(); ++operation) {
+    if (program.steps[operation].output >= 0) continue;
     absl::Status status;
     TransformedFilters::GetMemory(backend_, [&](bool may_wait) {
       status = AllocateTemporary(operation, AllocatorAttributes(), may_wait);
@@ -204,8 +193,8 @@ absl::Status StageCall::AllocateOutput(int output) {
   const AllocatorAttributes attributes = context_->output_alloc_attr(output);
   absl::Status status;
   TransformedFilters::GetMemory(backend_, [&](bool may_wait) {
-    // Only a temporary can be asked for without waiting. It cannot be of a scope, whose memory has
-    // been allocated before.
+    // Only a temporary can be asked for without waiting. It cannot belong to a scope, whose memory
+    // is already allocated.
     if (may_wait || attributes.scope_id > 0) {
       Tensor* allocated = nullptr;
       status = context_->allocate_output(output, resolved_->result_shapes[operation], &allocated);
@@ -228,16 +217,16 @@ absl::Status StageCall::AllocateTemporary(size_t operation, AllocatorAttributes 
                                  attributes, allocation);
 }
 
-// One tensor for each lane that needs workspace; for all of them, or for none.
+// Allocates a tensor for each lane that needs workspace, or none at all.
 bool StageCall::GetWorkspaces(const std::vector<size_t>& bytes, bool is_last,
                               std::vector<void*>* lanes) {
-  if (Total(bytes) > StageWorkspaceLimit() && !is_last) return false;
+  if (absl::c_accumulate(bytes, size_t{0}) > StageWorkspaceLimit() && !is_last) return false;
   lanes->assign(bytes.size(), nullptr);
   const size_t got_before = workspaces_.size();
   for (size_t lane = 0; lane < bytes.size(); ++lane) {
     if (bytes[lane] == 0) continue;
     Tensor workspace;
-    // Where nothing less can be done, TensorFlow may wait until another op has freed its memory.
+    // At the end of the ladder TensorFlow may wait until another op has freed its memory.
     if (!AllocateBytes(context_, bytes[lane], /*may_wait=*/is_last, &workspace).ok()) {
       workspaces_.resize(got_before);
       return false;
@@ -248,13 +237,13 @@ bool StageCall::GetWorkspaces(const std::vector<size_t>& bytes, bool is_last,
   return true;
 }
 
-// If there is no memory for the workspaces, transformed filters go, and where that is not
-// enough, the stage is made to need less.
+// If there is no memory for the workspaces, transformed filters go. If that is not enough, the
+// stage is prepared to need less.
 absl::Status StageCall::AllocateWorkspaces() {
   const std::vector<size_t>& planned = resolved_->prepared.lane_workspace_bytes;
   std::vector<void*>* const lanes = &buffers_.lane_workspaces;
-  // Over a limit that the user has set, more memory is no help.
-  if (Total(planned) <= StageWorkspaceLimit() &&
+  // More memory does not help against the user's limit.
+  if (absl::c_accumulate(planned, size_t{0}) <= StageWorkspaceLimit() &&
       TransformedFilters::GetWithoutWaiting(
           backend_, [&](bool) { return GetWorkspaces(planned, /*is_last=*/false, lanes); })) {
     return absl::OkStatus();
@@ -283,48 +272,70 @@ void StageCall::BindOperands() {
 }
 
 const Tensor& StageCall::OperandOf(const Operand& operand) const {
-  if (operand.source == Operand::Source::kStep) return results_[operand.index];
-  // The list `inputs` comes first, then the list `sizes`.
-  const size_t first = operand.source == Operand::Source::kInput ? 0 : node_->program().input_count;
-  return context_->input(static_cast<int>(first + operand.index));
+  return operand.source == Operand::Source::kStep
+             ? results_[operand.index]
+             : context_->input(static_cast<int>(operand.index));
 }
 
-// Runs TensorFlow's own kernel for one step.
-absl::Status StageCall::ComputeByKernel(size_t operation, AllocatorAttributes attributes,
-                                        Tensor* result) {
-  std::vector<Tensor> operands;
+absl::Status StageCall::ComputeByStockKernel(size_t operation, AllocatorAttributes attributes,
+                                             Tensor* result) {
+  OpKernel* kernel = nullptr;
+  TF_RETURN_IF_ERROR(node_->FindStockKernel(context_, operation, &kernel));
+  // Copies, because a kernel overwrites an operand that nobody else holds.
+  absl::InlinedVector<Tensor, 4> operands;
+  absl::InlinedVector<tensorflow::TensorValue, 4> inputs;
+  absl::InlinedVector<AllocatorAttributes, 4> input_attributes;
   for (const Operand& operand : node_->program().steps[operation].operands) {
     operands.push_back(OperandOf(operand));
+    input_attributes.emplace_back().set_on_host(operand.source == Operand::Source::kSize);
   }
-  TF_RETURN_IF_ERROR(
-      node_->stock_kernels()->Run(context_, operation, std::move(operands), attributes, result));
-  if (result->shape() == resolved_->result_shapes[operation]) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat(
-      "ConvStage step '", node_->program().steps[operation].name, "': expected a result of shape ",
-      resolved_->result_shapes[operation].DebugString(), " from TensorFlow's own kernel, got ",
-      result->shape().DebugString(), "."));
+  for (Tensor& operand : operands) inputs.emplace_back(&operand);
+  // oneDNN's kernels may have more results, which nobody reads.
+  std::vector<AllocatorAttributes> result_attributes(kernel->num_outputs());
+  result_attributes[0] = attributes;
+  OpKernelContext::Params params = StepParams(*context_);
+  params.op_kernel = kernel;
+  params.inputs = inputs;
+  params.input_alloc_attrs = input_attributes;
+  params.output_attr_array = result_attributes.data();
+  OpKernelContext derived(&params, kernel->num_outputs());
+  kernel->Compute(&derived);
+  TF_RETURN_IF_ERROR(derived.status());
+  const std::unique_ptr<Tensor> computed(derived.release_output(0).tensor);
+  const tensorflow::TensorShape& expected = resolved_->result_shapes[operation];
+  if (computed->shape() != expected) {
+    return absl::InternalError(absl::StrCat("expected a result of shape ", expected.DebugString(),
+                                            ", got ", computed->shape().DebugString(), "."));
+  }
+  *result = *computed;
+  return absl::OkStatus();
 }
 
 absl::Status StageCall::ComputeStock() {
   const StageProgram& program = node_->program();
-  // Results of an attempt before this one go first: there may be no memory for both.
+  // Results of an earlier attempt go first: there may not be enough memory for both.
   for (size_t i = 0; i < program.outputs.size(); ++i) {
     delete context_->release_output(static_cast<int>(i)).tensor;
   }
   results_.assign(program.steps.size(), Tensor());
-  std::vector<size_t> readers = program.reader_counts;  // that are still to come
+  std::vector<size_t> readers = program.reader_counts;  // still to come
   for (const size_t operation : program.order()) {
     const StepProgram& step = program.steps[operation];
     if (resolved_->computes_nothing[operation]) {
-      // oneDNN gives some of them a wrong shape, or an error.
+      // oneDNN's kernels give some of these results a wrong shape, or an error.
       TF_RETURN_IF_ERROR(AllocateTemporary(operation, AllocatorAttributes(), /*may_wait=*/true));
       TF_RETURN_IF_ERROR(FillZero(&results_[operation]));
     } else {
       AllocatorAttributes attributes;
       if (step.output >= 0) attributes = context_->output_alloc_attr(step.output);
-      TF_RETURN_IF_ERROR(ComputeByKernel(operation, attributes, &results_[operation]));
+      const absl::Status status = ComputeByStockKernel(operation, attributes, &results_[operation]);
+      if (!status.ok()) {
+        return absl::Status(status.code(),
+                            absl::StrCat("ConvStage step '", step.name,
+                                         "' with TensorFlow's own kernel: ", status.message()));
+      }
     }
-    // As TensorFlow would, so that no more memory is needed than without the stage.
+    // Freed as early as in stock TensorFlow, so that the stage needs no more memory.
     for (const Operand& operand : step.operands) {
       if (operand.source != Operand::Source::kStep || --readers[operand.index] > 0) continue;
       if (program.steps[operand.index].output < 0) results_[operand.index] = Tensor();
@@ -352,8 +363,8 @@ LadderCalls StageCall::Ladder() {
     return GetWorkspaces(bytes, is_last, lanes);
   };
   calls.run_stock = [this] {
-    // A GPU's kernels are enqueued on the caller's stream; those of a CPU run at once, which has to
-    // be after what is on the stream, if there is one.
+    // On a GPU this enqueues kernels on the caller's stream. On a CPU they run at once, so they
+    // have to wait for the work on the stream, if there is one.
     if (!node_->is_on_cpu() || caller_ == nullptr) return FromAbslStatus(ComputeStock());
     static_cast<HostStream*>(caller_)->Enqueue([this] { return FromAbslStatus(ComputeStock()); });
     return Status::Ok();
@@ -364,7 +375,7 @@ LadderCalls StageCall::Ladder() {
 absl::Status StageCall::RunStock(Stream caller) {
   caller_ = caller;
   const LadderCalls calls = Ladder();
-  // What there was no memory for has been counted.
+  // A lack of memory is already counted.
   if (resolved_->unplanned_kind == nullptr) return ToAbslStatus(calls.run_stock());
   const Status ran =
       tf_interop::RunStock(calls, resolved_->unplanned_kind, resolved_->why_unplanned);
@@ -375,13 +386,41 @@ absl::Status StageCall::RunStock(Stream caller) {
 
 Status StageCall::Enqueue(Stream caller) {
   caller_ = caller;
-  if (lesser_ == nullptr) {
-    BindHeldFilters(context_, *resolved_, caller, node_->filters(), &buffers_,
-                    &transformed_filters_);
-  }
+  if (lesser_ == nullptr) BindHeldFilters();
   const TimelineCall timed(node_->timeline_calls(), context_->op_kernel().name_view());
   return RunOrDescend(backend_, resolved_->stage, resolved_->options, prepared(), buffers_, caller,
                       Ladder());
+}
+
+// Gives launches their filters in transformed form. Enqueues transformations that have not been
+// done.
+void StageCall::BindHeldFilters() {
+  buffers_.joined_filters.assign(resolved_->prepared.merged.size(), nullptr);
+  FilterAddresses addresses;
+  for (const HeldFilter& each : resolved_->held_filters) {
+    addresses.clear();
+    for (const size_t input : each.inputs) {
+      addresses.push_back(context_->input(static_cast<int>(input)).data());
+    }
+    const auto allocate = [&](size_t bytes) { return AllocateFor(context_, each.inputs, bytes); };
+    std::shared_ptr<TransformedFilter> transformed;
+    const void** place = nullptr;
+    if (each.merged == HeldFilter::kNotMerged) {
+      const PreparedConvolution& prepared = *resolved_->prepared.steps[each.step].convolution;
+      transformed = node_->filters()->FindOrMake(each.operation, addresses, each.key, prepared,
+                                                 caller_, allocate);
+      place = &buffers_.steps[each.step].transformed_filter;
+    } else {
+      const size_t lane = resolved_->prepared.steps[each.step].lane;
+      transformed = node_->filters()->FindOrJoin(each.operation, addresses, each.key,
+                                                 resolved_->prepared.merged[each.merged].merge,
+                                                 buffers_.lane_workspaces[lane], caller_, allocate);
+      place = &buffers_.joined_filters[each.merged];
+    }
+    if (transformed == nullptr) continue;
+    *place = transformed->data();
+    transformed_filters_.push_back(std::move(transformed));
+  }
 }
 
 void StageCall::MarkComplete() {

@@ -1,11 +1,11 @@
-// What the kernels of ConvStage for CPU and GPU share: a node's program and what its calls keep,
-// and one call of it.
+// A ConvStage node with what its calls share, and one call of it, for CPU and GPU.
 #ifndef TF_INTEROP_TF_STAGE_CALL_H_
 #define TF_INTEROP_TF_STAGE_CALL_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -21,48 +21,48 @@
 #include "cc_kernels/core/transformed_filters.h"
 #include "cc_kernels/tf/resolved_stage.h"
 #include "cc_kernels/tf/stage_program.h"
-#include "cc_kernels/tf/stock_kernels.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 
 namespace tf_interop {
 
-absl::Status ToAbslStatus(const Status& status);
-
-// All numbers that decide what a call resolves to.
+// All numbers that a resolved stage depends on.
 using CallSignature = absl::InlinedVector<int64_t, 128>;
 
-// What the calls of one ConvStage kernel share. Thread-safe.
+// Thread-safe.
 class StageNode {
  public:
-  // Reads and checks the attributes; what is wrong with them is the context's status.
+  // Reads and checks the attributes. Errors go to the context's status.
   explicit StageNode(tensorflow::OpKernelConstruction* context);
 
   const CountedDevice& counted_device() const { return counted_device_; }
   bool is_on_cpu() const { return is_on_cpu_; }
   const StageProgram& program() const { return program_; }
   TransformedFilters* filters() { return &filters_; }
-  StockKernels* stock_kernels() { return &stock_kernels_; }
   TimelineCalls* timeline_calls() { return &timeline_calls_; }
 
-  // Gives what was resolved and prepared for a call like this one, or resolves and prepares it.
-  // A call whose shapes, sizes and switches are known allocates nothing and takes no lock but that
-  // of this node.
-  absl::Status Resolve(tensorflow::OpKernelContext* context, Backend* backend,
+  // Resolves the stage for a call, or finds it if an earlier call had the same shapes, sizes and
+  // switches. Such a call allocates nothing and takes no other lock than this node's.
+  absl::Status Resolve(const tensorflow::OpKernelContext& context, Backend* backend,
                        std::shared_ptr<const ResolvedStage>* resolved);
+
+  // Finds TensorFlow's own kernel for an operation, or makes it on first use.
+  absl::Status FindStockKernel(tensorflow::OpKernelContext* context, size_t operation,
+                               tensorflow::OpKernel** kernel);
 
  private:
   const CountedDevice counted_device_;
   const bool is_on_cpu_;
   StageProgram program_;
   TransformedFilters filters_;
-  StockKernels stock_kernels_;
   TimelineCalls timeline_calls_;
   LruCache<CallSignature, std::shared_ptr<const ResolvedStage>> cache_{8};
+  std::mutex stock_kernels_mutex_;
+  std::vector<std::unique_ptr<tensorflow::OpKernel>> stock_kernels_;  // by operation; guarded
 };
 
-// One call of a stage: what it runs, on which memory. Tensors in it keep workspaces, results and
-// transformed filters alive; it has to live until the caller's stream has run the stage.
+// One call of a stage, with its memory. It keeps workspaces, results and transformed filters alive,
+// and has to live until the caller's stream has run the stage.
 class StageCall {
  public:
   // All three have to outlive this.
@@ -70,29 +70,29 @@ class StageCall {
   StageCall(const StageCall&) = delete;
   StageCall& operator=(const StageCall&) = delete;
 
-  // Resolves the stage and, unless it runs stock, allocates its results and workspaces. Where these
-  // cannot be had, not even for the memory of transformed filters, the stage is made to need less
-  // (core/ladder.h). All of it is prepared under one setting of TensorFlow's switches for TF32
+  // Resolves the stage and, unless it runs stock, allocates its results and workspaces. If there is
+  // not enough memory, not even after transformed filters have gone, the stage is prepared to need
+  // less (core/ladder.h). The whole stage is prepared with TensorFlow's switches for TF32
   // (tf.config.experimental.enable_tensor_float_32_execution) and determinism
-  // (enable_op_determinism), the one at the call's begin.
+  // (enable_op_determinism) as they are when the call begins.
   absl::Status Prepare();
 
-  // Whether the stage runs as without a plan: then RunStock, else Enqueue.
+  // Whether to call RunStock rather than Enqueue.
   bool runs_stock() const { return runs_stock_; }
 
-  // Runs TensorFlow's own kernel for each step, in sequence, as the graph would without the stage.
-  // On a CPU at once where `caller` is null.
+  // Runs TensorFlow's own kernel for each step, in sequence. On a CPU `caller` may be null, to run
+  // them at once.
   absl::Status RunStock(Stream caller);
 
-  // Enqueues the stage on `caller`; see core/ladder.h for what happens where that fails.
+  // Enqueues the stage on `caller`, or a lesser one if that fails (core/ladder.h).
   Status Enqueue(Stream caller);
 
-  // Says that the caller's stream has run all that was enqueued, so that calls on other streams may
-  // use what was transformed for this one.
+  // To be called once the caller's stream has run everything, so that calls on other streams can
+  // use the filters that were transformed for this one.
   void MarkComplete();
 
   const ResolvedStage& resolved() const { return *resolved_; }
-  // What Enqueue runs first.
+  // The stage that Enqueue tries first.
   const PreparedStage& prepared() const;
 
  private:
@@ -103,9 +103,10 @@ class StageCall {
   absl::Status AllocateWorkspaces();
   bool GetWorkspaces(const std::vector<size_t>& bytes, bool is_last, std::vector<void*>* lanes);
   void BindOperands();
+  void BindHeldFilters();
   const tensorflow::Tensor& OperandOf(const Operand& operand) const;
-  absl::Status ComputeByKernel(size_t operation, tensorflow::AllocatorAttributes attributes,
-                               tensorflow::Tensor* result);
+  absl::Status ComputeByStockKernel(size_t operation, tensorflow::AllocatorAttributes attributes,
+                                    tensorflow::Tensor* result);
   absl::Status ComputeStock();
   absl::Status FillZero(tensorflow::Tensor* tensor);
   LadderCalls Ladder();
@@ -115,8 +116,8 @@ class StageCall {
   Backend* const backend_;
   std::shared_ptr<const ResolvedStage> resolved_;
   bool runs_stock_ = false;
-  std::unique_ptr<LesserStage> lesser_;  // where there was no memory for what is kept
-  Stream caller_ = nullptr;              // where the stage is enqueued
+  std::unique_ptr<LesserStage> lesser_;  // if there was no memory for the resolved stage
+  Stream caller_ = nullptr;
   StageBuffers buffers_;
   std::vector<tensorflow::Tensor> results_;  // by operation
   std::vector<tensorflow::Tensor> workspaces_;

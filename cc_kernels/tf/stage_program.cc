@@ -26,12 +26,11 @@ using tensorflow::NodeDef;
 
 constexpr int kVersion = 1;
 
-// A value of the document, and where it stands there.
+// A value of the document, with its place for errors.
 class Json {
  public:
   Json(const Value* value, std::string place) : value_(value), place_(std::move(place)) {}
 
-  // That something else was expected here.
   absl::Status Expected(absl::string_view what) const {
     return absl::InvalidArgumentError(
         absl::StrCat("ConvStage program at ", place_, ": expected ", what, "."));
@@ -39,7 +38,7 @@ class Json {
 
   bool is_null() const { return value_->kind_case() == Value::kNullValue; }
 
-  // The values of an object's fields, in the order of `names`.
+  // Gives the values of an object's fields in the order of `names`.
   absl::Status Fields(std::initializer_list<const char*> names, std::vector<Json>* fields) const {
     if (value_->kind_case() != Value::kStructValue) return Expected("an object");
     const auto& all = value_->struct_value().fields();
@@ -88,7 +87,7 @@ class Json {
   std::string place_;
 };
 
-// The ops that steps may stand for.
+// An op that a step can replace.
 struct OpKind {
   const char* op = nullptr;
   ConvolutionKind kind = ConvolutionKind::kForward;
@@ -125,13 +124,15 @@ absl::Status ParseKind(const NodeDef& node, StepProgram* step) {
 
 absl::Status ParseOperand(const std::string& input, const StageTensors& tensors,
                           size_t operation_count, StepProgram* step) {
+  const size_t input_count = tensors.input_types.size();
   const struct {
     const char* prefix;
     Operand::Source source;
     size_t count;
+    size_t first_index = 0;
   } kSources[] = {
-      {"inputs:", Operand::Source::kInput, tensors.input_types.size()},
-      {"sizes:", Operand::Source::kSize, static_cast<size_t>(tensors.size_count)},
+      {"inputs:", Operand::Source::kInput, input_count},
+      {"sizes:", Operand::Source::kSize, static_cast<size_t>(tensors.size_count), input_count},
       {"steps:", Operand::Source::kStep, operation_count},
   };
   for (const auto& known : kSources) {
@@ -139,7 +140,7 @@ absl::Status ParseOperand(const std::string& input, const StageTensors& tensors,
     size_t index = 0;
     if (absl::ConsumePrefix(&text, known.prefix) && absl::SimpleAtoi(text, &index) &&
         index < known.count) {
-      step->operands.push_back({known.source, index});
+      step->operands.push_back({known.source, known.first_index + index});
       return absl::OkStatus();
     }
   }
@@ -168,9 +169,9 @@ absl::Status ParseOperands(const StageTensors& tensors, size_t operation_count, 
   return absl::OkStatus();
 }
 
-// Once the types of all steps are known. Counts who reads which of them.
-absl::Status ReadOperands(const StepProgram& step, const StageTensors& tensors,
-                          StageProgram* program) {
+// Checks the types of operands, once those of all steps are known, and counts readers of results.
+absl::Status CheckOperands(const StepProgram& step, const StageTensors& tensors,
+                           StageProgram* program) {
   const std::vector<StepProgram>& steps = program->steps;
   for (size_t i = 0; i < step.operands.size(); ++i) {
     const Operand& operand = step.operands[i];
@@ -187,8 +188,8 @@ absl::Status ReadOperands(const StepProgram& step, const StageTensors& tensors,
   return absl::OkStatus();
 }
 
-// Reads a list with one entry per dimension, which must be 1 for batch and channels, into `spatial`
-// by depth, height and width.
+// Reads a list with an entry for each dimension, 1 for batch and channels, into `spatial` by depth,
+// height and width.
 absl::Status ParseSpatial(const NodeDef& node, const char* attribute, const StepProgram& step,
                           int64_t* spatial) {
   std::vector<int64_t> values;
@@ -247,17 +248,11 @@ absl::Status ParseFusedOps(const NodeDef& node, StepProgram* step) {
                                           absl::StrJoin(fused_ops, ", "), "]."));
 }
 
-constexpr std::pair<tensorflow::DataType, DataType> kDataTypes[] = {
-    {tensorflow::DT_FLOAT, DataType::kFloat},
-    {tensorflow::DT_HALF, DataType::kHalf},
-    {tensorflow::DT_BFLOAT16, DataType::kBFloat16},
-    {tensorflow::DT_DOUBLE, DataType::kDouble},
-};
-
 absl::Status ParseDataType(const NodeDef& node, StepProgram* step) {
   TF_RETURN_IF_ERROR(GetNodeAttr(node, "T", &step->dtype));
-  for (const auto& [dtype, core_dtype] : kDataTypes) {
-    if (step->dtype != dtype) continue;
+  for (const DataType core_dtype :
+       {DataType::kFloat, DataType::kHalf, DataType::kBFloat16, DataType::kDouble}) {
+    if (DataTypeString(step->dtype) != ToString(core_dtype)) continue;
     step->core_dtype = core_dtype;
     return absl::OkStatus();
   }
@@ -318,7 +313,7 @@ absl::Status ParseSteps(const Json& operations, const StageTensors& tensors,
   }
   program->reader_counts.assign(items.size(), 0);
   for (const StepProgram& step : *steps) {
-    TF_RETURN_IF_ERROR(ReadOperands(step, tensors, program));
+    TF_RETURN_IF_ERROR(CheckOperands(step, tensors, program));
   }
   return absl::OkStatus();
 }
@@ -343,9 +338,6 @@ absl::Status ParseOutputs(const Json& outputs, const StageTensors& tensors, Stag
                   absl::StrCat("expected Tout ", DataTypeString(step.dtype), " for output ", i,
                                ", got ", DataTypeString(tensors.output_types[i]), "."));
   }
-  for (size_t i = 0; i < program->steps.size(); ++i) {
-    if (program->steps[i].output < 0) program->intermediates.push_back(i);
-  }
   return absl::OkStatus();
 }
 
@@ -367,8 +359,8 @@ absl::Status ParseHeldInputs(const Json& held_inputs, const StageTensors& tensor
   return absl::OkStatus();
 }
 
-// Checks that a step reads earlier ones of its lane, if any; in a merged lane none, and the image
-// that the first reads. Whether steps can be merged is known when shapes are.
+// Checks that a step reads only earlier steps of its lane. In a merged lane it has to read none,
+// and the image of the first step; shapes decide later whether the steps can be merged.
 absl::Status CheckReads(const Json& place, const std::vector<StepProgram>& steps, size_t operation,
                         const std::vector<size_t>& earlier, bool merged) {
   const StepProgram& step = steps[operation];
@@ -458,8 +450,6 @@ int StepProgram::image_dimension(int i) const {
 
 absl::Status ParseStageProgram(absl::string_view document, const StageTensors& tensors,
                                StageProgram* program) {
-  *program = StageProgram();
-  program->input_count = tensors.input_types.size();
   Value value;
   const absl::Status read = google::protobuf::util::JsonStringToMessage(document, &value);
   if (!read.ok()) {

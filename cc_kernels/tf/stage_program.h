@@ -1,6 +1,6 @@
-// The program of a ConvStage node: what its steps compute, and how they are put onto lanes.
+// The program of a ConvStage node: the operations of its steps, and the lanes that run them.
 //
-// The attribute `program` is one JSON document:
+// The attribute `program` is a JSON document:
 //
 //   {"version": 1,
 //    "operations": ["<a serialized NodeDef in base64>", …],
@@ -10,19 +10,16 @@
 //        {"steps": [{"operation": 0, "algorithm": "eng4_k2=1"}, …],
 //         <the fields of TfiLaneOptions>}, …]}}, …]}
 //
-// operations: what the steps compute, by the name, op and attributes of the nodes that they stand
-//   for. Operands are written `inputs:<i>`, `sizes:<i>` (vectors of int32 in host memory), or
-//   `steps:<j>` for the result of operation j, which is an earlier step of the same lane in every
-//   schedule. Names differ.
-// outputs: the operation of each output of the node. A result that is no output lives as long as
-//   the call.
-// held_inputs: positions among the inputs of filters that nobody writes while they are held,
-// ascending. schedules: the one for every batch size, whose batch size is null, or one for each of
-// several
-//   batch sizes, ascending. Each has every operation on one lane, in the order in which the lane
-//   runs them. An algorithm that is null or empty is left to the backend to choose.
+// operations: the nodes that the steps replace, with different names. Operands are written
+//   `inputs:<i>`, `sizes:<i>` (vectors of int32 in host memory), or `steps:<j>` for the result of
+//   operation j, an earlier step of the same lane in every schedule.
+// outputs: the operation of each output of the node. Other results live as long as the call.
+// held_inputs: positions of the inputs that are filters and that nobody writes while they are held.
+// schedules: one for every batch size, whose batch size is null, or one for each of several batch
+//   sizes, ascending. Each has every operation on one lane, and lanes run theirs in order. If an
+//   algorithm is null or empty, the backend chooses.
 //
-// All fields are written.
+// Every field is required.
 #ifndef TF_INTEROP_TF_STAGE_PROGRAM_H_
 #define TF_INTEROP_TF_STAGE_PROGRAM_H_
 
@@ -42,108 +39,100 @@
 
 namespace tf_interop {
 
-// Where an operand comes from: an entry of the node's list `inputs` or of its list `sizes`, or the
-// result of another operation.
+// An input of the node, or the result of another operation.
 struct Operand {
   enum class Source { kInput, kSize, kStep };
   Source source = Source::kInput;
-  size_t index = 0;
+  size_t index = 0;  // of the operation, or among all inputs of the node: `inputs`, then `sizes`
 
   bool operator==(const Operand& other) const {
     return source == other.source && index == other.index;
   }
 };
 
-// What an operation's NodeDef says, checked and in the core's words.
+// An operation's NodeDef, checked and in the core's terms.
 struct StepProgram {
   std::string name;
-  tensorflow::NodeDef node_def;  // as the program has it
+  tensorflow::NodeDef node_def;
   tensorflow::DataType dtype = tensorflow::DT_FLOAT;
-  std::vector<Operand> operands;  // in the order of the op that the step stands for
-  int output = -1;                // of the node, which this computes; -1 for an intermediate
+  std::vector<Operand> operands;  // in the order of the NodeDef's op
+  int output = -1;                // the node's output that this computes, or -1
   ConvolutionKind kind = ConvolutionKind::kForward;
   bool depthwise = false;
-  DataType core_dtype = DataType::kFloat;  // `dtype` in the core's words
+  DataType core_dtype = DataType::kFloat;
   tensorflow::TensorFormat format = tensorflow::FORMAT_NHWC;
   tensorflow::Padding padding = tensorflow::SAME;
-  int spatial_rank = 2;  // 3 for the convolutions of volumes
-  // Of depth, height and width; depth keeps these where the spatial rank is 2.
+  int spatial_rank = 2;  // 3 for volumes
+  // By depth, height and width; with a spatial rank of 2 depth keeps these values.
   int64_t explicit_pads[3][2] = {{0, 0}, {0, 0}, {0, 0}};  // before and after
   int64_t strides[3] = {1, 1, 1};
   int64_t dilations[3] = {1, 1, 1};
   bool has_bias = false;
   Activation activation = Activation::kNone;
   float leaky_relu_alpha = 0.2f;
-  bool has_held_filter = false;  // a filter that is read, and that nobody writes while it is held
+  bool has_held_filter = false;  // reads a filter of `held_inputs`
 
-  // Where the two tensors that are read, and the sizes of the one that is computed, stand among
-  // the operands. Forward has no sizes operand.
+  // Positions among the operands: of the tensors that are read, and of the sizes of the result of a
+  // gradient.
   int image_operand() const { return 0; }
   int filter_operand() const { return 1; }
   int output_operand() const { return 2; }
   int sizes_operand() const { return kind == ConvolutionKind::kBackwardInput ? 0 : 1; }
 
   int rank() const { return spatial_rank + 2; }  // of the tensors
-  // Spatial dimensions by their place among depth, height and width: 0, 1 and 2 of volumes, 1 and 2
-  // of images.
+  // Volumes have the spatial dimensions 0, 1 and 2: depth, height and width. Images have 1 and 2.
   int first_spatial() const { return 3 - spatial_rank; }
-  // Where spatial dimension `i` is among the dimensions of an image or an output, and of a filter.
+  // The place of spatial dimension `i` in the shape of an image or an output, and of a filter.
   int image_dimension(int i) const;
   int filter_dimension(int i) const { return i - first_spatial(); }
 };
 
-// Which lane runs which step, with what. Steps of the core's Stage run in the order of their
-// numbers, so they are numbered as the lanes have them: all of the first lane, all of the second,
-// and so on.
+// The lanes for one batch size. The core runs a lane's steps in the order of their numbers, so
+// steps are numbered lane by lane.
 struct StageSchedule {
-  int64_t batch_size = 0;          // 0 where it holds for every one
-  Stage stage;                     // what its steps compute is for shapes to say
+  int64_t batch_size = 0;          // 0: every one
+  Stage stage;                     // still without convolutions, which depend on shapes
   std::vector<size_t> operations;  // of each step of `stage`
 };
 
 struct StageProgram {
   std::vector<StepProgram> steps;        // by operation
   std::vector<size_t> outputs;           // the operation of each output
-  std::vector<size_t> intermediates;     // the other operations
   std::vector<size_t> reader_counts;     // for each operation, the operands that are its result
   std::vector<StageSchedule> schedules;  // one or more, ascending
-  size_t input_count = 0;                // of the list `inputs`, which the list `sizes` follows
 
   // An order in which every operation comes after those that it reads.
   const std::vector<size_t>& order() const { return schedules.front().operations; }
 };
 
-// What a ConvStage node says of its tensors beside its program.
+// A ConvStage node's other attributes.
 struct StageTensors {
   std::vector<tensorflow::DataType> input_types;
   std::vector<tensorflow::DataType> output_types;
   int size_count = 0;
 };
 
-// Reads all attributes of a ConvStage node from what has a GetAttr of its attributes: the
-// construction of a kernel, an InferenceContext.
-template <typename Context>
-absl::Status GetStageProgram(Context* context, StageTensors* tensors, StageProgram* program);
-
-// Returns kInvalidArgument that names the step or the place in the document, what was expected and
-// what came.
+// Returns kInvalidArgument that names the step or the place in the document, the expected and the
+// actual value.
 absl::Status ParseStageProgram(absl::string_view document, const StageTensors& tensors,
                                StageProgram* program);
 
-// An error of a step, by the step's name.
-absl::Status AtStep(absl::string_view step, absl::string_view message);
-
+// Reads the attributes of a ConvStage node from an OpKernelConstruction or an InferenceContext.
 template <typename Context>
-absl::Status GetStageProgram(Context* context, StageTensors* tensors, StageProgram* program) {
+absl::Status GetStageProgram(Context* context, StageProgram* program) {
+  StageTensors tensors;
   std::string document;
-  for (const absl::Status& status : {context->GetAttr("Tin", &tensors->input_types),
-                                     context->GetAttr("Tout", &tensors->output_types),
-                                     context->GetAttr("num_sizes", &tensors->size_count),
+  for (const absl::Status& status : {context->GetAttr("Tin", &tensors.input_types),
+                                     context->GetAttr("Tout", &tensors.output_types),
+                                     context->GetAttr("num_sizes", &tensors.size_count),
                                      context->GetAttr("program", &document)}) {
     if (!status.ok()) return status;
   }
-  return ParseStageProgram(document, *tensors, program);
+  return ParseStageProgram(document, tensors, program);
 }
+
+// An error that names its step.
+absl::Status AtStep(absl::string_view step, absl::string_view message);
 
 }  // namespace tf_interop
 

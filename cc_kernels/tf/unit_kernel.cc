@@ -1,5 +1,5 @@
-// TfInterop>Unit on a CPU: its steps' own kernels, run back to back on one core or a few, or once
-// for each part of the batch.
+// TfInterop>Unit on a CPU: runs the kernels of its steps back to back, on one core or a few, or
+// once for each part of the batch.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -20,12 +20,10 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "cc_kernels/core/timeline.h"
-#include "cc_kernels/tf/core_lease.h"
 #include "cc_kernels/tf/narrow_device.h"
-#include "cc_kernels/tf/onednn_names.h"
 #include "cc_kernels/tf/primitive_cache.h"
+#include "cc_kernels/tf/stock_kernel.h"
 #include "tensorflow/core/framework/node_def_util.h"
-#include "tensorflow/core/framework/node_properties.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -53,7 +51,7 @@ absl::Status InvalidArgument(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
 }
 
-// An input of the op, or a value: an output of a step. Values are numbered over all steps.
+// An input of the op, or a value, which is an output of a step. Values are numbered over all steps.
 struct Operand {
   bool is_input = false;
   int index = 0;
@@ -61,83 +59,58 @@ struct Operand {
 
 struct Read {
   Operand operand;
-  // Nothing reads the operand after this, and it is no result of the op.
-  bool is_last = false;
+  bool is_last = false;  // nothing reads the operand later, and the op does not return it
 };
 
 struct Step {
   std::unique_ptr<OpKernel> kernel;
   std::vector<Read> reads;
+  int output_count = 0;  // of the step's op; its kernel may have more
   int first_value = 0;
-  bool is_of_batch = false;        // reads, by way of other steps too, an input that is split
-  int sizes_of_batch = -1;         // the operand that is sizes of the whole batch; -1 where none is
-  std::vector<int> unread_values;  // of this step: freed when it has run
-  std::vector<int> dead_values;    // of all steps: those that it is the last to read
+  bool is_of_batch = false;        // reads a split input, directly or through other steps
+  int sizes_of_batch = -1;         // the operand that holds sizes of the whole batch, or -1
+  std::vector<int> unread_values;  // of this step: freed after it
+  std::vector<int> dead_values;    // of any step: this is the last step that reads them
 };
 
-// What the attributes of a unit say, on the way to its steps.
-class UnitReader {
- public:
-  explicit UnitReader(OpKernelConstruction* context) : context_(context) {}
-
-  absl::Status Read();
-
+// The attributes of a unit, read and checked.
+struct UnitProgram {
   std::vector<Step> steps;
   std::vector<Operand> results;
   std::vector<int64_t> batch_sizes;
-  std::vector<int> cores;  // for each of these, or one for all
+  std::vector<int> cores;  // for each batch size, or one number for all
   std::vector<int64_t> split_inputs;
   int value_count = 0;
-  std::vector<DataType> onednn_types;  // of what steps with kernels of oneDNN's read and give
+  std::vector<DataType> primitive_types;  // see PrimitiveCacheTypes
+};
+
+class UnitReader {
+ public:
+  UnitReader(OpKernelConstruction* context, UnitProgram* unit) : context_(context), unit_(*unit) {}
+
+  absl::Status Read();
 
  private:
+  absl::Status ReadAttributes(std::vector<std::string>* steps, std::vector<std::string>* results);
   absl::Status ReadStep(const NodeDef& node);
   absl::Status ReadOperand(absl::string_view text, Operand* operand, DataType* dtype) const;
-  absl::Status MakeKernel(NodeDef node, std::unique_ptr<OpKernel>* kernel) const;
   void FindLastReads();
   absl::Status FindStepsOfBatch();
 
-  bool IsConstant(const Operand& operand) const {
-    return operand.is_input && absl::c_linear_search(constant_inputs_, operand.index);
-  }
-
   OpKernelConstruction* const context_;
+  UnitProgram& unit_;
   std::vector<int64_t> constant_inputs_;
-  std::vector<int> output_counts_;  // of each step's op, of which its kernel may have more
+  std::vector<DataType> onednn_types_;  // that the steps with oneDNN's kernels read and write
 };
 
 absl::Status UnitReader::Read() {
-  std::vector<std::string> serialized;
-  std::vector<std::string> result_names;
-  TF_RETURN_IF_ERROR(context_->GetAttr("steps", &serialized));
-  TF_RETURN_IF_ERROR(context_->GetAttr("results", &result_names));
-  TF_RETURN_IF_ERROR(context_->GetAttr("constant_inputs", &constant_inputs_));
-  TF_RETURN_IF_ERROR(context_->GetAttr("batch_sizes", &batch_sizes));
-  TF_RETURN_IF_ERROR(context_->GetAttr("cores", &cores));
-  TF_RETURN_IF_ERROR(context_->GetAttr("split_inputs", &split_inputs));
-  for (const auto& [name, inputs] :
-       {std::pair("constant_inputs", &constant_inputs_), {"split_inputs", &split_inputs}}) {
-    for (const int64_t input : *inputs) {
-      if (input < 0 || input >= context_->num_inputs()) {
-        return InvalidArgument("Expected ", name, " from 0 to ", context_->num_inputs() - 1,
-                               ", got ", input, ".");
-      }
-    }
-  }
-  if (!batch_sizes.empty() && context_->num_inputs() == 0) {
-    return InvalidArgument("Expected an input, whose batch size is one of batch_sizes, got none.");
-  }
-  const size_t core_count = std::max<size_t>(1, batch_sizes.size());
-  if (cores.empty()) cores.assign(core_count, 1);
-  if (cores.size() != core_count || *absl::c_min_element(cores) < 1) {
-    return InvalidArgument("Expected ", core_count,
-                           " cores from 1 on, one for each batch size, got [",
-                           absl::StrJoin(cores, ", "), "].");
-  }
-  for (const std::string& each : serialized) {
+  std::vector<std::string> steps;
+  std::vector<std::string> results;
+  TF_RETURN_IF_ERROR(ReadAttributes(&steps, &results));
+  for (const std::string& serialized : steps) {
     NodeDef node;
-    if (!node.ParseFromString(each)) {
-      return InvalidArgument("Expected a serialized NodeDef at step ", steps.size(),
+    if (!node.ParseFromString(serialized)) {
+      return InvalidArgument("Expected a serialized NodeDef at step ", unit_.steps.size(),
                              ", got other bytes.");
     }
     const absl::Status status = ReadStep(node);
@@ -146,22 +119,52 @@ absl::Status UnitReader::Read() {
           status, absl::StrCat(status.message(), " [at step '", node.name(), "']"));
     }
   }
-  if (static_cast<int>(result_names.size()) != context_->num_outputs()) {
+  unit_.primitive_types = PrimitiveCacheTypes(onednn_types_);
+  if (static_cast<int>(results.size()) != context_->num_outputs()) {
     return InvalidArgument("Expected results of ", context_->num_outputs(), " outputs, got ",
-                           result_names.size(), ".");
+                           results.size(), ".");
   }
-  for (const std::string& name : result_names) {
-    const DataType expected = context_->output_type(static_cast<int>(results.size()));
+  for (size_t i = 0; i < results.size(); ++i) {
+    const DataType expected = context_->output_type(static_cast<int>(i));
     DataType dtype = tensorflow::DT_INVALID;
-    TF_RETURN_IF_ERROR(ReadOperand(name, &results.emplace_back(), &dtype));
+    TF_RETURN_IF_ERROR(ReadOperand(results[i], &unit_.results.emplace_back(), &dtype));
     if (dtype != expected) {
-      return InvalidArgument("Expected a ", DataTypeString(expected), " as result ",
-                             results.size() - 1, ", got '", name, "', a ", DataTypeString(dtype),
-                             ".");
+      return InvalidArgument("Expected a ", DataTypeString(expected), " as result ", i, ", got '",
+                             results[i], "', a ", DataTypeString(dtype), ".");
     }
   }
   FindLastReads();
   return FindStepsOfBatch();
+}
+
+absl::Status UnitReader::ReadAttributes(std::vector<std::string>* steps,
+                                        std::vector<std::string>* results) {
+  TF_RETURN_IF_ERROR(context_->GetAttr("steps", steps));
+  TF_RETURN_IF_ERROR(context_->GetAttr("results", results));
+  TF_RETURN_IF_ERROR(context_->GetAttr("constant_inputs", &constant_inputs_));
+  TF_RETURN_IF_ERROR(context_->GetAttr("batch_sizes", &unit_.batch_sizes));
+  TF_RETURN_IF_ERROR(context_->GetAttr("cores", &unit_.cores));
+  TF_RETURN_IF_ERROR(context_->GetAttr("split_inputs", &unit_.split_inputs));
+  for (const auto& [name, inputs] :
+       {std::pair("constant_inputs", &constant_inputs_), {"split_inputs", &unit_.split_inputs}}) {
+    for (const int64_t input : *inputs) {
+      if (input < 0 || input >= context_->num_inputs()) {
+        return InvalidArgument("Expected ", name, " from 0 to ", context_->num_inputs() - 1,
+                               ", got ", input, ".");
+      }
+    }
+  }
+  if (!unit_.batch_sizes.empty() && context_->num_inputs() == 0) {
+    return InvalidArgument("Expected an input, whose batch size is one of batch_sizes, got none.");
+  }
+  const size_t core_count = std::max<size_t>(1, unit_.batch_sizes.size());
+  if (unit_.cores.empty()) unit_.cores.assign(core_count, 1);
+  if (unit_.cores.size() != core_count || *absl::c_min_element(unit_.cores) < 1) {
+    return InvalidArgument("Expected ", core_count,
+                           " cores from 1 on, one for each batch size, got [",
+                           absl::StrJoin(unit_.cores, ", "), "].");
+  }
+  return absl::OkStatus();
 }
 
 absl::Status UnitReader::ReadStep(const NodeDef& node) {
@@ -189,24 +192,22 @@ absl::Status UnitReader::ReadStep(const NodeDef& node) {
                              ", got '", node.input(i), "', a ", DataTypeString(dtype), ".");
     }
   }
-  const bool has_constant_filter = step.reads.size() > 1 && IsConstant(step.reads[1].operand);
-  NodeDef renamed = node;
-  RenameForOneDnn(has_constant_filter, &renamed);
-  // Fused ops that oneDNN's kernel does not know it refuses when it is made.
-  absl::Status status = MakeKernel(renamed, &step.kernel);
-  if (!status.ok() && renamed.op() != node.op()) status = MakeKernel(node, &step.kernel);
-  TF_RETURN_IF_ERROR(status);
+  const bool has_constant_filter =
+      step.reads.size() > 1 && step.reads[1].operand.is_input &&
+      absl::c_linear_search(constant_inputs_, step.reads[1].operand.index);
+  TF_RETURN_IF_ERROR(MakeStockKernel(context_->device(), context_->graph_def_version(),
+                                     has_constant_filter, node, &step.kernel));
   if (step.kernel->AsAsync() != nullptr) {
     return InvalidArgument("Expected an op with a synchronous kernel, got ", node.op(), ".");
   }
-  step.first_value = value_count;
-  value_count += step.kernel->num_outputs();
-  output_counts_.push_back(static_cast<int>(output_types.size()));
+  step.output_count = static_cast<int>(output_types.size());
+  step.first_value = unit_.value_count;
+  unit_.value_count += step.kernel->num_outputs();
   if (absl::StartsWith(step.kernel->type_string_view(), "_Mkl")) {
-    onednn_types.insert(onednn_types.end(), input_types.begin(), input_types.end());
-    onednn_types.insert(onednn_types.end(), output_types.begin(), output_types.end());
+    onednn_types_.insert(onednn_types_.end(), input_types.begin(), input_types.end());
+    onednn_types_.insert(onednn_types_.end(), output_types.begin(), output_types.end());
   }
-  steps.push_back(std::move(step));
+  unit_.steps.push_back(std::move(step));
   return absl::OkStatus();
 }
 
@@ -224,10 +225,10 @@ absl::Status UnitReader::ReadOperand(absl::string_view text, Operand* operand,
     *dtype = context_->input_type(numbers[0]);
     return absl::OkStatus();
   }
-  const int step_count = static_cast<int>(steps.size());
+  const int step_count = static_cast<int>(unit_.steps.size());
   if (is_known && parts[0] == "steps" && numbers.size() == 2 && numbers[0] < step_count &&
-      numbers[1] < output_counts_[numbers[0]]) {
-    const Step& step = steps[numbers[0]];
+      numbers[1] < unit_.steps[numbers[0]].output_count) {
+    const Step& step = unit_.steps[numbers[0]];
     *operand = {/*is_input=*/false, step.first_value + numbers[1]};
     *dtype = step.kernel->output_type(numbers[1]);
     return absl::OkStatus();
@@ -237,33 +238,17 @@ absl::Status UnitReader::ReadOperand(absl::string_view text, Operand* operand,
                          " steps before, got '", text, "'.");
 }
 
-absl::Status UnitReader::MakeKernel(NodeDef node, std::unique_ptr<OpKernel>* kernel) const {
-  const tensorflow::OpDef* op_def = nullptr;
-  TF_RETURN_IF_ERROR(tensorflow::OpRegistry::Global()->LookUpOpDef(node.op(), &op_def));
-  tensorflow::AddDefaultsToNodeDef(*op_def, &node);
-  TF_RETURN_IF_ERROR(tensorflow::ValidateNodeDef(node, *op_def));
-  std::shared_ptr<const tensorflow::NodeProperties> properties;
-  TF_RETURN_IF_ERROR(tensorflow::NodeProperties::CreateFromNodeDef(
-      std::move(node), tensorflow::OpRegistry::Global(), &properties));
-  absl::Status status;
-  *kernel =
-      tensorflow::CreateOpKernel(tensorflow::DeviceType(tensorflow::DEVICE_CPU), context_->device(),
-                                 context_->device()->GetAllocator(AllocatorAttributes()),
-                                 properties, context_->graph_def_version(), &status);
-  return status;
-}
-
 void UnitReader::FindLastReads() {
-  std::vector<bool> inputs(context_->num_inputs());  // whether something later reads it
-  std::vector<bool> values(value_count);
+  std::vector<bool> inputs(context_->num_inputs());  // whether something reads it later
+  std::vector<bool> values(unit_.value_count);
   const auto mark = [&](const Operand& operand) {
     std::vector<bool>& is_read = operand.is_input ? inputs : values;
     const bool is_first = !is_read[operand.index];
     is_read[operand.index] = true;
     return is_first;
   };
-  for (const Operand& result : results) mark(result);
-  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+  for (const Operand& result : unit_.results) mark(result);
+  for (auto step = unit_.steps.rbegin(); step != unit_.steps.rend(); ++step) {
     for (int port = 0; port < step->kernel->num_outputs(); ++port) {
       const int value = step->first_value + port;
       if (!values[value]) step->unread_values.push_back(value);
@@ -277,7 +262,7 @@ void UnitReader::FindLastReads() {
   }
 }
 
-// Which operand of a step states all sizes of its result; -1 where none does.
+// The operand that holds all sizes of a kernel's result, or -1.
 int SizesOperand(const tensorflow::OpKernel& kernel) {
   const absl::string_view op = kernel.type_string_view();  // maybe oneDNN's
   if (op == "Reshape") return 1;
@@ -287,12 +272,12 @@ int SizesOperand(const tensorflow::OpKernel& kernel) {
 }
 
 absl::Status UnitReader::FindStepsOfBatch() {
-  if (split_inputs.empty()) return absl::OkStatus();
-  std::vector<bool> values(value_count);  // whether it is of a part of the batch
-  for (Step& step : steps) {
+  if (unit_.split_inputs.empty()) return absl::OkStatus();
+  std::vector<bool> values(unit_.value_count);  // whether it belongs to a part of the batch
+  for (Step& step : unit_.steps) {
     const auto is_of_batch = [&](const auto& read) {
       const Operand& operand = read.operand;
-      return operand.is_input ? absl::c_linear_search(split_inputs, operand.index)
+      return operand.is_input ? absl::c_linear_search(unit_.split_inputs, operand.index)
                               : values[operand.index];
     };
     step.is_of_batch = absl::c_any_of(step.reads, is_of_batch);
@@ -304,15 +289,10 @@ absl::Status UnitReader::FindStepsOfBatch() {
       values[step.first_value + port] = step.is_of_batch;
     }
   }
-  for (size_t i = 0; i < results.size(); ++i) {
-    if (results[i].is_input || !values[results[i].index]) {
+  for (size_t i = 0; i < unit_.results.size(); ++i) {
+    if (unit_.results[i].is_input || !values[unit_.results[i].index]) {
       return InvalidArgument("Expected results of steps that read a split input, got result ", i,
                              ", which does not depend on any.");
-    }
-    const DataType dtype = context_->output_type(static_cast<int>(i));
-    if (!tensorflow::DataTypeCanUseMemcpy(dtype)) {
-      return InvalidArgument("Expected numbers as results of a split unit, got a ",
-                             DataTypeString(dtype), " as result ", i, ".");
     }
   }
   return absl::OkStatus();
@@ -323,7 +303,7 @@ absl::Status AtStep(const OpKernel& kernel, const absl::Status& status) {
       status, absl::StrCat(status.message(), " [at step '", kernel.name_view(), "' of the unit]"));
 }
 
-// The part of a batch that a run of steps is for: the images from `first` to before `last`.
+// Part of a batch: the images from `first` to before `last`.
 struct Part {
   int64_t batch_size = 0;
   int64_t first = 0;
@@ -332,23 +312,23 @@ struct Part {
   int64_t size() const { return last - first; }
 };
 
-// A run of steps, with what they give.
+// A run of steps, and the values that they compute.
 class UnitRun {
  public:
   enum class Kind {
-    kWhole,   // of all steps, over the whole batch
-    kShared,  // of the steps whose values all parts read
-    kPart,    // of all other steps, over a part
+    kWhole,   // all steps, over the whole batch
+    kShared,  // the steps whose values all parts read
+    kPart,    // all other steps, over a part
   };
 
-  // `inputs` are those of `context`, or what of them is of the part. They outlive this.
+  // `inputs` are those of `context`, or a part's slices of them. They have to outlive this.
   UnitRun(const OpKernelContext& context, Kind kind, absl::Span<const Operand> results,
           int value_count, absl::Span<const tensorflow::TensorValue> inputs, const Part& part = {})
       : context_(context),
         kind_(kind),
         inputs_(inputs),
         part_(part),
-        params_(Params(context)),
+        params_(StepParams(context)),
         derived_(&params_, /*num_outputs=*/0),
         attributes_(value_count),
         values_(value_count) {
@@ -362,7 +342,7 @@ class UnitRun {
 
   absl::Status Run(const Step& step, tensorflow::DeviceBase* device);
 
-  // Values of steps that another run made, for all parts.
+  // Takes the values of another run, which all parts read.
   void Share(const UnitRun& shared) {
     for (size_t i = 0; i < values_.size(); ++i) {
       if (shared.values_[i] != nullptr) values_[i] = std::make_unique<Tensor>(*shared.values_[i]);
@@ -372,16 +352,7 @@ class UnitRun {
   const Tensor& value(int index) const { return *values_[index]; }
 
  private:
-  static OpKernelContext::Params Params(const OpKernelContext& context) {
-    OpKernelContext::Params params = *context.params();
-    params.forward_from_array = nullptr;
-    params.outputs_required_array = nullptr;
-    params.eigen_gpu_device = nullptr;  // that of `context`, which owns it
-    params.track_allocations = false;   // whoever tracks reads those of `context`
-    return params;
-  }
-
-  // Sizes whose first is the batch's, as those of the part.
+  // Replaces the batch size in front of `sizes` by the part's.
   Tensor SizesOfPart(const Tensor& sizes) const;
 
   const OpKernelContext& context_;
@@ -398,10 +369,10 @@ absl::Status UnitRun::Run(const Step& step, tensorflow::DeviceBase* device) {
   OpKernel* const kernel = step.kernel.get();
   absl::InlinedVector<tensorflow::TensorValue, 4> inputs;
   absl::InlinedVector<AllocatorAttributes, 4> input_attributes;
-  // Kernels compute in place where nobody else holds a tensor, so what is read again is held.
+  // Kernels overwrite a tensor that nobody else holds, so those that are read again are held.
   absl::InlinedVector<Tensor, 2> held;
-  // The executor holds an input until the op returns. What nobody else holds a kernel may
-  // overwrite; so it may be taken, and is free as soon as stock TensorFlow would free it.
+  // The executor holds an input until the op returns. An input that nobody else holds is taken from
+  // it, so that a kernel can overwrite it, and it is freed as early as in stock TensorFlow.
   absl::InlinedVector<Tensor, 2> taken;
   taken.reserve(step.reads.size());
   for (const Read& read : step.reads) {
@@ -465,73 +436,62 @@ Tensor UnitRun::SizesOfPart(const Tensor& sizes) const {
 class Unit : public OpKernel {
  public:
   explicit Unit(OpKernelConstruction* context) : OpKernel(context) {
-    UnitReader reader(context);
-    OP_REQUIRES_OK(context, reader.Read());
-    steps_ = std::move(reader.steps);
-    results_ = std::move(reader.results);
-    batch_sizes_ = std::move(reader.batch_sizes);
-    cores_ = std::move(reader.cores);
-    split_inputs_ = std::move(reader.split_inputs);
-    value_count_ = reader.value_count;
-    primitive_types_ = PrimitiveCacheTypes(reader.onednn_types);
+    OP_REQUIRES_OK(context, UnitReader(context, &unit_).Read());
   }
 
   void Compute(OpKernelContext* context) override {
     const TimelineCall call(&timeline_calls_, name_view());
     const ThreadSpan span(call, [&] {
-      return absl::StrJoin(steps_, " ", [](std::string* names, const Step& step) {
+      return absl::StrJoin(unit_.steps, " ", [](std::string* names, const Step& step) {
         absl::StrAppend(names, step.kernel->name_view());
       });
     });
     const int all_cores = context->device()->tensorflow_cpu_worker_threads()->num_threads;
     const int cores = CoresFor(*context, all_cores);
-    const int64_t part_count = split_inputs_.empty() ? 0 : PartCount(*context, all_cores);
+    const int64_t part_count = unit_.split_inputs.empty() ? 0 : PartCount(*context, all_cores);
     if (cores == 0 || part_count == 1) {
       Run(context, context->device());
     } else if (part_count > 1) {
-      RunParts(context, part_count, all_cores, call);
+      RunParts(context, part_count, all_cores / static_cast<int>(part_count), call);
     } else {
-      FewCores few(context, cores, all_cores, primitive_types_);
+      FewCores few(context, cores, unit_.primitive_types);
       Run(context, &few.device);
     }
   }
 
  private:
-  // What a thread needs that is to compute on some of the cores.
+  // Makes the calling thread compute on a few cores.
   struct FewCores {
-    FewCores(OpKernelContext* context, int cores, int all_cores, absl::Span<const DataType> types)
-        : lease(cores, all_cores),
-          device(context->device(), lease),
-          primitives(types, lease.cores()) {}
+    FewCores(OpKernelContext* context, int cores, absl::Span<const DataType> types)
+        : device(context->device(), cores), primitives(types, device.cores()) {}
 
-    const CoreLease lease;
     NarrowDevice device;
     const NarrowPrimitives primitives;
     // As on all threads of TensorFlow's pools; a Session may run its ops on the caller's thread.
     const tsl::port::ScopedFlushDenormal flush;
   };
 
-  // How many cores the steps are to run on; 0 for TensorFlow's own way to run them.
+  // The number of cores for the steps; 0 to run them on all cores, as TensorFlow does.
   int CoresFor(const OpKernelContext& context, int all_cores) const {
     size_t place = 0;
-    if (!batch_sizes_.empty()) {
+    if (!unit_.batch_sizes.empty()) {
       const Tensor& first = context.input(0);
       if (first.dims() == 0) return 0;
-      place = absl::c_find(batch_sizes_, first.dim_size(0)) - batch_sizes_.begin();
-      if (place == batch_sizes_.size()) return 0;
+      place = absl::c_find(unit_.batch_sizes, first.dim_size(0)) - unit_.batch_sizes.begin();
+      if (place == unit_.batch_sizes.size()) return 0;
     }
-    return cores_[place] > 1 && cores_[place] >= all_cores ? 0 : cores_[place];
+    return unit_.cores[place] > 1 && unit_.cores[place] >= all_cores ? 0 : unit_.cores[place];
   }
 
   const Tensor& SplitInput(const OpKernelContext& context, size_t i) const {
-    return context.input(static_cast<int>(split_inputs_[i]));
+    return context.input(static_cast<int>(unit_.split_inputs[i]));
   }
 
-  // 1 where the inputs to be split do not agree about the batch.
+  // 1 if the split inputs do not have the same batch size.
   int64_t PartCount(const OpKernelContext& context, int all_cores) const {
     if (SplitInput(context, 0).dims() == 0) return 1;
     const int64_t batch_size = SplitInput(context, 0).dim_size(0);
-    for (size_t i = 1; i < split_inputs_.size(); ++i) {
+    for (size_t i = 1; i < unit_.split_inputs.size(); ++i) {
       const Tensor& input = SplitInput(context, i);
       if (input.dims() == 0 || input.dim_size(0) != batch_size) return 1;
     }
@@ -539,33 +499,32 @@ class Unit : public OpKernel {
   }
 
   void Run(OpKernelContext* context, tensorflow::DeviceBase* device) {
-    UnitRun run(*context, UnitRun::Kind::kWhole, results_, value_count_, context->params()->inputs);
-    for (const Step& step : steps_) OP_REQUIRES_OK(context, run.Run(step, device));
-    for (size_t i = 0; i < results_.size(); ++i) {
-      const Operand& result = results_[i];
+    UnitRun run(*context, UnitRun::Kind::kWhole, unit_.results, unit_.value_count,
+                context->params()->inputs);
+    for (const Step& step : unit_.steps) OP_REQUIRES_OK(context, run.Run(step, device));
+    for (size_t i = 0; i < unit_.results.size(); ++i) {
+      const Operand& result = unit_.results[i];
       context->set_output(static_cast<int>(i),
                           result.is_input ? context->input(result.index) : run.value(result.index));
     }
   }
 
-  // Divides the batch as TensorFlow divides an operation, but all steps at once: each part runs
-  // through them on its share of the cores.
-  void RunParts(OpKernelContext* context, int64_t part_count, int all_cores,
-                const TimelineCall& call) {
+  // Divides the batch as TensorFlow divides an operation, but for all steps at once: each part runs
+  // through them on `cores` cores.
+  void RunParts(OpKernelContext* context, int64_t part_count, int cores, const TimelineCall& call) {
     const int64_t batch_size = SplitInput(*context, 0).dim_size(0);
-    UnitRun shared(*context, UnitRun::Kind::kShared, results_, value_count_,
+    UnitRun shared(*context, UnitRun::Kind::kShared, unit_.results, unit_.value_count,
                    context->params()->inputs);
     {
-      FewCores one(context, /*cores=*/1, all_cores, primitive_types_);
-      for (const Step& step : steps_) {
+      FewCores one(context, /*cores=*/1, unit_.primitive_types);
+      for (const Step& step : unit_.steps) {
         if (!step.is_of_batch) OP_REQUIRES_OK(context, shared.Run(step, &one.device));
       }
     }
-    const int cores = all_cores / static_cast<int>(part_count);
     std::vector<absl::Status> statuses(part_count);
     std::vector<std::vector<Tensor>> results(part_count);
     const auto run_parts = [&](int64_t first, int64_t last) {
-      FewCores few(context, cores, all_cores, primitive_types_);
+      FewCores few(context, cores, unit_.primitive_types);
       for (int64_t i = first; i < last; ++i) {
         const Part part = {batch_size, i * batch_size / part_count,
                            (i + 1) * batch_size / part_count};
@@ -584,20 +543,20 @@ class Unit : public OpKernel {
 
   absl::Status RunPart(const OpKernelContext& context, tensorflow::DeviceBase* device,
                        const UnitRun& shared, const Part& part, std::vector<Tensor>* results) {
-    std::vector<Tensor> slices(split_inputs_.size());
+    std::vector<Tensor> slices(unit_.split_inputs.size());
     absl::InlinedVector<tensorflow::TensorValue, 16> inputs(context.params()->inputs.begin(),
                                                             context.params()->inputs.end());
     for (size_t i = 0; i < slices.size(); ++i) {
       slices[i] = SplitInput(context, i).Slice(part.first, part.last);
       if (!slices[i].IsAligned()) slices[i] = tensorflow::tensor::DeepCopy(slices[i]);
-      inputs[split_inputs_[i]] = tensorflow::TensorValue(&slices[i]);
+      inputs[unit_.split_inputs[i]] = tensorflow::TensorValue(&slices[i]);
     }
-    UnitRun run(context, UnitRun::Kind::kPart, results_, value_count_, inputs, part);
+    UnitRun run(context, UnitRun::Kind::kPart, unit_.results, unit_.value_count, inputs, part);
     run.Share(shared);
-    for (const Step& step : steps_) {
+    for (const Step& step : unit_.steps) {
       if (step.is_of_batch) TF_RETURN_IF_ERROR(run.Run(step, device));
     }
-    for (const Operand& result : results_) {
+    for (const Operand& result : unit_.results) {
       const Tensor& value = results->emplace_back(run.value(result.index));
       if (value.dims() == 0 || value.dim_size(0) != part.size()) {
         return absl::InternalError(absl::StrCat("Expected results of ", part.size(),
@@ -630,13 +589,7 @@ class Unit : public OpKernel {
     return absl::OkStatus();
   }
 
-  std::vector<Step> steps_;
-  std::vector<Operand> results_;
-  std::vector<int64_t> batch_sizes_;
-  std::vector<int> cores_;
-  std::vector<int64_t> split_inputs_;
-  int value_count_ = 0;
-  std::vector<DataType> primitive_types_;
+  UnitProgram unit_;
   TimelineCalls timeline_calls_;
 };
 

@@ -1,4 +1,4 @@
-#include "cc_kernels/tf/onednn_names.h"
+#include "cc_kernels/tf/stock_kernel.h"
 
 #include <cstdint>
 #include <iterator>
@@ -11,8 +11,10 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "tensorflow/core/framework/node_def_util.h"
-#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/node_properties.h"
+#include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/types.h"
+#include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/util/util.h"
 
 namespace tf_interop {
@@ -71,10 +73,10 @@ bool IsNotTransposedFirst(const NodeDef& node) {
 constexpr char kNative[] = "_MklNative";
 constexpr char kPlain[] = "_Mkl";
 
-// An op for which oneDNN has a kernel, the prefix of that kernel's op, and which nodes get it.
+// An op with a oneDNN kernel, the prefix of that kernel's op, and which nodes get it.
 //
-// What the pass knows beyond this makes no difference to a graph that runs: fused ops that it does
-// not know have no kernel in TensorFlow either, and it asks how large an op is on ARM only.
+// TensorFlow's other rules make no difference to a graph that runs: the fused ops that they exclude
+// have no kernel in TensorFlow either, and sizes matter only on ARM.
 struct Rule {
   absl::string_view op;
   absl::string_view prefix;
@@ -117,7 +119,7 @@ constexpr Rule kRules[] = {
     {"_FusedMatMul", kNative, IsNotTransposedFirst, true},
 };
 
-// Kernels are registered for further types, which the pass leaves to TensorFlow's own.
+// oneDNN's kernels are registered for more types, for which TensorFlow's pass does not take them.
 bool IsTaken(DataType dtype) {
   switch (dtype) {
     case tensorflow::DT_FLOAT:
@@ -153,6 +155,42 @@ void RenameForOneDnn(bool has_constant_filter, NodeDef* node) {
   if (tensorflow::KernelDefAvailable(tensorflow::DeviceType(tensorflow::DEVICE_CPU), renamed)) {
     *node = std::move(renamed);
   }
+}
+
+absl::Status MakeStockKernel(tensorflow::DeviceBase* device, int graph_def_version,
+                             bool has_constant_filter, const NodeDef& node,
+                             std::unique_ptr<tensorflow::OpKernel>* kernel) {
+  const tensorflow::DeviceType device_type(device->device_type());
+  // Not by the call's FunctionLibraryRuntime: a function over several devices has one that makes no
+  // kernels, and Grappler has none when it computes nodes that read only constants.
+  const auto make = [&](NodeDef complete) {
+    const tensorflow::OpDef* op_def = nullptr;
+    TF_RETURN_IF_ERROR(tensorflow::OpRegistry::Global()->LookUpOpDef(complete.op(), &op_def));
+    tensorflow::AddDefaultsToNodeDef(*op_def, &complete);
+    TF_RETURN_IF_ERROR(tensorflow::ValidateNodeDef(complete, *op_def));
+    std::shared_ptr<const tensorflow::NodeProperties> properties;
+    TF_RETURN_IF_ERROR(tensorflow::NodeProperties::CreateFromNodeDef(
+        std::move(complete), tensorflow::OpRegistry::Global(), &properties));
+    absl::Status status;
+    *kernel = tensorflow::CreateOpKernel(device_type, device,
+                                         device->GetAllocator(tensorflow::AllocatorAttributes()),
+                                         properties, graph_def_version, &status);
+    return status;
+  };
+  NodeDef renamed = node;
+  if (device_type == tensorflow::DEVICE_CPU) RenameForOneDnn(has_constant_filter, &renamed);
+  if (renamed.op() == node.op()) return make(node);
+  // oneDNN's kernel refuses some fused ops when it is made.
+  return make(renamed).ok() ? absl::OkStatus() : make(node);
+}
+
+tensorflow::OpKernelContext::Params StepParams(const tensorflow::OpKernelContext& context) {
+  tensorflow::OpKernelContext::Params params = *context.params();
+  params.forward_from_array = nullptr;
+  params.outputs_required_array = nullptr;
+  params.eigen_gpu_device = nullptr;  // owned by `context`
+  params.track_allocations = false;   // the tracker reads the allocations of `context`
+  return params;
 }
 
 }  // namespace tf_interop
