@@ -1,4 +1,4 @@
-"""Tables for people to read: at most as wide as 100 columns, or the terminal."""
+"""Tables for the terminal, at most 100 columns wide."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ _WIDTH = 100
 
 
 class _Plain(Console):
-    """What is no terminal."""
+    """Output that is no terminal."""
 
     def on_broken_pipe(self) -> None:
-        """Leaves it to the command line to end, which rich would do with a code of its own."""
+        """Lets the command line end the process; rich would use another exit code."""
         raise BrokenPipeError
 
 
 def print_on(console: Console, renderable: RenderableType) -> None:
     """Prints a table or a text."""
-    # What is not a terminal has no width; rich would take 80.
+    # Without a terminal rich would take 80 columns.
     if not console.is_terminal:
         console = _Plain(file=console.file, width=_WIDTH)
     console.print(renderable, width=min(console.width, _WIDTH), highlight=False, markup=False)
 
 
 def new_table(title: str, first: str = "", *numbers: str) -> Table:
-    """A table without lines: its title, the heading of the first column, and those of numbers."""
+    """A table without lines. `first` is the heading of the first column; the others are numbers."""
     table = Table(
         title=f"\n{title}",
         title_justify="left",
@@ -43,5 +43,5 @@ def new_table(title: str, first: str = "", *numbers: str) -> Table:
 
 
 def percent(share: float | None) -> str:
-    """A share between 0 and 1."""
+    """Formats a share between 0 and 1."""
     return UNKNOWN if share is None else f"{100 * share:.0f} %"

@@ -1,4 +1,4 @@
-"""JSON files that say which format and version they are: read strictly, written atomically."""
+"""JSON files with a format and a version: read strictly, written atomically."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _LONGEST_LINE = 1000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class VersionedFormat(Generic[T]):
-    """How values of one type are kept in files.
+    """The file format for one type of value.
 
     Attributes:
-        value_type: the dataclass that a file holds. The defaults of its fields `format` and
-            `version` are what this release reads and writes.
-        noun: what messages call such a file, such as `plan`.
-        error: the class of the errors raised.
-        remedy: what to do about a file that is not legal, as a sentence.
-        check: raises ValueError for a value that the types allow and the format does not. The
+        value_type: a dataclass. The defaults of its fields `format` and `version` are the ones
+            that this release reads and writes.
+        noun: the name of such a file in messages, such as `plan`.
+        error: the class of the errors.
+        remedy: the advice for an invalid file, as a sentence.
+        check: raises ValueError for a violation of a rule that the types cannot express. The
             message names the place as msgspec does: "... at `$.graphs[0]`".
     """
 
@@ -43,18 +43,18 @@ class VersionedFormat(Generic[T]):
 
     @property
     def header(self) -> dict[str, Any]:
-        """The fields by which a file says what it is."""
+        """The fields that identify the format."""
         fields = dataclasses.fields(self.value_type)  # type: ignore[arg-type]
         return {each.name: each.default for each in fields if each.name in ("format", "version")}
 
     def load(self, path: PathLike) -> T:
-        """Reads a file and checks everything it says; a field that nothing reads is an error."""
+        """Reads and checks a file; an unknown field is an error."""
         return self._parse(read_file(path, self.noun, self.error), path)
 
     def save(self, value: T, path: PathLike) -> None:
         """Writes a file that `load` reads back as an equal value; equal values give equal bytes."""
         content = msgspec.json.encode(value, order="deterministic")
-        # What will be read, not `value`: JSON has no infinity, for one.
+        # Checks the encoded value, because JSON has no infinity, for example.
         self._parse(content, path)
         text = in_lines(msgspec.json.decode(content))
         write_file(f"{text}\n".encode(), path, self.noun, self.error)
@@ -76,7 +76,7 @@ class VersionedFormat(Generic[T]):
             if raw.get(name) != expected or isinstance(raw[name], bool):
                 raise ValueError(
                     f"Expected {name} {expected!r}, got {raw.get(name)!r} at `$.{name}`. Another "
-                    "program or another release made the file"
+                    "program or release made the file"
                 )
 
     def _parse(self, content: bytes, path: PathLike) -> T:
@@ -100,7 +100,7 @@ class VersionedFormat(Generic[T]):
 
 
 def in_lines(value: Any, indent: str = "") -> str:
-    """JSON for people and for version control: what fits into a line is one."""
+    """Formats JSON for people and for version control, with short values on one line."""
     text = json.dumps(value, ensure_ascii=False)
     if len(text) <= _LONGEST_LINE or not isinstance(value, dict | list):
         return text
@@ -114,7 +114,7 @@ def in_lines(value: Any, indent: str = "") -> str:
 
 
 def read_file(path: PathLike, noun: str, error_type: type[TfInteropError]) -> bytes:
-    """Reads a file; an error is of this package, and names the file."""
+    """Reads a file, with this package's errors."""
     try:
         return pathlib.Path(path).read_bytes()
     except OSError as error:
@@ -124,10 +124,9 @@ def read_file(path: PathLike, noun: str, error_type: type[TfInteropError]) -> by
 
 
 def write_file(content: bytes, path: PathLike, noun: str, error_type: type[TfInteropError]) -> None:
-    """Writes a file that appears whole or not at all; one that was there stays until then.
+    """Replaces a file atomically, whatever reads it or crashes meanwhile.
 
-    Another process may read it, and a crash may come, at any moment. What is no file, such as
-    /dev/stdout, is written to as it is.
+    It writes directly to a path that is no regular file, such as /dev/stdout.
     """
     target = pathlib.Path(path).resolve()
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
@@ -135,7 +134,7 @@ def write_file(content: bytes, path: PathLike, noun: str, error_type: type[TfInt
         if target.exists() and not target.is_file():
             target.write_bytes(content)
             return
-        # "x" and not tempfile, whose files nobody else may read.
+        # Not by tempfile, whose files nobody else may read.
         with temporary.open("xb") as file:
             file.write(content)
             file.flush()
@@ -152,17 +151,17 @@ def write_file(content: bytes, path: PathLike, noun: str, error_type: type[TfInt
 
 
 def make_strict(definitions: Iterable[dict[str, Any]]) -> None:
-    """Changes definitions of a schema to those of files of which every field is read."""
+    """Forbids unknown fields in a schema's definitions."""
     for definition in definitions:
         if "description" in definition:
-            # Docstrings: which indentation they keep depends on the version of Python.
+            # The indentation of docstrings depends on the version of Python.
             definition["description"] = inspect.cleandoc(definition["description"])
         if "properties" in definition:
             definition["additionalProperties"] = False
 
 
 def check_all_fields_read(raw: object, read: object, place: str) -> None:
-    """Refuses fields that the conversion to dataclasses passed over, such as misspelled ones."""
+    """Refuses fields that the conversion to dataclasses ignored, such as misspelled ones."""
     if isinstance(raw, dict) and isinstance(read, dict):
         for name, field in raw.items():
             if name not in read:

@@ -16,7 +16,6 @@ from typing import Any, TypeVar, cast
 
 from tf_interop.convolution import SPATIAL_AXES, ConvolutionConfiguration, ConvolutionKind
 from tf_interop.errors import LibraryError
-from tf_interop.profile.check import check_configuration
 from tf_interop.profile.entries import (
     AlgorithmFailure,
     AlgorithmKey,
@@ -25,6 +24,7 @@ from tf_interop.profile.entries import (
     KernelMeasurement,
     StageFailure,
     StageMeasurement,
+    check_configuration,
 )
 from tf_interop.profile.types import ProfiledDevice, SmLimits, today
 from tf_interop.stage import Stage

@@ -26,7 +26,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tf_interop.convolution import ConvolutionConfiguration, merged_configuration, multiply_adds
 from tf_interop.measure.core import AlgorithmScope, Backend, MeasureOptions
-from tf_interop.profile.check import check_algorithm, names_engine
 from tf_interop.profile.entries import (
     AlgorithmFailure,
     AlgorithmKey,
@@ -38,8 +37,10 @@ from tf_interop.profile.entries import (
     StageKey,
     StageMeasurement,
     as_with_tf32,
+    check_algorithm,
     entry_key,
     fastest_first,
+    names_engine,
 )
 from tf_interop.profile.tables import describe_convolution
 from tf_interop.profile.worklist import ConfigurationList, ListedStage

@@ -10,7 +10,7 @@ from tf_interop.errors import PlanError
 from tf_interop.graph.independence import find_merge_keys
 from tf_interop.graph.view import GraphView, join_names
 from tf_interop.planning.types import PlannedStage
-from tf_interop.profile.check import check_algorithm
+from tf_interop.profile.entries import check_algorithm
 from tf_interop.stage import Stage
 
 

@@ -1,25 +1,37 @@
-"""The entries of a profile: measurements of algorithms and stages, and those that failed."""
+"""The entries of a profile, and the rules for them.
+
+An entry is a measurement of an algorithm or of a stage, or the failure of one.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
+import re
 from collections.abc import Iterable, Sequence
 from typing import Annotated, NamedTuple
 
 import msgspec
 
-from tf_interop.convolution import ConvolutionConfiguration, merged_configuration
+from tf_interop.convolution import (
+    DTYPE_BYTES,
+    SPATIAL_AXES,
+    ConvolutionConfiguration,
+    ConvolutionKind,
+    can_merge,
+    merged_configuration,
+)
 from tf_interop.stage import Stage, Step
 
-LARGEST_COUNT = 2**63 - 1
-"""What the core's integers hold; a number beyond them could be no float either."""
+_LARGEST_INT32 = 2**31 - 1
+_LARGEST_INT64 = 2**63 - 1
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
-Count = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_COUNT)]
-PositiveCount = Annotated[int, msgspec.Meta(ge=1, le=LARGEST_COUNT)]
+# The core has 64-bit integers.
+Count = Annotated[int, msgspec.Meta(ge=0, le=_LARGEST_INT64)]
+PositiveCount = Annotated[int, msgspec.Meta(ge=1, le=_LARGEST_INT64)]
 Day = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
 
 
@@ -33,11 +45,11 @@ class KernelMeasurement:
         block: threads of a block in x, y and z.
         registers_per_thread: 32-bit registers.
         shared_memory_bytes: static and dynamic, per block.
-        time_share: of the time that all kernels of the algorithm took.
-        alu_utilization: share of the time in which the busiest arithmetic pipe worked; None if
-            Nsight Compute's values were not imported.
-        dram_utilization: DRAM throughput relative to its peak; likewise.
-        memory_stall: share of the warps' stalls that wait for memory; likewise.
+        time_share: share of the time of all kernels of the algorithm.
+        alu_utilization: share of the time in which the busiest arithmetic pipe worked; None
+            without values from Nsight Compute.
+        dram_utilization: DRAM throughput relative to its peak; None without such values.
+        memory_stall: share of the warps' stalls that wait for memory; None without such values.
     """
 
     name: str
@@ -53,22 +65,20 @@ class KernelMeasurement:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AlgorithmMeasurement:
-    """What one algorithm costs for one convolution, alone on the device.
+    """The cost of one algorithm for one convolution, alone on the device.
 
     Attributes:
-        configuration: what was computed; all its shapes are known.
-        algorithm: what it was computed with.
-        tf32: whether the algorithm may round float operands to TF32 or less. Where TensorFlow's
-            switch for TF32 is off, such an algorithm is not taken.
+        configuration: all its shapes are known.
+        tf32: whether the algorithm may round float operands to TF32 or less. It is not used if
+            TensorFlow's switch for TF32 is off.
         latency_us: median of the timed runs.
         spread_us: half the distance between their 10th and 90th percentile.
-        workspace_bytes: what the algorithm needs.
-        relative_error: the largest difference from the result in double precision, relative to the
-            largest value of that; of a large convolution, of up to 4,096 elements. A result that
-            is not finite is a failure.
+        relative_error: largest difference from the result in double precision, relative to the
+            largest value of that; for a large convolution, among at most 4,096 elements. A result
+            that is not finite is a failure.
         deterministic: whether two runs gave the same bits.
-        kernels: the GPU kernels of one run in order; empty on a CPU, and where CUPTI was not there.
-        source: what measured, and how.
+        kernels: the GPU kernels of one run in order; empty on a CPU and without CUPTI.
+        source: the method of the measurement.
     """
 
     configuration: ConvolutionConfiguration
@@ -84,7 +94,7 @@ class AlgorithmMeasurement:
 
 
 class FailureKind(enum.Enum):
-    """Why an algorithm could not be measured."""
+    """The class of a failure's reason."""
 
     UNSUPPORTED = "unsupported"
     OUT_OF_MEMORY = "out of memory"
@@ -97,12 +107,8 @@ class AlgorithmFailure:
     """An algorithm that could not be measured for a convolution; it is not tried again.
 
     Attributes:
-        configuration: what was to be computed.
-        algorithm: what it was to be computed with.
         tf32: whether TF32 was allowed.
-        kind: the class of the reason, for counting.
-        reason: what was expected and what came, for reading.
-        source: what measured, and how.
+        source: the method of the measurement.
     """
 
     configuration: ConvolutionConfiguration
@@ -118,20 +124,19 @@ class StageMeasurement:
     """The cost of one stage. All three times come from one run, which took them by turns.
 
     Attributes:
-        stage: what was asked for. Its algorithms are those that ran.
+        stage: the requested stage. Its algorithms are those that ran.
         tf32: whether TF32 was allowed.
-        latency_us: the stage's time from fork to join.
+        latency_us: time from fork to join.
         same_sequential_us: time of the same steps with the same algorithms, one after another on
             one stream.
-        sequential_us: likewise, but each with the algorithm that is fastest alone: what the stage
-            has to beat.
-        spread_us: how far the difference of `latency_us` and `sequential_us` may be off.
-        workspace_bytes: what all lanes need together.
-        source: what measured, and how.
+        sequential_us: time of the steps one after another, each with the algorithm that is fastest
+            alone. The stage has to beat it.
+        spread_us: error of the difference of `latency_us` and `sequential_us`.
+        workspace_bytes: sum over the lanes.
+        source: the method of the measurement.
         sequential_algorithms: the algorithms of `sequential_us`, one for each of `stage.steps`;
             empty if they are the stage's own.
-        granted_sm_counts: the SMs of each lane's partition, where the device gave others than were
-            asked for; else empty.
+        granted_sm_counts: SMs of each lane's partition; empty if they are the requested ones.
     """
 
     stage: Stage[ConvolutionConfiguration]
@@ -151,11 +156,8 @@ class StageFailure:
     """A stage that could not be measured; it is not tried again.
 
     Attributes:
-        stage: what was asked for.
         tf32: whether TF32 was allowed.
-        kind: the class of the reason.
-        reason: what was expected and what came.
-        source: what measured, and how.
+        source: the method of the measurement.
     """
 
     stage: Stage[ConvolutionConfiguration]
@@ -170,7 +172,7 @@ Entry = AlgorithmMeasurement | AlgorithmFailure | StageMeasurement | StageFailur
 
 
 class AlgorithmKey(NamedTuple):
-    """What tells the entries of algorithms apart; the attributes are theirs."""
+    """The fields that identify an entry of an algorithm."""
 
     configuration: ConvolutionConfiguration
     algorithm: str
@@ -178,7 +180,7 @@ class AlgorithmKey(NamedTuple):
 
 
 class StageKey(NamedTuple):
-    """What tells the entries of stages apart; the attributes are theirs."""
+    """The fields that identify an entry of a stage."""
 
     stage: Stage[ConvolutionConfiguration]
     tf32: bool
@@ -188,7 +190,7 @@ EntryKey = AlgorithmKey | StageKey
 
 
 def entry_key(entry: Entry) -> EntryKey:
-    """What a profile holds at most one entry for, a measurement or a failure."""
+    """The key that a profile has at most one entry for, a measurement or a failure."""
     if isinstance(entry, (AlgorithmMeasurement, AlgorithmFailure)):
         return AlgorithmKey(entry.configuration, entry.algorithm, entry.tf32)
     return StageKey(entry.stage, entry.tf32)
@@ -197,7 +199,7 @@ def entry_key(entry: Entry) -> EntryKey:
 def fastest_first(
     measurements: Iterable[AlgorithmMeasurement],
 ) -> tuple[AlgorithmMeasurement, ...]:
-    """Measurements of one convolution, in an order that depends on nothing but them."""
+    """Sorts measurements of one convolution, whatever their order was."""
     return tuple(
         sorted(measurements, key=lambda each: (each.latency_us, each.algorithm, each.tf32))
     )
@@ -206,9 +208,9 @@ def fastest_first(
 def as_with_tf32(
     measurements: Sequence[AlgorithmMeasurement], *, allow_tf32: bool
 ) -> tuple[AlgorithmMeasurement, ...]:
-    """Of measurements of one convolution those of what would run under a switch for TF32.
+    """The measurements of one convolution that apply under a switch for TF32.
 
-    Where an algorithm was measured both with rounding and without, it would round if it may.
+    An algorithm that was measured both with rounding and without rounds if it may.
     """
     rounding = {each.algorithm for each in measurements if each.tf32}
     return tuple(
@@ -226,7 +228,7 @@ def wins(measurement: StageMeasurement) -> bool:
 def launched_steps(
     stage: Stage[ConvolutionConfiguration],
 ) -> tuple[Step[ConvolutionConfiguration], ...]:
-    """What the lanes of a stage launch: their steps, and of a merged lane one wider convolution."""
+    """The steps of a stage, with one wider convolution for each merged lane."""
     launched: list[Step[ConvolutionConfiguration]] = []
     for lane in stage.lanes:
         if lane.merged:
@@ -234,3 +236,168 @@ def launched_steps(
         else:
             launched.extend(lane.steps)
     return tuple(launched)
+
+
+def check_entry(entry: Entry, place: str) -> None:
+    """Checks the rules that the types cannot express.
+
+    Raises:
+        ValueError: something is invalid; the message names the place.
+    """
+    if isinstance(entry, (AlgorithmMeasurement, AlgorithmFailure)):
+        check_configuration(entry.configuration, f"{place}.configuration")
+        _check_algorithm(entry.algorithm, entry.configuration, f"{place}.algorithm")
+        return
+    check_stage(entry.stage, f"{place}.stage")
+    if not isinstance(entry, StageMeasurement):
+        return
+    operations = entry.stage.operations
+    for field, values, expected in (
+        ("sequential_algorithms", entry.sequential_algorithms, len(operations)),
+        ("granted_sm_counts", entry.granted_sm_counts, len(entry.stage.lanes)),
+    ):
+        if len(values) not in (0, expected):
+            raise ValueError(
+                f"Expected none or {expected} values, got {len(values)} at `{place}.{field}`"
+            )
+    for index, algorithm in enumerate(entry.sequential_algorithms):
+        at = f"{place}.sequential_algorithms[{index}]"
+        _check_algorithm(algorithm, operations[index], at)
+
+
+def check_stage(stage: Stage[ConvolutionConfiguration], place: str) -> None:
+    """Checks the lanes, configurations and algorithms of a stage.
+
+    Raises:
+        ValueError: something is invalid; the message names the place.
+    """
+    try:
+        stage.validate()
+    except ValueError as error:
+        raise ValueError(f"{error}, at `{place}`") from error
+    for number, lane in enumerate(stage.lanes):
+        for index, step in enumerate(lane.steps):
+            at = f"{place}.lanes[{number}].steps[{index}]"
+            check_configuration(step.operation, f"{at}.operation")
+            _check_algorithm(step.algorithm, step.operation, f"{at}.algorithm")
+        if lane.merged and not can_merge(lane.operations):
+            raise ValueError(
+                "Expected convolutions in a merged lane that differ only in filters and output "
+                f"channels, got others at `{place}.lanes[{number}]`"
+            )
+
+
+def check_configuration(configuration: ConvolutionConfiguration, place: str) -> None:
+    """Checks that a configuration can be in a stage, and that all its shapes are known.
+
+    Raises:
+        ValueError: dtype or layout is unknown, a dimension is unknown or not positive, or the
+            fields differ in the number of dimensions; the message names the place.
+    """
+    for field, known in (("dtype", DTYPE_BYTES), ("layout", SPATIAL_AXES)):
+        if getattr(configuration, field) not in known:
+            raise ValueError(
+                f"Expected {field} to be one of {', '.join(known)}, got "
+                f"{getattr(configuration, field)} at `{place}.{field}`"
+            )
+    for field in ("strides", "dilations"):
+        if min(getattr(configuration, field)) < 1:
+            raise ValueError(
+                f"Expected positive {field}, got {getattr(configuration, field)} at "
+                f"`{place}.{field}`"
+            )
+    rank = configuration.spatial_rank + 2
+    lengths = {"dilations": rank - 2, "layout": rank}
+    for field in ("image_shape", "filter_shape", "output_shape"):
+        lengths[field] = rank
+        shape = getattr(configuration, field)
+        if shape is None or any(size is None or size < 1 for size in shape):
+            raise ValueError(
+                f"Expected known and positive dimensions, got {shape} at `{place}.{field}`"
+            )
+    for field, length in lengths.items():
+        value = getattr(configuration, field)
+        if len(value) != length:
+            raise ValueError(
+                f"Expected {length} dimensions, to match the strides, got {value} at "
+                f"`{place}.{field}`"
+            )
+
+
+def _check_algorithm(
+    algorithm: str | None, configuration: ConvolutionConfiguration, place: str
+) -> None:
+    if algorithm is None:
+        return
+    try:
+        check_algorithm(algorithm, configuration.kind)
+    except ValueError as error:
+        raise ValueError(f"{error} at `{place}`") from error
+
+
+_OF_ALL_KINDS = ("FFT", "FFT_TILING", "WINOGRAD", "WINOGRAD_NONFUSED")
+LEGACY_ALGORITHMS: dict[ConvolutionKind, tuple[str, ...]] = {
+    ConvolutionKind.FORWARD: (
+        *("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "GEMM", "DIRECT"),
+        *_OF_ALL_KINDS,
+    ),
+    ConvolutionKind.BACKWARD_INPUT: ("ALGO_0", "ALGO_1", *_OF_ALL_KINDS),
+    ConvolutionKind.BACKWARD_FILTER: ("ALGO_0", "ALGO_1", "ALGO_3", *_OF_ALL_KINDS),
+}
+"""cuDNN's legacy algorithms of each kind: its enumerators without their common prefix."""
+
+HOST_ALGORITHMS = ("BUFFERED", "DIRECT")
+"""Algorithms of the host backend."""
+
+# An engine's global index and its knobs, as cudnn-frontend tags a plan: "eng4_k24=15_k6=0". A
+# prefix names the runner's work around the algorithm. These patterns accept the same names as
+# ParseAlgorithm does (cc_kernels/core/cudnn/algorithm.cc).
+_FORMULATION = re.compile(r"^(?:split\+)?(?:nchw\+)?")
+_NUMBER = r"(?:0|[1-9][0-9]*)"
+_ENGINE_TAG = re.compile(rf"eng({_NUMBER})((?:_k{_NUMBER}=(?:{_NUMBER}|-[1-9][0-9]*))*)")
+_KNOB = re.compile(r"_k([0-9]+)=-?([0-9]+)")
+
+
+def check_algorithm(name: str, kind: ConvolutionKind | None = None) -> None:
+    """Checks that a runner knows an algorithm of that name.
+
+    Whether it can run on a backend and device, with a shape, is up to the runner, which has
+    fallbacks.
+
+    Args:
+        name: a legacy name or an engine tag, after the optional prefixes `split+` and `nchw+`, in
+            this order; or a name of the host backend. An engine tag is `eng<index>` followed by
+            any number of `_k<knob>=<value>`, each knob once.
+        kind: the kind of a legacy name; None for any.
+
+    Raises:
+        ValueError: no runner knows the name; the message lists the accepted ones.
+    """
+    if name in HOST_ALGORITHMS or names_engine(name):
+        return
+    kinds = tuple(LEGACY_ALGORITHMS) if kind is None else (kind,)
+    legacy_name = _FORMULATION.sub("", name)
+    if any(legacy_name in LEGACY_ALGORITHMS[each] for each in kinds):
+        return
+    accepted = "; ".join(f"{each.value}: {', '.join(LEGACY_ALGORITHMS[each])}" for each in kinds)
+    raise ValueError(
+        "Expected an algorithm that a runner knows: an engine tag such as 'eng4_k24=15_k6=0' with "
+        f"each knob once, or a legacy name ({accepted}), either one after the optional prefixes "
+        f"'split+' and 'nchw+', in this order; or one of the host backend "
+        f"({', '.join(HOST_ALGORITHMS)}); got {name!r}"
+    )
+
+
+def names_engine(name: str) -> bool:
+    """Whether a name is that of an engine, perhaps with a prefix."""
+    match = _ENGINE_TAG.fullmatch(_FORMULATION.sub("", name))
+    if match is None:
+        return False
+    index, knobs = match.groups()
+    pairs = _KNOB.findall(knobs)
+    return (
+        len({knob for knob, _ in pairs}) == len(pairs)
+        and all(int(knob) <= _LARGEST_INT32 for knob, _ in pairs)
+        and all(int(value) <= _LARGEST_INT64 for _, value in pairs)
+        and int(index) <= _LARGEST_INT64
+    )

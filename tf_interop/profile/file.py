@@ -1,15 +1,15 @@
-"""Profile files: one JSON document a line, in the order in which they were measured.
+"""Profile files: one JSON document a line, in the order of the measurements.
 
 {"format":"tf_interop.profile","version":1,"device":{"backend":"cudnn","name":"NVIDIA H200",…}}
 {"algorithm":{"configuration":{…},"algorithm":"eng4_k2=1","tf32":true,"latency_us":12.5,…}}
 {"stage":{"stage":{"lanes":[{"steps":[{"operation":{…},"algorithm":"FFT"}],…}]},…}}
 
-The first line is a header. Each later line is a header, too, which begins what another run of the
-same device measured, or an entry. Of entries with one key the last counts. So a run goes on with a
-file by appending to it, and files of one device are merged by putting one after the other.
+The first line is a header. Any later line is an entry, or the header of another run on the same
+device. The last entry with a key counts. So a run continues a file by appending to it, and files of
+one device are merged by concatenation.
 
-Every entry is on disk before the next measurement begins. A run that is killed loses at most the
-line that it was writing: a last line that is no whole JSON document is passed over.
+Every entry is on disk before the next measurement begins. A run that is killed loses at most its
+last entry, because a last line that is no complete JSON document is ignored.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from typing import Any, Literal
 import msgspec
 
 from tf_interop.errors import ProfileError
-from tf_interop.profile.check import check_entry
 from tf_interop.profile.entries import (
     AlgorithmFailure,
     AlgorithmMeasurement,
     Entry,
     StageFailure,
     StageMeasurement,
+    check_entry,
 )
 from tf_interop.profile.types import Profile, ProfiledDevice, profile_of, why_foreign
 from tf_interop.versioned_file import (
@@ -45,24 +45,23 @@ from tf_interop.versioned_file import (
 )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """The first line of a profile, and of what each later run measured.
+    """The first line of each run's part of a profile.
 
     Attributes:
-        device: what was measured on.
         format: always `tf_interop.profile`.
         version: version of the format.
     """
 
-    device: ProfiledDevice
     format: Literal["tf_interop.profile"] = "tf_interop.profile"
     version: Literal[1] = 1
+    device: ProfiledDevice
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Line:
-    """Every other line of a profile: one of the fields is there."""
+    """Any other line of a profile; it has one of these fields."""
 
     algorithm: AlgorithmMeasurement | None = None
     algorithm_failure: AlgorithmFailure | None = None
@@ -87,8 +86,8 @@ def load_profile(path: PathLike) -> Profile:
     """Reads a profile file.
 
     Raises:
-        ProfileError: there is no such file, it is of another format or version, or a line is
-            damaged, not legal or of another device. Names the line and what to do.
+        ProfileError: the file does not exist or has another format or version, or a line is
+            damaged, invalid or from another device. Names the line and what to do.
     """
     return _parse(read_file(path, "profile", ProfileError), path)
 
@@ -97,7 +96,7 @@ def save_profile(profile: Profile, path: PathLike) -> None:
     """Writes a profile file, atomically; equal profiles give equal bytes.
 
     Raises:
-        ProfileError: an entry is not legal, or the file cannot be written.
+        ProfileError: an entry is invalid, or the file cannot be written.
     """
     lines = [_header_line(profile.device), *(_entry_line(entry) for entry in profile.entries)]
     write_file(b"".join(lines), path, "profile", ProfileError)
@@ -106,7 +105,7 @@ def save_profile(profile: Profile, path: PathLike) -> None:
 def profile_document(profile: Profile) -> list[Any]:
     """The documents of a profile's lines, for msgspec to encode."""
     entries = ({_FIELDS[type(entry)]: entry} for entry in profile.entries)
-    return [Header(profile.device), *entries]
+    return [Header(device=profile.device), *entries]
 
 
 def profile_schema() -> dict[str, Any]:
@@ -115,14 +114,14 @@ def profile_schema() -> dict[str, Any]:
         (Header, Line), ref_template="#/$defs/{name}"
     )
     make_strict(definitions.values())
-    # Both fields have a default here, and tell a header from an entry there.
+    # The defaults of the dataclass would make these fields optional.
     definitions["Header"]["required"] = ["device", "format", "version"]
     definitions["Line"] |= {"minProperties": 1, "maxProperties": 1}
     return {"oneOf": list(lines), "$defs": definitions}
 
 
 class ProfileWriter:
-    """A profile file that a run appends to, held by this process alone; see `open_profile`."""
+    """A profile file that only this process appends to; see `open_profile`."""
 
     def __init__(self, path: PathLike, file: int, profile: Profile) -> None:
         self._path = path
@@ -132,14 +131,14 @@ class ProfileWriter:
 
     @property
     def profile(self) -> Profile:
-        """All that the file holds."""
+        """The content of the file."""
         return profile_of(self._before.device, (*self._before.entries, *self._appended))
 
     def append(self, entry: Entry) -> None:
         """Adds an entry; it is on disk when this returns.
 
         Raises:
-            ProfileError: the entry is not one that a profile may hold, or cannot be written.
+            ProfileError: the entry is invalid or cannot be written.
         """
         _append(self._path, self._file, _entry_line(entry))
         self._appended.append(entry)
@@ -147,14 +146,12 @@ class ProfileWriter:
 
 @contextlib.contextmanager
 def open_profile(path: PathLike, device: ProfiledDevice) -> Iterator[ProfileWriter]:
-    """Opens a profile file to go on with it, or a new one.
+    """Opens a new profile file, or an existing one to continue it.
 
-    Args:
-        path: the file.
-        device: what is measured on. Day, driver and clocks may be others than before.
+    Date, driver and clocks of the device may differ from those in the file.
 
     Raises:
-        ProfileError: another process measures into the file, it is of another device, or damaged.
+        ProfileError: another process writes the file, or it is damaged or from another device.
     """
     file = _open_locked(path)
     try:
@@ -165,7 +162,7 @@ def open_profile(path: PathLike, device: ProfiledDevice) -> Iterator[ProfileWrit
             before = _parse(whole, path)
             _check_device(before.device, device, f"profile '{os.fspath(path)}'")
         elif content[: len(_BEGINNING)] != _BEGINNING[: len(content)]:
-            # Half of something else is not to be lost.
+            # Truncating would destroy a file of another kind.
             raise ProfileError(f"'{os.fspath(path)}' is not a profile. Choose another file.")
         os.ftruncate(file, min(len(content), len(whole)))
         if len(whole) > len(content):
@@ -178,7 +175,7 @@ def open_profile(path: PathLike, device: ProfiledDevice) -> Iterator[ProfileWrit
 
 
 def _whole_lines(content: bytes) -> bytes:
-    """Content without a last line that was only half written, with an end to each line."""
+    """Removes a last line that was only half written, and ends a complete one."""
     end = content.rfind(b"\n") + 1
     if end == len(content):
         return content
@@ -220,7 +217,7 @@ def _parse_header(line: bytes) -> Header:
 
 
 def _parse_entry(line: bytes) -> Entry | None:
-    """None if a line holds no entry, as a header does."""
+    """Parses a line; None if it has no entry, as for a header."""
     read = _LINE_DECODER.decode(line)
     given: dict[str, Entry] = {
         name: value for name in _FIELDS.values() if (value := getattr(read, name)) is not None
@@ -229,7 +226,7 @@ def _parse_entry(line: bytes) -> Entry | None:
         return None
     if len(given) > 1:
         raise ValueError(f"Expected one of {', '.join(_FIELDS.values())}, got {len(given)} at `$`")
-    # What this release wrote is taken as it is: to look at each field by itself takes long.
+    # A line as this release writes it has no unknown fields. Looking at each field takes long.
     if msgspec.json.encode(given) != line:
         check_all_fields_read(msgspec.json.decode(line), msgspec.to_builtins(read), "$")
     ((field, entry),) = given.items()
@@ -238,9 +235,7 @@ def _parse_entry(line: bytes) -> Entry | None:
 
 
 def _header_line(device: ProfiledDevice) -> bytes:
-    header = Header(device)
-    fields = {"format": header.format, "version": header.version, "device": device}
-    return msgspec.json.encode(fields) + b"\n"
+    return msgspec.json.encode(Header(device=device)) + b"\n"
 
 
 def _entry_line(entry: Entry) -> bytes:
@@ -248,18 +243,18 @@ def _entry_line(entry: Entry) -> bytes:
     try:
         check_entry(entry, f"$.{field}")
         line = msgspec.json.encode({field: entry})
-        # Bounds of types are checked only by reading; and what is not finite is null in JSON.
+        # Only reading checks the bounds of types. JSON has null for values that are not finite.
         if getattr(_LINE_DECODER.decode(line), field) != entry:
             raise ValueError(f"Expected finite values, got others at `$.{field}`: {entry}")
     except (ValueError, msgspec.MsgspecError) as error:
         raise ProfileError(
-            f"{error}, in an entry for a profile. This is an error of whatever measured."
+            f"{error}, in an entry for a profile. This is a bug in the measurement."
         ) from error
     return line + b"\n"
 
 
 def _append(path: PathLike, file: int, data: bytes) -> None:
-    # One write: a line that ends is whole.
+    # A single write, so a line with an end is complete.
     size = os.fstat(file).st_size
     try:
         written = os.write(file, data)
@@ -267,13 +262,13 @@ def _append(path: PathLike, file: int, data: bytes) -> None:
             raise OSError(f"{written} of {len(data)} bytes written")
         os.fsync(file)
     except OSError as error:
-        # The next line must not be joined to half of this one.
+        # Otherwise the next line would continue this half of one.
         os.ftruncate(file, size)
         raise _cannot_write(path, error) from error
 
 
 def _open_locked(path: PathLike) -> int:
-    """Opens a file and locks it, for as long as it is open."""
+    """Opens a file and locks it until it is closed."""
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
     except OSError as error:
@@ -285,8 +280,8 @@ def _open_locked(path: PathLike) -> int:
     except BlockingIOError as error:
         os.close(file)
         raise ProfileError(
-            f"Another process is writing profile '{os.fspath(path)}'. Wait until it has ended, "
-            "or choose another file."
+            f"Another process is writing profile '{os.fspath(path)}'. Wait for it to end, or "
+            "choose another file."
         ) from error
     except BaseException:
         os.close(file)

@@ -1,4 +1,4 @@
-"""Prints profiles for people: at most as wide as 100 columns, or the terminal."""
+"""Prints profiles."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST_WINNERS = 10
 
 
 def show_profile(profile: Profile, console: Console) -> None:
-    """Prints what a profile holds: device, convolutions with their fastest algorithm, stages."""
+    """Prints the device, the convolutions with their fastest algorithm, and the stages."""
     print_on(console, describe_device(profile.device))
     if profile.algorithms or profile.algorithm_failures:
         print_on(console, _convolution_table(profile))
@@ -35,9 +35,9 @@ def show_profile(profile: Profile, console: Console) -> None:
 
 
 def show_summary(profile: Profile, path: str, console: Console) -> None:
-    """Prints how much a profile holds, and the sets of convolutions that are faster together.
+    """Prints the numbers of entries, and the sets of convolutions that are faster together.
 
-    The file at `path` holds all of it.
+    It refers to the file at `path` for the rest.
     """
     convolutions = {entry.configuration for entry in profile.algorithms}
     failures = len(profile.algorithm_failures) + len(profile.stage_failures)
@@ -62,10 +62,9 @@ def show_summary(profile: Profile, path: str, console: Console) -> None:
 
 
 def describe_convolution(configuration: ConvolutionConfiguration) -> str:
-    """A configuration in one line, such as `forward 8x56x56x64 * 3x3x64x96 /2 NHWC float32`.
+    """Describes a convolution, such as `forward 8x56x56x64 * 3x3x64x96 /2 NHWC float32`.
 
-    Image, filter, strides; then, as far as they are not the usual ones, dilations, padding and
-    fused operations.
+    Image, filter, and strides come first. Usual strides, dilations and padding are left out.
     """
     words = [
         configuration.kind.value,
@@ -86,11 +85,11 @@ def describe_convolution(configuration: ConvolutionConfiguration) -> str:
 
 
 def describe_device(device: ProfiledDevice) -> str:
-    """What was measured on, with its software, in one line."""
+    """Describes a device and its software in one line."""
     if device.backend == "host":
         return f"{device.name}, {device.sm_count} cores, backend host, {device.date}"
     clocks = ", ".join(f"{name} {clock} MHz" for name, clock in sorted(device.clocks_mhz.items()))
-    # NVML tells the driver; a container may be without it.
+    # The driver's version comes from NVML, which a container may lack.
     driver = f", driver {device.driver}" if device.driver else ""
     hardware = (
         f"{device.name}, compute capability {device.compute_capability}, {device.sm_count} SMs, "
@@ -101,7 +100,7 @@ def describe_device(device: ProfiledDevice) -> str:
 
 
 def describe_stage(stage: Stage[ConvolutionConfiguration]) -> str:
-    """A line for each convolution of a stage, and how it is launched where that is not as usual."""
+    """Describes the convolutions of a stage and their lane options, in a line each."""
     lines = [
         f"{lane}: {describe_convolution(step.operation)}, {step.algorithm or 'any'}"
         for lane, step in zip(stage.lane_of_step, stage.steps, strict=True)
@@ -117,7 +116,7 @@ def describe_stage(stage: Stage[ConvolutionConfiguration]) -> str:
 
 
 def describe_options(lane: Lane[T]) -> str:
-    """What a lane asks of the device beyond a stream; empty if that is nothing."""
+    """Describes a lane's requests to the device; empty if it has none."""
     options = (
         f"priority {lane.priority}" if lane.priority else "",
         f"{lane.sm_count} SMs of its own" if lane.sm_count else "",
@@ -185,7 +184,7 @@ def _stage_table(
 
 
 def _winners(stages: Iterable[StageMeasurement]) -> list[StageMeasurement]:
-    """Of each set of convolutions its fastest stage, where that wins; the largest ratio first."""
+    """The fastest stage of each set of convolutions, if it wins; the largest ratio first."""
     fastest: dict[object, StageMeasurement] = {}
     for stage in stages:
         operations = collections.Counter(stage.stage.operations)

@@ -1,4 +1,4 @@
-"""A profile: what convolutions and stages cost, measured on one device with its software."""
+"""A profile: the measured costs of convolutions and stages on one device with its software."""
 
 from __future__ import annotations
 
@@ -34,14 +34,11 @@ _COMPARED = ("backend", "name", "compute_capability", "sm_count", "cudnn")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SmLimits:
-    """What one streaming multiprocessor has for the blocks that reside on it.
+    """The resources of one streaming multiprocessor for its resident blocks.
 
     Attributes:
         registers: 32-bit registers.
-        shared_memory_bytes: shared memory.
-        threads: threads.
-        blocks: thread blocks.
-        reserved_shared_memory_bytes: what each block takes beside what it asks for.
+        reserved_shared_memory_bytes: taken by each block on top of its own use.
     """
 
     registers: PositiveCount
@@ -53,24 +50,23 @@ class SmLimits:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProfiledDevice:
-    """What was measured on; results do not carry over to another device or version.
+    """A measured device. Its results do not carry over to another device or version.
 
     The first five fields decide whether a profile fits a device (`why_foreign`).
 
     Attributes:
         backend: `cudnn`, or `host` for a CPU.
-        name: the device's name, as its driver or the operating system gives it.
+        name: as its driver or the operating system gives it.
         compute_capability: such as `9.0`; empty for a CPU.
         sm_count: streaming multiprocessors; for a CPU the cores that the process may use.
-        cudnn: cuDNN's version such as `9.10.2`; empty for a CPU.
-        memory_bytes: device memory.
+        cudnn: version such as `9.10.2`; empty for a CPU.
         driver: version of the driver; empty for a CPU.
         cuda: version of CUDA that the driver supports, such as `12.8`; empty for a CPU.
-        clocks_mhz: what NVML reports when measuring begins, such as {"sm": 1980, "memory": 2619}.
+        clocks_mhz: NVML's values at the start, such as {"sm": 1980, "memory": 2619}.
         sm_limits: None for a CPU.
         date: day of the measurements in UTC, such as `2026-11-21`.
-        hardware_queues: that CUDA spread streams over (`CUDA_DEVICE_MAX_CONNECTIONS`); None if
-            that is not known, and for a CPU.
+        hardware_queues: the queues that CUDA spread streams over
+            (`CUDA_DEVICE_MAX_CONNECTIONS`); None for a CPU, and if it is unknown.
     """
 
     backend: BackendName
@@ -88,10 +84,9 @@ class ProfiledDevice:
 
 
 def why_foreign(profiled: ProfiledDevice, here: ProfiledDevice) -> str | None:
-    """How a profile's device differs from another in what its values depend on.
+    """Compares a profile's device with another, in the fields that its values depend on.
 
-    Memory, driver, CUDA, clocks and queues are there to be read; they are not compared. Neither is
-    the `sm_count` if it is 0 `here`.
+    A `sm_count` of 0 `here` fits every profile.
 
     Returns:
         Every differing field with both values, or None if the profile fits.
@@ -106,28 +101,21 @@ def why_foreign(profiled: ProfiledDevice, here: ProfiledDevice) -> str | None:
 
 
 def _shown(value: object) -> str:
-    return "none that is known" if value == "" else repr(value)
+    return "an unknown value" if value == "" else repr(value)
 
 
 def today() -> str:
-    """The day in UTC, as a device has it."""
+    """The day in UTC."""
     return datetime.datetime.now(datetime.timezone.utc).date().isoformat()
 
 
-# Without slots: the lookup tables are kept in the instance.
+# Without slots, because the instance caches its lookup tables.
 @dataclasses.dataclass(frozen=True)
 class Profile:
-    """What a profile file holds.
+    """The content of a profile file.
 
-    No two entries, measurements or failures, have one `entry_key`.
-
-    Attributes:
-        device: what was measured on.
-        algorithms: what algorithms cost.
-        algorithm_failures: algorithms that could not be measured.
-        stages: what stages cost. One set of configurations may be there several times, with
-            different algorithms, lanes or SMs.
-        stage_failures: stages that could not be measured.
+    No two entries have the same `entry_key`. The same convolutions may have several stages, with
+    different algorithms, lanes or SMs.
     """
 
     device: ProfiledDevice
@@ -144,18 +132,15 @@ class Profile:
     def find_algorithms(
         self, configuration: ConvolutionConfiguration, *, allow_tf32: bool = True
     ) -> tuple[AlgorithmMeasurement, ...]:
-        """The measured algorithms of an equal convolution, each once, fastest first.
-
-        They are those under TensorFlow's switch for TF32 (see `as_with_tf32`).
-        """
+        """The measured algorithms of a convolution under a switch for TF32, fastest first."""
         return as_with_tf32(self._by_configuration.get(configuration, ()), allow_tf32=allow_tf32)
 
     @functools.cached_property
     def deterministic_part(self) -> Profile:
-        """What holds where TensorFlow has to give the same bits every time.
+        """The part that applies if TensorFlow must give the same bits every time.
 
-        Algorithms that did not in two runs are left out, and stages that use one of them, or one
-        that was not measured alone. A merged lane uses that of its wider convolution.
+        It has the algorithms that gave the same bits in two runs, and the stages with only these.
+        The algorithm of a merged lane counts for its wider convolution.
         """
         same_bits: dict[Step[ConvolutionConfiguration], bool] = {}
         for each in self.algorithms:
@@ -186,7 +171,7 @@ class Profile:
 
 
 def profile_of(device: ProfiledDevice, entries: Iterable[Entry]) -> Profile:
-    """A profile of these entries; of those with one key the last counts, at the first's place."""
+    """Makes a profile; the last entry with a key replaces earlier ones, in their place."""
     latest = {entry_key(entry): entry for entry in entries}.values()
     return Profile(
         device,
@@ -200,10 +185,8 @@ def profile_of(device: ProfiledDevice, entries: Iterable[Entry]) -> Profile:
 def is_measured_as_it_runs(
     measurement: StageMeasurement, device: ProfiledDevice, *, allow_tf32: bool
 ) -> bool:
-    """Whether a stage was measured with TensorFlow's switch for TF32 as it is, where that matters.
-
-    A CPU has no TF32.
-    """
+    """Whether a stage was measured under this switch for TF32, or TF32 does not matter to it."""
+    # A CPU has no TF32.
     can_round_to_tf32 = device.backend == "cudnn" and any(
         each.dtype == "float32" for each in measurement.stage.operations
     )

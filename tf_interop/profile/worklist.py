@@ -1,16 +1,12 @@
-"""A list of convolutions and stages to measure, and its file, for a machine without TensorFlow."""
+"""A list of convolutions and stages to measure, as a file for a machine without TensorFlow."""
 
 from __future__ import annotations
 
 import dataclasses
 
-from tf_interop.convolution import (
-    ConvolutionConfiguration,
-    has_known_shapes,
-)
+from tf_interop.convolution import ConvolutionConfiguration, has_known_shapes
 from tf_interop.errors import ProfileError
-from tf_interop.profile.check import check_configuration, check_stage
-from tf_interop.profile.entries import Count, PositiveCount
+from tf_interop.profile.entries import Count, PositiveCount, check_configuration, check_stage
 from tf_interop.stage import Stage
 from tf_interop.versioned_file import VersionedFormat
 
@@ -20,9 +16,9 @@ class ListedConvolution:
     """One distinct convolution.
 
     Attributes:
-        configuration: what it computes; all its shapes are known.
-        count: how often it occurs in the models of the list.
-        origins: the models that it occurs in, such as `GoogLeNet, batch 8, inference`.
+        configuration: all its shapes are known.
+        count: occurrences in the models of the list.
+        origins: models with it, such as `GoogLeNet, batch 8, inference`.
     """
 
     configuration: ConvolutionConfiguration
@@ -32,14 +28,14 @@ class ListedConvolution:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ListedStage:
-    """Convolutions to be measured at the same time.
+    """Convolutions to be measured together.
 
     Attributes:
-        stage: a step's operation is its convolution's place in the list. Where its algorithm is
-            None, it is chosen from what was measured of the convolution alone.
-        origins: where the stage comes from.
-        images: of each step the first one that reads the same image. Empty: each reads its own,
-            but for those of a merged lane.
+        stage: its operations are positions in the list. An algorithm of None is chosen from the
+            measurements of the convolution alone.
+        origins: the sources of the stage.
+        images: for each step, the first step that reads the same image. If this is empty, only the
+            steps of a merged lane share an image.
     """
 
     stage: Stage[Count]
@@ -49,14 +45,13 @@ class ListedStage:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ConfigurationList:
-    """What a file of configurations holds.
+    """The content of a file of configurations.
 
     Attributes:
-        convolutions: each distinct configuration once.
-        stages: may be empty.
+        convolutions: each configuration once.
         format: always `tf_interop.configurations`.
         version: version of the format.
-        made_with: versions of the software that made it, such as {"tensorflow": "2.21.0"}.
+        made_with: software versions, such as {"tensorflow": "2.21.0"}.
     """
 
     convolutions: tuple[ListedConvolution, ...]
@@ -67,7 +62,7 @@ class ConfigurationList:
 
 
 def _check_list(configurations: ConfigurationList) -> None:
-    """Each configuration is there once, with all shapes known, and stages are of these."""
+    """Checks that configurations are distinct with known shapes, and that stages are valid."""
     places: dict[ConvolutionConfiguration, int] = {}
     for index, listed in enumerate(configurations.convolutions):
         place = f"$.convolutions[{index}].configuration"
@@ -86,7 +81,7 @@ def _check_list(configurations: ConfigurationList) -> None:
         wrong = [number for number in each.stage.operations if number >= len(known)]
         if wrong:
             raise ValueError(
-                f"Expected the place of one of {len(known)} convolutions, got {wrong[0]} at "
+                f"Expected the position of one of {len(known)} convolutions, got {wrong[0]} at "
                 f"`{place}`"
             )
         check_stage(each.stage.map(known.__getitem__), place)

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tf_interop.convolution import ConvolutionKind
-from tf_interop.profile.check import (
+from tf_interop.profile.entries import (
     HOST_ALGORITHMS,
     LEGACY_ALGORITHMS,
     check_algorithm,
