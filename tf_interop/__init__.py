@@ -1,7 +1,7 @@
 """Runs independent convolutions of one TensorFlow graph at the same time on one GPU.
 
-Importing the package does little. Once TensorFlow is imported, before or after, the plugin is
-registered with it; `enable` turns it on.
+Importing the package does little. When both it and TensorFlow have been imported, the plugin is
+registered; `enable` turns it on.
 """
 
 from __future__ import annotations
@@ -12,16 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import wrapt
 
-from tf_interop.errors import INSTALL_TENSORFLOW
+from tf_interop.errors import INSTALL_TENSORFLOW, TfInteropError
 
 if TYPE_CHECKING:
     from tf_interop import keras as keras
     from tf_interop.model.analyze import Analysis as Analysis
     from tf_interop.model.analyze import analyze as analyze
     from tf_interop.model.collect import CollectOptions as CollectOptions
-    from tf_interop.model.collect import (
-        collect_configurations as collect_configurations,
-    )
+    from tf_interop.model.collect import collect_configurations as collect_configurations
     from tf_interop.model.make_plan import plan as plan
     from tf_interop.model.parallelize import parallelize as parallelize
     from tf_interop.parallel.types import ParallelPlan as ParallelPlan
@@ -34,12 +32,8 @@ if TYPE_CHECKING:
     from tf_interop.profile.file import save_profile as save_profile
     from tf_interop.profile.types import Profile as Profile
     from tf_interop.profile.worklist import ConfigurationList as ConfigurationList
-    from tf_interop.profile.worklist import (
-        load_configurations as load_configurations,
-    )
-    from tf_interop.profile.worklist import (
-        save_configurations as save_configurations,
-    )
+    from tf_interop.profile.worklist import load_configurations as load_configurations
+    from tf_interop.profile.worklist import save_configurations as save_configurations
     from tf_interop.runtime.settings import PassReport as PassReport
     from tf_interop.runtime.status import Status as Status
     from tf_interop.runtime.status import status as status
@@ -71,7 +65,7 @@ __all__ = [*_MODULE_OF, "keras"]
 
 
 def __getattr__(name: str) -> Any:
-    """Imports what is asked for: most of it needs TensorFlow, which takes seconds."""
+    """Imports a name when it is used: most need TensorFlow, which takes seconds."""
     if name == "keras":
         return importlib.import_module("tf_interop.keras")
     if name in _MODULE_OF:
@@ -93,11 +87,9 @@ def __dir__() -> list[str]:
 
 def _register_plugin(_tensorflow: object) -> None:
     """Registers the plugin, so that TensorFlow's own option turns it on and off."""
-    from tf_interop.errors import TfInteropError
-
-    # `import tensorflow` must not fail for a library that does not load: status() and enable() say
-    # it. An ImportError means that a module of this package is just importing TensorFlow; who needs
-    # the plugin asks for it once that is done.
+    # `import tensorflow` must not fail if the library does not load: status() and enable() report
+    # that. An ImportError means that a module of this package is just importing TensorFlow; whoever
+    # needs the plugin calls get_plugin later.
     with contextlib.suppress(TfInteropError, ImportError):
         from tf_interop.runtime.plugin import get_plugin
 

@@ -1,4 +1,4 @@
-"""Runs modules of this package in processes of their own, from where this one imports them."""
+"""Runs modules in processes of their own, with the import path of this one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pathlib
 import signal
 import sys
 
-# Python puts the working directory first; a source tree there is not the package that runs here.
+# With -c Python puts the working directory first, where another copy of the package may be.
 _RUN_MODULE = """
 import runpy
 import sys
@@ -24,16 +24,16 @@ def module_command(module: str, *arguments: object) -> list[str]:
 
 
 def child_environment() -> dict[str, str]:
-    """This process' environment, with its import path, which a source tree may be on."""
+    """This process's environment, with its import path."""
     folders = [path or str(pathlib.Path.cwd()) for path in sys.path]
     return os.environ | {"PYTHONPATH": os.pathsep.join(folders)}
 
 
 def describe_end(code: int) -> str:
-    """What a return code of subprocess means, such as `was ended by SIGSEGV`."""
+    """Describes a return code of subprocess, such as `was ended by SIGSEGV`."""
     if code >= 0:
         return f"ended with exit code {code}"
     try:
         return f"was ended by {signal.Signals(-code).name}"
-    except ValueError:
+    except ValueError:  # a real-time signal
         return f"was ended by signal {-code}"

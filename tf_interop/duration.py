@@ -9,13 +9,10 @@ _SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
 def parse_duration(duration: str | float) -> float:
-    """A duration in seconds.
-
-    Args:
-        duration: a number of seconds, or a text such as `"30s"`, `"500ms"`, `"2m"`, `"1.5h"`.
+    """A duration in seconds, from a number or a text such as `"30s"`, `"500ms"`, `"2m"`, `"1.5h"`.
 
     Raises:
-        ValueError: it is no positive duration.
+        ValueError: it is not a positive duration.
     """
     match = _DURATION.fullmatch(str(duration))
     seconds = float(match[1]) * _SECONDS[match[2] or "s"] if match else 0.0

@@ -1,7 +1,7 @@
-"""The errors that tf_interop raises. An argument of a wrong kind or value raises ValueError."""
+"""The errors of tf_interop. A wrong argument raises ValueError."""
 
 INSTALL_TENSORFLOW = "pip install 'tensorflow==2.21.*' (with a GPU: 'tensorflow[and-cuda]==2.21.*')"
-"""What to do where TensorFlow is missing."""
+"""The fix for a missing TensorFlow."""
 
 
 class TfInteropError(Exception):
@@ -9,7 +9,7 @@ class TfInteropError(Exception):
 
 
 class GraphError(TfInteropError):
-    """A GraphDef that is not well-formed: a missing input, a duplicate name, a cycle."""
+    """A malformed GraphDef: a missing input, a duplicate name, a cycle."""
 
 
 class PlanError(TfInteropError):
@@ -21,7 +21,7 @@ class ProfileError(TfInteropError):
 
 
 class TimeLimitError(TfInteropError):
-    """The graph pass took longer than it may."""
+    """The graph pass exceeded its time limit."""
 
 
 class LibraryError(TfInteropError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 import os
-from types import TracebackType
 from typing import Any
 
 import tensorflow as tf
@@ -25,9 +24,9 @@ _KERAS_BATCH_SIZE = 32
 
 @dataclasses.dataclass
 class _Call:
-    """One call of `fit`, `evaluate` or `predict`, and the state before it.
+    """A call of `fit`, `evaluate` or `predict`, and the state before it.
 
-    `depth` counts the begin hooks that wait for their end hook.
+    `depth` counts the begin hooks whose end hook has not been called.
     """
 
     plugin: Plugin
@@ -44,7 +43,7 @@ class _Call:
     is_reported: bool = False
 
     def find_new_reports(self) -> tuple[PassReport, ...]:
-        # By identity: the same graph, optimized once more, gives a report that is equal.
+        # By identity, because optimizing a graph again gives an equal report.
         before = {id(report) for report in self.reports}
         return tuple(report for report in self.plugin.reports if id(report) not in before)
 
@@ -63,10 +62,10 @@ class ConvStages:
 
     It works with `tf.keras` (Keras 3) and tf_keras. During the call
 
-    - the plugin works with the callback's settings, for the model and for every other function
-      that TensorFlow optimizes meanwhile;
-    - Keras makes the model's functions again, because a function that has been optimized keeps its
-      graph. So every call traces the model; for many short calls use `tf_interop.enable`;
+    - the callback's settings apply to the model and to every other function that TensorFlow
+      optimizes meanwhile;
+    - Keras makes the model's functions again, because an optimized function keeps its graph. So
+      every call traces the model; for many short calls use `tf_interop.enable`;
     - XLA, which leaves nothing to the plugin, is off if `jit_compile="auto"` has turned it on
       (Keras 3 with a GPU). Keras 3 does not distinguish "auto" from an explicit True: if "auto"
       turns XLA on, an explicit True is turned off as well. Otherwise an explicit True stays, with
@@ -74,37 +73,37 @@ class ConvStages:
 
     At the end the callback restores the settings, the option `use_plugin_optimizers`,
     `jit_compile` and the model's functions; a later call without the callback runs without stages.
-    A model that is compiled during the call keeps the `jit_compile` that it got there.
+    A model that is compiled during the call keeps its new `jit_compile`.
 
     The logs of each epoch of `fit` hold the number of stages as `conv_stages`, and so do its
-    History, and TensorBoard if its callback follows this one. For `evaluate` and `predict` it is
-    in the logs of the end hook, which other callbacks see, and in `stage_count`.
+    History, and TensorBoard if its callback follows this one. `evaluate` and `predict` have it in
+    the logs of the end hook, which other callbacks see, and in `stage_count`.
 
-    With `tune` the model is tuned before it runs: under `fit` the training step, with a stand-in
-    for the loss and the optimizer, otherwise inference. Validation inside `fit` is not tuned. The
-    callback prints the result in a line, and keeps it in the cache. It is valid for one batch
-    size; other batches run as in stock TensorFlow. A model that cannot be tuned, or that is
-    fastest in stock TensorFlow, runs as without the callback.
+    With `tune` the callback first tunes the model: `fit` tunes the training step, with a stand-in
+    for the loss and the optimizer; other calls, and not validation inside `fit`, tune inference.
+    The callback prints the result in a line and caches it. It is valid for one batch size; other
+    batches run as in stock TensorFlow. A model that cannot be tuned, or that is fastest in stock
+    TensorFlow, runs as without the callback.
 
-    Keras calls no end hook when a call fails. The changes are then undone by `restore`, by the end
-    of a `with` block, or at the callback's next use:
+    Keras calls no end hook when a call fails. `restore` then undoes the changes, and so does the
+    end of a `with` block, or the callback's next use:
 
         with ConvStages("always") as stages:
             model.fit(images, labels, callbacks=[stages])
 
     A callback serves one call at a time: a call inside a hook of another call needs its own
-    callback. The settings are those of the process: calls in several threads at once work, but may
-    run with each other's settings, and the settings restored last stay.
+    callback. The settings are those of the process: concurrent calls in several threads work, but
+    may run with each other's settings, and the settings restored last stay.
 
     Attributes:
-        graphs: what the pass did to the graphs that were optimized during the last call.
+        graphs: reports on the graphs that were optimized during the last call.
     """
 
-    # No base class: tf_keras calls methods that the Callback of Keras 3 lacks, its own is not there
-    # without it, and neither checks the class. What their CallbackLists ask for is all here.
+    # There is no base class: tf_keras calls methods that the Callback of Keras 3 lacks, may not be
+    # installed, and neither checks the class. This class has all that their CallbackLists call.
     #
-    # `_supports_tf_logs` is missing on purpose: with it, tf_keras hands out the very dict that
-    # `evaluate` makes its result of, and `conv_stages` would become part of the result.
+    # It lacks `_supports_tf_logs` on purpose: with it, tf_keras passes the dict that becomes the
+    # result of `evaluate`, and `conv_stages` would become part of the result.
 
     def __init__(
         self,
@@ -120,19 +119,17 @@ class ConvStages:
         """Checks the arguments and reads their files; changes nothing yet.
 
         Args:
-            policy: this and the next three as of `tf_interop.enable`.
+            policy: this, `plan` and the limits are those of `tf_interop.enable`.
             plan: likewise.
             pass_time_limit_s: likewise.
             workspace_limit_mb: likewise.
-            tune: how long to tune the model before it runs, such as `"30s"`, instead of a plan;
-                None for not at all.
+            tune: how long to tune the model before it runs, such as `"30s"`, instead of a plan.
             batch_size: to tune for. None is the model's fixed batch size, if any, else 32, Keras'
                 default for arrays.
-            verbose: 1 to print what was done, 0 to print nothing.
+            verbose: 1 to print a report, 0 to print nothing.
 
         Raises:
-            ValueError: as `tf_interop.enable`, or `verbose` is neither 0 nor 1, or `tune` is no
-                duration or does not go with the other arguments.
+            ValueError: as `tf_interop.enable`, or another argument is wrong.
             PlanError: as `tf_interop.enable`.
         """
         if verbose not in (0, 1):
@@ -155,11 +152,11 @@ class ConvStages:
 
     @property
     def stage_count(self) -> int:
-        """Stages in all `graphs` together."""
+        """The number of stages in all `graphs`."""
         return sum(len(report.plan.stages) for report in self.graphs)
 
     def restore(self) -> None:
-        """Undoes everything that the callback has changed, if anything.
+        """Undoes all changes of the callback, if any.
 
         Needed only after a failed call, if the callback is not used again.
         """
@@ -180,15 +177,10 @@ class ConvStages:
     def __enter__(self) -> ConvStages:
         return self
 
-    def __exit__(
-        self,
-        exception_type: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.restore()
 
-    # Keras calls what follows.
+    # Keras calls these methods.
 
     def set_model(self, model: Any) -> None:
         """Turns the plugin on; Keras makes the model's functions after this.
@@ -200,7 +192,7 @@ class ConvStages:
         self.graphs = ()
         plugin = get_plugin()
         plugin.check_registered()
-        # Where no stage can be made, nothing is gained without XLA.
+        # If no stage can be made, turning XLA off gains nothing.
         may_change = self._settings.can_make_stages or self._tune_budget_s is not None
         is_xla_in_the_way = may_change and bool(model.jit_compile)
         self._call = call = _Call(
@@ -234,11 +226,11 @@ class ConvStages:
         tensorflow_internals.set_plugin_optimizers_option(True)
 
     def set_params(self, params: dict[str, Any] | None) -> None:
-        """Notes how much Keras prints."""
+        """Keeps Keras's `verbose`."""
         self._params = params or {}
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Tunes if asked to: nothing has been traced yet."""
+        """Tunes if requested, before anything is traced."""
         self._begin(training=True)
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
@@ -283,7 +275,7 @@ class ConvStages:
             return
         if call.depth == 0 and self._tune_budget_s is not None:
             self._tune(call, self._tune_budget_s, training=training)
-        # Begin hooks are counted: validation inside `fit` calls those of `evaluate`.
+        # Validation inside `fit` calls the begin hooks of `evaluate`.
         call.depth += 1
 
     def _tune(self, call: _Call, budget_s: float, *, training: bool) -> None:
@@ -297,11 +289,11 @@ class ConvStages:
             self._say(f"ConvStages: not tuned, runs as stock TensorFlow: {error}")
         else:
             self._say(f"ConvStages: {tuning}")
-            # Where Keras compiles with XLA, it goes on doing so if that is the fastest.
+            # If Keras compiles with XLA and that is the fastest, it stays on.
             if tuning.is_faster and not (call.turns_xla_off and tuning.is_xla_faster):
                 call.plugin.settings = dataclasses.replace(self._settings, plan=tuning.plan)
                 return
-        call.is_reported = True  # all that there is to say
+        call.is_reported = True
         if call.turns_xla_off:
             call.turns_xla_off = False
             model.jit_compile = True
@@ -313,13 +305,13 @@ class ConvStages:
             return
         if not call.is_reported:
             self.graphs = call.find_new_reports()
-        # In every epoch: what is made of a History wants columns of one length.
+        # In every epoch, so that the columns of a History have one length.
         if logs is not None:
             logs["conv_stages"] = self.stage_count
         if call.is_reported:
             return
         call.is_reported = True
-        # Keras' progress bar stands in the middle of its line now.
+        # Keras's progress bar has not ended its line.
         start = "\n" if self._params.get("verbose") in ("auto", 1) else ""
         self._say(f"{start}ConvStages: {_summarize(self.graphs, call)}")
 

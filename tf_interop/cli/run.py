@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import functools
 import io
 import json
 import os
@@ -12,8 +12,8 @@ import runpy
 import signal
 import sys
 import traceback
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 import click
 import wrapt
@@ -28,10 +28,9 @@ from tf_interop.versioned_file import write_file
 if TYPE_CHECKING:
     from tensorflow.core.framework import graph_pb2
 
-# Calls of each op, after its first, that a trace has.
-_TRACED_CALLS = 10
+# TensorFlow is not imported here: the program imports it, after it has set it up.
 
-# TensorFlow takes seconds to import, and a program that is run wants to do that itself.
+_TRACED_CALLS = 10  # of each op, after its first
 
 _EXAMPLES = """
 run --plan plan.json train.py --epochs 1
@@ -42,98 +41,70 @@ profile list.json --budget 10m -o profile.json
 """
 
 
-@dataclasses.dataclass(frozen=True)
-class _Run:
-    """What `run` does once the command line has been read, outside of click."""
+def _run_program(
+    program: str, arguments: tuple[str, ...], is_module: bool, finish: Callable[[bool], bool]
+) -> None:
+    """Runs a program as `__main__`, outside of click.
 
-    program: str
-    arguments: tuple[str, ...]
-    is_module: bool
-    report: bool
-    plan_path: pathlib.Path | None
-    trace_path: pathlib.Path | None
-    list_path: pathlib.Path | None
-    graphs: list[graph_pb2.GraphDef]  # those of the program, if they are to be listed
-    observing: contextlib.ExitStack  # keeps collecting them while it is there
+    The program decides how the process ends, unless its results cannot be written.
 
-    def __call__(self) -> None:
-        """Runs the program; it decides how the process ends, unless a result is not written."""
-        # As Python begins.
-        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-        if isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(errors="strict")
-        try:
-            self._run_program()
-        except SystemExit as end:
-            if not self._finish(has_failed=bool(end.code)) and not end.code:
-                raise SystemExit(1) from None
-            raise
-        except BaseException as error:
-            if isinstance(error, ImportError) and _is_raised_by_runpy(error):
-                print_error(f"Expected a program to run, got: {error}.")
-                raise SystemExit(2) from None
-            self._finish(has_failed=True)
-            raise
-        if not self._finish(has_failed=False):
-            raise SystemExit(1)
-
-    def _run_program(self) -> None:
-        """Runs the program as `__main__`. What it raises comes out, SystemExit too."""
-        sys.argv[:] = [self.program, *self.arguments]
-        # Under -P and -I Python puts nothing in front of the path, and there is nothing to replace.
-        if not getattr(sys.flags, "safe_path", sys.flags.isolated):
-            path = pathlib.Path(self.program)
-            sys.path[0] = str(path.resolve().parent) if path.is_file() else self.program
-            if self.is_module:
-                sys.path[0] = os.getcwd()  # noqa: PTH109 (an entry of sys.path is a string)
-        if self.is_module:
-            runpy.run_module(self.program, run_name="__main__", alter_sys=True)
+    Args:
+        program: a script or a module.
+        arguments: the rest of its `sys.argv`.
+        is_module: whether it is a module.
+        finish: gets whether the program failed; reports and saves, and returns whether it could.
+    """
+    # The settings that Python starts with.
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="strict")
+    sys.argv[:] = [program, *arguments]
+    # With -P and -I Python puts nothing at the start of the path, so nothing is replaced.
+    if not getattr(sys.flags, "safe_path", sys.flags.isolated):
+        path = pathlib.Path(program)
+        sys.path[0] = str(path.resolve().parent) if path.is_file() else program
+        if is_module:
+            sys.path[0] = os.getcwd()  # noqa: PTH109 (an entry of sys.path is a string)
+    try:
+        if is_module:
+            runpy.run_module(program, run_name="__main__", alter_sys=True)
         else:
-            runpy.run_path(self.program, run_name="__main__")
+            runpy.run_path(program, run_name="__main__")
+    except SystemExit as end:
+        if not finish(bool(end.code)) and not end.code:
+            raise SystemExit(1) from None
+        raise
+    except BaseException as error:
+        if isinstance(error, ImportError) and _is_raised_by_runpy(error):
+            print_error(f"Expected a program to run, got: {error}.")
+            raise SystemExit(2) from None
+        finish(True)
+        raise
+    if not finish(False):
+        raise SystemExit(1)
 
-    def _finish(self, *, has_failed: bool) -> bool:
-        """Reports and saves as far as asked for; returns whether that went well."""
-        if not (self.report or self.plan_path or self.trace_path or self.list_path):
-            return True
-        if "tensorflow" not in sys.modules:
-            if not has_failed:
-                print_error(
-                    "The program did not import TensorFlow, so the plugin did nothing. Name a "
-                    "program that does."
-                )
-            return False
-        status = tf_interop.status()
-        if self.report:
-            click.echo(str(status), err=True, nl=False)
-        try:
-            if self.trace_path is not None:
-                _write_trace(self.trace_path)
-            if self.plan_path is not None:
-                if not status.plan.graphs:
-                    raise PlanError(
-                        f"There is nothing to save in '{self.plan_path}': no stage or unit was "
-                        "made. --report tells why."
-                    )
-                save_plan(status.plan, self.plan_path)
-            if self.list_path is not None:
-                _write_list(self.list_path, self.program, self.graphs)
-        except TfInteropError as error:
-            print_error(str(error))
-            return False
-        return True
+
+def _is_raised_by_runpy(error: ImportError) -> bool:
+    """Whether there was no program: only the code that looks for it has run."""
+    package = str(pathlib.Path(tf_interop.__file__).parent)
+    return all(
+        pathlib.PurePath(frame.filename).name in ("runpy.py", "<frozen runpy>")
+        or frame.filename.startswith(package)
+        for frame in traceback.extract_tb(error.__traceback__)
+    )
 
 
 def _write_list(path: pathlib.Path, program: str, graphs: Iterable[graph_pb2.GraphDef]) -> None:
-    """Writes what there is to measure of a program's graphs.
+    """Writes the list of convolutions and stages of a program's graphs.
 
     Raises:
-        PlanError: there is nothing to measure.
+        PlanError: there are none.
         ProfileError: the file cannot be written.
     """
     from tf_interop.model.collect import CollectOptions, collect_graphs
     from tf_interop.profile.worklist import save_configurations
 
-    # A function that is optimized again is handed over again.
+    # TensorFlow may optimize a function several times.
     distinct = {graph.SerializeToString(deterministic=True): graph for graph in graphs}
     named = ((f"{program}, graph {n}", graph) for n, graph in enumerate(distinct.values(), 1))
     try:
@@ -146,10 +117,10 @@ def _write_list(path: pathlib.Path, program: str, graphs: Iterable[graph_pb2.Gra
 
 
 def _write_trace(path: pathlib.Path) -> None:
-    """Writes what was recorded of the stages and units of this process.
+    """Writes the recorded times of the stages and units of this process.
 
     Raises:
-        PlanError: nothing was recorded, or the file cannot be written.
+        PlanError: there are none, or the file cannot be written.
     """
     from tf_interop import tensorflow_internals
     from tf_interop.measure.device import running_device, this_cpu
@@ -166,16 +137,6 @@ def _write_trace(path: pathlib.Path) -> None:
     versions = {"tensorflow": tensorflow_internals.tensorflow_version()}
     trace = trace_of_run(spans, gpu or this_cpu(), versions)
     write_file(json.dumps(trace).encode(), path, "trace", PlanError)
-
-
-def _is_raised_by_runpy(error: ImportError) -> bool:
-    """Whether there was no program: none of its lines has run, only those that look for it."""
-    package = str(pathlib.Path(tf_interop.__file__).parent)
-    return all(
-        pathlib.PurePath(frame.filename).name in ("runpy.py", "<frozen runpy>")
-        or frame.filename.startswith(package)
-        for frame in traceback.extract_tb(error.__traceback__)
-    )
 
 
 @click.command(
@@ -233,10 +194,11 @@ def run(
     saved_plan_path: pathlib.Path | None,
     trace_path: pathlib.Path | None,
     list_path: pathlib.Path | None,
-    program: str,
+    report: bool,
     is_module: bool,
-    **options: Any,
-) -> _Run:
+    program: str,
+    arguments: tuple[str, ...],
+) -> Callable[[], None]:
     """Runs the script PROGRAM, unchanged, with the plugin on.
 
     Arguments after PROGRAM belong to it. It runs as under python: as __main__, with its own
@@ -280,16 +242,38 @@ def run(
         except TfInteropError as error:
             end_with(error)
 
-    # Not before the program imports it: programs set environment variables for TensorFlow, such as
-    # CUDA_VISIBLE_DEVICES, ahead of the import.
+    def finish(has_failed: bool) -> bool:
+        observing.close()
+        if not (report or saved_plan_path or trace_path or list_path):
+            return True
+        if "tensorflow" not in sys.modules:
+            if not has_failed:
+                print_error(
+                    "The program did not import TensorFlow, so the plugin did nothing. Name a "
+                    "program that does."
+                )
+            return False
+        status = tf_interop.status()
+        if report:
+            click.echo(str(status), err=True, nl=False)
+        try:
+            if trace_path is not None:
+                _write_trace(trace_path)
+            if saved_plan_path is not None:
+                if not status.plan.graphs:
+                    raise PlanError(
+                        f"There is nothing to save in '{saved_plan_path}': no stage or unit was "
+                        "made. --report tells why."
+                    )
+                save_plan(status.plan, saved_plan_path)
+            if list_path is not None:
+                _write_list(list_path, program, graphs)
+        except TfInteropError as error:
+            print_error(str(error))
+            return False
+        return True
+
+    # When the program imports it: before that, programs set environment variables for TensorFlow,
+    # such as CUDA_VISIBLE_DEVICES.
     wrapt.register_post_import_hook(enable, "tensorflow")
-    return _Run(
-        program,
-        is_module=is_module,
-        plan_path=saved_plan_path,
-        trace_path=trace_path,
-        list_path=list_path,
-        graphs=graphs,
-        observing=observing,
-        **options,
-    )
+    return functools.partial(_run_program, program, arguments, is_module, finish)
