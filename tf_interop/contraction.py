@@ -1,14 +1,14 @@
-"""Which sets of nodes of a graph may be contracted, and in which order they run then.
+"""Finds whether sets of nodes of a graph may be contracted, and in which order they then run.
 
     a --> x --> b      {a, b}: the set waits for x, and x for the set. Not legal.
 
-    a --> b            {a, b}: legal, if a and b are steps of one lane, a before b.
+    a --> b            {a, b}: legal if a and b are steps of one lane, a before b.
 
-    a --> d            {a, b} and {c, d}: the first waits for c, the second for a. Each holds
+    a --> d            {a, b} and {c, d}: the first waits for c, the second for a. Each set has
     c --> b            independent nodes; the two together are not legal.
 
-A graph is the readers of each node, by number. A node runs once all that it waits for has run, a
-set once all its nodes could. If everything runs, contracting each set to one node leaves no cycle.
+A graph is given by the readers of each node. A node runs after everything that it waits for, a set
+when all its nodes could run. If everything runs, contracting each set to one node leaves no cycle.
 The work is linear in nodes and edges.
 """
 
@@ -28,11 +28,12 @@ Edge = tuple[int, int]
 class Contraction:
     """A graph in which sets of nodes run at once.
 
+    A unit is a set, or a node in no set. Sets have the first numbers.
+
     Attributes:
-        order: the numbers of the units in an order in which they run: each set, and each node in
-            none, which comes after the sets. Without those that never run.
-        cycle: the numbers of units that wait for each other: each one waits for the one before it.
-            The first is also the last. Empty if all run.
+        order: the units in an order in which they run, without those that never run.
+        cycle: units of which each waits for the one before it. The first is also the last. Empty if
+            all units run.
     """
 
     order: tuple[int, ...]
@@ -42,12 +43,12 @@ class Contraction:
 def contract(readers: Sequence[Iterable[int]], sets: Sequence[Collection[int]]) -> Contraction:
     """Contracts sets of nodes.
 
-    Edges between nodes of one set hold nothing up; `misplaced_step` says whether they may be there.
+    Edges inside a set are ignored; `misplaced_step` says whether they are legal.
 
     Args:
         readers: for each node those that wait for it, without back edges of loops.
-        sets: of nodes; no node is in two. Unit `k` is the set `k`; the nodes in none are the units
-            after that, in their order.
+        sets: disjoint sets of nodes. Unit `k` is the set `k`; after them come the other nodes, in
+            order.
     """
     unit_of = [-1] * len(readers)
     units: list[Collection[int]] = list(sets)
@@ -91,11 +92,11 @@ def contract(readers: Sequence[Iterable[int]], sets: Sequence[Collection[int]]) 
 
 
 def misplaced_step(readers: Sequence[Collection[int]], stage: Stage[int]) -> Edge | None:
-    """Finds a step that waits for another which does not come before it in its lane.
+    """Finds a step that waits for another one that is not before it in its lane.
 
     Returns:
-        The other step and the one that waits for it; None if there is none. Steps of a merged
-        lane run at once.
+        The other step, and the one that waits for it; None if every step is well placed. Steps of a
+        merged lane run at once.
     """
     place = {
         node: (lane, 0 if each.merged else number)

@@ -1,11 +1,11 @@
-"""What a convolution of a graph is: its configuration, its size, and what it may be merged with.
+"""The convolutions of a graph: their configurations, sizes, merging, and fingerprint.
 
-Convolutions that differ in filters and output channels alone run as one wider convolution:
+Convolutions that differ only in filters and output channels can run as one wider convolution:
 
 image -+-> filter a [3, 3, 64, 96]                    image ---> filter a, b [3, 3, 64, 128]
        +-> filter b [3, 3, 64, 32]
 
-A graph is recognized by its convolutions: by their fingerprint.
+Plans recognize a graph by the fingerprint of its convolutions.
 """
 
 from __future__ import annotations
@@ -24,21 +24,19 @@ from typing import Annotated, cast
 import msgspec
 
 Shape = tuple[int | None, ...]
-"""A tensor's shape; None stands for a dimension that is not known."""
-
+"""A tensor's shape; None is an unknown dimension."""
 
 SPATIAL_AXES = {"NHWC": (1, 2), "NCHW": (2, 3), "NDHWC": (1, 2, 3), "NCDHW": (2, 3, 4)}
-"""The layouts of images and of volumes, with the places of height and width, and of depth before
-them."""
+"""The layouts of images and volumes, with their axes of (depth,) height and width."""
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
-"""The dtypes that a stage computes in, with the size of a number."""
+"""The dtypes of stages, with the size of a number."""
 
 _PerSpatialDimension = Annotated[tuple[int, ...], msgspec.Meta(min_length=2, max_length=3)]
 
 
 class ConvolutionKind(enum.Enum):
-    """Which of the three tensors of a convolution is computed."""
+    """The tensor that a convolution computes."""
 
     FORWARD = "forward"
     BACKWARD_INPUT = "backward-input"
@@ -47,27 +45,25 @@ class ConvolutionKind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ConvolutionConfiguration:
-    """Everything that decides how one convolution is computed, apart from its data.
+    """Everything that decides how one convolution is computed, except its data.
 
     Attributes:
         op: TensorFlow's op type, such as `Conv2D`, `_FusedConv2D` or `Conv3D`.
-        kind: which tensor is computed.
-        depthwise: whether the op is one of the three depthwise ones.
-        dtype: `float32`, `float16`, `bfloat16` or `float64`.
-        layout: `NHWC` or `NCHW`, of volumes `NDHWC` or `NCDHW`; of image and output.
-        image_shape: shape of the image (or of its gradient) in `layout`, or None if even the
-            rank is unknown.
-        filter_shape: `[R, S, C / group_count, K]` (HWIO), depthwise `[R, S, C, M]`, of volumes with
-            the depth before `R` (DHWIO), or None.
-        output_shape: shape of the output (or of its gradient) in `layout`, or None.
-        strides: (height, width), of volumes (depth, height, width).
+        kind: the computed tensor.
+        depthwise: whether the op is depthwise.
+        dtype: a key of `DTYPE_BYTES`.
+        layout: a key of `SPATIAL_AXES`, for image and output.
+        image_shape: shape of the image (or its gradient) in `layout`; None if even the rank is
+            unknown, like the other shapes.
+        filter_shape: `[R, S, C / group_count, K]` (HWIO), depthwise `[R, S, C, M]`; volumes have
+            the depth before `R` (DHWIO).
+        output_shape: shape of the output (or its gradient) in `layout`.
+        strides: (height, width), or (depth, height, width) of volumes.
         dilations: likewise.
-        padding: `SAME`, `VALID` or `EXPLICIT`.
-        explicit_paddings: (top, bottom, left, right) where padding is `EXPLICIT`, which that of
-            volumes never is; else empty.
+        padding: `SAME`, `VALID` or `EXPLICIT`; volumes have no `EXPLICIT`.
+        explicit_paddings: (top, bottom, left, right) if padding is `EXPLICIT`, else empty.
         group_count: channels of the image over channels of the filter; None if unknown.
-        fused_ops: what `_FusedConv2D` or `_FusedConv3D` applies to the result, in order, such as
-            `("BiasAdd", "Relu")`; else empty.
+        fused_ops: the epilogue of a fused op, in order, such as `("BiasAdd", "Relu")`; else empty.
         leaky_relu_alpha: slope of a fused LeakyRelu, else 0.
     """
 
@@ -89,12 +85,12 @@ class ConvolutionConfiguration:
 
     @property
     def spatial_rank(self) -> int:
-        """2 of images, 3 of volumes."""
+        """2 for images, 3 for volumes."""
         return len(self.strides)
 
 
 class RefusalReason(enum.Enum):
-    """Why a node is no part of a stage, or of a unit."""
+    """The class of reason why a node is in no stage or unit."""
 
     DTYPE = "dtype"
     LAYOUT = "layout"
@@ -119,8 +115,8 @@ class Refusal:
     Attributes:
         node: the node's name.
         op: its op type.
-        reason: the class of reason, for counting.
-        detail: what was expected and what the node has, for reading.
+        reason: for counting.
+        detail: for reading: the expectation, and what the node has instead.
     """
 
     node: str
@@ -137,9 +133,9 @@ class ConvolutionNode:
         name: the node's name.
         index: its place in the graph view.
         device: the device string, as in the node.
-        region: an opaque key of the control-flow region; nodes of different regions never share a
-            stage, because one may be dead while the other is not.
-        configuration: what it computes.
+        region: key of the control-flow region; nodes of different regions never share a stage,
+            because one may be dead while the other is not.
+        configuration: its parameters and shapes.
     """
 
     name: str
@@ -150,7 +146,7 @@ class ConvolutionNode:
 
 
 def has_known_shapes(configuration: ConvolutionConfiguration) -> bool:
-    """Whether every dimension is known, as it has to be for measuring."""
+    """Whether every dimension is known, which measuring needs."""
     shapes = (configuration.image_shape, configuration.filter_shape, configuration.output_shape)
     return configuration.group_count is not None and all(
         shape is not None and None not in shape for shape in shapes
@@ -158,7 +154,7 @@ def has_known_shapes(configuration: ConvolutionConfiguration) -> bool:
 
 
 def multiply_adds(configuration: ConvolutionConfiguration) -> int:
-    """How many multiplications, each with an addition, a convolution of known shapes takes."""
+    """The number of multiply-adds of a convolution of known shapes."""
     assert configuration.filter_shape is not None
     assert configuration.output_shape is not None
     *taps, channels_per_group, _ = configuration.filter_shape
@@ -168,7 +164,7 @@ def multiply_adds(configuration: ConvolutionConfiguration) -> int:
 
 
 def computed_output_shape(configuration: ConvolutionConfiguration) -> Shape | None:
-    """The shape of the output as far as it follows from image and filter; None if nothing does."""
+    """The known part of the output's shape, from image and filter; None if nothing is known."""
     each, rank = configuration, len(configuration.layout)
     unknown: Shape = (None,) * rank
     image, filter_ = (
@@ -211,12 +207,9 @@ def _output_size(
 
 
 def batch_size_of(configurations: Iterable[ConvolutionConfiguration]) -> int | None:
-    """The batch size that most convolutions of a graph have.
+    """The most frequent batch size of a graph's convolutions, the first of equals; None if unknown.
 
-    Some may have another, such as those on regions that a detector has cut out of its images.
-
-    Returns:
-        None if no batch size is known; of equally frequent ones the first.
+    Some may have another, such as those on regions that a detector cuts out of its images.
     """
     sizes = collections.Counter(
         each.image_shape[0] for each in configurations if each.image_shape and each.image_shape[0]
@@ -227,7 +220,7 @@ def batch_size_of(configurations: Iterable[ConvolutionConfiguration]) -> int | N
 def merge_form(configuration: ConvolutionConfiguration) -> ConvolutionConfiguration | None:
     """A convolution without its output channels; None if it cannot be part of a wider one.
 
-    Those of one form can run as one wider convolution, if they read the same image.
+    Convolutions of one form that read the same image can run as one wider convolution.
     """
     shape = configuration.filter_shape
     if (
@@ -241,7 +234,7 @@ def merge_form(configuration: ConvolutionConfiguration) -> ConvolutionConfigurat
 
 
 def can_merge(configurations: Sequence[ConvolutionConfiguration]) -> bool:
-    """Whether they are two or more of one form."""
+    """Whether these are two or more convolutions of one form."""
     forms = set(map(merge_form, configurations))
     return len(configurations) > 1 and len(forms) == 1 and None not in forms
 
@@ -249,10 +242,7 @@ def can_merge(configurations: Sequence[ConvolutionConfiguration]) -> bool:
 def merged_configuration(
     configurations: Sequence[ConvolutionConfiguration],
 ) -> ConvolutionConfiguration:
-    """The wider convolution.
-
-    Args:
-        configurations: of known shapes, in the order of their output channels.
+    """The wider convolution of known shapes, in the order of the output channels.
 
     Raises:
         ValueError: they cannot be merged.
@@ -282,18 +272,18 @@ _fields_covered = operator.attrgetter(
     *("op", "dtype", "layout", "filter_shape", "strides", "dilations", "padding"),
     *("explicit_paddings", "fused_ops", "leaky_relu_alpha"),
 )
-# What inlining a call puts before the names of a function's nodes.
+# The prefix of node names from inlining a function.
 _CALL_SCOPE = re.compile(r"(?:Stateful)?PartitionedCall(?:_\d+)?/")
-# The model's own scope, with the number that tells its traces apart.
+# The model's own scope, with the number that distinguishes its traces.
 _MODEL_SCOPE = re.compile(r"(gradient_tape/)?([^/]+?)(?:_\d+)?(?=/)")
 
 
 def canonical_names(names: Iterable[str]) -> dict[str, str]:
-    """Names of convolutions without what differs between traces of one model.
+    """Names of convolutions without the parts that differ between traces of one model.
 
     `StatefulPartitionedCall/googlenet_1/conv1/Relu` under `fit` is `googlenet_2/conv1/Relu` in a
-    function of the user's own, and both are `googlenet/conv1/Relu` here. Where that would make two
-    names one (two models in one graph), names stay as they are.
+    user's function, and both are `googlenet/conv1/Relu` here. If two names would become one (two
+    models in one graph), all stay as they are.
     """
     canonical = {name: _canonical_name(name) for name in names}
     if max(collections.Counter(canonical.values()).values(), default=1) > 1:
@@ -302,11 +292,11 @@ def canonical_names(names: Iterable[str]) -> dict[str, str]:
 
 
 def fingerprint_convolutions(convolutions: Sequence[ConvolutionNode]) -> str:
-    """Digest of what a plan for these convolutions depends on.
+    """A digest of everything that a plan for these convolutions depends on.
 
-    Covered are canonical names, op types, dtypes, layouts, filter shapes, strides, dilations,
-    paddings and fused operations. Batch and image sizes are not: one plan holds for several. Nor
-    are the order of the convolutions and their devices.
+    It covers canonical names, op types, dtypes, layouts, filter shapes, strides, dilations,
+    paddings and fused operations. It does not cover batch and image sizes, because one plan holds
+    for several, nor devices or the order of the convolutions.
 
     Returns:
         16 hexadecimal digits, the same in every process and release.

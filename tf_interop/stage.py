@@ -1,15 +1,15 @@
-"""A stage: lanes that run at the same time, each with steps that run one after another.
+"""A stage: lanes that run together, each with steps that run one after another.
 
         stage
        ┌──┴──┐              fork
      lane   lane
-     step   step            each lane on a stream group of its own
+     step   step            each lane on its own stream group
      step     │
        └──┬──┘              join
 
-This is the one value for it. What differs is what a step's operation is: the name of a node in a
-plan, a configuration in a profile, the name of a cost in a planning problem, a number in the op's
-program. `Stage.map` goes from one to another.
+All parts of the package use this one type. Only a step's operation differs: a node's name in a
+plan, a configuration in a profile, a cost's name in a planning problem, a number in the op's
+program. `Stage.map` converts between them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T", bound=Hashable)
 U = TypeVar("U", bound=Hashable)
 
 LARGEST_INT = 2**31 - 1
-"""What CUDA and the op's program hold."""
+"""The limit of CUDA and of the op's program."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class Step(Generic[T]):
     """One operation of a lane.
 
     Attributes:
-        operation: what is computed.
-        algorithm: the algorithm pinned for it; None leaves the choice to the runner, and is what a
-            step has that is no convolution. In a merged lane that of the wider convolution.
+        operation: what it computes.
+        algorithm: the pinned algorithm; in a merged lane that of the wider convolution. None leaves
+            the choice to the runner, as for steps that are no convolutions.
     """
 
     operation: T
@@ -43,19 +43,19 @@ class Step(Generic[T]):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Lane(Generic[T]):
-    """What one stream group runs, and what it asks of the device beyond a stream: its options.
+    """The steps of one stream group, and its options.
 
-    The device gives what it can: it rounds SM counts up, and where it cannot give what the lanes of
-    a stage ask for, they run without (`tf_interop.status().counters.refused_lane_options`).
+    A device rounds SM counts up. If it cannot provide the options of a stage's lanes, they run
+    without them (`tf_interop.status().counters.refused_lane_options`).
 
     Attributes:
-        steps: in the order in which they run. One may read the result of an earlier one.
-        priority: of the lane's stream, as CUDA counts: lower goes first, 0 is the usual one.
+        steps: in running order. One may read the result of an earlier one.
+        priority: of the lane's stream, as CUDA counts: lower goes first, 0 is the default.
         sm_count: streaming multiprocessors that no other lane uses; 0 for a share of those that
             the other lanes leave.
-        merged: whether the lane's convolutions, which read the same image and differ in their
-            filters and output channels only, run as one wider convolution. Where they turn out not
-            to fit together they run one after another.
+        merged: whether the lane's convolutions, which read the same image and differ only in
+            filters and output channels, run as one wider convolution. If they turn out not to fit
+            together, they run one after another.
     """
 
     steps: Annotated[tuple[Step[T], ...], msgspec.Meta(min_length=1)]
@@ -70,7 +70,7 @@ class Lane(Generic[T]):
 
     @property
     def options(self) -> dict[str, Any]:
-        """What it asks for, by name; files, the op's program and the core have the same names."""
+        """The options by name; files, the op's program and the core use the same names."""
         return {name: getattr(self, name) for name in _LANE_OPTIONS}
 
 
@@ -79,27 +79,23 @@ _LANE_OPTIONS = tuple(each.name for each in dataclasses.fields(Lane) if each.nam
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stage(Generic[T]):
-    """Lanes that run at the same time; a single one runs in sequence.
-
-    Attributes:
-        lanes: in the order in which they are launched.
-    """
+    """Lanes that run together, in launch order; a single one runs in sequence."""
 
     lanes: Annotated[tuple[Lane[T], ...], msgspec.Meta(min_length=1)]
 
     @classmethod
     def side_by_side(cls, steps: Iterable[Step[T]]) -> Stage[T]:
-        """Each step on a lane of its own."""
+        """Puts each step on its own lane."""
         return cls(tuple(Lane((step,)) for step in steps))
 
     @classmethod
     def in_sequence(cls, steps: Iterable[Step[T]]) -> Stage[T]:
-        """All steps on one lane."""
+        """Puts all steps on one lane."""
         return cls((Lane(tuple(steps)),))
 
     @property
     def steps(self) -> tuple[Step[T], ...]:
-        """All steps, lane after lane: the order of the steps of a stage, wherever one is needed."""
+        """All steps, lane after lane; every list for the steps of a stage has this order."""
         return tuple(step for lane in self.lanes for step in lane.steps)
 
     @property
@@ -109,7 +105,7 @@ class Stage(Generic[T]):
 
     @property
     def lane_of_step(self) -> tuple[int, ...]:
-        """The place of the lane of each of `steps`."""
+        """The number of the lane of each of `steps`."""
         return tuple(place for place, lane in enumerate(self.lanes) for _ in lane.steps)
 
     @property
@@ -118,12 +114,7 @@ class Stage(Generic[T]):
         return any(lane.merged for lane in self.lanes)
 
     def map(self, operation: Callable[[T], U]) -> Stage[U]:
-        """The same stage of other operations.
-
-        Args:
-            operation: gives the new operation for an old one; it is called once for each step, in
-                order.
-        """
+        """The same stage of other operations; calls `operation` once for each step, in order."""
         return Stage(
             tuple(
                 Lane(
@@ -146,7 +137,7 @@ class Stage(Generic[T]):
         return Stage(lanes)
 
     def validate(self) -> None:
-        """Checks what holds for every stage, whatever its operations are.
+        """Checks the rules that do not depend on the operations.
 
         Raises:
             ValueError: there is no lane, a lane has no step, an option is out of range, or a merged
@@ -175,12 +166,7 @@ class Stage(Generic[T]):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Schedule(Generic[T]):
-    """How a stage runs at one batch size.
-
-    Attributes:
-        batch_size: None if it holds for every one.
-        stage: of all operations of the stage.
-    """
+    """How a stage runs at one batch size, or at every one if that is None."""
 
     batch_size: Annotated[int, msgspec.Meta(ge=1, le=LARGEST_INT)] | None
     stage: Stage[T]

@@ -1,7 +1,7 @@
 """Keeps the messages of a starting TensorFlow out of the output of commands.
 
-Some of it TensorFlow prints before it reads its own log level (2.21: two lines for each of the two
-libraries that it loads), so that the level alone does not keep it away.
+TensorFlow prints some of them before it reads its own log level (2.21: two lines for each of the
+two libraries that it loads), so the level alone does not suppress them.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from tf_interop.measure.device import visible_gpus
 
 LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 CHATTER = r"[IW]\d{4} |WARNING: All log messages before|To enable the following"
-"""What lines begin with that TensorFlow prints whatever its log level."""
+"""The start of the lines that TensorFlow prints at every log level."""
 
-# A process of its own: where the import ends this one, its last words still come out.
+# A separate process: if the import ends this one, its last message still comes out.
 _FILTER = """
 import re, sys
 for line in sys.stdin.buffer:
@@ -30,10 +30,10 @@ for line in sys.stdin.buffer:
 
 @contextlib.contextmanager
 def tensorflow_hushed() -> Iterator[None]:
-    """Leaves of TensorFlow's own messages only errors, while it is imported and afterwards.
+    """Suppresses TensorFlow's messages except errors, during its import and afterwards.
 
-    That CUDA does not start is no error if there is no GPU. Where the environment sets
-    TensorFlow's log level, that counts.
+    Without a GPU it is no error that CUDA does not start. TensorFlow's log level in the environment
+    takes precedence.
     """
     if "tensorflow" in sys.modules:
         yield
@@ -47,7 +47,7 @@ def tensorflow_hushed() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _lines_left_out(pattern: str) -> Iterator[None]:
-    """Leaves lines out of what compiled code writes to stderr; Python's own go there as before."""
+    """Removes matching lines that compiled code writes to stderr, but none that Python writes."""
     stderr = sys.stderr
     try:
         is_process_stderr = stderr.fileno() == 2
@@ -63,7 +63,7 @@ def _lines_left_out(pattern: str) -> Iterator[None]:
         subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _FILTER, pattern],
             stdin=subprocess.PIPE,
-            # Ctrl-C is for this process; the filter ends with it.
+            # Ctrl-C must only reach this process; the filter ends with it.
             start_new_session=True,
         ) as lines,
     ):

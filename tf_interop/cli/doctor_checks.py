@@ -32,7 +32,6 @@ from tf_interop.measure.device import (
 from tf_interop.runtime.kernel_library import (
     LIBRARY_NAME,
     REBUILD_COMMAND,
-    check_tensorflow_version,
     read_build_info,
 )
 
@@ -244,7 +243,6 @@ def _library() -> Finding:
         return problem(f"{path or LIBRARY_NAME} is missing", _REBUILD)
     try:
         info = read_build_info(path)
-        check_tensorflow_version(info, tensorflow_internals.tensorflow_version())
     except LibraryError as error:
         return problem(str(error), _REBUILD)
     text = f"{path}, for TensorFlow {info.tensorflow}"

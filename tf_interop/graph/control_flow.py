@@ -1,36 +1,34 @@
-"""Which nodes of a graph run together: in one loop frame and branch, and after the same waits.
+"""Finds the nodes that run together: in one loop frame and branch, and after the same waits.
 
 TensorFlow runs conditionals and loops in one graph with Switch, Merge, Enter, Exit and
-NextIteration. An output of a Switch that is not taken is *dead*, and every node with a dead input,
-tensor or control dependency, is dead too, up to a Merge:
+NextIteration. A Switch's output that is not taken is *dead*, and so is every node with a dead
+input, tensor or control dependency, up to a Merge:
 
     pred --> Switch --:0--> else branch --> Merge --> alive again
                     --:1--> then branch -->
 
-A node that joined inputs from two branches would be dead whichever is taken, so what is to become
-one node must be in one *region*: the same loop frame, and after the same gates, a gate being one
-output of the Switches with one predicate.
+A node with inputs from both branches would always be dead. So nodes may only become one node if
+they are in one *region*: in the same loop frame and behind the same gates. A gate is one output of
+all Switches with one predicate.
 
-*Hidden waits.* Some nodes may wait for others although no edge says so. A dequeue waits for an
-enqueue, a collective for its partners, a Python function for whatever it likes, and in a partial
-run of a Session a value that is fed waits for one that was fetched. Here `b` needs `a`, and no path
-shows it:
+*Hidden waits.* Some nodes wait for others without an edge between them. A dequeue waits for an
+enqueue, a collective for its partners, a Python function for anything, and in a partial run of a
+Session a fed value for a fetched one. Here `b` needs `a`, but no path shows it:
 
     x --> a: Conv2D --> QueueEnqueueV2        QueueDequeueV2 --> b: Conv2D -->
 
-One node for `a` and `b` would wait for ever. So a region is also *after* the same nodes that may
-wait. That is enough: if, in a ring of stages that wait for each other, one waited for a dequeue,
-all of its members would, and so would all stages after it; the graph would have waited for ever
-without stages, too.
+One node for `a` and `b` would wait forever. So the nodes of a region also come *after* the same
+nodes that may wait. That is enough: if one stage in a ring of stages that wait for each other
+waited for a dequeue, all of its members would, and so would all later stages; the graph would have
+waited forever without stages, too.
 
-Nor may a node join what comes before a loop and what comes after it. Back edges are left out of the
-order of the nodes, and so is what a loop computes in one iteration and hands on in the next: here
-`late` waits for `early`, although no path without a back edge leads from one to the other. So the
-end of a loop is one of the nodes that may wait.
+Nor may one node join the nodes before a loop and those after it. The order of nodes leaves out back
+edges, and with them all that one iteration hands to the next: here `late` waits for `early`, but
+only over a back edge. So the end of a loop counts as a node that may wait.
 
     early --> Enter --> body --> NextIteration - - > Merge --> Switch --> Exit --> late
 
-*Feeds.* A Session may be given the value of any tensor. Whatever only that tensor needs does not
+*Feeds.* A Session may be given the value of any tensor. Nodes that only this tensor needs do not
 run:
 
     p: Placeholder --> a: Conv2D --> f (fed) --+
@@ -51,7 +49,7 @@ from tf_interop import tensorflow_internals
 from tf_interop.graph.view import MERGE_OPS, NEXT_ITERATION_OPS, GraphView, parse_input
 
 ROOT_REGION = ""
-"""Region of nodes that are in no loop, always alive, and after nothing that may wait."""
+"""The region of nodes that are in no loop, always alive, and after no node that may wait."""
 
 _SWITCH_OPS = frozenset({"Switch", "RefSwitch", "_SwitchN"})
 _ENTER_OPS = frozenset({"Enter", "RefEnter"})
@@ -62,13 +60,13 @@ _CONTROL_FLOW_OPS = _SWITCH_OPS | MERGE_OPS | _ENTER_OPS | _EXIT_OPS | NEXT_ITER
 class _Gate(NamedTuple):
     """A condition on being alive."""
 
-    predicate: str  # the tensor that chooses; the Merge where that is not known when it is alive
+    predicate: str  # the tensor that chooses; the Merge if its own condition is unknown
     branch: int  # the value of the predicate; -1 for a Merge
     branch_count: int  # how many values it has; 0 for a Merge
 
 
 class _Place(NamedTuple):
-    """Where the outputs of a node are: in which frames, outermost first, and under which gates."""
+    """Where a node's outputs are: the frames around them, outermost first, and the gates."""
 
     frame: tuple[str, ...]
     gates: frozenset[_Gate]
@@ -86,13 +84,10 @@ class ControlFlow:
         nodes_to_preserve: Iterable[str] = (),
         fetches: Collection[str] = (),
     ) -> None:
-        """Finds frames, gates and hidden waits.
+        """Finds frames, gates and hidden waits; raises GraphError if the graph has a cycle.
 
-        The run of a Session for `fetches` may feed the others of `nodes_to_preserve`, possibly in
-        several steps. The values of a function all come with the call.
-
-        Raises:
-            GraphError: the graph has a cycle.
+        A Session's run for `fetches` may feed the other `nodes_to_preserve`, possibly in several
+        steps. A function gets all values with the call.
         """
         self._view = view
         fed: set[int] = set()
@@ -111,7 +106,7 @@ class ControlFlow:
             for index in view.topological_order():
                 self._places[index] = self._place_outputs(index, self._places)
                 if view.ops[index] in _EXIT_OPS and view.sources(index):
-                    # A loop may have several.
+                    # A loop may have several exits.
                     place = self._places[view.sources(index)[0]]
                     waits[index] = f"the end of {() if place is None else place.frame}"
         self._waits_before = _find_waits_before(view, waits) if waits else None
@@ -119,9 +114,8 @@ class ControlFlow:
     def region(self, index: int) -> str | None:
         """A key for the region of node `index`, which is neither Enter nor Exit nor Switch.
 
-        Returns:
-            A short string, equal for nodes of one region, in every process; None if the node's
-            inputs contradict each other or the region is not understood.
+        Nodes of one region have the same key, in every process. It is None if the node's inputs
+        contradict each other or the region is not understood.
         """
         place = _ROOT if self._places is None else self._places[index]
         if place is None:
@@ -135,10 +129,9 @@ class ControlFlow:
         return key
 
     def may_not_run(self, index: int) -> bool:
-        """Whether node `index` does not run if all that may be fed is fed.
+        """Whether node `index` does not run if everything that may be fed is fed.
 
-        In a function every node runs: TensorFlow also runs what has side effects, and has removed
-        the rest already.
+        In a function every node runs: TensorFlow has already removed unneeded nodes.
         """
         return self._runs is not None and not self._runs[index]
 
@@ -147,7 +140,7 @@ class ControlFlow:
         return self._places is None or self._places[index] == _ROOT
 
     def _place_outputs(self, index: int, places: list[_Place | None]) -> _Place | None:
-        """Where the outputs of node `index` are, given that of the nodes before it."""
+        """Places the outputs of node `index`; the nodes before it are in `places`."""
         op = self._view.ops[index]
         if op in MERGE_OPS:
             return self._merge(index, places)
@@ -165,7 +158,7 @@ class ControlFlow:
         return place
 
     def _join(self, index: int, places: list[_Place | None]) -> _Place | None:
-        """Where a node is that needs all its inputs alive."""
+        """Places a node that needs all its inputs alive."""
         view = self._view
         # A control dependency on a Switch is alive whichever output is taken.
         inputs = [self._edge_place(source, port, places) for source, port in view.fanins[index]]
@@ -198,9 +191,9 @@ class ControlFlow:
         return _Gate(f"{view.names[predicate]}:{predicate_port}", port, branch_count)
 
     def _merge(self, index: int, places: list[_Place | None]) -> _Place | None:
-        """Where a Merge is: alive as soon as one of its inputs is.
+        """Places a Merge, which is alive as soon as one of its inputs is.
 
-        Its control dependencies do not count: TensorFlow waits for them, dead or alive.
+        Control dependencies do not count: TensorFlow waits for them, dead or alive.
         """
         view = self._view
         entering: list[_Place] = []
@@ -219,7 +212,7 @@ class ControlFlow:
         return _Place(entering[0].frame, common)
 
     def _leave(self, place: _Place, places: list[_Place | None]) -> _Place | None:
-        """Where the output of an Exit is, whose input is at `place`: where its loop was entered."""
+        """Places the output of an Exit with its input at `place`: outside its loop."""
         if not place.frame:
             return None
         outer_gates = []
@@ -231,13 +224,13 @@ class ControlFlow:
             if source_place.frame[: len(place.frame)] != place.frame:
                 outer_gates.append(gate)
             elif self._view.ops[source] != "LoopCond" or gate.branch != 0:
-                # Only the end of the loop is known to come about exactly once.
+                # Only the end of the loop is known to happen exactly once.
                 return None
         return _Place(place.frame[:-1], frozenset(outer_gates))
 
 
 def _both(first: _Place, second: _Place) -> _Place | None:
-    """Where a node is that has an input in each of two places, if it can be in both at once."""
+    """Places a node with an input in each of two places; None if it cannot have both."""
     if first is second:
         return first
     if first.frame != second.frame:
@@ -250,7 +243,7 @@ def _both(first: _Place, second: _Place) -> _Place | None:
 
 
 def _always_one_alive(alternatives: list[frozenset[_Gate]]) -> bool:
-    """Whether, whatever the predicates are, all gates of one of the alternatives are open."""
+    """Whether one of the alternatives has all its gates open, whatever the predicates are."""
     if any(not gates for gates in alternatives):
         return True
     if any(len(gates) > 1 for gates in alternatives):
@@ -261,8 +254,8 @@ def _always_one_alive(alternatives: list[frozenset[_Gate]]) -> bool:
     return len(predicates) == 1 and branch_count > 0 and len(gates) == branch_count
 
 
-# TensorFlow's stateful ops that come up in most graphs and wait for nothing. Families are spelled
-# out: a custom op may be called ReadFromPeer, and ReaderRead of TensorFlow 1 waits for a queue.
+# Common stateful ops that wait for nothing. Families are spelled out: a custom op may be called
+# ReadFromPeer, and TensorFlow 1's ReaderRead waits for a queue.
 _NEVER_WAITS = re.compile(
     r"_Arg|_Retval|_DeviceArg|_DeviceRetval"
     r"|(Assign|AssignAdd|AssignSub)VariableOp|_?VarHandles?Op|_?ReadVariables?Op|VarIsInitializedOp"
@@ -290,16 +283,16 @@ _WAITS = re.compile(
 
 
 def _find_hidden_waits(view: GraphView) -> list[int]:
-    """The nodes that may wait for others that they have no path from; unknown ops may."""
+    """The nodes that may wait for others without a path from them, unknown ops included."""
     waiting = {op for op in view.op_types if _may_wait(op)}
     return [index for index, op in enumerate(view.ops) if op in waiting]
 
 
 def _find_waits_before(view: GraphView, waits: Mapping[int, str]) -> list[int]:
-    """For each node what must be done before its readers run, as a bit set.
+    """For each node the waits that end before its readers run, as a bit set.
 
-    `waits` has nodes that may wait, and what each stands for; two may stand for the same. The sets
-    do not depend on the order of the nodes in the GraphDef.
+    `waits` names what each node that may wait stands for; two may stand for the same. The sets do
+    not depend on the order of the nodes in the GraphDef.
     """
     numbers = {what: number for number, what in enumerate(sorted(set(waits.values())))}
     bit_of = {index: 1 << numbers[what] for index, what in waits.items()}
@@ -316,17 +309,17 @@ def _find_waits_before(view: GraphView, waits: Mapping[int, str]) -> list[int]:
 def _may_wait(op: str) -> bool:
     if _NEVER_WAITS.fullmatch(op):
         return False
-    # None if nobody knows the op: a function that is called by its name.
+    # None if the op is unknown, such as a function that is called by its name.
     return _WAITS.fullmatch(op) is not None or tensorflow_internals.is_stateful(op) is not False
 
 
 def is_function(view: GraphView) -> bool:
-    """Whether a graph is that of a function, whose values all come with the call."""
+    """Whether a graph is a function's, which gets all values with the call."""
     return not view.op_types.isdisjoint({"_Arg", "_Retval"})
 
 
 def _find_run(view: GraphView, fed: Collection[int], fetched: Iterable[str]) -> bytearray:
-    """For each node 1 if the fetches need it although all of `fed` are fed, else 0."""
+    """For each node 1 if the fetches need it even with all of `fed` fed, else 0."""
     runs = bytearray(len(view))
     pending = [view.index_of[name] for name in fetched if name in view.index_of]
     while pending:

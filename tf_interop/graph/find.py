@@ -1,4 +1,4 @@
-"""Finds the convolutions of a graph that can be part of a stage, and says why others cannot."""
+"""Finds the convolutions that can be part of a stage, and says why others cannot."""
 
 from __future__ import annotations
 
@@ -20,11 +20,9 @@ from tf_interop.convolution import (
 from tf_interop.graph.control_flow import ControlFlow
 from tf_interop.graph.ops import (
     CONVOLUTION_KINDS,
-    FUSED_CONVOLUTIONS,
     SIZES_POSITIONS,
     SUPPORTED_DTYPES,
     SUPPORTED_FUSED_OPS,
-    VOLUME_OPS,
     attribute_of,
 )
 from tf_interop.graph.properties import GraphProperties, is_fully_known, merge_shapes
@@ -33,7 +31,7 @@ from tf_interop.graph.xla import xla_mark
 
 
 class _RefusalError(Exception):
-    """Ends the reading of one node, inside this module only."""
+    """Ends the reading of one node; never leaves this module."""
 
     def __init__(
         self, expected: str, got: object, reason: RefusalReason = RefusalReason.ATTRIBUTE
@@ -49,14 +47,12 @@ def find_convolutions(
     nodes_to_preserve: Collection[str] = (),
     fetches: Collection[str] = (),
 ) -> tuple[tuple[ConvolutionNode, ...], tuple[Refusal, ...]]:
-    """Finds the convolutions that can be part of a stage.
-
-    A shape that is not known is no reason to refuse a node.
+    """Finds the convolutions that can be part of a stage; unknown shapes are no obstacle.
 
     Returns:
-        The convolutions, and the convolution nodes that stay as they are, with the reason for each.
-        Both are in topological order, by level in the graph and then by name, so that they do not
-        depend on the order of the nodes in the GraphDef.
+        The convolutions, and the convolution nodes that stay as they are, each with a reason. Both
+        are ordered by level in the graph and then by name, which is topological and independent of
+        the order in the GraphDef.
 
     Raises:
         GraphError: the graph has a cycle.
@@ -90,7 +86,7 @@ def _match_convolution(
     control_flow: ControlFlow,
     index: int,
 ) -> ConvolutionNode:
-    """Reads one node; raises _RefusalError where it must stay as it is."""
+    """Reads one node; raises _RefusalError if it must stay as it is."""
     node = view.nodes[index]
     op, device = node.op, node.device
     mark = xla_mark(node)
@@ -101,11 +97,11 @@ def _match_convolution(
     depthwise = op.startswith("Depthwise")
     dtype = _dtype(node)
     layout = _layout(node)
-    # Conv3DBackpropInputV2 alone has a choice, and no gradient of TensorFlow's own makes it.
+    # Only Conv3DBackpropInputV2 has a choice, and TensorFlow's own gradients never use it.
     sizes_type = attribute_of(node, "Tshape").type
     if sizes_type not in (types_pb2.DT_INVALID, types_pb2.DT_INT32):
         raise _RefusalError("input_sizes of DT_INT32", _type_name(sizes_type))
-    fused_ops = _fused_ops(node, len(view.fanins[index])) if op in FUSED_CONVOLUTIONS else ()
+    fused_ops = _fused_ops(node, len(view.fanins[index])) if op.startswith("_Fused") else ()
     strides = _spatial_values(node, "strides", layout)
     dilations = _spatial_values(node, "dilations", layout)
     # TensorFlow's depthwise kernels refuse these (forward) or ignore them (backward).
@@ -199,7 +195,7 @@ def _layout(node: node_def_pb2.NodeDef) -> str:
 
 
 def _spatial_rank(op: str) -> int:
-    return 3 if op in VOLUME_OPS else 2
+    return 3 if "Conv3D" in op else 2
 
 
 def _fused_ops(node: node_def_pb2.NodeDef, input_count: int) -> tuple[str, ...]:
@@ -216,7 +212,7 @@ def _fused_ops(node: node_def_pb2.NodeDef, input_count: int) -> tuple[str, ...]:
             RefusalReason.FUSED_OPS,
         )
     if node.op == "_FusedConv3D":
-        # Its bias has its dtype. oneDNN may give it the paddings of a Pad.
+        # Its bias always has its dtype. oneDNN may give it a Pad's paddings.
         if attribute_of(node, "padding_list").list.i:
             raise _RefusalError("no padding_list", "one")
         return fused
@@ -242,7 +238,7 @@ def _spatial_values(node: node_def_pb2.NodeDef, name: str, layout: str) -> tuple
 
 
 def _padding(node: node_def_pb2.NodeDef, layout: str) -> tuple[str, tuple[int, ...]]:
-    """The padding, and the explicit ones of height and width."""
+    """The padding, and the explicit paddings of height and width."""
     padding = _text(node, "padding")
     values = tuple(attribute_of(node, "explicit_paddings").list.i)
     if padding in ("SAME", "VALID"):
@@ -265,7 +261,7 @@ def _padding(node: node_def_pb2.NodeDef, layout: str) -> tuple[str, tuple[int, .
 def _image_and_filter_shapes(
     view: GraphView, properties: GraphProperties, index: int
 ) -> tuple[Shape | None, Shape | None]:
-    """What the inputs say; of the tensor that is computed, what its sizes or the output say."""
+    """Takes the shapes from the inputs, and that of the result from its sizes or the output."""
     kind = CONVOLUTION_KINDS[view.ops[index]]
     if kind is ConvolutionKind.FORWARD:
         return properties.input_shape(index, 0), properties.input_shape(index, 1)
@@ -279,7 +275,7 @@ def _result_shape(view: GraphView, properties: GraphProperties, index: int) -> S
     shape = properties.held_shape(*view.fanins[index][SIZES_POSITIONS[view.ops[index]]])
     rank = _spatial_rank(view.ops[index]) + 2
     if shape is not None and len(shape) != rank:
-        # Conv2DBackpropInput takes (height, width) alone, too.
+        # Conv2DBackpropInput also takes just (height, width).
         raise _RefusalError(f"{rank} sizes", shape)
     if is_fully_known(shape):
         return shape

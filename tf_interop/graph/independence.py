@@ -1,12 +1,12 @@
-"""Which convolutions of a graph depend on each other, and so which may share a stage or a lane.
+"""Finds which convolutions depend on each other, and so which may share a stage or a lane.
 
 Two convolutions are independent if neither is an ancestor of the other, through tensors or control
-dependencies. Back edges of loops do not count: within one iteration they are values of the last.
+dependencies. Back edges of loops do not count: they carry values of the last iteration.
 
-- Those of equal *depth* may share a stage: as many convolutions are on the longest chain that ends
-  with each.
-- Those with one *merge key* read the same image, and could run as one wider convolution.
-- One may *follow* another in its lane if it reads it and nothing else is between the two:
+- Convolutions of equal *depth* may share a stage. The depth is the number of convolutions on the
+  longest chain that ends with one.
+- Convolutions with one *merge key* read the same image, and could run as one wider convolution.
+- A convolution may *follow* another in its lane if it reads it and no other path joins the two:
 
       a --> b            b may follow a.
 
@@ -27,23 +27,21 @@ from tf_interop.graph.view import GraphView
 class NodeIndependence:
     """Ancestors of some nodes of a graph among these nodes, as bit sets.
 
-    The nodes are known by their position in `indices`; bit `i` of a set is the node at position
-    `i`. Work and memory are linear in the nodes of the graph, a set of all convolutions counted as
-    one word (the 1,067 of a NASNetMobile training step are 134 bytes).
+    Bit `i` of a set is node `i` of the given ones. Work and memory are linear in the nodes of the
+    graph if a set counts as one word (the 1,067 convolutions of a NASNetMobile training step take
+    134 bytes).
 
     Attributes:
-        indices: the places of the nodes in the graph, in the order that they were given.
-        ancestors: for each the set of those that it depends on.
-        depths: for each how many of them are on the longest chain that ends with it, itself
-            included.
+        ancestors: for each node the set of those that it depends on.
+        depths: for each node the length of the longest chain of them that ends with it.
     """
 
     def __init__(self, view: GraphView, indices: Sequence[int]) -> None:
-        """Finds the ancestors of different nodes; raises GraphError where the graph has a cycle."""
+        """Finds the ancestors; raises GraphError if the graph has a cycle."""
         position_of = {index: position for position, index in enumerate(indices)}
         ancestors = [0] * len(indices)
         depths = [0] * len(indices)
-        # Of each node: those of `indices` it depends on, itself included, and their longest chain.
+        # For each node those of `indices` that it depends on or is, and their longest chain.
         reaching = [0] * len(view)
         chains = [0] * len(view)
         for index in view.topological_order():
@@ -59,17 +57,15 @@ class NodeIndependence:
                 reaching[reader] |= reached
                 if chains[reader] < chain:
                     chains[reader] = chain
-            reaching[index] = 0  # its readers have it; what is kept grows by the square
-        self.indices = tuple(indices)
+            reaching[index] = 0  # its readers have the set; keeping all would take square memory
         self.ancestors = tuple(ancestors)
         self.depths = tuple(depths)
 
     def direct_predecessors(self, chosen: Sequence[int]) -> list[tuple[int, ...]]:
-        """For each of the chosen its ancestors among them with no other of them between.
+        """For each chosen node its nearest ancestors among the chosen, by place in `chosen`.
 
-        What depends on each other through a node that is not chosen still does. `chosen` are
-        positions of nodes, in an order in which they may run; the result has places in `chosen`,
-        ascending.
+        Dependencies through nodes that are not chosen count. `chosen` are positions in an order in
+        which the nodes may run. The results ascend.
         """
         place_of = {position: place for place, position in enumerate(chosen)}
         ancestors: list[int] = []
@@ -84,7 +80,7 @@ class NodeIndependence:
                 if place is not None:
                     reaching |= 1 << place
             ancestors.append(reaching)
-            # The last one of a set in running order is an ancestor of no other in it.
+            # The last of a set in running order is an ancestor of no other in it.
             nearest = []
             while reaching:
                 last = reaching.bit_length() - 1
@@ -96,23 +92,23 @@ class NodeIndependence:
     @property
     def independent_pair_count(self) -> int:
         """How many pairs of nodes are independent."""
-        count = len(self.indices)
+        count = len(self.ancestors)
         dependent = sum(ancestors.bit_count() for ancestors in self.ancestors)
         return count * (count - 1) // 2 - dependent
 
 
 class Independence(NodeIndependence):
-    """Independence of the convolutions of a graph, which are known by their position."""
+    """Independence of the convolutions of a graph, by their position."""
 
     def __init__(self, view: GraphView, convolutions: Sequence[ConvolutionNode]) -> None:
-        """Finds the ancestors; raises where the graph has a cycle."""
+        """Finds the ancestors; raises GraphError if the graph has a cycle."""
         super().__init__(view, [node.index for node in convolutions])
 
 
 def lanes_by_merge_key(
     group: Sequence[ConvolutionNode], merge_keys: Mapping[str, str]
 ) -> Iterable[list[ConvolutionNode]]:
-    """Convolutions of a level in lanes: those of one merge key in one, every other by itself."""
+    """Convolutions of a level in lanes: one lane for each merge key, and for each of the others."""
     lanes: dict[str | int, list[ConvolutionNode]] = {}
     for node in group:
         lanes.setdefault(merge_keys.get(node.name, node.index), []).append(node)
@@ -122,11 +118,11 @@ def lanes_by_merge_key(
 def level_groups(
     convolutions: Sequence[ConvolutionNode], independence: Independence
 ) -> list[tuple[int, list[ConvolutionNode]]]:
-    """Depth and convolutions of each group of equal depth, device and region."""
+    """Groups convolutions of equal depth, device and region; gives the depth of each group."""
     groups: dict[tuple[int, str, str], list[ConvolutionNode]] = {}
     for node, depth in zip(convolutions, independence.depths, strict=True):
         groups.setdefault((depth, node.device, node.region), []).append(node)
-    # The sort is stable: groups of one depth stay in the order of their first convolution.
+    # The sort is stable: groups of one depth keep the order of their first convolutions.
     return sorted(
         ((depth, group) for (depth, _, _), group in groups.items()), key=lambda each: each[0]
     )
@@ -135,10 +131,7 @@ def level_groups(
 def find_follows(
     view: GraphView, convolutions: Sequence[ConvolutionNode]
 ) -> dict[str, tuple[str, ...]]:
-    """For each convolution those that it reads, with nothing else on any path between.
-
-    By name; convolutions that come right after none are left out.
-    """
+    """For each convolution, by name, those that it may follow in a lane; without empty entries."""
     name_of = {node.index: node.name for node in convolutions}
     read = {
         node.index: tuple(
@@ -164,10 +157,10 @@ def find_follows(
 
 
 def find_merge_keys(view: GraphView, convolutions: Sequence[ConvolutionNode]) -> dict[str, str]:
-    """A key, by name, for each convolution that could be merged with another one of them.
+    """The merge key, by name, of each convolution that shares its key with another.
 
-    Those with the same key can be merged as long as they are independent. They need not be: one may
-    wait for another through a control dependency, or through what is fused to it.
+    Those with one key can be merged if they are independent, which a control dependency or a fused
+    operation may prevent.
     """
     keys = {node.name: key for node in convolutions if (key := _merge_key(view, node)) is not None}
     counts = collections.Counter(keys.values())

@@ -1,9 +1,9 @@
-"""The ops that this package replaces: the convolutions, and all that may be steps of a unit.
+"""The ops that this package replaces: the convolutions, and all possible steps of a unit.
 
-A step's kernel is run by ours, not by TensorFlow's executor. So an op is on the list only if its
-kernel on a CPU computes its results from its inputs alone, before it returns: no state, no
-resources, no strings, no random numbers, no call of a function, nothing that waits. And its kernel
-may ask the device for nothing but memory and threads.
+Our kernel runs a step's kernel, not TensorFlow's executor. So an op is listed only if its CPU
+kernel computes its results from nothing but its inputs and before it returns: no state, resources,
+strings, random numbers or function calls, and no waiting. The kernel may ask the device for memory
+and threads and for nothing else.
 """
 
 from __future__ import annotations
@@ -30,31 +30,24 @@ CONVOLUTION_KINDS = {
     "Conv3DBackpropInputV2": ConvolutionKind.BACKWARD_INPUT,
     "Conv3DBackpropFilterV2": ConvolutionKind.BACKWARD_FILTER,
 }
-"""The convolution ops, with what each of them computes."""
-
-FUSED_CONVOLUTIONS = frozenset(op for op in CONVOLUTION_KINDS if op.startswith("_Fused"))
-"""The convolutions that apply a bias, and maybe an activation, to their result."""
-
-VOLUME_OPS = frozenset(op for op in CONVOLUTION_KINDS if "Conv3D" in op)
-"""The convolutions with a depth beside height and width."""
+"""The convolution ops."""
 
 SIZES_POSITIONS = {
     op: 0 if kind is ConvolutionKind.BACKWARD_INPUT else 1
     for op, kind in CONVOLUTION_KINDS.items()
     if kind is not ConvolutionKind.FORWARD
 }
-"""Where among the inputs of a gradient its `input_sizes` or `filter_sizes` are."""
+"""The input of a gradient that is its `input_sizes` or `filter_sizes`."""
 
 FILTER_POSITIONS = {
     op: 1 for op, kind in CONVOLUTION_KINDS.items() if kind is not ConvolutionKind.BACKWARD_FILTER
 }
-"""Where among the inputs of a convolution its filter is; not of those that compute a filter's
-gradient."""
+"""The input of a convolution that is its filter."""
 
 HELD_FILTER_OPS = ("Const", "ReadVariableOp")
-"""What gives a filter that nobody writes while it is held: an update of a resource variable leaves
-a value that somebody else holds alone, and gives the variable new memory. One of TensorFlow 1's
-reference variables (VariableV2) writes in place."""
+"""The ops whose filters nobody writes while they are held. If a resource variable's value is held,
+an update gives the variable new memory; TensorFlow 1's reference variables (VariableV2) are written
+in place."""
 
 SUPPORTED_DTYPES = {
     types_pb2.DT_FLOAT: "float32",
@@ -62,18 +55,17 @@ SUPPORTED_DTYPES = {
     types_pb2.DT_BFLOAT16: "bfloat16",
     types_pb2.DT_DOUBLE: "float64",
 }
-"""The dtypes that a stage computes in, by TensorFlow's number."""
+"""The dtypes of stages, by TensorFlow's number."""
 
 SUPPORTED_FUSED_OPS = frozenset(
     {("BiasAdd",), *(("BiasAdd", each) for each in ("Relu", "Relu6", "LeakyRelu", "Elu"))}
 )
-"""What a fused convolution may apply to its result."""
-
+"""The supported epilogues of a fused convolution."""
 
 TRIVIAL_OPS = frozenset(
     {"Identity", "Snapshot", "StopGradient", "PreventGradient", "Reshape", "Squeeze", "ExpandDims"}
 )
-"""Ops that hand their input on: a unit of these alone would save nothing."""
+"""Ops that only pass their input on: a unit of nothing else would save nothing."""
 
 _LISTED = (
     # Pooling.
@@ -110,22 +102,21 @@ STEP_OPS = (
     | {"_FusedDepthwiseConv2dNative"}
     | frozenset(_LISTED.split())
 )
-"""The op types that may be steps."""
+"""The possible steps of a unit."""
 
 COMPANION_OPS = frozenset({"Shape", "StridedSlice", "Pack", "ConcatV2", "Const"})
-"""Ops that may be steps of a unit that is split whatever their dtype is: those by which sizes come
-from a shape, because each part of the batch has sizes of its own, and constants."""
+"""Ops that may be steps of a split unit with any dtype: constants, and those that make sizes from a
+shape, because each part of the batch has its own sizes."""
 
 GRADIENT_OF = {"MaxPool": "MaxPoolGrad", "MaxPool3D": "MaxPool3DGrad"}
 """Ops that TensorFlow's oneDNN pass joins with their gradient: the first tells the second where the
-maximum was. Neither of a pair is a step, or the other would find it again, with ties broken
-otherwise."""
+maximum was. Neither of a pair is a step, or the other would search again and break ties
+differently."""
 
 UNIT_FILTER_POSITIONS = FILTER_POSITIONS | dict.fromkeys(
     ("_FusedDepthwiseConv2dNative", "MatMul", "_FusedMatMul"), 1
 )
-"""Where among the inputs of a step its filter is, or the matrix of weights: what oneDNN keeps in a
-form of its own where it is constant."""
+"""The input of a step that is its filter or weights, which oneDNN keeps reordered if constant."""
 
 _BATCH_POSITIONS = {
     "Conv2DBackpropInput": 2,
@@ -148,9 +139,9 @@ _CASTABLE = SUPPORTED_DTYPES.keys() | {types_pb2.DT_UINT8, types_pb2.DT_BOOL}
 
 
 def why_no_step_node(node: node_def_pb2.NodeDef) -> RefusalReason | None:
-    """Why a node of one of `STEP_OPS` is no step for what it says of itself; None if it is."""
+    """Why the attributes of a node of `STEP_OPS` keep it from being a step; None if they do not."""
     attributes = node.attr
-    # To read an attribute that is not there would add it to the graph.
+    # Reading a missing attribute would add it to the graph.
     if "_kernel" in attributes and attributes["_kernel"].s:
         return RefusalReason.KERNEL
     types = tuple(
@@ -160,22 +151,22 @@ def why_no_step_node(node: node_def_pb2.NodeDef) -> RefusalReason | None:
 
 
 def batch_position(op: str) -> int:
-    """Where among the inputs of an op is the tensor whose first dimension is the batch."""
+    """The input of an op whose first dimension is the batch."""
     return _BATCH_POSITIONS.get(op, 0)
 
 
 def input_dtypes(node: node_def_pb2.NodeDef) -> tuple[int, ...]:
-    """TensorFlow's numbers of the dtypes that a node reads, of a registered op."""
+    """TensorFlow's numbers of the dtypes that a node of a registered op reads."""
     return tuple(_dtypes(node, tensorflow_internals.op_def(node.op).input_arg))
 
 
 def output_dtypes(node: node_def_pb2.NodeDef) -> tuple[int, ...]:
-    """TensorFlow's numbers of the dtypes of a node's outputs, of a registered op."""
+    """TensorFlow's numbers of the dtypes of the outputs of a node of a registered op."""
     return tuple(_dtypes(node, tensorflow_internals.op_def(node.op).output_arg))
 
 
 def has_reference_outputs(op: str) -> bool:
-    """Whether an op hands out references to memory that changes, as TensorFlow 1's Variable."""
+    """Whether an op returns references to memory that changes, like TensorFlow 1's Variable."""
     op_def = tensorflow_internals.op_def(op)
     return op_def is not None and any(arg.is_ref for arg in op_def.output_arg)
 
@@ -192,9 +183,9 @@ def _dtypes(node: node_def_pb2.NodeDef, arguments: Any) -> Iterator[int]:
 
 
 def attribute_of(node: node_def_pb2.NodeDef, name: str) -> attr_value_pb2.AttrValue:
-    """An attribute of a node, or the default of its op, where it was stripped; or an empty one."""
+    """An attribute of a node, else its op's default, else an empty one."""
     attributes = node.attr
-    # To index a protobuf map would add what is missing.
+    # Indexing a protobuf map would add a missing key.
     if name in attributes:
         return attributes[name]
     return _defaults(node.op).get(name, _EMPTY)
@@ -214,7 +205,7 @@ def _type_attributes(op: str) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=4096)
 def _why_no_kernel(op: str, types: tuple[tuple[str, int], ...]) -> RefusalReason | None:
-    """Holds a listed op, with the types that a node states, against what TensorFlow says of it."""
+    """Why a listed op with a node's types has no CPU kernel that may run; None if it has one."""
     values = {name: default.type for name, default in _defaults(op).items()} | dict(types)
     of_values = _VALUE_TYPES.get(op, _DEFAULT_VALUE_TYPES)
     allowed = _CASTABLE if op == "Cast" else SUPPORTED_DTYPES

@@ -1,8 +1,8 @@
 """Shapes of a graph's tensors, from its nodes and, if these say too little, from inference.
 
-From them follows which nodes compute little: scales, means of channels, sizes, updates of vectors.
-Such a node takes about a microsecond, less than it costs TensorFlow's executor to run it as a node
-of its own. So a unit may take it along wherever it stands.
+They also show which nodes compute little: scales, means of channels, sizes, updates of vectors.
+Such a node takes about a microsecond, less than TensorFlow's executor needs to dispatch it. So a
+unit may include it wherever it stands.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tf_interop.convolution import Shape
 from tf_interop.graph.view import GraphView
 
 ShapeInference = Callable[[str], Sequence[Shape | None] | None]
-"""Gives the shapes of the outputs of the node of a name, or None if it knows nothing."""
+"""Gives the shapes of a node's outputs by the node's name; None if it knows nothing."""
 
 _VARIABLE_SHAPES = {"_Arg": "_handle_shapes", "VarHandleOp": "shape"}
 
@@ -28,10 +28,10 @@ def is_fully_known(shape: Shape | None) -> bool:
 
 
 def merge_shapes(first: Shape | None, second: Shape | None) -> Shape | None:
-    """Joins what two sources know about one tensor: every dimension that one of the two knows.
+    """Joins two sources' shapes of one tensor: every dimension that one of them knows.
 
-    Where they contradict each other one of them is out of date, and nobody can say which: the
-    dimension (or, if ranks differ, the shape) is not known.
+    If they contradict each other, one is out of date and nobody can tell which, so the dimension
+    (or, if the ranks differ, the shape) is unknown.
     """
     if first is None or second is None or first == second:
         return second if first is None else first
@@ -44,19 +44,15 @@ def merge_shapes(first: Shape | None, second: Shape | None) -> Shape | None:
 
 
 class GraphProperties:
-    """What is known about the shapes of a graph's tensors. Shapes are read when they are asked for.
+    """The known shapes of a graph's tensors, read on demand.
 
-    Sources, in this order: the attributes `_input_shapes` of the reader and `_output_shapes` of the
-    producer, the value of a Const, the shape of the variable that a ReadVariableOp reads; then, if
-    they leave a dimension open, inference. Of each dimension the source that knows it counts.
+    The sources are the attributes `_input_shapes` of the reader and `_output_shapes` of the
+    producer, the value of a Const, and the shape of a ReadVariableOp's variable; then, if they
+    leave a dimension open, inference. `merge_shapes` joins them.
     """
 
     def __init__(self, view: GraphView, infer: ShapeInference | None = None) -> None:
-        """Prepares to look at `view`.
-
-        Inference is expensive: it is asked once for a node at most, and only where the graph itself
-        leaves a dimension open.
-        """
+        """Prepares to read `view`; inference, which is expensive, runs at most once for a node."""
         self._view = view
         self._infer = infer
         self._stated: dict[tuple[int, int], Shape | None] = {}
@@ -75,9 +71,9 @@ class GraphProperties:
         return self._complete(None, node_index, port)
 
     def held_shape(self, node_index: int, port: int) -> Shape | None:
-        """The shape that a vector of sizes holds, such as the `input_sizes` of a gradient.
+        """The shape in a size vector, such as the `input_sizes` of a gradient.
 
-        It is the value of a Const, or the shape of what a Shape or ShapeN reads; None for other
+        That is the value of a Const, or the shape of the input of a Shape or ShapeN; None for other
         ops.
         """
         op = self._view.ops[node_index]
@@ -108,7 +104,7 @@ class GraphProperties:
         return self._stated[key]
 
     def _static_shape(self, node_index: int) -> Shape | None:
-        """The shape of the only output of a Const or of a ReadVariableOp."""
+        """The shape of the only output of a Const or a ReadVariableOp."""
         view = self._view
         op = view.ops[node_index]
         if op == "Const":
@@ -140,25 +136,25 @@ class GraphProperties:
 
 def _shape_list(view: GraphView, node_index: int, attribute: str) -> list[Shape | None]:
     attributes = view.nodes[node_index].attr
-    # Reading a missing key of a protobuf map would add it to the graph.
+    # Reading a missing attribute would add it to the graph.
     if attribute not in attributes:
         return []
     return [shape_of(proto) for proto in attributes[attribute].list.shape]
 
 
 def shape_of(proto: tensor_shape_pb2.TensorShapeProto) -> Shape | None:
-    """A shape as the attributes of nodes have it."""
+    """Reads a shape as node attributes hold it."""
     if proto.unknown_rank:
         return None
     return tuple(dim.size if dim.size >= 0 else None for dim in proto.dim)
 
 
 MOST_ELEMENTS = 4096
-"""What a small result has at most: the channels of the widest layers."""
+"""The most elements of a small result: the channels of the widest layers."""
 
 PARAMETER_OPS = frozenset({"Const", "ReadVariableOp"})
-# What may be small though it reads what is not, or the reverse. Others are small where all that
-# they read is.
+# Their results may be small when their inputs are not, or the reverse. Others' results are small if
+# all inputs are.
 _RESIZING_OPS = frozenset(
     {"Mean", "Sum", "Max", "Min", "Prod", "BiasAddGrad", "L2Loss", "MatMul", "_FusedMatMul"}
     | {"Tile", "BroadcastTo", "Slice", "StridedSlice", "ConcatV2", "Pack", "Pad"}
@@ -166,10 +162,10 @@ _RESIZING_OPS = frozenset(
 
 
 def find_small(view: GraphView, steps: Container[int], properties: GraphProperties) -> list[bool]:
-    """Which nodes have small results. Nodes that are neither `steps` nor parameters have none.
+    """Which nodes have small results; only `steps` and parameters may.
 
-    Shapes are looked up for parameters and for what reduces or expands; the rest follows. So one
-    that does not know the batch size gives the same result, but for what is small by it alone.
+    Only the shapes of parameters and of ops that reduce or expand are read. So without the batch
+    size the answer is the same, except for tensors that are small only because of it.
     """
 
     def has_small_shape(index: int) -> bool:

@@ -1,27 +1,25 @@
-"""Finds operations that may run once for each part of the batch, each part on its own core.
+"""Finds operations that may run once for each part of the batch, on its own core.
 
                                     on 2 cores      x[:4] ── Conv2D ── Relu ── … ──┐
     x ── Conv2D ── Relu ── …       ────────────>                                   ├── …
                                                     x[4:] ── Conv2D ── Relu ── … ──┘
 
-TensorFlow divides every operation over all cores, and all cores wait for each other after every
-operation. Images of a batch do not need each other in inference, so the batch may be divided once
-for a whole network: it is the dimension *sample* of Jia et al. (ICML 2018, section 4).
+TensorFlow divides every operation over all cores, and after each one all cores wait for each other.
+In inference the images of a batch do not need each other, so the batch may be divided once for a
+whole network: the dimension *sample* of Jia et al. (ICML 2018, section 4).
 
 An op is *batchwise* if image i of its results depends on image i of some of its operands, its
-images, and on nothing else of them. A table has a rule for each such op: what has to hold for
-attributes, shapes and constants.
+images, and on no other image of them. A table has a rule for each such op, about its attributes,
+shapes and constants.
 
-A node is a *member* if it is batchwise and one of its images comes from a member, or if it is a
-convolution. Small parameters that only members read go along. So do *companions* of members: what
-makes the sizes of a result of a member's shape, and small constants that wait for a member, as
-Grappler makes them.
+A node is a *member* if it is a convolution, or if it is batchwise and one of its images comes from
+a member. Small parameters that only members read join them. So do *companions*: nodes that make
+sizes from a member's shape, and small constants that wait for a member, which Grappler makes.
 
-Members are contracted by generation. A node's generation is the largest of those of its sources,
-plus one after each step out of a member: to a node that is none, or to one on another device or in
-another control-flow region. Members of one generation, device and region are one unit. Contracting
-them leaves no cycle: generations do not fall along edges, and they rise on every edge that leads
-out of a unit; so no path that leaves a unit comes back to it.
+Members are contracted by generation. A node's generation is the largest of its sources', plus one
+on each edge out of a member to another kind of node, device or control-flow region. Members of one
+generation, device and region are one unit. Contracting them leaves no cycle: generations never fall
+along edges and rise on every edge out of a unit, so no path that leaves a unit returns to it.
 """
 
 from __future__ import annotations
@@ -45,12 +43,7 @@ Positions = tuple[int, ...]
 
 
 class Operation:
-    """A node that may be batchwise.
-
-    Attributes:
-        attributes: the node's.
-        input_count: how many tensors it reads.
-    """
+    """A node that may be batchwise."""
 
     def __init__(
         self,
@@ -60,7 +53,7 @@ class Operation:
         *,
         preserved: Collection[str] = (),
     ) -> None:
-        """Prepares to look at node `index`; a Session may feed another value for `preserved`."""
+        """Prepares to read node `index`; a Session may feed other values for `preserved`."""
         self._view, self._properties, self._index = view, properties, index
         self._preserved = preserved
         self.attributes = view.nodes[index].attr
@@ -72,7 +65,7 @@ class Operation:
         return self._properties.output_shape(self._index, 0)
 
     def images(self) -> Positions | None:
-        """The positions of the operands that are its images; None if it is not batchwise."""
+        """The positions of its images among the operands; None if it is not batchwise."""
         rule = _RULES.get(self._view.ops[self._index])
         return None if rule is None else rule(self)
 
@@ -81,23 +74,23 @@ class Operation:
         return self._properties.input_shape(self._index, position)
 
     def rank(self, position: int = 0) -> int:
-        """The rank of an operand; 0 if it is not known."""
+        """The rank of an operand; 0 if unknown."""
         return len(self.shape(position) or ()) if position < self.input_count else 0
 
     def constant(self, position: int) -> Any:
-        """The value of an operand; None if it is no constant."""
+        """The value of an operand; None if it is not constant."""
         source, _ = self._view.fanins[self._index][position]
         if self._view.ops[source] != "Const" or self._view.names[source] in self._preserved:
             return None
         return tf.make_ndarray(self._view.nodes[source].attr["value"].tensor)
 
     def spares_first(self, position: int, rank: int) -> bool:
-        """Whether the axes at an operand are constant, and the first dimension is none of them."""
+        """Whether the axes in an operand are constant and leave out the first dimension."""
         axes = self.constant(position)
         return axes is not None and rank > 0 and axes.size > 0 and 0 not in axes.reshape(-1) % rank
 
     def reads_others(self) -> bool:
-        """Whether something reads another output than the first."""
+        """Whether any node reads an output other than the first."""
         view = self._view
         return any(
             source == self._index and port > 0
@@ -106,7 +99,7 @@ class Operation:
         )
 
     def with_operands(self, images: Positions, others: Iterable[int]) -> Positions | None:
-        """`images`, and those of `others` that have the first dimension of the result."""
+        """Adds those of `others` to `images` that have the result's first dimension."""
         result = self.result
         shapes = {position: self.shape(position) for position in others}
         if result is None or None in shapes.values():
@@ -132,7 +125,7 @@ def _broadcasting(node: Operation) -> Positions | None:
 
 def _convolution(node: Operation) -> Positions | None:
     batch = node.shape(0)
-    # Of none or one there is nothing to split.
+    # No image, or one, cannot be split.
     if batch is None or len(batch) < 3 or batch[0] in (0, 1):
         return None
     return node.with_operands((0,), range(2, node.input_count))
@@ -157,14 +150,14 @@ def _concatenation(node: Operation) -> Positions | None:
 
 
 def _transposed_convolution(node: Operation) -> Positions | None:
-    # Sizes of height and width alone are for any batch, and the op would take them for a batch's.
+    # Two sizes alone fit any batch, but the op would take the first one for the batch size.
     return (2,) if node.rank(2) and node.shape(0) == (node.rank(2),) else None
 
 
 def _einsum(node: Operation) -> Positions | None:
-    """Its images are the operands that have the first label of the result, first and once."""
+    """Its images are the operands that start with the result's first label and have it once."""
     operands, _, result = node.attributes["equation"].s.decode().replace(" ", "").partition("->")
-    # Dimensions without a label may be of one image.
+    # Dimensions without a label may belong to one image.
     if not result or "." in operands or result.count(result[0]) > 1:
         return None
     labels = operands.split(",")
@@ -175,7 +168,7 @@ def _einsum(node: Operation) -> Positions | None:
 
 
 def _gathers_others(node: Operation) -> bool:
-    """Whether a GatherV2 takes entries of each image, the same of all."""
+    """Whether a GatherV2 takes the same entries of each image."""
     batch_dims = "batch_dims" in node.attributes and node.attributes["batch_dims"].i
     return not batch_dims and node.spares_first(2, node.rank())
 
@@ -185,7 +178,7 @@ def _pools_each(node: Operation) -> bool:
 
 
 def _has_first(value: int) -> _Rule:
-    """Of ops whose second operand, a constant, has `value` for the first dimension."""
+    """The rule of ops whose second operand must be a constant that starts with `value`."""
 
     def holds(node: Operation) -> bool:
         constant = node.constant(1)
@@ -206,7 +199,7 @@ def _squeezes_others(node: Operation) -> bool:
 
 
 def _slices_others(node: Operation) -> bool:
-    """Whether a StridedSlice has all of the first dimension, as `x[:, 1:]`."""
+    """Whether a StridedSlice keeps all of the first dimension, like `x[:, 1:]`."""
     strides = node.constant(3)
     changes = ("ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
     return (
@@ -219,7 +212,7 @@ def _slices_others(node: Operation) -> bool:
 
 
 def _keeps_batch(node: Operation) -> bool:
-    """Whether a Reshape makes of each image one of the result."""
+    """Whether a Reshape turns each image into one of the result."""
     before, after = node.shape(0), node.result
     if not before or not after or before[0] != after[0]:
         return False
@@ -275,7 +268,7 @@ _RULES = {op: rule for ops, rule in _RULES_OF_SEVERAL.items() for op in ops.spli
 
 
 _SIZES_POSITIONS = {"Reshape": 1, "Conv2DBackpropInput": 0, "Conv3DBackpropInputV2": 0}
-"""Where among its inputs an op has the sizes of its result, which may be of the whole batch."""
+"""The input of an op with the sizes of its result, possibly for the whole batch."""
 
 
 def find_split_units(
@@ -287,7 +280,7 @@ def find_split_units(
 ) -> tuple[Unit, ...]:
     """Finds the units of a graph on CPUs whose batch may be split.
 
-    They are not those of `find_units`, whose arguments these are: a node may be in one of each.
+    The arguments are those of `find_units`. The two kinds of units overlap.
 
     Raises:
         GraphError: the graph has a cycle.
@@ -300,7 +293,7 @@ def find_split_units(
         regions, _ = find_steps(view, order, preserved, fetches, companions=companions)
         search = _Search(view, order, regions, companions, properties, preserved)
         units = search.units()
-        # Sizes of a part, and constants, are for no other unit.
+        # Sizes of a part, and constants, must not be read by another unit.
         astray = search.find_astray(units)
         if not astray:
             return units
@@ -310,7 +303,7 @@ def find_split_units(
 def _find_companions(
     view: GraphView, order: Iterable[int], properties: GraphProperties
 ) -> set[int]:
-    """Nodes that make nothing but sizes of results, and small constants that wait for a node."""
+    """Finds nodes that only make sizes of results, and small constants that wait for a node."""
     companions: set[int] = set()
     for index in reversed([*order]):
         op, readers = view.ops[index], view.readers[index]
@@ -327,7 +320,7 @@ def _find_companions(
 
 
 def _reads_as_sizes(view: GraphView, reader: int, index: int) -> bool:
-    """Whether `reader` reads node `index` as the sizes of its result, and as nothing else."""
+    """Whether `reader` reads node `index` only as the sizes of its result."""
     positions = [place for place, (source, _) in enumerate(view.fanins[reader]) if source == index]
     return positions == [_SIZES_POSITIONS.get(view.ops[reader])]
 
@@ -344,8 +337,8 @@ class _Search:
     _preserved: Collection[str]
 
     def __post_init__(self) -> None:
-        self._images: dict[int, tuple[int, ...]] = {}  # of each member, positions of its operands
-        self._members: set[int] = set()  # with their companions
+        self._images: dict[int, tuple[int, ...]] = {}  # each member's positions of its images
+        self._members: set[int] = set()  # with companions
         self._is_parameter = [False] * len(self._view)
         self._generation = [0] * len(self._view)
 
@@ -372,7 +365,7 @@ class _Search:
         return tuple(unit for unit in made if unit is not None)
 
     def find_astray(self, units: Iterable[Unit]) -> set[int]:
-        """The companions in a unit that are read outside of it, or that read what is outside."""
+        """The companions in a unit that are read outside of it or read a node outside."""
         astray = set()
         for unit in units:
             inside = set(unit.steps)
@@ -401,7 +394,7 @@ class _Search:
         return None if head is None else Unit(tuple(steps), head, frozenset(split))
 
     def _find_kind(self, index: int) -> None:
-        """Finds whether a node is a member, a parameter or neither, and its generation."""
+        """Decides whether a node is a member, a parameter or neither, and sets its generation."""
         view = self._view
         sources = view.sources(index)
         is_step = index in self._regions
@@ -429,7 +422,7 @@ class _Search:
         return (self._generation[index], *self._place(index))
 
     def _images_of(self, index: int) -> tuple[int, ...] | None:
-        """The positions of a step's images; None if it is no member."""
+        """The positions of a step's images; None if it is not a member."""
         view = self._view
         fanins = view.fanins[index]
         comes_in = [source in self._images for source, _ in fanins]

@@ -1,30 +1,29 @@
-"""Finds the units of a graph: operations that may run back to back as one op.
+"""Finds the units of a graph: chains of operations that may run as one op.
 
     scale --------v                      v-- scale
     x --> Conv2D --> Mul --> Relu --+--> Conv2D --> Mul --> Relu --> ...
                                     +--> MaxPool --> Conv2D --> ...
 
-Here are three units: the first ends where the graph branches. A unit begins at a *head* and is
-extended by readers of its steps. What it may be extended by is a matter of three rules.
+These are three units: the first ends where the graph branches. A unit begins at a *head* and grows
+by readers of its steps, under three rules.
 
-*No cycle.* Nodes have a rank: their place in the order by level (the longest path that ends at a
-node), then by name. Beside steps of its own unit, a step reads and waits for only what ranks before
-the head; and what is read from outside are results of the head or of steps that rank after it. Then
-contracting any of the units leaves no cycle. Proof: let an edge lead from a node `a` of unit A to a
-node `b` of another unit B, where a node in no unit counts as a unit of its own. By the rule head(A)
-does not rank after `a`. If `b` is the head of B, `a` ranks before it, as levels grow along edges.
-If not, `a` ranks before head(B) by the rule. Either way head(A) ranks before head(B): ranks of
-heads grow along all edges.
+*No cycle.* A node's rank is its place in the order by level (the longest path that ends at it),
+then by name. Outside its unit, a step reads and waits for only nodes that rank before the head; and
+nodes outside read only the head or steps that rank after it. Then contracting any of the units
+leaves no cycle. Proof: let an edge lead from a node `a` of unit A to a node `b` of another unit B,
+where a node in no unit counts as its own unit. By the rule head(A) does not rank after `a`. If `b`
+is the head of B, `a` ranks before it, because levels grow along edges. Otherwise `a` ranks before
+head(B) by the rule. Either way head(A) ranks before head(B): ranks of heads grow along all edges.
 
-*No wait.* Everything outside that reads a step of the unit, or waits for one, depends on the next
-step as well, so nothing that could have run earlier waits for the unit's end. What a shortcut adds
-at the end of a block, and what gradients read of the forward pass, come after it anyway. A step
-with a small result (a mean of channels, a scale) is exempt: it takes less than a dispatch does.
+*No wait.* Every node outside that reads a step of the unit, or waits for one, also depends on the
+next step, so no node that could have run earlier waits for the unit's end. The addition after a
+shortcut, and gradients that read the forward pass, come after the unit anyway. A step with a small
+result (a mean of channels, a scale) is exempt: it takes less time than a dispatch.
 
 *One place.* The steps of a unit are on one device, and in one control-flow region.
 
-A unit holds a few convolutions at most. Last, it takes in small steps that only it reads, such as
-the scale of a normalization, which comes from variables.
+A unit has at most a few convolutions. At the end it takes in small steps that only it reads, such
+as the scale of a normalization, which is computed from variables.
 """
 
 from __future__ import annotations
@@ -49,13 +48,13 @@ from tf_interop.graph.view import GraphView, device_type_of, is_local
 from tf_interop.graph.xla import xla_mark
 
 MOST_ANCHORS = 4
-"""Convolutions and matrix products of a unit: two separable convolutions. Without an end to it the
-whole of a network without branches would be one unit, and could not be narrow in part."""
+"""The most convolutions and matrix products in a unit: two separable convolutions. With no limit, a
+network without branches would be one unit, and could not be narrow in part."""
 
 ANCHOR_OPS = CONVOLUTION_KINDS.keys() | {
     *("_FusedDepthwiseConv2dNative", "MatMul", "_FusedMatMul", "Einsum"),
 }
-"""Convolutions and matrix products: what the steps of a unit are there for."""
+"""Convolutions and matrix products, the main work of a unit."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,10 +62,10 @@ class Unit:
     """Operations that may run back to back.
 
     Attributes:
-        steps: their places in the view, in the order in which they run.
-        head: the step that it began with. Small ones that were taken in may run before it.
-        split: what it reads, as (node, port), of which each part of the batch has a part; nothing
-            where the unit runs for the whole batch at once.
+        steps: their places in the view, in running order.
+        head: the step that it began with. Small steps may run before it.
+        split: the inputs, as (node, port), that are divided with the batch; empty if the unit runs
+            the whole batch at once.
     """
 
     steps: tuple[int, ...]
@@ -85,14 +84,13 @@ def find_units(
 
     Args:
         view: the graph.
-        properties: the shapes of its tensors; None for what the graph itself says of them.
+        properties: the shapes of its tensors; None for those in the graph itself.
         nodes_to_preserve: names that have to stay in the graph.
-        fetches: what the graph is run for, names of nodes or tensors; none where that is not known.
+        fetches: the nodes or tensors that the graph is run for; empty if unknown.
 
     Returns:
-        The units, no node in two of them, and the nodes that are no steps, each with the reason.
-        Both are in the order of their ranks, so that they do not depend on the order of the nodes
-        in the GraphDef.
+        The units, which share no node, and the nodes that cannot be steps, each with a reason.
+        Both are in the order of their ranks, which do not depend on the order of the GraphDef.
 
     Raises:
         GraphError: the graph has a cycle.
@@ -129,9 +127,9 @@ def find_steps(
     *,
     companions: Collection[int] = (),
 ) -> tuple[dict[int, str], dict[int, RefusalReason]]:
-    """The control-flow region of each node that may be a step, and why each other node may not.
+    """The control-flow region of each possible step, and why each other node cannot be one.
 
-    `companions` are nodes of `COMPANION_OPS` that may be steps whatever their dtype is.
+    `companions` are nodes of `COMPANION_OPS`, which may be steps with any dtype.
     """
     control_flow = ControlFlow(view, preserved, fetches)
     reference_ops = {op for op in view.op_types if has_reference_outputs(op)}
@@ -147,7 +145,7 @@ def find_steps(
                 reason = RefusalReason.PRESERVED
             elif control_flow.may_not_run(index):
                 reason = RefusalReason.NOT_RUN
-            # What is not placed yet may go to a GPU.
+            # A node without a device yet may go to a GPU.
             elif device_type_of(node.device) != "CPU" or not is_local(node.device):
                 reason = RefusalReason.DEVICE
             elif xla_mark(node) is not None:
@@ -172,11 +170,10 @@ def find_steps(
 
 
 def unit_results(view: GraphView, unit: Unit) -> tuple[tuple[int, int], ...]:
-    """The outputs of a unit's steps that are results of the unit.
+    """The results of a unit: the step outputs that other nodes read, as (step's place, port).
 
-    They are the (step's place in the unit, port) of all that other nodes read, those of the last
-    step that is read first, then in running order; the first output of the last step where none is
-    read.
+    Those of the last such step come first, then the others in running order. If no output is read,
+    the result is the first output of the last step.
     """
     inside = set(unit.steps)
     place_of = {step: place for place, step in enumerate(unit.steps)}
@@ -195,22 +192,21 @@ def unit_results(view: GraphView, unit: Unit) -> tuple[tuple[int, int], ...]:
 
 
 def unit_name(view: GraphView, unit: Unit) -> str:
-    """The name of a unit, and of the node that takes its place: that of its first result's step."""
+    """The name of a unit, and of its node: that of its first result's step."""
     return view.names[unit.steps[unit_results(view, unit)[0][0]]]
 
 
 def planned_name(view: GraphView, unit: Unit) -> str:
-    """The name that a plan knows a unit by: that of its first convolution or matrix product.
+    """A unit's name in a plan: that of its first convolution or matrix product, if it has one.
 
-    Grappler keeps those names, and gives others new ones by what it knows of shapes. A unit without
-    either goes by its own name.
+    Grappler keeps those names, but renames other nodes depending on the shapes that it knows.
     """
     anchors = (view.names[step] for step in unit.steps if view.ops[step] in ANCHOR_OPS)
     return next(anchors, None) or unit_name(view, unit)
 
 
 def _is_paired(view: GraphView, index: int) -> bool:
-    """Whether a node is one of an operation and its gradient, of those that oneDNN joins."""
+    """Whether oneDNN joins a node with its gradient, or the gradient with its operation."""
     op = view.ops[index]
     gradient = GRADIENT_OF.get(op)
     if gradient is not None:
@@ -276,7 +272,7 @@ class _Growth:
             )
 
     def _next_step(self, unit: int, outside: Collection[int]) -> int | None:
-        """What extends a unit whose steps the nodes `outside` wait for."""
+        """Picks the next step of a unit from the nodes `outside` that wait for its steps."""
         for reader in sorted(outside, key=self._rank.__getitem__):
             if (
                 reader not in self._unit_of
@@ -295,7 +291,7 @@ class _Growth:
         return sum(map(self._is_anchor, self._steps[unit]))
 
     def _take_in_small(self) -> None:
-        """Gives small nodes that are in no unit to the one unit that reads them."""
+        """Gives each small node in no unit to the unit that alone reads it."""
         for index in reversed(self._order):
             if index in self._unit_of or not self._small[index] or index not in self._regions:
                 continue
@@ -306,7 +302,7 @@ class _Growth:
                 self._unit_of[index] = unit
 
     def _may_join(self, index: int, unit: int) -> bool:
-        """Whether the rules of cycles and of places let a node into a unit."""
+        """Whether the rules of cycles and places let a node into a unit."""
         head = self._heads[unit]
         return (
             self._regions.get(index) == self._regions[head]
@@ -318,7 +314,7 @@ class _Growth:
         )
 
     def _is_needed_by_all(self, reader: int, outside: Collection[int]) -> bool:
-        """Whether all other nodes of `outside` depend on `reader`, but for those nobody reads."""
+        """Whether all other nodes of `outside` that anyone reads depend on `reader`."""
         bit = 1 << self._rank[reader]
         return all(
             other == reader

@@ -1,4 +1,4 @@
-"""A read-only, indexed view of a GraphDef: who reads what, in which order, on which device."""
+"""A read-only, indexed view of a GraphDef: readers, order and devices of its nodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NEXT_ITERATION_OPS = frozenset({"NextIteration", "RefNextIteration"})
 
 
 def parse_input(text: str) -> tuple[str, int]:
-    """The node that an input of a NodeDef names, and the output port that it reads.
+    """Splits an input of a NodeDef into the node's name and the output port.
 
     The port of `^name`, a control dependency, is `CONTROL_PORT`.
 
@@ -36,25 +36,22 @@ def parse_input(text: str) -> tuple[str, int]:
 
 
 class GraphView:
-    """An indexed GraphDef. Nodes are known by their place in it.
+    """An indexed GraphDef, whose nodes are numbers: their places in it.
 
-    A back edge, from NextIteration to Merge, is an edge like others in `fanins` and `fanouts`, but
-    not in `readers`, `topological_order` and `levels`. The GraphDef must not change while the view
-    is in use.
+    A back edge, from NextIteration to Merge, is in `fanins` and `fanouts`, but not in `readers`,
+    `topological_order` and `levels`. The GraphDef must not change while the view is in use.
 
     Attributes:
-        graph_def: the graph that is viewed.
-        nodes: its nodes.
-        names: their names.
-        ops: their op types.
-        index_of: the place of the node of each name.
+        graph_def: the graph.
+        nodes: its nodes; `names` and `ops` are theirs.
+        index_of: the place of each name.
         fanins: for each node the tensors that it reads, in order, as (node, output port).
-        control_fanins: for each node the nodes that it has control dependencies on, in order.
+        control_fanins: for each node its control dependencies, in order.
         fanouts: for each node those that read it or have a control dependency on it, ascending,
             each once.
         readers: the same without back edges.
-        op_types: the op types that the graph holds.
-        has_back_edges: whether the graph holds a loop.
+        op_types: the set of `ops`.
+        has_back_edges: whether the graph has a loop.
     """
 
     def __init__(self, graph_def: graph_pb2.GraphDef) -> None:
@@ -62,7 +59,7 @@ class GraphView:
 
         Raises:
             GraphError: two nodes have one name, an input names no node, or a tensor comes after a
-                control dependency in the inputs of a node.
+                control dependency.
         """
         nodes: list[node_def_pb2.NodeDef] = list(graph_def.node)
         names: list[str] = [node.name for node in nodes]
@@ -71,8 +68,8 @@ class GraphView:
             duplicate = next(name for index, name in enumerate(names) if index_of[name] != index)
             raise GraphError(f"Expected node names to be unique, got two nodes '{duplicate}'.")
 
-        # Nearly every input is the bare name of a node. A slice of a repeated field is a list,
-        # which is twice as fast to walk as the field.
+        # Nearly every input is a node's bare name. A slice of a repeated field is a list, which is
+        # twice as fast to iterate as the field.
         first_output_of = {name: (index, 0) for name, index in index_of.items()}.get
         fanins: list[Any] = [tuple(map(first_output_of, node.input[:])) for node in nodes]
         control_fanins: list[tuple[int, ...]] = [()] * len(nodes)
@@ -118,7 +115,7 @@ class GraphView:
         )
 
     def sources(self, index: int) -> list[int]:
-        """The nodes that must run before node `index`: its fanins, back edges left out."""
+        """The nodes that must run before node `index`: its fanins without back edges."""
         sources = [source for source, _ in self.fanins[index]]
         sources += self.control_fanins[index]
         if self.has_back_edges and self.ops[index] in MERGE_OPS:
@@ -126,7 +123,7 @@ class GraphView:
         return sources
 
     def topological_order(self) -> list[int]:
-        """All nodes, each after those that it depends on; by level, then in the graph's order.
+        """All nodes, each after its dependencies; by level, then in the graph's order.
 
         Raises:
             GraphError: the graph has a cycle that no NextIteration closes. It names the nodes.
@@ -135,7 +132,7 @@ class GraphView:
 
     @property
     def levels(self) -> list[int]:
-        """For each node the edges on the longest path that ends at it. Raises as the order does."""
+        """For each node the length of the longest path that ends at it. Raises on a cycle, too."""
         return self._order_and_levels[1]
 
     @functools.cached_property
@@ -169,7 +166,7 @@ class GraphView:
 
 
 def join_names(names: Sequence[str]) -> str:
-    """The names along a path; of a long one both ends."""
+    """Joins the names along a path; shows only both ends of a long one."""
     if len(names) > 20:
         names = [*names[:10], f"{len(names) - 20} more", *names[-10:]]
     return " -> ".join(names)
@@ -178,7 +175,7 @@ def join_names(names: Sequence[str]) -> str:
 def _resolve_inputs(
     node: node_def_pb2.NodeDef, index_of: dict[str, int]
 ) -> tuple[tuple[tuple[int, int], ...], tuple[int, ...]]:
-    """The tensors that `node` reads, and the nodes that it has control dependencies on."""
+    """The tensors that `node` reads, and its control dependencies."""
     tensors: list[tuple[int, int]] = []
     controls: list[int] = []
     for text in node.input:
@@ -206,7 +203,7 @@ def _resolve_inputs(
 
 @functools.lru_cache(maxsize=256)
 def device_type_of(device: str) -> str:
-    """The type in a full or partial device name, in capitals; empty if it names none."""
+    """The type in a full or partial device name, in capitals; empty if it has none."""
     for part in device.upper().split("/"):
         key, *rest = part.removeprefix("DEVICE:").split(":")
         if key not in ("", "JOB", "REPLICA", "TASK") and (rest or part.startswith("DEVICE:")):
@@ -215,9 +212,9 @@ def device_type_of(device: str) -> str:
 
 
 def is_local(device: str) -> bool:
-    """Whether a full or partial device name may be of this process.
+    """Whether a full or partial device name may belong to this process.
 
-    TensorFlow optimizes parts of a graph for other processes too, which may not have our ops.
+    TensorFlow also optimizes parts of a graph for other processes, which may lack our ops.
     """
     return _is_of_task(device, *tensorflow_internals.local_task())
 
@@ -227,5 +224,5 @@ def _is_of_task(device: str, job: str, task: int) -> bool:
     parts = dict(part.split(":", 1) for part in device.lower().split("/") if ":" in part)
     is_job = parts.get("job", job.lower()) == job.lower()
     is_task = parts.get("task", str(task)) == str(task)
-    # TensorFlow has more replicas than the first in names alone.
+    # Replicas after the first exist only in names.
     return is_job and is_task and parts.get("replica", "0") == "0"

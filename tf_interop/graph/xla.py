@@ -1,8 +1,8 @@
-"""What XLA compiles: nodes by their attributes, functions of this process, or all graphs.
+"""Finds what XLA compiles: nodes by their attributes, functions of this process, or all graphs.
 
 A function with `jit_compile=True` never reaches Grappler. But TensorFlow's eager context keeps the
-definition of every function that has been traced and is still in use, and the definition says so.
-Functions of TensorFlow 1 are not among them.
+definition of every traced function in use, except those of TensorFlow 1, and the definition says
+so.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _XLA_SWITCHES = frozenset({"_XlaMustCompile", "_XlaCompile"})
 
 
 def xla_mark(node: node_def_pb2.NodeDef) -> str | None:
-    """The attribute that says that XLA compiles a node; None if there is none."""
+    """The attribute by which XLA compiles a node; None if it does not."""
     for key in node.attr:
         if key in _XLA_MARKS or (key in _XLA_SWITCHES and node.attr[key].b):
             return str(key)
@@ -44,7 +44,7 @@ class XlaFunction:
     """A function with convolutions that XLA compiles.
 
     Attributes:
-        name: TensorFlow's name of it, which holds the one that it has in Python.
+        name: TensorFlow's name of it, which contains its Python name.
         convolution_count: convolutions in it and in the functions that it calls.
     """
 
@@ -53,7 +53,7 @@ class XlaFunction:
 
 
 class _Definition(NamedTuple):
-    """What matters here of a function's definition; `calls` has a function for each node."""
+    """The needed parts of a function's definition; `calls` repeats a function called twice."""
 
     must_compile: bool
     convolution_count: int
@@ -61,10 +61,7 @@ class _Definition(NamedTuple):
 
 
 def find_xla_functions() -> tuple[XlaFunction, ...]:
-    """The functions of the process with convolutions that XLA compiles, by name.
-
-    One that a compiled function calls is counted with it.
-    """
+    """The functions of the process with convolutions that XLA compiles."""
     definitions = {
         name: definition
         for name in tensorflow_internals.function_names()
@@ -82,10 +79,10 @@ def find_xla_functions() -> tuple[XlaFunction, ...]:
 def _count_convolutions(
     name: str, definitions: Mapping[str, _Definition], counts: dict[str, int]
 ) -> int:
-    """Of a function and of those that it calls."""
+    """Counts in a function and those that it calls."""
     definition = definitions.get(name)
     if definition is not None and name not in counts:
-        # Of one that calls itself, as an imported graph may hold, what comes up again is none.
+        # A function of an imported graph may call itself; the inner call counts as none.
         counts[name] = 0
         calls = sum(_count_convolutions(call, definitions, counts) for call in definition.calls)
         counts[name] = definition.convolution_count + calls
@@ -113,7 +110,7 @@ def _read_definition(name: str) -> _Definition | None:
 
 
 def xla_auto_clustering() -> str:
-    """How XLA was turned on for all graphs: what turned it on, or empty if it is off."""
+    """The switch that turned XLA on for all graphs; empty if it is off."""
     if tensorflow_internals.is_auto_clustering_on():
         return "tf.config.optimizer.set_jit"
     if re.search(r"--tf_xla_auto_jit=(?!0|-1)\S", os.environ.get("TF_XLA_FLAGS", "")):

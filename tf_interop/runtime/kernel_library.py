@@ -1,6 +1,6 @@
-"""The compiled library: finding it, checking that it fits, loading it, and its C interface.
+"""Finds, checks and loads the compiled library, and calls its C interface.
 
-The interface is stated in `cc_kernels/plugin/plugin.h`. This module is the only one that uses it.
+`cc_kernels/plugin/plugin.h` declares the interface, and no other module uses it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tf_interop.errors import LibraryError, TimeLimitError
 from tf_interop.measure.core import find_library_file
 
 LIBRARY_NAME = "libtf_interop.so"
-# Not isolated, so that it is built for the TensorFlow that is there; the build's tools come first.
+# Without isolation, so that it is built for the installed TensorFlow; so install the tools first.
 REBUILD_COMMAND = (
     "pip install scikit-build-core cmake ninja && "
     "pip install --no-build-isolation --no-deps --force-reinstall ."
@@ -32,7 +32,7 @@ _PASS_TYPE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 _SINK_TYPE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t)
 _GRAPH, _TEXT = ctypes.c_void_p, ctypes.c_char_p
 
-# By function the types of its arguments, then of its result.
+# Each function's argument types, then its result type.
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "TfiRegisterPlugin": (_TEXT, _TEXT),
     "TfiSetPass": (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_double, None),
@@ -55,7 +55,7 @@ class BuildInfo:
 
     Attributes:
         path: the library's file.
-        tensorflow: version of the TensorFlow that it was built against.
+        tensorflow: the version of TensorFlow.
         cudnn_backend: whether stages can run on a GPU.
     """
 
@@ -69,16 +69,16 @@ class Counters:
     """What stages did in this process.
 
     Attributes:
-        stages_run: how many times a stage was run.
-        fallbacks: how often something other than the plan's choice ran, by reason. Of many reasons
-            of one kind the first are told apart, the rest are `<kind>: other cases`.
-        refused_lane_options: how often lanes ran without the stream priorities and SM counts of the
-            plan, by reason.
-        filters_transformed: how many filters that are held were transformed so that the launches
-            that read them need not do it.
-        stages_captured: how many CUDA graphs were made of stages.
-        stages_replayed: how many runs of stages were launches of such a graph.
-        devices: the same of each device, such as `GPU:0`; empty in these.
+        stages_run: runs of stages.
+        fallbacks: how often the plan's choice did not run, by reason. If one kind has many reasons,
+            those after the first count as `<kind>: other cases`.
+        refused_lane_options: how often lanes ran without the plan's stream priorities and SM
+            counts, by reason.
+        filters_transformed: held filters that were transformed once, ahead of the launches that
+            read them.
+        stages_captured: CUDA graphs made of stages.
+        stages_replayed: runs of stages that launched such a graph.
+        devices: the counters of each device, such as `GPU:0`; empty in these.
     """
 
     stages_run: int
@@ -91,16 +91,16 @@ class Counters:
 
 
 class TimedSpan(NamedTuple):
-    """What ran for some time in one call of an op.
+    """A span of time in one call of an op.
 
     Attributes:
-        row: `stage` for a whole stage, `lane` for what ran on one of its lanes, or `thread` for
-            what a thread computed of a unit.
+        row: `stage` for a whole stage, `lane` for a launch on one of its lanes, or `thread` for a
+            thread's part of a unit.
         number: of the lane or thread.
         op: the name of the op's node.
         call: the number of the op's call; the first is 0.
-        name: of the stage; of the convolutions; of a unit's operations, spaces between them, or
-            of its part of the batch.
+        name: of the stage, the convolutions, a unit's operations with spaces between them, or its
+            part of the batch.
         algorithm: of the convolutions; empty if there is none.
         begin_ns: by a steady clock.
         end_ns: likewise.
@@ -117,7 +117,7 @@ class TimedSpan(NamedTuple):
 
 
 class HandedGraph:
-    """A graph as Grappler hands it over; valid during the call of the pass only."""
+    """A graph as Grappler hands it over; valid only during the call of the pass."""
 
     def __init__(self, library: KernelLibrary, handle: int) -> None:
         self._library = library
@@ -125,11 +125,7 @@ class HandedGraph:
 
     @property
     def serialized(self) -> bytes:
-        """The serialized GraphDef.
-
-        Raises:
-            TimeLimitError: TensorFlow has stopped waiting for the pass.
-        """
+        """The serialized GraphDef; raises TimeLimitError if TensorFlow no longer waits."""
         functions = self._library.functions
         data = functions.TfiGraphData(self._handle)
         if data is None:
@@ -142,7 +138,7 @@ class HandedGraph:
 
     @property
     def device_type(self) -> str:
-        """The device type that the plugin was called for, `CPU` or `GPU`."""
+        """`CPU` or `GPU`: the device type that the plugin was called for."""
         return str(self._library.functions.TfiGraphDeviceType(self._handle).decode())
 
     @property
@@ -156,7 +152,7 @@ class HandedGraph:
         return _names(self._library.functions.TfiGraphFetches(self._handle))
 
     def infer_output_shapes(self, node: str) -> list[Shape | None] | None:
-        """Asks TensorFlow for the shapes of a node's outputs; None if it does not know the node.
+        """Infers the shapes of a node's outputs; None if TensorFlow does not know the node.
 
         The first call infers the whole graph.
         """
@@ -167,11 +163,7 @@ class HandedGraph:
         return [tensorflow_internals.shape_of_tensor_properties(item) for item in collected]
 
     def set_result(self, serialized: bytes) -> None:
-        """Hands over the new graph, a serialized GraphDef.
-
-        Raises:
-            TimeLimitError: TensorFlow has stopped waiting for the pass.
-        """
+        """Hands the new graph over; raises TimeLimitError if TensorFlow no longer waits."""
         if not self._library.functions.TfiSetResult(self._handle, serialized, len(serialized)):
             raise TimeLimitError(
                 "The pass took longer than TensorFlow waits for it. Give tf_interop.enable() a "
@@ -186,15 +178,14 @@ class KernelLibrary:
         self.build_info = build_info
         self.functions = functions
         self._run: Callable[[HandedGraph], bool] | None = None
-        # One for the whole process, never freed: another thread may be about to call it whenever
-        # the pass changes.
+        # Never freed: another thread may be about to call it when the pass changes.
         self._callback = _PASS_TYPE(self._call)
         for name, (*arguments, result) in _SIGNATURES.items():
             function = getattr(functions, name)
             function.argtypes, function.restype = arguments, result
 
     def register_plugin(self, device_type: str) -> None:
-        """Registers the plugin for a device type; does nothing if it is registered already.
+        """Registers the plugin for a device type, unless it is registered already.
 
         Raises:
             LibraryError: another plugin has the device type.
@@ -206,11 +197,11 @@ class KernelLibrary:
     def set_pass(
         self, run: Callable[[HandedGraph], bool] | None, time_limit_s: float = 60.0
     ) -> None:
-        """Sets what Grappler calls for every graph that may hold a convolution.
+        """Sets the function that Grappler calls for every graph that may have a convolution.
 
         Args:
-            run: returns whether it has set a result. It must not raise. It is called on a thread
-                of its own, so that signal handlers do not raise in it. None turns the plugin off.
+            run: returns whether it has set a result. It must not raise. It runs on its own thread,
+                so that signal handlers do not raise in it. None turns the plugin off.
             time_limit_s: how long it may take; soon after that TensorFlow goes on without it.
         """
         self._run = run
@@ -225,22 +216,22 @@ class KernelLibrary:
         return 0 if run is None else int(run(HandedGraph(self, handle)))
 
     def set_workspace_limit(self, limit_bytes: int | None) -> None:
-        """Limits what the workspaces of one stage take together, from now on; None for no limit."""
+        """Limits all workspaces of one stage together, from now on; None for no limit."""
         self.functions.TfiSetWorkspaceLimit(-1 if limit_bytes is None else limit_bytes)
 
     def record_timeline(self, calls: int) -> None:
-        """Records so many calls of each op, after its first, from now on."""
+        """Records `calls` calls of each op from now on, after its first."""
         self.functions.TfiRecordTimeline(ctypes.c_int(calls))
 
     def read_timeline(self) -> list[TimedSpan]:
-        """What was recorded and is over."""
+        """The recorded spans that have ended."""
         collected, sink = _collecting_sink()
         self.functions.TfiReadTimeline(sink)
         rows = [each.decode().split("\n") for each in collected]
         return msgspec.convert(rows, list[TimedSpan], strict=False)
 
     def read_counters(self) -> Counters:
-        """What stages did so far."""
+        """The counters so far."""
         collected, sink = _collecting_sink()
         self.functions.TfiReadCounters(sink)
         found: dict[str, dict[str, collections.Counter[str]]] = {}
@@ -257,7 +248,7 @@ class KernelLibrary:
 def _counters(
     counts: dict[str, collections.Counter[str]], devices: dict[str, Counters]
 ) -> Counters:
-    """Counters from the counts of each reason; what has no reasons has the empty one."""
+    """Makes Counters from counts by reason; a count without reasons has the empty one."""
     return Counters(
         counts["stages_run"][""],
         dict(counts["fallback"]),
@@ -280,37 +271,28 @@ def _names(text: bytes) -> frozenset[str]:
 
 
 def read_build_info(path: pathlib.Path) -> BuildInfo:
-    """Reads what the library at `path` was built for, from the file beside it.
+    """Reads the build information next to the library at `path`.
 
     Raises:
-        LibraryError: the file is missing or damaged.
+        LibraryError: the file is missing or damaged, or the library is for another TensorFlow.
     """
     info_path = path.with_name("build_info.json")
     try:
-        info = json.loads(info_path.read_text())
-        return BuildInfo(path, str(info["tensorflow"]), bool(info["cudnn_backend"]))
+        read = json.loads(info_path.read_text())
+        info = BuildInfo(path, str(read["tensorflow"]), bool(read["cudnn_backend"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise LibraryError(
             f"Expected the build information of {path} in {info_path}, got {error!r}. "
-            f"Build the library again: {REBUILD_COMMAND}"
+            f"Rebuild the library: {REBUILD_COMMAND}"
         ) from error
-
-
-def check_tensorflow_version(build_info: BuildInfo, found: str) -> None:
-    """Checks that the library fits the TensorFlow of this process.
-
-    TensorFlow's C++ interface changes between versions without notice, so only the very version
-    that the library was compiled against will do.
-
-    Raises:
-        LibraryError: it was built for another version.
-    """
-    if build_info.tensorflow != found:
+    # TensorFlow's C++ interface changes between versions without notice.
+    found = tensorflow_internals.tensorflow_version()
+    if info.tensorflow != found:
         raise LibraryError(
-            f"{build_info.path} was built for TensorFlow {build_info.tensorflow}, but this is "
-            f"TensorFlow {found}. Build it for this one, in tf_interop's source folder: "
-            f"{REBUILD_COMMAND}"
+            f"{path} was built for TensorFlow {info.tensorflow}, but this is TensorFlow {found}. "
+            f"Build it for this one, in tf_interop's source folder: {REBUILD_COMMAND}"
         )
+    return info
 
 
 @functools.cache
@@ -328,7 +310,6 @@ def load_kernel_library() -> KernelLibrary:
             f"source folder: {REBUILD_COMMAND}"
         )
     build_info = read_build_info(path)
-    check_tensorflow_version(build_info, tensorflow_internals.tensorflow_version())
     try:
         tensorflow_internals.load_op_library(str(path))
         functions = ctypes.CDLL(str(path))

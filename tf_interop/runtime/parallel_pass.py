@@ -1,8 +1,8 @@
 """Divides the layers of a graph over devices, by a parallel plan.
 
-The pass reads: take fused operations apart and find layers, look up the plan, take normalizations
-apart, part graph, rewrite, check graph. Each is a function of its own elsewhere; this module only
-calls them in order. It comes before the pass of stages, which may group what is on each device.
+The pass takes fused operations apart and finds layers, looks up the plan, takes normalizations
+apart, parts the graph, rewrites it, and checks it; this module only calls these parts in order. The
+pass of stages comes after it and may group the convolutions on each device.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class ParallelReport:
     Attributes:
         fingerprint: of the graph's layers.
         node_count: nodes of the graph.
-        layer_count: its layers.
+        layer_count: layers of the graph.
         divided: how layers are divided, by name.
-        device_count: the devices that have parts.
-        sent_bytes: what is sent in a step, by the names of the source and the destination.
+        device_count: devices that have parts.
+        sent_bytes: bytes sent in a step, by the names of source and destination.
         why_whole: nodes that cost something and are in no layer, with the reason.
         milliseconds: how long the pass took.
-        why_unchanged: empty where layers were divided, else why not.
+        why_unchanged: empty if layers were divided, else why not.
     """
 
     fingerprint: str
@@ -72,11 +72,11 @@ def run_parallel_pass(
 ) -> tuple[graph_pb2.GraphDef | None, ParallelReport | None]:
     """Runs the pass on one graph, which is not changed.
 
-    Shape inference is asked where attributes say too little.
+    Shape inference runs if attributes say too little.
 
     Returns:
-        The new graph, or None where nothing changed; and what was done, or None where there is
-        nothing to divide, or it was divided before.
+        The new graph, or None if nothing changed; and a report, or None if there is nothing to
+        divide, or the graph was divided before.
 
     Raises:
         GraphError: the graph is not well-formed.
@@ -124,7 +124,7 @@ def run_parallel_pass(
 
 
 def _find_division(plan: ParallelPlan, layers: LayerGraph) -> tuple[dict[int, LayerDivision], str]:
-    """How the layers of a graph are divided; else why none is."""
+    """How the layers of a graph are divided, or why none is."""
     if not layers.layers:
         reasons = collections.Counter(layers.why_whole.values())
         [(reason, count)] = reasons.most_common(1)
@@ -138,7 +138,7 @@ def _find_division(plan: ParallelPlan, layers: LayerGraph) -> tuple[dict[int, La
 def _check(
     rewritten: graph_pb2.GraphDef, before: GraphView, nodes_to_preserve: Collection[str]
 ) -> None:
-    """Checks that the new graph is well-formed and has the names that have to stay."""
+    """Checks that the new graph is well-formed and has the preserved names."""
     after = GraphView(rewritten)
     after.topological_order()
     missing = [

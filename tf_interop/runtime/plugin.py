@@ -1,9 +1,8 @@
-"""The plugin in this process: registered once, and told what to do by replaceable settings.
+"""The process's plugin: registered once, and controlled by replaceable settings.
 
-Grappler's call reaches `_run` while TensorFlow may hold locks. So it works on protobufs alone, runs
-no TensorFlow op, and takes no lock but the short one of its records, which is never held while
-TensorFlow is called. It runs on a thread of its own, so that signal handlers, which Python runs on
-the main thread, do not raise in it.
+TensorFlow may hold locks when Grappler calls `_run`. So `_run` works only on protobufs, runs no
+TensorFlow op, and takes only the short lock of its records, never while it calls TensorFlow. It has
+its own thread, so that signal handlers, which Python runs on the main thread, do not raise in it.
 """
 
 from __future__ import annotations
@@ -30,31 +29,26 @@ from tf_interop.runtime.kernel_library import HandedGraph, KernelLibrary, load_k
 from tf_interop.runtime.parallel_pass import ParallelReport, run_parallel_pass
 from tf_interop.runtime.settings import PassReport, Settings
 
-# A process may trace functions for ever.
+# A process may trace functions forever.
 _MOST_REPORTS = 200
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 GraphObserver = Callable[[graph_pb2.GraphDef, str], None]
-"""Is shown every graph that holds a convolution, as handed over, with the device type."""
+"""Called with every graph that has a convolution, and the device type."""
 
 
 @dataclasses.dataclass(frozen=True)
 class PassFailure:
-    """A graph that stayed unchanged because the pass failed.
-
-    Attributes:
-        cause: what went wrong.
-        count: how many graphs failed this way.
-    """
+    """Graphs that stayed unchanged because the pass failed with one cause, and their number."""
 
     cause: str
     count: int
 
 
 class Plugin:
-    """The plugin of this process. `get_plugin` returns the only one."""
+    """The process's plugin. `get_plugin` returns the only one."""
 
     def __init__(self, library: KernelLibrary) -> None:
         self.library = library
@@ -74,14 +68,14 @@ class Plugin:
         self._register()
         if self.device_types:
             tensorflow_internals.call_before_graph_plugins(self._warn_of_plugin)
-        # While the interpreter shuts down no thread may call into it any more.
+        # No thread may call into the interpreter while it shuts down.
         atexit.register(library.set_pass, None)
-        # The child's copy of a lock may be held by a thread that it does not have.
+        # A thread that the child lacks may hold its copy of a lock.
         os.register_at_fork(after_in_child=self._renew_locks)
 
     @property
     def settings(self) -> Settings:
-        """What the pass does now."""
+        """The settings that hold now."""
         return self._settings
 
     @settings.setter
@@ -94,13 +88,13 @@ class Plugin:
 
     @property
     def reports(self) -> tuple[PassReport, ...]:
-        """What the pass did to the graphs that it has seen, the last first."""
+        """What the pass did to each graph, the last first."""
         with self._lock:
             return tuple(report for report, _ in reversed(self._reports.values()))
 
     @property
     def current_reports(self) -> tuple[PassReport, ...]:
-        """Those of `reports` that were made under the settings that hold now."""
+        """The reports that were made under the settings that hold now."""
         settings = self._settings
         with self._lock:
             return tuple(
@@ -117,7 +111,7 @@ class Plugin:
 
     @property
     def failures(self) -> tuple[PassFailure, ...]:
-        """Why graphs were left as they were; of many causes the last ones."""
+        """Why graphs stayed unchanged; only the last causes if there are many."""
         with self._lock:
             return tuple(PassFailure(cause, count) for cause, count in self._failures.items())
 
@@ -135,7 +129,7 @@ class Plugin:
 
     @contextlib.contextmanager
     def observe(self, observer: GraphObserver) -> Iterator[None]:
-        """Shows `observer` every graph inside the `with` block: each time it is handed over."""
+        """Shows `observer` every graph that is handed over inside the `with` block."""
         with self._change_lock:
             self._observers += (observer,)
             self._update_pass()
@@ -152,7 +146,7 @@ class Plugin:
                 self.refused_device_types["GPU"] = "the library was built without the cudnn backend"
                 continue
             if device_type == "GPU" and not has_nvidia_gpu():
-                # GPUs of other makers come with plugins that TensorFlow calls GPU, too.
+                # TensorFlow also calls other makers' GPUs, which come with plugins, GPU.
                 self.refused_device_types["GPU"] = "there is no NVIDIA GPU with a driver"
                 continue
             try:
@@ -163,9 +157,8 @@ class Plugin:
 
     def _warn_of_plugin(self, path: str) -> None:
         logging.warning(
-            "%s is a graph plugin, and tf_interop has one for %s. TensorFlow takes one for "
-            "each device type and ends the process at a second: load that plugin before "
-            "tf_interop.",
+            "%s is a graph plugin, and tf_interop is one for %s. TensorFlow allows one for each "
+            "device type and aborts at the second: load the other plugin before tf_interop.",
             path,
             " and ".join(self.device_types),
         )
@@ -175,12 +168,12 @@ class Plugin:
         self._lock = threading.Lock()
 
     def _update_pass(self) -> None:
-        # With the lock held: else what one thread turned off another could find on, or the reverse.
+        # The caller holds the lock, or two threads could set the pass against the last settings.
         is_needed = self._settings.can_change_graphs or self._observers
         self.library.set_pass(self._run if is_needed else None, self._settings.pass_time_limit_s)
 
     def _run(self, handed: HandedGraph) -> bool:
-        """Called by Grappler. Returns whether a new graph was handed back. Never raises."""
+        """Called by Grappler; returns whether it handed a new graph back. Never raises."""
         settings = self._settings
         observers = self._observers
         changed: graph_pb2.GraphDef | None = None
@@ -188,7 +181,7 @@ class Plugin:
             graph_def = graph_pb2.GraphDef.FromString(handed.serialized)
             for observer in observers:
                 observer(graph_def, handed.device_type)
-            # Graphs of tf.data and of Sessions come whatever the option says since they were made.
+            # Graphs of tf.data and Sessions go by the option from the time they were made.
             if not settings.can_change_graphs or tensorflow_internals.are_plugins_turned_off():
                 return False
             with time_limit(settings.pass_time_limit_s):
@@ -207,18 +200,18 @@ class Plugin:
 
     @contextlib.contextmanager
     def _leaving_the_graph(self) -> Iterator[None]:
-        """Records a failure inside the block, and continues after it."""
+        """Records a failure in the block, and continues after it."""
         try:
             yield
         except BaseException as error:
-            # The user's program goes on with its graph as it was: also where memory is short, and
-            # where something asks the interpreter to exit, which TensorFlow can do nothing with.
+            # The user's program goes on with the old graph, also after a MemoryError or a
+            # SystemExit, which TensorFlow could not handle.
             self._record_failure(error)
 
     def _divide(
         self, graph_def: graph_pb2.GraphDef, handed: HandedGraph, plan: ParallelPlan
     ) -> graph_pb2.GraphDef | None:
-        """The graph with its layers divided; None where they are not."""
+        """The graph with its layers divided; None if none is."""
         with collection_pause:
             divided, report = run_parallel_pass(
                 graph_def, plan, handed.nodes_to_preserve, handed.infer_output_shapes
@@ -263,7 +256,7 @@ class Plugin:
 
 
 def _put_last(reports: collections.OrderedDict[K, V], key: K, report: V) -> None:
-    """Appends a report or a failure; drops the first if there are too many."""
+    """Appends a report or failure, and drops the oldest beyond the limit."""
     reports.pop(key, None)
     reports[key] = report
     while len(reports) > _MOST_REPORTS:
@@ -279,12 +272,11 @@ def _renew_plugin_lock() -> None:
     _plugin_lock = threading.Lock()
 
 
-# As the locks of the plugin itself.
 os.register_at_fork(after_in_child=_renew_plugin_lock)
 
 
 def get_plugin() -> Plugin:
-    """The plugin; loads the library and registers it on the first call.
+    """The plugin; the first call loads the library and registers it.
 
     Raises:
         LibraryError: the library is missing or does not fit.

@@ -1,4 +1,4 @@
-"""The status of the plugin in this process, for people and for programs."""
+"""The status of the process's plugin, for people and programs."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ class Status:
         is_on: whether functions that are optimized now go through the pass.
         why_off: the reason if `is_on` is false or nothing can be made, else empty.
         policy: `profiled` or `always`; empty if the library did not load.
-        device_types: device types that the plugin is registered for.
-        refused_device_types: device types that it could not be registered for, with the reason.
-        graphs: what the pass did to the graphs that it has seen, the last first.
+        device_types: those that the plugin is registered for.
+        refused_device_types: the others, with the reason.
+        graphs: what the pass did to each graph, the last first.
         current_graphs: those of `graphs` that were optimized under the current settings. The
             others are optimized again at their functions' next call.
         divided_graphs: how the layers of graphs were divided over devices, the last first.
         failures: graphs that stayed unchanged because the pass failed, with the cause.
         counters: counts of stage runs and fallbacks so far.
-        xla_functions: functions of the process with convolutions that XLA compiles, and that the
-            plugin therefore never sees.
+        xla_functions: functions with convolutions that XLA compiles, so that the plugin never sees
+            them.
         xla_auto_clustering: what turned XLA on for all graphs, or empty.
     """
 
@@ -57,17 +57,17 @@ class Status:
 
     @property
     def stage_count(self) -> int:
-        """Stages in all graphs together."""
+        """The number of stages in all graphs."""
         return sum(len(report.plan.stages) for report in self.graphs)
 
     @property
     def unit_node_count(self) -> int:
-        """Units of all graphs together that are narrow or split."""
+        """The number of narrow and split units in all graphs."""
         return sum(len(report.plan.units) for report in self.graphs)
 
     @property
     def plan(self) -> Plan:
-        """The stages and units of all graphs, as a plan that `enable(plan=…)` takes."""
+        """The stages and units of all graphs, as a plan for `enable(plan=…)`."""
         plans: dict[str, GraphPlan] = {}
         for report in reversed(self.graphs):
             if report.plan.changes_graph:
@@ -113,7 +113,7 @@ class Status:
         if self.counters.stages_replayed:
             captured = self.counters.stages_captured
             say(f"stages replayed: {self.counters.stages_replayed}, of {captured} CUDA graphs")
-        # Which device it was matters only if there are several.
+        # The device only matters if there are several.
         devices = self.counters.devices
         if len(devices) < 2:
             devices = {"": self.counters}
@@ -131,7 +131,7 @@ class Status:
 
 
 def status() -> Status:
-    """Returns the status of the plugin in this process. Never raises."""
+    """Returns the status of the process's plugin. Never raises."""
     try:
         plugin = get_plugin()
     except (TfInteropError, ImportError) as error:
@@ -144,7 +144,7 @@ def status() -> Status:
         is_on, why_off = False, "the plugin could not be registered"
     elif not plugin.settings.can_change_graphs:
         if any(report.plan.changes_graph for report in plugin.reports):
-            # As after a call of Keras with the callback.
+            # Such as after a call of Keras with the callback.
             why_off = (
                 "graphs were rewritten under earlier settings, which are no longer in effect; "
                 "none is rewritten now"

@@ -1,6 +1,6 @@
-"""Turns the plugin on and off, and logs what it does.
+"""Turns the plugin on and off.
 
-TensorFlow's own option decides whether plugins are called:
+TensorFlow's own option decides whether it calls plugins:
 `tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": …})`. `enable` and `disable`
 set it; setting it directly does the same.
 """
@@ -29,31 +29,30 @@ def enable(
     pass_time_limit_s: float = DEFAULT_PASS_TIME_LIMIT_S,
     workspace_limit_mb: int | None = None,
 ) -> None:
-    """Turns the plugin on, or changes what it does.
+    """Turns the plugin on, or changes its settings.
 
-    If the settings change, functions that were called before are optimized again at their next
-    call. For that, TensorFlow drops the kernels of eager execution, as `tf.random.set_seed` does:
-    random ops with their own seed start again. Sessions and tf.data pipelines that have run keep
-    their graphs.
+    If the settings change, functions are optimized again at their next call. For that, TensorFlow
+    drops the kernels of eager execution, as `tf.random.set_seed` does: random ops with their own
+    seed start again. Sessions and tf.data pipelines that have run keep their graphs.
 
     Args:
-        policy: `"profiled"` makes only what `plan` names; without one, nothing is rewritten.
-            `"always"` puts every convolution on a GPU into a stage, which independent ones share,
-            and makes every unit on a CPU narrow, faster or not.
+        policy: `"profiled"` makes only the stages and units of `plan`; without one, nothing is
+            rewritten. `"always"` puts every convolution on a GPU into a stage, independent ones
+            into one together, and makes every unit on a CPU narrow, whether it is faster or not.
         plan: a plan or its file, for the policy `"profiled"`.
-        parallel: a parallel plan or its file: how layers are divided over devices. Stages are made
-            of what each device then has. It lists TensorFlow's devices, so set them up before.
-        pass_time_limit_s: how long the pass may take for one graph, in seconds. A graph that takes
-            longer stays unchanged, and `status()` reports it.
+        parallel: a parallel plan or its file, which divides layers over devices. Stages are then
+            made on each device. It lists TensorFlow's devices, so set them up before.
+        pass_time_limit_s: how long the pass may take for one graph. A graph that takes longer stays
+            unchanged, and `status()` reports it.
         workspace_limit_mb: limit for all workspaces of one stage together, in MiB. A stage that
-            needs more runs on fewer lanes, with other algorithms or in sequence. None: only the
-            memory is the limit. TensorFlow's own limit for each convolution,
-            `TF_CUDNN_WORKSPACE_LIMIT_IN_MB`, applies too.
+            needs more runs on fewer lanes, with other algorithms or in sequence. With None, only
+            the memory limits it. TensorFlow's own limit for each convolution,
+            `TF_CUDNN_WORKSPACE_LIMIT_IN_MB`, also applies.
 
     Raises:
         ValueError: the policy is unknown, or does not go with a plan, or a limit is negative or the
             time limit 0.
-        PlanError: a plan file cannot be read, or devices of a parallel plan are not there.
+        PlanError: a plan file cannot be read, or devices of a parallel plan are missing.
         LibraryError: the compiled library is missing or does not fit this TensorFlow.
     """
     settings = make_settings(policy, plan, parallel, pass_time_limit_s, workspace_limit_mb)
@@ -72,22 +71,20 @@ def enable(
         )
     if has_nvidia_gpu():
         logging.warning(
-            "tf_interop is on, but Keras compiles models with XLA if there is a GPU, and XLA "
-            "leaves nothing to tf_interop. Compile with jit_compile=False, or use "
-            "tf_interop.keras.ConvStages. XLA may be faster: compare with tf-interop "
-            "benchmark."
+            "tf_interop is on, but with a GPU Keras compiles models with XLA, and tf_interop "
+            "does not see them. Compile with jit_compile=False, or use "
+            "tf_interop.keras.ConvStages. XLA may be faster: compare with tf-interop benchmark."
         )
 
 
 def disable() -> None:
     """Turns the plugin off; functions are optimized again at their next call.
 
-    New tf.data pipelines and Sessions get no stages either; those that have run keep theirs. The
-    option that this sets also turns off other graph-optimizer plugins.
+    New tf.data pipelines and Sessions get no stages either; those that have run keep theirs. Other
+    graph-optimizer plugins are turned off, too.
     """
     tensorflow_internals.set_plugin_optimizers_option(False)
-    # TensorFlow keeps options by thread: functions of other threads come by once more, and get no
-    # stages.
+    # TensorFlow keeps options by thread, so functions of other threads still reach the pass once.
     tensorflow_internals.optimize_functions_anew()
 
 
@@ -115,7 +112,7 @@ def make_settings(
     if workspace_limit_mb is not None and workspace_limit_mb < 0:
         raise ValueError(
             f"Expected workspace_limit_mb to be at least 0, got {workspace_limit_mb}. With 0 "
-            "every stage uses the algorithms that need least."
+            "every stage uses the algorithms that need the least workspace."
         )
     if plan is not None and not isinstance(plan, Plan):
         plan = load_plan(plan)
@@ -129,10 +126,9 @@ def make_settings(
 
 
 def why_tuned_elsewhere(plan: Plan) -> str:
-    """How the device that a plan was tuned on differs from this process' device, in sentences.
+    """Says how this process's device differs from the one that a plan was tuned on.
 
-    Returns:
-        Empty if it does not differ, or if nothing was tuned.
+    Empty if it does not differ, or if nothing was tuned.
     """
     tuned = [each.measured for each in plan.graphs if each.units and each.measured]
     if not tuned:
