@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
-# Runs Bazel on the same sources: build everything and run the tests, or whatever is asked for.
+# Runs Bazel on the same sources: by default it builds everything and runs the tests.
 #
 #   scripts/bazel.sh [COMMAND [TARGETS]]      default: test //...
 #
-# Any Bazel from 4 to 8 that is on the path; 9 reads no WORKSPACE. It downloads the C++ rules by itself.
-# Debian's bazel-bootstrap, which is installed if there is none, needs no network: its rules are
-# those of Debian's packages, and the C++ rules those that are built in.
+# Uses any Bazel from 4 to 8 on the path, which downloads the C++ rules; 9 reads no WORKSPACE. Without
+# one it installs Debian's bazel-bootstrap. That has built-in C++ rules and needs no network.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 rules=/usr/share/bazel
@@ -38,6 +37,6 @@ case $(bazel --version) in
     exit 1
     ;;
 esac
-# Where scripts/get_cudnn.sh puts it; tests that need it skip where it is not.
+# From scripts/get_cudnn.sh; without it the tests that need it are skipped.
 options+=(--test_env=TF_INTEROP_REAL_CUDNN="$PWD/build/cudnn/nvidia/cudnn/lib/libcudnn.so.9")
 exec bazel "$command" "${options[@]}" "$@"

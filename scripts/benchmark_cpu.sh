@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
-# Measures on this machine's CPU what tuning gains over stock TensorFlow, over the best of its
-# settings for threads and over XLA: eleven networks, inference at batch 1 and 8, a training step at
-# batch 4.
+# Measures on this machine's CPU how much tuning gains over stock TensorFlow, over its best thread
+# settings and over XLA: eleven networks, inference at batch 1 and 8, a training step at batch 4.
 #
 #   scripts/benchmark_cpu.sh [OUT] [OPTIONS of tf-interop benchmark]
 #
-# If OUT (default docs/results/cpu.json) exists, the run continues it, so that a long run can be
-# interrupted. Each variant of a case runs in processes of its own, by turns. Leave the
-# machine alone meanwhile. On two cores a turn of stock and XLA alone took 38 minutes.
+# If OUT (default docs/results/cpu.json) exists, the run continues it, so you can interrupt a long run.
+# The variants of a case take turns, each in a new process. Leave the machine alone meanwhile. On two
+# cores a turn of stock and XLA alone took 38 minutes.
 #   PARTS     which parts to measure (default: "1 8 training")
 #   NETWORKS  which networks, as `tf-interop benchmark` takes them (default: eleven)
 set -euo pipefail
@@ -16,7 +15,7 @@ export PATH="$(realpath -m "${VENV:-.venv}")/bin:$PATH"
 out=$(realpath -m "${1:-docs/results/cpu.json}")
 [ $# -eq 0 ] || shift
 
-cd python # where the models that Keras does not have are imported from
+cd python # for the models that Keras lacks
 networks=(${NETWORKS:-NASNetMobile InceptionV3 MobileNetV2 EfficientNetB0 DenseNet121 ResNet50 Xception
   models.googlenet:googlenet models.squeezenet:squeezenet models.randwire:randwire NASNetLarge})
 for part in ${PARTS:-1 8 training}; do

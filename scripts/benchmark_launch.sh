@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
-# Times how long the host takes to call a stage that is prepared: finding it by its shapes, fork,
-# launches and join.
+# Times the host's call of a prepared stage: lookup by its shapes, fork, launches and join.
 #
 #   scripts/benchmark_launch.sh [OUT]
 #
-# OUT (default docs/results/launch_overhead.json) is written. TF_INTEROP_LIBCUDA and TF_INTEROP_LIBCUDNN
-# choose the libraries; where neither is set and there is no GPU, the stand-ins of the C++ tests serve,
-# which execute nothing here. The environment that setup.sh made (VENV) gives CMake and headers.
-#   BUILD  a folder where the benchmark has been built (default: build/core, where it is built)
+# Writes OUT (default docs/results/launch_overhead.json). TF_INTEROP_LIBCUDA and TF_INTEROP_LIBCUDNN
+# choose the libraries. If neither is set and there is no GPU, it uses the stand-ins of the C++ tests,
+# which execute nothing here. The environment of setup.sh (VENV) provides CMake and headers.
+#   BUILD  a folder with the built benchmark (default: it is built in build/core)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$(realpath -m "${VENV:-.venv}")/bin:$PATH"
@@ -26,7 +25,7 @@ if [ -z "${TF_INTEROP_LIBCUDA:-}${TF_INTEROP_LIBCUDNN:-}" ] && ! nvidia-smi -L >
   export TF_INTEROP_LIBCUDA=$build/tests/cc/libfake_cuda.so
   export TF_INTEROP_LIBCUDNN=$build/tests/cc/libfake_cudnn.so
 fi
-# It has no meaning to real libraries.
+# Real libraries ignore it.
 export TF_INTEROP_FAKE_CUDNN_NO_WORK=1
 "$build/cc_kernels/launch_overhead" | PYTHONPATH=$PWD python3 -c '
 import json, pathlib, sys

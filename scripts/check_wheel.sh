@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Builds the source distribution and a wheel from it, looks at what they hold, and tries the wheel in
-# fresh environments: with the TensorFlow that it was built for it has to install without a
-# change of any other package, to work, and to leave nothing behind; another TensorFlow it has to refuse.
+# Builds the source distribution and a wheel from it, checks their contents, and tries the wheel in
+# fresh environments. With its own TensorFlow it must install without changing another package, work,
+# and leave nothing when removed. It must refuse another TensorFlow.
 #
-#   scripts/check_wheel.sh [FOLDER]       where wheel and source distribution go (default: dist)
+#   scripts/check_wheel.sh [FOLDER]       for the wheel and the source distribution (default: dist)
 #
-# TENSORFLOW_VERSION and OTHER_TENSORFLOW_VERSION name the two (default: 2.21.* and 2.20.*).
+# TENSORFLOW_VERSION and OTHER_TENSORFLOW_VERSION choose the two (default: 2.21.* and 2.20.*).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p "${1:-dist}"
@@ -14,7 +14,7 @@ this_version=${TENSORFLOW_VERSION:-2.21.*}
 other_version=${OTHER_TENSORFLOW_VERSION:-2.20.*}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-# What a developer's shell names must not stand in for what is installed.
+# A developer's settings must not replace the installed package.
 unset PYTHONPATH TF_INTEROP_LIBRARY TF_INTEROP_CORE_LIBRARY
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 
@@ -46,19 +46,19 @@ sources=$(ls -t "$out"/tf_interop-*.tar.gz | head -n 1)
 python -m zipfile -e "$wheel" "$work/wheel"
 (cd "$work/wheel" && find . -type f -not -path '*.dist-info/*' -printf '%P\n') | sort |
   diff "$work/expected" - >&2 ||
-  fail "expected the package and what is built of it in $wheel, got the others above"
+  fail "expected the package and its built files in $wheel, got the differences above"
 ls "$work"/wheel/*.dist-info/licenses/LICENSE >/dev/null || fail "expected the licence in $wheel"
 grep -Eq '"cudnn_backend": *true' "$work/wheel/tf_interop/build_info.json" ||
   fail "expected the cudnn backend in $wheel, which would never use a GPU"
-# Developers' tools may ask for one: setup.sh names TensorFlow's version beside them.
+# Developers' tools may require one: setup.sh pins TensorFlow's version with them.
 ! grep -hE '^Requires-Dist: tensorflow' "$work"/wheel/*.dist-info/METADATA | grep -v 'extra == "dev"' ||
-  fail "expected a wheel that asks for no TensorFlow, which must stay the user's"
+  fail "expected a wheel that requires no TensorFlow: it must not replace the user's"
 if [ -e .git ]; then
-  # What runs the project's own checks is no part of it.
+  # .ci is not part of the distribution.
   git ls-files -- . ':!.ci' | sort >"$work/tracked"
   tar -tzf "$sources" | sed 's,^[^/]*/,,' | grep -vx 'PKG-INFO' | sort >"$work/packed"
   diff "$work/tracked" "$work/packed" >&2 ||
-    fail "expected the files of the repository in $sources, got the others above (<: missing, >: needless)"
+    fail "expected the repository's files in $sources, got the differences above (<: missing, >: extra)"
 fi
 
 make_environment "$work/fresh" "tensorflow==$this_version"
@@ -66,7 +66,7 @@ packages "$work/fresh" >"$work/before"
 "$work/fresh/bin/pip" install --quiet "$wheel"
 packages "$work/fresh" >"$work/after"
 changed=$(comm -23 "$work/before" "$work/after")
-[ -z "$changed" ] || fail "expected an installation that changes no package, it changed: $changed"
+[ -z "$changed" ] || fail "expected an installation that changes no other package, it changed: $changed"
 "$work/fresh/bin/pip" install --quiet --dry-run "$wheel[gpu]" "tensorflow==$this_version" >"$work/gpu" 2>&1 ||
   fail "expected the extra gpu to go with TensorFlow $this_version: $(cat "$work/gpu")"
 
@@ -74,16 +74,16 @@ echo "The wheel in a fresh environment:"
 cp -r python/examples "$work/examples"
 cd "$work"
 export TF_CPP_MIN_LOG_LEVEL=2
-# The doctor runs a stage, and holds its numbers against TensorFlow's.
+# The doctor compares the numbers of a stage or of units with TensorFlow's.
 fresh/bin/tf-interop doctor 2>/dev/null | tee doctor
-grep -Eq "^ok +a stage .* runs on the [CG]PU with TensorFlow's numbers" doctor ||
-  fail "expected a stage with TensorFlow's numbers, the doctor saw none"
+grep -Eq "^ok +two convolutions +run as .* with TensorFlow's results" doctor ||
+  fail "expected convolutions with TensorFlow's results, the doctor saw none"
 TF_INTEROP_HOST_STAGES=1 fresh/bin/tf-interop run --policy always --report examples/branches.py --steps 2 >run 2>&1 ||
   { cat run >&2; exit 1; }
 grep -E '^ +stages run: [1-9]' run || fail "expected stages to run, got: $(cat run)"
 fresh/bin/pip uninstall --quiet --yes tf-interop
 left=$(find fresh -ipath '*tf[-_]interop*')
-[ -z "$left" ] || fail "expected nothing of the package after its removal, found: $left"
+[ -z "$left" ] || fail "expected no file of the package after its removal, found: $left"
 
 make_environment "$work/other" "tensorflow==$other_version" "$wheel"
 if other/bin/python -c "import tf_interop; tf_interop.enable(policy='always')" >refusal 2>&1; then

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets everything up, tunes NASNetMobile and InceptionV3 on this machine, and writes reports of them.
+# Sets everything up, tunes NASNetMobile and InceptionV3 on this machine, and writes a report of each.
 #
 #   scripts/demo.sh [OPTIONS]
 #
@@ -8,6 +8,6 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 export PIP_ROOT_USER_ACTION=ignore TF_CPP_MIN_LOG_LEVEL=3
 scripts/setup.sh
-# TensorFlow says some things whatever its log level is.
+# TensorFlow logs some lines at any log level.
 "$(realpath -m "${VENV:-.venv}")/bin/python" python/examples/demonstration.py "$@" \
   2> >(grep --line-buffered -Ev '^([IWE]0000 |WARNING: All log messages)' >&2)

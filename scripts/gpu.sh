@@ -1,25 +1,24 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, the most informative steps first: which GPU it is, whether the
-# numbers are right, whether lanes run side by side and times can be trusted; then profiles, and
-# networks beside stock TensorFlow and XLA. The core is built from source here.
+# Runs everything that needs a GPU, the most informative steps first: which GPU it is, whether the
+# numbers are right, lanes overlap and times can be trusted; then profiles, and networks compared with
+# stock TensorFlow and XLA. It builds the core from source.
 #
 #   scripts/gpu.sh RESULTS [SECONDS]
 #
 # RESULTS is the folder for logs and results, which are usable after every step: device.json,
-# profile.json, results.json and tables.txt. Each step has a log of its own there and a line in
-# steps.txt: its name, its exit status (124 or 137: it took too long; 77: all its tests were skipped) and
-# its seconds. A step that fails stops no other. Given again, the command continues where it ended. SECONDS
-# (default 1500) are for all of it, building included. Ends with the number of steps that failed. A step
-# that needs what is not there (TensorFlow, lists, a GPU where BACKEND is host) is skipped.
+# profile.json, results.json and tables.txt. Each step has a log there and a line in steps.txt with its
+# name, its exit status (124 or 137: it took too long; 77: all its tests were skipped) and its seconds. A
+# step that fails stops no other. The same command continues profiles and benchmarks. SECONDS (default
+# 1500) are for everything, including the build. The exit code is the number of failed steps. A step is
+# skipped if it lacks TensorFlow, lists, or a GPU because BACKEND is host.
 #   STEPS    some of these (default: "tests launch op profile benchmark")
-#   LISTS    to profile: a list of configurations, or a folder of them, which are measured in the order
-#            of their names (default: TOOLS/configurations)
-#   TOOLS    what pack_for_gpu.sh made, for machines without a network (default: .gpu/tools)
-#   BACKEND  cudnn (default), or host to see all of it work without a GPU
+#   LISTS    to profile: a list of configurations, or a folder of them, in the order of their names
+#            (default: TOOLS/configurations)
+#   TOOLS    the folder of pack_for_gpu.sh, for machines without a network (default: .gpu/tools)
+#   BACKEND  cudnn (default), or host to try everything without a GPU
 #   PYTHON   (default: python3)
 #   OPTIONS  more options of `tf-interop benchmark`, such as "--image-size 64"
-# TF_INTEROP_LIBRARY names a library of ops that is built already. Without it that of TOOLS is taken, or,
-# if there is none, the one that is installed for PYTHON.
+# TF_INTEROP_LIBRARY names a built library of ops (default: that of TOOLS, else the installed one).
 set -uo pipefail
 set -a # A step runs in a shell of its own.
 cd "$(dirname "$0")/.."
@@ -33,9 +32,7 @@ build=$PWD/build/gpu
 failed=0
 mkdir -p "$results"
 
-# What the steps call.
-
-left() { # However long the steps before took: something is better than nothing.
+left() { # Every step gets some seconds, however long the others took.
   local seconds=$((end - $(date +%s)))
   echo $((seconds > 20 ? seconds : 20))
 }
@@ -63,7 +60,7 @@ configure() {
   fi
   if [ "$backend" = cudnn ]; then
     options+=(-DTF_INTEROP_CUDNN_BACKEND=on)
-    # Together, as they have to be of one version: CUPTI's headers name the kernels of an algorithm.
+    # Both, because they must have the same version. CUPTI names the kernels of an algorithm.
     if [ -d "$tools/cuda" ] && ! [ -e /usr/local/cuda/extras/CUPTI/include/cupti_activity.h ]; then
       options+=(-DCUDA_INCLUDE_DIR="$tools/cuda/include"
         -DCUPTI_INCLUDE_DIR="$tools/cuda/extras/CUPTI/include")
@@ -92,8 +89,8 @@ run_tests() { # run_tests COMMAND…: fails with 77 if all tests were skipped.
 
 gpu_test() { run_tests "$build/tests/cc/gpu_test" --gtest_filter="$1"; }
 
-# A timeout inside of a step is in the foreground, so that the end of the step ends what it runs.
-algorithms() { # Each convolution in a process, and what is left after an algorithm that fails in another.
+# A timeout inside a step is in the foreground, so that the end of the step ends its command.
+algorithms() { # One process per convolution, and another for the rest after an algorithm that fails.
   local wrong=0 count index first tried
   count=$("$build/tests/cc/gpu_test" --gtest_filter='*ListedAlgorithms*' --gtest_list_tests | grep -c '^  ')
   [ "$count" -gt 0 ] || return 1
@@ -116,16 +113,16 @@ profile_lists() {
   [ ! -d "$lists" ] || names=("$lists"/*.json)
   local until=$(($(date +%s) + $1)) count=${#names[@]} index share again
   for ((index = 0; index < count; index++)); do
-    # The first ones may take more than the last.
+    # The first lists may take longer than the last.
     share=$((2 * (until - $(date +%s)) / (count - index + 1)))
     [ "$share" -ge 2 ] || break
     for again in 1 2; do
-      # The measurement in hand at the end, and reading and writing the profile, are not in the budget. A
-      # kernel that does not end keeps the signal from being seen.
+      # The budget does not include the last measurement, and reading and writing the profile. A kernel
+      # that does not end delays the signal.
       timeout --foreground --kill-after=20 $((share + 30)) "$python" -m tf_interop profile \
         "${names[index]}" --backend "$backend" --budget "${share}s" -o "$results/profile.json"
       status=$?
-      # A device that failed (3) works again in a new process, which goes on after what it failed at.
+      # A device that failed (3) works again in a new process, which skips the failed measurement.
       [ "$status" = 3 ] || break
     done
     [ "$status" = 0 ] || result=$status
@@ -133,11 +130,11 @@ profile_lists() {
   return "$result"
 }
 
-launch() { # Never over the stand-ins, which serve where there is no GPU.
+launch() { # Never with the stand-ins, which are for machines without a GPU.
   TF_INTEROP_LIBCUDA=libcuda.so.1 BUILD=$build scripts/benchmark_launch.sh "$results/launch_overhead.json"
 }
 
-demonstration() { # It measures beside TensorFlow, which would take all of the memory.
+demonstration() { # It measures while TensorFlow runs, which would take all of the memory.
   TF_FORCE_GPU_ALLOW_GROWTH=true "$python" python/examples/demonstration.py --dtype "$1" \
     --plan-dir "$results/plans_$1"
 }
@@ -146,13 +143,13 @@ benchmark() { # benchmark OPTIONS…
   local status=0
   "$python" -m tf_interop benchmark "$@" --tune 60s --repetitions 2 --budget "$(left)s" \
     -o "$results/results.json" ${OPTIONS:-} >"$results/unfinished_tables.txt" || status=$?
-  # A variant that runs out of memory (3) is a result, too.
+  # A variant that runs out of memory (3) is a result too.
   [ "$status" = 0 ] || [ "$status" = 3 ] || return "$status"
   mv "$results/unfinished_tables.txt" "$results/tables.txt"
 }
 
-# The steps. Each is its group, its name, how many seconds it may take at most (of those that are left),
-# and a command. What is in the group `all` runs whatever STEPS says; `op` and `benchmark` need TensorFlow.
+# Each step has a group, a name, a limit in seconds (at most those that are left) and a command. The
+# group `all` always runs; `op` and `benchmark` need TensorFlow.
 first="python.models.googlenet:googlenet InceptionV3 ResNet50"
 others="python.models.squeezenet:squeezenet python.models.randwire:randwire NASNetMobile DenseNet121 NASNetLarge"
 steps() {
@@ -199,12 +196,12 @@ if [ -e "$tools/lib/libtf_interop.so" ]; then
   export TF_INTEROP_LIBRARY=${TF_INTEROP_LIBRARY:-$tools/lib/libtf_interop.so}
 fi
 
-# A GPU that is here would be used by TensorFlow, and not by the profile.
+# Otherwise TensorFlow would use a GPU, but the profile would not.
 [ "$backend" = cudnn ] || export CUDA_VISIBLE_DEVICES=
 tensorflow=$("$python" -c 'import tensorflow as tf, sys
 print("yes" if tf.config.list_physical_devices("GPU") or sys.argv[1] == "host" else "blind")' \
   "$backend" 2>"$results/tensorflow.log")
-if [ "$tensorflow" = blind ]; then # It would measure the CPU, and for a long time.
+if [ "$tensorflow" = blind ]; then # It would measure the CPU, for a long time.
   echo "FAILED  TensorFlow sees no GPU: $results/tensorflow.log"
   failed=1
 fi
@@ -226,7 +223,7 @@ while read -r group name limit command; do
   left=$(left)
   limit=$((limit < left ? limit : left))
   start=$(date +%s)
-  # A kernel that does not end must not take the time of all that follows.
+  # A kernel that does not end must not take the time of the other steps.
   timeout --kill-after=5 "$limit" bash -uo pipefail -c "$command" </dev/null >>"$results/$name.log" 2>&1
   status=$?
   taken=$(($(date +%s) - start))

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Runs a program of TensorFlow's model garden, ResNet50 in a training loop of its own on synthetic
-# data, as it was published: three times on the CPU, with the plugin on, without it, and without it and
-# without oneDNN. How far the plugin moves losses, weights and momenta is judged by how far TensorFlow's
-# own two ways of computing convolutions are apart.
+# Runs an unchanged program of TensorFlow's model garden, ResNet50 in its own training loop on synthetic
+# data, three times on the CPU: with the plugin, without it, and without it and oneDNN. TensorFlow's two
+# ways of computing convolutions differ by rounding. The plugin may move losses, weights and momenta by
+# a small multiple of that difference.
 #
 #   scripts/run_model_garden.sh [OUT]
 #
-# OUT (default docs/results/model_garden.json) gets the values. Fails where the plugin made no stages
-# or the numbers differ by more. The environment that `setup.sh dev` made (VENV) is left as it is: the
-# program and what it imports go into a folder of their own.
-#   GARDEN  that folder, filled where it is not there (default: build/model_garden)
-#   STEPS   training steps, a multiple of 5, after which the program saves (default: 5)
+# Writes OUT (default docs/results/model_garden.json). Fails if the plugin made no stages or moved a
+# tensor too far. The environment of `setup.sh dev` (VENV) stays as it is: the program and the packages
+# that it imports go into a folder of their own.
+#   GARDEN  that folder, created if missing (default: build/model_garden)
+#   STEPS   training steps, a multiple of 5: the program saves after every fifth (default: 5)
 #   BATCH   images of a step (default: 2)
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -20,8 +20,8 @@ garden=$(realpath -m "${GARDEN:-build/model_garden}")
 steps=${STEPS:-5}
 batch=${BATCH:-2}
 
-# Without dependencies, which ask for another TensorFlow and a gigabyte of packages that this program
-# does not import. The other packages are those that it does.
+# Without dependencies, which require another TensorFlow and a gigabyte of packages that this program
+# does not import. It imports the other packages.
 if [ ! -e "$garden/complete" ]; then
   echo "Installing the model garden into $garden …"
   python -m pip --disable-pip-version-check install --quiet --upgrade --no-deps --target "$garden" \
@@ -33,7 +33,7 @@ fi
 runs=$(mktemp -d)
 trap 'rm -rf "$runs"' EXIT
 export PYTHONPATH=$PWD/scripts/model_garden:$garden:$PWD${PYTHONPATH:+:$PYTHONPATH}
-# Stages as on a GPU, over the host backend, and not the narrow units that a CPU gets.
+# A CPU gets stages over the host backend, as a GPU would, instead of narrow units.
 export TF_INTEROP_HOST_STAGES=1
 export TF_USE_LEGACY_KERAS=1 TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2}
 

@@ -1,9 +1,9 @@
-"""Writes the properties of the first GPU, as cuDNN 9.8 or newer has them, to a file.
+"""Writes the properties of the first GPU, as cuDNN 9.8 or newer reports them, to a file.
 
     python scripts/save_device.py OUT.json
 
-With it cuDNN makes plans for that GPU if there is none; tests/cc/devices/ has such files.
-TF_INTEROP_LIBCUDNN names another libcudnn.so.9 than that of the loader or of Python's packages.
+With such a file cuDNN makes plans for that GPU on machines without it; tests/cc/devices/ has some.
+TF_INTEROP_LIBCUDNN names another libcudnn.so.9 than Python's package or the loader's.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import pathlib
 import sys
 from collections.abc import Callable
 
-# Numbers of cuDNN's cudnn_graph.h.
+# From cuDNN's cudnn_graph.h.
 _DEVICE_PROPERTIES = 38
 _DEVICE_ID, _JSON = 2700, 2702
 _INT32, _CHAR = 23, 24
 
 
 def open_cudnn() -> ctypes.CDLL:
-    """Raises OSError if there is no cuDNN."""
+    """Opens cuDNN; raises OSError if there is none."""
     named = os.environ.get("TF_INTEROP_LIBCUDNN")
     packages = (pathlib.Path(folder) / "nvidia/cudnn/lib/libcudnn.so.9" for folder in sys.path)
     installed = next((str(path) for path in packages if path.is_file()), "libcudnn.so.9")
@@ -33,7 +33,7 @@ def read_properties(cudnn: ctypes.CDLL) -> dict[str, object]:
     """The properties of the first GPU.
 
     Raises:
-        RuntimeError: cuDNN has none, as without a GPU, or if cuDNN is older than 9.8.
+        RuntimeError: there is no GPU, or cuDNN is older than 9.8.
     """
 
     def call(function: Callable[..., int], *arguments: object) -> None:
@@ -41,7 +41,7 @@ def read_properties(cudnn: ctypes.CDLL) -> dict[str, object]:
         if status != 0:
             raise RuntimeError(
                 f"Expected cuDNN {cudnn.cudnnGetVersion()} to describe a GPU, got status {status} "
-                f"from {function.__name__}. It takes a GPU, its driver and cuDNN 9.8 or newer."
+                f"from {function.__name__}. This needs a GPU, its driver and cuDNN 9.8 or newer."
             )
 
     device, size = ctypes.c_void_p(), ctypes.c_int64()

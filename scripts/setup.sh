@@ -3,9 +3,9 @@
 #
 #   scripts/setup.sh [EXTRAS]
 #
-# EXTRAS is a list such as "dev"; without it only what running needs is installed.
+# EXTRAS is a list such as "dev"; without it only the run-time dependencies are installed.
 #   VENV                folder of the environment (default: .venv)
-#   PYTHON              the Python to make it with (default: python3)
+#   PYTHON              makes the environment (default: python3)
 #   TENSORFLOW_VERSION  (default: 2.21.*)
 # Running it again brings an environment up to date.
 set -euo pipefail
@@ -29,9 +29,9 @@ echo "Installing TensorFlow and build tools into $venv …"
 "${pip[@]}" install --quiet "$tensorflow" \
   "scikit-build-core>=0.11" "cmake>=3.22" ninja
 echo "Building tf_interop …"
-# Not isolated: the library has to be built against the very TensorFlow that it will run with. That is
-# named again so that no other package brings another version. Each environment has a build folder of
-# its own: with one for all, building for another TensorFlow would build everything again each time.
+# The build is not isolated, because the library must be built against the TensorFlow that it will run
+# with. TensorFlow's version is given again so that no other package changes it. Each environment has
+# its own build folder: a shared one would be built anew for each TensorFlow.
 PATH="$venv/bin:$PATH" "${pip[@]}" install --quiet --no-build-isolation \
   --config-settings="build-dir=build/for-$(basename "$venv")" --editable ".${extras:+[$extras]}" "$tensorflow"
 echo "Done. Next: . ${venv#"$PWD"/}/bin/activate && tf-interop doctor"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Asks the oldest and the newest cuDNN that make plans without a GPU for every convolution of
-# tests/cc/cudnn_sweep_test.cc, and keeps what they have in tests/cc/cudnn_sweep.txt. Takes some six
+# tests/cc/cudnn_sweep_test.cc, and writes their answers to tests/cc/cudnn_sweep.txt. Takes about six
 # minutes on two cores.
 set -euo pipefail
 cd "$(dirname "$0")/.."

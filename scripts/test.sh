@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets everything up and runs all tests: those of the C++ core, then those of the Python package.
+# Sets everything up and runs all tests: first the C++ core's, then the Python package's.
 #
 #   scripts/test.sh [PYTEST OPTIONS]
 set -euo pipefail
@@ -7,10 +7,9 @@ cd "$(dirname "$0")/.."
 scripts/setup.sh dev
 scripts/test_core.sh
 
-# What profile_cudnn_test.py opens in place of libcuda and libcudnn.
+# profile_cudnn_test.py opens these in place of libcuda and libcudnn.
 export TF_INTEROP_STAND_INS=$PWD/build/core/tests/cc
 export PATH="$(realpath -m "${VENV:-.venv}")/bin:$PATH"
-# The logs of TensorFlow's start are long and say nothing about the tests.
 export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2}
-# Files at the same time, as most of a test is Python on one core.
+# Several files at once, because a test mostly keeps one core busy.
 exec python -m pytest -n auto --maxprocesses 4 --dist loadfile "$@"

@@ -3,9 +3,8 @@
 #
 #   scripts/test_core.sh [thread|address]
 #
-# An argument names the sanitizer to build with; then only the programs are built in which it could
-# find something (tests/cc/CMakeLists.txt). The environment that setup.sh made (VENV) gives
-# CMake and, with its TensorFlow, the headers.
+# The argument is the sanitizer to build with; then only the programs are built in which it could find
+# something (tests/cc/CMakeLists.txt). The environment of setup.sh (VENV) provides CMake and headers.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$(realpath -m "${VENV:-.venv}")/bin:$PATH"

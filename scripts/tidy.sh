@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Checks the C++ of cc_kernels/ with clang-tidy (.clang-tidy says for what). Warnings are errors.
+# Checks the C++ of cc_kernels/ with clang-tidy (.clang-tidy lists the checks). Warnings are errors.
 #
 #   scripts/tidy.sh [--quick] [FILE.cc...]
 #
-# Without files it checks all sources. --quick leaves out the static analyzer, which takes two
-# thirds of the time. The environment that `setup.sh dev` made (VENV) has clang-tidy and, with its
-# TensorFlow, the headers; those of others are system headers, about which nothing is said.
+# Without files it checks all sources. --quick leaves out the static analyzer, which takes two thirds
+# of the time. The environment of `setup.sh dev` (VENV) provides clang-tidy and headers; headers of
+# other projects are system headers, which are not checked.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$(realpath -m "${VENV:-.venv}")/bin:$PATH"
@@ -19,5 +19,5 @@ cmake -S . -B "$build" -G Ninja -DCMAKE_EXPORT_COMPILE_COMMANDS=ON -DTF_INTEROP_
   -DTF_INTEROP_CUDNN_BACKEND=on >/dev/null
 files=("$@")
 [ $# -gt 0 ] || mapfile -t files < <(git ls-files --cached --others --exclude-standard 'cc_kernels/*.cc')
-# The paths are regular expressions there.
+# It takes regular expressions.
 run-clang-tidy.py -quiet -p "$build" "${checks[@]}" $(realpath "${files[@]}" | sed 's/[.+]/\\&/g; s/.*/^&$/')

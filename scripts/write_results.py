@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 """Writes docs/results.md from the result files under docs/results/.
 
-Each holds tables that `python/benchmarks/result_file.py` wrote, or is a benchmark. Every value of
-the page is in one of them.
+A file is a benchmark, or holds tables from `python/benchmarks/result_file.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-# Where the package is not installed.
+# The benchmarks are in the checkout, which is not on Python's path.
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from python.benchmarks.result_file import FORMAT
@@ -45,7 +44,7 @@ operation at a time. As stock: the plan changes nothing, so the same program ran
 
 
 def read_results() -> dict[str, Any]:
-    """The content of every result file, by its name: a benchmark, or plain values."""
+    """Reads all result files: a benchmark or plain values, by the file's name."""
     raws = {path.name: json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))}
     return {
         name: raw if raw["format"] == FORMAT else msgspec.convert(raw, Benchmark)
@@ -54,7 +53,7 @@ def read_results() -> dict[str, Any]:
 
 
 def render(results: Mapping[str, Any]) -> str:
-    """The page in Markdown, of the content of each result file by its name."""
+    """Renders the page in Markdown from the results, by their files' names."""
     benchmarks = [each for each in results.values() if isinstance(each, Benchmark)]
     parts = [_INTRODUCTION]
     if not any(each.device.backend == "cudnn" for each in benchmarks):
@@ -129,9 +128,9 @@ def _cell(value: object) -> str:
 
 
 def _geometric_means(benchmark: Benchmark) -> dict[str, float]:
-    """Of each variant that was measured of every case how many times as fast as stock it is.
+    """How many times as fast as stock each variant is, if it was measured in every case.
 
-    Where a plan changes nothing the program is stock's, and counts as 1.
+    A plan that changes nothing counts as 1, because the program is stock's.
     """
     ratios: dict[str, list[float]] = {}
     for result in benchmark.results:
@@ -159,7 +158,7 @@ def _compared(benchmark: Benchmark, case: Case, variant: Variant) -> str:
 
 
 def _why_slower(benchmark: Benchmark, case: Case) -> str | None:
-    """What is known of why a plan was slower in every turn; None if it was not."""
+    """The known reasons why a plan was slower in every turn; None if it was not."""
     result = benchmark.of(case, Variant.OURS)
     summary = benchmark.summarize(result)
     if summary is None or summary.speedup is None:

@@ -1,12 +1,11 @@
-"""Compares three runs of a model-garden program; `scripts/run_model_garden.sh` makes them.
+"""Compares three runs of a model-garden program, which `scripts/run_model_garden.sh` makes.
 
-What the plugin changes is rounding. How much a program makes of rounding is seen by a third run, in
-which TensorFlow computes without oneDNN: other kernels, which add in another order. A tensor is too
-far off where the plugin moves it more than 8 times as far as that does.
+The plugin changes rounding. The third run shows how much the program amplifies rounding: there
+TensorFlow computes without oneDNN, with other kernels that add in another order. The plugin may
+move a tensor at most about 8 times as far.
 
-In its first steps the program's learning rate is tiny: the weights hardly move, and what tells
-whether gradients are right are the momenta in its checkpoint, sums of gradients. (Weights that
-begin at zero have moved by little else than rounding of their gradients, too.)
+In its first steps the program's learning rate is tiny, so the weights hardly move. The momenta in
+its checkpoint are sums of gradients, and show whether gradients are right.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _MOVING = ("/moving_mean/", "/moving_variance/")
 
 
 def losses_of(run: pathlib.Path) -> list[float]:
-    """The training loss of each step, as the program wrote it for TensorBoard."""
+    """The training loss of each step, which the program wrote for TensorBoard."""
     losses = {}
     for path in sorted(run.glob("events.out.tfevents.*")):
         for event in tf.compat.v1.train.summary_iterator(str(path)):
@@ -51,7 +50,7 @@ def tensors_of(run: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def kind_of(name: str) -> str:
-    """What a tensor of the checkpoint is: a weight, a moving statistic or a momentum."""
+    """The kind of a tensor of the checkpoint."""
     if _MOMENTUM in name:
         return "momenta"
     return "moving statistics" if any(part in name for part in _MOVING) else "weights"
@@ -62,17 +61,12 @@ def compare(
     staged: dict[str, np.ndarray],
     without_onednn: dict[str, np.ndarray],
 ) -> dict[str, dict[str, float]]:
-    """By kind of tensor: how many, how far they are moved, and the largest part of what is allowed.
-
-    Args:
-        stock: the tensors of the run without the plugin.
-        staged: those of the run with it.
-        without_onednn: those of the run without the plugin and without oneDNN.
+    """Compares the tensors of the runs.
 
     Returns:
-        For each kind `tensors`, `plugin` and `onednn` (the largest relative distances from `stock`
-        that the plugin and that leaving out oneDNN make), and `share_of_tolerance`, which is above
-        1 where the plugin moves a tensor too far.
+        For each kind of tensor their count, `plugin` and `onednn` (the largest relative distances
+        from `stock`, with the plugin and without oneDNN), and `share_of_tolerance`, which exceeds 1
+        if the plugin moves a tensor too far.
     """
     differences: dict[str, dict[str, float]] = {}
     for name, tensor in stock.items():
@@ -100,10 +94,10 @@ def main(runs: pathlib.Path, out: pathlib.Path, command: str) -> None:
     names = ("stock", "staged", "without_onednn")
     losses = {name: losses_of(runs / name) for name in names}
     if not losses["stock"] or len({len(of_run) for of_run in losses.values()}) != 1:
-        raise click.ClickException(f"Expected as many losses of every run, got {losses}.")
+        raise click.ClickException(f"Expected the same number of losses in all runs, got {losses}.")
     tensors = {name: tensors_of(runs / name) for name in names}
     if not tensors["stock"].keys() == tensors["staged"].keys() == tensors["without_onednn"].keys():
-        raise click.ClickException("Expected the same tensors in every checkpoint, got others.")
+        raise click.ClickException("Expected the same tensors in every checkpoint.")
     as_tensors = [{"losses": np.array(losses[name])} for name in names]
     differences = compare(*(tensors[name] for name in names))
     differences["losses"] = compare(*as_tensors)["weights"]

@@ -1,7 +1,7 @@
-"""Seeds the random numbers of a program that is run unedited.
+"""Seeds the random numbers of an unchanged program, so that its runs can be compared.
 
-Python imports a module of this name at its start, from PYTHONPATH. The program draws its weights
-and its synthetic images without a seed; to compare two runs of it, both have to draw the same.
+Python imports a module of this name from PYTHONPATH when it starts. The program draws its weights
+and synthetic images without a seed.
 """
 
 import random

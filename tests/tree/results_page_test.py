@@ -1,4 +1,4 @@
-"""docs/results.md is what the result files say."""
+"""docs/results.md agrees with the result files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from profile_values import CPU, GPU
 from scripts import write_results
 
 
-def test_page_is_what_the_result_files_say() -> None:
+def test_page_agrees_with_the_result_files() -> None:
     page = write_results.render(write_results.read_results())
     assert write_results.PAGE.read_text() == page, "run scripts/write_results.py"
 
