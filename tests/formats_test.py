@@ -10,7 +10,6 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import configuration_values
 import jsonschema
 import plan_values
 import profile_values
@@ -50,7 +49,7 @@ class Form(NamedTuple):
 
 
 FORMS = (
-    Form(LIST_FILE, configuration_values.LIST),
+    Form(LIST_FILE, profile_values.LIST),
     Form(PLAN_FILE, plan_values.PLAN),
     Form(PARALLEL_PLAN_FILE, PARALLEL_PLAN),
     Form(DEVICE_GRAPH_FILE, DEVICE_GRAPH),
@@ -199,7 +198,7 @@ def test_content_is_on_disk_before_it_takes_the_name(
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", look_and_fsync)
-    LIST_FILE.save(configuration_values.LIST, path)
+    LIST_FILE.save(profile_values.LIST, path)
     assert seen == [(False, path.stat().st_size)]
 
 

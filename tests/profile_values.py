@@ -1,4 +1,4 @@
-"""Made-up profiles for tests."""
+"""Made-up profiles, and a list of configurations, for tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from convolution_values import CONFIGURATION
+from convolution_values import CONFIGURATION, TINY
 
 from tf_interop.convolution import ConvolutionConfiguration, ConvolutionKind
 from tf_interop.profile.entries import (
@@ -21,6 +21,7 @@ from tf_interop.profile.entries import (
     StageMeasurement,
 )
 from tf_interop.profile.types import Profile, ProfiledDevice, SmLimits, profile_of
+from tf_interop.profile.worklist import ConfigurationList, ListedConvolution, ListedStage
 from tf_interop.stage import Lane, Stage, Step
 
 # The limits of compute capability 9.0: CUDA C++ Programming Guide, "Technical Specifications per
@@ -116,7 +117,7 @@ def stage_of(
     priorities: Sequence[int] = (),
     merged: Sequence[bool] = (),
 ) -> Stage[ConvolutionConfiguration]:
-    """A stage of configurations and algorithms, each on a lane of its own unless `lanes` says."""
+    """A stage of configurations and algorithms; `lanes` has the lane of each one."""
     numbers = range(len(pairs)) if lanes is None else lanes
     by_lane = collections.defaultdict(list)
     for number, pair in zip(numbers, pairs, strict=True):
@@ -131,7 +132,7 @@ LANE_OPTIONS = ("lanes", "sm_counts", "priorities", "merged")
 
 
 def make_stage(*pairs: Pair, **changes: Any) -> StageMeasurement:
-    """A measurement of `stage_of(*pairs)`; `changes` are its fields, and options of that."""
+    """A measurement of `stage_of(*pairs)` with changed fields, or options of `stage_of`."""
     options = {name: changes.pop(name) for name in LANE_OPTIONS if name in changes}
     measured = StageMeasurement(
         stage=stage_of(*pairs, **options),
@@ -173,4 +174,12 @@ MERGED: tuple[Entry, ...] = (
         merged=(True, False),
     ),
     make_stage_failure((SMALL, "FFT"), (WIDER, "FFT"), lanes=(0, 0), merged=(True,)),
+)
+
+TINY_1X1 = dataclasses.replace(TINY, filter_shape=(1, 1, 3, 4))
+TINY_5X5 = dataclasses.replace(TINY, filter_shape=(5, 5, 3, 4))
+LIST = ConfigurationList(
+    (ListedConvolution(TINY_1X1, 2, ("a",)), ListedConvolution(TINY_5X5, 1, ("a", "b"))),
+    (ListedStage(Stage.side_by_side((Step(0), Step(1))), origins=("a, level",)),),
+    made_with={"tensorflow": "2.21.0"},
 )

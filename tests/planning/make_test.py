@@ -10,23 +10,89 @@ import subprocess
 import sys
 
 import pytest
-from checked_plan import checked_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planning_values import least_latency_us, make_problem, problems, problems_to_model
+from planning_values import least_latency_us, make_problem, may_run, problems, problems_to_model
 
 from tf_interop.errors import PlanError
 from tf_interop.planning.make import PlanOptions, make_plan
 from tf_interop.planning.problem import Candidate, ConvolutionCosts, PlanningProblem, ProblemNode
 from tf_interop.planning.stage_costs import find_places
+from tf_interop.planning.types import GraphPlan, PlannedStage
 from tf_interop.stage import Lane, Stage, Step
 
 EXACT = PlanOptions(max_measured_lanes=0)
-# So wide that nothing is cut off; of lanes with several nodes it may still miss some.
+# Wide enough to cut nothing off. With several nodes in a lane it may still miss some.
 WIDE = PlanOptions(max_transitions=0, width=100_000, max_measured_lanes=0, max_lane_length=1)
 NARROW = PlanOptions(max_transitions=0, width=1)
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def checked_plan(problem: PlanningProblem, options: PlanOptions | None = None) -> GraphPlan:
+    """Plans, then plays the plan through step by step and recomputes every prediction.
+
+    It shares no code with the planner. `least_latency_us` judges the times of stages.
+    """
+    plan = make_plan(problem, options)
+    prediction = plan.prediction
+    assert (plan.fingerprint, plan.batch_size) == (problem.fingerprint, problem.batch_size)
+    assert plan.convolution_count == max(problem.convolution_count, len(problem.nodes))
+    assert prediction.memory_budget_bytes == problem.memory_budget_bytes
+    by_name = {costs.name: costs for costs in problem.costs}
+    nodes = {node.name: node for node in problem.nodes}
+    costs_of = {node.name: by_name[node.costs] for node in problem.nodes}
+    done: list[str] = []
+    latency_us = 0.0
+    peaks = [0]
+    for step in in_order(plan):
+        if isinstance(step, PlannedStage):
+            stage, expected = step.stage, step.prediction
+            step_us, workspace_bytes = expected.latency_us, expected.workspace_bytes
+        else:
+            stage, expected = Stage.in_sequence([Step(step.node, step.algorithm)]), step
+            candidate = costs_of[step.node].candidate(step.algorithm)
+            step_us, workspace_bytes = candidate.latency_us, candidate.workspace_bytes
+            assert step.latency_us == pytest.approx(step_us)
+        assert may_run(nodes, stage, done)
+        assert not set(done) & set(stage.operations)
+        readers = {
+            name: [each for each in nodes.values() if name in each.predecessors] for name in done
+        }
+        alive = [
+            name
+            for name in done
+            if not readers[name] or any(each.name not in done for each in readers[name])
+        ]
+        outputs = sum(costs_of[name].output_bytes for name in (*alive, *stage.operations))
+        peaks.append(outputs + workspace_bytes)
+        assert expected.peak_bytes == peaks[-1]
+        latency_us += step_us
+        done += stage.operations
+    assert sorted(done) == sorted(nodes)
+    assert prediction.latency_us == pytest.approx(latency_us)
+    assert prediction.peak_bytes == max(peaks)
+    budget = math.inf
+    if problem.memory_budget_bytes is None:
+        alone_us = sum(min(c.latency_us for c in of.candidates) for of in costs_of.values())
+        assert prediction.sequential_us == pytest.approx(alone_us)
+    else:
+        budget = problem.memory_budget_bytes
+    assert max(peaks) <= budget
+    if prediction.sequential_peak_bytes <= budget:
+        assert latency_us <= prediction.sequential_us * (1 + 1e-9)
+    return plan
+
+
+def in_order(plan: GraphPlan) -> list[object]:
+    before = [each.before_stage for each in plan.unstaged]
+    assert before == sorted(before)
+    assert all(0 <= each <= len(plan.stages) for each in before)
+    steps: list[object] = []
+    for number in range(len(plan.stages) + 1):
+        steps += [each for each in plan.unstaged if each.before_stage == number]
+        steps += plan.stages[number : number + 1]
+    return steps
 
 
 optimal_searches = st.builds(
@@ -51,7 +117,7 @@ def test_is_optimal_on_every_small_problem(problem: PlanningProblem, options: Pl
 
 @pytest.mark.parametrize("options", [PlanOptions(), PlanOptions(max_transitions=0)])
 @pytest.mark.parametrize(("six_us", "lanes"), [(15.0, [6]), (59.0, [2])])
-def test_takes_as_many_lanes_as_were_measured_together_if_they_win(
+def test_takes_more_lanes_if_a_measured_stage_wins(
     options: PlanOptions, six_us: float, lanes: list[int]
 ) -> None:
     names = dict.fromkeys("abcdef", "")
@@ -71,15 +137,13 @@ def check_stages_win(problem: PlanningProblem, options: PlanOptions) -> float:
 
 @settings(max_examples=200, deadline=None)
 @given(problems_to_model())
-def test_with_a_model_it_is_no_slower_than_the_best_of_what_was_measured(
-    problem: PlanningProblem,
-) -> None:
+def test_a_model_makes_no_plan_slower(problem: PlanningProblem) -> None:
     least_us = least_latency_us(problem, EXACT.max_lanes)
     if least_us < math.inf:
         assert check_stages_win(problem, EXACT) <= least_us + 1e-9
 
 
-# What is too wide for a few transitions goes to the beam; other parts of the graph do not.
+# Parts of the graph that are too wide for a few transitions go to the beam.
 any_options = st.builds(
     PlanOptions,
     max_lane_length=st.sampled_from([1, 3]),
@@ -90,15 +154,15 @@ any_options = st.builds(
 
 @settings(max_examples=400, deadline=None)
 @given(problems(most=12), any_options)
-def test_within_bounds_it_follows_from_its_problem_and_is_never_slower_than_sequential(
+def test_bounds_make_no_plan_illegal_or_slower_than_sequential(
     problem: PlanningProblem, options: PlanOptions
 ) -> None:
     with contextlib.suppress(PlanError):
         check_stages_win(problem, options)
 
 
-def test_tries_keys_that_are_alike_once() -> None:
-    """In every order of the keys this would take longer than anyone waits."""
+def test_tries_interchangeable_merge_keys_once() -> None:
+    """Every order of the keys would take longer than anyone waits."""
     lanes = [Lane((Step("a"),) * 2, merged=True)] * 19
     wanted = Stage((*lanes, Lane((Step("a"),) * 3, merged=True)))
     nodes: list[tuple[str, str | None]] = [("a", str(number // 2)) for number in range(40)]
@@ -106,79 +170,67 @@ def test_tries_keys_that_are_alike_once() -> None:
     assert find_places(wanted, [*nodes, ("a", "19")]) is not None
 
 
-def test_a_plan_without_stages_needs_the_memory_of_one_after_another() -> None:
-    # The search comes by `b` first, which needs less; but nothing makes TensorFlow run it first.
+def test_a_plan_without_stages_has_the_peak_of_the_graph_s_own_order() -> None:
+    # The search takes `b` first, because it needs less. TensorFlow would not.
     costs = tuple(
         ConvolutionCosts(name, size, (Candidate(None, 1, 40),))
         for name, size in (("a", 10), ("b", 60), ("c", 1))
     )
-    problem = PlanningProblem(
-        costs,
-        (ProblemNode("a", "a"), ProblemNode("b", "b"), ProblemNode("c", "c", ("b",))),
-    )
-    plan = make_plan(problem)
+    nodes = (ProblemNode("a", "a"), ProblemNode("b", "b"), ProblemNode("c", "c", ("b",)))
+    plan = make_plan(PlanningProblem(costs, nodes))
     assert not plan.stages
     assert [each.node for each in plan.unstaged] == ["a", "b", "c"]
     assert plan.prediction.peak_bytes == plan.prediction.sequential_peak_bytes == 111
 
 
-def test_says_what_memory_would_be_enough() -> None:
+def test_names_the_memory_that_would_be_enough() -> None:
     problem = make_problem({"a": "", "b": "a"}, {"a": 1, "b": 1}, memory_budget_bytes=24)
     with pytest.raises(PlanError, match=r"Convolution 'b'.*Give 25 bytes"):
         make_plan(problem)
     make_plan(dataclasses.replace(problem, memory_budget_bytes=25))
 
 
-def test_tells_how_far_it_is() -> None:
+@pytest.mark.parametrize("options", [EXACT, NARROW])
+def test_reports_its_progress(options: PlanOptions) -> None:
     problem = make_problem({"a": "", "b": "a", "c": "b"}, dict.fromkeys("abc", 1.0))
-    for options in (EXACT, NARROW):
-        told: list[str] = []
-        make_plan(problem, options, on_progress=told.append)
-        assert told == [f"{count} of 3 convolutions" for count in (1, 2, 3)]
+    told: list[str] = []
+    make_plan(problem, options, on_progress=told.append)
+    assert told == [f"{count} of 3 convolutions" for count in (1, 2, 3)]
 
 
 PROGRAM = """
-import pathlib, sys
+import sys
 from planning_values import make_problem
 from tf_interop.planning.explain import explain_plan
-from tf_interop.planning.stage_costs import find_places
 from tf_interop.planning.make import PlanOptions, make_plan
-from tf_interop.planning.types import Plan
-from tf_interop.planning.types import save_plan
+from tf_interop.planning.types import Plan, save_plan
 
 names = [f"n{i}" for i in range(12)]
-nodes = {name: names[i - 4] if i > 3 else "" for i, name in enumerate(names)}
-stages = {f"{a} {b}": 15.0 for a in names for b in names if a < b}
-merged = {f"{a} {b}": 14.0 for a, b in zip(names[1:], names[2:])}
 problem = make_problem(
-    nodes,
+    {name: names[i - 4] if i > 3 else "" for i, name in enumerate(names)},
     dict.fromkeys(names, 10.0),
-    stages,
-    merged=merged,
+    {f"{a} {b}": 15.0 for a in names for b in names if a < b},
+    merged={f"{a} {b}": 14.0 for a, b in zip(names[1:], names[2:])},
     merge_keys={name: f"level {i // 4}" for i, name in enumerate(names)},
     memory_budget_bytes=500,
 )
-plans = tuple(
-    explain_plan(problem, make_plan(problem, PlanOptions(max_transitions=most)))
-    for most in (0, 200_000)
-)
-for number, plan in enumerate(plans):
-    save_plan(Plan((plan,)), pathlib.Path(sys.argv[1]) / f"{number}.json")
+for most, path in zip((0, 200_000), sys.argv[1:]):
+    plan = explain_plan(problem, make_plan(problem, PlanOptions(max_transitions=most)))
+    save_plan(Plan((plan,)), path)
 """
 
 
 def test_equal_problems_give_equal_bytes_in_every_process(tmp_path: pathlib.Path) -> None:
     contents = []
     for seed in ("1", "2", "3"):
-        folder = tmp_path / seed
-        folder.mkdir()
+        paths = [tmp_path / f"{seed}_{name}.json" for name in ("beam", "exact")]
         subprocess.run(
-            [sys.executable, "-c", PROGRAM, str(folder)],
+            [sys.executable, "-c", PROGRAM, *map(str, paths)],
             check=True,
             cwd=ROOT / "tests",
             env={"PYTHONHASHSEED": seed, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"},
         )
-        contents.append([(folder / f"{number}.json").read_bytes() for number in (0, 1)])
+        contents.append([path.read_bytes() for path in paths])
     assert contents[0] == contents[1] == contents[2]
     assert b'"merged": true' in contents[0][0]
     assert b'"rejected": [' in contents[0][0]

@@ -1,4 +1,4 @@
-"""From graph and profile to a problem: nothing that orders convolutions or costs time is lost."""
+"""From graph and profile to a problem: it keeps every dependency and every usable measurement."""
 
 from __future__ import annotations
 
@@ -24,68 +24,53 @@ from tf_interop.convolution import ConvolutionConfiguration, fingerprint_convolu
 from tf_interop.graph.independence import Independence
 from tf_interop.planning.problem import MeasuredStage, PlanningProblem
 from tf_interop.planning.problem_of_graph import make_planning_problem, output_bytes
+from tf_interop.profile.entries import StageMeasurement
 from tf_interop.profile.types import Profile
 
+STRIDED = dataclasses.replace(SMALL, strides=(2, 2))
 PROFILE = make_profile(make_algorithm(SMALL), make_algorithm(LARGE, latency_us=40.0))
+WITH_LARGE = {"5x5": LARGE}
 
 
-def _problem(
+def problem_of(
     nodes: dict[str, str],
     profile: Profile = PROFILE,
-    *,
     configurations: dict[str, ConvolutionConfiguration] | None = None,
-    regions: dict[str, str] | None = None,
-    devices: dict[str, str] | None = None,
-    deterministic: bool = False,
+    **options: bool | int,
 ) -> PlanningProblem:
-    configurations = {
-        name: (configurations or {}).get(name, SMALL)
-        for name, text in nodes.items()
-        if text.startswith("Conv2D")
-    }
+    """Every Conv2D is SMALL unless `configurations` has it."""
     view, convolutions = make_graph(
-        nodes, configurations=configurations, regions=regions, devices=devices
+        nodes, configurations=dict.fromkeys(nodes, SMALL) | (configurations or {})
     )
-    return make_planning_problem(
-        view,
-        convolutions,
-        Independence(view, convolutions),
-        profile,
-        deterministic=deterministic,
-        memory_budget_bytes=1 << 30,
-    )
-
-
-def _predecessors(problem: PlanningProblem) -> dict[str, tuple[str, ...]]:
-    return {node.name: node.predecessors for node in problem.nodes}
+    independence = Independence(view, convolutions)
+    return make_planning_problem(view, convolutions, independence, profile, **options)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_reaches_what_the_graph_reaches_and_names_no_predecessor_in_vain(seed: int) -> None:
+def test_has_the_graph_s_dependencies_and_no_needless_predecessor(seed: int) -> None:
     generator = random.Random(seed)
-    unknown = dataclasses.replace(SMALL, strides=(2, 2))
     nodes: dict[str, str] = {}
-    configurations = {}
+    unmeasured = {}
     for number in range(30):
         sources = generator.sample(list(nodes), min(number, generator.randrange(4)))
         inputs = (generator.choice(("", "", "^")) + each for each in sources)
         op = generator.choice(("Conv2D", "Conv2D", "Relu"))
         nodes[f"n{number}"] = " ".join((op, *sorted(inputs, reverse=True)))  # control inputs last
         if op == "Conv2D" and not generator.randrange(4):
-            configurations[f"n{number}"] = unknown
-    # The order in which a GraphDef lists its nodes means nothing.
+            unmeasured[f"n{number}"] = STRIDED
+    # A GraphDef lists its nodes in any order.
     nodes = dict(generator.sample(list(nodes.items()), len(nodes)))
-    problem = _problem(nodes, configurations=configurations)
+    problem = problem_of(nodes, configurations=unmeasured)
     planned = {node.name for node in problem.nodes}
-    assert planned.isdisjoint(configurations)
-    assert problem.convolution_count == len(planned) + len(configurations)
+    assert planned.isdisjoint(unmeasured)
+    assert problem.convolution_count == len(planned) + len(unmeasured)
     reached = {name: _reached(name, nodes) & planned for name in planned}
     for node in problem.nodes:
         nearest = set(node.predecessors)
         assert nearest.union(*(reached[each] for each in nearest)) == reached[node.name]
         for each in nearest:
             if any(each in reached[other] for other in nearest - {each}):
-                # Named only to keep it out of a lane with this one.
+                # It is only named to keep the two out of one lane.
                 assert node.follows
                 assert each not in node.follows
 
@@ -96,7 +81,7 @@ def _reached(name: str, nodes: dict[str, str]) -> set[str]:
 
 
 def test_convolutions_of_one_configuration_share_their_costs() -> None:
-    problem = _problem(INCEPTION, configurations={"5x5": LARGE})
+    problem = problem_of(INCEPTION, configurations=WITH_LARGE)
     assert len(problem.costs) == 2
     by_name = {node.name: problem.costs_by_name[node.costs] for node in problem.nodes}
     assert by_name["5x5"].fastest.latency_us == 40.0
@@ -106,18 +91,18 @@ def test_convolutions_of_one_configuration_share_their_costs() -> None:
     assert (candidate.spread_us, candidate.kernels) == (0.25, (KERNEL,))
 
 
-def test_says_what_graph_device_and_memory_it_is_of() -> None:
-    problem = _problem(INCEPTION)
+def test_describes_graph_device_and_memory() -> None:
+    problem = problem_of(INCEPTION, memory_budget_bytes=1 << 30)
     _, convolutions = make_graph(INCEPTION, configurations=dict.fromkeys(INCEPTION, SMALL))
     assert problem.fingerprint == fingerprint_convolutions(convolutions)
     assert (problem.convolution_count, problem.batch_size) == (6, 8)
     assert (problem.sm_count, problem.sm_limits) == (132, HOPPER_SM)
     assert problem.memory_budget_bytes == 1 << 30
-    on_cpu = _problem(INCEPTION, dataclasses.replace(PROFILE, device=CPU))
+    on_cpu = problem_of(INCEPTION, dataclasses.replace(PROFILE, device=CPU))
     assert (on_cpu.sm_count, on_cpu.sm_limits) == (None, None)
 
 
-def test_bytes_of_the_result_are_of_what_is_computed() -> None:
+def test_the_size_of_a_result_depends_on_kind_and_dtype() -> None:
     assert output_bytes(SMALL) == 8 * 28 * 28 * 32 * 4
     assert output_bytes(BACKWARD) == 8 * 28 * 28 * 16 * 4
     kind = type(SMALL.kind).BACKWARD_FILTER
@@ -128,16 +113,31 @@ def test_bytes_of_the_result_are_of_what_is_computed() -> None:
 PAIR = ((SMALL, "eng4_k2=1"), (LARGE, "eng4_k2=1"))
 
 
-def test_stages_are_known_as_they_were_measured() -> None:
-    measured = make_stage(*PAIR, sm_counts=(60, 70), granted_sm_counts=(64, 68), priorities=(-1, 0))
-    profile = make_profile(*PROFILE.algorithms, measured)
-    [stage] = _problem(INCEPTION, profile, configurations={"5x5": LARGE}).stages
-    names = {SMALL: "1x1", LARGE: "5x5"}
-    assert stage == MeasuredStage(measured.stage.map(names.__getitem__), 20.0, 30.0, 1.5, 8192)
+def merged_stage(algorithm: str) -> StageMeasurement:
+    """The merged lane has FFT, which none of its convolutions was measured with."""
+    steps = ((SMALL, "FFT"), (LARGE, algorithm), (SMALL, "FFT"))
+    return make_stage(*steps, lanes=(0, 1, 0), merged=(True, False))
+
+
+def stages_of(stage: StageMeasurement) -> tuple[MeasuredStage, ...]:
+    return problem_of(INCEPTION, make_profile(*PROFILE.algorithms, stage), WITH_LARGE).stages
 
 
 @pytest.mark.parametrize(
-    "stage",
+    "measured",
+    [
+        make_stage(*PAIR, sm_counts=(60, 70), granted_sm_counts=(64, 68), priorities=(-1, 0)),
+        merged_stage("eng4_k2=1"),
+    ],
+)
+def test_has_stages_as_they_were_measured(measured: StageMeasurement) -> None:
+    names = {SMALL: "1x1", LARGE: "5x5"}
+    expected = MeasuredStage(measured.stage.map(names.__getitem__), 20.0, 30.0, 1.5, 8192)
+    assert stages_of(measured) == (expected,)
+
+
+@pytest.mark.parametrize(
+    "measured",
     [
         pytest.param(make_stage(*PAIR, lanes=(0, 0)), id="one_lane"),
         pytest.param(make_stage(PAIR[0]), id="one_convolution"),
@@ -145,26 +145,14 @@ def test_stages_are_known_as_they_were_measured() -> None:
         pytest.param(make_stage((SMALL, "eng9"), PAIR[1]), id="algorithm_not_measured_alone"),
         pytest.param(make_stage((BACKWARD, "eng4_k2=1"), PAIR[1]), id="other_convolution"),
         pytest.param(make_stage(*PAIR, tf32=False), id="measured_without_tf32"),
+        pytest.param(merged_stage("eng9"), id="beside_a_merged_lane"),
     ],
 )
-def test_leaves_out_stages_that_would_not_run_so(stage) -> None:
-    profile = make_profile(*PROFILE.algorithms, stage)
-    assert _problem(INCEPTION, profile, configurations={"5x5": LARGE}).stages == ()
+def test_leaves_out_stages_that_would_run_otherwise(measured: StageMeasurement) -> None:
+    assert stages_of(measured) == ()
 
 
-@pytest.mark.parametrize(("algorithm", "count"), [("eng4_k2=1", 1), ("eng9", 0)])
-def test_what_is_merged_ran_with_an_algorithm_of_the_wider_convolution(
-    algorithm: str, count: int
-) -> None:
-    # FFT was measured of none of its parts; the lane beside it ran with what was measured alone.
-    measured = make_stage(
-        *((SMALL, "FFT"), (LARGE, algorithm), (SMALL, "FFT")), lanes=(0, 1, 0), merged=(True, False)
-    )
-    profile = make_profile(*PROFILE.algorithms, measured)
-    assert len(_problem(INCEPTION, profile, configurations={"5x5": LARGE}).stages) == count
-
-
-def test_a_convolution_may_follow_one_that_it_reads_directly_alone() -> None:
+def test_a_convolution_may_follow_one_that_it_reads_directly() -> None:
     nodes = {
         "a": "Conv2D",
         "b": "Conv2D a",
@@ -172,32 +160,35 @@ def test_a_convolution_may_follow_one_that_it_reads_directly_alone() -> None:
         "c": "Conv2D relu",
         "d": "Conv2D a ^wait",
         "wait": "NoOp ^a",
-        # It reads a through Relu too: an op for a, b and e would wait for Relu, and Relu for it.
+        # Through Relu, e also reads a. An op for a, b and e would wait for Relu, and Relu for it.
         "of_a": "Relu a",
         "e": "Conv2D b of_a",
     }
-    problem = _problem(nodes)
-    follows = {node.name: node.follows for node in problem.nodes}
+    nodes_by_name = {node.name: node for node in problem_of(nodes).nodes}
+    follows = {name: node.follows for name, node in nodes_by_name.items()}
     assert follows == {"a": (), "b": ("a",), "c": (), "d": (), "e": ("b",)}
-    assert _predecessors(problem)["e"] == ("a", "b")
+    assert nodes_by_name["e"].predecessors == ("a", "b")
 
 
-def test_convolutions_on_one_image_may_be_merged() -> None:
-    strided = dataclasses.replace(SMALL, strides=(2, 2))
-    profile = make_profile(*map(make_algorithm, (SMALL, strided)))
+def test_convolutions_of_one_image_have_one_merge_key() -> None:
+    profile = make_profile(*map(make_algorithm, (SMALL, STRIDED)))
     nodes = INCEPTION | {"split": "Split", "a": "Conv2D split", "b": "Conv2D split:1"}
     groups = collections.defaultdict(set)
-    for node in _problem(nodes, profile, configurations={"1x1": strided}).nodes:
+    for node in problem_of(nodes, profile, {"1x1": STRIDED}).nodes:
         groups[node.merge_key].add(node.name)
     shared = [group for key, group in groups.items() if key and len(group) > 1]
     assert shared == [{"3x3_reduce", "5x5_reduce"}]
 
 
-def test_leaves_out_what_gives_other_bits_where_determinism_is_asked_for() -> None:
+@pytest.mark.parametrize(
+    ("deterministic", "expected"), [(True, ["GEMM"]), (False, ["FFT", "GEMM"])]
+)
+def test_leaves_out_non_deterministic_algorithms_on_request(
+    deterministic: bool, expected: list[str]
+) -> None:
     profile = make_profile(
         make_algorithm(SMALL, "FFT", latency_us=5.0, deterministic=False),
         make_algorithm(SMALL, "GEMM", latency_us=10.0),
     )
-    for deterministic, expected in ((True, ["GEMM"]), (False, ["FFT", "GEMM"])):
-        [costs] = _problem(INCEPTION, profile, deterministic=deterministic).costs
-        assert [candidate.algorithm for candidate in costs.candidates] == expected
+    [costs] = problem_of(INCEPTION, profile, deterministic=deterministic).costs
+    assert [candidate.algorithm for candidate in costs.candidates] == expected

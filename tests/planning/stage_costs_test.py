@@ -1,4 +1,4 @@
-"""What stages cost: measured before modelled, the model trusted as far as it was right."""
+"""Costs of stages: measurements come before the model, which is trusted as far as it was right."""
 
 from __future__ import annotations
 
@@ -19,11 +19,9 @@ from tf_interop.planning.problem import (
 from tf_interop.planning.sm_model import UNCALIBRATED_SPREAD, StageModel
 from tf_interop.planning.stage_costs import StageChoice, StageCosts
 
-# Fits on half of the SMs, so that two of it take no longer than one.
-SMALL = dataclasses.replace(
-    KERNEL, grid=(60, 1, 1), time_share=1.0, alu_utilization=None, dram_utilization=None
-)
-# Fills all SMs: beside it nothing gains.
+# Two such kernels run on different SMs, and take no longer than one.
+SMALL = dataclasses.replace(KERNEL, grid=(60, 1, 1))
+# It fills all SMs, so another kernel gains nothing.
 LARGE = dataclasses.replace(SMALL, grid=(13200, 1, 1), block=(1024, 1, 1))
 
 
@@ -31,10 +29,14 @@ def costs_of(name: str, *candidates: Candidate) -> ConvolutionCosts:
     return ConvolutionCosts(name, 0, candidates)
 
 
+def small(name: str, latency_us: float = 10.0, workspace_bytes: int = 0) -> ConvolutionCosts:
+    return costs_of(name, Candidate("GEMM", latency_us, workspace_bytes, kernels=(SMALL,)))
+
+
 def gpu_problem(
     *costs: ConvolutionCosts, stages: tuple[MeasuredStage, ...] = ()
 ) -> PlanningProblem:
-    """A node for each of the costs, which all read one image."""
+    """A node for each of the costs; all read one image."""
     nodes = tuple(ProblemNode(each.name, each.name, merge_key="x") for each in costs)
     return PlanningProblem(costs, nodes, stages, sm_count=132, sm_limits=HOPPER_SM)
 
@@ -48,18 +50,12 @@ def stage_costs(problem: PlanningProblem, max_modelled: int = 1000) -> StageCost
 
 
 def choices(costs: StageCosts, lanes: str) -> tuple[StageChoice, ...]:
-    """Those of lanes of nodes `a`, `b`, `c`, …, such as `a b>c`."""
+    """The choices for lanes of nodes `a`, `b`, `c`, …, such as `a b>c`."""
     numbers = [[ord(name) - ord("a") for name in lane.split(">")] for lane in lanes.split()]
     return costs.choices(tuple(map(tuple, numbers)))
 
 
-def small(name: str, latency_us: float = 10.0) -> ConvolutionCosts:
-    return costs_of(name, Candidate("GEMM", latency_us, kernels=(SMALL,)))
-
-
 PAIR = gpu_problem(small("a"), small("b"))
-
-
 MERGED = MeasuredStage(merge("a b", "GEMM"), 19, 20)
 
 
@@ -68,14 +64,14 @@ MERGED = MeasuredStage(merge("a b", "GEMM"), 19, 20)
     [
         ((), [(10, ValueSource.MODELLED)]),
         ((measured("a b", 15),), [(15, ValueSource.MEASURED)]),
-        # What was measured to lose is not modelled in another order.
+        # A measured loss is not modelled in another order.
         ((measured("a b", 21),), []),
         ((measured("b a", 21),), []),
-        # What loses where it is merged may win side by side.
+        # A pair that loses merged may win side by side.
         ((MERGED,), [(10, ValueSource.MODELLED)]),
     ],
 )
-def test_a_measured_stage_goes_before_the_model(
+def test_a_measured_stage_comes_before_the_model(
     stages: tuple[MeasuredStage, ...], expected: list[tuple[float, ValueSource]]
 ) -> None:
     found = choices(stage_costs(dataclasses.replace(PAIR, stages=stages)), "a b")
@@ -83,16 +79,13 @@ def test_a_measured_stage_goes_before_the_model(
 
 
 @pytest.mark.parametrize(("measured_us", "expected"), [(12.4, ["GEMM"]), (14.0, ["FFT"])])
-def test_a_model_has_to_beat_a_measured_stage_beyond_doubt(
+def test_the_model_must_beat_a_measured_stage_by_more_than_its_error(
     measured_us: float, expected: list[str]
 ) -> None:
-    # With FFT on "a", modelled, the stage takes 11 us, give or take 2.2.
+    # Modelled with FFT for "a", the stage takes 11 ± 2.2 µs.
+    candidates = (Candidate("GEMM", 10, kernels=(LARGE,)), Candidate("FFT", 11, kernels=(SMALL,)))
     problem = gpu_problem(
-        costs_of(
-            "a", Candidate("GEMM", 10, kernels=(LARGE,)), Candidate("FFT", 11, kernels=(SMALL,))
-        ),
-        small("b"),
-        stages=(measured("a b", measured_us),),
+        costs_of("a", *candidates), small("b"), stages=(measured("a b", measured_us),)
     )
     algorithms = [
         step.algorithm
@@ -103,23 +96,18 @@ def test_a_model_has_to_beat_a_measured_stage_beyond_doubt(
     assert algorithms == expected
 
 
-def test_larger_sets_are_modelled_only_where_a_part_of_them_wins() -> None:
-    problem = gpu_problem(
-        *(costs_of(name, Candidate("GEMM", 10, kernels=(LARGE,))) for name in "abc")
-    )
-    costs = stage_costs(problem)
-    assert choices(costs, "a b c") == ()
-    assert "modelled" in costs.describe()
-    # Registers leave the bound below what is worth it, but no pair wins.
-    known = tuple(measured(pair, 21) for pair in ("a b", "a c", "b c"))
-    losing = stage_costs(gpu_problem(small("a"), small("b"), small("c"), stages=known))
-    assert choices(losing, "a b c") == ()
-    winning = stage_costs(gpu_problem(small("a"), small("b"), small("c")))
-    assert choices(winning, "a b c")[0].latency_us == pytest.approx(20)
+def test_models_three_lanes_only_if_two_of_them_win() -> None:
+    large = (costs_of(name, Candidate("GEMM", 10, kernels=(LARGE,))) for name in "abc")
+    assert choices(stage_costs(gpu_problem(*large)), "a b c") == ()
+    three = gpu_problem(*map(small, "abc"))
+    assert choices(stage_costs(three), "a b c")[0].latency_us == pytest.approx(20)
+    # The bound alone would allow it.
+    losing = tuple(measured(pair, 21) for pair in ("a b", "a c", "b c"))
+    assert choices(stage_costs(dataclasses.replace(three, stages=losing)), "a b c") == ()
 
 
 def test_models_no_more_than_it_may_and_says_so() -> None:
-    costs = stage_costs(gpu_problem(small("a"), small("b"), small("c")), max_modelled=1)
+    costs = stage_costs(gpu_problem(*map(small, "abc")), max_modelled=1)
     assert choices(costs, "a b")
     assert choices(costs, "a c") == choices(costs, "b c") == ()
     assert choices(costs, "a b")
@@ -127,15 +115,11 @@ def test_models_no_more_than_it_may_and_says_so() -> None:
 
 
 def known_pairs(*latencies_us: float) -> PlanningProblem:
-    """Pairs of small kernels that the model gives 10 us, and what was measured of them."""
+    """Measured pairs of small kernels, which the model expects to take 10 µs."""
     names = [f"c{number}" for number in range(2 * len(latencies_us))]
-    return gpu_problem(
-        *map(small, names),
-        stages=tuple(
-            measured(f"{first} {second}", latency_us)
-            for first, second, latency_us in zip(names[::2], names[1::2], latencies_us, strict=True)
-        ),
-    )
+    pairs = zip(names[::2], names[1::2], latencies_us, strict=True)
+    stages = tuple(measured(f"{first} {second}", us) for first, second, us in pairs)
+    return gpu_problem(*map(small, names), stages=stages)
 
 
 def learned(problem: PlanningProblem) -> tuple[float, float, int]:
@@ -143,13 +127,11 @@ def learned(problem: PlanningProblem) -> tuple[float, float, int]:
     return model.factor, model.spread, model.measured_count
 
 
-def test_calibrates_by_the_median_and_trusts_as_far_as_ratios_scatter() -> None:
-    assert learned(known_pairs(11, 12, 15)) == pytest.approx((1.2, 15 / 12 - 1, 3))
-    assert learned(known_pairs(11, 12)) == (1.0, UNCALIBRATED_SPREAD, 0)
-
-
-def test_does_not_calibrate_on_what_was_merged() -> None:
+def test_calibrates_with_the_median_ratio_and_its_scatter() -> None:
     problem = known_pairs(11, 12, 15)
+    assert learned(problem) == pytest.approx((1.2, 15 / 12 - 1, 3))
+    assert learned(known_pairs(11, 12)) == (1.0, UNCALIBRATED_SPREAD, 0)
+    # Merged stages do not count.
     merged = tuple(
         MeasuredStage(merge(" ".join(stage.stage.operations), "GEMM"), 40, 20)
         for stage in problem.stages
@@ -167,37 +149,24 @@ def test_a_calibrated_stage_takes_no_less_than_its_longest_convolution() -> None
 
 # "b" may follow "a".
 CHAIN = dataclasses.replace(
-    gpu_problem(small("a"), small("b"), small("c", 20)),
-    nodes=(
-        ProblemNode("a", "a"),
-        ProblemNode("b", "b", ("a",), ("a",)),
-        ProblemNode("c", "c"),
-    ),
+    gpu_problem(small("a", 10, 1), small("b", 10, 20), small("c", 20, 300)),
+    nodes=(ProblemNode("a", "a"), ProblemNode("b", "b", ("a",), ("a",)), ProblemNode("c", "c")),
 )
 
 
-def test_models_a_lane_of_several_as_its_kernels_one_after_another() -> None:
+def test_models_the_steps_of_a_lane_one_after_another() -> None:
     (choice,) = choices(stage_costs(CHAIN), "a>b c")
     assert choice.source is ValueSource.MODELLED
     assert choice.latency_us == pytest.approx(20)
     assert sorted(lane.operations for lane in choice.stage.lanes) == [("a", "b"), ("c",)]
-    # A workspace for each lane, not for each step.
-    wide = tuple(
-        dataclasses.replace(
-            each, candidates=(dataclasses.replace(each.candidates[0], workspace_bytes=size),)
-        )
-        for each, size in zip(CHAIN.costs, (1, 20, 300), strict=True)
-    )
-    (choice,) = choices(stage_costs(dataclasses.replace(CHAIN, costs=wide)), "a>b c")
+    # The steps of a lane share a workspace.
     assert choice.workspace_bytes == 320
 
 
 @pytest.mark.parametrize(
     ("lanes", "source"), [("a>b c", ValueSource.MEASURED), ("a b>c", ValueSource.MODELLED)]
 )
-def test_a_measured_stage_with_these_lanes_goes_before_the_model(
-    lanes: str, source: ValueSource
-) -> None:
+def test_only_a_measured_stage_with_the_same_lanes_counts(lanes: str, source: ValueSource) -> None:
     costs = stage_costs(dataclasses.replace(CHAIN, stages=(measured(lanes, 25, 40),)))
     (choice,) = choices(costs, "a>b c")
     assert choice.source is source

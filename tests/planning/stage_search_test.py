@@ -1,4 +1,4 @@
-"""The searches: which stages they make, what they leave out, and where they give up."""
+"""The searches: the stages that they make and leave out, and their limits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tf_interop.planning.stage_search import (
     search_blocks,
 )
 
-# Three nodes between a first and a last one, twice, with five between the two.
+# Blocks of 1, 2, 1, 5, 1, 2 and 1 nodes.
 TWO_NARROW = [[], [0], [0], [1, 2], [3], [3], [3], [3], [3], [4, 5, 6, 7, 8], [9], [9], [10, 11]]
 
 FIRE_WITH_BYPASS: list[list[int]] = [[], [0], [0], [1, 2], [], [3, 4]]
@@ -46,7 +46,7 @@ def stages_of(schedule: Schedule) -> tuple[Lanes, ...]:
 
 
 def fixed(latencies: dict[Lanes, float]) -> Space:
-    """Chains of two: 0 and 2, 1 and 3; and stages of them, beside nodes alone, with 10 each."""
+    """The chains 0, 2 and 1, 3, with these stages. Nodes alone take 10."""
 
     def options(lanes: Lanes) -> list[Option]:
         latency_us = latencies.get(lanes, 10.0 if lanes == (lanes[0][:1],) else None)
@@ -63,7 +63,7 @@ def fixed(latencies: dict[Lanes, float]) -> Space:
 def test_visits_what_the_authors_of_ios_report(
     dag: list[list[int]], states: int, transitions: int
 ) -> None:
-    def has_single_heads(lanes: Lanes) -> bool:  # no lane joins what others began, as in IOS
+    def has_single_heads(lanes: Lanes) -> bool:  # In IOS no lane joins two others.
         return all(sum(not {*dag[node]} & {*lane} for node in lane) == 1 for lane in lanes)
 
     def options(lanes: Lanes) -> list[Option]:
@@ -84,19 +84,19 @@ def test_visits_what_the_authors_of_ios_report(
     assert (len(visited), sum(visited)) == (states, transitions)
 
 
-def test_keeps_a_node_back_that_fills_a_later_stage() -> None:
-    # 1 fits beside 2, not beside 0.
+def test_keeps_a_node_back_for_a_later_stage() -> None:
+    # 1 fits beside 2 only.
     result = Beam(fixed({((1,), (2,)): 10.0}), range(4), 1).search()
     assert stages_of(result) == (((0,),), ((1,), (2,)), ((3,),))
 
 
-def test_goes_on_with_lanes_where_pairs_win_nothing() -> None:
+def test_continues_lanes_even_if_pairs_win_nothing() -> None:
     result = Beam(fixed({((0, 2), (1, 3)): 30.0}), range(4), 1).search()
     assert stages_of(result) == (((0, 2), (1, 3)),)
 
 
-def test_a_lane_goes_on_with_what_is_ready_alone() -> None:
-    # 3 waits for 1 too, else 1 would be kept back for 4.
+def test_continues_a_lane_only_with_ready_nodes() -> None:
+    # 3 also waits for 1. Otherwise 1 would be kept back for 4.
     latencies_us: dict[Lanes, float] = {((node,),): 10.0 for node in range(5)}
     latencies_us |= {((0, 3), (2,)): 1.0, ((1,), (4,)): 1.0}
 
@@ -108,10 +108,10 @@ def test_a_lane_goes_on_with_what_is_ready_alone() -> None:
     assert stages_of(Beam(space, range(5), 8).search()) == expected
 
 
-def test_one_wide_block_leaves_the_exact_search_to_the_others() -> None:
+def test_a_wide_block_leaves_the_exact_search_to_the_others() -> None:
     space = Space(TWO_NARROW, one_way)
     assert [len(block) for block in find_blocks(space)] == [1, 2, 1, 5, 1, 2, 1]
-    # Two nodes side by side have 5 transitions, five have more.
+    # Two independent nodes have 5 transitions, five have more.
     _, exact_nodes = search_blocks(space, max_transitions=5, width=8)
     assert exact_nodes == 8
 
@@ -119,13 +119,13 @@ def test_one_wide_block_leaves_the_exact_search_to_the_others() -> None:
 @pytest.mark.parametrize(
     ("dag", "max_lane_length", "transitions"),
     [
-        # Two chains of two, of which no node may go on with a lane.
+        # Two chains whose lanes must have one node each.
         ([[], [], [0], [1]], 1, 16),
-        # What comes after the four is in the next block.
+        # The last node is in the next block.
         ([[], [], [], [], [0, 1, 2, 3]], 2, 56),
     ],
 )
-def test_lanes_of_several_are_searched_where_there_may_be_some(
+def test_searches_long_lanes_only_where_they_are_possible(
     dag: list[list[int]], max_lane_length: int, transitions: int
 ) -> None:
     space = Space(dag, one_way, max_lanes=2, max_lane_length=max_lane_length)
@@ -133,17 +133,20 @@ def test_lanes_of_several_are_searched_where_there_may_be_some(
     assert exact_nodes == len(dag)
 
 
-class _Options(list[Option]):
-    """A list that can be seen to be gone."""
+class WeakOption:
+    """An option that weak references can point to."""
+
+    latency_us = 1.0
+    memory_bytes = 0
 
 
-def test_a_block_that_was_searched_leaves_nothing_behind() -> None:
-    asked: list[weakref.ref[_Options]] = []
+def test_a_searched_block_is_forgotten() -> None:
+    asked: list[weakref.ref[WeakOption]] = []
 
-    def options(lanes: Lanes) -> _Options:
-        options = _Options(one_way(lanes))
-        asked.append(weakref.ref(options))
-        return options
+    def options(lanes: Lanes) -> list[WeakOption]:
+        option = WeakOption()
+        asked.append(weakref.ref(option))
+        return [option]
 
     search_blocks(Space(TWO_NARROW, options), max_transitions=5, width=8)
     assert asked
@@ -151,12 +154,7 @@ def test_a_block_that_was_searched_leaves_nothing_behind() -> None:
 
 
 @pytest.mark.parametrize(("max_lanes", "max_lane_length"), [(2, 1), (1, 2), (4, 1)])
-def test_gives_up_over_the_limit_of_transitions(max_lanes: int, max_lane_length: int) -> None:
-    space = Space(
-        [[] for _ in range(40)],
-        one_way,
-        max_lanes=max_lanes,
-        max_lane_length=max_lane_length,
-    )
+def test_gives_up_beyond_the_limit_of_transitions(max_lanes: int, max_lane_length: int) -> None:
+    space = Space([[]] * 40, one_way, max_lanes=max_lanes, max_lane_length=max_lane_length)
     with pytest.raises(SearchTooWideError):
         ExactSearch(space, range(40), 1000, max_lane_length > 1).search()

@@ -1,12 +1,14 @@
-"""Plan files: what is written is read back; what is not legal is refused with its place.
+"""Plan files, read and refused, and plans with one part taken out.
 
-What holds for every kind of file is in `formats_test.py`.
+The properties of every kind of file are in `formats_test.py`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -15,8 +17,16 @@ from edits import set_at
 from plan_values import PLAN, STAGE
 
 from tf_interop.errors import PlanError
-from tf_interop.planning.types import GraphPlan, Plan, PlannedStage, load_plan, save_plan
-from tf_interop.stage import Stage, Step
+from tf_interop.planning.types import (
+    GraphPlan,
+    Plan,
+    PlannedStage,
+    load_plan,
+    save_plan,
+    without_concurrency,
+    without_pinning,
+)
+from tf_interop.stage import Lane, Schedule, Stage, Step
 
 LANES = "graphs.0.stages.0.stage.lanes"
 SCHEDULES = "graphs.0.stages.0.schedules"
@@ -26,7 +36,7 @@ LANE = {"steps": [STEP], "priority": 0, "sm_count": 0, "merged": False}
 
 @pytest.fixture(name="raw")
 def fixture_raw(path: pathlib.Path) -> dict[str, Any]:
-    """PLAN as it is written."""
+    """The JSON of PLAN."""
     save_plan(PLAN, path)
     raw: dict[str, Any] = json.loads(path.read_text())
     return raw
@@ -53,10 +63,12 @@ def test_reads_fields_that_may_be_left_out(path: pathlib.Path) -> None:
     assert load_plan(path) == Plan((GraphPlan("f", 1, (stage,)),))
 
 
-def test_one_graph_may_be_planned_for_several_batch_sizes(
-    path: pathlib.Path, raw: dict[str, Any]
-) -> None:
-    raw["graphs"][1].update(fingerprint=raw["graphs"][0]["fingerprint"], batch_size=9)
+def test_graphs_may_share_a_fingerprint_and_nodes(path: pathlib.Path, raw: dict[str, Any]) -> None:
+    raw["graphs"][1].update(
+        fingerprint=raw["graphs"][0]["fingerprint"],
+        batch_size=9,
+        stages=[{"stage": {"lanes": [LANE]}}],
+    )
     path.write_text(json.dumps(raw))
     assert [graph.batch_size for graph in load_plan(path).graphs] == [8, 9]
 
@@ -107,7 +119,53 @@ def test_refuses_with_its_place(
     assert str(path) in str(raised.value)
 
 
-def test_same_node_in_two_graphs_is_legal(path: pathlib.Path, raw: dict[str, Any]) -> None:
-    raw["graphs"][1]["stages"] = [{"stage": {"lanes": [LANE]}}]
-    path.write_text(json.dumps(raw))
-    assert load_plan(path).graphs[1].stages[0].nodes == ("a",)
+A, B, C = (Step(name, f"eng{place}") for place, name in enumerate("abc"))
+APART = Stage((Lane((A,), sm_count=64), Lane((B, C), priority=-1)))
+MERGED = Lane((A, dataclasses.replace(B, algorithm="eng0")), 0, 32, merged=True)
+SEQUENCE = Stage.in_sequence((A, B, C))
+UNPINNED = APART.with_algorithms([None] * 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "stage", "expected"),
+    [
+        (without_concurrency, PlannedStage(APART), [PlannedStage(SEQUENCE)]),
+        (
+            without_concurrency,
+            PlannedStage(Stage((MERGED, Lane((C,))))),
+            [
+                PlannedStage(Stage((Lane(MERGED.steps, merged=True),))),
+                PlannedStage(Stage.in_sequence([C])),
+            ],
+        ),
+        (
+            without_concurrency,
+            PlannedStage(APART, schedules=(Schedule(8, APART),)),
+            [PlannedStage(SEQUENCE, schedules=(Schedule(8, SEQUENCE),))],
+        ),
+        (
+            without_pinning,
+            PlannedStage(APART, schedules=(Schedule(8, APART),)),
+            [PlannedStage(UNPINNED, schedules=(Schedule(8, UNPINNED),))],
+        ),
+    ],
+)
+def test_takes_out_concurrency_or_pinning(
+    change: Callable[[Plan], Plan], stage: PlannedStage, expected: list[PlannedStage]
+) -> None:
+    [graph] = change(Plan((GraphPlan("0123456789abcdef", 3, (stage,), batch_size=8),))).graphs
+    assert [dataclasses.replace(planned, why="") for planned in graph.stages] == expected
+    assert (graph.fingerprint, graph.batch_size) == ("0123456789abcdef", 8)
+
+
+@pytest.mark.parametrize("change", [without_concurrency, without_pinning])
+def test_a_changed_plan_is_legal_and_predicts_nothing(
+    change: Callable[[Plan], Plan], path: pathlib.Path
+) -> None:
+    changed = change(PLAN)
+    for graph in changed.graphs:
+        assert (graph.prediction, graph.unstaged) == (None, ())
+        assert all(stage.prediction is stage.explanation is None for stage in graph.stages)
+    assert dataclasses.replace(changed, graphs=()) == dataclasses.replace(PLAN, graphs=())
+    save_plan(changed, path)
+    assert load_plan(path) == changed

@@ -1,4 +1,4 @@
-"""Lists of configurations: what is legal in a file."""
+"""The rules for files of configurations."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from configuration_values import LIST, SMALL
 from edits import set_at
+from profile_values import LIST, TINY_1X1
 
 from tf_interop.errors import ProfileError
 from tf_interop.profile.worklist import ListedStage, load_configurations, save_configurations
@@ -18,7 +18,7 @@ from tf_interop.stage import Lane, Stage, Step
 LANES = "stages.0.stage.lanes"
 
 
-def test_what_is_to_be_merged_is_saved(tmp_path: pathlib.Path) -> None:
+def test_a_merged_lane_needs_equal_images(tmp_path: pathlib.Path) -> None:
     stage = Stage((Lane((Step(0), Step(0)), merged=True), Lane((Step(1),))))
     listed = dataclasses.replace(LIST, stages=(ListedStage(stage),))
     save_configurations(listed, tmp_path / "list.json")
@@ -31,7 +31,7 @@ def test_what_is_to_be_merged_is_saved(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("place", "value", "at"),
     [
-        ("convolutions.1.configuration", SMALL, "$.convolutions[1].configuration"),
+        ("convolutions.1.configuration", TINY_1X1, "$.convolutions[1].configuration"),
         ("convolutions.0.configuration.image_shape", None, "$.convolutions[0]"),
         ("convolutions.0.configuration.strides", (0, 0), "configuration.strides"),
         ("convolutions.0.count", 0, "$.convolutions[0].count"),
@@ -42,7 +42,7 @@ def test_what_is_to_be_merged_is_saved(tmp_path: pathlib.Path) -> None:
         (f"{LANES}.1.merged", True, "at lane 1"),
     ],
 )
-def test_refuses_what_is_not_legal(place: str, value: Any, at: str, path: pathlib.Path) -> None:
+def test_refuses_an_invalid_list(place: str, value: Any, at: str, path: pathlib.Path) -> None:
     raw = msgspec.to_builtins(LIST)
     set_at(raw, place, value)
     path.write_bytes(msgspec.json.encode(raw))
