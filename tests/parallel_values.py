@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tf_interop.parallel.costs.devices import uniform_device_graph
-from tf_interop.parallel.degrees import Degrees
 from tf_interop.parallel.types import (
+    Degrees,
     DividedLayer,
     DivisionPrediction,
     GraphDivision,

@@ -25,12 +25,11 @@ from python.benchmarks.rounding import share_of_tolerance
 from python.models.googlenet import LocalResponseNormalization, googlenet
 from python.models.small import CLASSES, lenet, paddings, resnet
 from tf_interop.model.graphs import with_inferred_shapes
-from tf_interop.parallel.baselines import WHOLE, baselines
-from tf_interop.parallel.degrees import Axis, Degrees
+from tf_interop.parallel.explain import WHOLE, baselines
 from tf_interop.parallel.layers.find import Layer, LayerGraph, legal_degrees
 from tf_interop.parallel.layers.prepare import prepare
 from tf_interop.parallel.lookup import fingerprint_layers, names_of_layers
-from tf_interop.parallel.types import DividedLayer, GraphDivision, ParallelPlan
+from tf_interop.parallel.types import Axis, Degrees, DividedLayer, GraphDivision, ParallelPlan
 from tf_interop.runtime.plugin import get_plugin
 
 DEVICE_COUNT = 4

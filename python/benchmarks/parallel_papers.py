@@ -15,9 +15,9 @@ import tensorflow as tf
 
 from python.benchmarks.case import Case
 from tf_interop.model.graphs import optimize_graph, trace
-from tf_interop.parallel.baselines import WHOLE, baselines
 from tf_interop.parallel.costs.devices import Device, DeviceGraph
 from tf_interop.parallel.costs.tables import find_costs
+from tf_interop.parallel.explain import WHOLE, baselines
 from tf_interop.parallel.layers.find import LayerGraph
 from tf_interop.parallel.layers.prepare import prepare
 from tf_interop.parallel.parted_graph import LayerDivision, part_graph

@@ -10,7 +10,7 @@ PROGRAM = """
     import tensorflow as tf
     import tf_interop
     from parallel.dividing import handed_graphs, layers_of, make_devices, plan_of
-    from tf_interop.parallel.degrees import Axis, Degrees
+    from tf_interop.parallel.types import Axis, Degrees
 
     devices = make_devices({count}, "GPU")
     tf.config.experimental.enable_tensor_float_32_execution(False)

@@ -12,9 +12,9 @@ import tensorflow as tf
 import tf_interop
 from tf_interop.errors import PlanError
 from tf_interop.model.parallelize import Parallelization
-from tf_interop.parallel.baselines import DATA, MODEL, ONE_WEIRD_TRICK, WHOLE
 from tf_interop.parallel.costs.devices import DeviceGraph, uniform_device_graph
-from tf_interop.parallel.degrees import Degrees
+from tf_interop.parallel.explain import DATA, MODEL, ONE_WEIRD_TRICK, WHOLE
+from tf_interop.parallel.types import Degrees
 from tf_interop.planning.problem import ValueSource
 
 

@@ -1,4 +1,4 @@
-"""Sending between all configurations at once, against pieces that are counted one by one."""
+"""Sending between all configurations at once, against pieces one by one."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def _table(
     return tables.make(array, np.array(are_sums or [False] * len(rows)))
 
 
-def _random_rows(random_: random.Random, *, copies: bool) -> tuple[list[Row], bool]:
-    """Parts of a tensor that cover it, on random devices; equal boxes are copies or addends."""
+def _random_rows(random_: random.Random) -> tuple[list[Row], bool]:
+    """Parts of a tensor that cover it, on random devices, and whether they are addends."""
     rows, columns = (split(size, random_.randint(1, 3)) for size in SHAPE)
-    count = random_.randint(1, 2) if copies else 1
+    count = random_.randint(1, 2)
     found = [
         (device, (row, column))
         for row in rows
@@ -47,7 +47,7 @@ def _random_rows(random_: random.Random, *, copies: bool) -> tuple[list[Row], bo
         for device in random_.sample(range(4), count)
     ]
     # By device, as parts of operations are by place.
-    return sorted(found), count > 1 and random_.random() < 0.5
+    return sorted(found), count > 1
 
 
 def _random_reads(random_: random.Random) -> list[Row]:
@@ -59,12 +59,12 @@ def _random_reads(random_: random.Random) -> list[Row]:
 
 
 def _seconds(given: list[Row], is_sum: bool, reads: list[Row], item_bytes: int) -> float:
-    """What the busiest device sends or receives, piece by piece."""
+    """The time of the busiest device, piece by piece."""
     tensor = PartedTensor(SHAPE, tuple(Part(*row) for row in given), is_sum)
     sent: dict[int, float] = collections.defaultdict(float)
     received: dict[int, float] = collections.defaultdict(float)
     for device, box in reads:
-        for piece in pieces_of(tensor, box, device):
+        for piece in pieces_of(tensor, box):
             source = tensor.parts[piece.part].device
             if source != device:
                 seconds = volume(piece.box) * item_bytes / DEVICES.bytes_per_s[source][device]
@@ -78,7 +78,7 @@ def _seconds(given: list[Row], is_sum: bool, reads: list[Row], item_bytes: int) 
 def test_sends_what_pieces_need(seed: int) -> None:
     random_ = random.Random(seed)
     tables, links = BoxTables(), Links(DEVICES)
-    given = [_random_rows(random_, copies=random_.random() < 0.5) for _ in range(4)]
+    given = [_random_rows(random_) for _ in range(4)]
     reads = [_random_reads(random_) for _ in range(4)]
     given_table = _table(tables, [rows for rows, _ in given], [is_sum for _, is_sum in given])
     read_table = _table(tables, reads)

@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tf_interop.parallel.degrees import Axis, Degrees
 from tf_interop.parallel.op_parts import boxes_of
+from tf_interop.parallel.types import Axis, Degrees
 
 DEGREES = st.builds(Degrees, *[st.integers(1, 3)] * 5)
 

@@ -6,7 +6,7 @@ import pytest
 
 from tf_interop import tensorflow_internals
 from tf_interop.errors import PlanError
-from tf_interop.parallel.device_names import check_devices_are_there, full_device_names
+from tf_interop.parallel.costs.local_devices import check_devices_are_there, full_device_names
 
 
 def test_what_a_name_leaves_out_is_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:

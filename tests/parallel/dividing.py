@@ -16,12 +16,11 @@ from tf_interop.graph.ops import output_dtypes
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView, parse_input
 from tf_interop.model.graphs import with_inferred_shapes
-from tf_interop.parallel.degrees import Degrees
 from tf_interop.parallel.layers.find import Layer, LayerGraph
 from tf_interop.parallel.layers.prepare import prepare
 from tf_interop.parallel.lookup import fingerprint_layers, names_of_layers
 from tf_interop.parallel.rewrite import was_divided
-from tf_interop.parallel.types import DividedLayer, GraphDivision, ParallelPlan
+from tf_interop.parallel.types import Degrees, DividedLayer, GraphDivision, ParallelPlan
 from tf_interop.runtime.plugin import get_plugin
 
 Choose = Callable[[Layer, int], Degrees | None]

@@ -21,8 +21,8 @@ from parallel.traced_layers import (
 )
 from tensorflow.core.framework import graph_pb2
 
-from tf_interop.parallel.degrees import Axis, Degrees
 from tf_interop.parallel.layers.find import Layer, legal_degrees
+from tf_interop.parallel.types import Axis, Degrees
 
 
 def small_network(batch: int = 8) -> tf.Tensor:

@@ -6,9 +6,9 @@ import pytest
 
 from python.benchmarks.case import in_new_process
 from tf_interop.errors import PlanError
-from tf_interop.parallel.costs import measure_devices as module
+from tf_interop.parallel.costs import local_devices as module
 from tf_interop.parallel.costs.devices import DeviceGraph, save_device_graph
-from tf_interop.parallel.costs.measure_devices import measure_devices
+from tf_interop.parallel.costs.local_devices import measure_devices
 from tf_interop.planning.problem import ValueSource
 
 

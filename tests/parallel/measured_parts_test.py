@@ -10,9 +10,9 @@ from parallel.traced_layers import convolution, image, layers_of
 from profile_values import make_algorithm, make_profile
 
 from tf_interop.parallel.costs.devices import uniform_device_graph
-from tf_interop.parallel.costs.measured_parts import MeasuredParts
+from tf_interop.parallel.costs.part_tables import MeasuredParts
 from tf_interop.parallel.costs.tables import find_costs
-from tf_interop.parallel.degrees import Degrees
+from tf_interop.parallel.types import Degrees
 
 HALF_BATCH = dataclasses.replace(
     CONFIGURATION, image_shape=(4, 28, 28, 16), output_shape=(4, 28, 28, 32)
@@ -48,9 +48,9 @@ def test_a_convolution_takes_what_was_measured_of_its_part(
     measured = MeasuredParts(PROFILE, allow_tf32=allow_tf32)
     seconds = None if milliseconds is None else pytest.approx(milliseconds / 1e3)
     for part in layers.parts(node, degrees) or ():
-        assert measured.seconds(layers.operation(node), part) == seconds
+        assert measured.seconds(layers.operations[node], part) == seconds
     [bias] = layers.parts(layers.view.index_of["a/bias"], Degrees()) or ()
-    assert measured.seconds(layers.operation(layers.view.index_of["a/bias"]), bias) is None
+    assert measured.seconds(layers.operations[layers.view.index_of["a/bias"]], bias) is None
 
     devices = uniform_device_graph(
         ["/device:GPU:0", "/device:GPU:1"],

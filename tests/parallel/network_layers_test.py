@@ -50,7 +50,7 @@ def test_networks_have_the_layers_of_their_authors(
     assert all(node in layers.layer_of for node in nodes_of_ops(layers, HEAD_OPS))
     roles: dict[int, list[ConvolutionKind]] = collections.defaultdict(list)
     for node in nodes_of_ops(layers, HEAD_OPS):
-        roles[layers.layer_of[node]].append(layers.operation(node).role)
+        roles[layers.layer_of[node]].append(layers.operations[node].role)
     without_input_gradient = 0
     for of_layer in roles.values():
         assert sorted(of_layer, key=lambda role: role.value) in (

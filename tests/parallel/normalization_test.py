@@ -8,12 +8,12 @@ from tensorflow.core.framework import graph_pb2
 
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
-from tf_interop.parallel.layers.normalization import (
+from tf_interop.parallel.rules import RULES
+from tf_interop.parallel.rules.normalization import (
     expand_normalization,
     find_normalizations,
     is_with_its_pair,
 )
-from tf_interop.parallel.rules import RULES
 
 SHAPE = (4, 5, 3, 7)
 TOLERANCES = {tf.float32: 1e-5, tf.float16: 2e-3}

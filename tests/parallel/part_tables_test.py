@@ -48,7 +48,7 @@ def test_parts_of_all_configurations_are_those_of_the_rules() -> None:
     layers = layers_of(network)
     refused, ops = set(), set()
     for node, place in layers.layer_of.items():
-        operation = layers.operation(node)
+        operation = layers.operations[node]
         configurations = configurations_of(layers.layers[place], DEVICE_COUNT)
         tables = PartTables(
             operation,

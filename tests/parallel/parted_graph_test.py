@@ -7,10 +7,10 @@ from collections.abc import Callable
 import tensorflow as tf
 from parallel.traced_layers import image, layers_of, parameter, two_products
 
-from tf_interop.parallel.degrees import Degrees
 from tf_interop.parallel.layers.find import LayerGraph
 from tf_interop.parallel.parted_graph import LayerDivision, PartedGraph, part_graph
 from tf_interop.parallel.regions import Box
+from tf_interop.parallel.types import Degrees
 
 SAMPLES, FILTERS, CHANNELS = (
     LayerDivision(Degrees(**{axis: 2}), (0, 1)) for axis in ("sample", "filter", "channel")

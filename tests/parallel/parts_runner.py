@@ -1,21 +1,21 @@
-"""Runs an operation in parts on one device, and whole, and compares the results."""
+"""Runs an operation whole and in parts, on one device, and compares the results."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from graph_builder import node_of
-from tensorflow.core.framework import graph_pb2, node_def_pb2
+from tensorflow.core.framework import graph_pb2
+from tensorflow.core.protobuf import rewriter_config_pb2
 
-from tf_interop.parallel.degrees import Degrees
 from tf_interop.parallel.node_maker import NodeMaker
 from tf_interop.parallel.op_parts import Operation, OpPart, are_addends
 from tf_interop.parallel.regions import Box
 from tf_interop.parallel.rules import RULES
+from tf_interop.parallel.types import Degrees
 
 Array = np.ndarray[Any, Any]
 
@@ -26,32 +26,44 @@ def values(*shape: int, seed: int = 0, dtype: Any = np.float32) -> Array:
 
 
 def sizes(*numbers: Any) -> Array:
-    """Sizes, axes or paddings, which a rule may know."""
+    """Sizes, axes or paddings, which are constants for rules."""
     return np.array(numbers, np.int64)
+
+
+def in_nchw(along: Sequence[Any]) -> list[Any]:
+    """Values along NHWC in the order of NCHW."""
+    return [along[0], along[3], along[1], along[2]]
 
 
 def operation_of(
     op: str, inputs: Sequence[Array], attributes: Mapping[str, Any] | None = None, **others: Any
 ) -> tuple[Operation, list[Array]]:
-    """An operation on these inputs, and what stock TensorFlow gives for it.
+    """An operation, and its results in stock TensorFlow.
 
     Args:
         op: its op type.
-        inputs: what it reads. Integers are constants.
-        attributes: of the node, as NodeMaker takes them; all without a default but `T`, which is
-            the dtype of the first input that is no integer. None leaves one out.
-        **others: of the Operation.
+        inputs: its inputs. Integers are constants.
+        attributes: attributes for NodeMaker. `T` is by default the dtype of the first input that is
+            no integer; None leaves an attribute out.
+        **others: other fields of the Operation.
     """
     known = [each if each.dtype.kind == "i" else None for each in inputs]
     graph_def = graph_pb2.GraphDef()
     maker = NodeMaker(graph_def, "", "whole", set())
-    feeds = [maker("Placeholder", dtype=tf.as_dtype(each.dtype)) for each in inputs]
+    feeds = _placeholders(maker, inputs)
     dtypes = [tf.as_dtype(each.dtype) for each in inputs if each.dtype.kind not in "ib"]
     given = {"T": dtypes[0], **(attributes or {})}
     name = maker(op, *feeds, **{key: given[key] for key in given if given[key] is not None})
     results = run_graph(graph_def, dict(zip(feeds, inputs, strict=True)), name)
     shapes = (tuple(each.shape for each in tensors) for tensors in (inputs, results))
     return Operation(node_of(graph_def, name), *shapes, tuple(known), **others), results
+
+
+def _placeholders(maker: NodeMaker, inputs: Iterable[Array]) -> list[str]:
+    return [
+        maker("Placeholder", dtype=tf.as_dtype(each.dtype), shape=tf.TensorShape(each.shape))
+        for each in inputs
+    ]
 
 
 def check(
@@ -64,19 +76,9 @@ def check(
     outputs: int | None = None,
     **others: Any,
 ) -> list[Sequence[OpPart]]:
-    """Divides an operation and compares with stock TensorFlow.
+    """Divides an operation in several ways, and compares each with stock TensorFlow.
 
-    Args:
-        op: see `operation_of`.
-        inputs: likewise.
-        attributes: likewise.
-        degrees: how it is divided, one after the other.
-        tolerance: see `check_parts`.
-        outputs: likewise.
-        **others: see `operation_of`.
-
-    Returns:
-        The parts for each of `degrees`.
+    See `operation_of` and `check_parts` for the arguments.
     """
     operation, results = operation_of(op, inputs, attributes, **others)
     return [
@@ -94,17 +96,17 @@ def check_parts(
     outputs: int | None = None,
     tolerance: float = 0.0,
 ) -> Sequence[OpPart]:
-    """Runs all parts of an operation, and compares what they give with the whole's results.
+    """Runs all parts of an operation, and compares their results with the whole's.
 
-    Every value of an output has to be given, as often as every other: once, or as copies or
-    addends. Of a part nothing is known but the boxes that it reads.
+    Each part gets only the boxes that it reads. Parts have to give every value of an output equally
+    often: once, or several times as copies or addends.
 
     Args:
-        operation: what is divided.
+        operation: the operation.
         inputs: its inputs.
-        results: what it gives whole.
+        results: its results as a whole.
         degrees: how it is divided.
-        outputs: how many outputs are compared; all where it is None.
+        outputs: the number of outputs to compare; None for all.
         tolerance: the largest difference, as a share of the largest value.
     """
     parts = parts_of(operation, degrees)
@@ -116,14 +118,15 @@ def check_parts(
     for part in parts:
         graph_def = graph_pb2.GraphDef()
         maker = NodeMaker(graph_def, "", "part", set())
-        feeds: dict[str, Array] = {}
-        names = [""] * len(inputs)
-        for place, (box, value) in enumerate(zip(part.reads, inputs, strict=True)):
-            if box is not None:
-                names[place] = maker("Placeholder", dtype=tf.as_dtype(value.dtype))
-                feeds[names[place]] = value[_at(box)]
-        given = list(part.emit(maker, names))
+        read = {
+            place: value[_at(box)]
+            for place, (box, value) in enumerate(zip(part.reads, inputs, strict=True))
+            if box is not None
+        }
+        names = dict(zip(read, _placeholders(maker, read.values()), strict=True))
+        given = list(part.emit(maker, [names.get(place, "") for place in range(len(inputs))]))
         assert len(given) == len(part.gives)
+        feeds = {name: read[place] for place, name in names.items()}
         found = run_graph(graph_def, feeds, given[: len(results)])
         for number, value in enumerate(found):
             at = _at(part.gives[number])
@@ -142,7 +145,7 @@ def check_parts(
 
 
 def parts_of(operation: Operation, degrees: Degrees) -> Sequence[OpPart]:
-    """The parts of an operation that can be divided so."""
+    """The parts of an operation, which has to be divisible."""
     parts = RULES[operation.node.op](operation, degrees)
     assert parts is not None, f"no parts for {degrees}"
     return parts
@@ -153,83 +156,31 @@ def stays_whole(operation: Operation, *degrees: Degrees) -> bool:
     return all(RULES[operation.node.op](operation, each) is None for each in degrees)
 
 
-def check_nchw(operation: Operation, degrees: Degrees, *, images: Sequence[int]) -> None:
-    """Compares parts in NCHW, of which CPUs have few kernels, with those in NHWC.
-
-    Args:
-        operation: in NHWC.
-        degrees: how it is divided.
-        images: the places of its images among inputs and outputs.
-    """
-    parts, others = parts_of(operation, degrees), parts_of(_in_nchw(operation, images), degrees)
-    assert are_addends(others) == are_addends(parts)
-    for part, other in zip(parts, others, strict=True):
-        assert (other.place, other.multiply_adds) == (part.place, part.multiply_adds)
-        boxes, in_nchw = part.reads + part.gives, other.reads + other.gives
-        for place, box in enumerate(boxes):
-            is_image = place in images and box is not None
-            assert in_nchw[place] == (transposed(box) if is_image else box)
-        for node, node_in_nchw in zip(nodes_of(part), nodes_of(other), strict=True):
-            assert node_in_nchw.op == node.op
-            if node.op == "Const":
-                value, value_in_nchw = (
-                    tf.make_ndarray(each.attr["value"].tensor) for each in (node, node_in_nchw)
-                )
-                if value.ndim == 4:
-                    value = value.transpose(0, 3, 1, 2)
-                elif value.ndim and (value.ndim == 2 or len(boxes) - 1 in images):
-                    value = np.array(transposed(value))
-                assert value_in_nchw.tolist() == value.tolist()
-
-
-def _in_nchw(operation: Operation, images: Sequence[int]) -> Operation:
-    node = node_def_pb2.NodeDef()
-    node.CopyFrom(operation.node)
-    node.attr["data_format"].s = b"NCHW"
-    for name in {"strides", "dilations", "ksize"} & set(node.attr):
-        node.attr[name].list.i[:] = transposed(node.attr[name].list.i)
-    if node.attr["explicit_paddings"].list.i:
-        paddings = np.reshape(node.attr["explicit_paddings"].list.i, (-1, 2))
-        node.attr["explicit_paddings"].list.i[:] = np.ravel(transposed(paddings))
-    shapes = [
-        transposed(shape) if place in images else shape
-        for place, shape in enumerate(operation.input_shapes + operation.output_shapes)
-    ]
-    count = len(operation.input_shapes)
-    return dataclasses.replace(
-        operation,
-        node=node,
-        input_shapes=tuple(shapes[:count]),
-        output_shapes=tuple(shapes[count:]),
-        layout="NCHW",
-    )
-
-
-def transposed(along: Sequence[Any]) -> tuple[Any, ...]:
-    """Of values along NHWC those along NCHW."""
-    return along[0], along[3], along[1], along[2]
-
-
-def nodes_of(part: OpPart) -> list[node_def_pb2.NodeDef]:
-    """What a part makes."""
-    graph_def = graph_pb2.GraphDef()
-    part.emit(NodeMaker(graph_def, "", "", set()), ["x" if box else "" for box in part.reads])
-    return list(graph_def.node)
-
-
 def run_graph(
     graph_def: graph_pb2.GraphDef,
     feeds: Mapping[str, Array],
     fetches: str | Sequence[str],
-    config: tf.compat.v1.ConfigProto | None = None,
+    *,
+    optimizes: bool = True,
 ) -> list[Array]:
-    """The values of tensors, given by their names; or of all outputs of one node."""
+    """The values of tensors by name, or of all outputs of one node.
+
+    CPUs have few kernels for NCHW, so Grappler converts a graph to NHWC, if it may optimize it.
+    """
+    config = tf.compat.v1.ConfigProto()
+    options = config.graph_options.rewrite_options
+    options.disable_meta_optimizer = not optimizes
+    options.cpu_layout_conversion = rewriter_config_pb2.RewriterConfig.NCHW_TO_NHWC
+    options.min_graph_nodes = -1
     with tf.Graph().as_default() as graph:
         tf.graph_util.import_graph_def(graph_def, name="")
-    if isinstance(fetches, str):
-        tensors = graph.get_operation_by_name(fetches).outputs
-    else:
-        tensors = [name if ":" in name else f"{name}:0" for name in fetches]
+        if isinstance(fetches, str):
+            tensors = graph.get_operation_by_name(fetches).outputs
+        else:
+            names = (name if ":" in name else f"{name}:0" for name in fetches)
+            tensors = [graph.get_tensor_by_name(name) for name in names]
+        # Grappler does not convert a node that is fetched itself.
+        tensors = [tf.identity(each) for each in tensors]
     with tf.compat.v1.Session(graph=graph, config=config) as session:
         found: list[Array] = session.run(tensors, {f"{name}:0": x for name, x in feeds.items()})
     return found

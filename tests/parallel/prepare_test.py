@@ -7,9 +7,9 @@ from graph_builder import CPU, FLOAT, GraphBuilder, add_shapes
 
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
-from tf_interop.parallel.degrees import Degrees
 from tf_interop.parallel.layers.find import LayerGraph, find_layers
 from tf_interop.parallel.layers.prepare import expand_layers
+from tf_interop.parallel.types import Degrees
 
 IMAGE = (4, 6, 6, 8)
 

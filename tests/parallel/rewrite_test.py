@@ -12,9 +12,9 @@ from parallel.traced_layers import image, layers_of, parameter, trace
 from tensorflow.core.framework import graph_pb2
 
 from tf_interop.graph.view import GraphView
-from tf_interop.parallel.degrees import Degrees
 from tf_interop.parallel.parted_graph import LayerDivision, part_graph
 from tf_interop.parallel.rewrite import PART_ATTRIBUTE, rewrite_divided, was_divided
+from tf_interop.parallel.types import Degrees
 
 DEVICES = [CPU.replace("CPU:0", f"CPU:{number}") for number in range(4)]
 SAMPLES = LayerDivision(Degrees(sample=2), (0, 1))

@@ -24,7 +24,7 @@ PROGRAM = """
     import tensorflow as tf
     import tf_interop
     from parallel.dividing import handed_graphs, layers_of, make_devices, plan_of, sent_bytes
-    from tf_interop.parallel.degrees import Degrees
+    from tf_interop.parallel.types import Degrees
     from tf_interop.runtime.plugin import get_plugin
 
     if "SERVER" in os.environ:

@@ -1,4 +1,4 @@
-"""Costs of divisions, against what is added up node by node and tensor by tensor."""
+"""Costs of divisions, against sums node by node and tensor by tensor."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from parallel.traced_layers import (
 from tf_interop.graph.ops import input_dtypes, output_dtypes
 from tf_interop.parallel.costs.devices import Device, DeviceGraph
 from tf_interop.parallel.costs.tables import DivisionCosts, configurations_of, find_costs
-from tf_interop.parallel.degrees import Degrees
 from tf_interop.parallel.layers.find import LayerGraph
 from tf_interop.parallel.op_parts import OpPart, are_addends
 from tf_interop.parallel.regions import Box, Part, PartedTensor, pieces_of, volume, whole
+from tf_interop.parallel.types import Degrees
 
 # Devices 1 and 2 share their cores, and no two links are alike.
 DEVICES = DeviceGraph(
@@ -49,8 +49,8 @@ def network() -> list[tf.Tensor]:
 
 
 def parts_of(layers: LayerGraph, node: int, degrees: Degrees) -> Sequence[OpPart]:
-    """The parts of a node; of one that is not divided the whole, on the first device."""
-    operation = layers.operation(node)
+    """The parts of a node; if it is not divided, all of it on the first device."""
+    operation = layers.operations[node]
     shapes = operation.input_shapes, operation.output_shapes
     reads, gives = (tuple(map(whole, each)) for each in shapes)
     undivided = layers.parts(node, Degrees())
@@ -59,8 +59,13 @@ def parts_of(layers: LayerGraph, node: int, degrees: Degrees) -> Sequence[OpPart
     return [OpPart(0, reads, gives, lambda maker, _: (), adds)] if found is None else found
 
 
+def shape_of(layers: LayerGraph, tensor: tuple[int, int]) -> tuple[int, ...]:
+    node, port = tensor
+    return layers.operations[node].output_shapes[port]
+
+
 def compute_s(layers: LayerGraph, place: int, degrees: Degrees) -> float:
-    """What the busiest pool of devices computes of a layer."""
+    """The time that the busiest pool of devices computes for a layer."""
     of_pools: dict[int, float] = collections.defaultdict(float)
     for node in layers.layers[place].nodes:
         dtypes = input_dtypes(layers.view.nodes[node]), output_dtypes(layers.view.nodes[node])
@@ -78,7 +83,7 @@ def compute_s(layers: LayerGraph, place: int, degrees: Degrees) -> float:
 
 
 def sending_s(layers: LayerGraph, chosen: Sequence[Degrees]) -> float:
-    """What sending all tensors takes, each reading layer for itself."""
+    """The time to send all tensors to each layer that reads them."""
     view, layer_of = layers.view, layers.layer_of
     reads: dict[tuple[tuple[int, int], int | None], set[tuple[int, Box]]]
     reads = collections.defaultdict(set)
@@ -86,7 +91,7 @@ def sending_s(layers: LayerGraph, chosen: Sequence[Degrees]) -> float:
         layer = layer_of.get(node)
         for at, tensor in enumerate(view.fanins[node]):
             if layer is None and tensor[0] in layer_of:
-                reads[tensor, None].add((0, whole(layers.shape(*tensor))))
+                reads[tensor, None].add((0, whole(shape_of(layers, tensor))))
             elif layer is not None and view.ops[tensor[0]] != "Const":
                 for part in parts_of(layers, node, chosen[layer]):
                     if (box := part.reads[at]) is not None:
@@ -97,13 +102,13 @@ def sending_s(layers: LayerGraph, chosen: Sequence[Degrees]) -> float:
         if node in layer_of:
             parts = parts_of(layers, node, chosen[layer_of[node]])
             boxes = tuple(Part(part.place, part.gives[port]) for part in parts)
-            given = PartedTensor(layers.shape(*tensor), boxes, are_addends(parts))
+            given = PartedTensor(shape_of(layers, tensor), boxes, are_addends(parts))
         else:
             ends = np.max([[end for _, end in box] for _, box in rows], axis=0)
             given = PartedTensor((), (Part(0, tuple((0, int(end)) for end in ends)),))
         busy: dict[tuple[str, int], float] = collections.defaultdict(float)
         for device, box in rows:
-            for piece in pieces_of(given, box, device):
+            for piece in pieces_of(given, box):
                 source = given.parts[piece.part].device
                 if source != device:
                     seconds = volume(piece.box) * 4 / DEVICES.bytes_per_s[source][device]

@@ -13,8 +13,8 @@ import pytest
 from parallel_values import PARALLEL_PLAN
 
 from tf_interop.errors import PlanError
-from tf_interop.parallel.degrees import Degrees
 from tf_interop.parallel.types import (
+    Degrees,
     DividedLayer,
     GraphDivision,
     ParallelPlan,

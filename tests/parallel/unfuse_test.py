@@ -14,7 +14,7 @@ from tensorflow.core.framework import graph_pb2
 
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
-from tf_interop.parallel.layers.unfuse import unfuse
+from tf_interop.parallel.layers.prepare import unfuse
 
 ARGUMENTS = {"BiasAdd": [(4,)], "Add": [(2, 5, 6, 4)], "FusedBatchNorm": [(4,)] * 4}
 Feeds = dict[str, np.ndarray[Any, Any]]
@@ -66,9 +66,7 @@ def unfused(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
 
 
 def run(graph_def: graph_pb2.GraphDef, feeds: Feeds) -> np.ndarray[Any, Any]:
-    config = tf.compat.v1.ConfigProto()
-    config.graph_options.rewrite_options.disable_meta_optimizer = True
-    [result] = run_graph(graph_def, feeds, ["reader"], config)
+    [result] = run_graph(graph_def, feeds, ["reader"], optimizes=False)
     return result
 
 

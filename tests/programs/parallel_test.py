@@ -11,7 +11,7 @@ STAGES = """
     import tensorflow as tf
     import tf_interop
     from parallel.dividing import handed_graphs, layers_of, make_devices, plan_of
-    from tf_interop.parallel.degrees import Degrees
+    from tf_interop.parallel.types import Degrees
     from tf_interop.runtime.plugin import get_plugin
 
     devices = make_devices(2)

@@ -12,10 +12,9 @@ from tf_interop.errors import PlanError, TimeLimitError
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.time_limit import time_limit
 from tf_interop.graph.view import GraphView
-from tf_interop.parallel.degrees import Degrees
 from tf_interop.parallel.layers.find import find_layers
 from tf_interop.parallel.lookup import fingerprint_layers
-from tf_interop.parallel.types import DividedLayer, GraphDivision, ParallelPlan
+from tf_interop.parallel.types import Degrees, DividedLayer, GraphDivision, ParallelPlan
 from tf_interop.runtime.parallel_pass import ParallelReport, run_parallel_pass
 
 OTHER = CPU.replace("CPU:0", "CPU:1")

@@ -19,9 +19,8 @@ from tf_interop.model.graphs import (
     with_inferred_shapes,
 )
 from tf_interop.parallel.costs.devices import DeviceGraph, load_device_graph, take_devices
-from tf_interop.parallel.costs.measure_devices import measure_devices
-from tf_interop.parallel.costs.measured_parts import MeasuredParts
-from tf_interop.parallel.device_names import full_device_names
+from tf_interop.parallel.costs.local_devices import full_device_names, measure_devices
+from tf_interop.parallel.costs.part_tables import MeasuredParts
 from tf_interop.parallel.layers.heads import PRODUCT_OPS
 from tf_interop.parallel.layers.prepare import prepare
 from tf_interop.parallel.make_division import PlannedDivision, make_division

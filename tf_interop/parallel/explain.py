@@ -1,28 +1,65 @@
-"""Why each layer of a plan is divided as it is, by what else it would cost."""
+"""Strategies for all layers, and why each layer of a plan is divided otherwise."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from tf_interop.parallel.baselines import DATA, MODEL, WHOLE
 from tf_interop.parallel.costs.tables import DivisionCosts
-from tf_interop.parallel.degrees import Degrees
+from tf_interop.parallel.layers.find import Layer, LayerGraph
+from tf_interop.parallel.lookup import is_product
+from tf_interop.parallel.types import Axis, Degrees
+
+WHOLE = "whole"
+DATA = "data"
+MODEL = "model"
+ONE_WEIRD_TRICK = "one weird trick"
 
 _COMPARED = (WHOLE, DATA, MODEL)
 _LEAST_US = 0.05
 
 
+def baselines(graph: LayerGraph, device_count: int) -> dict[str, tuple[Degrees, ...]]:
+    """The degrees of each layer under each strategy.
+
+    whole: everything is on one device.
+    data: each device has a share of the batch.
+    model: each device has a share of the output channels.
+    one weird trick: matrix products as in model, all other layers as in data (Krizhevsky, "One
+    weird trick for parallelizing convolutional neural networks", 2014).
+
+    A layer with fewer values than devices is divided as far as possible.
+    """
+    layers = graph.layers
+    data = tuple(_divided(layer, Axis.SAMPLE, device_count) for layer in layers)
+    model = tuple(_divided(layer, Axis.FILTER, device_count) for layer in layers)
+    return {
+        WHOLE: (Degrees(),) * len(layers),
+        DATA: data,
+        MODEL: model,
+        ONE_WEIRD_TRICK: tuple(
+            its_model if is_product(graph, layer) else its_data
+            for layer, its_data, its_model in zip(layers, data, model, strict=True)
+        ),
+    }
+
+
+def _divided(layer: Layer, axis: Axis, device_count: int) -> Degrees:
+    """Divides an axis into the most parts that divide the number of devices."""
+    most = min(device_count, layer.extents[axis])
+    return Degrees(**{axis.value: max(n for n in range(1, most + 1) if device_count % n == 0)})
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class LayerTimes:
-    """What a layer takes when it is divided in one way and all others as in the plan.
+    """The times of a layer in one configuration, with all other layers as in the plan.
 
     Attributes:
-        degrees: how it is divided.
-        compute_us: of its busiest device.
-        inner_us: sending within the layer.
-        parameters_us: sending parameters and their gradients.
-        neighbours_us: sending what it has from and gives to other layers.
+        degrees: the configuration.
+        compute_us: time of its busiest device.
+        inner_us: messages within the layer.
+        parameters_us: messages with parameters and their gradients.
+        neighbours_us: messages from and to other layers.
     """
 
     degrees: Degrees
@@ -33,12 +70,12 @@ class LayerTimes:
 
     @property
     def total_us(self) -> float:
-        """All of it."""
-        return self.compute_us + self.inner_us + self.parameters_us + self.neighbours_us
+        """The sum of all times."""
+        return sum(self.by_name.values())
 
     @property
     def by_name(self) -> dict[str, float]:
-        """What it consists of, for reading."""
+        """The times by name, for reading."""
         return {
             "computing": self.compute_us,
             "sums and halos": self.inner_us,
@@ -52,9 +89,9 @@ class LayerExplanation:
     """Why a layer is divided as it is.
 
     Attributes:
-        name: of the layer.
-        chosen: what it takes as in the plan.
-        others: what it would take if it alone were divided otherwise, by strategy.
+        name: name of the layer.
+        chosen: its times in the plan.
+        others: its times if it alone followed another strategy, by strategy.
         why: the reason, for reading.
     """
 
@@ -73,9 +110,9 @@ def explain_layers(
     """Explains every layer.
 
     Args:
-        costs: of all configurations.
-        names: of the layers.
-        choice: the configuration of each.
+        costs: costs of all configurations.
+        names: names of the layers.
+        choice: the index of each layer's configuration.
         strategies: the degrees of each layer under each strategy.
     """
     neighbours: list[list[int]] = [[] for _ in names]
@@ -110,7 +147,7 @@ def explain_layers(
 
 
 def _why(chosen: LayerTimes, others: Mapping[str, LayerTimes]) -> str:
-    """What it takes less than the best strategy, and where most of that comes from."""
+    """The gain over the best strategy, and its largest share."""
     different = {name: each for name, each in others.items() if each.degrees != chosen.degrees}
     if not different:
         return "it cannot be divided"

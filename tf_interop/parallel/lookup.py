@@ -1,4 +1,4 @@
-"""The division that a parallel plan holds for a graph, whatever its trace calls the nodes."""
+"""Finds the division for a graph in a parallel plan, whatever names its trace gave to nodes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ import json
 
 from tf_interop.convolution import canonical_names
 from tf_interop.errors import PlanError
-from tf_interop.parallel.degrees import Axis
 from tf_interop.parallel.layers.find import Layer, LayerGraph
 from tf_interop.parallel.layers.heads import HEAD_OPS, PRODUCT_OPS
 from tf_interop.parallel.parted_graph import LayerDivision
-from tf_interop.parallel.types import GraphDivision, ParallelPlan
+from tf_interop.parallel.types import Axis, GraphDivision, ParallelPlan
 
 
 def is_contraction(graph: LayerGraph, layer: Layer) -> bool:
@@ -32,19 +31,16 @@ def names_of_layers(graph: LayerGraph) -> list[str]:
 
 
 def batch_size_of_layers(graph: LayerGraph) -> int | None:
-    """The batch size that most layers of a graph have; None where there is no layer."""
+    """The batch size of most layers; None if there is no layer."""
     sizes = collections.Counter(layer.extents[Axis.SAMPLE] for layer in graph.layers)
     return sizes.most_common(1)[0][0] if sizes else None
 
 
 def fingerprint_layers(graph: LayerGraph) -> str:
-    """Digest of what a division of a graph depends on, but for its batch size.
+    """Identifies the layers of a graph, whatever its batch size, by 16 hexadecimal digits.
 
-    Covered are the convolutions and matrix products that layers begin with: their canonical names
-    and the sizes of their axes. Losses, metrics and optimizers are not.
-
-    Returns:
-        16 hexadecimal digits, the same in every process.
+    It covers the canonical names of the convolutions and matrix products that layers begin with,
+    and the sizes of their axes, but no losses, metrics or optimizers.
     """
     rows = sorted(
         (name, [layer.extents[axis] for axis in Axis if axis is not Axis.SAMPLE])
@@ -55,10 +51,10 @@ def fingerprint_layers(graph: LayerGraph) -> str:
 
 
 def find_division(plan: ParallelPlan, graph: LayerGraph) -> GraphDivision:
-    """What a plan holds for a graph.
+    """Finds a plan's entry for a graph.
 
     Raises:
-        PlanError: it holds nothing for this graph, or nothing for its batch size.
+        PlanError: there is none for this graph, or none for its batch size.
     """
     fingerprint, batch_size = fingerprint_layers(graph), batch_size_of_layers(graph)
     entries = [each for each in plan.graphs if each.fingerprint == fingerprint]
@@ -82,11 +78,10 @@ def find_division(plan: ParallelPlan, graph: LayerGraph) -> GraphDivision:
 
 
 def divided_layers(division: GraphDivision, graph: LayerGraph) -> dict[int, LayerDivision]:
-    """How layers are divided, by their places in `graph.layers`.
+    """The divided layers of a graph, by index.
 
     Raises:
-        PlanError: the graph has no layer of that name, or it is divided into more parts than an
-            axis has values.
+        PlanError: the graph has no layer of a name, or an axis of it has fewer values than parts.
     """
     places = {name: place for place, name in enumerate(names_of_layers(graph))}
     found: dict[int, LayerDivision] = {}
@@ -95,7 +90,7 @@ def divided_layers(division: GraphDivision, graph: LayerGraph) -> dict[int, Laye
         if place is None:
             raise PlanError(
                 f"Expected a graph with the layer '{layer.name}' of the parallel plan, got one "
-                "without. Make the plan anew with tf-interop parallelize."
+                "without. Make the plan again with tf-interop parallelize."
             )
         extents = graph.layers[place].extents
         too_many = [
@@ -106,7 +101,7 @@ def divided_layers(division: GraphDivision, graph: LayerGraph) -> dict[int, Laye
         if too_many:
             raise PlanError(
                 f"Expected the layer '{layer.name}' to have as many values as parts, got "
-                f"{', '.join(too_many)}. Make the plan anew with tf-interop parallelize."
+                f"{', '.join(too_many)}. Make the plan again with tf-interop parallelize."
             )
         found[place] = LayerDivision(layer.degrees, layer.devices)
     return found

@@ -1,23 +1,27 @@
-"""Plans how the layers of one graph are divided: costs, search, and what to expect."""
+"""Plans how the layers of one graph are divided: costs, search, prediction."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from tf_interop.graph.time_limit import collection_pause
-from tf_interop.parallel.baselines import WHOLE, baselines
+from tf_interop.parallel.costs.box_tables import Booleans
 from tf_interop.parallel.costs.devices import DeviceGraph
-from tf_interop.parallel.costs.expanded import find_expanded_costs
-from tf_interop.parallel.costs.measured_parts import MeasuredParts
-from tf_interop.parallel.device_names import number_devices
-from tf_interop.parallel.explain import LayerExplanation, explain_layers
+from tf_interop.parallel.costs.local_devices import number_devices
+from tf_interop.parallel.costs.part_tables import MeasuredParts
+from tf_interop.parallel.costs.tables import DivisionCosts, LayerCosts, find_costs
+from tf_interop.parallel.explain import WHOLE, LayerExplanation, baselines, explain_layers
 from tf_interop.parallel.layers.find import LayerGraph
-from tf_interop.parallel.layers.prepare import expand_division
+from tf_interop.parallel.layers.prepare import expand_division, expand_layers
 from tf_interop.parallel.lookup import batch_size_of_layers, fingerprint_layers, names_of_layers
 from tf_interop.parallel.parted_graph import part_graph
+from tf_interop.parallel.rules.normalization import FORWARD_OPS, GRADIENT_OPS
 from tf_interop.parallel.search.minimize import minimize
 from tf_interop.parallel.types import (
+    Degrees,
     DividedLayer,
     DivisionPrediction,
     GraphDivision,
@@ -32,11 +36,11 @@ _LEAST_GAIN = 1e-6
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PlannedDivision:
-    """A division of a graph, and what it was chosen by.
+    """A division of a graph, and the reasons for it.
 
     Attributes:
         division: the entry of the plan.
-        step_us: a step by the plan and under each strategy, by name.
+        step_us: time of a step by the plan and under each strategy, by name.
         layers: why each layer is divided as it is.
         search: how far the search got, for reading.
     """
@@ -55,16 +59,16 @@ def make_division(
     memory_limit: int | None = None,
     measured: MeasuredParts | None = None,
 ) -> PlannedDivision:
-    """Divides the layers of a graph so that a step is the shortest in the model.
+    """Divides the layers of a graph for the shortest step in the model.
 
-    Where nothing is shorter than the whole graph on its device, and that fits, nothing is divided.
+    If the whole graph on one device fits and is as fast, nothing is divided.
 
     Args:
-        layers: of the graph.
-        devices: what to divide over.
-        mode: what the graph computes of its model.
-        memory_limit: bytes that no device may exceed, beside what the devices have.
-        measured: what was measured of convolutions.
+        layers: the layers of the graph.
+        devices: the devices to divide them over.
+        mode: training or inference, if known.
+        memory_limit: bytes that no device may exceed, besides its own limit.
+        measured: measured times of convolutions.
 
     Raises:
         PlanError: no division fits into the memory.
@@ -85,7 +89,7 @@ def make_division(
         choice = whole
         why_whole = f"nothing is faster in the model than one device ({whole_s * 1e3:.3g} ms)"
     divided = costs.division(choice)
-    # As the pass does, so that the bytes are those that are sent.
+    # As in the pass, so that the prediction has the bytes that are really sent.
     expanded, division = expand_division(layers, divided)
     _, device_of_node = number_devices(devices.names, expanded.view)
     parted = part_graph(expanded, division, device_of_node)
@@ -119,12 +123,71 @@ def make_division(
 
 
 def _memory_limits(devices: DeviceGraph, memory_limit: int | None) -> list[float] | None:
-    """The bytes that each device may use; None where none is limited."""
+    """The bytes that each device may use; None if none is limited."""
     limits = [
-        min(
-            float("inf") if device.memory_bytes is None else device.memory_bytes,
-            float("inf") if memory_limit is None else memory_limit,
-        )
+        min(float("inf") if each is None else each for each in (device.memory_bytes, memory_limit))
         for device in devices.devices
     ]
     return None if min(limits) == float("inf") else limits
+
+
+def find_expanded_costs(
+    layers: LayerGraph, devices: DeviceGraph, measured: MeasuredParts | None = None
+) -> DivisionCosts:
+    """The costs of all configurations as the pass makes them.
+
+    A batch normalization that would run whole is divided as elementary operations; any other keeps
+    its own costs.
+    """
+    costs = _costs(layers, devices, measured)
+    are_taken_apart = [
+        _run_whole(layers, place, its.configurations) for place, its in enumerate(costs.layers)
+    ]
+    degrees_of = {
+        place: costs.layers[place].configurations[int(np.argmax(which))]
+        for place, which in enumerate(are_taken_apart)
+        if which.any()
+    }
+    expanded = expand_layers(layers, degrees_of)
+    if expanded is layers:
+        return costs
+    place_of = {layer.name: place for place, layer in enumerate(layers.layers)}
+    other = _costs(expanded, devices, measured)
+    numbers = [place_of[layer.name] for layer in expanded.layers]
+    of_layers = list(costs.layers)
+    for its, number in zip(other.layers, numbers, strict=True):
+        of_layers[number] = _mixed(of_layers[number], its, are_taken_apart[number])
+    edges = {}
+    for (first, second), seconds in other.edges.items():
+        pair = numbers[first], numbers[second]
+        edges[min(pair), max(pair)] = seconds if pair[0] < pair[1] else seconds.T
+    return DivisionCosts(tuple(of_layers), edges, costs.device_count)
+
+
+def _costs(
+    layers: LayerGraph, devices: DeviceGraph, measured: MeasuredParts | None
+) -> DivisionCosts:
+    _, device_of_node = number_devices(devices.names, layers.view)
+    return find_costs(layers, devices, device_of_node, measured)
+
+
+def _run_whole(layers: LayerGraph, place: int, configurations: Sequence[Degrees]) -> Booleans:
+    """The configurations under which a normalization of a layer runs whole."""
+    nodes = [
+        node
+        for node in layers.layers[place].nodes
+        if layers.view.ops[node] in FORWARD_OPS | GRADIENT_OPS
+    ]
+    return np.array(
+        [any(layers.parts(node, each) is None for node in nodes) for each in configurations]
+    )
+
+
+def _mixed(first: LayerCosts, second: LayerCosts, takes_second: Booleans) -> LayerCosts:
+    """The costs of the first, with those of the second under some configurations."""
+    fields = ("compute_s", "inner_s", "parameters_s", "are_measured")
+    chosen = {
+        name: np.where(takes_second, getattr(second, name), getattr(first, name)) for name in fields
+    }
+    memory = np.where(takes_second[:, None], second.memory, first.memory)
+    return dataclasses.replace(first, memory=memory, **chosen)

@@ -1,4 +1,4 @@
-"""Makes nodes of a GraphDef on one device."""
+"""Makes nodes of a GraphDef."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from tf_interop.parallel.regions import Interval
 class NodeMaker:
     """Makes the nodes of parts on one device.
 
-    A tensor is known by its name: that of its node for the first output, `name:1` for the second.
+    The name of a tensor is its node's name for the first output, and `name:1` for the second.
     """
 
     def __init__(
         self, graph_def: graph_pb2.GraphDef, device: str, prefix: str, taken: set[str]
     ) -> None:
-        """Prepares to add nodes to `graph_def`.
+        """Prepares to add nodes.
 
         Args:
-            graph_def: it is added to.
-            device: of all nodes.
-            prefix: what their names begin with.
-            taken: names that no new node may have; those of new nodes are added.
+            graph_def: the graph to add them to.
+            device: the device of all nodes.
+            prefix: the beginning of their names.
+            taken: names that no new node may have; the names of new nodes are added.
         """
         self._graph_def = graph_def
         self._device = device
@@ -38,22 +38,19 @@ class NodeMaker:
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
 
     def named(self, prefix: str) -> NodeMaker:
-        """A maker of nodes of other names on the same device, which shares the constants."""
+        """A maker with another prefix, which shares the constants."""
         maker = copy.copy(self)
         maker._prefix = prefix
         return maker
 
     def __call__(self, op: str, *inputs: str, **attributes: Any) -> str:
-        """Adds a node.
+        """Adds a node and returns its name.
 
         Args:
             op: its op type.
-            *inputs: what it reads; `^name` is a control dependency, after all others.
-            **attributes: Python values: numbers, strings, dtypes, lists of them, or AttrValues.
-                All that the op has no default for have to be given.
-
-        Returns:
-            Its name.
+            *inputs: its inputs; control dependencies, `^name`, come last.
+            **attributes: numbers, strings, dtypes, shapes, lists of integers, or AttrValues. An
+                attribute without a default is needed.
         """
         name = f"{self._prefix}/{op}"
         numbered = (f"{name}_{number}" for number in itertools.count(1))
@@ -65,7 +62,7 @@ class NodeMaker:
         return name
 
     def constant(self, value: Any, dtype: Any = "int32") -> str:
-        """A Const; equal ones are one node."""
+        """Adds a Const, unless there is an equal one."""
         dtype = tf.as_dtype(dtype)
         array = np.asarray(value, dtype.as_numpy_dtype)
         key = array.dtype.str, array.shape, array.tobytes()
@@ -79,21 +76,20 @@ class NodeMaker:
     def slice(
         self, tensor: str, begin: Sequence[int], shape: Sequence[int], dtype: tf.DType
     ) -> str:
-        """The part of a tensor that begins at `begin`."""
+        """Adds a Slice."""
         bounds = self.constant(begin), self.constant(shape)
         return self("Slice", tensor, *bounds, T=dtype, Index=tf.int32)
 
     def pad(
         self, tensor: str, margins: Sequence[Interval], dtype: tf.DType, value: str = ""
     ) -> str:
-        """A tensor with a value around it, or zeros.
+        """Pads a tensor, unless all margins are 0.
 
         Args:
             tensor: the tensor.
-            margins: for each dimension how many values come before and after; where all are 0,
-                nothing is added.
-            dtype: of the tensor.
-            value: a tensor with the value.
+            margins: the number of values before and after it, for each dimension.
+            dtype: its dtype.
+            value: a tensor with the value; "" for zeros.
         """
         if not np.any(margins):
             return tensor
@@ -102,22 +98,22 @@ class NodeMaker:
         return self(op, tensor, self.constant(margins), *values, T=dtype, Tpaddings=tf.int32)
 
     def fill(self, shape: Sequence[int], dtype: tf.DType, value: str = "") -> str:
-        """A tensor that holds one value, or zeros."""
+        """Adds a Fill with the value of a tensor, or zeros."""
         types = {"T": dtype, "index_type": tf.int32}
         return self("Fill", self.constant(shape), value or self.constant(0, dtype), **types)
 
     def reshape(self, tensor: str, shape: Sequence[int], dtype: tf.DType) -> str:
-        """The values of a tensor in another shape."""
+        """Adds a Reshape."""
         return self("Reshape", tensor, self.constant(shape), T=dtype, Tshape=tf.int32)
 
 
 def own_attributes(node: node_def_pb2.NodeDef) -> dict[str, attr_value_pb2.AttrValue]:
-    """The attributes that a node's op has, for a node of the same op; without notes of others."""
+    """A node's attributes for another node of its op, without annotations."""
     return {name: value for name, value in node.attr.items() if not name.startswith("_")}
 
 
 def without_nodes(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
-    """A graph with the function library and the versions of another."""
+    """An empty graph with the function library and the versions of another."""
     empty = graph_pb2.GraphDef(versions=graph_def.versions)
     if graph_def.HasField("library"):
         empty.library.CopyFrom(graph_def.library)
@@ -125,7 +121,6 @@ def without_nodes(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
 
 
 def _attribute(value: Any) -> attr_value_pb2.AttrValue:
-    """An attribute of a node as protobufs have it."""
     if isinstance(value, attr_value_pb2.AttrValue):
         return value
     for kind, field in ((bool, "b"), (int, "i"), (float, "f")):

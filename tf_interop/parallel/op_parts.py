@@ -1,7 +1,7 @@
-"""What the parts of one operation read and give: the values that rules take and make.
+"""Operations and their parts: the values that rules take and make, and helpers for most rules.
 
-A rule says for an op type how it is divided (`rules/`). Costs and the rewriting follow from what it
-says: neither knows an op type.
+A rule (`rules/`) divides the nodes of one op type. Costs and the rewriting go by its parts alone;
+neither knows an op type.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 from tensorflow.core.framework import node_def_pb2
 
 from tf_interop.convolution import ConvolutionKind
-from tf_interop.parallel.degrees import Axis, Degrees
-from tf_interop.parallel.node_maker import NodeMaker
+from tf_interop.parallel.node_maker import NodeMaker, own_attributes
 from tf_interop.parallel.regions import Box, Interval, split
+from tf_interop.parallel.types import Axis, Degrees
 
 _AXES = {
     "NHWC": (Axis.SAMPLE, Axis.HEIGHT, Axis.WIDTH, Axis.FILTER),
@@ -32,11 +32,11 @@ class Operation:
 
     Attributes:
         node: the node.
-        input_shapes: of its data inputs.
-        output_shapes: of its outputs.
-        input_values: the values of those inputs that are constants and small, else None.
-        layout: of tensors of rank 4 in its layer, `NHWC` or `NCHW`.
-        role: what a convolution or a matrix product computes of its layer; `FORWARD` of all others.
+        input_shapes: shapes of its data inputs.
+        output_shapes: shapes of its outputs.
+        input_values: values of the inputs that are small constants; None for all others.
+        layout: layout of the layer's tensors of rank 4, `NHWC` or `NCHW`.
+        role: role of a convolution or a matrix product in its layer; `FORWARD` for other ops.
     """
 
     node: node_def_pb2.NodeDef
@@ -48,8 +48,8 @@ class Operation:
 
 
 Emit = Callable[[NodeMaker, Sequence[str]], Sequence[str]]
-"""Makes the nodes of a part. It is given the tensor of each box of `reads`, in order ("" for None),
-and returns one of each box of `gives`."""
+"""Makes the nodes of a part. It takes the tensor of each box of `reads`, in order ("" for None),
+and returns the tensor of each box of `gives`."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -57,12 +57,12 @@ class OpPart:
     """A part of an operation.
 
     Attributes:
-        place: the part's number in the layer, and so its device.
-        reads: for each data input the box that the part reads; None where it needs nothing of it,
-            such as of vectors of sizes.
-        gives: for each output the box that it gives.
+        place: the part's number in the layer, which chooses its device.
+        reads: the box that the part reads of each data input; None if it reads nothing of it, as
+            of a vector of sizes.
+        gives: the box that it gives of each output.
         emit: makes its nodes.
-        multiply_adds: of a convolution or a matrix product, else 0.
+        multiply_adds: work of a convolution or a matrix product; 0 for other ops.
     """
 
     place: int
@@ -73,36 +73,80 @@ class OpPart:
 
 
 Rule = Callable[[Operation, Degrees], Sequence[OpPart] | None]
-"""Divides an operation into parts, by ascending place. Places may be missing: their devices have
-nothing to do. None where it cannot be divided so: then it runs whole, on the device that it had."""
+"""Divides an operation into parts, by ascending place. The devices of missing places have nothing
+to do. None if it cannot be divided so: then it runs whole, on its own device."""
+
+BoxPart = tuple[tuple[Box | None, ...], tuple[Box, ...], Emit]
+"""`reads`, `gives` and `emit` of a part."""
+
+PartOf = Callable[[Operation, Box], BoxPart | None]
+"""The part of one box; None if the operation cannot be divided so."""
+
+
+def by_result(part_of: PartOf) -> Rule:
+    """The rule of an op whose first result is divided."""
+    return functools.partial(_divide_boxes, lambda operation: operation.output_shapes[0], part_of)
+
+
+def by_operand(part_of: PartOf) -> Rule:
+    """The rule of an op whose first operand is divided."""
+    return functools.partial(_divide_boxes, lambda operation: operation.input_shapes[0], part_of)
+
+
+def _divide_boxes(
+    shape_of: Callable[[Operation], tuple[int, ...]],
+    part_of: PartOf,
+    operation: Operation,
+    degrees: Degrees,
+) -> list[OpPart] | None:
+    shape = shape_of(operation)
+    if len(shape) not in (2, 4) or 0 in shape:
+        return None
+    parts = []
+    for place, box in boxes_of(shape, operation.layout, degrees).items():
+        part = part_of(operation, box)
+        if part is None:
+            return None
+        parts.append(OpPart(place, *part))
+    return parts
+
+
+def copied(operation: Operation) -> Emit:
+    """Makes the operation's own op on the boxes that a part reads."""
+    return functools.partial(_copy, operation)
+
+
+def _copy(operation: Operation, maker: NodeMaker, inputs: Sequence[str]) -> Sequence[str]:
+    node = operation.node
+    name = maker(node.op, *inputs, **own_attributes(node))
+    return outputs_of(name, len(operation.output_shapes))
+
+
+def outputs_of(name: str, count: int) -> list[str]:
+    """The names of a node's outputs."""
+    return [name, *(f"{name}:{port}" for port in range(1, count))]
 
 
 def are_addends(parts: Sequence[OpPart]) -> bool:
-    """Whether parts give addends of the results: that is so where several give the same boxes."""
+    """Whether parts give addends of the results, and so several of them the same boxes."""
     return len({part.gives for part in parts}) < len(parts)
 
 
 def axes_of(shape: Sequence[int], layout: str) -> tuple[Axis, ...]:
-    """The axes that the dimensions of a tensor of rank 4 or 2 are divided by."""
+    """The axis that divides each dimension of a tensor of rank 4 or 2."""
     return _AXES[layout] if len(shape) == 4 else _AXES_OF_MATRIX
 
 
-# A search asks for the same again and again: cells of a network repeat.
+# A search asks for the same boxes again and again: cells of a network repeat.
 @functools.lru_cache(maxsize=1 << 14)
 def boxes_of(shape: tuple[int, ...], layout: str, degrees: Degrees) -> dict[int, Box]:
-    """How a tensor of rank 4 or 2 is divided among the places of its layer.
+    """Divides a tensor of rank 4 or 2 among the places of its layer.
 
-    Its channels are divided by `filter` and `channel` together, so that what follows a convolution
-    keeps all devices busy. An axis that is shorter than its degree, or is not there, leaves places
-    without a part.
-
-    Args:
-        shape: of the tensor, in `layout`, or `[N, K]`.
-        layout: `NHWC` or `NCHW`; counts for rank 4 alone.
-        degrees: of the layer.
+    `filter` and `channel` together divide its channels, so that the ops after a convolution keep
+    all devices busy. An axis that is missing or shorter than its degree leaves places empty.
 
     Returns:
-        The box of each place that has one; not to be changed.
+        The box of each place that has one. Do not change it.
     """
     axes = axes_of(shape, layout)
     extents = dict(zip(axes, shape, strict=True))
@@ -111,14 +155,14 @@ def boxes_of(shape: tuple[int, ...], layout: str, degrees: Degrees) -> dict[int,
 
 
 def divide(extents: Mapping[Axis, int], degrees: Degrees) -> dict[int, dict[Axis, Interval]]:
-    """Divides work along its axes. One that is shorter than its degree leaves places without work.
+    """Divides work along its axes. An axis shorter than its degree leaves places without work.
 
     Args:
-        extents: the size of each axis of the work; 1 where it is not there.
-        degrees: of the layer.
+        extents: the size of each axis of the work; 1 for a missing axis.
+        degrees: degrees of the layer.
 
     Returns:
-        The interval of each axis for each place that has one; not to be changed.
+        The interval along each axis for each place that has work. Do not change it.
     """
     return _divide(tuple(extents.get(axis, 1) for axis in Axis), degrees)
 

@@ -1,7 +1,6 @@
-"""A graph whose layers are divided: the parts of every node, and what moves between devices.
+"""A graph with divided layers: the parts of every node, and the transfers between devices.
 
-The prediction of a division's cost and the rewriting both go by this, so that the bytes that are
-predicted are those that are sent.
+Both the prediction and the rewriting go by it, so the predicted bytes are those that are sent.
 """
 
 from __future__ import annotations
@@ -15,23 +14,18 @@ import tensorflow as tf
 from tf_interop import tensorflow_internals
 from tf_interop.graph.ops import input_dtypes, output_dtypes
 from tf_interop.graph.view import GraphView
-from tf_interop.parallel.degrees import Degrees
 from tf_interop.parallel.layers.find import LayerGraph
 from tf_interop.parallel.op_parts import OpPart, are_addends
 from tf_interop.parallel.regions import Box, Part, PartedTensor, Piece, pieces_of, volume, whole
+from tf_interop.parallel.types import Degrees
 
 Tensor = tuple[int, int]
-"""A tensor of the graph: the node and the port."""
+"""A node of the graph and its output port."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LayerDivision:
-    """How a layer is divided, and where.
-
-    Attributes:
-        degrees: the parts of each axis of its work.
-        devices: the number of the device of each part.
-    """
+    """The degrees of a layer, and the number of the device of each part."""
 
     degrees: Degrees
     devices: tuple[int, ...]
@@ -39,13 +33,13 @@ class LayerDivision:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodePart:
-    """A part of a node, on its device. A node that is whole has one.
+    """A part of a node. A whole node has one.
 
     Attributes:
-        device: its number.
-        reads: for each data input the box that is read. None where nothing is, and where a whole
-            node reads another as it did before.
-        op_part: what it computes; None where the node is whole.
+        device: the number of its device.
+        reads: the box that it reads of each data input. None if it reads nothing, or if a whole
+            node reads another as before.
+        op_part: its computation; None if the node is whole.
     """
 
     device: int
@@ -55,14 +49,14 @@ class NodePart:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Transfer:
-    """A box of one part of a tensor that is sent to another device, once in a step.
+    """A box of one part of a tensor that is sent once in a step.
 
     Attributes:
         tensor: the tensor.
         box: in coordinates of the whole tensor.
-        source: the number of the device that has it.
+        source: the number of the device that holds it.
         destination: the number of the device that reads it.
-        byte_count: how many bytes that are.
+        byte_count: the size of the box.
     """
 
     tensor: Tensor
@@ -74,16 +68,15 @@ class Transfer:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class PartedGraph:
-    """A graph whose layers are divided. What nothing needs any more is not in it.
+    """A graph with divided layers, without the nodes that nothing needs any more.
 
     Attributes:
-        layers: of the graph.
-        parts: the parts of each node that is needed.
-        tensors: those that divided nodes give or read. Their parts are in the order of those of
-            the node. Constants that divided nodes read are not among them: a device that reads a
-            box of one has it as a constant of its own.
-        dtypes: of those tensors.
-        transfers: all that is sent between devices, but for what a whole node reads of another.
+        layers: the layers of the graph.
+        parts: the parts of each needed node.
+        tensors: the tensors that divided nodes give or read, with parts in the order of their
+            node's. Constants are not among them: a device has its own constant for each box.
+        dtypes: the dtypes of these tensors.
+        transfers: all messages between devices, except from a whole node to another.
     """
 
     layers: LayerGraph
@@ -94,14 +87,14 @@ class PartedGraph:
 
     @property
     def sent_bytes(self) -> dict[tuple[int, int], int]:
-        """The bytes that are sent in a step, by source and destination."""
+        """The bytes of a step by source and destination."""
         counter: collections.Counter[tuple[int, int]] = collections.Counter()
         for each in self.transfers:
             counter[each.source, each.destination] += each.byte_count
         return dict(sorted(counter.items()))
 
     def is_divided(self, node: int) -> bool:
-        """Whether a node that is needed has parts that are made for it."""
+        """Whether parts replace a needed node."""
         return self.parts[node][0].op_part is not None
 
 
@@ -114,19 +107,16 @@ def part_graph(
     """Divides the layers of a graph.
 
     Args:
-        layers: of the graph.
-        division: how layers are divided, by their places; all others are whole.
-        device_of_node: the number of each node's own device, where it runs if it is whole.
+        layers: the layers.
+        division: the divided layers by index; all others are whole.
+        device_of_node: the number of each node's own device, which runs it if it is whole.
         nodes_to_preserve: names of nodes that have to stay.
-
-    Returns:
-        What runs where, and what is sent.
     """
     return _Parting(layers, division, device_of_node, nodes_to_preserve).run()
 
 
 def is_copied(view: GraphView, node: int, nodes_to_preserve: Collection[str]) -> bool:
-    """Whether divided nodes have what they read of a node as constants of their own."""
+    """Whether divided nodes read copies of a node: it is a constant that nobody can feed."""
     return view.ops[node] == "Const" and view.names[node] not in nodes_to_preserve
 
 
@@ -159,7 +149,7 @@ class _Parting:
 
     def run(self) -> PartedGraph:
         view = self._view
-        needed: dict[int, set[int]] = {}  # by node the places of its parts
+        needed: dict[int, set[int]] = {}  # the indices of a node's needed parts
         parts: dict[int, tuple[NodePart, ...]] = {}
         for node in reversed(view.topological_order()):
             if self._is_kept(node):
@@ -187,7 +177,7 @@ class _Parting:
         )
 
     def _find_tensors(self) -> dict[Tensor, PartedTensor]:
-        """The tensors that divided nodes give or read, with all of their parts."""
+        """The tensors that divided nodes give or read, with all their parts."""
         view, layers = self._view, self._layers
         tensors: dict[Tensor, PartedTensor] = {}
         for node in layers.layer_of:
@@ -196,13 +186,15 @@ class _Parting:
             devices = [part.device for part in self._parts[node]]
             op_parts = [part.op_part for part in self._parts[node] if part.op_part is not None]
             is_sum = are_addends(op_parts)
-            for port, dtype in enumerate(output_dtypes(view.nodes[node])):
+            shapes = layers.operations[node].output_shapes
+            dtypes = output_dtypes(view.nodes[node])
+            for port, (shape, dtype) in enumerate(zip(shapes, dtypes, strict=True)):
                 boxes = [part.gives[port] for part in op_parts]
                 parts = tuple(map(Part, devices, boxes))
-                tensors[node, port] = PartedTensor(layers.shape(node, port), parts, is_sum)
+                tensors[node, port] = PartedTensor(shape, parts, is_sum)
                 self._dtypes[node, port] = tf.as_dtype(dtype)
         for node in self._divided:
-            shapes = layers.operation(node).input_shapes
+            shapes = layers.operations[node].input_shapes
             dtypes = input_dtypes(view.nodes[node])
             for tensor, shape, dtype in zip(view.fanins[node], shapes, dtypes, strict=True):
                 if tensor not in tensors and not is_copied(view, tensor[0], self._preserved):
@@ -212,7 +204,7 @@ class _Parting:
         return tensors
 
     def _is_kept(self, node: int) -> bool:
-        """Whether a node stays though nothing may read it."""
+        """Whether a node stays even if nothing reads it."""
         view = self._view
         return node not in self._divided and (
             not view.fanouts[node]
@@ -223,7 +215,7 @@ class _Parting:
     def _mark_what_it_reads(self, node: int, part: NodePart, needed: dict[int, set[int]]) -> None:
         for tensor, box in zip(self._view.fanins[node], part.reads, strict=True):
             if box is not None and tensor in self._tensors:
-                pieces = pieces_of(self._tensors[tensor], box, part.device)
+                pieces = pieces_of(self._tensors[tensor], box)
                 needed.setdefault(tensor[0], set()).update(piece.part for piece in pieces)
             elif part.op_part is None:
                 needed.setdefault(tensor[0], set()).add(0)
@@ -231,14 +223,14 @@ class _Parting:
     def _transfers(
         self, parts: Mapping[int, tuple[NodePart, ...]], tensors: Mapping[Tensor, PartedTensor]
     ) -> tuple[Transfer, ...]:
-        """What is sent, each box of a part once to a device."""
+        """The transfers; a device receives each piece once."""
         transfers: dict[tuple[Tensor, Piece, int], Transfer] = {}
         for node, part in ((each, part) for each in sorted(parts) for part in parts[each]):
             for tensor, box in zip(self._view.fanins[node], part.reads, strict=True):
                 is_sent = node in self._divided or tensor[0] in self._divided
                 if box is None or tensor not in tensors or not is_sent:
                     continue
-                for piece in pieces_of(tensors[tensor], box, part.device):
+                for piece in pieces_of(tensors[tensor], box):
                     source = tensors[tensor].parts[piece.part].device
                     if source != part.device:
                         sent_bytes = volume(piece.box) * self._dtypes[tensor].size

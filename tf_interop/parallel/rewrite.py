@@ -1,4 +1,4 @@
-"""Makes the parts of divided nodes, on their devices, in the place of the nodes.
+"""Replaces divided nodes by their parts, on their devices.
 
     x --> a: Conv2D --> b: Relu --> f              (sample 2, on devices 0 and 1; x and f on 0)
 
@@ -6,21 +6,21 @@
         |                                                 +--> ConcatV2 --> f
         +-> Slice ==> a/part_1/Conv2D --> b/part_1/Relu ==+                 (==> between devices)
 
-A part reads boxes of tensors. What it needs of another device is cut out there (Slice), sent, and
-put together (ConcatV2) and added up (AddN) where it is read. That it is sent TensorFlow sees to:
-Grappler's plugins run after nodes were placed and before the graph is partitioned, so a node that
-is put on another device here runs there, with a _Send and a _Recv for each tensor and destination,
+A part reads boxes of tensors. A piece on another device is cut out there (Slice) and sent. The
+reader's device concatenates pieces (ConcatV2) and adds addends (AddN). TensorFlow does the sending:
+Grappler's plugins run after placement and before the graph is partitioned, so a node that is put on
+another device here runs there, with one _Send and one _Recv for each tensor and destination,
 however many nodes read it there. (Seen in the partitioned graphs of TensorFlow 2.21;
-tests/parallel/sent_bytes_test.py holds the bytes of all _Send nodes against the transfers.)
+tests/parallel/sent_bytes_test.py compares the bytes of all _Send nodes with the transfers.)
 
 Preconditions:
-  1. divided nodes are in no loop, and no names that have to be preserved;
+  1. divided nodes are in no loop, and their names need not be preserved;
   2. the rules of all divided nodes are right (tests/parallel).
 
-Guaranteed: nodes that are whole stay on their devices, with their names and attributes; what they
-read of a divided node they read gathered. Control dependencies of a node are those of all of its
-parts. What only divided nodes needed, such as sizes of gradients, goes. The function library and
-the versions stay. The same arguments give the same graph.
+Guaranteed: whole nodes stay on their devices, with their names and attributes, and read gathered
+tensors of divided nodes. A control dependency on a node becomes one on all of its parts. Nodes that
+only divided nodes needed, such as sizes of gradients, disappear. The function library and the
+versions stay. The same arguments give the same graph.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ from tf_interop.parallel.parted_graph import NodePart, PartedGraph, Tensor, is_c
 from tf_interop.parallel.regions import Box, Piece, pieces_of, relative, sizes
 
 PART_ATTRIBUTE = "_tf_interop_part_of"
-"""The attribute of the nodes of a part that names the node that was divided."""
+"""The attribute of a part's nodes with the name of the divided node."""
 
 
 def rewrite_divided(
     graph: PartedGraph, device_names: Sequence[str], nodes_to_preserve: Collection[str]
 ) -> graph_pb2.GraphDef:
-    """Makes a new graph with the parts of divided nodes on their devices.
+    """Makes the new graph.
 
     Args:
-        graph: what runs where.
-        device_names: the names of the devices, by their numbers.
+        graph: the parts.
+        device_names: the names of the devices, by number.
         nodes_to_preserve: names that have to stay.
 
     Raises:
-        GraphError: the parts of a tensor cannot be put together.
+        GraphError: the pieces of a box cannot be concatenated.
     """
     return _Rewriting(graph, device_names, nodes_to_preserve).run()
 
@@ -70,8 +70,8 @@ class _Rewriting:
         self._new = without_nodes(self._view.graph_def)
         taken = set(self._view.names)
         self._makers = [NodeMaker(self._new, device, "", taken) for device in device_names]
-        self._outputs: dict[Tensor, list[str]] = {}  # of divided nodes, part by part
-        self._waited_for: dict[int, list[str]] = {}  # the nodes that a divided node is done with
+        self._outputs: dict[Tensor, list[str]] = {}  # of divided nodes, by part
+        self._last: dict[int, list[str]] = {}  # the last nodes of each divided node
         self._boxes: dict[tuple[Tensor, Box, int], str] = {}
         self._slices: dict[tuple[Tensor, Piece], str] = {}
 
@@ -111,12 +111,11 @@ class _Rewriting:
 
     def _add_divided(self, node: int) -> None:
         controls = self._control_inputs(node)
-        self._waited_for[node] = []
+        self._last[node] = []
         for part in self._graph.parts[node]:
             self._add_part(node, part, controls)
 
     def _add_part(self, node: int, part: NodePart, controls: Sequence[str]) -> None:
-        """Makes the nodes of a part."""
         assert part.op_part is not None
         name = self._view.names[node]
         maker = self._makers[part.device].named(f"{name}/part_{part.op_part.place}")
@@ -126,28 +125,28 @@ class _Rewriting:
         ]
         first = len(self._new.node)
         outputs = list(part.op_part.emit(maker, reads))
-        # Readers of a part look for it on its device.
+        # The output of a part has to be on its device.
         outputs = [
             maker("Identity", text, T=self._graph.dtypes[node, port]) if text in reads else text
             for port, text in enumerate(outputs)
         ]
         for new in self._new.node[first:]:
             new.attr[PART_ATTRIBUTE].s = name.encode()
-            if new.op != "Const":  # those are shared
+            if new.op != "Const":  # parts share constants
                 new.input.extend(controls)
         for port, text in enumerate(outputs):
             self._outputs.setdefault((node, port), []).append(text)
-        self._waited_for[node] += dict.fromkeys(text.partition(":")[0] for text in outputs)
+        self._last[node] += dict.fromkeys(text.partition(":")[0] for text in outputs)
 
     def _control_inputs(self, node: int) -> list[str]:
         view = self._view
         names: dict[str, None] = {}
         for source in view.control_fanins[node]:
-            names |= dict.fromkeys(self._waited_for.get(source, (view.names[source],)))
+            names |= dict.fromkeys(self._last.get(source, (view.names[source],)))
         return [f"^{name}" for name in names]
 
     def _gather(self, tensor: Tensor, box: Box, device: int) -> str:
-        """The text of an input that reads a box of a tensor on a device."""
+        """The tensor with a box of another one, on a device."""
         key = tensor, box, device
         if key not in self._boxes:
             self._boxes[key] = self._make_box(tensor, box, device)
@@ -162,7 +161,7 @@ class _Rewriting:
             return maker.constant(value[tuple(itertools.starmap(slice, box))], value.dtype)
         dtype = self._graph.dtypes[tensor]
         addends: dict[Box, list[str]] = {}
-        for piece in pieces_of(self._graph.tensors[tensor], box, device):
+        for piece in pieces_of(self._graph.tensors[tensor], box):
             addends.setdefault(piece.box, []).append(self._slice(tensor, piece))
         texts = {
             at: each[0] if len(each) == 1 else maker("AddN", *each, T=dtype, N=len(each))
@@ -171,7 +170,7 @@ class _Rewriting:
         return self._concatenate(maker, dtype, texts, 0)
 
     def _slice(self, tensor: Tensor, piece: Piece) -> str:
-        """A piece of one part of a tensor, cut out on the part's device."""
+        """The tensor with a piece of a part, cut out on the part's device."""
         node, port = tensor
         part = self._graph.tensors[tensor].parts[piece.part]
         name = self._view.names[node]
@@ -190,12 +189,12 @@ class _Rewriting:
     def _concatenate(
         self, maker: NodeMaker, dtype: tf.DType, texts: dict[Box, str], axis: int
     ) -> str:
-        """Puts boxes together that fill one, along `axis` and those after it."""
+        """Concatenates boxes that fill one, along `axis` and the axes after it."""
         if len(texts) == 1:
             [text] = texts.values()
             return text
         if axis == len(next(iter(texts))):
-            raise GraphError(f"Expected boxes that can be put together, got {sorted(texts)}.")
+            raise GraphError(f"Expected boxes that can be concatenated, got {sorted(texts)}.")
         slabs = [self._concatenate(maker, dtype, slab, axis + 1) for slab in _slabs(texts, axis)]
         if len(slabs) == 1:
             return slabs[0]
@@ -203,7 +202,7 @@ class _Rewriting:
 
 
 def _slabs(texts: dict[Box, str], axis: int) -> list[dict[Box, str]]:
-    """Boxes in groups along an axis, between which no box reaches."""
+    """Divides boxes into groups along an axis that no box crosses."""
     slabs: list[dict[Box, str]] = []
     end = 0
     for box, text in sorted(texts.items(), key=lambda item: item[0][axis]):
@@ -216,11 +215,11 @@ def _slabs(texts: dict[Box, str], axis: int) -> list[dict[Box, str]]:
 
 
 def _is_with(entry: bytes, stay: Collection[str]) -> bool:
-    """Whether an entry of `_class` names a node that stays, or none."""
+    """Whether an entry of `_class` names no node, or one that stays."""
     is_name = entry.startswith(COLOCATED_WITH)
     return not is_name or entry.removeprefix(COLOCATED_WITH).decode("utf-8", "replace") in stay
 
 
 def was_divided(graph_def: graph_pb2.GraphDef) -> bool:
-    """Whether layers of a graph are in parts already."""
+    """Whether a graph was divided before."""
     return any(PART_ATTRIBUTE in node.attr for node in graph_def.node)

@@ -6,18 +6,88 @@ Its file is versioned JSON (`parallel_plan_schema`).
 from __future__ import annotations
 
 import dataclasses
+import enum
+import itertools
+import math
+from collections.abc import Iterator
 from typing import Annotated
 
 import msgspec
 
 from tf_interop.errors import PlanError
-from tf_interop.parallel.degrees import Degrees
 from tf_interop.planning.problem import ValueSource
 from tf_interop.planning.types import Bytes, GraphMode, Microseconds, check_each_once
 from tf_interop.versioned_file import VersionedFormat
 
+_Degree = Annotated[int, msgspec.Meta(ge=1)]
 DeviceNumber = Annotated[int, msgspec.Meta(ge=0)]
-"""The place of a device in `ParallelPlan.devices`."""
+"""An index into `ParallelPlan.devices`."""
+
+
+class Axis(enum.Enum):
+    """An axis of a layer's work.
+
+    A convolution [N, H, W, C] * [R, S, C, K] -> [N, H', W', K] works on all five; its height and
+    width are those of the output. A matrix product [N, C] x [C, K] works on sample, channel and
+    filter.
+    """
+
+    SAMPLE = "sample"
+    HEIGHT = "height"
+    WIDTH = "width"
+    FILTER = "filter"
+    CHANNEL = "channel"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class Degrees:
+    """The number of parts along each axis of a layer's work: a *configuration* in Jia et al.
+
+    Parts are numbered with `sample` as the slowest axis and `channel` as the fastest. Part i runs
+    on the layer's i-th device.
+
+    Dividing `filter` is stationary y of Dryden et al. (devices gather the image), `channel` is
+    stationary x (devices add partial outputs), and both together are stationary w.
+
+    Attributes:
+        sample: parts of the batch.
+        height: parts of the height of the output.
+        width: parts of the width of the output.
+        filter: parts of the output channels.
+        channel: parts of the input channels, whose partial results are added.
+    """
+
+    sample: _Degree = 1
+    height: _Degree = 1
+    width: _Degree = 1
+    filter: _Degree = 1
+    channel: _Degree = 1
+
+    @property
+    def count(self) -> int:
+        """The number of parts."""
+        return math.prod(self.by_axis.values())
+
+    @property
+    def by_axis(self) -> dict[Axis, int]:
+        """The degrees by axis, slowest first."""
+        return {axis: getattr(self, axis.value) for axis in Axis}
+
+    @property
+    def places(self) -> Iterator[dict[Axis, int]]:
+        """The coordinates of each part, in order."""
+        for place in itertools.product(*map(range, self.by_axis.values())):
+            yield dict(zip(Axis, place, strict=True))
+
+    @property
+    def with_channels_together(self) -> Degrees:
+        """The same degrees with all parts of channels along `filter`."""
+        return dataclasses.replace(self, filter=self.filter * self.channel, channel=1)
+
+    def __str__(self) -> str:
+        """Such as `sample 2, filter 2`, or `whole`."""
+        divided = [f"{axis.value} {count}" for axis, count in self.by_axis.items() if count > 1]
+        return ", ".join(divided) or "whole"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -27,7 +97,7 @@ class DividedLayer:
     Attributes:
         name: canonical name of the layer (see `canonical_names`).
         degrees: how it is divided.
-        devices: of each part the device; no two are the same.
+        devices: the device of each part; no two are equal.
     """
 
     name: str
@@ -37,13 +107,7 @@ class DividedLayer:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SentBytes:
-    """What one device sends to another in a step.
-
-    Attributes:
-        source: the device that sends.
-        destination: the device that receives.
-        sent_bytes: how much.
-    """
+    """The bytes that one device sends to another in a step."""
 
     source: DeviceNumber
     destination: DeviceNumber
@@ -52,15 +116,15 @@ class SentBytes:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DivisionPrediction:
-    """What the planner expects of a step of a divided graph.
+    """The planner's prediction for a step of a divided graph.
 
     Attributes:
-        step_us: what the step takes.
-        whole_us: what it takes whole, on the device that the graph has.
-        source: measured where all convolutions of all parts were measured alone; the times of
-            everything else are modelled even then.
+        step_us: time of the step.
+        whole_us: its time on one device.
+        source: measured if the convolutions of all parts were measured alone. All other times are
+            modelled even then.
         sent: bytes between devices, for each pair that sends any.
-        memory_bytes: of each device: parameters and activations, as far as layers hold them.
+        memory_bytes: parameters and activations of layers, by device.
     """
 
     step_us: Microseconds
@@ -76,11 +140,11 @@ class GraphDivision:
 
     Attributes:
         fingerprint: identifies the graph's layers (see `fingerprint_layers`).
-        layers: those that are divided. All others run whole, where they are.
-        batch_size: of the graph.
-        mode: what the graph computes of its model; None where that is not known, as for a function.
-        prediction: what the planner expects; None where no planner made the division.
-        why_whole: why no layer is divided, for reading; empty where one is.
+        layers: the layers that are divided. All others run whole on their own devices.
+        batch_size: the graph's batch size.
+        mode: training or inference; None if that is not known, as for a function.
+        prediction: None if no planner made the division.
+        why_whole: why no layer is divided, for reading; empty if one is.
     """
 
     fingerprint: str
@@ -93,10 +157,10 @@ class GraphDivision:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ParallelPlan:
-    """What a file of a parallel plan holds.
+    """The contents of a parallel plan's file.
 
     Attributes:
-        devices: names of the devices, as TensorFlow has them, such as `/device:GPU:1` or
+        devices: TensorFlow's names of the devices, such as `/device:GPU:1` or
             `/job:worker/task:1/device:CPU:0`.
         graphs: one entry for each graph that the plan was made for.
         format: always `tf_interop.parallel_plan`.
@@ -112,7 +176,7 @@ class ParallelPlan:
 
 
 def _check_parallel_plan(plan: ParallelPlan) -> None:
-    """Checks what the types allow and no plan may be."""
+    """Checks the rules that the types cannot express."""
     if len(set(plan.devices)) < len(plan.devices):
         raise ValueError(f"Expected each device once, got {list(plan.devices)} at `$.devices`")
     check_each_once((graph.fingerprint, graph.batch_size) for graph in plan.graphs)
@@ -123,11 +187,10 @@ def _check_parallel_plan(plan: ParallelPlan) -> None:
             raise ValueError(f"Expected each layer once, got {names} at `{place}.layers`")
         for number, layer in enumerate(graph.layers):
             at = f"`{place}.layers[{number}].devices`"
-            devices = list(layer.devices)
-            if len(set(devices)) != layer.degrees.count or len(devices) != layer.degrees.count:
+            devices, count = list(layer.devices), layer.degrees.count
+            if len(devices) != count or len(set(devices)) != count:
                 raise ValueError(
-                    f"Expected {layer.degrees.count} different devices for {layer.degrees}, got "
-                    f"{devices} at {at}"
+                    f"Expected {count} different devices for {layer.degrees}, got {devices} at {at}"
                 )
             if max(devices) >= len(plan.devices):
                 raise ValueError(
@@ -140,7 +203,7 @@ PARALLEL_PLAN_FILE = VersionedFormat(
     noun="parallel plan",
     check=_check_parallel_plan,
     error=PlanError,
-    remedy="Correct the file, or plan the graph anew with tf-interop parallelize.",
+    remedy="Correct the file, or plan the graph again with tf-interop parallelize.",
 )
 load_parallel_plan = PARALLEL_PLAN_FILE.load
 save_parallel_plan = PARALLEL_PLAN_FILE.save

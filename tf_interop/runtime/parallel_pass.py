@@ -18,7 +18,7 @@ from tf_interop.errors import GraphError
 from tf_interop.graph.properties import ShapeInference
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.view import GraphView
-from tf_interop.parallel.device_names import number_devices
+from tf_interop.parallel.costs.local_devices import number_devices
 from tf_interop.parallel.layers.find import LayerGraph
 from tf_interop.parallel.layers.prepare import expand_division, prepare
 from tf_interop.parallel.lookup import divided_layers, find_division, fingerprint_layers

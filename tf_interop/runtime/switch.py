@@ -13,7 +13,7 @@ from absl import logging
 from tf_interop import tensorflow_internals
 from tf_interop.graph.xla import xla_auto_clustering
 from tf_interop.measure.device import has_nvidia_gpu, this_cpu
-from tf_interop.parallel.device_names import check_devices_are_there
+from tf_interop.parallel.costs.local_devices import check_devices_are_there
 from tf_interop.parallel.types import ParallelPlan, load_parallel_plan
 from tf_interop.planning.types import Plan, load_plan
 from tf_interop.runtime.plugin import get_plugin

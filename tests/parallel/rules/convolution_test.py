@@ -1,4 +1,4 @@
-"""Convolutions in parts: they give what the whole gives, and read no more than they need."""
+"""Convolutions, matrix products and biases in parts: same results, and no needless reads."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ import pytest
 import tensorflow as tf
 from parallel.parts_runner import (
     Array,
-    check_nchw,
+    check,
     check_parts,
+    in_nchw,
     operation_of,
     parts_of,
     stays_whole,
+    values,
 )
 
 from tf_interop.convolution import (
@@ -24,9 +26,10 @@ from tf_interop.convolution import (
     ConvolutionKind,
     computed_output_shape,
 )
-from tf_interop.parallel.degrees import Axis, Degrees
 from tf_interop.parallel.op_parts import Operation, are_addends
+from tf_interop.parallel.types import Axis, Degrees
 
+FORWARD, INPUT, FILTER = ConvolutionKind
 TENSORS = {
     "Conv2D": ("image", "filter", "output"),
     "Conv2DBackpropInput": ("sizes", "filter", "output", "image"),
@@ -36,7 +39,7 @@ OPS = tuple(TENSORS)
 DEPTHWISE_OPS = tuple(op.replace("Conv2D", "DepthwiseConv2dNative") for op in OPS)
 PADDINGS = ("SAME", "VALID", "EXPLICIT")
 TOLERANCES = {"float64": 1e-13, "float32": 2e-5, "float16": 4e-3}
-"""Sums of some hundred products in another order; those in float16 are of float32 inside."""
+"""For sums of some hundred products in another order. Those in float16 are float32 inside."""
 AXES = [Degrees(**{axis.value: 2}) for axis in Axis]
 MIXED = [
     *(Degrees(), Degrees(height=3), Degrees(width=5), Degrees(sample=2, height=2)),
@@ -55,44 +58,50 @@ def convolution(
     padding: str = "SAME",
     paddings: Sequence[int] = (),
     dtype: str = "float64",
+    layout: str = "NHWC",
 ) -> tuple[Operation, list[Array], list[Array], int]:
-    """A convolution of random values, what it reads and gives, and how much it multiplies."""
-    values = np.random.default_rng(0)
+    """A convolution of random values: the operation, inputs, results and multiply-adds.
+
+    Shapes are in NHWC, whatever the layout.
+    """
     depthwise = op in DEPTHWISE_OPS
-    spatial = (stride, stride), (dilation, dilation)
-    of_spaces = (*spatial, padding, paddings)
-    shapes = (image, filter_, None)
+    of_spaces = ((stride, stride), (dilation, dilation), padding, paddings)
     output = computed_output_shape(
         ConvolutionConfiguration(
-            op, ConvolutionKind.FORWARD, depthwise, dtype, "NHWC", *shapes, *of_spaces
+            op, ConvolutionKind.FORWARD, depthwise, dtype, "NHWC", image, filter_, None, *of_spaces
         )
     )
-    tensors = {
-        "image": values.standard_normal(image).astype(dtype),
-        "filter": values.standard_normal(filter_).astype(dtype),
-        "output": values.standard_normal(output).astype(dtype),
-    }
-    if op.endswith("BackpropInput"):
-        inputs = [np.array(image, np.int32), tensors["filter"], tensors["output"]]
-    elif op.endswith("BackpropFilter"):
-        inputs = [tensors["image"], np.array(filter_, np.int32), tensors["output"]]
-    else:
-        inputs = [tensors["image"], tensors["filter"]]
+    random_ = np.random.default_rng(0)
+    images, filters, outputs = (
+        random_.standard_normal(shape).astype(dtype) for shape in (image, filter_, output)
+    )
     attributes: dict[str, Any] = {
         "T": tf.as_dtype(dtype),
         "strides": [1, stride, stride, 1],
         "dilations": [1, dilation, dilation, 1],
         "padding": padding,
-        "data_format": "NHWC",
+        "data_format": layout,
     }
+    of_sides = [[0, 0], paddings[:2], paddings[2:], [0, 0]]
+    if layout == "NCHW":
+        image, of_sides = in_nchw(image), in_nchw(of_sides)
+        images, outputs = (each.transpose(0, 3, 1, 2) for each in (images, outputs))
+        attributes |= {name: in_nchw(attributes[name]) for name in ("strides", "dilations")}
     if paddings:
-        attributes["explicit_paddings"] = [0, 0, *paddings, 0, 0]
-    operation, results = operation_of(op, inputs, attributes)
+        attributes["explicit_paddings"] = list(np.ravel(of_sides).tolist())
+    inputs = [images, filters]
+    if op.endswith("BackpropInput"):
+        inputs = [np.array(image, np.int32), filters, outputs]
+    elif op.endswith("BackpropFilter"):
+        inputs = [images, np.array(filter_, np.int32), outputs]
+    operation, results = operation_of(op, inputs, attributes, layout=layout)
     per_output = filter_[0] * filter_[1] * (1 if depthwise else filter_[2])
     return operation, inputs, results, math.prod(output) * per_output
 
 
-def check(op: str, degrees: Iterable[Degrees], *shapes: Sequence[int], **geometry: Any) -> None:
+def check_convolution(
+    op: str, degrees: Iterable[Degrees], *shapes: Sequence[int], **geometry: Any
+) -> None:
     operation, inputs, results, multiply_adds = convolution(op, *shapes, **geometry)
     tolerance = TOLERANCES[geometry.get("dtype", "float64")]
     for each in degrees:
@@ -114,7 +123,12 @@ GEOMETRIES: dict[str, dict[str, Any]] = {
         "padding": "VALID",
     },
     "explicit": {"padding": "EXPLICIT", "paddings": (2, 1, 0, 2)},
-    "explicit, stride 2": {"padding": "EXPLICIT", "paddings": (1, 1, 2, 1), "stride": 2},
+    "explicit, NCHW": {
+        "padding": "EXPLICIT",
+        "paddings": (1, 1, 2, 1),
+        "stride": 2,
+        "layout": "NCHW",
+    },
     "explicit, stride longer than the filter": {
         "padding": "EXPLICIT",
         "paddings": (1, 2, 0, 1),
@@ -127,15 +141,14 @@ GEOMETRIES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("geometry", GEOMETRIES.values(), ids=GEOMETRIES)
 @pytest.mark.parametrize("op", OPS)
-def test_parts_give_what_the_whole_gives(op: str, geometry: Mapping[str, Any]) -> None:
-    check(op, [*AXES, *MIXED], **geometry)
+def test_convolutions_in_parts_give_the_same(op: str, geometry: Mapping[str, Any]) -> None:
+    check_convolution(op, [*AXES, *MIXED], **geometry)
 
 
 @pytest.mark.parametrize(
     ("op", "geometry"),
     [
-        # TensorFlow computes their gradients on a CPU in float32 alone, and not with EXPLICIT
-        # padding.
+        # CPUs compute their gradients in float32 only, and not with EXPLICIT padding.
         *(
             (op, {"dtype": "float32", "dilation": 2, "padding": padding})
             for op in OPS
@@ -145,19 +158,19 @@ def test_parts_give_what_the_whole_gives(op: str, geometry: Mapping[str, Any]) -
     ],
 )
 def test_divides_dilated_convolutions(op: str, geometry: Mapping[str, Any]) -> None:
-    check(op, [*AXES, *MIXED], **geometry)
+    check_convolution(op, [*AXES, *MIXED], **geometry)
 
 
 @pytest.mark.parametrize("op", DEPTHWISE_OPS)
 @pytest.mark.parametrize("geometry", [{}, {"stride": 2, "padding": "VALID"}], ids=str)
 def test_divides_depthwise_convolutions(op: str, geometry: Mapping[str, Any]) -> None:
-    check(op, [*AXES, *MIXED], (3, 7, 6, 4), (3, 3, 4, 2), **geometry)
-    check(op, AXES, (3, 7, 6, 1), (3, 3, 1, 4), **geometry)
+    check_convolution(op, [*AXES, *MIXED], (3, 7, 6, 4), (3, 3, 4, 2), **geometry)
+    check_convolution(op, AXES, (3, 7, 6, 1), (3, 3, 1, 4), **geometry)
 
 
 @pytest.mark.parametrize("op", OPS)
 def test_divides_grouped_convolutions_by_whole_groups(op: str) -> None:
-    # TensorFlow computes their gradients on a CPU in float32 alone.
+    # CPUs compute their gradients in float32 only.
     operation, inputs, results, _ = convolution(op, (3, 5, 4, 6), (3, 3, 2, 9), dtype="float32")
     for degrees in [*AXES, *MIXED]:
         tolerance = TOLERANCES["float32"]
@@ -171,12 +184,12 @@ def test_divides_grouped_convolutions_by_whole_groups(op: str) -> None:
 @pytest.mark.parametrize("op", [*OPS, *DEPTHWISE_OPS])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_divides_convolutions_of_other_dtypes(op: str, dtype: str) -> None:
-    check(op, [Degrees(height=2, width=2), Degrees(filter=2, channel=2)], dtype=dtype)
+    degrees = [Degrees(height=2, width=2), Degrees(filter=2, channel=2)]
+    check_convolution(op, degrees, dtype=dtype)
 
 
 def test_divides_any_convolution() -> None:
     numbers = random.Random(0)
-    divided = 0
     for _ in range(60):
         stride = numbers.randint(1, 3)
         geometry: dict[str, Any] = {"stride": stride, "padding": numbers.choice(PADDINGS)}
@@ -186,9 +199,7 @@ def test_divides_any_convolution() -> None:
             geometry["paddings"] = [numbers.randint(0, each) for each in most]
         shapes = (2, numbers.randint(4, 9), numbers.randint(4, 9), 3), (*taps, 3, 2)
         degrees = Degrees(*(numbers.randint(1, 2) for _ in Axis))
-        check(numbers.choice(OPS), [degrees], *shapes, **geometry)
-        divided += degrees.count > 1
-    assert divided > 50
+        check_convolution(numbers.choice(OPS), [degrees], *shapes, **geometry)
 
 
 WHOLE = ((0, 2), (0, 8), (0, 8), (0, 4))
@@ -213,23 +224,24 @@ def boxes(op: str, degrees: Degrees, tensor: str, **geometry: Any) -> list[Any]:
         ("Conv2D", "image", 2, {"stride": 2}, [(0, 5), (4, 8)]),
         ("Conv2D", "image", 2, POINT, [(0, 4), (4, 8)]),
         # No window reaches every second row.
-        ("Conv2DBackpropInput", "output", 8, {"stride": 2} | POINT, [(0, 1), None] * 4),
+        (
+            *("Conv2DBackpropInput", "output", 8, {"stride": 2} | POINT),
+            [(0, 1), None, (1, 2), None, (2, 3), None, (3, 4), None],
+        ),
     ],
 )
 def test_a_part_reads_the_rows_of_its_windows(
     op: str, tensor: str, count: int, geometry: dict[str, Any], rows: list[Any]
 ) -> None:
-    read = [box and box[1] for box in boxes(op, Degrees(height=count), tensor, **geometry)]
-    if None in rows:
-        rows = [each and (place // 2, place // 2 + 1) for place, each in enumerate(rows)]
-    assert read == rows
+    read = boxes(op, Degrees(height=count), tensor, **geometry)
+    assert [box and box[1] for box in read] == rows
 
 
 def test_filters_read_the_whole_image() -> None:
     assert boxes("Conv2D", Degrees(filter=2), "image") == [WHOLE, WHOLE]
     filters = [box[2:] for box in boxes("Conv2D", Degrees(filter=2), "filter")]
     assert filters == [((0, 4), (0, 3)), ((0, 4), (3, 6))]
-    # The last row and column are read by no window: to leave them out would be to copy the rest.
+    # No window reads the last row and column, but to leave them out would copy the rest.
     assert boxes("Conv2D", Degrees(filter=2), "image", **POINT, stride=2) == [WHOLE, WHOLE]
 
 
@@ -244,7 +256,7 @@ def test_filters_read_the_whole_image() -> None:
         ("DepthwiseConv2dNativeBackpropFilter", {Axis.SAMPLE, Axis.HEIGHT, Axis.WIDTH}),
     ],
 )
-def test_adds_up_what_is_no_axis_of_the_result(op: str, axes: set[Axis]) -> None:
+def test_adds_along_axes_that_the_result_lacks(op: str, axes: set[Axis]) -> None:
     operation, _, _, _ = convolution(op)
     divided = {axis: parts_of(operation, Degrees(**{axis.value: 2})) for axis in Axis}
     assert all(len(parts) == 2 for parts in divided.values())
@@ -252,15 +264,7 @@ def test_adds_up_what_is_no_axis_of_the_result(op: str, axes: set[Axis]) -> None
 
 
 @pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize("degrees", [*AXES, *MIXED], ids=str)
-def test_nchw_is_divided_like_nhwc(op: str, degrees: Degrees) -> None:
-    operation, _, _, _ = convolution(op, padding="EXPLICIT", paddings=(2, 1, 0, 2), stride=2)
-    images = [place for place, each in enumerate(TENSORS[op]) if each in ("image", "output")]
-    check_nchw(operation, degrees, images=images)
-
-
-@pytest.mark.parametrize("op", OPS)
-def test_takes_defaults_for_attributes_that_were_stripped(op: str) -> None:
+def test_takes_defaults_for_stripped_attributes(op: str) -> None:
     operation, inputs, results, _ = convolution(op)
     for name in ("dilations", "data_format"):
         del operation.node.attr[name]
@@ -269,9 +273,101 @@ def test_takes_defaults_for_attributes_that_were_stripped(op: str) -> None:
     assert operation.node.SerializeToString(deterministic=True) == before
 
 
-def test_keeps_what_has_nothing_to_compute_whole() -> None:
+def test_keeps_convolutions_whole_that_have_nothing_to_compute() -> None:
     for op in OPS:
-        # A window lies in the padding alone.
+        # A window lies entirely in the padding.
         geometry = {"padding": "EXPLICIT", "paddings": (0, 3, 0, 0), "filter_": (2, 2, 4, 5)}
         assert stays_whole(convolution(op, **geometry)[0], Degrees(sample=2))
     assert stays_whole(convolution("Conv2D", (0, 7, 6, 4))[0], Degrees(filter=2))
+
+
+def doubles(*shape: int) -> Array:
+    return values(*shape, dtype=np.float64)
+
+
+def product(rows: int = 6, inner: int = 20, **transposed: bool) -> tuple[str, list[Array], Any]:
+    """A matrix product with 7 columns, its inputs and attributes."""
+    first, second = doubles(rows, inner), doubles(inner, 7)
+    inputs = [
+        first.T if transposed.get("transpose_a") else first,
+        second.T if transposed.get("transpose_b") else second,
+    ]
+    return "MatMul", inputs, transposed
+
+
+@pytest.mark.parametrize("role", ConvolutionKind)
+@pytest.mark.parametrize("transpose_b", [False, True])
+@pytest.mark.parametrize("transpose_a", [False, True])
+def test_products_in_parts_give_the_same(
+    transpose_a: bool, transpose_b: bool, role: ConvolutionKind
+) -> None:
+    divisions = [
+        *(Degrees(), Degrees(sample=2), Degrees(filter=3), Degrees(channel=4)),
+        Degrees(sample=2, filter=2, channel=2),
+    ]
+    case = product(transpose_a=transpose_a, transpose_b=transpose_b)
+    found = check(*case, divisions, role=role, tolerance=1e-14)
+    for degrees, parts in zip(divisions, found, strict=True):
+        assert len(parts) == degrees.count
+        assert sum(part.multiply_adds for part in parts) == 6 * 20 * 7
+
+
+ROWS = [(3, 20), (20, 7)], (3, 7), False
+COLUMNS = [(6, 20), (20, 4)], (6, 4), False
+ADDENDS = [(6, 10), (10, 7)], (6, 7), True
+
+
+@pytest.mark.parametrize(
+    ("role", "axis", "expected"),
+    [
+        *((FORWARD, "sample", ROWS), (FORWARD, "filter", COLUMNS), (FORWARD, "channel", ADDENDS)),
+        *((INPUT, "sample", ROWS), (INPUT, "filter", ADDENDS), (INPUT, "channel", COLUMNS)),
+        *((FILTER, "sample", ADDENDS), (FILTER, "filter", COLUMNS), (FILTER, "channel", ROWS)),
+    ],
+)
+def test_the_role_of_a_product_says_which_axis_divides_what(
+    role: ConvolutionKind, axis: str, expected: Any
+) -> None:
+    operation, _ = operation_of(*product(), role=role)
+    first, *others = parts_of(operation, Degrees(**{axis: 2}))
+    reads = [tuple(end for _, end in box or ()) for box in first.reads]
+    given = tuple(end for _, end in first.gives[0])
+    assert (reads, given, are_addends([first, *others])) == expected
+
+
+def test_leaves_places_beyond_a_short_axis_empty() -> None:
+    degrees = Degrees(sample=2, height=2, channel=2)
+    [parts] = check(*product(rows=1), [degrees], tolerance=1e-14)
+    assert [part.place for part in parts] == [0, 1]
+
+
+@pytest.mark.parametrize("op", ["BiasAdd", "BiasAddGrad"])
+@pytest.mark.parametrize("shape", [(3, 5), (3, 4, 5, 6)])
+def test_a_bias_is_divided_as_the_channels(op: str, shape: tuple[int, ...]) -> None:
+    divisions = [
+        *(Degrees(sample=2), Degrees(filter=2), Degrees(channel=3), Degrees(filter=2, channel=2)),
+        Degrees(sample=2, height=2, width=2, filter=2),
+    ]
+    inputs = [doubles(*shape), doubles(shape[-1])][: 2 if op == "BiasAdd" else 1]
+    found = check(op, inputs, None, divisions, tolerance=1e-14)
+    for degrees, parts in zip(divisions, found, strict=True):
+        assert are_addends(parts) == (op == "BiasAddGrad" and degrees.sample > 1)
+        boxes = [part.reads + part.gives for part in parts]
+        assert all(bias == (image[-1],) for image, bias, *_ in boxes)
+    if len(shape) == 4:
+        inputs[0] = inputs[0].transpose(0, 3, 1, 2)
+        nchw = {"data_format": "NCHW"}
+        check(op, inputs, nchw, divisions, tolerance=1e-14, layout="NCHW")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("BiasAdd", [doubles(2, 3, 4), doubles(4)]),
+        ("BiasAddGrad", [doubles(2, 3, 4)]),
+        product(inner=0),
+    ],
+    ids=["bias", "gradient of a bias", "empty product"],
+)
+def test_keeps_tensors_without_axes_of_a_layer_whole(case: Any) -> None:
+    assert stays_whole(operation_of(*case)[0], Degrees(sample=2))

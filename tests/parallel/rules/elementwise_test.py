@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from parallel.parts_runner import check, operation_of, stays_whole, values
 
-from tf_interop.parallel.degrees import Degrees
+from tf_interop.parallel.types import Degrees
 
 IMAGE = (5, 7, 6, 9)
 DEGREES = (

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from parallel.parts_runner import check, operation_of, stays_whole, values
 
-from tf_interop.parallel.degrees import Degrees
+from tf_interop.parallel.types import Degrees
 
 SHAPE = (4, 5, 3, 7)
 OF_CHANNELS = (Degrees(filter=2), Degrees(filter=3, channel=2), Degrees(channel=7))

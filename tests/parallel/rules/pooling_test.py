@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from parallel.parts_runner import Array, check, check_nchw, operation_of, stays_whole
+from parallel.parts_runner import Array, check, in_nchw, operation_of, stays_whole
 
-from tf_interop.parallel.degrees import Degrees
+from tf_interop.parallel.types import Degrees
 
 SHAPE = (3, 11, 10, 4)
-# Many equal values, all below zero, so that zeros as padding would count.
+# Many equal values, all below zero, so that padding with zeros would show.
 IMAGE = np.random.default_rng(0).integers(-14, -6, SHAPE).astype(np.float32)
 OPS = ("MaxPool", "AvgPool", "MaxPoolGrad", "AvgPoolGrad")
 DEGREES = (
@@ -41,9 +41,14 @@ def case(
     stride: tuple[int, int] = (2, 2),
     padding: str = "VALID",
     image: Array = IMAGE,
+    layout: str = "NHWC",
 ) -> tuple[str, list[Array], dict[str, Any]]:
-    """A pooling or a gradient of one, what it reads, and its attributes."""
-    attributes = {"padding": padding, "ksize": [1, *kernel, 1], "strides": [1, *stride, 1]}
+    """A pooling or a gradient of one, its inputs and attributes."""
+    attributes: dict[str, Any] = {"padding": padding, "data_format": layout}
+    attributes |= {"ksize": [1, *kernel, 1], "strides": [1, *stride, 1]}
+    if layout == "NCHW":
+        image = image.transpose(0, 3, 1, 2)
+        attributes |= {name: in_nchw(attributes[name]) for name in ("ksize", "strides")}
     if padding == "EXPLICIT":
         attributes["explicit_paddings"] = [0, 0, 2, 0, 1, 2, 0, 0]
     pooling = op.removesuffix("Grad"), [image], attributes
@@ -51,18 +56,17 @@ def case(
         return pooling
     _, [output] = operation_of(*pooling)
     gradient = np.random.default_rng(1).normal(size=output.shape).astype(np.float32)
-    inputs = (
-        [image, output, gradient] if op == "MaxPoolGrad" else [np.array(SHAPE, np.int32), gradient]
-    )
-    return op, inputs, attributes
+    if op == "MaxPoolGrad":
+        return op, [image, output, gradient], attributes
+    return op, [np.array(image.shape, np.int32), gradient], attributes
 
 
 @pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
 @pytest.mark.parametrize("op", OPS)
-def test_parts_give_what_the_whole_gives(op: str, geometry: Any) -> None:
+def test_parts_give_the_same(op: str, geometry: Any) -> None:
     if geometry[2] == "EXPLICIT" and "Avg" in op:
-        pytest.skip("TensorFlow has no such pooling")
-    # Maxima are exact. Gradients of several windows are added in another order.
+        pytest.skip("TensorFlow has no AvgPool with explicit padding")
+    # Maxima are exact; gradients are sums in another order.
     check(*case(op, *geometry), DEGREES, tolerance=0 if op == "MaxPool" else 1e-6)
 
 
@@ -72,7 +76,7 @@ def test_pads_with_the_lowest_number_of_a_dtype(dtype: str) -> None:
     check(*case("MaxPool", padding="SAME", image=image), DEGREES[3:4])
 
 
-def test_a_part_reads_its_windows_alone() -> None:
+def test_a_part_reads_only_its_windows() -> None:
     [parts] = check(*case("MaxPool"), [Degrees(height=2)])
     assert [(part.reads[0][1], part.gives[0][1]) for part in parts] == [
         ((0, 7), (0, 3)),
@@ -80,17 +84,15 @@ def test_a_part_reads_its_windows_alone() -> None:
     ]
 
 
-def test_a_part_that_no_window_reaches_reads_nothing() -> None:
+def test_a_part_without_windows_reads_nothing() -> None:
     [parts] = check(*case("AvgPoolGrad", (1, 1), (10, 1)), [Degrees(height=3)])
     assert parts[1].reads == (None, None)
 
 
-@pytest.mark.parametrize("degrees", DEGREES, ids=str)
 @pytest.mark.parametrize("op", OPS)
-def test_nchw_is_divided_like_nhwc(op: str, degrees: Degrees) -> None:
-    operation, _ = operation_of(*case(op, (3, 2), (2, 1), "SAME"))
-    images = {"MaxPool": (0, 1), "AvgPool": (0, 1), "AvgPoolGrad": (1, 2)}
-    check_nchw(operation, degrees, images=images.get(op, (0, 1, 2, 3)))
+def test_divides_nchw(op: str) -> None:
+    pooling = case(op, (3, 2), (2, 1), "SAME", layout="NCHW")
+    check(*pooling, DEGREES, layout="NCHW", tolerance=1e-6)
 
 
 def test_keeps_a_pooling_of_channels_whole() -> None:

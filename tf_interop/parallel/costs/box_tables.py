@@ -1,7 +1,7 @@
-"""Boxes of one tensor under many configurations at once, and what sending them takes.
+"""The boxes of a tensor under many configurations at once, and the time to send them.
 
-Searching needs the cost of every configuration of one layer with every one of another. All boxes of
-all configurations are rows of one array here, and all pairs are computed together.
+A search needs the cost of each configuration of one layer with each of another. Here the boxes of
+all configurations are rows of one array, and all pairs are computed together.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ Booleans = npt.NDArray[np.bool_]
 # Compared by identity: tables are made once for each content (`BoxTables`).
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class BoxTable:
-    """The boxes of one tensor that devices have, or read, under each configuration.
+    """The boxes of one tensor that devices hold or read under each configuration.
 
-    Rows are ordered by configuration, then by device. A configuration without any has one that is
-    empty. Boxes have one dimension more than the tensor, so that those of a scalar have one.
+    Rows are ordered by configuration, then by device. A configuration without boxes has one empty
+    row. Boxes have one dimension more than the tensor, so that those of a scalar have one.
 
     Attributes:
-        configurations: of each row.
-        devices: of each row.
+        configurations: the configuration of each row.
+        devices: the device of each row.
         begins: by row and dimension.
-        ends: likewise.
-        are_sums: by configuration, whether boxes that are equal are addends. Else they are copies.
+        ends: by row and dimension.
+        are_sums: whether equal boxes are addends, by configuration.
     """
 
     configurations: Integers
@@ -45,25 +45,24 @@ class BoxTable:
 
     @property
     def volumes(self) -> Integers:
-        """How many values each row holds."""
+        """The number of values of each row."""
         return np.asarray(np.prod(self.ends - self.begins, axis=1))
 
     def volumes_of_devices(self, device_count: int) -> Floats:
-        """How many values there are, by configuration and device."""
+        """The number of values by configuration and device."""
         size = len(self.are_sums)
         return _sums_by_device(self.configurations, self.devices, self.volumes, size, device_count)
 
 
 class BoxTables:
-    """Makes tables, each once for its content: cells of a network repeat, and so do their boxes."""
+    """Makes each table once: cells of a network repeat, and so do their boxes."""
 
     def __init__(self) -> None:
-        """Begins with none."""
         self._tables: dict[tuple[bytes, ...], BoxTable] = {}
         self._joined: dict[tuple[int, ...], BoxTable] = {}
 
     def make(self, rows: Integers, are_sums: Booleans) -> BoxTable:
-        """Makes a table of rows that are a configuration, a device, and a box's bounds."""
+        """Makes a table from rows of a configuration, a device, and the bounds of a box."""
         missing = np.setdiff1d(np.arange(len(are_sums)), rows[:, 0])
         array = np.zeros((len(rows) + len(missing), rows.shape[1] + 2), np.int64)
         array[: len(rows), :-2] = rows
@@ -72,13 +71,13 @@ class BoxTables:
         return self._once(array, are_sums)
 
     def make_whole(self, shape: tuple[int, ...], devices: Iterable[int]) -> BoxTable:
-        """Makes a table of one configuration: all of a tensor on some devices."""
+        """Makes a table of one configuration with the whole tensor on some devices."""
         box = np.array(whole(shape), np.int64).ravel()
         rows = [np.array([0, device, *box]) for device in sorted(devices)]
         return self.make(np.stack(rows), np.zeros(1, np.bool_))
 
     def join(self, tables: Iterable[BoxTable]) -> BoxTable:
-        """What several readers of one tensor read together, equal boxes once on a device."""
+        """The boxes that several readers read together; equal boxes on one device count once."""
         parts = list({id(each): each for each in tables}.values())
         if len(parts) == 1:
             return parts[0]
@@ -105,26 +104,28 @@ def _as_array(table: BoxTable) -> Integers:
 
 
 class Links:
-    """What it takes to send, by the sending and the receiving device.
+    """The times of messages between devices.
 
-    It remembers what it finds out about tables: they have to be of one BoxTables, which keeps them.
+    It caches by the identity of tables, which have to be of one BoxTables that outlives it.
+
+    Attributes:
+        seconds_per_byte: by the sending and the receiving device.
+        latency_s: by the sending and the receiving device.
     """
 
     def __init__(self, devices: DeviceGraph) -> None:
-        """Takes the links of devices."""
         count = len(devices.devices)
         others = ~np.eye(count, dtype=np.bool_)
         self.seconds_per_byte: Floats = np.zeros((count, count))
         self.seconds_per_byte[others] = 1 / np.array(devices.bytes_per_s)[others]
         self.latency_s: Floats = np.where(others, np.array(devices.latency_s), 0.0)
         self._known_intervals: dict[tuple[int, int], tuple[Integers, Integers]] = {}
-        self._known_copies: dict[int, _Copies | None] = {}
 
     def seconds(self, given: BoxTable, read: BoxTable, item_bytes: int) -> Floats:
-        """What it takes to have all that is read complete, by both configurations.
+        """The time until all boxes of `read` are complete, by both configurations.
 
-        A device sends one message after another, and receives so; devices work at the same time:
-        it takes as long as the one with the most to do.
+        A device sends its messages one after another, and receives them so. Devices work in
+        parallel, so the busiest one decides.
         """
         overlaps = self._overlaps(given, read)
         pairs = np.ix_(given.devices, read.devices)
@@ -138,10 +139,10 @@ class Links:
         return np.asarray(np.maximum(received, sent))
 
     def seconds_within(self, given: BoxTable, read: BoxTable, item_bytes: int) -> Floats:
-        """The same where both are in one layer, by its configuration."""
+        """The same within a layer, by its configuration."""
         if given is read:
             return np.zeros(len(given.are_sums))
-        # All pairs of rows of one configuration: of each row that is read those that are given.
+        # All pairs of rows of one configuration: for each row of `read` all of `given`.
         begins, ends = (
             np.searchsorted(given.configurations, read.configurations, side=side)
             for side in ("left", "right")
@@ -155,8 +156,6 @@ class Links:
         shared -= np.maximum(given.begins[given_rows], read.begins[read_rows])
         overlaps = np.maximum(shared, 0).prod(axis=1)
         sources, destinations = given.devices[given_rows], read.devices[read_rows]
-        if (copies := self._copies(given)) is not None:
-            overlaps = overlaps * copies.are_read(given_rows, destinations)
         seconds = item_bytes * self.seconds_per_byte[sources, destinations] * overlaps
         seconds += (overlaps > 0) * self.latency_s[sources, destinations]
         configurations = given.configurations[given_rows]
@@ -168,11 +167,11 @@ class Links:
         return np.asarray(np.maximum(sent, received))
 
     def seconds_to_add(self, given: BoxTable, item_bytes: int) -> Floats:
-        """What it takes until all that hold an addend have the sum, by configuration.
+        """The time until all devices with an addend have the sum, by configuration.
 
-        It is a segmented all-reduce among the devices with equal boxes: each sends and receives
+        The n devices with equal boxes run a segmented all-reduce: each sends and receives
         2 (n - 1) / n of the values (Patarasuk and Yuan, 2009), in 2 (n - 1) messages, over the
-        slowest link among them.
+        slowest of their links.
         """
         longest = np.zeros(len(given.are_sums))
         for number in np.flatnonzero(given.are_sums):
@@ -190,11 +189,11 @@ class Links:
         return longest
 
     def _overlaps(self, given: BoxTable, read: BoxTable) -> npt.NDArray[np.float32]:
-        """How many values each row that is read has of each that is given."""
+        """The number of values that each row of `given` shares with each row of `read`."""
         product: npt.NDArray[np.float32] | None = None
         scale = 1
         for dimension in range(given.begins.shape[1]):
-            # Of the few intervals that a dimension is divided into, and then of all rows.
+            # A dimension has few different intervals: compute those, then spread them over rows.
             of_given, given_rows = self._intervals(given, dimension)
             of_read, read_rows = self._intervals(read, dimension)
             shared = np.minimum(of_given[:, None, 1], of_read[None, :, 1])
@@ -209,13 +208,10 @@ class Links:
             product = np.ones((len(given.devices), len(read.devices)), np.float32)
         if scale != 1:
             product *= scale
-        if (copies := self._copies(given)) is not None:
-            rows = np.arange(len(given.devices))[:, None]
-            product *= copies.are_read(rows, read.devices[None, :])
         return product
 
     def _intervals(self, table: BoxTable, dimension: int) -> tuple[Integers, Integers]:
-        """The intervals of a dimension, and of each row which it is."""
+        """The different intervals of a dimension, and the index of each row's interval."""
         key = id(table), dimension
         if key not in self._known_intervals:
             both = np.stack([table.begins[:, dimension], table.ends[:, dimension]], axis=1)
@@ -224,59 +220,22 @@ class Links:
             self._known_intervals[key] = intervals, rows
         return self._known_intervals[key]
 
-    def _copies(self, table: BoxTable) -> _Copies | None:
-        if id(table) not in self._known_copies:
-            self._known_copies[id(table)] = _find_copies(table, len(self.latency_s))
-        return self._known_copies[id(table)]
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class _Copies:
-    """Rows with equal boxes that are no addends.
-
-    Attributes:
-        are_first: of each row whether no copy of it comes before.
-        holders: of each row which devices have a copy.
-    """
-
-    are_first: Booleans
-    holders: Booleans
-
-    def are_read(self, rows: Integers, devices: Integers) -> Booleans:
-        """Whether a device reads this row, and not its own copy."""
-        return np.asarray(self.are_first[rows] & ~self.holders[rows, devices])
-
-
-def _find_copies(table: BoxTable, device_count: int) -> _Copies | None:
-    """None where there are no copies."""
-    boxes = np.column_stack([table.configurations, table.begins, table.ends])
-    _, first, group_of = np.unique(boxes, axis=0, return_index=True, return_inverse=True)
-    group_of = group_of.ravel()
-    of_sums = table.are_sums[table.configurations]
-    if len(first) == len(boxes) or of_sums.all():
-        return None
-    held = np.zeros((len(first), device_count), np.bool_)
-    held[group_of, table.devices] = True
-    are_first = of_sums.copy()
-    are_first[first] = True
-    return _Copies(are_first, held[group_of] & ~of_sums[:, None])
-
 
 def _sums_by_device(
     configurations: Integers, devices: Integers, values: npt.NDArray[Any], size: int, count: int
 ) -> Floats:
-    """Sums of values of rows, by configuration and device."""
+    """Sums of the rows' values by configuration and device."""
     sums = np.bincount(configurations * count + devices, values, minlength=size * count)
     return np.asarray(sums.reshape(size, count), np.float64)
 
 
 def _by_configuration(values: npt.NDArray[Any], table: BoxTable) -> Floats:
-    """Sums over the rows of each configuration; values are by row and something else."""
+    """Sums over the rows of each configuration, along the first axis."""
     return np.add.reduceat(values, _starts(table.configurations), axis=0)
 
 
 def _longest(values: npt.NDArray[Any], table: BoxTable) -> Floats:
-    """Of the sums over the rows of each device the greatest of each configuration."""
+    """The largest sum over the rows of a device, by configuration, along the second axis."""
     pairs = table.configurations * (table.devices.max() + 1) + table.devices
     starts = _starts(pairs)
     of_devices = np.add.reduceat(values, starts, axis=1)

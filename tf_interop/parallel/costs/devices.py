@@ -1,7 +1,7 @@
-"""The devices that layers are divided over: how fast they compute, and what sending takes.
+"""A device graph: how fast devices compute, and how fast they send to each other.
 
-The file of a device graph is versioned JSON. It is written by hand for devices that are not here,
-or measured (`measure_devices.py`).
+Its file is versioned JSON, written by hand for devices elsewhere, or measured
+(`local_devices.py`).
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Device:
-    """A device, while nothing else runs on it.
+    """A device that runs nothing else.
 
     Attributes:
-        name: as TensorFlow has it, such as `/device:GPU:1`.
-        multiply_adds_per_s: of large convolutions.
-        memory_bytes_per_s: read and written.
-        memory_bytes: that it has; None where that is no limit.
-        pool: devices of one pool share their cores, and compute one after another: so do the
-            logical CPUs of one process. None where it shares with no other.
+        name: TensorFlow's name of it, such as `/device:GPU:1`.
+        multiply_adds_per_s: rate of large convolutions.
+        memory_bytes_per_s: rate of reads and writes together.
+        memory_bytes: size of its memory; None for no limit.
+        pool: devices of one pool share their cores and compute one after another, as the logical
+            CPUs of one process do. None if it shares with no other.
     """
 
     name: str
@@ -44,14 +44,13 @@ class Device:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeviceGraph:
-    """Devices, and what it takes to send from one to another.
+    """Devices and their links.
 
     Attributes:
-        devices: the first is where what is not divided runs.
-        bytes_per_s: by the sending and the receiving device; what is said of a device and itself
-            counts for nothing.
-        latency_s: of a message, likewise.
-        source: whether all of it was measured.
+        devices: the first runs all layers that are not divided.
+        bytes_per_s: rates by the sending and the receiving device. The diagonal is ignored.
+        latency_s: time of a small message, likewise.
+        source: whether all values were measured.
         format: always `tf_interop.device_graph`.
         version: version of the format.
     """
@@ -70,10 +69,7 @@ class DeviceGraph:
 
     @property
     def pools(self) -> tuple[int, ...]:
-        """Of each device the number of its pool; a device that shares with none is one by itself.
-
-        Pools are numbered as they come.
-        """
+        """The number of each device's pool. A device that shares with no other has its own."""
         numbers: dict[tuple[int, str], int] = {}
         return tuple(
             numbers.setdefault((-1, each.pool) if each.pool else (place, ""), len(numbers))
@@ -90,16 +86,7 @@ def uniform_device_graph(
     latency_s: float,
     memory_bytes: int | None = None,
 ) -> DeviceGraph:
-    """Devices that are all alike, each as far from every other.
-
-    Args:
-        names: of the devices.
-        multiply_adds_per_s: see Device.
-        memory_bytes_per_s: likewise.
-        bytes_per_s: see DeviceGraph.
-        latency_s: likewise.
-        memory_bytes: see Device.
-    """
+    """Makes a graph of equal devices with equal links; see `Device` and `DeviceGraph`."""
     return DeviceGraph(
         tuple(
             Device(name, multiply_adds_per_s, memory_bytes_per_s, memory_bytes) for name in names
@@ -110,7 +97,7 @@ def uniform_device_graph(
 
 
 def take_devices(graph: DeviceGraph, wanted: int | Sequence[int]) -> DeviceGraph:
-    """Some devices of a graph: the first `wanted`, or those at these places.
+    """Takes the first `wanted` devices of a graph, or those at these places.
 
     Raises:
         PlanError: it has fewer.
@@ -136,7 +123,7 @@ def take_devices(graph: DeviceGraph, wanted: int | Sequence[int]) -> DeviceGraph
 
 
 def _check_device_graph(graph: DeviceGraph) -> None:
-    """Checks what the types allow and no device graph may be."""
+    """Checks the rules that the types cannot express."""
     count = len(graph.devices)
     if len(set(graph.names)) < count:
         raise ValueError(f"Expected each device once, got {list(graph.names)} at `$.devices`")

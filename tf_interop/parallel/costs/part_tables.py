@@ -1,9 +1,9 @@
-"""The parts of an operation under many configurations at once, as arrays.
+"""The parts of an operation under many configurations at once, as arrays, and their measured times.
 
-Rules divide each axis by itself: where several axes are divided, a part reads and gives what its
-parts along all of them have in common. So rules are asked for one axis at a time, which are few
-parts, and the parts of all configurations are put together from those by numpy. `filter` and
-`channel`, which divide the channels of many tensors together, count as one axis here.
+Rules divide each axis independently: the box of a part along several axes is the intersection of
+the boxes along each. So rules divide one axis at a time, which makes few parts, and NumPy combines
+these to the parts of all configurations. `filter` and `channel` together divide the channels of
+many tensors, so they count as one axis here.
 """
 
 from __future__ import annotations
@@ -13,24 +13,32 @@ import itertools
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
 
+from tf_interop.graph.find import find_convolutions
+from tf_interop.graph.ops import input_dtypes
+from tf_interop.graph.properties import GraphProperties
+from tf_interop.graph.view import GraphView
 from tf_interop.parallel.costs.box_tables import Booleans, BoxTable, BoxTables, Floats, Integers
-from tf_interop.parallel.degrees import Degrees
+from tf_interop.parallel.node_maker import NodeMaker
 from tf_interop.parallel.op_parts import Operation, OpPart, are_addends
-from tf_interop.parallel.regions import Box, whole
+from tf_interop.parallel.regions import Box, sizes, whole
+from tf_interop.parallel.types import Degrees
+from tf_interop.profile.types import Profile
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Combination:
-    """How the parts of configurations are put together.
+    """How parts along single axes combine to the parts of configurations.
 
-    Rows are the parts of all configurations, slots those along one axis.
+    Rows are the parts of all configurations, slots the parts along one axis.
 
     Attributes:
-        first_slots: of what rules are asked for.
-        slots: of each row and axis.
-        configurations: of each row.
-        places: of each row among the parts of its configuration.
+        first_slots: the degrees along one axis, with the first of their slots.
+        slots: the slots of each row, by axis.
+        configurations: the configuration of each row.
+        places: the part's number within its configuration, for each row.
     """
 
     first_slots: dict[Degrees, int]
@@ -40,7 +48,7 @@ class Combination:
 
 
 def combine(configurations: Sequence[Degrees]) -> Combination:
-    """Says how the parts of configurations are put together."""
+    """Makes the combination for some configurations."""
     first_slots: dict[Degrees, int] = {}
     slots, next_slot = [], 0
     for degrees in configurations:
@@ -73,8 +81,8 @@ class PartTables:
     """The parts of an operation.
 
     Attributes:
-        reads: the boxes of each input.
-        gives: the boxes of each output.
+        reads: a table for each input.
+        gives: a table for each output.
         multiply_adds: by configuration and device.
     """
 
@@ -87,14 +95,14 @@ class PartTables:
         device_count: int,
         tables: BoxTables,
     ) -> None:
-        """Asks a rule, and puts its parts together.
+        """Divides an operation.
 
         Args:
-            operation: what is divided.
+            operation: the operation.
             divide: its rule.
-            combination: of the configurations.
-            home: the device that it runs on where it is not divided.
-            device_count: how many devices there are.
+            combination: the configurations.
+            home: the device on which it runs whole.
+            device_count: the number of devices.
             tables: makes tables of boxes.
         """
         self._home, self._tables, self._rows = home, tables, combination
@@ -125,7 +133,7 @@ class PartTables:
         self.multiply_adds = self._multiply_adds(device_count)
 
     def _any_row(self, of_slots: Booleans) -> Booleans:
-        """By configuration, whether something holds for any of its parts."""
+        """Whether any of a configuration's parts has one of these slots."""
         found = np.zeros(self._size, np.bool_)
         found[self._rows.configurations[of_slots[self._rows.slots].any(axis=1)]] = True
         return found
@@ -159,7 +167,7 @@ class PartTables:
         of_slots = np.zeros(self._slot_count)
         for slot, part in self._parts:
             of_slots[slot] = part.multiply_adds
-        # The whole operation is what all axes begin with.
+        # The first slot of every axis is the whole operation.
         all_of_it = of_slots[self._rows.slots[0, 0]]
         if all_of_it:
             shares = (of_slots / all_of_it)[self._rows.slots].prod(axis=1)
@@ -167,3 +175,38 @@ class PartTables:
             found[self._is_refused] = 0
             found[self._is_refused, self._home] = all_of_it
         return found
+
+
+class MeasuredParts:
+    """The times that a profile holds for parts of convolutions."""
+
+    def __init__(self, profile: Profile, *, allow_tf32: bool) -> None:
+        self._profile = profile
+        self._allow_tf32 = allow_tf32
+
+    def seconds(self, operation: Operation, part: OpPart) -> float | None:
+        """The time of a part's convolution; None if it has none or it was not measured."""
+        view = GraphView(_graph_of(operation, part))
+        convolutions, _ = find_convolutions(view, GraphProperties(view))
+        if len(convolutions) != 1:
+            return None
+        found = self._profile.find_algorithms(
+            convolutions[0].configuration, allow_tf32=self._allow_tf32
+        )
+        return found[0].latency_us * 1e-6 if found else None
+
+
+def _graph_of(operation: Operation, part: OpPart) -> graph_pb2.GraphDef:
+    """The nodes of a part, with the shapes of all of their tensors."""
+    graph_def = graph_pb2.GraphDef()
+    maker = NodeMaker(graph_def, "", "part", set())
+    dtypes = map(tf.as_dtype, input_dtypes(operation.node))
+    names = [
+        "" if box is None else maker("Placeholder", dtype=dtype, shape=tf.TensorShape(sizes(box)))
+        for box, dtype in zip(part.reads, dtypes, strict=True)
+    ]
+    part.emit(maker, names)
+    graph = tf.Graph()
+    with graph.as_default():
+        tf.graph_util.import_graph_def(graph_def, name="")
+    return graph.as_graph_def(add_shapes=True)

@@ -1,13 +1,13 @@
-"""What a division of a graph costs, layer by layer: the problem that the search solves.
+"""The costs of dividing a graph, layer by layer: the problem that the search solves.
 
-After Jia et al., "Exploring Hidden Dimensions in Parallelizing Convolutional Neural Networks" (ICML
-2018), section 4: the step takes as long as all layers one after another, each as long as its
-busiest device, and what is sent between them. What is sent follows from boxes; nothing here knows
+The model is that of Jia et al., "Exploring Hidden Dimensions in Parallelizing Convolutional Neural
+Networks" (ICML 2018), section 4: layers run one after another, each takes the time of its busiest
+device, and messages between them add to that. The messages follow from boxes; nothing here knows
 an op type.
 
-Parameters are read and updated where they are, as the rewriting has it: parts of a filter are sent
-from there, and partial gradients back. With `parameters_stay` every device keeps the parameters of
-its parts and gradients are added by all-reduce, as in the papers.
+Parameters are read and updated where they are, as in the rewritten graph: parts of a filter are
+sent from there, and partial gradients back. With `parameters_stay` each device keeps the parameters
+of its parts, and all-reduce adds gradients, as in the papers.
 """
 
 from __future__ import annotations
@@ -23,32 +23,36 @@ import tensorflow as tf
 from tf_interop.graph.ops import input_dtypes, output_dtypes
 from tf_interop.parallel.costs.box_tables import Booleans, BoxTable, BoxTables, Floats, Links
 from tf_interop.parallel.costs.devices import DeviceGraph
-from tf_interop.parallel.costs.measured_parts import MeasuredParts
-from tf_interop.parallel.costs.part_tables import Combination, PartTables, combine
-from tf_interop.parallel.degrees import Degrees
+from tf_interop.parallel.costs.part_tables import (
+    Combination,
+    MeasuredParts,
+    PartTables,
+    combine,
+)
 from tf_interop.parallel.layers.find import Layer, LayerGraph, legal_degrees
 from tf_interop.parallel.op_parts import Operation, boxes_of
 from tf_interop.parallel.parted_graph import LayerDivision, Tensor, is_copied
 from tf_interop.parallel.regions import volume, whole
 from tf_interop.parallel.search.bounds import total_cost
 from tf_interop.parallel.search.minimize import SearchProblem
+from tf_interop.parallel.types import Degrees
 
 _MAX_AXES = 2
-"""The most axes that a configuration divides at once. More are not looked at, which keeps planning
-for 16 devices quick; up to 4 devices there are none."""
+"""The most axes that a configuration divides, which keeps planning for 16 devices quick. With up to
+4 devices no configuration has more."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class LayerCosts:
-    """What a layer costs by itself, by configuration.
+    """The costs of one layer, by configuration.
 
     Attributes:
         configurations: the ways to divide it, the whole layer first.
-        compute_s: of the busiest device, or pool of devices that share their cores.
-        inner_s: sending between nodes of the layer.
-        parameters_s: sending between the layer and nodes in none, such as variables.
-        memory: bytes by configuration and device, at the moment when the graph needs most.
-        are_measured: whether all convolutions of all parts were.
+        compute_s: time of the busiest device, or pool of devices that share their cores.
+        inner_s: time of messages within the layer.
+        parameters_s: time of messages to and from nodes without a layer, such as variables.
+        memory: bytes by configuration and device, when the graph needs most.
+        are_measured: whether the convolutions of all parts were measured.
     """
 
     configurations: tuple[Degrees, ...]
@@ -60,22 +64,22 @@ class LayerCosts:
 
     @property
     def total_s(self) -> Floats:
-        """All of it."""
+        """The sum of the three."""
         return self.compute_s + self.inner_s + self.parameters_s
 
     def place_of(self, degrees: Degrees) -> int:
-        """The place of a configuration."""
+        """The index of a configuration."""
         return self.configurations.index(degrees)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class DivisionCosts:
-    """What every layer and every two neighbours cost.
+    """The costs of all layers and of all pairs of neighbours.
 
     Attributes:
-        layers: in the order of the graph's.
-        edges: of two layers, the lower number first: seconds by the configurations of both.
-        device_count: how many devices there are.
+        layers: in the order of the graph's layers.
+        edges: seconds by the configurations of two layers, the lower number first.
+        device_count: the number of devices.
     """
 
     layers: tuple[LayerCosts, ...]
@@ -83,7 +87,7 @@ class DivisionCosts:
     device_count: int
 
     def problem(self, memory_limits: Sequence[float] | None = None) -> SearchProblem:
-        """What to search; limits are bytes by device."""
+        """The problem for the search; limits are bytes by device."""
         return SearchProblem(
             tuple(layer.total_s for layer in self.layers),
             self.edges,
@@ -92,7 +96,7 @@ class DivisionCosts:
         )
 
     def seconds(self, choice: Sequence[int]) -> float:
-        """What a choice of configurations costs."""
+        """The time of a choice of configurations."""
         return total_cost([layer.total_s for layer in self.layers], self.edges, choice)
 
     def memory(self, choice: Sequence[int]) -> tuple[int, ...]:
@@ -103,11 +107,11 @@ class DivisionCosts:
         return tuple(map(int, total))
 
     def choice_of(self, degrees: Sequence[Degrees]) -> tuple[int, ...]:
-        """The configurations of layers by their places."""
+        """The indices of the layers' configurations."""
         return tuple(layer.place_of(its) for layer, its in zip(self.layers, degrees, strict=True))
 
     def division(self, choice: Sequence[int]) -> dict[int, LayerDivision]:
-        """The layers that a choice divides, by place."""
+        """The layers that a choice divides, by index."""
         chosen = (layer.configurations[its] for layer, its in zip(self.layers, choice, strict=True))
         return {
             place: LayerDivision(degrees, tuple(range(degrees.count)))
@@ -117,9 +121,9 @@ class DivisionCosts:
 
 
 def configurations_of(layer: Layer, device_count: int) -> tuple[Degrees, ...]:
-    """The ways to divide a layer that are looked at, the whole layer first.
+    """The configurations of a layer that a search considers, the whole layer first.
 
-    They have as many parts as divide the number of devices evenly, on the first devices.
+    Their number of parts divides the number of devices; parts are on the first devices.
     """
     return tuple(
         degrees
@@ -138,33 +142,38 @@ def find_costs(
     *,
     parameters_stay: bool = False,
 ) -> DivisionCosts:
-    """What all configurations of all layers of a graph cost.
+    """Finds the costs of all configurations of all layers of a graph.
 
     Args:
-        layers: of the graph.
-        devices: what they are divided over.
-        device_of_node: the number of each node's own device; a device that is none of `devices`
-            counts as the first.
-        measured: what was measured of parts of convolutions. All else is modelled by the rates of
-            the devices.
+        layers: the layers.
+        devices: the devices to divide them over.
+        device_of_node: the number of each node's own device. A device outside `devices` counts as
+            the first.
+        measured: measured times of convolutions. All others follow from the rates of the devices.
         parameters_stay: whether each device keeps the parameters of its parts, and all-reduce adds
-            their gradients; inputs are then where they are read. It holds for graphs of which
-            nothing but parameters, inputs and updates is in no layer.
+            their gradients. Inputs are then where they are read. Only parameters, inputs and
+            updates may be without a layer.
     """
     return _Costing(layers, devices, device_of_node, measured, parameters_stay).run()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class _NodeTable:
-    """What a node's parts read, give and take, by configuration of its layer."""
+    """The parts of a node and their times, by configuration of its layer.
+
+    Attributes:
+        parts: the parts.
+        seconds: by configuration and device.
+        are_measured: by configuration.
+    """
 
     parts: PartTables
-    seconds: Floats  # by configuration and device
+    seconds: Floats
     are_measured: Booleans
 
 
 class _Costing:
-    """Makes tables, those of what repeats once."""
+    """Adds up costs, computing each repeated table once."""
 
     def __init__(
         self,
@@ -184,7 +193,7 @@ class _Costing:
         self._links = Links(devices)
         self._tables = BoxTables()
         self._pools = np.array(devices.pools)
-        # Those of each layer, found once for all that are as large.
+        # Found once for all layers of the same extents.
         known = {tuple(layer.extents.values()): layer for layer in layers.layers}
         found = {sizes: configurations_of(layer, self._count) for sizes, layer in known.items()}
         self._configurations = [found[tuple(each.extents.values())] for each in layers.layers]
@@ -196,7 +205,6 @@ class _Costing:
         self._alive = self._alive_at_peak()
 
     def run(self) -> DivisionCosts:
-        """Adds up the costs of all nodes and tensors."""
         edges: dict[tuple[int, int], Floats] = {}
         sums = [self._no_costs(configurations) for configurations in self._configurations]
         compute = [np.zeros_like(its.memory) for its in sums]
@@ -222,7 +230,7 @@ class _Costing:
         return np.asarray(np.max(of_pools, axis=0))
 
     def _find_readers(self) -> dict[Tensor, dict[int | None, list[tuple[int, int]]]]:
-        """Who reads the tensors that layers give or read, by the reader's layer: node and place."""
+        """The readers of the tensors that layers give or read, by their layer: node and input."""
         view, layer_of = self._view, self._layers.layer_of
         readers: dict[Tensor, dict[int | None, list[tuple[int, int]]]] = collections.defaultdict(
             lambda: collections.defaultdict(list)
@@ -233,7 +241,7 @@ class _Costing:
                 is_of_layer = layer is not None or tensor[0] in layer_of
                 if not is_of_layer or is_copied(view, tensor[0], ()):
                     continue
-                # Of vectors of sizes nothing is read.
+                # Parts read nothing of vectors of sizes.
                 if layer is None or self._node_tables[node].parts.reads[place].volumes.any():
                     readers[tensor][layer].append((node, place))
         return readers
@@ -245,7 +253,7 @@ class _Costing:
         sums: Sequence[LayerCosts],
         edges: dict[tuple[int, int], Floats],
     ) -> None:
-        """Adds what sending and keeping a tensor costs."""
+        """Adds the costs of sending and keeping a tensor."""
         owner = self._layers.layer_of.get(tensor[0])
         shape, item_bytes = self._described(tensor)
         home = self._device_of_node[tensor[0]]
@@ -285,7 +293,7 @@ class _Costing:
                 if tensor in self._alive:
                     sums[layer].memory[:] += self._gathered(read, layer, shape, item_bytes)
         if owner is None and not self._parameters_stay:
-            # Where it is, it stays however it is divided.
+            # It also stays on its own device, however it is divided.
             first = next(layer for layer in by_layer if layer is not None)
             sums[first].memory[:, home] += volume(whole(shape)) * item_bytes
 
@@ -302,7 +310,7 @@ class _Costing:
     def _gathered(
         self, read: BoxTable, layer: int, shape: tuple[int, ...], item_bytes: int
     ) -> Floats:
-        """The bytes that devices have to receive where another layer is divided as this one is."""
+        """The bytes that devices receive beyond their shares of a tensor."""
         held = item_bytes * read.volumes_of_devices(self._count)
         if len(shape) in (2, 4):
             key = "own", shape, self._layers.layers[layer].layout, self._configurations[layer]
@@ -316,7 +324,7 @@ class _Costing:
         return np.maximum(held, 0)
 
     def _node_table(self, node: int) -> _NodeTable:
-        operation, home = self._layers.operation(node), self._device_of_node[node]
+        operation, home = self._layers.operations[node], self._device_of_node[node]
         configurations = self._configurations[self._layers.layer_of[node]]
         key = _signature(operation), configurations, home
         if key not in self._of_signature:
@@ -326,7 +334,7 @@ class _Costing:
     def _new_node_table(
         self, node: int, configurations: tuple[Degrees, ...], home: int
     ) -> _NodeTable:
-        operation = self._layers.operation(node)
+        operation = self._layers.operations[node]
         if configurations not in self._combinations:
             self._combinations[configurations] = combine(configurations)
         tables = PartTables(
@@ -348,18 +356,18 @@ class _Costing:
         return _NodeTable(tables, seconds, are_measured)
 
     def _measure(self, node: int, degrees: Degrees, seconds: Floats) -> bool:
-        """Puts what was measured of parts into `seconds`, by device; whether it is all."""
+        """Puts measured times into `seconds`, by device; returns whether all parts have one."""
         assert self._measured is not None
         op_parts = self._layers.parts(node, degrees)
         parts = [part for part in op_parts or () if part.multiply_adds]
-        found = [self._measured.seconds(self._layers.operation(node), part) for part in parts]
+        found = [self._measured.seconds(self._layers.operations[node], part) for part in parts]
         for part, each in zip(parts, found, strict=True):
             if each is not None:
                 seconds[part.place] = each
         return op_parts is not None and None not in found
 
     def _moved_bytes(self, tables: Sequence[BoxTable], dtypes: Sequence[int]) -> Floats:
-        """What is read or written, by configuration and device."""
+        """The bytes that are read or written, by configuration and device."""
         return sum(
             (
                 table.volumes_of_devices(self._count) * tf.as_dtype(dtype).size
@@ -369,18 +377,18 @@ class _Costing:
         )
 
     def _described(self, tensor: Tensor) -> tuple[tuple[int, ...], int]:
-        """The shape of a tensor, and the bytes of a value."""
+        """The shape of a tensor, and the bytes of one value."""
         node, at = tensor
         if node in self._layers.layer_of:
-            shapes, dtypes = self._layers.operation(node).output_shapes, output_dtypes
+            shapes, dtypes = self._layers.operations[node].output_shapes, output_dtypes
         else:
             by_layer = self._readers[tensor].items()
             node, at = next(readers[0] for layer, readers in by_layer if layer is not None)
-            shapes, dtypes = self._layers.operation(node).input_shapes, input_dtypes
+            shapes, dtypes = self._layers.operations[node].input_shapes, input_dtypes
         return shapes[at], int(tf.as_dtype(dtypes(self._view.nodes[node])[at]).size)
 
     def _alive_at_peak(self) -> set[Tensor]:
-        """The tensors of layers that are there when they need most, in topological order."""
+        """The tensors of layers in memory when, in topological order, they need most."""
         rank = {node: place for place, node in enumerate(self._view.topological_order())}
         spans: dict[Tensor, tuple[int, int]] = {}
         changes = np.zeros(len(rank) + 1)
@@ -397,7 +405,7 @@ class _Costing:
 
 
 def _signature(operation: Operation) -> tuple[object, ...]:
-    """What a rule goes by."""
+    """Everything that a rule depends on."""
     node = operation.node
     return (
         node.op,

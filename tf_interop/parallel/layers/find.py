@@ -1,21 +1,21 @@
-"""Finds the layers of a graph: what is divided in one way.
+"""Finds the layers of a graph, each of which is divided in one way.
 
-A layer is a convolution or a matrix product and what follows it node by node, with all of their
-gradients; joins of several layers and pooling are layers of their own.
+A layer is a convolution or a matrix product and the ops that follow it node by node, with all of
+their gradients. Joins of several layers, and pooling, are layers of their own.
 
     x --> Conv2D --> BiasAdd --> Relu --+--> Conv2D --> BiasAdd --> AddV2 --> Relu --> ...
                                         +---------------------------^
           [------- layer 1 ---------]        [---- layer 2 ---]     [--- layer 3 ---]
 
-A node follows the layer of the largest tensor that it reads, a gradient that of the tensor of the
-forward pass that it reads. What reads the gradient of a parameter belongs to no layer: parameters
-are updated where they are. Where a node is in the layers changes what a plan can say of it, never
-what is computed.
+A node joins the layer of the largest tensor that it reads; a gradient joins the layer of the
+forward tensor that it reads. Readers of a parameter's gradient are in no layer: parameters are
+updated where they are. A node's layer limits how it can be divided, and never changes the result.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -30,91 +30,40 @@ from tf_interop.graph.ops import TRIVIAL_OPS, attribute_of, output_dtypes
 from tf_interop.graph.properties import MOST_ELEMENTS, GraphProperties, is_fully_known
 from tf_interop.graph.view import GraphView
 from tf_interop.graph.xla import xla_mark
-from tf_interop.parallel.degrees import Axis, Degrees
-from tf_interop.parallel.layers.heads import HEAD_OPS, PRODUCT_OPS, Head, find_heads
+from tf_interop.parallel.layers.heads import HEAD_OPS, PRODUCT_OPS, find_heads
 from tf_interop.parallel.op_parts import Operation, OpPart, axes_of
 from tf_interop.parallel.rules import RULES
-from tf_interop.parallel.rules.convolution import extents_of_convolution
-from tf_interop.parallel.rules.product import extents_of_product
+from tf_interop.parallel.rules.convolution import extents_of_convolution, extents_of_product
 from tf_interop.parallel.rules.shapes import LAYOUT_AFTER
+from tf_interop.parallel.types import Axis, Degrees
 
 _POOLING_OPS = frozenset({"MaxPool", "AvgPool"})
 _FORWARD_PLACES = {
     **dict.fromkeys(("ReluGrad", "Relu6Grad", "LeakyReluGrad", "EluGrad", "SeluGrad"), 1),
     **dict.fromkeys(("SoftplusGrad", "SoftsignGrad", "MaxPoolGrad"), 1),
     **dict.fromkeys(("SigmoidGrad", "TanhGrad", "SqrtGrad", "RsqrtGrad", "ReciprocalGrad"), 0),
-    **dict.fromkeys(("FusedBatchNormGradV3", "FusedBatchNormGradV2", "FusedBatchNormGrad"), 3),
+    **dict.fromkeys(("FusedBatchNormGradV3", "FusedBatchNormGradV2"), 3),
     "LRNGrad": 2,
 }
-"""Where among the inputs of a gradient the tensor of the forward pass is that its layer gave."""
+"""The input of each gradient that is its layer's tensor of the forward pass."""
 
 _GRADIENT_NAME = re.compile(r"(|.*/)(?:gradient_tape|gradients(?:_\d+)?)/(.*)")
 _SEVERAL = -1
-"""In the place of a layer: it is several."""
+"""Stands for several layers."""
 
 _MOST_KNOWN_VALUES = 64
 """The most values of a constant that rules see: sizes, axes, paddings, scalars."""
 
 
-class Operations:
-    """Makes the operation of a node when it is asked for.
-
-    Attributes:
-        layouts: of nodes' tensors of rank 4, where it is not NHWC.
-    """
-
-    def __init__(
-        self, view: GraphView, properties: GraphProperties, heads: Mapping[int, Head]
-    ) -> None:
-        """Prepares to look at `view`, whose convolutions and products are `heads`."""
-        self.layouts: dict[int, str] = {}
-        self._view = view
-        self._properties = properties
-        self._heads = heads
-        self._made: dict[int, Operation | None] = {}
-
-    def get(self, node: int) -> Operation | None:
-        """That of a node; None where a shape is not known."""
-        if node not in self._made:
-            self._made[node] = self._make(node)
-        return self._made[node]
-
-    def _make(self, node: int) -> Operation | None:
-        view, properties = self._view, self._properties
-        places, ports = range(len(view.fanins[node])), range(len(output_dtypes(view.nodes[node])))
-        inputs: Any = tuple(properties.input_shape(node, place) for place in places)
-        outputs: Any = tuple(properties.output_shape(node, port) for port in ports)
-        if not all(map(is_fully_known, inputs + outputs)):
-            return None
-        return Operation(
-            view.nodes[node],
-            inputs,
-            outputs,
-            tuple(self._value(*tensor) for tensor in view.fanins[node]),
-            self.layouts.get(node, "NHWC"),
-            self._heads[node].role if node in self._heads else ConvolutionKind.FORWARD,
-        )
-
-    def _value(self, node: int, port: int) -> np.ndarray[Any, Any] | None:
-        """The value of a small constant, or of a vector of sizes."""
-        if self._view.ops[node] == "Const":
-            shape: Any = self._properties.output_shape(node, 0)
-            if not is_fully_known(shape) or math.prod(shape) > _MOST_KNOWN_VALUES:
-                return None
-            return np.asarray(tf.make_ndarray(self._view.nodes[node].attr["value"].tensor))
-        sizes = self._properties.held_shape(node, port)
-        return np.asarray(sizes, np.int32) if is_fully_known(sizes) else None
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Layer:
-    """What is divided in one way.
+    """The nodes that are divided in one way.
 
     Attributes:
         name: the name of its first node.
-        nodes: places of its nodes in the graph, ascending.
-        layout: of its tensors of rank 4, `NHWC` or `NCHW`.
-        extents: the size of each axis of its work; 1 where it has none.
+        nodes: its nodes, ascending.
+        layout: layout of its tensors of rank 4, `NHWC` or `NCHW`.
+        extents: the size of each axis of its work; 1 for an axis that cannot be divided.
     """
 
     name: str
@@ -130,31 +79,21 @@ class LayerGraph:
     Attributes:
         view: the graph.
         layers: in topological order of their first nodes.
-        layer_of: for each node that is in a layer, the layer's place in `layers`. All other nodes
-            run whole, on the devices that they have.
-        why_whole: for nodes that cost something and are in no layer, why, in words.
-        operations: its nodes as rules see them.
+        layer_of: for each node in a layer, the layer's index in `layers`. All other nodes run
+            whole on their own devices.
+        why_whole: for each node with a cost and without a layer, the reason in words.
+        operations: the nodes of layers as rules see them.
     """
 
     view: GraphView
     layers: tuple[Layer, ...]
     layer_of: Mapping[int, int]
     why_whole: Mapping[str, str]
-    operations: Operations
-
-    def operation(self, node: int) -> Operation:
-        """A node of a layer as rules see it."""
-        operation = self.operations.get(node)
-        assert operation is not None
-        return operation
+    operations: Mapping[int, Operation]
 
     def parts(self, node: int, degrees: Degrees) -> Sequence[OpPart] | None:
-        """A node of a layer, divided; None where it runs whole."""
-        return RULES[self.view.ops[node]](self.operation(node), degrees)
-
-    def shape(self, node: int, port: int) -> tuple[int, ...]:
-        """The shape of an output of a node of a layer."""
-        return self.operation(node).output_shapes[port]
+        """The parts of a layer's node; None if it runs whole."""
+        return RULES[self.view.ops[node]](self.operations[node], degrees)
 
 
 def find_layers(
@@ -170,31 +109,21 @@ def find_layers(
     Raises:
         GraphError: the graph has a cycle that no loop closes.
     """
-    finder = _Finder(view, properties, frozenset(nodes_to_preserve))
-    for node in view.topological_order():
-        finder.visit(node)
-    return finder.layer_graph()
+    return _Finder(view, properties, frozenset(nodes_to_preserve)).run()
 
 
 def legal_degrees(layer: Layer, count: int) -> tuple[Degrees, ...]:
-    """All ways to divide a layer into `count` parts, none longer than its axis, in order."""
-
-    def extend(chosen: tuple[int, ...], left: int) -> list[tuple[int, ...]]:
-        if len(chosen) == len(Axis):
-            return [chosen] if left == 1 else []
-        longest = min(left, layer.extents[tuple(Axis)[len(chosen)]])
-        return [
-            each
-            for degree in range(1, longest + 1)
-            if left % degree == 0
-            for each in extend((*chosen, degree), left // degree)
-        ]
-
-    return tuple(Degrees(*each) for each in extend((), count))
+    """All ways to divide a layer into `count` parts without an empty one, in order."""
+    choices = (
+        [each for each in range(1, min(count, layer.extents[axis]) + 1) if count % each == 0]
+        for axis in Axis
+    )
+    products = itertools.product(*choices)
+    return tuple(Degrees(*each) for each in products if math.prod(each) == count)
 
 
 class _Finder:
-    """Gives nodes their layers, one after the other in topological order."""
+    """Assigns nodes to layers, in topological order."""
 
     def __init__(
         self, view: GraphView, properties: GraphProperties, preserved: frozenset[str]
@@ -204,10 +133,10 @@ class _Finder:
         self._preserved = preserved
         self._heads = find_heads(view, properties)
         self._control_flow = ControlFlow(view)
-        self._operations = Operations(view, properties, self._heads)
-        self._rank = [0] * len(view)  # in topological order
-        for rank, node in enumerate(view.topological_order()):
-            self._rank[node] = rank
+        self._order = view.topological_order()
+        self._rank = {node: rank for rank, node in enumerate(self._order)}
+        self._operations: dict[int, Operation | None] = {}
+        self._layouts: dict[int, str] = {}  # of nodes after NCHW
         self._nodes: list[list[int]] = []
         self._layer_of: dict[int, int] = {}
         # The layer whose tensors a node computes from, whether or not it is in it.
@@ -216,13 +145,16 @@ class _Finder:
         self._layer_of_scope: dict[str, int] = {}
         self._why_whole: dict[str, str] = {}
 
-    def layer_graph(self) -> LayerGraph:
-        """What was found."""
-        layers = tuple(map(self._layer, self._nodes))
-        return LayerGraph(self._view, layers, self._layer_of, self._why_whole, self._operations)
+    def run(self) -> LayerGraph:
+        for node in self._order:
+            self._visit(node)
+        operations = {node: self._operation(node) for node in self._layer_of}
+        known = {node: each for node, each in operations.items() if each is not None}
+        layers = tuple(self._layer(nodes, known[nodes[0]]) for nodes in self._nodes)
+        return LayerGraph(self._view, layers, self._layer_of, self._why_whole, known)
 
-    def visit(self, node: int) -> None:
-        """Gives a node its layer, if it is to be in one."""
+    def _visit(self, node: int) -> None:
+        """Puts a node into its layer, if it can be in one."""
         view = self._view
         principal = self._principal(node)
         followed = None if principal is None else self._followed[principal]
@@ -231,7 +163,7 @@ class _Finder:
         )
         layout = self._layout_of(node, principal)
         if layout != "NHWC":
-            self._operations.layouts[node] = layout
+            self._layouts[node] = layout
         begins = self._begins_layer(node)
         layer = len(self._nodes) if begins else self._layer_to_join(node, followed)
         if layer is None:
@@ -249,13 +181,45 @@ class _Finder:
         if not self._is_gradient_of_parameter(node):
             self._followed[node] = layer if why is None else followed
 
+    def _operation(self, node: int) -> Operation | None:
+        """A node as rules see it; None if a shape is unknown."""
+        if node not in self._operations:
+            self._operations[node] = self._make_operation(node)
+        return self._operations[node]
+
+    def _make_operation(self, node: int) -> Operation | None:
+        view, properties = self._view, self._properties
+        places, ports = range(len(view.fanins[node])), range(len(output_dtypes(view.nodes[node])))
+        inputs: Any = tuple(properties.input_shape(node, place) for place in places)
+        outputs: Any = tuple(properties.output_shape(node, port) for port in ports)
+        if not all(map(is_fully_known, inputs + outputs)):
+            return None
+        return Operation(
+            view.nodes[node],
+            inputs,
+            outputs,
+            tuple(self._value(*tensor) for tensor in view.fanins[node]),
+            self._layouts.get(node, "NHWC"),
+            self._heads[node].role if node in self._heads else ConvolutionKind.FORWARD,
+        )
+
+    def _value(self, node: int, port: int) -> np.ndarray[Any, Any] | None:
+        """The value of a small constant, or of a vector of sizes."""
+        if self._view.ops[node] == "Const":
+            shape: Any = self._properties.output_shape(node, 0)
+            if not is_fully_known(shape) or math.prod(shape) > _MOST_KNOWN_VALUES:
+                return None
+            return np.asarray(tf.make_ndarray(self._view.nodes[node].attr["value"].tensor))
+        sizes = self._properties.held_shape(node, port)
+        return np.asarray(sizes, np.int32) if is_fully_known(sizes) else None
+
     def _following(self, node: int) -> list[tuple[int, int]]:
-        """What a node reads that follows a layer: the places, and the nodes that are read."""
+        """The inputs of a node that follow a layer: their places, and the nodes that give them."""
         fanins = enumerate(self._view.fanins[node])
         return [(at, source) for at, (source, _) in fanins if self._followed[source] is not None]
 
     def _principal(self, node: int) -> int | None:
-        """Of what a node reads the largest that follows a layer; the latest of those."""
+        """The source of the largest input that follows a layer; the latest one of equals."""
         sources = {source: at for at, source in self._following(node)}
         if len(sources) < 2:
             return next(iter(sources), None)
@@ -283,7 +247,7 @@ class _Finder:
         return followed
 
     def _why_not(self, node: int, layer: int) -> str | None:
-        """Why a node cannot be in a layer; None where it can."""
+        """The reason why a node cannot be in a layer; None if it can."""
         view = self._view
         if view.ops[node] not in RULES:
             return f"nothing divides {view.ops[node]}"
@@ -297,7 +261,7 @@ class _Finder:
             first = self._nodes[layer][0]
             if view.nodes[node].device != view.nodes[first].device:
                 return "it is on another device than its layer"
-        operation = self._operations.get(node)
+        operation = self._operation(node)
         if operation is None:
             return "shapes are not known"
         shapes = operation.input_shapes + operation.output_shapes
@@ -306,7 +270,7 @@ class _Finder:
         return None
 
     def _costs(self, node: int) -> bool:
-        """Whether it matters that a node runs whole."""
+        """Whether a node costs enough to say why it runs whole."""
         if self._view.ops[node] in TRIVIAL_OPS or not output_dtypes(self._view.nodes[node]):
             return False
         shape: Any = self._properties.output_shape(node, 0)
@@ -314,7 +278,7 @@ class _Finder:
         return is_large or self._view.ops[node] in HEAD_OPS
 
     def _is_first_gradient(self, node: int) -> bool:
-        """Whether a node is a gradient whatever it reads."""
+        """Whether a node is a gradient whatever its inputs are."""
         op = self._view.ops[node]
         head = self._heads.get(node)
         if head is not None:
@@ -327,7 +291,7 @@ class _Finder:
         return is_of_filter or self._view.ops[node] == "BiasAddGrad"
 
     def _is_join(self, node: int) -> bool:
-        """Whether a node reads tensors of several layers, none of them broadcast."""
+        """Whether a node reads tensors of several layers and broadcasts none of them."""
         read = self._following(node)
         if self._view.ops[node] != "ConcatV2" and len(read) > 1:
             sizes = {at: self._size(node, at) for at, _ in read}
@@ -338,7 +302,7 @@ class _Finder:
         """Whether a node is the mean of all pixels of each image and channel."""
         if self._view.ops[node] != "Mean":
             return False
-        operation = self._operations.get(node)
+        operation = self._operation(node)
         if operation is None or len(operation.input_shapes[0]) != 4:
             return False
         axes = operation.input_values[1]
@@ -355,21 +319,21 @@ class _Finder:
                 return data_format
         if principal is None:
             return "NHWC"
-        layout = self._operations.layouts.get(principal, "NHWC")
+        layout = self._layouts.get(principal, "NHWC")
         if op == "Transpose":
             permutation: Any = self._properties.held_shape(*view.fanins[node][1])
             return LAYOUT_AFTER.get(permutation, layout)
         return layout
 
     def _remember_name(self, node: int, layer: int) -> None:
-        """Notes that a node's name and the scopes that it is in are of a layer."""
+        """Notes the layer of a node's name and of its scopes."""
         scope = self._view.names[node]
         while scope and (known := self._layer_of_scope.get(scope)) not in (layer, _SEVERAL):
             self._layer_of_scope[scope] = layer if known is None else _SEVERAL
             scope = scope.rpartition("/")[0]
 
     def _named_layer(self, gradient: int) -> int | None:
-        """The layer of what a gradient is named after; None where that is not one layer.
+        """The layer that a gradient's name refers to; None if it is not exactly one.
 
         TensorFlow names gradients `gradient_tape/pool/AvgPoolGrad` or
         `gradients/pool_grad/AvgPoolGrad`.
@@ -385,13 +349,11 @@ class _Finder:
         return None if layer == _SEVERAL else layer
 
     def _size(self, node: int, place: int) -> int:
-        """How many values a node reads at `place`; 0 where that is not known."""
+        """The number of values of an input; 0 if it is unknown."""
         shape: Any = self._properties.input_shape(node, place)
         return math.prod(shape) if is_fully_known(shape) else 0
 
-    def _layer(self, nodes: list[int]) -> Layer:
-        first = self._operations.get(nodes[0])
-        assert first is not None
+    def _layer(self, nodes: list[int], first: Operation) -> Layer:
         extents = _extents(first)
         rule = RULES[first.node.op]
 
@@ -402,17 +364,17 @@ class _Finder:
             first.node.name,
             tuple(sorted(nodes)),
             first.layout,
-            {axis: extents.get(axis, 1) if may_be_divided(axis) else 1 for axis in Axis},
+            {axis: extents[axis] if may_be_divided(axis) else 1 for axis in Axis},
         )
 
 
 def _extents(first: Operation) -> Mapping[Axis, int]:
-    """The size of each axis of the work of a layer that begins with an operation."""
+    """The size of each axis of the work of a layer, from its first operation."""
     op = first.node.op
     if op in PRODUCT_OPS:
         return extents_of_product(first)
     if op in HEAD_OPS:
         return extents_of_convolution(first)
-    # A mean has parts of what it reads.
+    # The parts of a mean are parts of its input.
     image = first.input_shapes[0] if op == "Mean" else first.output_shapes[0]
     return dict(zip(axes_of(image, first.layout), image, strict=True))

@@ -1,12 +1,12 @@
-"""Finds which convolutions and matrix products are one layer's: the forward one and its gradients.
+"""Matches convolutions and matrix products with their gradients: these are the heads of layers.
 
     forward           image x, filter w      Conv2D            MatMul(x, w)
-    backward-input    filter w, gradient dy  Conv2DBackpropI.  MatMul(dy, w), w the other way round
+    backward-input    filter w, gradient dy  Conv2DBackpropI.  MatMul(dy, w), w transposed
     backward-filter   image x, gradient dy   Conv2DBackpropF.  MatMul(x, dy)
 
-Two of one layer share what their lines have in common. The filter is known by the variable or the
-constant that it comes from. Where several layers share an image, as branches do, or a filter, the
-third of the three tells which one is meant.
+The heads of one layer share the tensors that their lines have in common. A filter is identified by
+its variable or constant. If several layers share an image, as branches do, or a filter, the third
+tensor decides.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from tf_interop.graph.view import GraphView
 
 PRODUCT_OPS = frozenset({"MatMul", "_FusedMatMul"})
 HEAD_OPS = CONVOLUTION_KINDS.keys() | PRODUCT_OPS
-"""Convolutions and matrix products."""
 
 _HANDED_ON = frozenset({"ReadVariableOp", "Identity", "Cast", "StopGradient"})
 
@@ -32,11 +31,11 @@ _Tensor = tuple[int, int]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Head:
-    """What a convolution or a matrix product is to its layer.
+    """A convolution or a matrix product in its layer.
 
     Attributes:
-        first: the node that the layer begins with; the node itself where that is the one.
-        role: what it computes.
+        first: the first node of the layer, which may be the node itself.
+        role: forward or one of the gradients.
     """
 
     first: int
@@ -45,20 +44,20 @@ class Head:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _WithFilter:
-    """One that reads a filter: forward, or the gradient of the input."""
+    """A head that reads a filter: forward, or the gradient of the input."""
 
     node: int
     data: _Tensor
     filter: _Tensor
-    source: _Tensor  # what the filter comes from
-    is_turned: bool  # the filter, as it is in one of the two
+    source: _Tensor  # the variable or constant of the filter
+    is_turned: bool  # it transposes the filter, as one of the two does
 
 
 def find_heads(view: GraphView, properties: GraphProperties) -> dict[int, Head]:
-    """Finds all convolutions and all matrix products with a parameter, and their gradients.
+    """Finds all convolutions, all matrix products with a parameter, and their gradients.
 
     Returns:
-        By node, in topological order. Matrix products of other kinds are not among them.
+        The heads by node, in topological order, without other matrix products.
 
     Raises:
         GraphError: the graph has a cycle that no loop closes.
@@ -68,14 +67,14 @@ def find_heads(view: GraphView, properties: GraphProperties) -> dict[int, Head]:
 
 
 class _Matching:
-    """Finds the layer of each gradient among those that can be meant."""
+    """Finds the layer of each gradient among the candidates."""
 
     def __init__(self, view: GraphView, properties: GraphProperties, order: list[int]) -> None:
         self._view = view
         self._properties = properties
         parameters = _find_parameters(view)
         self._with_filter = {node: _with_filter(view, node, parameters) for node in order}
-        # What gradients of filters read beside each tensor, and filters with what is read there.
+        # The pairs of tensors that gradients of filters read, and the pairs of filter and data.
         self._partners: dict[_Tensor, set[_Tensor]] = collections.defaultdict(set)
         self._products: set[tuple[_Tensor, _Tensor]] = set()
         for node, each in self._with_filter.items():
@@ -90,7 +89,6 @@ class _Matching:
         self._taken: set[tuple[int, ConvolutionKind]] = set()
 
     def match(self) -> dict[int, Head]:
-        """The heads in order."""
         heads = {
             node: self._match_filter_gradient(node)
             if each is None
@@ -100,14 +98,14 @@ class _Matching:
         return {node: head for node, head in heads.items() if head is not None}
 
     def _operands(self, node: int) -> tuple[_Tensor, _Tensor]:
-        """What the gradient of a filter is computed from: all but the sizes of the filter."""
+        """The two tensors from which the gradient of a filter is computed."""
         inputs = self._view.fanins[node]
         return inputs[0], inputs[SIZES_POSITIONS.get(self._view.ops[node], 0) + 1]
 
     def _match_with_filter(self, each: _WithFilter) -> Head:
         others = self._by_filter[each.source]
         candidates = [first for first in others if first.is_turned != each.is_turned]
-        # A matrix product does not say what it computes.
+        # The op of a matrix product does not tell its role.
         role = CONVOLUTION_KINDS.get(self._view.ops[each.node])
         if candidates:
             partners = self._partners[each.data]
@@ -138,14 +136,14 @@ class _Matching:
         return Head(node, ConvolutionKind.BACKWARD_FILTER)
 
     def _take(self, candidates: list[_WithFilter], role: ConvolutionKind) -> Head:
-        """The last that has no such gradient yet: gradients come in the reverse order."""
+        """Takes the last candidate without such a gradient: gradients come in reverse order."""
         free = [each for each in candidates if (each.node, role) not in self._taken]
         first = (free or candidates)[-1].node
         self._taken.add((first, role))
         return Head(first, role)
 
     def _may_be_gradient(self, node: int, first: _WithFilter) -> bool:
-        """Whether a node computes as many values as a filter has; where that is known."""
+        """Whether a node may have as many values as a filter."""
         result: Any = self._properties.output_shape(node, 0)
         sizes = SIZES_POSITIONS.get(self._view.ops[node])
         if result is None and sizes is not None:
@@ -157,7 +155,7 @@ class _Matching:
 
 
 def _find_parameters(view: GraphView) -> frozenset[int]:
-    """The nodes that compute from variables and constants alone."""
+    """The nodes that depend only on variables and constants."""
     parameters = set()
     for node in view.topological_order():
         sources = view.fanins[node]
@@ -169,7 +167,7 @@ def _find_parameters(view: GraphView) -> frozenset[int]:
 
 
 def _with_filter(view: GraphView, node: int, parameters: frozenset[int]) -> _WithFilter | None:
-    """A head that reads a filter; None for the gradient of one, and for other matrix products."""
+    """A head that reads a filter; None for gradients of filters and for other products."""
     op = view.ops[node]
     inputs = view.fanins[node]
     data = inputs[0]
@@ -177,7 +175,7 @@ def _with_filter(view: GraphView, node: int, parameters: frozenset[int]) -> _Wit
         is_data_turned, is_turned = (
             attribute_of(view.nodes[node], name).b for name in ("transpose_a", "transpose_b")
         )
-        # What sums over the batch is the gradient of a filter, whose `b` may be a constant too.
+        # A sum over the batch is the gradient of a filter, and its `b` may be a constant too.
         if is_data_turned or inputs[1][0] not in parameters:
             return None
     elif CONVOLUTION_KINDS[op] is ConvolutionKind.BACKWARD_FILTER:
@@ -189,7 +187,7 @@ def _with_filter(view: GraphView, node: int, parameters: frozenset[int]) -> _Wit
 
 
 def _source_of(view: GraphView, tensor: _Tensor) -> _Tensor:
-    """The variable, or the first tensor, that a filter comes from."""
+    """The variable, or the first tensor, from which a filter comes."""
     while view.ops[tensor[0]] in _HANDED_ON and view.fanins[tensor[0]]:
         tensor = view.fanins[tensor[0]][0]
     return tensor

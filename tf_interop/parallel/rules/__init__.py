@@ -1,7 +1,7 @@
-"""How operations are divided: a rule for each op type.
+"""The rules that divide operations, by op type.
 
-Most rules copy a node's own attributes and cut its operands; what a part reads is all that it
-knows of them.
+Most rules copy a node's own attributes and cut its operands. A part knows nothing of the operands
+but the boxes that it reads.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from tf_interop.parallel.rules import (
     elementwise,
     normalization,
     pooling,
-    product,
-    reductions,
     shapes,
 )
 
@@ -22,8 +20,5 @@ RULES: dict[str, Rule] = {
     **elementwise.RULES,
     **normalization.RULES,
     **pooling.RULES,
-    **product.RULES,
-    **reductions.RULES,
     **shapes.RULES,
 }
-"""The rule of each op type that can be divided."""

@@ -1,12 +1,12 @@
-"""How convolutions are divided: forward, and the gradients of image and filter.
+"""Rules for convolutions and matrix products, forward and gradients, and for their biases.
 
 The image is [N, H, W, C], the filter [R, S, C, K], the output [N, H', W', K]. `channel` divides C
-and `filter` divides K, whichever of the three is computed; what is divided and no axis of the
-result makes addends. `height` and `width` divide the result's own, for the gradient of the filter
+and `filter` divides K, whichever of the three is computed. Dividing an axis that the result lacks
+makes addends. `height` and `width` divide those of the result; for the gradient of the filter,
 those of the output.
 
-The groups of a grouped convolution, and the channels of a depthwise one, are divided by `filter`
-and `channel` together, like the channels of what follows it: there is nothing to add.
+`filter` and `channel` together divide the groups of a grouped convolution and the channels of a
+depthwise one, as they divide the channels of the ops that follow: there is nothing to add.
 """
 
 from __future__ import annotations
@@ -20,10 +20,19 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
-from tf_interop.parallel.degrees import Axis, Degrees
+from tf_interop.convolution import ConvolutionKind
+from tf_interop.graph.ops import attribute_of
 from tf_interop.parallel.node_maker import NodeMaker
-from tf_interop.parallel.op_parts import Operation, OpPart, Rule, divide
-from tf_interop.parallel.regions import Box, Interval, sizes, whole
+from tf_interop.parallel.op_parts import (
+    BoxPart,
+    Operation,
+    OpPart,
+    Rule,
+    by_operand,
+    copied,
+    divide,
+)
+from tf_interop.parallel.regions import Box, Interval, sizes, volume, whole
 from tf_interop.parallel.rules.windows import (
     Stretch,
     Windows,
@@ -31,6 +40,7 @@ from tf_interop.parallel.rules.windows import (
     paddings_of,
     windows_of,
 )
+from tf_interop.parallel.types import Axis, Degrees
 
 _TENSORS = {
     "Conv2D": ("image", "filter", "output"),
@@ -40,19 +50,28 @@ _TENSORS = {
     "DepthwiseConv2dNativeBackpropInput": ("sizes", "filter", "output", "image"),
     "DepthwiseConv2dNativeBackpropFilter": ("image", "sizes", "output", "filter"),
 }
-"""What each op reads, in order, and what it gives. Gradients count as what they are of."""
+"""The inputs of each op in order, then its output. A gradient has the name of its tensor."""
+
+_PRODUCT_AXES = {
+    ConvolutionKind.FORWARD: (Axis.SAMPLE, Axis.FILTER, Axis.CHANNEL),
+    ConvolutionKind.BACKWARD_INPUT: (Axis.SAMPLE, Axis.CHANNEL, Axis.FILTER),
+    ConvolutionKind.BACKWARD_FILTER: (Axis.CHANNEL, Axis.FILTER, Axis.SAMPLE),
+}
+"""The axes of the result's rows, of its columns and of the sum, for a layer that computes
+[N, C] x [C, K]. A layer with a transposed input or filter is divided as correctly, but its parts
+read more than they need."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class _Convolution:
-    """A convolution, whichever of its tensors is computed.
+    """A convolution, whichever of its tensors it computes.
 
     Attributes:
         node: the node.
-        layout: of image and output, `NHWC` or `NCHW`.
-        image: the sizes of the image by letter of the layout.
-        filter: the filter's shape.
-        output: the sizes of the output, like those of the image.
+        layout: layout of image and output, `NHWC` or `NCHW`.
+        image: sizes of the image by letter of the layout.
+        filter: shape of the filter.
+        output: sizes of the output by letter of the layout.
         windows: along height and width.
     """
 
@@ -64,14 +83,9 @@ class _Convolution:
     windows: tuple[Windows, Windows]
 
     @property
-    def tensors(self) -> tuple[str, ...]:
-        """What the node reads, and what it gives."""
-        return _TENSORS[self.node.op]
-
-    @property
     def gives_image(self) -> bool:
         """Whether it is the gradient of the image."""
-        return self.tensors[-1] == "image"
+        return _TENSORS[self.node.op][-1] == "image"
 
     @property
     def is_depthwise(self) -> bool:
@@ -80,12 +94,12 @@ class _Convolution:
 
     @property
     def groups(self) -> int:
-        """How many groups the channels are in."""
+        """The number of groups of channels."""
         return self.image["C"] // (1 if self.is_depthwise else self.filter[2])
 
     @property
     def extents(self) -> dict[Axis, int]:
-        """The size of each axis of its work; of several groups `filter` divides the groups."""
+        """The size of each axis of its work. `filter` divides the groups if there are several."""
         divided = self.image if self.gives_image else self.output
         filters, channels = self.output["C"], self.image["C"]
         if self.groups > 1:
@@ -104,13 +118,12 @@ class _Convolution:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Share:
-    """What one part works on.
+    """The work of one part.
 
     Attributes:
-        boxes: of image, filter and output; where no window reaches into its box of the image, of
-            that alone.
-        along: height and width; nothing where no window reaches.
-        multiply_adds: what it takes.
+        boxes: its boxes of image, filter and output; of the image alone if no window reaches it.
+        along: its stretches of height and width; empty if no window reaches it.
+        multiply_adds: amount of work.
     """
 
     boxes: Mapping[str, Box]
@@ -119,19 +132,18 @@ class _Share:
 
 
 def extents_of_convolution(operation: Operation) -> Mapping[Axis, int]:
-    """The size of each axis of a convolution's work; nothing where it cannot be divided."""
+    """The size of each axis of a convolution's work; empty if it cannot be divided."""
     convolution = _convolution(operation)
     return {} if convolution is None else convolution.extents
 
 
 def _divide_convolution(operation: Operation, degrees: Degrees) -> list[OpPart] | None:
-    """The rule of all convolutions."""
     convolution = _convolution(operation)
     if convolution is None:
         return None
     if convolution.groups > 1:
         degrees = degrees.with_channels_together
-    *read, given = convolution.tensors
+    *read, given = _TENSORS[operation.node.op]
     parts = []
     for place, at in divide(convolution.extents, degrees).items():
         share = _share(convolution, at)
@@ -144,7 +156,7 @@ def _divide_convolution(operation: Operation, degrees: Degrees) -> list[OpPart] 
 # A search asks for one operation under all configurations in a row.
 @functools.lru_cache(maxsize=16)
 def _convolution(operation: Operation) -> _Convolution | None:
-    """What a node computes; None where it has nothing to compute, or not from an image."""
+    """The convolution of a node; None if it is empty, or no convolution of an image."""
     node, layout = operation.node, operation.layout
     shapes = operation.input_shapes + operation.output_shapes
     shape_of = dict(zip(_TENSORS[node.op], shapes, strict=True))
@@ -158,7 +170,7 @@ def _convolution(operation: Operation) -> _Convolution | None:
 
 
 def _share(convolution: _Convolution, at: Mapping[Axis, Interval]) -> _Share:
-    """What the part with these intervals works on."""
+    """The work within these intervals."""
     samples = at[Axis.SAMPLE]
     channels, filters, of_filter = _channels(convolution, at)
     reach = Windows.reaching if convolution.gives_image else Windows.reading
@@ -179,7 +191,7 @@ def _share(convolution: _Convolution, at: Mapping[Axis, Interval]) -> _Share:
 def _channels(
     convolution: _Convolution, at: Mapping[Axis, Interval]
 ) -> tuple[Interval, Interval, Box]:
-    """The channels of image and of output that belong together, and their box of the filter."""
+    """Corresponding channels of image and output, and their box of the filter."""
     channels, filters = at[Axis.CHANNEL], at[Axis.FILTER]
     *taps, of_group, of_output = whole(convolution.filter)
     groups = convolution.groups
@@ -198,14 +210,14 @@ def _channels(
 def _emit(
     convolution: _Convolution, share: _Share, make: NodeMaker, inputs: Sequence[str]
 ) -> Sequence[str]:
-    """Makes the nodes of a part: a convolution without padding, of an image that is padded.
+    """Makes the nodes of a part: a convolution without padding of a padded image.
 
-    Unless the part has the padding of the whole: then the convolution pads as it did. `EXPLICIT`
-    padding would need fewer nodes, but oneDNN has no kernels of gradients for it, and on GPUs
-    TensorFlow pads an image itself where its two sides differ, as those of most parts do.
+    A part with the padding of the whole is padded by the convolution, as before. `EXPLICIT` padding
+    would need fewer nodes, but oneDNN has no kernels of gradients for it, and on GPUs TensorFlow
+    itself pads an image whose two sides differ, as they do in most parts.
     """
-    node, result = convolution.node, sizes(share.boxes[convolution.tensors[-1]])
-    dtype = tf.as_dtype(node.attr["T"].type)
+    node, given = convolution.node, _TENSORS[convolution.node.op][-1]
+    result, dtype = sizes(share.boxes[given]), tf.as_dtype(node.attr["T"].type)
     if not share.along:
         return [make.fill(result, dtype)]
     attributes = attributes_of_part(node, share.along)
@@ -214,7 +226,7 @@ def _emit(
     operands = list(inputs)
     if not convolution.gives_image:
         operands[0] = make.pad(operands[0], paddings, dtype)
-        if convolution.tensors[-1] == "filter":
+        if given == "filter":
             operands[1] = make.constant(result)
         return [make(node.op, *operands, **attributes)]
     unreached = convolution.arranged(none, [(each.unreached, 0) for each in share.along], none)
@@ -226,4 +238,42 @@ def _emit(
     return [make.pad(gradient, unreached, dtype)]
 
 
-RULES: dict[str, Rule] = dict.fromkeys(_TENSORS, _divide_convolution)
+def extents_of_product(operation: Operation) -> Mapping[Axis, int]:
+    """The sizes of the axes of a matrix product's work."""
+    [(rows, columns)] = operation.output_shapes
+    inner = operation.input_shapes[0][0 if attribute_of(operation.node, "transpose_a").b else 1]
+    return dict(zip(_PRODUCT_AXES[operation.role], (rows, columns, inner), strict=True))
+
+
+def _divide_product(operation: Operation, degrees: Degrees) -> list[OpPart] | None:
+    extents = extents_of_product(operation)
+    if 0 in extents.values():
+        return None
+    first_transposed, second_transposed = (
+        attribute_of(operation.node, name).b for name in ("transpose_a", "transpose_b")
+    )
+    parts = []
+    for place, at in divide(extents, degrees).items():
+        rows, columns, inner = (at[axis] for axis in _PRODUCT_AXES[operation.role])
+        reads: tuple[Box, Box] = (
+            (inner, rows) if first_transposed else (rows, inner),
+            (columns, inner) if second_transposed else (inner, columns),
+        )
+        adds = volume((rows, columns, inner))
+        parts.append(OpPart(place, reads, ((rows, columns),), copied(operation), adds))
+    return parts
+
+
+def _part_with_bias(operation: Operation, box: Box) -> BoxPart:
+    """A part of a BiasAdd or of its gradient, whose samples and pixels are addends."""
+    bias = (box[operation.layout.index("C") if len(box) == 4 else 1],)
+    if operation.node.op == "BiasAdd":
+        return (box, bias), (box,), copied(operation)
+    return (box,), (bias,), copied(operation)
+
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(_TENSORS, _divide_convolution),
+    "MatMul": _divide_product,
+    **dict.fromkeys(("BiasAdd", "BiasAddGrad"), by_operand(_part_with_bias)),
+}

@@ -1,28 +1,48 @@
-"""Ops that compute each value of their result from one value of each operand.
+"""Elementwise ops, and ops that go over an axis: sums, means, softmax, broadcasts.
 
-An operand may be broadcast as numpy does it: of its dimensions of 1, and of those that it lacks, a
-part reads all.
+Parts of a sum or a mean over a divided axis are addends: a part's own sum, or its own mean times
+its share of the values. Other ops over an axis need it whole.
 """
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Sequence
 
-from tf_interop.parallel.op_parts import Operation, Rule
-from tf_interop.parallel.regions import Box
-from tf_interop.parallel.rules.boxes import BoxPart, by_result, copied
+import numpy as np
+import tensorflow as tf
+
+from tf_interop.graph.ops import attribute_of
+from tf_interop.parallel.node_maker import NodeMaker, own_attributes
+from tf_interop.parallel.op_parts import (
+    BoxPart,
+    Operation,
+    OpPart,
+    Rule,
+    boxes_of,
+    by_operand,
+    by_result,
+    copied,
+)
+from tf_interop.parallel.regions import Box, Interval, sizes, whole
+from tf_interop.parallel.types import Degrees
+
+_SUMS = ("Sum", "Mean")
 
 
-def broadcast_box(shape: Sequence[int], result: Sequence[int], box: Box) -> Box | None:
-    """What a part reads of an operand.
+def _broadcast_box(shape: Sequence[int], result: Sequence[int], box: Box) -> Box | None:
+    """The box that a part reads of an operand.
+
+    It is all of a dimension of 1.
 
     Args:
-        shape: of the operand.
-        result: the shape that it is broadcast to.
-        box: what the part gives of the result.
+        shape: shape of the operand.
+        result: the shape that it is broadcast to, as NumPy does it.
+        box: the box of the result.
 
     Returns:
-        A box of the operand; None where it is not broadcast to such a result.
+        None if the operand cannot be broadcast to such a result.
     """
     lacking = len(result) - len(shape)
     if lacking < 0:
@@ -35,14 +55,89 @@ def broadcast_box(shape: Sequence[int], result: Sequence[int], box: Box) -> Box 
     return tuple(read)
 
 
-def _part_of_result(operation: Operation, box: Box) -> BoxPart | None:
-    """Each operand as it is broadcast to the result."""
+def _part_of_elementwise(operation: Operation, box: Box) -> BoxPart | None:
     [result] = operation.output_shapes
-    reads = tuple(broadcast_box(shape, result, box) for shape in operation.input_shapes)
+    reads = tuple(_broadcast_box(shape, result, box) for shape in operation.input_shapes)
     return None if None in reads else (reads, (box,), copied(operation))
 
 
-_OPS = (
+def _part_of_reduction(operation: Operation, box: Box) -> BoxPart | None:
+    shape, axes = operation.input_shapes[0], operation.input_values[1]
+    if axes is None:
+        return None
+    reduced = sorted({int(axis) % len(shape) for axis in np.ravel(axes)})
+    share = math.prod((box[axis][1] - box[axis][0]) / shape[axis] for axis in reduced)
+    if share < 1 and operation.node.op not in _SUMS:
+        return None
+    keeps = attribute_of(operation.node, "keep_dims").b
+    given = tuple(
+        (0, 1) if axis in reduced else interval
+        for axis, interval in enumerate(box)
+        if keeps or axis not in reduced
+    )
+    return (box, None), (given,), functools.partial(_reduce, operation, reduced, share)
+
+
+def _reduce(
+    operation: Operation, axes: list[int], share: float, maker: NodeMaker, inputs: Sequence[str]
+) -> Sequence[str]:
+    attributes = own_attributes(operation.node) | {"Tidx": tf.int32}
+    result = maker(operation.node.op, inputs[0], maker.constant(axes), **attributes)
+    if operation.node.op != "Mean" or share == 1:
+        return [result]
+    dtype = tf.as_dtype(operation.node.attr["T"].type)
+    return [maker("Mul", result, maker.constant(share, dtype), T=dtype)]
+
+
+def _part_of_repetition(operation: Operation, box: Box) -> BoxPart | None:
+    """A part of a BroadcastTo, or of a Tile that repeats single values."""
+    read = _broadcast_box(operation.input_shapes[0], operation.output_shapes[0], box)
+    if read is None:
+        return None
+    return (read, None), (box,), functools.partial(_repeat, operation, read, box)
+
+
+def _repeat(
+    operation: Operation, read: Box, given: Box, maker: NodeMaker, inputs: Sequence[str]
+) -> Sequence[str]:
+    if operation.node.op == "BroadcastTo":
+        numbers, dtype = np.array(sizes(given)), "Tidx"
+    else:
+        numbers, dtype = np.floor_divide(sizes(given), sizes(read)), "Tmultiples"
+    attributes = own_attributes(operation.node) | {dtype: tf.int32}
+    return [maker(operation.node.op, inputs[0], maker.constant(numbers), **attributes)]
+
+
+def samples_of(count: int, degrees: Degrees) -> dict[int, Interval]:
+    """Divides a batch of `count` samples whose other axes stay whole.
+
+    Returns:
+        The samples of each place that has any: the first place along every other axis.
+    """
+    return {place: box[0] for place, box in boxes_of((count, 1), "NHWC", degrees).items()}
+
+
+def _divide_samples(operation: Operation, degrees: Degrees) -> list[OpPart] | None:
+    """Divides all operands and results along their first axis, if all have the same."""
+    shapes = operation.input_shapes + operation.output_shapes
+    if len(shapes[0]) < 2 or 0 in shapes[0] or len({shape[:1] for shape in shapes}) > 1:
+        return None
+
+    def boxes(samples: Interval, shapes: Sequence[tuple[int, ...]]) -> tuple[Box, ...]:
+        return tuple((samples, *whole(shape[1:])) for shape in shapes)
+
+    return [
+        OpPart(
+            place,
+            boxes(samples, operation.input_shapes),
+            boxes(samples, operation.output_shapes),
+            copied(operation),
+        )
+        for place, samples in samples_of(shapes[0][0], degrees).items()
+    ]
+
+
+_ELEMENTWISE = (
     # Activations and their gradients.
     "Relu ReluGrad Relu6 Relu6Grad LeakyRelu LeakyReluGrad Elu EluGrad Selu SeluGrad "
     "Softplus SoftplusGrad Softsign SoftsignGrad Sigmoid SigmoidGrad Tanh TanhGrad "
@@ -52,8 +147,15 @@ _OPS = (
     "Exp Expm1 Log Log1p Erf Floor Ceil Rint Round ClipByValue "
     # Comparisons and choices.
     "Greater GreaterEqual Less LessEqual Equal NotEqual SelectV2 "
-    # Values that are handed on.
+    # Values that are passed on.
     "Identity Snapshot StopGradient PreventGradient Cast ZerosLike OnesLike"
 )
 
-RULES: dict[str, Rule] = dict.fromkeys(_OPS.split(), by_result(_part_of_result))
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(_ELEMENTWISE.split(), by_result(_part_of_elementwise)),
+    **dict.fromkeys((*_SUMS, "Max", "Min"), by_operand(_part_of_reduction)),
+    **dict.fromkeys(("Tile", "BroadcastTo"), by_result(_part_of_repetition)),
+    **dict.fromkeys(("Softmax", "LogSoftmax"), _divide_samples),
+    "SoftmaxCrossEntropyWithLogits": _divide_samples,
+    "SparseSoftmaxCrossEntropyWithLogits": _divide_samples,
+}

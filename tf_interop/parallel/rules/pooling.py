@@ -1,11 +1,11 @@
-"""How pooling is divided: by samples and channels, and by height and width with halos.
+"""Rules for pooling: by samples and channels, and by height and width with halos.
 
-A part pads what it reads as far as its windows lie in padding, and pools that without padding. A
-maximum ignores padding, which is the lowest number there is. A mean over padding that is zeros is
-too small, by a factor that depends only on where the window is; the part multiplies by that.
+A part pads its image itself where its windows lie in padding, and then pools without padding. A
+maximum pads with the lowest number, and so ignores it. A mean over padding with zeros is too small
+by a factor that only depends on the window's place; the part multiplies by that factor.
 
-Of a gradient a part computes that of all that the windows read that reach into its box, and cuts
-its box from that. So ties go to the value of a window that they go to in the whole.
+A part of a gradient takes all windows that reach its box, computes the gradient of all that they
+read, and cuts out its box. So a tie goes to the same value of a window as in the whole.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ import tensorflow as tf
 from tf_interop.convolution import SPATIAL_AXES
 from tf_interop.graph.ops import attribute_of
 from tf_interop.parallel.node_maker import NodeMaker
-from tf_interop.parallel.op_parts import Operation, Rule
+from tf_interop.parallel.op_parts import BoxPart, Operation, Rule, by_result
 from tf_interop.parallel.regions import Box, Interval, overlap, relative, sizes
-from tf_interop.parallel.rules.boxes import BoxPart, by_result
 from tf_interop.parallel.rules.windows import (
     Stretch,
     Windows,
@@ -34,19 +33,14 @@ from tf_interop.parallel.rules.windows import (
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class _Pooling:
-    """A pooling or the gradient of one.
-
-    Attributes:
-        operation: the node.
-        windows: along height and width of the image.
-    """
+    """A pooling or the gradient of one, with its windows along height and width."""
 
     operation: Operation
     windows: tuple[Windows, Windows]
 
     @property
     def is_maximum(self) -> bool:
-        """Whether it is of maxima, not of means."""
+        """Whether it pools maxima, not means."""
         return self.operation.node.op in ("MaxPool", "MaxPoolGrad")
 
     @property
@@ -59,24 +53,24 @@ class _Pooling:
         return [box[axis] for axis in SPATIAL_AXES[self.operation.layout]]
 
     def with_along(self, box: Box, along: Sequence[Interval]) -> Box:
-        """A box of other height and width."""
+        """The box with another height and width."""
         others = dict(zip(SPATIAL_AXES[self.operation.layout], along, strict=True))
         return tuple(others.get(axis, interval) for axis, interval in enumerate(box))
 
     def reading(self, outputs: Sequence[Interval]) -> list[Stretch]:
-        """What intervals of the output read."""
+        """The stretches that compute intervals of the output."""
         pairs = zip(self.windows, outputs, strict=True)
         return [windows.reading(interval) for windows, interval in pairs]
 
     def margins(self, stretches: Sequence[Stretch]) -> tuple[Interval, ...]:
-        """For each axis how much padding comes before and after what is read."""
+        """The padding of each axis before and after a part's image."""
         return self.with_along(((0, 0),) * 4, paddings_of(stretches))
 
 
 # A search asks for one operation under all configurations in a row.
 @functools.lru_cache(maxsize=16)
 def _pooling(operation: Operation, image: tuple[int, ...]) -> _Pooling | None:
-    """What a node computes; None where it pools other axes than height and width."""
+    """The pooling of a node; None if it pools other axes than height and width."""
     node = operation.node
     if len(image) != 4 or 0 in image:
         return None
@@ -107,7 +101,6 @@ def _pool(
 
 
 def _padded(pooling: _Pooling, stretches: Sequence[Stretch], maker: NodeMaker, image: str) -> str:
-    """What is read of the image, padded as far as windows lie in padding."""
     margins = pooling.margins(stretches)
     if pooling.is_maximum and np.any(margins):
         lowest = maker.constant(pooling.dtype.min, pooling.dtype)
@@ -118,7 +111,7 @@ def _padded(pooling: _Pooling, stretches: Sequence[Stretch], maker: NodeMaker, i
 def _corrected(
     pooling: _Pooling, stretches: Sequence[Stretch], maker: NodeMaker, output: str
 ) -> str:
-    """Multiplies means by the number of all taps over that of those in the image."""
+    """Multiplies means by the number of taps over the number in the image."""
     if all(each.is_whole for each in stretches):
         return output
     factors = np.multiply.outer(
@@ -135,7 +128,6 @@ def _corrected(
 
 
 def _part_of_gradient(operation: Operation, box: Box) -> BoxPart | None:
-    """A part of the gradient of the image."""
     pooling = _pooling(operation, operation.output_shapes[0])
     if pooling is None:
         return None
@@ -161,16 +153,7 @@ def _gradient(
     maker: NodeMaker,
     inputs: Sequence[str],
 ) -> Sequence[str]:
-    """The gradient of a box of the image.
-
-    Args:
-        pooling: what is divided.
-        stretches: what is read of the output, and its windows.
-        hull: what these windows read.
-        box: what is given.
-        maker: makes nodes.
-        inputs: what is read.
-    """
+    """Makes the gradient of `box` from that of `hull`, which the windows of `stretches` read."""
     node, dtype, margins = pooling.operation.node, pooling.dtype, pooling.margins(stretches)
     if pooling.is_maximum:
         operands = [_padded(pooling, stretches, maker, inputs[0]), *inputs[1:]]

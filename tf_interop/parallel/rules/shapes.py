@@ -1,7 +1,7 @@
-"""Ops that compute nothing: each value of their result is one of an input, or padding.
+"""Rules for ops that only move values: slices, padding, concatenations, splits, reshapes.
 
-A part reads exactly the values that it gives. So a slice of a tensor is an Identity of the box that
-is read, and of a concatenation a part reads those inputs alone that its box touches.
+A part reads exactly the values that it gives. So a part of a slice is an Identity, and a part of a
+concatenation reads only the inputs that its box touches.
 """
 
 from __future__ import annotations
@@ -14,15 +14,22 @@ import numpy as np
 import tensorflow as tf
 
 from tf_interop.graph.ops import attribute_of
-from tf_interop.parallel.degrees import Degrees
 from tf_interop.parallel.node_maker import NodeMaker, own_attributes
-from tf_interop.parallel.op_parts import Emit, Operation, OpPart, Rule, boxes_of
+from tf_interop.parallel.op_parts import (
+    BoxPart,
+    Emit,
+    Operation,
+    OpPart,
+    Rule,
+    boxes_of,
+    by_result,
+)
 from tf_interop.parallel.regions import Box, overlap, relative, sizes, whole
-from tf_interop.parallel.rules.boxes import BoxPart, by_result
-from tf_interop.parallel.rules.reductions import samples_of
+from tf_interop.parallel.rules.elementwise import samples_of
+from tf_interop.parallel.types import Degrees
 
 LAYOUT_AFTER = {(0, 3, 1, 2): "NCHW", (0, 2, 3, 1): "NHWC"}
-"""The transpositions that bring an image into another layout."""
+"""The permutations that change the layout of an image, and the layout after them."""
 
 
 def _dtype_of(operation: Operation) -> tf.DType:
@@ -30,13 +37,13 @@ def _dtype_of(operation: Operation) -> tf.DType:
 
 
 def _hand_on(operation: Operation) -> Emit:
-    """Makes an Identity of the first box that is read."""
+    """Makes an Identity of the only box that is read."""
     dtype = _dtype_of(operation)
     return lambda maker, inputs: [maker("Identity", next(filter(None, inputs)), T=dtype)]
 
 
 def _begin_of_slice(operation: Operation, shape: Sequence[int]) -> list[int] | None:
-    """Where a slice, or the gradient of one, cuts a tensor; None where it is no plain slice."""
+    """Where a slice, or the gradient of one, begins; None if it is no plain slice."""
     node = operation.node
     begin = operation.input_values[1]
     if begin is None or node.op == "Slice":
@@ -82,13 +89,13 @@ def _part_of_padding(operation: Operation, box: Box) -> BoxPart | None:
 def _padded(
     operation: Operation, place: int, befores: Sequence[int], box: Box
 ) -> tuple[Box | None, Emit]:
-    """What a box of a padded tensor takes of the tensor within, and how it is made.
+    """The box that a box of a padded tensor reads of the tensor within, and its nodes.
 
     Args:
-        operation: what is divided.
-        place: of the tensor within among the inputs.
-        befores: for each axis the padding before it.
-        box: of the padded tensor.
+        operation: the padding.
+        place: the input that is padded.
+        befores: the padding before each axis.
+        box: the box of the padded tensor.
     """
     shape, dtype = operation.input_shapes[place], _dtype_of(operation)
     at = tuple((before, before + size) for before, size in zip(befores, shape, strict=True))
@@ -128,7 +135,6 @@ def _part_of_concatenation(operation: Operation, box: Box) -> BoxPart | None:
 def _concatenate(
     operation: Operation, axis: int, maker: NodeMaker, inputs: Sequence[str]
 ) -> Sequence[str]:
-    """Joins those inputs that are read."""
     read = [name for name in inputs if name]
     if len(read) == 1:
         return _hand_on(operation)(maker, inputs)
@@ -137,7 +143,7 @@ def _concatenate(
 
 
 def _divide_transposition(operation: Operation, degrees: Degrees) -> Sequence[OpPart] | None:
-    """Divides an image that is brought into another layout, as images in that are."""
+    """Divides a change of layout as images are divided in the new one."""
     value = operation.input_values[1]
     permutation = () if value is None else tuple(map(int, value))
     if permutation not in LAYOUT_AFTER:
@@ -156,7 +162,7 @@ def _divide_transposition(operation: Operation, degrees: Degrees) -> Sequence[Op
 
 
 def _divide_reshape(operation: Operation, degrees: Degrees) -> list[OpPart] | None:
-    """Divides along all axes where only axes of 1 come and go, else along a batch that stays."""
+    """Divides along all axes if only axes of 1 come or go, otherwise along a batch that stays."""
     (shape, *others), (result,) = operation.input_shapes, operation.output_shapes
     if 0 in shape:
         return None
@@ -176,7 +182,7 @@ def _divide_reshape(operation: Operation, degrees: Degrees) -> list[OpPart] | No
 def _boxes_of_reshape(
     shape: tuple[int, ...], result: tuple[int, ...], layout: str, degrees: Degrees
 ) -> dict[int, tuple[Box, Box]] | None:
-    """What each place reads and gives."""
+    """The box that each place reads, and the one that it gives."""
     if [size for size in shape if size > 1] == [size for size in result if size > 1]:
         if len(result) in (2, 4):
             given = boxes_of(result, layout, degrees)
@@ -194,13 +200,13 @@ def _boxes_of_reshape(
 
 
 def _moved(box: Box, shape: Sequence[int], result: Sequence[int]) -> Box:
-    """A box of a tensor in another tensor that differs in axes of 1 alone."""
+    """A box in the coordinates of another shape that differs only in axes of 1."""
     intervals = iter([each for each, size in zip(box, shape, strict=True) if size > 1])
     return tuple(next(intervals) if size > 1 else (0, 1) for size in result)
 
 
 def _divide_split(operation: Operation, degrees: Degrees) -> list[OpPart] | None:
-    """Divides each result by itself. A part reads the axis of the split whole."""
+    """Divides each result. A part reads all of the axis that is split."""
     is_even = operation.node.op == "Split"
     tensor, of_axis = (1, 0) if is_even else (0, 2)
     shape, value = operation.input_shapes[tensor], operation.input_values[of_axis]

@@ -1,4 +1,4 @@
-"""Where the windows of a convolution or a pooling lie in its image, along height and width."""
+"""The windows of a convolution or a pooling, along height and width of its image."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from tf_interop.parallel.regions import Interval
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stretch:
-    """What a part works on along one axis.
+    """The work of a part along one axis.
 
     Attributes:
-        image: the interval of the image.
-        output: that of the output.
+        image: its interval of the image.
+        output: its interval of the output.
         before: padding before `image`.
-        after: padding after it.
-        unreached: what `image` begins with before all windows, where strides are longer than they.
-        taps: how many taps the windows have in `image`. Those of all parts add up to all.
-        is_whole: whether these are all of the image and all of the output.
+        after: padding after `image`.
+        unreached: values of `image` before its first window, if strides are longer than windows.
+        taps: number of taps in `image`. The counts of all parts add up to the whole's.
+        is_whole: whether it is all of the image and all of the output.
     """
 
     image: Interval
@@ -41,14 +41,14 @@ class Stretch:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Windows:
-    """The windows along one axis. That of output o has tap t at o * stride + t * dilation - before.
+    """The windows along one axis: tap t of output o is at o * stride + t * dilation - before.
 
     Attributes:
-        size: of the image along the axis.
-        count: of windows, and so of outputs.
-        taps: values of one window.
-        stride: from one window to the next.
-        dilation: from one tap to the next.
+        size: size of the image.
+        count: number of windows, which is the size of the output.
+        taps: number of taps of a window.
+        stride: distance from one window to the next.
+        dilation: distance from one tap to the next.
         before: padding before the image.
     """
 
@@ -61,13 +61,13 @@ class Windows:
 
     @property
     def reach_image(self) -> bool:
-        """Whether every window holds something of the image."""
+        """Whether every window reaches into the image."""
         return self._span((0, 1))[1] > 0 and self._span((self.count - 1, self.count))[0] < self.size
 
     def reading(self, output: Interval) -> Stretch:
-        """What an interval of the output reads.
+        """The stretch that computes an interval of the output.
 
-        The last outputs read up to the end of the image, even if no window gets there.
+        Its last outputs read up to the end of the image, even if no window gets there.
         """
         first, last = self._span(output)
         image = max(first, 0), self.size if output[1] == self.count else min(last, self.size)
@@ -75,7 +75,7 @@ class Windows:
         return self._stretch(image, output, taps)
 
     def reaching(self, image: Interval) -> Stretch | None:
-        """What reads an interval of the image; None where no window reaches into it."""
+        """The stretch of the windows that reach an interval of the image; None without any."""
         reach = (self.taps - 1) * self.dilation
         first = max(-((reach - self.before - image[0]) // self.stride), 0)
         last = min((image[1] - 1 + self.before) // self.stride + 1, self.count)
@@ -94,19 +94,19 @@ class Windows:
         )
 
     def _span(self, output: Interval) -> Interval:
-        """From the first to after the last tap, in coordinates of the image."""
+        """The interval from the first tap to the last, in coordinates of the image."""
         begin, end = (place * self.stride - self.before for place in (output[0], output[1] - 1))
         return begin, end + (self.taps - 1) * self.dilation + 1
 
     def _taps_in(self, image: Interval) -> int:
-        """How many taps are in an interval of the image; those in padding are at its border."""
+        """The number of taps in an interval of the image. Taps in padding count at its border."""
         firsts = np.arange(self.count) * self.stride - self.before
         places = np.add.outer(firsts, np.arange(self.taps) * self.dilation)
         places = places.clip(0, self.size - 1)
         return int(((image[0] <= places) & (places < image[1])).sum())
 
     def taps_per_tap_in_image(self, outputs: Interval) -> npt.NDArray[np.float64]:
-        """How many taps a window has, over those in the image, for each of some windows."""
+        """The taps of a window divided by its taps in the image, for each output."""
         firsts = np.arange(*outputs) * self.stride - self.before
         counts = np.minimum(firsts + self.taps, self.size) - np.maximum(firsts, 0)
         return np.asarray(self.taps / counts)
@@ -119,12 +119,12 @@ def windows_of(
 
     Args:
         node: it has `strides`, `padding` and maybe `dilations` and `explicit_paddings`.
-        shape: of its image, in `layout`.
+        shape: shape of the image, in `layout`.
         taps: the height and width of a window.
         layout: `NHWC` or `NCHW`.
 
     Returns:
-        None where a window lies in the padding alone.
+        None if a window lies entirely in the padding.
     """
     strides = attribute_of(node, "strides").list.i
     dilations = attribute_of(node, "dilations").list.i or [1] * 4
@@ -147,19 +147,16 @@ def windows_of(
 
 
 def attributes_of_part(node: node_def_pb2.NodeDef, stretches: Sequence[Stretch]) -> dict[str, Any]:
-    """The attributes of a node for a part of it, which is not padded.
-
-    Unless the part has all of the image and the output: then it is padded as the whole is.
-    """
+    """The attributes of a part's node: without padding, unless the part is whole."""
     attributes = own_attributes(node)
     if all(each.is_whole for each in stretches):
         return attributes
     changes: dict[str, Any] = {"padding": "VALID", "explicit_paddings": []}
-    return attributes | {name: changes[name] for name in changes if name in attributes}
+    return attributes | {name: changes[name] for name in changes.keys() & attributes.keys()}
 
 
 def paddings_of(stretches: Sequence[Stretch]) -> list[Interval]:
-    """What comes before and after what is read, along height and width, beside the op's padding."""
+    """The padding of a part before and after its image, besides its node's own padding."""
     if all(each.is_whole for each in stretches):
         return [(0, 0) for _ in stretches]
     return [(each.before, each.after) for each in stretches]

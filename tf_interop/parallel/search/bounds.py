@@ -1,37 +1,39 @@
-"""How little the costs of nodes and edges can be at least, and with each choice of each node.
+"""Lower bounds of the costs of nodes and edges, in total and for each choice of each node.
 
-Costs are moved between edges and their nodes until little changes: then what each node and edge
-costs by itself at least adds up to a bound of the whole (sequential reweighted message passing:
-Kolmogorov, "A New Look at Reweighted Message Passing", PAMI 2015; on edges it is his TRW-S). It
-takes time in proportion to the entries of the tables, so it goes where elimination is too wide.
+Costs move between edges and their nodes until little changes. Then the minima of all nodes and
+edges add up to a bound of the total (sequential reweighted message passing: Kolmogorov, "A New Look
+at Reweighted Message Passing", PAMI 2015; on edges it is his TRW-S). Its time is proportional to
+the entries of the tables, so it is feasible where elimination is too wide.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from tf_interop.parallel.search.elimination import Array, Edge
+Array = np.ndarray[Any, Any]
+Edge = tuple[int, int]
 
 _MAX_SWEEPS = 30
-# Sweeps go on while they add so much of what is between the bound and what was found.
+# Sweeps go on while they close this share of the gap between the bound and the best cost.
 _LEAST_PROGRESS = 0.02
-# What NumPy takes to be called for an edge, both ways.
+# NumPy's overhead for an edge, both ways.
 _ENTRIES_OF_MESSAGES = 1 << 15
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Bounds:
-    """What no choice is below.
+    """Lower bounds, and a good choice that was found on the way.
 
     Attributes:
-        least: of all choices.
-        by_choice: of each node, for each of its choices.
-        choice: a good choice that was found on the way.
+        least: bound of all choices.
+        by_choice: bounds for each node, by its choice.
+        choice: the good choice of each node.
         cost: its cost.
-        effort: what finding them took, in entries of tables that elimination takes as long for.
+        effort: work, in entries of tables that take elimination the same time.
     """
 
     least: float
@@ -42,11 +44,11 @@ class Bounds:
 
 
 def find_bounds(node_costs: Sequence[Array], edge_costs: Mapping[Edge, Array]) -> Bounds:
-    """Bounds what the choices of nodes cost.
+    """Finds bounds.
 
     Args:
-        node_costs: of each node by its choice.
-        edge_costs: by the choices of both nodes; the lower number is first.
+        node_costs: the costs of each node by its choice.
+        edge_costs: the costs by the choices of two nodes, the lower number first.
     """
     messages = Messages(node_costs, edge_costs)
     least, cost = -np.inf, np.inf
@@ -69,17 +71,17 @@ def find_bounds(node_costs: Sequence[Array], edge_costs: Mapping[Edge, Array]) -
 def total_cost(
     node_costs: Sequence[Array], edge_costs: Mapping[Edge, Array], choice: Sequence[int]
 ) -> float:
-    """What a choice costs."""
+    """The cost of a choice."""
     of_nodes = sum(costs[each] for costs, each in zip(node_costs, choice, strict=True))
     of_edges = sum(float(costs[choice[i], choice[j]]) for (i, j), costs in edge_costs.items())
     return float(of_nodes + of_edges)
 
 
 class Messages:
-    """What each edge gives to its two nodes; its costs are what it has not given.
+    """The costs that edges have passed to their nodes; each edge keeps the rest.
 
     Attributes:
-        effort_of_sweep: in entries of tables that elimination takes as long for.
+        effort_of_sweep: work, in entries of tables that take elimination the same time.
     """
 
     def __init__(self, node_costs: Sequence[Array], edge_costs: Mapping[Edge, Array]) -> None:
@@ -106,7 +108,7 @@ class Messages:
             self._costs[node] = self._costs[node] + costs
 
     def sweep(self) -> None:
-        """Forward and back. After it edges have nothing left to give to their first node."""
+        """Sweeps forward and back. Then no edge can pass more to its first node."""
         count = len(self._costs)
         for node in range(count):
             self._take(node, self._before[node])
@@ -116,7 +118,7 @@ class Messages:
             self._share(node, self._before[node])
 
     def _take(self, node: int, edges: Sequence[tuple[int, Array]]) -> None:
-        """All that the edges can give at least."""
+        """Takes from edges as much as they can pass for every choice."""
         for other, costs in edges:
             given = self._left(node, other, costs)
             self._costs[node] += given - self._given[node, other]
@@ -127,7 +129,7 @@ class Messages:
         return left
 
     def _share(self, node: int, edges: Sequence[tuple[int, Array]]) -> None:
-        """Gives to the edges, in even parts, what those on the other side are to get too."""
+        """Returns equal shares of the costs to edges."""
         if not edges:
             return
         share = self._costs[node] / max(len(self._before[node]), len(self._after[node]))
@@ -140,7 +142,7 @@ class Messages:
         return float(sum(costs.min() for costs in self._costs))
 
     def by_choice(self) -> tuple[Array, ...]:
-        """The bounds with each choice, after a sweep."""
+        """The bounds for each choice, after a sweep."""
         least = self.least()
         bounds = []
         for node, costs in enumerate(self._costs):
@@ -151,7 +153,7 @@ class Messages:
         return tuple(bounds)
 
     def choose(self) -> tuple[int, ...]:
-        """What is best for each node after what was chosen for those before, after a sweep."""
+        """The best choice of each node, given those of the nodes before it, after a sweep."""
         choice: list[int] = []
         for node, costs in enumerate(self._node_costs):
             total = costs.copy()

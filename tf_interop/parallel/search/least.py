@@ -1,22 +1,33 @@
-"""The least sum of costs of nodes and edges, with no limit: exactly where that is within reach."""
+"""The least sum of costs of nodes and edges, without limits: exact where that is feasible.
+
+Jia et al., "Exploring Hidden Dimensions in Parallelizing Convolutional Neural Networks" (ICML
+2018), section 5, eliminate nodes with two neighbours and add parallel edges. Here a node may have
+more neighbours: its elimination leaves a table over the choices of all of them (Dechter, "Bucket
+elimination", 1999). So the size of the tables is computed first.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+import heapq
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from tf_interop.parallel.search.bounds import find_bounds, total_cost
-from tf_interop.parallel.search.elimination import Array, Edge, eliminate, find_order, restrict
+from tf_interop.parallel.search.bounds import Array, Edge, find_bounds, total_cost
 
-# Elimination up to here is quicker than bounds are found.
+# Up to here elimination is quicker than bounds.
 _FEW_ENTRIES = 1 << 24
-# Each is an addition and a comparison, about a nanosecond.
+# Each entry is an addition and a comparison, about a nanosecond.
 _MAX_ENTRIES = 1 << 30
 _MAX_TABLE = 1 << 24
-# What NumPy takes to be called for a node.
+# NumPy's overhead for a node.
 _ENTRIES_OF_NODE = 1 << 15
+# Larger tables are made row by row, so that the rows that are read again are in the cache.
+_MAX_AT_ONCE = 1 << 15
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -24,11 +35,11 @@ class Least:
     """The best choice that was found.
 
     Attributes:
-        choice: of each node.
+        choice: the choice of each node.
         bound: no choice costs less.
-        by_choice: bounds of each node by its choice; None where `choice` is the best.
-        width: the most neighbours that a node had when it was eliminated, or would have had.
-        effort: what finding it took, in entries of tables.
+        by_choice: bounds of each node by its choice; None if `choice` is the best.
+        width: the most neighbours of a node at its elimination, even if that was not feasible.
+        effort: work, in entries of tables.
     """
 
     choice: tuple[int, ...]
@@ -38,29 +49,46 @@ class Least:
     effort: int
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Order:
+    """An order of elimination, and its work.
+
+    Attributes:
+        nodes: all nodes in order.
+        entries: entries of all tables over the choices of a node and its neighbours.
+        largest: entries of the largest table that is kept, over the choices of neighbours.
+        width: the most neighbours of a node at its elimination.
+    """
+
+    nodes: tuple[int, ...]
+    entries: int
+    largest: int
+    width: int
+
+
 def find_least(node_costs: Sequence[Array], edge_costs: Mapping[Edge, Array]) -> Least:
     """Finds the choice of each node with which all costs together are least.
 
-    Where tables of elimination would get too large, choices are left out that bounds show to be
-    in no choice better than a known one. It is known from an elimination with few choices of each
+    If the tables of elimination would get too large, it leaves out choices whose bounds exceed the
+    cost of a known solution. That solution comes from an elimination with a few choices of each
     node, those with the lowest bounds.
 
     Args:
-        node_costs: of each node by its choice.
-        edge_costs: by the choices of both nodes; the lower number is first.
+        node_costs: the costs of each node by its choice.
+        edge_costs: the costs by the choices of two nodes, the lower number first.
     """
     sizes = [len(costs) for costs in node_costs]
-    order = find_order(sizes, edge_costs)
+    order = _find_order(sizes, edge_costs)
     effort = _ENTRIES_OF_NODE * len(sizes)
 
     def solve(kept: Sequence[Array], limit: int) -> tuple[int, ...] | None:
-        """The best of the choices that are kept; None where it takes too much."""
+        """The best of the kept choices; None if that is too much work."""
         nonlocal effort
-        order = find_order([len(its) for its in kept], edge_costs)
+        order = _find_order([len(its) for its in kept], edge_costs)
         if order.entries > limit or order.largest > _MAX_TABLE:
             return None
         effort += order.entries + _ENTRIES_OF_NODE * len(kept)
-        places = eliminate(*restrict(node_costs, edge_costs, kept), order)
+        places = _eliminate(*restrict(node_costs, edge_costs, kept), order)
         return tuple(int(its[place]) for its, place in zip(kept, places, strict=True))
 
     every = [np.arange(size) for size in sizes]
@@ -94,3 +122,109 @@ def find_least(node_costs: Sequence[Array], edge_costs: Mapping[Edge, Array]) ->
     if is_best:
         return Least(choice, cost, None, order.width, effort)
     return Least(choice, bounds.least, bounds.by_choice, order.width, effort)
+
+
+def restrict(
+    node_costs: Sequence[Array], edge_costs: Mapping[Edge, Array], kept: Sequence[Array]
+) -> tuple[list[Array], dict[Edge, Array]]:
+    """The costs of the kept choices of each node."""
+    return (
+        [costs[its] for costs, its in zip(node_costs, kept, strict=True)],
+        {
+            (first, second): costs[np.ix_(kept[first], kept[second])]
+            for (first, second), costs in edge_costs.items()
+        },
+    )
+
+
+def _find_order(sizes: Sequence[int], edges: Iterable[Edge]) -> _Order:
+    """Always takes the node with the smallest table next.
+
+    Nodes with one choice count as nobody's neighbours.
+
+    Args:
+        sizes: the number of choices of each node.
+        edges: pairs of nodes.
+    """
+    neighbours: list[set[int]] = [set() for _ in sizes]
+    for first, second in edges:
+        if sizes[first] > 1 and sizes[second] > 1:
+            neighbours[first].add(second)
+            neighbours[second].add(first)
+
+    def entries(node: int) -> int:
+        return sizes[node] * math.prod(sizes[each] for each in neighbours[node])
+
+    queue = [(entries(node), node) for node in range(len(sizes))]
+    heapq.heapify(queue)
+    nodes: dict[int, int] = {}
+    width = 0
+    while queue:
+        count, node = heapq.heappop(queue)
+        if node in nodes or count != entries(node):
+            continue  # there is a newer entry
+        nodes[node] = count
+        its = neighbours[node]
+        width = max(width, len(its))
+        for each in its:
+            neighbours[each] |= its
+            neighbours[each] -= {node, each}
+            heapq.heappush(queue, (entries(each), each))
+    return _Order(
+        tuple(nodes),
+        sum(nodes.values()),
+        max((count // sizes[node] for node, count in nodes.items()), default=1),
+        width,
+    )
+
+
+def _eliminate(
+    node_costs: Sequence[Array], edge_costs: Mapping[Edge, Array], order: _Order
+) -> tuple[int, ...]:
+    """The choice of each node with the least sum of all costs."""
+    place = {node: number for number, node in enumerate(order.nodes)}
+    # A table belongs to the node of its first axis; axes are in order of elimination.
+    tables: dict[int, list[tuple[tuple[int, ...], Array]]] = {
+        node: [((node,), node_costs[node])] for node in order.nodes
+    }
+    for (first, second), costs in edge_costs.items():
+        if costs.shape[0] == 1:
+            tables[second].append(((second,), costs[0]))
+        elif costs.shape[1] == 1:
+            tables[first].append(((first,), costs[:, 0]))
+        elif place[first] < place[second]:
+            tables[first].append(((first, second), costs))
+        else:
+            tables[second].append(((second, first), np.ascontiguousarray(costs.T)))
+    for node in order.nodes:
+        axes = sorted({each for its, _ in tables[node] for each in its}, key=place.__getitem__)
+        if len(axes) == 1:
+            continue
+        aligned = [
+            table[tuple(slice(None) if axis in its else None for axis in axes)]
+            for its, table in tables[node]
+        ]
+        tables[axes[1]].append((tuple(axes[1:]), _least(aligned)))
+    choice: dict[int, int] = {}
+    for node in reversed(order.nodes):
+        total = np.zeros(len(node_costs[node]))
+        for its, table in tables[node]:
+            index: tuple[Any, ...] = (slice(None), *(choice[axis] for axis in its[1:]))
+            total += table[index]
+        choice[node] = int(np.argmin(total))
+    return tuple(choice[node] for node in range(len(node_costs)))
+
+
+def _least(tables: Sequence[Array]) -> Array:
+    """The minimum of the sum of tables along their first axis."""
+    shape = np.broadcast_shapes(*(table.shape for table in tables))
+    ordered = sorted(tables, key=np.size)
+    if math.prod(shape) <= _MAX_AT_ONCE:
+        least: Array = functools.reduce(np.add, ordered).min(axis=0)
+        return least
+    least = np.full(shape[1:], np.inf)
+    row = np.empty(shape[1:])
+    for choice in range(shape[0]):
+        smaller = functools.reduce(np.add, [table[choice] for table in ordered[:-1]])
+        np.minimum(least, np.add(smaller, ordered[-1][choice], out=row), out=least)
+    return least

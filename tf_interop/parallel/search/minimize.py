@@ -1,17 +1,16 @@
-"""Chooses a configuration for every layer: the least cost of all together, within the memory.
+"""Chooses a configuration for every layer: the least total cost, within the memory.
 
-Without a limit of memory the choice is found by eliminating layers (`elimination`), which is exact.
-Where tables would get too large, configurations are left out first that no choice better than the
-best known one can have (`bounds`). If that is not enough, the configurations of one layer are
-halved, and each half is a subproblem of its own: branch and bound.
+Without memory limits, eliminating layers finds the exact choice (`least`). If tables would get too
+large, bounds first rule out configurations that no better choice can have (`bounds`). If that is
+not enough, the search halves the configurations of one layer, and each half is a subproblem: branch
+and bound.
 
-A limit of memory joins all layers. It is kept by prices (Lagrange multipliers): what a byte of each
-device costs over its limit is added to the layers' costs. For any prices the least cost, less what
-all the memory there is would cost, bounds every choice that fits; prices are raised where too much
-is used, which raises the bound (Held and Karp's subgradients). What is between the bound and the
-best choice is closed by branch and bound too.
+A memory limit couples all layers. Prices enforce it (Lagrange multipliers): each byte on a device
+adds its price to the layers' costs. For any prices, the least cost minus the price of all available
+memory is a lower bound for every choice that fits. Raising prices where too much is used raises the
+bound (Held and Karp's subgradients). Branch and bound closes the remaining gap.
 
-The effort is bounded: what is not proven by then is given back with the bound that there is.
+The effort is limited. If it runs out, the result has the best choice so far, with its bound.
 """
 
 from __future__ import annotations
@@ -24,16 +23,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tf_interop.errors import PlanError
-from tf_interop.parallel.search.bounds import Messages, find_bounds, total_cost
-from tf_interop.parallel.search.elimination import Array, Edge, restrict
-from tf_interop.parallel.search.least import Least, find_least
+from tf_interop.parallel.search.bounds import Array, Edge, Messages, find_bounds, total_cost
+from tf_interop.parallel.search.least import Least, find_least, restrict
 
-# Costs that differ by less, relatively, are equal: sums are rounded.
+# Costs with a smaller relative difference are equal: sums are rounded.
 _ROUNDING = 1e-10
-# What all subproblems together may take, some seconds.
+# The limit for all subproblems together, some seconds.
 _MAX_EFFORT = 1 << 32
-# Prices are changed until so many in turn have raised the bound by less than such a share of what
-# is between it and the best cost.
+# The search for prices ends after this many that close less than this share of the gap between the
+# bound and the best cost.
 _MAX_IN_VAIN = 8
 _LEAST_PROGRESS = 0.01
 _MAX_FRUGAL = 300
@@ -41,14 +39,13 @@ _MAX_FRUGAL = 300
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class SearchProblem:
-    """What is to be chosen from, and what it costs.
+    """The configurations and their costs.
 
     Attributes:
-        node_costs: of each layer, seconds by configuration.
-        edge_costs: of pairs of layers, the lower number first, seconds by the configurations of
-            both.
-        memory: of each layer, bytes by configuration and device; not read without limits.
-        memory_limits: bytes by device; None for none.
+        node_costs: for each layer, seconds by configuration.
+        edge_costs: for pairs of layers, the lower number first, seconds by both configurations.
+        memory: for each layer, bytes by configuration and device; only read with limits.
+        memory_limits: bytes by device; None for no limits.
     """
 
     node_costs: tuple[Array, ...]
@@ -59,25 +56,23 @@ class SearchProblem:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SearchResult:
-    """What was chosen.
+    """The choice.
 
     Attributes:
         choice: the configuration of each layer.
-        cost: of all layers and edges, seconds.
-        bound: no choice that fits costs less; the cost itself where that is proven.
-        width: the most neighbours of a layer when it was to be eliminated: what makes it hard.
-        effort: what the search took, in entries of tables.
+        cost: seconds of all layers and edges.
+        bound: no choice that fits costs less. Equal to the cost if that is proven to be least.
+        width: the most neighbours of a layer at its elimination, which makes a problem hard.
     """
 
     choice: tuple[int, ...]
     cost: float
     bound: float
     width: int
-    effort: int
 
     @property
     def is_exact(self) -> bool:
-        """Whether nothing costs less, but for rounding."""
+        """Whether no choice costs less, apart from rounding."""
         return self.bound >= self.cost
 
     def __str__(self) -> str:
@@ -88,21 +83,21 @@ class SearchResult:
 
 
 def minimize(problem: SearchProblem) -> SearchResult:
-    """Finds the configurations that cost least; of equal ones always the same.
+    """Finds the cheapest configurations; of equal choices always the same.
 
     Raises:
-        PlanError: no choice that was found keeps the limits of memory.
+        PlanError: the search found no choice within the memory limits.
     """
     return _Search(problem).run()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class _Subproblem:
-    """Some configurations of each layer, and the prices of memory to begin with.
+    """A subset of the configurations, with initial prices of memory.
 
     Attributes:
         kept: the configurations of each layer, ascending.
-        prices: of all the memory of each device.
+        prices: the price of all memory of each device.
     """
 
     kept: tuple[Array, ...]
@@ -110,7 +105,7 @@ class _Subproblem:
 
 
 class _Search:
-    """The subproblems that are left, and the best choice so far."""
+    """The open subproblems, and the best choice so far."""
 
     def __init__(self, problem: SearchProblem) -> None:
         self._node_costs = problem.node_costs
@@ -150,25 +145,25 @@ class _Search:
             raise self._nothing_fits()
         if bound >= self._enough:
             bound = self._cost
-        return SearchResult(self._choice, self._cost, bound, self._width, self._effort)
+        return SearchResult(self._choice, self._cost, bound, self._width)
 
     @property
     def _enough(self) -> float:
-        """A bound from which on there is nothing better."""
+        """A subproblem with this bound has nothing better."""
         return self._cost if self._choice is None else self._cost - _ROUNDING * abs(self._cost)
 
     def _add(self, bound: float, subproblem: _Subproblem) -> None:
         heapq.heappush(self._queue, (bound, next(self._numbers), subproblem))
 
     def _used(self, choice: Sequence[int]) -> Array:
-        """The bytes that a choice takes on each device."""
+        """The bytes of a choice on each device."""
         used = np.zeros(len(self._limits))
         for its, each in zip(self._bytes, choice, strict=True):
             used += its[each]
         return used
 
     def _consider(self, choice: Sequence[int]) -> bool:
-        """Keeps a choice if it fits and is the best so far; whether it fits."""
+        """Keeps a choice if it fits and is the best so far. Returns whether it fits."""
         used = self._used(choice)
         if (used > self._limits).any():
             return False
@@ -180,7 +175,7 @@ class _Search:
         return True
 
     def _improve(self) -> None:
-        """Makes the best choice better, layer by layer, as long as it fits."""
+        """Improves the best choice layer by layer, within the memory."""
         choice = list(self._choice or ())
         used = self._used(choice)
         for node, costs in enumerate(self._node_costs):
@@ -194,7 +189,7 @@ class _Search:
         self._consider(choice)
 
     def _solve(self, bound: float, subproblem: _Subproblem) -> None:
-        """Finds the best choice of a subproblem, or that it has no better one, or divides it."""
+        """Solves a subproblem, rules it out, or divides it."""
         kept = subproblem.kept
         least_used = [
             memory[its].min(axis=0) for memory, its in zip(self._bytes, kept, strict=True)
@@ -210,12 +205,12 @@ class _Search:
         if least.by_choice is None and fits:
             unused = self._limits - self._used(choice)
             if not prices @ unused:
-                return  # prices do not count: it is the best
+                return  # the prices add nothing, so it is the best
         if bound < self._enough:
             self._divide(bound, _Subproblem(kept, prices), None if fits else choice)
 
     def _find_prices(self, bound: float, subproblem: _Subproblem) -> tuple[float, Array]:
-        """The best bound of those that were tried, and the prices that it is by."""
+        """The best bound that was found, and its prices."""
         kept, prices = subproblem.kept, subproblem.prices
         best = prices
         if not len(prices):
@@ -241,7 +236,7 @@ class _Search:
             missing[(prices <= 0) & (missing < 0)] = 0
             if not missing.any():
                 break
-            # To where the bound might be the best cost (Polyak's step).
+            # Towards the prices whose bound might be the best cost (Polyak's step).
             goal = self._cost if self._choice is not None else bound + abs(bound)
             raised = prices + step * (goal - its_bound) / (missing @ missing) * missing
             raised = np.maximum(raised, 0.0)
@@ -252,14 +247,14 @@ class _Search:
         return bound, best
 
     def _least(self, kept: Sequence[Array], prices: Array) -> tuple[Least, tuple[int, ...]]:
-        """The least cost under prices, and its configurations."""
+        """The least cost with prices, and its configurations."""
         least = find_least(*self._costs(kept, prices))
         self._effort += least.effort
         self._width = max(self._width, least.width)
         return least, tuple(int(its[place]) for its, place in zip(kept, least.choice, strict=True))
 
     def _costs(self, kept: Sequence[Array], prices: Array) -> tuple[list[Array], dict[Edge, Array]]:
-        """What the configurations that are kept cost under prices."""
+        """The costs of the kept configurations with prices."""
         node_costs, edge_costs = restrict(self._node_costs, self._edge_costs, kept)
         shares = (shares[its] for shares, its in zip(self._shares, kept, strict=True))
         priced = zip(node_costs, shares, strict=True)
@@ -268,9 +263,9 @@ class _Search:
     def _divide(
         self, bound: float, subproblem: _Subproblem, too_much: tuple[int, ...] | None
     ) -> None:
-        """Divides the configurations of one layer among two subproblems.
+        """Divides the configurations of one layer between two subproblems.
 
-        Those that nothing better than the best choice has are left out.
+        It leaves out configurations that no better choice can have.
         """
         prices = subproblem.prices
         bounds = find_bounds(*self._costs(subproblem.kept, prices))
@@ -284,7 +279,7 @@ class _Search:
             self._consider(tuple(int(its[0]) for its in kept))
             return
         by_choice = bounds.by_choice[node][is_better[node]] - prices.sum()
-        # Apart by memory, where it has a price, else by what is promising.
+        # Separates by memory if it has a price, otherwise by bounds.
         apart = weights[node] if np.ptp(weights[node]) else by_choice
         is_low = np.zeros(len(apart), bool)
         is_low[np.argsort(apart, kind="stable")[: len(apart) // 2]] = True
@@ -297,8 +292,8 @@ class _Search:
     ) -> int:
         """The layer that makes the subproblem hard."""
 
-        # What is too much in one choice and not in the other, then what memory depends on most,
-        # then what makes tables large.
+        # First the difference between a choice that fits and one that does not, then the effect on
+        # memory, then the size of tables.
         def rank(node: int) -> tuple[bool, bool, float, int, int]:
             size = len(kept[node])
             differs = bool(too_much and self._choice and too_much[node] != self._choice[node])
@@ -308,10 +303,10 @@ class _Search:
         return max(range(len(kept)), key=rank)
 
     def _frugal(self) -> tuple[int, ...]:
-        """A choice that uses little of the memory of the device where most of it is used.
+        """A choice that uses little memory on the device with the largest share used.
 
-        Shares of the limits are weighted, those of which most is used ever more (Arora, Hazan and
-        Kale, "The Multiplicative Weights Update Method", 2012).
+        It minimizes weighted shares, and raises the weights of the devices with the largest shares
+        (Arora, Hazan and Kale, "The Multiplicative Weights Update Method", 2012).
         """
         weights = np.ones(len(self._limits))
         ends = np.cumsum([len(its) for its in self._shares])

@@ -1,0 +1,168 @@
+"""The devices of this process or of its cluster: their names, presence and speed."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from tf_interop import tensorflow_internals
+from tf_interop.errors import PlanError
+from tf_interop.graph.view import GraphView
+from tf_interop.parallel.costs.devices import Device, DeviceGraph
+from tf_interop.planning.problem import ValueSource
+
+_IMAGE = (8, 56, 56, 64)
+_FILTER = (3, 3, 64, 64)
+_MULTIPLY_ADDS = 8 * 56 * 56 * 64 * 3 * 3 * 64
+_COPIED_VALUES = 1 << 22
+_MESSAGE_VALUES = (1 << 8, 1 << 20)
+_HOPS = 8
+_REPETITIONS = 5
+# Between CPUs of one process nothing is copied, and only the clock's error is left.
+_LEAST_SECONDS = 1e-6
+
+
+def full_device_names(devices: Sequence[str]) -> tuple[str, ...]:
+    """The full names of devices. A name without job or task is a device of this process.
+
+    Raises:
+        PlanError: a name is not a device's, or two names are of one device.
+    """
+    job, task = tensorflow_internals.local_task()
+    here = tf.DeviceSpec(job=job, replica=0, task=task)
+    names: dict[str, str] = {}
+    for device in devices:
+        try:
+            spec = tf.DeviceSpec.from_string(device)
+        except ValueError:
+            spec = tf.DeviceSpec()
+        if spec.device_type is None or spec.device_index is None:
+            raise PlanError(
+                f"Expected names of devices such as '/device:GPU:1', got '{device}'. Correct the "
+                "parallel plan."
+            )
+        name = here.make_merged_spec(spec).to_string()
+        if name in names:
+            raise PlanError(
+                f"Expected every device once, got '{names[name]}' and '{device}' for {name}. "
+                "Correct the parallel plan."
+            )
+        names[name] = device
+    return tuple(names)
+
+
+def number_devices(devices: Sequence[str], view: GraphView) -> tuple[tuple[str, ...], list[int]]:
+    """The full names of all devices, `devices` first, and the number of each node's device.
+
+    Raises:
+        PlanError: see `full_device_names`.
+    """
+    numbers = {name: number for number, name in enumerate(full_device_names(devices))}
+    device_of_node = [numbers.setdefault(node.device, len(numbers)) for node in view.nodes]
+    return tuple(numbers), device_of_node
+
+
+def check_devices_are_there(devices: Sequence[str]) -> None:
+    """Checks that this process, or its cluster, has these devices.
+
+    This lists the devices, and so fixes for the whole process which of them TensorFlow uses.
+
+    Raises:
+        PlanError: a name is not a device's, or there is no such device.
+    """
+    wanted = full_device_names(devices)
+    there = full_device_names([each.name for each in tf.config.list_logical_devices()])
+    missing = [name for name in wanted if name not in there]
+    if missing:
+        raise PlanError(
+            f"Expected the {len(wanted)} devices of the parallel plan, got {len(there)}: "
+            f"{', '.join(there)}. Missing: {', '.join(missing)}. Make a plan for the devices that "
+            "are here, or connect to the cluster that has them first "
+            "(tf.config.experimental_connect_to_cluster)."
+        )
+
+
+def measure_devices(names: Sequence[str]) -> DeviceGraph:
+    """Measures devices one by one, and the links between them.
+
+    It takes about a second for each device: one large convolution and one large copy, then
+    messages of two sizes to and from each other device. A function call sends a message to and
+    fro; the same chain of copies on one device is subtracted.
+
+    Raises:
+        PlanError: a name is not a device's, or there is no such device.
+    """
+    check_devices_are_there(names)
+    devices = tuple(map(_measure_device, names, full_device_names(names)))
+    bytes_per_s = [[0.0] * len(names) for _ in names]
+    latency_s = [[0.0] * len(names) for _ in names]
+    for first, second in itertools.combinations(range(len(names)), 2):
+        small, large = (
+            _time_message(names[first], names[second], each) for each in _MESSAGE_VALUES
+        )
+        values = _MESSAGE_VALUES[1] - _MESSAGE_VALUES[0]
+        rate = values * tf.float32.size / max(large - small, _LEAST_SECONDS)
+        for source, destination in ((first, second), (second, first)):
+            bytes_per_s[source][destination] = rate
+            latency_s[source][destination] = max(small, _LEAST_SECONDS)
+    return DeviceGraph(
+        devices, tuple(map(tuple, bytes_per_s)), tuple(map(tuple, latency_s)), ValueSource.MEASURED
+    )
+
+
+def _measure_device(name: str, full_name: str) -> Device:
+    with tf.device(name):
+        image, filter_ = tf.random.normal(_IMAGE), tf.random.normal(_FILTER)
+        values = tf.zeros([_COPIED_VALUES])
+
+    def convolve() -> tf.Tensor:
+        with tf.device(name):
+            return tf.reduce_max(tf.nn.conv2d(image, filter_, 1, "SAME"))
+
+    def copy() -> tf.Tensor:
+        with tf.device(name):
+            return tf.roll(values, 1, 0)[0]
+
+    spec = tf.DeviceSpec.from_string(full_name)
+    is_cpu = spec.device_type == "CPU"
+    return Device(
+        name,
+        multiply_adds_per_s=_MULTIPLY_ADDS / _time(convolve),
+        memory_bytes_per_s=2 * _COPIED_VALUES * tf.float32.size / _time(copy),
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if is_cpu else None,
+        pool=f"CPUs of /job:{spec.job}/task:{spec.task}" if is_cpu else None,
+    )
+
+
+def _time_message(first: str, second: str, value_count: int) -> float:
+    """The time of a message of float32 values, in seconds."""
+    with tf.device(first):
+        values = tf.zeros([value_count])
+
+    def go(devices: Sequence[str]) -> tf.Tensor:
+        here = values
+        for hop in range(_HOPS):
+            with tf.device(devices[hop % 2]):
+                here = tf.roll(here, 1, 0)
+        with tf.device(first):
+            return here[0]
+
+    to_and_fro = _time(lambda: go((second, first)))
+    return (to_and_fro - _time(lambda: go((first, first)))) / _HOPS
+
+
+def _time(run: Callable[[], tf.Tensor]) -> float:
+    """The median time of a function until its result is there, in seconds."""
+    run = tf.function(run, autograph=False)
+    run().numpy()
+    seconds = []
+    for _ in range(_REPETITIONS):
+        start = time.perf_counter()
+        run().numpy()
+        seconds.append(time.perf_counter() - start)
+    return max(statistics.median(seconds), _LEAST_SECONDS)
