@@ -27,11 +27,11 @@ from tf_interop.planning.types import PLAN_FILE
 from tf_interop.profile.file import load_profile, open_profile, profile_schema, save_profile
 from tf_interop.profile.worklist import LIST_FILE
 
-# Of words that are anyone's, each with a value.
+# Objects with any names as fields.
 TABLES = {"made_with", "clocks_mhz", "fallbacks", "refused_lane_options", "failures"}
 Edit = Callable[[dict[str, Any]], object]
 
-# A profile has a document in each line, which is appended to.
+# A profile has a document in each line, so it has functions of its own.
 PROFILE_FILE = types.SimpleNamespace(
     header={"format": "tf_interop.profile", "version": 1},
     load=load_profile,
@@ -42,7 +42,7 @@ PROFILE_FILE = types.SimpleNamespace(
 
 
 class Form(NamedTuple):
-    """A kind of file, and a value that has some of everything."""
+    """A kind of file, and a value with some of everything."""
 
     file: Any
     value: Any
@@ -65,7 +65,7 @@ def fixture_form(request: pytest.FixtureRequest) -> Form:
 
 
 def documents(form: Form, path: pathlib.Path) -> list[Any]:
-    """What a file of the form's value holds: one document, or one for each line."""
+    """The documents in a file of the form's value: one, or one for each line."""
     form.file.save(form.value, path)
     content = path.read_text()
     texts = content.splitlines() if form.file is PROFILE_FILE else [content]
@@ -73,7 +73,7 @@ def documents(form: Form, path: pathlib.Path) -> list[Any]:
 
 
 def objects(value: Any) -> Iterator[dict[str, Any]]:
-    """All objects of a document, at any depth, whose fields are not anyone's."""
+    """All objects of a document with known fields, at any depth."""
     if isinstance(value, dict):
         yield value
         value = [inner for name, inner in value.items() if name not in TABLES]
@@ -82,7 +82,9 @@ def objects(value: Any) -> Iterator[dict[str, Any]]:
             yield from objects(inner)
 
 
-def test_reads_back_what_it_wrote_in_the_same_bytes(form: Form, path: pathlib.Path) -> None:
+def test_a_file_that_was_read_is_written_with_the_same_bytes(
+    form: Form, path: pathlib.Path
+) -> None:
     form.file.save(form.value, path)
     content = path.read_bytes()
     assert form.file.load(path) == form.value
@@ -91,7 +93,7 @@ def test_reads_back_what_it_wrote_in_the_same_bytes(form: Form, path: pathlib.Pa
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_the_schema_accepts_what_is_written_and_no_other_field(
+def test_the_schema_accepts_written_files_and_no_other_field(
     form: Form, path: pathlib.Path
 ) -> None:
     validator = jsonschema.Draft202012Validator(form.file.schema())
@@ -130,7 +132,7 @@ def test_refuses_another_header(form: Form, path: pathlib.Path, edit: Edit, plac
     assert str(path) in str(raised.value)
 
 
-def test_refuses_a_field_that_nothing_reads_wherever_it_is(form: Form, path: pathlib.Path) -> None:
+def test_refuses_an_unknown_field_anywhere(form: Form, path: pathlib.Path) -> None:
     whole = documents(form, path)
     for document, _ in enumerate(whole):
         for number, _ in enumerate(objects(whole[document])):
@@ -146,21 +148,19 @@ def test_refuses_a_field_that_nothing_reads_wherever_it_is(form: Form, path: pat
     "content",
     [
         *(b"", b"{", b"[1,]", b"[]", b"\xff\xfe", b"{} {}", b'{"a": NaN}'),
-        # Nested beyond Python's stack.
+        # Deeper than Python's stack.
         *(opening * 100_000 + b"\n" for opening in (b"[", b'{"format":')),
     ],
     ids=lambda content: content[:12],
 )
-def test_refuses_what_is_no_such_document(form: Form, path: pathlib.Path, content: bytes) -> None:
+def test_refuses_other_documents(form: Form, path: pathlib.Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(form.file.error) as raised:
         form.file.load(path)
     assert str(path) in str(raised.value)
 
 
-def test_refuses_to_read_or_write_where_there_is_no_file(
-    form: Form, tmp_path: pathlib.Path
-) -> None:
+def test_refuses_a_path_without_a_file(form: Form, tmp_path: pathlib.Path) -> None:
     for path in (tmp_path / "missing.json", tmp_path):
         with pytest.raises(form.file.error) as raised:
             form.file.load(path)
@@ -187,7 +187,7 @@ def test_keeps_the_old_file_when_writing_fails(
     assert form.file.load(path) == form.value
 
 
-def test_content_is_on_disk_before_it_takes_the_name(
+def test_content_is_on_disk_before_it_gets_the_name(
     path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
@@ -202,7 +202,7 @@ def test_content_is_on_disk_before_it_takes_the_name(
     assert seen == [(False, path.stat().st_size)]
 
 
-# What readers that trust a file stumble over.
+# Values that careless readers fail on.
 VALUES = (
     *(None, True, -1, 0, 1, 2**31, 2**63, 10**30, -0.0, 1e308, 0.5, "", "a\x00b"),
     *("../../etc/passwd", [], {}, [[]]),
@@ -234,7 +234,7 @@ def test_a_damaged_file_is_refused_or_read_back(
             del container[key]
         elif edit == "replace":
             value = data.draw(st.sampled_from(VALUES) | st.integers() | st.text())
-            container[key] = copy.deepcopy(value)  # later edits may be inside of it
+            container[key] = copy.deepcopy(value)  # a later edit may change it
         elif isinstance(container, list):
             container.insert(key, container[key])
         else:

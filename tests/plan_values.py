@@ -1,4 +1,4 @@
-"""A plan with every field that a plan file holds."""
+"""A plan with every field of a plan file."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ PLAN = Plan(
                 unmeasured_count=1,
             ),
             unstaged=(UnstagedConvolution("c", "eng1", 30.0, 6144, before_stage=1),),
-            rejected=(RejectedStage(("a", "c"), "measured 3.0 us slower", 2, -3.0),),
+            rejected=(RejectedStage(("a", "c"), "measured 3.0 µs slower", 2, -3.0),),
             mode="training",
         ),
         GraphPlan(

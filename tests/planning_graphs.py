@@ -1,4 +1,4 @@
-"""Small graphs for tests of what groups convolutions and of what checks the groups."""
+"""Small graphs and stages for tests."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def make_graph(
 
     Args:
         nodes: op type and inputs of each node, such as `{"a": "Conv2D image ^start"}`.
-        devices: device of each convolution, "" where there is none.
-        regions: control-flow region of each convolution, "" where there is none.
-        configurations: of each convolution, `CONFIGURATION` where there is none.
+        devices: devices of some convolutions.
+        regions: control-flow regions of some convolutions.
+        configurations: configurations of some convolutions; the others have `CONFIGURATION`.
 
     Returns:
         The view and its convolutions in the order of the graph.
@@ -84,5 +84,5 @@ def make_lanes(*lanes: str) -> Stage[str]:
 
 
 def make_stage(*lanes: str) -> PlannedStage:
-    """Makes a planned stage of lanes as of `make_lanes`."""
+    """Makes a planned stage; see `make_lanes`."""
     return PlannedStage(make_lanes(*lanes))

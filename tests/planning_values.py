@@ -44,17 +44,18 @@ def make_problem(
     spread_us: float = 0.0,
     memory_budget_bytes: int | None = None,
 ) -> PlanningProblem:
-    """A problem in which each convolution has GEMM and each node costs of its own.
+    """Makes a problem in which each node has costs of its own, with one algorithm, GEMM.
+
+    Each output takes 10 bytes, each workspace 5.
 
     Args:
-        nodes: the predecessors of each node, such as `{"c": "a b"}`, all of which it may follow.
-        latencies_us: of each node.
-        stages: latency of the stages that were measured, such as `{"a b>c": 12.0}`, in which c is
-            after b in one lane.
-        merged: of those that were measured merged into one lane, with WINOGRAD and 7 bytes.
-        merge_keys: of the nodes that have one.
-        spread_us: of the stages.
-        memory_budget_bytes: of the problem. Each output takes 10 bytes, each workspace 5.
+        nodes: the predecessors of each node, such as `{"c": "a b"}`. It may follow all of them.
+        latencies_us: latency of each node.
+        stages: latencies of measured stages, such as `{"a b>c": 12.0}` with c after b in one lane.
+        merged: latencies of measured stages with one merged lane, by WINOGRAD with 7 bytes.
+        merge_keys: keys of some nodes.
+        spread_us: error of the stages.
+        memory_budget_bytes: as in the problem.
     """
 
     def alone_us(names: Iterable[str]) -> float:
@@ -156,7 +157,7 @@ def _draw_stage(
     draw: st.DrawFn, names: Sequence[str], costs: Sequence[ConvolutionCosts]
 ) -> MeasuredStage:
     candidates_of = {each.name: each.candidates for each in costs}
-    # Neighbours may share a lane, which may be merged.
+    # Neighbours may share a lane, which may be a merged one.
     lanes: list[list[str]] = []
     may_share = draw(st.booleans())
     for name in names if draw(st.booleans()) else draw(st.permutations(list(names))):
@@ -168,7 +169,7 @@ def _draw_stage(
     has_priorities = draw(st.booleans())
     made = []
     for number, lane in enumerate(lanes):
-        # A single lane that is not merged is no stage.
+        # A single lane is only a stage if it is merged.
         is_merged = len(lane) > 1 and (len(lanes) == 1 or draw(st.booleans()))
         algorithms = ["WINOGRAD" if is_merged else chosen[name].algorithm for name in lane]
         steps = tuple(map(Step, lane, algorithms))
@@ -185,7 +186,7 @@ def _draw_stage(
 
 @st.composite
 def problems_to_model(draw: st.DrawFn) -> PlanningProblem:
-    """Problems of which the kernels are known, for the model to be asked."""
+    """Problems with known kernels, for the model."""
     problem = draw(problems())
     costs = tuple(
         dataclasses.replace(
@@ -225,9 +226,9 @@ def _named(stage: Stage[str], names: Sequence[str]) -> Stage[str]:
 
 
 def least_latency_us(problem: PlanningProblem, max_lanes: int, max_lane_length: int = 3) -> float:
-    """The least time of all schedules and algorithms, by trying each; infinite where none fits.
+    """Tries every schedule and algorithm; returns the least time, or infinity if none fits.
 
-    Takes nothing from the planner.
+    It shares no code with the planner.
     """
     costs_of = {costs.name: costs for costs in problem.costs}
     node_of = {node.name: node for node in problem.nodes}
@@ -248,7 +249,7 @@ def least_latency_us(problem: PlanningProblem, max_lanes: int, max_lane_length: 
         return parts
 
     def ways(names: frozenset[str], done: frozenset[str]) -> Iterator[tuple[float, int]]:
-        """Time and workspace of every way to run a stage."""
+        """The time and workspace of every way to run a stage."""
         of_nodes = [costs_of[node_of[name].costs] for name in sorted(names)]
         if len(of_nodes) == 1:
             for candidate in of_nodes[0].candidates:

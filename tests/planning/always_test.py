@@ -1,4 +1,4 @@
-"""The policy `always`: what is grouped, and what is kept apart or left out."""
+"""The policy `always`: the groups, and the convolutions left out."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _group_always(nodes: dict[str, str], **keywords: dict[str, str]) -> list[lis
     ],
     ids=["module", "nothing", "chain", "devices", "regions", "control_dependency"],
 )
-def test_groups_levels_and_keeps_apart(
+def test_groups_levels_by_device_and_region(
     nodes: dict[str, str], keywords: dict[str, dict[str, str]], expected: list[list[str]]
 ) -> None:
     assert _group_always(nodes, **keywords) == expected
@@ -60,7 +60,7 @@ def graphs(draw: st.DrawFn) -> tuple[dict[str, str], dict[str, str]]:
 
 @settings(deadline=None)
 @given(graph=graphs(), data=st.data())
-def test_any_stages_of_any_graph_are_legal(
+def test_any_of_the_stages_are_legal_in_any_graph(
     graph: tuple[dict[str, str], dict[str, str]], data: st.DataObject
 ) -> None:
     nodes, devices = graph
@@ -82,7 +82,7 @@ def test_any_stages_of_any_graph_are_legal(
         ("CPU", False, "float bfloat double deep leaky"),
     ],
 )
-def test_leaves_out_what_a_gpu_may_be_unable_to_run(
+def test_leaves_out_convolutions_that_a_gpu_may_be_unable_to_run(
     device_type: str, has_bfloat16: bool, kept: str
 ) -> None:
     configurations = {

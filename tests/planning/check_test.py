@@ -1,4 +1,4 @@
-"""The legality check of stages: which it takes, and which it refuses for what reason."""
+"""The legality check: the stages that it takes, and the reasons for its refusals."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STRIDED = dataclasses.replace(CONFIGURATION, strides=(2, 2))
 
 
 def stages_of(text: str) -> list[PlannedStage]:
-    """Stages such as `a b, c; d, e`: the first runs a and then b beside c."""
+    """Stages such as `a b, c; d, e`: the first runs c beside a and then b."""
     return [make_stage(*stage.split(", ")) for stage in filter(None, text.split("; "))]
 
 
@@ -123,7 +123,7 @@ def test_refuses_two_devices_and_two_regions(what: str, values: str) -> None:
         check(INCEPTION, "1x1, 3x3", **{values: {"3x3": "other"}})
 
 
-def test_refuses_a_convolution_that_was_left_out() -> None:
+def test_refuses_a_convolution_that_must_be_in_no_stage() -> None:
     view, convolutions = make_graph(INCEPTION)
     with pytest.raises(PlanError, match="Stage 0 names '1x1'"):
         check_stages([make_stage("1x1")], view, convolutions[1:])

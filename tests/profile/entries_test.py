@@ -1,4 +1,4 @@
-"""Which names of algorithms a plan or a profile may hold."""
+"""The names of algorithms in plans and profiles."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_takes_engine_tags(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ConvolutionKind)
-def test_takes_the_names_of_each_kind(kind: ConvolutionKind) -> None:
+def test_takes_names_of_each_kind(kind: ConvolutionKind) -> None:
     assert {"FFT", "FFT_TILING", "WINOGRAD", "WINOGRAD_NONFUSED"} <= set(LEGACY_ALGORITHMS[kind])
     formulations = ("", "split+", "nchw+", "split+nchw+")
     legacy = [words + name for name in LEGACY_ALGORITHMS[kind] for words in formulations]

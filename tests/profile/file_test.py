@@ -1,4 +1,4 @@
-"""Files of profiles: read back, gone on with through kills, refused where they are not legal."""
+"""Files of profiles: read back, continued after a kill, and refused if invalid."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ INF, NAN = float("inf"), float("nan")
 
 
 def append(path: pathlib.Path, *entries: Entry) -> Profile:
-    """All that the file holds after one more run."""
+    """The content of the file after one more run."""
     with open_profile(path, GPU) as file:
         for entry in entries:
             file.append(entry)
         return file.profile
 
 
-def test_is_one_document_a_line_and_appended_as_it_is_saved(path: pathlib.Path) -> None:
+def test_appends_the_lines_that_saving_writes(path: pathlib.Path) -> None:
     append(path, *PROFILE.entries)
     appended = path.read_bytes()
     save_profile(PROFILE, path)
@@ -59,7 +59,7 @@ def test_is_one_document_a_line_and_appended_as_it_is_saved(path: pathlib.Path) 
 
 
 @pytest.mark.parametrize("split", range(len(ENTRIES) + 1))
-def test_a_run_goes_on_where_another_ended(path: pathlib.Path, split: int) -> None:
+def test_a_run_continues_another(path: pathlib.Path, split: int) -> None:
     assert append(path, *ENTRIES[:split]) == make_profile(*ENTRIES[:split])
     assert append(path, *ENTRIES[split:]) == PROFILE
     assert load_profile(path) == PROFILE
@@ -73,7 +73,7 @@ def test_the_last_entry_of_a_key_counts(path: pathlib.Path) -> None:
     assert not load_profile(path).algorithms
 
 
-def test_files_put_one_after_the_other_are_merged(tmp_path: pathlib.Path) -> None:
+def test_concatenated_files_are_merged(tmp_path: pathlib.Path) -> None:
     profiles = [
         make_profile(make_algorithm(), make_stage((SMALL, None))),
         make_profile(make_algorithm(latency_us=9.0), make_algorithm(LARGE), device=LATER),
@@ -92,7 +92,7 @@ def test_files_put_one_after_the_other_are_merged(tmp_path: pathlib.Path) -> Non
     assert load_profile(both) == expected
 
 
-def test_keeps_every_whole_line_wherever_the_last_one_is_cut(path: pathlib.Path) -> None:
+def test_keeps_all_lines_before_one_that_was_cut(path: pathlib.Path) -> None:
     append(path, *ENTRIES)
     content = path.read_bytes()
     whole = make_profile(*ENTRIES[:-1])
@@ -101,13 +101,13 @@ def test_keeps_every_whole_line_wherever_the_last_one_is_cut(path: pathlib.Path)
         assert load_profile(path) == whole
         assert append(path, ENTRIES[-1]) == PROFILE
         assert path.read_bytes() == content
-    # Whole, but for the end of the line.
+    # The last line lacks only its end.
     path.write_bytes(content[:-1])
     assert load_profile(path) == append(path) == PROFILE
     assert path.read_bytes() == content
 
 
-def test_begins_anew_wherever_the_first_line_is_cut(path: pathlib.Path) -> None:
+def test_begins_again_after_a_header_that_was_cut(path: pathlib.Path) -> None:
     append(path)
     content = path.read_bytes()
     for size in range(len(content) - 1):
@@ -138,9 +138,7 @@ def test_an_entry_is_on_disk_when_append_returns(
         assert synced[-1] == path.stat().st_size
 
 
-def test_goes_on_after_a_disk_that_was_full(
-    path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_continues_after_a_full_disk(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = os.write
     with open_profile(path, GPU) as file:
         monkeypatch.setattr(os, "write", lambda file, data: write(file, data[: len(data) // 2]))
@@ -152,7 +150,7 @@ def test_goes_on_after_a_disk_that_was_full(
     assert load_profile(path) == make_profile(make_algorithm(LARGE))
 
 
-def test_refuses_another_device_by_name(path: pathlib.Path) -> None:
+def test_names_both_devices_in_a_refusal(path: pathlib.Path) -> None:
     append(path, make_algorithm())
     before = path.read_bytes()
     with (
@@ -168,7 +166,7 @@ def test_refuses_another_device_by_name(path: pathlib.Path) -> None:
         load_profile(path)
 
 
-def test_refuses_what_is_no_file(tmp_path: pathlib.Path) -> None:
+def test_refuses_a_path_that_is_no_file(tmp_path: pathlib.Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "missing" / "profile.json", tmp_path / "pipe"):
         with pytest.raises(ProfileError), open_profile(path, GPU):
@@ -176,14 +174,14 @@ def test_refuses_what_is_no_file(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"notes", b"{ ", b'{"format":"tf_interop.plan"', b"a\nb\n"])
-def test_does_not_touch_what_is_no_profile(path: pathlib.Path, content: bytes) -> None:
+def test_does_not_touch_a_file_of_another_kind(path: pathlib.Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(ProfileError):
         append(path)
     assert path.read_bytes() == content
 
 
-# Of the lines of `EVERY_KIND_OF_ENTRY`, after the header.
+# Lines of `EVERY_KIND_OF_ENTRY`, after the header.
 ALGORITHM, _, FAILURE, STAGE = range(1, 5)
 CONFIGURATION = "algorithm.configuration"
 LANES = "stage.stage.lanes"
@@ -213,7 +211,7 @@ LANES = "stage.stage.lanes"
         (STAGE, f"{LANES}.0.steps.0.operation.image_shape", None),
     ],
 )
-def test_refuses_a_line_by_number_and_place(
+def test_names_line_and_place_of_an_invalid_value(
     path: pathlib.Path, number: int, field: str, value: object
 ) -> None:
     save_profile(make_profile(*EVERY_KIND_OF_ENTRY), path)
@@ -247,13 +245,11 @@ def test_refuses_a_line_without_an_entry(path: pathlib.Path, line: bytes) -> Non
         *((make_algorithm(latency_us=value), "latency_us") for value in (0.0, -1.0, INF, NAN)),
         *((make_stage((SMALL, None), latency_us=value), "latency_us") for value in (0.0, NAN)),
         *((make_algorithm(relative_error=value), "relative_error") for value in (INF, NAN)),
-        # Null would say that it is not known.
+        # In a file, null would mean that it is unknown.
         (make_algorithm(kernels=(dataclasses.replace(KERNEL, alu_utilization=NAN),)), "finite"),
     ],
 )
-def test_writes_nothing_that_it_would_not_read(
-    path: pathlib.Path, entry: Entry, reason: str
-) -> None:
+def test_writes_only_what_it_would_read(path: pathlib.Path, entry: Entry, reason: str) -> None:
     with pytest.raises(ProfileError, match=reason):
         save_profile(make_profile(entry), path)
     assert not path.exists()

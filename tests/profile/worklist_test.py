@@ -18,7 +18,7 @@ from tf_interop.stage import Lane, Stage, Step
 LANES = "stages.0.stage.lanes"
 
 
-def test_a_merged_lane_needs_equal_images(tmp_path: pathlib.Path) -> None:
+def test_merged_lanes_are_saved_and_checked(tmp_path: pathlib.Path) -> None:
     stage = Stage((Lane((Step(0), Step(0)), merged=True), Lane((Step(1),))))
     listed = dataclasses.replace(LIST, stages=(ListedStage(stage),))
     save_configurations(listed, tmp_path / "list.json")
