@@ -1,4 +1,4 @@
-"""The page of a report as elements, for tests: well-formed, and what stands where."""
+"""Parses the page of a report into elements, for tests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Element:
 
 
 class Tree(html.parser.HTMLParser):
-    """Builds the tree, and refuses tags that do not match."""
+    """Builds the tree; refuses tags that do not match."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -70,14 +70,14 @@ class Tree(html.parser.HTMLParser):
 def page_of(
     plan: Plan | GraphPlan, made_with: dict[str, str] | None = None, **others: Any
 ) -> Element:
-    """The page of a plan, or of one of a graph; the others are arguments of `render_page`."""
+    """Renders a plan, or a plan of one graph; `others` are arguments of `render_page`."""
     if isinstance(plan, GraphPlan):
         plan = Plan((plan,), made_with=made_with or {})
     return Tree(render_page(plan, **{"title": "A network", **others})).root
 
 
 def labels_of(element: Element) -> list[str]:
-    """What values in an element are called: measured, modelled and so on."""
+    """The labels of values in an element: measured, modelled and so on."""
     return [each.text for each in element.of_class("label")]
 
 

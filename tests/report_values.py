@@ -1,4 +1,4 @@
-"""A made-up network with its plan, for tests of what shows plans."""
+"""A made-up network and its plan, for tests of reports."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tf_interop.stage import Lane, Stage, Step
 EVIL_NAME = "<script>alert(1)</script>\"'&"
 FINGERPRINT = "0123456789abcdef"
 
-# A stem, two modules of three branches, one of them of two convolutions.
+# A stem, two modules of three branches, and a tail; one branch has two convolutions.
 _NODES = {
     "stem": "",
     "a_1x1": "stem",
@@ -45,7 +45,7 @@ _NODES = {
 
 
 def network_problem() -> PlanningProblem:
-    """Eight convolutions; kernels and one stage are known, so that some times are modelled."""
+    """Eight convolutions with kernels, and one measured stage; other times are modelled."""
     costs = []
     for number, name in enumerate(_NODES):
         latency_us = 20.0 + 7 * number
@@ -77,7 +77,7 @@ def network_problem() -> PlanningProblem:
 
 @functools.cache
 def planned_graph() -> GraphPlan:
-    """The planner's plan of it, with reasons."""
+    """The planner's plan for it, with reasons."""
     problem = network_problem()
     return explain_plan(problem, make_plan(problem))
 
@@ -88,7 +88,7 @@ def network_plan(**made_with: str) -> Plan:
 
 
 def network() -> Network:
-    """What depends on what in it."""
+    """Its dependencies."""
     problem = network_problem()
 
     def filter_of(name: str) -> str:
@@ -104,7 +104,7 @@ def network() -> Network:
 
 
 def tuned_graph() -> GraphPlan:
-    """What tuning makes: two of four units narrow."""
+    """A tuned graph: two of four units are narrow."""
     compared = (
         ComparedStep("stock TensorFlow", 20.0, 1.0, 0.0, 20.0),
         ComparedStep("2 of 4 units narrow (1)", 10.9, 1.84, 0.02, 11.5),
@@ -129,7 +129,7 @@ def tuned_graph() -> GraphPlan:
 
 
 def tuned_network() -> Network:
-    """Its units, and one that depends on variables alone."""
+    """Its units, and one that depends only on variables."""
     return Network(
         (
             NetworkNode("net/scale", (), "3", "Add, Rsqrt, Mul", reads_input=False),
@@ -142,7 +142,7 @@ def tuned_network() -> Network:
 
 
 def plan_without_values() -> Plan:
-    """What a policy makes: stages alone, one with options, one with several convolutions a lane."""
+    """A policy's plan: a stage without values, with options and a lane of two convolutions."""
     merged = Lane((Step("left"), Step("left_too")), priority=-1, sm_count=64, merged=True)
     stage = PlannedStage(Stage((merged, Lane((Step("right"),)))), why="always: depth 1")
     return Plan((GraphPlan("fedcba9876543210", 4, (stage,)),))

@@ -1,12 +1,11 @@
-"""Compares every architecture of keras.applications with the plugin on and without it, on the CPU.
+"""Compares every architecture of keras.applications with and without the plugin, on the CPU.
 
-`CASE` describes the values. Every variable has random values, so that no bias is zero and no scale
-is one or too small to show. With one thread inside an operation its sums do not depend on whether
-it is narrow, so all numbers should have the same bits. They do not if TensorFlow fuses other
-operations once units are made. Outputs and gradients may then differ as far as two changes of
-stock TensorFlow move them, whichever moves them further: every pixel changed in its last bit, and
-every weight. Normalization and dropout are frozen for these gradients, because normalization by
-the statistics of two images makes any rounding as large as the gradients themselves.
+All variables have random values, so that no bias is zero and no scale is one or too small to show.
+The sums of an operation with one thread do not depend on whether it is in a narrow unit, so all
+numbers should have the same bits. They do not if TensorFlow fuses other operations once units are
+made. Outputs and gradients may then move as far as in stock TensorFlow when every pixel, or every
+weight, is changed in its last bit. Normalization and dropout are frozen for these gradients,
+because normalization by the statistics of two images makes any rounding as large as the gradients.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ import numpy as np
 import tensorflow as tf
 
 import tf_interop
-from python.benchmarks.case import Case
+from python.benchmarks.result_file import Case
 from python.benchmarks.rounding import distance, share_of_tolerance
 
 BATCH = 2
 CLASSES = 10
 
-# Sizes below those that `include_top=True` goes with are refused by the networks themselves.
+# The networks themselves refuse sizes that are too small for `include_top=True`.
 _SIZES = (32, 48, 64, 71, 75, 96, 128, 224, 299, 331)
 
 Numbers = list[np.ndarray]
@@ -34,7 +33,7 @@ Compute = Callable[[tf.Tensor], Numbers]
 
 
 def agrees(row: dict[str, Any]) -> bool:
-    """Whether nothing of a network is moved further than rounding explains."""
+    """Whether rounding explains all differences."""
     return row["outputs"] <= 1 and (row["gradients"] or 0) <= 1
 
 
@@ -44,7 +43,7 @@ def application_names() -> list[str]:
 
 
 def measure(name: str) -> dict[str, Any]:
-    """`compare_network` with one thread inside an operation, which has to be set first."""
+    """Calls `compare_network` after choosing one thread inside an operation."""
     tf.config.threading.set_intra_op_parallelism_threads(1)
     return compare_network(name)
 
@@ -53,9 +52,8 @@ def compare_network(name: str) -> dict[str, Any]:
     """Runs one network without the plugin and with it.
 
     Returns:
-        A row of the result; `outputs` and `gradients` are how far they are moved, over what is
-        allowed (None if some gradients are zero without the plugin, so that they cannot be
-        compared).
+        A row of the result. `outputs` and `gradients` are distances over the tolerance; gradients
+        are None if some are zero without the plugin, and cannot be compared.
     """
     start = time.perf_counter()
     tf.keras.utils.set_random_seed(0)
@@ -70,7 +68,7 @@ def compare_network(name: str) -> dict[str, Any]:
     stock = [*infer(images), *train(images)]
     if not np.all(np.isfinite(stock[0])) or 2 * sum(map(np.any, stock)) < len(stock):
         raise ValueError(f"Expected {name} to give finite numbers, most of them not zero.")
-    # Of deep networks the step overflows with some weights. There bits that are the same say less.
+    # With some weights the step of a deep network overflows. Equal bits then mean less.
     is_finite = all(np.all(np.isfinite(each)) for each in stock)
     tf_interop.enable("always")
     changed = [*infer(images), *train(images)]
@@ -114,7 +112,7 @@ def build_smallest(name: str) -> Any:
 
 
 def set_random_weights(model: Any) -> None:
-    """Gives biases, scales and statistics, which begin as zeros and ones, values of all kinds."""
+    """Gives biases, scales and statistics random values instead of zeros and ones."""
     random = np.random.default_rng(0)
     values = []
     for value in model.get_weights():
@@ -128,14 +126,14 @@ def set_random_weights(model: Any) -> None:
 
 
 def distances(first: Numbers, second: Numbers) -> np.ndarray:
-    """The distance of each tensor of `first` from that of `second`."""
+    """The distances between corresponding tensors."""
     return np.array([distance(a, b) for a, b in zip(first, second, strict=True)])
 
 
 def _functions(model: Any) -> tuple[Compute, Compute, Compute]:
     """Inference; a training step with the state after it; gradients with everything frozen.
 
-    Each begins with the state that the model has now: statistics, and seeds of dropout.
+    Each starts with the model's current statistics and seeds of dropout.
     """
     trainable = [getattr(each, "value", each) for each in model.trainable_variables]
     state = model.non_trainable_variables
@@ -168,7 +166,7 @@ def _functions(model: Any) -> tuple[Compute, Compute, Compute]:
 
 
 def _shares(compute: Compute, model: Any, pixels: np.ndarray) -> list[float]:
-    """How far the plugin moves each number that is no state, over how far it may."""
+    """How far the plugin moves each result but the state, over the tolerance."""
     images = tf.constant(pixels)
     count = -len(model.non_trainable_variables) or None
     changed = compute(images)[:count]
@@ -180,8 +178,8 @@ def _shares(compute: Compute, model: Any, pixels: np.ndarray) -> list[float]:
     of_weights = compute(images)[:count]
     model.set_weights(weights)
     tf_interop.enable("always")
-    # Zero are gradients behind saturated gates. What comes through such a gate is a matter of the
-    # last bit, in stock TensorFlow as well, and there is no scale to compare it by.
+    # Gradients after a saturated gate are zero. Whether anything passes such a gate depends on the
+    # last bit, in stock TensorFlow as well, and zero gives no scale to compare with.
     if not all(map(np.any, stock)):
         return []
     of_rounding = np.maximum(distances(of_pixels, stock), distances(of_weights, stock))
@@ -197,7 +195,7 @@ def nudge(tensor: np.ndarray) -> np.ndarray:
 
 
 def _changed(report: Any) -> str:
-    """The nodes that units, or stages, take the place of, of all nodes of the graph."""
+    """The nodes in units or stages, of all nodes of the graph."""
     in_stages = sum(len(stage.nodes) for stage in report.plan.stages)
     return f"{report.unit_op_count + in_stages} of {report.node_count}"
 

@@ -1,12 +1,13 @@
-"""The networks as benchmarks in the form of TensorFlow's model garden, which PerfZero can call.
+"""Benchmarks of networks in the form of TensorFlow's model garden, which PerfZero can call.
 
-A method for each network, step and variant, such as `benchmark__googlenet__inference__ours`. Each
-is one run of `tf-interop benchmark`, and reports `exp_per_second` and `startup_time`, the seconds
-of the first step. Results go to the folder BENCHMARK_OUTPUT_DIR, where it is set, as
-`<class>.<method>.json`, beside what TensorFlow itself writes to TEST_REPORT_FILE_PREFIX.
+There is a method for each network, step and variant, such as
+`benchmark__googlenet__inference__ours`. It runs `tf-interop benchmark` once, and reports
+`exp_per_second`, and as `startup_time` the seconds of the first step. If BENCHMARK_OUTPUT_DIR names
+a folder, `<class>.<method>.json` is written there, besides TensorFlow's own files under
+TEST_REPORT_FILE_PREFIX.
 
-More options of that command, such as the plan for variants with stages, are in the variable
-CONV_STAGE_BENCHMARK, or in PerfZero's `--constructor_args` as `options`.
+The variable CONV_STAGE_BENCHMARK, or `options` in PerfZero's `--constructor_args`, has more options
+for that command, such as the plan for variants with stages.
 
 Example, with CONV_STAGE_BENCHMARK="--policy always --image-size 64":
 
@@ -45,8 +46,8 @@ NETWORKS = {
     "DenseNet-121": "DenseNet121",
     "NASNetLarge": "NASNetLarge",
 }
-"""What the commands take for each, in order of value: what published measurements of concurrent
-convolutions are of comes first."""
+"""The MODEL argument of each network. Those with published measurements of concurrent convolutions
+come first."""
 _STEPS = {Mode.INFERENCE: "--inference", Mode.TRAINING: "--no-inference --training"}
 
 
@@ -54,11 +55,11 @@ class ConvStageBenchmark(tf.test.Benchmark):  # type: ignore[misc]
     """Networks with stock TensorFlow, with XLA and with stages."""
 
     def __init__(self, output_dir: str | None = None, options: str = "", **_others: Any) -> None:
-        """Takes what PerfZero passes, also to benchmarks that look at more of it.
+        """Takes PerfZero's arguments; `_others` are for other benchmarks.
 
         Args:
-            output_dir: for results, where BENCHMARK_OUTPUT_DIR is not set.
-            options: of `tf-interop benchmark`, where CONV_STAGE_BENCHMARK is not set.
+            output_dir: for results, if BENCHMARK_OUTPUT_DIR is not set.
+            options: of `tf-interop benchmark`, if CONV_STAGE_BENCHMARK is not set.
         """
         super().__init__()
         self._options = os.environ.get(OPTIONS_VARIABLE) or options
@@ -103,7 +104,7 @@ class ConvStageBenchmark(tf.test.Benchmark):  # type: ignore[misc]
 
 
 for _network, _mode, _variant in itertools.product(NETWORKS, Mode, Variant):
-    # "Inception-v3" and "ResNet-50" as names of Python.
+    # Makes "Inception-v3" and "ResNet-50" names of Python.
     _method = re.sub(r"\W", "_", f"benchmark__{_network}__{_mode.value}__{_variant.value}").lower()
     _run = functools.partialmethod(
         ConvStageBenchmark._run_and_report, _method, NETWORKS[_network], _mode, _variant

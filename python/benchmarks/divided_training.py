@@ -1,9 +1,8 @@
-"""Trains networks whose layers are divided over devices, and compares with one device.
+"""Trains networks with their layers divided over devices, and compares with one device.
 
-`CASE` describes the values. In plans drawn at random each layer has its own degrees, number of
-devices and order of them. In float64 rounding is far below the effect of any mistake. In float32
-numbers may move as far as two changes of the stock program move them: every pixel changed in its
-last bit, or every weight.
+In random plans each layer has its own degrees, number of devices and order of devices. In float64
+rounding is far smaller than the effect of any mistake. In float32 numbers may move as far as in the
+stock program when every pixel, or every weight, is changed in its last bit.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from tensorflow.core.framework import graph_pb2
 
 import tf_interop
 from python.benchmarks.applications import Numbers, distances, nudge, set_random_weights
-from python.benchmarks.case import Case
+from python.benchmarks.result_file import Case
 from python.benchmarks.rounding import share_of_tolerance
 from python.models.googlenet import LocalResponseNormalization, googlenet
 from python.models.small import CLASSES, lenet, paddings, resnet
@@ -44,15 +43,15 @@ NETWORKS: dict[str, Callable[[], Any]] = {
     "GoogLeNet": lambda: googlenet((32, 32), CLASSES),
 }
 FLOAT64_TOLERANCE = 1e-9
-"""The most that numbers may move in float64: normalization by the statistics of few values makes
-rounding of 1e-16 larger."""
+"""The most that numbers may move in float64. Normalization by the statistics of few values
+amplifies the rounding of 1e-16."""
 
 Division = Mapping[int, tuple[Degrees, tuple[int, ...]]]
-"""The degrees and the devices of layers, by their places."""
+"""The degrees and devices of layers, by the layers' places."""
 
 
 def make_devices(count: int = DEVICE_COUNT) -> tuple[str, ...]:
-    """Makes logical CPU devices, which is done before TensorFlow is used, and names them."""
+    """Makes logical CPU devices, before TensorFlow is used, and returns their names."""
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * count
     )
@@ -60,9 +59,9 @@ def make_devices(count: int = DEVICE_COUNT) -> tuple[str, ...]:
 
 
 def strategies(graph: LayerGraph, device_count: int) -> Iterator[tuple[str, Division]]:
-    """Named divisions: the published ones, each other axis alone, two axes, and mixed ones.
+    """Named divisions: the published ones, each other axis alone, two axes, and random ones.
 
-    A layer that is too short for all devices is divided as far as it goes.
+    A layer that is too short for all devices is divided as far as possible.
     """
     for name, degrees in baselines(graph, device_count).items():
         if name != WHOLE:
@@ -84,7 +83,7 @@ def strategies(graph: LayerGraph, device_count: int) -> Iterator[tuple[str, Divi
 
 
 def random_division(graph: LayerGraph, device_count: int, seed: int) -> Division:
-    """Every layer in its own way, on its own devices."""
+    """A random division of each layer, on random devices."""
     source = random.Random(seed)
     chosen: dict[int, tuple[Degrees, tuple[int, ...]]] = {}
     for place, layer in enumerate(graph.layers):
@@ -96,7 +95,7 @@ def random_division(graph: LayerGraph, device_count: int, seed: int) -> Division
 
 
 def _in_order(degrees: Iterable[tuple[int, Degrees]]) -> Division:
-    """Layers by their places, each on the first devices; those that are whole are left out."""
+    """Puts divided layers on the first devices, and leaves whole ones out."""
     return {place: (each, tuple(range(each.count))) for place, each in degrees if each.count > 1}
 
 
@@ -105,7 +104,7 @@ def _fitting(layer: Layer, axis: Axis, count: int) -> int:
 
 
 class Training:
-    """A network and what it is trained with; every run begins anew.
+    """A network with its training data; every run starts from the same state.
 
     Attributes:
         graph: the layers of its step.
@@ -119,7 +118,7 @@ class Training:
         if dtype == "float64":
             self._model = tf.keras.models.clone_model(self._model, clone_function=_in_float64)
         set_random_weights(self._model)
-        # Seeds of dropout are variables, and no weights.
+        # Variables include seeds of dropout, weights do not.
         self._start = [each.numpy() for each in self._model.variables]
         source = np.random.default_rng(1)
         shape = (BATCH, *self._model.input_shape[1:])
@@ -133,7 +132,7 @@ class Training:
         self.graph = prepare(with_inferred_shapes(largest))
 
     def run(self, images: np.ndarray | None = None, weights: Numbers | None = None) -> Numbers:
-        """The losses, and by how much the steps change each variable."""
+        """Trains, and returns the losses and the change of each variable."""
         model = self._model
         start = self._start if weights is None else weights
         for variable, value in zip(model.variables, start, strict=True):
@@ -156,7 +155,7 @@ class Training:
         return [losses, *changes]
 
     def run_divided(self, division: Division) -> tuple[Numbers, Any]:
-        """The same with layers divided, and the report of it."""
+        """Trains with divided layers; returns the report of the graph too."""
         names = names_of_layers(self.graph)
         divided = tuple(DividedLayer(names[place], *each) for place, each in division.items())
         entry = GraphDivision(fingerprint_layers(self.graph), divided)
@@ -172,7 +171,7 @@ class Training:
         return numbers, max(status.divided_graphs, key=lambda each: each.node_count)
 
     def rounding(self) -> np.ndarray:
-        """How far each number is moved by last bits of pixels or weights, or by its own."""
+        """How far each number moves if pixels, weights or its own value change in the last bit."""
         moved = [
             self.run(images=nudge(self.images)),
             self.run(weights=[nudge(each) for each in self._start]),
@@ -191,14 +190,13 @@ def _in_float64(layer: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """What came of one division in one dtype.
+    """The result of one division in one dtype.
 
     Attributes:
         strategy: its name.
-        divided_count: the layers that were divided.
-        sent_mb: what is sent in a step.
-        moved: how far numbers are moved at most: in float32 over what rounding explains, in float64
-            relative.
+        divided_count: the number of divided layers.
+        sent_mb: sent in a step.
+        moved: the largest movement of a number: in float32 over the tolerance, in float64 relative.
     """
 
     strategy: str
@@ -210,7 +208,7 @@ class Comparison:
 def compare(
     name: str, dtype: str, devices: Sequence[str], wanted: Sequence[str] = ()
 ) -> Iterator[Comparison]:
-    """Trains a network in all ways, or in those that are named."""
+    """Trains a network with all strategies, or the `wanted` ones."""
     training = Training(name, dtype, devices)
     rounding = training.rounding() if dtype == "float32" else None
     for strategy, division in strategies(training.graph, len(devices)):
@@ -247,7 +245,7 @@ def measure(name: str) -> dict[str, Any]:
 
 
 def agrees(row: dict[str, Any]) -> bool:
-    """Whether nothing is moved further than rounding explains."""
+    """Whether rounding explains all differences."""
     return row["float32"] <= 1 and row["float64"] <= FLOAT64_TOLERANCE
 
 

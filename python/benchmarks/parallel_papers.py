@@ -1,4 +1,4 @@
-"""The papers' setting, modelled: networks divided layer by layer over 16 GPUs in four nodes.
+"""Models the papers' setting, networks divided layer by layer over 16 GPUs, and times the search.
 
 The devices are those of Jia et al., "Exploring Hidden Dimensions in Parallelizing Convolutional
 Neural Networks" (ICML 2018), section 6: four nodes with four Tesla P100 each, NVLink within a node,
@@ -7,15 +7,18 @@ and 100 Gb/s EDR InfiniBand between nodes.
 
 from __future__ import annotations
 
+import time
+import tracemalloc
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
 
-from python.benchmarks.case import Case
+from python.benchmarks.result_file import Case
+from tf_interop.graph.time_limit import collection_pause
 from tf_interop.model.graphs import optimize_graph, trace
-from tf_interop.parallel.costs.devices import Device, DeviceGraph
+from tf_interop.parallel.costs.devices import Device, DeviceGraph, uniform_device_graph
 from tf_interop.parallel.costs.tables import find_costs
 from tf_interop.parallel.explain import WHOLE, baselines
 from tf_interop.parallel.layers.find import LayerGraph
@@ -33,9 +36,9 @@ PEAK_MULTIPLY_ADDS_PER_S = 5.3e12
 MEMORY_BYTES_PER_S = 732e9
 # A link of NVLink 1 carries 20 GB/s in each direction; between two GPUs one link is assumed.
 NVLINK_BYTES_PER_S = 20e9
-# 100 Gb/s. The four GPUs of a node share them: each is assumed to have a quarter.
+# 100 Gb/s, which the four GPUs of a node share; each is assumed to have a quarter.
 INFINIBAND_BYTES_PER_S = 12.5e9 / GPUS_OF_NODE
-# Assumed: the share of the peak that convolutions reach, and what a message takes besides.
+# Assumed: the share of the peak that convolutions reach, and the latency of a message.
 UTILIZATION = 0.5
 NVLINK_LATENCY_S = 10e-6
 INFINIBAND_LATENCY_S = 20e-6
@@ -79,7 +82,7 @@ def training_layers(model: Any, batch_size: int) -> LayerGraph:
 
 
 def alexnet() -> tf.keras.Model:
-    """AlexNet as in Krizhevsky, "One weird trick for parallelizing …" (2014), to logits."""
+    """AlexNet as in Krizhevsky, "One weird trick for parallelizing …" (2014), without softmax."""
     layers = tf.keras.layers
     pool = {"pool_size": 3, "strides": 2}
     return tf.keras.Sequential(
@@ -103,15 +106,15 @@ def alexnet() -> tf.keras.Model:
 
 
 class Unchanged(tf.keras.layers.Layer):  # type: ignore[misc]
-    """Takes the place of a batch normalization."""
+    """Stands in for a batch normalization."""
 
     def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
-        """What it is given."""
+        """Returns its inputs."""
         return inputs
 
 
 def without_normalization(model: Any) -> Any:
-    """A model with nothing in place of batch normalization."""
+    """A model without its batch normalizations."""
 
     def clone(layer: Any) -> Any:
         if isinstance(layer, tf.keras.layers.BatchNormalization):
@@ -131,21 +134,21 @@ NETWORKS = {
 
 
 def sent_bytes(layers: LayerGraph, division: Mapping[int, LayerDivision]) -> int:
-    """What all devices send in a step; parameters stay, their gradients are added by all-reduce."""
+    """The bytes that all devices send in a step; all-reduce adds the gradients of parameters."""
     view, layer_of = layers.view, layers.layer_of
     parted = part_graph(layers, division, [0] * len(view))
     read = {tensor for node in layer_of for tensor in view.fanins[node] if tensor[0] in layer_of}
     total = sum(each.byte_count for each in parted.transfers if each.tensor in read)
     for tensor, its in parted.tensors.items():
         if its.is_sum and tensor not in read:
-            # Of n addends each device sends 2 (n - 1) / n.
+            # With n addends each device sends 2 (n - 1) / n.
             for box, count in Counter(part.box for part in its.parts).items():
                 total += 2 * (count - 1) * volume(box) * parted.dtypes[tensor].size
     return total
 
 
 def measure(name: str) -> dict[str, Any]:
-    """What the model says of a network: times as fast as one GPU, and bytes that are sent."""
+    """Models a network: how many times as fast as one GPU, and bytes sent."""
     devices = p100_cluster()
     count = len(devices.devices)
     layers = training_layers(NETWORKS[name](), IMAGES_OF_GPU * count)
@@ -178,4 +181,57 @@ CASE = Case(
     "model parallelism.",
     networks=tuple(NETWORKS),
     measure=measure,
+)
+
+
+def measure_time(name: str) -> dict[str, Any]:
+    """Times finding the costs of all configurations and searching them, on one core."""
+    network, _, devices_in_words = name.partition(" on ")
+    count = int(devices_in_words)
+    model = getattr(tf.keras.applications, network)(weights=None, classifier_activation=None)
+    layers = training_layers(model, batch_size=32)
+    devices = uniform_device_graph(
+        [f"/device:GPU:{each}" for each in range(count)],
+        multiply_adds_per_s=3e12,
+        memory_bytes_per_s=5e11,
+        bytes_per_s=1e10,
+        latency_s=1e-5,
+    )
+    with collection_pause:  # as make_division does
+        start = time.process_time()
+        costs = find_costs(layers, devices, [0] * len(layers.view))
+        costs_s = time.process_time() - start
+        start = time.process_time()
+        result = minimize(costs.problem())
+        search_s = time.process_time() - start
+    tables = {id(each): each.nbytes for each in costs.edges.values()}
+    tracemalloc.start()
+    minimize(costs.problem())
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    return {
+        "layers": len(layers.layers),
+        "edges": len(costs.edges),
+        "most_configurations": max(len(each.configurations) for each in costs.layers),
+        "width": result.width,
+        "costs_seconds": costs_s,
+        "search_seconds": search_s,
+        "costs_megabytes": sum(tables.values()) / 1e6,
+        "search_megabytes": peak_bytes / 1e6,
+        "search": str(result),
+    }
+
+
+TIME_CASE = Case(
+    title="What dividing layers takes to plan",
+    says="What it takes to find the costs of all divisions of all layers and to search for the "
+    "least: CPU time, the memory of the costs of neighbours, and what the search takes on top. "
+    "Training steps of 32 images; the number after a name is that of the devices. The width is "
+    "the most neighbours that a layer has when the search eliminates it. The rates of the devices "
+    "are made up, so what the plans would save says nothing and is left out.",
+    networks=tuple(
+        f"{network} on {count}"
+        for network in ("InceptionV3", "ResNet50", "NASNetMobile")
+        for count in (4, 16)
+    ),
+    measure=measure_time,
 )

@@ -1,7 +1,6 @@
-"""Times the graph pass on the training graphs of Keras applications, as Grappler hands them over.
+"""Times the graph pass on training graphs of Keras applications as Grappler hands them over.
 
-The pass is parsing, finding, planning, rewriting, checking and serializing. It makes stages, as for
-a GPU.
+The pass parses, finds, plans, rewrites, checks and serializes. It makes stages, as for a GPU.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import time
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
-from python.benchmarks.case import Case
+from python.benchmarks.result_file import Case
 from tf_interop.model.graphs import handed_graph_of, trace
 from tf_interop.runtime.graph_pass import run_conv_stage_pass
 from tf_interop.runtime.settings import Policy, Settings
@@ -21,7 +20,7 @@ REPETITIONS = 7
 
 
 def measure(name: str) -> dict[str, float]:
-    """The sizes of a graph, and the first and the median time of the pass."""
+    """The size of a graph, and the first and the median time of the pass."""
     model = getattr(tf.keras.applications, name)(weights=None)
     handed = handed_graph_of(trace(model, batch_size=2, training=True, image_size=None))
     assert handed is not None

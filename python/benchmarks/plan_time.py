@@ -1,4 +1,4 @@
-"""Times the planner on the convolutions of Keras applications: CPU time and memory.
+"""Measures CPU time and memory of the planner on the convolutions of Keras applications.
 
 The graphs are real. Times are simulated: each convolution and each stage has a random time, the
 same in every run.
@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from python.benchmarks.case import Case, in_new_process
+from python.benchmarks.result_file import Case, in_new_process
 from tf_interop.planning.make import PlanOptions, make_plan
 from tf_interop.planning.problem import (
     Candidate,
@@ -31,7 +31,7 @@ SEED = 1
 
 def read_network(name: str) -> tuple[ProblemNode, ...]:
     """The convolutions of a Keras application, for inference or `:training`."""
-    # Here, because the processes that plan are to be measured without TensorFlow.
+    # Not at the top: the planner's memory is measured in a process without TensorFlow.
     import tensorflow as tf
 
     from tf_interop.graph.find import find_convolutions
@@ -64,9 +64,9 @@ def read_network(name: str) -> tuple[ProblemNode, ...]:
 
 
 def make_problem(nodes: Sequence[ProblemNode]) -> PlanningProblem:
-    """The convolutions with simulated times.
+    """Gives convolutions simulated times.
 
-    Stages are there for all independent pairs, and for three and four of one or two levels.
+    Stages hold all independent pairs, and sets of three and four from one or two levels.
     """
     latencies_us = {
         name: random.Random(f"{SEED} {name}").uniform(10, 200)
@@ -94,7 +94,7 @@ def make_problem(nodes: Sequence[ProblemNode]) -> PlanningProblem:
 
 
 def _sets_to_measure(nodes: Sequence[ProblemNode]) -> set[tuple[str, ...]]:
-    """The costs of the convolutions of each stage."""
+    """The names of the costs of each stage."""
     ancestors: dict[str, set[str]] = {}
     depths: dict[str, int] = {}
     levels: dict[tuple[int, str], list[ProblemNode]] = {}
@@ -120,7 +120,7 @@ def _sets_to_measure(nodes: Sequence[ProblemNode]) -> set[tuple[str, ...]]:
 
 
 def measure(name: str) -> dict[str, Any]:
-    """Plans in this process; what it took of a core, and how it was searched."""
+    """Plans in this process; returns CPU time, memory and the kind of search."""
     problem = make_problem(in_new_process(read_network, name))
     start = time.process_time()
     plan = make_plan(problem)

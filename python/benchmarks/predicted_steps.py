@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from python.benchmarks.case import Case
+from python.benchmarks.result_file import Case
 from tf_interop import tune
 from tf_interop.model.load import load_model
 
@@ -25,7 +25,7 @@ _FITTED = ("stock TensorFlow", "all units narrow")
 
 
 def measure(name: str) -> dict[str, Any]:
-    """The predicted and the measured step of what is fastest, and the prediction furthest off."""
+    """The measured and predicted step of the fastest variant, and the worst prediction."""
     network, step = name.split(", ", 1)
     batch_size, is_training = _STEPS[step]
     (graph,) = tune(

@@ -1,17 +1,21 @@
-"""Result files under docs/results/: tables that say where, when, with what and how they were made.
+"""Result files under docs/results/: tables with their machine, date, versions and command.
 
-`scripts/write_results.py` writes a page from them.
+`python/benchmarks/run.py` measures a `Case` into such a file, and `scripts/write_results.py` writes
+a page from them.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
+import dataclasses
 import importlib.metadata
 import itertools
+import multiprocessing
 import pathlib
 import platform
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import rich
@@ -21,6 +25,32 @@ from tf_interop.measure.device import this_cpu
 from tf_interop.versioned_file import in_lines
 
 FORMAT = "tf_interop.result"
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A measurement of each of several networks.
+
+    Attributes:
+        title: the heading of its result.
+        says: a paragraph that explains the values.
+        networks: the names of the default networks.
+        measure: gives a row of the result for a network's name; called in a new process.
+        is_right: whether a row is correct.
+    """
+
+    title: str
+    says: str
+    networks: Sequence[str]
+    measure: Callable[[str], dict[str, Any]]
+    is_right: Callable[[dict[str, Any]], bool] = lambda row: True
+
+
+def in_new_process(function: Any, *arguments: Any) -> Any:
+    """Calls a function in a new process, which frees all memory afterwards."""
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as executor:
+        return executor.submit(function, *arguments).result()
 
 
 def write_result(
@@ -33,14 +63,14 @@ def write_result(
     made_with: Sequence[str] = ("tensorflow", "keras"),
     **versions: str,
 ) -> None:
-    """Writes a result to a file, or prints it if there is none.
+    """Writes a result to a file, or prints it.
 
     Args:
-        path: of the JSON file; None prints.
+        path: the JSON file; None prints.
         title: the heading on the page.
-        says: what the values are, a paragraph.
-        rows: what was measured, by column; where columns change another table begins.
-        command: what measured it; None for this program.
+        says: a paragraph that explains the values.
+        rows: values by column; another table begins where the columns change.
+        command: the command that measured; None for the running program.
         made_with: packages whose versions matter.
         **versions: of other software.
     """

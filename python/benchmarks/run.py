@@ -1,12 +1,12 @@
-"""Measures networks of keras.applications, each in a process of its own, and writes a result file.
+"""Measures networks, each in a process of its own, and writes a result file.
 
     python python/benchmarks/run.py plan_time --network InceptionV3 -o docs/results/plan_time.json
 
-The cases are modules of this folder: `plan_time` times the planner, `pass_time` the graph pass,
-`applications` compares what networks compute with the plugin and without it, and `predicted_steps`
-the steps that tuning predicts with those that it measures. `parallel_papers` models networks whose
-layers many GPUs share, `parallel_time` times the search for that, and `divided_training` compares
-what networks train on several devices and on one.
+`plan_time` times the planner, and `pass_time` the graph pass. `applications` compares the numbers
+of networks with and without the plugin, and `predicted_steps` the steps that tuning predicts with
+those that it measures. `parallel_papers` models networks whose layers many GPUs share,
+`parallel_time` times the search for that, and `divided_training` compares training on several
+devices and on one.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is imported
 
-import importlib
 import json
 import pathlib
+import pkgutil
 import sys
 from typing import Any
 
@@ -27,13 +27,17 @@ from rich.console import Console
 # This program runs from a checkout, which is not on Python's path.
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
-from python.benchmarks.case import Case, in_new_process
-from python.benchmarks.result_file import write_result
+from python.benchmarks.result_file import Case, in_new_process, write_result
 
-CASES = (
-    *("plan_time", "pass_time", "applications", "predicted_steps"),
-    *("parallel_papers", "parallel_time", "divided_training"),
-)
+CASES = {
+    "plan_time": "plan_time:CASE",
+    "pass_time": "pass_time:CASE",
+    "applications": "applications:CASE",
+    "predicted_steps": "predicted_steps:CASE",
+    "parallel_papers": "parallel_papers:CASE",
+    "parallel_time": "parallel_papers:TIME_CASE",
+    "divided_training": "divided_training:CASE",
+}
 
 
 @click.command(help=__doc__)
@@ -46,7 +50,7 @@ def main(case: str, names: tuple[str, ...], output: pathlib.Path | None, resume:
     if resume and output is None:
         raise click.UsageError("Expected --output with --resume, got none.")
     console = Console(stderr=True)
-    measured: Case = importlib.import_module(f"python.benchmarks.{case}").CASE
+    measured: Case = pkgutil.resolve_name(f"python.benchmarks.{CASES[case]}")
     rows: dict[str, dict[str, Any]] = {}
     if resume and output is not None and output.exists():
         rows = {row["network"]: row for row in json.loads(output.read_text())["rows"]}
@@ -64,7 +68,7 @@ def main(case: str, names: tuple[str, ...], output: pathlib.Path | None, resume:
     if output is None:
         write_result(None, measured.title, measured.says, list(rows.values()))
     if wrong := [name for name, row in rows.items() if not measured.is_right(row)]:
-        console.print(f"With the plugin these give other numbers: {', '.join(wrong)}")
+        console.print(f"With the plugin these networks give other numbers: {', '.join(wrong)}")
         sys.exit(1)
 
 

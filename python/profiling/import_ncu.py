@@ -1,12 +1,12 @@
-"""Adds what Nsight Compute found out about kernels to a profile: ALU use, DRAM use and stalls.
+"""Adds values of Nsight Compute to the kernels of a profile: ALU use, DRAM use and stalls.
 
     ncu --csv --page raw --set full … > ncu.csv
 
     python python/profiling/import_ncu.py PROFILE.json ncu.csv
 
-A row of the CSV is one launch. Kernels of the profile take the median of the launches that have
-their function, grid and block; the CSV does not say which convolution a launch belongs to. A value
-that the CSV lacks stays what it was.
+A row of the CSV is one launch. A kernel of the profile gets the median of the launches with its
+function, grid and block; the CSV does not tell the convolution of a launch. Values that the CSV
+lacks stay unchanged.
 """
 
 from __future__ import annotations
@@ -28,37 +28,37 @@ PATH = click.Path(path_type=pathlib.Path)
 Launch = tuple[str, tuple[int, ...], tuple[int, ...]]
 """The function's name without namespaces and arguments, the grid, and the block."""
 
-# Names of metrics: Nsight Compute's Profiling Guide, "Metrics Reference". Pipes that compute; not
-# those of addresses, branches and memory (adu, cbu, uniform, lsu, tex, tma).
+# Names of metrics: Nsight Compute's Profiling Guide, "Metrics Reference". Only pipes that compute,
+# not those for addresses, branches and memory (adu, cbu, uniform, lsu, tex, tma).
 ARITHMETIC_PIPE = re.compile(
     r"sm__(?:inst_executed_pipe|pipe)_(?:alu|fma|fp16|fp64|shared|tensor|xu)\w*"
     r"\.avg\.pct_of_peak_sustained_active"
 )
 DRAM_THROUGHPUT = re.compile(r"(?:dram__|gpu__dram_)throughput\.avg\.pct_of_peak_sustained_elapsed")
 WARP_STATE = re.compile(r"smsp__average_warps_issue_stalled_(\w+)_per_issue_active\.ratio")
-# Warps in these states are not stalled: they issue, or could.
+# Warps in these states issue, or could.
 NOT_STALLED = {"selected", "not_selected"}
-# Waiting for data from global, local or texture memory, for room in its queue, or for stores to
-# end: what nvprof called memory dependency and memory throttle.
+# Waiting for data from global, local or texture memory, for room in its queue, or for the end of
+# stores: memory dependency and memory throttle in nvprof.
 WAITING_FOR_MEMORY = {"long_scoreboard", "lg_throttle", "drain"}
-# Without these the rest is a choice of metrics, not all stalls.
+# Without these the CSV has only some of the stalls.
 ALWAYS_COLLECTED = {"long_scoreboard", "short_scoreboard", "wait", "barrier"}
 
 
 def read_launches(path: pathlib.Path) -> dict[Launch, dict[str, float]]:
-    """The values of each kernel of a CSV, by field of the profile's kernels.
+    """The values of each kernel in a CSV, by field of the profile's kernels.
 
     Raises:
         SystemExit: it is not the raw page of `ncu --csv`.
     """
     lines = path.read_text().splitlines()
     start = next((number for number, line in enumerate(lines) if line.startswith('"ID",')), None)
-    # What ncu and the program print comes before the table and after it.
+    # Before and after the table come messages of ncu and the program.
     rows = csv.DictReader(line for line in lines[start:] if line.startswith('"'))
     if start is None or not {"Kernel Name", "Grid Size", "Block Size"} <= {
         *(rows.fieldnames or ())
     }:
-        raise SystemExit(f"Expected the table of ncu --csv --page raw in '{path}', got none.")
+        raise SystemExit(f"'{path}' is not a table of ncu --csv --page raw.")
     found: dict[Launch, list[dict[str, float]]] = collections.defaultdict(list)
     for row in rows:
         if row["ID"]:  # The first row has units.
@@ -77,7 +77,7 @@ def read_launches(path: pathlib.Path) -> dict[Launch, dict[str, float]]:
 
 
 def values_of(row: Mapping[str, str]) -> dict[str, float]:
-    """What one launch says."""
+    """The values of one launch."""
     numbers = {
         name: float(text.replace(",", ""))
         for name, text in row.items()
@@ -92,7 +92,7 @@ def values_of(row: Mapping[str, str]) -> dict[str, float]:
     }
     stalled = {state: number for state, number in stalled.items() if state not in NOT_STALLED}
     values = {}
-    # Counters of several passes do not add up exactly: 100.2 % is seen.
+    # Counters of several passes do not add up exactly; 100.2 % occurs.
     if pipes:
         values["alu_utilization"] = min(max(pipes) / 100, 1.0)
     if dram:
@@ -104,14 +104,14 @@ def values_of(row: Mapping[str, str]) -> dict[str, float]:
 
 
 def function_name(name: str) -> str:
-    """The function's own name, out of a mangled, a demangled or a plain name of a kernel.
+    """The function's own name, from a mangled, a demangled or a plain name of a kernel.
 
-    CUPTI gives the linker's name, Nsight Compute by default the demangled one.
+    CUPTI gives mangled names, Nsight Compute demangled ones by default.
     """
     if not name.startswith("_Z"):
-        # "void ns::f<int, (bool)1>(float *)": up to the first bracket, then the last word.
+        # "void ns::f<int, (bool)1>(float *)": the last word before the first bracket.
         return re.split(r"[\s:*&]+", re.split(r"[<(]", name)[0].strip())[-1]
-    # Itanium C++ ABI, "Mangling": identifiers, each with its length in front, several after _ZN.
+    # Itanium C++ ABI, "Mangling": each identifier follows its length; after _ZN there are several.
     rest, found = name.removeprefix("_ZN").removeprefix("_Z"), name
     while match := re.match(r"[1-9][0-9]*", rest):
         found, rest = (rest[match.end() :][: int(match[0])], rest[match.end() + int(match[0]) :])
@@ -125,7 +125,7 @@ def function_name(name: str) -> str:
 @click.argument("table", metavar="CSV", type=PATH)
 @click.option("-o", "--output", type=PATH, help="The filled profile. [default: PROFILE.json]")
 def main(path: pathlib.Path, table: pathlib.Path, output: pathlib.Path | None) -> None:
-    """Writes the profile."""
+    """Fills the profile."""
     profile = tf_interop.load_profile(path)
     launches = read_launches(table)
     missing, matched = set(), set()
@@ -140,12 +140,12 @@ def main(path: pathlib.Path, table: pathlib.Path, output: pathlib.Path | None) -
         for each in profile.algorithms
     )
     if not matched:
-        raise SystemExit(f"Expected kernels of the profile, got none of {len(launches)} launches.")
+        raise SystemExit(f"None of {len(launches)} launches is a kernel of the profile.")
     profile = dataclasses.replace(profile, algorithms=algorithms)
     tf_interop.save_profile(profile, output or path)
     print(
-        f"Values for {len(matched)} kernels of the profile, none for {len(missing)}; "
-        f"{len(launches.keys() - matched)} launches are of others."
+        f"Filled {len(matched)} kernels of the profile; {len(missing)} have no launch. "
+        f"{len(launches.keys() - matched)} launches are of other kernels."
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from python.benchmarks.case import in_new_process
+from python.benchmarks.result_file import in_new_process
 from tf_interop.errors import PlanError
 from tf_interop.parallel.costs import local_devices as module
 from tf_interop.parallel.costs.devices import DeviceGraph, save_device_graph

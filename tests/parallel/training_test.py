@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from python.benchmarks.case import in_new_process
 from python.benchmarks.divided_training import (
     CASE,
     FLOAT64_TOLERANCE,
@@ -17,6 +16,7 @@ from python.benchmarks.divided_training import (
     compare,
     make_devices,
 )
+from python.benchmarks.result_file import in_new_process
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PUBLISHED = ("data", "model", "one weird trick")

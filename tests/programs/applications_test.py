@@ -15,7 +15,7 @@ from python.benchmarks.applications import (
     distances,
     measure,
 )
-from python.benchmarks.case import in_new_process
+from python.benchmarks.result_file import in_new_process
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 

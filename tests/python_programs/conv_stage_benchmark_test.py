@@ -1,4 +1,4 @@
-"""The benchmarks in the model garden's form, as tf.test.main and as PerfZero run them."""
+"""Benchmarks in the model garden's form, run by tf.test.main and as PerfZero does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ QUICK = "--batch 2 --image-size 32 --steps 2 --seconds 0 --warmup-steps 0"
 
 
 def check_written(folder: pathlib.Path, method: str) -> None:
-    """Checks what model garden benchmarks write, and what is written beside it."""
+    """Checks TensorFlow's file and our own."""
     entries = test_log_pb2.BenchmarkEntries()
     entries.ParseFromString((folder / f"proto_ConvStageBenchmark.{method}").read_bytes())
     [entry] = entries.entry
@@ -43,9 +43,7 @@ def test_runs_as_a_module(tmp_path: pathlib.Path) -> None:
     check_written(tmp_path, method)
 
 
-def test_methods_called_as_perfzero_does(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_as_perfzero_does(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEST_REPORT_FILE_PREFIX", str(tmp_path / "proto_"))
     # PerfZero's own arguments, and those of --constructor_args.
     arguments = {"output_dir": str(tmp_path), "root_data_dir": "/data", "tpu": None}

@@ -1,5 +1,5 @@
-"""Nsight Compute's CSV. The samples are written by hand, with the columns and names of metrics that
-its documentation and published outputs show; none was printed by a real run.
+"""Nsight Compute's CSV. The samples are handwritten, with columns and metrics of its documentation
+and of published outputs; no real run printed them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from python.profiling.import_ncu import function_name, main, read_launches
 from tf_interop.profile.file import load_profile, save_profile
 
 STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
-# Of 3 + 0.5 + 0.25 + 4 + 0.75 + 1.5 = 10 stalled warps 4.75 wait for memory.
+# 4.75 of the 3 + 0.5 + 0.25 + 4 + 0.75 + 1.5 = 10 stalled warps wait for memory.
 METRICS = {
     "dram__throughput.avg.pct_of_peak_sustained_elapsed": "12.5",
     "gpu__time_duration.sum": "1,205.31",
@@ -47,14 +47,14 @@ def write_csv(path: pathlib.Path, *launches: dict[str, str], name: str = KERNEL.
     ("changes", "expected"),
     [
         ({}, {"alu_utilization": 0.7025, "dram_utilization": 0.125, "memory_stall": 0.475}),
-        # Without the tensor cores ALU is the busiest; LSU, at 99 %, is for memory.
+        # Without the tensor cores ALU is the busiest; LSU, at 99 %, does not compute.
         ({"tensor_op": "n/a"}, {"alu_utilization": 0.35}),
-        # A choice of stall reasons gives no share.
+        # Some of the stall reasons give no share.
         ({"stalled_wait": "n/a"}, {"memory_stall": None}),
         ({"dram__": "100.31"}, {"dram_utilization": 1.0}),
     ],
 )
-def test_takes_only_what_it_knows(
+def test_takes_known_metrics(
     path: pathlib.Path, changes: dict[str, str], expected: dict[str, float | None]
 ) -> None:
     metrics = dict(METRICS)
@@ -73,7 +73,7 @@ def test_takes_the_median_of_several_launches(path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "==ERROR== ERR_NVGPUCTRPERM\n", '"ID","Kernel Name"\n'])
-def test_refuses_what_is_no_such_table(path: pathlib.Path, content: str) -> None:
+def test_refuses_other_files(path: pathlib.Path, content: str) -> None:
     path.write_text(content)
     with pytest.raises(SystemExit, match="--page raw"):
         read_launches(path)
@@ -92,11 +92,11 @@ def test_refuses_what_is_no_such_table(path: pathlib.Path, content: str) -> None
         "_ZN2ns5inner5scaleINS_4TileEEEvPT_",
     ],
 )
-def test_knows_a_function_by_any_of_its_names(name: str) -> None:
+def test_finds_a_functions_name_in_all_forms(name: str) -> None:
     assert function_name(name) == "scale"
 
 
-def test_fills_in_kernels_by_function_grid_and_block(path: pathlib.Path) -> None:
+def test_fills_kernels_by_function_grid_and_block(path: pathlib.Path) -> None:
     mangled = dataclasses.replace(KERNEL, name="_ZN5cudnn13implicit_gemmIfEEvPT_")
     other_grid = dataclasses.replace(KERNEL, grid=(99, 1, 1))
     profile = path.with_name("profile.json")
@@ -108,7 +108,7 @@ def test_fills_in_kernels_by_function_grid_and_block(path: pathlib.Path) -> None
     )
     fill_in = functools.partial(main, [str(profile), str(path)], standalone_mode=False)
     write_csv(path, METRICS, name="elementwise")
-    with pytest.raises(SystemExit, match="1 launches"):
+    with pytest.raises(SystemExit, match="None of 1 launches"):
         fill_in()
     write_csv(path, METRICS)
     fill_in()

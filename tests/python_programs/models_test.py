@@ -1,4 +1,4 @@
-"""Model definitions against what their authors published, written down here once more."""
+"""Models compared with their authors' publications."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def convolutions_of(model: tf.keras.Model) -> list[tf.keras.layers.Conv2D]:
     return [layer for layer in model.layers if isinstance(layer, tf.keras.layers.Conv2D)]
 
 
-def test_googlenet_is_that_of_the_table() -> None:
+def test_googlenet_matches_the_published_table() -> None:
     model = googlenet()
     # By hand from Table 1 of arXiv:1409.4842: R * S * C * K + K for each, and the classifier.
     assert model.count_params() == 6_998_552
@@ -42,9 +42,9 @@ def test_googlenet_normalizes_over_five_channels() -> None:
     assert normalized[3] == pytest.approx(400 / (1 + 1e-4 / 5 * energy) ** 0.75, rel=1e-5)
 
 
-def test_squeezenet_is_that_of_the_authors() -> None:
+def test_squeezenet_matches_the_authors_model() -> None:
     model = squeezenet()
-    # What ports of version 1.1 report; version 1.0 has 1,248,424.
+    # As ports of version 1.1 report; version 1.0 has 1,248,424.
     assert model.count_params() == 1_235_496
     assert len(convolutions_of(model)) == 26
     for fire, shape in (("3", (55, 55, 128)), ("5", (27, 27, 256)), ("9", (13, 13, 512))):
@@ -55,27 +55,27 @@ def test_randwire_has_the_published_size() -> None:
     model = randwire((64, 64))
     kinds = collections.Counter(type(layer).__name__ for layer in model.layers)
     assert (kinds["SeparableConv2D"], kinds["Conv2D"]) == (3 * 32, 3)
-    # arXiv:1904.01569 has 5.6 million for C = 78; which wiring it is moves that a little.
+    # arXiv:1904.01569 has 5.6 million for C = 78; the wiring changes that a little.
     assert model.count_params() == pytest.approx(5.6e6, rel=0.03)
 
 
-def test_random_graphs_have_their_nodes_and_edges_and_no_cycle() -> None:
+def test_random_graphs_have_all_nodes_and_edges_and_no_cycle() -> None:
     wirings = [watts_strogatz(seed) for seed in SEEDS]
     assert wirings == [watts_strogatz(seed) for seed in SEEDS]
     assert len({wiring.edges for wiring in wirings}) == len(SEEDS)
     for wiring in wirings:
         assert wiring.node_count == 32
-        # K / 2 for each node: leading an edge elsewhere makes none and loses none.
+        # K / 2 for each node; rewiring neither adds nor removes edges.
         assert len(set(wiring.edges)) == 64
         assert all(0 <= source < target < 32 for source, target in wiring.edges)
         degrees = collections.Counter(node for edge in wiring.edges for node in edge)
-        # The edge that a node may send elsewhere stays its own: half of its four.
+        # A node keeps the edges that it may rewire, half of its four.
         assert min(degrees[node] for node in range(32)) >= 2
         assert wiring.outputs
         assert not wiring.sources(0)
 
 
-def test_chance_leads_edges_elsewhere() -> None:
+def test_the_probability_rewires_edges() -> None:
     wiring = watts_strogatz(0, 6, 2, 0.0)
     assert wiring == Wiring(6, ((0, 1), (0, 5), (1, 2), (2, 3), (3, 4), (4, 5)))
     assert (wiring.sources(5), wiring.outputs) == ([0, 4], [5])
@@ -115,6 +115,6 @@ def test_gives_distributions_at_the_smallest_size_and_survives_saving(
         lambda: watts_strogatz(0, 32, 32),
     ],
 )
-def test_refuses_what_cannot_be(build: Build) -> None:
+def test_refuses_impossible_sizes(build: Build) -> None:
     with pytest.raises(ValueError, match="Expected"):
         build()

@@ -18,8 +18,7 @@ from report_values import (
 )
 
 from tf_interop.planning.types import GraphPlan, GraphPrediction, Plan, UnstagedConvolution
-from tf_interop.report import layout
-from tf_interop.report.network import Network, NetworkNode
+from tf_interop.report.network import NODE_WIDTH, Network, NetworkNode
 from tf_interop.report.page import render_page
 
 PHONE = {"width": 390, "height": 844}
@@ -41,7 +40,7 @@ def fixture_browser() -> Iterator[Any]:
 
 @pytest.fixture(name="page_path", scope="module")
 def fixture_page_path(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A graph with stages, one without any of which 2 of 40 were not measured, and a tuned one."""
+    """A graph with stages, one without stages and with 2 of 40 not measured, and a tuned one."""
     names = [f"net/block_{number}/convolution" for number in range(38)]
     unstaged = tuple(UnstagedConvolution(name, "GEMM", 100.0, 10**6, 0) for name in names)
     prediction = GraphPrediction(3800.0, 3800.0, 10**6, 10**6, None, "exact", 2)
@@ -58,7 +57,7 @@ def fixture_page_path(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 class Tab:
-    """The page in a tab, and everything that should not come from it."""
+    """The page in a tab, with the messages and requests that it should not make."""
 
     def __init__(self, browser: Any, path: pathlib.Path, viewport: dict[str, int], scheme: str):
         self.page = browser.new_page(viewport=viewport, color_scheme=scheme)
@@ -84,7 +83,7 @@ def test_pressing_a_stage_shows_it_and_marks_it_in_every_drawing(
     browser: Any, page_path: pathlib.Path
 ) -> None:
     tab = Tab(browser, page_path, DESKTOP, "light")
-    # First that which saves most: 103 against 31 µs.
+    # First the stage that saves most: 103 against 31 µs.
     assert tab.shown_stages() == ["graph-0-stage-1"]
     for place, stage in (
         ('.network [data-stage="0"] .around', 0),
@@ -99,7 +98,7 @@ def test_pressing_a_stage_shows_it_and_marks_it_in_every_drawing(
             "[...document.querySelectorAll('[data-stage]')].filter((each) =>"
             " getComputedStyle(each).getPropertyValue('--mark')).map((each) => each.dataset.stage)"
         )
-        # Of the network one, of one after another and of the stages one for each lane.
+        # One in the network, and one for each lane in both timelines.
         lanes = planned_graph().stages[stage].stage.lanes
         assert marked == [str(stage)] * (1 + 2 * len(lanes))
     tab.page.locator('.network [data-stage="1"]').focus()
@@ -115,7 +114,7 @@ def test_fits_the_screen_in_the_colours_that_it_asks_for(
 ) -> None:
     tab = Tab(browser, page_path, viewport, scheme)
     tab.page.evaluate("document.querySelectorAll('details').forEach((each) => each.open = true)")
-    # Nothing wider than the screen but what scrolls by itself.
+    # Only content that scrolls by itself is wider than the screen.
     assert tab.page.evaluate("document.documentElement.scrollWidth") == viewport["width"]
     wide = tab.page.evaluate(
         "[...document.querySelectorAll('main *')].filter((each) => !each.closest('.scroll')"
@@ -137,10 +136,10 @@ def test_drawings_fit_into_the_width_and_stay_legible(
         for fits in (fits_at_first, not fits_at_first):
             assert scroll.evaluate("each => each.scrollWidth <= each.clientWidth") == fits
             panel.locator(".fit").click()
-    # It goes on in another row, as large as it was, and starts at its beginning.
+    # It wraps without shrinking, and starts at its beginning.
     tab.page.locator("#graph-1 .panel:has(.network) .fit").click()
     boxes = [each.bounding_box() for each in tab.page.locator("#graph-1 .network .node").all()]
-    assert all(each["width"] >= layout.NODE_WIDTH for each in boxes)
+    assert all(each["width"] >= NODE_WIDTH for each in boxes)
     assert len({each["y"] for each in boxes}) > 5
     assert boxes[0]["x"] == min(each["x"] for each in boxes)
     tab.close()
@@ -164,6 +163,6 @@ def test_long_lists_are_sorted_and_filtered(browser: Any, page_path: pathlib.Pat
     assert shown() == names[::-1]
     panel.locator("input").fill("BLOCK_3")
     assert len(shown()) == 9  # 3 and 30 to 37
-    # A short list is as it is.
+    # A short list stays as it is.
     assert tab.page.locator("#graph-0 .unstaged-list").locator("button").count() == 0
     tab.close()

@@ -13,8 +13,7 @@ from report_values import EVIL_NAME, network_plan, plan_without_values
 
 from tf_interop.errors import PlanError
 from tf_interop.planning.types import Plan
-from tf_interop.report.picture import draw_timelines
-from tf_interop.report.trace import trace_of_plan
+from tf_interop.report.exports import draw_timelines, trace_of_plan
 
 
 def events_of(plan: Plan, kind: str, name: str = "") -> list[dict[str, Any]]:
@@ -22,7 +21,7 @@ def events_of(plan: Plan, kind: str, name: str = "") -> list[dict[str, Any]]:
     return [each for each in events if each["ph"] == kind and name in each["name"]]
 
 
-def test_events_of_a_trace_are_named_and_overlap_in_no_row() -> None:
+def test_a_trace_has_named_events_that_do_not_overlap_in_a_row() -> None:
     # Graphs without times are left out.
     plan = Plan((*plan_without_values().graphs, *network_plan().graphs))
     spans = events_of(plan, "X")
@@ -43,7 +42,7 @@ def test_events_of_a_trace_are_named_and_overlap_in_no_row() -> None:
     }  # fmt: skip
 
 
-def test_a_trace_says_what_times_are() -> None:
+def test_a_trace_says_where_times_come_from() -> None:
     simulated = network_plan(simulated="made up")
     kinds = {each["args"]["time is"] for each in events_of(simulated, "X")}
     assert kinds == {"simulated", "modelled"}
@@ -54,7 +53,7 @@ def test_draws_a_png(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
     monkeypatch.delitem(sys.modules, "matplotlib.pyplot", raising=False)
     assert draw_timelines(network_plan()).startswith(b"\x89PNG\r\n\x1a\n")
-    assert "matplotlib.pyplot" not in sys.modules  # which would open windows
+    assert "matplotlib.pyplot" not in sys.modules  # it would open windows
 
 
 def test_says_why_there_is_no_picture(monkeypatch: pytest.MonkeyPatch) -> None:

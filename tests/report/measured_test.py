@@ -1,4 +1,4 @@
-"""A run's spans as a trace, and the graphs of a plan in it."""
+"""Writing a run's spans as a trace, and finding the graphs of a plan in it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tf_interop.report.page import render_page
 from tf_interop.runtime.kernel_library import TimedSpan
 
 GRAPH = planned_graph()
-# As one trace of the model names them, and as another.
+# The nodes of the two stages.
 FIRST, SECOND = (stage.nodes for stage in GRAPH.stages)
 
 
 def stage(
     op: str, nodes: tuple[str, ...], call: int, begin_us: int, took_us: int
 ) -> list[TimedSpan]:
-    """A stage whose lanes begin one after another, and end together."""
+    """A stage whose lanes begin one after another and end together."""
     begin, end = begin_us * 1000, (begin_us + took_us) * 1000
     lanes = [
         TimedSpan("lane", lane, op, call, name, "FFT", begin + 1000 * lane, end)
@@ -46,7 +46,7 @@ def run_of(spans: list[TimedSpan], folder: pathlib.Path) -> MeasuredRun:
 
 
 def of_calls(*took_us: int) -> list[TimedSpan]:
-    """Calls of both stages, which take that long each."""
+    """Calls of both stages with these times for each stage."""
     spans = []
     for call, us in enumerate(took_us, 1):
         spans += stage("s0", FIRST, call, 10_000 * call, us)
@@ -54,7 +54,7 @@ def of_calls(*took_us: int) -> list[TimedSpan]:
     return spans
 
 
-def test_a_graph_has_the_call_that_took_as_long_as_the_median(tmp_path: pathlib.Path) -> None:
+def test_takes_the_median_call(tmp_path: pathlib.Path) -> None:
     measured = timeline_of_run(run_of(of_calls(100, 900, 300, 500, 200), tmp_path), GRAPH)
     assert measured.total_us == pytest.approx(605)
     assert measured.note == f"the median of 5 calls, {CPU.name}, {CPU.date}"
@@ -70,15 +70,13 @@ def test_a_graph_has_the_call_that_took_as_long_as_the_median(tmp_path: pathlib.
     assert (lane.steps[0].operation, lane.steps[0].algorithm) == (FIRST[0], "FFT")
 
 
-def test_what_a_program_makes_a_second_time_is_not_taken_for_the_first(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_takes_the_first_of_a_graphs_copies(tmp_path: pathlib.Path) -> None:
     again = [*stage("v0", FIRST, 1, 500_000, 7), *stage("v1", SECOND, 1, 500_010, 7)]
     measured = timeline_of_run(run_of([*of_calls(100), *again], tmp_path), GRAPH)
     assert measured.total_us == pytest.approx(205)
 
 
-def test_stages_that_overlap_are_on_rows_of_their_own(tmp_path: pathlib.Path) -> None:
+def test_overlapping_stages_have_rows_of_their_own(tmp_path: pathlib.Path) -> None:
     spans = [*stage("s0", FIRST, 1, 0, 100), *stage("s1", SECOND, 1, 50, 100)]
     measured = timeline_of_run(run_of(spans, tmp_path), GRAPH)
     assert {"stages", "stages (2)", "lane 0", "lane 0 (2)"} <= set(measured.rows)
@@ -88,7 +86,7 @@ def test_stages_that_overlap_are_on_rows_of_their_own(tmp_path: pathlib.Path) ->
             assert before.end_us <= after.start_us
 
 
-def test_units_are_found_by_their_operations_and_drawn_on_threads(tmp_path: pathlib.Path) -> None:
+def test_finds_units_by_their_operations_and_draws_them_on_threads(tmp_path: pathlib.Path) -> None:
     left, right = tuned_graph().units
     spans = [
         unit("a_last_node", f"net/before {left.replace(' ', '_')}", 10, 1, 0, 30),
@@ -110,7 +108,7 @@ def test_units_are_found_by_their_operations_and_drawn_on_threads(tmp_path: path
     ("graph", "spans"),
     [(GRAPH, of_calls(100)), (tuned_graph(), [unit("u", "net/right", 0, 1, 0, 40)])],
 )
-def test_a_page_shows_it_and_says_where_it_was_measured(
+def test_a_page_shows_the_run_and_the_machine(
     graph: GraphPlan, spans: list[TimedSpan], tmp_path: pathlib.Path
 ) -> None:
     plan, run = Plan((graph,)), run_of(spans, tmp_path)
@@ -134,7 +132,7 @@ def test_a_page_shows_it_and_says_where_it_was_measured(
         '{"traceEvents": [], "otherData": {"made by": "another", "measured on": "", "date": ""}}',
     ],
 )
-def test_refuses_files_that_are_no_such_trace(content: str, tmp_path: pathlib.Path) -> None:
+def test_refuses_other_files(content: str, tmp_path: pathlib.Path) -> None:
     (tmp_path / "trace.json").write_text(content)
     with pytest.raises(PlanError, match=r"trace\.json' is no trace from 'tf-interop run --trace'"):
         load_run(tmp_path / "trace.json")

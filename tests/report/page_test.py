@@ -1,4 +1,4 @@
-"""The page of a report: whole, escaped, self-contained, with the plan's values and notices."""
+"""The page of a report: complete, escaped, self-contained, with the plan's values and notices."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tf_interop.report.network import Network, NetworkNode, named_as_in
 from tf_interop.report.page import render_page
 from tf_interop.stage import Schedule
 
-# Of a training step of 32 convolutions, 2 are in the profile, and unstaged.
+# A training step with 32 convolutions, of which 2 are in the profile, and unstaged.
 PARTLY_MEASURED = GraphPlan(
     "f" * 16,
     32,
@@ -63,7 +63,7 @@ def tuned(**measured: Any) -> GraphPlan:
 
 
 def with_spread(graph: GraphPlan, spread_us: float) -> GraphPlan:
-    """A graph of whose stages less is known."""
+    """A graph with stages of another spread."""
     stages = []
     for stage in graph.stages:
         prediction = dataclasses.replace(stage.prediction, spread_us=spread_us)
@@ -79,7 +79,7 @@ def numbers_of(page: Element) -> dict[str, str]:
 def graph_of(
     nodes: dict[str, str], stages: dict[str, float], merged: dict[str, float] | None = None
 ) -> GraphPlan:
-    """A plan of convolutions, of which a and b read one image."""
+    """A plan for convolutions; a and b read one image."""
     latencies_us = {"a": 10.0, "b": 20.0, "c": 10.0}
     keys = {"a": "x", "b": "x"}
     problem = make_problem(nodes, latencies_us, stages, merged=merged or {}, merge_keys=keys)
@@ -123,7 +123,7 @@ NO_STAGE = graph_of({"a": "", "b": ""}, {"a b": 32})
         ),
     ],
 )
-def test_opens_with_a_verdict_which_is_bold_for_a_gain_beyond_its_error(
+def test_opens_with_a_verdict_in_bold_for_a_gain_beyond_its_error(
     graph: GraphPlan, verdict: str, is_bold: bool
 ) -> None:
     page = page_of(graph, {"backend": "host"} if graph.measured else None)
@@ -133,11 +133,11 @@ def test_opens_with_a_verdict_which_is_bold_for_a_gain_beyond_its_error(
     assert bool(page.of_class("gain")) == is_bold
     has_load = graph.measured is not None and graph.measured.other_load > 0
     assert ("Other programs took 50% of the cores" in page.text) == has_load
-    # TensorFlow's own kernels were measured, which is what that is not about.
+    # The warning is not for TensorFlow's own kernels, which were measured.
     assert not page.of_class("warning")
 
 
-def test_what_was_compared_has_its_error_and_is_bold_for_a_gain_beyond_it() -> None:
+def test_compared_steps_have_errors_and_are_bold_for_a_gain_beyond_them() -> None:
     page = page_of(tuned_graph())
     [table] = page.of_class("compared")
     assert [row.text for row in rows_of(table)] == [
@@ -152,7 +152,7 @@ def test_what_was_compared_has_its_error_and_is_bold_for_a_gain_beyond_it() -> N
     assert "taken" not in page_of(left).of_class("compared")[0].text
 
 
-def test_units_are_drawn_and_listed_with_the_cores_that_they_run_on() -> None:
+def test_draws_and_lists_units_with_their_cores() -> None:
     page = page_of(tuned_graph(), networks=[tuned_network()])
     drawn = {each.of_tag("title")[0].text for each in page.of_class("node")}
     assert drawn == {
@@ -163,7 +163,7 @@ def test_units_are_drawn_and_listed_with_the_cores_that_they_run_on() -> None:
     assert len(page.of_class("narrow")) == 2 + 1  # and the key
     assert sum(len(column.of_tag("path")) for column in page.of_class("edges")) == 2
     assert "2 of 4, with 12 operations, run on one core each" in page.text
-    assert "1 unit without inputs but variables not drawn" in page.text
+    assert "Not drawn: 1 unit with no inputs but variables." in page.text
     [table] = page.of_class("units")
     assert [row.text for row in rows_of(table)] == [
         "net/scale all cores 3 Add, Rsqrt, Mul",
@@ -171,7 +171,7 @@ def test_units_are_drawn_and_listed_with_the_cores_that_they_run_on() -> None:
         f"{EVIL_NAME} one core 7 Conv2D, 6 Mul",
         "net/right one core 5 Conv2D, 4 Mul",
     ]
-    # Of a plan alone only names are known; of hundreds of units none would be found in a drawing.
+    # A plan alone has only names. Hundreds of units are not drawn.
     [table] = page_of(tuned_graph()).of_class("units")
     assert [row.text for row in rows_of(table)] == [
         f"{EVIL_NAME} one core – –",
@@ -190,7 +190,7 @@ def test_units_are_drawn_and_listed_with_the_cores_that_they_run_on() -> None:
     assert not page.of_class("network") and page.of_class("units")
 
 
-def test_totals_and_stages_are_those_of_the_plan() -> None:
+def test_shows_the_plans_totals_and_stages() -> None:
     graph = planned_graph()
     page = page_of(network_plan(), networks=[network()])
     cards = cards_of(page)
@@ -236,7 +236,7 @@ def test_totals_and_stages_are_those_of_the_plan() -> None:
             assert labels_of(row) == [alternative.source.value]
 
 
-def test_names_from_graphs_are_text_wherever_they_stand() -> None:
+def test_escapes_names_from_graphs_everywhere() -> None:
     plan = Plan((planned_graph(), tuned_graph()))
     root = page_of(plan, title=EVIL_NAME, networks=[network(), tuned_network()])
     [script] = root.of_tag("script")
@@ -249,7 +249,7 @@ def test_names_from_graphs_are_text_wherever_they_stand() -> None:
     assert row.text == "<b>dw</b> Conv2D dtype Expected float32, got int8."
 
 
-def test_the_page_needs_nothing_else_and_runs_nothing_else() -> None:
+def test_the_page_is_self_contained_and_runs_only_its_script() -> None:
     page = render_page(network_plan(), title="x", networks=[network()])
     root = Tree(page).root
     assert not re.search(r"https?://|url\(|@import|\bsrc=|<link|<img|<iframe", page)
@@ -270,7 +270,7 @@ def test_the_page_needs_nothing_else_and_runs_nothing_else() -> None:
 
 
 def rejecting(*saved_us: float | None) -> GraphPlan:
-    """A plan without a stage, and pairs that are none for all that they save."""
+    """A plan without a stage that rejected pairs with these savings."""
     pairs = (RejectedStage(("a", f"b{number}"), "why", 1, us) for number, us in enumerate(saved_us))
     return dataclasses.replace(NO_STAGE, rejected=tuple(pairs))
 
@@ -280,7 +280,7 @@ def rejecting(*saved_us: float | None) -> GraphPlan:
     [
         (rejecting(-2.0, None, 3.0), ["a and b1 together: why."]),
         (rejecting(-2.0, 0.0), []),
-        # The convolutions of stages are better off in these.
+        # The convolutions are better off in their stages.
         (planned_graph(), []),
         (tuned_graph(), []),
         (
@@ -289,9 +289,7 @@ def rejecting(*saved_us: float | None) -> GraphPlan:
         ),
     ],
 )
-def test_names_near_the_top_what_was_not_done_and_may_win(
-    graph: GraphPlan, promising: list[str]
-) -> None:
+def test_names_a_promising_alternative_near_the_top(graph: GraphPlan, promising: list[str]) -> None:
     found = texts_of(page_of(graph), "promising")
     assert [text.partition(": ")[2] for text in found] == promising
 
@@ -304,7 +302,7 @@ def test_simulated_values_are_never_called_measured() -> None:
     assert "measured" not in main.text.replace("No whole step was measured", "")
 
 
-def test_what_a_lane_runs_is_shown() -> None:
+def test_shows_the_steps_of_lanes() -> None:
     [lanes] = page_of(graph_of({"a": "", "b": "a", "c": ""}, {"a>b c": 18})).of_class("lanes")
     assert [row.text for row in rows_of(lanes)] == [
         "0 a GEMM → b GEMM 30.0 µs 5 bytes",
@@ -316,7 +314,7 @@ def test_what_a_lane_runs_is_shown() -> None:
     [panel] = page.of_class("stage-panel")
     assert "33 % less" in panel.text
     [lane] = rows_of(panel.of_class("lanes")[0])
-    # Of the wider convolution alone nothing was measured.
+    # The wider convolution was not measured alone.
     merged = "0 merged into one wider convolution a WINOGRAD b WINOGRAD 30.0 µs one after another –"
     assert lane.text == merged
     [details] = [its for its in page.of_tag("details") if its.of_class("rejected")]
@@ -329,7 +327,7 @@ def test_what_a_lane_runs_is_shown() -> None:
     assert row.text.startswith("2 merged with WINOGRAD 26.0 µs")
 
 
-def test_every_batch_size_of_a_stage_is_shown() -> None:
+def test_shows_every_batch_size_of_a_stage() -> None:
     stage = make_lanes("a b")
     asking = dataclasses.replace(stage.lanes[0], priority=-1)
     schedules = (
@@ -347,7 +345,7 @@ def test_every_batch_size_of_a_stage_is_shown() -> None:
     ]
 
 
-def test_graphs_are_told_apart() -> None:
+def test_links_to_every_graph() -> None:
     graph = planned_graph()
     plan = Plan((graph, dataclasses.replace(graph, mode="training", batch_size=1)))
     page = page_of(plan, networks=[network(), None])
@@ -360,13 +358,13 @@ def test_graphs_are_told_apart() -> None:
     assert [bool(each.of_class("network")) for each in sections] == [True, False]
 
 
-def test_a_network_fits_under_other_numbers_of_the_model() -> None:
+def test_a_network_may_number_scopes_differently() -> None:
     graph = GraphPlan("f" * 16, 2, (PlannedStage(make_lanes("net/0 net/1")),))
     renamed = Network(tuple(NetworkNode(f"net_1/{number}", ()) for number in range(2)))
     assert [node.name for node in named_as_in(graph, renamed).nodes] == ["net/0", "net/1"]
 
 
-def test_shows_first_what_saves_most_and_else_the_widest() -> None:
+def test_shows_first_the_stage_that_saves_most_or_the_widest() -> None:
     def first_of(plan: Plan | GraphPlan) -> list[bool]:
         panels = page_of(plan).of_class("stage-panel")
         return ["first" in each.attributes["class"].split() for each in panels]
@@ -399,7 +397,7 @@ def test_shows_first_what_saves_most_and_else_the_widest() -> None:
         ),
     ],
 )
-def test_a_plan_says_what_it_lacks(
+def test_says_what_the_plan_lacks(
     graph: GraphPlan, numbers: dict[str, str], notice: str, command: str
 ) -> None:
     page = page_of(graph)
@@ -407,18 +405,18 @@ def test_a_plan_says_what_it_lacks(
     assert graph.stages or set(numbers_of(page)) == set(numbers)
     assert texts_of(page, "notice")[0].startswith(notice)
     assert command in page.text
-    # Only where something is known there is something to draw.
+    # Nothing is drawn if nothing is known.
     assert bool(page.of_class("timeline")) == bool(graph.unstaged)
     assert bool(page.of_class("lacking")) == bool(graph.unstaged)
 
 
-def test_stages_that_were_measured_on_a_cpu_say_so() -> None:
+def test_warns_of_stages_that_were_measured_on_a_cpu() -> None:
     [warning] = texts_of(page_of(planned_graph(), {"backend": "host"}), "warning")
     assert "A CPU, not a GPU." in warning and "oneDNN" in warning
     assert not page_of(planned_graph(), {"backend": "cudnn"}).of_class("warning")
 
 
-def test_stages_of_no_planner_say_first_that_no_times_are_known() -> None:
+def test_says_first_that_times_are_unknown_without_a_planner() -> None:
     [graph] = plan_without_values().graphs
     page = page_of(graph)
     [times] = texts_of(page, "notice")

@@ -1,4 +1,4 @@
-"""When what runs as a plan has it."""
+"""The predicted timelines of a plan."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def nodes_of(timeline: Timeline) -> list[str]:
     return sorted(step.operation for span in timeline.spans for step in span.steps)
 
 
-def test_both_take_what_the_plan_says_with_no_gap_and_no_overlap() -> None:
+def test_both_take_the_plans_times_without_gaps_or_overlaps() -> None:
     graph = planned_graph()
     sequence, in_stages = timelines(graph)
     assert sequence.total_us == pytest.approx(graph.prediction.sequential_us)
@@ -33,7 +33,7 @@ def test_both_take_what_the_plan_says_with_no_gap_and_no_overlap() -> None:
         assert after.start_us == pytest.approx(before.end_us)
     for timeline in (sequence, in_stages):
         assert nodes_of(timeline) == sorted(graph.planned_nodes)
-    # With what is fastest alone, and not what is pinned.
+    # With the algorithm that is fastest alone, not the pinned one.
     [span] = [span for span in sequence.spans if span.steps[0].operation == "a_reduce"]
     assert (span.steps[0].algorithm, span.duration_us) == ("IMPLICIT_PRECOMP_GEMM", 34.0)
     now_us = 0.0
@@ -46,7 +46,7 @@ def test_both_take_what_the_plan_says_with_no_gap_and_no_overlap() -> None:
         now_us = spans[0].end_us
 
 
-def test_steps_of_one_lane_are_one_span_that_is_busy_for_what_they_take_alone() -> None:
+def test_steps_of_one_lane_are_one_span_with_the_sum_of_their_times() -> None:
     problem = make_problem({"a": "", "b": "a", "c": ""}, dict.fromkeys("abc", 10.0), {"a>b c": 21})
     sequence, in_stages = timelines(explain_plan(problem, make_plan(problem)))
     for timeline, duration_us in ((sequence, 20.0), (in_stages, 21.0)):

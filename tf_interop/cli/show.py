@@ -169,14 +169,14 @@ def report(
     picture = None
     if picture_path is not None:
         # First, because matplotlib may be missing, and tracing takes long.
-        from tf_interop.report.picture import draw_timelines
+        from tf_interop.report.exports import draw_timelines
 
         picture = draw_timelines(plan)
     networks = () if model is None else _trace(model, plan, image_size, target)
     title = title or model or plan_path.name
     with Console(stderr=True).status("Drawing"):
+        from tf_interop.report.exports import trace_of_plan
         from tf_interop.report.page import render_page
-        from tf_interop.report.trace import trace_of_plan
 
         page = render_page(plan, title=title, networks=networks, run=run)
         write_file(page.encode(), output_path, "page", PlanError)

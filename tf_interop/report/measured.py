@@ -1,7 +1,7 @@
-"""A measured run: the file of `tf-interop run --trace`, and the graphs of a plan in it.
+"""Measured runs: writes and reads the file of `tf-interop run --trace`, and finds a plan in it.
 
-The file is a trace of Chrome's, which ui.perfetto.dev and chrome://tracing open: complete events
-(`"ph": "X"`) on the lanes of stages and on the threads that ran units, in microseconds.
+The file is a trace of Chrome's, for ui.perfetto.dev and chrome://tracing: complete events
+(`"ph": "X"`, times in microseconds) on the lanes of stages and on the threads of units.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class _Trace:
 
 @dataclasses.dataclass(frozen=True)
 class MeasuredRun:
-    """A trace that was read.
+    """A trace file.
 
     Attributes:
-        where: the machine that it was measured on, and the date.
-        events: of stages, lanes and threads, in the order in which they began.
+        where: the machine and the date.
+        events: of stages, lanes and threads, in the order of their beginnings.
         rows: the name of each event's row, by its thread.
     """
 
@@ -68,10 +68,10 @@ class MeasuredRun:
 def trace_of_run(
     spans: Iterable[TimedSpan], device: ProfiledDevice, made_with: dict[str, str]
 ) -> dict[str, Any]:
-    """A trace file's JSON.
+    """Makes the JSON of a trace file.
 
-    A stage may begin while another runs. A span that overlaps with one that it is not inside of is
-    then on a further row of that name.
+    A stage may begin while another runs. Spans that overlap without one being inside the other are
+    on different rows.
     """
     ordered = sorted(spans, key=lambda each: (each.begin_ns, -each.end_ns))
     slots: dict[str, list[list[int]]] = collections.defaultdict(list)
@@ -93,7 +93,7 @@ def trace_of_run(
                 "ph": "X",
                 "cat": span.row,
                 "pid": 1,
-                # Perfetto takes thread 1 of process 1 for its main thread.
+                # Perfetto takes thread 1 of process 1 for the main thread.
                 "tid": rows.setdefault(row, 1001 + len(rows)),
                 "ts": (span.begin_ns - ordered[0].begin_ns) / 1e3,
                 "dur": (span.end_ns - span.begin_ns) / 1e3,
@@ -113,7 +113,7 @@ def trace_of_run(
 
 
 def load_run(path: PathLike) -> MeasuredRun:
-    """Reads a trace that `tf-interop run --trace` wrote.
+    """Reads a trace of `tf-interop run --trace`.
 
     Raises:
         PlanError: the file cannot be read, or is no such trace.
@@ -123,7 +123,7 @@ def load_run(path: PathLike) -> MeasuredRun:
         trace = msgspec.json.decode(content, type=_Trace)
         made = trace.otherData
         if made.get("made by") != _MADE_BY:
-            raise ValueError(f"one that {made.get('made by', 'another program')} made")
+            raise ValueError(f"{made.get('made by', 'another program')} made it")
         where = f"{made['measured on']}, {made['date']}"
     except (ValueError, KeyError) as error:
         raise PlanError(
@@ -136,10 +136,10 @@ def load_run(path: PathLike) -> MeasuredRun:
 
 
 def timeline_of_run(run: MeasuredRun, graph: GraphPlan) -> Timeline | None:
-    """The call of a graph's stages or units that took as long as the median of the calls.
+    """The timeline of a median call of a graph's stages or units; None if the run has none.
 
-    The first op that a stage or a unit of the plan became counts: a program may make a graph twice,
-    as for training and for validation. None if the run has none of them.
+    A program may make a graph twice, such as for training and for validation. Only the first op for
+    each stage or unit of the plan counts.
     """
     names = canonical_names([*(name for each in graph.stages for name in each.nodes), *graph.units])
     places = {names[name]: n for n, each in enumerate(graph.stages) for name in each.nodes}
@@ -174,7 +174,7 @@ def timeline_of_run(run: MeasuredRun, graph: GraphPlan) -> Timeline | None:
 
 
 def _ops_of(run: MeasuredRun, wanted: Iterable[str]) -> dict[str, str]:
-    """The ops of a run that hold what a plan names, each with one of these names."""
+    """The first op of a run for each wanted node, with the name of that node."""
     held: dict[str, list[str]] = collections.defaultdict(list)
     for each in run.events:
         parts = each.args.get("operations") or each.name.split(" + ")
@@ -199,9 +199,10 @@ def _row_order(row: str) -> tuple[bool, list[tuple[int, str]]]:
 
 
 def _slot_for(span: TimedSpan, slots: list[list[int]]) -> int:
-    """The first of some rows in which a span overlaps with nothing that it is not inside of.
+    """The first row in which a span is inside another or overlaps with none.
 
-    Each row is the ends of what runs there, the outermost first. Spans come as they begin.
+    Each row lists the ends of the spans that run there, the outermost first. Spans come in the
+    order of their beginnings.
     """
     for slot, ends in enumerate(slots):
         while ends and ends[-1] <= span.begin_ns:

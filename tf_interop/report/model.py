@@ -1,7 +1,7 @@
-"""The networks of a model, traced for a report.
+"""Traces the networks of a model for a report.
 
-For units the model is run once, on zeros, as `tune` does: what it tuned is the graph that Grappler
-hands over. For stages nothing is run.
+Nothing runs if a plan has stages. For units the model is run once, on zeros, as in `tune`, because
+units are parts of the graph that Grappler hands over.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def networks_of_model(
     compute_capability: str | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> tuple[Network | None, ...]:
-    """The network of each graph of a plan.
+    """Finds the network of each graph of a plan.
 
     Returns:
         None for a graph that the model does not have.
 
     Raises:
-        ValueError: the model is of a wrong kind, or a shape is unknown that has to be known.
+        ValueError: the model is of a wrong kind, or an input's shape is unknown.
         GraphError: TensorFlow refuses the graph.
         PlanError: the model has none of the graphs.
     """
@@ -70,7 +70,7 @@ def networks_of_model(
     if plan.graphs and not any(networks):
         raise PlanError(
             f"The model is not the one of the plan{made_for(plan)}. {OTHER_MODEL_REMEDY} If it "
-            "was planned for another device, name that with --for."
+            "was planned for another device, name that device with --for."
         )
     return networks
 
@@ -102,7 +102,7 @@ def _network_of_units(
     else:
         units, _ = find_units(view, properties, nodes_to_preserve=fetches)
     unit_of = {step: number for number, unit in enumerate(units) for step in unit.steps}
-    # Of each node: the units that it waits for, with no other between.
+    # For each node the units that it waits for, without those that these wait for.
     before: list[set[int]] = [set() for _ in range(len(view))]
     reads_input = [op == "Placeholder" for op in view.ops]
     for index in view.topological_order():

@@ -1,20 +1,45 @@
-"""The network of a report: the dependencies between parts of a graph, and what each computes.
+"""The network of a report: parts of a graph, their dependencies, and their places in the drawing.
 
-A plan names convolutions or units and holds no dependencies. They come from the model, which
-`report/model.py` traces.
+A plan names convolutions or units, but not their dependencies. `report/model.py` gets these from
+the model.
+
+The drawing goes from left to right. Every convolution stands to the right of those that it depends
+on, and the convolutions of one stage stand in one column. The method is that of Sugiyama, Tagawa
+and Toda (IEEE Transactions on Systems, Man, and Cybernetics 11, 1981): the longest path gives the
+layers, points cut edges over several layers into pieces, and each layer is sorted by the mean
+places of its neighbours, forward and backward several times.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import itertools
+import statistics
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple
 
+from tf_interop.contraction import contract
 from tf_interop.convolution import (
     ConvolutionConfiguration,
     ConvolutionKind,
     Refusal,
     canonical_names,
 )
+from tf_interop.errors import PlanError
 from tf_interop.planning.types import GraphPlan
+
+_SWEEPS = 6
+
+NODE_WIDTH = 46
+NODE_HEIGHT = 22
+COLUMN_PITCH = 66
+ROW_PITCH = 38
+# A line between two convolutions of one column reaches so far to the right.
+_BULGE = 20
+
+_Point = int | tuple[int, int]
+"""A node; or the node and the column at which all lines from the node pass the column."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -22,11 +47,11 @@ class NetworkNode:
     """One convolution, or one unit.
 
     Attributes:
-        name: as the plan has it.
+        name: as in the plan.
         predecessors: places of those that it depends on.
-        label: what it computes, in a few letters.
-        note: the same in words.
-        reads_input: whether it depends on an input of the graph, and not on variables alone.
+        label: its computation in a few letters.
+        note: its computation in words.
+        reads_input: whether it depends on an input of the graph, and not only on variables.
     """
 
     name: str
@@ -42,7 +67,7 @@ class Network:
 
     Attributes:
         nodes: in an order in which they may run.
-        refusals: the convolutions that can be part of no stage or unit, with the reason.
+        refusals: convolutions that cannot be part of a stage or unit, with their reasons.
         fingerprint: of the graph.
     """
 
@@ -52,7 +77,7 @@ class Network:
 
     @property
     def drawn(self) -> tuple[NetworkNode, ...]:
-        """What depends on an input: the rest would be one high column before everything else."""
+        """The nodes that depend on an input; the others would make one high first column."""
         places = [place for place, node in enumerate(self.nodes) if node.reads_input]
         place_of = {place: number for number, place in enumerate(places)}
         return tuple(
@@ -67,7 +92,7 @@ class Network:
 
 
 def named_as_in(graph: GraphPlan, network: Network) -> Network:
-    """A network with the names that a plan's entry has: a trace may number scopes otherwise."""
+    """Renames the nodes as in a plan; another trace of the model may number scopes differently."""
     names = canonical_names(node.name for node in network.nodes)
     planned_names = canonical_names([*graph.planned_nodes, *graph.units])
     planned = {canonical: name for name, canonical in planned_names.items()}
@@ -79,10 +104,7 @@ def named_as_in(graph: GraphPlan, network: Network) -> Network:
 
 
 def describe_filter(configuration: ConvolutionConfiguration) -> str:
-    """A convolution in a few letters, such as `3×3`, and `3×3 ∂w` for a gradient by the filter.
-
-    That of a volume has three sizes.
-    """
+    """A convolution in a few letters, such as `3×3`, or `3×3 ∂w` for a gradient by the filter."""
     if configuration.filter_shape is None:
         return ""
     *spatial, _, _ = configuration.filter_shape
@@ -93,3 +115,128 @@ def describe_filter(configuration: ConvolutionConfiguration) -> str:
         ConvolutionKind.BACKWARD_FILTER: " ∂w",
     }[configuration.kind]
     return sizes + gradient
+
+
+class Place(NamedTuple):
+    """The place of a convolution or a line; rows of columns with fewer places may be halves."""
+
+    column: int
+    row: float
+
+    @property
+    def y(self) -> float:
+        """The upper edge in pixels."""
+        return self.row * ROW_PITCH
+
+
+def lay_out(
+    predecessors: Sequence[Sequence[int]], groups: Sequence[Hashable | None]
+) -> tuple[list[Place], list[list[Place]]]:
+    """Places nodes in columns and rows.
+
+    Args:
+        predecessors: for each node the places of those that it depends on, all before it.
+        groups: nodes of one group, such as a stage, share a column; None is no group.
+
+    Returns:
+        The place of each node, and for each dependency the places that its line goes through.
+
+    Raises:
+        PlanError: groups depend on each other in a cycle, which legal stages do not.
+    """
+    group_of: dict[_Point, Hashable] = {
+        node: ("node", node) if group is None else group for node, group in enumerate(groups)
+    }
+    columns = _columns(predecessors, group_of)
+    paths: list[list[_Point]] = []
+    # Ordered sets, so that a plan always has the same drawing.
+    left: dict[_Point, dict[_Point, None]] = collections.defaultdict(dict)
+    right: dict[_Point, dict[_Point, None]] = collections.defaultdict(dict)
+    layers: list[dict[_Point, None]] = [{} for _ in range(max(columns, default=-1) + 1)]
+    for node, column in enumerate(columns):
+        layers[column][node] = None
+    for node, its in enumerate(predecessors):
+        for each in its:
+            between = range(columns[each] + 1, columns[node])
+            paths.append([each, *((each, column) for column in between), node])
+            for column in between:
+                layers[column][each, column] = None
+            # Nodes of one group are in one column.
+            if columns[each] < columns[node]:
+                for before, after in itertools.pairwise(paths[-1]):
+                    left[after][before] = right[before][after] = None
+
+    def heights(layer: Sequence[_Point]) -> dict[_Point, float]:
+        return {point: row - (len(layer) - 1) / 2 for row, point in enumerate(layer)}
+
+    ordered = [list(layer) for layer in layers]
+    height: dict[_Point, float] = {}
+    for layer in ordered:
+        height |= heights(layer)
+    for sweep in range(_SWEEPS):
+        neighbours, towards = (right, -1) if sweep % 2 else (left, 1)
+        for layer in ordered[::towards]:
+            wanted = {
+                point: statistics.fmean(height[each] for each in neighbours[point] or [point])
+                for point in layer
+            }
+            members = collections.defaultdict(list)
+            for point in layer:
+                members[group_of.get(point, point)].append(wanted[point])
+            # By group first, which keeps a stage together; ties keep their order.
+            rank = {
+                group: (statistics.fmean(its), first)
+                for first, (group, its) in enumerate(members.items())
+            }
+            layer.sort(key=lambda point: (rank[group_of.get(point, point)], wanted[point]))
+            height |= heights(layer)
+    rows = max(map(len, ordered), default=0)
+    place_of = {
+        point: Place(column, height[point] + (rows - 1) / 2)
+        for column, layer in enumerate(ordered)
+        for point in layer
+    }
+    places = [place_of[node] for node in range(len(predecessors))]
+    return places, [[place_of[point] for point in path] for path in paths]
+
+
+def lines_of(paths: Sequence[Sequence[Place]]) -> dict[int, list[str]]:
+    """The lines of dependencies, cut at the columns.
+
+    Returns:
+        For each column the `d` of SVG paths across it and to the next one, each once, relative to
+        its left edge.
+    """
+    lines: dict[int, dict[str, None]] = collections.defaultdict(dict)
+    for path in paths:
+        for place in path[1:-1]:
+            lines[place.column][f"M0 {place.y + NODE_HEIGHT / 2:g}H{NODE_WIDTH}"] = None
+        for before, after in itertools.pairwise(path):
+            y, next_y = before.y + NODE_HEIGHT / 2, after.y + NODE_HEIGHT / 2
+            next_x, middle = COLUMN_PITCH, (NODE_WIDTH + COLUMN_PITCH) / 2
+            if after.column == before.column:
+                next_x, middle = NODE_WIDTH, NODE_WIDTH + _BULGE
+            line = f"M{NODE_WIDTH} {y:g}C{middle:g} {y:g} {middle:g} {next_y:g} {next_x} {next_y:g}"
+            lines[before.column][line] = None
+    return {column: list(its) for column, its in lines.items()}
+
+
+def _columns(predecessors: Sequence[Sequence[int]], group_of: dict[_Point, Hashable]) -> list[int]:
+    """The column of each node, as far left as its group's dependencies allow."""
+    members: dict[Hashable, list[int]] = collections.defaultdict(list)
+    readers: list[list[int]] = [[] for _ in predecessors]
+    for node, its in enumerate(predecessors):
+        members[group_of[node]].append(node)
+        for each in its:
+            readers[each].append(node)
+    names = list(members)
+    contraction = contract(readers, list(members.values()))
+    if contraction.cycle:
+        late = names[contraction.cycle[0]]
+        raise PlanError(f"Expected stages that wait for each other in no cycle, got one: {late}")
+    column_of: dict[Hashable, int] = {}
+    for unit in contraction.order:
+        group = names[unit]
+        sources = {group_of[each] for node in members[group] for each in predecessors[node]}
+        column_of[group] = 1 + max((column_of[each] for each in sources - {group}), default=-1)
+    return [column_of[group_of[node]] for node in range(len(predecessors))]

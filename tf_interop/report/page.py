@@ -1,4 +1,4 @@
-"""A report as one HTML file that needs nothing else.
+"""Renders a report as one self-contained HTML file.
 
 The template reads the values of the plan, and the template engine escapes all text from a graph.
 The page's policy allows only its own style and script, by their digests, so that even unescaped
@@ -24,14 +24,14 @@ from tf_interop.planning.explain import SHARED_RESOURCES, sum_of_uses
 from tf_interop.planning.problem import ValueSource
 from tf_interop.planning.types import GraphPlan, Plan
 from tf_interop.profile.tables import describe_options
-from tf_interop.report import layout
+from tf_interop.report import network as layout
 from tf_interop.report.measured import MeasuredRun, timeline_of_run
 from tf_interop.report.network import Network, NetworkNode
 from tf_interop.report.timeline import Timeline, timelines_of
 from tf_interop.tables import percent
 
 SIMULATED = "simulated"
-"""The key of `Plan.made_with` that says how values were made where nothing was measured."""
+"""The key of `Plan.made_with` for the origin of values if nothing was measured."""
 
 ASSETS = pathlib.Path(__file__).with_name("assets")
 # Longer times are easier to read in milliseconds.
@@ -45,13 +45,13 @@ def render_page(
     networks: Sequence[Network | None] = (),
     run: MeasuredRun | None = None,
 ) -> str:
-    """The page as HTML.
+    """Renders the page as HTML.
 
     Args:
-        plan: what it shows.
+        plan: the plan.
         title: of the page.
-        networks: what depends on what, for each graph of the plan.
-        run: a run with the plan, whose timeline it shows beside those that were predicted.
+        networks: the dependencies in each graph of the plan.
+        run: a run with the plan; the page shows its timeline next to the predicted ones.
 
     Raises:
         PlanError: the run has no stage and no unit of the plan.
@@ -86,11 +86,11 @@ def render_page(
         "plans": show,
         "zip": zip,
     }
-    # Its own files, and no input: they go into the page as they are.
+    # The package's own files need no escaping.
     style, script = (
         (ASSETS / name).read_text(encoding="utf-8") for name in ("report.css", "report.js")
     )
-    # How the plan's values came about is said in words.
+    # The page says these in words.
     said = {SIMULATED, "backend"}
     names = {"tensorflow": "TensorFlow", "cudnn": "cuDNN"}
     return environment.get_template("report.html").render(
@@ -107,16 +107,16 @@ def render_page(
     )
 
 
-# Without slots: timelines are kept in the instance.
+# No slots, for cached_property.
 @dataclasses.dataclass(frozen=True)
 class ShownGraph:
-    """An entry of a plan, with what else a report shows of it.
+    """An entry of a plan, with its network and its measured run.
 
     Attributes:
-        planned: what the plan says of it.
-        measured: what values are called that the plan calls measured.
-        network: what depends on what; None if that is not known.
-        run: when what ran, measured; None if that is not known.
+        planned: the entry.
+        measured: the label of values that the plan calls measured.
+        network: the dependencies; None if unknown.
+        run: the measured timeline; None without a run.
     """
 
     planned: GraphPlan
@@ -126,12 +126,12 @@ class ShownGraph:
 
     @functools.cached_property
     def timelines(self) -> tuple[Timeline, ...]:
-        """When what runs; none where no planner made the stages."""
+        """The predicted timelines; empty if no planner made the stages."""
         return timelines_of(self.planned, self.label)
 
     @functools.cached_property
     def nodes(self) -> dict[str, NetworkNode]:
-        """What is known of its convolutions or units, by name."""
+        """The convolutions or units of the network, by name."""
         return {} if self.network is None else {node.name: node for node in self.network.nodes}
 
     @property
@@ -142,12 +142,12 @@ class ShownGraph:
 
     @property
     def measured_count(self) -> int:
-        """Convolutions that the predicted values are of."""
+        """The number of convolutions with predicted times."""
         return len(self.stage_numbers) + len(self.planned.unstaged)
 
     @property
     def promising(self) -> str:
-        """What was not done and is most likely to win; empty if nothing is."""
+        """The most promising alternative to the plan; empty if there is none."""
         measured = self.planned.measured
         if measured is not None:
             taken = measured.ratio if self.planned.changes_graph else 1.0
@@ -157,14 +157,14 @@ class ShownGraph:
             error = "" if best.error is None else f" ± {best.error:.2f}"
             return f"{best.name}, {best.ratio:.2f}{error} times as fast as stock TensorFlow."
         for each in self.planned.rejected:
-            # What runs in another stage is better off there.
+            # Convolutions of another stage are better off there.
             if each.may_win and self.stage_numbers.keys().isdisjoint(each.nodes):
                 return f"{' and '.join(each.nodes)} together: {each.why_not}."
         return ""
 
     @property
     def first_stage(self) -> int:
-        """The number of the stage to show first: that which saves most, else the widest."""
+        """The stage to show first: the one that saves most, else the widest."""
 
         def promise(number: int) -> tuple[float, int, int]:
             planned = self.planned.stages[number]
@@ -175,14 +175,14 @@ class ShownGraph:
         return max(range(len(self.planned.stages)), key=promise, default=0)
 
     def label(self, source: ValueSource) -> str:
-        """What a value is called, so that none is taken for more than it is."""
+        """The label of a value's origin."""
         return self.measured if source is ValueSource.MEASURED else source.value
 
 
 def shown_graphs(
     plan: Plan, networks: Sequence[Network | None] = (), run: MeasuredRun | None = None
 ) -> tuple[ShownGraph, ...]:
-    """The entries of a plan, with what else a report shows of them."""
+    """The entries of a plan, with their networks and their parts of a run."""
     measured = SIMULATED if SIMULATED in plan.made_with else ValueSource.MEASURED.value
     return tuple(
         ShownGraph(graph, measured, network, None if run is None else timeline_of_run(run, graph))
@@ -191,7 +191,7 @@ def shown_graphs(
 
 
 def microseconds(value: float, beside: float = 0.0) -> str:
-    """Such as `130.0 µs` or `12.35 ms`: one unit for all times that it is read `beside`."""
+    """Formats a time such as `130.0 µs` or `12.35 ms`, in one unit with the time `beside` it."""
     longest = max(value, beside)
     if longest < MILLISECOND_US:
         return f"{value:.1f} µs"
@@ -204,7 +204,7 @@ def _count_of(number: int, noun: str) -> str:
 
 
 def _marks(plan: Plan) -> str:
-    """Marks in the drawings the stage that shows: CSS has no way to compare two attributes."""
+    """CSS that marks the shown stage in the drawings; CSS cannot compare two attributes."""
     most = max((len(graph.stages) for graph in plan.graphs), default=0)
     chosen = [f'.graph:has(.s{number}:target) [data-stage="{number}"]' for number in range(most)]
     selectors = [*chosen, ".graph:not(:has(.stage-panel:target)) .first"]
@@ -212,5 +212,5 @@ def _marks(plan: Plan) -> str:
 
 
 def _rounded(value: float) -> str:
-    """A position: a thousandth is less than a pixel of the widest drawing."""
+    """A position, to a fraction of a pixel in the widest drawing."""
     return f"{value:.3f}".rstrip("0").rstrip(".")

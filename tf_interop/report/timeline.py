@@ -1,8 +1,8 @@
 """Timelines of a planned graph: its convolutions one after another, and in the plan's stages.
 
-A plan holds the time of a whole stage, and the times of its convolutions alone, but not when a lane
-ends within a stage. A lane's span therefore lasts as long as the stage, and holds how much of that
-its convolutions would take alone.
+A plan has the time of a whole stage, and the times of its convolutions alone, but not the end of
+each lane. A lane's span is therefore as long as the stage, and has the time that its convolutions
+take alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tf_interop.planning.types import GraphPlan, UnstagedConvolution
 from tf_interop.stage import Step
 
 MAIN_ROW = "main stream"
-"""The stream that TensorFlow runs everything on that is in no stage."""
+"""TensorFlow's own stream, for everything that is in no stage."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -24,11 +24,11 @@ class Span:
 
     Attributes:
         start_us: from the beginning of the timeline.
-        duration_us: how long.
-        steps: what runs, in order.
-        busy_us: how much of the duration they take alone; None if that is not known.
-        label: what the duration is called: measured, modelled and so on.
-        row: which row.
+        duration_us: its length.
+        steps: the convolutions in order.
+        busy_us: the time that they take alone; None if unknown.
+        label: the origin of the duration: measured, modelled and so on.
+        row: the number of the row.
         stage: the number of the stage; None for an unstaged convolution.
     """
 
@@ -42,20 +42,19 @@ class Span:
 
     @property
     def end_us(self) -> float:
-        """When it is over."""
+        """Its end, from the beginning of the timeline."""
         return self.start_us + self.duration_us
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Timeline:
-    """What runs when.
+    """Spans on the rows of a device.
 
     Attributes:
-        name: what it shows.
+        name: `one after another`, `in stages` or `measured`.
         rows: the names of the rows, streams of the device.
-        spans: in the order in which they begin.
-        note: of a run that was measured as a whole, which call it is, where and when; empty if
-            the total is a sum.
+        spans: in the order of their beginnings.
+        note: for a measured run the call, the machine and the date; else empty.
     """
 
     name: str
@@ -65,12 +64,12 @@ class Timeline:
 
     @property
     def total_us(self) -> float:
-        """When the last span is over."""
+        """The end of the last span."""
         return max((span.end_us for span in self.spans), default=0.0)
 
     @property
     def labels(self) -> list[str]:
-        """What the total is the sum of."""
+        """The origins of the times that make up the total."""
         return sorted({span.label for span in self.spans})
 
 
@@ -102,7 +101,7 @@ def timelines_of(graph: GraphPlan, label: Callable[[ValueSource], str]) -> tuple
             steps = tuple(Step(name, explained.fastest_algorithm) for name in lane.operations)
             sequence.append(Span(start_us, took_us, steps, took_us, measured, 0, number))
             start_us += took_us
-            # What the wider convolution of a merged lane takes alone is not known.
+            # The wider convolution of a merged lane was not measured alone.
             busy_us = None if lane.merged else min(explained.alone_us, latency_us)
             source = label(prediction.source)
             in_stages.append(

@@ -1,4 +1,4 @@
-// Long lists: a press on a heading sorts, a field filters. Without this they are as the plan has them.
+// In long lists a press on a heading sorts, and a field filters. Without this they stay in the plan's order.
 for (const table of document.querySelectorAll("table.listing")) {
   const body = table.tBodies[0];
   const rows = [...body.rows];

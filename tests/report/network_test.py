@@ -1,4 +1,4 @@
-"""Where convolutions are drawn: legality, recomputed here."""
+"""Places of convolutions in the drawing, checked independently."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tf_interop.errors import PlanError
-from tf_interop.report.layout import lay_out
+from tf_interop.report.network import lay_out
 
 
 @st.composite
 def graphs(draw: st.DrawFn) -> tuple[list[list[int]], list[int | None]]:
-    """A DAG, and groups as stages are: of one depth, so that they are in no cycle."""
+    """A DAG with groups of equal depth, which like stages form no cycle."""
     count = draw(st.integers(0, 14))
     predecessors: list[list[int]] = []
     depths: list[int] = []
@@ -38,7 +38,7 @@ def test_dependencies_go_right_and_groups_stand_together(
     for group in set(groups) - {None}:
         together = sorted(place for place, its in zip(places, groups, strict=True) if its == group)
         assert len({place.column for place in together}) == 1
-        # Nothing stands between them.
+        # No other node stands between them.
         assert together[-1].row - together[0].row == len(together) - 1
     assert len(edges) == sum(map(len, predecessors))
     for edge in edges:
@@ -49,12 +49,12 @@ def test_dependencies_go_right_and_groups_stand_together(
     assert lay_out(predecessors, groups) == (places, edges)
 
 
-def test_branches_that_are_swapped_are_put_in_the_order_of_what_they_read() -> None:
+def test_swaps_branches_into_the_order_of_their_inputs() -> None:
     places, _ = lay_out([[], [], [1], [0]], [None] * 4)
     assert (places[0].row < places[1].row) == (places[3].row < places[2].row)
 
 
-def test_a_group_may_hold_what_depends_on_each_other() -> None:
+def test_a_group_may_hold_dependent_nodes() -> None:
     places, edges = lay_out([[], [0]], ["lane", "lane"])
     assert [place.column for place in places] == [0, 0]
     assert edges == [places]

@@ -1,10 +1,11 @@
-"""Timelines as a picture, drawn by matplotlib (the extra `report`)."""
+"""Exports the timelines of a plan: as a picture, and as a trace."""
 
 from __future__ import annotations
 
 import io
+import itertools
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tf_interop.errors import PlanError
 from tf_interop.planning.show import name_graph
@@ -18,10 +19,13 @@ if TYPE_CHECKING:
 _STAGE_COLORS = re.findall(r"--hue: (#\w{6})", (ASSETS / "report.css").read_text())
 _UNSTAGED_COLOR = "#a3abb8"
 _ROW_HEIGHT = 0.8
+# Thread numbers are unique among all processes. Perfetto takes a thread with number 0, or with that
+# of its process, for the main thread.
+_THREADS_OF_A_PROCESS = 1000
 
 
 def draw_timelines(plan: Plan) -> bytes:
-    """Draws the timelines of each graph below each other, as a PNG.
+    """Draws the timelines of each graph one below the other, as a PNG, with matplotlib.
 
     Raises:
         PlanError: no graph has times, or matplotlib is not installed.
@@ -37,8 +41,8 @@ def draw_timelines(plan: Plan) -> bytes:
     drawn = [(graph, each) for graph in shown_graphs(plan) for each in graph.timelines]
     if not drawn:
         raise PlanError(
-            "A picture needs predicted times, which the plan lacks. Make the plan with "
-            "tf-interop plan."
+            "The plan has no predicted times, which a picture needs. Make the plan with tf-interop "
+            "plan."
         )
     heights = [len(timeline.rows) + 1.6 for _, timeline in drawn]
     figure = Figure(figsize=(11, 0.6 + 0.3 * sum(heights)), layout="constrained")
@@ -59,12 +63,56 @@ def draw_timelines(plan: Plan) -> bytes:
         notices.append(f"Simulated: {plan.made_with[SIMULATED]}")
     if plan.made_with.get("backend") == "host":
         notices.append(
-            "Times of tf_interop's own algorithms on a CPU; they tell nothing about a GPU."
+            "Times of tf_interop's own algorithms on a CPU; they say nothing about a GPU."
         )
     figure.suptitle("\n".join(notices), fontsize=9, wrap=True)
     picture = io.BytesIO()
     figure.savefig(picture, dpi=160, format="png")
     return picture.getvalue()
+
+
+def trace_of_plan(plan: Plan) -> dict[str, Any]:
+    """The timelines of a plan as JSON for Perfetto and chrome://tracing, a process each.
+
+    The format is that of Chrome's tracer: complete events (`"ph": "X"`, times in microseconds) on
+    threads of processes, with metadata events (`"M"`) that name them.
+    """
+    events: list[dict[str, Any]] = []
+    timelines = ((graph, each) for graph in shown_graphs(plan) for each in graph.timelines)
+    for (graph, timeline), process in zip(timelines, itertools.count(1), strict=False):
+
+        def event(kind: str, row: int, process: int = process, **others: object) -> dict[str, Any]:
+            thread = process * _THREADS_OF_A_PROCESS + row
+            return {"name": kind, "pid": process, "tid": thread, **others}
+
+        name = f"{name_graph(graph.planned)}: {timeline.name}"
+        events.append(event("process_name", 0, ph="M", args={"name": name}))
+        for row, row_name in enumerate(timeline.rows):
+            events.append(event("thread_name", row, ph="M", args={"name": row_name}))
+        for span in timeline.spans:
+            known = {"alone_us": span.busy_us, "stage": span.stage}
+            events.append(
+                event(
+                    ", ".join(step.operation for step in span.steps),
+                    span.row,
+                    ph="X",
+                    cat="convolution" if span.stage is None else f"stage {span.stage}",
+                    ts=span.start_us,
+                    dur=span.duration_us,
+                    args={
+                        "algorithm": ", ".join(
+                            step.algorithm or "the runner's choice" for step in span.steps
+                        ),
+                        "time is": span.label,
+                    }
+                    | {key: value for key, value in known.items() if value is not None},
+                )
+            )
+    return {
+        "traceEvents": events,
+        "displayTimeUnit": "ns",
+        "otherData": {"made by": "tf-interop report", **plan.made_with},
+    }
 
 
 def _draw(ax: Axes, timeline: Timeline, unit_us: float) -> None:
