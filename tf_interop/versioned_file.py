@@ -117,9 +117,11 @@ def read_file(path: PathLike, noun: str, error_type: type[TfInteropError]) -> by
     """Reads a file, with this package's errors."""
     try:
         return pathlib.Path(path).read_bytes()
+    except FileNotFoundError as error:
+        raise error_type(f"File not found: '{os.fspath(path)}'. Expected a {noun}.") from error
     except OSError as error:
         raise error_type(
-            f"The {noun} file '{os.fspath(path)}' cannot be read: {error.strerror}. Check the path."
+            f"The {noun} '{os.fspath(path)}' cannot be read: {error.strerror}. Choose another file."
         ) from error
 
 

@@ -59,7 +59,7 @@ def test_as_json_it_says_what_each_layer_consists_of() -> None:
         ("--devices 9", 1, "Expected 1 to 4 devices of the device graph, got 9."),
         ("--devices some", 2, "Expected a number or names such as"),
         ("--memory-limit 1kB", 1, "memory"),
-        ("--device-graph missing.json", 1, "device graph file 'missing.json' cannot be read"),
+        ("--device-graph missing.json", 1, "File not found: 'missing.json'. Expected a device"),
     ],
 )
 def test_says_what_is_not_as_expected(options: str, exit_code: int, expected: str) -> None:

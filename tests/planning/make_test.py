@@ -17,9 +17,8 @@ from planning_values import least_latency_us, make_problem, may_run, problems, p
 from tf_interop.errors import PlanError
 from tf_interop.planning.make import PlanOptions, make_plan
 from tf_interop.planning.problem import Candidate, ConvolutionCosts, PlanningProblem, ProblemNode
-from tf_interop.planning.stage_costs import find_places
 from tf_interop.planning.types import GraphPlan, PlannedStage
-from tf_interop.stage import Lane, Stage, Step
+from tf_interop.stage import Stage, Step
 
 EXACT = PlanOptions(max_measured_lanes=0)
 # Wide enough to cut nothing off. With several nodes in a lane it may still miss some.
@@ -159,15 +158,6 @@ def test_bounds_make_no_plan_illegal_or_slower_than_sequential(
 ) -> None:
     with contextlib.suppress(PlanError):
         check_stages_win(problem, options)
-
-
-def test_tries_interchangeable_merge_keys_once() -> None:
-    """Every order of the keys would take longer than anyone waits."""
-    lanes = [Lane((Step("a"),) * 2, merged=True)] * 19
-    wanted = Stage((*lanes, Lane((Step("a"),) * 3, merged=True)))
-    nodes: list[tuple[str, str | None]] = [("a", str(number // 2)) for number in range(40)]
-    assert find_places(wanted, [*nodes, ("a", "alone")]) is None
-    assert find_places(wanted, [*nodes, ("a", "19")]) is not None
 
 
 def test_a_plan_without_stages_has_the_peak_of_the_graph_s_own_order() -> None:

@@ -51,12 +51,18 @@ def check_stages(
         for way in stage.ways:
             _check_algorithms(number, way.stage, node_of)
             _check_merged_lanes(number, way.stage, merge_keys)
-    why = why_illegal(
-        view,
-        [[w.stage.map(lambda name: node_of[name].index) for w in each.ways] for each in stages],
-    )
-    if why is not None:
-        raise PlanError(f"{why}. Put them into different stages.")
+            _check_order(number, way.stage.map(lambda name: node_of[name].index), view)
+    sets = [[node_of[name].index for name in stage.nodes] for stage in stages]
+    cycle = contract(view.readers, sets).cycle
+    if cycle:
+        view.topological_order()  # Raises if the graph itself has the cycle.
+        staged = set().union(*sets)
+        names = [f"stage {number}" for number in range(len(stages))]
+        names += [f"'{name}'" for node, name in enumerate(view.names) if node not in staged]
+        raise PlanError(
+            "Stages wait for each other in a cycle: "
+            f"{join_names([names[unit] for unit in cycle])}. Remove a convolution from one of them."
+        )
 
 
 def _check_together(number: int, nodes: Sequence[ConvolutionNode]) -> None:
@@ -100,28 +106,11 @@ def _check_merged_lanes(number: int, stage: Stage[str], merge_keys: Mapping[str,
                 )
 
 
-def why_illegal(view: GraphView, stages: Sequence[Sequence[Stage[int]]]) -> str | None:
-    """The reason that a graph may not have these stages, or None if it may.
-
-    Each stage is given as all of its ways to run. No two stages share a node.
-
-    Raises:
-        GraphError: the graph itself has a cycle.
-    """
-    for number, ways in enumerate(stages):
-        for stage in ways:
-            edge = misplaced_step(view.readers, stage)
-            if edge is not None:
-                source, reader = (view.names[node] for node in edge)
-                return (
-                    f"Stage {number} needs independent lanes, and steps in their order, but "
-                    f"'{reader}' depends on '{source}'"
-                )
-    cycle = contract(view.readers, [ways[0].operations for ways in stages]).cycle
-    if not cycle:
-        return None
-    view.topological_order()  # Raises if the graph itself has the cycle.
-    staged = {node for ways in stages for node in ways[0].operations}
-    names = [f"stage {number}" for number in range(len(stages))]
-    names += [f"'{name}'" for node, name in enumerate(view.names) if node not in staged]
-    return f"Stages wait for each other in a cycle: {join_names([names[unit] for unit in cycle])}"
+def _check_order(number: int, stage: Stage[int], view: GraphView) -> None:
+    edge = misplaced_step(view.readers, stage)
+    if edge is not None:
+        source, reader = (view.names[node] for node in edge)
+        raise PlanError(
+            f"Stage {number} needs independent lanes, and steps in their order, but '{reader}' "
+            f"depends on '{source}'. Put them into different stages."
+        )

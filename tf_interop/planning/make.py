@@ -8,6 +8,7 @@ choose the algorithms together with the stages.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -88,6 +89,12 @@ class _Planner:
         self._costs = StageCosts(problem, max_modelled=options.max_modelled)
         budget = problem.memory_budget_bytes
         self._budget = math.inf if budget is None else budget
+        # The nodes that depend directly on each node, as bits.
+        self._readers = [0] * len(problem.nodes)
+        for node, predecessors in enumerate(problem.predecessors):
+            for predecessor in predecessors:
+                self._readers[predecessor] |= 1 << node
+        self._alive_bytes = functools.cache(self._compute_alive_bytes)
 
     def plan(self, on_progress: OnProgress) -> GraphPlan:
         units, search = self._search(on_progress)
@@ -154,14 +161,24 @@ class _Planner:
     def _available(self, done: int) -> float:
         """The free memory after these nodes have run."""
         is_limited = self._budget < math.inf
-        return self._budget - self._problem.alive_bytes(done) if is_limited else math.inf
+        return self._budget - self._alive_bytes(done) if is_limited else math.inf
+
+    def _compute_alive_bytes(self, done: int) -> int:
+        """The outputs of these nodes that nothing reads, or a node that has not run."""
+        return sum(
+            costs.output_bytes
+            for node, (costs, readers) in enumerate(
+                zip(self._problem.node_costs, self._readers, strict=True)
+            )
+            if done >> node & 1 and (not readers or readers & ~done)
+        )
 
     def _peaks(self, units: Sequence[_Unit]) -> list[int]:
         """The memory in use during each unit, one after another."""
         peaks = []
         done = 0
         for lanes, choice in units:
-            peaks.append(self._problem.alive_bytes(done) + choice.memory_bytes)
+            peaks.append(self._alive_bytes(done) + choice.memory_bytes)
             done |= mask_of(_nodes(lanes))
         return peaks
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from tf_interop.profile.entries import KernelMeasurement
 from tf_interop.profile.types import SmLimits
@@ -166,34 +166,6 @@ class PlanningProblem:
     def predecessors(self) -> tuple[tuple[int, ...], ...]:
         """The positions of each node's predecessors."""
         return self._places([node.predecessors for node in self.nodes])
-
-    @functools.cached_property
-    def _readers(self) -> tuple[int, ...]:
-        """The nodes that depend directly on each node, as bits."""
-        readers = [0] * len(self.nodes)
-        for node, predecessors in enumerate(self.predecessors):
-            for predecessor in predecessors:
-                readers[predecessor] |= 1 << node
-        return tuple(readers)
-
-    @functools.cached_property
-    def alive_bytes(self) -> Callable[[int], int]:
-        """The live outputs after some nodes, given as bits, have run.
-
-        An output is live if it has no reader or a reader that has not run.
-        """
-
-        @functools.cache
-        def alive_bytes(done: int) -> int:
-            return sum(
-                costs.output_bytes
-                for node, (costs, readers) in enumerate(
-                    zip(self.node_costs, self._readers, strict=True)
-                )
-                if done >> node & 1 and (not readers or readers & ~done)
-            )
-
-        return alive_bytes
 
     def _places(self, names: Sequence[tuple[str, ...]]) -> tuple[tuple[int, ...], ...]:
         place = {node.name: index for index, node in enumerate(self.nodes)}
