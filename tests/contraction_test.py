@@ -1,4 +1,4 @@
-"""Contraction of sets of nodes: what may be contracted, in which order, and why not."""
+"""Contraction of sets of nodes: orders, and cycles."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tf_interop.stage import Lane, Stage, Step
 
 @st.composite
 def graphs(draw: st.DrawFn) -> tuple[list[list[int]], list[tuple[int, ...]]]:
-    """The readers of each node, and sets of some nodes."""
+    """Draws the readers of each node, and disjoint sets of nodes."""
     count = draw(st.integers(1, 8))
     readers = [
         [other for other in range(node + 1, count) if draw(st.integers(0, 2)) == 0]

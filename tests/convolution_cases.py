@@ -21,8 +21,7 @@ DTYPES = tuple(tf.as_dtype(dtype) for dtype in SUPPORTED_DTYPES)
 CHANNELS = 4
 FILTERS = 8
 
-# What the ops of each number of spatial dimensions are tried with. TensorFlow has no explicit
-# padding of volumes.
+# By the number of spatial dimensions. TensorFlow has no explicit padding of volumes.
 PADDINGS = {2: ("SAME", "VALID", "EXPLICIT"), 3: ("SAME", "VALID")}
 STRIDES = {2: ((1, 1), (2, 2), (1, 2), (3, 1)), 3: ((1, 1, 1), (2, 2, 2), (1, 2, 3))}
 DILATIONS = {2: ((1, 1), (2, 2), (1, 3)), 3: ((1, 1, 1), (2, 2, 2), (1, 3, 2))}
@@ -40,19 +39,19 @@ OPERANDS = {
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A convolution: an op, its operands (a shape is a list) and its attributes."""
+    """A convolution op with operands (a shape is a list) and attributes."""
 
     op: str
     operands: tuple[Any, ...]
     attributes: dict[str, Any]
 
     def own(self) -> tf.Tensor:
-        """What TensorFlow's own op gives."""
+        """The result of TensorFlow's own op."""
         operands = dict(zip(OPERANDS[CONVOLUTION_KINDS[self.op]], self.operands, strict=True))
         return getattr(tf.raw_ops, self.op)(**operands, **self.attributes)
 
     def own_in_graph(self) -> np.ndarray:
-        """The same in a graph, where oneDNN's kernels are taken for the ops."""
+        """The same in a graph, where the ops get oneDNN's kernels."""
         tensors = [each for each in self.operands if not isinstance(each, list)]
 
         @tf.function(autograph=False)
@@ -64,7 +63,7 @@ class Case:
         return own(*map(tf.constant, tensors)).numpy()
 
     def step(self, inputs: list[Any], sizes: list[Any]) -> node_def_pb2.NodeDef:
-        """The operation of this case; its operands are appended to the lists."""
+        """Appends the operands to the lists, and returns the operation."""
         name, operands = f"case_{len(inputs)}", []
         for operand in self.operands:
             is_size = isinstance(operand, list)
@@ -84,7 +83,7 @@ class Case:
 def program_of(
     cases: Sequence[Case], lanes: Sequence[int] | None = None, algorithm: str | None = None
 ) -> tuple[list[Any], list[Any], Document]:
-    """Inputs, sizes and program of cases, each on a lane of its own unless `lanes` says which."""
+    """Inputs, sizes and program of cases, each on its own lane unless `lanes` numbers them."""
     inputs: list[Any] = []
     sizes: list[Any] = []
     of_lane: dict[int, list[tuple[int, Any]]] = {}
@@ -103,7 +102,7 @@ def run_stage(
 ) -> list[tf.Tensor]:
     """Runs cases as one stage."""
 
-    # In a graph: eager execution was seen to take a kernel that it had made for other steps.
+    # In a graph: eager execution was seen to reuse a kernel that it had made for other steps.
     @tf.function(autograph=False)
     def stage() -> list[tf.Tensor]:
         inputs, sizes, document = program_of(cases, lanes, algorithm)
@@ -113,15 +112,10 @@ def run_stage(
 
 
 def as_constants(arrays: list[np.ndarray]) -> list[tf.Tensor]:
-    """Constants of the values; one for all that are equal, as constants take most of the time."""
-    made: dict[tuple[Any, ...], tf.Tensor] = {}
-    constants = []
-    for array in arrays:
-        key = (array.dtype, array.shape, array.tobytes())
-        if key not in made:
-            made[key] = tf.constant(array)
-        constants.append(made[key])
-    return constants
+    """One constant for all equal values, because constants take most of the time."""
+    keys = [(array.dtype, array.shape, array.tobytes()) for array in arrays]
+    made = {key: tf.constant(array) for key, array in dict(zip(keys, arrays, strict=True)).items()}
+    return [made[key] for key in keys]
 
 
 def digits(shape: Sequence[int], dtype: tf.DType = tf.float32, seed: int = 0) -> np.ndarray:
@@ -132,7 +126,7 @@ def digits(shape: Sequence[int], dtype: tf.DType = tf.float32, seed: int = 0) ->
 
 @dataclasses.dataclass(frozen=True)
 class Geometry:
-    """Sizes of a convolution: those of its image and its filter, by spatial dimension."""
+    """The spatial sizes of a convolution's image and filter."""
 
     name: str
     batch: int
@@ -162,7 +156,7 @@ GEOMETRIES = {
 
 @dataclasses.dataclass(frozen=True)
 class Parameters:
-    """One convolution op with everything but its dtype, its layout and its data."""
+    """One convolution op without dtype, layout and data."""
 
     op: str
     geometry: Geometry
@@ -184,7 +178,7 @@ class Parameters:
 
     @property
     def output(self) -> tuple[int, ...]:
-        """The spatial sizes of the output; below 1 where there is no such convolution."""
+        """The spatial sizes of the output; below 1 if there is no such convolution."""
         sizes = zip(self.geometry.image, self.pads, self.reaches, self.strides, strict=True)
         if self.padding == "SAME":
             return tuple(-(-size // stride) for size, _, _, stride in sizes)
@@ -215,7 +209,7 @@ class Parameters:
 
     @property
     def product_count(self) -> int:
-        """How many products an element of the result is the sum of, at most."""
+        """The most products in an element of the result."""
         inside = int(np.prod(self.geometry.filter))
         if self.kind is ConvolutionKind.FORWARD:
             return inside * CHANNELS // self.groups
@@ -242,16 +236,16 @@ def parameters_of(rank: int, padding: str) -> list[Parameters]:
             others = itertools.product(DILATIONS[rank], GROUPS[rank])
             found += [Parameters(*usual, dilations, groups) for dilations, groups in others]
         elif len(set(strides)) == 1:
-            # Unequal strides and dilations TensorFlow's kernels refuse or ignore; so does the pass.
+            # TensorFlow's kernels refuse or ignore unequal strides and dilations; so does the pass.
             ones = (1,) * rank
             found += [Parameters(*usual, ones, CHANNELS, multiplier) for multiplier in MULTIPLIERS]
-    # TensorFlow refuses a filter that is larger than the padded image when it infers shapes.
+    # TensorFlow's shape inference refuses a filter that is larger than the padded image.
     return [each for each in found if min(each.output) >= 1]
 
 
 @dataclasses.dataclass(frozen=True)
 class Operands:
-    """Image, filter and output gradient, NHWC and HWIO; a case reads two of them."""
+    """Image, filter and output gradient, in NHWC and HWIO; a case reads two of them."""
 
     image: np.ndarray
     filter: np.ndarray
@@ -270,7 +264,7 @@ def _operands(parameters: Parameters, draw: Any) -> Operands:
 
 @functools.cache
 def whole_numbers(parameters: Parameters) -> Operands:
-    """Operands of -1, 0 and 1: sums of up to 256 products of them are exact in every dtype."""
+    """Operands of -1, 0 and 1; sums of up to 256 products are exact in every dtype."""
     return _operands(parameters, lambda random, shape: random.integers(-1, 2, shape))
 
 
@@ -300,14 +294,14 @@ def ordinary_cases(
 
 @functools.cache
 def reference_on_whole_numbers(parameters: Parameters) -> np.ndarray:
-    """The reference for `whole_numbers`; the same for all dtypes and layouts."""
+    """The reference for `whole_numbers`, for all dtypes and layouts."""
     return reference(parameters, whole_numbers(parameters))
 
 
 def reference(p: Parameters, operands: Operands) -> np.ndarray:
-    """The result in float64, NHWC or HWIO, by TensorFlow's plain convolutions.
+    """The result in float64, NHWC or HWIO, from TensorFlow's plain convolutions.
 
-    A dilated filter is one with zeros between its elements, and groups are convolved one by one.
+    A dilated filter becomes one with zeros between its elements; groups are convolved one by one.
     """
     taps = tuple(slice(None, None, dilation) for dilation in p.dilations)
     inner_shape = (CHANNELS // p.groups, p.output_channels)
@@ -352,7 +346,7 @@ def case_of(parameters: Parameters, operands: Operands, dtype: tf.DType, layout:
 
 
 def to_layout(tensor: np.ndarray, layout: str) -> np.ndarray:
-    """A tensor in NHWC transposed to `layout`."""
+    """Transposes a tensor from NHWC."""
     return tensor if layout.endswith("C") else np.moveaxis(tensor, -1, 1)
 
 

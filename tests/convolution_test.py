@@ -1,4 +1,4 @@
-"""Which convolutions merge into a wider one, and what a fingerprint covers."""
+"""Merging of convolutions, canonical names, and fingerprints."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_adds_up_the_output_channels() -> None:
     )
 
 
-def test_output_channels_are_where_the_layout_has_them() -> None:
+def test_adds_up_output_channels_in_nchw() -> None:
     assert merged_configuration([FIRST, FIRST]).output_shape == (8, 64, 28, 28)
 
 
@@ -49,7 +49,7 @@ def test_output_channels_are_where_the_layout_has_them() -> None:
         {"op": "_FusedConv2D", "fused_ops": ("BiasAdd",)},
     ],
 )
-def test_keeps_apart_what_differs_in_more_than_channels(change: dict[str, Any]) -> None:
+def test_does_not_merge_if_more_than_channels_differ(change: dict[str, Any]) -> None:
     other = dataclasses.replace(NARROW, **change)
     assert can_merge([CONFIGURATION, NARROW])
     assert not can_merge([CONFIGURATION, other])
@@ -61,7 +61,7 @@ def test_keeps_apart_what_differs_in_more_than_channels(change: dict[str, Any]) 
     "change",
     [{"group_count": 2}, {"depthwise": True}, {"kind": ConvolutionKind.BACKWARD_FILTER}],
 )
-def test_keeps_apart_what_is_no_plain_forward_convolution(change: dict[str, object]) -> None:
+def test_merges_only_plain_forward_convolutions(change: dict[str, object]) -> None:
     each = dataclasses.replace(CONFIGURATION, **change)
     assert not can_merge([each, each])
 
@@ -83,7 +83,7 @@ def test_fingerprint_is_the_same_in_every_process_and_release() -> None:
     assert re.fullmatch("[0-9a-f]{16}", fingerprint_convolutions(()))
 
 
-def test_fingerprint_goes_by_the_name_of_each_and_not_by_their_order() -> None:
+def test_fingerprint_depends_on_names_and_not_on_order() -> None:
     first, second = _convolutions(padding="VALID")
     expected = fingerprint_convolutions((first, second))
     assert fingerprint_convolutions((second, first)) == expected
@@ -111,7 +111,7 @@ def test_fingerprint_goes_by_the_name_of_each_and_not_by_their_order() -> None:
     ],
     ids=str,
 )
-def test_fingerprint_covers_what_a_layer_is_and_no_sizes(
+def test_fingerprint_covers_a_layer_without_its_sizes(
     changes: dict[str, Any], is_covered: bool
 ) -> None:
     changed = fingerprint_convolutions(_convolutions(**changes))

@@ -1,4 +1,4 @@
-"""Configurations of convolutions for tests: plain ones, to be changed by `dataclasses.replace`."""
+"""Plain configurations of convolutions, for tests to change."""
 
 from __future__ import annotations
 

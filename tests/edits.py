@@ -1,4 +1,4 @@
-"""Documents with one value changed, for tests of what the reader of a file refuses."""
+"""Changes one value of a document, for tests of readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Builds small GraphDefs for tests, node after node."""
+"""Builds small GraphDefs for tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DOUBLE = types_pb2.DT_DOUBLE
 
 
 class GraphBuilder:
-    """A GraphDef in the making. Every method that adds a node returns its name."""
+    """A GraphDef in the making. Methods that add a node return its name."""
 
     def __init__(self, device: str = GPU) -> None:
         self.graph_def = graph_pb2.GraphDef()
@@ -29,21 +29,21 @@ class GraphBuilder:
     def add(
         self, name: str, op: str, *inputs: str, device: str | None = None, **attributes: Any
     ) -> str:
-        """Adds a node. `None` leaves an attribute out; `T` and `T...` are types."""
+        """Adds a node with attributes as in `set_attributes`."""
         node = self.graph_def.node.add(name=name, op=op, input=inputs)
         node.device = self._device if device is None else device
         set_attributes(node, **attributes)
         return name
 
     def source(self, name: str, shape: Sequence[int | None] | None = None) -> str:
-        """Adds a node without inputs, of a known shape if there is one."""
+        """Adds a node without inputs, with a shape if one is given."""
         self.add(name, "_Arg")
         if shape is not None:
             add_shapes(self.node(name), "_output_shapes", [shape])
         return name
 
     def sizes(self, name: str, values: Sequence[int]) -> str:
-        """Adds a Const of a vector of int32."""
+        """Adds a Const that is a vector of int32."""
         self.add(name, "Const")
         self.node(name).attr["value"].tensor.CopyFrom(tf.make_tensor_proto(values, tf.int32))
         return name
@@ -51,7 +51,7 @@ class GraphBuilder:
     def conv(
         self, name: str, *inputs: str, op: str = "Conv2D", device: str | None = None, **changes: Any
     ) -> str:
-        """Adds a convolution of any kind; `changes` are attributes that are not the usual ones."""
+        """Adds a convolution of any kind; `changes` replace the default attributes."""
         attributes: dict[str, Any] = {
             "T": FLOAT,
             "strides": [1, 1, 1, 1],
@@ -87,15 +87,15 @@ class GraphBuilder:
 
 
 def nodes_of(text: str) -> dict[str, str]:
-    """Op and inputs by name: of `a = Conv2D x f; b = Relu a`."""
+    """Parses `a = Conv2D x f; b = Relu a` to op and inputs by name."""
     return dict(node.split(" = ") for node in text.split("; "))
 
 
 def graph_of(nodes: Mapping[str, str] | str, device: str = GPU) -> GraphBuilder:
-    """A graph of nodes that are written as their op and inputs, `a = Conv2D x f ^c; b = Relu a`.
+    """A graph of nodes given as op and inputs, such as `a = Conv2D x f ^c; b = Relu a @device`.
 
-    What is read and is no node becomes a source. A convolution has the usual attributes. An Enter
-    is of the frame that its name begins with. `@` and a device at the end put a node on another.
+    Missing inputs become sources. A convolution has default attributes. An Enter's frame is the
+    part of its name before a slash.
     """
     graph = GraphBuilder(device)
     nodes = nodes_of(nodes) if isinstance(nodes, str) else nodes
@@ -117,7 +117,7 @@ def graph_of(nodes: Mapping[str, str] | str, device: str = GPU) -> GraphBuilder:
 
 
 def same_graph(first: graph_pb2.GraphDef, second: graph_pb2.GraphDef) -> bool:
-    """Whether two graphs have the same bytes. Looking at an attribute may add it."""
+    """Whether two graphs have the same bytes; reading an attribute may have added it."""
     one, other = (each.SerializeToString(deterministic=True) for each in (first, second))
     return bool(one == other)
 
@@ -128,7 +128,7 @@ def node_of(graph_def: graph_pb2.GraphDef, name: str) -> node_def_pb2.NodeDef:
 
 
 def set_attributes(node: node_def_pb2.NodeDef, **attributes: Any) -> None:
-    """Sets attributes by Python value. `T` and `T...` are types; `None` is left out."""
+    """Sets attributes to Python values; skips None. `T` and `T...` are types."""
     for name, value in attributes.items():
         if value is None:
             continue
@@ -156,6 +156,6 @@ def set_attributes(node: node_def_pb2.NodeDef, **attributes: Any) -> None:
 def add_shapes(
     node: node_def_pb2.NodeDef, attribute: str, shapes: Sequence[Sequence[int | None] | None]
 ) -> None:
-    """Adds a list of shapes, such as `_output_shapes`; None where the rank is not known."""
+    """Adds a list of shapes, such as `_output_shapes`; None is an unknown rank."""
     protos = [tf.TensorShape(shape).as_proto() for shape in shapes]
     node.attr[attribute].list.shape.extend(protos)

@@ -1,4 +1,4 @@
-"""How TensorFlow's switches are read."""
+"""Reading TensorFlow's switches."""
 
 from __future__ import annotations
 

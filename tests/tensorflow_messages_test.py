@@ -1,4 +1,4 @@
-"""Which of TensorFlow's own messages a command lets through, in processes as users have them."""
+"""Commands suppress TensorFlow's messages at its start, and nothing else."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _run(*command: str, log_level: str | None = None) -> subprocess.CompletedPro
 
 
 @pytest.mark.parametrize("ends", [False, True])
-def test_leaves_out_how_tensorflow_starts_and_nothing_else(ends: bool) -> None:
+def test_leaves_out_only_the_start_of_tensorflow(ends: bool) -> None:
     process = _run("-c", PROGRAM, *(["abort"] if ends else []))
     assert (process.returncode < 0) == ends
     after = [] if ends else [f"{STARTS} Again."]
@@ -50,7 +50,7 @@ def test_leaves_out_how_tensorflow_starts_and_nothing_else(ends: bool) -> None:
 
 
 @pytest.mark.parametrize(("log_level", "starts"), [("0", True), ("1", True), ("2", False)])
-def test_goes_by_the_log_level_of_the_environment(log_level: str, starts: bool) -> None:
+def test_obeys_the_log_level_of_the_environment(log_level: str, starts: bool) -> None:
     process = _run("-c", PROGRAM, log_level=log_level)
     assert process.stdout == f"{log_level}\n"
     assert (STARTS in process.stderr.splitlines()) == starts
@@ -60,7 +60,7 @@ def test_goes_by_the_log_level_of_the_environment(log_level: str, starts: bool) 
     ("arguments", "is_silent"),
     [
         (["analyze", "quiet_model:build"], True),
-        # A program says what it says: TensorFlow's, more or less of it by the machine.
+        # A program keeps TensorFlow's messages, which depend on the machine.
         (["run", "--policy", "always", "quiet_model.py"], False),
     ],
 )

@@ -1,6 +1,6 @@
-"""Programs that are run without and with the plugin, which they must not notice.
+"""Runs programs without and with the plugin, which they must not notice.
 
-All values are small whole numbers, so that every sum is exact and the comparison is to the bit.
+All values are small whole numbers, so sums are exact and results are compared to the bit.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Program = Callable[[tf.Tensor], Any]
 
 
 def run_python(program: str, folder: pathlib.Path = ROOT, **environment: str) -> str:
-    """Runs the text of a program in a process. Returns what it printed."""
+    """Runs the text of a program in a process; returns its output."""
     return python_output("-c", textwrap.dedent(program), folder=folder, **environment)
 
 
@@ -50,20 +50,20 @@ def stages_run() -> int:
 
 
 def stages_run_by(call: Callable[[], Any], expected: Any) -> int:
-    """How many stages run in a call, whose result has to be as expected."""
+    """Counts the stages that a call runs, and compares its result."""
     before = stages_run()
     assert_same(tf.nest.flatten(call()), tf.nest.flatten(expected))
     return stages_run() - before
 
 
 def is_rewritten(stages_before: int) -> bool:
-    """Whether stages ran since there were so many, or a graph that was seen has narrow units."""
+    """Whether more than `stages_before` stages ran, or a graph has narrow units."""
     return stages_run() > stages_before or tf_interop.status().unit_node_count > 0
 
 
 @contextlib.contextmanager
 def counted() -> Iterator[types.SimpleNamespace]:
-    """What stages did inside, by the names of `Counters`: numbers, and by reason those above 0."""
+    """The changes of the counters in the block, by the names of `Counters`."""
     new = types.SimpleNamespace()
     before = tf_interop.status().counters
     yield new
@@ -79,14 +79,14 @@ def counted() -> Iterator[types.SimpleNamespace]:
 
 
 def in_threads(call: Callable[[Any], Any], arguments: Iterable[Any]) -> list[Any]:
-    """Calls at once, each in a thread of its own; raises what one of them raises."""
+    """Calls with each argument in its own thread, all together; raises the first error."""
     arguments = list(arguments)
     with concurrent.futures.ThreadPoolExecutor(len(arguments)) as pool:
         return [each.result(TIMEOUT_S) for each in [pool.submit(call, one) for one in arguments]]
 
 
 def assert_same(ours: Iterable[Any], theirs: Iterable[Any], **tolerance: float) -> None:
-    """Compares tensors one by one, to the bit where no tolerance is given."""
+    """Compares tensors one by one, to the bit without a tolerance."""
     compare: Any = np.testing.assert_allclose if tolerance else np.testing.assert_array_equal
     for one, other in zip(ours, theirs, strict=True):
         compare(one, other, **tolerance)
@@ -100,7 +100,7 @@ def outcome(make: Callable[[], Program], image: np.ndarray) -> list[np.ndarray] 
 
 
 def assert_unnoticed(make: Callable[[], Program], image: np.ndarray = IMAGE) -> None:
-    """Makes the program without and with the plugin, and compares results or errors."""
+    """Makes and runs the program without and with the plugin; compares results or errors."""
     tf_interop.disable()
     expected = outcome(make, image)
     get_plugin().forget_reports()
@@ -121,13 +121,13 @@ def in_function(program: Program, **options: Any) -> Callable[[], Program]:
 
 
 def gradients(program: Program) -> Program:
-    """The program's result with the gradients by the image and by its filters."""
+    """The program's result and its gradient by the image."""
 
     def compute(image: tf.Tensor) -> list[tf.Tensor]:
         with tf.GradientTape() as tape:
             tape.watch(image)
             result = program(image)
-            # Small numbers stay exact only as long as they are small.
+            # Numbers are only exact while they are small.
             loss = tf.reduce_sum(tf.clip_by_value(result, -2, 2))
         return [result, tape.gradient(loss, image)]
 
@@ -135,7 +135,7 @@ def gradients(program: Program) -> Program:
 
 
 def assert_session_unnoticed(build_and_run: Callable[[Any], list[Any]], **rewrites: Any) -> None:
-    """Builds and runs a graph for a Session without and with the plugin; either run has to end."""
+    """Builds and runs a Session's graph without and with the plugin; both runs have to end."""
     (expected, _), (result, has_stages) = (
         _session_outcome(build_and_run, rewrites, is_on=is_on) for is_on in (False, True)
     )
@@ -166,7 +166,7 @@ def _session_outcome(
             except tf.errors.OpError as error:
                 results.append(type(error))
 
-    # A daemon, so that the tests go on if it never ends.
+    # A daemon, so the tests go on if it never ends.
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join(TIMEOUT_S)

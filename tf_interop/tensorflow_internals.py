@@ -23,13 +23,6 @@ def tensorflow_version() -> str:
     return str(tf.version.VERSION)
 
 
-def load_op_library(path: str) -> None:
-    """Loads a library of ops and kernels, like `tf.load_op_library` but without wrappers."""
-    import tensorflow as tf
-
-    tf.load_library(path)
-
-
 def op_def(op: str) -> Any:
     """The OpDef of an op type; None if TensorFlow does not know it."""
     from tensorflow.python.framework import op_def_registry
@@ -37,10 +30,10 @@ def op_def(op: str) -> Any:
     return op_def_registry.get(op)
 
 
-def is_stateful(op: str) -> bool | None:
-    """Whether TensorFlow calls an op type stateful; None if it does not know the op."""
+def may_be_stateful(op: str) -> bool:
+    """Whether TensorFlow calls an op type stateful, or does not know it."""
     found = op_def(op)
-    return None if found is None else bool(found.is_stateful)
+    return found is None or bool(found.is_stateful)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -1,4 +1,4 @@
-"""The check of a rewritten graph: the graphs that it accepts, and each fault that it finds."""
+"""The check of a rewritten graph accepts correct graphs and finds each fault."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def put(name: str, /, **fields: Any) -> Damage:
 
 
 def read(name: str, position: int, *texts: str) -> Damage:
-    """Puts these inputs in the place of the one at a position."""
+    """Replaces the input at a position by these."""
 
     def change(node: node_def_pb2.NodeDef) -> None:
         inputs = [*node.input]
@@ -134,7 +134,7 @@ OF_STAGES: list[tuple[Damage, str]] = [
     (edit("reads", lambda node: set_attributes(node, _class=["loc:@a"])), "_class of 'reads'"),
     (put("reads", op="Other"), "'reads'"),
     (read("waits", 0), "control dependencies.*node 'waits'"),
-    # What is left of a step that is preserved.
+    # The rest of a preserved step.
     (read("d", 0, STAGE), "'d'"),
     (put("d", op="Neg"), "'d'"),
     (read(STAGE, 3), f"control dependencies.*node '{STAGE}'"),
@@ -239,7 +239,7 @@ def test_rejects_a_preserved_name_that_is_gone() -> None:
 @pytest.mark.parametrize("control", ["^a", "^b"])
 def test_rejects_an_order_against_a_control_dependency(control: str) -> None:
     graph = graph_of(dict.fromkeys("abd", "Conv2D x f"))
-    # As if b or d had been taken without a look at what it waits for.
+    # As if the planner had ignored the control dependencies of b or d.
     after = staged(graph.graph_def, "a d", "b")
     graph.node("d" if control == "^b" else "b").input.append(control)
     with pytest.raises(GraphError, match=f"'{control[1:]}' before"):

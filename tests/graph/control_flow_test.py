@@ -1,4 +1,4 @@
-"""Regions: nodes that are alive together and come after the same loops and hidden waits."""
+"""Regions: nodes that are alive together, after the same loops and hidden waits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _cond(name: str, data: str, predicate: str) -> str:
 
 
 def _loop(name: str, data: str, body: str = "") -> str:
-    """A loop with nodes `condition` and `body`, which reads more if that is given, and an exit."""
+    """A loop with nodes `condition`, `body`, whose further inputs may be given, and `exit`."""
     return (
         f"{name}/enter = Enter {data}; {name}/merge = Merge {name}/enter {name}/next; "
         f"{name}/condition = Less {name}/merge {name}/merge; "
@@ -44,7 +44,7 @@ def _loop(name: str, data: str, body: str = "") -> str:
 
 C, D, L = _cond("c", "x", "p"), _cond("d", "x", "q"), _loop("l", "x")
 SWITCH_N = "s = _SwitchN x p; branch0 = Neg s:0; branch1 = Neg s:1; branch2 = Neg s:2"
-# Graphs, and groups of names: each of one region, the first one that of `x`, all different.
+# Graphs, and groups of names. Each group is a region; the first is the root.
 REGIONS = {
     "no_control_flow": ("y = Neg x", "x y p q"),
     "branches": (f"{C}; a = Neg c/merge", "x a, c/else, c/then"),
@@ -52,7 +52,7 @@ REGIONS = {
         f"{C}; {D}; {_cond('e', 'x', 'p:0')}",
         "x, c/then e/then, d/then",
     ),
-    # A Switch itself is alive whichever of its outputs is.
+    # A Switch itself is always alive.
     "control_dependency_carries_the_gate": (
         f"{C}; a = Neg x ^c/then; b = Neg x ^c/switch",
         "x b, c/then a",
@@ -77,8 +77,8 @@ REGIONS = {
         "x, a",
     ),
     "loop": (f"{L}; a = Neg l/exit; b = Neg l/exit", "x, l/condition, l/body, a b"),
-    # `early` is read in the loop's body, and by what it hands on to the next iteration only. Loop m
-    # comes after l, though no path without a back edge leads from m's exit to l's.
+    # `early` reaches the exit only through the next iteration. Loop m comes after l, although no
+    # path without a back edge leads from l's exit to m's.
     "through_the_next_iteration_alone": (
         f"early = Neg x; l/constant = Enter early; {_loop('l', 'x', 'l/constant')}; "
         "late = Neg l/exit; between = Neg late; "
@@ -112,7 +112,7 @@ def test_regions(text: str, groups: str) -> None:
     assert all(len(each) == 1 for each in found)
     assert None not in set.union(*found)
     assert len(set.union(*found)) == len(found)
-    # They do not depend on the order of the nodes.
+    # The order of the nodes does not matter.
     assert _regions(dict(reversed(nodes.items()))) == regions
 
 

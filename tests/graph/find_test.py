@@ -1,4 +1,4 @@
-"""Which convolutions can be in a stage, with which configuration, and why others cannot."""
+"""Convolutions for stages, their configurations, and the reasons for refusals."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ATTRIBUTE = RefusalReason.ATTRIBUTE
 def find(
     graph: GraphBuilder, infer: ShapeInference | None = None
 ) -> tuple[tuple[ConvolutionNode, ...], tuple[Refusal, ...]]:
-    """The convolutions and refusals; asserts that the graph did not change."""
+    """Finds convolutions and refusals; asserts that the graph did not change."""
     before = graph_pb2.GraphDef.FromString(graph.graph_def.SerializeToString())
     view = GraphView(graph.graph_def)
     found = find_convolutions(view, GraphProperties(view, infer))
@@ -56,7 +56,7 @@ def convolution(
     device: str = GPU,
     **changes: Any,
 ) -> GraphBuilder:
-    """A graph of one convolution `c`; the shape of a gradient is in its sizes."""
+    """A graph of one convolution `c`; sizes give the shape of a gradient."""
     graph = GraphBuilder(device)
     kind = CONVOLUTION_KINDS[op]
     add = graph.conv
@@ -105,7 +105,7 @@ LEAKY = {"fused_ops": ["BiasAdd", "LeakyRelu"]}
 FORWARD_3D = {"op": "Conv3D", "image": VOLUME, "filter_": VOLUME_FILTER}
 
 
-# What the convolution is, other than the usual, and what its configuration then says.
+# Changes of the default convolution, and the resulting fields of its configuration.
 @pytest.mark.parametrize(
     ("of", "expected"),
     [
@@ -212,7 +212,7 @@ def test_finds_on_device(device: str) -> None:
     assert node.device == device
 
 
-def test_takes_shapes_from_wherever_they_are_known() -> None:
+def test_takes_shapes_from_all_sources() -> None:
     shapes = {"x": [(4, 8, 8, 16)], "f": [(1, 1, 16, 64)]}
     inferred = only(convolution(image=None, filter_=None), shapes.get)
     assert inferred.output_shape == (4, 8, 8, 64)
@@ -251,7 +251,7 @@ REFUSED: list[tuple[RefusalReason, dict[str, Any]]] = [
     (ATTRIBUTE, {"use_cudnn_on_gpu": False}),
     (ATTRIBUTE, {"op": "DepthwiseConv2dNative", "dilations": [1, 2, 2, 1]}),
     (ATTRIBUTE, {"op": "DepthwiseConv2dNative", "strides": [1, 1, 2, 1]}),
-    # Shapes that do not fit; a gradient may have sizes of height and width alone.
+    # Shapes that do not fit; a gradient's sizes may be only height and width.
     (ATTRIBUTE, {"filter_": (3, 3, 5, 32)}),
     (ATTRIBUTE, {"image": (8, 28, 16)}),
     (ATTRIBUTE, {"op": "DepthwiseConv2dNative", "filter_": (3, 3, 8, 2)}),
@@ -294,7 +294,7 @@ def test_refuses_unclear_control_flow() -> None:
     assert refusal.reason is RefusalReason.CONTROL_FLOW
 
 
-def test_order_is_topological_and_not_that_of_the_graph() -> None:
+def test_order_is_topological_and_independent_of_the_graphs() -> None:
     nodes = {"a": "Conv2D z f", "z": "Conv2D x f", "m": "Conv2D x f"}
     for each in (nodes, dict(reversed(nodes.items()))):
         assert [node.name for node in find(graph_of(each))[0]] == ["m", "z", "a"]

@@ -1,4 +1,4 @@
-"""Which convolutions depend on each other, through tensors and control dependencies."""
+"""Dependencies between convolutions, through tensors and control dependencies."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import random
 
 import pytest
 from graph_builder import nodes_of
-from planning_graphs import INCEPTION, make_graph
+from planning_graphs import make_graph
 
 from tf_interop.graph.independence import Independence, find_follows
 
 
 def _ancestors(nodes: dict[str, str]) -> dict[str, set[str]]:
-    """For each convolution those that it depends on, by name."""
+    """The ancestors of each convolution, by name."""
     view, convolutions = make_graph(nodes)
     names = [node.name for node in convolutions]
     return {
@@ -29,7 +29,7 @@ ANCESTORS = {
         "late = Conv2D early; next = NextIteration late",
         {"early": set(), "beside": set(), "late": {"early"}},
     ),
-    # Ready only after the back edge's source: the edge would count if it were looked at.
+    # The Merge is ready only after the back edge's source, so a wrong edge would count.
     "not_by_a_back_edge_that_closes_no_loop": (
         "enter = Enter; beside = Conv2D enter; next = NextIteration beside; later = Neg enter; "
         "latest = Neg later; merge = Merge latest next; after = Conv2D merge",
@@ -74,7 +74,7 @@ def test_direct_predecessors_leave_out_those_before_others() -> None:
     nodes = "a = Conv2D; b = Conv2D a; c = Conv2D b a; d = Relu c; e = Conv2D d a"
     independence = Independence(*make_graph(nodes_of(nodes)))
     assert independence.direct_predecessors(range(4)) == [(), (0,), (1,), (2,)]
-    # Without c, what reaches e through it still does.
+    # Dependencies through c still count without it.
     assert independence.direct_predecessors([0, 1, 3]) == [(), (0,), (1,)]
 
 
@@ -96,11 +96,6 @@ def test_find_follows(nodes: str, expected: dict[str, tuple[str, ...]]) -> None:
     assert find_follows(*make_graph(nodes_of(nodes))) == expected
 
 
-def test_find_follows_in_the_chains_of_a_module() -> None:
-    expected = {"3x3": ("3x3_reduce",), "5x5": ("5x5_reduce",)}
-    assert find_follows(*make_graph(INCEPTION)) == expected
-
-
-def test_only_the_convolutions_given_count() -> None:
+def test_find_follows_ignores_other_convolutions() -> None:
     view, convolutions = make_graph(nodes_of("a = Conv2D; b = Conv2D a; c = Conv2D b"))
     assert find_follows(view, [convolutions[0], convolutions[2]]) == {}

@@ -1,4 +1,4 @@
-"""Over which operations a batch may be split: those that compute each image by itself."""
+"""Splitting a batch over the operations that compute each image by itself."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def conv(image: tf.Tensor) -> tf.Tensor:
 
 
 def graph_of(make: Layer, batch: int | None = len(IMAGES)) -> tuple[graph_pb2.GraphDef, str]:
-    """A graph of what `make` computes of images, and the name of the result."""
+    """A graph in which `make` computes something from images, and its result's name."""
     with tf.Graph().as_default() as graph:
         images = v1.placeholder(tf.float32, (batch, *IMAGES.shape[1:]), "images")
         result = tf.identity(make(images), "result")
@@ -63,7 +63,7 @@ def run(graph_def: graph_pb2.GraphDef, result: str, images: np.ndarray) -> np.nd
 def assert_split_computes_the_same(
     graph_def: graph_pb2.GraphDef, result: str, sizes: Sequence[int] = (len(IMAGES),)
 ) -> list[set[str]]:
-    """Runs a graph with and without its split units, whose ops it returns."""
+    """Runs a graph with and without its split units; returns their ops."""
     view, units = split(graph_def, result)
     rewritten = rewrite_units(view, units, [result])
     check_rewrite(view, GraphView(rewritten), [result])
@@ -125,7 +125,7 @@ BATCHWISE: dict[str, Layer] = {
 }
 
 
-# By sizes of the whole batch, where it is known.
+# Sizes include the batch's, which is known.
 BY_SIZES: dict[str, Layer] = {
     "Reshape": lambda x: tf.reshape(x, [len(IMAGES), 36, CHANNELS]),
     "Conv2DBackpropInput": lambda x: tf.nn.conv2d_transpose(
@@ -141,7 +141,7 @@ BY_SIZES: dict[str, Layer] = {
         *((*each, len(IMAGES)) for each in BY_SIZES.items()),
     ],
 )
-def test_a_batchwise_operation_goes_along(op: str, layer: Layer, batch: int | None) -> None:
+def test_includes_a_batchwise_operation(op: str, layer: Layer, batch: int | None) -> None:
     [ops] = assert_split_computes_the_same(*graph_of(lambda images: layer(conv(images)), batch))
     assert {"Conv2D", op} <= ops
 
@@ -161,7 +161,7 @@ OTHERS: dict[str, Layer] = {
     "ArgMax": lambda x: tf.argmax(x, 0),
     "TopKV2": lambda x: tf.math.top_k(tf.reduce_mean(x, [1, 2, 3]), 2)[0],
     "Einsum": lambda x: tf.einsum("nhwc,mhwc->nm", x, x),
-    # By sizes of height and width alone.
+    # The sizes are only height and width.
     "Conv2DBackpropInput": lambda x: tf.raw_ops.Conv2DBackpropInput(
         input_sizes=[len(IMAGES), len(IMAGES)],
         filter=ones(2, 2, 5, CHANNELS),
@@ -186,7 +186,7 @@ OTHERS: dict[str, Layer] = {
 
 
 @pytest.mark.parametrize("op", OTHERS)
-def test_an_operation_that_is_not_batchwise_stays_out(op: str) -> None:
+def test_leaves_out_an_operation_that_is_not_batchwise(op: str) -> None:
     def layers(images: tf.Tensor) -> tf.Tensor:
         return OTHERS[op](tf.nn.relu(conv(images)))
 
@@ -195,7 +195,7 @@ def test_an_operation_that_is_not_batchwise_stays_out(op: str) -> None:
     assert op == "Conv2D" or all(op not in each for each in ops)
 
 
-def test_what_comes_after_an_operation_that_is_not_batchwise_is_a_unit_of_its_own() -> None:
+def test_starts_a_new_unit_after_an_operation_that_is_not_batchwise() -> None:
     def layers(images: tf.Tensor) -> tf.Tensor:
         first = tf.nn.relu(conv(images))
         total = tf.reduce_sum(first, 0, keepdims=True)
@@ -206,7 +206,7 @@ def test_what_comes_after_an_operation_that_is_not_batchwise_is_a_unit_of_its_ow
 
 
 @pytest.mark.parametrize("batch", [0, 1])
-def test_there_is_nothing_to_split(batch: int) -> None:
+def test_does_not_split_a_batch_of(batch: int) -> None:
     assert split(*graph_of(conv, batch))[1] == ()
 
 
@@ -214,7 +214,7 @@ def sizes_of(x: tf.Tensor) -> tf.Tensor:
     return tf.stack([tf.shape(x)[0], 36, CHANNELS])
 
 
-def test_sizes_of_a_batch_of_unknown_size_are_made_for_each_part() -> None:
+def test_makes_sizes_for_each_part_of_a_batch_of_unknown_size() -> None:
     def layers(images: tf.Tensor) -> tf.Tensor:
         x = conv(images)
         return tf.nn.relu(tf.reshape(x, sizes_of(x)))
@@ -248,7 +248,7 @@ def sizes_for_a_later_unit(images: tf.Tensor) -> tf.Tensor:
 @pytest.mark.parametrize(
     "layers", [sizes_of_another, sizes_for_another, sizes_read_beside, sizes_for_a_later_unit]
 )
-def test_other_sizes_stay_out(layers: Layer) -> None:
+def test_leaves_out_other_sizes(layers: Layer) -> None:
     assert assert_split_computes_the_same(*graph_of(layers, None), sizes=(1, 7))
 
 
@@ -268,7 +268,7 @@ def test_a_constant_that_waits_for_images(is_read_outside: bool) -> None:
 
 
 def test_an_operand_of_one_image_from_outside_is_for_all_images() -> None:
-    """Split with the images, it would not agree with them about the batch, and nothing is split."""
+    """If it were split, its batch would differ from the images', and nothing would be split."""
     one = np.full((1, 6, 6, CHANNELS), 2.0, np.float32)
 
     def layers(images: tf.Tensor) -> tf.Tensor:
@@ -279,7 +279,7 @@ def test_an_operand_of_one_image_from_outside_is_for_all_images() -> None:
     assert [view.names[source] for source, _ in unit.split] == ["images"]
 
 
-def test_a_constant_that_may_be_fed_is_none() -> None:
+def test_a_constant_that_may_be_fed_does_not_count() -> None:
     axes = "Mean/reduction_indices"
     graph_def, result = graph_of(lambda images: tf.reduce_mean(conv(images), [1, 2]))
     ops = []
@@ -293,7 +293,7 @@ def test_a_constant_that_may_be_fed_is_none() -> None:
 
 
 def random_layers(seed: int) -> Layer:
-    """Layers of any kind after each other and side by side, whose shape stays the images'."""
+    """Random layers, in sequence and side by side, that keep the images' shape."""
     choose = random.Random(seed)
     back: dict[int, Layer] = {
         2: lambda x: x[:, :1, None, None] * ones(1, 6, 6, CHANNELS),

@@ -1,4 +1,4 @@
-"""Units of small graphs: where they end, what they take in, and why nodes are no steps."""
+"""Units of small graphs: where they end, what they include, and why nodes are no steps."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from graph_builder import (
     DOUBLE,
     GPU,
     HALF,
+    add_shapes,
     graph_of,
     nodes_of,
     set_attributes,
@@ -24,6 +25,7 @@ from tf_interop.convolution import RefusalReason
 from tf_interop.errors import TimeLimitError
 from tf_interop.graph.check import check_rewrite
 from tf_interop.graph.ops import STEP_OPS, TRIVIAL_OPS
+from tf_interop.graph.program import UNIT_OP
 from tf_interop.graph.rewrite import rewrite_units
 from tf_interop.graph.time_limit import time_limit
 from tf_interop.graph.units import MOST_ANCHORS, find_units, planned_name
@@ -58,21 +60,21 @@ UNITS = {
         "a = Conv2D x w; b = Relu a; c = Conv2D b w; d = AddV2 c b; e = Relu d",
         "a b c d e",
     ),
-    # So does what a gradient reads of the way forward.
+    # So does a gradient that reads the forward pass.
     "gradients": (
         "a = Conv2D x w; b = Relu a; c = Conv2D b v; d = L2Loss c; e = Mul c d; "
         "f = Conv2DBackpropInput s v e; g = ReluGrad f b; h = Conv2DBackpropFilter b s e; "
         "i = Conv2DBackpropFilter x s g; dv = _Retval h; dw = _Retval i",
         "a b c d e, f g i, h",
     ),
-    # An Inception block: the concatenation waits for all branches, and goes on by itself.
+    # An Inception block: the concatenation waits for all branches, and starts a new unit.
     "a_block_of_branches": (
         "a1 = Conv2D x w; a2 = Relu a1; b1 = Conv2D x w; b2 = Relu b1; b3 = Conv2D b2 w; "
         "b4 = Relu b3; c1 = MaxPool x; c2 = Conv2D c1 w; all = ConcatV2 a2 b4 c2 axis; "
         "next = Relu all",
         "a1 a2, b1 b2 b3 b4, c1 c2, all next",
     ),
-    # At the head's level the name decides, so that two units never wait for each other.
+    # At the head's level the name decides, so two units never wait for each other.
     "what_ranks_before_the_head_may_be_read": (
         "a = Conv2D x w; b = Conv2D x w; c = Relu b; d = AddV2 c a",
         "a, b c d",
@@ -87,7 +89,7 @@ UNITS = {
     ),
     "what_computes_nothing_is_no_unit": ("r = Reshape x s; i = Identity r", ""),
     "a_reshape_on_the_way": ("r = Reshape x s; m = MatMul r w", "r m"),
-    # A control dependency holds up as a tensor does.
+    # A control dependency delays a step as a tensor does.
     "a_control_dependency_of_the_head": (
         "a = Conv2D x w; late = Foo a; b = Relu y ^late; c = Relu b",
         "a, b c",
@@ -106,7 +108,7 @@ UNITS = {
         "e = Relu m",
         "a, b c, d, e",
     ),
-    # `b` is dead wherever the branch is not taken, and `a` is not.
+    # `b` is dead if the branch is not taken, and `a` is not.
     "what_only_a_branch_runs": ("a = Conv2D x w; s = Switch x p; b = AddV2 a s:1", "a, b"),
     "a_loop": (
         "a = Conv2D x w; l/enter = Enter a; l/merge = Merge l/enter l/next; "
@@ -121,10 +123,60 @@ UNITS = {
 @pytest.mark.parametrize(("text", "expected"), UNITS.values(), ids=UNITS)
 def test_units(text: str, expected: str) -> None:
     nodes = list(nodes_of(text).items())
-    # Whatever the order of the nodes in the GraphDef.
+    # The order of the nodes in the GraphDef does not matter.
     for ordered in (nodes, reversed(nodes), [*nodes[1:], nodes[0]]):
         found = units_of(graph_of(dict(ordered), CPU).graph_def)
         assert sorted(found) == sorted(filter(None, expected.split(", ")))
+
+
+# CheckNumerics is no step, and waits for nothing.
+DEEP = "x = CheckNumerics i; y = CheckNumerics x; z = CheckNumerics y"
+CHAINED = [f"c{number}" for number in range(1, MOST_ANCHORS + 1)]
+# Graphs, their nodes with small results, the units' steps in order, and the input with the batch.
+SMALL = {
+    # The scale ranks before the convolution, and others read the mean beside the result.
+    "a_scale_and_a_mean": (
+        f"k = Const; e = Const; scale = Rsqrt k; shifted = Add scale e; {DEEP}; a = Conv2D z w; "
+        "scaled = Mul a shifted; mean = Mean scaled; r = Relu scaled; f = Foo mean r",
+        "k e mean",
+        ["scale shifted a scaled mean r"],
+        "z",
+    ),
+    "a_scale_of_two_units_is_in_neither": (
+        f"k = Const; e = Const; s = Rsqrt k; scale = Add s e; {DEEP}; a = AvgPool z; "
+        "left = Mul a scale; b = AvgPool z; right = Mul b scale",
+        "k e",
+        ["s scale", "a left", "b right"],
+        None,
+    ),
+    "a_small_product_is_none_of_the_few_convolutions": (
+        "; ".join(f"{name} = Conv2D c{number} w" for number, name in enumerate(CHAINED))
+        + f"; mean = Mean {CHAINED[-1]}; k = Const; gate = MatMul mean k; "
+        f"r = Mul {CHAINED[-1]} gate",
+        "k mean gate",
+        [" ".join([*CHAINED, "mean gate r"])],
+        "c0",
+    ),
+    "a_head_may_read_a_scale_that_was_taken_in": (
+        f"k = Const; scale = Rsqrt k; {DEEP}; head = Mul scale z; r = Relu head",
+        "k",
+        ["scale head r"],
+        "z",
+    ),
+}
+
+
+@pytest.mark.parametrize(("nodes", "vectors", "expected", "batch"), SMALL.values(), ids=SMALL)
+def test_small_results(nodes: str, vectors: str, expected: list[str], batch: str | None) -> None:
+    graph = graph_of(nodes, CPU)
+    for name in vectors.split():
+        add_shapes(graph.node(name), "_output_shapes", [(4,)])
+    assert units_of(graph.graph_def) == expected
+    if batch is not None:
+        view = GraphView(graph.graph_def)
+        rewritten = rewrite_units(view, find_units(view)[0], (), cores=[{8: 1}])
+        [unit] = [node for node in rewritten.node if node.op == UNIT_OP]
+        assert unit.input[0] == batch
 
 
 R = RefusalReason

@@ -35,12 +35,12 @@ def test_narrow_units_give_the_same_numbers(name: str, monkeypatch: pytest.Monke
 def test_stages_give_the_same_numbers() -> None:
     row = compare_network("MobileNetV3Small")
     assert agrees(row) and row["gradients"] is not None
-    # The convolutions of inference and of a training step that are in stages.
+    # The convolutions in stages, of inference and of a training step.
     assert row["inference"].startswith("54 of ")
     assert row["training step"].startswith("161 of ")
 
 
-def test_a_tensor_that_is_off_is_far_away() -> None:
+def test_distances() -> None:
     stock = [np.array([3.0, 4.0]), np.zeros(2)]
     np.testing.assert_allclose(distances([np.array([3.0, 4.5]), np.zeros(2)], stock), [0.1, 0])
     assert distances([stock[0], np.array([0.0, 1e-9])], stock)[1] == 1
@@ -49,7 +49,7 @@ def test_a_tensor_that_is_off_is_far_away() -> None:
     np.testing.assert_allclose(far, 0.1, 1e-6)
 
 
-def test_the_committed_figures_are_of_networks_that_keras_has_and_agree() -> None:
+def test_the_committed_results_agree_and_their_networks_exist() -> None:
     rows = json.loads((ROOT / "docs" / "results" / "applications.json").read_text())["rows"]
     names = [each["network"] for each in rows]
     assert names == [each for each in application_names() if each in names]

@@ -17,8 +17,8 @@ from unnoticed import run_python
 from tf_interop import tensorflow_internals
 from tf_interop.graph.view import is_local
 
-# On three devices of a process, or as one worker of two: trains without the plugin, with it, and by
-# the plan that it made, and writes the weights.
+# Trains on three devices of a process, or as one worker of two: without the plugin, with it, and by
+# the plan that it made. Writes the weights.
 TRAINING = """
     import collections
     import os
@@ -49,7 +49,7 @@ TRAINING = """
     start = [random.normal(0, 0.2, shape).astype(np.float32) for shape in shapes]
 
     def train():
-        '''The weights, and how many stages or units each device has.'''
+        '''The weights, and the number of stages or units on each device.'''
         with strategy.scope():
             variables = [tf.Variable(each) for each in start]
 
@@ -127,7 +127,7 @@ def test_two_workers_reach_the_same_weights(tmp_path: pathlib.Path) -> None:
             status = worker.wait(180)
             assert status == 0, (tmp_path / f"{index}.log").read_text()[-4000:]
     finally:
-        # One that failed leaves the other waiting for it.
+        # If one fails, the other waits for it.
         for worker in workers:
             worker.kill()
             worker.wait()
@@ -149,15 +149,15 @@ def test_two_workers_reach_the_same_weights(tmp_path: pathlib.Path) -> None:
         ("/job:ps/task:1", False),
     ],
 )
-def test_a_device_is_local_in_the_task_that_the_context_says_it_is(
+def test_a_device_is_local_in_the_task_of_the_context(
     device: str, expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tensorflow_internals, "local_task", lambda: ("worker", 1))
     assert is_local(device) == expected
 
 
-def test_what_runs_in_another_process_is_in_no_unit() -> None:
-    """It may be without the plugin; this process optimizes what its functions run there."""
+def test_nodes_of_another_process_are_in_no_unit() -> None:
+    """This process optimizes them, but the other one may lack the plugin."""
     run_python(
         """
     import numpy as np

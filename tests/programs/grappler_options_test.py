@@ -1,4 +1,4 @@
-"""The plugin beside TensorFlow's own graph passes, with each of their options changed."""
+"""The plugin together with TensorFlow's own graph passes, with each of their options changed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import tf_interop
 
 pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
 
-# What tf.config.optimizer.set_experimental_options takes, each as it is not by default.
+# The options of tf.config.optimizer.set_experimental_options, with the value that is not default.
 ON = (
     *("layout_optimizer", "constant_folding", "shape_optimization", "remapping"),
     *("arithmetic_optimization", "dependency_optimization", "loop_optimization"),
@@ -39,7 +39,7 @@ OPTIONS = dict.fromkeys(ON, False) | dict.fromkeys(OFF, True) | {"min_graph_node
 @pytest.fixture(autouse=True)
 def fixture_options_as_before() -> Iterator[None]:
     yield
-    # TensorFlow passes over options that are None.
+    # None makes TensorFlow use its default.
     tf.config.optimizer.set_experimental_options(dict.fromkeys(OPTIONS))
 
 
@@ -47,7 +47,7 @@ BIAS = np.float32([1, -2, 3, 0])
 
 
 def network(image: tf.Tensor) -> tf.Tensor:
-    """What the passes look for: fusions, layouts, constants, conditions, functions, assertions."""
+    """Has what the passes look for: fusions, layouts, constants, conditions, functions."""
     constant = tf.ones([1, 1, 1, 4]) * 2.0 - 1.0
     fused = tf.nn.relu(tf.nn.bias_add(conv(image, 0), BIAS))
     normalized, _, _ = v1.nn.fused_batch_norm(
@@ -80,5 +80,5 @@ def test_gives_the_same_numbers_and_makes_stages_with(name: str, value: Any) -> 
         for report in tf_interop.status().graphs
         for each in report.plan.stages
     )
-    # The first convolutions of three branches and the depthwise one do not depend on each other.
+    # The first convolutions of three branches and the depthwise one are independent.
     assert widest >= 4

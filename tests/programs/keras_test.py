@@ -1,4 +1,4 @@
-"""The Keras callback, with Keras 3 and with tf_keras, which goes on with Keras 2."""
+"""The Keras callback, with Keras 3 and with tf_keras, which continues Keras 2."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
-from unnoticed import stages_run
+from unnoticed import assert_same, stages_run
 
 import tf_interop
 from tf_interop import tensorflow_internals
@@ -21,8 +21,7 @@ from tf_interop.planning.types import Plan
 from tf_interop.runtime.plugin import get_plugin
 from tf_interop.runtime.settings import Policy, Settings
 
-# Ten images in batches of four: Keras leaves the batch dimension open, and the last batch is
-# smaller.
+# Keras leaves the batch dimension open, and the last batch is smaller.
 RANDOM = np.random.default_rng(0)
 IMAGES = RANDOM.random((10, 8, 8, 3), dtype=np.float32)
 LABELS = RANDOM.random((10, 2), dtype=np.float32)
@@ -30,15 +29,11 @@ BATCH_SIZE = 4
 VALIDATION = {"validation_data": (IMAGES[:5], LABELS[:5])}
 
 
-# TensorFlow's own convolutions on the CPU come from oneDNN, which adds up in another order than the
-# host backend: the results differ by rounding. The sums have at most 8 * 8 * 4 terms of order one,
-# so that a few of float32's 6e-8 are to be expected, and three steps carry them on.
+# oneDNN, TensorFlow's own backend on CPUs, adds up in another order than the host backend. The sums
+# have at most 8 * 8 * 4 terms of order one, so the results differ by a few of float32's 6e-8, which
+# three steps carry on.
 def _assert_close(actual: Any, expected: Any, rtol: float = 1e-5, atol: float = 1e-6) -> None:
-    if isinstance(actual, list):
-        for one, other in zip(actual, expected, strict=True):
-            _assert_close(one, other, rtol, atol)
-        return
-    np.testing.assert_allclose(actual, expected, rtol=rtol, atol=atol)
+    assert_same(tf.nest.flatten(actual), tf.nest.flatten(expected), rtol=rtol, atol=atol)
 
 
 @pytest.fixture(params=[tf.keras, tf_keras], ids=["keras_3", "tf_keras"], name="keras")
@@ -56,7 +51,7 @@ def fixture_plugin_as_at_the_start(plugin_as_after_import: None) -> Iterator[Non
 
 def _model(keras: Any, **options: Any) -> Any:
     """A model with convolutions of sides 3 and 5 that are independent, the same every time."""
-    # Named, because a plan goes by names, and Keras numbers what has none.
+    # A plan goes by names, and Keras numbers layers without one.
     layers = keras.layers
     inputs = keras.Input(IMAGES.shape[1:])
     outputs = [
@@ -91,13 +86,13 @@ def _runs_stages(expected: bool) -> Iterator[None]:
 
 
 def _hook(keras: Any, name: str, function: Any) -> Any:
-    """A callback that calls `function` in one of its hooks."""
+    """A callback that calls `function` in the hook `name`."""
     callback = keras.callbacks.Callback()
     setattr(callback, name, function)
     return callback
 
 
-# One rounding of a bfloat16 (8 significant bits) or a half (11) either way, now and then.
+# An occasional rounding of a bfloat16 (8 significant bits) or a half (11), up or down.
 @pytest.mark.parametrize(
     ("policy", "tolerance"),
     [("float32", 1e-5), ("mixed_float16", 2.0**-10), ("mixed_bfloat16", 2.0**-7)],
@@ -118,7 +113,7 @@ def test_trains_and_predicts_as_without_stages(keras: Any, policy: str, toleranc
     _assert_close(predicted, _predict(plain), tolerance, tolerance / 4)
 
 
-def test_evaluate_gives_the_same_and_other_callbacks_see_the_number_of_stages(keras: Any) -> None:
+def test_evaluate_gives_the_same_and_other_callbacks_see_the_stage_count(keras: Any) -> None:
     model = _model(keras)
     expected = model.evaluate(IMAGES, LABELS, verbose=0)
     seen: list[Any] = []
@@ -129,13 +124,13 @@ def test_evaluate_gives_the_same_and_other_callbacks_see_the_number_of_stages(ke
     stages = ConvStages("always")
     with _runs_stages(True):
         loss = model.evaluate(IMAGES, LABELS, verbose=0, callbacks=[stages, hooks[0]])
-    # A number, as without the callback: what it puts into the logs is no part of the result.
+    # A number, as without the callback: its own log entry is no part of the result.
     _assert_close(loss, expected)
     _predict(model, stages, hooks[1])
     assert seen == [1, 1]
 
 
-def test_history_holds_the_number_of_stages_for_each_epoch(keras: Any) -> None:
+def test_history_has_the_stage_count_of_each_epoch(keras: Any) -> None:
     run: list[int] = [stages_run()]
     count = _hook(keras, "on_epoch_end", lambda epoch, logs=None: run.append(stages_run()))
     callback = ConvStages("always")
@@ -150,7 +145,7 @@ def test_history_holds_the_number_of_stages_for_each_epoch(keras: Any) -> None:
 
 
 @pytest.mark.parametrize("option", [None, True, False])
-def test_makes_stages_in_its_call_alone_and_restores_what_was_there(
+def test_makes_stages_only_in_its_call_and_restores_everything(
     keras: Any, option: bool | None
 ) -> None:
     plugin, model = get_plugin(), _model(keras)
@@ -173,7 +168,7 @@ def test_makes_stages_in_its_call_alone_and_restores_what_was_there(
     assert functions["train_function"] is None
     with _runs_stages(False):
         _fit(model)
-    # The function of this fit has been optimized without stages.
+    # The previous fit's function was optimized without stages.
     with _runs_stages(True):
         _fit(model, ConvStages("always"))
 
@@ -187,7 +182,7 @@ def _fail(*_: Any, **__: Any) -> None:
 
 
 @pytest.mark.parametrize("how", ["restore", "with", "next_use"])
-def test_puts_back_what_a_failed_call_has_left(keras: Any, how: str) -> None:
+def test_restores_everything_after_a_failed_call(keras: Any, how: str) -> None:
     plugin, model = get_plugin(), _model(keras)
     callback = ConvStages("always")
     with callback if how == "with" else contextlib.nullcontext():
@@ -224,7 +219,7 @@ def test_drops_functions_of_a_model_that_is_compiled_during_the_call(keras: Any)
         return model
 
     model = fit_and_compile(_model(keras), ConvStages("always"))
-    # The functions that were laid aside are for the loss that was there before.
+    # The functions from before the call are for the old loss.
     assert model.train_function is None
     with _runs_stages(False):
         history = _fit(model)
@@ -246,7 +241,7 @@ def test_call_inside_a_hook_with_a_callback_of_its_own(keras: Any) -> None:
 
 
 def _jit_compile_during(model: Any, callback: ConvStages) -> bool:
-    """What the model's `jit_compile` is in a fit with the callback."""
+    """The model's `jit_compile` during a fit with the callback."""
     during: list[bool] = []
     look = _hook(tf.keras, "on_train_begin", lambda logs=None: during.append(model.jit_compile))
     _fit(model, callback, look)
@@ -269,9 +264,9 @@ def test_turns_xla_off_where_auto_has_turned_it_on(
     said = capsys.readouterr().out
     assert said.count("XLA is off for model") == 1
     assert "XLA may be faster" in said
-    # Where nothing could be made without, it stays on.
+    # It stays on if no stage could be made anyway.
     assert _jit_compile_during(model, ConvStages()) is True
-    # A model that is compiled during the call keeps what it got there.
+    # A model that is compiled during the call keeps its new option.
     options = {"loss": "mse", "jit_compile": False}
     _fit(model, ConvStages("always"), _compile_anew(tf.keras, model, **options))
     assert model.jit_compile is False
@@ -333,7 +328,7 @@ def test_prints_one_line(keras: Any, capsys: pytest.CaptureFixture[str]) -> None
     plan = Plan(tuple(report.plan for report in tf_interop.status().graphs[:1]))
     _fit(_model(keras), ConvStages("always", verbose=0))
     assert lines() == []
-    # Where there are no stages it says why.
+    # Without stages it says why.
     _fit(_model(keras), ConvStages())
     [line] = lines()
     assert line.startswith("ConvStages: no stages: policy 'profiled' needs a plan")
@@ -345,7 +340,7 @@ def test_prints_one_line(keras: Any, capsys: pytest.CaptureFixture[str]) -> None
     assert "PlanError: " in line
 
 
-def test_has_no_batch_hooks_to_wait_for(keras: Any) -> None:
+def test_has_no_batch_hooks(keras: Any) -> None:
     callbacks = keras.callbacks.CallbackList([ConvStages("always")])
     for name in ("train", "test", "predict"):
         if keras is tf_keras:

@@ -1,6 +1,6 @@
-"""The paper's example: what the planner makes of its Table 1.
+"""The planner on the example of the paper's Table 1.
 
-The table gives shares of an SM and no launches, so several launches with these shares are tried.
+The table gives shares of an SM, not launches, so the tests try several launches with them.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from tf_interop.planning.types import GraphPlan
 from tf_interop.profile.entries import KernelMeasurement
 from tf_interop.profile.types import SmLimits
 
-# Compute capability 3.5, a GPU of the paper's time: CUDA C++ Programming Guide, "Technical
+# Compute capability 3.5, as in the paper's time: CUDA C++ Programming Guide, "Technical
 # Specifications per Compute Capability".
 KEPLER_SM = SmLimits(registers=65536, shared_memory_bytes=49152, threads=2048, blocks=16)
 KEPLER_SMS = 15
 
-# Table 1 as far as it is known here; nothing is said of threads and blocks.
+# The known part of Table 1, which says nothing of threads and blocks.
 PRECOMP_GEMM = SmUse(0.92, 0.39, 0, 0, alu_utilization=0.7)
 FFT_TILING = SmUse(0.38, 0.75, 0, 0, alu_utilization=0.3, memory_stall=0.15)
 
 Launch = tuple[int, int, int]
-# Blocks on an SM, threads of a block and registers of a thread. Registers are handed out in units
-# that allow the table's 92 % only to within two points.
+# Blocks on an SM, threads of a block and registers of a thread. The allocation unit of registers
+# allows the table's 92 % only to within two points.
 PRECOMP_LAUNCHES = [(2, 320, 96), (3, 256, 80), (4, 128, 120), (6, 128, 80)]
 FFT_LAUNCHES = [(1, 512, 48), (2, 256, 48), (4, 128, 48)]
 
 
 def make_kernel(of: SmUse, launch: Launch, waves: int) -> KernelMeasurement:
-    """A kernel that fills SMs with `launch` and runs in so many waves."""
+    """A kernel that fills the SMs with `launch` in `waves` waves."""
     blocks, threads, registers = launch
     unit = 256
     shared_memory_bytes = int(of.shared_memory * KEPLER_SM.shared_memory_bytes / blocks)
@@ -51,7 +51,7 @@ def make_kernel(of: SmUse, launch: Launch, waves: int) -> KernelMeasurement:
         shared_memory_bytes=shared_memory_bytes // unit * unit,
         time_share=1.0,
         alu_utilization=of.alu_utilization,
-        # Nothing is said of DRAM; the layers are compute-bound.
+        # The table says nothing of DRAM; the layers are compute-bound.
         dram_utilization=0.1,
         memory_stall=None,
     )
@@ -96,5 +96,5 @@ def test_never_runs_precomp_gemm_of_table_1_beside_itself(precomp: Launch) -> No
             algorithms = [step.algorithm for step in stage.stage.steps]
             assert algorithms != ["IMPLICIT_PRECOMP_GEMM"] * 2
         if waves == fft_waves == 16:
-            # Blocks of the second kernel are placed when the first has none left that wait.
+            # Blocks of the second kernel are placed when none of the first are waiting.
             assert plan.stages == ()

@@ -1,4 +1,4 @@
-"""Layers divided over logical devices: from a model to divided steps, and beside stages."""
+"""Layers divided over logical devices, from a model and together with stages."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ STAGES = """
     if os.environ["TF_INTEROP_HOST_STAGES"] == "1":
         assert [len(each.stage.lanes) for each in status.graphs[0].plan.stages] == [2, 2]
 
-    # A plan of stages that is for another graph leaves the layers divided.
+    # A plan of stages for another graph leaves the layers divided.
     get_plugin().forget_reports()
     other = tf_interop.Plan(())
     tf_interop.enable(plan=other, parallel=plan)
@@ -52,7 +52,7 @@ STAGES = """
     [report] = tf_interop.status().divided_graphs
     assert not report.why_unchanged
 
-    # A parallel plan that is for another graph leaves it whole, and stages are made all the same.
+    # A parallel plan for another graph leaves this one whole, and stages are still made.
     get_plugin().forget_reports()
     filters = filters[:1]
     expected = make()(images)
@@ -64,7 +64,7 @@ STAGES = """
     [failure] = status.failures
     assert "Expected a parallel plan for this graph" in failure.cause
 
-    # Without it, functions that have run are whole again.
+    # Without the plan, functions that have run are whole again.
     function = make()
     tf_interop.enable(parallel=plan)
     tf_interop.enable()
@@ -75,7 +75,7 @@ STAGES = """
 
 
 @pytest.mark.parametrize("kind", ["stages", "units"])
-def test_stages_and_units_are_made_of_what_each_device_has(kind: str) -> None:
+def test_stages_and_units_are_made_on_each_device(kind: str) -> None:
     run_python(STAGES, TF_INTEROP_HOST_STAGES=str(int(kind == "stages")))
 
 
@@ -142,5 +142,5 @@ FROM_MODEL = """
 """
 
 
-def test_divided_as_planned_a_model_predicts_and_trains_as_before() -> None:
+def test_a_divided_model_predicts_and_trains_as_before() -> None:
     run_python(FROM_MODEL)

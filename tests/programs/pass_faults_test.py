@@ -1,4 +1,4 @@
-"""What happens to a program if the pass raises, is interrupted, takes too long or goes wrong."""
+"""A program goes on if the pass raises, is interrupted, takes too long or goes wrong."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ make_branches = in_function(branches)
 
 
 def stages_of(function: Any) -> int:
-    """How many stages a call runs, whose result is right."""
+    """Counts the stages of a call, and checks its result."""
     return stages_run_by(lambda: function(IMAGE), branches(tf.constant(IMAGE)))
 
 
@@ -87,7 +87,7 @@ def is_collecting() -> bool:
     return gc.isenabled() and gc.get_threshold()[0] > 0
 
 
-def test_what_a_program_says_of_garbage_while_the_pass_runs_stays(
+def test_keeps_the_programs_own_settings_of_garbage_collection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     children: list[int] = []
@@ -147,7 +147,7 @@ def test_a_change_waits_for_functions_that_run_asynchronously(call: str) -> None
 
 
 def test_a_pass_that_cannot_get_the_interpreter_is_given_up() -> None:
-    """TensorFlow holds it, and waits for the function whose graph the pass should change."""
+    """TensorFlow holds it, and waits for the function whose graph the pass is to change."""
     run_python(
         WAITING.format(call="tf.random.set_seed(1)")
         + """

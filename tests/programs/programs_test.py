@@ -1,4 +1,4 @@
-"""Whole programs, which must not notice the plugin: same numbers, same errors, no deadlock.
+"""Whole programs must not notice the plugin: same numbers, same errors, no deadlock.
 
 All values are small whole numbers, so that every sum is exact and the comparison is to the bit.
 """
@@ -48,7 +48,7 @@ def branches(image: tf.Tensor) -> tf.Tensor:
 
 
 def loop(image: tf.Tensor, times: int, parallel: int = 10) -> list[tf.Tensor]:
-    """An invariant, an accumulator, and two variables that each need the other's last value."""
+    """An invariant, an accumulator, and two variables that need each other's last value."""
 
     def body(i: tf.Tensor, a: tf.Tensor, b: tf.Tensor, results: tf.TensorArray) -> tuple[Any, ...]:
         new_a, new_b = conv(b, 0), conv(a, 1) + conv(image, 2)
@@ -96,7 +96,7 @@ CONTROL_FLOW: dict[str, Program] = {
 @pytest.mark.parametrize("version", [2, 1])
 @pytest.mark.parametrize("program", CONTROL_FLOW.values(), ids=CONTROL_FLOW)
 def test_control_flow(program: Program, version: int) -> None:
-    # tf.function makes functional control flow whatever the switch says; v1 is for wrap_function.
+    # tf.function always makes functional control flow; wrap_function obeys the switch.
     if version == 2:
         assert_unnoticed(in_function(program))
         return
@@ -145,7 +145,7 @@ def with_own_gradient(image: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor]
 
 
 def adds_a_bias_of_rank_4(image: tf.Tensor) -> tf.Tensor:
-    """oneDNN's remapper takes the addition for a BiasAdd."""
+    """oneDNN's remapper turns the addition into a BiasAdd."""
     bias = tf.reshape(tf.constant([1.0, -2.0, 3.0, 0.0]), [1, 1, 1, 4])
     return tf.nn.relu(conv(image, 0) + bias) + (conv(image, 1) + bias)
 
@@ -215,9 +215,9 @@ UNKNOWN = tf.TensorSpec([None, None, None, None], tf.float32)
 @pytest.mark.parametrize(
     "shape", [(2, 6, 6, 4), (0, 6, 6, 4), (1, 1, 1, 4), (2, 0, 6, 4), (2, 6, 6, 3)], ids=str
 )
-def test_sizes_that_are_known_only_when_it_runs(shape: tuple[int, ...]) -> None:
+def test_sizes_known_only_at_run_time(shape: tuple[int, ...]) -> None:
     def both(image: tf.Tensor) -> list[tf.Tensor]:
-        # Without strides: of an empty image oneDNN's kernel gives the shape of the image.
+        # Without strides: for an empty image oneDNN's kernel returns the image's shape.
         return [conv(image, 0), conv(image, 1)]
 
     assert_unnoticed(in_function(both, input_signature=[UNKNOWN]), digits(5, *shape))
@@ -242,7 +242,7 @@ def two_images() -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def fed_after_a_convolution(session: Any) -> list[Any]:
-    """What only a fed tensor needs has no inputs; nothing may ask for them."""
+    """Nodes that only a fed tensor needs have no inputs, so no stage may read those."""
     p, q = two_images()
     a, b = conv(p, 0), conv(q, 1)
     r = tf.nn.relu(a)
@@ -257,7 +257,7 @@ def fed_after_a_convolution(session: Any) -> list[Any]:
 
 
 def fed_what_it_also_runs(session: Any) -> list[Any]:
-    """The activation reads what was fed, although the convolution before it runs."""
+    """The activation reads the fed value, although the convolution before it runs."""
     p, q = two_images()
     a, b = conv(p, 0), conv(q, 1)
     total = tf.reduce_sum(tf.nn.relu(a))
@@ -271,7 +271,7 @@ def runs_no_other_part(session: Any) -> list[Any]:
 
 
 def run_in_parts(session: Any) -> list[Any]:
-    """The second image may come of what was computed from the first."""
+    """The second image may be computed from the first result."""
     p, q = two_images()
     a, b = conv(p, 0), conv(q, 1)
     c = conv(a, 2)
@@ -281,7 +281,7 @@ def run_in_parts(session: Any) -> list[Any]:
 
 
 def queue_between_convolutions(session: Any) -> list[Any]:
-    """No edge says that the dequeue waits for the enqueue."""
+    """No edge shows that the dequeue waits for the enqueue."""
     p, q = two_images()
     queue = v1.FIFOQueue(2, [tf.float32], [[2, 6, 6, 4]])
     enqueue = queue.enqueue([conv(p, 0)])
@@ -304,7 +304,7 @@ def targets_and_reference_variables(session: Any) -> list[Any]:
 
 
 def gradient_of_a_function_as_it_runs(session: Any) -> list[Any]:
-    """TensorFlow 1 differentiates the function's optimized graph when the gradient runs."""
+    """TensorFlow 1 differentiates the function's optimized graph when it runs the gradient."""
 
     @tensorflow_function.Defun(tf.float32, noinline=True)
     def twice(image: tf.Tensor) -> tf.Tensor:
@@ -336,9 +336,7 @@ def test_session(run: Callable[[Any], list[Any]], disable_model_pruning: bool) -
     assert_session_unnoticed(run, disable_model_pruning=disable_model_pruning)
 
 
-def test_what_is_saved_with_the_plugin_loads_where_it_is_not_installed(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_a_model_saved_with_the_plugin_loads_without_it(tmp_path: pathlib.Path) -> None:
     module = tf.Module()
     module.compute = tf.function(
         lambda image: gradients(branches)(image)[1],

@@ -1,7 +1,7 @@
 """Random graphs in stock TensorFlow, run with and without the plugin.
 
-All values are small whole numbers, clipped after every convolution, so that every sum is exact and
-the comparison is to the bit. That a rewritten graph is legal is what the pass checks of itself.
+All values are small whole numbers, clipped after every convolution, so sums are exact and results
+are compared to the bit. The pass itself checks that a rewritten graph is legal.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SIZE = 6
 
 
 class RandomGraph:
-    """Makes a function of convolutions and other ops that depend on each other at random."""
+    """Makes a function of convolutions and other ops with random dependencies."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -49,7 +49,7 @@ class RandomGraph:
         return compute
 
     def op(self, tensors: list[tf.Tensor], depth: int = 0) -> tf.Tensor:
-        """One more tensor `[2, SIZE, SIZE, CHANNELS]` from those that are there."""
+        """Makes one more tensor `[2, SIZE, SIZE, CHANNELS]` from `tensors`."""
         x, y = self.random.choice(tensors), self.random.choice(tensors)
         kinds = ["conv", "conv", "conv", "backward_input", "backward_filter", "depthwise"]
         kinds += ["add", "double"]
@@ -96,7 +96,7 @@ class RandomGraph:
             case "loop":
                 result = tf.while_loop(
                     lambda i, _: i < 2,
-                    # y is the same in all iterations: it reaches the result over the next one.
+                    # y is the same in all iterations, and reaches the result in the next one.
                     lambda i, v: (i + 1, self.op([v, y], depth + 1) + self.op([v, y], depth + 1)),
                     (0, x),
                 )[1]
@@ -108,7 +108,7 @@ class RandomGraph:
 
 
 def run_pass(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef | None:
-    """What the pass makes of a graph, which it leaves alone."""
+    """Runs the pass on a graph, and checks that the graph did not change."""
     before = graph_pb2.GraphDef.FromString(graph_def.SerializeToString())
     rewritten, _ = run_conv_stage_pass(graph_def, Settings(Policy.ALWAYS), "CPU")
     assert graph_def == before
@@ -116,10 +116,10 @@ def run_pass(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef | None:
 
 
 def run_unnoticed(seed: int) -> list[graph_pb2.GraphDef]:
-    """Runs a random graph without and with the plugin; the graphs that it was handed."""
+    """Runs a random graph without and with the plugin; returns the graphs handed over."""
     graph = RandomGraph(seed)
     image = graph.digits(2, SIZE, SIZE, CHANNELS).numpy()
-    compute = graph.function()  # tracing it again would draw another graph
+    compute = graph.function()  # once: tracing it again would draw another graph
     handed_over: list[graph_pb2.GraphDef] = []
     with get_plugin().observe(lambda graph_def, _: handed_over.append(graph_def)):
         assert_unnoticed(lambda: compute, image)
@@ -136,13 +136,13 @@ def test_stages_compute_the_same_numbers(first: int) -> None:
             after = run_pass(before)
             if after is None:
                 continue
-            # The same again, and nothing more to do on its own output.
+            # The same again, and nothing more to do in its own output.
             assert after == run_pass(before)
             assert run_pass(after) is None
             stages = [decode_stage(node) for node in after.node if node.op == CONV_STAGE_OP]
             sizes = [len(stage.operations) for stage in stages]
             in_wide_stages += sum(size for size in sizes if size > 1)
-    assert in_wide_stages > GRAPHS_PER_TEST  # more than one a graph: the test has something to say
+    assert in_wide_stages > GRAPHS_PER_TEST  # more than one a graph, or the test is empty
 
 
 @pytest.mark.parametrize("seed", range(24))

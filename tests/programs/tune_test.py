@@ -1,4 +1,4 @@
-"""`tf_interop.tune`: what it turns on computes what stock TensorFlow does, and is kept."""
+"""`tf_interop.tune`: its result computes what stock TensorFlow does, and is cached."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def fixture_cache_of_its_own(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     get_plugin().settings = Settings()
-    # A process of its own takes seconds: tests/tuning/xla_test.py has it.
+    # The real one starts a process, which takes seconds; tests/tuning has it.
     monkeypatch.setattr(tune_module, "time_xla", lambda *_, **__: XlaTimes(9.0, 0.5))
 
 
@@ -43,7 +43,7 @@ Choose = Callable[..., list[SearchResult]]
 
 @pytest.fixture(name="choose")
 def fixture_choose(monkeypatch: pytest.MonkeyPatch) -> Choose:
-    """Has every search find all units narrow the fastest, or stock; lists what it then found."""
+    """Makes every search choose all units narrow, or stock; lists the searches' results."""
     search = tune_module.search_units
     found: list[SearchResult] = []
 
@@ -63,12 +63,12 @@ def fixture_choose(monkeypatch: pytest.MonkeyPatch) -> Choose:
 
 
 def infer(model: Any, images: np.ndarray = IMAGES[:BATCH]) -> np.ndarray:
-    """In a new function, which TensorFlow optimizes anew."""
+    """Runs a new function, which TensorFlow optimizes again."""
     result: np.ndarray = tf.function(model)(tf.constant(images)).numpy()
     return result
 
 
-def test_what_is_turned_on_computes_what_stock_does(choose: Choose) -> None:
+def test_tuned_graphs_compute_what_stock_does(choose: Choose) -> None:
     choose(True)
     model = branched_models.build()
     expected, weights = infer(model), model.get_weights()
@@ -82,11 +82,10 @@ def test_what_is_turned_on_computes_what_stock_does(choose: Choose) -> None:
     assert status.unit_node_count == len(graph.plan.narrow_units) > 0
     assert graph.plan.measured is not None
     assert f"{graph.plan.measured.ratio:.2f}" in str(status)
-    for before, after in zip(weights, model.get_weights(), strict=True):
-        np.testing.assert_array_equal(after, before)
+    assert_same(model.get_weights(), weights)
 
 
-def test_the_cores_that_were_found_are_kept_and_turned_on(choose: Choose) -> None:
+def test_the_cores_are_cached_and_turned_on(choose: Choose) -> None:
     choose(True, cores=2)
     model = branched_models.build()
     tf_interop.tune(model, batch_sizes=(BATCH,), budget=BUDGET)
@@ -100,7 +99,7 @@ def test_the_cores_that_were_found_are_kept_and_turned_on(choose: Choose) -> Non
     assert set(report.plan.cores_of.values()) == {2}
 
 
-def test_turns_nothing_on_where_stock_is_fastest_or_it_is_told_not_to(choose: Choose) -> None:
+def test_turns_nothing_on_if_stock_is_fastest_or_enable_is_false(choose: Choose) -> None:
     choose(False)
     tuning = tf_interop.tune(branched_models.build(), budget=BUDGET)
     assert not tuning.is_faster
@@ -120,7 +119,7 @@ def test_a_second_call_measures_nothing(choose: Choose) -> None:
     assert len(found) == 1
     assert again.graphs[0].is_cached
     assert again.plan == first.plan
-    # Another batch size, and another step, are another graph.
+    # Another batch size is another graph, and so is another step.
     tf_interop.tune(model, batch_sizes=(2,), budget=BUDGET)
     tf_interop.tune(model, training=True, budget=BUDGET)
     assert len(found) == 3
@@ -128,7 +127,7 @@ def test_a_second_call_measures_nothing(choose: Choose) -> None:
     assert len(found) == 4
 
 
-def test_a_damaged_file_of_the_cache_is_written_anew(choose: Choose) -> None:
+def test_rewrites_a_damaged_file_of_the_cache(choose: Choose) -> None:
     found = choose(True)
     model = branched_models.build()
     tf_interop.tune(model, budget=BUDGET)
@@ -142,15 +141,13 @@ def test_a_damaged_file_of_the_cache_is_written_anew(choose: Choose) -> None:
     assert tf_interop.tune(model, budget=BUDGET).graphs[0].is_cached
 
 
-def test_a_folder_that_cannot_be_written_is_no_error(
-    choose: Choose, tmp_path: pathlib.Path
-) -> None:
+def test_an_unwritable_folder_is_no_error(choose: Choose, tmp_path: pathlib.Path) -> None:
     choose(True)
     (tmp_path / "tf_interop").write_text("a file in its place")
     assert tf_interop.tune(branched_models.build(), budget=BUDGET).is_faster
 
 
-def test_a_later_call_keeps_what_an_earlier_one_turned_on(choose: Choose) -> None:
+def test_a_later_call_keeps_the_earlier_plan(choose: Choose) -> None:
     choose(True)
     model = branched_models.build()
     for training in (False, True):
@@ -207,7 +204,7 @@ def test_refuses(subject: Callable[[], Any], options: dict[str, Any], why: str) 
         tf_interop.tune(subject(), **{"budget": BUDGET, **options})
 
 
-def test_a_plan_for_training_leaves_validation_alone_which_is_no_failure(choose: Choose) -> None:
+def test_a_plan_for_training_leaves_validation_alone_without_a_failure(choose: Choose) -> None:
     choose(True)
     model = branched_models.build()
     plan = tf_interop.tune(model, training=True, budget=BUDGET, enable=False).plan
@@ -252,7 +249,7 @@ def test_the_callback_tunes_before_the_first_batch(
 
 
 @pytest.mark.parametrize("fastest", ["stock", "XLA"])
-def test_the_callback_leaves_xla_on_where_units_are_not_the_fastest(
+def test_the_callback_leaves_xla_on_if_units_are_not_the_fastest(
     fastest: str,
     choose: Choose,
     capsys: pytest.CaptureFixture[str],
@@ -287,7 +284,7 @@ def test_the_callback_says_why_a_model_cannot_be_tuned(capsys: pytest.CaptureFix
     assert "not tuned, runs as stock TensorFlow: Grappler hands over" in capsys.readouterr().out
 
 
-def test_a_plan_that_was_tuned_elsewhere_is_announced(
+def test_warns_of_a_plan_that_was_tuned_elsewhere(
     choose: Choose, caplog: pytest.LogCaptureFixture
 ) -> None:
     choose(True)

@@ -1,32 +1,78 @@
-"""Programs whose units all run on one core each: they compute what they did."""
+"""Programs with narrow and split units give the same results as without."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from unnoticed import IMAGE, conv, digits, run_python
+from unnoticed import IMAGE, assert_same, conv, digits, in_threads, run_python
 
 import tf_interop
-from tf_interop.graph.program import decode_unit
-from tf_interop.planning.types import Plan
+from tf_interop.convolution import canonical_names, fingerprint_convolutions
+from tf_interop.graph.find import find_convolutions
+from tf_interop.graph.program import UNIT_OP, UnitNode, decode_unit
+from tf_interop.graph.properties import GraphProperties
+from tf_interop.graph.split_units import find_split_units
+from tf_interop.graph.units import planned_name
+from tf_interop.graph.view import GraphView
+from tf_interop.model.graphs import trace
+from tf_interop.planning.types import GraphPlan, MeasuredStep, Plan
 from tf_interop.runtime.plugin import get_plugin
+from tf_interop.tuning.tune import step_to_tune
 
 pytestmark = pytest.mark.usefixtures("units_on_cpus")
 
+BATCH = 5
+
 
 def pooled_branches(image: tf.Tensor) -> tf.Tensor:
-    """Two branches and a shortcut, as in Inception and in ResNet."""
+    """Two branches and a shortcut, as in Inception and ResNet."""
     left = tf.nn.relu(tf.nn.bias_add(conv(image, 0), [1.0, 2.0, 0.0, -1.0]))
     right = tf.nn.max_pool2d(conv(tf.nn.relu(conv(image, 1)), 2), 3, 1, "SAME")
     return tf.concat([left, right], 3)[..., :4] + image
 
 
+compute_branches = tf.function(
+    pooled_branches,
+    autograph=False,
+    input_signature=[tf.TensorSpec([None, 6, 6, 4], tf.float32)],
+)
+
+
+@contextlib.contextmanager
+def units_made() -> Iterator[list[UnitNode]]:
+    """Collects the units of the last graph in the block."""
+    units: list[UnitNode] = []
+
+    def look(graph_def: Any, _: str) -> None:
+        units[:] = [decode_unit(node) for node in graph_def.node if node.op == UNIT_OP]
+
+    with get_plugin().observe(look):
+        yield units
+
+
+def split_plan(model: Any) -> Plan:
+    """A plan that splits everything that can be split."""
+    traced = trace(model, batch_size=BATCH, training=False, image_size=None)
+    graph_def, fetches = step_to_tune(traced)
+    view = GraphView(graph_def)
+    properties = GraphProperties(view)
+    convolutions, _ = find_convolutions(view, properties)
+    units = find_split_units(view, properties, nodes_to_preserve=fetches)
+    names = canonical_names(planned_name(view, unit) for unit in units)
+    fingerprint, split = fingerprint_convolutions(convolutions), tuple(names.values())
+    graph = GraphPlan(fingerprint, len(convolutions), (), BATCH, split_units=split)
+    return Plan((graph,))
+
+
 def test_data_pipeline() -> None:
-    """In a process of its own: pipelines keep the option that TensorFlow was started with."""
+    """In its own process: pipelines keep the option that TensorFlow was started with."""
     run_python(
         """
     import numpy as np
@@ -47,7 +93,7 @@ def test_data_pipeline() -> None:
     )
 
 
-def test_a_plan_says_which_units_are_narrow() -> None:
+def test_a_plan_names_the_narrow_units() -> None:
     compute = tf.function(pooled_branches, autograph=False)
     tf_interop.enable("always")
     expected = compute(tf.constant(IMAGE))
@@ -57,7 +103,6 @@ def test_a_plan_says_which_units_are_narrow() -> None:
     assert report.unit_count == status.unit_node_count == count > 1
     assert report.unit_op_count > count
     assert f"{count} of {count} narrow" in str(status)
-    # What was made narrow is not looked at again.
     assert graph.stages == ()
 
     def run_with(*narrow: str) -> None:
@@ -77,11 +122,9 @@ def test_a_plan_says_which_units_are_narrow() -> None:
 
 
 def test_a_unit_is_narrow_at_the_batch_sizes_that_plans_name_it_for() -> None:
-    spec = tf.TensorSpec([None, 6, 6, 4], tf.float32)
-    compute = tf.function(pooled_branches, autograph=False, input_signature=[spec])
     tf_interop.enable("always")
-    images = [digits(size, size, 6, 6, 4) for size in (2, 4, 8)]
-    expected = [compute(tf.constant(image)).numpy() for image in images]
+    images = [tf.constant(digits(size, size, 6, 6, 4)) for size in (2, 4, 8)]
+    expected = [compute_branches(image).numpy() for image in images]
     [graph] = tf_interop.status().plan.graphs
     first, second, *_ = graph.narrow_units
     plan = Plan(
@@ -90,13 +133,88 @@ def test_a_unit_is_narrow_at_the_batch_sizes_that_plans_name_it_for() -> None:
             for size, units, cores in ((2, (first, second), (4, 1)), (4, (first,), ()), (8, (), ()))
         )
     )
-    seen: list[Any] = []
-    with get_plugin().observe(lambda graph_def, _: seen.append(graph_def)):
-        tf_interop.enable(plan=plan)
-        for image, stock in zip(images, expected, strict=True):
-            np.testing.assert_array_equal(compute(tf.constant(image)), stock)
+    tf_interop.enable(plan=plan)
+    with units_made() as units:
+        assert_same(map(compute_branches, images), expected)
     assert tf_interop.status().failures == ()
-    units = [decode_unit(node) for node in seen[-1].node if node.op == "TfInterop>Unit"]
     assert {each.batch_sizes: each.cores for each in units} == {(2,): (), (2, 4): (4, 1)}
     [report] = tf_interop.status().graphs
     assert report.plan.cores_of == {first: 4, second: 1}
+
+
+@pytest.mark.parametrize(("narrow_ratio", "split_ratio"), [(1.1, 1.5), (1.5, 1.1)])
+def test_the_greater_gain_decides_for_a_graph_of_any_batch_size(
+    narrow_ratio: float, split_ratio: float
+) -> None:
+    def measured(ratio: float) -> MeasuredStep:
+        return MeasuredStep(ratio, 1.0, ratio, 0.0, 1.0, 1, 1, 2)
+
+    tf_interop.enable("always")
+    images = [tf.constant(digits(size, size, 6, 6, 4)) for size in (1, 2, BATCH)]
+    expected = [compute_branches(image).numpy() for image in images]
+    [narrow] = tf_interop.status().plan.graphs
+    [split] = split_plan(compute_branches).graphs
+    plan = Plan(
+        (
+            dataclasses.replace(narrow, batch_size=1, measured=measured(narrow_ratio)),
+            dataclasses.replace(split, measured=measured(split_ratio)),
+        )
+    )
+    tf_interop.enable(plan=plan)
+    with units_made() as units:
+        assert_same(map(compute_branches, images), expected)
+    assert tf_interop.status().failures == ()
+    is_split = split_ratio > narrow_ratio
+    assert {bool(each.split_inputs) for each in units} == {is_split}
+    assert {each.batch_sizes for each in units} == {(BATCH,) if is_split else (1,)}
+
+
+@pytest.mark.parametrize(
+    ("name", "least_share"),
+    [
+        ("MobileNetV2", 0.95),
+        ("EfficientNetB0", 0.95),
+        ("NASNetMobile", 0.95),
+        ("ConvNeXtTiny", 0.05),
+    ],
+)
+def test_split_keras_application(name: str, least_share: float) -> None:
+    keras.utils.set_random_seed(1)
+    model = getattr(keras.applications, name)(weights=None, input_shape=(32, 32, 3), classes=10)
+    images = np.random.default_rng(0).standard_normal((2 * BATCH + 1, 32, 32, 3), np.float32)
+
+    def results() -> list[np.ndarray]:
+        of_five = tf.function(lambda some: model(some, training=False), autograph=False)
+        # The graph of `predict` is for batches of any size; here they have 5, 5 and 1 images.
+        return [of_five(images[:BATCH]).numpy(), model.predict(images, BATCH, verbose=0)]
+
+    tf_interop.disable()
+    expected = results()
+    plan = split_plan(model)
+    get_plugin().forget_reports()
+    tf_interop.enable(plan=plan)
+    found = results()
+    status = tf_interop.status()
+    assert status.failures == ()
+    [report] = status.graphs  # of the last graph
+    assert status.unit_node_count == len(report.plan.split_units) >= 1
+    parameter_count = 2 * len(model.variables)  # one node passes a variable, another reads it
+    assert report.unit_op_count >= least_share * (report.node_count - parameter_count)
+    assert status.plan.graphs[0].split_units == report.plan.split_units
+    # Sums may be added up in another order for another batch size.
+    assert_same(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_threads_that_share_a_split_unit() -> None:
+    """It takes parts of several batches at a time, and keeps filters between calls."""
+    keras.utils.set_random_seed(1)
+    model = keras.applications.MobileNetV2(weights=None, input_shape=(32, 32, 3), classes=10)
+    batches = np.random.default_rng(0).standard_normal((4, BATCH, 32, 32, 3), np.float32)
+    compute = tf.function(lambda some: model(some, training=False), autograph=False)
+    tf_interop.disable()
+    expected = [compute(batch) for batch in batches]
+    tf_interop.enable(plan=split_plan(model))
+    results = in_threads(lambda batch: [compute(batch) for _ in range(20)], batches)
+    assert tf_interop.status().unit_node_count == 1
+    for found, stock in zip(results, expected, strict=True):
+        assert_same(found, [stock] * len(found), rtol=1e-5, atol=1e-6)

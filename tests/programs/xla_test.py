@@ -20,11 +20,11 @@ def branches(image: tf.Tensor) -> tf.Tensor:
 
 
 def compiled() -> list[XlaFunction]:
-    """What the status lists that was made of `branches`."""
+    """The functions in the status that call `branches`."""
     return [each for each in tf_interop.status().xla_functions if "branches" in each.name]
 
 
-def test_a_compiled_function_is_left_to_xla_and_listed_as_long_as_it_lives() -> None:
+def test_a_compiled_function_is_left_to_xla_and_listed_while_it_lives() -> None:
     called = tf.function(branches, autograph=False)
 
     def branches_twice(image: tf.Tensor) -> tf.Tensor:
@@ -46,7 +46,7 @@ def test_a_compiled_function_is_left_to_xla_and_listed_as_long_as_it_lives() -> 
 
 
 def test_asking_for_the_status_or_for_gpus_makes_no_context() -> None:
-    """Which devices TensorFlow uses is settled by that."""
+    """The context would settle which devices TensorFlow uses."""
     run_python(
         """
     import tensorflow as tf
@@ -83,7 +83,7 @@ def test_reads_the_flags(flags: str, is_on: bool, monkeypatch: pytest.MonkeyPatc
     assert xla_auto_clustering() == ("TF_XLA_FLAGS" if is_on else "")
 
 
-def test_warns_where_xla_is_on_for_all_graphs(logged: list[str]) -> None:
+def test_warns_if_xla_is_on_for_all_graphs(logged: list[str]) -> None:
     tf_interop.enable("always")
     assert logged == []
     tf.config.optimizer.set_jit(True)
@@ -107,7 +107,7 @@ def test_stages_stay_outside_of_clusters_and_give_the_same_numbers() -> None:
     import tf_interop
     from unnoticed import IMAGE, conv, in_function, stages_run
     def branches(image):
-        # Ten more ops, of which XLA makes a cluster.
+        # Ten more ops for a cluster.
         for _ in range(10):
             image = tf.clip_by_value(image * 3 - 1, -2, 2)
         return tf.nn.relu(conv(image, 0) + conv(image, 1)) * 2 - 1

@@ -31,7 +31,7 @@ def test_counts_what_stages_did_on_each_of_several_devices() -> None:
     assert "CPU:0, stages run: 4" in said
 
 
-def test_sets_graphs_of_earlier_settings_apart(plugin_as_after_import: None) -> None:
+def test_separates_graphs_of_earlier_settings(plugin_as_after_import: None) -> None:
     @tf.function
     def branches(image: tf.Tensor) -> tuple[tf.Tensor, ...]:
         return tuple(tf.nn.conv2d(image, tf.ones([size, size, 3, 4]), 1, "SAME") for size in (1, 3))
@@ -56,7 +56,7 @@ def test_sets_graphs_of_earlier_settings_apart(plugin_as_after_import: None) -> 
     assert tf_interop.status().current_graphs == made.graphs
 
 
-def test_split_units_are_counted_and_in_the_plan_as_narrow_ones_are() -> None:
+def test_counts_split_units_and_puts_them_into_the_plan() -> None:
     split = GraphPlan("f", 2, (), split_units=("a", "b", "c"))
     report = PassReport("CPU", 9, 2, (), split, 1.0, unit_count=4, unit_op_count=7)
     status = dataclasses.replace(OFF, graphs=(report,), current_graphs=(report,))

@@ -1,4 +1,4 @@
-"""What enabling and disabling reach: functions that have run, threads, pipelines, Sessions."""
+"""Enabling and disabling reach functions that have run, threads, pipelines and Sessions."""
 
 from __future__ import annotations
 
@@ -23,11 +23,8 @@ def branches(image: tf.Tensor) -> tf.Tensor:
     return conv(image, 0) + conv(image, 1)
 
 
-EXPECTED = branches(tf.constant(IMAGE)).numpy()
-
-
-stages_of = functools.partial(stages_run_by, expected=EXPECTED)
-"""How many stages run in a call, whose result has to be that of `branches`."""
+stages_of = functools.partial(stages_run_by, expected=branches(tf.constant(IMAGE)).numpy())
+"""Counts the stages of a call, and checks that its result is that of `branches`."""
 
 
 def test_a_change_reaches_functions_that_have_run() -> None:
@@ -49,7 +46,7 @@ def test_a_change_reaches_functions_that_have_run() -> None:
             assert stages_of(call) == stages
 
 
-def test_turning_it_on_again_as_it_is_keeps_what_is_there() -> None:
+def test_enabling_again_with_the_same_settings_changes_nothing() -> None:
     tf_interop.enable("always")
     random = tf.function(lambda: tf.random.uniform([], seed=1))
     first = float(random())
@@ -67,7 +64,7 @@ def test_turning_it_on_again_as_it_is_keeps_what_is_there() -> None:
 
 @pytest.fixture(name="other_thread")
 def fixture_other_thread() -> Iterator[concurrent.futures.Executor]:
-    """A thread that lives as long as the test: TensorFlow keeps options by thread."""
+    """One thread for the whole test, because TensorFlow keeps options by thread."""
     with concurrent.futures.ThreadPoolExecutor(1) as executor:
         yield executor
 
@@ -99,9 +96,7 @@ def test_warns_that_keras_uses_xla_on_a_gpu(
     tf_interop.enable("always")
     warnings = [text for text in logged if "Keras compiles models with XLA" in text]
     assert len(warnings) == has_gpu
-    for text in warnings:
-        assert "jit_compile=False" in text
-        assert "XLA may be faster: compare with tf-interop benchmark" in text
+    assert all("Compile with jit_compile=False" in text for text in warnings)
 
 
 def run_pipeline() -> np.ndarray:
@@ -124,20 +119,7 @@ def test_disabling_reaches(run: Callable[[], np.ndarray]) -> None:
     with_stages = stages_of(run)
     tf_interop.disable()
     assert stages_of(run) == 0
-    # Whether pipelines get stages depends on the option when TensorFlow's context was made.
+    # Pipelines go by the option from the time when TensorFlow's context was made.
     tf_interop.enable("always")
     assert stages_of(run) == with_stages
     assert run is run_pipeline or with_stages == 1
-
-
-def test_a_thread_that_ran_while_it_was_off_keeps_its_option_as_the_limits_say(
-    other_thread: concurrent.futures.Executor,
-) -> None:
-    tf_interop.disable()
-    function = in_function(branches)()
-    assert stages_in(other_thread, lambda: function(IMAGE)) == 0
-    tf_interop.enable("always")
-    assert stages_in(other_thread, lambda: function(IMAGE)) == 0
-    assert stages_of(lambda: function(IMAGE)) == 1
-    with concurrent.futures.ThreadPoolExecutor(1) as new_thread:
-        assert stages_in(new_thread, lambda: function(IMAGE)) == 1

@@ -309,8 +309,8 @@ def _find_waits_before(view: GraphView, waits: Mapping[int, str]) -> list[int]:
 def _may_wait(op: str) -> bool:
     if _NEVER_WAITS.fullmatch(op):
         return False
-    # None if the op is unknown, such as a function that is called by its name.
-    return _WAITS.fullmatch(op) is not None or tensorflow_internals.is_stateful(op) is not False
+    # An unknown op may be a function that is called by its name.
+    return _WAITS.fullmatch(op) is not None or tensorflow_internals.may_be_stateful(op)
 
 
 def is_function(view: GraphView) -> bool:

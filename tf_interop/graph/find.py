@@ -60,13 +60,10 @@ def find_convolutions(
     indices = [index for index, op in enumerate(view.ops) if op in CONVOLUTION_KINDS]
     if not indices:
         return (), ()
-    levels = view.levels
-    indices.sort(key=lambda index: (levels[index], view.names[index]))
-
     control_flow = ControlFlow(view, nodes_to_preserve, fetches)
     convolutions: list[ConvolutionNode] = []
     refusals: list[Refusal] = []
-    for index in indices:
+    for index in view.by_rank(indices):
         try:
             if control_flow.may_not_run(index):
                 raise _RefusalError(

@@ -285,8 +285,7 @@ def find_split_units(
     Raises:
         GraphError: the graph has a cycle.
     """
-    levels = view.levels
-    order = sorted(range(len(view)), key=lambda index: (levels[index], view.names[index]))
+    order = view.by_rank(range(len(view)))
     companions = _find_companions(view, order, properties)
     preserved = frozenset(nodes_to_preserve)
     while True:

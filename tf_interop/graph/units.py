@@ -95,8 +95,7 @@ def find_units(
     Raises:
         GraphError: the graph has a cycle.
     """
-    levels = view.levels
-    order = sorted(range(len(view)), key=lambda index: (levels[index], view.names[index]))
+    order = view.by_rank(range(len(view)))
     regions, reasons = find_steps(view, order, frozenset(nodes_to_preserve), fetches)
     refusals = tuple(
         Refusal(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tensorflow.core.framework import graph_pb2, node_def_pb2
@@ -39,7 +39,7 @@ class GraphView:
     """An indexed GraphDef, whose nodes are numbers: their places in it.
 
     A back edge, from NextIteration to Merge, is in `fanins` and `fanouts`, but not in `readers`,
-    `topological_order` and `levels`. The GraphDef must not change while the view is in use.
+    `topological_order` and `by_rank`. The GraphDef must not change while the view is in use.
 
     Attributes:
         graph_def: the graph.
@@ -130,10 +130,14 @@ class GraphView:
         """
         return self._order_and_levels[0]
 
-    @property
-    def levels(self) -> list[int]:
-        """For each node the length of the longest path that ends at it. Raises on a cycle, too."""
-        return self._order_and_levels[1]
+    def by_rank(self, indices: Iterable[int]) -> list[int]:
+        """Sorts nodes by level, then by name, so that the order of the GraphDef does not matter.
+
+        A node's level is the length of the longest path that ends at it. Raises like
+        `topological_order`.
+        """
+        levels = self._order_and_levels[1]
+        return sorted(indices, key=lambda index: (levels[index], self.names[index]))
 
     @functools.cached_property
     def _order_and_levels(self) -> tuple[list[int], list[int]]:

@@ -209,7 +209,7 @@ class _Parting:
         return node not in self._divided and (
             not view.fanouts[node]
             or view.names[node] in self._preserved
-            or tensorflow_internals.is_stateful(view.ops[node]) is not False
+            or tensorflow_internals.may_be_stateful(view.ops[node])
         )
 
     def _mark_what_it_reads(self, node: int, part: NodePart, needed: dict[int, set[int]]) -> None:

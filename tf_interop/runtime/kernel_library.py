@@ -303,6 +303,8 @@ def load_kernel_library() -> KernelLibrary:
         LibraryError: it is missing, was built for another TensorFlow, does not load, or this CPU
             lacks instructions that it was compiled for.
     """
+    import tensorflow as tf
+
     path = find_library_file(LIBRARY_NAME)
     if path is None or not path.is_file():
         raise LibraryError(
@@ -311,7 +313,7 @@ def load_kernel_library() -> KernelLibrary:
         )
     build_info = read_build_info(path)
     try:
-        tensorflow_internals.load_op_library(str(path))
+        tf.load_library(str(path))
         functions = ctypes.CDLL(str(path))
     except Exception as error:
         raise LibraryError(
