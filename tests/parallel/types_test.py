@@ -1,19 +1,26 @@
-"""Files of parallel plans: what is not legal is refused with its place.
+"""Degrees, and the rules that files of parallel plans have to keep.
 
-What holds for every kind of file is in `formats_test.py`.
+`formats_test.py` has the tests for all kinds of files.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 import pathlib
 import re
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from parallel_values import PARALLEL_PLAN
 
 from tf_interop.errors import PlanError
+from tf_interop.parallel.op_parts import boxes_of
 from tf_interop.parallel.types import (
+    Axis,
     Degrees,
     DividedLayer,
     GraphDivision,
@@ -22,7 +29,7 @@ from tf_interop.parallel.types import (
 )
 
 
-def _with_layer(degrees: Degrees, devices: tuple[int, ...], *others: DividedLayer) -> ParallelPlan:
+def with_layer(degrees: Degrees, devices: tuple[int, ...], *others: DividedLayer) -> ParallelPlan:
     layers = (DividedLayer("conv", degrees, devices), *others)
     return ParallelPlan(("/device:CPU:0", "/device:CPU:1"), (GraphDivision("f", layers),))
 
@@ -40,26 +47,63 @@ def _with_layer(degrees: Degrees, devices: tuple[int, ...], *others: DividedLaye
             "at `$.graphs[1].fingerprint`",
         ),
         (
-            _with_layer(Degrees(sample=2), (0,)),
+            with_layer(Degrees(sample=2), (0,)),
             "Expected 2 different devices for sample 2, got [0] at `$.graphs[0].layers[0].devices`",
         ),
         (
-            _with_layer(Degrees(sample=2), (1, 1)),
+            with_layer(Degrees(sample=2), (1, 1)),
             "Expected 2 different devices for sample 2, got [1, 1] at",
         ),
         (
-            _with_layer(Degrees(filter=2), (1, 2)),
+            with_layer(Degrees(filter=2), (1, 2)),
             "Expected devices below 2, got [1, 2] at `$.graphs[0].layers[0].devices`",
         ),
         (
-            _with_layer(Degrees(), (0,), DividedLayer("conv", Degrees(), (1,))),
+            with_layer(Degrees(), (0,), DividedLayer("conv", Degrees(), (1,))),
             "Expected each layer once, got ['conv', 'conv'] at `$.graphs[0].layers`",
         ),
     ],
 )
-def test_refuses_what_no_plan_may_be(
-    plan: ParallelPlan, expected: str, tmp_path: pathlib.Path
-) -> None:
+def test_refuses_an_illegal_plan(plan: ParallelPlan, expected: str, tmp_path: pathlib.Path) -> None:
     with pytest.raises(PlanError, match=re.escape(expected)):
         save_parallel_plan(plan, tmp_path / "plan.json")
     assert not list(tmp_path.iterdir())
+
+
+DEGREES = st.builds(Degrees, *[st.integers(1, 3)] * 5)
+
+
+@given(DEGREES)
+def test_places_are_in_order_with_the_channel_fastest(degrees: Degrees) -> None:
+    places = list(degrees.places)
+    assert len(places) == degrees.count == math.prod(degrees.by_axis.values())
+    assert list(places[0]) == list(Axis)
+    numbers = [tuple(place.values()) for place in places]
+    assert numbers == sorted(set(numbers))
+    assert all(place[axis] < degrees.by_axis[axis] for place in places for axis in Axis)
+
+
+def test_degrees_show_the_divided_axes() -> None:
+    assert str(Degrees()) == "whole"
+    assert str(Degrees(sample=2, filter=4)) == "sample 2, filter 4"
+
+
+@given(st.tuples(*[st.integers(1, 6)] * 4), DEGREES, st.sampled_from(["NHWC", "NCHW"]))
+def test_boxes_of_a_layer_cover_a_tensor_once(
+    shape: tuple[int, ...], degrees: Degrees, layout: str
+) -> None:
+    boxes = boxes_of(shape, layout, degrees)
+    assert boxes.keys() <= set(range(degrees.count))
+    assert all(begin < end for box in boxes.values() for begin, end in box)
+    times_there = np.zeros(shape, int)
+    for box in boxes.values():
+        times_there[tuple(itertools.starmap(slice, box))] += 1
+    assert (times_there == 1).all()
+
+
+def test_channels_are_divided_by_filter_and_channel_together() -> None:
+    degrees = Degrees(sample=2, filter=2, channel=2)
+    rows = boxes_of((2, 8), "NHWC", degrees)
+    assert rows[0] == ((0, 1), (0, 2))
+    assert rows[7] == ((1, 2), (6, 8))
+    assert boxes_of((2, 8, 3, 3), "NCHW", degrees)[7] == ((1, 2), (6, 8), (0, 3), (0, 3))

@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from parallel.parts_runner import check, operation_of, stays_whole, values
+from parallel.parts_runner import check, operation_of, sizes, stays_whole, values
 
+from tf_interop.parallel.op_parts import are_addends
 from tf_interop.parallel.types import Degrees
 
 IMAGE = (5, 7, 6, 9)
@@ -30,20 +31,19 @@ BINARY = (
     *("ReluGrad", "Relu6Grad", "LeakyReluGrad", "EluGrad", "SeluGrad", "SoftplusGrad"),
     *("SoftsignGrad", "SigmoidGrad", "TanhGrad", "RsqrtGrad", "SqrtGrad", "ReciprocalGrad"),
 )
-# Vectorized loops and their remainders may round the last bit differently, so how a tensor is cut
-# may count.
-ROUNDING = 1e-6
+AXES = ((1, 2), (-3, 2), (0, 1, 2), (0,), (3,), (0, 1, 2, 3), (-1, 0))
+INDEX = {"Tidx": tf.int64}
 
 
 @pytest.mark.parametrize("op", [*UNARY, *BINARY])
-def test_divides_an_op(op: str) -> None:
+def test_divides_an_elementwise_op(op: str) -> None:
     for shape in (IMAGE, (6, 11)):
         inputs = [np.abs(values(*shape, seed=seed)) + 0.5 for seed in (0, 1)]
         count = 1 if op in UNARY else 2
-        check(op, inputs[:count], None, DEGREES[3:5], tolerance=ROUNDING)
+        # Vectorized loops and their remainders may round the last bit differently.
+        check(op, inputs[:count], None, DEGREES[3:5], tolerance=1e-6)
 
 
-@pytest.mark.parametrize("degrees", DEGREES, ids=str)
 @pytest.mark.parametrize(
     "shapes",
     [
@@ -53,10 +53,8 @@ def test_divides_an_op(op: str) -> None:
     ],
     ids=str,
 )
-def test_reads_what_a_broadcast_operand_has_of_the_box(
-    degrees: Degrees, shapes: tuple[tuple[int, ...], ...]
-) -> None:
-    check("Sub", [values(*shape, seed=seed) for seed, shape in enumerate(shapes)], None, [degrees])
+def test_reads_the_matching_box_of_a_broadcast_operand(shapes: tuple[tuple[int, ...], ...]) -> None:
+    check("Sub", [values(*shape, seed=seed) for seed, shape in enumerate(shapes)], None, DEGREES)
 
 
 @pytest.mark.parametrize(
@@ -68,13 +66,13 @@ def test_reads_what_a_broadcast_operand_has_of_the_box(
         ("Cast", [values(*IMAGE)], {"T": None, "SrcT": tf.float32, "DstT": tf.float16}),
     ],
 )
-def test_divides_ops_of_other_operands_and_attributes(
+def test_divides_ops_with_other_operands_and_attributes(
     op: str, inputs: list[Any], attributes: dict[str, Any]
 ) -> None:
     check(op, inputs, attributes, DEGREES[4:5])
 
 
-def test_divides_channels_by_filter_and_channel_together_in_nchw() -> None:
+def test_divides_channels_of_nchw_by_filter_and_channel_together() -> None:
     inputs = [values(2, 9, 7, 6), values(9, 1, 1, seed=1)]
     [parts] = check("Mul", inputs, None, [Degrees(filter=2, channel=2)], layout="NCHW")
     assert [part.reads[1] for part in parts] == [
@@ -82,11 +80,81 @@ def test_divides_channels_by_filter_and_channel_together_in_nchw() -> None:
     ]
 
 
-def test_leaves_out_places_beyond_a_short_axis() -> None:
+def test_leaves_places_beyond_a_short_axis_empty() -> None:
     [parts] = check("Relu", [values(4, 1, 1, 3)], None, [Degrees(sample=2, height=2)])
     assert [part.place for part in parts] == [0, 2]
 
 
 @pytest.mark.parametrize("shape", [(), (9,), (3, 4, 5), (0, 4)])
-def test_keeps_a_tensor_whole_that_has_no_axes_of_a_layer(shape: tuple[int, ...]) -> None:
+def test_keeps_tensors_without_axes_of_a_layer_whole(shape: tuple[int, ...]) -> None:
     assert stays_whole(operation_of("Relu", [values(*shape)])[0], Degrees(sample=2))
+
+
+def image(*shape: int, dtype: Any = np.float64) -> np.ndarray:
+    return 1 + values(*(shape or IMAGE), dtype=dtype) / 2
+
+
+@pytest.mark.parametrize("op", ["Sum", "Mean"])
+@pytest.mark.parametrize("axes", AXES, ids=str)
+@pytest.mark.parametrize("keep_dims", [False, True])
+def test_parts_of_a_sum_or_a_mean_add_up(op: str, axes: tuple[int, ...], keep_dims: bool) -> None:
+    inputs = [image(), sizes(*axes)]
+    check(op, inputs, INDEX | {"keep_dims": keep_dims}, DEGREES, tolerance=1e-14)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-6), (np.float16, 2e-3)])
+def test_parts_of_a_mean_add_up_in_short_dtypes(dtype: type, tolerance: float) -> None:
+    check("Mean", [image(dtype=dtype), sizes(1, 2)], INDEX, DEGREES, tolerance=tolerance)
+
+
+@pytest.mark.parametrize("op", ["Sum", "Mean"])
+def test_parts_along_an_undivided_axis_are_no_addends(op: str) -> None:
+    degrees = Degrees(sample=2, filter=3)
+    [parts] = check(op, [image(), sizes(1, 2)], INDEX, [degrees], tolerance=1e-14)
+    assert not are_addends(parts)
+    assert parts[1].gives == (((0, 3), (3, 6)),)
+
+
+def test_sums_the_batch_of_a_matrix() -> None:
+    degrees = Degrees(sample=3, channel=2)
+    check("Sum", [image(7, 5), np.array(0)], INDEX, [degrees], tolerance=1e-14)
+
+
+@pytest.mark.parametrize("op", ["Max", "Min"])
+def test_divides_an_extremum_only_along_other_axes(op: str) -> None:
+    inputs = [image(), sizes(1, 2)]
+    check(op, inputs, INDEX, [Degrees(sample=2, filter=2)])
+    assert stays_whole(operation_of(op, inputs, INDEX)[0], Degrees(height=2))
+
+
+@pytest.mark.parametrize("shape", [(5, 1, 1, 9), (1, 1, 1, 1), (9,), (), IMAGE])
+def test_divides_a_broadcast(shape: tuple[int, ...]) -> None:
+    check("BroadcastTo", [values(*shape), sizes(*IMAGE)], INDEX, DEGREES)
+
+
+def test_divides_only_repetitions_of_single_values() -> None:
+    attributes = {"Tmultiples": tf.int64}
+    check("Tile", [values(5, 1, 1, 9), sizes(1, 7, 6, 1)], attributes, DEGREES)
+    several, _ = operation_of("Tile", [values(5, 2, 1, 9), sizes(1, 7, 6, 1)], attributes)
+    assert stays_whole(several, Degrees(sample=2))
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs"),
+    [
+        *(("Softmax", [image(*shape)]) for shape in ((7, 11), (7, 2, 3, 11))),
+        ("LogSoftmax", [image(7, 11)]),
+        ("SoftmaxCrossEntropyWithLogits", [image(7, 11), np.eye(11)[:7]]),
+        ("SparseSoftmaxCrossEntropyWithLogits", [image(7, 11), sizes(*range(7))]),
+    ],
+)
+def test_divides_a_softmax_or_a_loss_along_the_batch(op: str, inputs: list[Any]) -> None:
+    attributes = {"Tlabels": tf.int64 if "Sparse" in op else None}
+    [parts] = check(op, inputs, attributes, [Degrees(sample=3, filter=2)], tolerance=1e-14)
+    assert [part.place for part in parts] == [0, 2, 4]
+
+
+def test_keeps_a_loss_with_broadcast_labels_whole() -> None:
+    inputs = [image(7, 11), np.eye(11)[:1]]
+    loss, _ = operation_of("SoftmaxCrossEntropyWithLogits", inputs)
+    assert stays_whole(loss, Degrees(sample=2))

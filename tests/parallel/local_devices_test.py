@@ -1,0 +1,75 @@
+"""The devices of this process: their full names, their presence, and how they are measured."""
+
+from __future__ import annotations
+
+import pytest
+
+from python.benchmarks.result_file import in_new_process
+from tf_interop import tensorflow_internals
+from tf_interop.errors import PlanError
+from tf_interop.parallel.costs import local_devices
+from tf_interop.parallel.costs.devices import DeviceGraph, save_device_graph
+from tf_interop.parallel.costs.local_devices import full_device_names, measure_devices
+from tf_interop.planning.problem import ValueSource
+
+
+def test_short_names_are_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert full_device_names(["/device:GPU:1", "CPU:0", "/job:w/task:2/device:CPU:0"]) == (
+        "/job:localhost/replica:0/task:0/device:GPU:1",
+        "/job:localhost/replica:0/task:0/device:CPU:0",
+        "/job:w/replica:0/task:2/device:CPU:0",
+    )
+    monkeypatch.setattr(tensorflow_internals, "local_task", lambda: ("worker", 1))
+    assert full_device_names(["/device:CPU:0"]) == ("/job:worker/replica:0/task:1/device:CPU:0",)
+
+
+@pytest.mark.parametrize("name", ["", "GPU", "/device:GPU", "/job:worker/task:1", "gpu zero", "/:"])
+def test_refuses_names_of_no_device(name: str) -> None:
+    with pytest.raises(PlanError, match=f"Expected names of devices .* got '{name}'"):
+        full_device_names([name])
+
+
+def test_refuses_two_names_of_one_device() -> None:
+    with pytest.raises(PlanError, match=r"Expected every device once, got 'CPU:0' and '/cpu:0'"):
+        full_device_names(["CPU:0", "/cpu:0"])
+
+
+def test_refuses_missing_devices() -> None:
+    with pytest.raises(PlanError, match=r"Expected the 2 devices .* got 1: .*CPU:0. Missing: .*7"):
+        measure_devices(["/device:CPU:0", "/device:CPU:7"])
+
+
+def measured() -> DeviceGraph:
+    from parallel.dividing import make_devices
+
+    return measure_devices(make_devices(2))
+
+
+def test_measures_devices_and_their_links(tmp_path: object) -> None:
+    graph = in_new_process(measured)
+    assert graph.names == ("/device:CPU:0", "/device:CPU:1")
+    assert graph.source is ValueSource.MEASURED
+    # They share the cores and the memory of this machine.
+    assert graph.pools == (0, 0)
+    memory = {device.memory_bytes for device in graph.devices}
+    assert len(memory) == 1 and memory.pop() > 1 << 28
+    for device in graph.devices:
+        assert 1e8 < device.multiply_adds_per_s < 1e14
+        assert 1e7 < device.memory_bytes_per_s < 1e14
+    for table in (graph.bytes_per_s, graph.latency_s):
+        assert table[0][1] == table[1][0] > 0
+    save_device_graph(graph, tmp_path / "devices.json")
+
+
+def test_rates_are_work_over_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_devices, "_time", lambda run: 0.5)
+    device = local_devices._measure_device("/device:CPU:0", "/job:a/replica:0/task:1/device:CPU:0")
+    assert device.multiply_adds_per_s == 8 * 56 * 56 * 64 * 3 * 3 * 64 / 0.5
+    assert device.memory_bytes_per_s == 2 * 4 * (1 << 22) / 0.5
+    assert device.pool == "CPUs of /job:a/task:1"
+
+
+def test_the_time_of_a_message_is_that_of_the_hops_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([5.0, 1.0])
+    monkeypatch.setattr(local_devices, "_time", lambda run: next(times))
+    assert local_devices._time_message("/device:CPU:0", "/device:CPU:0", 4) == 4.0 / 8
