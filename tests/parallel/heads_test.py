@@ -1,4 +1,4 @@
-"""Which convolutions and matrix products are one layer's."""
+"""Convolutions and matrix products of one layer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FORWARD, INPUT, FILTER = ConvolutionKind
 
 
 def heads_of(build: Callable[[], object]) -> dict[str, tuple[str, ConvolutionKind]]:
-    """For each head by its name what it belongs to, and its role."""
+    """The first node and the role of each head, by name."""
     view = GraphView(trace(build))
     return {
         view.names[node]: (view.names[head.first], head.role)
@@ -24,7 +24,7 @@ def heads_of(build: Callable[[], object]) -> dict[str, tuple[str, ConvolutionKin
     }
 
 
-def test_branches_of_one_image_and_one_size_are_told_apart_by_their_gradients() -> None:
+def test_gradients_tell_branches_of_one_image_apart() -> None:
     def network() -> None:
         x = convolution(image(8, 6, 6, 3), 4, "stem")
         gradients(convolution(x, 4, "a") * convolution(x, 4, "b"))
@@ -52,7 +52,7 @@ def test_two_uses_of_one_filter_are_two_layers() -> None:
         assert heads[f"gradients/{name}_grad/Conv2DBackpropFilter"] == (name, FILTER)
 
 
-def test_gradients_of_products_are_known_by_what_they_share() -> None:
+def test_shared_tensors_identify_gradients_of_products() -> None:
     def network() -> None:
         x = tf.nn.relu(tf.matmul(image(8, 5), parameter(5, 6, name="w1"), name="a"))
         y = tf.matmul(x, parameter(7, 6, name="w2"), transpose_b=True, name="b")
@@ -69,7 +69,7 @@ def test_gradients_of_products_are_known_by_what_they_share() -> None:
     assert all((role is FILTER) == name.endswith("_1") for name, role in roles.items())
 
 
-def test_a_frozen_filter_has_a_gradient_of_its_input_alone() -> None:
+def test_a_frozen_filter_has_only_a_gradient_of_its_input() -> None:
     def network() -> None:
         x = tf.matmul(image(8, 5), parameter(5, 6, name="w"), name="a")
         tf.gradients(tf.nn.relu(tf.matmul(x, tf.ones((6, 7)), name="b")), x)
@@ -78,15 +78,16 @@ def test_a_frozen_filter_has_a_gradient_of_its_input_alone() -> None:
     assert heads["gradients/b_grad/MatMul"] == ("b", INPUT)
 
 
-def test_a_filter_is_known_by_its_variable_through_casts() -> None:
+def test_the_variable_identifies_a_filter_through_casts() -> None:
     def network() -> None:
         weights = tf.cast(parameter(3, 3, 3, 4, name="w"), tf.float16)
-        again = tf.cast(parameter_again("w"), tf.float16)
+        handle = tf.compat.v1.get_default_graph().get_tensor_by_name("w:0")
+        again = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)
         x = tf.cast(image(8, 6, 6, 3), tf.float16)
         y = tf.nn.conv2d(x, weights, 1, "SAME", name="a")
         tf.raw_ops.Conv2DBackpropInput(
             input_sizes=[8, 6, 6, 3],
-            filter=again,
+            filter=tf.cast(again, tf.float16),
             out_backprop=tf.nn.relu(y),
             strides=[1, 1, 1, 1],
             padding="SAME",
@@ -94,11 +95,6 @@ def test_a_filter_is_known_by_its_variable_through_casts() -> None:
         )
 
     assert heads_of(network)["dx"] == ("a", INPUT)
-
-
-def parameter_again(name: str) -> tf.Tensor:
-    handle = tf.compat.v1.get_default_graph().get_tensor_by_name(f"{name}:0")
-    return tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)
 
 
 def test_a_gradient_without_a_forward_operation_begins_a_layer() -> None:

@@ -1,9 +1,10 @@
-"""What runs where in a divided graph, and what is sent."""
+"""The parts of a divided graph, and the transfers between them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import pytest
 import tensorflow as tf
 from parallel.traced_layers import image, layers_of, parameter, two_products
 
@@ -16,7 +17,6 @@ SAMPLES, FILTERS, CHANNELS = (
     LayerDivision(Degrees(**{axis: 2}), (0, 1)) for axis in ("sample", "filter", "channel")
 )
 X, V, W = (((0, 4), (0, 6)), ((0, 6), (0, 8)), ((0, 8), (0, 2)))
-"""All of these tensors."""
 R, Y = ((0, 4), (0, 8)), ((0, 4), (0, 2))
 
 
@@ -25,24 +25,17 @@ def traced(build: Callable[[], object]) -> LayerGraph:
 
 
 def parted(layers: LayerGraph, *divisions: LayerDivision | None, preserve: str = "") -> PartedGraph:
-    """The graph with these divisions of its layers; all nodes have device 0."""
+    """The graph with these divisions of its layers; all nodes are on device 0."""
     given = {place: each for place, each in enumerate(divisions) if each is not None}
     return part_graph(layers, given, [0] * len(layers.view), ["result", *preserve.split()])
 
 
 def sent(graph: PartedGraph) -> list[tuple[str, Box, int, int, int]]:
-    """The transfers, with names for nodes; a variable's is that of the variable."""
-    names = graph.layers.view.names
+    """The transfers, with names of nodes or variables."""
+    names = [name.removesuffix("/r") for name in graph.layers.view.names]
     return [
-        (
-            names[tensor[0]].removesuffix("/r"),
-            each.box,
-            each.source,
-            each.destination,
-            each.byte_count,
-        )
+        (names[each.tensor[0]], each.box, each.source, each.destination, each.byte_count)
         for each in graph.transfers
-        for tensor in [each.tensor]
     ]
 
 
@@ -59,27 +52,45 @@ def test_a_graph_without_divisions_sends_nothing() -> None:
     assert graph.transfers == ()
 
 
-def test_samples_are_sent_with_all_parameters_and_come_back() -> None:
-    assert sent(parted(traced(two_products), SAMPLES, SAMPLES)) == [
-        ("x", ((2, 4), (0, 6)), 0, 1, 48),
-        ("v", V, 0, 1, 192),
-        ("w", W, 0, 1, 64),
-        ("y", ((2, 4), (0, 2)), 1, 0, 16),
-    ]
+@pytest.mark.parametrize(
+    ("divisions", "expected"),
+    [
+        (
+            (SAMPLES, SAMPLES),
+            [
+                ("x", ((2, 4), (0, 6)), 0, 1, 48),
+                ("v", V, 0, 1, 192),
+                ("w", W, 0, 1, 64),
+                ("y", ((2, 4), (0, 2)), 1, 0, 16),
+            ],
+        ),
+        # No activation between the layers.
+        (
+            (FILTERS, CHANNELS),
+            [
+                ("x", X, 0, 1, 96),
+                ("v", ((0, 6), (4, 8)), 0, 1, 96),
+                ("w", ((4, 8), (0, 2)), 0, 1, 32),
+                ("y", Y, 1, 0, 32),
+            ],
+        ),
+        (
+            (None, LayerDivision(Degrees(), (3,))),
+            [("r", R, 0, 3, 128), ("w", W, 0, 3, 64), ("y", Y, 3, 0, 32)],
+        ),
+    ],
+    ids=["samples", "filters then channels", "another device"],
+)
+def test_sends_only_the_boxes_that_are_read(
+    divisions: Sequence[LayerDivision | None], expected: list[tuple[str, Box, int, int, int]]
+) -> None:
+    graph = parted(traced(two_products), *divisions)
+    assert sent(graph) == expected
+    is_sum = graph.tensors[graph.layers.view.index_of["y"], 0].is_sum
+    assert is_sum == (CHANNELS in divisions)
 
 
-def test_filters_then_channels_send_no_activation_between_layers() -> None:
-    graph = parted(traced(two_products), FILTERS, CHANNELS)
-    assert sent(graph) == [
-        ("x", X, 0, 1, 96),
-        ("v", ((0, 6), (4, 8)), 0, 1, 96),
-        ("w", ((4, 8), (0, 2)), 0, 1, 32),
-        ("y", Y, 1, 0, 32),
-    ]
-    assert graph.tensors[graph.layers.view.index_of["y"], 0].is_sum
-
-
-def test_sums_are_added_by_whoever_reads_them() -> None:
+def test_the_readers_of_a_sum_add_it() -> None:
     def two_products_in_a_row() -> None:
         h = tf.matmul(image(4, 6, name="x"), parameter(6, 8, name="v"), name="h")
         tf.negative(tf.matmul(h, parameter(8, 2, name="w"), name="y"), name="result")
@@ -91,7 +102,7 @@ def test_sums_are_added_by_whoever_reads_them() -> None:
     ]
 
 
-def test_a_box_is_sent_once_to_a_device_whoever_reads_it() -> None:
+def test_sends_a_box_once_to_several_readers_on_a_device() -> None:
     def branches() -> None:
         x = image(4, 6, name="x")
         y, z = (tf.matmul(x, parameter(6, 8, name=f"{name}/w"), name=name) for name in "yz")
@@ -103,15 +114,7 @@ def test_a_box_is_sent_once_to_a_device_whoever_reads_it() -> None:
     assert sorted(names) == ["x", "y", "y/w", "z", "z/w"]
 
 
-def test_a_layer_on_one_other_device_is_sent_there_and_back() -> None:
-    assert sent(parted(traced(two_products), None, LayerDivision(Degrees(), (3,)))) == [
-        ("r", R, 0, 3, 128),
-        ("w", W, 0, 3, 64),
-        ("y", Y, 3, 0, 32),
-    ]
-
-
-def test_constants_are_not_sent() -> None:
+def test_sends_no_constants() -> None:
     def with_a_constant() -> None:
         x, c = image(4, 6, name="x"), tf.constant(1.0, shape=(6, 2), name="c")
         tf.negative(tf.matmul(x, c, name="y"), name="result")
@@ -120,7 +123,7 @@ def test_constants_are_not_sent() -> None:
     graph = parted(layers, SAMPLES)
     assert "c" not in sent_names(graph)
     assert layers.view.index_of["c"] not in graph.parts
-    # A Session may feed it another value.
+    # A Session may feed a preserved one.
     assert "c" in sent_names(parted(layers, SAMPLES, preserve="c"))
 
 
@@ -130,7 +133,7 @@ def with_a_shape() -> None:
     tf.reshape(r, tf.raw_ops.Shape(input=r, name="shape"), name="dropped")
 
 
-def test_nothing_is_sent_for_what_nothing_needs() -> None:
+def test_sends_nothing_for_unneeded_nodes() -> None:
     layers = traced(with_a_shape)
     assert layers.layer_of[layers.view.index_of["dropped"]] == 0
     graph = parted(layers, SAMPLES, SAMPLES)
@@ -138,6 +141,6 @@ def test_nothing_is_sent_for_what_nothing_needs() -> None:
     assert "r" not in sent_names(graph)
 
 
-def test_what_is_to_be_preserved_stays_and_is_gathered() -> None:
+def test_keeps_and_gathers_preserved_nodes() -> None:
     graph = parted(traced(with_a_shape), SAMPLES, SAMPLES, preserve="shape")
     assert ("r", ((2, 4), (0, 8)), 1, 0, 64) in sent(graph)

@@ -1,4 +1,4 @@
-"""Graphs of parts: what they hold, and that they compute what the whole graph does."""
+"""Rewritten graphs: their nodes, and that they compute the same."""
 
 from __future__ import annotations
 
@@ -56,21 +56,21 @@ def divide(
     return rewrite_divided(parted, devices, PRESERVE)
 
 
-def test_the_same_arguments_give_the_same_graph_and_stay() -> None:
+def test_the_same_arguments_give_the_same_graph_and_results() -> None:
     before = two_products()
     untouched = graph_pb2.GraphDef.FromString(before.SerializeToString())
     after = divide(before, MIXED, STATIONARY_W)
     assert was_divided(after) and not was_divided(before)
     assert same_graph(after, divide(two_products(), MIXED, STATIONARY_W))
     assert same_graph(before, untouched)
-    # All parts on one device: TensorFlow's devices cannot be changed in this process any more.
+    # All parts are on one device, because this process cannot make other ones any more.
     on_one = divide(before, MIXED, STATIONARY_W, devices=[CPU] * 4)
     results = (run_graph(each, FEEDS, ["s", "u"]) for each in (on_one, before))
     for ours, stock in zip(*results, strict=True):
         np.testing.assert_allclose(ours, stock, rtol=1e-5, atol=1e-5)  # sums in another order
 
 
-def test_parts_are_on_their_devices_and_pieces_where_they_are_cut_out() -> None:
+def test_parts_and_pieces_are_on_their_devices() -> None:
     after = divide(two_products(), SAMPLES)
     devices = {node.name: node.device[-len("CPU:0") :] for node in after.node}
     assert devices["h/part_0/MatMul"] == devices["x/piece/Slice"] == devices["r/box/ConcatV2"]
@@ -94,7 +94,7 @@ def test_parts_are_on_their_devices_and_pieces_where_they_are_cut_out() -> None:
             assert {begin.device, size.device} == {node.device}
 
 
-def test_constants_are_cut_here_and_lie_where_they_are_read() -> None:
+def test_each_device_has_its_own_boxes_of_constants() -> None:
     after = divide(two_products(), None, FILTERS)
     view = GraphView(after)
     assert "w" not in view.index_of
@@ -106,7 +106,7 @@ def test_constants_are_cut_here_and_lie_where_they_are_read() -> None:
     assert "w" in GraphView(divide(two_products(), SAMPLES)).index_of
 
 
-def test_control_dependencies_are_those_of_all_parts() -> None:
+def test_control_dependencies_are_on_all_parts() -> None:
     view = GraphView(divide(two_products(), SAMPLES, FILTERS))
 
     def waits(name: str) -> set[str]:
@@ -117,14 +117,10 @@ def test_control_dependencies_are_those_of_all_parts() -> None:
         assert waits(part) == {"y/part_0/MatMul", "y/part_1/MatMul"}
 
 
-def test_nodes_are_placed_with_those_that_are_left() -> None:
-    after = GraphView(divide(two_products(), SAMPLES))
-    assert list(after.nodes[after.index_of["s"]].attr["_class"].list.s) == [b"loc:@x"]
-
-
-def test_the_library_and_the_versions_stay() -> None:
+def test_keeps_colocation_with_nodes_that_stay_library_and_versions() -> None:
     before = two_products()
     before.library.function.add().signature.name = "f"
     after = divide(before, SAMPLES)
+    assert list(node_of(after, "s").attr["_class"].list.s) == [b"loc:@x"]
     assert after.library == before.library
     assert after.versions == before.versions

@@ -1,10 +1,11 @@
-"""Costs of divisions, against sums node by node and tensor by tensor."""
+"""Costs of divisions, against sums node by node, tensor by tensor and piece by piece."""
 
 from __future__ import annotations
 
 import collections
+import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pytest
@@ -19,11 +20,12 @@ from parallel.traced_layers import (
 )
 
 from tf_interop.graph.ops import input_dtypes, output_dtypes
+from tf_interop.parallel.costs.box_tables import BoxTable, BoxTables, Links
 from tf_interop.parallel.costs.devices import Device, DeviceGraph
 from tf_interop.parallel.costs.tables import DivisionCosts, configurations_of, find_costs
 from tf_interop.parallel.layers.find import LayerGraph
 from tf_interop.parallel.op_parts import OpPart, are_addends
-from tf_interop.parallel.regions import Box, Part, PartedTensor, pieces_of, volume, whole
+from tf_interop.parallel.regions import Box, Part, PartedTensor, pieces_of, split, volume, whole
 from tf_interop.parallel.types import Degrees
 
 # Devices 1 and 2 share their cores, and no two links are alike.
@@ -37,6 +39,107 @@ DEVICES = DeviceGraph(
     tuple(tuple(1e6 * (1 + a + 2 * b) for b in range(4)) for a in range(4)),
     tuple(tuple(1e-5 * (1 + 3 * a + b) for b in range(4)) for a in range(4)),
 )
+SHAPE = (6, 5)
+BOX = whole(SHAPE)
+Row = tuple[int, Box]
+"""A device, and a box that it gives or reads."""
+
+
+def sending_s(given: PartedTensor, reads: Iterable[Row]) -> float:
+    """The time of the device that sends or receives most of a float32 tensor."""
+    busy: dict[tuple[str, int], float] = collections.defaultdict(float)
+    for device, box in reads:
+        for piece in pieces_of(given, box):
+            source = given.parts[piece.part].device
+            if source != device:
+                seconds = volume(piece.box) * 4 / DEVICES.bytes_per_s[source][device]
+                seconds += DEVICES.latency_s[source][device]
+                busy["sent", source] += seconds
+                busy["received", device] += seconds
+    return max(busy.values(), default=0.0)
+
+
+def table_of(
+    tables: BoxTables, rows: Sequence[Sequence[Row]], are_sums: Sequence[bool] | None = None
+) -> BoxTable:
+    """The table of the rows of each configuration."""
+    flat = [
+        [number, device, *itertools.chain(*box)]
+        for number, each in enumerate(rows)
+        for device, box in each
+    ]
+    array = np.array(flat, np.int64).reshape(len(flat), -1)
+    return tables.make(array, np.array(are_sums or [False] * len(rows)))
+
+
+def random_parts(random_: random.Random) -> tuple[list[Row], bool]:
+    """Parts that cover a tensor, on random devices by number, and whether they are addends."""
+    rows, columns = (split(size, random_.randint(1, 3)) for size in SHAPE)
+    count = random_.randint(1, 2)
+    found = [
+        (device, (row, column))
+        for row in rows
+        for column in columns
+        for device in random_.sample(range(4), count)
+    ]
+    return sorted(found), count > 1
+
+
+def random_reads(random_: random.Random) -> list[Row]:
+    reads = []
+    for device in random_.sample(range(4), random_.randint(0, 4)):
+        intervals = (sorted(random_.sample(range(size + 1), 2)) for size in SHAPE)
+        reads.append((device, tuple((begin, end) for begin, end in intervals)))
+    return reads
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_sends_the_pieces_that_are_read(seed: int) -> None:
+    random_ = random.Random(seed)
+    tables, links = BoxTables(), Links(DEVICES)
+    given, reads = ([make(random_) for _ in range(4)] for make in (random_parts, random_reads))
+    given_table = table_of(tables, [rows for rows, _ in given], [is_sum for _, is_sum in given])
+    read_table = table_of(tables, reads)
+    expected = [
+        [sending_s(PartedTensor(SHAPE, tuple(Part(*row) for row in rows), is_sum), each)]
+        for rows, is_sum in given
+        for each in reads
+    ]
+    expected = np.reshape(expected, (4, 4))
+    np.testing.assert_allclose(links.seconds(given_table, read_table, 4), expected, rtol=1e-5)
+    within = links.seconds_within(given_table, read_table, 4)
+    np.testing.assert_allclose(within, np.diag(expected), rtol=1e-5)
+
+
+def test_sends_nothing_if_every_device_has_its_boxes() -> None:
+    tables, links = BoxTables(), Links(DEVICES)
+    rows = [(0, ((0, 3), (0, 5))), (1, ((3, 6), (0, 5)))]
+    table = table_of(tables, [rows])
+    assert links.seconds(table, table, 4).tolist() == [[0.0]]
+    assert links.seconds_within(table, table_of(tables, [rows]), 4).tolist() == [0.0]
+    assert table_of(tables, [rows]) is table
+
+
+def test_sends_scalars_whole() -> None:
+    tables, links = BoxTables(), Links(DEVICES)
+    seconds = links.seconds(table_of(tables, [[(0, ())]]), table_of(tables, [[(1, ())], []]), 4)
+    np.testing.assert_allclose(seconds, [[4 / 3e6 + 2e-5, 0.0]], rtol=1e-6)
+
+
+def test_sends_a_box_once_to_several_readers_on_a_device() -> None:
+    tables = BoxTables()
+    first = tables.make_whole(SHAPE, [0])
+    second = table_of(tables, [[(0, BOX), (1, ((0, 2), (0, 5)))]])
+    assert tables.join([first, second, first]) is second
+    assert tables.join([first]) is first
+
+
+def test_adds_by_a_ring() -> None:
+    tables, links = BoxTables(), Links(DEVICES)
+    table = table_of(tables, [[(0, BOX), (1, BOX)], [(0, BOX)]], [True, False])
+    share = 2 * (1 / 2) * 30 * 4
+    expected = share / min(DEVICES.bytes_per_s[0][1], DEVICES.bytes_per_s[1][0]) + 2 * 4e-5
+    np.testing.assert_allclose(links.seconds_to_add(table, 4), [expected, 0.0])
 
 
 def network() -> list[tf.Tensor]:
@@ -50,21 +153,18 @@ def network() -> list[tf.Tensor]:
 
 def parts_of(layers: LayerGraph, node: int, degrees: Degrees) -> Sequence[OpPart]:
     """The parts of a node; if it is not divided, all of it on the first device."""
-    operation = layers.operations[node]
-    shapes = operation.input_shapes, operation.output_shapes
-    reads, gives = (tuple(map(whole, each)) for each in shapes)
-    undivided = layers.parts(node, Degrees())
-    adds = undivided[0].multiply_adds if undivided else 0
     found = layers.parts(node, degrees)
-    return [OpPart(0, reads, gives, lambda maker, _: (), adds)] if found is None else found
+    if found is not None:
+        return found
+    operation, undivided = layers.operations[node], layers.parts(node, Degrees())
+    reads, gives = (
+        tuple(map(whole, each)) for each in (operation.input_shapes, operation.output_shapes)
+    )
+    adds = undivided[0].multiply_adds if undivided else 0
+    return [OpPart(0, reads, gives, lambda maker, _: (), adds)]
 
 
-def shape_of(layers: LayerGraph, tensor: tuple[int, int]) -> tuple[int, ...]:
-    node, port = tensor
-    return layers.operations[node].output_shapes[port]
-
-
-def compute_s(layers: LayerGraph, place: int, degrees: Degrees) -> float:
+def computing_s(layers: LayerGraph, place: int, degrees: Degrees) -> float:
     """The time that the busiest pool of devices computes for a layer."""
     of_pools: dict[int, float] = collections.defaultdict(float)
     for node in layers.layers[place].nodes:
@@ -82,51 +182,40 @@ def compute_s(layers: LayerGraph, place: int, degrees: Degrees) -> float:
     return max(of_pools.values())
 
 
-def sending_s(layers: LayerGraph, chosen: Sequence[Degrees]) -> float:
+def sending_all_s(layers: LayerGraph, chosen: Sequence[Degrees]) -> float:
     """The time to send all tensors to each layer that reads them."""
     view, layer_of = layers.view, layers.layer_of
-    reads: dict[tuple[tuple[int, int], int | None], set[tuple[int, Box]]]
-    reads = collections.defaultdict(set)
+    reads: dict[tuple[tuple[int, int], int | None], set[Row]] = collections.defaultdict(set)
+    given: dict[tuple[int, int], PartedTensor] = {}
     for node in range(len(view)):
         layer = layer_of.get(node)
         for at, tensor in enumerate(view.fanins[node]):
-            if layer is None and tensor[0] in layer_of:
-                reads[tensor, None].add((0, whole(shape_of(layers, tensor))))
-            elif layer is not None and view.ops[tensor[0]] != "Const":
+            source, port = tensor
+            if source in layer_of:
+                shape = layers.operations[source].output_shapes[port]
+                parts = parts_of(layers, source, chosen[layer_of[source]])
+                boxes = tuple(Part(part.place, part.gives[port]) for part in parts)
+                given[tensor] = PartedTensor(shape, boxes, are_addends(parts))
+                if layer is None:
+                    reads[tensor, None].add((0, whole(shape)))
+            elif layer is not None:
+                shape = layers.operations[node].input_shapes[at]
+                given[tensor] = PartedTensor(shape, (Part(0, whole(shape)),))
+            if layer is not None and view.ops[source] != "Const":
                 for part in parts_of(layers, node, chosen[layer]):
                     if (box := part.reads[at]) is not None:
                         reads[tensor, layer].add((part.place, box))
-    total = 0.0
-    for (tensor, _), rows in reads.items():
-        node, port = tensor
-        if node in layer_of:
-            parts = parts_of(layers, node, chosen[layer_of[node]])
-            boxes = tuple(Part(part.place, part.gives[port]) for part in parts)
-            given = PartedTensor(shape_of(layers, tensor), boxes, are_addends(parts))
-        else:
-            ends = np.max([[end for _, end in box] for _, box in rows], axis=0)
-            given = PartedTensor((), (Part(0, tuple((0, int(end)) for end in ends)),))
-        busy: dict[tuple[str, int], float] = collections.defaultdict(float)
-        for device, box in rows:
-            for piece in pieces_of(given, box):
-                source = given.parts[piece.part].device
-                if source != device:
-                    seconds = volume(piece.box) * 4 / DEVICES.bytes_per_s[source][device]
-                    seconds += DEVICES.latency_s[source][device]
-                    busy["sent", source] += seconds
-                    busy["received", device] += seconds
-        total += max(busy.values(), default=0.0)
-    return total
+    return sum(sending_s(given[tensor], rows) for (tensor, _), rows in reads.items())
 
 
-def test_costs_are_those_of_all_nodes_and_tensors() -> None:
+def test_costs_are_sums_over_all_nodes_and_tensors() -> None:
     layers = layers_of(network)
     costs = find_costs(layers, DEVICES, [0] * len(layers.view))
     random_ = random.Random(0)
     for _ in range(30):
         chosen = [random_.choice(configurations_of(layer, 4)) for layer in layers.layers]
-        expected = sending_s(layers, chosen)
-        expected += sum(compute_s(layers, place, each) for place, each in enumerate(chosen))
+        expected = sending_all_s(layers, chosen)
+        expected += sum(computing_s(layers, place, each) for place, each in enumerate(chosen))
         assert costs.seconds(costs.choice_of(chosen)) == pytest.approx(expected, rel=1e-5)
 
 
@@ -136,24 +225,20 @@ def costs_of_products(*, parameters_stay: bool = False) -> DivisionCosts:
     return find_costs(layers, DEVICES, home, parameters_stay=parameters_stay)
 
 
-def test_memory_is_parameters_and_what_is_alive_when_most_is() -> None:
+def test_memory_holds_parameters_and_live_tensors_at_the_peak() -> None:
     costs = costs_of_products()
-    # x, v and w stay; h and r are there at once.
+    # x, v and w stay; the peak has h and r.
     fixed, alive = 96 + 192 + 64, 128 + 128
     assert costs.memory(costs.choice_of([Degrees()] * 2)) == (fixed + alive, 0, 0, 0)
     halves = costs.choice_of([Degrees(sample=2)] * 2)
     assert costs.memory(halves) == (fixed + alive / 2, fixed - 96 / 2 + alive / 2, 0, 0)
     # The second layer gathers the other half of r.
     gathered = costs.choice_of([Degrees(sample=2), Degrees(filter=2)])
-    assert costs.memory(gathered) == (
-        fixed + alive / 2 + 128 / 2,
-        48 + 192 + 32 + alive / 2 + 128 / 2,
-        0,
-        0,
-    )
+    both = alive / 2 + 128 / 2
+    assert costs.memory(gathered) == (fixed + both, 48 + 192 + 32 + both, 0, 0)
 
 
-def test_where_parameters_stay_only_sums_of_them_are_sent() -> None:
+def test_parameters_that_stay_only_send_sums_of_gradients() -> None:
     [_, last] = costs_of_products(parameters_stay=True).layers
     assert last.parameters_s[last.place_of(Degrees(sample=2))] == 0
     # A ring of two devices over the slower link: each sends the values of y once.
@@ -163,7 +248,7 @@ def test_where_parameters_stay_only_sums_of_them_are_sent() -> None:
     assert last.parameters_s[last.place_of(Degrees(channel=2))] == pytest.approx(seconds)
 
 
-def test_configurations_have_two_axes_at_most_on_a_share_of_the_devices() -> None:
+def test_configurations_divide_two_axes_at_most_over_a_share_of_the_devices() -> None:
     [layer, *_] = layers_of(network).layers
     found = configurations_of(layer, 8)
     assert found[0] == Degrees()

@@ -64,9 +64,7 @@ def to_concatenate(axis: int) -> list[Array]:
         ),
     ],
 )
-def test_parts_give_what_the_whole_gives(
-    op: str, inputs: list[Array], attributes: dict[str, Any]
-) -> None:
+def test_parts_give_the_same(op: str, inputs: list[Array], attributes: dict[str, Any]) -> None:
     check(op, inputs, attributes, DEGREES)
 
 
@@ -82,12 +80,9 @@ def test_divides_plain_strided_slices_and_their_gradients(
     check("StridedSliceGrad", inputs, masks | {"Index": tf.int64}, DEGREES)
 
 
-def test_divides_a_split_into_uneven_pieces() -> None:
-    split = (
-        "SplitV",
-        [values(*IMAGE), sizes(4, 2, 3), np.int32(3)],
-        {"Tlen": tf.int64, "num_split": 3},
-    )
+def test_divides_an_uneven_split() -> None:
+    inputs = [values(*IMAGE), sizes(4, 2, 3), np.int32(3)]
+    split = "SplitV", inputs, {"Tlen": tf.int64, "num_split": 3}
     check(*split, (DEGREES[0], DEGREES[1], DEGREES[3]))
     assert stays_whole(operation_of(*split)[0], Degrees(filter=3))
 
@@ -127,7 +122,7 @@ def test_divides_a_change_of_layout(permutation: tuple[int, ...], layout: str) -
     ],
     ids=["strides", "axis dropped", *["batch moved"] * 3, "no layout"],
 )
-def test_keeps_whole_what_moves_values_otherwise(
+def test_keeps_other_moves_of_values_whole(
     op: str, inputs: list[Array], attributes: dict[str, Any]
 ) -> None:
     assert stays_whole(operation_of(op, inputs, attributes)[0], Degrees(), *DEGREES)
@@ -144,7 +139,7 @@ def test_keeps_whole_what_moves_values_otherwise(
         ("Sum", [values(*IMAGE), sizes(1, 2)], {"Tidx": tf.int64}),
     ],
 )
-def test_keeps_whole_what_goes_by_unknown_numbers(
+def test_keeps_ops_with_unknown_numbers_whole(
     op: str, inputs: list[Array], attributes: dict[str, Any]
 ) -> None:
     operation, _ = operation_of(op, inputs, attributes)
@@ -152,7 +147,7 @@ def test_keeps_whole_what_goes_by_unknown_numbers(
     assert stays_whole(unknown, *DEGREES)
 
 
-def test_a_part_of_a_concatenation_reads_what_it_gives() -> None:
+def test_a_part_of_a_concatenation_only_reads_what_it_gives() -> None:
     inputs = [values(2, 4, 4, 3), values(2, 4, 4, 5), np.int64(3)]
     attributes = {"N": 2, "Tidx": tf.int64}
     [parts] = check("ConcatV2", inputs, attributes, [Degrees(filter=2)])
