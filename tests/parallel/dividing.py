@@ -1,4 +1,4 @@
-"""Divides the layers of programs over logical devices of this process, and sees what is sent."""
+"""Divides the layers of programs over devices, and counts the bytes that TensorFlow sends."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tf_interop.parallel.types import Degrees, DividedLayer, GraphDivision, Para
 from tf_interop.runtime.plugin import get_plugin
 
 Choose = Callable[[Layer, int], Degrees | None]
-"""How a layer is divided, given its place among the layers; None for whole."""
+"""Chooses the degrees of a layer and its index; None for whole."""
 
 
 def make_devices(count: int, kind: str = "CPU") -> list[str]:
-    """Makes logical devices, which is done before TensorFlow is used, and names them."""
+    """Makes logical devices, before TensorFlow starts, and names them."""
     memory_mb = None if kind == "CPU" else 4096
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices(kind)[0],
@@ -38,7 +38,7 @@ def make_devices(count: int, kind: str = "CPU") -> list[str]:
 
 
 def handed_graphs(call: Callable[[], Any]) -> list[graph_pb2.GraphDef]:
-    """The graphs that Grappler hands over when functions run for the first time."""
+    """The graphs that Grappler hands over during the first call of functions."""
     graphs: list[graph_pb2.GraphDef] = []
     tf_interop.enable()
     with get_plugin().observe(lambda graph_def, _: graphs.append(graph_def)):
@@ -47,12 +47,12 @@ def handed_graphs(call: Callable[[], Any]) -> list[graph_pb2.GraphDef]:
 
 
 def layers_of(graph_def: graph_pb2.GraphDef) -> LayerGraph:
-    """The layers of a graph that was handed over."""
+    """The layers of a graph from Grappler."""
     return prepare(with_inferred_shapes(graph_def))
 
 
 def plan_of(graphs: Sequence[LayerGraph], choose: Choose, devices: Sequence[str]) -> ParallelPlan:
-    """A plan that divides layers as they are chosen, over the first devices."""
+    """A plan that divides layers over the first devices."""
     divisions = []
     for layers in graphs:
         names = names_of_layers(layers)
@@ -67,11 +67,7 @@ def plan_of(graphs: Sequence[LayerGraph], choose: Choose, devices: Sequence[str]
 
 
 def sent_bytes(call: Callable[[], Any]) -> collections.Counter[tuple[str, str]]:
-    """The bytes that a divided function sends, by device pair, by TensorFlow's own account.
-
-    Args:
-        call: calls it for the first time.
-    """
+    """The bytes that TensorFlow sends in the first call of a divided function, by device pair."""
     divided: list[graph_pb2.GraphDef] = []
 
     def look(graph_def: graph_pb2.GraphDef, _: str) -> None:
@@ -103,7 +99,7 @@ def _byte_count(
     name: str, port: int, sent_from: Mapping[str, Any], view: GraphView, properties: GraphProperties
 ) -> int:
     if name not in view.index_of:
-        # What stands for a control dependency.
+        # It stands for a control dependency.
         assert sent_from[name].op == "Const", name
         assert tf.make_ndarray(sent_from[name].attr["value"].tensor).size == 0, name
         return 0

@@ -1,7 +1,8 @@
-"""The layers of small graphs."""
+"""The layers of small graphs, and of training steps of networks."""
 
 from __future__ import annotations
 
+import collections
 import random
 from collections.abc import Callable
 
@@ -14,14 +15,20 @@ from parallel.traced_layers import (
     layer_at,
     layer_names,
     layers_of,
-    node_names,
     parameter,
     trace,
     v1,
 )
 from tensorflow.core.framework import graph_pb2
 
-from tf_interop.parallel.layers.find import Layer, legal_degrees
+from python.models.googlenet import googlenet
+from python.models.small import lenet, paddings, resnet
+from tf_interop.convolution import ConvolutionKind
+from tf_interop.model.graphs import optimize_graph
+from tf_interop.model.graphs import trace as trace_model
+from tf_interop.parallel.layers.find import Layer, LayerGraph, legal_degrees
+from tf_interop.parallel.layers.heads import HEAD_OPS
+from tf_interop.parallel.layers.prepare import prepare
 from tf_interop.parallel.types import Axis, Degrees
 
 
@@ -36,7 +43,7 @@ def small_network(batch: int = 8) -> tf.Tensor:
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, x)
 
 
-def test_gradients_are_in_the_layer_of_what_they_are_gradients_of() -> None:
+def test_gradients_are_in_the_layers_of_their_forward_ops() -> None:
     layers = layers_of(lambda: gradients(small_network()))
     assert layer_names(layers) == ["a", "pool", "b", "c"]
     for gradient, layer in {
@@ -54,7 +61,7 @@ def test_gradients_are_in_the_layer_of_what_they_are_gradients_of() -> None:
         assert layer_at(layers, gradient) == layer, gradient
 
 
-def test_gradients_need_no_names_to_be_found() -> None:
+def test_finds_gradients_without_their_names() -> None:
     graph_def = trace(lambda: gradients(small_network()))
     numbers = {node.name: f"n{number}" for number, node in enumerate(graph_def.node)}
     anonymous = graph_pb2.GraphDef()
@@ -127,16 +134,16 @@ def transposed_convolution() -> None:
         (lambda: branches("add"), ["a", "b", "j"], {"after": "j"}),
         (lambda: branches("concat"), ["a", "b", "j"], {"after": "j"}),
         (shortcut, ["a", "b", "j", "c"], {"gradients/AddN": "b"}),
-        # A scale that is broadcast is no join.
+        # Scaling by a broadcast vector is no join.
         (squeeze_and_excite, ["a", "mean", "b"], {"scaled": "a"}),
         (means, ["a", "pool", "global"], {"mean": "a", "Sub": "a"}),
-        # These gradients read nothing of their layers.
+        # These gradients read no tensor of their layers.
         (
             averages,
             ["a", "p", "q", "b"],
             {f"gradients/{each}_grad/AvgPoolGrad": each for each in "pq"},
         ),
-        # No rule divides Sin. The name of its gradient does not say which layer of the scope it is.
+        # No rule divides Sin, and the scope of its gradient has several layers.
         (scope_of_several_layers, ["a", "s/p", "s/q", "s/b"], {"gradients/s/sin_grad/mul": "s/p"}),
         (
             transposed_convolution,
@@ -148,7 +155,7 @@ def transposed_convolution() -> None:
         ),
     ],
 )
-def test_what_is_in_which_layer(
+def test_puts_nodes_into_layers(
     network: Callable[[], None], names: list[str], layer_of: dict[str, str | None]
 ) -> None:
     layers = layers_of(network)
@@ -156,7 +163,7 @@ def test_what_is_in_which_layer(
     assert {node: layer_at(layers, node) for node in layer_of} == layer_of
 
 
-def test_the_extents_are_those_of_the_axes_that_can_be_divided() -> None:
+def test_extents_are_those_of_divisible_axes() -> None:
     def network() -> None:
         x = convolution(image(8, 9, 10, 3), 6, "a", strides=2)
         depthwise = parameter(3, 3, 6, 1, name="d/w")
@@ -175,7 +182,7 @@ def test_the_extents_are_those_of_the_axes_that_can_be_divided() -> None:
     assert tuple(up.extents.values()) == (8, 8, 8, 4, 5)
 
 
-def test_layers_know_their_layout() -> None:
+def test_finds_the_layout_of_layers() -> None:
     def network() -> None:
         x = convolution(image(8, 6, 5, 3), 4, "a")
         x = tf.transpose(x, [0, 3, 1, 2], name="turned")
@@ -189,7 +196,7 @@ def test_layers_know_their_layout() -> None:
     assert tuple(layers.layers[2].extents.values()) == (8, 6, 5, 7, 1)
 
 
-def test_says_why_what_costs_something_is_whole() -> None:
+def test_says_why_a_costly_node_is_whole() -> None:
     def network() -> None:
         x = convolution(image(8, 16, 16, 3), 4, "a")
         tf.cumsum(x, name="sums")
@@ -208,7 +215,7 @@ def test_says_why_what_costs_something_is_whole() -> None:
     }
 
 
-def test_loops_and_branches_are_whole() -> None:
+def test_keeps_loops_and_branches_whole() -> None:
     def network() -> None:
         switched, _ = tf.raw_ops.Switch(
             data=image(8, 16, 16, 3), pred=v1.placeholder(tf.bool, ()), name="switch"
@@ -220,21 +227,22 @@ def test_loops_and_branches_are_whole() -> None:
     assert layers.why_whole["a"] == "it is in a loop or a branch"
 
 
-def test_the_order_of_the_nodes_does_not_matter() -> None:
+def test_the_order_of_nodes_does_not_matter() -> None:
     graph_def = trace(lambda: gradients(small_network()))
-    layers = layers_of(graph_def)
     nodes = list(graph_def.node)
     random.Random(0).shuffle(nodes)
-    shuffled = layers_of(graph_pb2.GraphDef(node=nodes, versions=graph_def.versions))
-    assert {
-        layer.name: (sorted(node_names(layers, layer)), layer.extents) for layer in layers.layers
-    } == {
-        layer.name: (sorted(node_names(shuffled, layer)), layer.extents)
-        for layer in shuffled.layers
-    }
+    shuffled = graph_pb2.GraphDef(node=nodes, versions=graph_def.versions)
+    first, second = (
+        {
+            layer.name: (sorted(layers.view.names[node] for node in layer.nodes), layer.extents)
+            for layer in layers.layers
+        }
+        for layers in map(layers_of, (graph_def, shuffled))
+    )
+    assert first == second
 
 
-def test_legal_degrees_are_all_that_no_axis_is_too_short_for() -> None:
+def test_legal_degrees_fit_all_axes() -> None:
     sizes = (8, 3, 1, 2, 4)
     layer = Layer("a", (0,), "NHWC", dict(zip(Axis, sizes, strict=True)))
     assert legal_degrees(layer, 1) == (Degrees(),)
@@ -247,3 +255,62 @@ def test_legal_degrees_are_all_that_no_axis_is_too_short_for() -> None:
         *(Degrees(sample=4), Degrees(filter=2, channel=2), Degrees(channel=4)),
     }
     assert legal_degrees(layer, 5) == (Degrees(sample=5),)
+
+
+def layers_of_training(model: tf.keras.Model) -> LayerGraph:
+    traced = trace_model(model, batch_size=4, training=True, image_size=None)
+    return prepare(optimize_graph(traced, None))
+
+
+@pytest.mark.parametrize(
+    ("build", "heads", "pools", "joins"),
+    [
+        (lenet, 5, 2, 0),
+        (resnet, 10, 1, 3),
+        (paddings, 6, 3, 0),
+        (lambda: googlenet((32, 32), 10), 58, 14, 9),
+    ],
+    ids=["LeNet-5", "ResNet-8", "every padding", "GoogLeNet"],
+)
+def test_finds_the_layers_of_networks(
+    build: Callable[[], tf.keras.Model], heads: int, pools: int, joins: int
+) -> None:
+    layers = layers_of_training(build())
+    view = layers.view
+    first_ops = collections.Counter(view.ops[view.index_of[layer.name]] for layer in layers.layers)
+    assert sum(first_ops[op] for op in HEAD_OPS) == heads
+    assert sum(first_ops[op] for op in ("MaxPool", "AvgPool", "Mean")) == pools
+    assert sum(first_ops[op] for op in ("AddV2", "AddN", "ConcatV2")) == joins
+    assert len(layers.layers) == heads + pools + joins
+
+    # Every convolution and product is in a layer, and only the first has no gradient of its input.
+    roles = collections.Counter(
+        (layers.layer_of[node], layers.operations[node].role)
+        for node, op in enumerate(view.ops)
+        if op in HEAD_OPS
+    )
+    assert set(roles.values()) == {1}
+    by_role = collections.Counter(role for _, role in roles)
+    assert by_role == dict(zip(ConvolutionKind, (heads, heads - 1, heads), strict=True))
+
+    # The names of gradients agree.
+    for node, op in enumerate(view.ops):
+        if op in {"ReluGrad", "MaxPoolGrad", "AvgPoolGrad", "BiasAddGrad"}:
+            forward = view.names[node].partition("gradient_tape/")[2].rsplit("/", 1)[0]
+            scope = forward.rsplit("/", 1)[0]
+            nodes = layers.layers[layers.layer_of[node]].nodes
+            assert any(view.names[each].startswith(scope) for each in nodes), forward
+    # Keras dilates by moving pixels into the batch.
+    assert set(layers.why_whole.values()) <= {
+        f"nothing divides {op}" for op in ("LRN", "LRNGrad", "SpaceToBatchND", "BatchToSpaceND")
+    }
+
+
+def test_a_normalization_is_in_the_layer_of_its_convolution() -> None:
+    layers = layers_of_training(resnet())
+    for node in layers.layer_of:
+        name = layers.view.names[node]
+        for block in ("stem_1", "block0_a_1", "block2_s_1"):
+            scope = block.replace("_1", "_norm_1")
+            if f"/{scope}/" in name and "gradient_tape" not in name:
+                assert f"/{block}/" in (layer_at(layers, name) or ""), name

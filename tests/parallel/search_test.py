@@ -1,4 +1,4 @@
-"""The search over configurations: what all choices, tried one after another, say is the least."""
+"""The search over configurations, against all choices one after another."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KINDS = ("tree", "series-parallel", "dense", "apart", "complete")
 
 
 def random_edges(kind: str, count: int, random: np.random.Generator) -> list[tuple[int, int]]:
-    """The edges of a graph of a kind."""
+    """The edges of a graph."""
     if kind == "tree":
         return [(int(random.integers(node)), node) for node in range(1, count)]
     if kind == "series-parallel":
@@ -39,7 +39,7 @@ def random_edges(kind: str, count: int, random: np.random.Generator) -> list[tup
 def random_problem(seed: int, *, devices: int = 0, whole_numbers: bool = False) -> SearchProblem:
     """A problem of up to 7 layers with up to 4 configurations each.
 
-    The complete ones, where edges alone cost something, have bounds that are far from the least.
+    In complete graphs only edges have costs, so that bounds are far from the least cost.
     """
     random = np.random.default_rng(seed)
     kind = KINDS[seed % len(KINDS)]
@@ -62,7 +62,7 @@ def random_problem(seed: int, *, devices: int = 0, whole_numbers: bool = False) 
 
 
 def every_choice(problem: SearchProblem) -> Iterator[tuple[tuple[int, ...], float]]:
-    """All that fit, with what they cost."""
+    """All choices that fit, with their costs."""
     for choice in itertools.product(*(range(len(costs)) for costs in problem.node_costs)):
         if problem.memory_limits is not None:
             used = sum(its[each] for its, each in zip(problem.memory, choice, strict=True))
@@ -72,7 +72,7 @@ def every_choice(problem: SearchProblem) -> Iterator[tuple[tuple[int, ...], floa
 
 
 def cost_of(problem: SearchProblem, choice: tuple[int, ...]) -> float:
-    """What a choice costs."""
+    """The cost of a choice."""
     return math.fsum(
         [costs[each] for costs, each in zip(problem.node_costs, choice, strict=True)]
         + [costs[choice[i], choice[j]] for (i, j), costs in problem.edge_costs.items()]
@@ -80,7 +80,7 @@ def cost_of(problem: SearchProblem, choice: tuple[int, ...]) -> float:
 
 
 def check_least(problem: SearchProblem) -> SearchResult | None:
-    """Asserts that the search finds the least of all choices; None where nothing fits."""
+    """Asserts that the search finds the least cost; returns None if nothing fits."""
     expected = min((cost for _, cost in every_choice(problem)), default=None)
     if expected is None:
         with pytest.raises(PlanError, match="fits into memory"):
@@ -94,8 +94,8 @@ def check_least(problem: SearchProblem) -> SearchResult | None:
     return result
 
 
-# Problems that elimination solves at once; that it solves without the configurations that bounds
-# rule out; and for which its tables are still too large then.
+# Elimination solves a problem at once, or after bounds have ruled out configurations, or its tables
+# are still too large then.
 ENTRIES = [(least._FEW_ENTRIES, least._MAX_ENTRIES), (0, least._MAX_ENTRIES), (40, 60)]
 
 
@@ -110,7 +110,7 @@ def test_nothing_that_fits_costs_less(
     check_least(random_problem(seed, devices=devices))
 
 
-def test_limits_cost_something_or_are_too_tight_in_these_problems() -> None:
+def test_limits_of_these_problems_matter() -> None:
     problems = [random_problem(seed, devices=2) for seed in range(40)]
     found = [check_least(problem) for problem in problems]
     free = [minimize(dataclasses.replace(each, memory_limits=None)) for each in problems]
@@ -121,21 +121,21 @@ def test_limits_cost_something_or_are_too_tight_in_these_problems() -> None:
 
 @pytest.mark.parametrize("devices", [0, 2])
 @pytest.mark.parametrize("seed", range(20))
-def test_of_equal_choices_it_is_always_the_same(seed: int, devices: int) -> None:
+def test_of_equal_choices_always_takes_the_same(seed: int, devices: int) -> None:
     first = random_problem(seed, devices=devices, whole_numbers=True)
     again = random_problem(seed, devices=devices, whole_numbers=True)
     if check_least(first) is not None:
         assert minimize(first) == minimize(again)
 
 
-def test_layers_without_edges_are_chosen_one_by_one() -> None:
+def test_chooses_layers_without_edges_one_by_one() -> None:
     costs = np.random.default_rng(1).random((50, 9))
     result = minimize(SearchProblem(tuple(costs), {}))
     assert (result.choice, str(result)) == (tuple(costs.argmin(axis=1)), "exact")
     assert minimize(SearchProblem((), {})).choice == ()
 
 
-def test_a_long_chain_is_exact() -> None:
+def test_solves_a_long_chain_exactly() -> None:
     random = np.random.default_rng(2)
     edges = {(each, each + 1): random.random((30, 30)) for each in range(999)}
     problem = SearchProblem(tuple(random.random((1000, 30))), edges)
@@ -149,14 +149,14 @@ def test_a_long_chain_is_exact() -> None:
     assert result.cost == pytest.approx(least_cost.min())
 
 
-def test_what_exactly_fits_fits() -> None:
+def test_a_limit_may_be_reached_exactly() -> None:
     memory = (np.array([[7], [1]]), np.array([[5], [2]]))
     costs = (np.array([0.0, 9.0]), np.array([0.0, 1.0]))
     assert minimize(SearchProblem(costs, {}, memory, np.array([12]))).choice == (0, 0)
     assert minimize(SearchProblem(costs, {}, memory, np.array([11]))).choice == (0, 1)
 
 
-def test_an_error_names_the_memory_that_is_needed() -> None:
+def test_an_error_names_the_needed_memory() -> None:
     memory = (np.array([[700, 0], [300, 300]]), np.array([[200, 500]]))
     problem = SearchProblem(
         (np.zeros(2), np.zeros(1)), {}, memory, memory_limits=np.array([400, 900])
@@ -165,7 +165,7 @@ def test_an_error_names_the_memory_that_is_needed() -> None:
         minimize(problem)
 
 
-def test_what_is_not_proven_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_says_how_far_an_unproven_choice_may_be_off(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in ((least, "_FEW_ENTRIES"), (least, "_MAX_ENTRIES"), (search, "_MAX_EFFORT")):
         monkeypatch.setattr(module, name, 0)
     random = np.random.default_rng(3)

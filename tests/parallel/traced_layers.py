@@ -1,8 +1,8 @@
-"""Graphs with their shapes, traced from a few lines of TensorFlow, and their layers."""
+"""Graphs from a few lines of TensorFlow, and their layers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Any
 
 import tensorflow as tf
@@ -10,25 +10,25 @@ from tensorflow.core.framework import graph_pb2
 
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
-from tf_interop.parallel.layers.find import Layer, LayerGraph, find_layers
+from tf_interop.parallel.layers.find import LayerGraph, find_layers
 
 v1 = tf.compat.v1
 
 
 def trace(build: Callable[[], Any]) -> graph_pb2.GraphDef:
-    """The graph of what a function adds to it."""
+    """The graph that a function builds."""
     with tf.Graph().as_default() as graph:
         build()
     return graph.as_graph_def(add_shapes=True)
 
 
 def image(*shape: int, name: str = "image") -> tf.Tensor:
-    """What is fed."""
+    """A placeholder."""
     return v1.placeholder(tf.float32, shape, name)
 
 
 def parameter(*shape: int, name: str) -> tf.Tensor:
-    """What a variable holds."""
+    """The value of a variable."""
     variable = v1.get_variable(name, shape, use_resource=True)
     return tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=tf.float32, name=f"{name}/r")
 
@@ -52,7 +52,7 @@ def gradients(y: tf.Tensor) -> list[tf.Tensor]:
 
 
 def two_products() -> None:
-    """A layer of h = x v and r = relu(h), and a layer of y = r w, which is read by `result`."""
+    """A layer of h = x v and r = relu(h), and a layer of y = r w, which `result` reads."""
     h = tf.matmul(image(4, 6, name="x"), parameter(6, 8, name="v"), name="h")
     r = tf.nn.relu(h, name="r")
     tf.negative(tf.matmul(r, parameter(8, 2, name="w"), name="y"), name="result")
@@ -61,7 +61,7 @@ def two_products() -> None:
 def layers_of(
     graph: graph_pb2.GraphDef | Callable[[], Any], nodes_to_preserve: Collection[str] = ()
 ) -> LayerGraph:
-    """The layers of a graph, or of what a function traces."""
+    """The layers of a graph, or of one that a function builds."""
     graph_def = graph if isinstance(graph, graph_pb2.GraphDef) else trace(graph)
     view = GraphView(graph_def)
     return find_layers(view, GraphProperties(view), nodes_to_preserve)
@@ -73,16 +73,6 @@ def layer_names(layers: LayerGraph) -> list[str]:
 
 
 def layer_at(layers: LayerGraph, node: str) -> str | None:
-    """The name of the layer that a node is in."""
+    """The name of a node's layer."""
     place = layers.layer_of.get(layers.view.index_of[node])
     return None if place is None else layers.layers[place].name
-
-
-def node_names(layers: LayerGraph, layer: Layer) -> list[str]:
-    """The names of a layer's nodes."""
-    return [layers.view.names[node] for node in layer.nodes]
-
-
-def nodes_of_ops(layers: LayerGraph, ops: Collection[str]) -> Sequence[int]:
-    """The nodes of some op types."""
-    return [node for node, op in enumerate(layers.view.ops) if op in ops]
