@@ -177,19 +177,20 @@ TEST_F(CudnnBackendTest, ReportsFailuresOfLaunches) {
                       {"cuMemsetD8Async failed with CUDA_ERROR_LAUNCH_FAILED"}));
 }
 
-TEST(LibrariesTest, RefusesWhatIsNotThereOlderOrAnotherLibrary) {
-  CudnnLibrary cudnn;
-  CudaDriver cuda;
+TEST(LibrariesTest, RefusesMissingOlderAndOtherLibraries) {
+  UseFakes();
   setenv("TF_INTEROP_FAKE_CUDNN_VERSION", "8907", 1);
-  EXPECT_TRUE(IsError(cudnn.Open(PathOf(&FakeCudnn)), StatusCode::kUnavailable,
+  EXPECT_TRUE(IsError(CudnnLibrary().Open(), StatusCode::kUnavailable,
                       {"Expected cuDNN 9.0 or newer, got 8.9.7", "TF_INTEROP_LIBCUDNN"}));
   unsetenv("TF_INTEROP_FAKE_CUDNN_VERSION");
-  EXPECT_TRUE(IsError(cudnn.Open("/nowhere/libcudnn.so.9"), StatusCode::kUnavailable,
+  setenv("TF_INTEROP_LIBCUDNN", "/nowhere/libcudnn.so.9", 1);
+  EXPECT_TRUE(IsError(CudnnLibrary().Open(), StatusCode::kUnavailable,
                       {"/nowhere/libcudnn.so.9", "Install cuDNN 9"}));
+  setenv("TF_INTEROP_LIBCUDA", "/nowhere/libcuda.so.1", 1);
+  EXPECT_TRUE(IsError(CudaDriver().Open(), StatusCode::kUnavailable, {"NVIDIA's driver"}));
+  setenv("TF_INTEROP_LIBCUDA", "libm.so.6", 1);
   EXPECT_TRUE(
-      IsError(cuda.Open("/nowhere/libcuda.so.1"), StatusCode::kUnavailable, {"NVIDIA's driver"}));
-  EXPECT_TRUE(
-      IsError(cuda.Open("libm.so.6"), StatusCode::kUnavailable, {"'cuInit", "in 'libm.so.6'"}));
+      IsError(CudaDriver().Open(), StatusCode::kUnavailable, {"'cuInit", "in 'libm.so.6'"}));
 }
 
 TEST(LibrariesTest, TakesTheOverrideAloneAndLooksBesideLoadedPythonPackages) {

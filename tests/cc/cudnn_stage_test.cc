@@ -145,10 +145,10 @@ TEST_F(LaneOptionsTest, MakesAPartitionOnceAndKeepsItsStreams) {
 
 TEST_F(LaneOptionsTest, NamesTheEntryPointsThatADriverLacks) {
   CudaDriver driver;
-  ASSERT_TRUE(IsOk(driver.Open(PathOf(&FakeCudaMakeContext))));
+  ASSERT_TRUE(IsOk(driver.Open()));
   driver.missing_of_green_contexts = "cuGreenCtxCreate";
-  std::unique_ptr<SmPartition> partition;
-  EXPECT_TRUE(IsError(SmPartition::Create(driver, context_, {8, 0}, &partition),
+  SmPartition partition;
+  EXPECT_TRUE(IsError(MakeSmPartition(driver, context_, {8, 0}, &partition),
                       StatusCode::kUnsupported, {"cuGreenCtxCreate", "newer NVIDIA"}));
 }
 

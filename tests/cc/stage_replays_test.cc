@@ -299,7 +299,7 @@ TEST_F(StageReplaysTest, ACapturedLaunchMakesNoHandleButWaitsForOne) {
   const BackendScope scope(backend_);
   static auto* const pool = new HandlePool(*driver, *library);
   auto of_another = std::make_unique<HandlePool::Lease>();
-  ASSERT_TRUE(IsOk(pool->TakeFor(caller_, of_another.get())));
+  ASSERT_TRUE(IsOk(pool->Take(caller_, of_another.get())));
   const cudnnHandle_t only = of_another->get();
   std::unique_ptr<CapturedWork> captured;
   ASSERT_TRUE(IsOk(backend_->BeginCapture(group->stream())));
@@ -309,7 +309,7 @@ TEST_F(StageReplaysTest, ACapturedLaunchMakesNoHandleButWaitsForOne) {
   });
   {
     HandlePool::Lease lease;
-    EXPECT_TRUE(IsOk(pool->TakeFor(static_cast<CUstream>(group->stream()), &lease)));
+    EXPECT_TRUE(IsOk(pool->Take(static_cast<CUstream>(group->stream()), &lease)));
     EXPECT_EQ(lease.get(), only);
   }
   gives_back.join();

@@ -30,51 +30,25 @@ bool Consume(std::string_view prefix, std::string_view* text) {
   return true;
 }
 
-// Digits only, so that an algorithm has one name: a sign, blanks, a leading zero or an overflow are
-// refused.
+// Takes a number only as std::to_string writes it, so that an algorithm has one name.
 bool ConsumeNumber(std::string_view* text, int64_t* number) {
-  const auto is_digit = [text](size_t i) {
-    return i < text->size() && (*text)[i] >= '0' && (*text)[i] <= '9';
-  };
-  if (!is_digit(0) || ((*text)[0] == '0' && is_digit(1))) return false;
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), *number);
-  if (error != std::errc()) return false;
-  text->remove_prefix(end - text->data());
+  const size_t length = end - text->data();
+  if (error != std::errc() || std::to_string(*number) != text->substr(0, length)) return false;
+  text->remove_prefix(length);
   return true;
-}
-
-bool ConsumeKnobValue(std::string_view* text, int64_t* value) {
-  const bool negative = Consume("-", text);
-  if (!ConsumeNumber(text, value) || (negative && *value == 0)) return false;
-  if (negative) *value = -*value;
-  return true;
-}
-
-bool ConsumeKnob(std::string_view* text, EngineTag* engine) {
-  int64_t type = 0;
-  int64_t value = 0;
-  return Consume("_k", text) && ConsumeNumber(text, &type) && Consume("=", text) &&
-         ConsumeKnobValue(text, &value) && type <= kLargestInt &&
-         engine->knobs.emplace(type, value).second;
 }
 
 bool ParseEngineTag(std::string_view text, EngineTag* engine) {
   if (!Consume("eng", &text) || !ConsumeNumber(&text, &engine->index)) return false;
-  while (!text.empty()) {
-    if (!ConsumeKnob(&text, engine)) return false;
+  bool is_name = engine->index >= 0;
+  while (is_name && !text.empty()) {
+    int64_t type = 0, value = 0;
+    is_name = Consume("_k", &text) && ConsumeNumber(&text, &type) && Consume("=", &text) &&
+              ConsumeNumber(&text, &value) && type >= 0 && type <= kLargestInt &&
+              engine->knobs.emplace(type, value).second;
   }
-  return true;
-}
-
-bool ParseTag(std::string_view text, AlgorithmTag* tag) {
-  if (IsLegacyName(text)) {
-    *tag = LegacyTag{std::string(text)};
-    return true;
-  }
-  EngineTag engine;
-  if (!ParseEngineTag(text, &engine)) return false;
-  *tag = std::move(engine);
-  return true;
+  return is_name;
 }
 
 std::string FormulationPrefix(const Formulation& formulation) {
@@ -87,7 +61,7 @@ std::string FormulationPrefix(const Formulation& formulation) {
 }  // namespace
 
 const std::vector<std::string>& LegacyNamesOf(ConvolutionKind kind) {
-  // Never destroyed: launches may come until the very end of the process.
+  // Never destroyed: launches may come until the process ends.
   static const auto* forward = new std::vector<std::string>{
       "IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "GEMM", "DIRECT", "FFT", "FFT_TILING",
       "WINOGRAD",      "WINOGRAD_NONFUSED"};
@@ -106,17 +80,14 @@ const std::vector<std::string>& LegacyNamesOf(ConvolutionKind kind) {
   return *backward_filter;
 }
 
-std::string ToString(const EngineTag& engine) {
+std::string ToString(const AlgorithmTag& tag) {
+  if (const auto* legacy = std::get_if<LegacyTag>(&tag)) return legacy->name;
+  const auto& engine = std::get<EngineTag>(tag);
   std::string text = "eng" + std::to_string(engine.index);
   for (const auto& [type, value] : engine.knobs) {
     text += "_k" + std::to_string(type) + "=" + std::to_string(value);
   }
   return text;
-}
-
-std::string ToString(const AlgorithmTag& tag) {
-  if (const auto* legacy = std::get_if<LegacyTag>(&tag)) return legacy->name;
-  return ToString(std::get<EngineTag>(tag));
 }
 
 std::string ToString(const Formulation& formulation) {
@@ -137,11 +108,16 @@ Status ParseAlgorithm(const std::string& text, Algorithm* algorithm) {
   formulation.splits_epilogue = Consume(kSplit, &rest);
   formulation.uses_nchw = Consume(kNchw, &rest);
   if (rest.size() < text.size()) parsed.formulation = formulation;
-  if (!ParseTag(rest, &parsed.tag)) {
+  EngineTag engine;
+  if (IsLegacyName(rest)) {
+    parsed.tag = LegacyTag{std::string(rest)};
+  } else if (ParseEngineTag(rest, &engine)) {
+    parsed.tag = std::move(engine);
+  } else {
     return InvalidArgument(
         "Expected an algorithm of the form '[split+][nchw+]' and 'eng<index>_k<type>=<value>...' "
         "or a name of cuDNN's legacy API such as 'WINOGRAD', got '" +
-        text + "'. Use a name that a profile of this device holds.");
+        text + "'. Use a name from a profile of this device.");
   }
   *algorithm = std::move(parsed);
   return Status::Ok();

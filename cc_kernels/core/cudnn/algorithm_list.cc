@@ -1,6 +1,8 @@
 #include "cc_kernels/core/cudnn/algorithm_list.h"
 
 #include <algorithm>
+#include <limits>
+#include <map>
 #include <memory>
 #include <set>
 #include <utility>
@@ -15,51 +17,69 @@ namespace {
 
 constexpr int64_t kMostValuesOfKnob = 16;
 
-// At most kMostValuesOfKnob values, both ends among them.
-std::vector<int64_t> ValuesOf(const KnobRange& range) {
-  if (range.maximum < range.minimum) return {};
-  const int64_t stride = std::max<int64_t>(range.stride, 1);
-  const int64_t last = (range.maximum - range.minimum) / stride;  // steps from the minimum
+// At most kMostValuesOfKnob of a knob's values, including both ends.
+std::vector<int64_t> ValuesBetween(int64_t minimum, int64_t maximum, int64_t stride) {
+  if (maximum < minimum) return {};
+  stride = std::max<int64_t>(stride, 1);
+  const int64_t last = (maximum - minimum) / stride;  // steps from the minimum
   const int64_t count = std::min(last + 1, kMostValuesOfKnob);
   std::vector<int64_t> values;
   for (int64_t i = 0; i < count; ++i) {
     const int64_t step = count == 1 ? 0 : i * last / (count - 1);
-    values.push_back(range.minimum + step * stride);
+    values.push_back(minimum + step * stride);
   }
   return values;
 }
 
-// The convolution in one formulation, as a graph.
+// The values to try for each knob of a configuration's engine, by type.
+Status ReadKnobValues(const BackendDescriptor& config,
+                      std::map<int64_t, std::vector<int64_t>>* values) {
+  std::vector<BackendDescriptor> knobs;
+  TF_INTEROP_RETURN_IF_ERROR(EngineOf(config).GetDescriptors(
+      CUDNN_ATTR_ENGINE_KNOB_INFO, CUDNN_BACKEND_KNOB_INFO_DESCRIPTOR, "knob", &knobs));
+  for (const BackendDescriptor& knob : knobs) {
+    cudnnBackendKnobType_t type;
+    int64_t minimum = 0, maximum = 0, stride = 0;
+    TF_INTEROP_RETURN_IF_ERROR(knob.Get(CUDNN_ATTR_KNOB_INFO_TYPE, &type));
+    TF_INTEROP_RETURN_IF_ERROR(knob.Get(CUDNN_ATTR_KNOB_INFO_MINIMUM_VALUE, &minimum));
+    TF_INTEROP_RETURN_IF_ERROR(knob.Get(CUDNN_ATTR_KNOB_INFO_MAXIMUM_VALUE, &maximum));
+    TF_INTEROP_RETURN_IF_ERROR(knob.Get(CUDNN_ATTR_KNOB_INFO_STRIDE, &stride));
+    (*values)[static_cast<int64_t>(type)] = ValuesBetween(minimum, maximum, stride);
+  }
+  return Status::Ok();
+}
+
+// The graph of the convolution in one formulation.
 struct FormulatedGraph {
   Formulation formulation;
   OperationGraph graph;
 };
 
-// Collects names. Refusals by cuDNN leave something out of the list; only a lack of memory is
-// handed on.
+// Collects names. If cuDNN refuses something, the list goes without it. Only a lack of memory is an
+// error.
 class AlgorithmLister {
  public:
   AlgorithmLister(const CudnnLibrary& library, cudnnHandle_t handle, const Convolution& convolution,
-                  bool allow_reduced_precision)
-      : library_(library),
-        handle_(handle),
-        convolution_(convolution),
-        allow_reduced_precision_(allow_reduced_precision) {}
+                  bool allow_tf32)
+      : library_(library), handle_(handle), convolution_(convolution), allow_tf32_(allow_tf32) {}
 
   Status BuildGraphs() {
     for (const Formulation& formulation : FormulationsOf(convolution_)) {
       if (formulation.splits_epilogue) {
-        const Status has_epilogue = CheckEpilogue(formulation);
+        // cuDNN 9.8 and 9.28 have no engine for an epilogue of doubles, and none for any epilogue
+        // unless they find NVRTC.
+        std::shared_ptr<const Executable> plan;
+        const Status has_epilogue = PrepareEpilogue(
+            library_, handle_, FormulatedConvolution(convolution_, formulation),
+            {std::numeric_limits<size_t>::max()}, /*wants_least_workspace=*/false, &plan);
         TF_INTEROP_RETURN_IF_ERROR(LeaveOutRefused(has_epilogue));
         if (!has_epilogue.ok()) continue;
       }
       formulations_.push_back(formulation);
-      FormulatedGraph formulated;
-      formulated.formulation = formulation;
-      const Status built = BuildConvolutionGraph(
-          library_, handle_, ExecutedConvolution(convolution_, formulation), &formulated.graph);
-      TF_INTEROP_RETURN_IF_ERROR(LeaveOutRefused(built));
-      if (built.ok()) graphs_.push_back(std::move(formulated));
+      OperationGraph graph =
+          BuildConvolutionGraph(library_, handle_, ExecutedConvolution(convolution_, formulation));
+      TF_INTEROP_RETURN_IF_ERROR(LeaveOutRefused(graph.graph.status()));
+      if (graph.graph.status().ok()) graphs_.push_back({formulation, std::move(graph)});
     }
     return Status::Ok();
   }
@@ -73,23 +93,33 @@ class AlgorithmLister {
       if (splits_only_where_needed && !is_needed) continue;
       const size_t before = algorithms_.size();
       for (const auto heuristic : HeuristicsFor(convolution_)) {
-        TF_INTEROP_RETURN_IF_ERROR(AddProposalsOf(formulated, heuristic));
+        std::vector<BackendDescriptor> configs;
+        const Status proposed = ProposeConfigs(library_, formulated.graph, heuristic, &configs);
+        TF_INTEROP_RETURN_IF_ERROR(LeaveOutRefused(proposed));
+        if (!proposed.ok()) continue;
+        for (const BackendDescriptor& config : configs) {
+          TF_INTEROP_RETURN_IF_ERROR(LeaveOutRefused(AddConfig(formulated.formulation, config)));
+        }
       }
       fused_has_proposals = !splits && algorithms_.size() > before;
     }
     return Status::Ok();
   }
 
-  Status AddEngines() {
-    return ForEveryEngine([this](const FormulatedGraph& formulated, int64_t index) {
-      return AddEngine(formulated, EngineTag{index, {}});
-    });
-  }
-
-  Status AddKnobs() {
-    return ForEveryEngine([this](const FormulatedGraph& formulated, int64_t index) {
-      return AddKnobsOf(formulated, index);
-    });
+  // Adds every engine, or with `moves_knobs` every engine with one knob moved.
+  Status AddEngines(bool moves_knobs) {
+    for (const FormulatedGraph& formulated : graphs_) {
+      int64_t count = 0;
+      TF_INTEROP_RETURN_IF_ERROR(LeaveOutRefused(
+          formulated.graph.graph.Get(CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT, &count)));
+      for (int64_t index = 0; index < count; ++index) {
+        const BackendDescriptor config = MakeConfig(library_, formulated.graph, {index, {}});
+        TF_INTEROP_RETURN_IF_ERROR(
+            LeaveOutRefused(moves_knobs ? AddWithKnobsMoved(formulated, config)
+                                        : AddConfig(formulated.formulation, config)));
+      }
+    }
+    return Status::Ok();
   }
 
   void AddLegacy() {
@@ -113,58 +143,17 @@ class AlgorithmLister {
   }
 
  private:
-  // cuDNN 9.8 and 9.28 have no engine for an epilogue by itself in double, and none at all where
-  // they find no NVRTC.
-  Status CheckEpilogue(const Formulation& formulation) {
-    std::shared_ptr<const Executable> plan;
-    ExecutableRequest request;
-    request.wants_least_workspace = true;
-    return PrepareEpilogue(library_, handle_, FormulatedConvolution(convolution_, formulation),
-                           request, &plan);
-  }
-
-  template <typename Add>
-  Status ForEveryEngine(const Add& add) {
-    for (const FormulatedGraph& formulated : graphs_) {
-      int64_t count = 0;
-      TF_INTEROP_RETURN_IF_ERROR(LeaveOutRefused(CountEngines(formulated.graph, &count)));
-      for (int64_t index = 0; index < count; ++index) {
-        TF_INTEROP_RETURN_IF_ERROR(LeaveOutRefused(add(formulated, index)));
-      }
-    }
-    return Status::Ok();
-  }
-
-  Status AddProposalsOf(const FormulatedGraph& formulated, cudnnBackendHeurMode_t heuristic) {
-    std::vector<BackendDescriptor> configs;
-    const Status proposed = ProposeConfigs(library_, formulated.graph, heuristic, &configs);
-    TF_INTEROP_RETURN_IF_ERROR(LeaveOutRefused(proposed));
-    if (!proposed.ok()) return Status::Ok();
-    for (const BackendDescriptor& config : configs) {
-      TF_INTEROP_RETURN_IF_ERROR(LeaveOutRefused(AddConfig(formulated.formulation, config)));
-    }
-    return Status::Ok();
-  }
-
-  Status AddEngine(const FormulatedGraph& formulated, const EngineTag& tag) {
-    BackendDescriptor config;
-    TF_INTEROP_RETURN_IF_ERROR(MakeConfig(library_, formulated.graph, tag, &config));
-    return AddConfig(formulated.formulation, config);
-  }
-
-  Status AddKnobsOf(const FormulatedGraph& formulated, int64_t index) {
-    BackendDescriptor config;
-    EngineTag by_itself;
-    std::vector<KnobRange> ranges;
-    TF_INTEROP_RETURN_IF_ERROR(
-        MakeConfig(library_, formulated.graph, EngineTag{index, {}}, &config));
-    TF_INTEROP_RETURN_IF_ERROR(ReadTag(library_, config, &by_itself));
-    TF_INTEROP_RETURN_IF_ERROR(ReadKnobRanges(library_, config, &ranges));
-    for (const KnobRange& range : ranges) {
-      for (const int64_t value : ValuesOf(range)) {
-        EngineTag moved = by_itself;
-        moved.knobs[range.type] = value;
-        TF_INTEROP_RETURN_IF_ERROR(LeaveOutRefused(AddEngine(formulated, moved)));
+  Status AddWithKnobsMoved(const FormulatedGraph& formulated, const BackendDescriptor& config) {
+    EngineTag tag;
+    std::map<int64_t, std::vector<int64_t>> values;
+    TF_INTEROP_RETURN_IF_ERROR(ReadTag(config, &tag));
+    TF_INTEROP_RETURN_IF_ERROR(ReadKnobValues(config, &values));
+    for (const auto& [type, values_of_knob] : values) {
+      for (const int64_t value : values_of_knob) {
+        EngineTag moved = tag;
+        moved.knobs[type] = value;
+        TF_INTEROP_RETURN_IF_ERROR(LeaveOutRefused(
+            AddConfig(formulated.formulation, MakeConfig(library_, formulated.graph, moved))));
       }
     }
     return Status::Ok();
@@ -172,10 +161,10 @@ class AlgorithmLister {
 
   Status AddConfig(const Formulation& formulation, const BackendDescriptor& config) {
     bool reduces_precision = false;
-    TF_INTEROP_RETURN_IF_ERROR(ReadReducesPrecision(library_, config, &reduces_precision));
-    if (reduces_precision && !allow_reduced_precision_) return Status::Ok();
+    TF_INTEROP_RETURN_IF_ERROR(ReadReducesPrecision(config, &reduces_precision));
+    if (reduces_precision && !allow_tf32_) return Status::Ok();
     EngineTag tag;
-    TF_INTEROP_RETURN_IF_ERROR(ReadTag(library_, config, &tag));
+    TF_INTEROP_RETURN_IF_ERROR(ReadTag(config, &tag));
     Add(formulation, tag);
     return Status::Ok();
   }
@@ -187,15 +176,15 @@ class AlgorithmLister {
 
   Status LeaveOutRefused(const Status& status) {
     if (status.code() == StatusCode::kResourceExhausted) return status;
-    if (first_refusal_.ok()) first_refusal_ = status;
+    first_refusal_.Update(status);
     return Status::Ok();
   }
 
   const CudnnLibrary& library_;
   const cudnnHandle_t handle_;
   const Convolution& convolution_;
-  const bool allow_reduced_precision_;
-  std::vector<Formulation> formulations_;  // whose epilogue, where it is split off, has a plan
+  const bool allow_tf32_;
+  std::vector<Formulation> formulations_;  // without split epilogues that have no plan
   std::vector<FormulatedGraph> graphs_;
   std::vector<std::string> algorithms_;
   std::set<std::string> listed_;
@@ -209,14 +198,16 @@ Status ListCudnnAlgorithms(const CudnnLibrary& library, cudnnHandle_t handle,
                            std::vector<std::string>* algorithms) {
   TF_INTEROP_RETURN_IF_ERROR(CheckComputesSomething(convolution));
   AlgorithmLister lister(library, handle, convolution,
-                         convolution.dtype != DataType::kFloat || allow_tf32);
+                         allow_tf32 || convolution.dtype != DataType::kFloat);
   TF_INTEROP_RETURN_IF_ERROR(lister.BuildGraphs());
   TF_INTEROP_RETURN_IF_ERROR(lister.AddProposals(scope == AlgorithmScope::kHeuristic));
   if (scope != AlgorithmScope::kHeuristic) {
-    TF_INTEROP_RETURN_IF_ERROR(lister.AddEngines());
+    TF_INTEROP_RETURN_IF_ERROR(lister.AddEngines(/*moves_knobs=*/false));
     lister.AddLegacy();
   }
-  if (scope == AlgorithmScope::kKnobs) TF_INTEROP_RETURN_IF_ERROR(lister.AddKnobs());
+  if (scope == AlgorithmScope::kKnobs) {
+    TF_INTEROP_RETURN_IF_ERROR(lister.AddEngines(/*moves_knobs=*/true));
+  }
   return lister.Finish(algorithms);
 }
 

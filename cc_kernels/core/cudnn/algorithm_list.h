@@ -1,4 +1,4 @@
-// Which algorithms cuDNN has for a convolution.
+// The algorithms that cuDNN has for a convolution.
 #ifndef TF_INTEROP_CORE_CUDNN_ALGORITHM_LIST_H_
 #define TF_INTEROP_CORE_CUDNN_ALGORITHM_LIST_H_
 
@@ -13,28 +13,26 @@
 namespace tf_interop {
 
 // Lists the names of algorithms that may be able to compute `convolution`, each once, in an order
-// that depends on cuDNN's answers alone:
+// that depends only on cuDNN's answers:
 //
-//   kHeuristic  what cuDNN's heuristics propose, best first, one formulation after the other in the
-//               order of algorithm.h. An epilogue is split off only where nothing is proposed for
+//   kHeuristic  the proposals of cuDNN's heuristics, best first, one formulation after the other in
+//               the order of algorithm.h. An epilogue is split off only if nothing is proposed for
 //               the fused graph.
-//   kAll        these, then every engine with the knobs that it has by itself (written without
-//               knobs unless cuDNN tells which), in every formulation, then the names of the legacy
-//               API in the formulations that it takes: equal paddings, no epilogue.
-//   kKnobs      these, then every engine with one knob moved, in every formulation; of a knob with
-//               many values, 16 from the smallest to the largest.
+//   kAll        these, then every engine with its own choice of knobs (written without knobs unless
+//               cuDNN tells them), in every formulation, then the names of the legacy API in the
+//               formulations that it takes: equal paddings, no epilogue.
+//   kKnobs      these, then every engine with one knob moved, in every formulation. A knob with
+//               many values gets 16 of them, from the smallest to the largest.
 //
-// Every formulation is an alternative that can win: engines for NCHW are others than those for
-// NHWC, few of them take unequal paddings, and few fuse an epilogue.
+// Any formulation can win: NCHW has other engines than NHWC, few of them take unequal paddings, and
+// few fuse an epilogue.
 //
-// Nothing is compiled but epilogues, which are split off only where they have a plan. What cuDNN
-// refuses before it compiles is left out: most of the 70 or so engines that it counts are for other
-// graphs or GPUs. Without `allow_tf32`, engines that reduce the precision of a float convolution
-// are left out.
+// Only epilogues are compiled: one is split off only if it has a plan. An engine that cuDNN refuses
+// before it compiles is left out, as are most of the 70 or so that it counts, which are for other
+// graphs or GPUs. Without `allow_tf32`, so are engines that reduce the precision of floats.
 //
-// Returns kUnsupported, with a reason, if there is nothing to list; kResourceExhausted where
-// memory was missing, because the list would be shorter than the truth. The context of `handle`
-// must be current.
+// Returns kUnsupported, with a reason, if there is nothing to list; kResourceExhausted if memory
+// was missing, because the list would be too short. The context of `handle` must be current.
 Status ListCudnnAlgorithms(const CudnnLibrary& library, cudnnHandle_t handle,
                            const Convolution& convolution, AlgorithmScope scope, bool allow_tf32,
                            std::vector<std::string>* algorithms);

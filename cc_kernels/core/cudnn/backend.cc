@@ -1,9 +1,9 @@
 #include "cc_kernels/core/cudnn/backend.h"
 
 #include <cuda.h>
+#include <strings.h>
 
 #include <algorithm>
-#include <cctype>
 #include <chrono>
 #include <cstdlib>
 #include <map>
@@ -25,44 +25,32 @@
 namespace tf_interop {
 namespace {
 
-class CudaEvent : public Event {
- public:
-  explicit CudaEvent(const CudaDriver& driver) : driver_(driver) {}
-  // With the backend's context current, here and below.
-  Status Create() {
-    // Without timing, recording and waiting cost less.
-    return TF_INTEROP_CALL(driver_, cuEventCreate, &event_, CU_EVENT_DISABLE_TIMING);
-  }
+// The number of outcomes of Prepare that are kept, so that a program whose shapes keep changing
+// does not fill memory with plans. It is far more than can be enqueued and not have run yet:
+// cuDNN's plans are destroyed with their last holder, which must not happen while they run.
+constexpr size_t kMostPrepared = 4096;
 
-  void Destroy() {
-    // A failure to free is nothing that a caller could act on.
-    if (event_ != nullptr) (void)driver_.cuEventDestroy(event_);
-  }
-
-  CUevent get() const { return event_; }
-
- private:
-  const CudaDriver& driver_;
-  CUevent event_ = nullptr;
+// Its owner makes and destroys the event.
+struct CudaEvent : Event {
+  CUevent event = nullptr;
 };
 
-// Nobody waits for its event, which takes times.
+// Nobody waits for the event of a mark. It takes the time.
 class CudaTimeMark : public TimeMark {
  public:
   CudaTimeMark(const CudaDriver& driver, CUcontext context) : driver_(driver), context_(context) {}
   ~CudaTimeMark() override {
     ScopedContext scope(driver_, context_);
-    // A failure to free is nothing that a caller could act on.
-    if (scope.status().ok() && event_ != nullptr) (void)driver_.cuEventDestroy(event_);
+    if (scope.status().ok() && event_ != nullptr) driver_.cuEventDestroy(event_);
   }
 
-  // With the backend's context current.
+  // The backend's context must be current.
   Status Record(CUstream stream) {
     TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(driver_, cuEventCreate, &event_, CU_EVENT_DEFAULT));
     return TF_INTEROP_CALL(driver_, cuEventRecord, event_, stream);
   }
 
-  // What its time is counted from: another mark, or for the first of a device the host's clock.
+  // The time counts from another mark or, for the first of a device, from the host's clock.
   void CountFrom(std::shared_ptr<const CudaTimeMark> since) { since_ = std::move(since); }
   void CountFrom(int64_t ns) { ns_ = ns; }
 
@@ -91,34 +79,34 @@ class CudaTimeMark : public TimeMark {
   int64_t ns_ = 0;
 };
 
-// A stream of its own, and the two events of the stream contract.
 class CudnnStreamGroup : public StreamGroup {
  public:
-  // `green` is null for a stream that shares the SMs. `pool` is nothing to the group itself.
+  // `green` is null for a stream that shares the SMs. `pool` is for the backend.
   CudnnStreamGroup(const CudaDriver& driver, CUcontext context, GreenContext* green, void* pool)
-      : driver_(driver),
-        context_(context),
-        green_(green),
-        pool_(pool),
-        fork_event_(driver),
-        join_event_(driver) {}
+      : driver_(driver), context_(context), green_(green), pool_(pool) {}
 
   ~CudnnStreamGroup() override {
     ScopedContext scope(driver_, context_);
     if (!scope.status().ok()) return;
-    fork_event_.Destroy();
-    join_event_.Destroy();
-    // A failure to free is nothing that a caller could act on.
-    if (stream_ != nullptr) (void)driver_.cuStreamDestroy(stream_);
+    for (const CudaEvent& made : {fork_event_, join_event_}) {
+      if (made.event != nullptr) driver_.cuEventDestroy(made.event);
+    }
+    if (stream_ != nullptr) driver_.cuStreamDestroy(stream_);
   }
 
   Status Create(int priority) {
     ScopedContext scope(driver_, context_);
     TF_INTEROP_RETURN_IF_ERROR(scope.status());
-    TF_INTEROP_RETURN_IF_ERROR(fork_event_.Create());
-    TF_INTEROP_RETURN_IF_ERROR(join_event_.Create());
-    if (green_ != nullptr) return green_->CreateStream(priority, &stream_);
+    for (CudaEvent* made : {&fork_event_, &join_event_}) {
+      // Events without timing cost less.
+      TF_INTEROP_RETURN_IF_ERROR(
+          TF_INTEROP_CALL(driver_, cuEventCreate, &made->event, CU_EVENT_DISABLE_TIMING));
+    }
     // Non-blocking: work on the legacy default stream must not hold the lanes up.
+    if (green_ != nullptr) {
+      return TF_INTEROP_CALL(driver_, cuGreenCtxStreamCreate, &stream_, green_->get(),
+                             CU_STREAM_NON_BLOCKING, priority);
+    }
     return TF_INTEROP_CALL(driver_, cuStreamCreateWithPriority, &stream_, CU_STREAM_NON_BLOCKING,
                            priority);
   }
@@ -126,9 +114,7 @@ class CudnnStreamGroup : public StreamGroup {
   Stream stream() const override { return stream_; }
   Event* fork_event() override { return &fork_event_; }
   Event* join_event() override { return &join_event_; }
-
   int sm_count() const override { return green_ == nullptr ? 0 : green_->sm_count(); }
-
   void* pool() const { return pool_; }
 
  private:
@@ -141,43 +127,23 @@ class CudnnStreamGroup : public StreamGroup {
   CudaEvent join_event_;
 };
 
-// A CUDA graph that can be launched.
-class CudaGraph : public CapturedWork {
- public:
-  CudaGraph(const CudaDriver& driver, CUcontext context) : driver_(driver), context_(context) {}
-
+// A CUDA graph that can be launched. CUDA itself waits for launches before it destroys one.
+struct CudaGraph : CapturedWork {
+  CudaGraph(const CudaDriver& driver, CUcontext context) : driver(driver), context(context) {}
   ~CudaGraph() override {
-    ScopedContext scope(driver_, context_);
-    // A failure to free is nothing that a caller could act on. CUDA waits for launches by itself.
-    if (scope.status().ok() && exec_ != nullptr) (void)driver_.cuGraphExecDestroy(exec_);
+    ScopedContext scope(driver, context);
+    if (scope.status().ok() && exec != nullptr) driver.cuGraphExecDestroy(exec);
   }
 
-  // Takes `graph`. With the backend's context current, here and below.
-  Status Create(CUgraph graph) {
-    // Else kernels would have the priority of the stream that the graph is launched on.
-    const Status status = TF_INTEROP_CALL(driver_, cuGraphInstantiateWithFlags, &exec_, graph,
-                                          CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY);
-    (void)driver_.cuGraphDestroy(graph);
-    return status;
-  }
-
-  Status Launch(CUstream stream) { return TF_INTEROP_CALL(driver_, cuGraphLaunch, exec_, stream); }
-
- private:
-  const CudaDriver& driver_;
-  const CUcontext context_;
-  CUgraphExec exec_ = nullptr;
+  const CudaDriver& driver;
+  const CUcontext context;
+  CUgraphExec exec = nullptr;
 };
 
-// What TensorFlow's own convolutions heed too, beside enable_op_determinism.
+// The variable that TensorFlow's own convolutions heed too, besides enable_op_determinism.
 bool IsCudnnToBeDeterministic() {
   const char* const value = std::getenv("TF_CUDNN_DETERMINISTIC");
-  if (value == nullptr) return false;
-  std::string lower = value;
-  for (char& letter : lower) {
-    letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
-  }
-  return lower == "1" || lower == "true";
+  return value != nullptr && (strcasecmp(value, "1") == 0 || strcasecmp(value, "true") == 0);
 }
 
 class CudnnBackend : public Backend {
@@ -186,12 +152,12 @@ class CudnnBackend : public Backend {
       : driver_(driver), library_(library), context_(context), handles_(driver, library) {
     ScopedContext scope(driver_, context_);
     HandlePool::Lease first;
-    if (scope.status().ok()) (void)handles_.Take(&first);  // it is remembered if that fails
+    if (scope.status().ok()) (void)handles_.Take(std::nullopt, &first);  // remembers a failure
   }
 
-  // The outcome is kept, also where it is a refusal. One that does not last is given again until it
-  // is tried again, after a wait that doubles each time: to find out takes cuDNN as long as a plan
-  // does. Two threads may compile the same plan at once, and the first to finish wins.
+  // Every outcome is kept, refusals too. A refusal that may pass is tried again after a wait that
+  // doubles each time, because cuDNN takes as long to refuse as to make a plan. Two threads may
+  // compile the same plan at once; the first to finish wins.
   Status Prepare(const Convolution& convolution, const std::string& algorithm,
                  const PrepareOptions& options,
                  std::shared_ptr<const PreparedConvolution>* prepared) override {
@@ -199,7 +165,7 @@ class CudnnBackend : public Backend {
     key.options.deterministic |= IsCudnnToBeDeterministic();
     std::optional<PrepareOutcome> outcome = prepared_.Find(key);
     if (!outcome || outcome->IsOver()) {
-      // Compiling a plan may take seconds; other convolutions need not wait for it.
+      // No lock is held: compiling a plan may take seconds.
       PrepareOutcome made = PrepareAnew(key);
       if (!IsLasting(made.status)) {
         made.wait = outcome ? std::min(2 * outcome->wait, kLongestWait) : kFirstWait;
@@ -222,11 +188,11 @@ class CudnnBackend : public Backend {
     ScopedContext scope_of_context(driver_, context_);
     TF_INTEROP_RETURN_IF_ERROR(scope_of_context.status());
     HandlePool::Lease handle;
-    TF_INTEROP_RETURN_IF_ERROR(handles_.Take(&handle));
+    TF_INTEROP_RETURN_IF_ERROR(handles_.Take(std::nullopt, &handle));
     return ListCudnnAlgorithms(library_, handle.get(), convolution, scope, allow_tf32, algorithms);
   }
 
-  // A partition that cannot be had is refused again at once, unless memory was short.
+  // A partition that was refused is refused again at once, unless memory was short.
   Status Acquire(const StreamGroupOptions& options, std::unique_ptr<StreamGroup>* group) override {
     GroupPool* pool = nullptr;
     {
@@ -261,8 +227,8 @@ class CudnnBackend : public Backend {
 
   void Leave(void* outer) override { LeaveContext(driver_, static_cast<CUcontext>(outer)); }
 
-  // A float holds no long time exactly, so marks of one call count from its first. Only the first
-  // mark of all waits for the stream.
+  // A float cannot hold a long time exactly, so the marks of one call count from its first. Only
+  // the very first mark waits for the stream.
   Status Mark(Stream stream, const std::shared_ptr<const TimeMark>& since,
               std::shared_ptr<const TimeMark>* mark) override {
     ScopedContext scope(driver_, context_);
@@ -289,7 +255,7 @@ class CudnnBackend : public Backend {
   Status Record(Event* event, Stream stream) override {
     ScopedContext scope(driver_, context_);
     TF_INTEROP_RETURN_IF_ERROR(scope.status());
-    return TF_INTEROP_CALL(driver_, cuEventRecord, static_cast<CudaEvent*>(event)->get(),
+    return TF_INTEROP_CALL(driver_, cuEventRecord, static_cast<CudaEvent*>(event)->event,
                            static_cast<CUstream>(stream));
   }
 
@@ -297,7 +263,7 @@ class CudnnBackend : public Backend {
     ScopedContext scope(driver_, context_);
     TF_INTEROP_RETURN_IF_ERROR(scope.status());
     return TF_INTEROP_CALL(driver_, cuStreamWaitEvent, static_cast<CUstream>(stream),
-                           static_cast<CudaEvent*>(event)->get(), CU_EVENT_WAIT_DEFAULT);
+                           static_cast<CudaEvent*>(event)->event, CU_EVENT_WAIT_DEFAULT);
   }
 
   Status Synchronize(Stream stream) override {
@@ -311,7 +277,7 @@ class CudnnBackend : public Backend {
     ScopedContext scope(driver_, context_);
     TF_INTEROP_RETURN_IF_ERROR(scope.status());
     HandlePool::Lease handle;
-    TF_INTEROP_RETURN_IF_ERROR(handles_.TakeFor(static_cast<CUstream>(stream), &handle));
+    TF_INTEROP_RETURN_IF_ERROR(handles_.Take(static_cast<CUstream>(stream), &handle));
     return static_cast<const CudnnConvolution&>(prepared).Enqueue(
         {handle.get(), buffers, workspace});
   }
@@ -321,7 +287,7 @@ class CudnnBackend : public Backend {
     ScopedContext scope(driver_, context_);
     TF_INTEROP_RETURN_IF_ERROR(scope.status());
     HandlePool::Lease handle;
-    TF_INTEROP_RETURN_IF_ERROR(handles_.TakeFor(static_cast<CUstream>(stream), &handle));
+    TF_INTEROP_RETURN_IF_ERROR(handles_.Take(static_cast<CUstream>(stream), &handle));
     return static_cast<const CudnnConvolution&>(prepared).EnqueueFilterTransform(
         handle.get(), filter, transformed);
   }
@@ -364,15 +330,19 @@ class CudnnBackend : public Backend {
     TF_INTEROP_RETURN_IF_ERROR(
         TF_INTEROP_CALL(driver_, cuStreamEndCapture, static_cast<CUstream>(stream), &graph));
     auto made = std::make_unique<CudaGraph>(driver_, context_);
-    TF_INTEROP_RETURN_IF_ERROR(made->Create(graph));
-    *captured = std::move(made);
-    return Status::Ok();
+    // Without this flag, kernels have the priority of the stream that the graph is launched on.
+    const Status status = TF_INTEROP_CALL(driver_, cuGraphInstantiateWithFlags, &made->exec, graph,
+                                          CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY);
+    driver_.cuGraphDestroy(graph);
+    if (status.ok()) *captured = std::move(made);
+    return status;
   }
 
   Status Replay(CapturedWork* work, Stream stream) override {
     ScopedContext scope(driver_, context_);
     TF_INTEROP_RETURN_IF_ERROR(scope.status());
-    return static_cast<CudaGraph*>(work)->Launch(static_cast<CUstream>(stream));
+    return TF_INTEROP_CALL(driver_, cuGraphLaunch, static_cast<CudaGraph*>(work)->exec,
+                           static_cast<CUstream>(stream));
   }
 
  private:
@@ -390,7 +360,7 @@ class CudnnBackend : public Backend {
   struct PrepareOutcome {
     Status status;
     std::shared_ptr<const PreparedConvolution> prepared;
-    // Of a refusal that does not last.
+    // For a refusal that may pass.
     Clock::duration wait = {};
     Clock::time_point try_again_at = {};
 
@@ -399,35 +369,33 @@ class CudnnBackend : public Backend {
   static constexpr Clock::duration kFirstWait = std::chrono::milliseconds(100);
   static constexpr Clock::duration kLongestWait = std::chrono::minutes(1);
 
-  // Stream groups that are not leased, by what makes them interchangeable: their green context
-  // (null for one that shares the SMs), and their priority.
+  // The stream groups that are not leased. Those with the same green context (null if they share
+  // the SMs) and the same priority are interchangeable.
   using GroupPools =
       std::map<std::pair<GreenContext*, int>, std::vector<std::unique_ptr<StreamGroup>>>;
   using GroupPool = GroupPools::value_type;
   struct PartitionOutcome {
     Status status;
-    std::unique_ptr<SmPartition> partition;
+    SmPartition partition;
   };
   struct PriorityRange {
     int highest = 0, lowest = 0;  // the highest priority is the lowest number
   };
 
-  Status PrepareAnew(const PrepareKey& key, std::shared_ptr<const CudnnConvolution>* prepared) {
-    ScopedContext scope(driver_, context_);
-    TF_INTEROP_RETURN_IF_ERROR(scope.status());
-    HandlePool::Lease handle;
-    TF_INTEROP_RETURN_IF_ERROR(handles_.Take(&handle));
-    return PrepareCudnnConvolution(library_, handle.get(), key.convolution, key.algorithm,
-                                   key.options, prepared);
-  }
-
-  // Prepares without a look at what has been prepared before.
+  // Prepares without looking for an earlier outcome.
   PrepareOutcome PrepareAnew(const PrepareKey& key) {
+    ScopedContext scope(driver_, context_);
+    HandlePool::Lease handle;
     std::shared_ptr<const CudnnConvolution> prepared;
-    const Status status = PrepareAnew(key, &prepared);
+    Status status = scope.status();
+    if (status.ok()) status = handles_.Take(std::nullopt, &handle);
+    if (status.ok()) {
+      status = PrepareCudnnConvolution(library_, handle.get(), key.convolution, key.algorithm,
+                                       key.options, &prepared);
+    }
     if (!status.ok()) return {status, nullptr};
-    // Whoever holds it last, on any thread, destroys cuDNN's descriptors with the context current
-    // that they belong to.
+    // cuDNN's descriptors must be destroyed with their context current, whichever thread holds the
+    // plan last.
     const CudnnConvolution* const plan = prepared.get();
     const auto destroy = [this, owned = std::move(prepared)](const CudnnConvolution*) mutable {
       ScopedContext scope(driver_, context_);
@@ -436,8 +404,7 @@ class CudnnBackend : public Backend {
     return {status, std::shared_ptr<const CudnnConvolution>(plan, destroy)};
   }
 
-  // The pool for what a lane asks for; makes it where it is the first to ask so. This and the next
-  // two require groups_mutex_.
+  // The pool for a lane's options. This and the next two require groups_mutex_.
   Status FindPool(const StreamGroupOptions& options, GroupPool** pool) {
     GreenContext* green = nullptr;
     int priority = options.priority;
@@ -459,27 +426,27 @@ class CudnnBackend : public Backend {
     auto found = partitions_.find(counts);
     if (found == partitions_.end()) {
       PartitionOutcome made;
-      made.status = SmPartition::Create(driver_, context_, counts, &made.partition);
-      if (!made.status.ok() && !IsLasting(made.status)) return made.status;
+      made.status = MakeSmPartition(driver_, context_, counts, &made.partition);
+      if (!IsLasting(made.status)) return made.status;
       found = partitions_.emplace(counts, std::move(made)).first;
     }
     const PartitionOutcome& outcome = found->second;
-    if (outcome.status.ok()) *green = outcome.partition->of_lane(lane);
+    if (outcome.status.ok()) *green = outcome.partition.of_lane[lane];
     return outcome.status;
   }
 
-  // Streams that differ only in what the device makes the same are interchangeable.
+  // Priorities beyond the device's range are all alike, and so are their streams.
   Status ClampPriority(int* priority) {
     if (*priority == 0) return Status::Ok();
-    if (priorities_ == nullptr) {
+    if (!priorities_) {
       ScopedContext scope(driver_, context_);
       TF_INTEROP_RETURN_IF_ERROR(scope.status());
       PriorityRange range;
       TF_INTEROP_RETURN_IF_ERROR(
           TF_INTEROP_CALL(driver_, cuCtxGetStreamPriorityRange, &range.lowest, &range.highest));
-      priorities_ = std::make_unique<PriorityRange>(range);
+      priorities_ = range;
     }
-    *priority = std::min(std::max(*priority, priorities_->highest), priorities_->lowest);
+    *priority = std::clamp(*priority, priorities_->highest, priorities_->lowest);
     return Status::Ok();
   }
 
@@ -488,11 +455,10 @@ class CudnnBackend : public Backend {
   const CUcontext context_;
   HandlePool handles_;
 
-  // Held while a group is looked for or given back, and while what it takes is made the first time.
-  std::mutex groups_mutex_;
+  std::mutex groups_mutex_;  // guards the next three
   GroupPools pools_;
   std::map<std::vector<int>, PartitionOutcome> partitions_;
-  std::unique_ptr<PriorityRange> priorities_;  // null before it is asked for
+  std::optional<PriorityRange> priorities_;  // once it is known
 
   std::mutex first_mark_mutex_;
   std::shared_ptr<const CudaTimeMark> first_mark_;  // guarded by first_mark_mutex_
@@ -510,7 +476,7 @@ Status FindCudnnBackend(CUstream_st* caller, Backend** backend) {
   CUcontext context = nullptr;
   TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(*driver, cuStreamGetCtx, caller, &context));
 
-  // Calls take no lock: most come from threads that asked for the same context before.
+  // Most calls take no lock: they come from threads that asked for the same context before.
   thread_local std::pair<CUcontext, Backend*> last;
   if (last.second == nullptr || last.first != context) {
     static auto* mutex = new std::mutex();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <utility>
 #include <variant>
 
@@ -12,11 +13,6 @@
 
 namespace tf_interop {
 namespace {
-
-// Where a convolution that reads its filter has it among its inputs.
-int FilterInputOf(ConvolutionKind kind) { return kind == ConvolutionKind::kForward ? 1 : 0; }
-
-int InputCount(const Convolution& convolution) { return convolution.has_bias ? 3 : 2; }
 
 Status CheckAligned(const char* name, const void* pointer) {
   if (pointer != nullptr && reinterpret_cast<uintptr_t>(pointer) % kTensorAlignment == 0) {
@@ -29,152 +25,166 @@ Status CheckAligned(const char* name, const void* pointer) {
 
 // A place in the memory of a launch.
 struct Place {
-  // kFilter: the transformed filter that the launch was given, or else the workspace.
+  // kFilter is the transformed filter that the launch brings, or else a part of the workspace.
   enum class Base { kInput, kResult, kWorkspace, kFilter };
   Base base = Base::kResult;
-  int input = 0;
-  size_t offset_bytes = 0;
+  size_t offset = 0;  // bytes in the workspace, or the number of an input
 
-  static Place Input(int index) { return {Base::kInput, index, 0}; }
-
-  // cuDNN binds inputs and results alike as void*; inputs are only read.
+  // cuDNN binds inputs and results alike as void*. It only reads the inputs.
   void* In(const CudnnLaunch& launch) const {
     const ConvolutionBuffers& buffers = launch.buffers;
-    if (base == Base::kInput) return const_cast<void*>(buffers.inputs[input]);
+    if (base == Base::kInput) return const_cast<void*>(buffers.inputs[offset]);
     if (base == Base::kResult) return buffers.result;
     if (base == Base::kFilter && buffers.transformed_filter != nullptr) {
       return const_cast<void*>(buffers.transformed_filter);
     }
-    return static_cast<char*>(launch.workspace) + offset_bytes;
+    return static_cast<char*>(launch.workspace) + offset;
   }
 };
 
-// Where the convolution's tensors are for the caller, in the order of ConvolutionBuffers.
-struct TensorPlaces {
-  Place image, filter, bias, output;
-};
+using Bindings = std::vector<std::pair<TensorId, Place>>;
 
-TensorPlaces PlacesOf(ConvolutionKind kind) {
-  switch (kind) {
-    case ConvolutionKind::kForward:
-      return {Place::Input(0), Place::Input(1), Place::Input(2), Place()};
-    case ConvolutionKind::kBackwardInput:
-      return {Place(), Place::Input(0), Place::Input(2), Place::Input(1)};
-    case ConvolutionKind::kBackwardFilter:
-      break;
-  }
-  return {Place::Input(0), Place(), Place::Input(2), Place::Input(1)};
-}
-
-using Bindings = std::vector<std::pair<int64_t, Place>>;
-
-// Puts the launch of one convolution in one formulation together: where the executables get and
-// leave their tensors, and what has to be done around them.
+// Prepares one convolution in one formulation: puts the executables' tensors in their places, and
+// adds the work around the executables.
 //
-// TensorFlow's filters are HWIO; cuDNN wants OHWI beside NHWC images and OIHW beside NCHW ones. A
-// filter that is read is therefore transposed into the workspace first, one that is computed is
-// transposed out of it last, except where the order of bytes is the same.
+// TensorFlow's filters are HWIO. cuDNN wants OHWI with NHWC images and OIHW with NCHW images. So a
+// filter that is read is first transposed into the workspace, and one that is computed is finally
+// transposed out of it, unless the order of bytes is the same.
 class Assembly {
  public:
-  Assembly(const CudnnLibrary& library, const Convolution& convolution,
-           const Formulation& formulation)
+  // `options` allow TF32 unless the convolution is of floats.
+  Assembly(const CudnnLibrary& library, cudnnHandle_t handle, const Convolution& convolution,
+           const Formulation& formulation, const PrepareOptions& options,
+           bool wants_least_workspace)
       : library_(library),
+        handle_(handle),
         original_(convolution),
-        computed_(FormulatedConvolution(convolution, formulation)),
+        formulated_(FormulatedConvolution(convolution, formulation)),
         formulation_(formulation),
-        places_(PlacesOf(convolution.kind)) {}
+        options_(options),
+        wants_least_workspace_(wants_least_workspace) {
+    // The order is that of ConvolutionBuffers.
+    switch (convolution.kind) {
+      case ConvolutionKind::kForward:
+        image_ = {Place::Base::kInput, 0};
+        filter_ = {Place::Base::kInput, 1};
+        break;
+      case ConvolutionKind::kBackwardInput:
+        filter_ = {Place::Base::kInput, 0};
+        output_ = {Place::Base::kInput, 1};
+        break;
+      case ConvolutionKind::kBackwardFilter:
+        image_ = {Place::Base::kInput, 0};
+        output_ = {Place::Base::kInput, 1};
+        break;
+    }
+  }
 
-  // Finds a place for every tensor of the executables, and adds the steps before and after them.
-  Status PlaceTensors() {
+  // `pinned` is null for cuDNN's own choice.
+  Status Prepare(const AlgorithmTag* pinned, std::shared_ptr<const CudnnConvolution>* prepared) {
     TF_INTEROP_RETURN_IF_ERROR(PlaceFilter());
     TF_INTEROP_RETURN_IF_ERROR(Transpose(original_.image_channels, original_.image_pixels(),
                                          original_.kind == ConvolutionKind::kBackwardInput,
-                                         &places_.image));
+                                         &image_));
     TF_INTEROP_RETURN_IF_ERROR(Transpose(original_.output_channels, original_.output_pixels(),
-                                         original_.kind == ConvolutionKind::kForward,
-                                         &places_.output));
-    convolved_ =
-        formulation_.splits_epilogue ? Allocate(original_.output_elements()) : places_.output;
-    return Status::Ok();
-  }
+                                         original_.kind == ConvolutionKind::kForward, &output_));
+    const bool splits = formulation_.splits_epilogue;
+    const Place convolved = splits ? Allocate(original_.output_elements()) : output_;
+    if (used_bytes_ > options_.workspace_limit_bytes) {
+      return Unsupported("Expected at most " + std::to_string(options_.workspace_limit_bytes) +
+                         " bytes of workspace, got " + std::to_string(used_bytes_) +
+                         " for copies of tensors alone.");
+    }
+    options_.workspace_limit_bytes -= used_bytes_;
+    program_.workspace_bytes = used_bytes_;
 
-  const Convolution& computed() const { return computed_; }
-  // The workspace of everything but the executables.
-  size_t copies_bytes() const { return used_bytes_; }
-
-  // Puts the steps in order. `epilogue` is null unless the formulation splits it off.
-  std::shared_ptr<const CudnnConvolution> Finish(
-      const std::shared_ptr<const Executable>& convolution,
-      const std::shared_ptr<const Executable>& epilogue) {
+    std::shared_ptr<const Executable> convolution, epilogue;
+    TF_INTEROP_RETURN_IF_ERROR(PrepareExecutable(pinned, &convolution));
+    Bindings bindings = {
+        {kImageTensor, image_}, {kFilterTensor, filter_}, {kOutputTensor, convolved}};
+    if (original_.has_bias && !splits) bindings.emplace_back(kBiasTensor, kBias);
+    AddExecution(convolution, bindings);
+    if (splits) {
+      TF_INTEROP_RETURN_IF_ERROR(PrepareEpilogue(library_, handle_, formulated_, options_,
+                                                 wants_least_workspace_, &epilogue));
+      bindings = {{kConvolvedTensor, convolved}, {kOutputTensor, output_}};
+      if (original_.has_bias) bindings.emplace_back(kBiasTensor, kBias);
+      AddExecution(epilogue, bindings);
+    }
+    for (CudnnStep& step : after_) program_.steps.push_back(std::move(step));
     program_.algorithm = ToString(Algorithm{formulation_, convolution->tag()});
     program_.reduces_precision =
         original_.dtype == DataType::kFloat && convolution->reduces_precision();
-    program_.workspace_bytes = used_bytes_;
-    Bindings convolved = {{kImageTensor, places_.image},
-                          {kFilterTensor, places_.filter},
-                          {kOutputTensor, convolved_}};
-    Bindings finished = {{kConvolvedTensor, convolved_}, {kOutputTensor, places_.output}};
-    if (original_.has_bias) {
-      (epilogue ? finished : convolved).emplace_back(kBiasTensor, places_.bias);
-    }
-    AddExecution(convolution, convolved);
-    if (epilogue) AddExecution(epilogue, finished);
-    for (CudnnStep& step : after_) program_.steps.push_back(std::move(step));
-    return std::make_shared<CudnnConvolution>(original_, std::move(program_));
+    *prepared = std::make_shared<CudnnConvolution>(original_, std::move(program_));
+    return Status::Ok();
   }
 
  private:
-  // Executables run one after the other and share what comes after the copies.
+  static constexpr Place kBias = {Place::Base::kInput, 2};
+
+  Status PrepareExecutable(const AlgorithmTag* pinned,
+                           std::shared_ptr<const Executable>* executable) {
+    const Convolution executed = ExecutedConvolution(original_, formulation_);
+    if (pinned != nullptr && std::holds_alternative<LegacyTag>(*pinned)) {
+      return MakeLegacyConvolution(library_, handle_, executed, std::get<LegacyTag>(*pinned),
+                                   options_, executable);
+    }
+    auto graph =
+        std::make_shared<const OperationGraph>(BuildConvolutionGraph(library_, handle_, executed));
+    TF_INTEROP_RETURN_IF_ERROR(graph->graph.status());
+    if (pinned != nullptr) {
+      return PinPlan(library_, handle_, graph, std::get<EngineTag>(*pinned), options_, executable);
+    }
+    return ChoosePlan(library_, handle_, graph, HeuristicsFor(executed), options_,
+                      wants_least_workspace_, executable);
+  }
+
+  // Executables run one after the other, so they share the workspace after the copies.
   void AddExecution(const std::shared_ptr<const Executable>& executable, const Bindings& bindings) {
     const size_t bytes = executable->workspace_bytes();
     program_.workspace_bytes = std::max(program_.workspace_bytes, used_bytes_ + bytes);
-    const Place workspace = {Place::Base::kWorkspace, 0, used_bytes_};
+    const Place workspace = {Place::Base::kWorkspace, used_bytes_};
     program_.steps.emplace_back([=](const CudnnLaunch& launch) {
-      TensorBindings bound;
-      for (const auto& [id, place] : bindings) bound.Add(id, place.In(launch));
+      TensorBindings bound = {};
+      for (const auto& [id, place] : bindings) bound[id] = place.In(launch);
       return executable->Execute(launch.handle, bound, bytes == 0 ? nullptr : workspace.In(launch));
     });
   }
 
-  // Between HWIO and cuDNN's layout. The taps of the filter stay together in both, which makes it a
-  // copy of three dimensions. In this form one side is an ordinary NHWC tensor, and the other an
-  // NCHW one where cuDNN's filter is OHWI.
-  CopyShape FilterCopy() const {
+  // The copy between HWIO and cuDNN's layout. Both keep the taps of the filter together, so it has
+  // three dimensions. One side is then an ordinary NHWC tensor, and the other an NCHW one if
+  // cuDNN's filter is OHWI.
+  Status PlaceFilter() {
     const int64_t outputs = original_.output_channels;
     const int64_t inputs = original_.image_channels / original_.group_count;
     const int64_t taps = original_.taps();
     CopyShape shape;
     shape.extents = {1, outputs, taps, inputs};
     shape.source_strides = PackedTensor(Layout::kNHWC, 1, outputs, {taps, inputs}).strides;
-    if (computed_.layout == Layout::kNHWC) {
+    if (formulated_.layout == Layout::kNHWC) {
       shape.destination_strides = PackedTensor(Layout::kNCHW, 1, outputs, {taps, inputs}).strides;
     } else {
       shape.destination_strides = {outputs * taps * inputs, taps * inputs, 1, taps};
     }
-    return shape;
-  }
-
-  Status PlaceFilter() {
-    const CopyShape shape = FilterCopy();
     if (IsIdentity(shape)) return Status::Ok();
-    const Place callers = places_.filter;
-    places_.filter = Allocate(original_.filter_elements());
+
+    const Place callers = filter_;
+    filter_ = Allocate(original_.filter_elements());
     if (original_.kind == ConvolutionKind::kBackwardFilter) {
-      return AddCopy(shape, callers, places_.filter, /*is_result=*/true);
+      return AddCopy(shape, callers, filter_, /*is_result=*/true);
     }
-    places_.filter.base = Place::Base::kFilter;
+    filter_.base = Place::Base::kFilter;
     TF_INTEROP_RETURN_IF_ERROR(
-        StridedCopy::Make(library_, original_.dtype, shape, &program_.filter_copy));
-    program_.steps.emplace_back([copy = program_.filter_copy, callers,
-                                 destination = places_.filter](const CudnnLaunch& launch) {
-      // Left out where the launch brings its filter transformed.
-      if (launch.buffers.transformed_filter != nullptr) return Status::Ok();
-      return copy->Enqueue(launch.handle, callers.In(launch), destination.In(launch));
-    });
+        MakeStridedCopy(library_, original_.dtype, shape, &program_.filter_copy));
+    program_.steps.emplace_back(
+        [copy = program_.filter_copy, callers, to = filter_](const CudnnLaunch& launch) {
+          if (launch.buffers.transformed_filter != nullptr) return Status::Ok();
+          return copy(launch.handle, callers.In(launch), to.In(launch));
+        });
     return Status::Ok();
   }
 
-  // Moves a tensor from the caller's layout to the executable's, where these differ.
+  // Moves a tensor from the caller's layout to the executable's if these differ.
   Status Transpose(int64_t channels, int64_t pixels, bool is_result, Place* place) {
     if (!formulation_.uses_nchw) return Status::Ok();
     const auto packed = [&](Layout layout) {
@@ -183,151 +193,57 @@ class Assembly {
     const Place callers = *place;
     *place = Allocate(original_.batch * channels * pixels);
     return AddCopy({packed(original_.layout).extents, packed(original_.layout).strides,
-                    packed(computed_.layout).strides},
+                    packed(formulated_.layout).strides},
                    callers, *place, is_result);
   }
 
-  // Adds a copy from the caller's tensor to the executable's before the executables or, for the
-  // result, one in the other direction after them.
+  // Adds a copy from the caller's tensor to the executable's before the executables. A result is
+  // copied in the other direction after them.
   Status AddCopy(CopyShape shape, Place callers, Place executables, bool is_result) {
     if (is_result) std::swap(shape.source_strides, shape.destination_strides);
-    std::shared_ptr<const StridedCopy> copy;
-    TF_INTEROP_RETURN_IF_ERROR(StridedCopy::Make(library_, original_.dtype, shape, &copy));
+    StridedCopy copy;
+    TF_INTEROP_RETURN_IF_ERROR(MakeStridedCopy(library_, original_.dtype, shape, &copy));
     const Place from = is_result ? executables : callers, to = is_result ? callers : executables;
     (is_result ? after_ : program_.steps).emplace_back([=](const CudnnLaunch& launch) {
-      return copy->Enqueue(launch.handle, from.In(launch), to.In(launch));
+      return copy(launch.handle, from.In(launch), to.In(launch));
     });
     return Status::Ok();
   }
 
-  // Every piece of the workspace is aligned like cudaMalloc's, on which cuDNN's engines are
-  // fastest.
+  // Aligns each piece of the workspace as cudaMalloc does, which suits cuDNN's engines best.
   Place Allocate(int64_t elements) {
-    const Place place = {Place::Base::kWorkspace, 0, used_bytes_};
+    const Place place = {Place::Base::kWorkspace, used_bytes_};
     used_bytes_ += (elements * SizeOf(original_.dtype) + 255) / 256 * 256;
     return place;
   }
 
   const CudnnLibrary& library_;
-  const Convolution original_, computed_;
+  const cudnnHandle_t handle_;
+  const Convolution original_, formulated_;
   const Formulation formulation_;
-  TensorPlaces places_;  // of the executables' tensors
-  Place convolved_;      // what the convolution's one writes or, backward, reads as its output
+  PrepareOptions options_;
+  const bool wants_least_workspace_;
+  Place image_, filter_, output_;  // of the executables' tensors
   CudnnProgram program_;
   std::vector<CudnnStep> after_;
-  size_t used_bytes_ = 0;
+  size_t used_bytes_ = 0;  // of the workspace, without the executables' own
 };
 
-// Everything that preparing one convolution needs at every level.
-struct PrepareContext {
-  const CudnnLibrary& library;
-  cudnnHandle_t handle = nullptr;
-  const Convolution& convolution;
-  bool wants_least_workspace = false;
-  PrepareOptions options;
-};
-
-ExecutableRequest RequestFor(const PrepareContext& context, size_t copies_bytes) {
-  const size_t limit_bytes = context.options.workspace_limit_bytes;
-  ExecutableRequest request;
-  request.allow_reduced_precision =
-      context.convolution.dtype != DataType::kFloat || context.options.allow_tf32;
-  request.requires_determinism = context.options.deterministic;
-  request.workspace_limit_bytes = limit_bytes - std::min(limit_bytes, copies_bytes);
-  request.wants_least_workspace = context.wants_least_workspace;
-  return request;
-}
-
-Status PrepareConvolution(const PrepareContext& context, const Convolution& executed,
-                          const AlgorithmTag* pinned, const ExecutableRequest& request,
-                          std::shared_ptr<const Executable>* executable) {
-  const auto* legacy = pinned == nullptr ? nullptr : std::get_if<LegacyTag>(pinned);
-  if (legacy != nullptr) {
-    return MakeLegacyConvolution(context.library, context.handle, executed, *legacy, request,
-                                 executable);
+// Reads the name of an algorithm, and leaves only the formulation that it names, if any.
+Status ParsePin(const std::string& text, const Convolution& convolution, Algorithm* algorithm,
+                std::vector<Formulation>* formulations) {
+  TF_INTEROP_RETURN_IF_ERROR(ParseAlgorithm(text, algorithm));
+  if (const auto* legacy = std::get_if<LegacyTag>(&algorithm->tag)) {
+    TF_INTEROP_RETURN_IF_ERROR(CheckLegacyKind(*legacy, convolution));
   }
-  auto graph = std::make_shared<OperationGraph>();
-  TF_INTEROP_RETURN_IF_ERROR(
-      BuildConvolutionGraph(context.library, context.handle, executed, graph.get()));
-  if (pinned != nullptr) {
-    return PinPlan(context.library, context.handle, graph, std::get<EngineTag>(*pinned), request,
-                   executable);
+  const std::optional<Formulation>& named = algorithm->formulation;
+  if (!named) return Status::Ok();
+  if (std::find(formulations->begin(), formulations->end(), *named) == formulations->end()) {
+    return Unsupported("Expected a formulation that fits " + ToString(convolution) + ", got '" +
+                       ToString(*named) + "' in '" + text + "'. Profile this convolution again.");
   }
-  return ChoosePlan(context.library, context.handle, graph, HeuristicsFor(executed), request,
-                    executable);
-}
-
-// Prepares the convolution in one formulation, with a pinned algorithm unless that is null.
-Status PrepareFormulation(const PrepareContext& context, const Formulation& formulation,
-                          const AlgorithmTag* pinned,
-                          std::shared_ptr<const CudnnConvolution>* prepared) {
-  Assembly assembly(context.library, context.convolution, formulation);
-  TF_INTEROP_RETURN_IF_ERROR(assembly.PlaceTensors());
-  if (!context.wants_least_workspace &&
-      assembly.copies_bytes() > context.options.workspace_limit_bytes) {
-    return Unsupported("Expected at most " + std::to_string(context.options.workspace_limit_bytes) +
-                       " bytes of workspace, got " + std::to_string(assembly.copies_bytes()) +
-                       " for copies of tensors alone.");
-  }
-  const ExecutableRequest request = RequestFor(context, assembly.copies_bytes());
-  std::shared_ptr<const Executable> convolution;
-  TF_INTEROP_RETURN_IF_ERROR(
-      PrepareConvolution(context, ExecutedConvolution(context.convolution, formulation), pinned,
-                         request, &convolution));
-  std::shared_ptr<const Executable> epilogue;
-  if (formulation.splits_epilogue) {
-    TF_INTEROP_RETURN_IF_ERROR(
-        PrepareEpilogue(context.library, context.handle, assembly.computed(), request, &epilogue));
-  }
-  *prepared = assembly.Finish(convolution, epilogue);
+  *formulations = {*named};
   return Status::Ok();
-}
-
-// Prepares the convolution in the first of `formulations` that works, with a pinned algorithm
-// unless that is null.
-Status PrepareFirst(const PrepareContext& context, const std::vector<Formulation>& formulations,
-                    const AlgorithmTag* pinned, std::shared_ptr<const CudnnConvolution>* prepared) {
-  StatusCode code = StatusCode::kUnsupported;
-  std::string reasons;
-  for (const Formulation& formulation : formulations) {
-    const Status status = PrepareFormulation(context, formulation, pinned, prepared);
-    if (status.ok()) return status;
-    // What is out of memory, or gone, may be back later; that must not look like a lasting refusal.
-    if (code == StatusCode::kUnsupported && (status.code() == StatusCode::kResourceExhausted ||
-                                             status.code() == StatusCode::kUnavailable)) {
-      code = status.code();
-    }
-    reasons += " [" + ToString(formulation) + "] " + status.message();
-  }
-  return Status(code, "Expected cuDNN to have an engine for " + ToString(context.convolution) +
-                          ", got:" + reasons);
-}
-
-// The formulations that a pinned algorithm may run in.
-Status FormulationsOfPin(const Convolution& convolution, const Algorithm& algorithm,
-                         std::vector<Formulation>* formulations) {
-  *formulations = FormulationsOf(convolution);
-  if (!algorithm.formulation) return Status::Ok();
-  if (std::find(formulations->begin(), formulations->end(), *algorithm.formulation) ==
-      formulations->end()) {
-    return Unsupported("Expected a formulation that " + ToString(convolution) + " has, got '" +
-                       ToString(*algorithm.formulation) + "' of '" + ToString(algorithm) +
-                       "'. Profile this convolution anew.");
-  }
-  *formulations = {*algorithm.formulation};
-  return Status::Ok();
-}
-
-Status PreparePinned(const PrepareContext& context, const std::string& text,
-                     std::shared_ptr<const CudnnConvolution>* prepared) {
-  Algorithm algorithm;
-  std::vector<Formulation> formulations;
-  TF_INTEROP_RETURN_IF_ERROR(ParseAlgorithm(text, &algorithm));
-  TF_INTEROP_RETURN_IF_ERROR(FormulationsOfPin(context.convolution, algorithm, &formulations));
-  if (const auto* legacy = std::get_if<LegacyTag>(&algorithm.tag)) {
-    TF_INTEROP_RETURN_IF_ERROR(CheckLegacyKind(*legacy, context.convolution));
-  }
-  return PrepareFirst(context, formulations, &algorithm.tag, prepared);
 }
 
 }  // namespace
@@ -336,53 +252,65 @@ CudnnConvolution::CudnnConvolution(const Convolution& convolution, CudnnProgram 
     : convolution_(convolution), program_(std::move(program)) {}
 
 size_t CudnnConvolution::transformed_filter_bytes() const {
-  return program_.filter_copy == nullptr
-             ? 0
-             : convolution_.filter_elements() * SizeOf(convolution_.dtype);
+  return program_.filter_copy ? convolution_.filter_elements() * SizeOf(convolution_.dtype) : 0;
 }
 
 Status CudnnConvolution::Enqueue(const CudnnLaunch& launch) const {
-  TF_INTEROP_RETURN_IF_ERROR(CheckPointers(launch));
-  for (const auto& step : program_.steps) TF_INTEROP_RETURN_IF_ERROR(step(launch));
+  const ConvolutionBuffers& buffers = launch.buffers;
+  const bool takes_transformed = program_.filter_copy && buffers.transformed_filter != nullptr;
+  const int filter_input = convolution_.kind == ConvolutionKind::kForward ? 1 : 0;
+  for (int i = 0; i < (convolution_.has_bias ? 3 : 2); ++i) {
+    TF_INTEROP_RETURN_IF_ERROR(takes_transformed && i == filter_input
+                                   ? CheckAligned("transformed filter", buffers.transformed_filter)
+                                   : CheckAligned("input", buffers.inputs[i]));
+  }
+  TF_INTEROP_RETURN_IF_ERROR(CheckAligned("result", buffers.result));
+  if (program_.workspace_bytes > 0) {
+    TF_INTEROP_RETURN_IF_ERROR(CheckAligned("workspace", launch.workspace));
+  }
+  for (const CudnnStep& step : program_.steps) TF_INTEROP_RETURN_IF_ERROR(step(launch));
   return Status::Ok();
 }
 
 Status CudnnConvolution::EnqueueFilterTransform(cudnnHandle_t handle, const void* filter,
                                                 void* transformed) const {
-  if (program_.filter_copy == nullptr) {
+  if (!program_.filter_copy) {
     return InvalidArgument("Expected an algorithm that transforms its filter, got '" +
                            program_.algorithm + "' for " + ToString(convolution_) + ".");
   }
   TF_INTEROP_RETURN_IF_ERROR(CheckAligned("filter", filter));
   TF_INTEROP_RETURN_IF_ERROR(CheckAligned("transformed filter", transformed));
-  return program_.filter_copy->Enqueue(handle, filter, transformed);
-}
-
-Status CudnnConvolution::CheckPointers(const CudnnLaunch& launch) const {
-  const bool takes_transformed =
-      program_.filter_copy != nullptr && launch.buffers.transformed_filter != nullptr;
-  for (int i = 0; i < InputCount(convolution_); ++i) {
-    const bool is_replaced = takes_transformed && i == FilterInputOf(convolution_.kind);
-    TF_INTEROP_RETURN_IF_ERROR(
-        is_replaced ? CheckAligned("transformed filter", launch.buffers.transformed_filter)
-                    : CheckAligned("input", launch.buffers.inputs[i]));
-  }
-  TF_INTEROP_RETURN_IF_ERROR(CheckAligned("result", launch.buffers.result));
-  if (program_.workspace_bytes == 0) return Status::Ok();
-  return CheckAligned("workspace", launch.workspace);
+  return program_.filter_copy(handle, filter, transformed);
 }
 
 Status PrepareCudnnConvolution(const CudnnLibrary& library, cudnnHandle_t handle,
                                const Convolution& convolution, const std::string& algorithm,
-                               const PrepareOptions& options,
+                               PrepareOptions options,
                                std::shared_ptr<const CudnnConvolution>* prepared) {
   TF_INTEROP_RETURN_IF_ERROR(CheckComputesSomething(convolution));
-  const PrepareContext context = {library, handle, convolution,
-                                  algorithm.empty() && options.workspace_limit_bytes == 0, options};
-  if (algorithm.empty()) {
-    return PrepareFirst(context, FormulationsOf(convolution), nullptr, prepared);
+  Algorithm pinned;
+  std::vector<Formulation> formulations = FormulationsOf(convolution);
+  if (!algorithm.empty()) {
+    TF_INTEROP_RETURN_IF_ERROR(ParsePin(algorithm, convolution, &pinned, &formulations));
   }
-  return PreparePinned(context, algorithm, prepared);
+  options.allow_tf32 |= convolution.dtype != DataType::kFloat;
+  const bool wants_least_workspace = algorithm.empty() && options.workspace_limit_bytes == 0;
+  if (wants_least_workspace) {
+    options.workspace_limit_bytes = std::numeric_limits<size_t>::max();
+  }
+
+  StatusCode code = StatusCode::kUnsupported;
+  std::string reasons;
+  for (const Formulation& formulation : formulations) {
+    Assembly assembly(library, handle, convolution, formulation, options, wants_least_workspace);
+    const Status status = assembly.Prepare(algorithm.empty() ? nullptr : &pinned.tag, prepared);
+    if (status.ok()) return status;
+    // A refusal that may pass must not look like a lasting one.
+    if (code == StatusCode::kUnsupported && !IsLasting(status)) code = status.code();
+    reasons += " [" + ToString(formulation) + "] " + status.message();
+  }
+  return Status(
+      code, "Expected cuDNN to have an engine for " + ToString(convolution) + ", got:" + reasons);
 }
 
 }  // namespace tf_interop

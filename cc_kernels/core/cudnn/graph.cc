@@ -8,9 +8,6 @@
 namespace tf_interop {
 namespace {
 
-// Between the operations of a graph; no memory is bound to it.
-constexpr int64_t kBiasedTensor = 6;
-
 // The attributes of the three kinds of convolution operations, which differ in name only.
 struct ConvolutionAttributes {
   cudnnBackendDescriptorType_t descriptor;
@@ -51,221 +48,176 @@ ConvolutionAttributes AttributesOf(ConvolutionKind kind) {
           CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY};
 }
 
-Status MakeTensor(const CudnnLibrary& library, int64_t id, cudnnDataType_t type,
-                  const TensorGeometry& geometry, bool is_virtual, BackendDescriptor* tensor) {
-  *tensor = BackendDescriptor(library, CUDNN_BACKEND_TENSOR_DESCRIPTOR, "tensor");
-  tensor->Set(CUDNN_ATTR_TENSOR_UNIQUE_ID, id);
-  tensor->Set(CUDNN_ATTR_TENSOR_DATA_TYPE, type);
-  tensor->SetArray(CUDNN_ATTR_TENSOR_DIMENSIONS, geometry.extents);
-  tensor->SetArray(CUDNN_ATTR_TENSOR_STRIDES, geometry.strides);
-  tensor->Set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, kTensorAlignment);
-  tensor->Set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, is_virtual);
-  return tensor->Finalize();
+BackendDescriptor MakeConvolution(const CudnnLibrary& library, const Convolution& c) {
+  BackendDescriptor convolution(library, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, "convolution");
+  convolution.Set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CudnnComputeType(c.dtype));
+  convolution.Set(CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_CROSS_CORRELATION);
+  convolution.Set(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, int64_t{c.spatial_rank});
+  convolution.Set(CUDNN_ATTR_CONVOLUTION_DILATIONS,
+                  SpatialOf(c, c.dilation_depth, c.dilation_height, c.dilation_width));
+  convolution.Set(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES,
+                  SpatialOf(c, c.stride_depth, c.stride_height, c.stride_width));
+  convolution.Set(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS,
+                  SpatialOf(c, c.pad_front, c.pad_top, c.pad_left));
+  convolution.Set(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS,
+                  SpatialOf(c, c.pad_back, c.pad_bottom, c.pad_right));
+  convolution.Finalize();
+  return convolution;
 }
 
-Status MakeConvolution(const CudnnLibrary& library, const Convolution& c,
-                       BackendDescriptor* convolution) {
-  *convolution = BackendDescriptor(library, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, "convolution");
-  convolution->Set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CudnnComputeType(c.dtype));
-  convolution->Set(CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_CROSS_CORRELATION);
-  convolution->Set(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, int64_t{c.spatial_rank});
-  convolution->SetArray(CUDNN_ATTR_CONVOLUTION_DILATIONS,
-                        SpatialOf(c, c.dilation_depth, c.dilation_height, c.dilation_width));
-  convolution->SetArray(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES,
-                        SpatialOf(c, c.stride_depth, c.stride_height, c.stride_width));
-  convolution->SetArray(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS,
-                        SpatialOf(c, c.pad_front, c.pad_top, c.pad_left));
-  convolution->SetArray(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS,
-                        SpatialOf(c, c.pad_back, c.pad_bottom, c.pad_right));
-  return convolution->Finalize();
-}
-
-Status MakeActivation(const CudnnLibrary& library, const Convolution& c,
-                      BackendDescriptor* pointwise) {
-  *pointwise = BackendDescriptor(library, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, "activation");
-  pointwise->Set(CUDNN_ATTR_POINTWISE_MODE, c.activation == Activation::kElu
-                                                ? CUDNN_POINTWISE_ELU_FWD
-                                                : CUDNN_POINTWISE_RELU_FWD);
-  pointwise->Set(CUDNN_ATTR_POINTWISE_MATH_PREC, CudnnComputeType(c.dtype));
+BackendDescriptor MakeActivation(const CudnnLibrary& library, const Convolution& c) {
+  BackendDescriptor pointwise(library, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, "activation");
+  pointwise.Set(CUDNN_ATTR_POINTWISE_MATH_PREC, CudnnComputeType(c.dtype));
   if (c.activation == Activation::kElu) {
-    pointwise->Set(CUDNN_ATTR_POINTWISE_ELU_ALPHA, 1.0);
-    return pointwise->Finalize();
+    pointwise.Set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_POINTWISE_ELU_FWD);
+    pointwise.Set(CUDNN_ATTR_POINTWISE_ELU_ALPHA, 1.0);
+  } else {
+    pointwise.Set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_POINTWISE_RELU_FWD);
+    // A NaN passes through TensorFlow's activations.
+    pointwise.Set(CUDNN_ATTR_POINTWISE_NAN_PROPAGATION, CUDNN_PROPAGATE_NAN);
   }
-  // TensorFlow's activations hand a NaN on.
-  pointwise->Set(CUDNN_ATTR_POINTWISE_NAN_PROPAGATION, CUDNN_PROPAGATE_NAN);
   if (c.activation == Activation::kRelu6) {
-    pointwise->Set(CUDNN_ATTR_POINTWISE_RELU_UPPER_CLIP, 6.0);
+    pointwise.Set(CUDNN_ATTR_POINTWISE_RELU_UPPER_CLIP, 6.0);
   }
   if (c.activation == Activation::kLeakyRelu) {
-    pointwise->Set(CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP_SLOPE,
-                   static_cast<double>(c.leaky_relu_alpha));
+    pointwise.Set(CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP_SLOPE, double{c.leaky_relu_alpha});
   }
-  return pointwise->Finalize();
-}
-
-Status MakeAddition(const CudnnLibrary& library, const Convolution& c,
-                    BackendDescriptor* pointwise) {
-  *pointwise = BackendDescriptor(library, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, "addition");
-  pointwise->Set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_POINTWISE_ADD);
-  pointwise->Set(CUDNN_ATTR_POINTWISE_MATH_PREC, CudnnComputeType(c.dtype));
-  return pointwise->Finalize();
-}
-
-// The output, and the bias that is broadcast over it.
-struct OutputTensors {
-  TensorGeometry output, bias;
-};
-
-// Those of an epilogue by itself. With three dimensions, in the order of memory: in four or more
-// cuDNN 9.28 has no engine for graphs without a convolution in NCHW.
-OutputTensors TensorsOfEpilogue(const Convolution& c) {
-  const int64_t k = c.output_channels, pixels = c.output_pixels();
-  if (c.layout == Layout::kNHWC) {
-    const int64_t rows = c.batch * pixels;
-    return {{{1, rows, k}, {rows * k, k, 1}}, {{1, 1, k}, {k, k, 1}}};
-  }
-  return {{{c.batch, k, pixels}, {k * pixels, pixels, 1}}, {{1, k, 1}, {k, 1, 1}}};
+  pointwise.Finalize();
+  return pointwise;
 }
 
 // Collects the parts of one graph.
 class GraphBuilder {
  public:
-  GraphBuilder(const CudnnLibrary& library, const Convolution& convolution, OutputTensors tensors,
-               OperationGraph* graph)
-      : library_(library), convolution_(convolution), tensors_(std::move(tensors)), graph_(graph) {
-    *graph_ = OperationGraph();
-  }
+  // `output` is the geometry of the output and of its forms before bias and activation.
+  GraphBuilder(const CudnnLibrary& library, const Convolution& convolution, TensorGeometry output,
+               TensorGeometry bias)
+      : library_(library),
+        c_(convolution),
+        output_(std::move(output)),
+        bias_(std::move(bias)),
+        type_(CudnnType(c_.dtype)) {}
 
-  // The convolution, whose output tensor has the id `output`.
-  Status AddConvolution(int64_t output_id, bool output_is_virtual) {
-    const cudnnDataType_t type = CudnnType(convolution_.dtype);
-    BackendDescriptor convolution;
-    const BackendDescriptor *image, *filter, *output;
-    TF_INTEROP_RETURN_IF_ERROR(MakeConvolution(library_, convolution_, &convolution));
-    TF_INTEROP_RETURN_IF_ERROR(
-        AddTensor(kImageTensor, type, ImageGeometry(convolution_), false, &image));
-    TF_INTEROP_RETURN_IF_ERROR(
-        AddTensor(kFilterTensor, type, FilterGeometry(convolution_), false, &filter));
-    TF_INTEROP_RETURN_IF_ERROR(AddOutput(output_id, output_is_virtual, &output));
-
-    const ConvolutionAttributes attributes = AttributesOf(convolution_.kind);
+  void AddConvolution(int64_t output_id, bool output_is_virtual) {
+    const ConvolutionAttributes attributes = AttributesOf(c_.kind);
+    BackendDescriptor convolution = MakeConvolution(library_, c_);
     BackendDescriptor operation(library_, attributes.descriptor, attributes.name);
-    operation.SetDescriptor(attributes.convolution, convolution);
-    operation.SetDescriptor(attributes.image, *image);
-    operation.SetDescriptor(attributes.filter, *filter);
-    operation.SetDescriptor(attributes.output, *output);
-    SetScaling(attributes.alpha, 1, &operation);
-    SetScaling(attributes.beta, 0, &operation);
-    return AddOperation(std::move(convolution), std::move(operation));
-  }
-
-  // output = activation(convolved + bias), with what the convolution has of the two.
-  Status AddEpilogue(bool convolved_is_virtual) {
-    const bool has_activation = convolution_.activation != Activation::kNone;
-    const BackendDescriptor *convolved, *biased, *output;
-    TF_INTEROP_RETURN_IF_ERROR(AddOutput(kConvolvedTensor, convolved_is_virtual, &convolved));
-    TF_INTEROP_RETURN_IF_ERROR(AddOutput(kOutputTensor, false, &output));
-    if (!convolution_.has_bias) {
-      biased = convolved;
-    } else if (has_activation) {
-      TF_INTEROP_RETURN_IF_ERROR(AddOutput(kBiasedTensor, true, &biased));
-      TF_INTEROP_RETURN_IF_ERROR(AddBias(*convolved, *biased));
+    operation.Set(attributes.convolution, convolution);
+    operation.Set(attributes.image, Tensor(kImageTensor, type_, ImageGeometry(c_), false));
+    operation.Set(attributes.filter, Tensor(kFilterTensor, type_, FilterGeometry(c_), false));
+    operation.Set(attributes.output, Output(output_id, output_is_virtual));
+    // Both have the type in which sums are computed.
+    if (c_.dtype == DataType::kDouble) {
+      operation.Set(attributes.alpha, 1.0);
+      operation.Set(attributes.beta, 0.0);
     } else {
-      return AddBias(*convolved, *output);
+      operation.Set(attributes.alpha, 1.0f);
+      operation.Set(attributes.beta, 0.0f);
     }
-    BackendDescriptor activation;
-    TF_INTEROP_RETURN_IF_ERROR(MakeActivation(library_, convolution_, &activation));
-    return AddPointwise(std::move(activation), *biased, nullptr, *output);
+    AddOperation(std::move(convolution), std::move(operation));
   }
 
-  Status Finish(cudnnHandle_t handle) {
-    graph_->graph =
+  // output = activation(convolved + bias), without the part that the convolution lacks.
+  void AddEpilogue(bool convolved_is_virtual) {
+    const bool has_activation = c_.activation != Activation::kNone;
+    const BackendDescriptor* from = &Output(kConvolvedTensor, convolved_is_virtual);
+    if (c_.has_bias) {
+      BackendDescriptor addition(library_, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, "addition");
+      addition.Set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_POINTWISE_ADD);
+      addition.Set(CUDNN_ATTR_POINTWISE_MATH_PREC, CudnnComputeType(c_.dtype));
+      addition.Finalize();
+      const BackendDescriptor& bias = Tensor(kBiasTensor, type_, bias_, false);
+      const BackendDescriptor& biased =
+          Output(has_activation ? kBiasedTensor : kOutputTensor, has_activation);
+      AddPointwise(std::move(addition), *from, &bias, biased);
+      from = &biased;
+    }
+    if (has_activation) {
+      AddPointwise(MakeActivation(library_, c_), *from, nullptr, Output(kOutputTensor, false));
+    }
+  }
+
+  OperationGraph Finish(cudnnHandle_t handle) {
+    graph_.graph =
         BackendDescriptor(library_, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, "operation graph");
-    graph_->graph.Set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, handle);
-    graph_->graph.SetDescriptors(CUDNN_ATTR_OPERATIONGRAPH_OPS, graph_->operations);
-    return graph_->graph.Finalize();
+    graph_.graph.Set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, handle);
+    graph_.graph.Set(CUDNN_ATTR_OPERATIONGRAPH_OPS, graph_.operations);
+    graph_.graph.Finalize();
+    return std::move(graph_);
   }
 
  private:
   // The tensor with this id, made by the first call.
-  Status AddTensor(int64_t id, cudnnDataType_t type, const TensorGeometry& geometry,
-                   bool is_virtual, const BackendDescriptor** tensor) {
-    const auto [entry, is_new] = graph_->tensors.try_emplace(id);
-    *tensor = &entry->second;
-    if (!is_new) return Status::Ok();
-    return MakeTensor(library_, id, type, geometry, is_virtual, &entry->second);
+  const BackendDescriptor& Tensor(int64_t id, cudnnDataType_t type, const TensorGeometry& geometry,
+                                  bool is_virtual) {
+    const auto [entry, is_new] = graph_.tensors.try_emplace(id);
+    BackendDescriptor& tensor = entry->second;
+    if (!is_new) return tensor;
+    tensor = BackendDescriptor(library_, CUDNN_BACKEND_TENSOR_DESCRIPTOR, "tensor");
+    tensor.Set(CUDNN_ATTR_TENSOR_UNIQUE_ID, id);
+    tensor.Set(CUDNN_ATTR_TENSOR_DATA_TYPE, type);
+    tensor.Set(CUDNN_ATTR_TENSOR_DIMENSIONS, geometry.extents);
+    tensor.Set(CUDNN_ATTR_TENSOR_STRIDES, geometry.strides);
+    tensor.Set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, kTensorAlignment);
+    tensor.Set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, is_virtual);
+    tensor.Finalize();
+    return tensor;
   }
 
-  // Of the type that sums are computed in.
-  void SetScaling(cudnnBackendAttributeName_t name, double value,
-                  BackendDescriptor* operation) const {
-    if (convolution_.dtype == DataType::kDouble) {
-      operation->Set(name, value);
-    } else {
-      operation->Set(name, static_cast<float>(value));
-    }
+  // A tensor of the output's shape. A virtual one, inside the graph, has the type in which sums are
+  // computed.
+  const BackendDescriptor& Output(int64_t id, bool is_virtual) {
+    return Tensor(id, is_virtual ? CudnnComputeType(c_.dtype) : type_, output_, is_virtual);
   }
 
-  // A tensor of the output's shape: inside the graph of the type that sums are computed in, else of
-  // the convolution's.
-  Status AddOutput(int64_t id, bool is_virtual, const BackendDescriptor** tensor) {
-    const DataType dtype = convolution_.dtype;
-    const cudnnDataType_t type = is_virtual ? CudnnComputeType(dtype) : CudnnType(dtype);
-    return AddTensor(id, type, tensors_.output, is_virtual, tensor);
-  }
-
-  Status AddBias(const BackendDescriptor& from, const BackendDescriptor& to) {
-    BackendDescriptor addition;
-    const BackendDescriptor* bias;
-    TF_INTEROP_RETURN_IF_ERROR(MakeAddition(library_, convolution_, &addition));
-    TF_INTEROP_RETURN_IF_ERROR(
-        AddTensor(kBiasTensor, CudnnType(convolution_.dtype), tensors_.bias, false, &bias));
-    return AddPointwise(std::move(addition), from, bias, to);
-  }
-
-  Status AddPointwise(BackendDescriptor pointwise, const BackendDescriptor& from,
-                      const BackendDescriptor* second, const BackendDescriptor& to) {
+  void AddPointwise(BackendDescriptor pointwise, const BackendDescriptor& from,
+                    const BackendDescriptor* second, const BackendDescriptor& to) {
     BackendDescriptor operation(library_, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR,
                                 "pointwise operation");
-    operation.SetDescriptor(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, pointwise);
-    operation.SetDescriptor(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, from);
-    if (second != nullptr) {
-      operation.SetDescriptor(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, *second);
-    }
-    operation.SetDescriptor(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, to);
-    return AddOperation(std::move(pointwise), std::move(operation));
+    operation.Set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, pointwise);
+    operation.Set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, from);
+    if (second != nullptr) operation.Set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, *second);
+    operation.Set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, to);
+    AddOperation(std::move(pointwise), std::move(operation));
   }
 
-  Status AddOperation(BackendDescriptor applied, BackendDescriptor operation) {
-    TF_INTEROP_RETURN_IF_ERROR(operation.Finalize());
-    graph_->operators.push_back(std::move(applied));
-    graph_->operations.push_back(std::move(operation));
-    return Status::Ok();
+  void AddOperation(BackendDescriptor applied, BackendDescriptor operation) {
+    operation.Finalize();
+    graph_.operators.push_back(std::move(applied));
+    graph_.operations.push_back(std::move(operation));
   }
 
   const CudnnLibrary& library_;
-  const Convolution& convolution_;
-  const OutputTensors tensors_;
-  OperationGraph* graph_;
+  const Convolution& c_;
+  const TensorGeometry output_, bias_;
+  const cudnnDataType_t type_;
+  OperationGraph graph_;
 };
 
 }  // namespace
 
-Status BuildConvolutionGraph(const CudnnLibrary& library, cudnnHandle_t handle,
-                             const Convolution& convolution, OperationGraph* graph) {
-  GraphBuilder builder(library, convolution,
-                       {OutputGeometry(convolution), BiasGeometry(convolution)}, graph);
-  const bool fused = HasEpilogue(convolution);
-  TF_INTEROP_RETURN_IF_ERROR(
-      builder.AddConvolution(fused ? kConvolvedTensor : kOutputTensor, fused));
-  if (fused) TF_INTEROP_RETURN_IF_ERROR(builder.AddEpilogue(true));
+OperationGraph BuildConvolutionGraph(const CudnnLibrary& library, cudnnHandle_t handle,
+                                     const Convolution& c) {
+  GraphBuilder builder(library, c, OutputGeometry(c), BiasGeometry(c));
+  const bool fused = HasEpilogue(c);
+  builder.AddConvolution(fused ? kConvolvedTensor : kOutputTensor, fused);
+  if (fused) builder.AddEpilogue(true);
   return builder.Finish(handle);
 }
 
-Status BuildEpilogueGraph(const CudnnLibrary& library, cudnnHandle_t handle,
-                          const Convolution& convolution, OperationGraph* graph) {
-  GraphBuilder builder(library, convolution, TensorsOfEpilogue(convolution), graph);
-  TF_INTEROP_RETURN_IF_ERROR(builder.AddEpilogue(false));
+OperationGraph BuildEpilogueGraph(const CudnnLibrary& library, cudnnHandle_t handle,
+                                  const Convolution& c) {
+  const int64_t k = c.output_channels, pixels = c.output_pixels(), rows = c.batch * pixels;
+  // Tensors have three dimensions, in the order of memory: with four or more, cuDNN 9.28 has no
+  // engine for NCHW graphs without a convolution.
+  TensorGeometry output = {{c.batch, k, pixels}, {k * pixels, pixels, 1}};
+  TensorGeometry bias = {{1, k, 1}, {k, 1, 1}};
+  if (c.layout == Layout::kNHWC) {
+    output = {{1, rows, k}, {rows * k, k, 1}};
+    bias = {{1, 1, k}, {k, k, 1}};
+  }
+  GraphBuilder builder(library, c, std::move(output), std::move(bias));
+  builder.AddEpilogue(false);
   return builder.Finish(handle);
 }
 

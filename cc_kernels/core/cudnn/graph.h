@@ -1,11 +1,12 @@
-// Descriptors of cuDNN's backend API, and the operation graphs of convolutions made of them.
+// Descriptors of cuDNN's backend API, and convolutions as operation graphs.
 #ifndef TF_INTEROP_CORE_CUDNN_GRAPH_H_
 #define TF_INTEROP_CORE_CUDNN_GRAPH_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "cc_kernels/core/convolution.h"
@@ -14,8 +15,8 @@
 
 namespace tf_interop {
 
-// The attribute type that cuDNN expects for a C++ type. cuDNN checks type and count of every
-// attribute; deriving both from the value leaves no room for a mismatch.
+// The attribute type that cuDNN expects for a C++ type. cuDNN checks the type and the count of
+// every attribute; both follow from the value, so they cannot disagree with it.
 template <typename T>
 struct AttributeType;
 
@@ -39,67 +40,55 @@ TF_INTEROP_ATTRIBUTE_TYPE(cudnnPointwiseMode_t, CUDNN_TYPE_POINTWISE_MODE);
 TF_INTEROP_ATTRIBUTE_TYPE(cudnnBackendNumericalNote_t, CUDNN_TYPE_NUMERICAL_NOTE);
 #undef TF_INTEROP_ATTRIBUTE_TYPE
 
-// Move-only. Set calls record the first failure, which Finalize returns.
+// Move-only. The first failure stays: further calls do nothing but return it, and a descriptor that
+// takes a failed one as an attribute fails too. So only the last descriptor need be checked.
 class BackendDescriptor {
  public:
   BackendDescriptor() = default;
-  // `name` is what messages call the descriptor.
+  // Messages call the descriptor `name`.
   BackendDescriptor(const CudnnLibrary& library, cudnnBackendDescriptorType_t type,
                     const char* name)
       : library_(&library), name_(name) {
+    cudnnBackendDescriptor_t created = nullptr;
     status_ =
-        Check(library.cudnnBackendCreateDescriptor(type, &descriptor_), "BackendCreateDescriptor");
-    if (!status_.ok()) descriptor_ = nullptr;
-  }
-  ~BackendDescriptor() { Reset(); }
-  BackendDescriptor(BackendDescriptor&& other) noexcept { *this = std::move(other); }
-  BackendDescriptor& operator=(BackendDescriptor&& other) noexcept {
-    if (this == &other) return *this;
-    Reset();
-    library_ = other.library_;
-    name_ = other.name_;
-    descriptor_ = std::exchange(other.descriptor_, nullptr);
-    status_ = std::move(other.status_);
-    return *this;
+        Check(library.cudnnBackendCreateDescriptor(type, &created), "BackendCreateDescriptor");
+    if (status_.ok()) descriptor_ = {created, library.cudnnBackendDestroyDescriptor};
   }
 
-  cudnnBackendDescriptor_t get() const { return descriptor_; }
+  cudnnBackendDescriptor_t get() const { return descriptor_.get(); }
   const Status& status() const { return status_; }
 
   template <typename T>
   void Set(cudnnBackendAttributeName_t name, const T& value) {
     SetRaw(name, AttributeType<T>::value, 1, &value);
   }
-
-  // For a vector<T> or an array.
-  template <typename Array>
-  void SetArray(cudnnBackendAttributeName_t name, const Array& values) {
-    SetRaw(name, AttributeType<typename Array::value_type>::value,
-           static_cast<int64_t>(values.size()), values.data());
+  template <typename T>
+  void Set(cudnnBackendAttributeName_t name, const std::vector<T>& values) {
+    SetRaw(name, AttributeType<T>::value, values.size(), values.data());
   }
-
-  void SetDescriptor(cudnnBackendAttributeName_t name, const BackendDescriptor& value) {
+  void Set(cudnnBackendAttributeName_t name, const BackendDescriptor& value) {
+    status_.Update(value.status());
     const cudnnBackendDescriptor_t descriptor = value.get();
     SetRaw(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &descriptor);
   }
-
-  void SetDescriptors(cudnnBackendAttributeName_t name,
-                      const std::vector<BackendDescriptor>& values) {
-    const std::vector<cudnnBackendDescriptor_t> descriptors = Raw(values);
-    SetRaw(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, static_cast<int64_t>(descriptors.size()),
-           descriptors.data());
+  void Set(cudnnBackendAttributeName_t name, const std::vector<BackendDescriptor>& values) {
+    std::vector<cudnnBackendDescriptor_t> descriptors;
+    for (const BackendDescriptor& value : values) {
+      status_.Update(value.status());
+      descriptors.push_back(value.get());
+    }
+    SetRaw(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, descriptors.size(), descriptors.data());
   }
 
-  Status Finalize() {
-    TF_INTEROP_RETURN_IF_ERROR(status_);
-    const cudnnStatus_t finalized = library_->cudnnBackendFinalize(descriptor_);
+  void Finalize() {
+    if (!status_.ok()) return;
+    const cudnnStatus_t finalized = library_->cudnnBackendFinalize(get());
     status_ = Check(finalized, "BackendFinalize");
-    // Nothing is executed here: the driver failed to load what cuDNN has compiled. Without memory
-    // for it cuDNN 9.28 says CUDNN_STATUS_EXECUTION_FAILED_CUDA_DRIVER.
+    // Nothing has been executed: the driver failed to load code that cuDNN compiled. cuDNN 9.28
+    // says CUDNN_STATUS_EXECUTION_FAILED_CUDA_DRIVER if memory is short.
     if (CUDNN_STATUS_CATEGORY(static_cast<int>(finalized)) == CUDNN_STATUS_EXECUTION_FAILED) {
       status_ = ResourceExhausted(status_.message());
     }
-    return status_;
   }
 
   template <typename T>
@@ -111,60 +100,61 @@ class BackendDescriptor {
                     ", got " + std::to_string(count) + ".");
   }
 
-  // Fills `values`, at most its size, and shrinks it to what there is.
   template <typename T>
-  Status GetArray(cudnnBackendAttributeName_t name, std::vector<T>* values) const {
+  Status Get(cudnnBackendAttributeName_t name, std::vector<T>* values) const {
     int64_t count = 0;
-    TF_INTEROP_RETURN_IF_ERROR(GetRaw(name, AttributeType<T>::value,
-                                      static_cast<int64_t>(values->size()), &count,
-                                      values->data()));
-    if (count < static_cast<int64_t>(values->size())) values->resize(count);
+    TF_INTEROP_RETURN_IF_ERROR(GetRaw(name, AttributeType<T>::value, 0, &count, nullptr));
+    values->resize(count);
+    return GetRaw(name, AttributeType<T>::value, count, &count, values->data());
+  }
+
+  // An attribute that is one descriptor, of this type. Its status tells whether it could be read.
+  BackendDescriptor GetDescriptor(cudnnBackendAttributeName_t name,
+                                  cudnnBackendDescriptorType_t type, const char* called) const {
+    BackendDescriptor value(*library_, type, called);
+    if (!value.status().ok()) return value;
+    int64_t count = 0;
+    cudnnBackendDescriptor_t descriptor = value.get();
+    value.status_ = GetRaw(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &descriptor);
+    return value;
+  }
+
+  // An attribute that is any number of descriptors, up to `room`. Without `room` cuDNN tells the
+  // number, but it does not for all attributes.
+  Status GetDescriptors(cudnnBackendAttributeName_t name, cudnnBackendDescriptorType_t type,
+                        const char* called, std::vector<BackendDescriptor>* values,
+                        int64_t room = 0) const {
+    if (room == 0) {
+      TF_INTEROP_RETURN_IF_ERROR(GetRaw(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &room, nullptr));
+    }
+    values->clear();
+    std::vector<cudnnBackendDescriptor_t> descriptors;
+    for (int64_t i = 0; i < room; ++i) {
+      values->emplace_back(*library_, type, called);
+      TF_INTEROP_RETURN_IF_ERROR(values->back().status());
+      descriptors.push_back(values->back().get());
+    }
+    int64_t count = 0;
+    TF_INTEROP_RETURN_IF_ERROR(
+        GetRaw(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, room, &count, descriptors.data()));
+    values->resize(std::min(room, count));
     return Status::Ok();
-  }
-
-  // As GetArray. cuDNN fills descriptors that the caller has created, and not finalized.
-  Status GetDescriptors(cudnnBackendAttributeName_t name,
-                        std::vector<BackendDescriptor>* values) const {
-    for (const BackendDescriptor& value : *values) TF_INTEROP_RETURN_IF_ERROR(value.status());
-    std::vector<cudnnBackendDescriptor_t> descriptors = Raw(*values);
-    int64_t count = 0;
-    TF_INTEROP_RETURN_IF_ERROR(GetRaw(name, CUDNN_TYPE_BACKEND_DESCRIPTOR,
-                                      static_cast<int64_t>(descriptors.size()), &count,
-                                      descriptors.data()));
-    if (count < static_cast<int64_t>(values->size())) values->resize(count);
-    return Status::Ok();
-  }
-
-  Status GetDescriptor(cudnnBackendAttributeName_t name, BackendDescriptor* value) const {
-    TF_INTEROP_RETURN_IF_ERROR(value->status());
-    cudnnBackendDescriptor_t descriptor = value->get();
-    int64_t count = 0;
-    return GetRaw(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &descriptor);
-  }
-
-  // How many values an attribute has.
-  Status CountDescriptors(cudnnBackendAttributeName_t name, int64_t* count) const {
-    return GetRaw(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, count, nullptr);
   }
 
  private:
-  static std::vector<cudnnBackendDescriptor_t> Raw(const std::vector<BackendDescriptor>& values) {
-    std::vector<cudnnBackendDescriptor_t> descriptors;
-    for (const BackendDescriptor& value : values) descriptors.push_back(value.get());
-    return descriptors;
-  }
-
-  void SetRaw(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count,
+  void SetRaw(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, size_t count,
               const void* values) {
     if (!status_.ok()) return;
-    status_ = Check(library_->cudnnBackendSetAttribute(descriptor_, name, type, count, values),
-                    "BackendSetAttribute", name);
+    status_ = Check(
+        library_->cudnnBackendSetAttribute(get(), name, type, static_cast<int64_t>(count), values),
+        "BackendSetAttribute", name);
   }
 
+  // Reads at most `asked` values. `count` receives the number that there are.
   Status GetRaw(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t asked,
                 int64_t* count, void* values) const {
     TF_INTEROP_RETURN_IF_ERROR(status_);
-    return Check(library_->cudnnBackendGetAttribute(descriptor_, name, type, asked, count, values),
+    return Check(library_->cudnnBackendGetAttribute(get(), name, type, asked, count, values),
                  "BackendGetAttribute", name);
   }
 
@@ -175,46 +165,42 @@ class BackendDescriptor {
     return library_->Check(status, text);
   }
 
-  void Reset() {
-    // A failure to free is nothing that a caller could act on.
-    if (descriptor_ != nullptr) (void)library_->cudnnBackendDestroyDescriptor(descriptor_);
-    descriptor_ = nullptr;
-  }
-
   const CudnnLibrary* library_ = nullptr;
   const char* name_ = "descriptor";
-  cudnnBackendDescriptor_t descriptor_ = nullptr;
+  std::unique_ptr<void, cudnnStatus_t (*)(cudnnBackendDescriptor_t)> descriptor_{nullptr, nullptr};
   Status status_;
 };
 
-// The tensors of a graph that have memory; the ids under which a variant pack binds them.
+// The ids of a graph's tensors, under which an execution binds memory to them.
 enum TensorId : int64_t {
   kImageTensor = 1,
-  kFilterTensor = 2,
-  kOutputTensor = 3,
-  kBiasTensor = 4,
-  kConvolvedTensor = 5,  // the convolution's result before bias and activation
+  kFilterTensor,
+  kOutputTensor,
+  kBiasTensor,
+  kConvolvedTensor,  // the convolution's result before bias and activation
+  kBoundTensors,     // from here on, tensors inside a graph, which have no memory
+  kBiasedTensor = kBoundTensors,
 };
 
 // Every pointer bound to a tensor is a multiple of this. TensorFlow's allocator gives 64 or more.
 constexpr int64_t kTensorAlignment = 16;
 
-// A finalized operation graph, with the descriptors it was made of. Immutable.
+// A finalized operation graph and the descriptors that it is made of. Immutable.
 struct OperationGraph {
   std::map<int64_t, BackendDescriptor> tensors;  // by id
-  std::vector<BackendDescriptor> operators;      // what the operations apply
+  std::vector<BackendDescriptor> operators;      // of the operations, in the same order
   std::vector<BackendDescriptor> operations;     // in order of execution
-  BackendDescriptor graph;
+  BackendDescriptor graph;                       // has the status of the whole
 };
 
-// The convolution, with bias and activation fused where it has them. The layout of the filter is
-// that of FilterGeometry. Sums and activations are computed in float, or in double of double.
-Status BuildConvolutionGraph(const CudnnLibrary& library, cudnnHandle_t handle,
-                             const Convolution& convolution, OperationGraph* graph);
+// The convolution, fused with its bias and activation if it has them. The filter has the layout of
+// FilterGeometry. Sums and activations are computed in float, or in double for doubles.
+OperationGraph BuildConvolutionGraph(const CudnnLibrary& library, cudnnHandle_t handle,
+                                     const Convolution& convolution);
 
-// Bias and activation of a forward convolution alone: output = activation(convolved + bias).
-Status BuildEpilogueGraph(const CudnnLibrary& library, cudnnHandle_t handle,
-                          const Convolution& convolution, OperationGraph* graph);
+// Only the bias and the activation: output = activation(convolved + bias).
+OperationGraph BuildEpilogueGraph(const CudnnLibrary& library, cudnnHandle_t handle,
+                                  const Convolution& convolution);
 
 }  // namespace tf_interop
 

@@ -10,34 +10,28 @@ constexpr std::chrono::minutes kLongestWait(1);
 
 }  // namespace
 
-Status HandlePool::TakeFor(CUstream stream, Lease* lease) {
-  TF_INTEROP_RETURN_IF_ERROR(Take(/*prepares=*/false, stream, lease));
-  Handle* const handle = lease->handle_;
-  if (handle->is_directed && handle->stream == stream) return Status::Ok();
-  handle->is_directed = false;
-  TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(library_, cudnnSetStream, handle->handle, stream));
-  handle->stream = stream;
-  handle->is_directed = true;
-  return Status::Ok();
-}
-
-Status HandlePool::Take(bool prepares, CUstream stream, Lease* lease) {
-  std::unique_lock<std::mutex> lock(mutex_);
+Status HandlePool::Take(std::optional<CUstream> stream, Lease* lease) {
+  const bool prepares = !stream;
   Handle* handle = nullptr;
-  while (handle == nullptr) {
-    if (!prepares || preparing_ < kMostPreparing) {
-      handle = TakeFree(stream);
-      if (handle == nullptr && MayMake(stream)) {
-        refusal_ = Make(&handle);
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (handle == nullptr) {
+      if (!prepares || preparing_ < kMostPreparing) {
+        handle = TakeFree(stream);
+        if (handle == nullptr && MayMake(stream)) refusal_ = Make(&handle);
+        if (handles_.empty()) return refusal_;
       }
-      if (handles_.empty()) return refusal_;
+      if (handle == nullptr) given_.wait(lock);
     }
-    if (handle == nullptr) given_.wait(lock);
+    if (prepares) ++preparing_;
   }
-  if (prepares) ++preparing_;
   lease->pool_ = this;
   lease->handle_ = handle;
   lease->prepares_ = prepares;
+  if (prepares || handle->stream == stream) return Status::Ok();
+  handle->stream.reset();
+  TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(library_, cudnnSetStream, handle->handle, *stream));
+  handle->stream = stream;
   return Status::Ok();
 }
 
@@ -50,11 +44,11 @@ void HandlePool::Give(bool prepares, Handle* handle) {
   given_.notify_all();
 }
 
-// One that is set to `stream`, if there is one: setting it costs more than looking.
-HandlePool::Handle* HandlePool::TakeFree(CUstream stream) {
+// Prefers a handle that is set to `stream`: looking costs less than setting one.
+HandlePool::Handle* HandlePool::TakeFree(std::optional<CUstream> stream) {
   if (free_.empty()) return nullptr;
   auto found = std::find_if(free_.begin(), free_.end(), [stream](const Handle* handle) {
-    return handle->is_directed && handle->stream == stream;
+    return stream && handle->stream == stream;
   });
   if (found == free_.end()) found = free_.begin();
   Handle* const taken = *found;
@@ -62,17 +56,16 @@ HandlePool::Handle* HandlePool::TakeFree(CUstream stream) {
   return taken;
 }
 
-bool HandlePool::MayMake(CUstream stream) const {
+bool HandlePool::MayMake(std::optional<CUstream> stream) const {
   if (handles_.size() >= kMostHandles || Clock::now() < try_again_at_) return false;
-  if (handles_.empty() || stream == nullptr) return true;
+  if (handles_.empty() || !stream) return true;
   CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-  return driver_.cuStreamIsCapturing(stream, &capture) == CUDA_SUCCESS &&
+  return driver_.cuStreamIsCapturing(*stream, &capture) == CUDA_SUCCESS &&
          capture == CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 Status HandlePool::Make(Handle** handle) {
-  // One at a time in the process: cuDNN asks that its first handle is complete before others are
-  // created.
+  // The process makes one at a time: cuDNN wants its first handle complete before others are made.
   static auto* mutex = new std::mutex();
   std::lock_guard<std::mutex> lock(*mutex);
   cudnnHandle_t made = nullptr;
@@ -82,9 +75,9 @@ Status HandlePool::Make(Handle** handle) {
     try_again_at_ = Clock::now() + wait_;
     return Status(status.code(),
                   status.message() +
-                      " A handle needs device memory that TensorFlow's allocator does not hold: "
-                      "if it holds all of it, turn on "
-                      "tf.config.experimental.set_memory_growth or set a memory limit.");
+                      " A handle needs device memory that TensorFlow's allocator does not hold. If "
+                      "it holds all memory, turn on tf.config.experimental.set_memory_growth or "
+                      "set a memory limit.");
   }
   wait_ = {};
   *handle = &handles_.emplace_back();

@@ -1,10 +1,10 @@
 // The cuDNN handles of one CUDA context.
 //
-// A handle takes memory of the device that TensorFlow's allocator may hold, so there are few. All
-// lanes share them: a handle is set to the stream of each launch, as TensorFlow and PyTorch do.
-// cuDNN asks that no handle is used by two threads at once, so each is leased for one launch or
-// one preparation. While a stream is captured none is made, because that allocates: a launch on
-// such a stream waits for one that another thread gives back.
+// A handle takes device memory that TensorFlow's allocator may hold, so there are few. All lanes
+// share them: a handle is set to the stream of each launch, as TensorFlow and PyTorch do. cuDNN
+// forbids two threads to use a handle at once, so each is leased for one launch or one preparation.
+// Making a handle allocates, so none is made while a stream is captured: a launch on such a stream
+// waits until another thread gives one back.
 #ifndef TF_INTEROP_CORE_CUDNN_HANDLE_POOL_H_
 #define TF_INTEROP_CORE_CUDNN_HANDLE_POOL_H_
 
@@ -12,6 +12,7 @@
 #include <condition_variable>
 #include <list>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "cc_kernels/core/cudnn/libraries.h"
@@ -22,8 +23,8 @@ namespace tf_interop {
 // Thread-safe. Handles live until the process ends.
 class HandlePool {
  public:
-  // The most handles there are, and the most that preparing holds at once: to compile a plan may
-  // take seconds, for which no launch should have to wait.
+  // The limits on all handles, and on those that prepare at once: compiling a plan may take
+  // seconds, and no launch should have to wait for that.
   static constexpr int kMostHandles = 8;
   static constexpr int kMostPreparing = 4;
 
@@ -33,8 +34,7 @@ class HandlePool {
  private:
   struct Handle {
     cudnnHandle_t handle = nullptr;
-    CUstream stream = nullptr;
-    bool is_directed = false;  // whether it is set to `stream`
+    std::optional<CUstream> stream;  // that it is set to
   };
 
  public:
@@ -57,29 +57,25 @@ class HandlePool {
     bool prepares_ = false;
   };
 
-  // Leases a handle to prepare with; waits for one if there are as many as can be had. Returns
-  // the last refusal if there is none at all. The pool's context must be current, here and
-  // below.
-  Status Take(Lease* lease) { return Take(/*prepares=*/true, /*stream=*/nullptr, lease); }
-
-  // Likewise to launch with, on `stream`.
-  Status TakeFor(CUstream stream, Lease* lease);
+  // Leases a handle for a launch on `stream`, or for preparing if that is empty. Waits for one if
+  // no more can be had. Returns the last refusal if there is none at all. The pool's context must
+  // be current.
+  Status Take(std::optional<CUstream> stream, Lease* lease);
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  Status Take(bool prepares, CUstream stream, Lease* lease);
   void Give(bool prepares, Handle* handle);
   Status Make(Handle** handle);
-  Handle* TakeFree(CUstream stream);
-  bool MayMake(CUstream stream) const;
+  Handle* TakeFree(std::optional<CUstream> stream);
+  bool MayMake(std::optional<CUstream> stream) const;
 
   const CudaDriver& driver_;
   const CudnnLibrary& library_;
-  std::mutex mutex_;
+  std::mutex mutex_;  // guards the rest
   std::condition_variable given_;
-  std::list<Handle> handles_;  // all of them; guarded by mutex_, like what follows
-  // The one that was used longest ago first. A vector, so that a launch allocates no memory.
+  std::list<Handle> handles_;
+  // The first was used longest ago. A vector, so that a launch allocates no memory.
   std::vector<Handle*> free_;
   int preparing_ = 0;
   Status refusal_;

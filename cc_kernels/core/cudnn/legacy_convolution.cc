@@ -1,7 +1,7 @@
 #include "cc_kernels/core/cudnn/legacy_convolution.h"
 
 #include <algorithm>
-#include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -14,52 +14,26 @@
 namespace tf_interop {
 namespace {
 
-int AlgorithmOf(ConvolutionKind kind, const LegacyTag& tag) {
-  const std::vector<std::string>& names = LegacyNamesOf(kind);
-  return static_cast<int>(std::find(names.begin(), names.end(), tag.name) - names.begin());
-}
-
-cudnnMathType_t MathTypeOf(DataType dtype, bool allow_reduced_precision) {
-  switch (dtype) {
-    case DataType::kHalf:
-    case DataType::kBFloat16:
-      // The default uses tensor cores for 16-bit types from Ampere on only.
-      return CUDNN_TENSOR_OP_MATH;
-    case DataType::kFloat:
-      return allow_reduced_precision ? CUDNN_DEFAULT_MATH : CUDNN_FMA_MATH;
-    case DataType::kDouble:
-      break;
-  }
-  return CUDNN_DEFAULT_MATH;
-}
-
-// Sizes that Validate has found to be ints.
+// Validate has checked that the sizes are ints.
 std::vector<int> AsInts(const std::vector<int64_t>& values) {
   return std::vector<int>(values.begin(), values.end());
 }
 
-// Whether cuDNN documents that the algorithm gives the same bits every time. Three do not, all of
-// them backward ones that add up with atomics (cudnnConvolutionBwdDataAlgo_t and
-// cudnnConvolutionBwdFilterAlgo_t in cuDNN's API reference).
+// Whether cuDNN promises the same bits every time. Three algorithms add up with atomics instead
+// (cudnnConvolutionBwdDataAlgo_t and cudnnConvolutionBwdFilterAlgo_t in cuDNN's API reference).
 bool IsDeterministic(ConvolutionKind kind, const LegacyTag& tag) {
   if (kind == ConvolutionKind::kForward) return true;
   return tag.name != "ALGO_0" && (kind == ConvolutionKind::kBackwardInput || tag.name != "ALGO_3");
 }
 
-// A descriptor that is freed with its owner. A failure to free is nothing that a
-// caller could act on.
-template <typename T>
-using Owned = std::unique_ptr<T, std::function<void(T*)>>;
-
 class LegacyConvolution : public Executable {
  public:
   LegacyConvolution(const CudnnLibrary& library, const Convolution& convolution, LegacyTag tag,
-                    bool allow_reduced_precision)
-      : library_(library),
-        c_(convolution),
-        tag_(std::move(tag)),
-        algorithm_(AlgorithmOf(convolution.kind, tag_)),
-        allow_reduced_precision_(allow_reduced_precision) {}
+                    bool allow_tf32)
+      : library_(library), c_(convolution), tag_(std::move(tag)), allow_tf32_(allow_tf32) {
+    const std::vector<std::string>& names = LegacyNamesOf(c_.kind);
+    algorithm_ = static_cast<int>(std::find(names.begin(), names.end(), tag_.name) - names.begin());
+  }
 
   Status Create(cudnnHandle_t handle) {
     TF_INTEROP_RETURN_IF_ERROR(
@@ -73,9 +47,7 @@ class LegacyConvolution : public Executable {
 
   AlgorithmTag tag() const override { return tag_; }
   size_t workspace_bytes() const override { return workspace_bytes_; }
-  bool reduces_precision() const override {
-    return c_.dtype == DataType::kFloat && allow_reduced_precision_;
-  }
+  bool reduces_precision() const override { return c_.dtype == DataType::kFloat && allow_tf32_; }
 
   Status Execute(cudnnHandle_t handle, const TensorBindings& bindings,
                  void* workspace) const override {
@@ -89,8 +61,7 @@ class LegacyConvolution : public Executable {
   Status MakeFilter() {
     cudnnFilterDescriptor_t made = nullptr;
     TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(library_, cudnnCreateFilterDescriptor, &made));
-    filter_ = {made, [this](auto* owned) { (void)library_.cudnnDestroyFilterDescriptor(owned); }};
-    // K, C per group, and the spatial dimensions.
+    filter_.reset(made, library_.cudnnDestroyFilterDescriptor);
     const std::vector<int> extents = AsInts(FilterGeometry(c_).extents);
     return TF_INTEROP_CALL(library_, cudnnSetFilterNdDescriptor, made, CudnnType(c_.dtype),
                            c_.layout == Layout::kNHWC ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW,
@@ -100,8 +71,7 @@ class LegacyConvolution : public Executable {
   Status MakeConvolution() {
     cudnnConvolutionDescriptor_t made = nullptr;
     TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(library_, cudnnCreateConvolutionDescriptor, &made));
-    convolution_ = {
-        made, [this](auto* owned) { (void)library_.cudnnDestroyConvolutionDescriptor(owned); }};
+    convolution_.reset(made, library_.cudnnDestroyConvolutionDescriptor);
     const std::vector<int> pads = AsInts(SpatialOf(c_, c_.pad_front, c_.pad_top, c_.pad_left));
     const std::vector<int> strides =
         AsInts(SpatialOf(c_, c_.stride_depth, c_.stride_height, c_.stride_width));
@@ -112,8 +82,11 @@ class LegacyConvolution : public Executable {
         strides.data(), dilations.data(), CUDNN_CROSS_CORRELATION, CudnnComputeType(c_.dtype)));
     TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(library_, cudnnSetConvolutionGroupCount, made,
                                                static_cast<int>(c_.group_count)));
-    return TF_INTEROP_CALL(library_, cudnnSetConvolutionMathType, made,
-                           MathTypeOf(c_.dtype, allow_reduced_precision_));
+    // The default uses tensor cores for 16-bit types from Ampere on only.
+    const cudnnMathType_t math_type = SizeOf(c_.dtype) == 2 ? CUDNN_TENSOR_OP_MATH
+                                      : allow_tf32_         ? CUDNN_DEFAULT_MATH
+                                                            : CUDNN_FMA_MATH;
+    return TF_INTEROP_CALL(library_, cudnnSetConvolutionMathType, made, math_type);
   }
 
   Status AskWorkspace(cudnnHandle_t handle) {
@@ -138,43 +111,42 @@ class LegacyConvolution : public Executable {
   }
 
   cudnnStatus_t Call(cudnnHandle_t handle, const TensorBindings& bindings, void* workspace) const {
-    void* const image = bindings.Find(kImageTensor);
-    void* const filter = bindings.Find(kFilterTensor);
-    void* const output = bindings.Find(kOutputTensor);
-    const ScalingFactor one(c_.dtype, 1);
-    const ScalingFactor zero(c_.dtype, 0);
+    void* const image = bindings[kImageTensor];
+    void* const filter = bindings[kFilterTensor];
+    void* const output = bindings[kOutputTensor];
+    const void* const one = ScalingFactor(c_.dtype, 1);
+    const void* const zero = ScalingFactor(c_.dtype, 0);
     std::lock_guard<std::mutex> lock(execute_mutex_);
     switch (c_.kind) {
       case ConvolutionKind::kForward:
         return library_.cudnnConvolutionForward(
-            handle, one.get(), image_.get(), image, filter_.get(), filter, convolution_.get(),
-            static_cast<cudnnConvolutionFwdAlgo_t>(algorithm_), workspace, workspace_bytes_,
-            zero.get(), output_.get(), output);
+            handle, one, image_.get(), image, filter_.get(), filter, convolution_.get(),
+            static_cast<cudnnConvolutionFwdAlgo_t>(algorithm_), workspace, workspace_bytes_, zero,
+            output_.get(), output);
       case ConvolutionKind::kBackwardInput:
         return library_.cudnnConvolutionBackwardData(
-            handle, one.get(), filter_.get(), filter, output_.get(), output, convolution_.get(),
+            handle, one, filter_.get(), filter, output_.get(), output, convolution_.get(),
             static_cast<cudnnConvolutionBwdDataAlgo_t>(algorithm_), workspace, workspace_bytes_,
-            zero.get(), image_.get(), image);
+            zero, image_.get(), image);
       case ConvolutionKind::kBackwardFilter:
         break;
     }
     return library_.cudnnConvolutionBackwardFilter(
-        handle, one.get(), image_.get(), image, output_.get(), output, convolution_.get(),
-        static_cast<cudnnConvolutionBwdFilterAlgo_t>(algorithm_), workspace, workspace_bytes_,
-        zero.get(), filter_.get(), filter);
+        handle, one, image_.get(), image, output_.get(), output, convolution_.get(),
+        static_cast<cudnnConvolutionBwdFilterAlgo_t>(algorithm_), workspace, workspace_bytes_, zero,
+        filter_.get(), filter);
   }
 
   const CudnnLibrary& library_;
   const Convolution c_;
   const LegacyTag tag_;
-  const int algorithm_;  // cudnnConvolutionFwdAlgo_t, ...BwdDataAlgo_t or ...BwdFilterAlgo_t
-  const bool allow_reduced_precision_;
-  TensorDescriptor image_{nullptr, DestroyTensorDescriptor{&library_}};
-  TensorDescriptor output_{nullptr, DestroyTensorDescriptor{&library_}};
-  Owned<cudnnFilterStruct> filter_;
-  Owned<cudnnConvolutionStruct> convolution_;
+  const bool allow_tf32_;
+  int algorithm_;  // cudnnConvolutionFwdAlgo_t, ...BwdDataAlgo_t or ...BwdFilterAlgo_t
+  TensorDescriptor image_, output_;
+  std::shared_ptr<cudnnFilterStruct> filter_;
+  std::shared_ptr<cudnnConvolutionStruct> convolution_;
   size_t workspace_bytes_ = 0;
-  // Nothing promises that two calls may share one convolution descriptor at the same time.
+  // cuDNN does not promise that two concurrent calls may share a convolution descriptor.
   mutable std::mutex execute_mutex_;
 };
 
@@ -206,15 +178,14 @@ Status CheckLegacyKind(const LegacyTag& tag, const Convolution& convolution) {
 
 Status MakeLegacyConvolution(const CudnnLibrary& library, cudnnHandle_t handle,
                              const Convolution& convolution, const LegacyTag& tag,
-                             const ExecutableRequest& request,
+                             const PrepareOptions& options,
                              std::shared_ptr<const Executable>* executable) {
   TF_INTEROP_RETURN_IF_ERROR(CheckLegacyForm(convolution));
   TF_INTEROP_RETURN_IF_ERROR(
-      AsRefusalOfPin(tag, CheckDeterminism(IsDeterministic(convolution.kind, tag), request)));
-  auto made = std::make_unique<LegacyConvolution>(library, convolution, tag,
-                                                  request.allow_reduced_precision);
+      AsRefusalOfPin(tag, CheckDeterminism(IsDeterministic(convolution.kind, tag), options)));
+  auto made = std::make_unique<LegacyConvolution>(library, convolution, tag, options.allow_tf32);
   TF_INTEROP_RETURN_IF_ERROR(AsRefusalOfPin(tag, made->Create(handle)));
-  TF_INTEROP_RETURN_IF_ERROR(CheckWorkspace(*made, request));
+  TF_INTEROP_RETURN_IF_ERROR(CheckWorkspace(*made, options));
   *executable = std::move(made);
   return Status::Ok();
 }

@@ -1,5 +1,5 @@
 // Convolutions by cuDNN's legacy API (cudnnConvolutionForward and its like), whose algorithms have
-// names: IMPLICIT_GEMM, FFT_TILING, WINOGRAD_NONFUSED ...
+// names such as IMPLICIT_GEMM, FFT_TILING and WINOGRAD_NONFUSED.
 #ifndef TF_INTEROP_CORE_CUDNN_LEGACY_CONVOLUTION_H_
 #define TF_INTEROP_CORE_CUDNN_LEGACY_CONVOLUTION_H_
 
@@ -12,18 +12,18 @@
 
 namespace tf_interop {
 
-// kUnsupported where the API has no form for `convolution`: it pads alike on both sides, and fuses
+// Returns kUnsupported if the API cannot express `convolution`: it pads both sides alike, and fuses
 // nothing that TensorFlow's epilogues need.
 Status CheckLegacyForm(const Convolution& convolution);
 
-// kUnsupported where `tag` is the name of an algorithm for another kind of convolution.
+// Returns kUnsupported if `tag` is an algorithm for another kind of convolution.
 Status CheckLegacyKind(const LegacyTag& tag, const Convolution& convolution);
 
-// Makes one call of the legacy API. Returns kUnsupported where the algorithm cannot run the
-// convolution as far as cuDNN tells before it runs, or where it does not fit the request.
+// Makes one call of the legacy API. Returns kUnsupported if the algorithm breaks the options, or
+// cannot run the convolution as far as cuDNN can tell in advance.
 Status MakeLegacyConvolution(const CudnnLibrary& library, cudnnHandle_t handle,
                              const Convolution& convolution, const LegacyTag& tag,
-                             const ExecutableRequest& request,
+                             const PrepareOptions& options,
                              std::shared_ptr<const Executable>* executable);
 
 }  // namespace tf_interop

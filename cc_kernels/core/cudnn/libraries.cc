@@ -17,7 +17,7 @@ std::string LastLoaderError() {
   return error == nullptr ? "no reason given" : error;
 }
 
-// Appends the Python package folder that the library at `info` lies in, if any.
+// Appends the Python package folder of the library at `info`, if it is in one.
 int AppendPackageFolder(struct dl_phdr_info* info, size_t, void* folders) {
   const std::string path = info->dlpi_name;
   for (const char* name : {"/site-packages/", "/dist-packages/"}) {
@@ -32,12 +32,12 @@ int AppendPackageFolder(struct dl_phdr_info* info, size_t, void* folders) {
   return 0;
 }
 
-// The library of the process. Never destroyed: it is used until the very end.
+// Never destroyed: the library is used until the process ends.
 template <typename Library>
 Status OpenOnce(const Library** library) {
   struct Opened {
     Library library;
-    Status status = library.Open("");
+    Status status = library.Open();
   };
   static const auto* const opened = new Opened();
   *library = &opened->library;
@@ -78,15 +78,7 @@ StatusCode CodeOf(cudnnStatus_t status) {
   }
 }
 
-// "9.3.1" for 90301.
-std::string CudnnVersionText(size_t version) {
-  // Up to cuDNN 8 another unit was used: 8907 for 8.9.7.
-  const size_t major_unit = version >= kOldestCudnn ? 10000 : 1000;
-  return std::to_string(version / major_unit) + "." + std::to_string(version % major_unit / 100) +
-         "." + std::to_string(version % 100);
-}
-
-// Of the scopes that this thread is in; null outside of all.
+// The context of this thread's innermost scope; null outside all scopes.
 thread_local CUcontext innermost_context = nullptr;
 
 }  // namespace
@@ -94,7 +86,7 @@ thread_local CUcontext innermost_context = nullptr;
 Status DynamicLibrary::Open(const std::vector<std::string>& candidates, const std::string& advice) {
   std::string reasons;
   for (const std::string& candidate : candidates) {
-    // Local, so that a cuDNN of another version in the process keeps its own symbols.
+    // Local, so that another version of cuDNN in the process keeps its own symbols.
     handle_ = dlopen(candidate.c_str(), RTLD_NOW | RTLD_LOCAL);
     path_ = candidate;
     if (handle_ != nullptr) return Status::Ok();
@@ -136,10 +128,9 @@ std::vector<std::string> LibraryCandidates(const char* override_variable, const 
 
 Status CudaDriver::Get(const CudaDriver** driver) { return OpenOnce(driver); }
 
-Status CudaDriver::Open(const std::string& path) {
+Status CudaDriver::Open() {
   TF_INTEROP_RETURN_IF_ERROR(library.Open(
-      path.empty() ? LibraryCandidates("TF_INTEROP_LIBCUDA", "libcuda.so.1", "")
-                   : std::vector<std::string>{path},
+      LibraryCandidates("TF_INTEROP_LIBCUDA", "libcuda.so.1", ""),
       "Install NVIDIA's driver, or set TF_INTEROP_LIBCUDA to the path of libcuda.so.1."));
   TF_INTEROP_RETURN_IF_ERROR(library.Find({TF_INTEROP_CUDA_ENTRY_POINTS(TF_INTEROP_ENTRY_POINT)}));
   missing_of_green_contexts =
@@ -159,10 +150,9 @@ Status CudaDriver::Check(CUresult result, const char* call) const {
 
 Status CudaDriver::CheckHasGreenContexts() const {
   if (missing_of_green_contexts.empty()) return Status::Ok();
-  return Unsupported(
-      "Expected a driver with green contexts, as those of CUDA 12.5 and newer are, '" +
-      library.path() + "' lacks " + missing_of_green_contexts +
-      ". Install a newer NVIDIA driver, or ask for no SM counts.");
+  return Unsupported("Expected a driver with green contexts (CUDA 12.5 or newer), got '" +
+                     library.path() + "' without " + missing_of_green_contexts +
+                     ". Install a newer NVIDIA driver, or ask for no SM counts.");
 }
 
 Status EnterContext(const CudaDriver& driver, CUcontext context, CUcontext* outer) {
@@ -177,20 +167,18 @@ void LeaveContext(const CudaDriver& driver, CUcontext outer) {
   if (innermost_context == outer) return;
   innermost_context = outer;
   CUcontext popped = nullptr;
-  // Nothing can be done about a failure here, and the next call on the context reports it.
-  (void)driver.cuCtxPopCurrent(&popped);
+  driver.cuCtxPopCurrent(&popped);  // the next call on the context reports a failure
 }
 
 Status CudnnLibrary::Get(const CudnnLibrary** library) { return OpenOnce(library); }
 
-Status CudnnLibrary::Open(const std::string& path) {
-  TF_INTEROP_RETURN_IF_ERROR(
-      library.Open(path.empty() ? LibraryCandidates("TF_INTEROP_LIBCUDNN", "libcudnn.so.9",
-                                                    "nvidia/cudnn/lib/libcudnn.so.9")
-                                : std::vector<std::string>{path},
-                   "Install cuDNN 9 (it comes with pip install tensorflow[and-cuda]), or set "
-                   "TF_INTEROP_LIBCUDNN to the path of libcudnn.so.9."));
-  // The version first: an older cuDNN lacks entry points, and that message would not help.
+Status CudnnLibrary::Open() {
+  TF_INTEROP_RETURN_IF_ERROR(library.Open(
+      LibraryCandidates("TF_INTEROP_LIBCUDNN", "libcudnn.so.9", "nvidia/cudnn/lib/libcudnn.so.9"),
+      "Install cuDNN 9 (it comes with pip install tensorflow[and-cuda]), or set "
+      "TF_INTEROP_LIBCUDNN to the path of libcudnn.so.9."));
+  // The version comes first: a message about the entry points that an older cuDNN lacks would not
+  // help.
   TF_INTEROP_RETURN_IF_ERROR(library.Find({TF_INTEROP_ENTRY_POINT(cudnnGetVersion)}));
   if (cudnnGetVersion() < kOldestCudnn) {
     return Unavailable("Expected cuDNN 9.0 or newer, got " + version() + " from '" +
@@ -200,7 +188,13 @@ Status CudnnLibrary::Open(const std::string& path) {
   return library.Find({TF_INTEROP_CUDNN_ENTRY_POINTS(TF_INTEROP_ENTRY_POINT)});
 }
 
-std::string CudnnLibrary::version() const { return CudnnVersionText(cudnnGetVersion()); }
+std::string CudnnLibrary::version() const {
+  const size_t version = cudnnGetVersion();
+  // 90301 is 9.3.1, but up to cuDNN 8, 8907 was 8.9.7.
+  const size_t major_unit = version >= kOldestCudnn ? 10000 : 1000;
+  return std::to_string(version / major_unit) + "." + std::to_string(version % major_unit / 100) +
+         "." + std::to_string(version % 100);
+}
 
 Status CudnnLibrary::Check(cudnnStatus_t status, std::string_view call) const {
   if (status == CUDNN_STATUS_SUCCESS) return Status::Ok();

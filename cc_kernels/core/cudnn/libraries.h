@@ -1,4 +1,4 @@
-// The parts of CUDA's driver API and of cuDNN 9 that the backend uses, opened at run time.
+// The functions of CUDA's driver and of cuDNN 9 that the backend uses, opened at run time.
 #ifndef TF_INTEROP_CORE_CUDNN_LIBRARIES_H_
 #define TF_INTEROP_CORE_CUDNN_LIBRARIES_H_
 
@@ -12,33 +12,33 @@
 
 #include "cc_kernels/core/status.h"
 
-// Headers of CUDA 13 rename it to cuEventElapsedTime_v2, which drivers older than CUDA 12.8 lack.
+// The headers of CUDA 13 rename it to cuEventElapsedTime_v2, which drivers before 12.8 lack.
 #undef cuEventElapsedTime
 // NOLINTNEXTLINE(readability-redundant-declaration,readability-inconsistent-declaration-parameter-name)
 extern "C" CUresult CUDAAPI cuEventElapsedTime(float* elapsed_ms, CUevent start, CUevent stop);
 
 namespace tf_interop {
 
-// A function of a library: its name, and the pointer that it is to be found for.
+// The name of a library's function, and the pointer to fill with its address.
 struct EntryPoint {
   const char* name;
   void* pointer;
 };
 
 // An open shared library. It stays loaded until the process ends: CUDA's libraries start threads
-// and register handlers at exit that outlive any handle. Copies refer to the same library.
+// and register exit handlers that outlive any handle.
 class DynamicLibrary {
  public:
-  // Opens the first of `candidates` (names or paths) that can be opened. `advice` says what to do
-  // where none can; kUnavailable then.
+  // Opens the first of `candidates` (names or paths) that can be opened. If none can, returns
+  // kUnavailable with `advice`.
   Status Open(const std::vector<std::string>& candidates, const std::string& advice);
 
   // The candidate that was opened.
   const std::string& path() const { return path_; }
 
-  // Fills all pointers. Returns kUnavailable, with the library's path, where one is not there.
+  // Fills all pointers. Returns kUnavailable, with the library's path, if a function is missing.
   Status Find(const std::vector<EntryPoint>& entry_points) const;
-  // Fills those that exist; gives the names of the others, with commas between them.
+  // Fills the pointers to functions that exist, and returns the names of the others.
   std::string FindSome(const std::vector<EntryPoint>& entry_points) const;
 
  private:
@@ -46,13 +46,13 @@ class DynamicLibrary {
   std::string path_;
 };
 
-// Where to look for a library: the path in the environment variable `override_variable` alone if
-// that is set, else `name`, then `package_path` below every site-packages or dist-packages folder
-// that a loaded library comes from, which is where pip puts NVIDIA's libraries.
+// The places to look for a library: only the path in the environment variable `override_variable`
+// if that is set. Otherwise `name`, then `package_path` in every site-packages or dist-packages
+// folder that a loaded library comes from, where pip puts NVIDIA's libraries.
 std::vector<std::string> LibraryCandidates(const char* override_variable, const std::string& name,
                                            const std::string& package_path);
 
-// Declare a pointer for each name of a list, and list them with their names.
+// Declare a pointer for each name of a list, and make the list of EntryPoints.
 #define TF_INTEROP_DECLARE(name) decltype(&::name) name = nullptr;
 #define TF_INTEROP_NAME(name) #name
 #define TF_INTEROP_ENTRY_POINT(name) {TF_INTEROP_NAME(name), &this->name},
@@ -61,8 +61,8 @@ std::vector<std::string> LibraryCandidates(const char* override_variable, const 
 #define TF_INTEROP_CALL(library, function, ...) \
   (library).Check((library).function(__VA_ARGS__), #function)
 
-// cuda.h renames entry points to the version that its declarations fit (cuStreamDestroy to
-// cuStreamDestroy_v2); members and symbols follow the renamed form.
+// cuda.h renames entry points to the version of its declarations (cuStreamDestroy to
+// cuStreamDestroy_v2). Members and symbols have the new names.
 #define TF_INTEROP_CUDA_ENTRY_POINTS(X) \
   X(cuInit)                             \
   X(cuGetErrorName)                     \
@@ -101,7 +101,7 @@ std::vector<std::string> LibraryCandidates(const char* override_variable, const 
   X(cuGraphExecDestroy)                 \
   X(cuGraphDestroy)
 
-// What green contexts take; a driver may lack them.
+// For green contexts. A driver may lack them.
 #define TF_INTEROP_CUDA_GREEN_CONTEXT_ENTRY_POINTS(X) \
   X(cuDeviceGetDevResource)                           \
   X(cuDevSmResourceSplitByCount)                      \
@@ -113,17 +113,16 @@ std::vector<std::string> LibraryCandidates(const char* override_variable, const 
 
 // Immutable once open; thread-safe.
 struct CudaDriver {
-  // The process's driver, opened and initialized by the first call; a failure is final. The path
-  // comes from TF_INTEROP_LIBCUDA where that is set.
+  // The process's driver. The first call opens it; a failure is final.
   static Status Get(const CudaDriver** driver);
 
-  // Opens `path` (or the default where it is empty) and initializes the driver.
-  Status Open(const std::string& path);
+  // Opens and initializes the driver, at the path in TF_INTEROP_LIBCUDA if that is set.
+  Status Open();
 
-  // Ok, or an error with CUDA's name and text for `result`. `call` names what was called.
+  // Ok, or an error with CUDA's name and text for `result`. `call` is the name of the function.
   Status Check(CUresult result, const char* call) const;
 
-  // kUnsupported, with the entry points that are missing, if there are no green contexts.
+  // Returns kUnsupported, with the missing entry points, if there are no green contexts.
   Status CheckHasGreenContexts() const;
 
   TF_INTEROP_CUDA_ENTRY_POINTS(TF_INTEROP_DECLARE)
@@ -133,13 +132,13 @@ struct CudaDriver {
   std::string missing_of_green_contexts;
 };
 
-// The two halves of a ScopedContext: `outer` is what the first tells the second.
+// The two halves of a ScopedContext. The first gives `outer` to the second.
 Status EnterContext(const CudaDriver& driver, CUcontext context, CUcontext* outer);
 void LeaveContext(const CudaDriver& driver, CUcontext outer);
 
-// Makes a CUDA context current on this thread for as long as it lives, whatever context the thread
-// has. Inside a scope of the same context it does nothing, which makes many calls in a row cheap;
-// whatever else runs inside a scope has to leave the thread's context as it was.
+// Makes a CUDA context current on this thread while it lives. Inside a scope of the same context it
+// does nothing, so that many calls in a row are cheap. Other code inside a scope must leave the
+// thread's context as it was.
 class ScopedContext {
  public:
   ScopedContext(const CudaDriver& driver, CUcontext context)
@@ -150,7 +149,6 @@ class ScopedContext {
   ScopedContext(const ScopedContext&) = delete;
   ScopedContext& operator=(const ScopedContext&) = delete;
 
-  // Whether the context could be made current.
   const Status& status() const { return status_; }
 
  private:
@@ -190,21 +188,19 @@ class ScopedContext {
   X(cudnnConvolutionBackwardData)                   \
   X(cudnnConvolutionBackwardFilter)
 
-// Immutable once open; thread-safe. cuDNN itself wants each handle on one thread at a time.
+// Immutable once open; thread-safe. But cuDNN allows a handle only on one thread at a time.
 struct CudnnLibrary {
-  // The process's cuDNN, opened by the first call; a failure is final. The path comes from
-  // TF_INTEROP_LIBCUDNN where that is set.
+  // The process's cuDNN. The first call opens it; a failure is final.
   static Status Get(const CudnnLibrary** library);
 
-  // Opens `path` (or the default where it is empty). Returns kUnavailable if there is no
-  // cuDNN, or one that is older than 9.0.
-  Status Open(const std::string& path);
+  // Opens cuDNN, at the path in TF_INTEROP_LIBCUDNN if that is set. Returns kUnavailable if there
+  // is none, or one older than 9.0.
+  Status Open();
 
-  // What cudnnGetVersion gives, such as "9.10.2".
+  // cuDNN's version, such as "9.10.2".
   std::string version() const;
 
-  // Ok, or an error with cuDNN's name for `status`, its last error text, and how to learn more.
-  // `call` names what was called.
+  // Ok, or an error with cuDNN's name for `status`, its last error text, and a way to learn more.
   Status Check(cudnnStatus_t status, std::string_view call) const;
 
   TF_INTEROP_CUDNN_ENTRY_POINTS(TF_INTEROP_DECLARE)

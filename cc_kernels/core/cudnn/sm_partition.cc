@@ -1,16 +1,11 @@
 #include "cc_kernels/core/cudnn/sm_partition.h"
 
-#include <cuda.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <string>
 #include <utility>
 
-#include "cc_kernels/core/cudnn/libraries.h"
-
 namespace tf_interop {
-
 namespace {
 
 template <typename Count>
@@ -20,8 +15,7 @@ std::string Join(const std::vector<Count>& counts) {
   return "[" + text + "]";
 }
 
-// All SMs of a device in the smallest groups that a green context can be made of, and those that
-// are left over.
+// All SMs of a device, in the smallest groups that a green context can have, and the rest.
 struct SmGroups {
   int device_sm_count = 0;
   int granularity = 0;
@@ -51,7 +45,7 @@ Status SplitDevice(const CudaDriver& driver, CUdevice device, SmGroups* split) {
   return Status::Ok();
 }
 
-// The resources of each green context: one for each lane with a count, in order, then one for the
+// The resources of each green context: one for each lane with a count, in order, then one for all
 // lanes without.
 Status DivideGroups(const SmGroups& split, const std::vector<int>& counts,
                     std::vector<std::vector<CUdevResource>>* shares) {
@@ -73,14 +67,14 @@ Status DivideGroups(const SmGroups& split, const std::vector<int>& counts,
   }
   if (fits) return Status::Ok();
   return Unsupported(
-      "Expected SM counts of lanes that fit on the GPU together, got " + Join(counts) +
-      ", which are " + Join(rounded) + " in groups of " + std::to_string(split.granularity) +
-      ", and 0 takes what is left; the GPU has " + std::to_string(split.device_sm_count) +
+      "Expected SM counts that fit on the GPU together, got " + Join(counts) + ", or " +
+      Join(rounded) + " in groups of " + std::to_string(split.granularity) +
+      ", where 0 takes what is left; the GPU has " + std::to_string(split.device_sm_count) +
       " SMs in " + std::to_string(split.groups.size()) + " such groups. Ask for fewer.");
 }
 
-Status CreateGreenContext(const CudaDriver& driver, CUdevice device,
-                          std::vector<CUdevResource> share, std::unique_ptr<GreenContext>* green) {
+Status MakeGreenContext(const CudaDriver& driver, CUdevice device, std::vector<CUdevResource> share,
+                        std::unique_ptr<GreenContext>* green) {
   CUdevResourceDesc descriptor = nullptr;  // the driver has no call to free one
   TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(driver, cuDevResourceGenerateDesc, &descriptor,
                                              share.data(),
@@ -91,32 +85,19 @@ Status CreateGreenContext(const CudaDriver& driver, CUdevice device,
   CUdevResource given = {};
   const Status status =
       TF_INTEROP_CALL(driver, cuGreenCtxGetDevResource, handle, &given, CU_DEV_RESOURCE_TYPE_SM);
-  // From here on it is destroyed with the object, also if there is no use for it.
-  auto created = std::make_unique<GreenContext>(driver, handle, static_cast<int>(given.sm.smCount));
-  if (status.ok()) *green = std::move(created);
+  *green = std::make_unique<GreenContext>(driver, handle, static_cast<int>(given.sm.smCount));
   return status;
 }
 
 }  // namespace
 
-GreenContext::~GreenContext() {
-  // A failure to free is nothing that a caller could act on.
-  (void)driver_.cuGreenCtxDestroy(handle_);
-}
-
-Status GreenContext::CreateStream(int priority, CUstream_st** stream) {
-  return TF_INTEROP_CALL(driver_, cuGreenCtxStreamCreate, stream, handle_, CU_STREAM_NON_BLOCKING,
-                         priority);
-}
-
-Status SmPartition::Create(const CudaDriver& driver, CUctx_st* context,
-                           const std::vector<int>& counts,
-                           std::unique_ptr<SmPartition>* partition) {
+Status MakeSmPartition(const CudaDriver& driver, CUcontext context, const std::vector<int>& counts,
+                       SmPartition* partition) {
   TF_INTEROP_RETURN_IF_ERROR(driver.CheckHasGreenContexts());
   if (std::any_of(counts.begin(), counts.end(), [](int count) { return count < 0; })) {
     return InvalidArgument("Expected SM counts of at least 0, got " + Join(counts) + ".");
   }
-  // CUDA advises to have the primary context current while green contexts are made.
+  // CUDA advises to make green contexts while the primary context is current.
   ScopedContext scope(driver, context);
   TF_INTEROP_RETURN_IF_ERROR(scope.status());
   CUdevice device = 0;
@@ -126,18 +107,17 @@ Status SmPartition::Create(const CudaDriver& driver, CUctx_st* context,
   std::vector<std::vector<CUdevResource>> shares;
   TF_INTEROP_RETURN_IF_ERROR(DivideGroups(split, counts, &shares));
 
-  auto created = std::make_unique<SmPartition>();
+  SmPartition made;
   for (std::vector<CUdevResource>& share : shares) {
-    std::unique_ptr<GreenContext> green;
-    TF_INTEROP_RETURN_IF_ERROR(CreateGreenContext(driver, device, std::move(share), &green));
-    created->green_contexts_.push_back(std::move(green));
+    TF_INTEROP_RETURN_IF_ERROR(
+        MakeGreenContext(driver, device, std::move(share), &made.green_contexts.emplace_back()));
   }
   size_t next = 0;
   for (int count : counts) {
-    created->of_lane_.push_back(
-        (count == 0 ? created->green_contexts_.back() : created->green_contexts_[next++]).get());
+    made.of_lane.push_back(
+        (count == 0 ? made.green_contexts.back() : made.green_contexts[next++]).get());
   }
-  *partition = std::move(created);
+  *partition = std::move(made);
   return Status::Ok();
 }
 

@@ -1,29 +1,9 @@
 #include "cc_kernels/core/cudnn/tensor.h"
 
-#include <functional>
 #include <limits>
-#include <numeric>
 #include <string>
-#include <utility>
 
 namespace tf_interop {
-namespace {
-
-// The furthest element that a descriptor reaches must have a 32-bit index.
-bool FitsDescriptor(const TensorGeometry& geometry) {
-  int64_t last = 0;
-  for (size_t i = 0; i < geometry.extents.size(); ++i) {
-    if (geometry.strides[i] > std::numeric_limits<int>::max()) return false;
-    last += (geometry.extents[i] - 1) * geometry.strides[i];
-  }
-  return last < std::numeric_limits<int>::max();
-}
-
-}  // namespace
-
-int64_t TensorGeometry::elements() const {
-  return std::accumulate(extents.begin(), extents.end(), int64_t{1}, std::multiplies<>());
-}
 
 TensorGeometry PackedTensor(Layout layout, int64_t n, int64_t c,
                             const std::vector<int64_t>& spatial) {
@@ -86,27 +66,39 @@ cudnnDataType_t CudnnComputeType(DataType dtype) {
   return dtype == DataType::kDouble ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT;
 }
 
+const void* ScalingFactor(DataType dtype, int value) {
+  static constexpr double kDoubles[] = {0, 1};
+  static constexpr float kFloats[] = {0, 1};
+  if (dtype == DataType::kDouble) return &kDoubles[value];
+  return &kFloats[value];
+}
+
 Status MakeTensorDescriptor(const CudnnLibrary& library, DataType dtype,
                             const TensorGeometry& geometry, TensorDescriptor* descriptor) {
-  if (!FitsDescriptor(geometry)) {
-    std::string sizes;
-    for (const int64_t extent : geometry.extents) {
-      sizes += (sizes.empty() ? "" : "x") + std::to_string(extent);
-    }
+  constexpr int64_t kLargestIndex = std::numeric_limits<int>::max() - 1;
+  int64_t last = 0;  // the index of the last element
+  bool fits = true;
+  std::string sizes;
+  for (size_t i = 0; i < geometry.extents.size(); ++i) {
+    last += (geometry.extents[i] - 1) * geometry.strides[i];
+    fits = fits && geometry.strides[i] <= kLargestIndex + 1;
+    sizes += (sizes.empty() ? "" : "x") + std::to_string(geometry.extents[i]);
+  }
+  if (!fits || last > kLargestIndex) {
     return Unsupported("Expected a tensor of less than 2^31 elements, got " + sizes + ".");
   }
   const std::vector<int> extents(geometry.extents.begin(), geometry.extents.end());
   const std::vector<int> strides(geometry.strides.begin(), geometry.strides.end());
   cudnnTensorDescriptor_t made = nullptr;
   TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(library, cudnnCreateTensorDescriptor, &made));
-  *descriptor = TensorDescriptor(made, DestroyTensorDescriptor{&library});
+  *descriptor = TensorDescriptor(made, library.cudnnDestroyTensorDescriptor);
   return TF_INTEROP_CALL(library, cudnnSetTensorNdDescriptor, made, CudnnType(dtype),
                          static_cast<int>(extents.size()), extents.data(), strides.data());
 }
 
 bool IsIdentity(const CopyShape& shape) {
   for (size_t i = 0; i < shape.extents.size(); ++i) {
-    // No step is ever taken along an extent of one.
+    // The stride of an extent of one is never used.
     if (shape.extents[i] > 1 && shape.source_strides[i] != shape.destination_strides[i]) {
       return false;
     }
@@ -114,30 +106,18 @@ bool IsIdentity(const CopyShape& shape) {
   return true;
 }
 
-Status StridedCopy::Make(const CudnnLibrary& library, DataType dtype, const CopyShape& shape,
-                         std::shared_ptr<const StridedCopy>* copy) {
-  TensorDescriptor source(nullptr, DestroyTensorDescriptor{&library});
-  TensorDescriptor destination(nullptr, DestroyTensorDescriptor{&library});
+Status MakeStridedCopy(const CudnnLibrary& library, DataType dtype, const CopyShape& shape,
+                       StridedCopy* copy) {
+  TensorDescriptor from, to;
   TF_INTEROP_RETURN_IF_ERROR(
-      MakeTensorDescriptor(library, dtype, {shape.extents, shape.source_strides}, &source));
-  TF_INTEROP_RETURN_IF_ERROR(MakeTensorDescriptor(
-      library, dtype, {shape.extents, shape.destination_strides}, &destination));
-  copy->reset(new StridedCopy(library, dtype, std::move(source), std::move(destination)));
+      MakeTensorDescriptor(library, dtype, {shape.extents, shape.source_strides}, &from));
+  TF_INTEROP_RETURN_IF_ERROR(
+      MakeTensorDescriptor(library, dtype, {shape.extents, shape.destination_strides}, &to));
+  *copy = [&library, dtype, from, to](cudnnHandle_t handle, const void* source, void* destination) {
+    return TF_INTEROP_CALL(library, cudnnTransformTensor, handle, ScalingFactor(dtype, 1),
+                           from.get(), source, ScalingFactor(dtype, 0), to.get(), destination);
+  };
   return Status::Ok();
-}
-
-StridedCopy::StridedCopy(const CudnnLibrary& library, DataType dtype, TensorDescriptor source,
-                         TensorDescriptor destination)
-    : library_(library),
-      dtype_(dtype),
-      source_(std::move(source)),
-      destination_(std::move(destination)) {}
-
-Status StridedCopy::Enqueue(cudnnHandle_t handle, const void* source, void* destination) const {
-  const ScalingFactor one(dtype_, 1);
-  const ScalingFactor zero(dtype_, 0);
-  return TF_INTEROP_CALL(library_, cudnnTransformTensor, handle, one.get(), source_.get(), source,
-                         zero.get(), destination_.get(), destination);
 }
 
 }  // namespace tf_interop

@@ -1,9 +1,10 @@
-// Tensors of a convolution as cuDNN wants them: extents and strides, descriptors for the calls
-// outside its backend API, and copies that change the order of elements.
+// The tensors of a convolution as cuDNN wants them: extents and strides, descriptors for calls
+// outside its backend API, and copies that reorder elements.
 #ifndef TF_INTEROP_CORE_CUDNN_TENSOR_H_
 #define TF_INTEROP_CORE_CUDNN_TENSOR_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -13,101 +14,66 @@
 
 namespace tf_interop {
 
-// A tensor of four dimensions or, of volumes, five. Extents and strides are in elements and in the
-// order N, C, depth, H, W (K, C, depth, R, S for a filter), whatever the layout.
+// Extents and strides in elements, in the order N, C, depth, H, W (K, C, depth, R, S for a filter)
+// whatever the layout. Only volumes have a depth.
 struct TensorGeometry {
   std::vector<int64_t> extents;
   std::vector<int64_t> strides;
-
-  int64_t elements() const;
 };
 
-// Without gaps. `spatial` is H and W, or depth, H and W.
+// A tensor without gaps. `spatial` is H and W, or depth, H and W.
 TensorGeometry PackedTensor(Layout layout, int64_t n, int64_t c,
                             const std::vector<int64_t>& spatial);
 
-// Of depth, height and width the last as many as the convolution has: what cuDNN calls spatial.
+// The values of the convolution's spatial dimensions: without the depth unless it is of volumes.
 std::vector<int64_t> SpatialOf(const Convolution& convolution, int64_t depth, int64_t height,
                                int64_t width);
 
 TensorGeometry ImageGeometry(const Convolution& convolution);
 TensorGeometry OutputGeometry(const Convolution& convolution);
 
-// The filter that goes with the layout of the images: OHWI (KRSC) for NHWC, OIHW (KCRS) for NCHW.
-// With groups, C is the number of channels per group, which is how cuDNN knows the groups.
+// OHWI (KRSC) for images in NHWC, OIHW (KCRS) for NCHW. C is the number of channels per group,
+// which tells cuDNN the number of groups.
 TensorGeometry FilterGeometry(const Convolution& convolution);
 
-// The bias, broadcast along everything but the channels.
+// The bias is broadcast along everything but the channels.
 TensorGeometry BiasGeometry(const Convolution& convolution);
 
 cudnnDataType_t CudnnType(DataType dtype);
 
-// What sums and activations are computed in, and stay in inside a graph: float, of double double.
+// The type in which sums and activations are computed and kept inside a graph: double for double,
+// else float.
 cudnnDataType_t CudnnComputeType(DataType dtype);
 
-// A scaling factor as cuDNN's calls read it, which is double beside tensors of double and float
-// beside all others. Lives as long as its pointer is used.
-class ScalingFactor {
- public:
-  ScalingFactor(DataType dtype, double value)
-      : is_double_(dtype == DataType::kDouble), float_(static_cast<float>(value)), double_(value) {}
-  const void* get() const {
-    return is_double_ ? static_cast<const void*>(&double_) : static_cast<const void*>(&float_);
-  }
+// A factor of 0 or 1 as cuDNN's calls read it: a double with tensors of doubles, else a float.
+const void* ScalingFactor(DataType dtype, int value);
 
- private:
-  bool is_double_;
-  float float_;
-  double double_;
-};
-
-struct DestroyTensorDescriptor {
-  const CudnnLibrary* library;
-  void operator()(cudnnTensorStruct* descriptor) const {
-    // A failure to free is nothing that a caller could act on.
-    (void)library->cudnnDestroyTensorDescriptor(descriptor);
-  }
-};
-
-// Read only once it is made, so that threads may share it.
-using TensorDescriptor = std::unique_ptr<cudnnTensorStruct, DestroyTensorDescriptor>;
+// Threads may share it: it is only read once it has been made.
+using TensorDescriptor = std::shared_ptr<cudnnTensorStruct>;
 
 // Returns kUnsupported for a tensor that is too large for 32-bit indices. `geometry` has at least
 // four dimensions.
 Status MakeTensorDescriptor(const CudnnLibrary& library, DataType dtype,
                             const TensorGeometry& geometry, TensorDescriptor* descriptor);
 
-// What is copied: `extents` elements, from and to memory with these strides (in elements), of four
-// dimensions, the batch first.
+// A copy of `extents` elements between memory with these strides, in elements. There are four
+// dimensions and the batch is the first: cuDNN does not document copies of five, so the pixels of
+// a volume are one dimension.
 struct CopyShape {
   std::vector<int64_t> extents;
   std::vector<int64_t> source_strides;
   std::vector<int64_t> destination_strides;
 };
 
-// Whether source and destination hold the elements in the same order.
+// Whether source and destination have the elements in the same order.
 bool IsIdentity(const CopyShape& shape);
 
-// Immutable and thread-safe. cuDNN's documentation does not say that it copies tensors of five
-// dimensions, so volumes are put as four: their pixels stay together.
-class StridedCopy {
- public:
-  // Returns kUnsupported for tensors that are too large for 32-bit indices.
-  static Status Make(const CudnnLibrary& library, DataType dtype, const CopyShape& shape,
-                     std::shared_ptr<const StridedCopy>* copy);
+// Enqueues a copy on the handle's stream. Source and destination must not overlap. Thread-safe.
+using StridedCopy = std::function<Status(cudnnHandle_t, const void* source, void* destination)>;
 
-  // Enqueues the copy on the handle's stream. Source and destination must not overlap.
-  Status Enqueue(cudnnHandle_t handle, const void* source, void* destination) const;
-
- private:
-  StridedCopy(const CudnnLibrary& library, DataType dtype, TensorDescriptor source,
-              TensorDescriptor destination);
-
-  const CudnnLibrary& library_;
-  const DataType dtype_;
-  TensorDescriptor source_;
-  TensorDescriptor destination_;
-};
+// Returns kUnsupported for tensors that are too large for 32-bit indices.
+Status MakeStridedCopy(const CudnnLibrary& library, DataType dtype, const CopyShape& shape,
+                       StridedCopy* copy);
 
 }  // namespace tf_interop
 
