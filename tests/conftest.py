@@ -68,11 +68,20 @@ def units_on_cpus(plugin_as_after_import: None, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.fixture(scope="session")
-def conv_stage() -> Any:
-    """The op as a function."""
+def ops() -> Any:
+    """The library's ops as functions."""
     import tensorflow as tf
 
     from tf_interop.runtime.kernel_library import load_kernel_library
 
-    library = load_kernel_library()
-    return tf.load_op_library(str(library.build_info.path)).tf_interop_conv_stage
+    return tf.load_op_library(str(load_kernel_library().build_info.path))
+
+
+@pytest.fixture(scope="session")
+def conv_stage(ops: Any) -> Any:
+    return ops.tf_interop_conv_stage
+
+
+@pytest.fixture(scope="session")
+def unit(ops: Any) -> Any:
+    return ops.tf_interop_unit

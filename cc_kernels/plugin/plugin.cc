@@ -20,12 +20,10 @@
 #include "cc_kernels/core/timeline.h"
 #include "cc_kernels/core/workspace_limit.h"
 #include "cc_kernels/plugin/tensorflow_registry.h"
-#include "cc_kernels/tf/stock_kernel.h"
 #include "tensorflow/c/c_api.h"
 #include "tensorflow/c/experimental/grappler/grappler.h"
-#include "tensorflow/core/framework/node_def.pb.h"
 
-// The pass may outlive the call by Grappler, so nothing of it is Grappler's but `item`.
+// The pass may outlive Grappler's call, so only `item` belongs to Grappler.
 struct TfiGraph {
   std::string input;
   const char* device_type = nullptr;
@@ -34,7 +32,7 @@ struct TfiGraph {
 
   std::mutex mutex;  // guards the rest; never held while Python is called
   std::condition_variable changed;
-  const TF_GrapplerItem* item = nullptr;     // null once Grappler waits no more
+  const TF_GrapplerItem* item = nullptr;     // null once Grappler no longer waits
   TF_GraphProperties* properties = nullptr;  // made on first use
   bool has_begun = false;                    // the pass has the interpreter, and read the graph
   bool is_over = false;
@@ -52,17 +50,17 @@ std::atomic<TfiPass> global_pass{nullptr};
 std::atomic<TfiIsInterpreterHeld> global_is_interpreter_held{nullptr};
 std::atomic<double> global_time_limit_s{0};
 
-// A thread of the program that waits for this very function while it holds the interpreter, as
-// tf.random.set_seed does under asynchronous execution, would wait for ever.
+// A thread of the program may wait for this function while it holds the interpreter, which would
+// never end. tf.random.set_seed does so under asynchronous execution.
 constexpr std::chrono::seconds kLongestWaitForInterpreter{5};
 constexpr double kForEverS = 1e9;
 
-// What Grappler makes of the plugin for a graph. Its create function takes no argument, so each
-// device type that the plugin serves has one of its own.
+// The plugin's state for a graph. Grappler's create function takes no argument, so each device type
+// has its own.
 struct Optimizer {
   const char* device_type = nullptr;
-  // Grappler goes through its passes twice. What the first round leaves the second may still fuse,
-  // a sigmoid and a product for example; so the graph is left alone until then.
+  // Grappler runs its passes twice. The second round may still fuse nodes, such as a sigmoid and a
+  // product, so the plugin waits for it.
   bool is_second_round = false;
 };
 void* CreateForCpu() { return new Optimizer{"CPU"}; }
@@ -79,8 +77,8 @@ struct BufferDeleter {
 };
 using BufferPtr = std::unique_ptr<TF_Buffer, BufferDeleter>;
 
-// True if some text of the graph may name a convolution op (Conv2D…, DepthwiseConv2d…, Conv3D…).
-// Helper graphs, of which TensorFlow hands over many, fail this and are left without being parsed.
+// True if the graph's bytes may name a convolution op (Conv2D…, DepthwiseConv2d…, Conv3D…). Most of
+// TensorFlow's many helper graphs do not, and are left alone without being parsed.
 bool MayHoldConvolution(const TF_Buffer& graph) {
   const char* position = static_cast<const char*>(graph.data);
   const char* const end = position + graph.length;
@@ -95,11 +93,11 @@ bool MayHoldConvolution(const TF_Buffer& graph) {
   }
 }
 
-// How the C API of Grappler hands over a list of names.
+// Grappler's C API for a list of names.
 using GetListSize = void (*)(const TF_GrapplerItem*, int*, size_t*, TF_Status*);
 using GetList = void (*)(const TF_GrapplerItem*, char**, size_t*, int, void*, size_t, TF_Status*);
 
-// Each name with a line feed after it; node names hold none.
+// Ends each name with a line feed; node names hold none.
 std::string ReadNames(GetListSize get_size, GetList get, const TF_GrapplerItem* item,
                       TF_Status* status) {
   int count = 0;
@@ -118,7 +116,7 @@ std::string ReadNames(GetListSize get_size, GetList get, const TF_GrapplerItem* 
 
 void FreeResult(void* data, size_t) { free(data); }
 
-// Waits until the pass is over. False if it does not get the interpreter, or takes too long.
+// Waits until the pass is over. Returns false if it does not get the interpreter or takes too long.
 bool WaitForPass(TfiGraph* graph) {
   std::unique_lock<std::mutex> lock(graph->mutex);
   const auto is_over = [graph] { return graph->is_over; };
@@ -129,7 +127,7 @@ bool WaitForPass(TfiGraph* graph) {
     graph->changed.wait(lock, is_over);
     return true;
   }
-  // The pass looks at the clock too, and says more; it comes first.
+  // The pass also checks its time, and should fail first, because its error says more.
   return graph->changed.wait_for(
       lock, std::chrono::duration<double>(limit_s) + kLongestWaitForInterpreter, is_over);
 }
@@ -147,7 +145,7 @@ void RunPass(TfiPass pass, const std::shared_ptr<TfiGraph>& graph) {
   std::thread thread;
   try {
     thread = std::thread(run);
-  } catch (const std::system_error&) {  // The process may start no more threads.
+  } catch (const std::system_error&) {  // no more threads
     return run();
   }
   if (WaitForPass(graph.get())) {
@@ -210,46 +208,35 @@ void InitGpu(TP_OptimizerRegistrationParams* params, TF_Status* status) {
   TF_SetStatus(status, TF_OK, "");
 }
 
-// Empty, or why the plugin was not registered.
-std::string Register(const std::string& device_type) {
-  static auto* const mutex = new std::mutex();
-  static auto* const registered = new std::set<std::string>();
-  std::lock_guard<std::mutex> lock(*mutex);
-  if (device_type != "CPU" && device_type != "GPU") {
-    return "Expected device type CPU or GPU, got " + device_type + ".";
-  }
-  if (registered->count(device_type) > 0) return "";
-  // TensorFlow ends the process when a device type gets a second plugin, so look first.
-  if (HasGraphPlugin(device_type)) {
-    return "Another graph-optimizer plugin is registered for device type " + device_type +
-           ", and TensorFlow takes one only. Uninstall that plugin (a package under "
-           "site-packages/tensorflow-plugins), or use tf_interop in a process without it.";
-  }
-  const absl::Status status = RegisterGraphPlugin(device_type == "CPU" ? InitCpu : InitGpu);
-  if (!status.ok()) {
-    return "TensorFlow refused the plugin for device type " + device_type + ": " +
-           std::string(status.message());
-  }
-  registered->insert(device_type);
-  return "";
-}
-
 }  // namespace
 }  // namespace tf_interop
 
 extern "C" {
 
-// The entry point that TensorFlow looks for in a plugin library: the GPU's plugin.
-TFI_EXPORT void TF_InitGraph(TP_OptimizerRegistrationParams* params, TF_Status* status) {
-  tf_interop::InitGpu(params, status);
-}
-
 const char* TfiRegisterPlugin(const char* device_type) {
-  const std::string error = tf_interop::Register(device_type);
-  if (error.empty()) return nullptr;
-  thread_local std::string kept;
-  kept = error;
-  return kept.c_str();
+  static auto* const mutex = new std::mutex();
+  static auto* const registered = new std::set<std::string>();
+  thread_local std::string error;
+  std::lock_guard<std::mutex> lock(*mutex);
+  const std::string type = device_type;
+  if (registered->count(type) > 0) return nullptr;
+  if (type != "CPU" && type != "GPU") {
+    error = "Expected device type CPU or GPU, got " + type + ".";
+  } else if (tf_interop::HasGraphPlugin(type)) {  // TensorFlow would end the process
+    error = "Another graph-optimizer plugin is registered for device type " + type +
+            ", and TensorFlow takes only one. Uninstall that plugin (a package under "
+            "site-packages/tensorflow-plugins), or use tf_interop in a process without it.";
+  } else {
+    const absl::Status status =
+        tf_interop::RegisterGraphPlugin(type == "CPU" ? tf_interop::InitCpu : tf_interop::InitGpu);
+    if (status.ok()) {
+      registered->insert(type);
+      return nullptr;
+    }
+    error = absl::StrCat("TensorFlow refused the plugin for device type ", type, ": ",
+                         status.message());
+  }
+  return error.c_str();
 }
 
 void TfiSetPass(TfiPass pass, TfiIsInterpreterHeld is_interpreter_held, double time_limit_s) {
@@ -341,15 +328,6 @@ void TfiReadTimeline(TfiSink sink) {
 void TfiSetWorkspaceLimit(int64_t bytes) {
   tf_interop::SetStageWorkspaceLimit(bytes < 0 ? tf_interop::kNoWorkspaceLimit
                                                : static_cast<size_t>(bytes));
-}
-
-int TfiRenameForOneDnn(const void* node, size_t size, int has_constant_filter, TfiSink sink) {
-  tensorflow::NodeDef renamed;
-  if (!renamed.ParseFromArray(node, static_cast<int>(size))) return 0;
-  tf_interop::RenameForOneDnn(has_constant_filter != 0, &renamed);
-  const std::string serialized = renamed.SerializeAsString();
-  sink(serialized.data(), serialized.size());
-  return 1;
 }
 
 int TfiCpuIsSupported(void) {

@@ -4,8 +4,8 @@
 #include "tensorflow/core/grappler/optimizers/custom_graph_optimizer_registry.h"
 
 namespace tensorflow::grappler {
-// Defined in tensorflow/c/experimental/grappler/grappler.cc and exported; its header is not among
-// those that TensorFlow installs.
+// Defined in tensorflow/c/experimental/grappler/grappler.cc and exported. TensorFlow does not
+// install its header.
 absl::Status InitGraphPlugin(void (*init)(TP_OptimizerRegistrationParams*, TF_Status*));
 }  // namespace tensorflow::grappler
 
@@ -21,7 +21,7 @@ absl::Status RegisterGraphPlugin(InitGraphFunction init) {
 }
 
 bool AllowsNonDifferentiableRewrites(const TF_GrapplerItem* item) {
-  // As tensorflow/c/experimental/grappler/grappler.cc reads what it handed over.
+  // tensorflow/c/experimental/grappler/grappler.cc casts items like this too.
   return reinterpret_cast<const tensorflow::grappler::GrapplerItem*>(item)
       ->optimization_options()
       .allow_non_differentiable_rewrites;

@@ -1,6 +1,5 @@
-// What the plugin needs of TensorFlow and its C API does not have: whether a device type has a
-// graph plugin, how to register one without loading a library again (the C API takes one device
-// type for each library), and an option of a graph. Nothing else of TensorFlow's inside is used.
+// The parts of TensorFlow's inside that the plugin needs, because the C API lacks them. The C API
+// registers one device type for each library that it loads.
 #ifndef TF_INTEROP_PLUGIN_TENSORFLOW_REGISTRY_H_
 #define TF_INTEROP_PLUGIN_TENSORFLOW_REGISTRY_H_
 
@@ -15,11 +14,11 @@ using InitGraphFunction = void (*)(TP_OptimizerRegistrationParams*, TF_Status*);
 
 bool HasGraphPlugin(const std::string& device_type);
 
-// Ends the process where the device type has a plugin already: ask HasGraphPlugin first.
+// Ends the process if the device type already has a plugin: ask HasGraphPlugin first.
 absl::Status RegisterGraphPlugin(InitGraphFunction init);
 
 // False if TensorFlow will differentiate the graph when it runs, as TensorFlow 1 does with a
-// function: then a graph may only hold ops with a gradient.
+// function. Such a graph may only hold ops that have gradients.
 bool AllowsNonDifferentiableRewrites(const TF_GrapplerItem* item);
 
 }  // namespace tf_interop

@@ -16,14 +16,13 @@ namespace {
 
 using tensorflow::OpKernelContext;
 
-// One for the process, never destroyed: stages may run until its very end.
+// Never destroyed: stages may run until the end of the process.
 HostBackend* TheBackend() {
   static auto* const backend = new HostBackend();
   return backend;
 }
 
-// An error of work on the lanes, which does not say where it comes from, with the convolutions that
-// it may come from.
+// Adds the convolutions of a stage to an error, which does not name the one that failed.
 Status AmongSteps(const PreparedStage& stage, const Status& status) {
   if (status.ok()) return status;
   std::string steps;
@@ -34,8 +33,8 @@ Status AmongSteps(const PreparedStage& stage, const Status& status) {
   return Status(status.code(), "One of the convolutions " + steps + ": " + status.message());
 }
 
-// Asynchronous, so that a stage does not hold one of TensorFlow's threads while it runs. Without a
-// plan it does, as the ops that it stands for would.
+// Asynchronous, so that a stage does not hold one of TensorFlow's threads while it runs. Stock
+// kernels do hold it, as in the graph.
 class ConvStageCpu : public tensorflow::AsyncOpKernel {
  public:
   explicit ConvStageCpu(tensorflow::OpKernelConstruction* context)
@@ -45,13 +44,13 @@ class ConvStageCpu : public tensorflow::AsyncOpKernel {
     bool is_enqueued = false;
     const absl::Status status = Run(context, done, &is_enqueued);
     if (is_enqueued) return;
-    // TensorFlow may run what comes next inside this call: nothing of the stage's is left by now.
+    // TensorFlow may run the next op inside this call, so the stage has to be over.
     if (!status.ok()) context->SetStatus(status);
     done();
   }
 
  private:
-  // Runs the stage, or enqueues it with `done` at its end.
+  // Runs the stage, or enqueues it and then `done`.
   absl::Status Run(OpKernelContext* context, const DoneCallback& done, bool* is_enqueued) {
     const CountingFor counting(node_.counted_device());
     StageTrace trace(*this);
@@ -62,8 +61,8 @@ class ConvStageCpu : public tensorflow::AsyncOpKernel {
     if (call->runs_stock()) return call->RunStock(/*caller=*/nullptr);
     std::unique_ptr<StreamGroup> acquired;
     TF_RETURN_IF_ERROR(ToAbslStatus(backend->Acquire(&acquired)));
-    // Shared because std::function has to be copyable, and with this function: a stream without a
-    // thread, which runs the work inside its Enqueue, has to be there when that returns.
+    // Shared because std::function has to be copyable, and because a stream without a thread runs
+    // the work inside its Enqueue, and has to outlive that.
     const auto caller = std::make_shared<std::unique_ptr<StreamGroup>>(std::move(acquired));
     auto* const stream = static_cast<HostStream*>((*caller)->stream());
     const Status launched = call->Enqueue(stream);
@@ -72,10 +71,10 @@ class ConvStageCpu : public tensorflow::AsyncOpKernel {
       Status status = launched;
       status.Update(AmongSteps(call->prepared(), stream->TakeError()));
       call->MarkComplete();
-      call.reset();  // workspaces go before TensorFlow hears that the op is done
+      call.reset();  // frees workspaces before TensorFlow hears that the op is done
       if (!status.ok()) context->SetStatus(ToAbslStatus(status));
-      // TensorFlow may run what comes next, another stage too, inside this call: the stream must
-      // not be handed out before its thread is free.
+      // TensorFlow may run the next op inside this call, even another stage, which must not get
+      // this stream while its thread is busy.
       done();
       if (stream->has_thread()) backend->Release(std::move(*caller));
       return Status::Ok();

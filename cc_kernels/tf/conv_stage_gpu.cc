@@ -22,8 +22,8 @@ class ConvStageGpu : public tensorflow::OpKernel {
  public:
   explicit ConvStageGpu(tensorflow::OpKernelConstruction* context)
       : OpKernel(context), node_(context) {
-    // Before the first step's tensors take the memory that a backend's first cuDNN handle needs. A
-    // failure is found again by Compute.
+    // Makes the backend's first cuDNN handle before the first step's tensors take its memory.
+    // Compute reports a failure.
     const auto* info = context->device()->tensorflow_accelerator_device_info();
     Backend* backend = nullptr;
     if (info != nullptr && info->stream != nullptr) {
@@ -31,12 +31,12 @@ class ConvStageGpu : public tensorflow::OpKernel {
     }
   }
 
-  // Enqueues the stage and returns. Workspaces are freed on return: TensorFlow hands them out again
-  // only to work that comes after the join on the same stream.
+  // Enqueues the stage and returns. That frees workspaces, but TensorFlow gives their memory only
+  // to work on the same stream, after the join.
   void Compute(OpKernelContext* context) override {
     const CountingFor counting(node_.counted_device());
     StageTrace trace(*this);
-    // The one that TensorFlow orders this op by.
+    // TensorFlow orders this op by this stream.
     const CUstream stream = CudaStream(context->op_device_context()->stream());
     Backend* backend = nullptr;
     OP_REQUIRES_OK(context, ToAbslStatus(FindCudnnBackend(stream, &backend)));

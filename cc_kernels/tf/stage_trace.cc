@@ -17,7 +17,7 @@ using tsl::profiler::ScopedAnnotation;
 using tsl::profiler::TraceMe;
 using tsl::profiler::TraceMeEncode;
 
-// What the profiler records unless it is told otherwise.
+// The profiler records this level by default.
 constexpr int kLevel = tsl::profiler::TraceMeLevel::kInfo;
 
 class LaneSpan : public TraceSpan {
@@ -55,19 +55,14 @@ std::string ScheduleOf(const ResolvedStage& resolved) {
   return absl::StrCat("for batch size ", resolved.schedule->batch_size);
 }
 
-void TraceLanes() {
-  static const bool once = [] {
-    SetTracer(new TensorFlowTracer());
-    return true;
-  }();
-  (void)once;
-}
-
 }  // namespace
 
 StageTrace::StageTrace(const tensorflow::OpKernel& kernel)
     : span_([&] { return absl::StrCat("stage ", kernel.name_view()); }, kLevel) {
-  TraceLanes();
+  [[maybe_unused]] static const bool is_set = [] {
+    SetTracer(new TensorFlowTracer());
+    return true;
+  }();
 }
 
 void StageTrace::Describe(const StageCall& call) {

@@ -1,9 +1,9 @@
 // Stages and lanes in the traces of TensorFlow's profiler (tf.profiler.experimental).
 //
-// A stage is a span `stage <node name>` of the thread that enqueues it, with its schedule; inside
-// it is a span `lane <number>: <convolutions> [<algorithm>]` for each launch. On the CPU the thread
-// of a lane has the same span while it computes. On a GPU the profiler gives the annotation to the
-// kernels that were launched under it. While no profiler is active nothing is formatted.
+// The thread that enqueues a stage has a span `stage <node name>`, with the stage's schedule, and
+// in it a span `lane <number>: <convolutions> [<algorithm>]` for each launch. On the CPU a lane's
+// thread has the same span while it computes. On a GPU the profiler annotates the kernels of the
+// launch. While no profiler is active, no text is formatted.
 #ifndef TF_INTEROP_TF_STAGE_TRACE_H_
 #define TF_INTEROP_TF_STAGE_TRACE_H_
 
@@ -20,7 +20,7 @@ class StageTrace {
  public:
   explicit StageTrace(const tensorflow::OpKernel& kernel);
 
-  // Says what the call, which has been prepared, runs.
+  // Adds details of a prepared call.
   void Describe(const StageCall& call);
 
  private:

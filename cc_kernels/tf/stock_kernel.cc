@@ -135,18 +135,23 @@ bool IsTaken(DataType dtype) {
   }
 }
 
-}  // namespace
-
+// Gives a node the op and attributes of oneDNN's kernel if TensorFlow would run that kernel.
+//
+// TensorFlow also merges some pairs of nodes, which run as two steps: Pad and Conv2D or
+// _FusedConv2D, Conv2D and BiasAdd, Conv2DBackpropFilter and BiasAddGrad. MaxPoolGrad and
+// MaxPool3DGrad keep TensorFlow's kernel, because oneDNN's reads a workspace that the forward op
+// writes.
 void RenameForOneDnn(bool has_constant_filter, NodeDef* node) {
   if (!tensorflow::IsMKLEnabled()) return;
   const auto* const rule =
       absl::c_find_if(kRules, [&](const Rule& each) { return each.op == node->op(); });
-  DataType dtype = tensorflow::DT_INVALID;
-  if (rule == std::end(kRules) || !TryGetNodeAttr(*node, "T", &dtype) || !IsTaken(dtype) ||
-      !rule->applies(*node)) {
-    return;
-  }
+  if (rule == std::end(kRules)) return;
+  const tensorflow::OpDef* op_def = nullptr;
   NodeDef renamed = *node;
+  if (!tensorflow::OpRegistry::Global()->LookUpOpDef(node->op(), &op_def).ok()) return;
+  tensorflow::AddDefaultsToNodeDef(*op_def, &renamed);
+  DataType dtype = tensorflow::DT_INVALID;
+  if (!TryGetNodeAttr(renamed, "T", &dtype) || !IsTaken(dtype) || !rule->applies(renamed)) return;
   renamed.set_op(absl::StrCat(rule->prefix, absl::StripPrefix(node->op(), "_")));
   tensorflow::AddNodeAttr("_kernel", "MklNameChangeOp", &renamed);
   if (rule->keeps_constant_filter) {
@@ -156,6 +161,8 @@ void RenameForOneDnn(bool has_constant_filter, NodeDef* node) {
     *node = std::move(renamed);
   }
 }
+
+}  // namespace
 
 absl::Status MakeStockKernel(tensorflow::DeviceBase* device, int graph_def_version,
                              bool has_constant_filter, const NodeDef& node,
@@ -177,8 +184,9 @@ absl::Status MakeStockKernel(tensorflow::DeviceBase* device, int graph_def_versi
                                          properties, graph_def_version, &status);
     return status;
   };
+  if (device_type != tensorflow::DEVICE_CPU) return make(node);
   NodeDef renamed = node;
-  if (device_type == tensorflow::DEVICE_CPU) RenameForOneDnn(has_constant_filter, &renamed);
+  RenameForOneDnn(has_constant_filter, &renamed);
   if (renamed.op() == node.op()) return make(node);
   // oneDNN's kernel refuses some fused ops when it is made.
   return make(renamed).ok() ? absl::OkStatus() : make(node);

@@ -16,19 +16,11 @@
 
 namespace tf_interop {
 
-// Gives a node the op and attributes of oneDNN's kernel if TensorFlow would run that kernel on a
-// CPU. The new op has the same inputs, and may have more outputs after the old ones.
+// Makes the kernel that TensorFlow would run for `node` on `device`. It has the node's inputs, and
+// may have more outputs after the node's.
 //
-// `has_constant_filter` says that no call changes the node's second input. A kernel for which that
-// is a filter then transforms it once and keeps it.
-//
-// TensorFlow also merges some pairs of nodes, which run as two steps: Pad and Conv2D or
-// _FusedConv2D, Conv2D and BiasAdd, Conv2DBackpropFilter and BiasAddGrad. MaxPoolGrad and
-// MaxPool3DGrad keep TensorFlow's kernel, because oneDNN's reads a workspace that the forward op
-// writes.
-void RenameForOneDnn(bool has_constant_filter, tensorflow::NodeDef* node);
-
-// Makes the kernel that TensorFlow would run for `node` on `device`.
+// `has_constant_filter` says that no call changes the node's second input. oneDNN's kernels with a
+// filter there then transform it once and keep it.
 absl::Status MakeStockKernel(tensorflow::DeviceBase* device, int graph_def_version,
                              bool has_constant_filter, const tensorflow::NodeDef& node,
                              std::unique_ptr<tensorflow::OpKernel>* kernel);

@@ -51,36 +51,31 @@ absl::Status InvalidArgument(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
 }
 
-// An input of the op, or a value, which is an output of a step. Values are numbered over all steps.
-struct Operand {
-  bool is_input = false;
-  int index = 0;
-};
-
+// Operands are numbered: the inputs of the op, then the outputs of all steps.
 struct Read {
-  Operand operand;
+  int operand = 0;
   bool is_last = false;  // nothing reads the operand later, and the op does not return it
 };
 
 struct Step {
   std::unique_ptr<OpKernel> kernel;
   std::vector<Read> reads;
-  int output_count = 0;  // of the step's op; its kernel may have more
-  int first_value = 0;
-  bool is_of_batch = false;        // reads a split input, directly or through other steps
-  int sizes_of_batch = -1;         // the operand that holds sizes of the whole batch, or -1
-  std::vector<int> unread_values;  // of this step: freed after it
-  std::vector<int> dead_values;    // of any step: this is the last step that reads them
+  int output_count = 0;             // of the step's op; its kernel may have more
+  int first_output = 0;             // its number among the operands
+  bool is_of_batch = false;         // reads a split input, directly or through other steps
+  int sizes_of_batch = -1;          // the read that holds sizes of the whole batch, or -1
+  std::vector<int> unread_outputs;  // freed after the step
+  std::vector<int> dead_operands;   // outputs of other steps that this is the last to read
 };
 
 // The attributes of a unit, read and checked.
 struct UnitProgram {
   std::vector<Step> steps;
-  std::vector<Operand> results;
+  std::vector<int> results;  // operands
   std::vector<int64_t> batch_sizes;
   std::vector<int> cores;  // for each batch size, or one number for all
   std::vector<int64_t> split_inputs;
-  int value_count = 0;
+  int operand_count = 0;
   std::vector<DataType> primitive_types;  // see PrimitiveCacheTypes
 };
 
@@ -93,7 +88,7 @@ class UnitReader {
  private:
   absl::Status ReadAttributes(std::vector<std::string>* steps, std::vector<std::string>* results);
   absl::Status ReadStep(const NodeDef& node);
-  absl::Status ReadOperand(absl::string_view text, Operand* operand, DataType* dtype) const;
+  absl::Status ReadOperand(absl::string_view text, int* operand, DataType* dtype) const;
   void FindLastReads();
   absl::Status FindStepsOfBatch();
 
@@ -107,6 +102,7 @@ absl::Status UnitReader::Read() {
   std::vector<std::string> steps;
   std::vector<std::string> results;
   TF_RETURN_IF_ERROR(ReadAttributes(&steps, &results));
+  unit_.operand_count = context_->num_inputs();
   for (const std::string& serialized : steps) {
     NodeDef node;
     if (!node.ParseFromString(serialized)) {
@@ -193,16 +189,12 @@ absl::Status UnitReader::ReadStep(const NodeDef& node) {
     }
   }
   const bool has_constant_filter =
-      step.reads.size() > 1 && step.reads[1].operand.is_input &&
-      absl::c_linear_search(constant_inputs_, step.reads[1].operand.index);
+      step.reads.size() > 1 && absl::c_linear_search(constant_inputs_, step.reads[1].operand);
   TF_RETURN_IF_ERROR(MakeStockKernel(context_->device(), context_->graph_def_version(),
                                      has_constant_filter, node, &step.kernel));
-  if (step.kernel->AsAsync() != nullptr) {
-    return InvalidArgument("Expected an op with a synchronous kernel, got ", node.op(), ".");
-  }
   step.output_count = static_cast<int>(output_types.size());
-  step.first_value = unit_.value_count;
-  unit_.value_count += step.kernel->num_outputs();
+  step.first_output = unit_.operand_count;
+  unit_.operand_count += step.kernel->num_outputs();
   if (absl::StartsWith(step.kernel->type_string_view(), "_Mkl")) {
     onednn_types_.insert(onednn_types_.end(), input_types.begin(), input_types.end());
     onednn_types_.insert(onednn_types_.end(), output_types.begin(), output_types.end());
@@ -211,8 +203,7 @@ absl::Status UnitReader::ReadStep(const NodeDef& node) {
   return absl::OkStatus();
 }
 
-absl::Status UnitReader::ReadOperand(absl::string_view text, Operand* operand,
-                                     DataType* dtype) const {
+absl::Status UnitReader::ReadOperand(absl::string_view text, int* operand, DataType* dtype) const {
   const std::vector<absl::string_view> parts = absl::StrSplit(text, ':');
   std::vector<int> numbers(parts.size() - 1);
   bool is_known = true;
@@ -221,7 +212,7 @@ absl::Status UnitReader::ReadOperand(absl::string_view text, Operand* operand,
   }
   if (is_known && parts[0] == "inputs" && numbers.size() == 1 &&
       numbers[0] < context_->num_inputs()) {
-    *operand = {/*is_input=*/true, numbers[0]};
+    *operand = numbers[0];
     *dtype = context_->input_type(numbers[0]);
     return absl::OkStatus();
   }
@@ -229,7 +220,7 @@ absl::Status UnitReader::ReadOperand(absl::string_view text, Operand* operand,
   if (is_known && parts[0] == "steps" && numbers.size() == 2 && numbers[0] < step_count &&
       numbers[1] < unit_.steps[numbers[0]].output_count) {
     const Step& step = unit_.steps[numbers[0]];
-    *operand = {/*is_input=*/false, step.first_value + numbers[1]};
+    *operand = step.first_output + numbers[1];
     *dtype = step.kernel->output_type(numbers[1]);
     return absl::OkStatus();
   }
@@ -239,24 +230,18 @@ absl::Status UnitReader::ReadOperand(absl::string_view text, Operand* operand,
 }
 
 void UnitReader::FindLastReads() {
-  std::vector<bool> inputs(context_->num_inputs());  // whether something reads it later
-  std::vector<bool> values(unit_.value_count);
-  const auto mark = [&](const Operand& operand) {
-    std::vector<bool>& is_read = operand.is_input ? inputs : values;
-    const bool is_first = !is_read[operand.index];
-    is_read[operand.index] = true;
-    return is_first;
-  };
-  for (const Operand& result : unit_.results) mark(result);
+  std::vector<bool> is_read_later(unit_.operand_count);
+  for (const int result : unit_.results) is_read_later[result] = true;
   for (auto step = unit_.steps.rbegin(); step != unit_.steps.rend(); ++step) {
     for (int port = 0; port < step->kernel->num_outputs(); ++port) {
-      const int value = step->first_value + port;
-      if (!values[value]) step->unread_values.push_back(value);
+      const int output = step->first_output + port;
+      if (!is_read_later[output]) step->unread_outputs.push_back(output);
     }
     for (auto read = step->reads.rbegin(); read != step->reads.rend(); ++read) {
-      read->is_last = mark(read->operand);
-      if (read->is_last && !read->operand.is_input) {
-        step->dead_values.push_back(read->operand.index);
+      read->is_last = !is_read_later[read->operand];
+      is_read_later[read->operand] = true;
+      if (read->is_last && read->operand >= context_->num_inputs()) {
+        step->dead_operands.push_back(read->operand);
       }
     }
   }
@@ -273,24 +258,21 @@ int SizesOperand(const tensorflow::OpKernel& kernel) {
 
 absl::Status UnitReader::FindStepsOfBatch() {
   if (unit_.split_inputs.empty()) return absl::OkStatus();
-  std::vector<bool> values(unit_.value_count);  // whether it belongs to a part of the batch
+  std::vector<bool> is_of_batch(unit_.operand_count);
+  for (const int64_t input : unit_.split_inputs) is_of_batch[input] = true;
   for (Step& step : unit_.steps) {
-    const auto is_of_batch = [&](const auto& read) {
-      const Operand& operand = read.operand;
-      return operand.is_input ? absl::c_linear_search(unit_.split_inputs, operand.index)
-                              : values[operand.index];
-    };
-    step.is_of_batch = absl::c_any_of(step.reads, is_of_batch);
+    step.is_of_batch =
+        absl::c_any_of(step.reads, [&](const auto& read) { return is_of_batch[read.operand]; });
     const int sizes = SizesOperand(*step.kernel);
-    if (step.is_of_batch && sizes >= 0 && !is_of_batch(step.reads[sizes])) {
+    if (step.is_of_batch && sizes >= 0 && !is_of_batch[step.reads[sizes].operand]) {
       step.sizes_of_batch = sizes;
     }
     for (int port = 0; port < step.kernel->num_outputs(); ++port) {
-      values[step.first_value + port] = step.is_of_batch;
+      is_of_batch[step.first_output + port] = step.is_of_batch;
     }
   }
   for (size_t i = 0; i < unit_.results.size(); ++i) {
-    if (unit_.results[i].is_input || !values[unit_.results[i].index]) {
+    if (unit_.results[i] < context_->num_inputs() || !is_of_batch[unit_.results[i]]) {
       return InvalidArgument("Expected results of steps that read a split input, got result ", i,
                              ", which does not depend on any.");
     }
@@ -322,19 +304,19 @@ class UnitRun {
   };
 
   // `inputs` are those of `context`, or a part's slices of them. They have to outlive this.
-  UnitRun(const OpKernelContext& context, Kind kind, absl::Span<const Operand> results,
-          int value_count, absl::Span<const tensorflow::TensorValue> inputs, const Part& part = {})
-      : context_(context),
-        kind_(kind),
+  UnitRun(const OpKernelContext& context, const UnitProgram& unit, Kind kind,
+          absl::Span<const tensorflow::TensorValue> inputs, const Part& part = {})
+      : kind_(kind),
         inputs_(inputs),
         part_(part),
         params_(StepParams(context)),
         derived_(&params_, /*num_outputs=*/0),
-        attributes_(value_count),
-        values_(value_count) {
-    for (size_t i = 0; i < results.size(); ++i) {
-      if (results[i].is_input) continue;
-      attributes_[results[i].index] = context.output_alloc_attr(static_cast<int>(i));
+        attributes_(unit.operand_count),
+        outputs_(unit.operand_count) {
+    for (int i = 0; i < context.num_inputs(); ++i) attributes_[i] = context.input_alloc_attr(i);
+    for (size_t i = 0; i < unit.results.size(); ++i) {
+      if (unit.results[i] < context.num_inputs()) continue;
+      attributes_[unit.results[i]] = context.output_alloc_attr(static_cast<int>(i));
     }
   }
   UnitRun(const UnitRun&) = delete;
@@ -342,27 +324,27 @@ class UnitRun {
 
   absl::Status Run(const Step& step, tensorflow::DeviceBase* device);
 
-  // Takes the values of another run, which all parts read.
+  // Takes the outputs of another run, which all parts read.
   void Share(const UnitRun& shared) {
-    for (size_t i = 0; i < values_.size(); ++i) {
-      if (shared.values_[i] != nullptr) values_[i] = std::make_unique<Tensor>(*shared.values_[i]);
+    for (size_t i = 0; i < outputs_.size(); ++i) {
+      if (shared.outputs_[i] != nullptr)
+        outputs_[i] = std::make_unique<Tensor>(*shared.outputs_[i]);
     }
   }
 
-  const Tensor& value(int index) const { return *values_[index]; }
+  const Tensor& output(int operand) const { return *outputs_[operand]; }
 
  private:
   // Replaces the batch size in front of `sizes` by the part's.
   Tensor SizesOfPart(const Tensor& sizes) const;
 
-  const OpKernelContext& context_;
   const Kind kind_;
   const absl::Span<const tensorflow::TensorValue> inputs_;
   const Part part_;
   OpKernelContext::Params params_;
   OpKernelContext derived_;
-  absl::InlinedVector<AllocatorAttributes, 16> attributes_;  // of each value
-  absl::InlinedVector<std::unique_ptr<Tensor>, 16> values_;
+  absl::InlinedVector<AllocatorAttributes, 16> attributes_;   // by operand
+  absl::InlinedVector<std::unique_ptr<Tensor>, 16> outputs_;  // by operand; null for inputs
 };
 
 absl::Status UnitRun::Run(const Step& step, tensorflow::DeviceBase* device) {
@@ -376,18 +358,14 @@ absl::Status UnitRun::Run(const Step& step, tensorflow::DeviceBase* device) {
   absl::InlinedVector<Tensor, 2> taken;
   taken.reserve(step.reads.size());
   for (const Read& read : step.reads) {
-    const int index = read.operand.index;
-    if (read.operand.is_input) {
-      const tensorflow::TensorValue& input = inputs_[index];
-      if (kind_ == Kind::kWhole && read.is_last && !input.is_ref() && input->RefCountIsOne()) {
-        inputs.emplace_back(&taken.emplace_back(std::move(*input.tensor)));
-      } else {
-        inputs.push_back(input);
-      }
-      input_attributes.push_back(context_.input_alloc_attr(index));
+    input_attributes.push_back(attributes_[read.operand]);
+    if (static_cast<size_t>(read.operand) >= inputs_.size()) {
+      inputs.emplace_back(outputs_[read.operand].get());
+    } else if (const tensorflow::TensorValue& input = inputs_[read.operand];
+               kind_ == Kind::kWhole && read.is_last && !input.is_ref() && input->RefCountIsOne()) {
+      inputs.emplace_back(&taken.emplace_back(std::move(*input.tensor)));
     } else {
-      inputs.emplace_back(values_[index].get());
-      input_attributes.push_back(attributes_[index]);
+      inputs.push_back(input);
     }
     if (!read.is_last || kind_ == Kind::kShared) held.push_back(*inputs.back().tensor);
   }
@@ -401,7 +379,7 @@ absl::Status UnitRun::Run(const Step& step, tensorflow::DeviceBase* device) {
   params_.op_kernel = kernel;
   params_.inputs = inputs;
   params_.input_alloc_attrs = input_attributes;
-  params_.output_attr_array = attributes_.data() + step.first_value;
+  params_.output_attr_array = attributes_.data() + step.first_output;
   derived_.ResetOutputs(kernel->num_outputs());
   {
     const tsl::profiler::TraceMe trace(
@@ -411,15 +389,15 @@ absl::Status UnitRun::Run(const Step& step, tensorflow::DeviceBase* device) {
   }
   if (!derived_.status().ok()) return AtStep(*kernel, derived_.status());
   for (int port = 0; port < kernel->num_outputs(); ++port) {
-    const int value = step.first_value + port;
-    values_[value].reset(derived_.release_output(port).tensor);
-    if (values_[value] == nullptr && !absl::c_linear_search(step.unread_values, value)) {
+    const int output = step.first_output + port;
+    outputs_[output].reset(derived_.release_output(port).tensor);
+    if (outputs_[output] == nullptr && !absl::c_linear_search(step.unread_outputs, output)) {
       return AtStep(*kernel, absl::InternalError(absl::StrCat("Missing ", port, "-th output")));
     }
   }
-  for (const int value : step.unread_values) values_[value].reset();
+  for (const int output : step.unread_outputs) outputs_[output].reset();
   if (kind_ == Kind::kShared) return absl::OkStatus();
-  for (const int value : step.dead_values) values_[value].reset();
+  for (const int operand : step.dead_operands) outputs_[operand].reset();
   return absl::OkStatus();
 }
 
@@ -499,13 +477,12 @@ class Unit : public OpKernel {
   }
 
   void Run(OpKernelContext* context, tensorflow::DeviceBase* device) {
-    UnitRun run(*context, UnitRun::Kind::kWhole, unit_.results, unit_.value_count,
-                context->params()->inputs);
+    UnitRun run(*context, unit_, UnitRun::Kind::kWhole, context->params()->inputs);
     for (const Step& step : unit_.steps) OP_REQUIRES_OK(context, run.Run(step, device));
-    for (size_t i = 0; i < unit_.results.size(); ++i) {
-      const Operand& result = unit_.results[i];
-      context->set_output(static_cast<int>(i),
-                          result.is_input ? context->input(result.index) : run.value(result.index));
+    for (int i = 0; i < context->num_outputs(); ++i) {
+      const int result = unit_.results[i];
+      context->set_output(
+          i, result < context->num_inputs() ? context->input(result) : run.output(result));
     }
   }
 
@@ -513,8 +490,7 @@ class Unit : public OpKernel {
   // through them on `cores` cores.
   void RunParts(OpKernelContext* context, int64_t part_count, int cores, const TimelineCall& call) {
     const int64_t batch_size = SplitInput(*context, 0).dim_size(0);
-    UnitRun shared(*context, UnitRun::Kind::kShared, unit_.results, unit_.value_count,
-                   context->params()->inputs);
+    UnitRun shared(*context, unit_, UnitRun::Kind::kShared, context->params()->inputs);
     {
       FewCores one(context, /*cores=*/1, unit_.primitive_types);
       for (const Step& step : unit_.steps) {
@@ -551,13 +527,13 @@ class Unit : public OpKernel {
       if (!slices[i].IsAligned()) slices[i] = tensorflow::tensor::DeepCopy(slices[i]);
       inputs[unit_.split_inputs[i]] = tensorflow::TensorValue(&slices[i]);
     }
-    UnitRun run(context, UnitRun::Kind::kPart, unit_.results, unit_.value_count, inputs, part);
+    UnitRun run(context, unit_, UnitRun::Kind::kPart, inputs, part);
     run.Share(shared);
     for (const Step& step : unit_.steps) {
       if (step.is_of_batch) TF_RETURN_IF_ERROR(run.Run(step, device));
     }
-    for (const Operand& result : unit_.results) {
-      const Tensor& value = results->emplace_back(run.value(result.index));
+    for (const int result : unit_.results) {
+      const Tensor& value = results->emplace_back(run.output(result));
       if (value.dims() == 0 || value.dim_size(0) != part.size()) {
         return absl::InternalError(absl::StrCat("Expected results of ", part.size(),
                                                 " images of a batch of ", part.batch_size,

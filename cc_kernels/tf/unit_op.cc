@@ -15,7 +15,7 @@ using tensorflow::PartialTensorShape;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
-absl::Status GiveShapes(InferenceContext* context) {
+absl::Status InferShapes(InferenceContext* context) {
   std::vector<PartialTensorShape> shapes;
   TF_RETURN_IF_ERROR(context->GetAttr("output_shapes", &shapes));
   const size_t output_count = context->num_outputs();
@@ -47,32 +47,29 @@ REGISTER_OP("TfInterop>Unit")
     .Attr("cores: list(int) = []")
     .Attr("split_inputs: list(int) = []")
     .Attr("output_shapes: list(shape) = []")
-    .SetShapeFn(GiveShapes)
+    .SetShapeFn(InferShapes)
     .Doc(R"doc(
-Runs pure operations back to back, with TensorFlow's own kernels, on one core or a few, or for each
-part of the batch on cores of its own.
+Runs pure operations back to back with TensorFlow's own kernels: on one core or a few, or each part
+of the batch on its own cores.
 
 An operand is `inputs:<i>`, an input of the op, or `steps:<j>:<port>`, an output of an earlier step.
 
-inputs: The tensors that the steps read; one that several read appears once.
-outputs: What other nodes read of what the steps give.
-steps: Serialized NodeDefs in the order in which they run, each with the name, op and attributes of
-  the node that it stands for and with operands as its inputs. It has no device, no control input and
-  no attribute whose name starts with an underscore.
-results: Of each output the operand that it is.
-constant_inputs: Positions in `inputs` of constants: oneDNN's kernels keep filters that no call
-  changes in the form that they need.
-batch_sizes: Only where the first dimension of the first input is one of these do the steps run as
-  said here; otherwise each runs on all cores. Empty: always.
-cores: On how many cores the steps run: for each of `batch_sizes`, or one number for all. One is the
-  calling thread. More are a group of threads of their own, or the calling thread where too few are
-  free. As many as there are threads inside of an operation, or more: as in stock TensorFlow. Empty: 1.
-split_inputs: Positions in `inputs` of tensors whose first dimension is the batch, of which all steps
-  that read them, and the steps that read those, compute each image by itself. The batch is divided
-  into as many parts as there are threads inside of an operation, and each part runs through the
-  steps on one core; on its share of the cores where there are fewer images. Empty: the whole batch
-  does.
-output_shapes: What is known of the outputs' shapes; empty where nothing is.
+inputs: The tensors that the steps read, each once.
+outputs: The tensors that other nodes read.
+steps: Serialized NodeDefs in the order in which they run, with operands as inputs, and without
+  devices, control inputs and attributes that start with an underscore.
+results: The operand of each output.
+constant_inputs: Positions in `inputs` of constants. oneDNN's kernels transform constant filters once.
+batch_sizes: The batch sizes (the first dimension of the first input) that `cores` and `split_inputs`
+  hold for. For others each step runs on all cores. Empty: all batch sizes.
+cores: The number of cores for each batch size, or one number for all. One core is the calling thread.
+  Several are a group of threads, or the calling thread if too few are free. With as many as there
+  are intra-op threads, or more, steps run as in stock TensorFlow. Empty: 1.
+split_inputs: Positions in `inputs` of tensors whose first dimension is the batch. Steps that read
+  them, also through other steps, have to compute each image by itself. The batch is divided into as
+  many parts as there are intra-op threads, and each part runs through the steps on one core, or on
+  its share of the cores if there are fewer images. Empty: the batch is not divided.
+output_shapes: The outputs' shapes as far as they are known, or empty.
 )doc");
 
 }  // namespace tf_interop

@@ -1,4 +1,4 @@
-"""Units on groups of several cores, in processes that have more threads than this machine may."""
+"""Units on groups of cores, in processes with more threads than this machine may have cores."""
 
 from __future__ import annotations
 
@@ -9,17 +9,15 @@ import pytest
 from tensorflow.python.framework import test_util
 from unnoticed import run_python
 
-# The bits of a gradient by a filter say how many threads it was computed on: oneDNN adds it up in
-# as many parts.
+# A filter gradient's bits tell the number of threads: oneDNN adds it up in as many parts.
 START = """
-    import json, os, pathlib, sys
+    import json, os, pathlib
     import numpy as np
     import tensorflow as tf
     tf.config.threading.set_intra_op_parallelism_threads(int(os.environ["CORES"]))
     tf.config.threading.set_inter_op_parallelism_threads(int(os.environ["THREADS"]))
-    sys.path.append("tests/op")
-    from unit_op_test import PLAIN, assert_same_bits, chain, in_graph, operation, stock
-    from unit_op_test import values_of_chain
+    from stage_program import operation
+    from unit_program import PLAIN, assert_same_bits, chain, in_graph, stock, values_of_chain
     import tf_interop
     from tf_interop.runtime.kernel_library import load_kernel_library
     tf_interop.disable()
@@ -47,12 +45,14 @@ START = """
 
 
 def run(cores: int, program: str, threads: int = 4) -> Any:
-    """What a program prints as JSON, in a process with so many intra-op and inter-op threads."""
-    environment = {
-        **{"CORES": str(cores), "THREADS": str(threads), "TF_INTEROP_HOST_STAGES": "0"},
-        "TF_MKL_OPTIMIZE_PRIMITIVE_MEMUSE": "0",  # or gradients do without the cache
-    }
-    printed = run_python(START + program, **environment)
+    """Runs a program with `cores` intra-op threads and returns the JSON that it prints."""
+    printed = run_python(
+        START + program,
+        CORES=str(cores),
+        THREADS=str(threads),
+        TF_INTEROP_HOST_STAGES="0",
+        TF_MKL_OPTIMIZE_PRIMITIVE_MEMUSE="0",  # or gradients do not use the cache
+    )
     return json.loads(printed.splitlines()[-1]) if printed else None
 
 
@@ -60,14 +60,14 @@ needs_onednn = pytest.mark.skipif(not test_util.IsMklEnabled(), reason="oneDNN i
 
 
 @needs_onednn
-def test_a_group_computes_as_stock_does_on_so_many_cores() -> None:
+def test_a_group_computes_as_stock_on_so_many_cores() -> None:
     program = """
     widths = [with_cores(number) for number in (1, 2, 3, 4, 5)]
     found = [[bits(each(*values(4)))[0] for each in widths] for _ in range(2)]
     assert found[0] == found[1]
     print(json.dumps(found[0] + bits(stock(gradient, ["steps:0:0"])(*values(4)))))
     """
-    # On one thread, because oneDNN's primitives are a thread's, and made for a number of threads.
+    # On one thread, which keeps oneDNN's primitives for each number of cores.
     *of_four, stock_of_four = run(4, program, threads=1)
     *of_two, stock_of_two = run(2, program, threads=1)
     assert of_four[3:] == [stock_of_four] * 2
@@ -90,13 +90,13 @@ def test_each_batch_size_has_its_cores() -> None:
 
 
 @needs_onednn
-def test_two_units_get_the_two_groups_and_a_third_the_calling_thread() -> None:
+def test_a_third_unit_gets_only_its_calling_thread() -> None:
     run(
         4,
         """
     image, sizes, other = map(tf.constant, values(4, side=128))
     one, two = with_cores(1), with_cores(2)
-    images = [number * image for number in (1, 2, 3)]  # or TensorFlow would run one of them
+    images = [number * image for number in (1, 2, 3)]  # or TensorFlow merges them
     cores_of = {bits(run(each, sizes, other))[0]: cores
                 for cores, run in ((1, one), (2, two)) for each in images}
     assert len(cores_of) == 6 and group_threads() == 2

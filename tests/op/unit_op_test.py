@@ -11,101 +11,30 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from stage_program import assert_names, operation
-from tensorflow.core.framework import graph_pb2, node_def_pb2
+from tensorflow.core.framework import node_def_pb2
+from unit_program import (
+    RANDOM,
+    assert_same_bits,
+    chain,
+    in_graph,
+    serialized,
+    stock,
+    values_of_chain,
+)
 from unnoticed import assert_same
 
 from tf_interop.runtime.kernel_library import load_kernel_library
 
 NodeDef = node_def_pb2.NodeDef
-RANDOM = np.random.default_rng(3)
-PLAIN = {"strides": [1, 1, 1, 1], "padding": "SAME"}
-POOL = {"ksize": [1, 2, 2, 1], "strides": [1, 2, 2, 1], "padding": "VALID"}
 
 
 @pytest.fixture(autouse=True)
 def without_optimization(plugin_off: None) -> Iterator[None]:
-    """Graphs run as they are written, those of the reference too."""
+    """Runs graphs as they are written."""
     options = tf.config.optimizer.get_experimental_options()
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     yield
     tf.config.optimizer.set_experimental_options(options | {"disable_meta_optimizer": False})
-
-
-@pytest.fixture(scope="session")
-def unit() -> Any:
-    """The op as a function."""
-    return tf.load_op_library(str(load_kernel_library().build_info.path)).tf_interop_unit
-
-
-def chain(dtype: tf.DType = tf.float32) -> list[NodeDef]:
-    """Convolution, bias, activation, pooling, convolution."""
-    return [
-        operation("first", "Conv2D", ["inputs:0", "inputs:1"], dtype, **PLAIN),
-        operation("bias", "BiasAdd", ["steps:0:0", "inputs:2"], dtype),
-        operation("relu", "Relu", ["steps:1:0"], dtype),
-        operation("pool", "MaxPool", ["steps:2:0"], dtype, **POOL),
-        operation("last", "Conv2D", ["steps:3:0", "inputs:3"], dtype, **PLAIN),
-    ]
-
-
-def values_of_chain(batch_size: int = 2) -> list[np.ndarray]:
-    shapes = ([batch_size, 12, 12, 8], [3, 3, 8, 16], [16], [1, 1, 16, 8])
-    return [RANDOM.standard_normal(shape).astype(np.float32) for shape in shapes]
-
-
-def in_graph(
-    unit: Any,
-    steps: Sequence[NodeDef],
-    results: Sequence[str],
-    dtype: tf.DType = tf.float32,
-    constant: Sequence[Any] = (),
-    **attributes: Any,
-) -> Callable[..., list[tf.Tensor]]:
-    """A function of the op's inputs, of which the last are constants of its graph."""
-    serialized = [step.SerializeToString() for step in steps]
-
-    @tf.function(autograph=False)
-    def run(*tensors: tf.Tensor) -> list[tf.Tensor]:
-        inputs = [*tensors, *map(tf.constant, constant)]
-        given = {"Tout": [dtype] * len(results)} | attributes
-        return unit(inputs=inputs, steps=serialized, results=results, **given)
-
-    return run
-
-
-def stock(
-    steps: Sequence[NodeDef], results: Sequence[str], constant: Sequence[Any] = ()
-) -> Callable[..., list[tf.Tensor]]:
-    """The same as nodes of a graph."""
-
-    def tensor_of(operand: str) -> str:
-        kind, *numbers = operand.split(":")
-        return f"i{numbers[0]}:0" if kind == "inputs" else f"s{numbers[0]}:{numbers[1]}"
-
-    @tf.function(autograph=False)
-    def run(*tensors: tf.Tensor) -> list[tf.Tensor]:
-        graph = graph_pb2.GraphDef()
-        inputs = {}
-        for place, value in enumerate([*tensors, *map(tf.constant, constant)]):
-            node = graph.node.add(name=f"i{place}", op="Placeholder")
-            node.attr["dtype"].type = value.dtype.as_datatype_enum
-            inputs[f"i{place}:0"] = tf.convert_to_tensor(value)
-        for place, step in enumerate(steps):
-            node = graph.node.add()
-            node.CopyFrom(step)
-            node.name = f"s{place}"
-            node.input[:] = map(tensor_of, step.input)
-        names = [tensor_of(result) for result in results]
-        return tf.graph_util.import_graph_def(graph, inputs, names, name="")
-
-    return run
-
-
-def assert_same_bits(left: Sequence[tf.Tensor], right: Sequence[tf.Tensor]) -> None:
-    assert len(left) == len(right) > 0
-    for one, other in zip(left, right, strict=True):
-        assert one.shape == other.shape
-        assert one.numpy().tobytes() == other.numpy().tobytes()
 
 
 def bytes_of(key: str) -> int:
@@ -117,7 +46,7 @@ def bytes_of(key: str) -> int:
     "dtype", [tf.float32, tf.bfloat16, tf.float16], ids=lambda dtype: dtype.name
 )
 def test_gives_the_very_bits_of_the_own_ops(unit: Any, dtype: tf.DType) -> None:
-    # The convolution's result among them, or TensorFlow merges it with its bias, and rounds once.
+    # With the convolution's result, or TensorFlow would merge it with its bias and round once.
     results = ["steps:0:0", "inputs:0", "steps:4:0", "steps:4:0", "steps:2:0", "inputs:0"]
     run = in_graph(unit, chain(dtype), results, dtype)
     own = stock(chain(dtype), results)
@@ -126,16 +55,7 @@ def test_gives_the_very_bits_of_the_own_ops(unit: Any, dtype: tf.DType) -> None:
         assert_same_bits(run(*values), own(*values))
 
 
-def test_constant_filters(unit: Any) -> None:
-    _, *constant = values_of_chain()
-    run = in_graph(unit, chain(), ["steps:4:0"], constant=constant, constant_inputs=[1, 2, 3])
-    own = stock(chain(), ["steps:4:0"], constant=constant)
-    for batch_size in (1, 2, 3, 1):
-        images = np.float32(batch_size) * values_of_chain(batch_size)[0]
-        assert_same_bits(run(images), own(images))
-
-
-def test_a_result_of_several_and_one_that_nothing_reads(unit: Any) -> None:
+def test_several_results_and_one_that_nothing_reads(unit: Any) -> None:
     statistics = ["inputs:1", "inputs:2", "inputs:3", "inputs:4"]
     norm = operation("norm", "FusedBatchNormV3", ["inputs:0", *statistics], is_training=True)
     norm.attr["U"].type = tf.float32.as_datatype_enum
@@ -145,11 +65,11 @@ def test_a_result_of_several_and_one_that_nothing_reads(unit: Any) -> None:
     results = ["steps:1:0", "steps:0:2", "steps:0:1"]
     own = stock([norm, scaled], results)(*values)
     assert_same_bits(in_graph(unit, [norm, scaled], results, batch_sizes=[77])(*values), own)
-    # Sums over a batch are divided among the cores.
+    # Stock divides sums over a batch among the cores.
     assert_same(in_graph(unit, [norm, scaled], results)(*values), own, rtol=1e-4, atol=1e-5)
 
 
-def test_no_tensor_that_others_hold_is_written(unit: Any) -> None:
+def test_writes_no_tensor_that_others_hold(unit: Any) -> None:
     # Element-wise kernels write into an operand that nobody else holds.
     steps = [
         operation("negated", "Neg", ["inputs:0"]),
@@ -167,7 +87,7 @@ def test_no_tensor_that_others_hold_is_written(unit: Any) -> None:
 
     @tf.function(autograph=False)
     def shared(value: tf.Tensor) -> list[tf.Tensor]:
-        held = -value  # which the executor holds for its later readers alone
+        held = -value  # only the executor holds it, for later readers
         written = alone(held)
         with tf.control_dependencies(written):
             return [held + 0.0, *written, *run(held)]
@@ -198,7 +118,7 @@ def test_shapes_are_those_of_the_attribute(unit: Any) -> None:
 def test_threads_that_end_free_their_primitives(unit: Any) -> None:
     tf1 = tf.compat.v1
     values = values_of_chain()
-    steps = [step.SerializeToString() for step in chain()]
+    steps = serialized(chain())
     config = tf1.ConfigProto(use_per_session_threads=True, inter_op_parallelism_threads=2)
     with tf.Graph().as_default():
         inputs = [tf1.placeholder(tf.float32, value.shape) for value in values]
@@ -209,16 +129,16 @@ def test_threads_that_end_free_their_primitives(unit: Any) -> None:
             if number == 20:
                 before = bytes_of("VmRSS")
         after = bytes_of("VmRSS")
-    assert after - before < 2 << 20  # it was 8 MB where they stayed
+    assert after - before < 2 << 20  # 8 MB if they stay
 
 
-def test_inputs_are_free_as_soon_as_no_step_reads_them(unit: Any) -> None:
+def test_frees_inputs_that_no_step_reads_any_more(unit: Any) -> None:
     """Stock TensorFlow computes such a chain in place."""
     size = 64 << 20
     relu = operation("relu", "Relu", ["inputs:0"])
     scaled = operation("scaled", "Mul", ["steps:0:0", "inputs:1"])
     most = operation("most", "Max", ["steps:1:0", "inputs:2"])
-    steps = [step.SerializeToString() for step in (relu, scaled, most)]
+    steps = serialized([relu, scaled, most])
 
     @tf.function(autograph=False)
     def run(count: tf.Tensor) -> tf.Tensor:
@@ -226,32 +146,20 @@ def test_inputs_are_free_as_soon_as_no_step_reads_them(unit: Any) -> None:
         return unit(inputs=inputs, Tout=[tf.float32], steps=steps, results=["steps:2:0"])
 
     run(tf.constant(1))
-    pathlib.Path("/proc/self/clear_refs").write_text("5")  # a new peak begins
+    pathlib.Path("/proc/self/clear_refs").write_text("5")  # begins a new peak
     before = bytes_of("VmHWM")
     run(tf.constant(size // 4096))
     assert bytes_of("VmHWM") - before < 1.5 * size
 
 
-def test_denormals_are_zero_on_the_thread_of_the_caller_too(unit: Any) -> None:
+def test_denormals_are_zero_on_the_callers_thread(unit: Any) -> None:
     tf1 = tf.compat.v1
-    steps = [operation("square", "Square", ["inputs:0"]).SerializeToString()]
+    steps = serialized([operation("square", "Square", ["inputs:0"])])
     config = tf1.ConfigProto(inter_op_parallelism_threads=-1)
     with tf.Graph().as_default(), tf1.Session(config=config) as session:
         tiny = tf1.placeholder(tf.float32, [4])
         result = unit(inputs=[tiny], Tout=[tf.float32], steps=steps, results=["steps:0:0"])
         np.testing.assert_array_equal(session.run(result, {tiny: [1e-20] * 4}), np.zeros([1, 4]))
-
-
-def test_a_profile_shows_each_step(unit: Any, tmp_path: pathlib.Path) -> None:
-    run = in_graph(unit, chain(), ["steps:4:0"])
-    values = values_of_chain()
-    run(*values)
-    tf.profiler.experimental.start(str(tmp_path))
-    run(*values)
-    tf.profiler.experimental.stop()
-    [profile] = tmp_path.rglob("*.xplane.pb")
-    for name in (b"first:", b"bias:BiasAdd", b"relu:Relu", b"pool:", b"last:"):
-        assert name in profile.read_bytes()
 
 
 REFUSED = (tf.errors.InvalidArgumentError, tf.errors.NotFoundError, ValueError)
@@ -276,7 +184,7 @@ def setting(**attributes: Any) -> Change:
     ("change", "words"),
     [
         (reads(0, "steps:1:0"), ["'steps:1:0'", "the 0 steps before", "step 'first'"]),
-        (reads(4, "steps:3:1"), ["'steps:3:1'"]),  # of oneDNN's kernel, not of the op
+        (reads(4, "steps:3:1"), ["'steps:3:1'"]),  # an output only of oneDNN's kernel
         *(
             (reads(2, operand), ["Expected 'inputs:<i>'", f"'{operand}'", "step 'relu'"])
             for operand in ("steps:2:0", "inputs:4", "inputs:-1", "steps:1", "bias", "")
@@ -298,10 +206,10 @@ def setting(**attributes: Any) -> Change:
         (setting(output_shapes=[[], []]), ["output_shapes of 1 outputs", "got 2"]),
     ],
 )
-def test_says_what_is_wrong_with_a_unit(unit: Any, change: Change, words: list[str]) -> None:
+def test_refuses(unit: Any, change: Change, words: list[str]) -> None:
     steps, attributes = chain(), {"results": ["steps:4:0"], "Tout": [tf.float32]}
     change(steps, attributes)
-    given = {"steps": [step.SerializeToString() for step in steps]} | attributes
+    given = {"steps": serialized(steps)} | attributes
     inputs = [tf.constant(value) for value in values_of_chain()]
     with pytest.raises(REFUSED) as error:
         tf.function(lambda: unit(inputs=inputs, **given), autograph=False)()
@@ -316,7 +224,7 @@ def test_a_step_fails_as_the_own_op_does(unit: Any) -> None:
     ]
     left, right = np.ones([2, 3], np.float32), np.ones([4, 5], np.float32)
     run = in_graph(unit, steps, ["steps:2:0"])
-    # Shapes that tracing does not know, or it would refuse them.
+    # Tracing would refuse known shapes.
     shapes = [tf.TensorSpec([None, None])] * 2
     own = stock(steps, ["steps:2:0"]).get_concrete_function(*shapes)
     for _ in range(2):
@@ -339,13 +247,12 @@ def split(
     times: int = 1,
     **given: Any,
 ) -> list[np.ndarray]:
-    """Runs the op with two threads for the parts of a batch; the first input is split."""
+    """Runs the op on two threads; the first input is split."""
     config = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=2, use_per_session_threads=True)
     with tf.Graph().as_default(), tf.compat.v1.Session(config=config) as session:
         inputs = [tf.compat.v1.placeholder(value.dtype) for value in values]
         attributes = {"Tout": [tf.float32] * len(results), "split_inputs": [0]} | given
-        serialized = [step.SerializeToString() for step in steps]
-        outputs = unit(inputs=inputs, steps=serialized, results=results, **attributes)
+        outputs = unit(inputs=inputs, steps=serialized(steps), results=results, **attributes)
         for _ in range(times):
             found = session.run(outputs, dict(zip(inputs, values, strict=True)))
         return list(found)
@@ -356,13 +263,13 @@ def test_parts_of_a_batch_give_the_very_bits_of_the_whole(unit: Any, batch_size:
     values = values_of_chain(batch_size)
     results = ["steps:0:0", "steps:4:0"]
     expected = stock(chain(), results)(*values)
-    for given in ({}, {"batch_sizes": [3]}, {"constant_inputs": [1]}):
+    for given in ({}, {"batch_sizes": [3]}, {"constant_inputs": [1, 2, 3]}):
         found = split(unit, chain(), results, values, **given)
         assert_same_bits(list(map(tf.constant, found)), expected)
 
 
 def test_parts_do_not_write_what_they_share(unit: Any) -> None:
-    # The steps on the shared input alone run before all parts, whatever their place is.
+    # Steps that read only the shared input run first.
     steps = [
         operation("shared", "Neg", ["inputs:1"]),
         operation("part", "AddV2", ["inputs:0", "steps:0:0"]),
@@ -379,7 +286,7 @@ def test_parts_do_not_write_what_they_share(unit: Any) -> None:
     assert_same(given, (image, shared))
 
 
-def test_a_timeline_has_the_parts_of_a_batch_inside_of_their_call(unit: Any) -> None:
+def test_timeline_has_the_parts_of_each_call(unit: Any) -> None:
     library = load_kernel_library()
     library.record_timeline(2)
     split(unit, chain(), ["steps:4:0"], values_of_chain(5), times=4)
@@ -395,7 +302,7 @@ def test_a_timeline_has_the_parts_of_a_batch_inside_of_their_call(unit: Any) -> 
     assert len(spans) == 6
 
 
-def test_inputs_that_do_not_agree_about_the_batch_are_not_split(unit: Any) -> None:
+def test_does_not_split_inputs_of_different_batch_sizes(unit: Any) -> None:
     add = [operation("add", "AddV2", ["inputs:0", "inputs:1"])]
     images = np.ones([4, 3], np.float32)
     for other in (np.ones([1, 3], np.float32), np.float32(1)):
@@ -420,28 +327,9 @@ def test_the_error_of_one_part_is_that_of_its_step(unit: Any) -> None:
 
 
 def test_results_that_are_not_of_a_batch(unit: Any) -> None:
-    # Of the images of a part, by channels; of images by images.
+    # The results are [channels, channels], and the images of a part by those of the same part.
     for transposed, words in (("transpose_a", "[4,4]"), ("transpose_b", "parts of one shape")):
         product = [operation("product", "MatMul", ["inputs:0", "inputs:0"], **{transposed: True})]
         with pytest.raises(tf.errors.InternalError) as error:
             split(unit, product, ["steps:0:0"], [np.ones([3, 4], np.float32)])
         assert_names(error, words)
-
-
-def test_narrow_and_wide_on_one_thread(unit: Any) -> None:
-    # oneDNN's primitives are a thread's, and made for a number of threads.
-    values = values_of_chain()
-    narrow = in_graph(unit, chain(), ["steps:4:0"])
-    wide = in_graph(unit, chain(), ["steps:4:0"], batch_sizes=[77])
-    own = stock(chain(), ["steps:4:0"])
-
-    @tf.function(autograph=False)
-    def in_turn(*tensors: tf.Tensor) -> list[tf.Tensor]:
-        results: list[tf.Tensor] = []
-        for run in (narrow, wide, own, narrow, wide):
-            with tf.control_dependencies(results):
-                results += run(*tensors)
-        return results
-
-    for _ in range(3):
-        assert_same_bits(in_turn(*values), own(*values) * 5)

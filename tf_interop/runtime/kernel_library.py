@@ -45,7 +45,6 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "TfiSetResult": (_GRAPH, _TEXT, ctypes.c_size_t, ctypes.c_int),
     "TfiSetWorkspaceLimit": (ctypes.c_int64, None),
     "TfiReadCounters": (_SINK_TYPE, None),
-    "TfiRenameForOneDnn": (_TEXT, ctypes.c_size_t, ctypes.c_int, _SINK_TYPE, ctypes.c_int),
 }
 
 

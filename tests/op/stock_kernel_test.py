@@ -1,12 +1,9 @@
-"""The kernels that a unit takes for its steps are those that TensorFlow runs.
-
-TensorFlow's choice is read from graphs that it ran: a function's graph before and after the pass
-that renames nodes for oneDNN.
-"""
+"""A unit's steps run the kernels that TensorFlow runs, as profiles show them."""
 
 from __future__ import annotations
 
-import ctypes
+import pathlib
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,16 +11,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from stage_program import operation
-from tensorflow.core.framework import graph_pb2, node_def_pb2
-from tensorflow.python.eager import context
+from tensorflow.core.framework import node_def_pb2
 from tensorflow.python.framework import test_util
-
-from tf_interop.runtime import kernel_library
+from unit_program import Run, in_graph, stock
 
 pytestmark = pytest.mark.usefixtures("plugin_off")
-
-NodeDef = node_def_pb2.NodeDef
-
 
 IMAGE, FILTER, DEPTHWISE = [1, 8, 8, 4], [3, 3, 4, 4], [3, 3, 4, 1]
 VOLUME, CUBE = [1, 4, 4, 4, 4], [3, 3, 3, 4, 4]
@@ -37,18 +29,6 @@ OF_CHANNELS = {"ksize": [1, 1, 1, 2], "strides": [1, 1, 1, 2], "padding": "VALID
 POOLED, POOLED_3D, MATRIX = [1, 4, 4, 4], [1, 2, 2, 2, 4], [8, 8]
 DTYPES = (tf.float32, tf.bfloat16, tf.float16, tf.float64)
 CHANNELS = [[4]] * 4  # of a batch normalization
-
-
-def renamed(node: NodeDef, has_constant_filter: bool) -> NodeDef:
-    """The node whose kernel a step of a unit runs."""
-    collected: list[bytes] = []
-    sink = kernel_library._SINK_TYPE(
-        lambda data, size: collected.append(ctypes.string_at(data, size))
-    )
-    serialized = node.SerializeToString()
-    rename = kernel_library.load_kernel_library().functions.TfiRenameForOneDnn
-    assert rename(serialized, len(serialized), has_constant_filter, sink)
-    return NodeDef.FromString(collected[0])
 
 
 def fused(*ops: str, **attributes: Any) -> dict[str, Any]:
@@ -94,7 +74,6 @@ CASES: list[Case] = [
     ("MaxPool", [IMAGE], PADDED | {"ksize": [1, 2, 2, 1]}),
     ("MaxPool", [IMAGE], OF_CHANNELS),
     ("MaxPool3D", [VOLUME], POOL_3D),
-    ("MaxPoolGrad", [IMAGE, POOLED, POOLED], POOL),
     ("FusedBatchNorm", [IMAGE, *CHANNELS], {"is_training": False}),
     ("FusedBatchNormV2", [IMAGE, *CHANNELS], {"is_training": False}),
     ("FusedBatchNormV3", [IMAGE, *CHANNELS], {"is_training": True}),
@@ -111,79 +90,66 @@ CASES: list[Case] = [
 ]
 
 
-def node_of(op: str, inputs: Sequence[Any], dtype: tf.DType, attributes: dict[str, Any]) -> NodeDef:
+def step_of(name: str, case: Case, dtype: tf.DType) -> node_def_pb2.NodeDef:
+    op, inputs, attributes = case
     count = len(inputs) - 2
     if op.startswith("_FusedConv2D"):
         attributes = attributes | {"num_args": count, "TArgs": [dtype] * count}
     elif op.startswith("_Fused") and "BatchNorm" not in op:
         attributes = attributes | {"num_args": count}
-    node = operation("case", op, [f"i{i}" for i in range(len(inputs))], dtype, **attributes)
+    node = operation(name, op, [f"inputs:{i}" for i in range(len(inputs))], dtype, **attributes)
     if "BatchNorm" in op and op[-1] in "x23":
         node.attr["U"].type = tf.float32.as_datatype_enum
     return node
 
 
+def tensors_of(case: Case, dtype: tf.DType) -> list[tf.Tensor]:
+    op, inputs, _ = case
+    return [
+        tf.constant(each)
+        if isinstance(each, np.ndarray | np.generic)
+        else tf.ones(each, tf.float32 if "BatchNorm" in op and each == [4] else dtype)
+        for each in inputs
+    ]
+
+
+def ops_run(folder: pathlib.Path, make: Callable[[Any], Run], steps: list[Any]) -> dict[str, str]:
+    """Runs each step by itself; returns the ops of the kernels by name, without those that fail."""
+    ran = []
+    tf.profiler.experimental.start(str(folder))
+    for step, tensors in steps:
+        try:
+            make(step)(*tensors)
+        except (ValueError, tf.errors.OpError):
+            continue
+        ran.append(step.name)
+    tf.profiler.experimental.stop()
+    [profile] = folder.rglob("*.xplane.pb")
+    found = dict(re.findall(r"(case_\d+):(\w+)", profile.read_bytes().decode("latin1")))
+    return {name: found[name] for name in ran}
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
-def test_a_unit_takes_the_kernel_that_tensorflow_runs(case: Case, dtype: tf.DType) -> None:
-    op, inputs, attributes = case
-    own = graph_pb2.GraphDef(node=[node_of(op, inputs, dtype, attributes)])
-    tensors = []
-    for place, each in enumerate(inputs):
-        is_statistic = "BatchNorm" in op and each == [4]
-        tensor = (
-            tf.constant(each)
-            if isinstance(each, np.ndarray | np.generic)
-            else tf.ones(each, tf.float32 if is_statistic else dtype)
-        )
-        tensors.append(tensor)
-        placeholder = own.node.add(name=f"i{place}", op="Placeholder")
-        placeholder.attr["dtype"].type = tensor.dtype.as_datatype_enum
-
-    @tf.function(autograph=False)
-    def run(*tensors: tf.Tensor) -> Any:
-        fed = {f"i{i}:0": tensor for i, tensor in enumerate(tensors)}
-        return tf.graph_util.import_graph_def(own, fed, ["case:0"], name="")
-
-    assert_same_kernel(run, tensors, dtype, has_constant_filter=False)
+def test_steps_run_the_kernels_that_tensorflow_runs(
+    unit: Any, dtype: tf.DType, tmp_path: pathlib.Path
+) -> None:
+    steps = [
+        (step_of(f"case_{place}", case, dtype), tensors_of(case, dtype))
+        for place, case in enumerate(CASES)
+    ]
+    results = ["steps:0:0"]
+    own = ops_run(tmp_path / "stock", lambda step: stock([step], results), steps)
+    assert len(own) == len(CASES) or dtype is not tf.float32
+    ours = ops_run(tmp_path / "unit", lambda step: in_graph(unit, [step], results, dtype), steps)
+    assert {name: ours.get(name) for name in own} == own
 
 
-def test_a_constant_filter_is_marked_as_tensorflow_marks_it() -> None:
-    @tf.function(autograph=False)
-    def run(image: tf.Tensor) -> tf.Tensor:
-        return tf.nn.conv2d(image, np.ones(FILTER, np.float32), 1, "SAME", name="case")
-
-    run_op = assert_same_kernel(run, [tf.ones(IMAGE)], tf.float32, has_constant_filter=True)
-    assert run_op.attr["is_filter_const"].b or not test_util.IsMklEnabled()
-
-
-def assert_same_kernel(
-    run: Callable[..., Any], tensors: Sequence[Any], dtype: tf.DType, *, has_constant_filter: bool
-) -> NodeDef:
-    """Asserts that a unit runs the node `case` by TensorFlow's kernel; what TensorFlow ran."""
-    context.context().enable_graph_collection()
-    try:
-        run(*tensors)
-    except (ValueError, tf.errors.OpError):
-        if dtype is tf.float32:
-            raise
-        pytest.skip("TensorFlow does not run it in this dtype")
-    finally:
-        metadata = context.context().export_run_metadata()
-        context.context().disable_graph_collection()
-    [*_, graphs] = metadata.function_graphs
-    node = node_named("case", [graphs.post_optimization_graph])
-    run_op = node_named("case", graphs.partition_graphs)
-    if "MaxPoolGrad" in run_op.op:
-        return run_op  # with a tensor that the forward node hands over, which a unit does not have
-    ours = renamed(node, has_constant_filter)
-    assert ours.op == run_op.op
-    for key in ("_kernel", "is_filter_const"):
-        assert ours.attr[key] == run_op.attr[key]
-    return run_op
-
-
-def node_named(name: str, graphs: Sequence[graph_pb2.GraphDef]) -> NodeDef:
-    # The last one: a run that failed may have left its own.
-    [*_, node] = [node for graph in graphs for node in graph.node if node.name == name]
-    return node
+@pytest.mark.skipif(not test_util.IsMklEnabled(), reason="oneDNN is off")
+def test_a_constant_filter_is_transformed_once(unit: Any) -> None:
+    # Only a caller that breaks its word sees what is kept. Other tests have no images of this size.
+    step = operation("step", "Conv2D", ["inputs:0", "inputs:1"], **PLAIN)
+    run = in_graph(unit, [step], ["steps:0:0"], constant_inputs=[1])
+    image, *filters = np.ones([1, 10, 11, 4]), np.full(FILTER, 2.0), np.full(FILTER, 3.0)
+    first, second = (run(image.astype(np.float32), each.astype(np.float32)) for each in filters)
+    np.testing.assert_array_equal(first, [tf.nn.conv2d(image, filters[0], 1, "SAME")])
+    np.testing.assert_array_equal(second, first)

@@ -1,0 +1,89 @@
+"""Operations as one TfInterop>Unit, and as nodes of a graph to compare it with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from stage_program import operation
+from tensorflow.core.framework import graph_pb2, node_def_pb2
+
+PLAIN = {"strides": [1, 1, 1, 1], "padding": "SAME"}
+POOL = {"ksize": [1, 2, 2, 1], "strides": [1, 2, 2, 1], "padding": "VALID"}
+
+RANDOM = np.random.default_rng(3)
+
+Run = Callable[..., list[tf.Tensor]]
+"""A function of tensors."""
+
+
+def chain(dtype: tf.DType = tf.float32) -> list[node_def_pb2.NodeDef]:
+    """Convolution, bias, activation, pooling, convolution."""
+    return [
+        operation("first", "Conv2D", ["inputs:0", "inputs:1"], dtype, **PLAIN),
+        operation("bias", "BiasAdd", ["steps:0:0", "inputs:2"], dtype),
+        operation("relu", "Relu", ["steps:1:0"], dtype),
+        operation("pool", "MaxPool", ["steps:2:0"], dtype, **POOL),
+        operation("last", "Conv2D", ["steps:3:0", "inputs:3"], dtype, **PLAIN),
+    ]
+
+
+def values_of_chain(batch_size: int = 2) -> list[np.ndarray]:
+    shapes = ([batch_size, 12, 12, 8], [3, 3, 8, 16], [16], [1, 1, 16, 8])
+    return [RANDOM.standard_normal(shape).astype(np.float32) for shape in shapes]
+
+
+def serialized(steps: Sequence[node_def_pb2.NodeDef]) -> list[bytes]:
+    return [step.SerializeToString() for step in steps]
+
+
+def in_graph(
+    unit: Any,
+    steps: Sequence[node_def_pb2.NodeDef],
+    results: Sequence[str],
+    dtype: tf.DType = tf.float32,
+    constant: Sequence[Any] = (),
+    **attributes: Any,
+) -> Run:
+    """The op as a function; its last inputs are `constant`."""
+
+    @tf.function(autograph=False)
+    def run(*tensors: tf.Tensor) -> list[tf.Tensor]:
+        inputs = [*tensors, *map(tf.constant, constant)]
+        given = {"Tout": [dtype] * len(results)} | attributes
+        return unit(inputs=inputs, steps=serialized(steps), results=results, **given)
+
+    return run
+
+
+def stock(
+    steps: Sequence[node_def_pb2.NodeDef], results: Sequence[str], constant: Sequence[Any] = ()
+) -> Run:
+    """The same as nodes of a graph."""
+
+    def tensor_of(operand: str) -> str:
+        kind, number, *port = operand.split(":")
+        return f"i{number}:0" if kind == "inputs" else f"{steps[int(number)].name}:{port[0]}"
+
+    @tf.function(autograph=False)
+    def run(*tensors: tf.Tensor) -> list[tf.Tensor]:
+        graph = graph_pb2.GraphDef(node=steps)
+        for node in graph.node:
+            node.input[:] = map(tensor_of, node.input)
+        inputs = {}
+        for place, value in enumerate([*tensors, *map(tf.constant, constant)]):
+            placeholder = graph.node.add(name=f"i{place}", op="Placeholder")
+            placeholder.attr["dtype"].type = value.dtype.as_datatype_enum
+            inputs[f"i{place}:0"] = tf.convert_to_tensor(value)
+        return tf.graph_util.import_graph_def(graph, inputs, list(map(tensor_of, results)), name="")
+
+    return run
+
+
+def assert_same_bits(left: Sequence[tf.Tensor], right: Sequence[tf.Tensor]) -> None:
+    assert len(left) == len(right) > 0
+    for one, other in zip(left, right, strict=True):
+        assert one.shape == other.shape
+        assert one.numpy().tobytes() == other.numpy().tobytes()
