@@ -1,4 +1,4 @@
-"""Small models with named layers for tests that plan, and a function that is no model."""
+"""Small models with named layers, and a function."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def build() -> tf.keras.Model:
 
 
 def build_other() -> tf.keras.Model:
-    """A convolution that the others do not have."""
+    """A convolution that the other models lack."""
     image = tf.keras.Input((8, 8, 3))
     return tf.keras.Model(image, layers.Conv2D(4, 7, name="seven")(image), name="other")
 
 
 @tf.function(input_signature=[tf.TensorSpec((None, 8, 8, 3))])
 def function(image: tf.Tensor) -> tf.Tensor:
-    """No model."""
+    """A function that is not a model."""
     return tf.nn.conv2d(image, tf.ones((3, 3, 3, 4)), 1, "SAME")

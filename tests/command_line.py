@@ -1,4 +1,4 @@
-"""The command line for tests: all of its commands, inside this process and in their own."""
+"""The command line for tests, in this process and in others."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def _walk(command: click.Command, *names: str) -> Iterator[tuple[str, click.Comm
 
 
 COMMANDS = dict(_walk(cli))
-"""All commands by their names, groups among them."""
+"""All commands and groups by their names."""
 
 
 def parse(command: click.Command, arguments: list[str]) -> None:
-    """Goes through the arguments as the command line does, without running the command."""
+    """Parses arguments as the command line does, without running the command."""
     with command.make_context(command.name, list(arguments)) as context:
         if isinstance(command, click.Group):
             words = [*context.protected_args, *context.args]
@@ -43,7 +43,7 @@ def parse(command: click.Command, arguments: list[str]) -> None:
 
 
 def invoke(command_line: str, *, exit_code: int = 0) -> Result:
-    """Runs a command in this process, and checks how it ends."""
+    """Runs a command in this process, and checks its exit code."""
     result = CliRunner().invoke(cli, command_line.split())
     assert result.exit_code == exit_code, result.output
     return result
@@ -55,7 +55,7 @@ def words_of(result: Result) -> str:
 
 
 def python_output(*words: str, folder: pathlib.Path = ROOT, **environment: str) -> str:
-    """Runs Python in a process, which may import the helpers here, and returns its output."""
+    """Runs Python in a process that can import the helpers of tests, and returns its output."""
     result = subprocess.run(
         [sys.executable, *words],
         cwd=folder,
@@ -70,7 +70,7 @@ def python_output(*words: str, folder: pathlib.Path = ROOT, **environment: str) 
 
 
 def free_addresses(count: int) -> list[str]:
-    """Addresses of this machine that servers can have."""
+    """Free addresses of this machine for servers."""
     sockets = [socket.create_server(("localhost", 0)) for _ in range(count)]
     addresses = [f"localhost:{each.getsockname()[1]}" for each in sockets]
     for each in sockets:
@@ -85,7 +85,7 @@ def start_process(
     blocked: tuple[str, ...] = (),
     **env: str,
 ) -> subprocess.Popen[str]:
-    """Starts a command in a folder. It imports modules there and ours, but none in `blocked`."""
+    """Starts a command in a folder. It can import modules there and ours, but none in `blocked`."""
     folder = folder or pathlib.Path.cwd()
     path = [str(ROOT), str(folder), str(ROOT / "tests")]
     for module in blocked:
@@ -99,12 +99,12 @@ def start_process(
         stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
-        errors="replace",  # one that was asked to write in another encoding
+        errors="replace",  # a test may ask for another encoding
     )
 
 
 def end_of(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
-    """Waits until a process has ended."""
+    """Waits for the end of a process."""
     output, errors = process.communicate(timeout=300)
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
@@ -115,7 +115,7 @@ def run_process(*arguments: str, **options: str) -> subprocess.CompletedProcess[
 
 
 def wait_for(path: pathlib.Path, process: subprocess.Popen[str], lines: int = 0) -> None:
-    """Waits until a process has written a file, with so many lines."""
+    """Waits until a process has written so many lines to a file."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and process.poll() is None:
         if path.exists() and path.read_bytes().count(b"\n") >= lines:

@@ -1,4 +1,4 @@
-"""What tests of all folders share."""
+"""Fixtures for the tests of all folders."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is imported
-# Tests of stages need no GPU. Those of narrow units take it away.
+# Tests of stages need no GPU; `units_on_cpus` removes this for tests of narrow units.
 os.environ.setdefault("TF_INTEROP_HOST_STAGES", "1")
 
-# Tests use the programs under python/ and the helpers beside them, which are not installed.
+# Tests import programs under python/, which are not installed.
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 
 @pytest.fixture
 def plugin_as_after_import() -> Iterator[None]:
-    """Leaves the plugin and TensorFlow's options as `import tf_interop` does."""
+    """Restores the plugin and TensorFlow's options to their state after `import tf_interop`."""
     import tensorflow as tf
 
     from tf_interop.runtime.plugin import get_plugin
@@ -43,7 +43,7 @@ def path(tmp_path: pathlib.Path) -> pathlib.Path:
 
 @pytest.fixture
 def plugin_off() -> Iterator[None]:
-    """TensorFlow's own graphs are the reference."""
+    """Turns the plugin off, so that graphs stay TensorFlow's own."""
     import tf_interop
 
     tf_interop.disable()
@@ -63,7 +63,7 @@ def logged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def units_on_cpus(plugin_as_after_import: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Takes the GPU away that other tests run stages without."""
+    """CPUs get narrow units, and not stages as in other tests."""
     monkeypatch.delenv("TF_INTEROP_HOST_STAGES", raising=False)
 
 

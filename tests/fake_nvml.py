@@ -24,16 +24,12 @@ class FakeGpu:
 
 
 H200 = FakeGpu("NVIDIA H200", "GPU-aaaa1111")
-
-
 SECOND_H200 = FakeGpu("NVIDIA H200", "GPU-aaaa2222", memory=1)
-
-
 A100 = FakeGpu("NVIDIA A100-SXM4-80GB", "GPU-bbbb0000", (8, 0), 108 * 64, 85899345920, 1410)
 
 
 class FakeNvml(types.ModuleType):
-    """The part of pynvml that is used; what is in `refused` raises."""
+    """The used part of pynvml; functions in `refused` raise."""
 
     NVMLError = FakeNvmlError
     NVML_CLOCK_SM = 1

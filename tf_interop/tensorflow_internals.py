@@ -319,13 +319,6 @@ def _run_grappler(
     return tf_optimizer.OptimizeGraph(config, meta_graph, verbose=False, cluster=cluster)
 
 
-def capture(eager_tensor: Any) -> Any:
-    """The tensor for an eager tensor in the function that is being traced."""
-    import tensorflow as tf
-
-    return tf.compat.v1.get_default_graph().capture(eager_tensor)
-
-
 # Keras 3, and tf_keras, which continues Keras 2. The last name is only tf_keras's.
 _MODEL_FUNCTIONS = ("train_function", "test_function", "predict_function", "train_tf_function")
 

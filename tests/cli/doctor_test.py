@@ -50,10 +50,10 @@ def _check(name: str, group: str = "machine") -> list[Finding]:
     return list(doctor_checks.run_check(name, doctor_checks.CHECKS[group][name]))
 
 
-def test_a_check_that_raises_is_a_finding_and_the_others_go_on(
+def test_a_check_that_raises_is_a_finding(
     checks: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A source tree in the working directory is not what is examined.
+    # A source tree in the working directory must not hide the package.
     (tmp_path / "tree" / "tf_interop").mkdir(parents=True)
     (tmp_path / "tree" / "tf_interop" / "__init__.py").write_text("raise ImportError('sources')")
     monkeypatch.chdir(tmp_path / "tree")
@@ -66,17 +66,17 @@ def test_a_check_that_raises_is_a_finding_and_the_others_go_on(
 
 
 @pytest.mark.parametrize(
-    ("last", "expected"),
+    ("last", "timeout_seconds", "expected"),
     [
-        ("os.kill(os.getpid(), signal.SIGSEGV)", ["SIGSEGV", "the last words"]),
-        ("time.sleep(60)", ["within 5 seconds"]),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", 100, ["SIGSEGV", "the last words"]),
+        ("time.sleep(60)", 8, ["within 8 seconds"]),
     ],
 )
 def test_a_check_that_ends_the_process_or_hangs_is_a_finding(
-    checks: pathlib.Path, last: str, expected: list[str]
+    checks: pathlib.Path, last: str, timeout_seconds: float, expected: list[str]
 ) -> None:
     checks.write_text(CHECKS.format(last=last))
-    *_, well, ended = doctor.run_group("group", "made_up_checks", timeout_seconds=5)
+    *_, well, ended = doctor.run_group("group", "made_up_checks", timeout_seconds)
     assert well == WELL
     assert (ended.name, ended.level) == ("last", Level.PROBLEM)
     assert all(words in ended.text for words in expected)
@@ -129,7 +129,7 @@ def test_the_exit_code_is_1_for_a_problem_and_not_for_a_warning(
         ("CUDA_DEVICE_MAX_CONNECTIONS", "8", Level.WARNING),
     ],
 )
-def test_finds_settings_that_are_in_the_way(
+def test_warns_of_troublesome_settings(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str, level: Level
 ) -> None:
     monkeypatch.setenv(name, value)
@@ -151,7 +151,7 @@ def _set_gpus(
     monkeypatch.setattr(doctor_checks, "free_memory_bytes", lambda: free)
 
 
-def test_says_what_the_driver_tells_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_describes_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     _set_gpus(monkeypatch, GPU)
     driver, gpu, memory = _check("NVIDIA driver")
     assert driver.text == "570.86, for CUDA up to 12.8"
@@ -166,7 +166,7 @@ def test_says_what_the_driver_tells_of_gpus(monkeypatch: pytest.MonkeyPatch) -> 
     assert finding.level is Level.PROBLEM and "CUDA_VISIBLE_DEVICES='-1'" in finding.text
 
 
-def test_cudnn_is_needed_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_needs_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
     core = types.SimpleNamespace(cudnn_version=str)
     monkeypatch.setattr(doctor_checks, "load_core_library", lambda: core)
     for has_gpu, level in ((True, Level.PROBLEM), (False, Level.OK)):
@@ -182,7 +182,7 @@ def test_a_missing_library_says_how_to_build_it(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(doctor_checks, "load_core_library", fail)
     [finding] = _check("measuring library")
     assert finding.level is Level.PROBLEM and "scripts/setup.sh" in finding.fix
-    # A check that needs it and is not about it raises, which is a finding too.
+    # Another check that needs it raises, which is a finding too.
     assert [each.level for each in _check("cuDNN")] == [Level.PROBLEM]
 
 
@@ -192,7 +192,7 @@ class _Plugin:
 
 
 @pytest.mark.parametrize(("gpus", "level"), [((GPU,), Level.PROBLEM), ((), Level.OK)])
-def test_another_plugin_for_a_device_type_is_a_problem_where_there_is_such_a_device(
+def test_another_plugin_is_a_problem_if_there_is_such_a_device(
     monkeypatch: pytest.MonkeyPatch, gpus: tuple[ProfiledDevice, ...], level: Level
 ) -> None:
     monkeypatch.setattr(plugin, "get_plugin", _Plugin)

@@ -1,4 +1,4 @@
-"""How commands end: codes, one line for what a user can cause, Ctrl-C, pipes and full disks."""
+"""How commands end: exit codes, errors in one line, Ctrl-C, closed pipes and full disks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def fixture_folder() -> None:
 
 @pytest.mark.parametrize("file", ["large.json", "plan.json"])
 @AS_JSON
-def test_a_reader_that_goes_away_is_no_error(file: str, as_json: list[str]) -> None:
+def test_a_closed_pipe_is_no_error(file: str, as_json: list[str]) -> None:
     entries = (make_algorithm(algorithm=f"eng{number}") for number in range(2000))
     save_profile(make_profile(*entries), "large.json")
     reading, writing = os.pipe()
@@ -50,15 +50,15 @@ def test_a_reader_that_goes_away_is_no_error(file: str, as_json: list[str]) -> N
 
 @pytest.mark.skipif(not pathlib.Path("/dev/full").exists(), reason="needs /dev/full")
 @AS_JSON
-def test_a_full_disk_behind_stdout_is_said_in_a_line(as_json: list[str]) -> None:
-    with open("/dev/full", "w") as full:  # noqa: PTH123 (is no file)
+def test_a_full_disk_is_reported_in_a_line(as_json: list[str]) -> None:
+    with open("/dev/full", "w") as full:  # noqa: PTH123 (not a file)
         ended = end_of(start_process("show", "plan.json", *as_json, stdout=full.fileno()))
     assert ended.returncode == 1
     [line] = ended.stderr.splitlines()
     assert line.startswith("Error: ") and "No space left on device" in line
 
 
-def test_a_program_runs_where_stdout_is_closed() -> None:
+def test_a_program_runs_with_stdout_closed() -> None:
     pathlib.Path("program.py").write_text("open('ran', 'x')")
     command = f"{sys.executable} -m tf_interop run --policy always program.py >&-"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -75,7 +75,7 @@ def build():
 
 
 @AS_JSON
-def test_ctrl_c_ends_quietly_and_leaves_what_was_there(as_json: list[str]) -> None:
+def test_ctrl_c_ends_quietly_and_keeps_the_old_file(as_json: list[str]) -> None:
     pathlib.Path("slow_model.py").write_text(SLOW)
     pathlib.Path("plan.json").write_text("what was there")
     arguments = ["slow_model:build", "--profile", "profile.json", "-o", "plan.json", *as_json]
@@ -128,7 +128,7 @@ def fails_when_traced(image):
         "report plan.json --model {}",
     ],
 )
-def test_what_is_wrong_with_a_model_is_said_without_a_traceback(
+def test_an_error_in_a_model_is_reported_without_a_traceback(
     command: str, model: str, code: int, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(".")
@@ -142,12 +142,12 @@ def test_what_is_wrong_with_a_model_is_said_without_a_traceback(
     result = CliRunner().invoke(cli, [*command.replace("{}", model).split(), "--json"])
     assert (result.exit_code, result.stdout) == (code, ""), result.output
     assert message in " ".join(result.stderr.split())
-    # Not an exception that Python would print.
+    # Python would print any other exception.
     assert isinstance(result.exception, SystemExit)
     assert not pathlib.Path("new.json").exists()
 
 
-# What else may be wrong with a file its format's own tests say.
+# Other errors in files are in the tests of the formats.
 FILES = {"missing.json": None, "folder": "is a folder", "damaged.json": b'{"format": '}
 READERS = [
     "show {}",
@@ -162,14 +162,14 @@ READERS = [
 
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("file", FILES)
-def test_a_file_that_cannot_be_read_is_said_in_a_line(file: str, reader: str) -> None:
+def test_an_unreadable_file_is_reported_in_a_line(file: str, reader: str) -> None:
     content = FILES[file]
     if isinstance(content, bytes):
         pathlib.Path(file).write_bytes(content)
     elif content is not None:
         pathlib.Path(file).mkdir()
     if reader.startswith("profile {}") and file == "folder":
-        pytest.skip("a folder is a SavedModel there")
+        pytest.skip("it takes a folder for a SavedModel")
     result = invoke(reader.replace("{}", file), exit_code=1)
     assert result.stdout == ""
     [line] = result.stderr.splitlines()
@@ -226,14 +226,14 @@ USAGE = {
 
 
 @pytest.mark.parametrize("command", USAGE)
-def test_wrong_usage_is_said_in_words_of_the_command_line(command: str) -> None:
+def test_wrong_usage_names_the_option_or_value(command: str) -> None:
     graph = tf.Graph()
     with graph.as_default():
         tf.compat.v1.placeholder(tf.float32)
     pathlib.Path("graph.pb").write_bytes(graph.as_graph_def().SerializeToString())
     result = invoke(command, exit_code=2)
     if command.startswith("analyse") and not hasattr(click.exceptions, "NoSuchCommand"):
-        pytest.skip("this version of click does not say")
+        pytest.skip("this version of click suggests nothing")
     assert USAGE[command] in words_of(result)
 
 
@@ -251,7 +251,7 @@ def test_wrong_usage_is_said_in_words_of_the_command_line(command: str) -> None:
         ("benchmark InceptionV3 --policy always -o r.json", "pip install 'tensorflow=="),
     ],
 )
-def test_what_is_missing_is_said_before_tensorflow_is_imported(
+def test_missing_things_are_reported_before_tensorflow_is_imported(
     arguments: str, message: str
 ) -> None:
     ended = end_of(start_process(*arguments.split(), blocked=("tensorflow", "matplotlib")))
@@ -268,7 +268,7 @@ def test_what_is_missing_is_said_before_tensorflow_is_imported(
         "profile list.json --backend host --repetitions 1 -o new.json",
     ],
 )
-def test_needs_no_tensorflow_where_no_model_is_traced(arguments: str) -> None:
+def test_needs_no_tensorflow_without_a_model(arguments: str) -> None:
     save_configurations(ConfigurationList((ListedConvolution(TINY),)), "list.json")
     blocked = ("tensorflow", "keras", "google", "absl")
     ended = end_of(start_process(*arguments.split(), blocked=blocked))
@@ -299,7 +299,7 @@ def test_a_program_writes_to_stdout_as_under_python() -> None:
         (["folder"], "can't find '__main__' module in 'folder'"),
     ],
 )
-def test_a_program_that_is_not_there_is_said_in_a_line(arguments: list[str], message: str) -> None:
+def test_a_missing_program_is_reported_in_a_line(arguments: list[str], message: str) -> None:
     pathlib.Path("folder").mkdir()
     ended = run_process("run", "--policy", "always", "--report", *arguments)
     assert (ended.returncode, ended.stdout) == (2, "")

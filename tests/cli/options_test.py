@@ -1,4 +1,4 @@
-"""What options make of their texts, and what is said of progress."""
+"""Parsing of options, and lines and bars of progress."""
 
 from __future__ import annotations
 
@@ -55,14 +55,16 @@ def test_gives_commands_values_and_not_texts(arguments: str, value: object) -> N
         *(f"--bytes {text}" for text in ("0", "8GBs", "much", "-1")), "--batch 1,",
     ],
 )  # fmt: skip
-def test_refuses_other_texts_by_the_options_name(arguments: str) -> None:
+def test_refuses_other_texts_and_names_the_option(arguments: str) -> None:
     option, value = arguments.split()
     result = CliRunner().invoke(_command, [option, value], obj={})
     assert result.exit_code == 2
     assert option in result.output and f"'{value}'" in result.output
 
 
-def test_progress_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_a_line_for_each_phase_and_every_ten_seconds(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     now = 0.0
     say = lines(clock=lambda: now)
     for number in range(3):
@@ -71,9 +73,9 @@ def test_progress_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> 
         now += 6
     say("pairs", 3, 3, "42 s left ")
     say("stages", 0, 1, "")
-    say("pairs", 0, 3, "")  # once more, with nothing to do
+    say("pairs", 0, 3, "")  # repeated
     say("pairs", 3, 3, "")
-    with shown_progress() as say:  # no terminal
+    with shown_progress() as say:  # not a terminal
         say("others", 0, 2, "")
     assert capsys.readouterr().err.splitlines() == [
         "pairs: 0 of 3 done",

@@ -1,4 +1,4 @@
-"""`tf-interop parallelize` as users have it: from a model and devices to a plan, and why."""
+"""`tf-interop parallelize`: from a model and devices to a plan and its explanation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def fixture_devices() -> None:
     save_device_graph(devices, "devices.json")
 
 
-def test_from_a_model_and_devices_to_a_plan_and_why() -> None:
+def test_plans_and_explains() -> None:
     words = words_of(
         invoke(f"parallelize {MODEL} {BY_DEVICES} --training --explain all -o parallel.json")
     )
@@ -38,7 +38,7 @@ def test_from_a_model_and_devices_to_a_plan_and_why() -> None:
     assert f"parallel.json: {len(graph.layers)} of" in words
 
 
-def test_as_json_it_says_what_each_layer_consists_of() -> None:
+def test_json_has_the_costs_of_each_layer() -> None:
     document = json.loads(
         invoke(f"parallelize {MODEL} {BY_DEVICES} --devices 2 --explain all --json").stdout
     )
@@ -62,6 +62,6 @@ def test_as_json_it_says_what_each_layer_consists_of() -> None:
         ("--device-graph missing.json", 1, "File not found: 'missing.json'. Expected a device"),
     ],
 )
-def test_says_what_is_not_as_expected(options: str, exit_code: int, expected: str) -> None:
+def test_reports_wrong_options(options: str, exit_code: int, expected: str) -> None:
     said = invoke(f"parallelize {MODEL} {BY_DEVICES} {options}", exit_code=exit_code).stderr
     assert expected in " ".join(said.split())

@@ -1,4 +1,4 @@
-"""`tf-interop plan` as users have it: from a model and a profile to a plan, and why."""
+"""`tf-interop plan`: from a model and a profile to a plan and its explanation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BY_PROFILE = "--profile profile.json -o plan.json"
 
 
 def save_profile_of_the_model(options: str = "", stage_us: float = 1.0) -> None:
-    """Measured on this CPU; on it nothing may win, so the stages say what they take."""
+    """A profile of this CPU, with made-up times, because stages may win nothing here."""
     invoke(f"profile {MODEL} --backend host --repetitions 2 {options} -o profile.json")
     profile = load_profile("profile.json")
     stages = tuple(
@@ -29,7 +29,7 @@ def save_profile_of_the_model(options: str = "", stage_us: float = 1.0) -> None:
     save_profile(dataclasses.replace(profile, algorithms=slow, stages=stages), "profile.json")
 
 
-def test_from_a_model_and_its_profile_to_a_plan_and_why() -> None:
+def test_plans_and_explains() -> None:
     save_profile_of_the_model("--batch 1,4")
     command = f"plan {MODEL} --memory 1MB {BY_PROFILE}"
     words = words_of(invoke(f"{command} --batch 1,4,5"))
@@ -52,15 +52,13 @@ def test_from_a_model_and_its_profile_to_a_plan_and_why() -> None:
     assert found == [("inference", 4.0), ("inference", None)]
 
 
-def test_refuses_a_profile_of_another_model_or_batch_size_or_device() -> None:
+def test_refuses_a_profile_of_another_model_batch_size_or_device() -> None:
     save_profile_of_the_model("--stages none")
     said = invoke(f"plan branched_models:build_other {BY_PROFILE}", exit_code=1).stderr
     assert "The profile 'profile.json' holds no convolution" in said
     assert "tf-interop profile" in said
-    assert (
-        "holds no convolution"
-        in invoke(f"plan {MODEL} --batch 4,8 {BY_PROFILE}", exit_code=1).stderr
-    )
+    said = invoke(f"plan {MODEL} --batch 4,8 {BY_PROFILE}", exit_code=1).stderr
+    assert "holds no convolution" in said
     save_profile(make_profile(make_algorithm()), "profile.json")
     for target in ("", "--for 8.0"):
         said = invoke(f"plan {MODEL} {BY_PROFILE} {target}", exit_code=1).stderr
@@ -68,7 +66,7 @@ def test_refuses_a_profile_of_another_model_or_batch_size_or_device() -> None:
     assert not pathlib.Path("plan.json").exists()
 
 
-def test_says_of_training_that_it_was_measured_in_part() -> None:
+def test_a_plan_for_training_may_be_incomplete() -> None:
     save_profile_of_the_model()
     words = words_of(invoke(f"plan {MODEL} --training {BY_PROFILE}"))
     assert "inference 1 2 1 4.0 40.0 10.00 100 %" in words
@@ -78,7 +76,7 @@ def test_says_of_training_that_it_was_measured_in_part() -> None:
     assert [each.mode for each in load_plan("plan.json").graphs] == ["training"]
 
 
-def test_says_why_a_plan_has_no_stage() -> None:
+def test_explains_a_plan_without_stages() -> None:
     save_profile_of_the_model(stage_us=30.0)
     words = words_of(invoke(f"plan {MODEL} {BY_PROFILE}"))
     assert "measured 80.0 µs slower than one after another" in words

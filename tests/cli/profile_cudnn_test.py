@@ -1,9 +1,7 @@
 """`tf-interop profile --backend cudnn` from a list to a profile, over stand-ins for CUDA and cuDNN.
 
-The latter is the real cuDNN, which makes plans for a T4, where it compiles little, and computes
-on the host.
-
-The C++ tests build the stand-ins; TF_INTEROP_STAND_INS names their folder.
+The real cuDNN makes plans for a T4, for which it compiles little; a stand-in executes them on the
+host. The C++ tests build the stand-ins; TF_INTEROP_STAND_INS names their folder.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ ONE = ConfigurationList((ListedConvolution(TINY),))
 
 
 def _profile(folder: pathlib.Path, options: str) -> tuple[Profile, int]:
-    """The profile after the command, and how much of it was measured by it."""
+    """The profile after the command, and the number of measurements that the command made."""
     command = "profile list.json -o profile.json --backend cudnn --repetitions 1 --warmup 0"
     arguments = [*command.split(), *options.split()]
     ended = end_of(start_process(*arguments, folder=folder, **LIBRARIES))
@@ -58,7 +56,7 @@ def _names(profile: Profile) -> list[tuple[str, bool]]:
     return sorted((each.algorithm, each.tf32) for each in profile.algorithms)
 
 
-def test_measures_every_algorithm_that_is_listed_once(tmp_path: pathlib.Path) -> None:
+def test_measures_every_listed_algorithm_once(tmp_path: pathlib.Path) -> None:
     save_configurations(ONE, tmp_path / "list.json")
     profile, measured_count = _profile(tmp_path, "--algorithms heuristic")
     names = [each.algorithm for each in profile.algorithms]
@@ -71,14 +69,14 @@ def test_measures_every_algorithm_that_is_listed_once(tmp_path: pathlib.Path) ->
     assert (device.compute_capability, device.memory_bytes) == ("9.1", 80 << 30)
     assert (device.cuda, device.cudnn.count(".")) == ("12.8", 2)
     assert device.sm_limits == SmLimits(65536, 233472, 2048, 32, 1024)
-    # There is no GPU to ask NVML about.
+    # NVML knows of no GPU.
     assert (device.driver, device.clocks_mhz) == ("", {})
 
     again, measured_count = _profile(tmp_path, "--algorithms heuristic")
     assert (again, measured_count) == (profile, 0)
 
 
-def test_names_of_one_algorithm_are_one_measurement(tmp_path: pathlib.Path) -> None:
+def test_names_of_the_same_algorithm_are_one_measurement(tmp_path: pathlib.Path) -> None:
     save_configurations(ONE, tmp_path / "list.json")
     for _ in range(2):
         profile, measured_count = _profile(
@@ -93,7 +91,7 @@ def test_names_of_one_algorithm_are_one_measurement(tmp_path: pathlib.Path) -> N
     assert measured_count == 0
 
 
-def test_measures_stages_with_sms_of_their_own_priorities_and_pins(tmp_path: pathlib.Path) -> None:
+def test_measures_stages_with_their_own_sms_priorities_and_pins(tmp_path: pathlib.Path) -> None:
     stages = (
         Stage.side_by_side((Step(0), Step(1))),
         Stage((Lane((Step(0),), priority=-1, sm_count=60), Lane((Step(1),)))),

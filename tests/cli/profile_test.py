@@ -1,4 +1,4 @@
-"""`tf-interop profile` as users have it: from a model to stages that the pass makes."""
+"""`tf-interop profile`: interrupted, continued and finished."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SLOW = "profile list.json --backend host --repetitions 60 -o profile.json"
 
 
 def _list(count: int) -> ConfigurationList:
-    """Distinct convolutions, neighbours of which are pairs."""
+    """Distinct convolutions, and pairs of neighbours."""
     configurations = [
         dataclasses.replace(TINY, filter_shape=(3, 3, 3, filters), output_shape=(1, 8, 8, filters))
         for filters in range(1, count + 1)
@@ -41,7 +41,7 @@ def _list(count: int) -> ConfigurationList:
     )
 
 
-def test_goes_on_after_it_was_killed(tmp_path: pathlib.Path) -> None:
+def test_continues_after_it_was_killed(tmp_path: pathlib.Path) -> None:
     save_configurations(_list(8), "list.json")
     process = start_process(*SLOW.split())
     wait_for(tmp_path / "profile.json", process, 6)
@@ -49,14 +49,14 @@ def test_goes_on_after_it_was_killed(tmp_path: pathlib.Path) -> None:
     process.communicate()
     finished = load_profile("profile.json").entries
     assert len(finished) >= 5
-    # As if it had been killed while writing.
+    # A part of an entry, as after a kill while writing.
     with (tmp_path / "profile.json").open("ab") as file:
         file.write(b'{"algorithm":{"configura')
 
     resumed_run = invoke(SLOW)
     assert f"Continuing with {len(finished)} earlier measurements." in resumed_run.stderr
     resumed = load_profile("profile.json")
-    # What was finished is there as it was, and nothing was measured twice.
+    # The finished entries are unchanged, and nothing was measured twice.
     by_key = {entry_key(entry): entry for entry in resumed.entries}
     assert all(by_key[entry_key(entry)] == entry for entry in finished)
     measured = len(resumed.entries) - len(finished)
@@ -66,7 +66,7 @@ def test_goes_on_after_it_was_killed(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl_c", "sigterm"])
-def test_a_signal_ends_it_with_what_was_measured(
+def test_a_signal_ends_it_and_keeps_the_measurements(
     number: signal.Signals, tmp_path: pathlib.Path
 ) -> None:
     save_configurations(_list(20), "list.json")
@@ -80,14 +80,14 @@ def test_a_signal_ends_it_with_what_was_measured(
     assert 3 <= len(load_profile("profile.json").algorithms) < 40
 
 
-def test_ends_when_the_budget_is_over() -> None:
+def test_ends_with_the_budget() -> None:
     save_configurations(_list(8), "list.json")
     result = invoke("profile list.json --backend host --budget 0.02s -o profile.json")
     assert "Ended because the time is over. Left: " in result.output
     assert 0 < len(load_profile("profile.json").algorithms) < 16
 
 
-def test_ends_where_the_device_fails_and_goes_on_after_that(
+def test_ends_when_the_device_fails_and_continues_after_that(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     save_configurations(_list(1), "list.json")
@@ -113,7 +113,7 @@ def test_exports_a_list_and_measures_nothing() -> None:
     assert load_configurations("none.json").stages == ()
 
 
-def test_ends_with_what_came_of_it() -> None:
+def test_ends_with_a_summary() -> None:
     save_configurations(_list(3), "list.json")
     command = f"profile list.json {HOST} -o profile.json"
     short = invoke(command)

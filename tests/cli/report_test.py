@@ -1,4 +1,4 @@
-"""`tf-interop report` as users have it: from a plan to a page."""
+"""`tf-interop report`: from a plan to a page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def fixture_folder() -> None:
     save_plan(network_plan(), "plan.json")
 
 
-def test_says_the_verdict_and_what_was_written() -> None:
+def test_prints_the_verdict_and_the_files() -> None:
     save_plan(Plan((tuned_graph(),)), "plan.json")
     result = invoke("report plan.json -o page.html --title Title")
     assert result.stdout.splitlines() == [
@@ -29,7 +29,7 @@ def test_says_the_verdict_and_what_was_written() -> None:
     assert "<h1>Title</h1>" in page and "1.840 ± 0.020" in page
 
 
-def test_says_as_json_what_was_written_and_what_the_values_are() -> None:
+def test_json_has_the_files_and_the_values() -> None:
     document = json.loads(invoke("report plan.json --export-trace trace.json --json").stdout)
     [graph] = document.pop("graphs")
     assert document == {"page": "report.html", "trace": "trace.json", "picture": None}
@@ -53,7 +53,6 @@ def test_from_a_keras_model_to_its_report_without_a_gpu() -> None:
     invoke(f"report plan.json --model {model}")
     page = pathlib.Path("report.html").read_text()
     assert f"<h1>{model}</h1>" in page
-    # Inference and training, both of them found and named.
     assert ">inference, batch 4</a>" in page and ">training, batch 4</a>" in page
     assert "A CPU, not a GPU." in page
     assert "A plan does not hold dependencies" not in page

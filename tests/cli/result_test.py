@@ -1,4 +1,4 @@
-"""Every command has `--json`, which prints what docs/command_line.md says, and nothing else."""
+"""Every command has `--json`, which prints only the document of docs/command_line.md."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tf_interop.profile.worklist import ConfigurationList, ListedConvolution, sa
 
 PAGE = ROOT / "docs" / "command_line.md"
 
-# It prints while it is built: with Python, from C, and from a process of its own.
+# Building the model prints: with Python, to the file descriptor, and from a child process.
 MODULE = """
 import os
 import subprocess
@@ -56,7 +56,7 @@ ARGUMENTS = {
 
 
 def _rows(heading: str) -> dict[str, str]:
-    """The table of the page that has this heading: the first column, and the rest."""
+    """The table with this heading: the rest of each row, by its first column."""
     rows = {}
     for line in PAGE.read_text().split(heading, 1)[1].splitlines()[2:]:
         if not line.startswith("|"):
@@ -67,7 +67,7 @@ def _rows(heading: str) -> dict[str, str]:
 
 
 def _fields(text: str) -> set[str]:
-    """The fields that the page names, or those of the schema that it names."""
+    """The fields that the page lists, or those of the schema that it refers to."""
     schema = re.search(r"`(schema \w+)`", text)
     if schema is None:
         return set(re.findall(r"`([^`]+)`", text))
@@ -111,7 +111,7 @@ def fixture_work(
 
 
 def test_every_command_has_json_and_is_documented_and_tested() -> None:
-    # What `run` prints is the program's.
+    # The output of `run` is the program's.
     commands = COMMANDS.keys() - {"", "run"}
     for name in commands:
         assert any("--json" in parameter.opts for parameter in COMMANDS[name].params), name
@@ -120,7 +120,7 @@ def test_every_command_has_json_and_is_documented_and_tested() -> None:
 
 @pytest.mark.parametrize("name", ARGUMENTS)
 @pytest.mark.usefixtures("work")
-def test_prints_one_document_with_the_fields_that_the_page_says(
+def test_prints_one_document_with_the_fields_on_the_page(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finding = problem("does not work", "fix it", "a part")
@@ -142,7 +142,9 @@ def test_prints_one_document_with_the_fields_that_the_page_says(
 @pytest.mark.parametrize(
     ("kind", "where"), [("narrow", "on one core"), ("split", "split over the cores")]
 )
-def test_units_are_listed_as_what_they_are(kind: str, where: str, work: pathlib.Path) -> None:
+def test_narrow_and_split_units_are_listed_as_such(
+    kind: str, where: str, work: pathlib.Path
+) -> None:
     path = work / "tf_interop" / "tuned" / "key.json"
     [graph] = load_plan(path).graphs
     units = {"narrow_units": (), f"{kind}_units": graph.units}
@@ -159,11 +161,11 @@ def test_units_are_listed_as_what_they_are(kind: str, where: str, work: pathlib.
 
 
 @pytest.mark.usefixtures("work")
-def test_what_a_model_prints_is_not_in_the_document() -> None:
+def test_the_output_of_a_model_is_not_in_the_document() -> None:
     process = run_process("analyze", "result_model:build", "--json")
     assert json.loads(process.stdout)["convolution_count"]
     assert {"printed", "written", "echoed"} <= set(process.stderr.splitlines())
-    # The model is built, and printed on, before it is found that no GPU's profile fits.
+    # The model is built before its profile is found to be of another device.
     options = "--profile profile.json -o new_plan.json --json"
     process = run_process("plan", "result_model:build", *options.split())
     assert (process.returncode, process.stdout) == (1, ""), process.stderr

@@ -1,4 +1,4 @@
-"""`tf-interop tune` as users have it: a table, a sentence, a plan, and what is kept."""
+"""`tf-interop tune`: a table, a sentence, a plan and the cache."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tf_interop.tuning.xla import XlaTimes
 MODEL = "branched_models:build"
 
 
-def test_measures_says_what_was_found_and_keeps_it() -> None:
+def test_measures_reports_and_caches() -> None:
     said = words_of(invoke(f"tune {MODEL} --batch 1,2 --budget 0.3s -o plan.json"))
     for size in (1, 2):
         assert f"branches, inference, batch {size}: milliseconds per step median" in said
@@ -68,7 +68,7 @@ def test_a_plan_is_for_its_own_batch_size_and_step() -> None:
 def test_all_hardware_queues_are_asked_for_before_a_model_is_loaded(
     command: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(QUEUES_VARIABLE, "")  # which puts it back at the end
+    monkeypatch.setenv(QUEUES_VARIABLE, "")  # so that it is restored
     monkeypatch.delenv(QUEUES_VARIABLE)
     monkeypatch.syspath_prepend(tmp_path)
     module = f"queues_of_{command.split()[0]}"

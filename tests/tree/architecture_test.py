@@ -1,4 +1,4 @@
-"""The rules of the folders: imports go downward only, and the core knows nothing of TensorFlow."""
+"""Imports go downward only; the core and the programs keep to their interfaces."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def imported_modules(path: pathlib.Path) -> set[str]:
 
 
 def folder_of(module: str) -> str:
-    """The folder of the package that holds a module; the module where none does."""
+    """The folder of the package that holds a module, else the module."""
     parts = module.split(".")
     return parts[1] if len(parts) > 2 else module
 
@@ -65,7 +65,7 @@ def test_the_core_knows_nothing_of_tensorflow() -> None:
         assert not foreign, f"{path} includes {foreign}"
 
 
-# Whoever adds to this makes the next version of TensorFlow harder.
+# Every addition makes the next version of TensorFlow harder to support.
 PRIVATE_MODULES = {
     *("eager.context", "framework.config", "framework.kernels", "framework.op_def_registry"),
     *("framework.load_library", "grappler.cluster", "grappler.tf_optimizer"),
@@ -87,7 +87,7 @@ def test_private_interfaces_of_tensorflow_are_in_one_place_and_few() -> None:
             if each.startswith("tensorflow.python.")
         }
         assert not private or path.name == "tensorflow_internals.py", f"{path} imports {private}"
-        # Of `from package import module` both are listed.
+        # `from package import module` lists both.
         found |= {each for each in private if "." in each}
     assert found == PRIVATE_MODULES
     sources = [*(ROOT / "cc_kernels").rglob("*.cc"), *(ROOT / "cc_kernels").rglob("*.h")]
@@ -100,7 +100,7 @@ def test_private_interfaces_of_tensorflow_are_in_one_place_and_few() -> None:
 def test_programs_use_the_public_names_only() -> None:
     for path in (ROOT / "python").rglob("*.py"):
         if path.parent.name == "benchmarks":
-            continue  # they measure the parts
+            continue  # they measure internals
         inner = {
             module for module in imported_modules(path) if module.startswith("tf_interop.")
         } - {"tf_interop.keras"}

@@ -1,4 +1,4 @@
-"""CMake and Bazel build the same sources, and all of them."""
+"""CMake and Bazel build all sources, with the same options."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
+# Commands of the build files that look like names of tests.
 RULES = {"add_test", "cc_test", "shell_test"}
-"""Commands of the build files themselves, which look like names of tests."""
 
 
 def cmake_commands(folder: str) -> set[str]:
-    """All words of the CMakeLists.txt of a folder, comments left out, with `.cc` kept on."""
+    """All words of a folder's CMakeLists.txt, without comments; `.cc` is part of a word."""
     text = re.sub(r"#.*", "", (ROOT / folder / "CMakeLists.txt").read_text())
     return set(re.findall(r"[\w/.]+", text))
 
 
 def bazel_strings(folder: str) -> set[str]:
-    """All strings in the BUILD file of a folder, which is read as Python."""
+    """All strings in a folder's BUILD file, which can be parsed as Python."""
     tree = ast.parse((ROOT / folder / "BUILD").read_text())
     return {
         node.value
@@ -41,7 +41,7 @@ def test_builds_every_source(read) -> None:
     named = {word for word in read("cc_kernels") if word.endswith(".cc")}
     assert named == sources("cc_kernels")
     named = read("tests/cc")
-    # Tests are listed without their ending.
+    # Tests are listed without `.cc`.
     built = {word for word in named if re.fullmatch(r"\w+\.cc", word)}
     built |= {f"{word}.cc" for word in named - RULES if re.fullmatch(r"\w+_test", word)}
     assert len(sources("tests/cc")) > 15

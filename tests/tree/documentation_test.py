@@ -1,13 +1,11 @@
-"""Every code block of README and docs does what its language says, and commands name what exists.
+"""Checks the code blocks of README and docs by their language.
 
-A block is one of these:
-
-- `python`: a program that runs as it stands;
-- `sh`: commands. Those of tf_interop run; others are scripts that are there, which are too slow to
-  be run here or have a test of their own;
-- `sh parsed`: commands that need a GPU, a program of the reader or too much time. Those of
-  tf_interop have the commands, options and kinds of arguments that the command line has;
-- `text`: a drawing, or what a program printed.
+- `python`: a program, which runs.
+- `sh`: commands. Those of tf_interop run. Others must be existing scripts, which are too slow here
+  or have their own test.
+- `sh parsed`: commands that need a GPU, a program of the reader, or too much time. Those of
+  tf_interop must use existing commands, options and kinds of arguments.
+- `text`: a drawing, or the output of a program.
 
 The blocks of a page run one after another in one folder.
 """
@@ -46,7 +44,7 @@ def blocks(language: str) -> list[pytest.param]:
 
 
 def words_of(commands: str) -> list[list[str]]:
-    """The words of each command, comments and settings of environment variables left out."""
+    """The words of each command, without comments and settings of environment variables."""
     lines = commands.replace("\\\n", " ").splitlines()
     is_setting = re.compile(r"[A-Z_]+=").match
     split = (shlex.split(line, comments=True) for line in lines)
@@ -54,7 +52,7 @@ def words_of(commands: str) -> list[list[str]]:
 
 
 def arguments_of(words: list[str]) -> list[str] | None:
-    """What a command gives to tf_interop; None where it is another program's."""
+    """The arguments of a tf_interop command; None for another program."""
     for ours in OURS:
         if words[: len(ours)] == ours:
             return words[len(ours) :]
@@ -74,7 +72,7 @@ def assert_is_script(words: list[str]) -> None:
 
 @pytest.fixture(name="folder")
 def fixture_folder(tmp_path: pathlib.Path) -> pathlib.Path:
-    """An empty folder that programs of this tree can be named in, as from a clone's root."""
+    """An empty folder, but with `python/`, as in the root of a clone."""
     (tmp_path / "python").symlink_to(ROOT / "python")
     return tmp_path
 
@@ -83,7 +81,7 @@ EVERY_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 
 @EVERY_PAGE
-def test_page_is_whole_and_its_links_lead_somewhere(page: pathlib.Path) -> None:
+def test_page_is_well_formed_and_its_links_work(page: pathlib.Path) -> None:
     text = page.read_text()
     found = BLOCK.findall(text)
     assert text.count("```") == 2 * len(found)
@@ -112,7 +110,7 @@ def run_commands(commands: str, folder: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("commands", blocks("sh parsed"))
-def test_commands_have_options_that_there_are(
+def test_commands_and_options_exist(
     commands: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -123,11 +121,11 @@ def test_commands_have_options_that_there_are(
             continue
         for word in arguments:
             if word.endswith((".json", ".py", ".csv")):
-                pathlib.Path(word).touch()  # which commands before this one, or the reader, made
+                pathlib.Path(word).touch()  # made by an earlier command or the reader
         parse(cli, arguments)
 
 
-def test_options_that_there_are_not_are_found() -> None:
+def test_a_missing_option_or_command_is_found() -> None:
     with pytest.raises(click.NoSuchOption):
         parse(cli, ["plan", "ResNet50", "--no-such-option"])
     with pytest.raises(click.UsageError):

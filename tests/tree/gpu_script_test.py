@@ -1,4 +1,4 @@
-"""scripts/gpu.sh goes through its steps in order, whatever becomes of each, over fake tools."""
+"""scripts/gpu.sh over fake tools: it runs its steps in order, even if some fail."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FIRST = (
     "module sanitizer"
 )
 
-# What a fake Python does that has TensorFlow.
+# A fake Python with TensorFlow.
 SEES_GPU = 'case "$*" in *"import tensorflow"*) echo yes; exit;; esac;'
 
 
@@ -28,7 +28,7 @@ def _run(
     gpu_test: str | None = None,
     **variables: str,
 ) -> tuple[list[list[str]], subprocess.CompletedProcess[str]]:
-    """The lines of steps.txt, and how the script ended, in a tree where nothing can be built."""
+    """Runs the script in a tree where nothing can be built; returns the lines of steps.txt too."""
     tools = folder / "bin"
     tools.mkdir()
     (folder / "scripts").mkdir()
@@ -77,10 +77,10 @@ def test_a_step_that_fails_stops_no_other(tmp_path: pathlib.Path) -> None:
         assert f"{name} (" in ended.stdout
         assert (tmp_path / f"results/{name}.log").is_file()
     library = (tmp_path / "results/device.log").read_text()
-    assert library == "\n", "there is no packed one, so the installed one is to be found"
+    assert library == "\n", "without a packed library the installed one is used"
 
 
-def test_tests_that_were_all_skipped_have_failed(tmp_path: pathlib.Path) -> None:
+def test_a_step_whose_tests_were_all_skipped_has_failed(tmp_path: pathlib.Path) -> None:
     steps, _ = _run(
         tmp_path,
         f'{SEES_GPU} case "$*" in *inception*) echo 2 skipped;; *) echo 1 passed, 2 skipped;; esac',
@@ -96,11 +96,11 @@ def test_tests_that_were_all_skipped_have_failed(tmp_path: pathlib.Path) -> None
     assert (statuses["transforms"], statuses["op_tests"]) == (0, 0)
 
 
-def test_an_algorithm_that_ends_its_process_or_hangs_takes_no_other_along(
+def test_an_algorithm_that_crashes_or_hangs_does_not_stop_the_others(
     tmp_path: pathlib.Path,
 ) -> None:
     script = SCRIPT.read_text()
-    # Two convolutions, of which the first has algorithms that crash and hang.
+    # Of two convolutions the first has algorithms that crash and hang.
     steps, _ = _run(
         tmp_path,
         script=script.replace("--kill-after=5 60", "--kill-after=5 1"),
@@ -124,7 +124,7 @@ def test_an_algorithm_that_ends_its_process_or_hangs_takes_no_other_along(
     assert tried == ["0 1", "0 3", "1 0", "1 1", "1 2", "1 3"]
 
 
-def test_a_step_has_its_seconds_and_no_more(tmp_path: pathlib.Path) -> None:
+def test_a_step_ends_at_its_limit(tmp_path: pathlib.Path) -> None:
     steps, _ = _run(
         tmp_path,
         'case "$*" in *save_device*) exec sleep 90;; esac; exit 7',
@@ -134,7 +134,7 @@ def test_a_step_has_its_seconds_and_no_more(tmp_path: pathlib.Path) -> None:
     assert len(steps) > 10
 
 
-def test_profiling_goes_on_in_a_new_process_after_a_device_that_failed(
+def test_profiling_continues_in_a_new_process_after_the_device_failed(
     tmp_path: pathlib.Path,
 ) -> None:
     steps, _ = _run(
@@ -144,7 +144,7 @@ def test_profiling_goes_on_in_a_new_process_after_a_device_that_failed(
     assert ["profile", "0"] in [step[:2] for step in steps]
 
 
-def test_skips_what_needs_what_is_not_there(tmp_path: pathlib.Path) -> None:
+def test_skips_steps_without_a_gpu(tmp_path: pathlib.Path) -> None:
     steps, ended = _run(tmp_path, BACKEND="host")
     names = [name for name, _, _ in steps]
     assert names == ["machine", "configure", "build", "packages", "profile", "check"]
@@ -152,7 +152,7 @@ def test_skips_what_needs_what_is_not_there(tmp_path: pathlib.Path) -> None:
     assert "skipped inference" in ended.stdout
 
 
-def test_a_benchmark_that_fails_leaves_the_tables_of_those_before(tmp_path: pathlib.Path) -> None:
+def test_a_failed_benchmark_keeps_the_earlier_tables(tmp_path: pathlib.Path) -> None:
     steps, _ = _run(
         tmp_path,
         f"""{SEES_GPU}
@@ -167,17 +167,12 @@ def test_a_benchmark_that_fails_leaves_the_tables_of_those_before(tmp_path: path
     assert (tmp_path / "results/tables.txt").read_text() == "tables\n"
 
 
-def test_tensorflow_that_sees_no_gpu_measures_nothing(tmp_path: pathlib.Path) -> None:
-    steps, ended = _run(tmp_path, f"{SEES_GPU.replace('yes', 'blind')} exit 7", STEPS="op")
-    assert [name for name, _, _ in steps] == ["machine", "configure", "build", "packages"]
-    assert "TensorFlow sees no GPU" in ended.stdout
-    assert ended.returncode == 4
-
-
-def test_runs_the_groups_that_are_asked_for(tmp_path: pathlib.Path) -> None:
-    steps, _ = _run(tmp_path, STEPS="launch")
-    names = "machine configure build build_launch launch packages"
+def test_measures_nothing_if_tensorflow_sees_no_gpu(tmp_path: pathlib.Path) -> None:
+    steps, ended = _run(tmp_path, f"{SEES_GPU.replace('yes', 'blind')} exit 7", STEPS="op launch")
+    names = "machine configure build build_launch launch packages"  # and no other group
     assert [name for name, _, _ in steps] == names.split()
+    assert "TensorFlow sees no GPU" in ended.stdout
+    assert ended.returncode == 6
 
 
 def test_every_test_of_the_gpu_has_a_step() -> None:

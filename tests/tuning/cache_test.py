@@ -1,4 +1,4 @@
-"""Only a plan that was tuned, of one graph, is taken from the cache."""
+"""The cache accepts only tuned plans of one graph."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def cache_in_a_folder_of_its_own(tmp_path: pathlib.Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("graphs", [(), (TUNED, TUNED), (GraphPlan("f", 1, ()),)])
-def test_another_plan_in_its_place_is_not_taken(graphs: tuple[GraphPlan, ...]) -> None:
+def test_another_plan_is_refused(graphs: tuple[GraphPlan, ...]) -> None:
     save_cached(Plan(graphs), "one")
     assert load_cached("one") is None
     assert list(cached_plans()) == []

@@ -34,16 +34,16 @@ SIXTEEN_CORES = Machine(cores=16, threads=16)
         pytest.param([Item(4, 1, ()), Item(2, 1, ())], 2, 2, 4.0, (0.5, 1), id="unequal"),
         pytest.param([Item(4, 1, ()), Item(4, 1, ())], 2, 1, 8.0, (0, 0), id="one_thread"),
         pytest.param([Item(4, 1, ()), Item(4, 1, ())], 1, 2, 8.0, (1, 1), id="one_core"),
-        # Both ask for both cores, and each gets half of what it asks for.
+        # Both want both cores, and each gets half of its wish.
         pytest.param([Item(4, 2, ()), Item(4, 2, ())], 2, 2, 8.0, (1, 1), id="both_on_all_cores"),
-        # One asks for what the other leaves of the cores, or for a share of it.
+        # One wants all cores, or the two leave some idle.
         pytest.param([Item(4, 4, ()), Item(4, 1, ())], 4, 4, 5.0, (1, 1), id="all_and_one"),
         pytest.param([Item(4, 1, ()), Item(4, 2, ())], 8, 4, 4.0, (2 / 7, 1 / 6), id="few_of_many"),
         pytest.param(
             [Item(2, 1, ()), Item(3, 1, (0,)), Item(4, 1, (0,)), Item(1, 1, (1, 2, 2))],
             2, 2, 7.0, (0, 1, 0.75, 0), id="diamond",
         ),
-        # What takes no time takes no thread.
+        # An item without time takes no thread.
         pytest.param([Item(0, 1, ()), Item(3, 1, (0,))], 1, 1, 3.0, (0, 0), id="no_time"),
     ],
 )  # fmt: skip
@@ -56,14 +56,14 @@ def test_step_and_company(
 
 
 def unit_times(stock_us: float, *narrow_us: float) -> UnitTimes:
-    """Of a unit; on 1, 2, 4 and so on cores."""
+    """The times of a unit, on all cores and on 1, 2, 4 and so on."""
     return UnitTimes({1 << power: each for power, each in enumerate(narrow_us)}, stock_us)
 
 
 def model_of(
     times: Sequence[UnitTimes], graph_def: graph_pb2.GraphDef, machine: Machine = TWO_CORES
 ) -> StepModel:
-    """Each unit's time is that of its first step; other nodes take nothing."""
+    """A model in which each unit's first step takes all of its time."""
     view, units = units_of(graph_def)
     assert len(units) >= len(times)
     nothing = UnitTimes(dict.fromkeys(times[0].narrow_us, 0.0), 0.0)
@@ -75,15 +75,15 @@ def model_of(
 
 
 def test_a_step_is_simulated_with_any_units_narrow() -> None:
-    # Twice as fast on two cores as on one: side by side on one each they take as long.
+    # If two cores halve its time, running two units on one core each gains nothing.
     model = model_of([unit_times(10.0, 20.0)] * 2, branches((1, 3)))
     assert model.simulate({}).step_us == pytest.approx(20.0)
     assert model.simulate({0: 1, 1: 1}).step_us == pytest.approx(20.0)
     assert model.simulate({0: 1, 1: 1}).company[:2] == (1.0, 1.0)
-    # No faster on two: together they take half of what they take one after another.
+    # If two cores gain nothing, running them on one core each takes half the time.
     model = model_of([unit_times(10.0, 10.0)] * 2, branches((1, 3)))
     assert model.simulate({0: 1, 1: 1}).step_us == pytest.approx(10.0)
-    # Split, each has all cores, and the other one waits.
+    # A split unit has all cores, and the other one waits.
     model = model_of([UnitTimes({2: 10.0}, 0.0)] * 2, branches((1, 3)))
     assert model.simulate({0: 2, 1: 2}).step_us == pytest.approx(20.0)
 
@@ -112,16 +112,16 @@ class FakeModel:
         return Simulation(float(len(unit_cores)), company=(0.0, 1.0, 0.1, 0.5))
 
 
-def test_proposes_units_that_lose_nothing_or_have_company_and_all() -> None:
+def test_proposes_units_that_lose_nothing_or_have_company() -> None:
     no_slower, slower = unit_times(10.0, 10.0), unit_times(10.0, 20.0)
     times = [no_slower, slower, slower, unit_times(0.01, 0.1)]
     proposed = propose(cast(StepModel, FakeModel()), times, TWO_CORES.widths)
-    # The third is slower and alone. With the last one nothing else is another candidate.
+    # The third is slower and runs alone. The last one takes too little time to make a candidate.
     one_core = [dict.fromkeys(units, 1) for units in ((0,), (1,), (0, 1), (0, 1, 2, 3))]
     assert proposed == one_core
 
 
-def test_proposes_for_each_unit_the_fewest_cores_that_lose_nothing_or_leave_none_idle() -> None:
+def test_proposes_the_fewest_cores_that_lose_nothing_or_leave_none_idle() -> None:
     scales = unit_times(10.0, 100.0, 50.0, 26.0, 14.0)  # up to all 16 cores
     saturates = unit_times(10.0, 20.0, 10.0, 10.0, 10.0)  # at two
     small = unit_times(5.0, 4.0, 4.0, 4.0, 4.0)
@@ -130,7 +130,7 @@ def test_proposes_for_each_unit_the_fewest_cores_that_lose_nothing_or_leave_none
     assert {1: 2, 2: 1} in proposed  # the first stays on all cores
     for width in SIXTEEN_CORES.widths:
         assert dict.fromkeys(range(3), width) in proposed
-    # Four of a kind side by side: four cores each leave none idle, and less waiting than eight.
+    # Four equal units with four cores each leave none idle, and wait less than with eight.
     sides = (1, 3, 5, 7)
     four = [scales] * 4
     best, *_ = propose(model_of(four, branches(sides), SIXTEEN_CORES), four, SIXTEEN_CORES.widths)

@@ -20,7 +20,7 @@ from tf_interop.tuning.step_bench import StepTimes
 SIDES = (1, 3, 5)
 
 
-def test_a_graph_without_units_stays_as_it_is() -> None:
+def test_a_graph_without_units_stays_unchanged() -> None:
     with tf.Graph().as_default() as graph:
         tf.identity(tf.compat.v1.placeholder(tf.float32, (2,)), "joined")
     view, units = units_of(graph.as_graph_def())
@@ -31,7 +31,7 @@ def test_a_graph_without_units_stays_as_it_is() -> None:
 
 
 class FakeBench:
-    """Variants whose ratio follows from how many units they have."""
+    """Variants whose ratio depends on the number of their units."""
 
     def __init__(self, ratio_of: Callable[[int], tuple[float, float]]) -> None:
         self._ratio_of = ratio_of
@@ -39,7 +39,7 @@ class FakeBench:
         self.cores: dict[str, list[int]] = {}
 
     def search(self, monkeypatch: pytest.MonkeyPatch, budget_s: float = 5.0) -> SearchResult:
-        """Searches the units of three branches with this in place of measurements."""
+        """Searches the units of three branches with this bench instead of measurements."""
         monkeypatch.setattr(search, "StepBench", lambda **_: contextlib.nullcontext(self))
         said: list[str] = []
         units = units_of(branches(SIDES))
@@ -65,7 +65,7 @@ class FakeBench:
         return times
 
     def op_times_us(self, variant: str) -> dict[str, float]:
-        # The third is much slower on one core, and alone there most of the time.
+        # The third is much slower on one core, and runs alone most of the time.
         if variant == search.STOCK:
             return {"conv_1": 10.0, "conv_3": 10.0, "conv_5": 30.0}
         return {"relu_1": 10.0, "relu_3": 10.0, "relu_5": 200.0}
@@ -93,9 +93,7 @@ def test_takes_the_fastest_of_all_variants(monkeypatch: pytest.MonkeyPatch) -> N
     assert found.best.times.ratio == 1.6
 
 
-def test_tries_nothing_that_was_proposed_where_there_is_no_time_left(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_tries_no_proposal_without_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
     for budget_s in (5.0, 1e-9):
         bench = FakeBench(lambda count: (1.0, 0.0))
@@ -137,7 +135,7 @@ def test_measures_a_training_step() -> None:
     assert len(found.variants) >= 2
 
 
-def test_a_step_is_what_gives_results_or_is_read_by_nobody() -> None:
+def test_a_step_runs_nodes_that_give_results_or_are_unread() -> None:
     graph_def = training_step()
     result = graph_def.node.add(name="result", op="_Retval", input=["relu"])
     result.attr["T"].type = tf.float32.as_datatype_enum

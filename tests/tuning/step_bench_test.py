@@ -33,7 +33,7 @@ def test_a_ratio_is_how_many_times_as_fast_as_the_first(monkeypatch: pytest.Monk
     with StepBench() as bench:
         monkeypatch.setattr(bench, "_turn", lambda name, count: [next(steps_s[name])])
         times = bench.time(["stock", "other"], budget_s=0)
-    # Without the first round, in which caches fill.
+    # The first round, which fills caches, does not count.
     assert (times["stock"].ratio, times["other"].ratio) == (1, 3)
     assert times["stock"].median_ms == pytest.approx(30)
     # The quartiles of 2 and 4 are 2.5 and 3.5.
@@ -49,7 +49,7 @@ def test_variants_of_a_training_step_share_variables_and_inputs() -> None:
     assert times["other"].median_ms > 0
     counts = collections.Counter(each.type for each in operations)
     assert (counts["VarHandleOp"], counts["AssignSubVariableOp"]) == (1, 2)
-    # What waits for a shared node need not: it is always there.
+    # Shared nodes are always ready, so nothing waits for them.
     assert [each.name for each in operations if each.type == "Conv2D" and each.control_inputs] == []
 
 

@@ -168,7 +168,7 @@ benchmark InceptionV3 --image-size 75 --policy always --variants stock,ours \\
     "--budget",
     "budget_seconds",
     type=TIME,
-    help="When to start no further process, such as 90s, 10m or 1.5h.",
+    help="When to stop starting processes, such as 90s, 10m or 1.5h.",
 )
 def benchmark(
     models: tuple[str, ...],
@@ -207,9 +207,7 @@ def benchmark(
             program, models, variants, measuring_options
         )
     elif not models:
-        raise click.UsageError(
-            "Give a MODEL such as ResNet50, or a program after --; there is neither."
-        )
+        raise click.UsageError("Give a MODEL such as ResNet50, or a program after --.")
     modes = [Mode.TRAINING if each else Mode.INFERENCE for each in modes_of(inference, training)]
     sources = sum(each is not None for each in (plan_path, profile_path, tune_budget_s, policy))
     if sources > 1:

@@ -26,6 +26,7 @@ from tf_interop.measure.core import CORE_LIBRARY_NAME, find_library_file, load_c
 from tf_interop.measure.device import (
     QUEUES_VARIABLE,
     free_memory_bytes,
+    hardware_queues,
     has_nvidia_gpu,
     visible_gpus,
 )
@@ -149,7 +150,7 @@ def _driver() -> Iterator[Finding]:
     if not has_nvidia_gpu():
         yield warning(
             "none found: convolutions run on the CPU, as units and not as stages",
-            "On a machine with a GPU install NVIDIA's driver; in a container pass the GPU in.",
+            "On a machine with a GPU install NVIDIA's driver; in a container, give it the GPU.",
         )
         return
     gpus = visible_gpus()
@@ -185,33 +186,33 @@ def _cudnn() -> Finding:
             "libcudnn.so.9 was not found",
             "pip install 'tensorflow[and-cuda]', or set TF_INTEROP_LIBCUDNN to its path.",
         )
-    return ok(version or "none, and none is needed without a GPU")
+    return ok(version or "none; it is not needed without a GPU")
 
 
-# An environment variable, its troublesome values, their effect, and the fix.
-_SETTINGS = (
+# A variable, whether its value is troublesome, the effect, and the fix.
+_SETTINGS: tuple[tuple[str, Callable[[str], object], str, str], ...] = (
     (
         "TF_XLA_FLAGS",
-        r"--tf_xla_auto_jit=(?!0|off)",
+        lambda value: re.search("--tf_xla_auto_jit=(?!0|off)", value),
         "XLA compiles clusters of every graph, and leaves nothing in them to stages",
         "Remove --tf_xla_auto_jit from it.",
     ),
     (
         "TF_ENABLE_ONEDNN_OPTS",
-        r"^0$",
+        lambda value: value == "0",
         "TensorFlow's own convolutions on a CPU, which stages are compared with, are slower "
         "and round differently",
         "Unset it, unless you want that.",
     ),
     (
         QUEUES_VARIABLE,
-        r"^(?!\s*0*(?:3[2-9]|[4-9]\d|[1-9]\d{2,})\s*$)",
+        lambda _: hardware_queues() < 32,
         "CUDA has fewer than 32 hardware queues, and lanes that share one wait for each other",
         "Unset it: tf_interop asks for all of them if it is turned on before CUDA starts.",
     ),
     (
         "NVIDIA_TF32_OVERRIDE",
-        r"^0$",
+        lambda value: value == "0",
         "it turns TF32 off without TensorFlow's knowledge",
         "Unset it, and use tf.config.experimental.enable_tensor_float_32_execution(False) and "
         "--no-tf32; or also profile with it set.",
@@ -220,11 +221,11 @@ _SETTINGS = (
 
 
 def _settings() -> Iterator[Finding]:
-    for name, in_the_way, what, fix in _SETTINGS:
+    for name, is_troublesome, what, fix in _SETTINGS:
         value = os.environ.get(name)
         if value is None:
             yield ok("not set", name)
-        elif re.search(in_the_way, value):
+        elif is_troublesome(value):
             yield warning(f"{value}: {what}", fix, name)
         else:
             yield ok(value, name)
@@ -307,7 +308,7 @@ def _gpus() -> Finding:
             "pip install 'tensorflow[and-cuda]==2.21.*'; TF_CPP_MIN_LOG_LEVEL=0 python -c 'import "
             'tensorflow as tf; tf.config.list_physical_devices("GPU")\' names the missing library.',
         )
-    return ok(str(seen) if seen else "none, as the driver says")
+    return ok(str(seen) if seen else "none; the driver has none either")
 
 
 def _convolutions() -> Finding:
@@ -333,12 +334,12 @@ def _convolutions() -> Finding:
     got = run()
     status = tf_interop.status()
     if not status.counters.stages_run and not status.unit_node_count:
-        causes = [failure.cause for failure in status.failures] or ["stay unchanged"]
+        causes = [failure.cause for failure in status.failures] or ["the pass did not change them"]
         return problem("; ".join(causes), _REBUILD)
     # Sums of 36 products of values near 1 are rounded, by TF32 too.
     if not np.allclose(got, expected, rtol=0, atol=0.05):
         error = float(np.abs(got - expected).max())
-        return problem(f"give other results than TensorFlow, off by {error:.3g}", _REBUILD)
+        return problem(f"their results differ from TensorFlow's by {error:.3g}", _REBUILD)
     form = "units" if status.unit_node_count else "a stage"
     where = "a GPU" if tf.config.list_physical_devices("GPU") else "the CPU"
     return ok(f"run as {form} on {where} with TensorFlow's results")

@@ -201,6 +201,6 @@ training_option = click.option("--training", is_flag=True, help="Also a training
 image_size_option = click.option(
     "--image-size",
     type=Text("N|HxW", _image_size_of),
-    help="Height and width in pixels, where the model leaves them open, is a Keras application, or "
+    help="Height and width in pixels, if the model leaves them open, is a Keras application, or is "
     "a function with the argument image_size.",
 )

@@ -57,26 +57,26 @@ parallelize VGG16 --device-graph devices.json --batch 64 --training --explain al
     help="How many devices, or which. [default: all]",
 )
 @count_option("--batch", "batch_size", default=1, least=1, help="The batch size of a step.")
-@click.option("--training", is_flag=True, help="A training step, and not inference.")
+@click.option("--training", is_flag=True, help="Divide a training step instead of inference.")
 @image_size_option
 @click.option(
     "--memory-limit",
     type=SIZE,
-    help="What no device may exceed, such as 8GB. [default: what the devices have]",
+    help="The memory that each device may use, such as 8GB. [default: all that it has]",
 )
 @click.option(
     "--device-graph",
     type=click.Path(path_type=pathlib.Path),
     metavar="DEVICES.json",
-    help="How fast devices and their links are; they need not be here. [default: measured]",
+    help="The speed of devices and their links, which need not be here. [default: measured]",
 )
-@profile_option("What tf-interop profile measured on one of the devices. All else is modelled.")
+@profile_option("A profile of convolutions on one of the devices. Other times are modelled.")
 @click.option(
     "--explain",
     "explained",
     metavar="LAYER|all",
-    help="Also show what one layer, or each, would take if it were divided otherwise, and why it "
-    "is divided as it is.",
+    help="Also explain one layer, or all: the times of other divisions, and the reason for this "
+    "one.",
 )
 @output_option("PARALLEL.json", "The plan, for tf_interop.enable(parallel=…).")
 def parallelize(

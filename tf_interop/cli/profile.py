@@ -115,7 +115,7 @@ profile list.json --budget 10m -o profile.json
     "--algorithms",
     type=Text("heuristic|all|knobs|NAME,…", _algorithms_of),
     default="all",
-    help="heuristic: what the backend would consider. all: every algorithm. knobs: also with "
+    help="heuristic: those that the backend would consider. all: every algorithm. knobs: also with "
     "changed settings. Or names.",
 )
 @count_option(
@@ -157,7 +157,7 @@ profile list.json --budget 10m -o profile.json
     "--caches",
     type=click.Choice(["cold", "warm"]),
     default="cold",
-    help="Whether a run finds its operands in memory or in the caches.",
+    help="Whether the operands of a run are in memory or in the caches.",
 )
 @count_option(
     "--workspace-limit",
@@ -180,7 +180,7 @@ def profile(
     continues it.
     """
     if output_path is None and list_path is None:
-        raise click.UsageError("Give -o, --export-configurations or both; there is neither.")
+        raise click.UsageError("Give -o, --export-configurations, or both.")
     ask_for_all_hardware_queues()
     if models[0].endswith(".json"):
         _refuse_collecting_options(context)

@@ -131,7 +131,7 @@ def _write_trace(path: pathlib.Path) -> None:
     if not spans:
         raise PlanError(
             f"There is nothing to write to '{path}': no stage or unit ran twice, and the first "
-            "call of each is left out. --report tells what was made."
+            "call of each is left out. --report lists them."
         )
     gpu = running_device("cudnn") if tensorflow_internals.may_have_gpus() else None
     versions = {"tensorflow": tensorflow_internals.tensorflow_version()}
@@ -148,7 +148,7 @@ def _write_trace(path: pathlib.Path) -> None:
     "--policy",
     type=click.Choice(["profiled", "always"]),
     default="profiled",
-    help="profiled: only what a plan names. always: everything possible, faster or not.",
+    help="profiled: only the stages and units of a plan. always: all possible ones, faster or not.",
 )
 @click.option(
     "--plan",

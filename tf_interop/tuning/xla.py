@@ -19,7 +19,6 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from tf_interop.child_process import child_environment, describe_end, module_command
-from tf_interop.tensorflow_internals import capture
 from tf_interop.tuning.step_bench import random_values
 
 _TIMED_S = 3.0
@@ -97,31 +96,21 @@ def _measure(work: _Work) -> XlaTimes:
         for name, (dtype, shape) in work.variables.items()
     }
     inputs = {}
-    own = graph_pb2.GraphDef(versions=graph_def.versions, library=graph_def.library)
     for node in graph_def.node:
-        if node.name in variables:
-            continue
-        if node.op == "Placeholder":
+        if node.op == "Placeholder" and node.name not in variables:
             shape = tf.TensorShape(node.attr["shape"].shape)
             dtype = tf.as_dtype(node.attr["dtype"].type)
             inputs[node.name] = tf.constant(random_values(random, shape, dtype))
-        else:
-            own.node.append(node)
-    # XLA refuses a function that holds a placeholder, even an unread one.
-    given = inputs.keys() | variables.keys()
-    for node in own.node:
-        kept = [text for text in node.input if text[0] != "^" or text[1:] not in given]
-        node.input[:] = kept
+    imported = tf.compat.v1.wrap_function(
+        lambda: tf.graph_util.import_graph_def(graph_def, name=""), []
+    )
+    graph = imported.prune(
+        [f"{name}:0" for name in (*inputs, *variables)], [f"{name}:0" for name in work.fetches]
+    )
+    handles = [variable.handle for variable in variables.values()]
 
     def step(*tensors: Any) -> Any:
-        known = dict(zip(inputs, tensors, strict=True))
-        known |= {name: capture(variable.handle) for name, variable in variables.items()}
-        return tf.graph_util.import_graph_def(
-            own,
-            input_map={f"{name}:0": tensor for name, tensor in known.items()},
-            return_elements=[f"{name}:0" for name in work.fetches],
-            name="",
-        )
+        return graph(*tensors, *handles)
 
     stock = tf.function(step, autograph=False)
     compiled = tf.function(step, autograph=False, jit_compile=True)

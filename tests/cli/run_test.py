@@ -1,0 +1,157 @@
+"""`tf-interop run` in processes of its own."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+
+import pytest
+from command_line import run_process
+
+import tf_interop
+from tf_interop.profile.worklist import load_configurations
+from tf_interop.runtime.plugin import get_plugin
+
+# A program in the style of TensorFlow's model garden: flags, app.run, an environment variable.
+PROGRAM = """
+import os
+os.environ["SET_BY_THE_PROGRAM"] = "before the import"
+
+import json
+import sys
+from absl import app, flags
+import branched_models
+import tensorflow as tf
+
+flags.DEFINE_integer("exit_code", 0, "")
+
+def main(arguments):
+    result = tf.function(branched_models.build_branches())(tf.ones((2, 8, 8, 3)))
+    print(json.dumps({
+        "arguments": arguments, "argv": sys.argv, "path": sys.path[0], "name": __name__,
+        "main_is_program": sys.modules["__main__"].main is main, "shape": result.shape.as_list(),
+    }))
+    return flags.FLAGS.exit_code
+
+if __name__ == "__main__":
+    app.run(main)
+"""
+
+
+@pytest.fixture(name="program")
+def fixture_program(tmp_path: pathlib.Path) -> pathlib.Path:
+    program = tmp_path / "folder" / "program.py"
+    program.parent.mkdir()
+    program.write_text(PROGRAM)
+    return program
+
+
+def _run(
+    *arguments: str, cwd: pathlib.Path, library: pathlib.Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    library = library or get_plugin().library.build_info.path
+    return run_process("run", *arguments, folder=cwd, TF_INTEROP_LIBRARY=str(library))
+
+
+def _errors(process: subprocess.CompletedProcess[str]) -> list[str]:
+    """The lines on stderr without TensorFlow's own messages."""
+    return [
+        line
+        for line in process.stderr.splitlines()
+        if "0000 00:00:" not in line and "absl::InitializeLog" not in line
+    ]
+
+
+def test_run_makes_stages_in_an_unchanged_program(
+    program: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    process = _run(
+        "--policy", "always", "--report", "--save-plan", "plan.json",
+        "folder/program.py", "--exit_code=7", "--", "--report", "-m",
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert process.returncode == 7, process.stderr
+    assert json.loads(process.stdout) == {
+        "arguments": ["folder/program.py", "--report", "-m"],
+        "argv": ["folder/program.py", "--exit_code=7", "--", "--report", "-m"],
+        "path": str(program.parent),
+        "name": "__main__",
+        "main_is_program": True,
+        "shape": [2, 8, 8, 8],
+    }
+    assert "tf_interop is on, policy always" in process.stderr
+    assert "stages run: 1" in process.stderr
+    [graph] = tf_interop.load_plan(tmp_path / "plan.json").graphs
+    [stage] = graph.stages
+    assert len(stage.stage.lanes) == 2
+
+    # The saved plan also fits the program as a module.
+    process = _run(
+        "--plan", "../plan.json", "--report", "-m", "program", "--exit_code", "0", "--", "-m",
+        cwd=program.parent,
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr
+    said = json.loads(process.stdout)
+    assert said["argv"] == [str(program), "--exit_code", "0", "--", "-m"]
+    assert (said["path"], said["name"]) == (str(program.parent), "__main__")
+    assert "tf_interop is on, policy profiled" in process.stderr
+    assert "stages run: 1" in process.stderr
+
+
+def test_run_exports_configurations(program: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    process = _run(
+        "--export-configurations", "list.json", "folder/program.py", "--exit_code=0", cwd=tmp_path
+    )
+    assert process.returncode == 0, process.stderr
+    listed = load_configurations(tmp_path / "list.json")
+    assert len(listed.convolutions) == 2
+    assert all(each.origins == ("folder/program.py, graph 1",) for each in listed.convolutions)
+    assert {len(each.stage.lanes) for each in listed.stages} >= {2}
+
+
+IMPORTS_LATE = """
+import sys
+assert 'tensorflow' not in sys.modules
+import tensorflow
+import tf_interop
+print(tf_interop.status().policy)
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments", "exit_code", "output", "message"),
+    [
+        (IMPORTS_LATE, "--policy always", 0, "always\n", ""),
+        ("print('ran')", "", 0, "ran\n", "--policy always"),
+        ("import tensorflow", "--policy always --save-plan new.json", 1, "", "'new.json'"),
+        ("import tensorflow", "--plan damaged.json", 1, "", "'damaged.json'"),
+        ("import tensorflow", "--export-configurations new.json", 1, "", "'new.json'"),
+        ("raise OSError(32, 'of the program')", "--policy always --report", 1, "",
+         "BrokenPipeError: [Errno 32] of the program"),
+    ],
+)  # fmt: skip
+def test_run_reports_errors_in_a_line(
+    tmp_path: pathlib.Path, program: str, arguments: str, exit_code: int, output: str, message: str
+) -> None:
+    (tmp_path / "program.py").write_text(program)
+    (tmp_path / "damaged.json").write_text("{")
+    process = _run(*arguments.split(), "program.py", cwd=tmp_path)
+    assert (process.returncode, process.stdout) == (exit_code, output)
+    errors = _errors(process)
+    if "Traceback" not in process.stderr:
+        assert len(errors) == bool(message)
+        assert not message or errors[0].startswith("Error: ") == bool(exit_code)
+    assert not message or message in errors[-1]
+    assert not (tmp_path / "new.json").exists()
+
+
+def test_run_fails_at_the_import_without_the_library(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "program.py").write_text(
+        "try:\n    import tensorflow\nexcept Exception:\n    pass\nprint('went on')"
+    )
+    library = tmp_path / "none.so"
+    process = _run("--policy", "always", "--report", "program.py", cwd=tmp_path, library=library)
+    assert (process.returncode, process.stdout) == (1, "")
+    [line] = _errors(process)
+    assert line.startswith("Error: ") and str(library) in line
