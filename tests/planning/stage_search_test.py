@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import pytest
 
+from tf_interop.planning.stage_costs import Lanes
 from tf_interop.planning.stage_search import (
     Beam,
     ExactSearch,
-    Lanes,
     Schedule,
     SearchTooWideError,
     Space,

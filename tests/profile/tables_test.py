@@ -1,9 +1,11 @@
-"""Tables of profiles, as they are printed where there is no terminal."""
+"""Tables of profiles, printed without a terminal."""
 
 from __future__ import annotations
 
 import dataclasses
 import io
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from profile_values import (
@@ -19,40 +21,39 @@ from profile_values import (
 )
 from rich.console import Console
 
-from tf_interop.convolution import ConvolutionConfiguration
 from tf_interop.profile.entries import Entry
 from tf_interop.profile.tables import describe_convolution, show_profile, show_summary
-from tf_interop.profile.types import Profile
+from tf_interop.profile.types import ProfiledDevice
 
 LONG_NAME = "pad+split+nchw+eng11_k2=1_k3=0_k24=15_sms=66"
 
 
-def shown(profile: Profile) -> list[str]:
-    """The lines of `tf-interop show`, in a file that is no terminal."""
+def printed(show: Callable[..., None], *arguments: object) -> list[str]:
+    """The lines in a file that is no terminal."""
     console = Console(file=io.StringIO())
-    show_profile(profile, console)
+    show(*arguments, console)
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+def shown(*entries: Entry, device: ProfiledDevice = GPU) -> list[str]:
+    return printed(show_profile, make_profile(*entries, device=device))
 
 
 def summary(*entries: Entry) -> list[str]:
-    console = Console(file=io.StringIO())
-    show_summary(make_profile(*entries), "my profile.json", console)
-    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+    return printed(show_summary, make_profile(*entries), "my profile.json")
 
 
 def row(lines: list[str], start: str) -> list[str]:
-    """The words of the first line that begins so, after that."""
+    """The words after the start of a line."""
     line = next(line for line in lines if line.strip().startswith(start))
     return line.strip().removeprefix(start).split()
 
 
 def test_fits_100_columns_and_is_plain_text() -> None:
     lines = shown(
-        make_profile(
-            *EVERY_KIND_OF_ENTRY,
-            make_algorithm(LARGE, LONG_NAME, latency_us=123456.7, workspace_bytes=3 << 40),
-            make_stage((LARGE, LONG_NAME), sm_counts=(66,), priorities=(-1,)),
-        )
+        *EVERY_KIND_OF_ENTRY,
+        make_algorithm(LARGE, LONG_NAME, latency_us=123456.7, workspace_bytes=3 << 40),
+        make_stage((LARGE, LONG_NAME), sm_counts=(66,), priorities=(-1,)),
     )
     assert len(lines) > 10
     assert max(map(len, lines)) <= 100
@@ -61,13 +62,11 @@ def test_fits_100_columns_and_is_plain_text() -> None:
 
 def test_shows_the_fastest_algorithm_of_each_convolution() -> None:
     lines = shown(
-        make_profile(
-            make_algorithm(algorithm="FFT", latency_us=30.0),
-            make_algorithm(algorithm="GEMM", latency_us=12.5, spread_us=0.5, workspace_bytes=2000),
-            make_algorithm_failure(algorithm="DIRECT"),
-            make_algorithm_failure(algorithm="WINOGRAD"),
-            make_algorithm_failure(LARGE),
-        )
+        make_algorithm(algorithm="FFT", latency_us=30.0),
+        make_algorithm(algorithm="GEMM", latency_us=12.5, spread_us=0.5, workspace_bytes=2000),
+        make_algorithm_failure(algorithm="DIRECT"),
+        make_algorithm_failure(algorithm="WINOGRAD"),
+        make_algorithm_failure(LARGE),
     )
     small = row(lines, describe_convolution(SMALL))
     assert small == ["12.5", "0.5", "2.0", "kB", "2", "2", "unsupported"]
@@ -76,18 +75,17 @@ def test_shows_the_fastest_algorithm_of_each_convolution() -> None:
 
 
 def test_shows_stages_with_their_ratio_and_whether_they_win() -> None:
+    times = {"sequential_us": 30.0, "spread_us": 1.0}
     lines = shown(
-        make_profile(
-            make_stage((SMALL, "GEMM"), latency_us=20.0, sequential_us=30.0, spread_us=1.0),
-            make_stage((LARGE, "GEMM"), latency_us=29.5, sequential_us=30.0, spread_us=1.0),
-            make_stage_failure((SMALL, "FFT")),
-            make_stage((SMALL, "FFT"), (SMALL, "FFT"), lanes=(0, 0), merged=(True,)),
-            make_stage(
-                *((SMALL, "GEMM"), (LARGE, "FFT"), (SMALL, "FFT")),
-                sm_counts=(0, 66, 0),
-                priorities=(0, -1, 1),
-            ),
-        )
+        make_stage((SMALL, "GEMM"), latency_us=20.0, **times),
+        make_stage((LARGE, "GEMM"), latency_us=29.5, **times),
+        make_stage_failure((SMALL, "FFT")),
+        make_stage((SMALL, "FFT"), (SMALL, "FFT"), lanes=(0, 0), merged=(True,)),
+        make_stage(
+            *((SMALL, "GEMM"), (LARGE, "FFT"), (SMALL, "FFT")),
+            sm_counts=(0, 66, 0),
+            priorities=(0, -1, 1),
+        ),
     )
     options = [line for line in lines if line.startswith("lane ")]
     assert options == ["lane 1: priority -1, 66 SMs of its own", "lane 2: priority 1"]
@@ -99,15 +97,15 @@ def test_shows_stages_with_their_ratio_and_whether_they_win() -> None:
 
 
 def test_shows_the_device() -> None:
-    text = " ".join(shown(make_profile()))
+    text = " ".join(shown())
     for part in ("NVIDIA H200", "9.0", "132 SMs", "cuDNN 9.10.2", "570.86.15", "sm 1980 MHz"):
         assert part in text
     # NVML may be missing.
-    text = " ".join(shown(make_profile(device=dataclasses.replace(GPU, driver="", clocks_mhz={}))))
+    text = " ".join(shown(device=dataclasses.replace(GPU, driver="", clocks_mhz={})))
     assert "cuDNN 9.10.2, CUDA 12.8; 2026-11-20" in text
 
 
-def test_the_summary_counts_and_says_where_the_rest_is() -> None:
+def test_the_summary_counts_and_refers_to_the_rest() -> None:
     lines = summary(
         make_algorithm(algorithm="FFT"),
         make_algorithm(algorithm="GEMM"),
@@ -120,7 +118,7 @@ def test_the_summary_counts_and_says_where_the_rest_is() -> None:
     assert len(lines) < 7
 
 
-def test_the_summary_shows_ten_sets_that_win_by_more_than_the_spread_once_each() -> None:
+def test_the_summary_shows_each_of_ten_winning_sets_once() -> None:
     times = {"spread_us": 1.0, "sequential_us": 30.0}
     winning = [
         make_stage((SMALL, "FFT"), (LARGE, "FFT"), latency_us=25.0, **times),
@@ -139,28 +137,27 @@ def test_the_summary_shows_ten_sets_that_win_by_more_than_the_spread_once_each()
 
 
 @pytest.mark.parametrize(
-    ("configuration", "expected"),
+    ("changes", "expected"),
     [
-        (SMALL, "forward 8x28x28x16 * 1x1x16x32 NHWC float32"),
+        ({}, "forward 8x28x28x16 * 1x1x16x32 NHWC float32"),
         (
-            dataclasses.replace(SMALL, strides=(2, 2), dilations=(1, 2), padding="VALID"),
+            {"strides": (2, 2), "dilations": (1, 2), "padding": "VALID"},
             "forward 8x28x28x16 * 1x1x16x32 /2 dilated 1x2 VALID NHWC float32",
         ),
         (
-            dataclasses.replace(
-                SMALL,
-                padding="EXPLICIT",
-                explicit_paddings=(1, 2, 3, 4),
-                fused_ops=("BiasAdd", "Relu"),
-                dtype="float16",
-            ),
+            {
+                "padding": "EXPLICIT",
+                "explicit_paddings": (1, 2, 3, 4),
+                "fused_ops": ("BiasAdd", "Relu"),
+                "dtype": "float16",
+            },
             "forward 8x28x28x16 * 1x1x16x32 padded 1,2,3,4 NHWC float16 +BiasAdd +Relu",
         ),
         (
-            dataclasses.replace(SMALL, depthwise=True, image_shape=(None, 28, 28, 16)),
+            {"depthwise": True, "image_shape": (None, 28, 28, 16)},
             "forward depthwise ?x28x28x16 * 1x1x16x32 NHWC float32",
         ),
     ],
 )
-def test_describes_a_convolution(configuration: ConvolutionConfiguration, expected: str) -> None:
-    assert describe_convolution(configuration) == expected
+def test_describes_a_convolution(changes: dict[str, Any], expected: str) -> None:
+    assert describe_convolution(dataclasses.replace(SMALL, **changes)) == expected

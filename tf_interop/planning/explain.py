@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 
 from tf_interop.planning.problem import Candidate, PlanningProblem
 from tf_interop.planning.sm_model import SmUse, compute_sm_use
-from tf_interop.planning.stage_costs import StageChoice, StageCosts, algorithms_of
-from tf_interop.planning.stage_search import Lanes, Space
+from tf_interop.planning.stage_costs import Lanes, StageChoice, StageCosts, algorithms_of
+from tf_interop.planning.stage_search import Space
 from tf_interop.planning.types import (
     LEAST_SAVED_US,
     Alternative,

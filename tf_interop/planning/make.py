@@ -12,19 +12,11 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
-from typing import cast
 
 from tf_interop.errors import PlanError
 from tf_interop.planning.problem import PlanningProblem
-from tf_interop.planning.stage_costs import StageChoice, StageCosts
-from tf_interop.planning.stage_search import (
-    Lanes,
-    OnProgress,
-    SearchError,
-    Space,
-    mask_of,
-    search_blocks,
-)
+from tf_interop.planning.stage_costs import Lanes, StageChoice, StageCosts
+from tf_interop.planning.stage_search import OnProgress, SearchError, Space, mask_of, search_blocks
 from tf_interop.planning.types import (
     GraphPlan,
     GraphPrediction,
@@ -155,8 +147,7 @@ class _Planner:
             )
         except SearchError as error:
             raise PlanError(self._describe_shortage()) from error
-        # The search returns the options that the costs gave it.
-        return cast(list[_Unit], list(stages)), self._describe(exact_nodes)
+        return stages, self._describe(exact_nodes)
 
     def _available(self, done: int) -> float:
         """The free memory after these nodes have run."""

@@ -30,7 +30,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from tf_interop.contraction import misplaced_step
 from tf_interop.planning.problem import MeasuredStage, PlanningProblem, ValueSource
 from tf_interop.planning.sm_model import Candidates, StageModel, latency_us
-from tf_interop.planning.stage_search import Lanes
 from tf_interop.stage import Lane, Stage, Step
 
 # Combinations of a stage's algorithms that are bounded: those of the fastest candidates.
@@ -41,6 +40,9 @@ _MOST_MODELLED_OF_PAIR = 8
 _NEAR_BOUND = 1.01
 # Algorithms that are tried for all convolutions of a stage, to explain why it does not run so.
 _MOST_USUAL = 3
+
+Lanes = tuple[tuple[int, ...], ...]
+"""The lanes of a stage, each with its nodes in order; lanes in the order of their first nodes."""
 
 _Names = tuple[tuple[str, ...], ...]
 

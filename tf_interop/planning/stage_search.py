@@ -1,8 +1,8 @@
 """Searches for the stages of a whole graph, block by block: exactly if possible, else in bounds.
 
-The graph is a DAG in bit masks. Nodes are numbers, each after those that it depends on, and the
-caller supplies the costs of stages. There may be several ways to run a stage, where faster ones
-need more memory; the fastest that fits is taken. Stages run one after another.
+The graph is a DAG in bit masks. Nodes are numbers, each after those that it depends on. There may
+be several ways to run a stage, where faster ones need more memory; the fastest that fits is taken.
+Stages run one after another.
 
 *Blocks.* The graph is cut wherever all later nodes depend on all earlier ones. A stage across a cut
 would be a single lane, which saves nothing, and the memory in use at a cut does not depend on the
@@ -35,33 +35,18 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Protocol
+
+from tf_interop.planning.stage_costs import Lanes, StageChoice
 
 # Stages are made of this many ready nodes, those with the longest way to the end.
 _MAX_READY = 8
 _MOST_ALIKE = 2
 
-Lanes = tuple[tuple[int, ...], ...]
-"""The lanes of a stage, each with its nodes in order; lanes in the order of their first nodes."""
+_Way = tuple[float, StageChoice]
+"""The time that a choice saves against its nodes alone, and the choice."""
 
-
-class StageOption(Protocol):
-    """One way to run a stage."""
-
-    @property
-    def latency_us(self) -> float:
-        """Its time."""
-
-    @property
-    def memory_bytes(self) -> int:
-        """Its outputs and workspaces."""
-
-
-_Way = tuple[float, StageOption]
-"""The time that an option saves against its nodes alone, and the option."""
-
-Schedule = tuple[tuple[Lanes, StageOption], ...]
-"""Stages in the order in which they run, each with its option. They hold every node once."""
+Schedule = list[tuple[Lanes, StageChoice]]
+"""Stages in the order in which they run, each with its choice. They hold every node once."""
 
 OnProgress = Callable[[str], None]
 """Receives a few words on the progress now and then; an exception ends the search."""
@@ -96,7 +81,7 @@ class Space:
     def __init__(
         self,
         predecessors: Sequence[Sequence[int]],
-        stage_options: Callable[[Lanes], Sequence[StageOption]],
+        choices: Callable[[Lanes], Sequence[StageChoice]],
         *,
         follows: Sequence[Sequence[int]] | None = None,
         available: Callable[[int], float] = lambda done: math.inf,
@@ -107,7 +92,7 @@ class Space:
 
         Args:
             predecessors: the direct dependencies of each node.
-            stage_options: gives the ways to run a stage, fastest first; none forbids the stage.
+            choices: gives the ways to run a stage, fastest first; none forbids the stage.
             follows: the nodes that each node may follow in a lane; None for all predecessors.
             available: as the attribute.
             max_lanes: as the attribute.
@@ -117,7 +102,7 @@ class Space:
         self.max_lanes = max_lanes
         self.max_lane_length = max_lane_length
         self.available = available
-        self._stage_options = stage_options
+        self._choices = choices
         self._ways: dict[int, Sequence[_Way]] = {}
         self.direct = [mask_of(each) for each in predecessors]
         may_follow = self.direct
@@ -152,7 +137,7 @@ class Space:
         self._ways.clear()
 
     def alone_us(self, node: int) -> float:
-        """The time of a node alone, by its fastest option."""
+        """The time of a node alone, by its fastest choice."""
         return self.ways(1 << node)[0][1].latency_us
 
     def ways(self, stage: int) -> Sequence[_Way]:
@@ -160,21 +145,15 @@ class Space:
         ways = self._ways.get(stage)
         if ways is None:
             lanes = self.lanes(stage)
-            options = () if lanes is None else self._stage_options(lanes)
+            choices = () if lanes is None else self._choices(lanes)
             if not stage & (stage - 1):
-                ways = tuple([(options[0].latency_us - each.latency_us, each) for each in options])
-            elif options:
+                ways = [(choices[0].latency_us - each.latency_us, each) for each in choices]
+            elif choices:
                 alone_us = sum(map(self.alone_us, bits_of(stage)))
-                saved = [(alone_us - each.latency_us, each) for each in options]
-                ways = tuple([way for way in saved if way[0] > 0])
+                saved = [(alone_us - each.latency_us, each) for each in choices]
+                ways = [way for way in saved if way[0] > 0]
             self._ways[stage] = ways = ways or ()
         return ways
-
-    def schedule(self, stages: Iterable[tuple[int, StageOption]]) -> Schedule:
-        """Adds their lanes to stages."""
-        return tuple(
-            (lanes, option) for nodes, option in stages if (lanes := self.lanes(nodes)) is not None
-        )
 
     def lanes(self, mask: int) -> Lanes | None:
         """The lanes of a stage with these nodes; None if they cannot be one."""
@@ -235,7 +214,7 @@ class State:
         done: the nodes, as bits.
         saved_us: time saved against running every node alone.
         stage: the last stage.
-        option: the option of the last stage.
+        choice: the way to run the last stage.
         before: the state before the last stage.
         ready: the nodes that can run next, as bits; set once the state is followed.
     """
@@ -243,7 +222,7 @@ class State:
     done: int
     saved_us: float
     stage: int = 0
-    option: StageOption | None = None
+    choice: StageChoice | None = None
     before: State | None = None
     ready: int = 0
 
@@ -284,13 +263,13 @@ class Beam:
             followed = self._most_promising(layers[size].values())
             layers[size].clear()
             for state in followed:
-                for stage, (saved_us, option) in self._follow(state):
+                for stage, (saved_us, choice) in self._follow(state):
                     saved_us += state.saved_us
                     done = state.done | stage
                     layer = layers[done.bit_count() - first]
                     known = layer.get(done)
                     if known is None or saved_us > known.saved_us:
-                        layer[done] = State(done, saved_us, stage, option, state)
+                        layer[done] = State(done, saved_us, stage, choice, state)
             on_nodes(size + 1)
         ends = [*layers[count].values(), *self._one_after_another(start)]
         if not ends:
@@ -299,11 +278,11 @@ class Beam:
                 "memory, or candidates that need less."
             )
         state = max(ends, key=lambda end: end.saved_us)
-        stages = []
-        while state.before is not None and state.option is not None:
-            stages.append((state.stage, state.option))
+        stages: Schedule = []
+        while state.before is not None and state.choice is not None:
+            stages.append((self._space.lanes(state.stage) or (), state.choice))
             state = state.before
-        return self._space.schedule(reversed(stages))
+        return stages[::-1]
 
     def _one_after_another(self, state: State) -> list[State]:
         """The end state of all nodes in their own order; none if a node does not fit."""
@@ -470,7 +449,7 @@ def search_blocks(
     Raises:
         SearchError: a node does not fit into memory.
     """
-    stages: list[tuple[Lanes, StageOption]] = []
+    stages: Schedule = []
     exact_nodes = 0
     for block in find_blocks(space):
 
@@ -492,7 +471,7 @@ def search_blocks(
         # Outside the handler, because the exception keeps the states of the exact search alive.
         stages += found or Beam(space, block, width).search(on_nodes)
         space.forget()
-    return tuple(stages), exact_nodes
+    return stages, exact_nodes
 
 
 def find_blocks(space: Space) -> list[range]:
