@@ -54,7 +54,7 @@ class FakeNvml(types.ModuleType):
                 types.SimpleNamespace(pid=1, usedGpuMemory=5000),
             ],
             "DeviceGetClockInfo": lambda gpu, kind: {1: gpu.sm_clock, 2: 3201}[kind],
-            "SystemGetDriverVersion": lambda: b"570.86.15",
+            "SystemGetDriverVersion": lambda: "570.86.15",
             "SystemGetCudaDriverVersion_v2": lambda: 12080,
         }
         for name, answer in answers.items():

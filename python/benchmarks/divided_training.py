@@ -104,10 +104,9 @@ def _fitting(layer: Layer, axis: Axis, count: int) -> int:
 
 
 class Training:
-    """A network with its training data; every run starts from the same state.
+    """A network with its training data, and the layers of its step as `graph`.
 
-    Attributes:
-        graph: the layers of its step.
+    Every run starts from the same state.
     """
 
     def __init__(self, name: str, dtype: str, devices: Sequence[str]) -> None:
@@ -192,11 +191,7 @@ def _in_float64(layer: Any) -> Any:
 class Comparison:
     """The result of one division in one dtype.
 
-    Attributes:
-        strategy: its name.
-        divided_count: the number of divided layers.
-        sent_mb: sent in a step.
-        moved: the largest movement of a number: in float32 over the tolerance, in float64 relative.
+    `moved` is the largest movement of a number: in float32 over the tolerance, in float64 relative.
     """
 
     strategy: str

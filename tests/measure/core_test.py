@@ -449,7 +449,7 @@ def test_refuses_an_unknown_backend() -> None:
 def test_opens_a_backend_once() -> None:
     library = core.load_core_library()
     once, again = library.open_backend("host"), library.open_backend("host")
-    assert once._device == again._device
+    assert once.device == again.device
 
 
 @pytest.fixture(name="fresh_cache")

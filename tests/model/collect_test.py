@@ -284,7 +284,7 @@ def test_collects_from_saved_models_and_graphs_at_open_batch_sizes() -> None:
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [
-        ("no.keras", {"dtype": "mixed_float16"}, "--dtype .*'no.keras'"),
+        ("no.keras", {"dtype": "mixed_float16"}, "mixed_float16 .*'no.keras'"),
         ("no.pb", {"training": True}, "--training .*'no.pb'"),
         ("no.keras", {}, "no convolution to measure"),
     ],

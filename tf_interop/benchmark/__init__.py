@@ -1,1 +1,1 @@
-"""Programs with and without a plan, by turns in processes of their own."""
+"""Compares programs with and without a plan, by turns, each in a process of its own."""

@@ -59,13 +59,9 @@ class Request:
     """Asks for a block of a variant, or for the plan of a case if `variant` is None.
 
     Attributes:
-        case: what to run.
-        variant: how to run it.
         plan_path: the file to write the plan to, or to run with; None for variants without a plan,
             and for programs with the policy `always`.
-        source: where the plan comes from.
         repetition: the number of the turn.
-        options: how to measure.
         needs_gpu: fail if TensorFlow sees no GPU.
         python_path: the user's own PYTHONPATH, for programs.
     """
@@ -386,21 +382,13 @@ def _load(case: Case) -> Any:
     import tensorflow as tf
 
     from tf_interop.model.graphs import keras_of
-    from tf_interop.model.load import ModelArgumentError, is_built_here, load_model
+    from tf_interop.model.load import ModelArgumentError, load_model
 
     assert case.precision is not None
-    if case.precision.keras_policy != "float32" and not is_built_here(case.model):
-        raise ModelArgumentError(
-            f"Precision {case.precision.value} needs a model that is built here, a Keras "
-            f"application or module:function; the file '{case.model}' fixes its dtypes. Leave "
-            "it out."
-        )
     # For the planner and for the run.
     tf.config.experimental.enable_tensor_float_32_execution(case.precision is not Precision.FLOAT32)
     tf.keras.utils.set_random_seed(0)
-    if is_built_here(case.model):
-        tf.keras.mixed_precision.set_global_policy(case.precision.keras_policy)
-    model = load_model(case.model, image_size=case.image_size)
+    model = load_model(case.model, image_size=case.image_size, dtype=case.precision.keras_policy)
     if keras_of(model) is None:
         raise ModelArgumentError(
             f"'{case.model}' is a {type(model).__name__}, not a Keras model. Name a function that "

@@ -72,9 +72,9 @@ class Precision(enum.Enum):
     BFLOAT16 = "bfloat16"
 
     @property
-    def keras_policy(self) -> str:
-        """Keras' dtype policy."""
-        return f"mixed_{self.value}" if self.value.endswith("16") else "float32"
+    def keras_policy(self) -> str | None:
+        """Keras' dtype policy; None for its default."""
+        return f"mixed_{self.value}" if self.value.endswith("16") else None
 
     def computed_on(self, device: ProfiledDevice) -> Precision:
         """The precision that a device uses for this one: a CPU has no TF32."""
@@ -103,9 +103,7 @@ class Case:
     Attributes:
         model: as `load_model` takes it, or the command line of a program. A program decides
             everything else itself; the other values are then None.
-        mode: inference or training.
         batch_size: images of one step.
-        precision: the number format of convolutions.
         image_size: height and width; None for those that the model was made for.
     """
 
@@ -168,8 +166,6 @@ class Block:
         repetition: the number of the turn, from 0.
         steps: timed steps, each from the call until all devices were done.
         median_ms: of these steps, as are the quartiles.
-        first_quartile_ms: see above.
-        third_quartile_ms: see above.
         first_step_ms: the first step, in which TensorFlow optimizes or compiles the graph and tries
             algorithms, without tracing. None for a program.
         memory_peak_bytes: on a GPU the peak of TensorFlow's allocator during the timed steps; on a
@@ -195,8 +191,6 @@ class Result:
     """All measurements of one variant of one case.
 
     Attributes:
-        case: what was run.
-        variant: how it was run.
         plan: the SHA-256 of the plan's file; None without a plan.
         failure: why there are no further blocks; None if nothing failed.
         blocks: by repetition.
@@ -269,13 +263,11 @@ class Benchmark:
     """The contents of a benchmark's file.
 
     Attributes:
-        device: the device, as in a profile.
+        device: as in a profile.
         made_with: versions of the software, such as {"tensorflow": "2.21.0"}.
         commands: every command that added to the file.
         options: how each block was measured.
         results: one for each variant of each case, in the order in which they began.
-        format: always `tf_interop.benchmark`.
-        version: version of the format.
     """
 
     device: ProfiledDevice

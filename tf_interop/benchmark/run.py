@@ -189,7 +189,7 @@ class BenchmarkRun:
             return None
         if case not in self._plans:
             name = re.sub(r"[^A-Za-z0-9.]+", "_", case.name)[-100:]
-            path = plan_folder(self.path) / f"{name}.json"
+            path = self.path.with_name(f"{self.path.stem}.plans") / f"{name}.json"
             # A plan of that name may be of an earlier run; only a measured one is used again.
             used = {each.plan for each in self.benchmark.results if each.case == case}
             failure = None
@@ -223,11 +223,6 @@ class BenchmarkRun:
             results.append(result)
         self.benchmark = dataclasses.replace(self.benchmark, results=tuple(results))
         save_benchmark(self.benchmark, self.path)
-
-
-def plan_folder(path: pathlib.Path) -> pathlib.Path:
-    """The folder for the plans of a benchmark's file."""
-    return path.with_name(f"{path.stem}.plans")
 
 
 def _sha256(path: pathlib.Path) -> str:

@@ -52,34 +52,33 @@ def show_benchmark(benchmark: Benchmark, console: Console) -> None:
         print_on(console, table)
         for note in _notes(results):
             print_on(console, f"  {note}")
+    for line in ("", *_legend(benchmark)):
+        print_on(console, line)
+
+
+def _legend(benchmark: Benchmark) -> Iterator[str]:
+    """Explains the columns, and warns of misreadings."""
     programs = [case.is_program for case in benchmark.by_case]
-    print_on(console, "")
+    backend = benchmark.device.backend
     if any(programs):
-        print_on(console, _PROGRAMS_ARE)
+        yield _PROGRAMS_ARE
     if not all(programs):
-        print_on(console, "median, quartiles: of the steps of a turn; the median over the turns.")
-    print_on(
-        console,
-        "times as fast: as stock, turn by turn, with the lowest and the highest turn.",
-    )
+        yield "median, quartiles: of the steps of a turn; the median over the turns."
+    yield "times as fast: as stock, turn by turn, with the lowest and the highest turn."
     others = [each for each in benchmark.results if each.variant is not Variant.STOCK]
     if any("one turn" in times_as_fast(benchmark, each) for each in others):
-        print_on(
-            console,
-            "one turn: without a range, so a difference may be chance. Raise --repetitions.",
-        )
+        yield "one turn: without a range, so a difference may be chance. Raise --repetitions."
     runs_plan = any(each.variant.needs_plan and not each.case.is_program for each in others)
     has_xla = any(each.variant is Variant.XLA for each in others)
-    if device.backend == "cudnn" and runs_plan and not has_xla:
-        print_on(console, "xla was not compared: it may be faster. Add it with --variants xla.")
+    if backend == "cudnn" and runs_plan and not has_xla:
+        yield "xla was not compared: it may be faster. Add it with --variants xla."
     if any(each.ran_as_stock for each in others):
-        print_on(
-            console,
-            "as stock: the plan has no stage for it, so the same program ran, and a difference "
-            "is chance.",
+        yield (
+            "as stock: the plan has no stage for it, so stock TensorFlow ran, and a difference is "
+            "chance."
         )
     if not all(programs):
-        print_on(console, _MEMORY_IS[device.backend])
+        yield _MEMORY_IS[backend]
 
 
 def times_as_fast(benchmark: Benchmark, result: Result, *, to: str = "–") -> str:

@@ -37,17 +37,12 @@ _FIRST_MARK, _LAST_MARK = "// ---- Python reads from here", "// ---- Python read
 _REBUILD = "Rebuild it in the source folder of tf_interop: scripts/setup.sh"
 
 
+@dataclasses.dataclass(frozen=True)
 class CoreLibrary:
-    """The loaded library; `load_core_library` makes the only one.
+    """The loaded library: cffi's maker of structs, and the functions. See `load_core_library`."""
 
-    Attributes:
-        ffi: makes the structs of the interface.
-        functions: the functions of the interface.
-    """
-
-    def __init__(self, ffi: Any, functions: Any) -> None:
-        self.ffi = ffi
-        self.functions = functions
+    ffi: Any
+    functions: Any
 
     def cudnn_version(self) -> str:
         """The version of libcudnn, such as `9.10.2`, or "" if there is none. Needs no GPU."""
@@ -150,11 +145,9 @@ class MeasureOptions:
 
     Attributes:
         warmup_ms: how long untimed runs last, up to a minute.
-        repetitions: timed runs, at least 1.
         workspace_limit_bytes: the most that one convolution may need.
         warm_caches: keep operands in the caches, as after a previous run, instead of in memory.
-        allow_tf32: whether float convolutions may be computed in TF32.
-        trace_kernels: whether to trace GPU kernels, in a run of its own.
+        trace_kernels: trace GPU kernels in a run of its own.
     """
 
     warmup_ms: float = 20
@@ -165,13 +158,13 @@ class MeasureOptions:
     trace_kernels: bool = True
 
 
+@dataclasses.dataclass(frozen=True)
 class Backend:
     """A backend to measure on, from `CoreLibrary.open_backend`."""
 
-    def __init__(self, library: CoreLibrary, name: str, device: Any) -> None:
-        self.name = name
-        self._library = library
-        self._device = device
+    library: CoreLibrary
+    name: str
+    device: Any
 
     def describe(self) -> ProfiledDevice:
         """The device as far as the core knows it, with today's date.
@@ -179,11 +172,11 @@ class Backend:
         Raises:
             LibraryError: the driver does not answer.
         """
-        described = self._library.ffi.new("TfiDescription *")
-        texts, sink = self._library.collect()
-        error, error_sink = self._library.collect()
-        functions = self._library.functions
-        if functions.TfiDescribe(self._device, described, sink, error_sink):
+        described = self.library.ffi.new("TfiDescription *")
+        texts, sink = self.library.collect()
+        error, error_sink = self.library.collect()
+        functions = self.library.functions
+        if functions.TfiDescribe(self.device, described, sink, error_sink):
             raise LibraryError(f"The backend '{self.name}' cannot describe its device: {error[0]}")
         name, compute_capability, cudnn, cuda = texts
         limits = (getattr(described, field.name) for field in dataclasses.fields(SmLimits))
@@ -213,7 +206,7 @@ class Backend:
         Raises:
             ValueError: there are none, a shape is unknown, or the core has no such convolution.
         """
-        names, sink = self._library.collect()
+        names, sink = self.library.collect()
         place = list(AlgorithmScope).index(scope)
         convolution = self._convolution(configuration)
         failed = self._call("TfiListAlgorithms", convolution, place, allow_tf32, sink)
@@ -233,8 +226,8 @@ class Backend:
         Raises:
             ValueError: as in `measure_algorithm`.
         """
-        tf32 = self._library.ffi.new("int32_t *")
-        resolved, sink = self._library.collect()
+        tf32 = self.library.ffi.new("int32_t *")
+        resolved, sink = self.library.collect()
         failed = self._call(
             "TfiResolveAlgorithm",
             self._convolution(configuration),
@@ -256,22 +249,18 @@ class Backend:
     ) -> AlgorithmMeasurement | AlgorithmFailure:
         """Measures one convolution with one algorithm, alone.
 
-        Args:
-            configuration: all its shapes are known.
-            algorithm: None leaves the choice to the backend. If that fails, the failure's algorithm
-                is empty.
-            options: how to measure.
+        An algorithm of None is the backend's own choice; its failure has an empty name.
 
         Raises:
             ValueError: a shape is unknown, the core has no such convolution, or the options are
                 out of range. An algorithm that the backend lacks is a failure instead.
         """
         source = self._source(options)
-        measured = self._library.ffi.new("TfiMeasurement *")
-        ran, sink = self._library.collect()
-        trace_errors, trace_sink = self._library.collect()
+        measured = self.library.ffi.new("TfiMeasurement *")
+        ran, sink = self.library.collect()
+        trace_errors, trace_sink = self.library.collect()
         kernels: list[tuple[KernelMeasurement, float]] = []
-        kernel_sink = self._library.ffi.callback(
+        kernel_sink = self.library.ffi.callback(
             "TfiKernelSink", lambda name, kernel: kernels.append(self._kernel(name, kernel))
         )
         failed = self._call(
@@ -335,12 +324,12 @@ class Backend:
         """
         stage.validate()
         source = self._source(options)
-        ffi = self._library.ffi
+        ffi = self.library.ffi
         lanes, kept = _to_lanes(ffi, stage, sequential_algorithms, images)
         measured = ffi.new("TfiStageMeasurement *")
         sm_counts = ffi.new("int32_t[]", len(stage.lanes))
-        ran, sink = self._library.collect()
-        ran_in_sequence, sequence_sink = self._library.collect()
+        ran, sink = self.library.collect()
+        ran_in_sequence, sequence_sink = self.library.collect()
         failed = self._call(
             "TfiMeasureStage",
             lanes,
@@ -375,21 +364,21 @@ class Backend:
         Raises:
             ValueError: an argument is out of range.
         """
-        error, error_sink = self._library.collect()
-        code = getattr(self._library.functions, function)(self._device, *arguments, error_sink)
+        error, error_sink = self.library.collect()
+        code = getattr(self.library.functions, function)(self.device, *arguments, error_sink)
         if code == _INVALID_ARGUMENT:
             raise ValueError(error[0])
         return (_FAILURE_KINDS.get(code, FailureKind.FAILED), error[0]) if code else None
 
     def _convolution(self, configuration: ConvolutionConfiguration) -> Any:
-        return _make(self._library.ffi, "TfiConvolution *", convolution_fields(configuration))
+        return _make(self.library.ffi, "TfiConvolution *", convolution_fields(configuration))
 
     def _options(self, options: MeasureOptions) -> Any:
-        return _make(self._library.ffi, "TfiMeasureOptions *", dataclasses.asdict(options))
+        return _make(self.library.ffi, "TfiMeasureOptions *", dataclasses.asdict(options))
 
     def _kernel(self, name: Any, kernel: Any) -> tuple[KernelMeasurement, float]:
         measured = KernelMeasurement(
-            name=bytes(self._library.ffi.string(name)).decode(errors="replace"),
+            name=bytes(self.library.ffi.string(name)).decode(errors="replace"),
             grid=tuple(kernel.grid),
             block=tuple(kernel.block),
             registers_per_thread=kernel.registers_per_thread,
@@ -512,11 +501,7 @@ def convolution_fields(configuration: ConvolutionConfiguration) -> dict[str, Any
 
 
 def _make(ffi: Any, kind: str, fields: object) -> Any:
-    """A struct or an array of the library.
-
-    Raises:
-        ValueError: a number does not fit into its field.
-    """
+    """A struct or an array of the library; numbers that do not fit raise a ValueError."""
     try:
         return ffi.new(kind, fields)
     except OverflowError as error:
@@ -529,12 +514,7 @@ def _to_lanes(
     sequential_algorithms: Sequence[str | None],
     images: Sequence[int],
 ) -> tuple[Any, list[object]]:
-    """The lanes of a stage as an array of `TfiLane`, and the objects that have to outlive it.
-
-    Raises:
-        ValueError: the core has no such convolution, or the algorithms or images are neither none
-            nor one for each step.
-    """
+    """The lanes of a stage as an array of `TfiLane`, and the objects that have to outlive it."""
     count = len(stage.steps)
     for name, values in (("sequential algorithm", sequential_algorithms), ("image", images)):
         if len(values) not in (0, count):

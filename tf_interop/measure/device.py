@@ -183,7 +183,7 @@ def _visible_handles(nvml: Any) -> list[Any]:
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return handles
-    identifiers = [_text(_ask("", nvml.nvmlDeviceGetUUID, handle)) for handle in handles]
+    identifiers = [_ask("", nvml.nvmlDeviceGetUUID, handle) for handle in handles]
     visible: list[Any] = []
     # CUDA Programming Guide, "CUDA Environment Variables": the first illegal item ends the list,
     # and a UUID may be abbreviated.
@@ -211,12 +211,12 @@ def _describe(nvml: Any, handle: Any) -> ProfiledDevice:
     memory = _ask(None, nvml.nvmlDeviceGetMemoryInfo, handle)
     return ProfiledDevice(
         backend="cudnn",
-        name=_text(_ask("", nvml.nvmlDeviceGetName, handle)),
+        name=_ask("", nvml.nvmlDeviceGetName, handle),
         compute_capability=capability,
         sm_count=cores // _CORES_PER_SM[capability] if capability in _CORES_PER_SM else 0,
         cudnn="",
         memory_bytes=0 if memory is None else int(memory.total),
-        driver=_text(_ask("", nvml.nvmlSystemGetDriverVersion)),
+        driver=_ask("", nvml.nvmlSystemGetDriverVersion),
         cuda=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "",
         clocks_mhz={name: clock for name, clock in clocks.items() if clock >= 0},
         sm_limits=None,
@@ -232,11 +232,6 @@ def _ask(default: _T, function: Callable[..., _T], *arguments: object) -> _T:
         return function(*arguments)
     except pynvml.NVMLError:
         return default
-
-
-def _text(value: str | bytes) -> str:
-    # pynvml of older driver packages returns bytes.
-    return value.decode() if isinstance(value, bytes) else value
 
 
 QUEUES_VARIABLE = "CUDA_DEVICE_MAX_CONNECTIONS"

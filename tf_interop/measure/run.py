@@ -21,6 +21,7 @@ import dataclasses
 import enum
 import functools
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -69,7 +70,6 @@ class RunOptions:
     Attributes:
         algorithms: a scope for every convolution, or names to measure instead.
         pair_algorithms: the number of algorithms for each convolution of a pair to combine.
-        measure: how to measure.
         budget_seconds: no measurement begins later than this; None for no limit.
     """
 
@@ -108,6 +108,10 @@ def describe_job(job: Job) -> str:
         algorithms = " | ".join(str(each.algorithm) for each in stage.steps)
         what = f"{len(stage.steps)} convolutions{merged}, {algorithms}"
     return what if tf32 else f"{what}, without TF32"
+
+
+_Unit = Callable[[], Iterable[Job]]
+"""One convolution or stage, as a function that gives the jobs that are left for it."""
 
 
 class Measurements:
@@ -167,31 +171,164 @@ class Measurements:
         return as_with_tf32(measured, allow_tf32=allow_tf32)
 
 
-class ProfileJobs:
-    """The measurements of a list that are left.
+class End(enum.Enum):
+    """Why a run ended."""
+
+    FINISHED = "everything is measured"
+    OUT_OF_TIME = "the time is over"
+    STOPPED = "it was stopped"
+    DEVICE_LOST = "the device failed, and works again only in a new process, if at all"
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
 
     Attributes:
-        measured: all measurements so far; the run adds to it.
+        left: one line for each phase; empty if nothing is left or the device was lost.
         notes: convolutions without algorithms, and why.
     """
 
-    def __init__(
-        self,
-        backend: Backend,
-        configurations: ConfigurationList,
-        options: RunOptions,
-        before: Iterable[Entry],
-    ) -> None:
-        self.measured = Measurements(before)
-        self.notes: dict[str, None] = {}
-        self._backend = backend
-        self._list = configurations
-        self._options = options
-        self._allow_tf32 = options.measure.allow_tf32
+    end: End
+    measured_count: int
+    failure_count: int
+    left: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+@dataclasses.dataclass
+class ProfileRun:
+    """One run over a list; its time starts when it is made.
+
+    Attributes:
+        before: entries of earlier runs, which are not measured again.
+        keep: called with each new entry.
+        should_stop: asked before each measurement.
+    """
+
+    backend: Backend
+    configurations: ConfigurationList
+    options: RunOptions
+    before: dataclasses.InitVar[Iterable[Entry]] = ()
+    keep: Callable[[Entry], object] = lambda entry: None
+    should_stop: Callable[[], bool] = lambda: False
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self, before: Iterable[Entry]) -> None:
+        """Starts the clock."""
+        self._start = self.clock()
+        budget = self.options.budget_seconds
+        self._budget_s = math.inf if budget is None else budget
+        self._measured = Measurements(before)
+        self._notes: dict[str, None] = {}
         self._names: dict[tuple[ConvolutionConfiguration, AlgorithmScope], tuple[str, ...]] = {}
         self._resolved: dict[AlgorithmKey, AlgorithmKey | AlgorithmFailure] = {}
+        self._is_device_lost = False
+        self._measured_count = 0
+        self._failure_count = 0
 
-    def units(self, phase: Phase) -> Iterator[Callable[[], Iterator[Job]]]:
+    def run(self, say: Say) -> Outcome:
+        """Measures until everything is done, the time is over, or `should_stop()`."""
+        end = self._run(say)
+        # A lost device cannot list algorithms.
+        is_left_known = end not in (End.FINISHED, End.DEVICE_LOST)
+        left = tuple(self._describe_left()) if is_left_known else ()
+        return Outcome(end, self._measured_count, self._failure_count, left, tuple(self._notes))
+
+    def _run(self, say: Say) -> End:
+        for phase, share in self._phases():
+            units = list(self._units(phase))
+            for number, jobs in enumerate(units):
+                if self._is_over(share):
+                    break
+                say(phase.value, number, len(units), self._time_left())
+                for job in jobs():
+                    if self.should_stop():
+                        return End.STOPPED
+                    if self._is_over(share):
+                        break
+                    what = f"now {describe_job(job)}"
+                    say(phase.value, number, len(units), self._time_left() + what)
+                    self._measure(job)
+                    if self._is_device_lost:
+                        return End.DEVICE_LOST
+            else:
+                if units:
+                    say(phase.value, len(units), len(units), self._time_left())
+            if self.should_stop():
+                return End.STOPPED
+        left = (any(jobs()) for phase in Phase for jobs in self._units(phase))
+        return End.OUT_OF_TIME if any(left) else End.FINISHED
+
+    def _time_left(self) -> str:
+        left_s = max(0.0, self._start + self._budget_s - self.clock())
+        return f"{left_s:.0f} s left " if math.isfinite(left_s) else ""
+
+    def _phases(self) -> list[tuple[Phase, float]]:
+        """The phases, each with the share of the budget after which it ends."""
+        if math.isinf(self._budget_s) or not self.configurations.stages:
+            return [(phase, 1.0) for phase in Phase]
+        return [
+            (Phase.OWN_CHOICE, 1.0),
+            (Phase.OTHERS, _SHARE_BEFORE_STAGES),
+            (Phase.STAGES, 1.0),
+            (Phase.OTHERS, 1.0),
+            (Phase.STAGES, 1.0),
+        ]
+
+    def _is_over(self, share: float) -> bool:
+        return self.clock() - self._start >= share * self._budget_s
+
+    def _measure(self, job: Job) -> None:
+        options, measured = self.options.measure, self._measured
+        is_refused = False
+        if isinstance(job, StageJob):
+            entry: Entry = self.backend.measure_stage(
+                job.key.stage,
+                options,
+                sequential_algorithms=job.sequential_algorithms,
+                images=job.images,
+            )
+        else:
+            resolved = self._resolve(job)
+            is_refused = isinstance(resolved, AlgorithmFailure)
+            if isinstance(resolved, AlgorithmFailure):
+                entry = resolved
+            elif before := measured.find_resolved(resolved, allow_tf32=job.tf32):
+                measured.add(before, job)
+                return
+            else:
+                entry = self.backend.measure_algorithm(
+                    job.configuration, resolved.algorithm, options
+                )
+        self.keep(entry)
+        # Under the requested name too, so that it is not resolved again.
+        measured.add(entry, job.key if isinstance(job, StageJob) else job)
+        if not isinstance(entry, (AlgorithmFailure, StageFailure)):
+            self._measured_count += 1
+            return
+        self._failure_count += 1
+        # After a kernel's illegal memory access CUDA fails every later call. These would look like
+        # failures of the next measurements.
+        if entry.kind is FailureKind.FAILED and not is_refused:
+            self._is_device_lost = not self._does_device_work()
+
+    def _does_device_work(self) -> bool:
+        """Whether the device still runs the algorithm that it ran last."""
+        ran = self._measured.last_measured
+        if ran is None:
+            return False
+        quick = dataclasses.replace(
+            self.options.measure,
+            allow_tf32=ran.tf32,
+            warmup_ms=0,
+            repetitions=1,
+            trace_kernels=False,
+        )
+        again = self.backend.measure_algorithm(ran.configuration, ran.algorithm, quick)
+        return isinstance(again, AlgorithmMeasurement)
+
+    def _units(self, phase: Phase) -> Iterator[_Unit]:
         """The convolutions or stages of a phase, each as a function that gives its jobs."""
         if phase is Phase.STAGES:
             yield from self._stage_units()
@@ -199,11 +336,11 @@ class ProfileJobs:
         convolutions = [
             listed.configuration
             for listed in sorted(
-                self._list.convolutions,
+                self.configurations.convolutions,
                 key=lambda listed: -listed.count * multiply_adds(listed.configuration),
             )
         ]
-        asked = self._options.algorithms
+        asked = self.options.algorithms
         if phase is Phase.OWN_CHOICE:
             scopes: tuple[AlgorithmScope | None, ...] = (None,)
         else:
@@ -211,10 +348,10 @@ class ProfileJobs:
         for scope, configuration in itertools.product(dict.fromkeys(scopes), convolutions):
             yield functools.partial(self._algorithm_jobs, configuration, scope)
 
-    def describe_left(self) -> Iterator[str]:
+    def _describe_left(self) -> Iterator[str]:
         """Describes the jobs that are left, one line for each phase."""
         own, others, stages = (
-            {job for jobs in self.units(phase) for job in jobs()} for phase in Phase
+            {job for jobs in self._units(phase) for job in jobs()} for phase in Phase
         )
         if own:
             yield f"{len(own)} convolutions to measure at all"
@@ -223,11 +360,11 @@ class ProfileJobs:
         if stages:
             yield f"{len(stages)} stages"
 
-    def resolve(self, job: AlgorithmKey) -> AlgorithmKey | AlgorithmFailure:
+    def _resolve(self, job: AlgorithmKey) -> AlgorithmKey | AlgorithmFailure:
         """Resolves the name of a job, once."""
         if job not in self._resolved:
-            self._resolved[job] = self._backend.resolve_algorithm(
-                job.configuration, job.algorithm, self._options.measure
+            self._resolved[job] = self.backend.resolve_algorithm(
+                job.configuration, job.algorithm, self.options.measure
             )
         return self._resolved[job]
 
@@ -237,13 +374,13 @@ class ProfileJobs:
         """The jobs of a scope; for None the backend's first choice, or the names asked for."""
         if scope is not None:
             names = self._listed(configuration, scope)
-        elif isinstance(self._options.algorithms, tuple):
-            names = _of_kind(self._options.algorithms, configuration)
+        elif isinstance(self.options.algorithms, tuple):
+            names = _of_kind(self.options.algorithms, configuration)
         else:
             names = self._listed(configuration, AlgorithmScope.HEURISTIC)[:1]
         for name in names:
-            job = AlgorithmKey(configuration, name, self._allow_tf32)
-            if not self.measured.has_algorithm(job):
+            job = AlgorithmKey(configuration, name, self.options.measure.allow_tf32)
+            if not self._measured.has_algorithm(job):
                 yield job
 
     def _listed(
@@ -252,26 +389,22 @@ class ProfileJobs:
         key = (configuration, scope)
         if key not in self._names:
             try:
-                self._names[key] = self._backend.list_algorithms(
-                    configuration, scope, allow_tf32=self._allow_tf32
+                self._names[key] = self.backend.list_algorithms(
+                    configuration, scope, allow_tf32=self.options.measure.allow_tf32
                 )
             except ValueError as error:
                 self._names[key] = ()
-                self.notes[f"no algorithm for {describe_convolution(configuration)}: {error}"] = (
+                self._notes[f"no algorithm for {describe_convolution(configuration)}: {error}"] = (
                     None
                 )
         return self._names[key]
 
-    def _stage_units(self) -> Iterator[Callable[[], Iterator[Job]]]:
+    def _stage_units(self) -> Iterator[_Unit]:
         """Every stage with the algorithms that are fastest alone, then other combinations."""
-        jobs = map(self._stage_jobs, sorted(self._list.stages, key=self._stage_order))
+        jobs = map(self._stage_jobs, sorted(self.configurations.stages, key=self._stage_order))
         for of_one_rank in itertools.zip_longest(*jobs):
             for job in filter(None, of_one_rank):
-                yield functools.partial(self._unless_done, job)
-
-    def _unless_done(self, job: StageJob) -> Iterator[StageJob]:
-        if not self.measured.has_stage(job):
-            yield job
+                yield functools.partial(itertools.filterfalse, self._measured.has_stage, (job,))
 
     def _stage_order(self, listed: ListedStage) -> tuple[bool, int, bool]:
         """Stages of a plan first, then by cost; at equal cost merged ones last."""
@@ -281,19 +414,22 @@ class ProfileJobs:
         return not is_pinned, -cost * max(1, len(listed.origins)), is_merged
 
     def _stage_of(self, listed: ListedStage) -> Stage[ConvolutionConfiguration]:
-        return listed.stage.map(lambda place: self._list.convolutions[place].configuration)
+        return listed.stage.map(lambda place: self.configurations.convolutions[place].configuration)
 
     def _stage_jobs(self, listed: ListedStage) -> list[StageJob]:
         stage = self._stage_of(listed)
         alone = [
-            self.measured.fastest(each, allow_tf32=self._allow_tf32) for each in stage.operations
+            self._measured.fastest(each, allow_tf32=self.options.measure.allow_tf32)
+            for each in stage.operations
         ]
         if not all(alone):
             return []
         fastest = tuple(each[0].algorithm for each in alone)
         return [
             StageJob(
-                StageKey(stage.with_algorithms(choice), self._allow_tf32), fastest, listed.images
+                StageKey(stage.with_algorithms(choice), self.options.measure.allow_tf32),
+                fastest,
+                listed.images,
             )
             for choice in self._choices(stage, alone)
         ]
@@ -310,7 +446,7 @@ class ProfileJobs:
         """
         is_pinned = any(step.algorithm for step in stage.steps)
         if [len(lane.steps) for lane in stage.lanes] == [1, 1] and not is_pinned:
-            return _combinations(*alone, at_most_each=self._options.pair_algorithms)
+            return _combinations(*alone, at_most_each=self.options.pair_algorithms)
         fastest = iter(each[0].algorithm for each in alone)
         choices = [
             (lane.merged, self._choices_of_lane(lane, [next(fastest) for _ in lane.steps]))
@@ -336,189 +472,18 @@ class ProfileJobs:
         wider, pinned = merged_configuration(lane.operations), lane.steps[0].algorithm
         if pinned is not None:
             names: tuple[str, ...] = (pinned,)
-        elif isinstance(self._options.algorithms, tuple):
-            names = _of_kind(self._options.algorithms, wider)
+        elif isinstance(self.options.algorithms, tuple):
+            names = _of_kind(self.options.algorithms, wider)
         else:
             names = self._listed(wider, AlgorithmScope.HEURISTIC)
         distinct = dict.fromkeys(self._name_of(wider, name) for name in names)
-        return [[name] * len(fastest) for name in distinct][: self._options.pair_algorithms]
+        return [[name] * len(fastest) for name in distinct][: self.options.pair_algorithms]
 
     def _name_of(self, configuration: ConvolutionConfiguration, name: str) -> str:
         """The name that the entry of a stage will have, or the given one if it cannot run."""
-        return self.resolve(AlgorithmKey(configuration, name, self._allow_tf32)).algorithm
-
-
-class End(enum.Enum):
-    """Why a run ended."""
-
-    FINISHED = "everything is measured"
-    OUT_OF_TIME = "the time is over"
-    STOPPED = "it was stopped"
-    DEVICE_LOST = "the device failed, and works again only in a new process, if at all"
-
-
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """How a run ended.
-
-    Attributes:
-        end: why it ended.
-        measured_count: measurements of this run.
-        failure_count: failures of this run.
-        left: describes what is left, one line for each phase; empty if the device was lost.
-        notes: convolutions without algorithms, and why.
-    """
-
-    end: End
-    measured_count: int
-    failure_count: int
-    left: tuple[str, ...]
-    notes: tuple[str, ...]
-
-
-class ProfileRun:
-    """One run over a list; its time starts when it is made."""
-
-    def __init__(
-        self,
-        backend: Backend,
-        configurations: ConfigurationList,
-        options: RunOptions,
-        *,
-        before: Iterable[Entry] = (),
-        keep: Callable[[Entry], None] = lambda entry: None,
-        should_stop: Callable[[], bool] = lambda: False,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Prepares a run.
-
-        Args:
-            backend: measures.
-            configurations: the list.
-            options: what to measure, and how.
-            before: entries of earlier runs, which are not measured again.
-            keep: called with each new entry.
-            should_stop: asked before each measurement.
-            clock: in seconds.
-        """
-        self._backend = backend
-        self._has_stages = bool(configurations.stages)
-        self._options = options
-        self._keep = keep
-        self._should_stop = should_stop
-        self._clock = clock
-        self._start = clock()
-        self._jobs = ProfileJobs(backend, configurations, options, before)
-        self._is_device_lost = False
-        self._measured_count = 0
-        self._failure_count = 0
-
-    def run(self, say: Say) -> Outcome:
-        """Measures until everything is done, the time is over, or `should_stop()`."""
-        end = self._run(say)
-        # A lost device cannot list algorithms.
-        is_left_known = end not in (End.FINISHED, End.DEVICE_LOST)
-        left = tuple(self._jobs.describe_left()) if is_left_known else ()
-        notes = tuple(self._jobs.notes)
-        return Outcome(end, self._measured_count, self._failure_count, left, notes)
-
-    def _run(self, say: Say) -> End:
-        for phase, share in self._phases():
-            units = list(self._jobs.units(phase))
-            for number, jobs in enumerate(units):
-                if self._is_over(share):
-                    break
-                say(phase.value, number, len(units), self._time_left())
-                for job in jobs():
-                    if self._should_stop():
-                        return End.STOPPED
-                    if self._is_over(share):
-                        break
-                    what = f"now {describe_job(job)}"
-                    say(phase.value, number, len(units), self._time_left() + what)
-                    self._measure(job)
-                    if self._is_device_lost:
-                        return End.DEVICE_LOST
-            else:
-                if units:
-                    say(phase.value, len(units), len(units), self._time_left())
-            if self._should_stop():
-                return End.STOPPED
-        if self._options.budget_seconds is None:
-            return End.FINISHED
-        left = (any(jobs()) for phase in Phase for jobs in self._jobs.units(phase))
-        return End.OUT_OF_TIME if any(left) else End.FINISHED
-
-    def _time_left(self) -> str:
-        budget = self._options.budget_seconds
-        if budget is None:
-            return ""
-        return f"{max(0.0, self._start + budget - self._clock()):.0f} s left "
-
-    def _phases(self) -> list[tuple[Phase, float]]:
-        """The phases, each with the share of the budget after which it ends."""
-        if self._options.budget_seconds is None or not self._has_stages:
-            return [(phase, 1.0) for phase in Phase]
-        return [
-            (Phase.OWN_CHOICE, 1.0),
-            (Phase.OTHERS, _SHARE_BEFORE_STAGES),
-            (Phase.STAGES, 1.0),
-            (Phase.OTHERS, 1.0),
-            (Phase.STAGES, 1.0),
-        ]
-
-    def _is_over(self, share: float) -> bool:
-        budget = self._options.budget_seconds
-        return budget is not None and self._clock() - self._start >= share * budget
-
-    def _measure(self, job: Job) -> None:
-        options, measured = self._options.measure, self._jobs.measured
-        is_refused = False
-        if isinstance(job, StageJob):
-            entry: Entry = self._backend.measure_stage(
-                job.key.stage,
-                options,
-                sequential_algorithms=job.sequential_algorithms,
-                images=job.images,
-            )
-        else:
-            resolved = self._jobs.resolve(job)
-            is_refused = isinstance(resolved, AlgorithmFailure)
-            if isinstance(resolved, AlgorithmFailure):
-                entry = resolved
-            elif before := measured.find_resolved(resolved, allow_tf32=job.tf32):
-                measured.add(before, job)
-                return
-            else:
-                entry = self._backend.measure_algorithm(
-                    job.configuration, resolved.algorithm, options
-                )
-        self._keep(entry)
-        # Under the requested name too, so that it is not resolved again.
-        measured.add(entry, job.key if isinstance(job, StageJob) else job)
-        if not isinstance(entry, (AlgorithmFailure, StageFailure)):
-            self._measured_count += 1
-            return
-        self._failure_count += 1
-        # After a kernel's illegal memory access CUDA fails every later call. These would look like
-        # failures of the next measurements.
-        if entry.kind is FailureKind.FAILED and not is_refused:
-            self._is_device_lost = not self._does_device_work()
-
-    def _does_device_work(self) -> bool:
-        """Whether the device still runs the algorithm that it ran last."""
-        ran = self._jobs.measured.last_measured
-        if ran is None:
-            return False
-        quick = dataclasses.replace(
-            self._options.measure,
-            allow_tf32=ran.tf32,
-            warmup_ms=0,
-            repetitions=1,
-            trace_kernels=False,
-        )
-        again = self._backend.measure_algorithm(ran.configuration, ran.algorithm, quick)
-        return isinstance(again, AlgorithmMeasurement)
+        return self._resolve(
+            AlgorithmKey(configuration, name, self.options.measure.allow_tf32)
+        ).algorithm
 
 
 def _of_kind(algorithms: Iterable[str], configuration: ConvolutionConfiguration) -> tuple[str, ...]:

@@ -1,1 +1,1 @@
-"""Models of users: loading and tracing them, and what is found in their graphs."""
+"""Users' models: loading, tracing, analyzing and planning them."""

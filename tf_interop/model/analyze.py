@@ -25,13 +25,7 @@ _MOST_EXAMPLES = 3
 
 @dataclasses.dataclass(frozen=True)
 class RefusalCount:
-    """Convolution nodes that are refused for one reason.
-
-    Attributes:
-        reason: the class of reason.
-        count: how many there are.
-        examples: the first of them, each with its details.
-    """
+    """Convolution nodes that are refused for one reason; the first of them are `examples`."""
 
     reason: RefusalReason
     count: int
@@ -46,10 +40,8 @@ class Analysis:
     to the next do not count.
 
     Attributes:
-        name: the model's or function's name, and what is run of it.
+        name: the model's or function's name, with the kind of run and the batch size.
         mode: `inference` or `this training step` for a Keras model; else None.
-        node_count: nodes of the graph.
-        convolution_count: convolution nodes of the graph.
         counts_by_kind: convolution nodes by the tensor that they compute, for every kind.
         counts_by_op: convolution nodes by op type, for the types in the graph.
         longest_chain: convolutions on the longest path through the graph.
@@ -60,7 +52,6 @@ class Analysis:
             together; without refused ones.
         refused_count: convolution nodes that cannot be in a stage.
         refusals: these by reason, the most frequent first.
-        notes: remarks on the counts.
     """
 
     name: str

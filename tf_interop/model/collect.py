@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
 import enum
 import itertools
 import pathlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
-import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from tf_interop import tensorflow_internals
@@ -33,7 +30,7 @@ from tf_interop.graph.independence import (
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
 from tf_interop.model.graphs import optimize_graph, trace
-from tf_interop.model.load import ModelArgumentError, check_trains, is_built_here, load_model
+from tf_interop.model.load import check_trains, load_model
 from tf_interop.planning.lookup import stages_from_plan
 from tf_interop.planning.types import Plan
 from tf_interop.profile.worklist import ConfigurationList, ListedConvolution, ListedStage
@@ -62,8 +59,6 @@ class CollectOptions:
     Attributes:
         batch_sizes: for inputs whose first dimension is unknown.
         dtype: Keras' policy for models that are built here; None leaves it to the model.
-        inference: whether to collect the convolutions of inference.
-        training: whether to collect the convolutions of a training step.
         image_size: height and width, for inputs of rank 4 that leave them open.
         compute_capability: of the GPU that the graphs are made for, such as `9.0`; None for a CPU.
         stage_sources: sources of stages besides the plan.
@@ -84,12 +79,7 @@ class CollectOptions:
 
 @dataclasses.dataclass(frozen=True)
 class Collected:
-    """A list of convolutions and stages.
-
-    Attributes:
-        configurations: the list.
-        notes: convolutions that were left out, and why.
-    """
+    """A list of convolutions and stages, and notes on the convolutions that were left out."""
 
     configurations: ConfigurationList
     notes: tuple[str, ...]
@@ -112,7 +102,7 @@ def collect_configurations(
         say: called with a few words on the progress.
 
     Raises:
-        ModelArgumentError: there is no such model, or it cannot be loaded, or not with that dtype.
+        ModelArgumentError: there is no such model, or it does not load with that dtype or at all.
         ValueError: arguments do not fit together, or an input's shape is unknown.
         GraphError: a graph is not well-formed.
         PlanError: the plan is for none of the graphs.
@@ -155,8 +145,10 @@ def collect_graphs(
             origins_of.setdefault(node.configuration, []).append(origin)
         listed = list(_stages_of(view, found, options))
         if options.plan is not None:
+            node_of = {node.name: node for node in found}
             try:
-                listed[:0] = _stages_of_plan(options.plan, found)
+                planned = stages_from_plan(options.plan, found)
+                listed[:0] = [(each.stage.map(node_of.__getitem__), "plan") for each in planned]
                 plan_errors.append(None)
             except PlanError as error:
                 plan_errors.append(error)
@@ -195,7 +187,7 @@ def _trace(
     modes = [False] * options.inference + [True] * options.training
     for model in models:
         say(f"Loading {model}")
-        loaded = _load(model, options)
+        loaded = load_model(model, image_size=options.image_size, dtype=options.dtype)
         if options.training:
             check_trains(loaded, model)
         # A file without its folder.
@@ -209,12 +201,6 @@ def _trace(
                 loaded, batch_size=batch_size, training=training, image_size=options.image_size
             )
             yield origin, optimize_graph(traced, options.compute_capability)
-
-
-def _stages_of_plan(plan: Plan, found: Sequence[ConvolutionNode]) -> list[tuple[_NodeStage, str]]:
-    node_of = {node.name: node for node in found}
-    planned = stages_from_plan(plan, found)
-    return [(each.stage.map(node_of.__getitem__), "plan") for each in planned]
 
 
 def _images_of(view: GraphView, nodes: Sequence[ConvolutionNode]) -> tuple[int, ...]:
@@ -283,8 +269,13 @@ def pairs_with_most_to_gain(
     sizes = [multiply_adds(configuration) for configuration in numbers]
     gains: collections.Counter[tuple[int, int]] = collections.Counter()
     examples: dict[tuple[int, int], tuple[int, int]] = {}
-    for pair in _independent_pairs(convolutions, independence):
-        first, second = sorted(pair, key=lambda place: kinds[place])
+    ancestors = independence.ancestors
+    where = [(node.device, node.region) for node in convolutions]
+    for one, other in itertools.combinations(range(len(convolutions)), 2):
+        depend = ancestors[one] >> other & 1 or ancestors[other] >> one & 1
+        if depend or where[one] != where[other]:
+            continue
+        first, second = sorted((one, other), key=kinds.__getitem__)
         low, high = kinds[first], kinds[second]
         gains[low, high] += min(sizes[low], sizes[high])
         examples.setdefault((low, high), (first, second))
@@ -292,17 +283,6 @@ def pairs_with_most_to_gain(
     return [
         Stage.side_by_side(Step(convolutions[place]) for place in examples[each]) for each in best
     ]
-
-
-def _independent_pairs(
-    convolutions: Sequence[ConvolutionNode], independence: Independence
-) -> Iterator[tuple[int, int]]:
-    """Pairs that could share a stage: independent, on one device, in one region."""
-    ancestors = independence.ancestors
-    for (first, one), (second, other) in itertools.combinations(enumerate(convolutions), 2):
-        depend = ancestors[first] >> second & 1 or ancestors[second] >> first & 1
-        if not depend and (one.device, one.region) == (other.device, other.region):
-            yield first, second
 
 
 def _stage_of_lanes(lanes: Iterable[Sequence[ConvolutionNode]]) -> _NodeStage:
@@ -314,18 +294,3 @@ def _key_of(stage: Stage[ConvolutionConfiguration]) -> object:
     if stage != Stage.side_by_side(map(Step, stage.operations)):
         return stage
     return frozenset(collections.Counter(stage.operations).items())
-
-
-def _load(model: str, options: CollectOptions) -> Any:
-    if options.dtype is None:
-        return load_model(model, image_size=options.image_size)
-    if not is_built_here(model):
-        raise ModelArgumentError(
-            "--dtype needs a model that is built here, a Keras application or module:function; "
-            f"the file '{model}' fixes its dtypes. Leave --dtype out."
-        )
-    mixed_precision = tf.keras.mixed_precision
-    with contextlib.ExitStack() as stack:
-        stack.callback(mixed_precision.set_global_policy, mixed_precision.global_policy())
-        mixed_precision.set_global_policy(options.dtype)
-        return load_model(model, image_size=options.image_size)

@@ -30,9 +30,9 @@ class TracedGraph:
     """The graph of one model, function or GraphDef.
 
     Attributes:
-        name: the model's or function's name, and what is run of it.
+        name: the model's or function's name, with the kind of run and the batch size.
         graph_def: the graph, with function calls inlined.
-        mode: what is run of a Keras model; None for a function or a graph, which may hold either.
+        mode: of a Keras model; None for a function or a graph, which may hold either.
         batch_size: for inputs that leave it open.
         image_size: height and width, for inputs of rank 4 that leave them open.
         run: runs the function on zeros; None for a GraphDef. A model keeps its variables.
@@ -353,7 +353,6 @@ class KerasFunction:
     Attributes:
         function: the concrete function; it takes `inputs` as its one argument.
         inputs: `tf.TensorSpec`s in the structure of the model's inputs, every dimension known.
-        notes: remarks for the user.
     """
 
     function: Any

@@ -34,7 +34,9 @@ class ModelArgumentError(ValueError):
     """An argument that names no model, or a model that cannot be loaded."""
 
 
-def load_model(model: str, *, image_size: tuple[int, int] | None = None) -> Any:
+def load_model(
+    model: str, *, image_size: tuple[int, int] | None = None, dtype: str | None = None
+) -> Any:
     """Loads or builds a model.
 
     Args:
@@ -49,13 +51,31 @@ def load_model(model: str, *, image_size: tuple[int, int] | None = None) -> Any:
               a model or a tf.function, itself. The working directory is searched too.
         image_size: height and width of the images for a Keras application, or for a function that
             has an argument of that name; None leaves them to these.
+        dtype: Keras' policy for a model that is built here; None leaves it to the model.
 
     Returns:
         A Keras model, a concrete function, a tf.function or a GraphDef.
 
     Raises:
-        ModelArgumentError: there is no such model, or it cannot be loaded.
+        ModelArgumentError: there is no such model, or it does not load with that dtype or at all.
     """
+    if dtype is None:
+        return _load(model, image_size)
+    if model not in _application_names() and (":" not in model or pathlib.Path(model).exists()):
+        raise ModelArgumentError(
+            f"The dtype {dtype} needs a model that is built here, a Keras application or "
+            f"module:function; the file '{model}' fixes its dtypes. Leave the dtype out."
+        )
+    mixed_precision = tf.keras.mixed_precision
+    before = mixed_precision.global_policy()
+    mixed_precision.set_global_policy(dtype)
+    try:
+        return _load(model, image_size)
+    finally:
+        mixed_precision.set_global_policy(before)
+
+
+def _load(model: str, image_size: tuple[int, int] | None) -> Any:
     application_names = _application_names()
     if model in application_names:
         return _build_application(model, image_size)
@@ -79,13 +99,6 @@ def load_model(model: str, *, image_size: tuple[int, int] | None = None) -> Any:
     raise ModelArgumentError(
         f"Expected {_ACCEPTED}, got '{model}'.{_hint(model, application_names)}"
     )
-
-
-def is_built_here(model: str) -> bool:
-    """Whether `load_model` builds the model with code, so that it follows Keras' dtype policy."""
-    if model in _application_names():
-        return True
-    return ":" in model and not pathlib.Path(model).exists()
 
 
 def check_trains(loaded: Any, model: str) -> None:

@@ -12,7 +12,6 @@ from tf_interop import tensorflow_internals
 from tf_interop.errors import PlanError
 from tf_interop.graph.ops import CONVOLUTION_KINDS
 from tf_interop.model.graphs import (
-    TracedGraph,
     handed_graph_of,
     optimize_graph,
     trace,
@@ -34,14 +33,7 @@ _HEADS = CONVOLUTION_KINDS.keys() | PRODUCT_OPS
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Parallelization:
-    """A parallel plan for a model, with its reasons.
-
-    Attributes:
-        name: the model, and what is run of it.
-        plan: the plan, with one entry.
-        devices: the devices that it divides over.
-        planned: the entry with its reasons.
-    """
+    """A parallel plan for a model; `planned` has its one entry with the reasons."""
 
     name: str
     plan: ParallelPlan
@@ -112,34 +104,24 @@ def parallelize(
         model_or_function, batch_size=batch_size, training=training, image_size=image_size
     )
     say(f"Planning {traced.name}")
-    layers = prepare(with_inferred_shapes(_graph_to_divide(traced)))
+    handed = None if traced.run is None else handed_graph_of(traced, _HEADS)
+    graph_def = optimize_graph(traced, None) if handed is None else handed
+    layers = prepare(with_inferred_shapes(graph_def))
     if not layers.layers:
         raise ValueError(
             "The model has no convolutions or matrix products of known shapes to divide."
         )
     _check_first_device(chosen, {layers.view.nodes[node].device for node in layers.layer_of})
+    allow_tf32 = tensorflow_internals.is_tf32_on()
+    measured = None if loaded is None else MeasuredParts(loaded, allow_tf32=allow_tf32)
     planned = make_division(
-        layers,
-        chosen,
-        mode=traced.mode,
-        memory_limit=memory_limit,
-        measured=None
-        if loaded is None
-        else MeasuredParts(loaded, allow_tf32=tensorflow_internals.is_tf32_on()),
+        layers, chosen, mode=traced.mode, memory_limit=memory_limit, measured=measured
     )
-    made_with = {
-        "tensorflow": tensorflow_internals.tensorflow_version(),
-        "devices": chosen.source.value,
-    }
+    version = tensorflow_internals.tensorflow_version()
+    made_with = {"tensorflow": version, "devices": chosen.source.value}
     plan = ParallelPlan(chosen.names, (planned.division,), made_with=made_with)
     explain(Parallelization(traced.name, plan, chosen, planned))
     return plan
-
-
-def _graph_to_divide(traced: TracedGraph) -> Any:
-    """The graph that Grappler hands over, or would hand over if it cannot be run."""
-    handed = None if traced.run is None else handed_graph_of(traced, _HEADS)
-    return optimize_graph(traced, None) if handed is None else handed
 
 
 def _choose(graph: DeviceGraph, devices: Sequence[str] | int | None) -> DeviceGraph:

@@ -1,1 +1,1 @@
-"""A plan as a page, a timeline and a trace."""
+"""Reports of plans: a page, a picture and traces."""

@@ -52,13 +52,7 @@ class _Trace:
 
 @dataclasses.dataclass(frozen=True)
 class MeasuredRun:
-    """A trace file.
-
-    Attributes:
-        where: the machine and the date.
-        events: of stages, lanes and threads, in the order of their beginnings.
-        rows: the name of each event's row, by its thread.
-    """
+    """A trace file: the machine and the date, events by their beginnings, and rows by thread."""
 
     where: str
     events: tuple[_Event, ...]

@@ -47,10 +47,8 @@ class NetworkNode:
     """One convolution, or one unit.
 
     Attributes:
-        name: as in the plan.
         predecessors: places of those that it depends on.
-        label: its computation in a few letters.
-        note: its computation in words.
+        label: its computation in a few letters; `note` has it in words.
         reads_input: whether it depends on an input of the graph, and not only on variables.
     """
 
@@ -63,12 +61,9 @@ class NetworkNode:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Network:
-    """The convolutions of one graph, or its units.
+    """The convolutions of one graph, or its units, in an order in which they may run.
 
-    Attributes:
-        nodes: in an order in which they may run.
-        refusals: convolutions that cannot be part of a stage or unit, with their reasons.
-        fingerprint: of the graph.
+    `refusals` are the convolutions that cannot be part of a stage or unit.
     """
 
     nodes: tuple[NetworkNode, ...]

@@ -51,7 +51,7 @@ def render_page(
         plan: the plan.
         title: of the page.
         networks: the dependencies in each graph of the plan.
-        run: a run with the plan; the page shows its timeline next to the predicted ones.
+        run: its timeline is shown next to the predicted ones.
 
     Raises:
         PlanError: the run has no stage and no unit of the plan.
@@ -110,13 +110,9 @@ def render_page(
 # No slots, for cached_property.
 @dataclasses.dataclass(frozen=True)
 class ShownGraph:
-    """An entry of a plan, with its network and its measured run.
+    """An entry of a plan, with its network and its measured run, if these are known.
 
-    Attributes:
-        planned: the entry.
-        measured: the label of values that the plan calls measured.
-        network: the dependencies; None if unknown.
-        run: the measured timeline; None without a run.
+    `measured` is the label of values that the plan calls measured: simulated ones are not.
     """
 
     planned: GraphPlan

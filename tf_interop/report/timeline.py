@@ -24,11 +24,8 @@ class Span:
 
     Attributes:
         start_us: from the beginning of the timeline.
-        duration_us: its length.
-        steps: the convolutions in order.
-        busy_us: the time that they take alone; None if unknown.
+        busy_us: the time that the steps take alone; None if unknown.
         label: the origin of the duration: measured, modelled and so on.
-        row: the number of the row.
         stage: the number of the stage; None for an unstaged convolution.
     """
 
@@ -48,13 +45,9 @@ class Span:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Timeline:
-    """Spans on the rows of a device.
+    """Spans, in the order of their beginnings, on the streams of a device.
 
-    Attributes:
-        name: `one after another`, `in stages` or `measured`.
-        rows: the names of the rows, streams of the device.
-        spans: in the order of their beginnings.
-        note: for a measured run the call, the machine and the date; else empty.
+    `note` names the call, the machine and the date of a measured run.
     """
 
     name: str
