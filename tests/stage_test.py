@@ -44,5 +44,5 @@ def test_other_operations_and_algorithms_keep_everything_else() -> None:
 def test_refuses_a_lane_by_its_place_and_no_lanes(lane: Lane[str], word: str) -> None:
     with pytest.raises(ValueError, match=f"{word}.* at lane 1"):
         Stage((Lane((Step("x"),)), lane)).validate()
-    with pytest.raises(ValueError, match="a lane or more"):
+    with pytest.raises(ValueError, match="at least one lane"):
         Stage(()).validate()

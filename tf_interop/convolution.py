@@ -249,7 +249,7 @@ def merged_configuration(
     """
     if not can_merge(configurations):
         raise ValueError(
-            "Expected two or more convolutions that differ in filters and output channels alone, "
+            "Expected two or more convolutions that differ only in filters and output channels, "
             f"got {', '.join(map(str, configurations))}. Run them one by one."
         )
     first = configurations[0]

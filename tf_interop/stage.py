@@ -144,13 +144,16 @@ class Stage(Generic[T]):
                 lane has one step or several algorithms. Names the lane.
         """
         if not self.lanes:
-            raise ValueError("Expected a stage with a lane or more, got none")
+            raise ValueError("Expected at least one lane, got none")
         for place, lane in enumerate(self.lanes):
             at = f" at lane {place}"
             if not lane.steps:
-                raise ValueError(f"Expected a lane with a step or more, got none{at}")
+                raise ValueError(f"Expected at least one step, got none{at}")
             if abs(lane.priority) > LARGEST_INT:
-                raise ValueError(f"Expected a priority near 0, got {lane.priority}{at}")
+                raise ValueError(
+                    f"Expected a priority from {-LARGEST_INT} to {LARGEST_INT}, got "
+                    f"{lane.priority}{at}"
+                )
             if not 0 <= lane.sm_count <= LARGEST_INT:
                 raise ValueError(
                     f"Expected an SM count from 0 to {LARGEST_INT}, got {lane.sm_count}{at}"
@@ -159,7 +162,7 @@ class Stage(Generic[T]):
                 len(lane.steps) < 2 or len({step.algorithm for step in lane.steps}) > 1
             ):
                 raise ValueError(
-                    "Expected a merged lane with two steps or more and one algorithm for all, got "
+                    "Expected a merged lane to have at least two steps and one algorithm, got "
                     f"{[step.algorithm for step in lane.steps]}{at}"
                 )
 

@@ -197,7 +197,7 @@ def measure_time(name: str) -> dict[str, Any]:
         bytes_per_s=1e10,
         latency_s=1e-5,
     )
-    with collection_pause:  # as make_division does
+    with collection_pause():  # as make_division does
         start = time.process_time()
         costs = find_costs(layers, devices, [0] * len(layers.view))
         costs_s = time.process_time() - start

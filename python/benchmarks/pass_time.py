@@ -12,6 +12,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from python.benchmarks.result_file import Case
+from tf_interop.graph.time_limit import collection_pause
 from tf_interop.model.graphs import handed_graph_of, trace
 from tf_interop.runtime.graph_pass import run_conv_stage_pass
 from tf_interop.runtime.settings import Policy, Settings
@@ -29,9 +30,10 @@ def measure(name: str) -> dict[str, float]:
     for _ in range(REPETITIONS):
         start = time.perf_counter()
         graph_def = graph_pb2.GraphDef.FromString(serialized)
-        rewritten, report = run_conv_stage_pass(
-            graph_def, Settings(Policy.ALWAYS, has_host_stages=True), "CPU"
-        )
+        with collection_pause():  # as the plugin does
+            rewritten, report = run_conv_stage_pass(
+                graph_def, Settings(Policy.ALWAYS, has_host_stages=True), "CPU"
+            )
         assert rewritten is not None
         rewritten.SerializeToString(deterministic=True)
         times.append((time.perf_counter() - start) * 1e3)

@@ -27,11 +27,8 @@ from tf_interop.graph.program import (
     UNIT_OP,
     UnitNode,
     decode_node,
-    input_operand,
     make_operation,
     result_operand,
-    sizes_operand,
-    step_operand,
 )
 from tf_interop.graph.rewrite import COLOCATED_WITH, COLOCATION
 from tf_interop.graph.view import GraphView
@@ -177,7 +174,7 @@ def check_rewrite(
 
 def _read(view: GraphView, index: int) -> _NewNode:
     node = decode_node(view.nodes[index])
-    operands = {input_operand(place): dtype for place, dtype in enumerate(node.input_dtypes)}
+    operands = {f"inputs:{place}": dtype for place, dtype in enumerate(node.input_dtypes)}
     if isinstance(node, UnitNode):
         return _NewNode(
             index,
@@ -190,12 +187,12 @@ def _read(view: GraphView, index: int) -> _NewNode:
             ["Const"],
             STEP_OPS | COMPANION_OPS,
         )
-    sizes = map(sizes_operand, range(len(node.sizes)))
+    sizes = [f"sizes:{place}" for place in range(len(node.sizes))]
     return _NewNode(
         index,
         node.operations,
         [(place, 0) for place in node.outputs],
-        lambda result: step_operand(result[0]),
+        lambda result: f"steps:{result[0]}",
         operands | dict.fromkeys(sizes, types_pb2.DT_INT32),
         [schedule.stage for schedule in node.schedules],
         node.held_inputs,

@@ -113,21 +113,6 @@ class _Document:
     schedules: Annotated[tuple[Schedule[int], ...], msgspec.Meta(min_length=1)]
 
 
-def input_operand(position: int) -> str:
-    """The operand that is data input `position`."""
-    return f"inputs:{position}"
-
-
-def sizes_operand(position: int) -> str:
-    """The operand that is size vector `position` of a stage."""
-    return f"sizes:{position}"
-
-
-def step_operand(operation: int) -> str:
-    """The operand that is the result of an operation of a stage."""
-    return f"steps:{operation}"
-
-
 def result_operand(result: Result) -> str:
     """The operand that is an output of a unit's step."""
     place, port = result

@@ -38,11 +38,8 @@ from tf_interop.graph.program import (
     UnitNode,
     encode_stage,
     encode_unit,
-    input_operand,
     make_operation,
     result_operand,
-    sizes_operand,
-    step_operand,
 )
 from tf_interop.graph.properties import PARAMETER_OPS
 from tf_interop.graph.time_limit import check_time_limit
@@ -336,9 +333,9 @@ def _make_stage_def(
     sizes = [tensor for tensor, (_, dtype) in read.items() if dtype == types_pb2.DT_INT32]
     inputs = [tensor for tensor in read if tensor not in sizes]
     position_of = {tensor: position for position, tensor in enumerate(inputs)}
-    operands = {tensor: input_operand(position) for tensor, position in position_of.items()}
-    operands |= {tensor: sizes_operand(position) for position, tensor in enumerate(sizes)}
-    operands |= {(index, 0): step_operand(place) for index, place in place_of.items()}
+    operands = {tensor: f"inputs:{position}" for tensor, position in position_of.items()}
+    operands |= {tensor: f"sizes:{position}" for position, tensor in enumerate(sizes)}
+    operands |= {(index, 0): f"steps:{place}" for index, place in place_of.items()}
     return encode_stage(
         StageNode(
             name=new.name,
@@ -377,7 +374,7 @@ def _make_unit_def(
         index, port = tensor
         if index in place_of:
             return result_operand((place_of[index], port))
-        return input_operand(position_of[tensor])
+        return f"inputs:{position_of[tensor]}"
 
     shapes: list[Shape | None] = []
     if output_shapes is not None:

@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import os
 import re
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from tensorflow.core.framework import node_def_pb2
@@ -62,31 +61,21 @@ class _Definition(NamedTuple):
 
 def find_xla_functions() -> tuple[XlaFunction, ...]:
     """The functions of the process with convolutions that XLA compiles."""
-    definitions = {
-        name: definition
-        for name in tensorflow_internals.function_names()
-        if (definition := _read_definition(name)) is not None
-    }
     counts: dict[str, int] = {}
-    found = [
-        XlaFunction(name, _count_convolutions(name, definitions, counts))
-        for name, definition in definitions.items()
-        if definition.must_compile
-    ]
-    return tuple(function for function in found if function.convolution_count)
 
+    def count(name: str) -> int:
+        definition = _read_definition(name)
+        if definition is not None and name not in counts:
+            counts[name] = 0  # for a function that calls itself, as in some imported graphs
+            counts[name] = definition.convolution_count + sum(map(count, definition.calls))
+        return counts.get(name, 0)
 
-def _count_convolutions(
-    name: str, definitions: Mapping[str, _Definition], counts: dict[str, int]
-) -> int:
-    """Counts in a function and those that it calls."""
-    definition = definitions.get(name)
-    if definition is not None and name not in counts:
-        # A function of an imported graph may call itself; the inner call counts as none.
-        counts[name] = 0
-        calls = sum(_count_convolutions(call, definitions, counts) for call in definition.calls)
-        counts[name] = definition.convolution_count + calls
-    return counts.get(name, 0)
+    found = []
+    for name in tensorflow_internals.function_names():
+        definition = _read_definition(name)
+        if definition is not None and definition.must_compile and count(name):
+            found.append(XlaFunction(name, count(name)))
+    return tuple(found)
 
 
 @functools.lru_cache(maxsize=4096)

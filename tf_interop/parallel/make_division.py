@@ -74,7 +74,7 @@ def make_division(
         PlanError: no division fits into the memory.
     """
     limits = _memory_limits(devices, memory_limit)
-    with collection_pause:
+    with collection_pause():
         costs = find_expanded_costs(layers, devices, measured)
         found = minimize(costs.problem(limits))
     strategies = baselines(layers, len(devices.devices))

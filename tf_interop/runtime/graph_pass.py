@@ -49,7 +49,7 @@ from tf_interop.graph.program import CONV_STAGE_OP, UNIT_OP
 from tf_interop.graph.properties import GraphProperties, ShapeInference
 from tf_interop.graph.rewrite import ON_ONE_CORE, Cores, rewrite_stages, rewrite_units
 from tf_interop.graph.split_units import find_split_units
-from tf_interop.graph.time_limit import check_time_limit, collection_pause, time_limit
+from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.units import Unit, find_units, planned_name
 from tf_interop.graph.view import GraphView, device_type_of, is_local
 from tf_interop.measure.device import has_bfloat16
@@ -94,7 +94,7 @@ def run_conv_stage_pass(
     Raises:
         GraphError: the graph is not well-formed.
         PlanError: the plan is for another graph or not legal for this one.
-        TimeLimitError: it took longer than the settings allow.
+        TimeLimitError: it took longer than the `time_limit` around it.
     """
     start = time.perf_counter()
     # Grappler hands every graph over a second time, so this comes before any indexing.
@@ -103,58 +103,57 @@ def run_conv_stage_pass(
         for node in graph_def.node
     ):
         return None, None
-    with collection_pause, time_limit(settings.pass_time_limit_s):
-        view = GraphView(graph_def)
-        # The batch size decides which entry of a plan holds for the graph.
-        needs_batch_size = settings.plan is not None and any(
-            graph.batch_size is not None for graph in settings.plan.graphs
-        )
-        found, refused = find_convolutions(
-            view,
-            GraphProperties(view, infer_output_shapes if needs_batch_size else None),
-            nodes_to_preserve=nodes_to_preserve,
-            fetches=fetches,
-        )
-        convolutions = tuple(node for node in found if _is_on(node.device, device_type))
-        refusals = tuple(
-            refusal
-            for refusal in refused
-            if _is_on(view.nodes[view.index_of[refusal.node]].device, device_type)
-        )
-        if not convolutions and not refusals:
-            return None, None
+    view = GraphView(graph_def)
+    # The batch size decides which entry of a plan holds for the graph.
+    needs_batch_size = settings.plan is not None and any(
+        graph.batch_size is not None for graph in settings.plan.graphs
+    )
+    found, refused = find_convolutions(
+        view,
+        GraphProperties(view, infer_output_shapes if needs_batch_size else None),
+        nodes_to_preserve=nodes_to_preserve,
+        fetches=fetches,
+    )
+    convolutions = tuple(node for node in found if _is_on(node.device, device_type))
+    refusals = tuple(
+        refusal
+        for refusal in refused
+        if _is_on(view.nodes[view.index_of[refusal.node]].device, device_type)
+    )
+    if not convolutions and not refusals:
+        return None, None
 
-        check_time_limit()
-        if settings.makes_units(device_type):
-            properties = GraphProperties(view, infer_output_shapes)
-            rewritten, report = _make_units(
-                view, properties, settings, convolutions, nodes_to_preserve, fetches
+    check_time_limit()
+    if settings.makes_units(device_type):
+        properties = GraphProperties(view, infer_output_shapes)
+        rewritten, report = _make_units(
+            view, properties, settings, convolutions, nodes_to_preserve, fetches
+        )
+    else:
+        candidates = convolutions
+        if settings.policy is Policy.ALWAYS:
+            candidates, unmeasured = leave_out_unmeasured(
+                convolutions, device_type, has_bfloat16=has_bfloat16()
             )
-        else:
-            candidates = convolutions
-            if settings.policy is Policy.ALWAYS:
-                candidates, unmeasured = leave_out_unmeasured(
-                    convolutions, device_type, has_bfloat16=has_bfloat16()
-                )
-                refusals += unmeasured
-            stages = _plan_stages(settings, view, candidates)
-            rewritten = None
-            if stages:
-                check_time_limit()
-                check_stages(stages, view, convolutions)
-                rewritten = rewrite_stages(view, [each.ways for each in stages], nodes_to_preserve)
-                check_time_limit()
-                check_rewrite(view, GraphView(rewritten), nodes_to_preserve, fetches=fetches)
-            report = PassReport(
-                device_type=device_type,
-                node_count=len(view),
-                convolution_count=len(candidates),
-                refusals=refusals,
-                # Of all convolutions: a plan, unlike the policy, leaves none out.
-                plan=GraphPlan(fingerprint_convolutions(convolutions), len(convolutions), stages),
-                why_unchanged="" if stages else _why_no_stages(settings, candidates),
-            )
-        check_time_limit()
+            refusals += unmeasured
+        stages = _plan_stages(settings, view, candidates)
+        rewritten = None
+        if stages:
+            check_time_limit()
+            check_stages(stages, view, convolutions)
+            rewritten = rewrite_stages(view, [each.ways for each in stages], nodes_to_preserve)
+            check_time_limit()
+            check_rewrite(view, GraphView(rewritten), nodes_to_preserve, fetches=fetches)
+        report = PassReport(
+            device_type=device_type,
+            node_count=len(view),
+            convolution_count=len(candidates),
+            refusals=refusals,
+            # Of all convolutions: a plan, unlike the policy, leaves none out.
+            plan=GraphPlan(fingerprint_convolutions(convolutions), len(convolutions), stages),
+            why_unchanged="" if stages else _why_no_stages(settings, candidates),
+        )
+    check_time_limit()
     milliseconds = (time.perf_counter() - start) * 1e3
     return rewritten, dataclasses.replace(report, milliseconds=milliseconds)
 

@@ -118,37 +118,36 @@ class TimedSpan(NamedTuple):
 class HandedGraph:
     """A graph as Grappler hands it over; valid only during the call of the pass."""
 
-    def __init__(self, library: KernelLibrary, handle: int) -> None:
-        self._library = library
+    def __init__(self, functions: ctypes.CDLL, handle: int) -> None:
+        self._functions = functions
         self._handle = handle
 
     @property
     def serialized(self) -> bytes:
         """The serialized GraphDef; raises TimeLimitError if TensorFlow no longer waits."""
-        functions = self._library.functions
-        data = functions.TfiGraphData(self._handle)
+        data = self._functions.TfiGraphData(self._handle)
         if data is None:
             raise TimeLimitError(
                 "The pass did not get Python's interpreter lock within 5 s, because another "
                 "thread held it. Do not wait for TensorFlow while holding it: call "
                 "asynchronous functions to their end before tf.random.set_seed."
             )
-        return ctypes.string_at(data, functions.TfiGraphSize(self._handle))
+        return ctypes.string_at(data, self._functions.TfiGraphSize(self._handle))
 
     @property
     def device_type(self) -> str:
         """`CPU` or `GPU`: the device type that the plugin was called for."""
-        return str(self._library.functions.TfiGraphDeviceType(self._handle).decode())
+        return str(self._functions.TfiGraphDeviceType(self._handle).decode())
 
     @property
     def nodes_to_preserve(self) -> frozenset[str]:
         """Names that have to stay in the graph."""
-        return _names(self._library.functions.TfiGraphNodesToPreserve(self._handle))
+        return _names(self._functions.TfiGraphNodesToPreserve(self._handle))
 
     @property
     def fetches(self) -> frozenset[str]:
         """Names of the nodes that the graph is run for."""
-        return _names(self._library.functions.TfiGraphFetches(self._handle))
+        return _names(self._functions.TfiGraphFetches(self._handle))
 
     def infer_output_shapes(self, node: str) -> list[Shape | None] | None:
         """Infers the shapes of a node's outputs; None if TensorFlow does not know the node.
@@ -156,14 +155,14 @@ class HandedGraph:
         The first call infers the whole graph.
         """
         collected, sink = _collecting_sink()
-        count = self._library.functions.TfiOutputProperties(self._handle, node.encode(), sink)
+        count = self._functions.TfiOutputProperties(self._handle, node.encode(), sink)
         if count < 0:
             return None
         return [tensorflow_internals.shape_of_tensor_properties(item) for item in collected]
 
     def set_result(self, serialized: bytes) -> None:
         """Hands the new graph over; raises TimeLimitError if TensorFlow no longer waits."""
-        if not self._library.functions.TfiSetResult(self._handle, serialized, len(serialized)):
+        if not self._functions.TfiSetResult(self._handle, serialized, len(serialized)):
             raise TimeLimitError(
                 "The pass took longer than TensorFlow waits for it. Give tf_interop.enable() a "
                 "longer pass_time_limit_s."
@@ -212,7 +211,7 @@ class KernelLibrary:
 
     def _call(self, handle: int) -> int:
         run = self._run
-        return 0 if run is None else int(run(HandedGraph(self, handle)))
+        return 0 if run is None else int(run(HandedGraph(self.functions, handle)))
 
     def set_workspace_limit(self, limit_bytes: int | None) -> None:
         """Limits all workspaces of one stage together, from now on; None for no limit."""

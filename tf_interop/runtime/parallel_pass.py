@@ -145,4 +145,4 @@ def _check(
         name for name in nodes_to_preserve if name in before.index_of and name not in after.index_of
     ]
     if missing:
-        raise GraphError(f"Expected the nodes {sorted(missing)[:5]} to stay, got none.")
+        raise GraphError(f"Expected the nodes {sorted(missing)[:5]} to stay, but they are gone.")

@@ -8,7 +8,6 @@ its own thread, so that signal handlers, which Python runs on the main thread, d
 from __future__ import annotations
 
 import atexit
-import collections
 import contextlib
 import dataclasses
 import os
@@ -59,12 +58,10 @@ class Plugin:
         self._observers: tuple[GraphObserver, ...] = ()
         self._change_lock = threading.Lock()  # held while either, and the pass, is set
         self._lock = threading.Lock()
-        self._reports: collections.OrderedDict[tuple[str, str], tuple[PassReport, Settings]]
-        self._reports = collections.OrderedDict()  # guarded by _lock
-        self._parallel_reports: collections.OrderedDict[str, ParallelReport]
-        self._parallel_reports = collections.OrderedDict()  # guarded by _lock
-        self._failures: collections.OrderedDict[str, int]
-        self._failures = collections.OrderedDict()  # guarded by _lock
+        # The last ones at the end; guarded by _lock.
+        self._reports: dict[tuple[str, str], tuple[PassReport, Settings]] = {}
+        self._parallel_reports: dict[str, ParallelReport] = {}
+        self._failures: dict[str, int] = {}
         self._register()
         if self.device_types:
             tensorflow_internals.call_before_graph_plugins(self._warn_of_plugin)
@@ -184,7 +181,7 @@ class Plugin:
             # Graphs of tf.data and Sessions go by the option from the time they were made.
             if not settings.can_change_graphs or tensorflow_internals.are_plugins_turned_off():
                 return False
-            with time_limit(settings.pass_time_limit_s):
+            with time_limit(settings.pass_time_limit_s), collection_pause():
                 if settings.parallel is not None:
                     with self._leaving_the_graph():
                         changed = self._divide(graph_def, handed, settings.parallel)
@@ -212,10 +209,9 @@ class Plugin:
         self, graph_def: graph_pb2.GraphDef, handed: HandedGraph, plan: ParallelPlan
     ) -> graph_pb2.GraphDef | None:
         """The graph with its layers divided; None if none is."""
-        with collection_pause:
-            divided, report = run_parallel_pass(
-                graph_def, plan, handed.nodes_to_preserve, handed.infer_output_shapes
-            )
+        divided, report = run_parallel_pass(
+            graph_def, plan, handed.nodes_to_preserve, handed.infer_output_shapes
+        )
         if report is not None:
             with self._lock:
                 _put_last(self._parallel_reports, report.fingerprint, report)
@@ -255,12 +251,12 @@ class Plugin:
             )
 
 
-def _put_last(reports: collections.OrderedDict[K, V], key: K, report: V) -> None:
+def _put_last(reports: dict[K, V], key: K, report: V) -> None:
     """Appends a report or failure, and drops the oldest beyond the limit."""
     reports.pop(key, None)
     reports[key] = report
-    while len(reports) > _MOST_REPORTS:
-        reports.popitem(last=False)
+    if len(reports) > _MOST_REPORTS:
+        del reports[next(iter(reports))]
 
 
 _plugin: Plugin | None = None
