@@ -160,7 +160,7 @@ def test_bounds_make_no_plan_illegal_or_slower_than_sequential(
         check_stages_win(problem, options)
 
 
-def test_a_plan_without_stages_has_the_peak_of_the_graph_s_own_order() -> None:
+def test_a_plan_without_stages_keeps_the_order_of_the_graph() -> None:
     # The search takes `b` first, because it needs less. TensorFlow would not.
     costs = tuple(
         ConvolutionCosts(name, size, (Candidate(None, 1, 40),))

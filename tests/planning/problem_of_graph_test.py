@@ -36,18 +36,19 @@ def problem_of(
     nodes: dict[str, str],
     profile: Profile = PROFILE,
     configurations: dict[str, ConvolutionConfiguration] | None = None,
+    places: dict[str, dict[str, str]] | None = None,
     **options: bool | int,
 ) -> PlanningProblem:
     """Every Conv2D is SMALL unless `configurations` has it."""
     view, convolutions = make_graph(
-        nodes, configurations=dict.fromkeys(nodes, SMALL) | (configurations or {})
+        nodes, configurations=dict.fromkeys(nodes, SMALL) | (configurations or {}), **(places or {})
     )
     independence = Independence(view, convolutions)
     return make_planning_problem(view, convolutions, independence, profile, **options)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_has_the_graph_s_dependencies_and_no_needless_predecessor(seed: int) -> None:
+def test_keeps_all_dependencies_and_no_needless_predecessor(seed: int) -> None:
     generator = random.Random(seed)
     nodes: dict[str, str] = {}
     unmeasured = {}
@@ -100,6 +101,18 @@ def test_describes_graph_device_and_memory() -> None:
     assert problem.memory_budget_bytes == 1 << 30
     on_cpu = problem_of(INCEPTION, dataclasses.replace(PROFILE, device=CPU))
     assert (on_cpu.sm_count, on_cpu.sm_limits) == (None, None)
+
+
+@pytest.mark.parametrize("place", ["devices", "regions"])
+def test_only_nodes_in_one_place_share_a_group(place: str) -> None:
+    problem = problem_of(INCEPTION, places={place: {"1x1": "other", "3x3": "other"}})
+    groups = collections.defaultdict(set)
+    for node in problem.nodes:
+        groups[node.group].add(node.name)
+    assert sorted(map(sorted, groups.values())) == [
+        ["1x1", "3x3"],
+        ["3x3_reduce", "5x5", "5x5_reduce", "pool_proj"],
+    ]
 
 
 def test_the_size_of_a_result_depends_on_kind_and_dtype() -> None:

@@ -160,7 +160,7 @@ def _nodes(
                 costs=costs[node.configuration].name,
                 predecessors=tuple(names[each] for each in (*bits_of(barred), *nearest)),
                 follows=tuple(names[each] for each in read),
-                group=_group(node),
+                group=f"{node.device}\n{node.region}",
                 merge_key=merge_keys.get(node.name),
             )
         )
@@ -179,7 +179,3 @@ def _read_indirectly(view: GraphView, indices: Sequence[int]) -> list[int]:
             elif index not in place_of:
                 reaching[index] |= 1 << place
     return [reaching[index] for index in indices]
-
-
-def _group(node: ConvolutionNode) -> str:
-    return "\n".join((node.device, node.region)) if node.device or node.region else ""

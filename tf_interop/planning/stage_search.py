@@ -273,10 +273,7 @@ class Beam:
             on_nodes(size + 1)
         ends = [*layers[count].values(), *self._one_after_another(start)]
         if not ends:
-            raise SearchError(
-                "No order within the bounds of the search fits every node into memory. Give more "
-                "memory, or candidates that need less."
-            )
+            raise SearchError("No order that was tried fits every node into memory.")
         state = max(ends, key=lambda end: end.saved_us)
         stages: Schedule = []
         while state.before is not None and state.choice is not None:
@@ -403,10 +400,7 @@ class ExactSearch(Beam):
         every = self._of_any_length if self._with_chains else self._of_lanes_of_one
         for stage in every(state):
             if not self._left:
-                raise SearchTooWideError(
-                    f"A block of {len(self._block)} nodes has too many transitions. Set limits on "
-                    "lanes, or use the bounded search."
-                )
+                raise SearchTooWideError("The block has too many transitions.")
             self._left -= 1
             yield stage
 

@@ -11,12 +11,12 @@ import msgspec
 from tf_interop.errors import PlanError
 from tf_interop.planning.problem import ValueSource
 from tf_interop.planning.sm_model import SmUse
-from tf_interop.profile.entries import Share
+from tf_interop.profile.entries import Count, NotNegative, Positive, PositiveCount, Share
 from tf_interop.stage import LARGEST_INT, Lane, Schedule, Stage
 from tf_interop.versioned_file import VersionedFormat
 
-Bytes = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-Microseconds = Annotated[float, msgspec.Meta(ge=0)]
+Bytes = Count
+Microseconds = NotNegative
 LEAST_SAVED_US = 0.05
 """A smaller saving counts as none, because it would print as 0.0 µs."""
 
@@ -63,7 +63,7 @@ class GraphPrediction:
     sequential_peak_bytes: Bytes
     memory_budget_bytes: Bytes | None
     search: str
-    unmeasured_count: Annotated[int, msgspec.Meta(ge=0)] = 0
+    unmeasured_count: Count = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class RejectedStage:
 
     nodes: Annotated[tuple[str, ...], msgspec.Meta(min_length=2)]
     why_not: str
-    count: Annotated[int, msgspec.Meta(ge=1)] = 1
+    count: PositiveCount = 1
     saved_us: float | None = None
 
     @property
@@ -217,7 +217,7 @@ class UnstagedConvolution:
     algorithm: str | None
     latency_us: Microseconds
     peak_bytes: Bytes
-    before_stage: Annotated[int, msgspec.Meta(ge=0)]
+    before_stage: Count
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -232,10 +232,10 @@ class ComparedStep:
     """
 
     name: str
-    step_ms: Annotated[float, msgspec.Meta(gt=0)]
-    ratio: Annotated[float, msgspec.Meta(gt=0)]
-    error: Annotated[float, msgspec.Meta(ge=0)] | None = None
-    predicted_ms: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    step_ms: Positive
+    ratio: Positive
+    error: NotNegative | None = None
+    predicted_ms: NotNegative | None = None
 
     @property
     def is_gain(self) -> bool:
@@ -264,14 +264,14 @@ class MeasuredStep:
         compared: all variants of the measurement, stock first.
     """
 
-    stock_ms: Annotated[float, msgspec.Meta(gt=0)]
-    step_ms: Annotated[float, msgspec.Meta(gt=0)]
-    ratio: Annotated[float, msgspec.Meta(gt=0)]
-    error: Annotated[float, msgspec.Meta(ge=0)]
-    predicted_ms: Annotated[float, msgspec.Meta(ge=0)]
-    unit_count: Annotated[int, msgspec.Meta(ge=0)]
-    unit_op_count: Annotated[int, msgspec.Meta(ge=0)]
-    cores: Annotated[int, msgspec.Meta(ge=1)]
+    stock_ms: Positive
+    step_ms: Positive
+    ratio: Positive
+    error: NotNegative
+    predicted_ms: NotNegative
+    unit_count: Count
+    unit_op_count: Count
+    cores: PositiveCount
     other_load: Share = 0.0
     compared: tuple[ComparedStep, ...] = ()
 
@@ -314,9 +314,9 @@ class GraphPlan:
     """
 
     fingerprint: str
-    convolution_count: Annotated[int, msgspec.Meta(ge=0)]
+    convolution_count: Count
     stages: tuple[PlannedStage, ...]
-    batch_size: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    batch_size: PositiveCount | None = None
     prediction: GraphPrediction | None = None
     unstaged: tuple[UnstagedConvolution, ...] = ()
     rejected: tuple[RejectedStage, ...] = ()

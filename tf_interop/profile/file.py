@@ -78,7 +78,6 @@ _FIELDS: dict[type, str] = {
 _REMEDY = "Remove the line, or measure again."
 _FORMAT = VersionedFormat(Header, "profile", ProfileError, _REMEDY)
 _BEGINNING = b'{"format":"tf_interop.profile","version":1,'
-_HEADER_DECODER = msgspec.json.Decoder(Header)
 _LINE_DECODER = msgspec.json.Decoder(Line)
 
 
@@ -211,7 +210,7 @@ def _parse(content: bytes, path: PathLike) -> Profile:
 def _parse_header(line: bytes) -> Header:
     raw = msgspec.json.decode(line)
     _FORMAT.check_header(raw)
-    header = _HEADER_DECODER.decode(line)
+    header = msgspec.json.decode(line, type=Header)
     check_all_fields_read(raw, msgspec.to_builtins(header), "$")
     return header
 
