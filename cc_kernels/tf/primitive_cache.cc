@@ -7,11 +7,13 @@
 #include <list>
 #include <map>
 #include <string>
+#include <unordered_map>
 #include <utility>
 
 #include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "tensorflow/core/public/version.h"
 
 namespace tf_interop {
 
@@ -26,6 +28,13 @@ namespace {
 
 using tensorflow::DataType;
 
+template <typename Value>
+#if TF_GRAPH_DEF_VERSION <= 2288  // TensorFlow 2.20
+using Map = std::unordered_map<std::string, Value>;
+#else
+using Map = absl::flat_hash_map<std::string, Value>;
+#endif
+
 // The layout of TensorFlow's LRUCache<MklPrimitive>. Its header, mkl_util.h, compiles only with the
 // settings of TensorFlow's own build.
 struct Cache {
@@ -38,7 +47,7 @@ struct Cache {
   };
 
   size_t capacity = 0;
-  absl::flat_hash_map<std::string, Entry> entries;
+  Map<Entry> entries;
   std::list<std::string> keys;
 };
 
