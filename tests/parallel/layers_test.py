@@ -244,7 +244,7 @@ def test_the_order_of_nodes_does_not_matter() -> None:
 
 def test_legal_degrees_fit_all_axes() -> None:
     sizes = (8, 3, 1, 2, 4)
-    layer = Layer("a", (0,), "NHWC", dict(zip(Axis, sizes, strict=True)))
+    layer = Layer("a", "Conv2D", (0,), "NHWC", dict(zip(Axis, sizes, strict=True)))
     assert legal_degrees(layer, 1) == (Degrees(),)
     assert legal_degrees(layer, 3) == (Degrees(channel=3), Degrees(height=3), Degrees(sample=3))
     found = legal_degrees(layer, 4)
@@ -277,7 +277,7 @@ def test_finds_the_layers_of_networks(
 ) -> None:
     layers = layers_of_training(build())
     view = layers.view
-    first_ops = collections.Counter(view.ops[view.index_of[layer.name]] for layer in layers.layers)
+    first_ops = collections.Counter(layer.op for layer in layers.layers)
     assert sum(first_ops[op] for op in HEAD_OPS) == heads
     assert sum(first_ops[op] for op in ("MaxPool", "AvgPool", "Mean")) == pools
     assert sum(first_ops[op] for op in ("AddV2", "AddN", "ConcatV2")) == joins

@@ -107,8 +107,6 @@ def test_sends_the_pieces_that_are_read(seed: int) -> None:
     ]
     expected = np.reshape(expected, (4, 4))
     np.testing.assert_allclose(links.seconds(given_table, read_table, 4), expected, rtol=1e-5)
-    within = links.seconds_within(given_table, read_table, 4)
-    np.testing.assert_allclose(within, np.diag(expected), rtol=1e-5)
 
 
 def test_sends_nothing_if_every_device_has_its_boxes() -> None:
@@ -116,7 +114,6 @@ def test_sends_nothing_if_every_device_has_its_boxes() -> None:
     rows = [(0, ((0, 3), (0, 5))), (1, ((3, 6), (0, 5)))]
     table = table_of(tables, [rows])
     assert links.seconds(table, table, 4).tolist() == [[0.0]]
-    assert links.seconds_within(table, table_of(tables, [rows]), 4).tolist() == [0.0]
     assert table_of(tables, [rows]) is table
 
 

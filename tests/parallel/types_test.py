@@ -99,11 +99,3 @@ def test_boxes_of_a_layer_cover_a_tensor_once(
     for box in boxes.values():
         times_there[tuple(itertools.starmap(slice, box))] += 1
     assert (times_there == 1).all()
-
-
-def test_channels_are_divided_by_filter_and_channel_together() -> None:
-    degrees = Degrees(sample=2, filter=2, channel=2)
-    rows = boxes_of((2, 8), "NHWC", degrees)
-    assert rows[0] == ((0, 1), (0, 2))
-    assert rows[7] == ((1, 2), (6, 8))
-    assert boxes_of((2, 8, 3, 3), "NCHW", degrees)[7] == ((1, 2), (6, 8), (0, 3), (0, 3))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from tf_interop.parallel.costs.tables import DivisionCosts
 from tf_interop.parallel.layers.find import Layer, LayerGraph
-from tf_interop.parallel.lookup import is_product
+from tf_interop.parallel.layers.heads import PRODUCT_OPS
 from tf_interop.parallel.types import Axis, Degrees
 
 WHOLE = "whole"
@@ -38,7 +38,7 @@ def baselines(graph: LayerGraph, device_count: int) -> dict[str, tuple[Degrees, 
         DATA: data,
         MODEL: model,
         ONE_WEIRD_TRICK: tuple(
-            its_model if is_product(graph, layer) else its_data
+            its_model if layer.op in PRODUCT_OPS else its_data
             for layer, its_data, its_model in zip(layers, data, model, strict=True)
         ),
     }
@@ -115,18 +115,15 @@ def explain_layers(
         choice: the index of each layer's configuration.
         strategies: the degrees of each layer under each strategy.
     """
-    neighbours: list[list[int]] = [[] for _ in names]
-    for first, second in costs.edges:
-        neighbours[first].append(second)
-        neighbours[second].append(first)
+    edges_of: list[list[tuple[int, int]]] = [[] for _ in names]
+    for edge in costs.edges:
+        for layer in edge:
+            edges_of[layer].append(edge)
 
     def times(layer: int, configuration: int) -> LayerTimes:
-        its = costs.layers[layer]
-        between = 0.0
-        for other in neighbours[layer]:
-            pair = (layer, other) if layer < other else (other, layer)
-            at = (configuration, choice[other])
-            between += float(costs.edges[pair][at if layer < other else at[::-1]])
+        its, chosen = costs.layers[layer], [*choice]
+        chosen[layer] = configuration
+        between = sum(float(costs.edges[a, b][chosen[a], chosen[b]]) for a, b in edges_of[layer])
         return LayerTimes(
             its.configurations[configuration],
             compute_us=float(its.compute_s[configuration]) * 1e6,

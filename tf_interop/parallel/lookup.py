@@ -8,20 +8,10 @@ import json
 
 from tf_interop.convolution import canonical_names
 from tf_interop.errors import PlanError
-from tf_interop.parallel.layers.find import Layer, LayerGraph
-from tf_interop.parallel.layers.heads import HEAD_OPS, PRODUCT_OPS
+from tf_interop.parallel.layers.find import LayerGraph
+from tf_interop.parallel.layers.heads import HEAD_OPS
 from tf_interop.parallel.parted_graph import LayerDivision
 from tf_interop.parallel.types import Axis, GraphDivision, ParallelPlan
-
-
-def is_contraction(graph: LayerGraph, layer: Layer) -> bool:
-    """Whether a layer begins with a convolution or a matrix product."""
-    return _first_op(graph, layer) in HEAD_OPS
-
-
-def is_product(graph: LayerGraph, layer: Layer) -> bool:
-    """Whether a layer begins with a matrix product."""
-    return _first_op(graph, layer) in PRODUCT_OPS
 
 
 def names_of_layers(graph: LayerGraph) -> list[str]:
@@ -45,7 +35,7 @@ def fingerprint_layers(graph: LayerGraph) -> str:
     rows = sorted(
         (name, [layer.extents[axis] for axis in Axis if axis is not Axis.SAMPLE])
         for name, layer in zip(names_of_layers(graph), graph.layers, strict=True)
-        if is_contraction(graph, layer)
+        if layer.op in HEAD_OPS
     )
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]
 
@@ -67,7 +57,7 @@ def find_division(plan: ParallelPlan, graph: LayerGraph) -> GraphDivision:
             f"Expected a parallel plan for batch size {batch_size}, got one for {known}. Make one "
             f"with tf-interop parallelize --batch {batch_size}."
         )
-    count = sum(is_contraction(graph, layer) for layer in graph.layers)
+    count = sum(layer.op in HEAD_OPS for layer in graph.layers)
     model = plan.made_with.get("model")
     made_for = f" for '{model}'" if model else " for another"
     raise PlanError(
@@ -105,7 +95,3 @@ def divided_layers(division: GraphDivision, graph: LayerGraph) -> dict[int, Laye
             )
         found[place] = LayerDivision(layer.degrees, layer.devices)
     return found
-
-
-def _first_op(graph: LayerGraph, layer: Layer) -> str:
-    return graph.view.ops[graph.view.index_of[layer.name]]

@@ -161,7 +161,7 @@ def find_expanded_costs(
     for (first, second), seconds in other.edges.items():
         pair = numbers[first], numbers[second]
         edges[min(pair), max(pair)] = seconds if pair[0] < pair[1] else seconds.T
-    return DivisionCosts(tuple(of_layers), edges, costs.device_count)
+    return DivisionCosts(tuple(of_layers), edges)
 
 
 def _costs(

@@ -7,6 +7,7 @@ all configurations are rows of one array, and all pairs are computed together.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -50,8 +51,10 @@ class BoxTable:
 
     def volumes_of_devices(self, device_count: int) -> Floats:
         """The number of values by configuration and device."""
-        size = len(self.are_sums)
-        return _sums_by_device(self.configurations, self.devices, self.volumes, size, device_count)
+        shape = len(self.are_sums), device_count
+        rows = self.configurations * device_count + self.devices
+        sums = np.bincount(rows, self.volumes, minlength=math.prod(shape))
+        return np.asarray(sums.reshape(shape), np.float64)
 
 
 class BoxTables:
@@ -138,34 +141,6 @@ class Links:
         sent = _longest(_by_configuration(seconds.T, read), given).T
         return np.asarray(np.maximum(received, sent))
 
-    def seconds_within(self, given: BoxTable, read: BoxTable, item_bytes: int) -> Floats:
-        """The same within a layer, by its configuration."""
-        if given is read:
-            return np.zeros(len(given.are_sums))
-        # All pairs of rows of one configuration: for each row of `read` all of `given`.
-        begins, ends = (
-            np.searchsorted(given.configurations, read.configurations, side=side)
-            for side in ("left", "right")
-        )
-        counts = ends - begins
-        read_rows = np.repeat(np.arange(len(counts)), counts)
-        given_rows = np.arange(len(read_rows)) - np.repeat(
-            np.cumsum(counts) - counts - begins, counts
-        )
-        shared = np.minimum(given.ends[given_rows], read.ends[read_rows])
-        shared -= np.maximum(given.begins[given_rows], read.begins[read_rows])
-        overlaps = np.maximum(shared, 0).prod(axis=1)
-        sources, destinations = given.devices[given_rows], read.devices[read_rows]
-        seconds = item_bytes * self.seconds_per_byte[sources, destinations] * overlaps
-        seconds += (overlaps > 0) * self.latency_s[sources, destinations]
-        configurations = given.configurations[given_rows]
-        size, count = len(given.are_sums), len(self.latency_s)
-        sent, received = (
-            _sums_by_device(configurations, devices, seconds, size, count).max(axis=1)
-            for devices in (sources, destinations)
-        )
-        return np.asarray(np.maximum(sent, received))
-
     def seconds_to_add(self, given: BoxTable, item_bytes: int) -> Floats:
         """The time until all devices with an addend have the sum, by configuration.
 
@@ -219,14 +194,6 @@ class Links:
             intervals = np.stack([codes >> 31, codes & ((1 << 31) - 1)], axis=1)
             self._known_intervals[key] = intervals, rows
         return self._known_intervals[key]
-
-
-def _sums_by_device(
-    configurations: Integers, devices: Integers, values: npt.NDArray[Any], size: int, count: int
-) -> Floats:
-    """Sums of the rows' values by configuration and device."""
-    sums = np.bincount(configurations * count + devices, values, minlength=size * count)
-    return np.asarray(sums.reshape(size, count), np.float64)
 
 
 def _by_configuration(values: npt.NDArray[Any], table: BoxTable) -> Floats:

@@ -79,12 +79,10 @@ class DivisionCosts:
     Attributes:
         layers: in the order of the graph's layers.
         edges: seconds by the configurations of two layers, the lower number first.
-        device_count: the number of devices.
     """
 
     layers: tuple[LayerCosts, ...]
     edges: Mapping[tuple[int, int], Floats]
-    device_count: int
 
     def problem(self, memory_limits: Sequence[float] | None = None) -> SearchProblem:
         """The problem for the search; limits are bytes by device."""
@@ -101,10 +99,8 @@ class DivisionCosts:
 
     def memory(self, choice: Sequence[int]) -> tuple[int, ...]:
         """The bytes that each device needs."""
-        total = np.zeros(self.device_count)
-        for layer, its in zip(self.layers, choice, strict=True):
-            total += layer.memory[its]
-        return tuple(map(int, total))
+        of_layers = [layer.memory[its] for layer, its in zip(self.layers, choice, strict=True)]
+        return tuple(map(int, np.sum(of_layers, axis=0)))
 
     def choice_of(self, degrees: Sequence[Degrees]) -> tuple[int, ...]:
         """The indices of the layers' configurations."""
@@ -206,28 +202,25 @@ class _Costing:
 
     def run(self) -> DivisionCosts:
         edges: dict[tuple[int, int], Floats] = {}
-        sums = [self._no_costs(configurations) for configurations in self._configurations]
-        compute = [np.zeros_like(its.memory) for its in sums]
-        for node, layer in self._layers.layer_of.items():
-            compute[layer] += self._node_tables[node].seconds
-            sums[layer].are_measured[:] &= self._node_tables[node].are_measured
+        sums = tuple(map(self._computing, self._layers.layers, self._configurations))
         for tensor, by_layer in self._readers.items():
             self._add_tensor(tensor, by_layer, sums, edges)
-        for its, seconds in zip(sums, compute, strict=True):
-            its.compute_s[:] = self._busiest(seconds)
-        return DivisionCosts(tuple(sums), edges, self._count)
+        return DivisionCosts(sums, edges)
 
-    def _no_costs(self, configurations: tuple[Degrees, ...]) -> LayerCosts:
-        size = len(configurations)
-        compute, inner, parameters = np.zeros((3, size))
-        memory = np.zeros((size, self._count))
+    def _computing(self, layer: Layer, configurations: tuple[Degrees, ...]) -> LayerCosts:
+        """The costs of a layer without its tensors."""
+        tables = [self._node_tables[node] for node in layer.nodes]
+        seconds = np.sum([each.seconds for each in tables], axis=0)
+        of_pools = [seconds[:, self._pools == pool].sum(axis=1) for pool in set(self._pools)]
+        inner_s, parameters_s = np.zeros((2, len(configurations)))
         return LayerCosts(
-            configurations, compute, inner, parameters, memory, np.ones(size, np.bool_)
+            configurations,
+            np.max(of_pools, axis=0),
+            inner_s,
+            parameters_s,
+            np.zeros_like(seconds),
+            np.all([each.are_measured for each in tables], axis=0),
         )
-
-    def _busiest(self, seconds: Floats) -> Floats:
-        of_pools = [seconds[:, self._pools == pool].sum(axis=1) for pool in np.unique(self._pools)]
-        return np.asarray(np.max(of_pools, axis=0))
 
     def _find_readers(self) -> dict[Tensor, dict[int | None, list[tuple[int, int]]]]:
         """The readers of the tensors that layers give or read, by their layer: node and input."""
@@ -278,7 +271,8 @@ class _Costing:
                 self._node_tables[node].parts.reads[at] for node, at in readers
             )
             if layer == owner:
-                sums[layer].inner_s[:] += self._send(given, read, item_bytes, within=True)
+                if given is not read:
+                    sums[layer].inner_s[:] += np.diagonal(self._send(given, read, item_bytes))
             elif owner is None:
                 if not self._parameters_stay:
                     sums[layer].parameters_s[:] += self._send(given, read, item_bytes)[0]
@@ -297,14 +291,10 @@ class _Costing:
             first = next(layer for layer in by_layer if layer is not None)
             sums[first].memory[:, home] += volume(whole(shape)) * item_bytes
 
-    def _send(
-        self, given: BoxTable, read: BoxTable, item_bytes: int, *, within: bool = False
-    ) -> Floats:
-        key = id(given), id(read), item_bytes, within
+    def _send(self, given: BoxTable, read: BoxTable, item_bytes: int) -> Floats:
+        key = id(given), id(read), item_bytes
         if key not in self._seconds:
-            links = self._links
-            find = links.seconds_within if within else links.seconds
-            self._seconds[key] = find(given, read, item_bytes)
+            self._seconds[key] = self._links.seconds(given, read, item_bytes)
         return self._seconds[key]
 
     def _gathered(

@@ -61,12 +61,14 @@ class Layer:
 
     Attributes:
         name: the name of its first node.
+        op: the op type of its first node.
         nodes: its nodes, ascending.
         layout: layout of its tensors of rank 4, `NHWC` or `NCHW`.
         extents: the size of each axis of its work; 1 for an axis that cannot be divided.
     """
 
     name: str
+    op: str
     nodes: tuple[int, ...]
     layout: str
     extents: Mapping[Axis, int]
@@ -362,6 +364,7 @@ class _Finder:
 
         return Layer(
             first.node.name,
+            first.node.op,
             tuple(sorted(nodes)),
             first.layout,
             {axis: extents[axis] if may_be_divided(axis) else 1 for axis in Axis},
