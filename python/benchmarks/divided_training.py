@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,13 +25,12 @@ from python.models.googlenet import LocalResponseNormalization, googlenet
 from python.models.small import CLASSES, lenet, paddings, resnet
 from tf_interop.model.graphs import with_inferred_shapes
 from tf_interop.parallel.explain import WHOLE, baselines
-from tf_interop.parallel.layers.find import Layer, LayerGraph, legal_degrees
+from tf_interop.parallel.layers.find import LayerGraph, legal_degrees
 from tf_interop.parallel.layers.prepare import prepare
 from tf_interop.parallel.lookup import fingerprint_layers, names_of_layers
 from tf_interop.parallel.types import Axis, Degrees, DividedLayer, GraphDivision, ParallelPlan
 from tf_interop.runtime.plugin import get_plugin
 
-DEVICE_COUNT = 4
 BATCH = 8
 STEPS = 3
 LEARNING_RATE = 0.05
@@ -46,11 +45,8 @@ FLOAT64_TOLERANCE = 1e-9
 """The most that numbers may move in float64. Normalization by the statistics of few values
 amplifies the rounding of 1e-16."""
 
-Division = Mapping[int, tuple[Degrees, tuple[int, ...]]]
-"""The degrees and devices of layers, by the layers' places."""
 
-
-def make_devices(count: int = DEVICE_COUNT) -> tuple[str, ...]:
+def make_devices(count: int) -> tuple[str, ...]:
     """Makes logical CPU devices, before TensorFlow is used, and returns their names."""
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * count
@@ -58,49 +54,51 @@ def make_devices(count: int = DEVICE_COUNT) -> tuple[str, ...]:
     return tuple(f"/device:CPU:{number}" for number in range(count))
 
 
-def strategies(graph: LayerGraph, device_count: int) -> Iterator[tuple[str, Division]]:
+def strategies(
+    graph: LayerGraph, device_count: int
+) -> Iterator[tuple[str, tuple[DividedLayer, ...]]]:
     """Named divisions: the published ones, each other axis alone, two axes, and random ones.
 
     A layer that is too short for all devices is divided as far as possible.
     """
-    for name, degrees in baselines(graph, device_count).items():
-        if name != WHOLE:
-            yield name, _in_order(enumerate(degrees))
+    names = names_of_layers(graph)
+
+    def in_order(degrees: Iterable[Degrees]) -> tuple[DividedLayer, ...]:
+        """Puts divided layers on the first devices, and leaves whole ones out."""
+        return tuple(
+            DividedLayer(name, each, tuple(range(each.count)))
+            for name, each in zip(names, degrees, strict=True)
+            if each.count > 1
+        )
+
+    for strategy, degrees in baselines(graph, device_count).items():
+        if strategy != WHOLE:
+            yield strategy, in_order(degrees)
     for axes in (
         *([Axis.HEIGHT], [Axis.WIDTH], [Axis.CHANNEL]),
         *([Axis.HEIGHT, Axis.WIDTH], [Axis.FILTER, Axis.CHANNEL]),
     ):
         count = round(device_count ** (1 / len(axes)))
-        yield (
-            " and ".join(axis.value for axis in axes),
-            _in_order(
-                (place, Degrees(**{axis.value: _fitting(layer, axis, count) for axis in axes}))
-                for place, layer in enumerate(graph.layers)
-            ),
+        fitting = (
+            {axis.value: next(n for n in (count, 2, 1) if n <= its.extents[axis]) for axis in axes}
+            for its in graph.layers
         )
+        yield " and ".join(axis.value for axis in axes), in_order(Degrees(**it) for it in fitting)
     for seed in range(RANDOM_PLANS):
         yield f"random {seed}", random_division(graph, device_count, seed)
 
 
-def random_division(graph: LayerGraph, device_count: int, seed: int) -> Division:
+def random_division(graph: LayerGraph, device_count: int, seed: int) -> tuple[DividedLayer, ...]:
     """A random division of each layer, on random devices."""
     source = random.Random(seed)
-    chosen: dict[int, tuple[Degrees, tuple[int, ...]]] = {}
-    for place, layer in enumerate(graph.layers):
+    divided = []
+    for name, layer in zip(names_of_layers(graph), graph.layers, strict=True):
         choices = legal_degrees(layer, source.randint(1, device_count))
         if choices:
             degrees = source.choice(choices)
-            chosen[place] = degrees, tuple(source.sample(range(device_count), degrees.count))
-    return chosen
-
-
-def _in_order(degrees: Iterable[tuple[int, Degrees]]) -> Division:
-    """Puts divided layers on the first devices, and leaves whole ones out."""
-    return {place: (each, tuple(range(each.count))) for place, each in degrees if each.count > 1}
-
-
-def _fitting(layer: Layer, axis: Axis, count: int) -> int:
-    return next(each for each in (count, 2, 1) if each <= layer.extents[axis])
+            devices = tuple(source.sample(range(device_count), degrees.count))
+            divided.append(DividedLayer(name, degrees, devices))
+    return tuple(divided)
 
 
 class Training:
@@ -153,11 +151,9 @@ class Training:
         changes = (b.numpy() - a for a, b in zip(start, model.variables, strict=True))
         return [losses, *changes]
 
-    def run_divided(self, division: Division) -> tuple[Numbers, Any]:
+    def run_divided(self, division: tuple[DividedLayer, ...]) -> tuple[Numbers, Any]:
         """Trains with divided layers; returns the report of the graph too."""
-        names = names_of_layers(self.graph)
-        divided = tuple(DividedLayer(names[place], *each) for place, each in division.items())
-        entry = GraphDivision(fingerprint_layers(self.graph), divided)
+        entry = GraphDivision(fingerprint_layers(self.graph), division)
         get_plugin().forget_reports()
         tf_interop.enable(parallel=ParallelPlan(self._devices, (entry,)))
         try:

@@ -1,4 +1,4 @@
-"""Layers divided over logical devices of one GPU, which shows their numbers and not their speed."""
+"""Layers divided over logical devices of one GPU: their numbers, not their speed."""
 
 from __future__ import annotations
 
@@ -51,5 +51,5 @@ PROGRAM = """
 
 
 @pytest.mark.parametrize("count", [2, 4])
-def test_a_training_step_over_logical_gpus_gives_what_one_gives(count: int) -> None:
+def test_a_training_step_on_logical_gpus_gives_the_same_numbers(count: int) -> None:
     run_python(PROGRAM.format(count=count))

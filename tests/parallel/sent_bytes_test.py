@@ -1,4 +1,4 @@
-"""Divided steps on logical devices compute what stock TensorFlow does, and send what was said."""
+"""Divided steps compute the same as stock TensorFlow, and send the predicted bytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from command_line import free_addresses
 from unnoticed import run_python
 
-# It has TensorFlow alone.
+# It runs without the plugin.
 SERVER = """
 import sys
 import tensorflow as tf
@@ -106,23 +106,23 @@ PROGRAM = """
                 assert {"worker" in source for source, _ in sent} == {True, False}, sent
             for ours, stock in zip(results[0], expected):
                 largest = np.abs(stock).max()
-                # Sums are added up in another order.
+                # Sums are in another order.
                 np.testing.assert_allclose(ours, stock, 1e-5, 1e-5 * largest, err_msg=strategy)
             for ours, first in zip(function(images, labels), results[0]):
                 np.testing.assert_array_equal(ours, first)
-            assert tf_interop.status().divided_graphs == (report,)  # the second call made none
+            assert tf_interop.status().divided_graphs == (report,)  # none from the second call
 """
 
 
-# oneDNN joins convolutions with what follows them only after the graph was partitioned.
+# oneDNN fuses convolutions with other ops after the graph is partitioned.
 NO_ONEDNN = {"TF_ENABLE_ONEDNN_OPTS": "0"}
 
 
-def test_every_strategy_computes_the_same_and_sends_what_was_said() -> None:
+def test_every_strategy_computes_the_same_and_sends_the_predicted_bytes() -> None:
     run_python(PROGRAM, **NO_ONEDNN)
 
 
-def test_layers_are_divided_over_the_processes_of_a_cluster(tmp_path: pathlib.Path) -> None:
+def test_divides_layers_over_the_processes_of_a_cluster(tmp_path: pathlib.Path) -> None:
     [address] = free_addresses(1)
     log = tmp_path / "server.log"
     server = subprocess.Popen([sys.executable, "-c", SERVER, address], stderr=log.open("w"))

@@ -1,4 +1,4 @@
-"""Networks that train on several devices as they do on one."""
+"""Networks that train on several devices as on one."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_divided_training_gives_the_same_numbers(
         assert each.moved <= tolerance, each
 
 
-def test_the_committed_figures_agree() -> None:
+def test_the_committed_result_is_within_rounding() -> None:
     result = ROOT / "docs" / "results" / "divided_training.json"
     rows: list[dict[str, Any]] = json.loads(result.read_text())["rows"]
     assert [each["network"] for each in rows] == list(CASE.networks)
