@@ -22,6 +22,7 @@ from tf_interop.model.collect import (
     CollectOptions,
     StageSource,
     collect_configurations,
+    pairs_with_most_to_gain,
     stages_of_merges,
 )
 from tf_interop.model.graphs import handed_graph_of, trace, with_inferred_shapes
@@ -237,6 +238,14 @@ def test_merges_convolutions_that_read_one_image(
     groups = [group for _, group in level_groups(convolutions, Independence(view, convolutions))]
     merged = stages_of_merges(groups, find_merge_keys(view, convolutions))
     assert [stage.map(lambda node: node.configuration).lanes for stage in merged] == stages
+
+
+@pytest.mark.parametrize("elsewhere", [{}, {"device": "/device:GPU:1"}, {"region": "a branch"}])
+def test_pairs_are_on_one_device_and_in_one_region(elsewhere: dict[str, Any]) -> None:
+    view, (a, b) = make_graph({"x": "Relu", "a": "Conv2D x", "b": "Conv2D x"})
+    nodes = (a, dataclasses.replace(b, **elsewhere))
+    pairs = pairs_with_most_to_gain(nodes, Independence(view, nodes), 9)
+    assert len(pairs) == (not elsewhere)
 
 
 @pytest.mark.usefixtures("plugin_as_after_import")

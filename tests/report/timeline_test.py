@@ -1,18 +1,34 @@
-"""The predicted timelines of a plan."""
+"""Timelines that a plan predicts, and timelines of a run."""
 
 from __future__ import annotations
 
 import itertools
+import json
+import pathlib
 
 import pytest
 from planning_values import make_problem
-from report_values import planned_graph
+from profile_values import CPU
+from report_page_tree import Tree, labels_of
+from report_values import planned_graph, tuned_graph
 
+from tf_interop.errors import PlanError
 from tf_interop.planning.explain import explain_plan
 from tf_interop.planning.make import make_plan
-from tf_interop.planning.types import GraphPlan
-from tf_interop.report.page import ShownGraph
-from tf_interop.report.timeline import Timeline
+from tf_interop.planning.types import GraphPlan, Plan
+from tf_interop.report.page import ShownGraph, render_page
+from tf_interop.report.timeline import (
+    MeasuredRun,
+    Timeline,
+    load_run,
+    timeline_of_run,
+    trace_of_run,
+)
+from tf_interop.runtime.kernel_library import TimedSpan
+
+GRAPH = planned_graph()
+# The nodes of the two stages.
+FIRST, SECOND = (stage.nodes for stage in GRAPH.stages)
 
 
 def timelines(graph: GraphPlan) -> tuple[Timeline, ...]:
@@ -53,3 +69,119 @@ def test_steps_of_one_lane_are_one_span_with_the_sum_of_their_times() -> None:
         [span] = [span for span in timeline.spans if span.steps[0].operation == "a"]
         assert [step.operation for step in span.steps] == ["a", "b"]
         assert (span.duration_us, span.busy_us) == (duration_us, 20.0)
+
+
+def stage(
+    op: str, nodes: tuple[str, ...], call: int, begin_us: int, took_us: int
+) -> list[TimedSpan]:
+    """A stage whose lanes begin one after another and end together."""
+    begin, end = begin_us * 1000, (begin_us + took_us) * 1000
+    lanes = [
+        TimedSpan("lane", lane, op, call, name, "FFT", begin + 1000 * lane, end)
+        for lane, name in enumerate(nodes)
+    ]
+    return [*lanes, TimedSpan("stage", 0, op, call, op, "", begin, end)]
+
+
+def unit(op: str, steps: str, thread: int, call: int, begin_us: int, took_us: int) -> TimedSpan:
+    begin, end = begin_us * 1000, (begin_us + took_us) * 1000
+    return TimedSpan("thread", thread, op, call, steps, "", begin, end)
+
+
+def run_of(spans: list[TimedSpan], folder: pathlib.Path) -> MeasuredRun:
+    path = folder / "trace.json"
+    path.write_text(json.dumps(trace_of_run(spans, CPU, {"tensorflow": "2.21.0"})))
+    return load_run(path)
+
+
+def of_calls(*took_us: int) -> list[TimedSpan]:
+    """Calls of both stages with these times for each stage."""
+    spans = []
+    for call, us in enumerate(took_us, 1):
+        spans += stage("s0", FIRST, call, 10_000 * call, us)
+        spans += stage("s1", SECOND, call, 10_000 * call + us + 5, us)
+    return spans
+
+
+def test_takes_the_median_call(tmp_path: pathlib.Path) -> None:
+    measured = timeline_of_run(run_of(of_calls(100, 900, 300, 500, 200), tmp_path), GRAPH)
+    assert measured.total_us == pytest.approx(605)
+    assert measured.note == f"the median of 5 calls, {CPU.name}, {CPU.date}"
+    assert measured.labels == ["measured"]
+    assert measured.rows == ("stages", *(f"lane {n}" for n in range(max(len(FIRST), len(SECOND)))))
+    drawn = {(each.row, each.stage, each.start_us) for each in measured.spans}
+    assert drawn == {
+        *((0, n, n * 305.0) for n in range(2)),
+        *((1 + lane, 0, float(lane)) for lane in range(len(FIRST))),
+        *((1 + lane, 1, 305.0 + lane) for lane in range(len(SECOND))),
+    }
+    lane = next(each for each in measured.spans if each.row == 1)
+    assert (lane.steps[0].operation, lane.steps[0].algorithm) == (FIRST[0], "FFT")
+
+
+def test_takes_the_first_of_a_graphs_copies(tmp_path: pathlib.Path) -> None:
+    again = [*stage("v0", FIRST, 1, 500_000, 7), *stage("v1", SECOND, 1, 500_010, 7)]
+    measured = timeline_of_run(run_of([*of_calls(100), *again], tmp_path), GRAPH)
+    assert measured.total_us == pytest.approx(205)
+
+
+def test_overlapping_stages_have_rows_of_their_own(tmp_path: pathlib.Path) -> None:
+    spans = [*stage("s0", FIRST, 1, 0, 100), *stage("s1", SECOND, 1, 50, 100)]
+    measured = timeline_of_run(run_of(spans, tmp_path), GRAPH)
+    assert {"stages", "stages (2)", "lane 0", "lane 0 (2)"} <= set(measured.rows)
+    for row in range(len(measured.rows)):
+        its = [each for each in measured.spans if each.row == row]
+        for before, after in itertools.pairwise(its):
+            assert before.end_us <= after.start_us
+
+
+def test_finds_units_by_their_operations_and_draws_them_on_threads(tmp_path: pathlib.Path) -> None:
+    left, right = tuned_graph().units
+    spans = [
+        unit("a_last_node", f"net/before {left.replace(' ', '_')}", 10, 1, 0, 30),
+        unit("net_1/add", "net/right net/add", 9, 1, 10, 50),
+        unit("net_1/add", "images 0 to 3", 9, 1, 12, 40),
+        unit("other", "other_net/stem", 1, 1, 0, 900),
+    ]
+    measured = timeline_of_run(run_of(spans, tmp_path), tuned_graph())
+    assert right == "net/right"
+    assert measured.rows == ("thread 9", "thread 10")
+    assert measured.total_us == 60.0
+    assert {each.stage for each in measured.spans} == {None}
+    assert [each.steps[0].operation for each in measured.spans if each.row == 0] == [
+        "net_1/add", "images 0 to 3",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("graph", "spans"),
+    [(GRAPH, of_calls(100)), (tuned_graph(), [unit("u", "net/right", 0, 1, 0, 40)])],
+)
+def test_a_page_shows_the_run_and_the_machine(
+    graph: GraphPlan, spans: list[TimedSpan], tmp_path: pathlib.Path
+) -> None:
+    plan, run = Plan((graph,)), run_of(spans, tmp_path)
+    page = Tree(render_page(plan, title="Title", run=run)).root
+    [head] = [each for each in page.of_tag("h4") if each.text.startswith("Measured: ")]
+    assert f"one call, {CPU.name}, {CPU.date}" in head.text
+    assert "sum of" not in head.text and labels_of(head) == ["measured"]
+    assert len(page.of_class("timeline")) == 1 + len(graph.stages)
+    # The verdict comes first.
+    shown = page.of_class("graph")[0].text
+    assert 0 < shown.index(page.of_class("verdict")[0].text) < shown.index("Timeline")
+    other = run_of([unit("other", "other", 0, 1, 0, 1)], tmp_path)
+    with pytest.raises(PlanError, match="tf-interop run --plan"):
+        render_page(plan, title="Title", run=other)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("{", "[]", '{"traceEvents": [], "otherData": {}}'),
+        '{"traceEvents": [], "otherData": {"made by": "another", "measured on": "", "date": ""}}',
+    ],
+)
+def test_refuses_other_files(content: str, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "trace.json").write_text(content)
+    with pytest.raises(PlanError, match=r"trace\.json' is no trace from 'tf-interop run --trace'"):
+        load_run(tmp_path / "trace.json")

@@ -124,7 +124,7 @@ def _write_trace(path: pathlib.Path) -> None:
     """
     from tf_interop import tensorflow_internals
     from tf_interop.measure.device import running_device, this_cpu
-    from tf_interop.report.measured import trace_of_run
+    from tf_interop.report.timeline import trace_of_run
     from tf_interop.runtime.plugin import get_plugin
 
     spans = get_plugin().library.read_timeline()

@@ -27,8 +27,8 @@ from tf_interop.planning.show import doubt, explain_stages, name_graph, summariz
 from tf_interop.planning.types import Plan, load_plan, plan_schema
 from tf_interop.profile.file import load_profile, profile_document, profile_schema
 from tf_interop.profile.tables import show_profile
-from tf_interop.report.measured import load_run
 from tf_interop.report.network import Network
+from tf_interop.report.timeline import load_run
 from tf_interop.versioned_file import read_file, write_file
 
 # TensorFlow and Jinja are imported only if they are needed.

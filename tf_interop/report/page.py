@@ -25,9 +25,8 @@ from tf_interop.planning.problem import ValueSource
 from tf_interop.planning.types import GraphPlan, Plan
 from tf_interop.profile.tables import describe_options
 from tf_interop.report import network as layout
-from tf_interop.report.measured import MeasuredRun, timeline_of_run
 from tf_interop.report.network import Network, NetworkNode
-from tf_interop.report.timeline import Timeline, timelines_of
+from tf_interop.report.timeline import MeasuredRun, Timeline, timeline_of_run, timelines_of
 from tf_interop.tables import percent
 
 SIMULATED = "simulated"
