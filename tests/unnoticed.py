@@ -45,6 +45,10 @@ def conv(image: tf.Tensor, number: int, name: str | None = None) -> tf.Tensor:
     return tf.nn.conv2d(tf.clip_by_value(image, -2, 2), FILTERS[number], 1, "SAME", name=name)
 
 
+def branches(image: tf.Tensor) -> tf.Tensor:
+    return conv(image, 0) + conv(image, 1)
+
+
 def stages_run() -> int:
     return tf_interop.status().counters.stages_run
 

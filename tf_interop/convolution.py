@@ -110,14 +110,7 @@ class RefusalReason(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Refusal:
-    """A node that is left alone.
-
-    Attributes:
-        node: the node's name.
-        op: its op type.
-        reason: for counting.
-        detail: for reading: the expectation, and what the node has instead.
-    """
+    """A node that is left alone, by name and op type, with a reason to count and one to read."""
 
     node: str
     op: str
@@ -130,12 +123,9 @@ class ConvolutionNode:
     """A convolution of a graph that can be part of a stage.
 
     Attributes:
-        name: the node's name.
         index: its place in the graph view.
-        device: the device string, as in the node.
         region: key of the control-flow region; nodes of different regions never share a stage,
             because one may be dead while the other is not.
-        configuration: its parameters and shapes.
     """
 
     name: str

@@ -19,6 +19,7 @@ from unnoticed import (
     Program,
     assert_session_unnoticed,
     assert_unnoticed,
+    branches,
     conv,
     digits,
     gradients,
@@ -41,10 +42,6 @@ def fixture_kind(
     plugin_as_after_import: None,
 ) -> None:
     monkeypatch.setenv("TF_INTEROP_HOST_STAGES", str(int(request.param == "stages")))
-
-
-def branches(image: tf.Tensor) -> tf.Tensor:
-    return conv(image, 0) + conv(image, 1)
 
 
 def loop(image: tf.Tensor, times: int, parallel: int = 10) -> list[tf.Tensor]:

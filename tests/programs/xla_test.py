@@ -7,16 +7,12 @@ import gc
 import numpy as np
 import pytest
 import tensorflow as tf
-from unnoticed import IMAGE, conv, counted, run_python
+from unnoticed import IMAGE, branches, counted, run_python
 
 import tf_interop
 from tf_interop.graph.xla import XlaFunction, xla_auto_clustering
 
 pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
-
-
-def branches(image: tf.Tensor) -> tf.Tensor:
-    return conv(image, 0) + conv(image, 1)
 
 
 def compiled() -> list[XlaFunction]:

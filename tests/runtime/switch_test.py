@@ -10,17 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from unnoticed import IMAGE, conv, in_function, stages_run_by, v1
+from unnoticed import IMAGE, branches, in_function, stages_run_by, v1
 
 import tf_interop
 from tf_interop.planning.types import Plan
 from tf_interop.runtime import switch
 
 pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
-
-
-def branches(image: tf.Tensor) -> tf.Tensor:
-    return conv(image, 0) + conv(image, 1)
 
 
 stages_of = functools.partial(stages_run_by, expected=branches(tf.constant(IMAGE)).numpy())

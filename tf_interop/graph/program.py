@@ -37,13 +37,9 @@ Result = tuple[int, int]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StageNode:
-    """What a ConvStage node says.
+    """What a ConvStage node says; `inputs`, `sizes` and `control_inputs` as in a NodeDef.
 
     Attributes:
-        name: the node's name.
-        inputs: the device tensors, as inputs of a NodeDef.
-        sizes: the size vectors, as inputs of a NodeDef.
-        control_inputs: its control dependencies, `^name` each.
         input_dtypes: TensorFlow's number of the dtype of each of `inputs`.
         operations: name, op and attributes of the original nodes, with operands as inputs and no
             device.
@@ -66,12 +62,9 @@ class StageNode:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class UnitNode:
-    """What a Unit node says.
+    """What a Unit node says; `inputs` and `control_inputs` as in a NodeDef.
 
     Attributes:
-        name: the node's name.
-        inputs: the tensors that its steps read, as inputs of a NodeDef.
-        control_inputs: its control dependencies, `^name` each.
         input_dtypes: TensorFlow's number of the dtype of each of `inputs`.
         output_dtypes: likewise of each output.
         steps: in running order; like the operations of a StageNode.

@@ -53,8 +53,6 @@ COLOCATION = "_class"
 COLOCATED_WITH = b"loc:@"
 """The start of an entry of it that names a node."""
 
-STAGE_NAME_PREFIX = "tf_interop/stage_"
-
 Tensor = tuple[int, int]
 """A tensor of the graph: the node and the port."""
 
@@ -81,7 +79,7 @@ def rewrite_stages(
     new_nodes = []
     for number, schedules in enumerate(stages):
         members = tuple(view.index_of[name] for name in schedules[0].stage.operations)
-        name = _free_name(view, f"{STAGE_NAME_PREFIX}{number}")
+        name = _free_name(view, f"tf_interop/stage_{number}")
         new_nodes.append(_NewNode(name, members, _stage_results(view, members, nodes_to_preserve)))
     replacement = _Replacement(view, new_nodes, nodes_to_preserve)
     return replacement.graph(

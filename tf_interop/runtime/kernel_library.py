@@ -50,13 +50,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 
 @dataclasses.dataclass(frozen=True)
 class BuildInfo:
-    """What the library was built for.
-
-    Attributes:
-        path: the library's file.
-        tensorflow: the version of TensorFlow.
-        cudnn_backend: whether stages can run on a GPU.
-    """
+    """The library's file, its version of TensorFlow, and whether its stages can run on a GPU."""
 
     path: pathlib.Path
     tensorflow: str
@@ -101,8 +95,7 @@ class TimedSpan(NamedTuple):
         name: of the stage, the convolutions, a unit's operations with spaces between them, or its
             part of the batch.
         algorithm: of the convolutions; empty if there is none.
-        begin_ns: by a steady clock.
-        end_ns: likewise.
+        begin_ns: by a steady clock, as is `end_ns`.
     """
 
     row: str

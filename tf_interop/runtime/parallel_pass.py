@@ -33,13 +33,10 @@ class ParallelReport:
 
     Attributes:
         fingerprint: of the graph's layers.
-        node_count: nodes of the graph.
-        layer_count: layers of the graph.
         divided: how layers are divided, by name.
         device_count: devices that have parts.
         sent_bytes: bytes sent in a step, by the names of source and destination.
         why_whole: nodes that cost something and are in no layer, with the reason.
-        milliseconds: how long the pass took.
         why_unchanged: empty if layers were divided, else why not.
     """
 

@@ -73,11 +73,9 @@ class PassReport:
 
     Attributes:
         device_type: `CPU` or `GPU`; only convolutions on it were considered.
-        node_count: nodes of the graph.
         convolution_count: convolutions that could be part of a stage.
         refusals: convolution nodes that stay as they are, with the reason.
         plan: the graph's fingerprint, and the stages or units that were made.
-        milliseconds: how long the pass took.
         why_unchanged: empty if stages or units were made, else why not.
         unit_count: units of the graph, used or not; 0 if stages are made.
         unit_op_count: nodes that units replaced.
