@@ -1,5 +1,5 @@
-// Names of cuDNN's algorithms: which are listed, what cuDNN is asked for under each, and how it
-// refuses them, on the stand-ins for libcuda and libcudnn.
+// The names of cuDNN's algorithms on the stand-ins for libcuda and libcudnn: the list of them, the
+// requests to cuDNN under each, and refusals.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 
 using CudnnAlgorithmsTest = CudnnTest;
 
-TEST(AlgorithmNameTest, ReadsWhatItWritesAndRefusesWhatIsNoName) {
+TEST(AlgorithmNameTest, ReadsItsOwnOutputAndRefusesOtherText) {
   Algorithm algorithm;
   for (const char* text : {"WINOGRAD", "nchw+FFT", "split+nchw+WINOGRAD_NONFUSED", "ALGO_0", "eng0",
                            "eng12_k2=3_k13=-1", "split+eng7_k0=-3"}) {
@@ -42,7 +42,7 @@ Formulation FormulationOf(const std::string& name) {
   return Parsed(name).formulation.value_or(Formulation());
 }
 
-// Of each formulation, in the order in which they are listed.
+// The words of each formulation, in the order of the list.
 Names WordsOf(const Names& names) {
   Names words;
   for (const std::string& name : names) {
@@ -78,8 +78,8 @@ TEST_F(CudnnAlgorithmsTest, ListsProposalsThenEnginesAndLegacyNamesThenKnobs) {
   }
 }
 
-// What cuDNN refuses before it compiles is left out, and what it refuses when it compiles is not.
-TEST_F(CudnnAlgorithmsTest, EveryListedAlgorithmIsTakenByItsNameOrRefusedWithAReason) {
+// The list leaves out only what cuDNN refuses before it compiles.
+TEST_F(CudnnAlgorithmsTest, TakesOrRefusesEveryListedAlgorithmByItsName) {
   int taken = 0, refused = 0;
   for (const Convolution& c : {MakeNchw(), MakeFused(Layout::kNHWC, DataType::kHalf),
                                MakeAsymmetric(ConvolutionKind::kBackwardFilter)}) {
@@ -121,10 +121,10 @@ TEST_F(CudnnAlgorithmsTest, ListsNothingThatReducesPrecisionWithoutTf32) {
   EXPECT_FALSE(PrepareOk(half)->reduces_precision()) << "half loses nothing";
 }
 
-TEST_F(CudnnAlgorithmsTest, RefusesEnginesThatGiveOtherBitsEveryTimeWithDeterminism) {
+TEST_F(CudnnAlgorithmsTest, RefusesNondeterministicAlgorithmsOnDemand) {
   const Convolution c = MakeConvolution(ConvolutionKind::kBackwardFilter);
   const Names names = List(c, AlgorithmScope::kHeuristic);
-  // Prepares them all, with TensorFlow's variable for determinism set to a value.
+  // Prepares them all with this value of TensorFlow's variable for determinism.
   const auto count_refused = [&](const char* value) {
     setenv("TF_CUDNN_DETERMINISTIC", value, 1);
     int refused = 0;
@@ -141,10 +141,19 @@ TEST_F(CudnnAlgorithmsTest, RefusesEnginesThatGiveOtherBitsEveryTimeWithDetermin
   options_.deterministic = true;
   EXPECT_GT(count_refused("0"), 0);
   RunAndExpectMatch(c);
+  const std::set<std::pair<ConvolutionKind, std::string>> nondeterministic = {
+      {ConvolutionKind::kBackwardInput, "ALGO_0"},
+      {ConvolutionKind::kBackwardFilter, "ALGO_0"},
+      {ConvolutionKind::kBackwardFilter, "ALGO_3"}};
+  for (const auto kind : kKinds) {
+    for (const std::string& name : LegacyNamesOf(kind)) {
+      EXPECT_EQ(Prepares(MakeConvolution(kind), name), nondeterministic.count({kind, name}) == 0)
+          << ToString(kind) << " " << name;
+    }
+  }
 }
 
-// An epilogue is split off only where cuDNN has an engine for it by itself.
-TEST_F(CudnnAlgorithmsTest, ListsASplitEpilogueWhereItHasAPlan) {
+TEST_F(CudnnAlgorithmsTest, SplitsAnEpilogueOffOnlyIfItHasAPlan) {
   for (Convolution c :
        {MakeFused(), MakeFused(Layout::kNCHW), MakeFused(Layout::kNCHW, DataType::kHalf),
         MakeFused(Layout::kNHWC, DataType::kDouble), MakeFused(Layout::kNCHW, DataType::kDouble)}) {
@@ -169,11 +178,9 @@ TEST_F(CudnnAlgorithmsTest, ListsASplitEpilogueWhereItHasAPlan) {
   EXPECT_EQ(WordsOf(List(MakeFused(), AlgorithmScope::kHeuristic)), (Names{"plain", "nchw"}))
       << "not needed where the fused graph has proposals";
   EXPECT_FALSE(Holds(List(MakeFused(), AlgorithmScope::kAll), "GEMM"));
-}
-
-TEST_F(CudnnAlgorithmsTest, ListsEnginesAloneForUnequalPaddings) {
   for (const std::string& name : List(MakeAsymmetric(), AlgorithmScope::kAll)) {
-    EXPECT_TRUE(std::holds_alternative<EngineTag>(Parsed(name).tag)) << name;
+    EXPECT_TRUE(std::holds_alternative<EngineTag>(Parsed(name).tag))
+        << "unequal paddings: " << name;
   }
 }
 
@@ -238,14 +245,11 @@ TEST_F(CudnnAlgorithmsTest, AsksCudnnForTheAlgorithmOfThatName) {
     for (const std::string& refused : LegacyNamesOf(kind)) {
       FakeCudnn().unsupported_legacy = {refused};
       for (const std::string& name : LegacyNamesOf(kind)) {
-        std::shared_ptr<const PreparedConvolution> prepared;
         Convolution c = MakeNchw(kind);
         c.batch = ++batch;  // refusals are kept
-        EXPECT_EQ(backend_->Prepare(c, name, options_, &prepared).ok(), name != refused)
-            << ToString(kind) << " " << name;
+        EXPECT_EQ(Prepares(c, name), name != refused) << ToString(kind) << " " << name;
       }
     }
-    FakeCudnn().unsupported_legacy = {};
   }
 }
 
@@ -265,38 +269,6 @@ TEST_F(CudnnAlgorithmsTest, TellsTheLegacyApiWhichMathToUse) {
     options_.allow_tf32 = each.allow_tf32;
     EXPECT_EQ(PrepareOk(c, "GEMM")->reduces_precision(), each.reduces_precision) << ToString(c);
     EXPECT_EQ(FakeCudnnCounts().last_legacy_math_type, each.math);
-  }
-}
-
-TEST_F(CudnnAlgorithmsTest, RefusesTheLegacyAlgorithmsThatAddUpInAnyOrder) {
-  options_.deterministic = true;
-  for (const auto& [kind, names] : std::vector<std::pair<ConvolutionKind, Names>>{
-           {ConvolutionKind::kForward, {}},
-           {ConvolutionKind::kBackwardInput, {"ALGO_0"}},
-           {ConvolutionKind::kBackwardFilter, {"ALGO_0", "ALGO_3"}}}) {
-    for (const std::string& name : LegacyNamesOf(kind)) {
-      std::shared_ptr<const PreparedConvolution> prepared;
-      EXPECT_EQ(backend_->Prepare(MakeConvolution(kind), name, options_, &prepared).code(),
-                Holds(names, name) ? StatusCode::kUnsupported : StatusCode::kOk)
-          << name;
-    }
-  }
-}
-
-TEST_F(CudnnAlgorithmsTest, ReportsFailuresOfTheLegacyApiAndTriesAnewAfterLackOfMemory) {
-  FakeCudnn().fail_plan_allocation = true;
-  EXPECT_TRUE(IsError(PrepareError(MakeConvolution(), "GEMM"), StatusCode::kResourceExhausted,
-                      {"no memory for the algorithm"}));
-  FakeCudnn().fail_plan_allocation = false;
-  UseNewContext();  // the refusal lasts for a while
-  RunAndExpectMatch(MakeConvolution(), "GEMM");
-  FakeCudnn().fail_execution = true;
-  for (const auto kind : kKinds) {
-    const auto prepared = PrepareOk(MakeConvolution(kind), "WINOGRAD");
-    Problem problem(MakeConvolution(kind));
-    EXPECT_TRUE(IsError(LaunchOn(caller_, backend_, *prepared, &problem), StatusCode::kInternal,
-                        {"cudnnConvolution", "with 'WINOGRAD'", "execution switched off"}));
-    FakeCudaSynchronize(caller_);
   }
 }
 

@@ -1,5 +1,5 @@
 // The cudnn backend on stand-ins for libcuda and libcudnn, which compute on the host: choices,
-// pins, failures, and use from several threads. cudnn_convolution_test.cc tests what it computes.
+// pins, failures, and use from several threads. cudnn_convolution_test.cc tests the results.
 #include <cuda.h>
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,6 @@
 #include <string>
 #include <thread>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "cc_kernels/core/cudnn/backend.h"
@@ -22,7 +21,24 @@
 namespace tf_interop {
 namespace {
 
-using CudnnBackendTest = CudnnTest;
+class CudnnBackendTest : public CudnnTest {
+ protected:
+  // Launches from four threads at once.
+  void ExpectMatchesFromSeveralThreads(const Convolution& c, const PreparedConvolution& prepared) {
+    InThreads(4, [&](int) {
+      for (int round = 0; round < 50; ++round) {
+        Problem problem(c);
+        std::unique_ptr<StreamGroup> group;
+        ASSERT_TRUE(IsOk(backend_->Acquire(StreamGroupOptions(), &group)));
+        const auto stream = static_cast<CUstream>(group->stream());
+        ASSERT_TRUE(IsOk(LaunchOn(stream, backend_, prepared, &problem)));
+        FakeCudaSynchronize(stream);
+        backend_->Release(std::move(group));
+        problem.ExpectCorrect(kTolerance);
+      }
+    });
+  }
+};
 
 TEST_F(CudnnBackendTest, TakesTheFirstProposalThatIsAllowed) {
   Convolution c = MakeConvolution();
@@ -53,13 +69,14 @@ TEST_F(CudnnBackendTest, KeepsToTheWorkspaceLimit) {
     EXPECT_EQ(PrepareOk(c, name, bytes)->algorithm(), name);
     EXPECT_EQ(PrepareError(c, name, bytes - 1).code(), StatusCode::kUnsupported);
     EXPECT_LT(PrepareOk(c, "", bytes - 1)->workspace_bytes(), bytes);
-    large += bytes > PrepareOk(c, "", 0)->workspace_bytes() ? 1 : 0;
+    large += bytes > copies;
   }
   EXPECT_GT(large, 0);
   EXPECT_TRUE(IsError(PrepareError(c, "", copies - 1), StatusCode::kUnsupported,
                       {"got 1024 for copies of tensors alone"}));
-  EXPECT_EQ(PrepareOk(c, "", 0)->workspace_bytes(), copies) << "what needs least";
-  ExpectMatches(c, *PrepareOk(c, "", 0));
+  const auto least = PrepareOk(c, "", 0);
+  EXPECT_EQ(least->workspace_bytes(), copies);
+  ExpectMatches(c, *least);
 }
 
 TEST_F(CudnnBackendTest, RefusesPinsThatCudnnDoesNotTake) {
@@ -87,6 +104,8 @@ TEST_F(CudnnBackendTest, KeepsRefusalsAndTriesAnewAfterLackOfMemory) {
   FakeCudnn().fail_plan_allocation = true;
   const Status first = PrepareError(MakeConvolution());
   EXPECT_TRUE(IsError(first, StatusCode::kResourceExhausted, {"no memory for the plan"}));
+  EXPECT_TRUE(IsError(PrepareError(MakeConvolution(), "GEMM"), StatusCode::kResourceExhausted,
+                      {"no memory for the algorithm"}));
   FakeCudnn().fail_plan_allocation = false;
   EXPECT_EQ(PrepareError(MakeConvolution()).message(), first.message()) << "tried at once";
   WaitOnce();
@@ -100,7 +119,7 @@ TEST_F(CudnnBackendTest, KeepsRefusalsAndTriesAnewAfterLackOfMemory) {
   EXPECT_EQ(PrepareError(other).message(), refusal.message());
 }
 
-TEST_F(CudnnBackendTest, ARefusedHandleIsAskedForAgainAfterAWhileOnly) {
+TEST_F(CudnnBackendTest, AsksAgainForARefusedHandleAfterAWhile) {
   FakeCudnn().fail_handle = true;
   RunAndExpectMatch(MakeConvolution());  // there is one before the first call
   UseNewContext();
@@ -114,32 +133,26 @@ TEST_F(CudnnBackendTest, ARefusedHandleIsAskedForAgainAfterAWhileOnly) {
   RunAndExpectMatch(MakeConvolution());
 }
 
-TEST_F(CudnnBackendTest, LanesShareOneHandle) {
-  Problem problem(StageOfLanes(4, MakeConvolution()));
-  FakeCuda().lane_delay_us = 100;
-  const int asked = FakeCudnnCounts().handles_asked;
-  const PreparedStage stage = Prepared(backend_, StageOfLanes(4, MakeConvolution()), options_);
-  EXPECT_TRUE(IsOk(RunOnFakes(backend_, stage, &problem, caller_)));
-  EXPECT_EQ(FakeCudnnCounts().handles_asked, asked);
-}
-
-TEST_F(CudnnBackendTest, PreparesOnFewHandlesAndLeavesSomeToLaunches) {
-  const auto prepared = PrepareOk(MakeConvolution());
-  FakeCudnn().plan_delay_us = 20000;
+TEST_F(CudnnBackendTest, LanesShareAHandleAndPreparingLeavesSomeToLaunches) {
+  const Stage lanes = StageOfLanes(4, MakeConvolution());
+  Problem problem(lanes);
   const int made = FakeCudnnCounts().handles_made;
+  EXPECT_TRUE(IsOk(RunOnFakes(backend_, Prepared(backend_, lanes, options_), &problem, caller_)));
+  EXPECT_EQ(FakeCudnnCounts().handles_made, made);
+  FakeCudnn().plan_delay_us = 20000;
   InThreads(12, [&](int i) {
     Convolution c = MakeConvolution();
     c.batch = 2 + i;
     PrepareOk(c);
   });
   EXPECT_LT(FakeCudnnCounts().handles_made - made, 4);
-  // Those that there are must do where no further one can be made.
+  // The handles must do if no more can be made.
   FakeCudnn().plan_delay_us = 0;
   FakeCudnn().fail_handle = true;
-  ExpectMatchesFromSeveralThreads(MakeConvolution(), *prepared);
+  ExpectMatchesFromSeveralThreads(MakeConvolution(), *PrepareOk(MakeConvolution()));
 }
 
-// What cuDNN compiles at run time is loaded when the plan is made.
+// Code that cuDNN compiles at run time is loaded when the plan is made.
 TEST_F(CudnnBackendTest, AShortageOfMemoryForCompiledCodePasses) {
   const Convolution c = MakeFused(Layout::kNHWC, DataType::kHalf);
   const std::string compiled = Engines(c, {true, false})[0];
@@ -163,15 +176,20 @@ TEST_F(CudnnBackendTest, AShortageOfMemoryForCompiledCodePasses) {
 }
 
 TEST_F(CudnnBackendTest, ReportsFailuresOfLaunches) {
-  const auto prepared = PrepareOk(MakeConvolution());
-  Problem problem(MakeConvolution());
   FakeCudnn().fail_execution = true;
-  EXPECT_TRUE(
-      IsError(LaunchOn(caller_, backend_, *prepared, &problem), StatusCode::kInternal,
-              {"cudnnBackendExecute of '" + prepared->algorithm() + "'",
-               "CUDNN_STATUS_EXECUTION_FAILED", "execution switched off", "CUDNN_LOGLEVEL_DBG=3"}));
-  FakeCudaSynchronize(caller_);  // what came before it was enqueued
+  for (const auto kind : kKinds) {
+    for (const std::string legacy : {"", "WINOGRAD"}) {
+      const auto prepared = PrepareOk(MakeConvolution(kind), legacy);
+      Problem problem(MakeConvolution(kind));
+      EXPECT_TRUE(IsError(LaunchOn(caller_, backend_, *prepared, &problem), StatusCode::kInternal,
+                          {legacy.empty() ? "cudnnBackendExecute of" : "cudnnConvolution",
+                           "'" + prepared->algorithm() + "'", "CUDNN_STATUS_EXECUTION_FAILED",
+                           "execution switched off", "CUDNN_LOGLEVEL_DBG=3"}));
+      FakeCudaSynchronize(caller_);  // the copies before it were enqueued
+    }
+  }
   FakeCuda().fail_memset = true;
+  Problem problem(MakeConvolution());
   EXPECT_TRUE(IsError(backend_->FillZero(problem.buffers().result, 4, caller_),
                       StatusCode::kInternal,
                       {"cuMemsetD8Async failed with CUDA_ERROR_LAUNCH_FAILED"}));
@@ -193,7 +211,7 @@ TEST(LibrariesTest, RefusesMissingOlderAndOtherLibraries) {
       IsError(CudaDriver().Open(), StatusCode::kUnavailable, {"'cuInit", "in 'libm.so.6'"}));
 }
 
-TEST(LibrariesTest, TakesTheOverrideAloneAndLooksBesideLoadedPythonPackages) {
+TEST(LibrariesTest, TakesOnlyTheOverrideAndLooksBesideLoadedPythonPackages) {
   setenv("TF_INTEROP_TEST_LIBRARY", "/opt/lib.so", 1);
   EXPECT_EQ(LibraryCandidates("TF_INTEROP_TEST_LIBRARY", "lib.so", "a/lib.so"),
             Names{"/opt/lib.so"});
@@ -209,10 +227,10 @@ TEST(LibrariesTest, TakesTheOverrideAloneAndLooksBesideLoadedPythonPackages) {
             (Names{"lib.so", folder.string() + "nvidia/lib.so"}));
 }
 
-// cuDNN's variant packs name addresses: one that was made for other addresses must not be taken.
+// cuDNN's variant packs hold addresses, so one for other addresses must not be used.
 TEST_F(CudnnBackendTest, LaunchesOnWhateverAddressesItIsGiven) {
   const auto prepared = PrepareOk(MakeFused());
-  // More problems at once than packs are kept, in turns.
+  // There are more problems than kept packs, and they take turns.
   std::deque<Problem> problems;
   std::vector<void*> workspaces;
   for (int i = 0; i < 11; ++i) {
@@ -237,7 +255,7 @@ TEST_F(CudnnBackendTest, LaunchesOnTheStreamThatItIsGiven) {
   std::unique_ptr<StreamGroup> group;
   ASSERT_TRUE(IsOk(backend_->Acquire(StreamGroupOptions(), &group)));
   const auto own = static_cast<CUstream>(group->stream());
-  // Whatever goes to the stream that is held up cannot finish before the other one's work has.
+  // Work on the stream that is held up cannot finish before the work on the other one.
   for (CUstream held_up : {caller_, own, caller_}) {
     CUstream stream = held_up == own ? caller_ : own;
     std::promise<void> finished;

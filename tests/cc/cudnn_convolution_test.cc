@@ -1,6 +1,6 @@
-// What the cudnn backend computes, on stand-ins for libcuda and libcudnn that check ranks and types
-// and compute on the host: every kind, layout, type, padding, stride, dilation, group count and
-// epilogue, of images and volumes, against the definition of a convolution, in every formulation.
+// The results of the cudnn backend, on stand-ins for libcuda and libcudnn that check ranks and
+// types and compute on the host: every kind, layout, type, padding, stride, dilation, group count,
+// epilogue and formulation, for images and volumes, against the definition of a convolution.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -17,13 +17,14 @@ using CudnnConvolutionTest = CudnnTest;
 // Images and volumes, in float, half and double; a few in bfloat16.
 std::vector<Convolution> AllCases() {
   const std::vector<DataType> dtypes = {DataType::kFloat, DataType::kHalf, DataType::kDouble};
-  std::vector<Convolution> cases = WithEveryKindAndLayout(Geometries(), dtypes);
-  const auto add = [&cases](const std::vector<Convolution>& some) {
+  std::vector<Convolution> cases;
+  for (const auto& some :
+       {WithEveryKindAndLayout(Geometries(), dtypes),
+        WithEveryKindAndLayout(VolumeGeometries(), dtypes),
+        WithEveryKindAndLayout({MakeConvolution(), MakeVolume(), MakeAsymmetric()},
+                               {DataType::kBFloat16})}) {
     cases.insert(cases.end(), some.begin(), some.end());
-  };
-  add(WithEveryKindAndLayout(VolumeGeometries(), dtypes));
-  add(WithEveryKindAndLayout({MakeConvolution(), MakeVolume(), MakeAsymmetric()},
-                             {DataType::kBFloat16}));
+  }
   return cases;
 }
 
@@ -35,10 +36,6 @@ std::vector<Convolution> EveryEpilogue() {
     if (HasEpilogue(c) && c.dtype == DataType::kFloat) cases.push_back(c);
   }
   return cases;
-}
-
-bool StartsWith(const std::string& text, const std::string& prefix) {
-  return text.rfind(prefix, 0) == 0;
 }
 
 TEST_F(CudnnConvolutionTest, MatchesReferenceForEveryGeometryInEveryFormulation) {
@@ -80,12 +77,12 @@ TEST_F(CudnnConvolutionTest, RunsEveryLegacyName) {
     if (HasAsymmetricPadding(c)) continue;
     if (c.dtype == DataType::kDouble) continue;  // no engine for the epilogue
     for (const char* name : {"IMPLICIT_PRECOMP_GEMM", "FFT"}) {
-      EXPECT_TRUE(StartsWith(RunAndExpectMatch(c, name), "split+"));
+      EXPECT_EQ(RunAndExpectMatch(c, name).rfind("split+", 0), 0u);
     }
   }
 }
 
-TEST_F(CudnnConvolutionTest, CopiesAFilterOnlyWhereItsOrderDiffersAndNotWhereItWasTransformed) {
+TEST_F(CudnnConvolutionTest, CopiesAFilterOnlyIfItsOrderDiffersAndItWasNotTransformed) {
   for (const Convolution& c : WithEveryKindAndLayout(Geometries())) {
     for (const char* name : {"", "ALGO_1", "IMPLICIT_PRECOMP_GEMM"}) {
       std::shared_ptr<const PreparedConvolution> prepared;
@@ -121,7 +118,7 @@ TEST_F(CudnnConvolutionTest, CopiesAFilterOnlyWhereItsOrderDiffersAndNotWhereItW
   }
 }
 
-TEST_F(CudnnConvolutionTest, RefusesPointersThatAreMissingOrNotAligned) {
+TEST_F(CudnnConvolutionTest, RefusesMissingAndMisalignedPointers) {
   const auto prepared = PrepareOk(MakeConvolution());
   Problem problem(MakeConvolution());
   unsigned char* const workspace = problem.NewBuffer(prepared->workspace_bytes() + 16).data();

@@ -1,5 +1,5 @@
 // A cudnn backend on the stand-ins for libcuda and libcudnn (fake_cudnn.h: the real one, computing
-// on the host), with nothing prepared.
+// on the host) that has prepared nothing yet.
 #ifndef TF_INTEROP_TESTS_CC_CUDNN_FIXTURE_H_
 #define TF_INTEROP_TESTS_CC_CUDNN_FIXTURE_H_
 
@@ -29,11 +29,11 @@ namespace tf_interop {
 
 inline constexpr size_t kAmpleWorkspace = size_t{64} << 20;
 
-// Leaky slopes and exponentials are rounded; a split epilogue rounds to half in between.
+// Leaky slopes and exponentials are rounded, and a split epilogue rounds halves in between.
 inline constexpr Tolerance kTolerance = {1e-6, 2e-3};
 
-// The stand-ins are linked into this program for their controls; the library under test opens the
-// same files by path.
+// The path of a stand-in. They are linked into this program for their controls, and the library
+// under test opens the same files by path.
 template <typename Function>
 std::string PathOf(Function* function) {
   Dl_info info;
@@ -48,7 +48,7 @@ inline void UseFakes() {
   setenv("TF_INTEROP_LIBCUDNN", PathOf(&FakeCudnn).c_str(), 1);
 }
 
-// As TensorFlow runs a stage; compares every result.
+// Runs a stage as TensorFlow does, and compares every result.
 inline Status RunOnFakes(Backend* backend, const PreparedStage& stage, Problem* problem,
                          const StageBuffers& buffers, CUstream caller) {
   const Status status =
@@ -57,7 +57,6 @@ inline Status RunOnFakes(Backend* backend, const PreparedStage& stage, Problem* 
   return status;
 }
 
-// On new workspaces.
 inline Status RunOnFakes(Backend* backend, const PreparedStage& stage, Problem* problem,
                          CUstream caller) {
   return RunOnFakes(backend, stage, problem, problem->Bind(stage.lane_workspace_bytes), caller);
@@ -101,7 +100,7 @@ class CudnnTest : public testing::Test {
     EXPECT_EQ(FakeCudnnCounts().destroyed_outside_contexts, 0);
   }
 
-  // And so a backend with nothing prepared.
+  // Brings a backend that has prepared nothing.
   void UseNewContext() {
     context_ = FakeCudaMakeContext();
     caller_ = FakeCudaMakeStream(context_);
@@ -159,22 +158,6 @@ class CudnnTest : public testing::Test {
     return prepared->algorithm();
   }
 
-  // Launches what is prepared from four threads at once, and compares every result.
-  void ExpectMatchesFromSeveralThreads(const Convolution& c, const PreparedConvolution& prepared) {
-    InThreads(4, [&](int) {
-      for (int round = 0; round < 50; ++round) {
-        Problem problem(c);
-        std::unique_ptr<StreamGroup> group;
-        ASSERT_TRUE(IsOk(backend_->Acquire(StreamGroupOptions(), &group)));
-        const auto stream = static_cast<CUstream>(group->stream());
-        ASSERT_TRUE(IsOk(LaunchOn(stream, backend_, prepared, &problem)));
-        FakeCudaSynchronize(stream);
-        backend_->Release(std::move(group));
-        problem.ExpectCorrect(kTolerance);
-      }
-    });
-  }
-
   Names List(const Convolution& c, AlgorithmScope scope) {
     Names names;
     EXPECT_TRUE(IsOk(backend_->ListAlgorithms(c, scope, options_.allow_tf32, &names)));
@@ -188,7 +171,7 @@ class CudnnTest : public testing::Test {
     return status;
   }
 
-  // The first `most` engines that are listed in one formulation and can be prepared, best first.
+  // The first `most` engines that are listed in one formulation and can be prepared.
   Names Engines(const Convolution& c, const Formulation& formulation = {}, size_t most = 1) {
     Names found;
     for (const std::string& name : List(c, AlgorithmScope::kAll)) {
@@ -201,17 +184,6 @@ class CudnnTest : public testing::Test {
     EXPECT_EQ(found.size(), most) << ToString(c) << " as " << ToString(formulation);
     found.resize(most);
     return found;
-  }
-
-  // An engine that is neither cuDNN's own choice nor what needs least workspace.
-  std::string SpareEngine(const Convolution& c, const Formulation& formulation = {}) {
-    const std::set<int64_t> taken = {EngineOf(PrepareOk(c)->algorithm()),
-                                     EngineOf(PrepareOk(c, "", 0)->algorithm())};
-    for (const std::string& name : Engines(c, formulation, 12)) {
-      if (taken.count(EngineOf(name)) == 0) return name;
-    }
-    ADD_FAILURE() << "no spare engine for " << ToString(c);
-    return "";
   }
 
   bool Prepares(const Convolution& c, const std::string& algorithm) {

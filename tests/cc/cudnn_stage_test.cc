@@ -1,5 +1,5 @@
-// Stages on the cudnn backend, over stand-ins for libcuda and libcudnn: between fork and join, on
-// priorities and SM partitions, merged, and where an engine, memory or cuDNN itself fails.
+// Stages on the cudnn backend, over stand-ins for libcuda and libcudnn: between fork and join, with
+// priorities and SM partitions, merged, and after failures.
 #include <cuda.h>
 #include <gtest/gtest.h>
 
@@ -31,7 +31,7 @@ StreamGroupOptions OnSms(const std::vector<int>& partition, int index, int prior
 
 StreamGroupOptions Priority(int priority) { return OnSms({}, 0, priority); }
 
-// A stream group that goes back to the pool with its last owner.
+// Its last owner gives the stream group back to the pool.
 using Lease = std::shared_ptr<StreamGroup>;
 
 CUstream StreamOf(const Lease& group) { return static_cast<CUstream>(group->stream()); }
@@ -73,15 +73,13 @@ class LaneOptionsTest : public CudnnTest {
   int green_contexts_before_ = 0, streams_before_ = 0;
 };
 
-// What the lanes of a stage ask for on a device of so many SMs in groups of so many, and the first
-// and the last SM that each gets.
 TEST_F(LaneOptionsTest, RoundsCountsUpAndLanesWithoutACountShareWhatIsLeft) {
   const struct {
     int sm_count, granularity;
-    std::vector<int> counts;
-    std::vector<std::pair<int, int>> given;
+    std::vector<int> counts;                 // of each lane
+    std::vector<std::pair<int, int>> given;  // the first and the last SM of each lane
   } cases[] = {
-      // The four that make no whole group are among the rest.
+      // The last lane has the four SMs that make no whole group.
       {132, 8, {57, 8, 0}, {{0, 63}, {64, 71}, {72, 131}}},
       {132, 8, {0, 16, 0}, {{16, 131}, {0, 15}, {16, 131}}},
       {128, 8, {64, 64}, {{0, 63}, {64, 127}}},
@@ -106,7 +104,7 @@ TEST_F(LaneOptionsTest, RoundsCountsUpAndLanesWithoutACountShareWhatIsLeft) {
   }
 }
 
-TEST_F(LaneOptionsTest, RefusesCountsThatDoNotFitAndPlacesThatThereAreNot) {
+TEST_F(LaneOptionsTest, RefusesCountsThatDoNotFitAndLanesThatDoNotExist) {
   FakeCuda().sm_count = 128;
   const struct {
     StreamGroupOptions options;
@@ -181,16 +179,16 @@ TEST_F(LaneOptionsTest, ClampsPrioritiesToWhatTheDeviceHas) {
   EXPECT_EQ(AcquireOk(Priority(-5))->stream(), stream);
 }
 
-// Three convolutions, the last of which has a result that is filled with zeros.
+// The result of the last convolution is filled with zeros.
 std::vector<Convolution> ThreeConvolutions() {
   Convolution gradient = MakeConvolution(ConvolutionKind::kBackwardFilter);
   gradient.batch = 0;
   return {MakeConvolution(), MakeConvolution(), gradient};
 }
 
-// Runs a stage as TensorFlow would, on lanes of their own, and compares its results.
+// Runs each convolution in its own lane, as TensorFlow would, and compares the results.
 void RunOnLanes(Backend* backend, CUstream caller, const std::vector<Convolution>& cs,
-                const std::vector<LaneOptions>& lanes = {}) {
+                const std::vector<LaneOptions>& lanes) {
   Problem problem(cs);
   const PreparedStage stage =
       Prepared(backend, WithOptions(SideBySide(cs), lanes), {kAmpleWorkspace});
@@ -225,14 +223,18 @@ TEST_F(LaneOptionsTest, ThreadsShareAPartition) {
 
 class CudnnStageTest : public CudnnTest {
  protected:
-  static Stage Lanes(const std::string& first, const std::string& second) {
-    Stage stage = SideBySide({MakeConvolution(), MakeFused()});
-    stage.steps[0].algorithm = first;
-    stage.steps[1].algorithm = second;
-    return stage;
+  // An engine that is neither cuDNN's own choice nor the one with the least workspace.
+  std::string SpareEngine(const Convolution& c, const Formulation& formulation = {}) {
+    const std::set<int64_t> taken = {EngineOf(PrepareOk(c)->algorithm()),
+                                     EngineOf(PrepareOk(c, "", 0)->algorithm())};
+    for (const std::string& name : Engines(c, formulation, 12)) {
+      if (taken.count(EngineOf(name)) == 0) return name;
+    }
+    ADD_FAILURE() << "no spare engine for " << ToString(c);
+    return "";
   }
 
-  // Prepares and runs a stage, also anew, and compares its results where it succeeds.
+  // Prepares and runs a stage, and compares its results if it succeeds.
   Status Run(const Stage& stage, size_t limit = kAmpleWorkspace) {
     PreparedStage prepared;
     TF_INTEROP_RETURN_IF_ERROR(PrepareStage(backend_, stage, WithLimit(limit), &prepared));
@@ -259,8 +261,8 @@ class CudnnStageTest : public CudnnTest {
   Names fallbacks_;
 };
 
-// The clock of the stand-in for CUDA is the host's; what a timeline holds is tested in
-// tests/programs/trace_test.py.
+// The stand-in for CUDA has the host's clock. tests/programs/trace_test.py tests the contents of a
+// timeline.
 TEST_F(CudnnStageTest, ATimelineHasTheTimesOfTheDevicesClock) {
   TimelineCalls calls;
   RecordTimeline(1);
@@ -287,16 +289,8 @@ TEST_F(CudnnStageTest, ATimelineHasTheTimesOfTheDevicesClock) {
   }
 }
 
-TEST_F(CudnnStageTest, AnEngineThatFailsInOneLaneIsReplaced) {
-  for (const bool is_first : {true, false}) {
-    const std::string failing = SpareEngine(is_first ? MakeConvolution() : MakeFused());
-    FakeCudnn().engines_failing_execution = {EngineOf(failing)};
-    EXPECT_TRUE(IsOk(Run(is_first ? Lanes(failing, "") : Lanes("", failing))));
-  }
-}
-
-TEST_F(CudnnStageTest, ASecondAttemptReadsNoFilterThatWasTransformedForTheFirst) {
-  // In NCHW the filter is transformed to another layout than in NHWC.
+TEST_F(CudnnStageTest, ASecondAttemptDoesNotReadTheFilterTransformedForTheFirst) {
+  // NCHW takes another layout of the filter than NHWC.
   const Stage stage =
       StageOfLanes(1, MakeConvolution(), SpareEngine(MakeConvolution(), {false, true}));
   const PreparedStage planned = Prepared(backend_, stage, options_);
@@ -311,9 +305,9 @@ TEST_F(CudnnStageTest, ASecondAttemptReadsNoFilterThatWasTransformedForTheFirst)
 }
 
 // TensorFlow's own convolutions do not count transposed filters against the limit.
-TEST_F(CudnnStageTest, ALimitBelowWhatTransposingTakesIsNoError) {
-  EXPECT_TRUE(IsOk(Run(Lanes("", SpareEngine(MakeFused())), /*limit=*/100)));
-  ASSERT_EQ(fallbacks_.size(), 3u);  // the pin, and both choices within the limit
+TEST_F(CudnnStageTest, ALimitBelowTheNeedsOfTransposingIsNoError) {
+  EXPECT_TRUE(IsOk(Run(StageOfLanes(1, MakeFused(), SpareEngine(MakeFused())), /*limit=*/100)));
+  ASSERT_EQ(fallbacks_.size(), 2u);
   EXPECT_NE(fallbacks_[0].find("at most 100 bytes of workspace"), std::string::npos);
 }
 

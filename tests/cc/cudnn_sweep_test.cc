@@ -1,9 +1,9 @@
-// Every kind, layout, type, rank, epilogue and group count that TensorFlow's ops have, on the real
-// cuDNN with the properties of three GPUs (fake_cudnn.h): each convolution has a plan, or is of a
-// kind that is known to have none.
+// Every kind, layout, type, rank, epilogue and group count of TensorFlow's ops, on the real cuDNN
+// with the properties of three GPUs (fake_cudnn.h): each convolution has a plan, unless its kind is
+// known to have none.
 //
-// Tests take two geometries. With TF_INTEROP_WHOLE_SWEEP it takes all, and prints a line for each
-// device; scripts/sweep_cudnn.sh keeps these in tests/cc/cudnn_sweep.txt.
+// Tests take two geometries. With TF_INTEROP_WHOLE_SWEEP they take all, and print a line for each
+// device, which scripts/sweep_cudnn.sh keeps in tests/cc/cudnn_sweep.txt.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -57,7 +57,7 @@ Convolution MakeOf(const Geometry& geometry, int spatial_rank) {
   return c;
 }
 
-// TensorFlow fuses an activation behind a bias alone.
+// TensorFlow fuses an activation only after a bias.
 std::vector<Convolution> SweepCases() {
   std::vector<Convolution> cases;
   const auto add = [&cases](Convolution c, const std::vector<Activation>& activations) {
@@ -76,7 +76,7 @@ std::vector<Convolution> SweepCases() {
       add(c, {Activation::kNone, Activation::kRelu, Activation::kRelu6, Activation::kLeakyRelu,
               Activation::kElu});
     }
-    if (geometry.size > 60) continue;  // volumes of that size do not fit
+    if (geometry.size > 60) continue;  // its volumes are too large
     for (const Convolution& c : WithEveryKindAndLayout({MakeOf(geometry, 3)}, dtypes)) {
       add(c, {Activation::kNone, Activation::kRelu});
     }
@@ -84,9 +84,9 @@ std::vector<Convolution> SweepCases() {
   return cases;
 }
 
-// What cuDNN has no engine for, or "". Stock TensorFlow does not ask it for these either: on a GPU
-// it fuses no LeakyRelu with double, and converts bfloat16 to float where there is no arithmetic
-// for it. Neither gets into a stage without a measurement (tf_interop/planning/always.py).
+// The reason why cuDNN has no engine, or "". Stock TensorFlow does not need these either: on a GPU
+// it fuses no LeakyRelu with doubles, and converts bfloat16 to float if there is no arithmetic for
+// it. Neither gets into a stage without a measurement (tf_interop/planning/always.py).
 std::string KnownToHaveNone(const Convolution& c, const std::string& device) {
   if (c.dtype == DataType::kBFloat16 && device == "t4") return "bfloat16";
   const bool is_leaky = c.activation == Activation::kLeakyRelu;
@@ -105,7 +105,7 @@ class CudnnSweepTest : public CudnnTest, public testing::WithParamInterface<cons
 INSTANTIATE_TEST_SUITE_P(Devices, CudnnSweepTest, testing::Values("h200", "a100", "t4"),
                          [](const auto& info) { return std::string(info.param); });
 
-TEST_P(CudnnSweepTest, EveryConvolutionHasAPlanOrIsKnownToHaveNone) {
+TEST_P(CudnnSweepTest, EveryConvolutionHasAPlanUnlessKnownToHaveNone) {
   std::map<std::string, int> counts = {{"refused", 0}};
   for (const Convolution& c : SweepCases()) {
     for (const bool allow_tf32 : {true, false}) {

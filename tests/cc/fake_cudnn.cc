@@ -1,4 +1,4 @@
-// Entry points of both stand-ins are to be found by name, whatever the build's default is.
+// The entry points must be found by name, whatever the build's default is.
 #pragma GCC visibility push(default)
 
 #include "tests/cc/fake_cudnn.h"
@@ -6,12 +6,15 @@
 #include <cudnn.h>
 #include <dlfcn.h>
 
+#include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <sstream>
 #include <string>
@@ -22,10 +25,16 @@
 #include "tests/cc/fake_cuda.h"
 #include "tests/cc/fake_cudnn_compute.h"
 
+struct cudnnContext {
+  CUcontext context = nullptr;
+  CUstream stream = nullptr;
+  std::atomic<bool> in_use{false};
+};
+
 namespace tf_interop {
 namespace {
 
-// Of cuDNN 9.8 and newer; TensorFlow's headers are older.
+// From cuDNN 9.8 on; TensorFlow's headers are older.
 constexpr auto kDeviceProperty = static_cast<cudnnBackendDescriptorType_t>(38);
 constexpr auto kPropertyJson = static_cast<cudnnBackendAttributeName_t>(2702);
 constexpr auto kPropertyOfHeuristic = static_cast<cudnnBackendAttributeName_t>(204);
@@ -34,7 +43,7 @@ constexpr auto kPropertyOfEngine = static_cast<cudnnBackendAttributeName_t>(1307
 
 thread_local std::string last_error;
 
-// Null where it is not there.
+// Null if there is none.
 void* RealLibrary() {
   static void* const library = [] {
     const char* const named = std::getenv("TF_INTEROP_REAL_CUDNN");
@@ -43,8 +52,50 @@ void* RealLibrary() {
   return library;
 }
 
-// The properties of FakeCudnn().device.
-cudnnStatus_t FindProperty(cudnnBackendDescriptor_t* property) {
+// Calls the real function.
+#define TF_INTEROP_REAL(name, ...)                                                             \
+  [&] {                                                                                        \
+    static const auto real = reinterpret_cast<decltype(&::name)>(dlsym(RealLibrary(), #name)); \
+    return real(__VA_ARGS__);                                                                  \
+  }()
+
+// An entry point that only calls the real one.
+#define TF_INTEROP_FORWARD(name, parameters, ...) \
+  cudnnStatus_t CUDNNWINAPI name parameters { return TF_INTEROP_REAL(name, __VA_ARGS__); }
+
+#define RETURN_IF_FAILED(call)                                         \
+  do {                                                                 \
+    const cudnnStatus_t status_of_call = call;                         \
+    if (status_of_call != CUDNN_STATUS_SUCCESS) return status_of_call; \
+  } while (false)
+
+// Sets this thread's last error text.
+cudnnStatus_t Fail(cudnnStatus_t status, const std::string& why) {
+  last_error = why;
+  return status;
+}
+
+// Notices a second thread inside the same object.
+class UseGuard {
+ public:
+  explicit UseGuard(std::atomic<bool>* in_use) : in_use_(in_use) {
+    if (in_use_->exchange(true)) ++FakeCudnnCounts().races;
+  }
+  ~UseGuard() { in_use_->store(false); }
+
+ private:
+  std::atomic<bool>* in_use_;
+};
+
+cudnnStatus_t CheckHandle(const cudnnContext& handle) {
+  if (FakeCudaCurrentContext() != handle.context) {
+    return Fail(CUDNN_STATUS_BAD_PARAM, "another context is current");
+  }
+  return CUDNN_STATUS_SUCCESS;
+}
+
+// Sets an attribute to the properties of FakeCudnn().device.
+cudnnStatus_t SetProperty(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name) {
   static auto* const mutex = new std::mutex();
   static auto* const properties = new std::map<std::string, cudnnBackendDescriptor_t>();
   std::lock_guard<std::mutex> lock(*mutex);
@@ -56,22 +107,13 @@ cudnnStatus_t FindProperty(cudnnBackendDescriptor_t* property) {
     TF_INTEROP_REAL(cudnnBackendCreateDescriptor, kDeviceProperty, &made);
     TF_INTEROP_REAL(cudnnBackendSetAttribute, made, kPropertyJson, CUDNN_TYPE_CHAR,
                     static_cast<int64_t>(text.size()), text.data());
-    const cudnnStatus_t status = TF_INTEROP_REAL(cudnnBackendFinalize, made);
-    if (status != CUDNN_STATUS_SUCCESS) return status;
+    RETURN_IF_FAILED(TF_INTEROP_REAL(cudnnBackendFinalize, made));
   }
-  *property = made;
-  return CUDNN_STATUS_SUCCESS;
-}
-
-cudnnStatus_t SetProperty(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name) {
-  cudnnBackendDescriptor_t property = nullptr;
-  const cudnnStatus_t found = FindProperty(&property);
-  if (found != CUDNN_STATUS_SUCCESS) return found;
   return TF_INTEROP_REAL(cudnnBackendSetAttribute, descriptor, name, CUDNN_TYPE_BACKEND_DESCRIPTOR,
-                         1, &property);
+                         1, &made);
 }
 
-// What all descriptors were told.
+// The records of all descriptors.
 class Records {
  public:
   void Add(cudnnBackendDescriptor_t descriptor, cudnnBackendDescriptorType_t type) {
@@ -141,28 +183,157 @@ int64_t EngineOf(cudnnBackendDescriptor_t config) {
   return index;
 }
 
-constexpr int kEngineOfPlan = -1;  // where a plan's record has it
+constexpr int kEngineOfPlan = -1;  // the attribute in a plan's record
 
 cudnnStatus_t FinalizePlan(cudnnBackendDescriptor_t plan, const Recorded& record) {
   auto* const handle = record.One<cudnnHandle_t>(CUDNN_ATTR_EXECUTION_PLAN_HANDLE);
   const UseGuard guard(&handle->in_use);
-  const cudnnStatus_t status = FakeCudnnCheckHandle(*handle);
-  if (status != CUDNN_STATUS_SUCCESS) return status;
+  RETURN_IF_FAILED(CheckHandle(*handle));
   ++FakeCudnnCounts().plans_finalized;
   std::this_thread::sleep_for(std::chrono::microseconds(FakeCudnn().plan_delay_us));
   if (FakeCudnn().fail_plan_allocation || FakeCudaSpoilsCapture()) {
-    return FakeCudnnFail(CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED,
-                         "no memory for the plan");
+    return Fail(CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, "no memory for the plan");
   }
   if (FakeCudnn().unsupported_engines.count(record.One<int64_t>(kEngineOfPlan)) != 0) {
-    return FakeCudnnFail(CUDNN_STATUS_NOT_SUPPORTED, "engine switched off");
+    return Fail(CUDNN_STATUS_NOT_SUPPORTED, "engine switched off");
   }
   return TF_INTEROP_REAL(cudnnBackendFinalize, plan);
 }
 
-}  // namespace
+// ---- The legacy API.
 
-void* FindReal(const char* name) { return dlsym(RealLibrary(), name); }
+TensorForm ReadForm(cudnnTensorDescriptor_t descriptor, int* rank) {
+  cudnnDataType_t type;
+  std::vector<int> extents(CUDNN_DIM_MAX), strides(CUDNN_DIM_MAX);
+  TF_INTEROP_REAL(cudnnGetTensorNdDescriptor, descriptor, CUDNN_DIM_MAX, &type, rank,
+                  extents.data(), strides.data());
+  extents.resize(*rank);
+  strides.resize(*rank);
+  return {DataTypeOf(type), ToFive(extents, 1), ToFive(strides, 0)};
+}
+
+// Whether the factors are one and zero: doubles with tensors of doubles, else floats.
+bool IsUnscaled(DataType dtype, const void* alpha, const void* beta) {
+  if (dtype == DataType::kDouble) {
+    return *static_cast<const double*>(alpha) == 1 && *static_cast<const double*>(beta) == 0;
+  }
+  return *static_cast<const float*>(alpha) == 1 && *static_cast<const float*>(beta) == 0;
+}
+
+constexpr size_t kWorkspaceBytes = 2048;
+
+// The names again, in cuDNN's order, so that a wrong number shows.
+const char* NameOf(ConvolutionKind kind, int algorithm) {
+  static const char* const names[][8] = {
+      {"IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "GEMM", "DIRECT", "FFT", "FFT_TILING", "WINOGRAD",
+       "WINOGRAD_NONFUSED"},
+      {"ALGO_0", "ALGO_1", "FFT", "FFT_TILING", "WINOGRAD", "WINOGRAD_NONFUSED"},
+      {"ALGO_0", "ALGO_1", "FFT", "ALGO_3", "WINOGRAD", "WINOGRAD_NONFUSED", "FFT_TILING"}};
+  return names[static_cast<int>(kind)][algorithm];
+}
+
+// One call, with its real descriptors.
+struct LegacyCall {
+  cudnnHandle_t handle;
+  cudnnTensorDescriptor_t x_descriptor, y_descriptor;
+  cudnnFilterDescriptor_t w_descriptor;
+  cudnnConvolutionDescriptor_t convolution;
+  ConvolutionKind kind;
+  std::string algorithm;
+  TensorForm x = {}, w = {}, y = {};
+  Spacing spacing = {};
+
+  size_t workspace_bytes() const {
+    return algorithm == "IMPLICIT_GEMM" || algorithm == "ALGO_0" ? 0 : kWorkspaceBytes;
+  }
+
+  // Reads the descriptors, and checks them as cuDNN does.
+  cudnnStatus_t Check() {
+    RETURN_IF_FAILED(CheckHandle(*handle));
+    int x_rank = 0, y_rank = 0, w_rank = 0, spatial = 0;
+    x = ReadForm(x_descriptor, &x_rank);
+    y = ReadForm(y_descriptor, &y_rank);
+    cudnnDataType_t type;
+    cudnnTensorFormat_t format;
+    std::vector<int> w_extents(CUDNN_DIM_MAX);
+    TF_INTEROP_REAL(cudnnGetFilterNdDescriptor, w_descriptor, CUDNN_DIM_MAX, &type, &format,
+                    &w_rank, w_extents.data());
+    w_extents.resize(w_rank);
+    w = {DataTypeOf(type), ToFive(w_extents, 1), {}};
+    const auto& [k, c, d, r, s] = w.extents;
+    w.strides = format == CUDNN_TENSOR_NHWC ? Five{d * r * s * c, 1, r * s * c, s * c, c}
+                                            : Five{c * d * r * s, d * r * s, r * s, s, 1};
+    std::vector<int> pads(3), strides(3), dilations(3), extents(x_rank);
+    cudnnConvolutionMode_t mode;
+    cudnnDataType_t sums;
+    TF_INTEROP_REAL(cudnnGetConvolutionNdDescriptor, convolution, 3, &spatial, pads.data(),
+                    strides.data(), dilations.data(), &mode, &sums);
+    for (auto* values : {&pads, &strides, &dilations}) values->resize(spatial);
+    spacing = {WithDepth(strides, 1), WithDepth(dilations, 1), WithDepth(pads, 0)};
+    // The real function needs no GPU.
+    RETURN_IF_FAILED(TF_INTEROP_REAL(cudnnGetConvolutionNdForwardOutputDim, convolution,
+                                     x_descriptor, w_descriptor, x_rank, extents.data()));
+    const bool is_nhwc = x.extents[1] > 1 && x.strides[1] == 1;
+    const bool is_double = x.dtype == DataType::kDouble;
+    if (ToFive(extents, 1) != y.extents || x_rank != w_rank || mode != CUDNN_CROSS_CORRELATION ||
+        x.dtype != w.dtype || x.dtype != y.dtype ||
+        (x.extents[1] > 1 && is_nhwc != (format == CUDNN_TENSOR_NHWC)) ||
+        sums != (is_double ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT)) {
+      return Fail(CUDNN_STATUS_BAD_PARAM, "tensors that do not fit");
+    }
+    if (FakeCudnn().unsupported_legacy.count(algorithm) != 0) {
+      return Fail(CUDNN_STATUS_NOT_SUPPORTED, algorithm + " switched off");
+    }
+    if (is_nhwc && algorithm.rfind("FFT", 0) == 0) {
+      return Fail(CUDNN_STATUS_NOT_SUPPORTED_LAYOUT, "FFT of NHWC");
+    }
+    cudnnMathType_t math;
+    TF_INTEROP_REAL(cudnnGetConvolutionMathType, convolution, &math);
+    FakeCudnnCounts().last_legacy_math_type = math;
+    return CUDNN_STATUS_SUCCESS;
+  }
+
+  cudnnStatus_t AskWorkspace(size_t* bytes) {
+    const UseGuard guard(&handle->in_use);
+    if (FakeCudnn().fail_plan_allocation) {
+      return Fail(CUDNN_STATUS_ALLOC_FAILED, "no memory for the algorithm");
+    }
+    *bytes = workspace_bytes();
+    return Check();
+  }
+
+  cudnnStatus_t Run(const void* x_data, const void* w_data, const void* y_data, void* workspace,
+                    size_t bytes, const void* alpha, const void* beta) {
+    const UseGuard handle_guard(&handle->in_use);
+    RETURN_IF_FAILED(Check());
+    if (FakeCudnn().fail_execution) {
+      return Fail(CUDNN_STATUS_EXECUTION_FAILED, "execution switched off");
+    }
+    if (!IsUnscaled(x.dtype, alpha, beta) || bytes < workspace_bytes()) {
+      return Fail(CUDNN_STATUS_BAD_PARAM, "scaled convolution, or too little workspace");
+    }
+    FakeCudaEnqueue(handle->stream, [call = *this, x_data, w_data, y_data, workspace, bytes] {
+      if (bytes > 0) std::memset(workspace, 0xA5, bytes);
+      TensorValues image = ReadTensor(call.x, x_data), filter = ReadTensor(call.w, w_data),
+                   output = ReadTensor(call.y, y_data);
+      ComputeConvolution(&image, &filter, &output, call.spacing, call.kind);
+      if (bytes > 0) std::memset(workspace, 0x5A, bytes);
+    });
+    return CUDNN_STATUS_SUCCESS;
+  }
+};
+
+LegacyCall CallOf(cudnnHandle_t handle, cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w,
+                  cudnnTensorDescriptor_t y, cudnnConvolutionDescriptor_t convolution,
+                  ConvolutionKind kind, int algorithm) {
+  return {handle, x, y, w, convolution, kind, NameOf(kind, algorithm)};
+}
+
+constexpr auto kForward = ConvolutionKind::kForward;
+constexpr auto kInput = ConvolutionKind::kBackwardInput;
+constexpr auto kFilter = ConvolutionKind::kBackwardFilter;
+
+}  // namespace
 
 bool FakeCudnnIsThere() { return RealLibrary() != nullptr; }
 
@@ -180,42 +351,13 @@ FakeCudnnCounters& FakeCudnnCounts() {
   return *counters;
 }
 
-cudnnStatus_t FakeCudnnFail(cudnnStatus_t status, const std::string& why) {
-  last_error = why;
-  return status;
-}
-
-TensorForm ReadForm(cudnnTensorDescriptor_t descriptor, int* rank) {
-  cudnnDataType_t type;
-  std::vector<int> extents(CUDNN_DIM_MAX), strides(CUDNN_DIM_MAX);
-  TF_INTEROP_REAL(cudnnGetTensorNdDescriptor, descriptor, CUDNN_DIM_MAX, &type, rank,
-                  extents.data(), strides.data());
-  extents.resize(*rank);
-  strides.resize(*rank);
-  return {DataTypeOf(type), ToFive(extents, 1), ToFive(strides, 0)};
-}
-
-bool IsUnscaled(DataType dtype, const void* alpha, const void* beta) {
-  if (dtype == DataType::kDouble) {
-    return *static_cast<const double*>(alpha) == 1 && *static_cast<const double*>(beta) == 0;
-  }
-  return *static_cast<const float*>(alpha) == 1 && *static_cast<const float*>(beta) == 0;
-}
-
-cudnnStatus_t FakeCudnnCheckHandle(const cudnnContext& handle) {
-  if (FakeCudaCurrentContext() != handle.context) {
-    return FakeCudnnFail(CUDNN_STATUS_BAD_PARAM, "another context is current");
-  }
-  return CUDNN_STATUS_SUCCESS;
-}
-
 }  // namespace tf_interop
 
 using namespace tf_interop;  // NOLINT: the C interface of the functions above
 
 extern "C" {
 
-// TF_INTEROP_FAKE_CUDNN_VERSION stands for the version of another cuDNN.
+// TF_INTEROP_FAKE_CUDNN_VERSION pretends another version.
 size_t CUDNNWINAPI cudnnGetVersion(void) {
   const char* version = std::getenv("TF_INTEROP_FAKE_CUDNN_VERSION");
   if (version != nullptr) return std::strtoul(version, nullptr, 10);
@@ -235,7 +377,7 @@ void CUDNNWINAPI cudnnGetLastErrorString(char* message, size_t max_size) {
 cudnnStatus_t CUDNNWINAPI cudnnCreate(cudnnHandle_t* handle) {
   ++FakeCudnnCounts().handles_asked;
   if (FakeCudaCurrentContext() == nullptr || FakeCudaSpoilsCapture() || FakeCudnn().fail_handle) {
-    return FakeCudnnFail(CUDNN_STATUS_NOT_INITIALIZED, "no context");
+    return Fail(CUDNN_STATUS_NOT_INITIALIZED, "no context");
   }
   *handle = new cudnnContext();
   (*handle)->context = FakeCudaCurrentContext();
@@ -246,16 +388,15 @@ cudnnStatus_t CUDNNWINAPI cudnnCreate(cudnnHandle_t* handle) {
 cudnnStatus_t CUDNNWINAPI cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
   const UseGuard guard(&handle->in_use);
   handle->stream = stream;
-  return FakeCudnnCheckHandle(*handle);
+  return CheckHandle(*handle);
 }
 
 cudnnStatus_t CUDNNWINAPI cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type,
                                                        cudnnBackendDescriptor_t* descriptor) {
-  const cudnnStatus_t status = TF_INTEROP_REAL(cudnnBackendCreateDescriptor, type, descriptor);
-  if (status != CUDNN_STATUS_SUCCESS) return status;
+  RETURN_IF_FAILED(TF_INTEROP_REAL(cudnnBackendCreateDescriptor, type, descriptor));
   ++FakeCudnnCounts().live_descriptors;
   AllRecords().Add(*descriptor, type);
-  return status;
+  return CUDNN_STATUS_SUCCESS;
 }
 
 cudnnStatus_t CUDNNWINAPI cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t descriptor) {
@@ -272,7 +413,7 @@ cudnnStatus_t CUDNNWINAPI cudnnBackendSetAttribute(cudnnBackendDescriptor_t desc
   const RecordedPtr record = AllRecords().Find(descriptor);
   Record(record.get(), name, type, count, values);
   if (name == CUDNN_ATTR_OPERATIONGRAPH_HANDLE) {
-    return FakeCudnnCheckHandle(**static_cast<const cudnnHandle_t*>(values));
+    return CheckHandle(**static_cast<const cudnnHandle_t*>(values));
   }
   if (name == CUDNN_ATTR_EXECUTION_PLAN_HANDLE) return SetProperty(descriptor, kPropertyOfPlan);
   if (name == CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG) {
@@ -298,24 +439,21 @@ cudnnStatus_t CUDNNWINAPI cudnnBackendGetAttribute(cudnnBackendDescriptor_t cons
 
 cudnnStatus_t CUDNNWINAPI cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
   const RecordedPtr record = AllRecords().Find(descriptor);
-  cudnnStatus_t status = CUDNN_STATUS_SUCCESS;
   switch (record->type) {
     case CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR:
       return FinalizePlan(descriptor, *record);
     case CUDNN_BACKEND_ENGINE_DESCRIPTOR:
       if (FakeCudnn().fail_engine_allocation) {
-        return FakeCudnnFail(CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED,
-                             "no memory for the engine");
+        return Fail(CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED, "no memory for the engine");
       }
-      status = SetProperty(descriptor, kPropertyOfEngine);
+      RETURN_IF_FAILED(SetProperty(descriptor, kPropertyOfEngine));
       break;
     case CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR:
-      status = SetProperty(descriptor, kPropertyOfHeuristic);
+      RETURN_IF_FAILED(SetProperty(descriptor, kPropertyOfHeuristic));
       break;
     default:
       break;
   }
-  if (status != CUDNN_STATUS_SUCCESS) return status;
   return TF_INTEROP_REAL(cudnnBackendFinalize, descriptor);
 }
 
@@ -325,11 +463,10 @@ cudnnStatus_t CUDNNWINAPI cudnnBackendExecute(cudnnHandle_t handle, cudnnBackend
   const RecordedPtr planned = AllRecords().Find(plan), packed = AllRecords().Find(pack);
   const UseGuard handle_guard(&handle->in_use);
   const UseGuard plan_guard(&planned->in_use);
-  const cudnnStatus_t status = FakeCudnnCheckHandle(*handle);
-  if (status != CUDNN_STATUS_SUCCESS) return status;
+  RETURN_IF_FAILED(CheckHandle(*handle));
   const auto engine = planned->One<int64_t>(kEngineOfPlan);
   if (FakeCudnn().fail_execution || FakeCudnn().engines_failing_execution.count(engine) != 0) {
-    return FakeCudnnFail(CUDNN_STATUS_EXECUTION_FAILED, "execution switched off");
+    return Fail(CUDNN_STATUS_EXECUTION_FAILED, "execution switched off");
   }
   ++FakeCudnnCounts().executions;
   if (FakeCudnn().engines_that_spoil_captures.count(engine) != 0) FakeCudaSpoilsCapture();
@@ -342,7 +479,7 @@ cudnnStatus_t CUDNNWINAPI cudnnBackendExecute(cudnnHandle_t handle, cudnnBackend
   TF_INTEROP_REAL(cudnnBackendGetAttribute, plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
                   CUDNN_TYPE_INT64, 1, &count, &bytes);
   FakeCudaEnqueue(handle->stream, [graph = planned->graph, bound, workspace, bytes] {
-    // A tensor in the same place would be overwritten.
+    // This overwrites a tensor in the same place.
     if (bytes > 0) std::memset(workspace, 0xA5, bytes);
     RunGraph(*graph, bound);
     if (bytes > 0) std::memset(workspace, 0x5A, bytes);
@@ -363,16 +500,15 @@ cudnnStatus_t CUDNNWINAPI cudnnTransformTensor(cudnnHandle_t handle, const void*
                                                const cudnnTensorDescriptor_t y_descriptor,
                                                void* y) {
   const UseGuard guard(&handle->in_use);
-  const cudnnStatus_t status = FakeCudnnCheckHandle(*handle);
-  if (status != CUDNN_STATUS_SUCCESS) return status;
+  RETURN_IF_FAILED(CheckHandle(*handle));
   int x_rank = 0, y_rank = 0;
   const TensorForm from = ReadForm(x_descriptor, &x_rank), to = ReadForm(y_descriptor, &y_rank);
   if (x_rank != 4 || y_rank != 4) {
-    return FakeCudnnFail(CUDNN_STATUS_NOT_SUPPORTED, "copies are documented for four dimensions");
+    return Fail(CUDNN_STATUS_NOT_SUPPORTED, "copies are documented for four dimensions");
   }
   if (from.dtype != to.dtype || from.extents != to.extents ||
       !IsUnscaled(from.dtype, alpha, beta)) {
-    return FakeCudnnFail(CUDNN_STATUS_BAD_PARAM, "tensors differ in type or shape, or are scaled");
+    return Fail(CUDNN_STATUS_BAD_PARAM, "tensors differ in type or shape, or are scaled");
   }
   ++FakeCudnnCounts().copies;
   if (FakeCudaComputesNothing()) return CUDNN_STATUS_SUCCESS;
@@ -384,6 +520,77 @@ cudnnStatus_t CUDNNWINAPI cudnnTransformTensor(cudnnHandle_t handle, const void*
     });
   });
   return CUDNN_STATUS_SUCCESS;
+}
+
+TF_INTEROP_FORWARD(cudnnCreateFilterDescriptor, (cudnnFilterDescriptor_t * made), made)
+TF_INTEROP_FORWARD(cudnnSetFilterNdDescriptor,
+                   (cudnnFilterDescriptor_t filter, cudnnDataType_t type,
+                    cudnnTensorFormat_t format, int rank, const int* extents),
+                   filter, type, format, rank, extents)
+TF_INTEROP_FORWARD(cudnnDestroyFilterDescriptor, (cudnnFilterDescriptor_t filter), filter)
+TF_INTEROP_FORWARD(cudnnCreateConvolutionDescriptor, (cudnnConvolutionDescriptor_t * made), made)
+TF_INTEROP_FORWARD(cudnnSetConvolutionNdDescriptor,
+                   (cudnnConvolutionDescriptor_t convolution, int rank, const int* pads,
+                    const int* strides, const int* dilations, cudnnConvolutionMode_t mode,
+                    cudnnDataType_t sums),
+                   convolution, rank, pads, strides, dilations, mode, sums)
+TF_INTEROP_FORWARD(cudnnSetConvolutionGroupCount,
+                   (cudnnConvolutionDescriptor_t convolution, int count), convolution, count)
+TF_INTEROP_FORWARD(cudnnSetConvolutionMathType,
+                   (cudnnConvolutionDescriptor_t convolution, cudnnMathType_t math), convolution,
+                   math)
+TF_INTEROP_FORWARD(cudnnDestroyConvolutionDescriptor, (cudnnConvolutionDescriptor_t convolution),
+                   convolution)
+
+cudnnStatus_t CUDNNWINAPI cudnnGetConvolutionForwardWorkspaceSize(
+    cudnnHandle_t handle, const cudnnTensorDescriptor_t x, const cudnnFilterDescriptor_t w,
+    const cudnnConvolutionDescriptor_t convolution, const cudnnTensorDescriptor_t y,
+    cudnnConvolutionFwdAlgo_t algorithm, size_t* bytes) {
+  return CallOf(handle, x, w, y, convolution, kForward, algorithm).AskWorkspace(bytes);
+}
+
+cudnnStatus_t CUDNNWINAPI cudnnGetConvolutionBackwardDataWorkspaceSize(
+    cudnnHandle_t handle, const cudnnFilterDescriptor_t w, const cudnnTensorDescriptor_t dy,
+    const cudnnConvolutionDescriptor_t convolution, const cudnnTensorDescriptor_t dx,
+    cudnnConvolutionBwdDataAlgo_t algorithm, size_t* bytes) {
+  return CallOf(handle, dx, w, dy, convolution, kInput, algorithm).AskWorkspace(bytes);
+}
+
+cudnnStatus_t CUDNNWINAPI cudnnGetConvolutionBackwardFilterWorkspaceSize(
+    cudnnHandle_t handle, const cudnnTensorDescriptor_t x, const cudnnTensorDescriptor_t dy,
+    const cudnnConvolutionDescriptor_t convolution, const cudnnFilterDescriptor_t dw,
+    cudnnConvolutionBwdFilterAlgo_t algorithm, size_t* bytes) {
+  return CallOf(handle, x, dw, dy, convolution, kFilter, algorithm).AskWorkspace(bytes);
+}
+
+cudnnStatus_t CUDNNWINAPI
+cudnnConvolutionForward(cudnnHandle_t handle, const void* alpha, const cudnnTensorDescriptor_t x,
+                        const void* x_data, const cudnnFilterDescriptor_t w, const void* w_data,
+                        const cudnnConvolutionDescriptor_t convolution,
+                        cudnnConvolutionFwdAlgo_t algorithm, void* workspace, size_t bytes,
+                        const void* beta, const cudnnTensorDescriptor_t y, void* y_data) {
+  return CallOf(handle, x, w, y, convolution, kForward, algorithm)
+      .Run(x_data, w_data, y_data, workspace, bytes, alpha, beta);
+}
+
+cudnnStatus_t CUDNNWINAPI cudnnConvolutionBackwardData(
+    cudnnHandle_t handle, const void* alpha, const cudnnFilterDescriptor_t w, const void* w_data,
+    const cudnnTensorDescriptor_t dy, const void* dy_data,
+    const cudnnConvolutionDescriptor_t convolution, cudnnConvolutionBwdDataAlgo_t algorithm,
+    void* workspace, size_t bytes, const void* beta, const cudnnTensorDescriptor_t dx,
+    void* dx_data) {
+  return CallOf(handle, dx, w, dy, convolution, kInput, algorithm)
+      .Run(dx_data, w_data, dy_data, workspace, bytes, alpha, beta);
+}
+
+cudnnStatus_t CUDNNWINAPI cudnnConvolutionBackwardFilter(
+    cudnnHandle_t handle, const void* alpha, const cudnnTensorDescriptor_t x, const void* x_data,
+    const cudnnTensorDescriptor_t dy, const void* dy_data,
+    const cudnnConvolutionDescriptor_t convolution, cudnnConvolutionBwdFilterAlgo_t algorithm,
+    void* workspace, size_t bytes, const void* beta, const cudnnFilterDescriptor_t dw,
+    void* dw_data) {
+  return CallOf(handle, x, dw, dy, convolution, kFilter, algorithm)
+      .Run(x_data, dw_data, dy_data, workspace, bytes, alpha, beta);
 }
 
 }  // extern "C"

@@ -1,10 +1,10 @@
 // Controls of the stand-in for libcudnn.so.9 that tests load in its place.
 //
-// It is the real cuDNN but for what needs a GPU. From 9.8 on cuDNN takes the properties of a device
-// in place of a handle, so that its graphs, heuristics, engines, knobs and plans are those that it
-// has on the GPU of these properties. What is executed is computed on the host, on the streams of
-// the stand-in for libcuda, from the operation graph that cuDNN has accepted. Workspaces of the
-// legacy API are invented, as cuDNN tells them to a real handle only.
+// It is the real cuDNN except for the work that needs a GPU. From 9.8 on cuDNN takes the properties
+// of a device in place of a handle, so its graphs, heuristics, engines, knobs and plans are those
+// that it has on this GPU. Executions are computed on the host, on the streams of the stand-in for
+// libcuda, from the operation graph that cuDNN has accepted. Workspaces of the legacy API are
+// invented, because cuDNN tells them only to a real handle.
 //
 // The real library is the one that scripts/test_core.sh installs, or that of TF_INTEROP_REAL_CUDNN.
 #ifndef TF_INTEROP_TESTS_CC_FAKE_CUDNN_H_
@@ -19,21 +19,20 @@
 
 namespace tf_interop {
 
-// False where there is no real library, and so no stand-in either.
+// False if there is no real library, and so no stand-in either.
 bool FakeCudnnIsThere();
 
 struct FakeCudnnSwitches {
-  // The file in devices/ that has the properties of the GPU; TF_INTEROP_FAKE_CUDNN_DEVICE, if set,
-  // is what it is at first.
+  // The file in devices/ with the properties of the GPU. TF_INTEROP_FAKE_CUDNN_DEVICE overrides the
+  // default.
   std::string device = "h200";
-  // Engines that are refused when a plan of them is finalized, and those whose plans fail when they
-  // are executed; by index in the graph.
+  // The engines, by index in the graph, that are refused when a plan is finalized, and those whose
+  // plans fail when they are executed.
   std::set<int64_t> unsupported_engines, engines_failing_execution;
-  // Engines that do what a capture may not hold, as one does that allocates.
+  // Engines that spoil a capture, as an allocation does.
   std::set<int64_t> engines_that_spoil_captures;
-  // Legacy algorithms, by name, that no convolution can run.
+  // The names of legacy algorithms that no convolution can run.
   std::set<std::string> unsupported_legacy;
-  // Failures.
   bool fail_plan_allocation = false;
   bool fail_engine_allocation = false;
   bool fail_execution = false;
@@ -48,11 +47,11 @@ struct FakeCudnnCounters {
   std::atomic<int> copies{0};
   std::atomic<int> executions{0};        // of plans
   std::atomic<int> live_descriptors{0};  // of the graph API
-  // Those that were destroyed while no context was current on the thread.
+  // Descriptors that were destroyed while no context was current on the thread.
   std::atomic<int> destroyed_outside_contexts{0};
   std::atomic<cudnnMathType_t> last_legacy_math_type{CUDNN_DEFAULT_MATH};
   std::atomic<int> handles_asked{0}, handles_made{0};
-  // Times that a handle, or a plan, was found in use by two threads at once.
+  // The number of times that two threads used a handle or a plan at once.
   std::atomic<int> races{0};
 };
 FakeCudnnCounters& FakeCudnnCounts();

@@ -56,7 +56,7 @@ void ComputeConvolution(TensorValues* image, TensorValues* filter, TensorValues*
                          : kind == ConvolutionKind::kBackwardInput ? *image
                                                                    : *filter;
   std::fill(result.values.begin(), result.values.end(), 0.0);
-  // Of one filter: [1, channels, depth, R, S].
+  // One filter: [1, channels, depth, R, S].
   Five taps = filters;
   taps[0] = 1;
   ForEachPlace(output->form.extents, [&](const Five& y) {
@@ -155,7 +155,7 @@ class GraphRun {
   }
 
  private:
-  // The tensor that an operation has under a name; it is read when it is first asked for.
+  // The tensor of an operation's attribute. The first call reads it.
   TensorValues& Find(const Recorded& operation, int name) {
     const Recorded& tensor = *operation.Part(name);
     const auto id = tensor.One<int64_t>(CUDNN_ATTR_TENSOR_UNIQUE_ID);

@@ -1,7 +1,6 @@
 // The cudnn backend and measuring on a GPU: every kind, layout, type, geometry, epilogue and
-// algorithm against the definition of a convolution, stages of several lanes with and without
-// priorities and SM partitions and as CUDA graphs, what measuring relies on, and the kernels that
-// CUPTI sees. Skips, and says so, where there is no GPU.
+// algorithm against the definition of a convolution, stages with priorities, SM partitions and CUDA
+// graphs, the assumptions of measuring, and the kernels that CUPTI sees. Skips without a GPU.
 #include <cuda.h>
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -24,17 +23,17 @@
 namespace tf_interop {
 namespace {
 
-// Sums of the test's numbers are exact in TF32 and half too, but Winograd and FFT engines round.
+// The sums are exact in TF32 and half too, but Winograd and FFT engines round.
 constexpr Tolerance kTolerance = {2e-3, 5e-3};
 
 decltype(&::cuMemAllocManaged) alloc_managed = nullptr;
 decltype(&::cuMemFree) free_managed = nullptr;
 
-// Memory that host and device both reach, filled with bytes that read as NaN.
+// Memory that both host and device reach, filled with bytes that read as NaN.
 class Buffer {
  public:
   explicit Buffer(size_t bytes) {
-    // At least one byte: CUDA refuses to allocate none.
+    // CUDA refuses to allocate no bytes.
     EXPECT_EQ(alloc_managed(&data_, bytes + 1, CU_MEM_ATTACH_GLOBAL), CUDA_SUCCESS);
     std::memset(data(), 0xFF, bytes + 1);
   }
@@ -49,7 +48,7 @@ class Buffer {
 
 using GpuProblem = ProblemIn<Buffer>;
 
-// Made once: its stream lives until the process ends.
+// The device is made once: its stream lives until the process ends.
 Status FindDevice(MeasuringDevice** device) {
   struct Found {
     std::unique_ptr<MeasuringDevice> device;
@@ -83,14 +82,14 @@ class GpuTest : public testing::Test {
 
   void TearDown() override { scope_.reset(); }
 
-  // Launches on the caller's stream and waits for it; `problem` has the results.
+  // Launches on the caller's stream and waits for it.
   Status Launch(const PreparedConvolution& prepared, GpuProblem* problem, bool transforms = false) {
     Status status = LaunchOn(caller_, backend_, prepared, problem, transforms);
     status.Update(device_->Synchronize());
     return status;
   }
 
-  // Prepares and launches by the backend's own choice, and by its name, as a plan would pin it.
+  // Launches the backend's own choice, then pins it by its name as a plan would.
   void ExpectMatches(const Convolution& c) {
     std::string algorithm;
     for (int pinned = 0; pinned < 2; ++pinned) {
@@ -104,8 +103,8 @@ class GpuTest : public testing::Test {
     }
   }
 
-  // Runs a stage whose lanes read one image: with zeros that the caller's stream writes just
-  // before, and with an image that it overwrites just after.
+  // Runs a stage whose lanes share an image: once with zeros that the caller's stream writes just
+  // before, once with an image that it overwrites just after.
   void ExpectForkAndJoin(const Stage& planned) {
     const PreparedStage stage = Prepared(backend_, planned, options_);
     GpuProblem problem(planned, /*share_image=*/true);
@@ -166,11 +165,10 @@ std::vector<Convolution> EveryKindLayoutAndType(const std::vector<DataType>& dty
   return WithEveryKindAndLayout({OfSize(14, 16, 32)}, dtypes);
 }
 
-// Every algorithm by its name.
 class GpuAlgorithmTest : public GpuTest {
  protected:
-  // Prepares and runs every algorithm of a list from number `first` on. They may be refused. One
-  // that fails ends the test: it may have spoilt the context.
+  // Runs every algorithm of a list from number `first` on, unless it is refused. A failure ends the
+  // test, because it may have spoilt the context.
   void TryAll(const Convolution& c, AlgorithmScope scope, size_t first = 0) {
     std::vector<std::string> names;
     EXPECT_TRUE(IsOk(backend_->ListAlgorithms(c, scope, options_.allow_tf32, &names)));
@@ -188,10 +186,10 @@ class GpuAlgorithmTest : public GpuTest {
         ASSERT_EQ(status.code(), StatusCode::kUnsupported) << status.message();
         continue;
       }
-      // Operands are quarters whose sums are exact in TF32 and half. What is left are Winograd's
-      // and Fourier's transforms, which are rounded to the precision of the operands (24, 11 or 8
-      // bits) at magnitudes some ten times those of the sums, and those are below 20 here. A wrong
-      // stride, padding or layout is off by the sums themselves.
+      // Operands are quarters, whose sums are exact in TF32 and half. Only Winograd's and Fourier's
+      // transforms are rounded, to the precision of the operands (24, 11 or 8 bits), at some ten
+      // times the magnitude of the sums, which are below 20. A wrong stride, padding or layout is
+      // off by as much as the sums themselves.
       problem.ExpectCorrect({prepared->reduces_precision() ? 5e-2 : 1e-3, 5e-2});
       ++right;
     }
@@ -199,8 +197,8 @@ class GpuAlgorithmTest : public GpuTest {
   }
 };
 
-// One test for each convolution, so that each can have a process, and another one after an
-// algorithm that fails: TF_INTEROP_FIRST_ALGORITHM is the number of the first that is tried.
+// Each convolution is a test, so that each can have a process, and a new one after an algorithm
+// that fails: TF_INTEROP_FIRST_ALGORITHM is the number of the first one to try.
 class GpuListedAlgorithmsTest : public GpuAlgorithmTest,
                                 public testing::WithParamInterface<std::pair<Convolution, bool>> {};
 
@@ -253,7 +251,7 @@ TEST_F(GpuTest, ReadsFilterThatWasTransformedOnce) {
   }
 }
 
-// Rows of all widths at distances that no allocator of pitched memory would give.
+// No allocator of pitched memory would give these distances.
 TEST_F(GpuTest, CopiesRowsAtAnyDistance) {
   for (const size_t row_bytes : {2, 6, 30, 256, 1030}) {
     const size_t rows = 1000, pitch = row_bytes + 14;
@@ -313,10 +311,9 @@ class GpuPartitionTest : public GpuTest {
     ASSERT_TRUE(IsOk(divided));
     granularity_ = given[0];
     sm_count_ = given[0] + given[1];
-    refusals_ = CountRefusals("");
   }
 
-  // What each lane gets for these counts.
+  // The number of SMs that each lane gets for these counts.
   Status Divide(const std::vector<int>& counts, std::vector<int>* given) {
     for (size_t lane = 0; lane < counts.size(); ++lane) {
       StreamGroupOptions options;
@@ -330,13 +327,7 @@ class GpuPartitionTest : public GpuTest {
     return Status::Ok();
   }
 
-  void ExpectRight(const std::vector<LaneOptions>& lanes) {
-    const Convolution c = OfSize(56, 64, 64);
-    ExpectForkAndJoin(WithOptions(StageOfLanes(static_cast<int>(lanes.size()), c), lanes));
-  }
-
   int granularity_ = 0, sm_count_ = 0;
-  int64_t refusals_ = 0;
 };
 
 TEST_F(GpuPartitionTest, GivesNoLaneLessThanItAskedForAndRefusesMoreThanThereIs) {
@@ -354,15 +345,17 @@ TEST_F(GpuPartitionTest, GivesNoLaneLessThanItAskedForAndRefusesMoreThanThereIs)
 }
 
 TEST_F(GpuPartitionTest, StagesWithPartitionsAndPrioritiesAreRight) {
-  ExpectRight({{0, sm_count_ / 2}, {0, sm_count_ / 4}, {0, 0}});
-  ExpectRight({{-100, 0}, {-1, 0}, {100, 0}});
-  ExpectRight({{-100, sm_count_ / 2}, {0, 0}, {-1, 0}});
-  EXPECT_EQ(CountRefusals(""), refusals_);
-  ExpectRight({{0, sm_count_}, {0, sm_count_}});
-  EXPECT_GT(CountRefusals(""), refusals_) << "a partition that does not fit";
+  const int64_t refusals = CountRefusals("");
+  const Stage stage = StageOfLanes(3, OfSize(56, 64, 64));
+  ExpectForkAndJoin(WithOptions(stage, {{0, sm_count_ / 2}, {0, sm_count_ / 4}, {0, 0}}));
+  ExpectForkAndJoin(WithOptions(stage, {{-100, 0}, {-1, 0}, {100, 0}}));
+  ExpectForkAndJoin(WithOptions(stage, {{-100, sm_count_ / 2}, {0, 0}, {-1, 0}}));
+  EXPECT_EQ(CountRefusals(""), refusals);
+  ExpectForkAndJoin(WithOptions(stage, {{0, sm_count_}, {0, sm_count_}, {0, 0}}));
+  EXPECT_GT(CountRefusals(""), refusals) << "a partition that does not fit";
 }
 
-// Whether streams of green contexts keep to their SMs while the primary context is current.
+// This shows that streams of green contexts keep to their SMs while the primary context is current.
 TEST_F(GpuPartitionTest, AConvolutionThatFillsTheGpuTakesLongerOnFewSmsThanOnMost) {
   const Stage stage = SideBySide({OfSize(56, 256, 256), OfSize(14, 16, 32)});
   const std::vector<LaneOptions> ways[] = {{{0, granularity_}, {0, 0}},
@@ -390,7 +383,7 @@ TEST_F(GpuTest, DescribesTheGpuAndTracesTheKernelsOfOneRun) {
   EXPECT_GE(described.threads, 1024);
   EXPECT_GE(described.blocks, 16);
   EXPECT_GE(described.shared_memory_bytes, 64 << 10);
-  // Traced repeatedly: what CUPTI leaves behind must not end up in the next trace.
+  // CUPTI's leftovers must not end up in the next trace.
   KeptProblem kept;
   std::string first;
   for (int round = 0; round < 3; ++round) {
@@ -413,11 +406,11 @@ TEST_F(GpuTest, DescribesTheGpuAndTracesTheKernelsOfOneRun) {
   }
 }
 
-// What measuring relies on. The numbers are printed, too.
+// The assumptions of measuring. The numbers are printed too.
 class GpuTimingTest : public GpuTest {
  protected:
-  // Enqueues a stage, which has run before, in a timed section after filling memory `fills` times.
-  // Says whether all of it was enqueued before the device came to it, and waits for its end.
+  // Fills memory `fills` times, then enqueues a stage that has run before in a timed section. Tells
+  // whether all of it was enqueued before the device reached it, and waits for its end.
   Status RunAfterFilling(int fills, bool* ahead) {
     for (int i = 0; i < fills; ++i) {
       TF_INTEROP_RETURN_IF_ERROR(device_->Fill(filled_->data(), 0, device_->cold_bytes()));
@@ -429,7 +422,7 @@ class GpuTimingTest : public GpuTest {
     return device_->Synchronize();
   }
 
-  // Makes a stage of convolutions each of which leaves most of the GPU idle, and runs it.
+  // Makes and runs a stage of convolutions that each leave most of the GPU idle.
   void MakeStage(int lane_count) {
     filled_ = std::make_unique<Buffer>(device_->cold_bytes());
     stage_ = Prepared(backend_, StageOfLanes(lane_count, OfSize(14, 512, 32)), options_);
@@ -460,7 +453,7 @@ TEST_F(GpuTimingTest, FillingGivesTheHostAHeadStartForAnyNumberOfLanes) {
   }
 }
 
-// To be run with several values of CUDA_DEVICE_MAX_CONNECTIONS.
+// Run this with several values of CUDA_DEVICE_MAX_CONNECTIONS.
 TEST_F(GpuTimingTest, KernelsOfEightLanesOverlapInATrace) {
   MakeStage(8);
   const Status started = device_->StartTrace();
@@ -484,7 +477,7 @@ TEST_F(GpuTimingTest, KernelsOfEightLanesOverlapInATrace) {
   EXPECT_GT(most, 1);
 }
 
-// To be run in a process that has traced nothing yet.
+// Run this in a process that has traced nothing yet.
 TEST_F(GpuTimingTest, ATraceLeavesTheTimesThatFollowAsTheyWere) {
   KeptProblem kept;
   MeasureOptions options;
