@@ -1,7 +1,7 @@
-// Host time of calling a stage that is prepared: finding it by its shapes, fork, launches and join.
-// Prints JSON; scripts/benchmark_launch.sh runs it.
+// Times a call of a prepared stage on the host: look-up by shapes, fork, launches and join. Prints
+// JSON for scripts/benchmark_launch.sh.
 //
-// Calls come in batches, with a synchronization after each that is not timed.
+// Calls come in batches, with an untimed synchronization after each.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -16,7 +16,7 @@
 #include "cc_kernels/core/counters.h"
 #include "cc_kernels/core/cudnn/libraries.h"
 #include "cc_kernels/core/lru_cache.h"
-#include "cc_kernels/core/measure/cuda_device.h"
+#include "cc_kernels/core/measure/device.h"
 #include "cc_kernels/core/stage.h"
 #include "cc_kernels/core/stage_runner.h"
 
@@ -25,14 +25,14 @@ namespace {
 
 constexpr int kBatches = 200;
 constexpr int kWarmupBatches = 20;
-// Less than what CUDA enqueues without waiting for the device (about a thousand).
+// CUDA enqueues about a thousand calls before it waits for the device.
 constexpr int kCallsInBatch = 50;
 constexpr PrepareOptions kOptions = {size_t{64} << 20};
-// More places for results than a plan keeps variant packs for, each further on by what cuDNN's
-// engines like their memory aligned to.
+// More addresses for results than a plan keeps variant packs for, and their distance, which keeps
+// the alignment that cuDNN's engines like.
 constexpr size_t kPlaces = 16, kPlaceBytes = 256;
 
-// The host's part of each of `works`, which take turns: the median of the batches, in nanoseconds.
+// Gives the median time of each of `works`, which take turns, in nanoseconds.
 Status TimeByTurns(MeasuringDevice* device, const std::vector<std::function<Status()>>& works,
                    std::vector<double>* medians) {
   std::vector<std::vector<double>> ns(works.size());
@@ -53,7 +53,7 @@ Status TimeByTurns(MeasuringDevice* device, const std::vector<std::function<Stat
   return Status::Ok();
 }
 
-// Small, so that the device is not what the host waits for.
+// Small, so that the host never waits for the device.
 Convolution SmallConvolution() {
   Convolution c;
   c.batch = 1;
@@ -63,7 +63,7 @@ Convolution SmallConvolution() {
   return c;
 }
 
-// Memory for the tensors and the workspace of one convolution, never freed.
+// Never freed.
 Status Allocate(MeasuringDevice* device, const Convolution& c, size_t workspace_bytes,
                 ConvolutionBuffers* buffers, void** workspace) {
   void* image = nullptr;
@@ -78,13 +78,13 @@ Status Allocate(MeasuringDevice* device, const Convolution& c, size_t workspace_
   return Status::Ok();
 }
 
-// What a kernel of the op holds of calls that are alike.
+// Kept by the op for similar calls.
 struct KeptStage {
-  PreparedStage prepared;  // runs plainly
-  PreparedStage replayed;  // as a CUDA graph, where that can be had
+  PreparedStage prepared;
+  PreparedStage replayed;  // as a CUDA graph
 };
 
-// The numbers that decide what is prepared, as the op reads them from the inputs of every call.
+// Reads the key of a prepared stage, as the op does from the inputs of every call.
 void ReadSignature(const Stage& stage, std::vector<int64_t>* signature) {
   *signature = {static_cast<int64_t>(kOptions.workspace_limit_bytes), kOptions.allow_tf32,
                 kOptions.deterministic};
@@ -97,10 +97,9 @@ void ReadSignature(const Stage& stage, std::vector<int64_t>* signature) {
   }
 }
 
-// A stage of one small convolution on each of `lane_count` lanes: a whole call, from the dimensions
-// of its inputs to the join. Once with all tensors where they were in the call before, as
-// TensorFlow's allocator gives them in every step of a loop, once with results elsewhere, and once
-// replayed as a CUDA graph.
+// Times whole calls of a stage with one small convolution on each of `lane_count` lanes: with all
+// tensors at the addresses of the call before, as TensorFlow's allocator gives them in each step of
+// a loop; with results at other addresses; and as a CUDA graph.
 Status BenchmarkStage(MeasuringDevice* device, int lane_count) {
   Backend* const backend = device->backend();
   const Convolution c = SmallConvolution();
@@ -129,7 +128,7 @@ Status BenchmarkStage(MeasuringDevice* device, int lane_count) {
   const auto call_on = [&](size_t place, bool is_replayed) {
     ReadSignature(stage, &signature);
     const std::shared_ptr<const KeptStage> found = *cache.Find(signature);
-    StageBuffers buffers = allocated;  // bound anew by each call
+    StageBuffers buffers = allocated;  // each call binds its own
     for (ConvolutionBuffers& step : buffers.steps) {
       step.result = static_cast<char*>(step.result) + place * kPlaceBytes;
     }

@@ -15,7 +15,6 @@
 #include "cc_kernels/core/measure/timing.h"
 #ifdef TF_INTEROP_HAS_CUDNN
 #include "cc_kernels/core/cudnn/libraries.h"
-#include "cc_kernels/core/measure/cuda_device.h"
 #endif
 
 struct TfiDevice {
@@ -30,12 +29,11 @@ namespace {
 
 void Give(const std::string& text, TfiSink sink) { sink(text.data(), text.size()); }
 
-// Calls `work`, whose failure becomes an error code and a message. Host memory may run out in any
-// container.
+// Turns a failure of `work`, or an exception, into an error code and a message.
 template <typename Work>
 int Report(TfiSink error, const Work& work) {
   const auto fail = [&](StatusCode code, const char* message) {
-    // No new string: memory may be what is missing.
+    // Without a new string, because memory may be missing.
     error(message, std::char_traits<char>::length(message));
     return static_cast<int>(code);
   };
@@ -50,7 +48,7 @@ int Report(TfiSink error, const Work& work) {
   }
 }
 
-// The same where `work` uses the device.
+// The same for `work` on the device.
 template <typename Work>
 int ReportOn(TfiDevice* device, TfiSink error, const Work& work) {
   return Report(error, [&]() -> Status {
@@ -74,13 +72,13 @@ Status OpenCudnn(TfiDevice* opened) {
 #else
   (void)opened;
   return Unavailable(
-      "Expected a library with the cudnn backend, got one that was built without. Build it where "
-      "the headers of CUDA and cuDNN are found.");
+      "This library was built without the cudnn backend. Build it where the headers of CUDA and "
+      "cuDNN are found.");
 #endif
 }
 
 Status OpenDevice(const std::string& backend, TfiDevice** device) {
-  // Never destroyed: what the cudnn backend owns cannot be freed safely while the process ends.
+  // Never destroyed: the cudnn backend cannot free its objects safely while the process ends.
   static auto* const mutex = new std::mutex();
   static auto* const devices = new std::map<std::string, std::unique_ptr<TfiDevice>>();
   std::lock_guard<std::mutex> lock(*mutex);
@@ -164,7 +162,7 @@ void TfiCudnnVersion(TfiSink version) {
     const CudnnLibrary* library = nullptr;
     if (CudnnLibrary::Get(&library).ok()) text = library->version();
   } catch (const std::exception&) {
-    text.clear();  // no memory to say more
+    text.clear();  // out of memory
   }
 #endif
   Give(text, version);
@@ -205,10 +203,10 @@ int TfiResolveAlgorithm(TfiDevice* device, const TfiConvolution* convolution, co
                         TfiSink resolved, TfiSink error) {
   return ReportOn(device, error, [&](MeasuringDevice* on) -> Status {
     const Convolution c = ToConvolution(*convolution);
-    ResolvedAlgorithm found;
+    std::shared_ptr<const PreparedConvolution> found;
     TF_INTEROP_RETURN_IF_ERROR(ResolveAlgorithm(on, c, algorithm, ToOptions(*options), &found));
-    *reduces_precision = found.reduces_precision;
-    Give(found.algorithm, resolved);
+    *reduces_precision = found->reduces_precision();
+    Give(found->algorithm(), resolved);
     return Status::Ok();
   });
 }

@@ -1,12 +1,12 @@
-// The C interface of libtf_interop_core.so: measuring without TensorFlow.
+// The C interface of libtf_interop_core.so, which measures without TensorFlow.
 //
-// This file is the one place that states the fields of what goes through: the core's own structs
-// are built on these, and Python reads the text between the two marks below, from the copy of this
-// file that lies beside the library (tf_interop/measure/core.py).
+// Only this file states the fields of these structs: the core's own structs derive from them, and
+// Python reads the text between the two marks below from the copy of this file beside the library
+// (tf_interop/measure/core.py).
 //
-// Functions that can fail return 0, or the StatusCode of the failure after giving its message to
-// `error`. Nothing here ends the process or throws. Thread-safe: measurements on one device run one
-// after another. Not to be used in the child of a fork after use in its parent.
+// Functions that can fail return 0, or give a message to `error` and return its StatusCode. Nothing
+// here ends the process or throws. Thread-safe: measurements on one device run one after another.
+// The child of a fork must not use it after its parent has.
 #ifndef TF_INTEROP_CORE_C_API_H_
 #define TF_INTEROP_CORE_C_API_H_
 
@@ -21,7 +21,7 @@ extern "C" {
 
 // ---- Python reads from here: plain C, without a preprocessor.
 
-// Changes with the meaning of anything below.
+// Changes if the meaning of anything below changes.
 #define TFI_CORE_VERSION 3
 
 // The sizes of a convolution; see tf_interop::Convolution.
@@ -51,27 +51,26 @@ typedef struct TfiConvolution {
 typedef struct TfiStep {
   TfiConvolution convolution;
   const char* algorithm;             // pinned, or ""
-  const char* sequential_algorithm;  // in the second sequence; null in all: what the stage ran
-  int32_t image;                     // steps with the same number read one; negative: its own
+  const char* sequential_algorithm;  // in the second sequence; null in all steps: the same
+  int32_t image;                     // steps with the same number read one image; negative: its own
 } TfiStep;
 
-// What a lane asks for beyond a stream; see StreamGroupOptions. Python's Lane, the files that hold
-// it and the op's program have the same names.
+// See StreamGroupOptions. Python's Lane, its files and the op's program use the same names.
 typedef struct TfiLaneOptions {
   int32_t priority;
-  int32_t sm_count;  // SMs that no other lane uses, 0 for a share of those that are left
-  // Whether the lane's steps, which read one image and differ in filter and output channels only,
-  // run as one wider convolution.
+  int32_t sm_count;  // that no other lane uses; 0: a share of the SMs that are left
+  // Whether the lane's steps, which read one image and differ only in their output channels, run as
+  // one wider convolution.
   bool merged;
 } TfiLaneOptions;
 
 typedef struct TfiLane {
   TfiLaneOptions options;
-  const TfiStep* steps;  // in the order in which they run
+  const TfiStep* steps;  // in order
   size_t step_count;
 } TfiLane;
 
-// What a device is, beside its texts. The last five are 0 for a device without SMs.
+// The numbers of a device. The last five are 0 for a device without SMs.
 typedef struct TfiDescription {
   int64_t memory_bytes;
   int32_t sm_count;   // of a CPU: the cores that the process may use
@@ -79,7 +78,7 @@ typedef struct TfiDescription {
   int32_t shared_memory_bytes;
   int32_t threads;
   int32_t blocks;
-  int32_t reserved_shared_memory_bytes;  // what each block takes beside what it asks for
+  int32_t reserved_shared_memory_bytes;  // that each block takes in addition to its own
 } TfiDescription;
 
 typedef struct TfiMeasureOptions {
@@ -110,10 +109,9 @@ typedef struct TfiStageMeasurement {
   TfiTime concurrent;
   TfiTime same_sequential;
   TfiTime sequential;
-  int64_t workspace_bytes;  // of all lanes together
+  int64_t workspace_bytes;  // of all lanes
 } TfiStageMeasurement;
 
-// A GPU kernel that ran.
 typedef struct TfiKernel {
   int32_t grid[3];
   int32_t block[3];
@@ -125,46 +123,45 @@ typedef struct TfiKernel {
 // A device to measure on; lives until the process ends.
 typedef struct TfiDevice TfiDevice;
 
-// Take what is valid during the call only.
+// Their arguments are valid only during the call.
 typedef void (*TfiSink)(const char* text, size_t size);
 typedef void (*TfiKernelSink)(const char* name, const TfiKernel* kernel);
 
-// Whether this CPU has the instructions that the library was compiled for. To be asked first.
+// Whether this CPU has the instructions of this library. Ask this first.
 int TfiCpuIsSupported(void);
 
-// The version of libcudnn, such as "9.10.2", or "" if there is none that this library works
-// with. Makes no context.
+// The version of libcudnn, such as "9.10.2", or "" if there is no suitable one. Makes no context.
 void TfiCudnnVersion(TfiSink version);
 
-// The device of a backend: "host" (each convolution on one thread) or "cudnn" (the first GPU).
-// Gives the same device every time.
+// Opens the device of a backend, once: "host" (each convolution on one thread) or "cudnn" (the
+// first GPU).
 int TfiOpen(const char* backend, TfiDevice** device, TfiSink error);
 
-// Says what the device is. `text` is given its name, compute capability, and the versions of cuDNN
-// and of CUDA, in this order; each may be empty.
+// Gives `text` the device's name, compute capability, cuDNN version and CUDA version, in this
+// order; each may be empty.
 int TfiDescribe(TfiDevice* device, TfiDescription* description, TfiSink text, TfiSink error);
 
-// Names the algorithms that may be able to compute `convolution`, each by a call of `algorithm`.
-// `scope` counts the enumerators of tf_interop::AlgorithmScope.
+// Gives `algorithm` the name of each algorithm that may be able to compute `convolution`. `scope`
+// is the number of an AlgorithmScope.
 int TfiListAlgorithms(TfiDevice* device, const TfiConvolution* convolution, int32_t scope,
                       int32_t allow_tf32, TfiSink algorithm, TfiSink error);
 
-// Gives the name of what TfiMeasureConvolution would run for `algorithm`, which may be "", to
-// `resolved`, and whether it may round float operands to `*reduces_precision`. Runs nothing.
+// Gives `resolved` the name of the algorithm that TfiMeasureConvolution would run for `algorithm`,
+// which may be "". Sets `*reduces_precision` if it may round float operands. Runs nothing.
 int TfiResolveAlgorithm(TfiDevice* device, const TfiConvolution* convolution, const char* algorithm,
                         const TfiMeasureOptions* options, int32_t* reduces_precision,
                         TfiSink resolved, TfiSink error);
 
-// Measures one convolution. `algorithm` may be "". Gives the name of what ran to `ran`, its GPU
-// kernels to `kernel` and, where those could not be traced, the reason to `trace_error`.
+// Measures one convolution. `algorithm` may be "". Gives `ran` the algorithm's name, and `kernel`
+// its GPU kernels, or `trace_error` the reason why they could not be traced.
 int TfiMeasureConvolution(TfiDevice* device, const TfiConvolution* convolution,
                           const char* algorithm, const TfiMeasureOptions* options,
                           TfiMeasurement* measurement, TfiSink ran, TfiKernelSink kernel,
                           TfiSink trace_error, TfiSink error);
 
-// Measures a stage. Gives the names of what ran on the lanes to `ran`, and of what ran in the
-// second sequence to `ran_in_sequence`, one for each step, lane after lane. `sm_counts` has room
-// for each lane: the SMs that it was given, 0 if no lane asked for any.
+// Measures a stage. For each step, lane after lane, gives `ran` the algorithm on the lanes and
+// `ran_in_sequence` that in the second sequence. Sets the SMs of each lane in `sm_counts`; 0 if no
+// lane asked for any.
 int TfiMeasureStage(TfiDevice* device, const TfiLane* lanes, size_t lane_count,
                     const TfiMeasureOptions* options, TfiStageMeasurement* measurement,
                     int32_t* sm_counts, TfiSink ran, TfiSink ran_in_sequence, TfiSink error);

@@ -8,12 +8,12 @@
 namespace tf_interop {
 namespace {
 
-// As TensorFlow's own kernels and cuDNN's legacy API have it, which count in ints.
+// TensorFlow's own kernels and cuDNN's legacy API count in ints.
 constexpr int64_t kLargestSize = std::numeric_limits<int>::max();
-// So few that bytes of a tensor, and of several together in float, can be counted in 64 bits.
+// The bytes of a tensor, and of several together in float, must fit into 64 bits.
 constexpr int64_t kMostElements = int64_t{1} << 56;
 
-// What each size has to be at least. Output sizes follow from the others.
+// Output sizes follow from the others.
 struct Bound {
   const char* field;
   int64_t TfiSizes::* size;
@@ -53,7 +53,7 @@ Status CheckBounds(const Convolution& c) {
   return Status::Ok();
 }
 
-// Checks one tensor, of which no size is negative.
+// Checks the number of elements of a tensor. No size is negative.
 Status CheckElements(const char* tensor, std::initializer_list<int64_t> sizes) {
   int64_t elements = 1;
   bool fits = true;
@@ -66,18 +66,17 @@ Status CheckElements(const char* tensor, std::initializer_list<int64_t> sizes) {
                          std::to_string(kMostElements) + " elements, got more.");
 }
 
-// Checks one spatial dimension: output = floor((image + pads - effective filter) / stride) + 1,
-// and no output where the filter does not fit.
-Status CheckSpatial(const char* dimension, int64_t image, int64_t filter, int64_t output,
-                    int64_t stride, int64_t dilation, int64_t pad_before, int64_t pad_after) {
-  const int64_t effective_filter = (filter - 1) * dilation + 1;
-  const int64_t slack = image + pad_before + pad_after - effective_filter;
-  const int64_t expected = slack < 0 ? 0 : slack / stride + 1;
-  if (output == expected) return Status::Ok();
+// Checks that output = floor((image + pads - effective filter) / stride) + 1, or 0 if the filter
+// does not fit.
+Status CheckSpatial(const char* dimension, const SpatialSizes& s) {
+  const int64_t effective_filter = (s.filter - 1) * s.dilation + 1;
+  const int64_t slack = s.image + s.pad_before + s.pad_after - effective_filter;
+  const int64_t expected = slack < 0 ? 0 : slack / s.stride + 1;
+  if (s.output == expected) return Status::Ok();
   std::ostringstream message;
-  message << "Expected output " << dimension << " " << expected << " from image " << image
-          << ", filter " << filter << ", stride " << stride << ", dilation " << dilation
-          << " and pads " << pad_before << "+" << pad_after << ", got " << output << ".";
+  message << "Expected output " << dimension << " " << expected << " from image " << s.image
+          << ", filter " << s.filter << ", stride " << s.stride << ", dilation " << s.dilation
+          << " and pads " << s.pad_before << "+" << s.pad_after << ", got " << s.output << ".";
   return InvalidArgument(message.str());
 }
 
@@ -90,14 +89,14 @@ Status CheckDepth(const Convolution& c) {
                        c.stride_depth == 1 && c.dilation_depth == 1 && c.pad_front == 0 &&
                        c.pad_back == 0;
   if (c.spatial_rank == 2 && !is_flat) {
-    return InvalidArgument(
-        "Expected no depth and nothing that goes along it with a spatial rank of 2, got image " +
-        std::to_string(c.image_depth) + ", filter " + std::to_string(c.filter_depth) + ".");
+    return InvalidArgument("Expected no depth with a spatial rank of 2, got image " +
+                           std::to_string(c.image_depth) + ", filter " +
+                           std::to_string(c.filter_depth) + ".");
   }
   return Status::Ok();
 }
 
-// Sizes of the spatial dimensions, depth first if there is one, with an "x" between them.
+// Such as "4x6x5", or "6x5" without a depth.
 std::string Spatial(const Convolution& c, int64_t depth, int64_t height, int64_t width) {
   const std::string flat = std::to_string(height) + "x" + std::to_string(width);
   return c.spatial_rank == 3 ? std::to_string(depth) + "x" + flat : flat;
@@ -111,7 +110,7 @@ const char* LayoutName(const Convolution& c) {
 }  // namespace
 
 bool Convolution::operator==(const Convolution& other) const {
-  // The sizes are a struct that holds nothing else.
+  // TfiSizes has no padding.
   return std::memcmp(static_cast<const TfiSizes*>(this), static_cast<const TfiSizes*>(&other),
                      sizeof(TfiSizes)) == 0 &&
          kind == other.kind && dtype == other.dtype && layout == other.layout &&
@@ -120,27 +119,8 @@ bool Convolution::operator==(const Convolution& other) const {
 }
 
 int64_t Convolution::result_elements() const {
-  switch (kind) {
-    case ConvolutionKind::kForward:
-      return output_elements();
-    case ConvolutionKind::kBackwardInput:
-      return image_elements();
-    case ConvolutionKind::kBackwardFilter:
-      return filter_elements();
-  }
-  return 0;
-}
-
-bool Convolution::reads_nothing() const {
-  switch (kind) {
-    case ConvolutionKind::kForward:
-      return image_elements() == 0 || filter_elements() == 0;
-    case ConvolutionKind::kBackwardInput:
-      return output_elements() == 0 || filter_elements() == 0;
-    case ConvolutionKind::kBackwardFilter:
-      return image_elements() == 0 || output_elements() == 0;
-  }
-  return true;
+  if (kind == ConvolutionKind::kForward) return output_elements();
+  return kind == ConvolutionKind::kBackwardInput ? image_elements() : filter_elements();
 }
 
 const char* ToString(ConvolutionKind kind) {
@@ -184,6 +164,15 @@ std::string ToString(const Convolution& c) {
   return text.str();
 }
 
+std::array<SpatialSizes, 3> SpatialSizesOf(const Convolution& c) {
+  return {{{c.image_depth, c.filter_depth, c.output_depth, c.stride_depth, c.dilation_depth,
+            c.pad_front, c.pad_back},
+           {c.image_height, c.filter_height, c.output_height, c.stride_height, c.dilation_height,
+            c.pad_top, c.pad_bottom},
+           {c.image_width, c.filter_width, c.output_width, c.stride_width, c.dilation_width,
+            c.pad_left, c.pad_right}}};
+}
+
 size_t SizeOf(DataType dtype) {
   if (dtype == DataType::kDouble) return 8;
   return dtype == DataType::kFloat ? 4 : 2;
@@ -202,15 +191,10 @@ Status Validate(const Convolution& c) {
     return InvalidArgument(std::string("Expected no bias and no activation on a ") +
                            ToString(c.kind) + " convolution.");
   }
-  TF_INTEROP_RETURN_IF_ERROR(CheckSpatial("depth", c.image_depth, c.filter_depth, c.output_depth,
-                                          c.stride_depth, c.dilation_depth, c.pad_front,
-                                          c.pad_back));
-  TF_INTEROP_RETURN_IF_ERROR(CheckSpatial("height", c.image_height, c.filter_height,
-                                          c.output_height, c.stride_height, c.dilation_height,
-                                          c.pad_top, c.pad_bottom));
-  TF_INTEROP_RETURN_IF_ERROR(CheckSpatial("width", c.image_width, c.filter_width, c.output_width,
-                                          c.stride_width, c.dilation_width, c.pad_left,
-                                          c.pad_right));
+  const std::array<SpatialSizes, 3> spatial = SpatialSizesOf(c);
+  TF_INTEROP_RETURN_IF_ERROR(CheckSpatial("depth", spatial[0]));
+  TF_INTEROP_RETURN_IF_ERROR(CheckSpatial("height", spatial[1]));
+  TF_INTEROP_RETURN_IF_ERROR(CheckSpatial("width", spatial[2]));
   TF_INTEROP_RETURN_IF_ERROR(CheckElements(
       "an image", {c.batch, c.image_depth, c.image_height, c.image_width, c.image_channels}));
   TF_INTEROP_RETURN_IF_ERROR(

@@ -1,8 +1,9 @@
-// One convolution with every size known: the static description that a backend prepares and runs.
+// One convolution with every size known, as a backend prepares and runs it.
 #ifndef TF_INTEROP_CORE_CONVOLUTION_H_
 #define TF_INTEROP_CORE_CONVOLUTION_H_
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -20,15 +21,13 @@ enum class Activation { kNone, kRelu, kRelu6, kLeakyRelu, kElu };
 
 // A convolution  image [N, H, W, C] * filter [R, S, C / group_count, K] -> output [N, P, Q, K].
 //
-// The three kinds share this one description; they differ in which of the three tensors is
-// computed. `layout` is that of image and output; the filter is always HWIO, as TensorFlow stores
-// it. A depthwise convolution with multiplier M is the grouped one with group_count == C and
-// K == C * M: TensorFlow's depthwise filter [R, S, C, M] has the same bytes as [R, S, 1, C * M].
+// Each kind computes another of the three tensors. `layout` is the layout of image and output; the
+// filter is always HWIO, as TensorFlow stores it. A depthwise convolution with multiplier M is the
+// grouped one with group_count == C and K == C * M: TensorFlow's depthwise filter [R, S, C, M] has
+// the same bytes as [R, S, 1, C * M].
 //
-// With a spatial rank of 3 images are volumes [N, D, H, W, C], and filters are DHWIO. With 2 every
-// depth is as it is here, so that code which counts it in is right for both.
-//
-// Sizes are those of the C interface, which states them.
+// With a spatial rank of 3, images are volumes [N, D, H, W, C] and filters are DHWIO. With rank 2,
+// every depth keeps its default, so code that includes depths is right for both.
 struct Convolution : TfiSizes {
   Convolution() : TfiSizes() {
     spatial_rank = 2;
@@ -60,29 +59,34 @@ struct Convolution : TfiSizes {
   }
   int64_t output_elements() const { return batch * output_pixels() * output_channels; }
 
-  // Elements of the tensor that this kind computes.
+  // Of the tensor that this kind computes.
   int64_t result_elements() const;
 
-  // True if a tensor that is read holds nothing, so that the result (if it has elements) is 0.
-  bool reads_nothing() const;
-  bool computes_something() const { return result_elements() != 0 && !reads_nothing(); }
+  // False if one of the three tensors is empty. The result, if it has elements, is 0 then.
+  bool computes_something() const {
+    return image_elements() != 0 && filter_elements() != 0 && output_elements() != 0;
+  }
 };
 
-// One line for messages, with every field that is not at its default. The layout of volumes is
-// written NDHWC or NCDHW.
+// One line for messages, with every field that is not at its default.
 std::string ToString(const Convolution& convolution);
 const char* ToString(ConvolutionKind kind);
 const char* ToString(DataType dtype);
 const char* ToString(Activation activation);
 
-// Bytes of one element.
 size_t SizeOf(DataType dtype);
 
-// Checks that sizes are consistent and that no product of them is beyond 64 bits. Returns
-// kInvalidArgument that names the field, what was expected and what came.
+// Checks that sizes are consistent and that their products fit into 64 bits. Returns
+// kInvalidArgument with the field, the expected value and the actual one.
 Status Validate(const Convolution& convolution);
 
-// The tensors of one convolution, in the order of the TensorFlow op that it stands for:
+struct SpatialSizes {
+  int64_t image, filter, output, stride, dilation, pad_before, pad_after;
+};
+// Of depth, height and width.
+std::array<SpatialSizes, 3> SpatialSizesOf(const Convolution& convolution);
+
+// The tensors of one convolution, in the order of its TensorFlow op:
 //   forward          inputs: image, filter, bias (where has_bias)   result: output
 //   backward-input   inputs: filter, output gradient                 result: image gradient
 //   backward-filter  inputs: image, output gradient                  result: filter gradient
@@ -90,8 +94,8 @@ Status Validate(const Convolution& convolution);
 struct ConvolutionBuffers {
   const void* inputs[3] = {nullptr, nullptr, nullptr};
   void* result = nullptr;
-  // The filter as Backend::TransformFilter left it, where that was done; read in place of the
-  // filter among the inputs. Null where the filter is transformed by every launch.
+  // The result of Backend::TransformFilter, which is read instead of the filter among the inputs.
+  // Null if the launch transforms the filter itself.
   const void* transformed_filter = nullptr;
 
   bool operator==(const ConvolutionBuffers& other) const {

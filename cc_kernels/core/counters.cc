@@ -7,7 +7,6 @@
 namespace tf_interop {
 namespace {
 
-// One table of reasons. Kinds are few: they are written in the source.
 class CountsByReason {
  public:
   void Count(const std::string& kind, const std::string& reason) {
@@ -46,7 +45,7 @@ namespace {
 
 struct AllCounts {
   std::mutex mutex;
-  std::map<std::string, DeviceCounts> devices;  // guarded by mutex; what is in it stays
+  std::map<std::string, DeviceCounts> devices;  // guarded by mutex; never erased
 };
 
 // Never destroyed: kernels may still run while the process ends.

@@ -1,4 +1,4 @@
-// What stages did in this process, for the user's status report.
+// Counts of stages in this process, for the user's status report.
 #ifndef TF_INTEROP_CORE_COUNTERS_H_
 #define TF_INTEROP_CORE_COUNTERS_H_
 
@@ -8,30 +8,27 @@
 
 namespace tf_interop {
 
-// A table of reasons holds at most this many of one kind. What comes beyond is counted under
-// "<kind>: other cases": reasons name convolutions and their sizes, and a long-running program with
-// changing shapes has no end of them.
+// A table holds at most this many reasons of one kind, and counts others under "<kind>: other
+// cases". Reasons name convolutions with their sizes, and a long-running program with changing
+// shapes has no end of them.
 constexpr int kMostReasonsOfAKind = 32;
 
 struct Counters {
   int64_t stages_run = 0;
-  // How many filters that are held were transformed so that launches need not do it.
-  int64_t filters_transformed = 0;
-  // How many stages were captured as CUDA graphs, and how many calls replayed one.
-  int64_t stages_captured = 0;
-  int64_t stages_replayed = 0;
-  // How often something other than the plan's choice ran, by reason.
+  int64_t filters_transformed = 0;  // once for many launches
+  int64_t stages_captured = 0;      // as CUDA graphs
+  int64_t stages_replayed = 0;      // calls that launched a graph
+  // By reason: runs of something other than the plan's choice, and lanes without their options.
   std::map<std::string, int64_t> fallbacks;
-  // How often lanes ran without the stream priorities and SM counts that they ask for, likewise.
   std::map<std::string, int64_t> refused_lane_options;
 };
 
 struct DeviceCounts;
 
-// A device by its name, such as "GPU:0", found once so that counting for it needs no look-up.
+// A device by its name, such as "GPU:0". Counting for it needs no look-up.
 class CountedDevice {
  public:
-  CountedDevice(const std::string& name);  // NOLINT: the same in short
+  CountedDevice(const std::string& name);                                // NOLINT: implicit
   CountedDevice(const char* name) : CountedDevice(std::string(name)) {}  // NOLINT
 
  private:
@@ -39,7 +36,8 @@ class CountedDevice {
   DeviceCounts* counts_;
 };
 
-// While it lives, what its thread counts is counted for one device. Without one, for the device "".
+// Directs the counts of its thread to a device while it lives. Without one they go to the device
+// "".
 class CountingFor {
  public:
   explicit CountingFor(CountedDevice device);
@@ -51,16 +49,16 @@ class CountingFor {
   DeviceCounts* const outer_;
 };
 
-// All are thread-safe. The first four take no lock: every call of a stage counts itself.
+// All are thread-safe. The first four take no lock, because every call of a stage needs them.
 void CountStageRun();
 void CountFilterTransformation();
 void CountStageCapture();
 void CountStageReplay();
-// The reason is `kind`, with `detail` after it if there is one.
+// The reason is `kind`, followed by `detail`, if any.
 void CountFallback(const std::string& kind, const std::string& detail = "");
 void CountRefusedLaneOptions(const std::string& reason);
 
-// Of every device for which something was counted.
+// Of every device that has counts.
 std::map<std::string, Counters> ReadCountersByDevice();
 
 }  // namespace tf_interop

@@ -1,29 +1,27 @@
-// What a stage does where it cannot run as its plan says: one ordered list of lesser stages.
+// How a stage falls back when it cannot run as its plan says.
 //
-// A rung asks for less than the one before it. Which rungs are tried depends on the cause:
+// Each rung of the ladder asks for less than the one before. The cause decides which are tried:
 //
 //   no memory for workspaces  each rung for memory in order, until its workspaces can be had.
-//   a launch that fails       the lanes are joined, and then each rung for launches runs the whole
+//   a failed launch           the lanes are joined; then each rung for launches runs the whole
 //                             stage again, in order, until one can be launched.
-//   no plan for the call      (a batch size that none was made for) the last rung at once: nothing
-//                             says that anything else than stock wins.
-//   no algorithm at all       (Prepare refuses whatever is tried) likewise. A pinned algorithm that
-//                             is refused takes no stage down the ladder: PrepareStage has the
-//                             backend's own choice for that step.
+//   no plan for the call      (an unknown batch size) the last rung at once: nothing says that
+//                             anything else is faster.
+//   no algorithm at all       the last rung at once. A refused pin alone takes no stage down the
+//                             ladder: PrepareStage replaces it by the backend's own choice.
 //
-// The last rung, stock, is TensorFlow's own kernel for each step, in sequence, on the caller's
-// stream. Who calls a stage gives it; if there is none, the rung before is the last.
+// The last rung, stock, runs TensorFlow's own kernel for each step, in sequence, on the caller's
+// stream. The caller provides it; without it the rung before is the last.
 //
-// Lanes run without the plan's priorities and SMs on every rung. Every rung that is taken is
-// counted (counters.h), and the next call goes by its plan again. A limit that the user has set is
-// no failure: a stage over it is found once, kept, and counted for each call.
+// On every rung lanes run without the plan's priorities and SMs. Every descent is counted
+// (counters.h), and the next call starts with its plan again. A limit that the user has set is no
+// failure: the rung within it is found once, kept, and counted for each call.
 //
-// Running again gives the right numbers whatever an attempt got done: no step writes what it or an
-// earlier step reads (stage.h), each writes the whole of its result, and an attempt is ordered
-// after all of the one before. Nothing is run again where a lane could not be joined: it might
-// still write what the next attempt writes. Once CUDA has met an error that stays, every attempt
-// fails; the error then names step, algorithm and what the library said, of the first attempt and
-// the last.
+// A second run gives the right numbers, however far the first one came: no step writes what it or
+// an earlier step reads (stage.h), each writes its whole result, and a run comes after all of the
+// run before. If a lane could not be joined, nothing runs again, because that lane may still write.
+// After an error that CUDA never clears, every attempt fails; the error then names the step, the
+// algorithm and the library's words for the first attempt and the last.
 #ifndef TF_INTEROP_CORE_LADDER_H_
 #define TF_INTEROP_CORE_LADDER_H_
 
@@ -39,54 +37,42 @@
 
 namespace tf_interop {
 
+// From the top. Joined filters and outputs of merged lanes are in workspaces, and lanes that run
+// one after another share one.
 enum class Rung {
-  kUnmerged,
-  kFewerLanes,
-  kFewerLanesLeastWorkspace,
-  kSequence,
-  kSequenceOwnChoice,
-  kSequenceLeastWorkspace,
-  kStock,
+  kUnmerged,                  // for memory
+  kFewerLanes,                // for memory: half as many lanes, and half again down to two
+  kFewerLanesLeastWorkspace,  // for memory
+  kSequence,                  // for memory
+  kSequenceOwnChoice,         // for a failed launch
+  kSequenceLeastWorkspace,    // for both
+  kStock,                     // for both
 };
 
-struct RungDescription {
-  const char* name;  // what the stage did, for counters
-  Rung rung;
-  bool for_memory;
-  bool for_failed_launch;
+// What the stage did, for counters.
+inline constexpr const char* kRungNames[] = {
+    "its merged lanes ran unmerged",
+    "it ran on fewer lanes",
+    "it ran on fewer lanes, with algorithms that need less",
+    "it ran in sequence",
+    "it ran in sequence, with the backend's own choices",
+    "it ran in sequence, with algorithms that need least",
+    "it ran as without a plan, step by step with stock kernels",
 };
 
-// The ladder, from the top. Joined filters and outputs of merged lanes lie in workspaces; lanes
-// that run one after another share one.
-inline constexpr RungDescription kLadder[] = {
-    // All lanes, none of them merged.
-    {"its merged lanes ran unmerged", Rung::kUnmerged, true, false},
-    // Half as many lanes, with the plan's algorithms; half again as long as there are two or more.
-    {"it ran on fewer lanes", Rung::kFewerLanes, true, false},
-    {"it ran on fewer lanes, with algorithms that need less", Rung::kFewerLanesLeastWorkspace, true,
-     false},
-    // One workspace, as large as the largest.
-    {"it ran in sequence", Rung::kSequence, true, false},
-    {"it ran in sequence, with the backend's own choices", Rung::kSequenceOwnChoice, false, true},
-    {"it ran in sequence, with algorithms that need least", Rung::kSequenceLeastWorkspace, true,
-     true},
-    {"it ran as without a plan, step by step with stock kernels", Rung::kStock, true, true},
-};
-
-// What the ladder asks of whoever calls a stage.
+// The caller's part.
 struct LadderCalls {
-  // Gets workspaces of these sizes, one for each lane, or returns false and gets none. What it got
-  // before has to stay: lanes may still use it. Has to go beyond any limit of its own where
-  // `is_last` is set: nothing that needs less comes after.
+  // Gets a workspace of its size for each lane, or returns false and gets none. Workspaces from
+  // earlier calls must stay: lanes may still use them. With `is_last` nothing that needs less comes
+  // after, so it must exceed any limit of its own.
   std::function<bool(const std::vector<size_t>& lane_bytes, bool is_last,
                      std::vector<void*>* lane_workspaces)>
       get_workspaces;
-  // Runs every step as without a plan, in order, on the caller's stream; gets the memory that it
-  // needs by itself. Empty if there is nothing of the kind.
+  // Runs every step as without a plan, in order, on the caller's stream, with memory of its own.
+  // Empty if there are no stock kernels.
   std::function<Status()> run_stock;
 };
 
-// A rung that can be stood on.
 struct LesserStage {
   Rung rung = Rung::kStock;
   PreparedStage stage;                 // nothing at kStock: call RunStock
@@ -94,7 +80,7 @@ struct LesserStage {
 };
 
 // Finds the first rung for memory below `planned`, the prepared `stage`, whose workspaces can be
-// had. One that cannot be prepared is passed over. kResourceExhausted if there is no stock and
+// had. Passes over one that cannot be prepared. Returns kResourceExhausted if there is no stock and
 // not even the least can be had. Counts nothing.
 Status FindForMemory(Backend* backend, const Stage& stage, const PrepareOptions& options,
                      const PreparedStage& planned, const LadderCalls& calls, LesserStage* lesser);
@@ -102,22 +88,17 @@ Status FindForMemory(Backend* backend, const Stage& stage, const PrepareOptions&
 // Counts that a stage runs by `rung`, for memory.
 void CountForMemory(Rung rung);
 
-// Both: finds a rung and takes it.
-Status DescendForMemory(Backend* backend, const Stage& stage, const PrepareOptions& options,
-                        const PreparedStage& planned, const LadderCalls& calls,
-                        LesserStage* lesser);
-
-// RunStage, and where that fails the rungs for launches. `stage` is what `prepared` was made of.
+// RunStage, and after a failure the rungs for launches. `prepared` was made from `stage`.
 Status RunOrDescend(Backend* backend, const Stage& stage, const PrepareOptions& options,
                     const PreparedStage& prepared, const StageBuffers& buffers, Stream caller,
                     const LadderCalls& calls);
 
-// Why a stage goes to the last rung at once; kinds of fallbacks.
+// Kinds of fallbacks: why a stage goes to the last rung at once.
 inline constexpr char kNoPlan[] = "no schedule, so that a stage ran as without a plan";
 inline constexpr char kNoAlgorithm[] = "no algorithm, so that a stage ran as without a plan";
 
-// Runs the last rung, and counts that for `kind` with its reason. kUnsupported, with the reason,
-// if there is none.
+// Runs the last rung, and counts it under `kind` with its reason. Without stock kernels it returns
+// kUnsupported with the reason.
 Status RunStock(const LadderCalls& calls, const std::string& kind, const std::string& reason);
 
 }  // namespace tf_interop

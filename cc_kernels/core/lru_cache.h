@@ -1,4 +1,4 @@
-// What was used last, by the numbers and names that decide it.
+// A cache of the values that were used last.
 #ifndef TF_INTEROP_CORE_LRU_CACHE_H_
 #define TF_INTEROP_CORE_LRU_CACHE_H_
 
@@ -11,9 +11,8 @@
 
 namespace tf_interop {
 
-// Holds at most `limit` values, and forgets the one that was not used for the longest time. Keys
-// are compared as a whole, and never by a hash alone. Thread-safe: its lock is held while keys are
-// compared. Find allocates nothing.
+// Holds at most `limit` values, and drops the least recently used one. Compares whole keys, never
+// only hashes. Thread-safe; holds its lock while it compares keys. Find allocates nothing.
 template <typename Key, typename Value>
 class LruCache {
  public:
@@ -26,11 +25,11 @@ class LruCache {
     return entries_.front().second;
   }
 
-  // Keeps and gives the value that is there already, if any: two threads may make the same. One
-  // that `is_stale` is replaced.
+  // Returns the value that is there already, if any, because two threads may make the same.
+  // Replaces one that `is_stale`.
   template <typename IsStale>
   Value Insert(Key key, Value value, const IsStale& is_stale) {
-    std::list<std::pair<const Key, Value>> forgotten;  // goes after the lock
+    std::list<std::pair<const Key, Value>> forgotten;  // destroyed after the lock
     std::lock_guard<std::mutex> lock(mutex_);
     if (!MoveToFront(key)) {
       if (entries_.size() == limit_) {
@@ -38,7 +37,7 @@ class LruCache {
       }
       entries_.emplace_front(std::move(key), std::move(value));
     } else if (is_stale(entries_.front().second)) {
-      std::swap(entries_.front().second, value);  // the old one goes after the lock
+      std::swap(entries_.front().second, value);  // the old one is destroyed after the lock
     }
     return entries_.front().second;
   }
@@ -48,7 +47,7 @@ class LruCache {
 
   template <typename Predicate>
   void ForgetIf(const Predicate& predicate) {
-    std::list<std::pair<const Key, Value>> forgotten;  // goes after the lock
+    std::list<std::pair<const Key, Value>> forgotten;  // destroyed after the lock
     std::lock_guard<std::mutex> lock(mutex_);
     for (auto next = entries_.begin(); next != entries_.end();) {
       const auto entry = next++;
@@ -57,7 +56,7 @@ class LruCache {
   }
 
  private:
-  // Whether there is an entry of this key, which is the first one then. Requires mutex_.
+  // Moves the entry of this key to the front. Returns whether there is one. Requires mutex_.
   bool MoveToFront(const Key& key) {
     const auto found = std::find_if(entries_.begin(), entries_.end(),
                                     [&key](const auto& entry) { return entry.first == key; });

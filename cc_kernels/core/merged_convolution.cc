@@ -6,11 +6,10 @@
 namespace tf_interop {
 namespace {
 
-// As TensorFlow's allocator for GPUs aligns, so that no algorithm finds less than it has without
-// merging.
+// As TensorFlow's allocator for GPUs aligns: an algorithm may depend on it.
 constexpr size_t kAlignment = 256;
 
-// CUDA copies no rows that are further apart (CU_DEVICE_ATTRIBUTE_MAX_PITCH of every GPU).
+// The largest pitch of CUDA (CU_DEVICE_ATTRIBUTE_MAX_PITCH of every GPU).
 constexpr size_t kMostRowBytes = std::numeric_limits<int32_t>::max();
 
 constexpr int kImageInput = 0, kFilterInput = 1, kBiasInput = 2;
@@ -22,7 +21,7 @@ Status CheckPart(const Convolution& part, const Convolution& first) {
     return Unsupported("Expected forward convolutions without groups to merge, got " +
                        ToString(part) + ".");
   }
-  if (part.result_elements() == 0 || part.reads_nothing()) {
+  if (!part.computes_something()) {
     return Unsupported("Expected convolutions with something to compute to merge, got " +
                        ToString(part) + ".");
   }
@@ -33,7 +32,7 @@ Status CheckPart(const Convolution& part, const Convolution& first) {
                      ToString(first) + " and " + ToString(part) + ".");
 }
 
-// Appends a tensor to the workspace, of `rows` rows whose parts have so many elements.
+// Appends a tensor to the workspace.
 Status AddJoined(const std::vector<int64_t>& part_row_elements, size_t rows, DataType dtype,
                  size_t* workspace_bytes, JoinedTensor* tensor) {
   *tensor = JoinedTensor();
@@ -53,7 +52,7 @@ Status AddJoined(const std::vector<int64_t>& part_row_elements, size_t rows, Dat
 
 unsigned char* At(void* data, size_t offset) { return static_cast<unsigned char*>(data) + offset; }
 
-// Calls copy(part, its place in `joined`, bytes of its rows) for each part of a tensor.
+// Calls copy(part, its address in `joined`, its row bytes) for each part of a tensor.
 template <typename Copy>
 Status ForEachPart(const JoinedTensor& tensor, void* joined, const Copy& copy) {
   size_t offset = 0;
@@ -65,7 +64,7 @@ Status ForEachPart(const JoinedTensor& tensor, void* joined, const Copy& copy) {
   return Status::Ok();
 }
 
-// Writes the parts, the one at `part_at(i)` for each of them, side by side to `joined`.
+// Writes the parts side by side to `joined`; part i is at part_at(i).
 template <typename PartAt>
 Status Join(Backend* backend, const JoinedTensor& tensor, const PartAt& part_at, void* joined,
             Stream stream) {
@@ -130,11 +129,11 @@ Status PrepareMerge(Backend* backend, const std::vector<Convolution>& parts,
     of_wide.workspace_limit_bytes -= joined_bytes;
     TF_INTEROP_RETURN_IF_ERROR(
         backend->Prepare(prepared->merged.wide, algorithm, of_wide, &prepared->convolution));
-    // Without a name, what needs least may still need more than the limit.
+    // The backend's own choice may exceed a limit that is too small for all algorithms.
     if (prepared->workspace_bytes() <= workspace_limit_bytes) return Status::Ok();
   }
   return Unsupported("Joined filters and outputs take " + std::to_string(joined_bytes) +
-                     " bytes of workspace, which leave too little of the limit of " +
+                     " bytes of workspace, which leaves too little of the limit of " +
                      std::to_string(workspace_limit_bytes) + ".");
 }
 

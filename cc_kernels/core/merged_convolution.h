@@ -4,13 +4,13 @@
 //   image ───┤                          image ─── filter a|b ─── output a|b
 //            └─ filter b ─ output b
 //
-// Filters (and biases) are joined before it and its output is split after it, by copies of rows:
-// a filter [R, S, C, K] is R * S * C rows of K elements; an output is a row of K elements for each
-// pixel in NHWC, and a row of K planes for each image in NCHW. The joined tensors lie in front of
-// the wider convolution's own workspace, in the order filter, bias, output.
+// Copies of rows join the filters (and biases) before it and split the output after it. A filter
+// [R, S, C, K] is R * S * C rows of K elements; an output has a row of K elements for each pixel in
+// NHWC, and a row of K planes for each image in NCHW. The workspace begins with the joined tensors:
+// filter, bias, output. The wider convolution's own workspace follows.
 //
-// Every element of the result is computed from the same operands as without merging; the algorithm
-// may add them up in another order.
+// Every element of the result has the same operands as without merging, but the algorithm may add
+// them up in another order.
 #ifndef TF_INTEROP_CORE_MERGED_CONVOLUTION_H_
 #define TF_INTEROP_CORE_MERGED_CONVOLUTION_H_
 
@@ -25,48 +25,45 @@
 
 namespace tf_interop {
 
-// A tensor that is made of one tensor of each convolution: its rows are theirs, end to end.
+// Each row consists of one row of each convolution's tensor.
 struct JoinedTensor {
   size_t workspace_offset = 0;
   size_t rows = 0;
   std::vector<size_t> part_row_bytes;  // for each convolution, in order
-  size_t row_bytes = 0;                // of all parts together
+  size_t row_bytes = 0;                // of all parts
 
   size_t bytes() const { return rows * row_bytes; }
 };
 
 struct MergedConvolution {
   Convolution wide;
-  JoinedTensor filter, bias, output;  // the bias has no rows where there is none
-  // Where the wider convolution's own workspace begins.
-  size_t joined_bytes = 0;
+  JoinedTensor filter, bias, output;  // without a bias that has no rows
+  size_t joined_bytes = 0;            // of the three
 };
 
 // Describes `parts`, which are valid and read the same image, as one convolution. Returns
-// kUnsupported with the reason where they are not forward convolutions that have something to
-// compute and differ in their output channels only.
+// kUnsupported unless they are forward convolutions with something to compute that differ only in
+// their output channels.
 Status MergeConvolutions(const std::vector<Convolution>& parts, MergedConvolution* merged);
 
-// A merged convolution that is ready to launch. Immutable.
+// Immutable.
 struct PreparedMerge {
   MergedConvolution merged;
   std::shared_ptr<const PreparedConvolution> convolution;  // the wider one
 
-  // Joined tensors and the wider convolution's own.
   size_t workspace_bytes() const { return merged.joined_bytes + convolution->workspace_bytes(); }
   // Bytes of the filter as EnqueueJoinedFilter leaves it.
   size_t joined_filter_bytes() const;
 };
 
-// Merges `parts` and prepares the wider convolution with the algorithm that all `algorithms` name
-// (all empty: the backend's own choice), within the limit. Returns kUnsupported where the parts or
-// their algorithms do not fit together, and what Backend::Prepare returns.
+// Merges `parts` and prepares the wider convolution with their common algorithm (empty: the
+// backend's own choice), within the limit. Returns kUnsupported if the parts or their algorithms do
+// not fit together, and the errors of Backend::Prepare.
 Status PrepareMerge(Backend* backend, const std::vector<Convolution>& parts,
                     const std::vector<std::string>& algorithms, const PrepareOptions& options,
                     PreparedMerge* prepared);
 
-// The buffers of the parts of a merged convolution, among those of all steps of a stage. Refers to
-// both, which have to outlive it.
+// A view of the parts' buffers among the buffers of all steps.
 class MergedBuffers {
  public:
   MergedBuffers(const std::vector<ConvolutionBuffers>& all, const std::vector<size_t>& parts)
@@ -79,18 +76,17 @@ class MergedBuffers {
   const std::vector<size_t>& parts_;
 };
 
-// Whether the parts of a merged convolution read the same image, as they have to.
+// Whether all parts read the same image, as they must.
 bool HaveOneImage(const MergedBuffers& parts);
 
-// Enqueues the joining of filters that many launches will read, in the form that the algorithm
-// reads. `joined` holds prepared.joined_filter_bytes(), `workspace` prepared.workspace_bytes().
+// Joins filters for many launches, and transforms them if the algorithm does so. `joined` holds
+// prepared.joined_filter_bytes(), `workspace` prepared.workspace_bytes().
 Status EnqueueJoinedFilter(Backend* backend, const PreparedMerge& prepared,
                            const std::vector<const void*>& filters, void* workspace, void* joined,
                            Stream stream);
 
-// Enqueues the joining, the wider convolution and the splitting on `stream`. `parts` are the
-// buffers of the convolutions, `joined_filter` is what EnqueueJoinedFilter made, or null if this
-// launch is to join the filters. See Backend::Launch for the rest.
+// Enqueues the joining, the wider convolution and the splitting. `joined_filter` is the result of
+// EnqueueJoinedFilter, or null if this launch joins the filters. See Backend::Launch for the rest.
 Status LaunchMerge(Backend* backend, const PreparedMerge& prepared, const MergedBuffers& parts,
                    const void* joined_filter, void* workspace, Stream stream);
 

@@ -1,7 +1,7 @@
 #include "cc_kernels/core/stage_replays.h"
 
-#include <algorithm>
 #include <cstdlib>
+#include <utility>
 
 #include "cc_kernels/core/counters.h"
 
@@ -17,9 +17,9 @@ bool StageReplays::Run(Backend* backend, const StageBuffers& buffers, Stream cal
   if (state_ != State::kReady) return false;
   std::lock_guard<std::mutex> lock(mutex_);
   if (state_ != State::kReady) return false;
-  CapturedWork* work = nullptr;
+  std::shared_ptr<CapturedWork> work;
   Status status = FindOrCapture(buffers, capture, &work);
-  if (status.ok()) status = backend->Replay(work, caller);
+  if (status.ok()) status = backend->Replay(work.get(), caller);
   if (!status.ok()) {
     GiveUp(status.message());
     return false;
@@ -35,31 +35,24 @@ void StageReplays::NotePlainRun() {
 }
 
 Status StageReplays::FindOrCapture(const StageBuffers& buffers, const Capture& capture,
-                                   CapturedWork** work) {
-  const auto found = std::find_if(graphs_.begin(), graphs_.end(),
-                                  [&](const Graph& graph) { return graph.first == buffers; });
-  if (found != graphs_.end()) {
-    std::rotate(graphs_.begin(), found, found + 1);
-    *work = graphs_.front().second.get();
-    return Status::Ok();
-  }
+                                   std::shared_ptr<CapturedWork>* work) {
+  *work = graphs_.Find(buffers).value_or(nullptr);
+  if (*work != nullptr) return Status::Ok();
   if (captures_ >= kFirstCaptures + replays_ / kReplaysForACapture) {
-    return Unsupported("Its memory lies elsewhere too often: " + std::to_string(captures_) +
+    return Unsupported("Its memory moves too often: " + std::to_string(captures_) +
                        " captures for " + std::to_string(replays_) + " calls.");
   }
-  Graph captured = {buffers, nullptr};
-  TF_INTEROP_RETURN_IF_ERROR(capture(&captured.second));
+  std::unique_ptr<CapturedWork> captured;
+  TF_INTEROP_RETURN_IF_ERROR(capture(&captured));
   ++captures_;
   CountStageCapture();
-  if (graphs_.size() == kMostKept) graphs_.pop_back();
-  graphs_.insert(graphs_.begin(), std::move(captured));
-  *work = graphs_.front().second.get();
+  *work = graphs_.Insert(buffers, std::move(captured));
   return Status::Ok();
 }
 
 void StageReplays::GiveUp(const std::string& reason) {
   state_ = State::kGivenUp;
-  graphs_.clear();
+  graphs_.ForgetIf([](const auto&) { return true; });
   CountFallback(kNoGraph, reason);
 }
 

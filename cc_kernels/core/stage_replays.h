@@ -1,33 +1,32 @@
-// CUDA graphs of a prepared stage: what a call enqueues is captured once, and later calls on the
-// same memory enqueue all of it by one launch, without fork and join.
+// CUDA graphs of a prepared stage. The work of one call is captured, and later calls on the same
+// memory enqueue all of it with one launch, without fork and join.
 //
-// Off, unless the environment variable TF_INTEROP_CUDA_GRAPHS is 1 when the stage is prepared.
+// Off unless the environment variable TF_INTEROP_CUDA_GRAPHS is 1 when the stage is prepared.
 //
-// What is captured. The launches, copies and fills of all lanes, as RunStage forks and joins them,
-// but with a private stream of the backend in the place of the caller's. The first call that
-// succeeds runs plainly: by then libraries have made handles, loaded kernels and allocated, which
-// nothing may do during a capture. Kernels keep the priorities of their lanes' streams. Always
-// plain are stages whose lanes have SMs of their own, calls whose merged lanes read different
-// images or that a timeline records (timeline.h), and backends that cannot capture, such as `host`.
+// *The capture* holds the launches, copies and fills of all lanes, forked and joined as in
+// RunStage, but on a private stream of the backend in place of the caller's. The first successful
+// call runs plainly: in it libraries make handles, load kernels and allocate, which a capture
+// forbids. Kernels keep the priorities of their lanes. Some calls always run plainly: stages whose
+// lanes have SMs of their own, calls whose merged lanes read different images or that a timeline
+// records (timeline.h), and backends that cannot capture, such as `host`.
 //
-// The key is all pointers of a call: inputs, results, transformed and joined filters, workspaces.
-// Everything else that launches depend on belongs to the prepared stage, which never changes. The
-// memory has to be valid when a replay runs, as it has to be for plain launches; in between it may
-// belong to others.
+// *The key* is all pointers of a call: inputs, results, transformed and joined filters, workspaces.
+// Everything else belongs to the prepared stage, which never changes. As for plain launches, the
+// memory must be valid when a replay runs; in between it may belong to others.
 //
-// A call with new pointers is a miss and captures again. A stage keeps kMostKept graphs; the one
-// that was used longest ago goes. More than kFirstCaptures misses, and one more for each
-// kReplaysForACapture replays, are too many: the stage runs plainly from then on. So it does after
-// a capture, an instantiation or a launch of a graph has failed. Such a call runs plainly too,
-// which is right because nothing of it has run, or all is ordered after it. All graphs of the stage
-// go then. Each of these ends is counted once (counters.h), and so are captures and replays.
+// *Limits.* A call with new pointers is a miss and captures again. A stage keeps kMostKept graphs
+// and drops the least recently used. It gives up after more than kFirstCaptures misses, plus one
+// for each kReplaysForACapture replays, and after a failed capture, instantiation or launch. From
+// then on it has no graphs and runs plainly, including the call that failed: nothing of that call
+// has run, or all of it is ordered before the plain run. Giving up is counted once (counters.h);
+// so is each capture and each replay.
 //
-// Graphs go with the stage, before what was prepared for it. CUDA frees one that is running when it
-// has run. A stage belongs to one backend, and so to one CUDA context.
+// Graphs are destroyed with the stage, before its prepared convolutions. CUDA keeps a running one
+// until it ends. A stage belongs to one backend, and so to one CUDA context.
 //
-// Thread-safe: one thread at a time captures or launches a graph of the stage, others wait; CUDA
-// itself wants this, and that a capture stays on its thread (CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
-// which lets other threads allocate meanwhile).
+// Thread-safe: one thread at a time captures or launches a graph of the stage, as CUDA requires. A
+// capture stays on its thread and lets other threads allocate meanwhile
+// (CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).
 #ifndef TF_INTEROP_CORE_STAGE_REPLAYS_H_
 #define TF_INTEROP_CORE_STAGE_REPLAYS_H_
 
@@ -38,16 +37,15 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "cc_kernels/core/backend.h"
+#include "cc_kernels/core/lru_cache.h"
 #include "cc_kernels/core/stage_runner.h"
 #include "cc_kernels/core/status.h"
 
 namespace tf_interop {
 
-// A kind of fallbacks, see counters.h.
+// A kind of fallbacks (counters.h).
 inline constexpr char kNoGraph[] = "a stage runs without CUDA graphs from now on";
 
 class StageReplays {
@@ -61,24 +59,24 @@ class StageReplays {
   // Whether the environment asks for graphs.
   static bool AreOn();
 
-  // Enqueues the stage on `caller` as it was captured on `buffers`, by `capture` where it has not
-  // been. False, with nothing enqueued that has to be joined, where the stage has to run plainly.
+  // Replays the stage on `caller`, after `capture` if these buffers are new. If it returns false,
+  // nothing was enqueued, and the stage has to run plainly.
   bool Run(Backend* backend, const StageBuffers& buffers, Stream caller, const Capture& capture);
 
-  // Says that the stage has run plainly, so that later calls may capture.
+  // The stage has run plainly, so later calls may capture.
   void NotePlainRun();
 
  private:
   enum class State { kNotRun, kReady, kGivenUp };
-  using Graph = std::pair<StageBuffers, std::unique_ptr<CapturedWork>>;
 
   // Both require mutex_.
-  Status FindOrCapture(const StageBuffers& buffers, const Capture& capture, CapturedWork** work);
+  Status FindOrCapture(const StageBuffers& buffers, const Capture& capture,
+                       std::shared_ptr<CapturedWork>* work);
   void GiveUp(const std::string& reason);
 
   std::atomic<State> state_{State::kNotRun};
-  std::mutex mutex_;
-  std::vector<Graph> graphs_;  // the last used first; guarded by mutex_, like what follows
+  std::mutex mutex_;  // guards the rest
+  LruCache<StageBuffers, std::shared_ptr<CapturedWork>> graphs_{kMostKept};
   int64_t captures_ = 0, replays_ = 0;
 };
 

@@ -15,7 +15,7 @@
 namespace tf_interop {
 namespace {
 
-// `status`, an error, with where it comes from.
+// Adds to an error the convolution that it comes from.
 Status AtStep(const std::string& name, const std::string& algorithm, const Status& status) {
   return Status(status.code(), "Convolution '" + name + "'" +
                                    (algorithm.empty() ? "" : " with algorithm " + algorithm) +
@@ -23,9 +23,8 @@ Status AtStep(const std::string& name, const std::string& algorithm, const Statu
 }
 
 // Prepares a step whose convolution is valid.
-Status PrepareStep(Backend* backend, const Step& step, const PrepareOptions& options,
-                   std::vector<std::string>* fallbacks, bool* is_provisional,
-                   PreparedStep* prepared) {
+Status PrepareStep(Backend* backend, const Step& step, PrepareOptions options,
+                   std::vector<Status>* fallbacks, PreparedStep* prepared) {
   prepared->name = step.name;
   const Convolution& c = step.convolution;
   if (!c.computes_something()) {
@@ -35,30 +34,29 @@ Status PrepareStep(Backend* backend, const Step& step, const PrepareOptions& opt
   if (!step.algorithm.empty()) {
     const Status pinned = backend->Prepare(c, step.algorithm, options, &prepared->convolution);
     if (pinned.ok()) return Status::Ok();
-    *is_provisional = *is_provisional || !IsLasting(pinned);
-    fallbacks->push_back(AtStep(step.name, step.algorithm, pinned).message());
+    fallbacks->push_back(AtStep(step.name, step.algorithm, pinned));
   }
-  const Status chosen = backend->Prepare(c, "", options, &prepared->convolution);
+  Status chosen = backend->Prepare(c, "", options, &prepared->convolution);
   if (chosen.ok()) return Status::Ok();
-  *is_provisional = *is_provisional || !IsLasting(chosen);
-  // TensorFlow's own convolutions run with a limit that is below what transposing takes, too.
-  PrepareOptions least = options;
-  least.workspace_limit_bytes = 0;
-  if (options == least || !backend->Prepare(c, "", least, &prepared->convolution).ok()) {
-    return AtStep(step.name, "", chosen);
-  }
-  fallbacks->push_back(AtStep(step.name, "", chosen).message());
+  chosen = AtStep(step.name, "", chosen);
+  // TensorFlow's own convolutions also run if the limit is below what transposing takes.
+  if (options.workspace_limit_bytes == 0) return chosen;
+  options.workspace_limit_bytes = 0;
+  if (!backend->Prepare(c, "", options, &prepared->convolution).ok()) return chosen;
+  fallbacks->push_back(chosen);
   return Status::Ok();
 }
 
 // Why the lane that begins with this convolution is not merged.
-std::string OfLane(const std::string& first, const std::string& reason) {
-  return "that of convolution '" + first + "': " + reason;
+Status OfLane(const std::string& first, const Status& reason) {
+  return Status(reason.code(), "that of convolution '" + first + "': " + reason.message());
 }
 
-// Merges the steps of `lane` that have something to compute, if there are several.
-void MergeLane(Backend* backend, const Stage& stage, const Lane& lane,
-               const PrepareOptions& options, PreparedStage* prepared) {
+// Merges the steps of a lane that have something to compute, if there are several. Returns null if
+// it does not.
+MergedSteps* MergeLane(Backend* backend, const Stage& stage, const Lane& lane,
+                       const PrepareOptions& options, PreparedStage* prepared) {
+  if (!lane.merged) return nullptr;
   MergedSteps merged;
   std::vector<Convolution> parts;
   std::vector<std::string> algorithms;
@@ -69,31 +67,23 @@ void MergeLane(Backend* backend, const Stage& stage, const Lane& lane,
     parts.push_back(step.convolution);
     algorithms.push_back(step.algorithm);
   }
-  if (parts.size() < 2) return;
+  if (parts.size() < std::min<size_t>(lane.steps.size(), 2)) return nullptr;
   const Status status = PrepareMerge(backend, parts, algorithms, options, &merged.merge);
-  if (status.ok()) {
-    prepared->merged.push_back(std::move(merged));
-  } else {
-    prepared->is_provisional = prepared->is_provisional || !IsLasting(status);
-    prepared->unmerged.push_back(OfLane(stage.steps[merged.steps[0]].name, status.message()));
-  }
+  if (status.ok()) return &prepared->merged.emplace_back(std::move(merged));
+  prepared->unmerged.push_back(OfLane(stage.steps[merged.steps[0]].name, status));
+  return nullptr;
 }
 
 size_t WorkspaceBytesOf(const PreparedStep& step) {
   return step.convolution == nullptr ? 0 : step.convolution->workspace_bytes();
 }
 
-// Lanes beyond the limit run with those in front.
-size_t RunningLane(size_t lane) { return lane % kMaxLanes; }
-
-// Prepares the steps of lane `number`, some of which `merged` may hold as one.
 Status PrepareLane(Backend* backend, const Stage& stage, size_t number,
-                   const PrepareOptions& options, MergedSteps* merged, PreparedStage* prepared) {
-  size_t& workspace_bytes = prepared->lane_workspace_bytes[RunningLane(number)];
-  if (merged != nullptr) {
-    workspace_bytes = std::max(workspace_bytes, merged->merge.workspace_bytes());
-  }
-  for (const size_t i : stage.lanes[number].steps) {
+                   const PrepareOptions& options, PreparedStage* prepared) {
+  const Lane& lane = stage.lanes[number];
+  MergedSteps* const merged = MergeLane(backend, stage, lane, options, prepared);
+  size_t workspace_bytes = merged != nullptr ? merged->merge.workspace_bytes() : 0;
+  for (const size_t i : lane.steps) {
     const bool is_merged =
         merged != nullptr && std::count(merged->steps.begin(), merged->steps.end(), i) != 0;
     PrepareOptions of_step = options;
@@ -101,57 +91,58 @@ Status PrepareLane(Backend* backend, const Stage& stage, size_t number,
     PreparedStep& step = prepared->steps[i];
     TF_INTEROP_RETURN_IF_ERROR(
         PrepareStep(backend, stage.steps[i], of_step,
-                    is_merged ? &merged->fallbacks_unmerged : &prepared->fallbacks,
-                    &prepared->is_provisional, &step));
-    step.lane = static_cast<int>(RunningLane(number));
+                    is_merged ? &merged->fallbacks_unmerged : &prepared->fallbacks, &step));
+    step.lane = static_cast<int>(number);
     workspace_bytes = std::max(workspace_bytes, WorkspaceBytesOf(step));
   }
+  prepared->lane_workspace_bytes.push_back(workspace_bytes);
   return Status::Ok();
 }
 
-// Multiplications of all convolutions on each lane that runs.
-std::vector<double> WorkOfLanes(const Stage& stage, size_t lane_count) {
-  std::vector<double> work(lane_count, 0.0);
-  for (size_t lane = 0; lane < stage.lanes.size(); ++lane) {
-    for (const size_t i : stage.lanes[lane].steps) {
-      const Convolution& c = stage.steps[i].convolution;
-      if (!c.computes_something()) continue;
-      const int64_t products = c.taps() * (c.image_channels / c.group_count);  // of an element
-      work[RunningLane(lane)] +=
-          static_cast<double>(c.output_elements()) * static_cast<double>(products);
-    }
+// Multiplications of all convolutions of a lane.
+double WorkOf(const Stage& stage, const Lane& lane) {
+  double work = 0;
+  for (const size_t i : lane.steps) {
+    const Convolution& c = stage.steps[i].convolution;
+    if (!c.computes_something()) continue;
+    const int64_t products = c.taps() * (c.image_channels / c.group_count);  // of an element
+    work += static_cast<double>(c.output_elements()) * static_cast<double>(products);
   }
   return work;
 }
 
-// What the first `count` lanes, those that run, ask of their stream groups.
-std::vector<std::optional<StreamGroupOptions>> GroupOptionsOf(const Stage& stage, size_t count) {
-  std::vector<std::optional<StreamGroupOptions>> groups(count, StreamGroupOptions());
+using LaneGroups = std::vector<std::optional<StreamGroupOptions>>;
+
+LaneGroups GroupOptionsOf(const Stage& stage) {
+  LaneGroups groups(stage.lanes.size(), StreamGroupOptions());
   std::vector<int> sm_counts;
   bool has_partition = false, has_priorities = false;
-  for (size_t lane = 0; lane < count; ++lane) {
-    sm_counts.push_back(stage.lanes[lane].sm_count);
-    has_partition = has_partition || stage.lanes[lane].sm_count > 0;
-    has_priorities = has_priorities || stage.lanes[lane].priority != 0;
+  for (const Lane& lane : stage.lanes) {
+    sm_counts.push_back(lane.sm_count);
+    has_partition = has_partition || lane.sm_count > 0;
+    has_priorities = has_priorities || lane.priority != 0;
   }
-  if (count == 1 || (!has_partition && !has_priorities)) {
-    const std::vector<double> work = WorkOfLanes(stage, count);
-    const auto longest = std::max_element(work.begin(), work.end());
-    if (count > 0) groups[longest - work.begin()].reset();
+  if (groups.size() == 1 || (!has_partition && !has_priorities)) {
+    const auto longest = std::max_element(
+        stage.lanes.begin(), stage.lanes.end(),
+        [&](const Lane& a, const Lane& b) { return WorkOf(stage, a) < WorkOf(stage, b); });
+    if (!groups.empty()) groups[longest - stage.lanes.begin()].reset();
     return groups;
   }
-  for (size_t lane = 0; lane < count; ++lane) {
-    StreamGroupOptions& options = groups[lane].emplace();
-    options.priority = stage.lanes[lane].priority;
+  for (size_t lane = 0; lane < groups.size(); ++lane) {
+    groups[lane]->priority = stage.lanes[lane].priority;
     if (!has_partition) continue;
-    options.partition = sm_counts;
-    options.partition_index = static_cast<int>(lane);
+    groups[lane]->partition = sm_counts;
+    groups[lane]->partition_index = static_cast<int>(lane);
   }
   return groups;
 }
 
-// All launches of a stage whose lanes are merged where `runs_merged` says so, round-robin over the
-// lanes.
+bool HasPartition(const LaneGroups& lanes) {
+  return !lanes.empty() && lanes[0] && !lanes[0]->partition.empty();
+}
+
+// All launches, round-robin over the lanes. `runs_merged` says which of `stage.merged` run as one.
 std::vector<StageLaunch> LaunchesOf(const PreparedStage& stage,
                                     const std::vector<bool>& runs_merged) {
   std::vector<size_t> merged_of(stage.steps.size(), StageLaunch::kNotMerged);
@@ -197,10 +188,10 @@ std::vector<StageLaunch> LaunchesWithoutSomeMerges(const PreparedStage& stage,
     const MergedSteps& merged = stage.merged[i];
     if (HaveOneImage(BuffersOf(merged, buffers))) continue;
     runs_merged[i] = false;
-    CountFallback(kUnmergedLane, OfLane(stage.steps[merged.steps.front()].name,
-                                        "Its convolutions read different images."));
-    for (const std::string& reason : merged.fallbacks_unmerged) {
-      CountFallback(kRefusedAlgorithm, reason);
+    const Status reason = Unsupported("Its convolutions read different images.");
+    CountFallback(kUnmergedLane, OfLane(stage.steps[merged.steps.front()].name, reason).message());
+    for (const Status& refused : merged.fallbacks_unmerged) {
+      CountFallback(kRefusedAlgorithm, refused.message());
     }
   }
   return LaunchesOf(stage, runs_merged);
@@ -222,15 +213,7 @@ TraceLabel LabelOf(const PreparedStage& stage, const StageLaunch& launch) {
   return label;
 }
 
-using LaneGroups = std::vector<std::optional<StreamGroupOptions>>;
-
-bool AskForOptions(const LaneGroups& lanes) {
-  return std::any_of(lanes.begin(), lanes.end(), [](const auto& options) {
-    return options && (options->priority != 0 || !options->partition.empty());
-  });
-}
-
-// The stream groups of one call, returned to the backend when the call ends.
+// The stream groups of one call. The destructor gives them back to the backend.
 class LeasedStreamGroups {
  public:
   explicit LeasedStreamGroups(Backend* backend) : backend_(backend) {}
@@ -238,19 +221,21 @@ class LeasedStreamGroups {
   LeasedStreamGroups(const LeasedStreamGroups&) = delete;
   LeasedStreamGroups& operator=(const LeasedStreamGroups&) = delete;
 
-  // One for each lane but the caller's, all as asked for or all without options; none where that
-  // fails.
+  // Gets one for each lane but the caller's: all with their options, or all without, or none.
   Status Acquire(const LaneGroups& lanes) {
     Status status = AddAll(lanes);
-    if (status.ok() || !AskForOptions(lanes)) return status;
+    // Lanes have options if there is no caller's lane.
+    const bool have_options =
+        std::all_of(lanes.begin(), lanes.end(), [](const auto& lane) { return lane.has_value(); });
+    if (status.ok() || !have_options) return status;
     CountRefusedLaneOptions(status.message());
     return AddAll(LaneGroups(lanes.size(), StreamGroupOptions()));
   }
 
-  // Null for a lane on the caller's stream.
+  // Null for the caller's lane.
   StreamGroup* operator[](size_t lane) const { return groups_[lane].get(); }
 
-  // One for each lane but the caller's, as asked for; none where that fails.
+  // Gets one for each lane but the caller's, with its options, or none.
   Status AddAll(const LaneGroups& lanes) {
     for (size_t lane = 0; lane < lanes.size(); ++lane) {
       const std::optional<StreamGroupOptions>& options = lanes[lane];
@@ -298,12 +283,12 @@ class StageRun {
     return status;
   }
 
-  // Captures what Run would enqueue, with the caller's stream as the one to capture from.
+  // Captures the work that Run would enqueue. The capture begins on the caller's stream.
   Status Capture(const std::vector<StageLaunch>& launches,
                  std::unique_ptr<CapturedWork>* captured) {
     const BackendScope scope(backend_);
     TF_INTEROP_RETURN_IF_ERROR(scope.status());
-    // Before the capture, in which none may be made.
+    // No stream may be made during the capture.
     TF_INTEROP_RETURN_IF_ERROR(groups_.AddAll(stage_.lane_groups));
     TF_INTEROP_RETURN_IF_ERROR(backend_->BeginCapture(caller_));
     is_capturing_ = true;
@@ -315,8 +300,7 @@ class StageRun {
   }
 
  private:
-  // What is thrown on the way becomes an error, so that the lanes that have begun are joined after
-  // it too.
+  // Turns an exception into an error, so that the lanes that have begun are joined after it too.
   Status ForkAndLaunch(const std::vector<StageLaunch>& launches, size_t* forked) {
     try {
       TF_INTEROP_RETURN_IF_ERROR(Fork(forked));
@@ -329,8 +313,8 @@ class StageRun {
     }
   }
 
-  // Makes the streams of all lanes wait for what is on the caller's stream now. `forked` counts the
-  // lanes that do, or need not.
+  // Makes the streams of all lanes wait for the work that is on the caller's stream now. `forked`
+  // counts the lanes that do so or need not.
   Status Fork(size_t* forked) {
     Event* fork = nullptr;
     for (*forked = 0; *forked < stage_.lane_groups.size(); ++*forked) {
@@ -362,15 +346,15 @@ class StageRun {
     return status;
   }
 
-  // A mark on a stream; null if the call is not recorded.
+  // Null if the call is not recorded.
   std::shared_ptr<const TimeMark> Mark(Stream stream) {
     std::shared_ptr<const TimeMark> mark;
-    // A stage runs as well without its times.
+    // If that fails, the stage still runs.
     if (call_ != nullptr) (void)backend_->Mark(stream, begin_, &mark);
     return mark;
   }
 
-  // Records what was enqueued on a stream since `begin`.
+  // Records a span of a stream from `begin` to now.
   void Record(TimelineSpan::Row row, TraceLabel label, std::shared_ptr<const TimeMark> begin,
               Stream stream) {
     std::shared_ptr<const TimeMark> end = Mark(stream);
@@ -420,8 +404,8 @@ class StageRun {
   const PreparedStage& stage_;
   const StageBuffers& buffers_;
   const Stream caller_;
-  const TimelineCall* const call_ = TimelineCall::Current();  // null where it is not recorded
-  std::shared_ptr<const TimeMark> begin_;  // of the stage; null where it is not recorded
+  const TimelineCall* const call_ = TimelineCall::Current();  // null if it is not recorded
+  std::shared_ptr<const TimeMark> begin_;  // of the stage; null if it is not recorded
   LeasedStreamGroups groups_;
   bool is_capturing_ = false;
 };
@@ -434,30 +418,44 @@ Status CaptureStage(Backend* backend, const PreparedStage& stage, const StageBuf
   return StageRun(backend, stage, buffers, origin[0]->stream()).Capture(stage.launches, captured);
 }
 
-bool HasPartition(const LaneGroups& lanes) {
-  return std::any_of(lanes.begin(), lanes.end(),
-                     [](const auto& options) { return options && !options->partition.empty(); });
+}  // namespace
+
+Stage OnFewerLanes(const Stage& stage, size_t lane_count) {
+  Stage fewer;
+  fewer.steps = stage.steps;
+  fewer.lanes.resize(std::min(lane_count, stage.lanes.size()));
+  for (size_t i = 0; i < stage.lanes.size(); ++i) {
+    std::vector<size_t>& steps = fewer.lanes[i % lane_count].steps;
+    steps.insert(steps.end(), stage.lanes[i].steps.begin(), stage.lanes[i].steps.end());
+  }
+  for (Lane& lane : fewer.lanes) std::sort(lane.steps.begin(), lane.steps.end());
+  return fewer;
 }
 
-}  // namespace
+bool PreparedStage::is_provisional() const {
+  const auto may_pass = [](const std::vector<Status>& refusals) {
+    return !std::all_of(refusals.begin(), refusals.end(), IsLasting);
+  };
+  return may_pass(fallbacks) || may_pass(unmerged) ||
+         std::any_of(merged.begin(), merged.end(),
+                     [&](const MergedSteps& each) { return may_pass(each.fallbacks_unmerged); });
+}
 
 Status PrepareStage(Backend* backend, const Stage& stage, const PrepareOptions& options,
                     PreparedStage* prepared) {
   *prepared = PreparedStage();
-  TF_INTEROP_RETURN_IF_ERROR(Validate(stage));
-  const size_t lane_count = std::min<size_t>(stage.lanes.size(), kMaxLanes);
-  prepared->steps.resize(stage.steps.size());
-  prepared->lane_workspace_bytes.resize(lane_count);
-  for (size_t lane = 0; lane < stage.lanes.size(); ++lane) {
-    const size_t merged_before = prepared->merged.size();
-    if (stage.lanes[lane].merged) {
-      MergeLane(backend, stage, stage.lanes[lane], options, prepared);
-    }
-    MergedSteps* const merged =
-        prepared->merged.size() > merged_before ? &prepared->merged.back() : nullptr;
-    TF_INTEROP_RETURN_IF_ERROR(PrepareLane(backend, stage, lane, options, merged, prepared));
+  for (const Step& step : stage.steps) {
+    const Status valid = Validate(step.convolution);
+    if (!valid.ok()) return AtStep(step.name, "", valid);
   }
-  prepared->lane_groups = GroupOptionsOf(stage, lane_count);
+  if (stage.lanes.size() > kMaxLanes) {
+    return PrepareStage(backend, OnFewerLanes(stage, kMaxLanes), options, prepared);
+  }
+  prepared->steps.resize(stage.steps.size());
+  for (size_t lane = 0; lane < stage.lanes.size(); ++lane) {
+    TF_INTEROP_RETURN_IF_ERROR(PrepareLane(backend, stage, lane, options, prepared));
+  }
+  prepared->lane_groups = GroupOptionsOf(stage);
   prepared->launches = LaunchesOf(*prepared, std::vector<bool>(prepared->merged.size(), true));
   if (StageReplays::AreOn() && !HasPartition(prepared->lane_groups)) {
     prepared->replays = std::make_shared<StageReplays>();
@@ -490,16 +488,17 @@ PreparedStage PreparedInSequence(const PreparedStage& stage) {
 
 Status RunStage(Backend* backend, const PreparedStage& stage, const StageBuffers& buffers,
                 Stream caller, bool* is_joined) {
-  // Nothing is enqueued yet, and what is on the caller's own stream needs no join.
+  // Nothing is enqueued yet.
   if (is_joined != nullptr) *is_joined = true;
   if (stage.launches.empty()) return Status::Ok();
   StageRun run(backend, stage, buffers, caller);
   if (!AllHaveOneImage(stage, buffers)) {
     return run.Run(LaunchesWithoutSomeMerges(stage, buffers), is_joined);
   }
-  // Marks of a timeline are in no graph.
-  if (stage.replays == nullptr || TimelineCall::Current() != nullptr)
+  // A graph holds no marks for a timeline.
+  if (stage.replays == nullptr || TimelineCall::Current() != nullptr) {
     return run.Run(stage.launches, is_joined);
+  }
   const auto capture = [&](std::unique_ptr<CapturedWork>* captured) {
     return CaptureStage(backend, stage, buffers, captured);
   };
@@ -507,6 +506,16 @@ Status RunStage(Backend* backend, const PreparedStage& stage, const StageBuffers
   const Status status = run.Run(stage.launches, is_joined);
   if (status.ok()) stage.replays->NotePlainRun();
   return status;
+}
+
+Status CheckGroups(Backend* backend, const PreparedStage& stage, std::vector<int>* sm_counts) {
+  LeasedStreamGroups groups(backend);
+  TF_INTEROP_RETURN_IF_ERROR(groups.AddAll(stage.lane_groups));
+  if (!HasPartition(stage.lane_groups)) return Status::Ok();
+  for (size_t lane = 0; lane < stage.lane_groups.size(); ++lane) {
+    sm_counts->push_back(groups[lane]->sm_count());
+  }
+  return Status::Ok();
 }
 
 }  // namespace tf_interop

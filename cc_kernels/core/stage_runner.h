@@ -1,40 +1,35 @@
-// Runs a stage (stage.h): lanes of steps at the same time, each lane in order.
+// Runs a stage (stage.h): its lanes run together, each lane in order.
 //
 // The stream contract:
 //   1. The caller allocates all results and workspaces before RunStage, from an allocator that is
-//      ordered by the caller's stream (TensorFlow's is).
-//   2. One lane, the caller's lane, runs on the caller's stream itself; every other one has a
-//      stream group, whose stream it runs on. A stage whose lanes ask for options has no caller's
-//      lane, as nobody can choose the priority or the SMs of the caller's stream: all its lanes
-//      have streams.
-//   3. RunStage records one event on the caller's stream before anything of the stage is launched
-//      there; every other stream waits for it. So no lane waits for the caller's lane.
-//   4. Steps are launched round-robin over the lanes, so that no lane waits for the host.
-//   5. The caller's stream waits for every other lane before RunStage returns, also when it fails
-//      halfway or something is thrown. A lane that it cannot be made to wait for is waited for on
-//      the host, which is counted.
-// So whatever the caller frees after RunStage may be handed out again to work that is enqueued on
-// the caller's stream. But for lanes that cannot be joined, RunStage never waits for the device.
+//      ordered by the caller's stream, as TensorFlow's is.
+//   2. One lane, the caller's lane, runs on the caller's stream. Each other lane runs on the stream
+//      of a stream group. If lanes have options, all of them get stream groups, because nobody can
+//      choose the priority or the SMs of the caller's stream.
+//   3. RunStage records one event on the caller's stream before it launches anything there, and
+//      every other stream waits for that event. So no lane waits for the caller's lane.
+//   4. Launches go round-robin over the lanes, so that no lane waits for the host.
+//   5. The caller's stream waits for every other lane before RunStage returns, even after an error
+//      or an exception. If it cannot be made to wait for a lane, the host waits, which is counted.
+// So memory that the caller frees after RunStage goes only to work that runs after the stage.
+// RunStage never waits for the device, except for lanes that cannot be joined.
 //
 // The caller's lane is the one with the most multiplications: its stream waits for the others
-// anyway, and the lane that ends last must not wait for an event first.
+// anyway, and the lane that ends last should not have to wait for an event first.
 //
-// A call that runs as it was prepared takes no lock but its device's, for a look-up, allocates no
-// memory and formats no text here. Where that is turned on, what one call enqueued is replayed by
-// later ones as a CUDA graph (stage_replays.h).
+// A call that runs as prepared takes only its device's lock, for a look-up; it allocates no memory
+// and formats no text. Later calls may replay a call as a CUDA graph (stage_replays.h).
 //
-// Options of lanes change how fast they are and never what they compute. So RunStage does without,
-// for all lanes of the stage, where the backend cannot give them; that is counted, with the reason
-// (counters.h). If there are not as many stream groups as lanes, the stage runs in sequence on
-// the caller's stream; that is counted too.
+// Options of lanes change the speed and never the result. If the backend cannot provide them, the
+// whole stage runs without; if there are too few stream groups, it runs in sequence on the caller's
+// stream. Both are counted, with the reason (counters.h).
 //
-// The steps of a merged lane run as one wider convolution (merged_convolution.h). Where their
-// shapes or algorithms do not fit together, where the wider convolution cannot be prepared, or
-// where the images that a call brings are not one buffer, they run one after another instead,
-// which is a fallback like others.
+// The steps of a merged lane run as one wider convolution (merged_convolution.h). They run one
+// after another if their shapes or algorithms do not fit together, if the wider convolution cannot
+// be prepared, or if a call brings them different images. This is a fallback like the others.
 //
-// The caller owns buffers and workspaces and keeps them until the caller's stream has passed the
-// end of the stage. All functions are thread-safe.
+// The caller owns buffers and workspaces, and keeps them until its stream has passed the end of the
+// stage. All functions are thread-safe.
 #ifndef TF_INTEROP_CORE_STAGE_RUNNER_H_
 #define TF_INTEROP_CORE_STAGE_RUNNER_H_
 
@@ -52,64 +47,67 @@
 
 namespace tf_interop {
 
-// The most lanes of a stage that run at once, each with a stream and a workspace; further ones run
-// after them. CUDA has no more connections to the device (CUDA_DEVICE_MAX_CONNECTIONS).
+// The most lanes that run together, each with a stream and a workspace. CUDA has no more
+// connections to the device (CUDA_DEVICE_MAX_CONNECTIONS).
 constexpr int kMaxLanes = 32;
 
-// Kinds of fallbacks, see counters.h.
+// Kinds of fallbacks (counters.h).
 inline constexpr char kRefusedAlgorithm[] = "another algorithm than the plan's";
 inline constexpr char kUnmergedLane[] = "a lane ran unmerged";
 
-// A step that is ready to launch. One without anything to compute has neither.
+// A step that is ready to launch. One without anything to compute has neither of the last two.
 struct PreparedStep {
   std::string name;
   int lane = 0;
   std::shared_ptr<const PreparedConvolution> convolution;
-  size_t zero_bytes = 0;  // nothing to read: so much of the result is filled with zeros
+  size_t zero_bytes = 0;  // nothing to read: this much of the result becomes zero
 };
 
 // Steps of one lane that are ready to launch as one wider convolution.
 struct MergedSteps {
   std::vector<size_t> steps;  // their numbers, ascending
   PreparedMerge merge;
-  // What `PreparedStage::fallbacks` would say of these steps if they ran by themselves.
-  std::vector<std::string> fallbacks_unmerged;
+  // As PreparedStage::fallbacks, if these steps run one by one.
+  std::vector<Status> fallbacks_unmerged;
 };
 
-// What is launched in one go.
 struct StageLaunch {
   static constexpr size_t kNotMerged = ~size_t{0};
-  size_t step = 0;  // the first of those that are merged
+  size_t step = 0;  // of merged steps the first
   size_t lane = 0;
-  size_t merged = kNotMerged;  // position among PreparedStage::merged
+  size_t merged = kNotMerged;  // index into PreparedStage::merged
 };
 
 class StageReplays;
 
-// A stage that is ready to launch, for one device and one set of shapes. Immutable, but for what
-// was captured of it.
+// A stage that is ready to launch, for one device and one set of shapes. Immutable, except for its
+// CUDA graphs.
 struct PreparedStage {
-  std::vector<PreparedStep> steps;  // by their numbers, each ready by itself
-  std::vector<MergedSteps> merged;  // those that run as one, unless their images are not one
-  // For each lane, the most that one of its steps needs. Steps of a lane share it, in order.
+  std::vector<PreparedStep> steps;  // by number, each ready on its own
+  std::vector<MergedSteps> merged;
+  // The most that any step of the lane needs. Its steps share the workspace, in order.
   std::vector<size_t> lane_workspace_bytes;
-  // What each lane asks of its stream group; nothing for the caller's lane.
+  // Of each lane; nothing for the caller's lane.
   std::vector<std::optional<StreamGroupOptions>> lane_groups;
   std::vector<StageLaunch> launches;  // in the order of rule 4
-  // Steps whose pinned algorithm could not be had, each with its reason.
-  std::vector<std::string> fallbacks;
-  // Whether something was refused only for now: prepared again, the stage may be better.
-  bool is_provisional = false;
-  // Lanes that could not be merged, likewise.
-  std::vector<std::string> unmerged;
-  // Graphs of its launches; null if it always runs plainly. Goes before what it launches.
+  // Why pinned algorithms were replaced, and why lanes were not merged.
+  std::vector<Status> fallbacks, unmerged;
+  // CUDA graphs of its launches, which are destroyed before the steps; null if it never has any.
   std::shared_ptr<StageReplays> replays;
+
+  // Whether a refusal may pass, so that the stage may become better if it is prepared again.
+  bool is_provisional() const;
 };
 
-// Prepares every step of a stage. A pinned algorithm that cannot be had within the limit for
-// workspaces is replaced by the backend's own choice and noted in `fallbacks`, and where nothing is
-// within the limit, by what needs least; a lane that cannot be merged within it is noted in
-// `unmerged`. Lane kMaxLanes runs with lane 0, in the order of the steps' numbers, and so on.
+// The same steps on at most `lane_count` lanes without options: lane `lane_count` becomes part of
+// lane 0, and so on.
+Stage OnFewerLanes(const Stage& stage, size_t lane_count);
+inline Stage InSequence(const Stage& stage) { return OnFewerLanes(stage, 1); }
+
+// Prepares every step. The backend's own choice replaces a pinned algorithm that is refused, also
+// one that needs too much workspace; if nothing fits within the limit, the algorithm that needs
+// least is taken. A stage of more than kMaxLanes lanes runs on that many, without options. Returns
+// kInvalidArgument with the step's name if a convolution is invalid.
 Status PrepareStage(Backend* backend, const Stage& stage, const PrepareOptions& options,
                     PreparedStage* prepared);
 
@@ -117,15 +115,15 @@ Status PrepareStage(Backend* backend, const Stage& stage, const PrepareOptions& 
 PreparedStage PreparedAlone(const std::string& name,
                             std::shared_ptr<const PreparedConvolution> convolution);
 
-// The same prepared steps on one lane, each by itself.
+// The same prepared steps on one lane, unmerged.
 PreparedStage PreparedInSequence(const PreparedStage& stage);
 
-// What one call works on.
+// The memory of one call.
 struct StageBuffers {
   std::vector<ConvolutionBuffers> steps;  // by number
-  std::vector<void*> lane_workspaces;     // one for each lane
-  // One for each of PreparedStage::merged: what EnqueueJoinedFilter made for it on the caller's
-  // stream, or null if this call is to join the filters. Empty stands for null for all.
+  std::vector<void*> lane_workspaces;
+  // For each of PreparedStage::merged, the result of EnqueueJoinedFilter on the caller's stream, or
+  // null if this call joins the filters itself. Empty means null for all.
   std::vector<const void*> joined_filters;
 
   bool operator==(const StageBuffers& other) const {
@@ -134,11 +132,16 @@ struct StageBuffers {
   }
 };
 
-// Enqueues the stage after the work that is on `caller` now, and joins it into `caller`.
-// `is_joined`, where it is not null, says of a stage that failed whether all that was enqueued has
-// run or is waited for by `caller`.
+// Enqueues the stage after the work that is on `caller` now, and joins it into `caller`. After a
+// failure `is_joined`, unless null, says whether all that was enqueued has run or `caller` waits
+// for it.
 Status RunStage(Backend* backend, const PreparedStage& stage, const StageBuffers& buffers,
                 Stream caller, bool* is_joined = nullptr);
+
+// Acquires the stream groups of all lanes together and releases them. Fails if a lane does not get
+// its options, with which RunStage would do without. Gives the SMs of each lane if the stage has a
+// partition.
+Status CheckGroups(Backend* backend, const PreparedStage& stage, std::vector<int>* sm_counts);
 
 }  // namespace tf_interop
 

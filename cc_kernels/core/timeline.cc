@@ -34,7 +34,7 @@ const TimelineCall*& CallOfThread() {
   return call;
 }
 
-// In the order in which threads computed something that was recorded.
+// Threads count in the order of their first spans.
 int ThreadNumber() {
   static std::atomic<int> count{0};
   static thread_local const int number = count.fetch_add(1);

@@ -1,7 +1,7 @@
-// What ran when, on which lane or thread, in the first calls of each op: by the device's clock on
-// its streams, else by the host's.
+// A timeline of the first calls of each op: what ran when, on which lane or thread. Times on a
+// stream are by the device's clock, others by the host's.
 //
-// While nothing is recorded, as at first, a call costs a few loads.
+// While nothing is recorded, a call costs a few loads.
 #ifndef TF_INTEROP_CORE_TIMELINE_H_
 #define TF_INTEROP_CORE_TIMELINE_H_
 
@@ -19,15 +19,14 @@ namespace tf_interop {
 class TimeMark {
  public:
   virtual ~TimeMark() = default;
-  // When the stream passed it, in nanoseconds of NowNs; empty before that, or where the device does
-  // not say. Waits for nothing.
+  // When the stream passed it, in nanoseconds of NowNs; empty before that, or if the device does
+  // not tell. Never waits.
   virtual std::optional<int64_t> ReadNs() const = 0;
 };
 
 // The host's clock.
 int64_t NowNs();
 
-// A mark that is passed when Pass is called.
 class HostTimeMark : public TimeMark {
  public:
   void Pass() { ns_.store(NowNs(), std::memory_order_release); }
@@ -40,22 +39,21 @@ class HostTimeMark : public TimeMark {
 struct TimelineSpan {
   enum class Row {
     kStage,   // a whole stage, from its fork to its join
-    kLane,    // what is launched on a lane in one go
-    kThread,  // what a thread of the host computes
+    kLane,    // a launch on a lane
+    kThread,  // work of a thread of the host
   };
   Row row = Row::kThread;
   int number = 0;         // of the lane or thread
   std::string name;       // of the op, the convolutions, or the unit's operations
-  std::string algorithm;  // empty where there is none
+  std::string algorithm;  // may be empty
   std::shared_ptr<const TimeMark> begin, end;
 };
 
-// From now on calls 1 to `calls` of each op are recorded. Call 0, in which an op makes what it
-// keeps, is not. Up to 200,000 spans are kept.
+// From now on records calls 1 to `calls` of each op, up to 200,000 spans. Leaves out call 0, in
+// which an op prepares its work.
 void RecordTimeline(int calls);
 
-// Gives the spans that are over: the name of the op's node, the number of the call, the span, and
-// when it began and ended.
+// Gives the spans that have ended.
 void ReadTimeline(
     const std::function<void(const std::string& op, int call, const TimelineSpan& span,
                              int64_t begin_ns, int64_t end_ns)>& give);
@@ -63,7 +61,7 @@ void ReadTimeline(
 // Counts the calls of one op.
 class TimelineCalls {
  public:
-  // The number of this call; -1 where it is not to be recorded.
+  // The number of this call, or -1 if it is not recorded.
   int Next();
 
  private:
@@ -87,15 +85,14 @@ class TimelineCall {
 
  private:
   const int number_;
-  const std::string op_;  // empty where the call is not recorded
+  const std::string op_;  // empty if the call is not recorded
   const TimelineCall* const outer_;
 };
 
-// What this thread computes for a call while this lives: a span of the thread. The call may be made
-// by another thread, and outlives this.
+// A span of this thread, for a call that may be another thread's and outlives it.
 class ThreadSpan {
  public:
-  // `make_name` is called only where the call is recorded.
+  // Calls `make_name` only if the call is recorded.
   template <typename MakeName>
   ThreadSpan(const TimelineCall& call, const MakeName& make_name) {
     if (call.is_recorded()) Begin(call, make_name());

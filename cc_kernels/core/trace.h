@@ -1,65 +1,61 @@
-// Names of what lanes run, for a profiler's trace.
+// Labels of a lane's launches, for a profiler's trace.
 //
-// The core knows no profiler: whoever has one sets a Tracer, as the TensorFlow op does. Without
-// one, or while it records nothing, a scope costs a few loads and its label is never made.
+// The TensorFlow op sets a tracer, because the core knows no profiler. While nothing is recorded, a
+// scope costs a few loads and makes no label.
 #ifndef TF_INTEROP_CORE_TRACE_H_
 #define TF_INTEROP_CORE_TRACE_H_
 
+#include <atomic>
 #include <memory>
 #include <string>
+#include <utility>
 
 namespace tf_interop {
 
-// What is launched on a lane in one go.
+// Of one launch.
 struct TraceLabel {
   int lane = 0;
-  std::string convolutions;  // the step's name, or those that are merged with " + " between them
-  std::string algorithm;     // empty where nothing is to be computed
-};
-
-// From its making until it goes, on one thread.
-class TraceSpan {
- public:
-  virtual ~TraceSpan() = default;
+  std::string convolutions;  // the step's name, or those of merged steps joined by " + "
+  std::string algorithm;     // empty if there is nothing to compute
 };
 
 // Thread-safe.
-class Tracer {
- public:
-  virtual ~Tracer() = default;
-  // Whether anything is recorded now. Cheap: every launch asks.
-  virtual bool IsActive() const = 0;
-  virtual std::unique_ptr<TraceSpan> Begin(const TraceLabel& label) = 0;
+struct Tracer {
+  // Whether it records now. Cheap, because every launch asks.
+  bool (*is_active)();
+  // Begins a span of this thread, which ends with the object.
+  std::shared_ptr<void> (*begin)(const TraceLabel& label);
 };
 
-// For the whole process. `tracer` is not owned, and has to live as long as anything may run; null
-// for none, as at first.
-void SetTracer(Tracer* tracer);
+// Of the process; may be null. Must live as long as anything may run.
+inline std::atomic<const Tracer*> process_tracer{nullptr};
 
-// A span around what its thread does while it lives. Scopes of a thread nest.
+// The label of the thread's innermost scope, or null. Another thread traces this thread's work
+// under the same label, as a profiler does with a GPU's kernels and their launch.
+inline thread_local std::shared_ptr<const TraceLabel> current_trace_label;
+
+// A span of its thread. Scopes of a thread nest.
 class TraceScope {
  public:
-  // `make_label` gives a TraceLabel; it is called only where something is recorded.
+  // Calls `make_label`, which returns a TraceLabel, only while the tracer records.
   template <typename MakeLabel>
   explicit TraceScope(const MakeLabel& make_label) {
-    Tracer* const tracer = ActiveTracer();
-    if (tracer != nullptr) Begin(tracer, make_label());
+    const Tracer* const tracer = process_tracer;
+    if (tracer == nullptr || !tracer->is_active()) return;
+    auto label = std::make_shared<const TraceLabel>(make_label());
+    span_ = tracer->begin(*label);
+    outer_ = std::exchange(current_trace_label, std::move(label));
   }
-  ~TraceScope();
+  ~TraceScope() {
+    if (span_ != nullptr) current_trace_label = std::move(outer_);
+  }
   TraceScope(const TraceScope&) = delete;
   TraceScope& operator=(const TraceScope&) = delete;
 
  private:
-  static Tracer* ActiveTracer();
-  void Begin(Tracer* tracer, TraceLabel label);
-
-  std::unique_ptr<TraceSpan> span_;  // null where nothing was recorded when the scope began
+  std::shared_ptr<void> span_;  // null if nothing was recorded when the scope began
   std::shared_ptr<const TraceLabel> outer_;
 };
-
-// The label of the thread's innermost scope, or null: work that is handed to another thread is
-// traced there under the same label, as a GPU's kernels are under that of their launch.
-std::shared_ptr<const TraceLabel> CurrentTraceLabel();
 
 }  // namespace tf_interop
 

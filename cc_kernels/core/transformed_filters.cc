@@ -38,41 +38,22 @@ bool TransformedFilterKey::operator==(const TransformedFilterKey& other) const {
 }
 
 std::shared_ptr<TransformedFilter> TransformedFilters::FindOrMake(
-    size_t step, const FilterAddresses& filters, const TransformedFilterKey& key,
-    const PreparedConvolution& prepared, Stream caller, const Allocate& allocate) {
-  const auto transform = [&](void* transformed) {
-    return key.backend->TransformFilter(prepared, filters[0], transformed, caller);
-  };
-  return FindOrMake(step, filters, key, prepared.transformed_filter_bytes(), transform, caller,
-                    allocate);
-}
-
-std::shared_ptr<TransformedFilter> TransformedFilters::FindOrJoin(
-    size_t step, const FilterAddresses& filters, const TransformedFilterKey& key,
-    const PreparedMerge& prepared, void* workspace, Stream caller, const Allocate& allocate) {
-  const auto join = [&](void* joined) {
-    return EnqueueJoinedFilter(key.backend, prepared, filters, workspace, joined, caller);
-  };
-  return FindOrMake(step, filters, key, prepared.joined_filter_bytes(), join, caller, allocate);
-}
-
-std::shared_ptr<TransformedFilter> TransformedFilters::FindOrMake(
     size_t step, const FilterAddresses& filters, const TransformedFilterKey& key, size_t bytes,
-    const Transform& transform, Stream caller, const Allocate& allocate) {
-  // Held until the transformation is enqueued: who finds it on the same stream comes after it.
+    Stream caller, const Allocate& allocate, const Transform& transform) {
+  // Held until the transformation is enqueued, so that a call that finds it comes after it.
   std::lock_guard<std::mutex> lock(mutex_);
   if (steps_.size() <= step) steps_.resize(step + 1);
   auto& [forms, changes] = steps_[step];
   if (changes == kMostChanges) return nullptr;
   bool is_changed = false;
   for (const auto& known : forms) {
-    const bool is_same_form = known->key() == key;
-    if (is_same_form && known->filters() == filters) {
+    const bool is_same_form = known->key == key;
+    if (is_same_form && known->filters == filters) {
       changes = 0;
-      return known->IsReadyOn(caller) ? known : nullptr;
+      return caller == known->stream || known->is_complete ? known : nullptr;
     }
-    // Forms of other shapes may be joined with the filters of other steps.
-    is_changed = is_changed || is_same_form || known->filters()[0] != filters[0];
+    // With other shapes it may be joined with the filters of other steps.
+    is_changed = is_changed || is_same_form || known->filters[0] != filters[0];
   }
   if (is_changed) {
     forms.clear();
@@ -87,7 +68,7 @@ std::shared_ptr<TransformedFilter> TransformedFilters::FindOrMake(
   }
   CountFilterTransformation();
   if (forms.size() == kMostForms) forms.erase(forms.begin());
-  forms.push_back(std::make_shared<TransformedFilter>(filters, key, std::move(memory), caller));
+  forms.emplace_back(new TransformedFilter{filters, key, std::move(memory), caller});
   return forms.back();
 }
 
@@ -95,9 +76,8 @@ bool TransformedFilters::GiveUp(const Backend* backend) {
   std::lock_guard<std::mutex> lock(mutex_);
   bool had_any = false;
   for (auto& [forms, changes] : steps_) {
-    const auto given_up = std::remove_if(forms.begin(), forms.end(), [&](const auto& form) {
-      return form->key().backend == backend;
-    });
+    const auto given_up = std::remove_if(
+        forms.begin(), forms.end(), [&](const auto& form) { return form->key.backend == backend; });
     had_any = had_any || given_up != forms.end();
     forms.erase(given_up, forms.end());
   }

@@ -1,8 +1,7 @@
-// The user's limit for the workspaces of one stage, for the whole process.
+// The user's limit for all workspaces of one stage together, for the whole process.
 //
-// Workspaces of a stage exist all at once, where TensorFlow's convolutions have theirs one after
-// another. TensorFlow's own limit (TF_CUDNN_WORKSPACE_LIMIT_IN_MB) is for one convolution and says
-// nothing about the sum.
+// The workspaces of a stage exist together, and those of TensorFlow's convolutions one after
+// another. TensorFlow's own limit (TF_CUDNN_WORKSPACE_LIMIT_IN_MB) is for one convolution.
 #ifndef TF_INTEROP_CORE_WORKSPACE_LIMIT_H_
 #define TF_INTEROP_CORE_WORKSPACE_LIMIT_H_
 
@@ -12,12 +11,9 @@
 
 namespace tf_interop {
 
+// Applies to stages that run from now on.
 constexpr size_t kNoWorkspaceLimit = std::numeric_limits<size_t>::max();
-
-// Thread-safe. A limit holds for stages that run from now on; there is none at first.
 inline std::atomic<size_t> stage_workspace_limit_bytes{kNoWorkspaceLimit};
-inline void SetStageWorkspaceLimit(size_t bytes) { stage_workspace_limit_bytes = bytes; }
-inline size_t StageWorkspaceLimit() { return stage_workspace_limit_bytes; }
 
 }  // namespace tf_interop
 

@@ -326,8 +326,8 @@ void TfiReadTimeline(TfiSink sink) {
 }
 
 void TfiSetWorkspaceLimit(int64_t bytes) {
-  tf_interop::SetStageWorkspaceLimit(bytes < 0 ? tf_interop::kNoWorkspaceLimit
-                                               : static_cast<size_t>(bytes));
+  tf_interop::stage_workspace_limit_bytes =
+      bytes < 0 ? tf_interop::kNoWorkspaceLimit : static_cast<size_t>(bytes);
 }
 
 int TfiCpuIsSupported(void) {

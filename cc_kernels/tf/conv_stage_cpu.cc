@@ -61,8 +61,7 @@ class ConvStageCpu : public tensorflow::AsyncOpKernel {
     if (call->runs_stock()) return call->RunStock(/*caller=*/nullptr);
     std::unique_ptr<StreamGroup> acquired;
     TF_RETURN_IF_ERROR(ToAbslStatus(backend->Acquire(&acquired)));
-    // Shared because std::function has to be copyable, and because a stream without a thread runs
-    // the work inside its Enqueue, and has to outlive that.
+    // Shared because std::function has to be copyable.
     const auto caller = std::make_shared<std::unique_ptr<StreamGroup>>(std::move(acquired));
     auto* const stream = static_cast<HostStream*>((*caller)->stream());
     const Status launched = call->Enqueue(stream);
@@ -76,8 +75,7 @@ class ConvStageCpu : public tensorflow::AsyncOpKernel {
       // TensorFlow may run the next op inside this call, even another stage, which must not get
       // this stream while its thread is busy.
       done();
-      if (stream->has_thread()) backend->Release(std::move(*caller));
-      return Status::Ok();
+      backend->Release(std::move(*caller));
     });
     return absl::OkStatus();
   }

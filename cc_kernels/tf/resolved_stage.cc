@@ -370,7 +370,7 @@ absl::Status ResolveStage(const StageProgram& program, const OpKernelContext& co
     resolved->stage.steps[i].convolution = convolutions[operation];
   }
   const Status prepared = PrepareStage(backend, resolved->stage, options, &resolved->prepared);
-  if (resolved->prepared.is_provisional) {
+  if (!IsLasting(prepared) || resolved->prepared.is_provisional()) {
     // The backend waits longer each time before it tries, so that this costs little.
     resolved->try_again_at = std::chrono::steady_clock::now() + std::chrono::seconds(1);
   }

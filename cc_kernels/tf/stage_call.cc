@@ -116,7 +116,7 @@ absl::Status StageNode::Resolve(const OpKernelContext& context, Backend* backend
   options.workspace_limit_bytes = WorkspaceLimitBytes();
   options.allow_tf32 = tensorflow::tensor_float_32_execution_enabled();
   options.deterministic = tensorflow::OpDeterminismRequired();
-  const size_t limit = StageWorkspaceLimit();
+  const size_t limit = stage_workspace_limit_bytes;
   const CallSignature signature = SignatureOf(context, options, limit, backend);
   *resolved = cache_.Find(signature).value_or(nullptr);
   if (*resolved != nullptr && (!(*resolved)->try_again_at.has_value() ||
@@ -157,11 +157,11 @@ absl::Status StageCall::Prepare() {
     BindOperands();
   }
   CountStageRun();
-  for (const std::string& reason : resolved_->prepared.fallbacks) {
-    CountFallback(kRefusedAlgorithm, reason);
+  for (const Status& reason : resolved_->prepared.fallbacks) {
+    CountFallback(kRefusedAlgorithm, reason.message());
   }
-  for (const std::string& reason : resolved_->prepared.unmerged) {
-    CountFallback(kUnmergedLane, reason);
+  for (const Status& reason : resolved_->prepared.unmerged) {
+    CountFallback(kUnmergedLane, reason.message());
   }
   return absl::OkStatus();
 }
@@ -220,7 +220,7 @@ absl::Status StageCall::AllocateTemporary(size_t operation, AllocatorAttributes 
 // Allocates a tensor for each lane that needs workspace, or none at all.
 bool StageCall::GetWorkspaces(const std::vector<size_t>& bytes, bool is_last,
                               std::vector<void*>* lanes) {
-  if (absl::c_accumulate(bytes, size_t{0}) > StageWorkspaceLimit() && !is_last) return false;
+  if (absl::c_accumulate(bytes, size_t{0}) > stage_workspace_limit_bytes && !is_last) return false;
   lanes->assign(bytes.size(), nullptr);
   const size_t got_before = workspaces_.size();
   for (size_t lane = 0; lane < bytes.size(); ++lane) {
@@ -243,14 +243,15 @@ absl::Status StageCall::AllocateWorkspaces() {
   const std::vector<size_t>& planned = resolved_->prepared.lane_workspace_bytes;
   std::vector<void*>* const lanes = &buffers_.lane_workspaces;
   // More memory does not help against the user's limit.
-  if (absl::c_accumulate(planned, size_t{0}) <= StageWorkspaceLimit() &&
+  if (absl::c_accumulate(planned, size_t{0}) <= stage_workspace_limit_bytes &&
       TransformedFilters::GetWithoutWaiting(
           backend_, [&](bool) { return GetWorkspaces(planned, /*is_last=*/false, lanes); })) {
     return absl::OkStatus();
   }
   lesser_ = std::make_unique<LesserStage>();
-  TF_RETURN_IF_ERROR(ToAbslStatus(DescendForMemory(backend_, resolved_->stage, resolved_->options,
-                                                   resolved_->prepared, Ladder(), lesser_.get())));
+  TF_RETURN_IF_ERROR(ToAbslStatus(FindForMemory(backend_, resolved_->stage, resolved_->options,
+                                                resolved_->prepared, Ladder(), lesser_.get())));
+  CountForMemory(lesser_->rung);
   runs_stock_ = lesser_->rung == Rung::kStock;
   *lanes = lesser_->lane_workspaces;
   return absl::OkStatus();
@@ -403,28 +404,36 @@ void StageCall::BindHeldFilters() {
       addresses.push_back(context_->input(static_cast<int>(input)).data());
     }
     const auto allocate = [&](size_t bytes) { return AllocateFor(context_, each.inputs, bytes); };
-    std::shared_ptr<TransformedFilter> transformed;
+    size_t bytes = 0;
+    TransformedFilters::Transform transform;
     const void** place = nullptr;
     if (each.merged == HeldFilter::kNotMerged) {
       const PreparedConvolution& prepared = *resolved_->prepared.steps[each.step].convolution;
-      transformed = node_->filters()->FindOrMake(each.operation, addresses, each.key, prepared,
-                                                 caller_, allocate);
+      bytes = prepared.transformed_filter_bytes();
+      transform = [&](void* transformed) {
+        return backend_->TransformFilter(prepared, addresses[0], transformed, caller_);
+      };
       place = &buffers_.steps[each.step].transformed_filter;
     } else {
+      const PreparedMerge& merge = resolved_->prepared.merged[each.merged].merge;
       const size_t lane = resolved_->prepared.steps[each.step].lane;
-      transformed = node_->filters()->FindOrJoin(each.operation, addresses, each.key,
-                                                 resolved_->prepared.merged[each.merged].merge,
-                                                 buffers_.lane_workspaces[lane], caller_, allocate);
+      bytes = merge.joined_filter_bytes();
+      transform = [&, lane](void* joined) {
+        return EnqueueJoinedFilter(backend_, merge, addresses, buffers_.lane_workspaces[lane],
+                                   joined, caller_);
+      };
       place = &buffers_.joined_filters[each.merged];
     }
+    std::shared_ptr<TransformedFilter> transformed = node_->filters()->FindOrMake(
+        each.operation, addresses, each.key, bytes, caller_, allocate, transform);
     if (transformed == nullptr) continue;
-    *place = transformed->data();
+    *place = transformed->memory.data;
     transformed_filters_.push_back(std::move(transformed));
   }
 }
 
 void StageCall::MarkComplete() {
-  for (const auto& filter : transformed_filters_) filter->MarkComplete();
+  for (const auto& filter : transformed_filters_) filter->is_complete = true;
 }
 
 }  // namespace tf_interop

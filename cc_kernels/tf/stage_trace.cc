@@ -20,32 +20,19 @@ using tsl::profiler::TraceMeEncode;
 // The profiler records this level by default.
 constexpr int kLevel = tsl::profiler::TraceMeLevel::kInfo;
 
-class LaneSpan : public TraceSpan {
- public:
-  explicit LaneSpan(const TraceLabel& label) : annotated_([&] { return Encode(label); }, kLevel) {}
+std::string Encode(const TraceLabel& label) {
+  return TraceMeEncode(
+      absl::StrCat("lane ", label.lane, ": ", label.convolutions,
+                   label.algorithm.empty() ? "" : " [", label.algorithm,
+                   label.algorithm.empty() ? "" : "]"),
+      {{"lane", label.lane}, {"convolutions", label.convolutions}, {"algorithm", label.algorithm}});
+}
 
- private:
-  static std::string Encode(const TraceLabel& label) {
-    return TraceMeEncode(absl::StrCat("lane ", label.lane, ": ", label.convolutions,
-                                      label.algorithm.empty() ? "" : " [", label.algorithm,
-                                      label.algorithm.empty() ? "" : "]"),
-                         {{"lane", label.lane},
-                          {"convolutions", label.convolutions},
-                          {"algorithm", label.algorithm}});
-  }
-
-  AnnotatedTraceMe annotated_;
-};
-
-class TensorFlowTracer : public Tracer {
- public:
-  bool IsActive() const override {
-    return TraceMe::Active(kLevel) || ScopedAnnotation::IsEnabled();
-  }
-  std::unique_ptr<TraceSpan> Begin(const TraceLabel& label) override {
-    return std::make_unique<LaneSpan>(label);
-  }
-};
+constexpr Tracer kTensorFlowTracer = {
+    [] { return TraceMe::Active(kLevel) || ScopedAnnotation::IsEnabled(); },
+    [](const TraceLabel& label) -> std::shared_ptr<void> {
+      return std::make_shared<AnnotatedTraceMe>([&] { return Encode(label); }, kLevel);
+    }};
 
 std::string ScheduleOf(const ResolvedStage& resolved) {
   if (resolved.unplanned_kind != nullptr) {
@@ -59,10 +46,7 @@ std::string ScheduleOf(const ResolvedStage& resolved) {
 
 StageTrace::StageTrace(const tensorflow::OpKernel& kernel)
     : span_([&] { return absl::StrCat("stage ", kernel.name_view()); }, kLevel) {
-  [[maybe_unused]] static const bool is_set = [] {
-    SetTracer(new TensorFlowTracer());
-    return true;
-  }();
+  process_tracer = &kTensorFlowTracer;
 }
 
 void StageTrace::Describe(const StageCall& call) {

@@ -1,28 +1,22 @@
 #include "tests/cc/convolution_cases.h"
 
 #include <algorithm>
+#include <initializer_list>
 
 namespace tf_interop {
 namespace {
 
-// How the sizes of a geometry come about: from SAME padding, or from the pads that it has.
-enum class Padding { kSame, kOwn };
-
-struct Change {
-  Padding padding;
-  void (*apply)(Convolution*);
-};
-
-std::vector<Convolution> Changed(Convolution base, const std::vector<Change>& changes) {
+// Adds `base`, without pads, with each of the changes.
+void AddChanged(Convolution base, void (*complete)(Convolution*),
+                std::initializer_list<void (*)(Convolution*)> changes,
+                std::vector<Convolution>* all) {
   base.pad_front = base.pad_back = base.pad_top = base.pad_bottom = 0;
   base.pad_left = base.pad_right = 0;
-  std::vector<Convolution> all;
-  for (const auto& [padding, apply] : changes) {
-    Convolution& c = all.emplace_back(base);
-    apply(&c);
-    (padding == Padding::kSame ? CompleteSame : CompleteFromPads)(&c);
+  for (const auto change : changes) {
+    Convolution& c = all->emplace_back(base);
+    change(&c);
+    complete(&c);
   }
-  return all;
 }
 
 }  // namespace
@@ -107,47 +101,48 @@ Convolution MakePointwise(int64_t pixels, int64_t image_channels, int64_t output
 
 std::vector<Convolution> Geometries() {
   using C = Convolution;
-  return Changed(
-      MakeConvolution(),
-      {{Padding::kSame, [](C*) {}},
-       {Padding::kOwn, [](C*) {}},
-       {Padding::kOwn, [](C* c) { c->filter_height = c->filter_width = 1; }},
-       {Padding::kSame, [](C* c) { c->filter_height = 2, c->filter_width = 1; }},
-       {Padding::kSame, [](C* c) { c->stride_height = c->stride_width = 2; }},
-       {Padding::kOwn, [](C* c) { c->stride_height = 3, c->stride_width = 1; }},
-       {Padding::kSame, [](C* c) { c->dilation_height = 2; }},
-       {Padding::kOwn,
-        [](C* c) { c->dilation_width = c->pad_bottom = 2, c->pad_left = 3, c->pad_right = 1; }},
-       {Padding::kOwn, [](C* c) { c->pad_top = c->pad_bottom = 2, c->pad_right = 1; }},
-       {Padding::kSame, [](C* c) { c->group_count = 2; }},
-       {Padding::kSame,
-        [](C* c) {
-          c->group_count = 4, c->output_channels = 8, c->stride_height = c->stride_width = 2;
-        }},
-       {Padding::kOwn, [](C* c) { c->group_count = 4, c->output_channels = 4; }},
-       {Padding::kSame, [](C* c) { c->output_channels = 1; }},
-       {Padding::kSame, [](C* c) { c->image_channels = 1; }},
-       {Padding::kOwn, [](C* c) { c->batch = 1, c->image_height = c->image_width = 3; }}});
+  std::vector<Convolution> all;
+  AddChanged(MakeConvolution(), CompleteSame,
+             {[](C*) {}, [](C* c) { c->filter_height = 2, c->filter_width = 1; },
+              [](C* c) { c->stride_height = c->stride_width = 2; },
+              [](C* c) { c->dilation_height = 2; }, [](C* c) { c->group_count = 2; },
+              [](C* c) {
+                c->group_count = 4, c->output_channels = 8, c->stride_height = c->stride_width = 2;
+              },
+              [](C* c) { c->output_channels = 1; }, [](C* c) { c->image_channels = 1; }},
+             &all);
+  AddChanged(
+      MakeConvolution(), CompleteFromPads,
+      {[](C*) {}, [](C* c) { c->filter_height = c->filter_width = 1; },
+       [](C* c) { c->stride_height = 3, c->stride_width = 1; },
+       [](C* c) { c->dilation_width = c->pad_bottom = 2, c->pad_left = 3, c->pad_right = 1; },
+       [](C* c) { c->pad_top = c->pad_bottom = 2, c->pad_right = 1; },
+       [](C* c) { c->group_count = 4, c->output_channels = 4; },
+       [](C* c) { c->batch = 1, c->image_height = c->image_width = 3; }},
+      &all);
+  return all;
 }
 
 std::vector<Convolution> VolumeGeometries() {
   using C = Convolution;
-  return Changed(
-      MakeVolume(),
-      {{Padding::kSame, [](C*) {}},
-       {Padding::kOwn, [](C*) {}},
-       {Padding::kOwn, [](C* c) { c->filter_depth = c->filter_height = c->filter_width = 1; }},
-       {Padding::kSame, [](C* c) { c->filter_depth = 1; }},
-       {Padding::kSame, [](C* c) { c->image_depth = c->filter_depth = 1; }},
-       {Padding::kSame, [](C* c) { c->stride_depth = 3, c->stride_height = 2; }},
-       {Padding::kOwn, [](C* c) { c->filter_depth = 1, c->stride_depth = 2; }},
-       {Padding::kSame, [](C* c) { c->dilation_depth = c->dilation_width = 2; }},
-       {Padding::kOwn, [](C* c) { c->pad_front = 1, c->pad_back = 2, c->pad_bottom = 1; }},
-       {Padding::kOwn, [](C* c) { c->pad_front = 2, c->pad_top = 1, c->pad_left = 3; }},
-       {Padding::kSame, [](C* c) { c->filter_depth = 9, c->filter_width = 7; }},
-       {Padding::kSame, [](C* c) { c->image_depth = c->image_height = c->image_width = 1; }},
-       {Padding::kSame, [](C* c) { c->group_count = 2; }},
-       {Padding::kSame, [](C* c) { c->image_channels = c->output_channels = 1; }}});
+  std::vector<Convolution> all;
+  AddChanged(
+      MakeVolume(), CompleteSame,
+      {[](C*) {}, [](C* c) { c->filter_depth = 1; },
+       [](C* c) { c->image_depth = c->filter_depth = 1; },
+       [](C* c) { c->stride_depth = 3, c->stride_height = 2; },
+       [](C* c) { c->dilation_depth = c->dilation_width = 2; },
+       [](C* c) { c->filter_depth = 9, c->filter_width = 7; },
+       [](C* c) { c->image_depth = c->image_height = c->image_width = 1; },
+       [](C* c) { c->group_count = 2; }, [](C* c) { c->image_channels = c->output_channels = 1; }},
+      &all);
+  AddChanged(MakeVolume(), CompleteFromPads,
+             {[](C*) {}, [](C* c) { c->filter_depth = c->filter_height = c->filter_width = 1; },
+              [](C* c) { c->filter_depth = 1, c->stride_depth = 2; },
+              [](C* c) { c->pad_front = 1, c->pad_back = 2, c->pad_bottom = 1; },
+              [](C* c) { c->pad_front = 2, c->pad_top = 1, c->pad_left = 3; }},
+             &all);
+  return all;
 }
 
 std::vector<Convolution> WithEveryKindAndLayout(const std::vector<Convolution>& geometries,

@@ -1,4 +1,4 @@
-// What describes a convolution: what is valid, what tells two apart, and how it is written.
+// The description of a convolution: validity, equality and text.
 #include "cc_kernels/core/convolution.h"
 
 #include <gtest/gtest.h>

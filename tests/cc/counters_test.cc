@@ -1,4 +1,4 @@
-// What is counted, for which device, and that tables of reasons do not grow without end.
+// Counts by device, and the limit on tables of reasons.
 #include "cc_kernels/core/counters.h"
 
 #include <gtest/gtest.h>

@@ -165,13 +165,13 @@ TEST_F(CudnnBackendTest, AShortageOfMemoryForCompiledCodePasses) {
   const Stage pinned = StageOfLanes(1, c, compiled);
   ASSERT_TRUE(IsOk(PrepareStage(backend_, pinned, options_, &stage)));
   EXPECT_EQ(stage.fallbacks.size(), 1u);
-  EXPECT_TRUE(stage.is_provisional);
+  EXPECT_TRUE(stage.is_provisional());
   FakeCuda().fail_module_loading = false;
   WaitOnce();
   WaitOnce();
   ASSERT_TRUE(IsOk(PrepareStage(backend_, pinned, options_, &stage)));
   EXPECT_TRUE(stage.fallbacks.empty());
-  EXPECT_FALSE(stage.is_provisional);
+  EXPECT_FALSE(stage.is_provisional());
   RunAndExpectMatch(c, compiled);
 }
 

@@ -258,7 +258,7 @@ class CudnnStageTest : public CudnnTest {
     return status;
   }
 
-  Names fallbacks_;
+  std::vector<Status> fallbacks_;
 };
 
 // The stand-in for CUDA has the host's clock. tests/programs/trace_test.py tests the contents of a
@@ -308,7 +308,7 @@ TEST_F(CudnnStageTest, ASecondAttemptDoesNotReadTheFilterTransformedForTheFirst)
 TEST_F(CudnnStageTest, ALimitBelowTheNeedsOfTransposingIsNoError) {
   EXPECT_TRUE(IsOk(Run(StageOfLanes(1, MakeFused(), SpareEngine(MakeFused())), /*limit=*/100)));
   ASSERT_EQ(fallbacks_.size(), 2u);
-  EXPECT_NE(fallbacks_[0].find("at most 100 bytes of workspace"), std::string::npos);
+  EXPECT_NE(fallbacks_[0].message().find("at most 100 bytes of workspace"), std::string::npos);
 }
 
 // ---- Merged lanes: one plan for all of them, and copies in order on the stream of the lane.
@@ -372,9 +372,13 @@ TEST_F(CudnnStageTest, HeldFiltersOfAMergedLaneAreJoinedOnce) {
       {6, 2}, merge.merged.wide, merge.convolution->algorithm(), true, backend_};
   TransformedFilters filters;
   const auto join = [&] {
-    return filters.FindOrJoin(
-        0, addresses, key, merge, buffers.lane_workspaces[0], caller_,
-        [&](size_t bytes) { return FilterMemory{problem.NewBuffer(bytes).data(), nullptr}; });
+    return filters.FindOrMake(
+        0, addresses, key, merge.joined_filter_bytes(), caller_,
+        [&](size_t bytes) { return FilterMemory{problem.NewBuffer(bytes).data(), nullptr}; },
+        [&](void* into) {
+          return EnqueueJoinedFilter(backend_, merge, addresses, buffers.lane_workspaces[0], into,
+                                     caller_);
+        });
   };
   const auto joined = join();
   ASSERT_NE(joined, nullptr);
@@ -383,7 +387,7 @@ TEST_F(CudnnStageTest, HeldFiltersOfAMergedLaneAreJoinedOnce) {
   const int transforms = FakeCudnnCounts().copies;
   // Would be refused if they were read.
   buffers.steps[0].inputs[1] = buffers.steps[1].inputs[1] = nullptr;
-  buffers.joined_filters = {joined->data()};
+  buffers.joined_filters = {joined->memory.data};
   ASSERT_TRUE(IsOk(RunStage(backend_, stage, buffers, caller_)));
   FakeCudaSynchronize(caller_);
   problem.ExpectCorrect(kTolerance);

@@ -44,7 +44,7 @@ class CuptiTracerTest : public testing::Test {
   }
   void TearDown() override { EXPECT_FALSE(FakeCuptiIsAttached()) << "it slows launches down"; }
 
-  // Traces what the stand-in has; fails where that fails.
+  // Traces the stand-in's records.
   Status Trace(std::vector<TracedKernel>* kernels) {
     TF_INTEROP_RETURN_IF_ERROR(StartKernelTrace(kDriverVersion));
     EXPECT_TRUE(FakeCuptiIsEnabled());
@@ -96,7 +96,7 @@ TEST_F(CuptiTracerTest, EveryFailureHasItsReasonAndTheNextTraceIsFreeOfIt) {
   nameless.results["cuptiActivityEnable"] = CUPTI_ERROR_UNKNOWN;
   nameless.has_no_text = true;
   std::vector<std::pair<FakeCuptiSwitches, std::string>> cases = {
-      {dropped, "got 7 records less"},
+      {dropped, "got 7 records fewer"},
       {untimed, "Expected the time of kernel 'kernel'"},
       {ends_before_it_starts, "Expected the time of kernel 'kernel'"},
       {nameless, "unknown error (999)"},

@@ -1,4 +1,4 @@
-// Entry points of both stand-ins are to be found by name, whatever the build's default is.
+// The entry points must be visible, whatever the build's default is.
 #pragma GCC visibility push(default)
 
 #include "tests/cc/fake_cuda.h"
@@ -22,19 +22,19 @@
 // The name that all drivers have (libraries.h).
 #undef cuEventElapsedTime
 
-// Which SMs: those from `first` to `last` of the split that they come from, 0 for a whole device.
+// SMs `first` to `last` of a split; split 0 is the whole device.
 struct Sms {
   int split = 0, first = 0, last = -1;
 };
 
 struct CUctx_st {
   CUdevice device = 0;
-  CUcontext primary = nullptr;  // of the device; the context itself where it is that one
+  CUcontext primary = nullptr;  // of the device; may be the context itself
   bool is_green = false;
   Sms sms;  // of a green context
   std::atomic<int> streams{0};
 
-  // The context that is current while work is put on streams of this one.
+  // Must be current when work is enqueued on streams of this one.
   CUcontext to_enter() { return is_green ? primary : this; }
 };
 
@@ -46,7 +46,7 @@ struct CUdevResourceDesc_st {
   Sms sms;
 };
 
-// A piece of work, and the earlier ones of its graph that it has to come after.
+// Runs after the nodes in `after`.
 struct GraphNode {
   std::function<void()> work;
   std::set<size_t> after;
@@ -56,9 +56,9 @@ struct CUgraph_st {
   std::vector<GraphNode> nodes;
 };
 
-// What launches of a graph share, which may run when it is destroyed.
+// Shared by launches of a graph, and kept until they have run.
 struct RunningGraph {
-  // One piece at a time, in the order that differs most from that of the launches.
+  // Runs one node at a time, in the order that differs most from that of the capture.
   void Run() {
     std::lock_guard<std::mutex> lock(mutex);
     std::vector<bool> is_done(nodes.size());
@@ -76,7 +76,7 @@ struct RunningGraph {
   }
 
   const std::vector<GraphNode> nodes;
-  std::mutex mutex;  // a launch comes after those before it
+  std::mutex mutex;  // held by a launch
 };
 
 struct CUgraphExec_st {
@@ -84,7 +84,7 @@ struct CUgraphExec_st {
   std::atomic<bool> in_use{false};
 };
 
-// A capture, which events remember after its end.
+// Events remember it after its end.
 struct Capture {
   std::vector<GraphNode> nodes;
   std::set<CUstream> streams;
@@ -92,9 +92,9 @@ struct Capture {
 };
 thread_local std::shared_ptr<Capture> capture_of_thread;
 
-// A place in a capture: what comes next has to come after these nodes.
+// A place in a capture, after these nodes.
 struct CapturePlace {
-  std::shared_ptr<Capture> capture;  // null where nothing is captured
+  std::shared_ptr<Capture> capture;  // null if nothing is captured
   std::set<size_t> nodes;
 };
 
@@ -120,7 +120,6 @@ struct CUstream_st {
       const int delay_us = is_lane ? tf_interop::FakeCuda().lane_delay_us : 0;
       if (delay_us > 0) std::this_thread::sleep_for(std::chrono::microseconds(delay_us));
       work();
-      return tf_interop::Status::Ok();
     });
   }
 
@@ -128,11 +127,11 @@ struct CUstream_st {
   const bool is_lane;
   const int priority;
   std::unique_ptr<tf_interop::HostStream> queue;
-  std::atomic<int> row_copies{0};  // that were enqueued
-  CapturePlace place;              // used by the thread that captures
+  std::atomic<int> row_copies{0};
+  CapturePlace place;  // used by the thread that captures
 };
 
-// When a recording of an event is reached.
+// The time at which the stream reaches a recording of an event.
 using Recording = std::shared_future<std::chrono::steady_clock::time_point>;
 
 bool IsReached(const Recording& recording) {
@@ -145,7 +144,7 @@ struct CUevent_st {
   const bool is_timed;
   std::mutex mutex;
   Recording last;
-  CapturePlace place;  // where it was recorded last, if that was captured
+  CapturePlace place;  // of the last recording, if it was captured
 };
 
 Recording LastRecording(CUevent event) {
@@ -158,7 +157,7 @@ namespace {
 
 thread_local std::vector<CUcontext> current_contexts;
 
-// What lives until the process ends: the primary contexts of all devices, and callers' streams.
+// Never destroyed: the primary contexts of all devices, and callers' streams.
 struct Devices {
   std::mutex mutex;
   std::vector<CUcontext> primary_contexts;
@@ -170,7 +169,7 @@ Devices& AllDevices() {
   return *devices;
 }
 
-// The primary context of `device`, which is made where it is the next that there is none of.
+// Makes the context if `device` is the next new one.
 CUcontext PrimaryContext(size_t device) {
   std::vector<CUcontext>& contexts = AllDevices().primary_contexts;
   if (device > contexts.size()) return nullptr;
@@ -242,14 +241,8 @@ FakeCudaObjects& FakeCudaCounts() {
 
 }  // namespace tf_interop
 
-using tf_interop::current_contexts;
-using tf_interop::FakeCuda;
-using tf_interop::FakeCudaComputesNothing;
-using tf_interop::FakeCudaCounts;
-using tf_interop::FakeCudaCurrentContext;
-using tf_interop::FakeCudaSpoilsCapture;
+using namespace tf_interop;  // NOLINT: the C interface of the functions above
 
-// In the order of their values.
 constexpr int kHighestPriority = -5, kLowestPriority = 0;
 
 CUresult MakeLaneStream(CUcontext context, unsigned int flags, int priority, CUstream* stream) {
@@ -402,7 +395,7 @@ CUresult CUDAAPI cuDeviceGet(CUdevice* device, int ordinal) {
   return CUDA_SUCCESS;
 }
 
-// The device is an invented one; its values differ from each other.
+// An invented device. Its values differ from each other.
 
 CUresult CUDAAPI cuDriverGetVersion(int* version) {
   *version = 12080;
@@ -436,8 +429,8 @@ CUresult CUDAAPI cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, 
 }
 
 CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
-  std::lock_guard<std::mutex> lock(tf_interop::AllDevices().mutex);
-  *context = tf_interop::PrimaryContext(static_cast<size_t>(device));
+  std::lock_guard<std::mutex> lock(AllDevices().mutex);
+  *context = PrimaryContext(static_cast<size_t>(device));
   return *context == nullptr ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
 }
 
@@ -589,7 +582,7 @@ CUresult CUDAAPI cuMemsetD8Async(CUdeviceptr address, unsigned char value, size_
   return CUDA_SUCCESS;
 }
 
-// In the bytes that are CUDA's own.
+// In CUDA's private bytes.
 Sms* SmsOf(CUdevResource* resource) { return reinterpret_cast<Sms*>(resource->_internal_padding); }
 
 void FillResource(Sms sms, CUdevResource* resource) {
@@ -611,7 +604,7 @@ CUresult CUDAAPI cuDevSmResourceSplitByCount(CUdevResource* result, unsigned int
                                              unsigned int flags, unsigned int min_count) {
   static std::atomic<int> splits{0};
   CUdevResource whole = *input;
-  // What a split gives cannot be split again.
+  // The result of a split cannot be split again.
   if (SmsOf(&whole)->split != 0) return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
   if (flags != 0 || min_count > whole.sm.smCount) return CUDA_ERROR_INVALID_VALUE;
   const int granularity = FakeCuda().sm_granularity;
@@ -642,7 +635,7 @@ CUresult CUDAAPI cuDevResourceGenerateDesc(CUdevResourceDesc* descriptor, CUdevR
   Sms all = *SmsOf(&resources[0]);
   for (unsigned int i = 1; i < count; ++i) {
     const Sms next = *SmsOf(&resources[i]);
-    // Stricter than CUDA: neighbours only, so that a range says which SMs they are.
+    // Stricter than CUDA: only neighbours, so that they are a range.
     if (next.split != all.split || next.first != all.last + 1) {
       return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
     }
@@ -670,7 +663,7 @@ CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx* green, CUdevResourceDesc descripto
 }
 
 CUresult CUDAAPI cuGreenCtxDestroy(CUgreenCtx green) {
-  // Whoever uses it on is caught by a sanitizer.
+  // Sanitizers find a later use.
   if (green->context.streams != 0) return CUDA_ERROR_INVALID_CONTEXT;
   delete green;
   --FakeCudaCounts().live_green_contexts;

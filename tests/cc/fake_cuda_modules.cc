@@ -1,5 +1,5 @@
-// The part of the stand-in for libcuda.so.1 that the real cuDNN looks for (fake_cudnn.h): it loads
-// modules, and finds no device by itself. Without cuda.h, which has these with their parameters.
+// The part of the stand-in for libcuda.so.1 that the real cuDNN looks for (fake_cudnn.h). It loads
+// modules and finds no device. It does not include cuda.h, which declares these with parameters.
 #pragma GCC visibility push(default)
 
 namespace tf_interop {
@@ -46,7 +46,7 @@ RETURNS(cuLinkDestroy, kSuccess)
 RETURNS(cuModuleUnload, kSuccess)
 RETURNS(cuTensorMapEncodeIm2col, kSuccess)
 RETURNS(cuTensorMapEncodeTiled, kSuccess)
-// cuda.h gives these names, with _v2 appended, to other functions.
+// Not the _v2 functions that cuda.h gives these names.
 RETURNS(cuCtxPopCurrent, kSuccess)
 RETURNS(cuCtxPushCurrent, kSuccess)
 RETURNS(cuCtxGetCurrent, kNoDevice)

@@ -1,8 +1,7 @@
-// Controls of the stand-in for libcupti that tests load in its place.
+// Controls of the stand-in for libcupti.
 //
-// While its tracing is on, flushing hands over the records that the test has listed, in buffers
-// that it asks of its user as CUPTI does. CUPTI has been given callbacks before it is turned on, or
-// fails.
+// While tracing is on, a flush hands over the test's records, in buffers that it requests by
+// callback, as CUPTI does. Tracing cannot be turned on without callbacks.
 #ifndef TF_INTEROP_TESTS_CC_FAKE_CUPTI_H_
 #define TF_INTEROP_TESTS_CC_FAKE_CUPTI_H_
 
@@ -16,27 +15,21 @@
 namespace tf_interop {
 
 struct FakeCuptiSwitches {
-  // What a trace finds; times and kind are the record's own.
   std::vector<CUpti_ActivityKernel9> records;
-  // Bytes of a record, as versions of CUPTI differ; at least those of CUpti_ActivityKernel9.
+  // Versions of CUPTI differ; at least that of CUpti_ActivityKernel9.
   size_t record_bytes = sizeof(CUpti_ActivityKernel9);
-  // How many records CUPTI says it had to drop.
-  size_t dropped = 0;
-  // What calls return in place of success, by their names.
-  std::map<std::string, CUptiResult> results;
-  // Has no text for a result.
-  bool has_no_text = false;
+  size_t dropped = 0;                          // records
+  std::map<std::string, CUptiResult> results;  // of calls that fail
+  bool has_no_text = false;                    // for results
 };
 FakeCuptiSwitches& FakeCupti();
 
-// Whether it is attached to the process: from the first call until it is finalized. It has
-// forgotten its callbacks then.
+// From the first call until it is finalized, which forgets the callbacks.
 bool FakeCuptiIsAttached();
 
-// Whether tracing is on.
 bool FakeCuptiIsEnabled();
 
-// Buffers that have been handed over.
+// Counts the buffers that were handed over.
 int FakeCuptiBuffers();
 
 }  // namespace tf_interop

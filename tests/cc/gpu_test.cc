@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "cc_kernels/core/cudnn/libraries.h"
-#include "cc_kernels/core/measure/cuda_device.h"
 #include "cc_kernels/core/measure/timing.h"
 #include "tests/cc/stage_fixture.h"
 

@@ -1,9 +1,9 @@
-// The streams of the host backend; tests/op/op_matrix_test.py tests what it computes.
+// Streams of the host backend. tests/op/op_matrix_test.py tests its results.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <memory>
+#include <new>
 #include <vector>
 
 #include "cc_kernels/core/host/backend.h"
@@ -12,24 +12,13 @@
 namespace tf_interop {
 namespace {
 
-TEST(HostBackendTest, StreamsBeyondTheLimitOfThreadsRunWhereTheyAreUsed) {
-  HostBackend backend;
-  std::vector<std::unique_ptr<StreamGroup>> groups(100);
-  for (auto& group : groups) ASSERT_TRUE(IsOk(backend.Acquire(StreamGroupOptions(), &group)));
-  auto* const last = static_cast<HostStream*>(groups.back()->stream());
-  EXPECT_FALSE(last->has_thread());
-  bool has_run = false;
-  last->Enqueue([&has_run] {
-    has_run = true;
-    return Internal("kept until it is taken");
-  });
-  EXPECT_TRUE(has_run);
-  EXPECT_FALSE(last->TakeError().ok());
-  Problem problem(std::vector<Convolution>(3, MakeConvolution()), /*share_image=*/true);
-  const PreparedStage stage = Prepared(&backend, StageOfLanes(3, MakeConvolution()));
-  EXPECT_TRUE(IsOk(RunBetween(&backend, stage, &problem, last))) << "in order";
-  problem.ExpectCorrect();
-  for (auto& group : groups) backend.Release(std::move(group));
+TEST(HostBackendTest, AnErrorOfAStreamIsKeptUntilItIsTaken) {
+  const auto stream = NewCaller();
+  stream->Enqueue([] { return Internal("kept"); });
+  stream->Enqueue([] { throw std::bad_alloc(); });
+  stream->Synchronize();
+  EXPECT_EQ(stream->TakeError().message(), "kept");
+  EXPECT_TRUE(IsOk(stream->TakeError()));
 }
 
 // ThreadSanitizer does not support threads in the child of a process that has threads.

@@ -1,5 +1,4 @@
-// Lanes whose convolutions run as one wider convolution, on the host backend: what is merged, what
-// is not and why, and that results are those of the convolutions by themselves.
+// Merged lanes on the host backend: which are merged, why others are not, and their results.
 #include "cc_kernels/core/merged_convolution.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +13,7 @@
 namespace tf_interop {
 namespace {
 
-TEST(MergedConvolutionTest, GivesWhatTheConvolutionsGiveByThemselves) {
+TEST(MergedConvolutionTest, GivesTheResultsOfTheSingleConvolutions) {
   std::vector<Convolution> cases = WithEveryEpilogue({MakeConvolution()});
   for (const Convolution& c : Geometries()) {
     if (c.group_count == 1) cases.push_back(c);
@@ -35,8 +34,7 @@ TEST(MergedConvolutionTest, GivesWhatTheConvolutionsGiveByThemselves) {
   }
 }
 
-// Why a lane is not merged, whose second convolution or whose stage is changed; "" where it is.
-TEST(MergedConvolutionTest, WhatDoesNotFitTogetherIsNotMergedAndNamesItsLane) {
+TEST(MergedConvolutionTest, ConvolutionsThatDoNotFitTogetherAreNotMergedAndNameTheirLane) {
   using C = Convolution;
   const auto with = [](void (*change)(C*)) {
     std::vector<Convolution> parts = WithOutputChannels(MakeConvolution(), {6, 2});
@@ -62,7 +60,7 @@ TEST(MergedConvolutionTest, WhatDoesNotFitTogetherIsNotMergedAndNamesItsLane) {
   const std::string ungrouped = "forward convolutions without groups";
   const struct {
     Stage stage;
-    std::string reason;
+    std::string reason;  // why it is not merged; "" if it is
     size_t limit = kAnyWorkspace.workspace_limit_bytes;
   } cases[] = {
       {with([](C*) {}), ""},
@@ -76,7 +74,7 @@ TEST(MergedConvolutionTest, WhatDoesNotFitTogetherIsNotMergedAndNamesItsLane) {
       {with([](C* c) { c->activation = Activation::kRelu; }), differ},
       {both([](C* c) { c->group_count = 2; }), ungrouped},
       {both([](C* c) { c->kind = ConvolutionKind::kBackwardInput; }), ungrouped},
-      // Rows that are further apart than CUDA copies, and more channels than there may be.
+      // A pitch above CUDA's limit, and too many channels.
       {both([](C* c) { c->image_height = c->image_width = 30000, c->layout = Layout::kNCHW; }),
        "bytes to merge, got"},
       {both([](C* c) { c->image_channels = 1, c->output_channels = 1 << 30; }), "output_channels"},
@@ -84,11 +82,11 @@ TEST(MergedConvolutionTest, WhatDoesNotFitTogetherIsNotMergedAndNamesItsLane) {
       {MergedStage(WithOutputChannels(MakeConvolution(), {6, 2}), "FFT"), "got FFT"},
       {pinned, "", bytes},
       {pinned, "the limit is", bytes - 1},
-      {pinned, "leave too little of the limit of 100", 100},
+      {pinned, "too little of the limit of 100", 100},
   };
   for (const auto& each : cases) {
     const PreparedStage prepared = Prepared(&host, each.stage, {each.limit});
-    const std::string reason = prepared.unmerged.empty() ? "" : prepared.unmerged.front();
+    const std::string reason = prepared.unmerged.empty() ? "" : prepared.unmerged.front().message();
     EXPECT_EQ(prepared.merged.empty(), !each.reason.empty());
     EXPECT_NE(reason.find(each.reason), std::string::npos) << reason;
     EXPECT_EQ(reason.empty(), each.reason.empty()) << reason;
@@ -96,8 +94,8 @@ TEST(MergedConvolutionTest, WhatDoesNotFitTogetherIsNotMergedAndNamesItsLane) {
   }
 }
 
-// So that a merged lane takes no memory for what it does not run.
-TEST(MergedConvolutionTest, StepsByThemselvesTakeNoMoreWorkspaceThanMerged) {
+// A merged lane takes no memory for single steps.
+TEST(MergedConvolutionTest, SingleStepsTakeNoMoreWorkspaceThanMergedOnes) {
   SpyBackend backend;
   backend.on_prepare = [](const Convolution& c, const PrepareOptions&, std::string* algorithm) {
     if (c.output_channels == 8) *algorithm = "DIRECT";
@@ -114,7 +112,7 @@ TEST(MergedConvolutionTest, StepsByThemselvesTakeNoMoreWorkspaceThanMerged) {
   EXPECT_EQ(AlgorithmsOf(stage), (std::vector<std::string>{"DIRECT", "BUFFERED"}));
 }
 
-TEST(MergedConvolutionTest, ImagesThatAreNotOneBufferAreConvolvedByThemselvesAndCounted) {
+TEST(MergedConvolutionTest, ImagesInDifferentBuffersRunUnmergedAndAreCounted) {
   const auto parts = WithOutputChannels(MakeConvolution(), {6, 2, 3});
   Problem problem(parts, /*share_image=*/true);
   SpyBackend backend;
@@ -134,7 +132,7 @@ TEST(MergedConvolutionTest, ImagesThatAreNotOneBufferAreConvolvedByThemselvesAnd
   EXPECT_EQ(CountFallbacks(reason), before + 1);
 }
 
-TEST(MergedConvolutionTest, WhatHasNothingToComputeIsLeftOutAndIsNoFallback) {
+TEST(MergedConvolutionTest, EmptyConvolutionsAreLeftOutAndAreNoFallback) {
   Convolution no_images = MakeConvolution(), no_pixels = MakeConvolution();
   no_images.batch = 0;
   no_pixels.image_height = 0;

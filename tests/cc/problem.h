@@ -1,5 +1,5 @@
-// Convolutions on numbers whose sums are exact, in memory that shows what was written beside them,
-// and the comparison with their definition. And the assertion on errors.
+// Convolutions of numbers whose sums are exact, in guarded memory, and their comparison with the
+// reference. Also assertions on Status.
 #ifndef TF_INTEROP_TESTS_CC_PROBLEM_H_
 #define TF_INTEROP_TESTS_CC_PROBLEM_H_
 
@@ -21,7 +21,7 @@
 
 namespace tf_interop {
 
-// The class of an error, and words that tell what and where.
+// Checks the code of an error and parts of its message.
 inline testing::AssertionResult IsError(const Status& status, StatusCode code,
                                         const std::vector<std::string>& parts) {
   testing::AssertionResult wrong = testing::AssertionFailure();
@@ -48,7 +48,7 @@ class GuardedBuffer {
     std::memset(data_, 0xFF, bytes);
   }
 
-  GuardedBuffer(GuardedBuffer&&) = default;  // the storage stays where it is
+  GuardedBuffer(GuardedBuffer&&) = default;  // does not move the storage
 
   unsigned char* data() { return data_; }
 
@@ -67,7 +67,7 @@ class GuardedBuffer {
   unsigned char* data_;
 };
 
-// Relative to the expected value, or absolute where that is below 1.
+// Relative to the expected value, or absolute if that is below 1.
 struct Tolerance {
   double of_float, of_half;
 
@@ -87,11 +87,11 @@ struct Tolerance {
   }
 };
 
-// Of results that are rounded once, which sums of the numbers below need not be; exponentials are.
+// For results that are rounded once, as exponentials are. Sums of the numbers below are exact.
 inline constexpr Tolerance kOnce = {1e-6, 1.0 / 2048};
 
-// The convolutions of a stage with their operands, and what they should give. Buffer is memory that
-// the device and the test both reach.
+// The convolutions of a stage with their operands and expected results. Device and test both reach
+// the memory of a Buffer.
 template <typename Buffer = GuardedBuffer>
 class ProblemIn {
  public:
@@ -127,7 +127,6 @@ class ProblemIn {
   explicit ProblemIn(const Stage& stage, bool share_image = false)
       : ProblemIn(ConvolutionsOf(stage), share_image) {}
 
-  // Those of one convolution.
   ConvolutionBuffers buffers(size_t step = 0) {
     ConvolutionBuffers buffers;
     for (size_t i = 0; i < operands_[step].size(); ++i) {
@@ -137,7 +136,7 @@ class ProblemIn {
     return buffers;
   }
 
-  // Those of all, with new workspaces of exactly these sizes.
+  // With new workspaces of exactly these sizes.
   StageBuffers Bind(const std::vector<size_t>& lane_bytes) {
     StageBuffers all;
     for (size_t step = 0; step < cs_.size(); ++step) all.steps.push_back(buffers(step));
@@ -153,7 +152,7 @@ class ProblemIn {
 
   Buffer& NewBuffer(size_t bytes) { return memory_.emplace_back(bytes); }
 
-  // The first operand of the first convolution becomes NaN, and what it was.
+  // Sets the first operand of the first convolution to NaN, and back.
   void HideImage() { std::memset(operands_[0][0]->data(), 0xFF, image_.size()); }
   void ShowImage() { std::memcpy(operands_[0][0]->data(), image_.data(), image_.size()); }
   size_t image_bytes() const { return image_.size(); }
@@ -165,7 +164,7 @@ class ProblemIn {
     }
   }
 
-  // How many elements are not what they should be. NaN never is.
+  // Counts wrong elements. NaN is wrong.
   int CountWrong(const Tolerance& tolerances = kOnce) {
     int wrong = 0;
     for (size_t step = 0; step < cs_.size(); ++step) {
@@ -184,7 +183,7 @@ class ProblemIn {
     return Decode(cs_[step].dtype, results_[step]->data(), cs_[step].result_elements());
   }
 
-  // Every element, and that nothing was written beside any of the memory.
+  // Checks every element and the guards of all memory.
   void ExpectCorrect(const Tolerance& tolerances = kOnce) {
     EXPECT_EQ(CountWrong(tolerances), 0) << ToString(cs_[0]);
     for (const Buffer& buffer : memory_) {
@@ -200,7 +199,7 @@ class ProblemIn {
   }
 
   const std::vector<Convolution> cs_;
-  std::deque<Buffer> memory_;                   // stays where it is
+  std::deque<Buffer> memory_;                   // never moves
   std::vector<std::vector<Buffer*>> operands_;  // of each convolution
   std::vector<Buffer*> results_;
   std::vector<std::vector<double>> expected_;
@@ -209,8 +208,8 @@ class ProblemIn {
 
 using Problem = ProblemIn<>;
 
-// Launches the only convolution of a problem, in a new workspace. `transforms` has the filter
-// transformed first, and the original not read.
+// Launches the only convolution of a problem, in a new workspace. With `transforms` the launch
+// reads only the transformed filter.
 template <typename Buffer>
 Status LaunchOn(Stream stream, Backend* backend, const PreparedConvolution& prepared,
                 ProblemIn<Buffer>* problem, bool transforms = false) {

@@ -1,6 +1,5 @@
-// The reference that everything else is compared with. Other tests compare its sums with those of
-// the stand-in for cuDNN (cudnn_convolution_test.cc) and of TensorFlow
-// (tests/op/op_matrix_test.py).
+// The reference for everything else. Other tests compare its sums with the stand-in for cuDNN
+// (cudnn_convolution_test.cc) and with TensorFlow (tests/op/op_matrix_test.py).
 #include "cc_kernels/core/host/reference_convolution.h"
 
 #include <gtest/gtest.h>

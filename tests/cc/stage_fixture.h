@@ -1,4 +1,4 @@
-// Stages of small convolutions, and a host backend that says what is done with it.
+// Stages of small convolutions, and a host backend that records its calls.
 #ifndef TF_INTEROP_TESTS_CC_STAGE_FIXTURE_H_
 #define TF_INTEROP_TESTS_CC_STAGE_FIXTURE_H_
 
@@ -58,7 +58,7 @@ inline Stage StageOfLanes(int count, const Convolution& c, const std::string& al
   return SideBySide(std::vector<Convolution>(count, c), algorithm);
 }
 
-// What the lanes of a test's stage ask for, in short.
+// TfiLaneOptions with defaults.
 struct LaneOptions {
   int priority = 0;
   int sm_count = 0;
@@ -66,7 +66,6 @@ struct LaneOptions {
 };
 inline constexpr LaneOptions kMergedLane = {0, 0, true};
 
-// `lanes` is empty where no lane asks for anything.
 inline Stage WithOptions(Stage stage, const std::vector<LaneOptions>& lanes) {
   for (size_t i = 0; i < lanes.size(); ++i) {
     stage.lanes[i].priority = lanes[i].priority;
@@ -84,7 +83,7 @@ inline std::vector<Convolution> WithOutputChannels(const Convolution& c,
   return parts;
 }
 
-// All of them on one lane, which is to be merged.
+// All of them on one merged lane.
 inline Stage MergedStage(const std::vector<Convolution>& parts, const std::string& algorithm = "") {
   const std::vector<int> one_lane(parts.size(), 0);
   return WithOptions(StageOf(StepsOf(parts, algorithm), one_lane), {kMergedLane});
@@ -103,10 +102,10 @@ inline std::vector<std::string> AlgorithmsOf(const PreparedStage& stage) {
   return algorithms;
 }
 
-// What was counted outside of any device's op, as everything in these tests is.
+// Of no device, as everything is in these tests.
 inline Counters ReadCounters() { return ReadCountersByDevice()[""]; }
 
-// How often something with these words was counted as a fallback, and as refused lane options.
+// How often fallbacks, or refusals of lane options, with these words were counted.
 inline int64_t CountWith(const std::string& words, const std::map<std::string, int64_t>& counts) {
   int64_t count = 0;
   for (const auto& [reason, times] : counts) {
@@ -128,20 +127,16 @@ inline std::unique_ptr<HostStream> NewCaller() {
 }
 
 // Runs a stage as TensorFlow would: its first image appears on the caller's stream just before, and
-// vanishes on it just after. `queue` is that of the stream.
+// vanishes just after. `queue` is the queue of `caller`.
 inline Status RunBetween(Backend* backend, const PreparedStage& stage, Problem* problem,
                          const StageBuffers& buffers, Stream caller, HostStream* queue) {
   problem->HideImage();
   queue->Enqueue([problem] {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     problem->ShowImage();
-    return Status::Ok();
   });
   const Status status = RunStage(backend, stage, buffers, caller);
-  queue->Enqueue([problem] {
-    problem->HideImage();
-    return Status::Ok();
-  });
+  queue->Enqueue([problem] { problem->HideImage(); });
   queue->Synchronize();
   problem->ShowImage();
   return status;
@@ -158,7 +153,7 @@ inline Status RunBetween(HostBackend* backend, const PreparedStage& stage, Probl
   return RunBetween(backend, stage, problem, NewCaller().get());
 }
 
-// Calls work(0) … work(count - 1) at the same time, each on a thread of its own.
+// Calls work(0) … work(count - 1) together, each on a thread of its own.
 template <typename Work>
 void InThreads(int count, const Work& work) {
   std::vector<std::thread> threads;
@@ -166,7 +161,7 @@ void InThreads(int count, const Work& work) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Notes what is done with it. Each function may refuse a call, or change what is asked for.
+// Records its calls. Each `on_…` may refuse a call or change its arguments.
 class SpyBackend : public HostBackend {
  public:
   explicit SpyBackend(HostLaunchHook hook = nullptr) : HostBackend(std::move(hook)) {}
@@ -178,13 +173,13 @@ class SpyBackend : public HostBackend {
   std::function<Status()> on_copy, on_synchronize;
   std::function<Status(StreamGroupOptions*)> on_acquire;
 
-  bool computes = true;  // or launches write nothing
+  bool computes = true;  // if false, launches write nothing
 
-  // Letters of what goes to a stream (record, wait, launch, copy), those for `caller` as capitals.
+  // A letter for each record, wait, launch and copy; capitals for those on `caller`.
   std::string calls;
   Stream caller = nullptr;
   std::vector<std::string> launched;  // the algorithms
-  std::vector<const void*> images;    // of what was launched
+  std::vector<const void*> images;    // of all launches
   int leased = 0;                     // groups that are out
 
   size_t CountCalls(char letter) const {

@@ -1,5 +1,5 @@
-// CUDA graphs of stages, over stand-ins for libcuda, which enforces the rules of capture, and
-// libcudnn.
+// CUDA graphs of stages, over the stand-ins for libcuda, which enforces the rules of capture, and
+// for libcudnn.
 #include "cc_kernels/core/stage_replays.h"
 
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ class StageReplaysTest : public CudnnTest {
     EXPECT_EQ(FakeCudaCounts().graph_races, 0);
   }
 
-  // Two lanes, one of them with two steps, and one whose result is filled with zeros.
+  // A lane of two steps, a lane of one, and a lane whose result is zero.
   static Stage SomeLanes() {
     Convolution nothing_to_read = MakeConvolution(ConvolutionKind::kBackwardFilter);
     nothing_to_read.batch = 0;
@@ -45,7 +45,7 @@ class StageReplaysTest : public CudnnTest {
                    {0, 0, 1, 2});
   }
 
-  // Runs the stage between other work on the caller's stream, and compares the results.
+  // Compares the results, too.
   void ExpectRuns(const PreparedStage& stage, const StageBuffers& buffers, Problem* problem) {
     problem->SpoilResults();
     EXPECT_TRUE(IsOk(RunOnFakes(backend_, stage, problem, buffers, caller_)));
@@ -56,7 +56,6 @@ class StageReplaysTest : public CudnnTest {
   int64_t GivenUp() const { return CountFallbacks(kNoGraph) - no_graph_before_; }
   int Graphs() const { return FakeCudaCounts().live_graphs - graphs_before_; }
 
-  // A stage that has no graphs, whatever it is asked.
   void ExpectStaysPlain(const PreparedStage& stage, const StageBuffers& buffers, Problem* problem) {
     for (int call = 0; call < 3; ++call) ExpectRuns(stage, buffers, problem);
     EXPECT_EQ(Captured(), 0);
@@ -104,21 +103,27 @@ TEST_F(StageReplaysTest, TheFirstCallIsPlainTheSecondCapturesAndOthersReplay) {
   EXPECT_EQ(GivenUp(), 0);
 }
 
-TEST_F(StageReplaysTest, NewAddressesAreCapturedUntilThereAreTooMany) {
+TEST_F(StageReplaysTest, NewAddressesAreCapturedUntilThereAreTooManyAndReplaysEarnCaptures) {
   Problem problem(SomeLanes());
   const PreparedStage stage = Prepared(backend_, SomeLanes(), options_);
   std::vector<StageBuffers> places;
-  for (int64_t i = 0; i <= StageReplays::kFirstCaptures; ++i) {
+  for (int64_t i = 0; i <= StageReplays::kFirstCaptures + 1; ++i) {
     places.push_back(problem.Bind(stage.lane_workspace_bytes));
   }
   ExpectRuns(stage, places[0], &problem);
   for (int64_t i = 0; i < StageReplays::kFirstCaptures; ++i) {
     ExpectRuns(stage, places[i], &problem);
-    // The first is used on, so that it is none of those that go.
+    // It stays in use, so its graph is kept.
     ExpectRuns(stage, places[0], &problem);
     EXPECT_EQ(Captured(), i + 1);
   }
   EXPECT_EQ(Graphs(), static_cast<int>(StageReplays::kMostKept));
+  for (int64_t call = 0; call < StageReplays::kReplaysForACapture; ++call) {
+    ASSERT_TRUE(IsOk(RunStage(backend_, stage, places[0], caller_)));
+  }
+  FakeCudaSynchronize(caller_);
+  ExpectRuns(stage, places[StageReplays::kFirstCaptures], &problem);
+  EXPECT_EQ(Captured(), StageReplays::kFirstCaptures + 1);
   EXPECT_EQ(GivenUp(), 0);
   ExpectRuns(stage, places.back(), &problem);
   EXPECT_EQ(GivenUp(), 1);
@@ -144,25 +149,6 @@ TEST_F(StageReplaysTest, EveryPointerIsPartOfTheKey) {
   expect_other_key(other.steps[1].transformed_filter);
   expect_other_key(other.lane_workspaces[0]);
   expect_other_key(other.joined_filters[0]);
-}
-
-TEST_F(StageReplaysTest, ReplaysEarnCaptures) {
-  Problem problem(StageOfLanes(2, MakeConvolution()));
-  const PreparedStage stage = Prepared(backend_, StageOfLanes(2, MakeConvolution()), options_);
-  StageBuffers buffers = problem.Bind(stage.lane_workspace_bytes);
-  ExpectRuns(stage, buffers, &problem);
-  for (int64_t i = 0; i < StageReplays::kFirstCaptures; ++i) {
-    buffers.lane_workspaces = problem.NewWorkspaces(stage.lane_workspace_bytes);
-    ExpectRuns(stage, buffers, &problem);
-  }
-  for (int64_t call = 0; call < StageReplays::kReplaysForACapture; ++call) {
-    ASSERT_TRUE(IsOk(RunStage(backend_, stage, buffers, caller_)));
-  }
-  FakeCudaSynchronize(caller_);
-  buffers.lane_workspaces = problem.NewWorkspaces(stage.lane_workspace_bytes);
-  ExpectRuns(stage, buffers, &problem);
-  EXPECT_EQ(Captured(), StageReplays::kFirstCaptures + 1);
-  EXPECT_EQ(GivenUp(), 0);
 }
 
 TEST_F(StageReplaysTest, WhateverFailsRunsPlainlyAndIsNotTriedAgain) {
@@ -207,7 +193,7 @@ TEST_F(StageReplaysTest, WhateverFailsRunsPlainlyAndIsNotTriedAgain) {
 TEST_F(StageReplaysTest, ThreadsShareTheGraphsOfAStage) {
   const Stage planned = SomeLanes();
   const PreparedStage stage = Prepared(backend_, planned, options_);
-  // They all live until the end: a thread that began late could be given the memory of another.
+  // All live until the end, or a late thread could get the memory of another.
   std::deque<Problem> problems;
   for (int i = 0; i < 4; ++i) problems.emplace_back(planned);
   InThreads(4, [&](int thread) {
@@ -261,7 +247,7 @@ TEST_F(StageReplaysTest, SomeStagesAreAlwaysPlain) {
     expect_plain(stage);
   }
   RecordTimeline(0);
-  // Lanes that are merged, and whose convolutions read different images.
+  // A merged lane whose convolutions read different images.
   const auto parts = WithOutputChannels(MakeConvolution(), {6, 2});
   Problem images(parts);
   const PreparedStage merged = Prepared(backend_, MergedStage(parts), options_);
@@ -275,19 +261,14 @@ TEST_F(StageReplaysTest, ABackendThatCannotCaptureRunsPlainly) {
   const Stage planned = StageOfLanes(2, MakeConvolution());
   Problem problem(planned);
   const PreparedStage stage = Prepared(&host, planned);
-  const StageBuffers buffers = problem.Bind(stage.lane_workspace_bytes);
-  const auto caller = NewCaller();
   for (int call = 0; call < 3; ++call) {
     problem.SpoilResults();
-    ASSERT_TRUE(IsOk(RunStage(&host, stage, buffers, caller.get())));
-    caller->Synchronize();
+    ASSERT_TRUE(IsOk(RunBetween(&host, stage, &problem)));
     problem.ExpectCorrect();
   }
   EXPECT_EQ(Replayed(), 0);
   EXPECT_EQ(GivenUp(), 1);
 }
-
-// ---- What a capture may not hold.
 
 TEST_F(StageReplaysTest, ACapturedLaunchMakesNoHandleButWaitsForOne) {
   const CudaDriver* driver = nullptr;

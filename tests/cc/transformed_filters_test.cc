@@ -1,4 +1,4 @@
-// When a filter that was transformed once is used, and when not.
+// When a transformed filter is used, and when not.
 #include "cc_kernels/core/transformed_filters.h"
 
 #include <gtest/gtest.h>
@@ -13,36 +13,8 @@
 namespace tf_interop {
 namespace {
 
-// Counts transformations instead of doing them, and may refuse to.
-class CountingBackend : public HostBackend {
- public:
-  Status TransformFilter(const PreparedConvolution&, const void* filter, void* transformed,
-                         Stream stream) override {
-    if (!outcome.ok()) return outcome;
-    transformations.push_back({filter, transformed, stream});
-    return Status::Ok();
-  }
-
-  struct Transformation {
-    const void* filter;
-    void* transformed;
-    Stream stream;
-  };
-  std::vector<Transformation> transformations;
-  Status outcome;
-};
-
 class TransformedFiltersTest : public testing::Test {
  protected:
-  TransformedFiltersTest() {
-    key_ = {{},
-            MakeConvolution(ConvolutionKind::kForward, Layout::kNHWC, DataType::kHalf),
-            "BUFFERED",
-            true,
-            &backend_};
-    EXPECT_TRUE(backend_.Prepare(key_.convolution, key_.algorithm, {1 << 20}, &prepared_).ok());
-  }
-
   std::shared_ptr<TransformedFilter> FindOrMake(const TransformedFilterKey& key, Stream stream,
                                                 size_t step = 0) {
     return FindOrMake({&filter_}, key, stream, step);
@@ -50,12 +22,16 @@ class TransformedFiltersTest : public testing::Test {
   std::shared_ptr<TransformedFilter> FindOrMake(const FilterAddresses& filters,
                                                 const TransformedFilterKey& key, Stream stream,
                                                 size_t step = 0) {
-    return filters_.FindOrMake(step, filters, key, *prepared_, stream, [this](size_t bytes) {
+    const auto allocate = [this](size_t bytes) {
       if (!has_memory_) return FilterMemory();
       auto memory = std::make_shared<std::vector<char>>(bytes);
       allocated_.push_back(memory);
       void* const data = memory->data();
       return FilterMemory{data, std::move(memory)};
+    };
+    return filters_.FindOrMake(step, filters, key, 100, stream, allocate, [this](void* into) {
+      if (outcome_.ok()) transformed_.push_back(into);
+      return outcome_;
     });
   }
   size_t held() const {
@@ -63,16 +39,15 @@ class TransformedFiltersTest : public testing::Test {
                          [](const auto& each) { return !each.expired(); });
   }
 
-  size_t transformed() const { return backend_.transformations.size(); }
-
   int filter_ = 0, filters_at_[2 * TransformedFilters::kMostChanges] = {};
   int first_stream_ = 0, second_stream_ = 0;
   Stream first() { return &first_stream_; }
   Stream second() { return &second_stream_; }
-  CountingBackend backend_;
-  TransformedFilterKey key_;
-  std::shared_ptr<const PreparedConvolution> prepared_;
+  HostBackend backend_;
+  TransformedFilterKey key_{{}, MakeConvolution(), "BUFFERED", true, &backend_};
   TransformedFilters filters_;
+  Status outcome_;                  // of transformations
+  std::vector<void*> transformed_;  // their memory
   bool has_memory_ = true;
   std::vector<std::weak_ptr<std::vector<char>>> allocated_;
 };
@@ -81,36 +56,30 @@ TEST_F(TransformedFiltersTest, TransformsOnTheCallersStreamOnceAndServesOthersAf
   const int64_t counted = ReadCounters().filters_transformed;
   const auto made = FindOrMake(key_, first());
   ASSERT_NE(made, nullptr);
-  ASSERT_EQ(transformed(), 1u);
-  EXPECT_EQ(backend_.transformations[0].filter, &filter_);
-  EXPECT_EQ(backend_.transformations[0].transformed, made->data());
-  EXPECT_EQ(backend_.transformations[0].stream, first());
   EXPECT_EQ(FindOrMake(key_, first()), made);
   EXPECT_EQ(FindOrMake(key_, second()), nullptr) << "it may not have run yet";
-  made->MarkComplete();
+  made->is_complete = true;
   EXPECT_EQ(FindOrMake(key_, second()), made);
-  EXPECT_EQ(transformed(), 1u);
+  EXPECT_EQ(transformed_, std::vector<void*>{made->memory.data});
   EXPECT_EQ(ReadCounters().filters_transformed, counted + 1);
-  const auto memory = allocated_[0].lock();
-  EXPECT_EQ(memory->size(), key_.convolution.filter_elements() * sizeof(double));
+  EXPECT_EQ(allocated_[0].lock()->size(), 100u);
 }
 
-TEST_F(TransformedFiltersTest, UsesNoneThatWasMadeForAnythingElse) {
-  CountingBackend other_backend;
-  std::vector<TransformedFilterKey> others(4, key_);
+TEST_F(TransformedFiltersTest, EachKeyHasAFilterOfItsOwn) {
+  HostBackend other_backend;
+  std::vector<TransformedFilterKey> others(5, key_);
   others[0].convolution.batch += 1;
   others[1].algorithm = "DIRECT";
   others[2].allow_tf32 = false;
   others[3].backend = &other_backend;
+  others[4].filter_channels = {6};
   for (const TransformedFilterKey& other : others) {
     TransformedFilters::GetWithoutWaiting(&backend_, [](bool) { return false; });  // gives all up
-    backend_.transformations.clear();
-    other_backend.transformations.clear();
+    transformed_.clear();
     const auto made = FindOrMake(key_, first());
     const auto made_for_other = FindOrMake(other, first());
     EXPECT_NE(made_for_other, made);
-    EXPECT_NE(made_for_other->data(), made->data());
-    EXPECT_EQ(transformed() + other_backend.transformations.size(), 2u);
+    EXPECT_EQ(transformed_, (std::vector<void*>{made->memory.data, made_for_other->memory.data}));
     EXPECT_EQ(FindOrMake(key_, first()), made) << "both are kept";
   }
 }
@@ -130,7 +99,7 @@ TEST_F(TransformedFiltersTest, AFilterThatChangesWithEveryCallIsNotHeldAnyMore) 
   TransformedFilters::GetWithoutWaiting(&backend_, [](bool) { return false; });
   for (int call = 0; call < 3; ++call)
     EXPECT_EQ(FindOrMake({&filters_at_[kMost]}, key_, first()), nullptr);
-  EXPECT_EQ(transformed(), static_cast<size_t>(kMost));
+  EXPECT_EQ(transformed_.size(), static_cast<size_t>(kMost));
   EXPECT_NE(FindOrMake(key_, first(), /*step=*/1), nullptr) << "of another step";
 }
 
@@ -145,34 +114,34 @@ TEST_F(TransformedFiltersTest, KnowsAChangedFilterByAnyOfThoseThatAreJoined) {
   for (int call = 0; call < 2 * kMost; ++call) {
     EXPECT_NE(find(&filter_, &filters_at_[call % 2], /*batch=*/1 + call % 2), nullptr);
   }
-  EXPECT_EQ(transformed(), 2u);
+  EXPECT_EQ(transformed_.size(), 2u);
   for (int call = 0; call < kMost; ++call) {
     EXPECT_EQ(find(&filter_, &filters_at_[1 + call], /*batch=*/1) == nullptr, call == kMost - 1);
   }
   EXPECT_EQ(held(), 0u);
 }
 
-TEST_F(TransformedFiltersTest, KeepsAsManyFormsOfAFilterAsItSays) {
+TEST_F(TransformedFiltersTest, KeepsTheLastFormsOfAFilter) {
   std::vector<TransformedFilterKey> keys(TransformedFilters::kMostForms + 1, key_);
   for (size_t i = 0; i < keys.size(); ++i) keys[i].convolution.batch = i + 1;
   for (const TransformedFilterKey& key : keys) ASSERT_NE(FindOrMake(key, first()), nullptr);
   EXPECT_TRUE(allocated_.front().expired()) << "the oldest has gone";
   for (size_t i = 1; i < keys.size(); ++i) EXPECT_NE(FindOrMake(keys[i], first()), nullptr);
-  EXPECT_EQ(transformed(), keys.size());
+  EXPECT_EQ(transformed_.size(), keys.size());
   // Another step's filter has room of its own.
   ASSERT_NE(FindOrMake(keys[0], first(), /*step=*/3), nullptr);
   EXPECT_FALSE(allocated_[1].expired());
 }
 
-TEST_F(TransformedFiltersTest, GoesWithoutWhereThereIsNoMemoryOrTransformingFails) {
+TEST_F(TransformedFiltersTest, GoesWithoutIfMemoryIsShortOrTheTransformationFails) {
   has_memory_ = false;
   EXPECT_EQ(FindOrMake(key_, first()), nullptr);
   has_memory_ = true;
-  backend_.outcome = Internal("no transformation today");
+  outcome_ = Internal("no transformation today");
   EXPECT_EQ(FindOrMake(key_, first()), nullptr);
   EXPECT_EQ(CountFallbacks("no transformation today"), 1);
   EXPECT_TRUE(allocated_[0].expired());
-  backend_.outcome = Status::Ok();
+  outcome_ = Status::Ok();
   EXPECT_NE(FindOrMake(key_, first()), nullptr);
 }
 
@@ -203,7 +172,7 @@ TEST_F(TransformedFiltersTest, GivesItsMemoryUpBeforeAnybodyWaitsForMemory) {
 }
 
 TEST_F(TransformedFiltersTest, AllStagesOfABackendGiveTheirMemoryUpAndThoseOfOthersKeepIt) {
-  CountingBackend other_backend;
+  HostBackend other_backend;
   TransformedFilterKey of_other_backend = key_;
   of_other_backend.backend = &other_backend;
   ASSERT_NE(FindOrMake(key_, first()), nullptr);

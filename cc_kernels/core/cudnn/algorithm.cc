@@ -129,7 +129,7 @@ bool HasEpilogue(const Convolution& convolution) {
 
 Status CheckComputesSomething(const Convolution& convolution) {
   TF_INTEROP_RETURN_IF_ERROR(Validate(convolution));
-  if (!convolution.reads_nothing() && convolution.result_elements() != 0) return Status::Ok();
+  if (convolution.computes_something()) return Status::Ok();
   return InvalidArgument("Expected a convolution that reads and computes something, got " +
                          ToString(convolution) + ".");
 }

@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <future>
 #include <utility>
 
 #include "cc_kernels/core/host/reference_convolution.h"
@@ -11,14 +12,10 @@
 namespace tf_interop {
 namespace {
 
-// Two of the widest stages (kMaxLanes) at once.
-constexpr int kMaxThreads = 64;
-
 class HostStreamGroup : public StreamGroup {
  public:
   explicit HostStreamGroup(std::unique_ptr<HostStream> stream) : stream_(std::move(stream)) {}
   Stream stream() const override { return stream_.get(); }
-  bool has_thread() const { return stream_->has_thread(); }
   Event* fork_event() override { return &fork_event_; }
   Event* join_event() override { return &join_event_; }
 
@@ -85,8 +82,8 @@ Status HostBackend::Prepare(const Convolution& convolution, const std::string& a
                             std::shared_ptr<const PreparedConvolution>* prepared) {
   TF_INTEROP_RETURN_IF_ERROR(Validate(convolution));
   if (!algorithm.empty() && algorithm != kBuffered && algorithm != kDirect) {
-    return InvalidArgument("Expected an algorithm of the host backend (BUFFERED or DIRECT), got " +
-                           algorithm + ".");
+    return InvalidArgument("Expected BUFFERED or DIRECT on the host backend, got " + algorithm +
+                           ".");
   }
   auto ready =
       std::make_shared<HostPrepared>(convolution, algorithm.empty() ? kBuffered : algorithm);
@@ -109,10 +106,9 @@ Status HostBackend::Prepare(const Convolution& convolution, const std::string& a
 
 void HostBackend::DropStreamsOfParent() {
   if (owner_ == getpid()) return;
-  // Their threads exist in the parent only: joining them here would wait for ever.
+  // Their threads exist only in the parent, so joining them here would never return.
   for (auto& group : idle_) (void)group.release();
   idle_.clear();
-  thread_count_ = 0;
   owner_ = getpid();
 }
 
@@ -126,10 +122,8 @@ Status HostBackend::Acquire(const StreamGroupOptions& options,
                             std::unique_ptr<StreamGroup>* group) {
   if (!options.partition.empty()) {
     return Unsupported(
-        "Expected lanes without SM counts on the host backend, which has no SMs to divide. Use a "
-        "plan without them on the CPU.");
+        "The host backend has no SMs to divide. Use a plan without SM counts on the CPU.");
   }
-  bool may_start_thread = false;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     DropStreamsOfParent();
@@ -138,21 +132,14 @@ Status HostBackend::Acquire(const StreamGroupOptions& options,
       idle_.pop_back();
       return Status::Ok();
     }
-    may_start_thread = thread_count_ < kMaxThreads;
-    if (may_start_thread) ++thread_count_;
   }
   std::unique_ptr<HostStream> stream;
-  if (may_start_thread && !HostStream::Create(&stream).ok()) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    --thread_count_;
-  }
-  if (stream == nullptr) stream = HostStream::CreateWithoutThread();
+  TF_INTEROP_RETURN_IF_ERROR(HostStream::Create(&stream));
   *group = std::make_unique<HostStreamGroup>(std::move(stream));
   return Status::Ok();
 }
 
 void HostBackend::Release(std::unique_ptr<StreamGroup> group) {
-  if (!static_cast<const HostStreamGroup*>(group.get())->has_thread()) return;
   std::lock_guard<std::mutex> lock(mutex_);
   DropStreamsOfParent();
   idle_.push_back(std::move(group));
@@ -161,29 +148,20 @@ void HostBackend::Release(std::unique_ptr<StreamGroup> group) {
 Status HostBackend::Mark(Stream stream, const std::shared_ptr<const TimeMark>&,
                          std::shared_ptr<const TimeMark>* mark) {
   const auto made = std::make_shared<HostTimeMark>();
-  AsHostStream(stream)->Enqueue([made] {
-    made->Pass();
-    return Status::Ok();
-  });
   *mark = made;
-  return Status::Ok();
+  return EnqueueOn(stream, [made] { made->Pass(); });
 }
 
 Status HostBackend::Record(Event* event, Stream stream) {
-  HostStream* const host_stream = AsHostStream(stream);
-  std::shared_ptr<Latch> latch = static_cast<HostEvent*>(event)->Record();
-  host_stream->Enqueue([latch, host_stream] {
-    latch->Open(host_stream->TakeError());
-    return Status::Ok();
-  });
-  return Status::Ok();
+  const auto reached = std::make_shared<std::promise<Status>>();
+  static_cast<HostEvent*>(event)->reached = reached->get_future();
+  return EnqueueOn(stream,
+                   [reached, stream] { reached->set_value(AsHostStream(stream)->TakeError()); });
 }
 
 Status HostBackend::Wait(Stream stream, Event* event) {
-  std::shared_ptr<Latch> latch = static_cast<HostEvent*>(event)->latch();
-  if (latch == nullptr) return InvalidArgument("Expected a recorded event, got a new one.");
-  AsHostStream(stream)->Enqueue([latch] { return latch->Wait(); });
-  return Status::Ok();
+  const std::shared_future<Status> reached = static_cast<HostEvent*>(event)->reached;
+  return EnqueueOn(stream, [reached] { return reached.get(); });
 }
 
 Status HostBackend::Synchronize(Stream stream) {
@@ -193,46 +171,37 @@ Status HostBackend::Synchronize(Stream stream) {
 
 Status HostBackend::Launch(const PreparedConvolution& prepared, const ConvolutionBuffers& buffers,
                            void* workspace, Stream stream) {
-  // A copy of the description (no tensor data): `prepared` may go before the work has run.
+  // A copy, because `prepared` may be gone when the work runs.
   const auto& convolution = static_cast<const HostPrepared&>(prepared);
-  AsHostStream(stream)->Enqueue([this, convolution, buffers, workspace]() -> Status {
+  return EnqueueOn(stream, [this, convolution, buffers, workspace]() -> Status {
     if (hook_) TF_INTEROP_RETURN_IF_ERROR(hook_(convolution.convolution()));
     convolution.Run(buffers, workspace);
     return Status::Ok();
   });
-  return Status::Ok();
 }
 
 Status HostBackend::TransformFilter(const PreparedConvolution& prepared, const void* filter,
                                     void* transformed, Stream stream) {
   const Convolution c = static_cast<const HostPrepared&>(prepared).convolution();
-  AsHostStream(stream)->Enqueue([c, filter, transformed] {
+  return EnqueueOn(stream, [c, filter, transformed] {
     Decode(c.dtype, filter, c.filter_elements(), static_cast<double*>(transformed));
-    return Status::Ok();
   });
-  return Status::Ok();
 }
 
 Status HostBackend::FillZero(void* data, size_t bytes, Stream stream) {
-  AsHostStream(stream)->Enqueue([data, bytes] {
-    std::memset(data, 0, bytes);
-    return Status::Ok();
-  });
-  return Status::Ok();
+  return EnqueueOn(stream, [data, bytes] { std::memset(data, 0, bytes); });
 }
 
 Status HostBackend::CopyRows(const void* source, size_t source_pitch, void* destination,
                              size_t destination_pitch, size_t row_bytes, size_t rows,
                              Stream stream) {
-  AsHostStream(stream)->Enqueue([=] {
+  return EnqueueOn(stream, [=] {
     const auto* from = static_cast<const unsigned char*>(source);
     auto* to = static_cast<unsigned char*>(destination);
     for (size_t row = 0; row < rows; ++row) {
       std::memcpy(to + row * destination_pitch, from + row * source_pitch, row_bytes);
     }
-    return Status::Ok();
   });
-  return Status::Ok();
 }
 
 }  // namespace tf_interop

@@ -1,8 +1,8 @@
-// The CPU as a device of the runner: each stream group is a queue on a thread of its own, and
-// convolutions are computed by their definition (reference_convolution.h), each on one thread.
+// The CPU as a device of the runner: each stream group is a queue on a thread of its own, which
+// computes convolutions by their definition (reference_convolution.h).
 //
 // There are two algorithms, so that there is something to choose: BUFFERED adds up in its
-// workspace, and DIRECT has none. Half and bfloat16 filters are transformed to double by both.
+// workspace, and DIRECT has none. Both transform half and bfloat16 filters to double.
 #ifndef TF_INTEROP_CORE_HOST_BACKEND_H_
 #define TF_INTEROP_CORE_HOST_BACKEND_H_
 
@@ -20,24 +20,19 @@
 
 namespace tf_interop {
 
-// Called on the lane's thread before each convolution that runs there. Tests inject delays and
-// failures through it.
+// Called on the lane's thread before each convolution. Tests inject delays and failures.
 using HostLaunchHook = std::function<Status(const Convolution&)>;
 
-// Thread-safe. An error of work on a stream is handed on by the events recorded behind it, so that
-// the caller's stream has it after the join.
+// Thread-safe. Later events on a stream pass its error on, so the caller's stream has it after the
+// join.
 //
-// The pool has a limit, so that many calls at once do not start threads without end. Beyond it, and
-// where the system gives no further thread, streams have no thread: what is enqueued there runs on
-// the thread that enqueues it.
+// Priorities are hints, which it ignores. SMs would be a promise, so it refuses partitions with
+// kUnsupported.
 //
-// A stream's priority is a hint, and there is nothing here to heed it. SMs of its own would be a
-// promise: such a group is refused with kUnsupported.
+// It refuses, for now, algorithms whose names are in TF_INTEROP_HOST_REFUSES, as cuDNN refuses some
+// while memory is short. Tests of the op set this environment variable.
 //
-// TF_INTEROP_HOST_REFUSES in the environment holds names of algorithms that are refused for now, as
-// cuDNN refuses some while memory is short. Tests of the op set it.
-//
-// After fork() the child finds an empty pool: the threads of the parent's streams are not there.
+// After fork() the pool of the child is empty, because the child has none of the parent's threads.
 class HostBackend : public Backend {
  public:
   explicit HostBackend(HostLaunchHook hook = nullptr);
@@ -45,7 +40,6 @@ class HostBackend : public Backend {
   Status Prepare(const Convolution& convolution, const std::string& algorithm,
                  const PrepareOptions& options,
                  std::shared_ptr<const PreparedConvolution>* prepared) override;
-  // Both, in every scope.
   Status ListAlgorithms(const Convolution& convolution, AlgorithmScope scope, bool allow_tf32,
                         std::vector<std::string>* algorithms) override;
 
@@ -72,7 +66,6 @@ class HostBackend : public Backend {
   const HostLaunchHook hook_;
   std::mutex mutex_;
   pid_t owner_;                                     // guarded by mutex_
-  int thread_count_ = 0;                            // guarded by mutex_
   std::vector<std::unique_ptr<StreamGroup>> idle_;  // guarded by mutex_
 };
 

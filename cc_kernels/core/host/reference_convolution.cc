@@ -1,15 +1,17 @@
 #include "cc_kernels/core/host/reference_convolution.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <type_traits>
+#include <utility>
 
 #include "Eigen/Core"
 
 namespace tf_interop {
 namespace {
 
-// Calls visit(T*) with a null pointer of the type that stands for `dtype`.
+// Calls visit(T*) with a null pointer of the type of `dtype`.
 template <typename Visit>
 void WithType(DataType dtype, const Visit& visit) {
   switch (dtype) {
@@ -26,15 +28,17 @@ void WithType(DataType dtype, const Visit& visit) {
 
 // Elements between neighbours of an image or an output.
 struct Strides {
-  int64_t batch, depth, height, width, channel;
+  int64_t batch;
+  std::array<int64_t, 3> spatial;
+  int64_t channel;
 };
 
 Strides StridesOf(Layout layout, int64_t depth, int64_t height, int64_t width, int64_t channels) {
   const int64_t pixels = depth * height * width;
   if (layout == Layout::kNHWC) {
-    return {pixels * channels, height * width * channels, width * channels, channels, 1};
+    return {pixels * channels, {height * width * channels, width * channels, channels}, 1};
   }
-  return {pixels * channels, height * width, width, 1, pixels};
+  return {pixels * channels, {height * width, width, 1}, pixels};
 }
 
 Strides ImageStrides(const Convolution& c) {
@@ -45,63 +49,53 @@ Strides OutputStrides(const Convolution& c) {
   return StridesOf(c.layout, c.output_depth, c.output_height, c.output_width, c.output_channels);
 }
 
-// Calls visit(output position, tap, image position) along one spatial dimension. Taps that read
-// padding are left out: they add zero.
+// Calls visit(output position, tap, image position) along one spatial dimension. Leaves out taps
+// that read padding, because they add zero.
 template <typename Visit>
-void ForEachPosition(int64_t image, int64_t filter, int64_t output, int64_t stride,
-                     int64_t dilation, int64_t pad_before, const Visit& visit) {
-  for (int64_t position = 0; position < output; ++position) {
-    for (int64_t tap = 0; tap < filter; ++tap) {
-      const int64_t read = position * stride + tap * dilation - pad_before;
-      if (read >= 0 && read < image) visit(position, tap, read);
+void ForEachPosition(const SpatialSizes& s, const Visit& visit) {
+  for (int64_t position = 0; position < s.output; ++position) {
+    for (int64_t tap = 0; tap < s.filter; ++tap) {
+      const int64_t read = position * s.stride + tap * s.dilation - s.pad_before;
+      if (read >= 0 && read < s.image) visit(position, tap, read);
     }
   }
 }
 
-// Calls visit(image, filter, output) with the offsets of the first products of every run: those of
-// one image element with all filters of its group. In a run filters are neighbours, and outputs a
-// channel apart.
+// Calls visit(image, filter, output) with the offsets of the first products of every run: one image
+// element with all filters of its group. In a run filters are neighbours, and outputs a channel
+// apart.
 template <typename Visit>
 void ForEachRun(const Convolution& c, const Visit& visit) {
   const Strides image = ImageStrides(c), output = OutputStrides(c);
+  const std::array<SpatialSizes, 3> spatial = SpatialSizesOf(c);
   const int64_t channels = c.image_channels / c.group_count;
   const int64_t filters = c.output_channels / c.group_count;
-  const auto along_channels = [&](int64_t x, int64_t tap, int64_t y) {
-    for (int64_t i = 0; i < c.image_channels; ++i) {
-      const int64_t k = i / channels * filters;
-      visit(x + i * image.channel, (tap * channels + i % channels) * c.output_channels + k,
-            y + k * output.channel);
-    }
-  };
-  const auto along_width = [&](int64_t x, int64_t row, int64_t y) {
-    ForEachPosition(c.image_width, c.filter_width, c.output_width, c.stride_width, c.dilation_width,
-                    c.pad_left, [&](int64_t q, int64_t s, int64_t w) {
-                      along_channels(x + w * image.width, row * c.filter_width + s,
-                                     y + q * output.width);
-                    });
-  };
-  const auto along_height = [&](int64_t x, int64_t plane, int64_t y) {
-    ForEachPosition(c.image_height, c.filter_height, c.output_height, c.stride_height,
-                    c.dilation_height, c.pad_top, [&](int64_t p, int64_t r, int64_t h) {
-                      along_width(x + h * image.height, plane * c.filter_height + r,
-                                  y + p * output.height);
-                    });
-  };
   for (int64_t n = 0; n < c.batch; ++n) {
-    ForEachPosition(c.image_depth, c.filter_depth, c.output_depth, c.stride_depth, c.dilation_depth,
-                    c.pad_front, [&](int64_t o, int64_t t, int64_t d) {
-                      along_height(n * image.batch + d * image.depth, t,
-                                   n * output.batch + o * output.depth);
-                    });
+    ForEachPosition(spatial[0], [&](int64_t o, int64_t t, int64_t d) {
+      const int64_t image_plane = n * image.batch + d * image.spatial[0];
+      const int64_t output_plane = n * output.batch + o * output.spatial[0];
+      ForEachPosition(spatial[1], [&](int64_t p, int64_t r, int64_t h) {
+        ForEachPosition(spatial[2], [&](int64_t q, int64_t s, int64_t w) {
+          const int64_t x = image_plane + h * image.spatial[1] + w * image.spatial[2];
+          const int64_t y = output_plane + p * output.spatial[1] + q * output.spatial[2];
+          const int64_t tap = (t * c.filter_height + r) * c.filter_width + s;
+          for (int64_t i = 0; i < c.image_channels; ++i) {
+            const int64_t k = i / channels * filters;
+            visit(x + i * image.channel, (tap * channels + i % channels) * c.output_channels + k,
+                  y + k * output.channel);
+          }
+        });
+      });
+    });
   }
 }
 
-// Where the operands of a product are, along one dimension.
+// The offsets of the two operands of a product, or along one dimension their parts.
 struct Operands {
   int64_t first, second;
 };
 
-// The sum of products that one element of the result is.
+// One element of the result, a sum of products.
 template <typename T>
 double SumAt(const Convolution& c, const T* first, const T* second, int64_t place) {
   const bool is_forward = c.kind == ConvolutionKind::kForward;
@@ -109,7 +103,7 @@ double SumAt(const Convolution& c, const T* first, const T* second, int64_t plac
   const int64_t channels = c.image_channels / c.group_count;
   const int64_t filters = c.output_channels / c.group_count;
   const Strides image = ImageStrides(c), output = OutputStrides(c);
-  // Of taps; `channel` is of image channels.
+  // Between taps, and `channel` between image channels.
   Strides filter = StridesOf(Layout::kNHWC, c.filter_depth, c.filter_height, c.filter_width,
                              channels * c.output_channels);
   filter.channel = c.output_channels;
@@ -119,60 +113,47 @@ double SumAt(const Convolution& c, const T* first, const T* second, int64_t plac
     if (is_forward) return {in_image, in_filter};
     return {is_input ? in_filter : in_image, in_output};
   };
-  const auto along = [&](int64_t Strides::* dimension, int64_t image_size, int64_t filter_size,
-                         int64_t output_size, int64_t stride, int64_t dilation, int64_t pad) {
-    std::vector<Operands> all;
-    const int64_t size = is_forward ? output_size : is_input ? image_size : filter_size;
-    const int64_t at = place / (result.*dimension) % size;
-    ForEachPosition(image_size, filter_size, output_size, stride, dilation, pad,
-                    [&](int64_t position, int64_t tap, int64_t read) {
-                      if ((is_forward ? position : is_input ? read : tap) != at) return;
-                      all.push_back(operands(read * image.*dimension, tap * filter.*dimension,
-                                             position * output.*dimension));
-                    });
-    return all;
+  std::vector<Operands> products = {{0, 0}};
+  const auto extend = [&](const SpatialSizes& s, int64_t image_stride, int64_t filter_stride,
+                          int64_t output_stride, int64_t result_stride) {
+    const int64_t size = is_forward ? s.output : is_input ? s.image : s.filter;
+    const int64_t at = place / result_stride % size;
+    std::vector<Operands> extended;
+    ForEachPosition(s, [&](int64_t position, int64_t tap, int64_t read) {
+      if ((is_forward ? position : is_input ? read : tap) != at) return;
+      const Operands more =
+          operands(read * image_stride, tap * filter_stride, position * output_stride);
+      for (const Operands& each : products) {
+        extended.push_back({each.first + more.first, each.second + more.second});
+      }
+    });
+    products = std::move(extended);
   };
-  const std::vector<Operands> batches = along(&Strides::batch, c.batch, 1, c.batch, 1, 1, 0);
-  const std::vector<Operands> planes =
-      along(&Strides::depth, c.image_depth, c.filter_depth, c.output_depth, c.stride_depth,
-            c.dilation_depth, c.pad_front);
-  const std::vector<Operands> rows =
-      along(&Strides::height, c.image_height, c.filter_height, c.output_height, c.stride_height,
-            c.dilation_height, c.pad_top);
-  const std::vector<Operands> columns =
-      along(&Strides::width, c.image_width, c.filter_width, c.output_width, c.stride_width,
-            c.dilation_width, c.pad_left);
+  extend({c.batch, 1, c.batch, 1, 1, 0, 0}, image.batch, filter.batch, output.batch, result.batch);
+  for (size_t i = 0; i < 3; ++i) {
+    extend(SpatialSizesOf(c)[i], image.spatial[i], filter.spatial[i], output.spatial[i],
+           result.spatial[i]);
+  }
 
-  // Of its group; what the result has no dimension for runs over all of the group.
+  // A dimension that the result lacks runs over all of the group.
   const int64_t own_channel = place / result.channel % (is_input ? c.image_channels : channels);
   const int64_t own_filter = place / (is_forward ? result.channel : 1) % c.output_channels;
   const int64_t group = is_input ? own_channel / channels : own_filter / filters;
-  std::vector<Operands> pairs;
+  double sum = 0;
   for (int64_t n = 0; n < (is_forward ? channels : is_input ? filters : 1); ++n) {
     const int64_t i = is_forward ? n : own_channel % channels;
     const int64_t k = group * filters + (is_input ? n : own_filter % filters);
-    pairs.push_back(operands((group * channels + i) * image.channel, i * c.output_channels + k,
-                             k * output.channel));
-  }
-
-  double sum = 0;
-  for (const Operands& n : batches) {
-    for (const Operands& d : planes) {
-      for (const Operands& h : rows) {
-        for (const Operands& w : columns) {
-          const T* const a = first + n.first + d.first + h.first + w.first;
-          const T* const b = second + n.second + d.second + h.second + w.second;
-          for (const Operands& i : pairs) {
-            sum += static_cast<double>(a[i.first]) * static_cast<double>(b[i.second]);
-          }
-        }
-      }
+    const Operands pair = operands((group * channels + i) * image.channel,
+                                   i * c.output_channels + k, k * output.channel);
+    for (const Operands& each : products) {
+      sum += static_cast<double>(first[each.first + pair.first]) *
+             static_cast<double>(second[each.second + pair.second]);
     }
   }
   return sum;
 }
 
-// Written so that NaN passes, as TensorFlow's activations let it.
+// Passes NaN on, as TensorFlow's activations do.
 double Activate(const Convolution& c, double x) {
   switch (c.activation) {
     case Activation::kNone:

@@ -1,5 +1,5 @@
 // A convolution by its definition: plain loops over every kind, layout, type, rank and group count.
-// The host backend computes with it, and rounding errors are measured against it.
+// The host backend uses it, and rounding errors are measured against it.
 #ifndef TF_INTEROP_CORE_HOST_REFERENCE_CONVOLUTION_H_
 #define TF_INTEROP_CORE_HOST_REFERENCE_CONVOLUTION_H_
 
@@ -10,28 +10,27 @@
 
 namespace tf_interop {
 
-// Multiply-adds of the convolution, padding counted as if it were data. A double, because sizes
-// that no machine could compute overflow 64 bits.
+// Multiply-adds of the convolution, including padding. A double, because sizes that no machine
+// could compute overflow 64 bits.
 double MultiplyAdds(const Convolution& convolution);
 
-// Elements of the tensors that are read, in the order of ConvolutionBuffers.
+// Elements of the inputs, in the order of ConvolutionBuffers.
 std::vector<int64_t> InputElements(const Convolution& convolution);
 
-// The elements of a tensor of `dtype` as doubles, and back; rounded to float first, and from there
-// to half and bfloat16, to nearest with ties to even.
+// Convert a tensor of `dtype` to doubles and back. Encode rounds to float first, and from there to
+// half and bfloat16, to nearest with ties to even.
 void Decode(DataType dtype, const void* tensor, int64_t elements, double* values);
 std::vector<double> Decode(DataType dtype, const void* tensor, int64_t elements);
 void Encode(DataType dtype, const double* values, int64_t elements, void* tensor);
 
-// Computes the result, which has result_elements(). `inputs` are the tensors of ConvolutionBuffers.
-// All are in the convolution's layout, and no two results differ by a bit. One thread, about a
-// nanosecond for each multiply-add.
+// Computes the result, which has result_elements(), from the inputs of ConvolutionBuffers. Takes
+// one thread and about a nanosecond for each multiply-add, and gives the same bits every time.
 void Convolve(const Convolution& convolution, const std::vector<const double*>& inputs,
               double* result);
 std::vector<double> Convolve(const Convolution& convolution,
                              const std::vector<std::vector<double>>& inputs);
 
-// Elements of the result, each computed by itself. `inputs` are of the convolution's type.
+// Single elements of the result. `inputs` are of the convolution's type.
 std::vector<double> ConvolveAt(const Convolution& convolution,
                                const std::vector<const void*>& inputs,
                                const std::vector<int64_t>& places);

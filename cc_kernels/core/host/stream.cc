@@ -21,9 +21,9 @@ Status RunGuarded(const std::function<Status()>& work) {
   }
 }
 
-// `work`, under the label that the calling thread has now.
+// Gives `work` the label of the calling thread.
 std::function<Status()> Labelled(std::function<Status()> work) {
-  std::shared_ptr<const TraceLabel> label = CurrentTraceLabel();
+  std::shared_ptr<const TraceLabel> label = current_trace_label;
   if (label == nullptr) return work;
   return [label = std::move(label), work = std::move(work)] {
     const TraceScope scope([&] { return *label; });
@@ -32,21 +32,6 @@ std::function<Status()> Labelled(std::function<Status()> work) {
 }
 
 }  // namespace
-
-void Latch::Open(Status outcome) {
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    is_open_ = true;
-    outcome_ = std::move(outcome);
-  }
-  opened_.notify_all();
-}
-
-Status Latch::Wait() {
-  std::unique_lock<std::mutex> lock(mutex_);
-  opened_.wait(lock, [this] { return is_open_; });
-  return outcome_;
-}
 
 Status HostStream::Create(std::unique_ptr<HostStream>* stream) {
   std::unique_ptr<HostStream> created(new HostStream());
@@ -59,26 +44,16 @@ Status HostStream::Create(std::unique_ptr<HostStream>* stream) {
   return Status::Ok();
 }
 
-std::unique_ptr<HostStream> HostStream::CreateWithoutThread() {
-  return std::unique_ptr<HostStream>(new HostStream());
-}
-
 HostStream::~HostStream() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     closing_ = true;
   }
   changed_.notify_all();
-  if (has_thread()) thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
-void HostStream::Enqueue(std::function<Status()> work) {
-  if (!has_thread()) {
-    const Status status = RunGuarded(work);
-    std::lock_guard<std::mutex> lock(mutex_);
-    error_.Update(status);
-    return;
-  }
+void HostStream::EnqueueWork(std::function<Status()> work) {
   std::function<Status()> labelled = Labelled(std::move(work));
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -88,13 +63,9 @@ void HostStream::Enqueue(std::function<Status()> work) {
 }
 
 void HostStream::Synchronize() {
-  // Shared, because the stream's thread may still be inside Open when Wait returns here.
-  auto reached = std::make_shared<Latch>();
-  Enqueue([reached] {
-    reached->Open(Status::Ok());
-    return Status::Ok();
-  });
-  (void)reached->Wait();
+  const auto reached = std::make_shared<std::promise<void>>();
+  Enqueue([reached] { reached->set_value(); });
+  reached->get_future().wait();
 }
 
 Status HostStream::TakeError() {
@@ -114,11 +85,6 @@ void HostStream::Run() {
     lock.lock();
     error_.Update(status);
   }
-}
-
-std::shared_ptr<Latch> HostEvent::Record() {
-  latch_ = std::make_shared<Latch>();
-  return latch_;
 }
 
 }  // namespace tf_interop

@@ -1,5 +1,4 @@
-#include "cc_kernels/core/measure/cuda_device.h"
-
+// The GPU as a device to measure on.
 #include <cuda.h>
 
 #include <initializer_list>
@@ -8,6 +7,7 @@
 
 #include "cc_kernels/core/cudnn/backend.h"
 #include "cc_kernels/core/cudnn/libraries.h"
+#include "cc_kernels/core/measure/device.h"
 #ifdef TF_INTEROP_HAS_CUPTI
 #include "cc_kernels/core/measure/cupti_tracer.h"
 #endif
@@ -39,7 +39,7 @@ class CudaMeasuringDevice : public MeasuringDevice {
   }
 
   ~CudaMeasuringDevice() override {
-    // A failure to free is nothing that a caller could act on.
+    // A caller could do nothing about a failure.
     (void)InContext([&] {
       for (CUevent event : {start_, stop_}) {
         if (event != nullptr) (void)driver_.cuEventDestroy(event);
@@ -94,12 +94,12 @@ class CudaMeasuringDevice : public MeasuringDevice {
   }
 
   void Free(void* data) override {
-    // A failure to free is nothing that a caller could act on.
+    // A caller could do nothing about a failure.
     (void)InContext([&] { return TF_INTEROP_CALL(driver_, cuMemFree, Address(data)); });
   }
 
-  // Copies are enqueued on the stream, which does not wait for the default stream: a plain copy of
-  // pageable memory may return before it has arrived on the device.
+  // On the stream, which does not wait for the default stream: a plain copy of pageable memory may
+  // return before it has arrived on the device.
   Status CopyToDevice(const void* from, size_t bytes, void* to) override {
     TF_INTEROP_RETURN_IF_ERROR(InContext([&] {
       return TF_INTEROP_CALL(driver_, cuMemcpyHtoDAsync, Address(to), from, bytes, stream_);
@@ -172,8 +172,7 @@ class CudaMeasuringDevice : public MeasuringDevice {
 
   Status StartTrace() override {
     return Unavailable(
-        "Expected a library that traces GPU kernels, got one that was built without. Build it "
-        "where "
+        "This library was built without CUPTI, so it cannot trace GPU kernels. Build it where "
         "CUPTI's headers are found.");
   }
 

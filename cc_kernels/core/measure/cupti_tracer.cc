@@ -39,9 +39,9 @@ std::vector<std::string> CuptiCandidates(int driver_version) {
     const std::string package = major == 12 ? "cuda_cupti" : "cu" + std::to_string(major);
     const std::vector<std::string> usual =
         LibraryCandidates("TF_INTEROP_LIBCUPTI", name, "nvidia/" + package + "/lib/" + name);
-    if (usual.front() != name) return usual;  // the variable is set
+    if (usual.front() != name) return usual;  // TF_INTEROP_LIBCUPTI is set
     all.insert(all.end(), usual.begin(), usual.end());
-    // The toolkit keeps it where the loader may not look.
+    // The folders of the CUDA toolkit, where the loader may not look.
     for (const std::string& folder : {"-" + std::to_string(major), std::string()}) {
       all.push_back("/usr/local/cuda" + folder + "/lib64/" + name);
       all.push_back("/usr/local/cuda" + folder + "/extras/CUPTI/lib64/" + name);
@@ -50,11 +50,10 @@ std::vector<std::string> CuptiCandidates(int driver_version) {
   return all;
 }
 
-// The part of CUPTI that tracing uses, opened at run time. Immutable once open; thread-safe.
+// Immutable once open; thread-safe.
 struct CuptiLibrary {
-  // Opens the CUPTI in TF_INTEROP_LIBCUPTI where that is set, else one whose major version is the
-  // driver's or an older one from 12 on: an older CUPTI works with a newer driver, a newer one does
-  // not with an older driver.
+  // Opens TF_INTEROP_LIBCUPTI if that is set, else a CUPTI with the major version of the driver, or
+  // an older one from 12 on. A CUPTI does not work with an older driver.
   Status Open(int driver_version) {
     TF_INTEROP_RETURN_IF_ERROR(library.Open(
         CuptiCandidates(driver_version),
@@ -63,7 +62,7 @@ struct CuptiLibrary {
     return library.Find({TF_INTEROP_CUPTI_ENTRY_POINTS(TF_INTEROP_ENTRY_POINT)});
   }
 
-  // Ok, or kUnavailable with CUPTI's name for `result`. `call` names what was called.
+  // Turns a failure of `call` into kUnavailable with CUPTI's name for it.
   Status Check(CUptiResult result, const char* call) const {
     if (result == CUPTI_SUCCESS) return Status::Ok();
     const char* name = nullptr;
@@ -79,10 +78,9 @@ struct CuptiLibrary {
   DynamicLibrary library;
 };
 
-// CUPTI writes the record of its own version, whatever headers this file is compiled with: since
-// CUDA 9 each version has added fields behind `reserved0` and moved none (Kernel4 of CUDA 9 to
-// Kernel9 of CUDA 12 and Kernel10 of CUDA 13). So what is read is the oldest of these, up to
-// `name`.
+// CUPTI writes the record of its own version, whatever this file's headers are. Since CUDA 9 each
+// version has only added fields after `reserved0` (Kernel4 of CUDA 9 to Kernel9 of CUDA 12 and
+// Kernel10 of CUDA 13). So this reads the oldest of these, up to `name`.
 using KernelRecord = CUpti_ActivityKernel4;
 
 template <typename Record>
@@ -108,7 +106,7 @@ static_assert(HasFieldsOfKernelRecord<CUpti_ActivityKernel10>());
 constexpr size_t kBufferBytes = size_t{64} << 10;
 constexpr size_t kBufferAlignment = 8;  // CUPTI's ACTIVITY_RECORD_ALIGNMENT
 
-// What CUPTI has handed over, on whichever thread. Its callbacks take no argument of the caller's.
+// CUPTI's callbacks, which may run on any thread, take no user argument. They collect here.
 struct Collected {
   std::mutex mutex;
   const CuptiLibrary* library = nullptr;  // null before the first trace
@@ -146,7 +144,6 @@ TracedKernel ReadRecord(const KernelRecord& record) {
   return kernel;
 }
 
-// Adds the kernels of a buffer to `kernels`.
 Status ReadBuffer(const CuptiLibrary& library, uint8_t* buffer, size_t bytes,
                   std::vector<TracedKernel>* kernels) {
   CUpti_Activity* record = nullptr;
@@ -174,21 +171,20 @@ void CUPTIAPI GiveBuffer(uint8_t** buffer, size_t* size, size_t* max_records) {
   *max_records = 0;  // as many as fit
 }
 
-// Counts the records that CUPTI dropped, as a failure.
 Status CheckNoneDropped(const CuptiLibrary& library, CUcontext context, uint32_t stream) {
   size_t dropped = 0;
   TF_INTEROP_RETURN_IF_ERROR(
       TF_INTEROP_CALL(library, cuptiActivityGetNumDroppedRecords, context, stream, &dropped));
   if (dropped == 0) return Status::Ok();
   return Unavailable("Expected all kernels from CUPTI, got " + std::to_string(dropped) +
-                     " records less.");
+                     " records fewer.");
 }
 
 void CUPTIAPI TakeBuffer(CUcontext context, uint32_t stream, uint8_t* buffer, size_t,
                          size_t valid_bytes) {
   Collected& collected = TheCollected();
   std::lock_guard<std::mutex> lock(collected.mutex);
-  // Nothing may be thrown through CUPTI.
+  // No exception may pass through CUPTI.
   try {
     if (const CuptiLibrary* const library = collected.library) {
       if (valid_bytes > 0) {
@@ -197,7 +193,7 @@ void CUPTIAPI TakeBuffer(CUcontext context, uint32_t stream, uint8_t* buffer, si
       collected.status.Update(CheckNoneDropped(*library, context, stream));
     }
   } catch (const std::bad_alloc&) {
-    collected.is_out_of_memory = true;  // no message: that takes memory too
+    collected.is_out_of_memory = true;  // a message would take memory too
   }
   std::free(buffer);
 }
@@ -218,7 +214,7 @@ Status StartKernelTrace(int driver_version) {
   }
   Status status = TF_INTEROP_CALL(*library, cuptiActivityRegisterCallbacks, GiveBuffer, TakeBuffer);
   if (status.ok()) {
-    // Unlike plain KERNEL, this kind leaves kernels of several streams to run at the same time.
+    // Unlike plain KERNEL, this kind lets kernels of several streams run together.
     status = TF_INTEROP_CALL(*library, cuptiActivityEnable, CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL);
   }
   if (!status.ok()) (void)library->cuptiFinalize();
@@ -229,7 +225,7 @@ Status StopKernelTrace(std::vector<TracedKernel>* kernels) {
   kernels->clear();
   Collected& collected = TheCollected();
   const CuptiLibrary& library = *collected.library;
-  // Also where flushing fails: every launch is slower as long as CUPTI is attached.
+  // Detach even if a call fails: CUPTI slows every launch down while it is attached.
   Status status = TF_INTEROP_CALL(library, cuptiActivityFlushAll, CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
   status.Update(
       TF_INTEROP_CALL(library, cuptiActivityDisable, CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL));

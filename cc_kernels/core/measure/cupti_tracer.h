@@ -1,5 +1,5 @@
-// Notes the GPU kernels that run in this process, with CUPTI's activity API. This header needs no
-// header of CUPTI's.
+// Records the GPU kernels of this process with CUPTI's activity API. This header needs no header of
+// CUPTI.
 #ifndef TF_INTEROP_CORE_MEASURE_CUPTI_TRACER_H_
 #define TF_INTEROP_CORE_MEASURE_CUPTI_TRACER_H_
 
@@ -10,17 +10,16 @@
 
 namespace tf_interop {
 
-// Begins a trace. Returns kUnavailable if there is no CUPTI, or with CUPTI's reason, such as
-// that another tool (Nsight, TensorFlow's profiler) holds it, or that the GPU is virtual. CUPTI is
-// opened with the first call, whose failure is final; `driver_version` is what cuDriverGetVersion
-// gives.
+// Begins a trace; one at a time. Returns kUnavailable if there is no CUPTI, or with CUPTI's reason:
+// another tool (Nsight, TensorFlow's profiler) uses it, or the GPU is virtual. The first call opens
+// CUPTI, and its failure is final. `driver_version` is from cuDriverGetVersion.
 //
-// One trace at a time, as CUPTI is one for the process. Outside of a trace CUPTI is not attached to
-// the process: attached, it slows every launch down, also while it records nothing.
+// CUPTI is attached to the process only during a trace, because it slows every launch down, even
+// while it records nothing.
 Status StartKernelTrace(int driver_version);
 
-// Ends the trace and gives its kernels in the order in which they started; all of them have ended
-// by now. Returns kUnavailable where any of them may be missing, or none came.
+// Ends the trace and gives its kernels, all of which have ended, in the order of their start.
+// Returns kUnavailable if there are none, or some may be missing.
 Status StopKernelTrace(std::vector<TracedKernel>* kernels);
 
 }  // namespace tf_interop

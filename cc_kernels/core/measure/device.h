@@ -1,6 +1,5 @@
-// What measuring needs of a device beyond its backend: what it is, memory, a caller's stream, the
-// time that passes between two points of that stream, and a trace of the GPU kernels that run. And
-// the CPU as such a device; cuda_device.h has the other.
+// The interface of measurements to a device, and its implementation for the CPU. That for GPUs is
+// in cuda_device.cc.
 #ifndef TF_INTEROP_CORE_MEASURE_DEVICE_H_
 #define TF_INTEROP_CORE_MEASURE_DEVICE_H_
 
@@ -21,17 +20,16 @@
 
 namespace tf_interop {
 
-// What was measured on; texts are empty if a device has no such thing.
+// Texts are empty if they do not apply.
 struct DeviceDescription : TfiDescription {
   DeviceDescription() : TfiDescription() {}
 
   std::string name;
   std::string compute_capability;  // such as "9.0"
   std::string cudnn;               // such as "9.10.2"
-  std::string cuda;                // the version that the driver supports, such as "12.8"
+  std::string cuda;                // supported by the driver, such as "12.8"
 };
 
-// A GPU kernel that ran.
 struct TracedKernel : TfiKernel {
   TracedKernel() : TfiKernel() {}
 
@@ -39,69 +37,65 @@ struct TracedKernel : TfiKernel {
   uint64_t start_ns = 0;  // on a clock of the trace
 };
 
-// Not thread-safe: one measurement at a time, or they disturb each other. All functions that name
-// no stream work on stream().
+// Not thread-safe: measurements must not disturb each other. All functions work on stream().
 class MeasuringDevice {
  public:
   virtual ~MeasuringDevice() = default;
 
   virtual Backend* backend() = 0;
   virtual Status Describe(DeviceDescription* description) = 0;
-  // So many that nothing else is left in a cache once they are filled.
+  // A fill of this many evicts everything else from the caches.
   virtual size_t cold_bytes() const = 0;
 
-  // The caller's stream in the sense of the stream contract.
+  // The caller's stream of the stream contract.
   virtual Stream stream() const = 0;
 
-  // Device memory, aligned to 64 bytes or more. `bytes` is not 0.
+  // Aligned to 64 bytes or more. `bytes` is not 0.
   virtual Status Allocate(size_t bytes, void** data) = 0;
   virtual void Free(void* data) = 0;
 
-  // Both are done when they return; no work that uses the memory may be pending.
+  // Both return after the copy. No pending work may use the memory.
   virtual Status CopyToDevice(const void* from, size_t bytes, void* to) = 0;
   virtual Status CopyFromDevice(const void* from, size_t bytes, void* to) = 0;
 
-  // Enqueues the filling of `bytes` bytes.
+  // Enqueues a fill.
   virtual Status Fill(void* data, unsigned char value, size_t bytes) = 0;
 
-  // A timed section: what is enqueued on the stream between the two calls.
+  // Work that is enqueued between the two calls is a timed section.
   virtual Status StartTimer() = 0;
   virtual Status StopTimer() = 0;
-  // To be asked right after StopTimer: whether the device has not come to the section's start yet,
-  // so that it waits for the host nowhere in it. Always so where enqueueing costs next to nothing
-  // beside the work.
+  // Tells right after StopTimer whether the device has not reached the section yet, and so will not
+  // wait for the host in it. Always true if enqueueing takes next to no time.
   virtual Status IsStillAhead(bool* ahead) {
     *ahead = true;
     return Status::Ok();
   }
-  // Waits for the end of the section and gives the time from its start to its end on the device.
+  // Waits for the end of the section and gives its time on the device.
   virtual Status ReadTimer(double* elapsed_us) = 0;
 
-  // Begins to note the GPU kernels that run in this process. That slows launches down until
-  // StopTrace: not to be done in a timed section. Returns the reason where kernels cannot be
-  // traced; a device that has none traces none.
+  // Begins to record the GPU kernels of this process, if the device has any. That slows launches
+  // down until StopTrace, so it does not belong in a timed section. Returns the reason if kernels
+  // cannot be traced.
   virtual Status StartTrace() { return Status::Ok(); }
-  // Ends what StartTrace began, after Synchronize, and gives the kernels in the order in which
-  // they started. Returns the reason where some of them may be missing.
+  // Ends the trace, after Synchronize, and gives the kernels in the order of their start. Returns
+  // the reason if some of them may be missing.
   virtual Status StopTrace(std::vector<TracedKernel>* kernels) {
     kernels->clear();
     return Status::Ok();
   }
 
-  // Waits for all that is on the stream. Returns the first error of work that ran there.
+  // Waits for the stream. Returns the first error of its work.
   virtual Status Synchronize() = 0;
 };
 
-// The CPU: memory of the process, and a steady clock that is read by work on the stream.
 class HostMeasuringDevice : public MeasuringDevice {
  public:
-  // `backend` is one whose streams are HostStreams; it outlives the device. `stream` is the
-  // caller's, with a thread.
+  // The streams of `backend`, which outlives the device, are HostStreams. `stream` has a thread.
   HostMeasuringDevice(Backend* backend, std::unique_ptr<HostStream> stream)
       : backend_(backend), stream_(std::move(stream)) {}
 
   Backend* backend() override { return backend_; }
-  // That it is a CPU; whoever asks can tell its model without this library.
+  // Python finds the model of the CPU without this library.
   Status Describe(DeviceDescription* description) override {
     *description = DeviceDescription();
     description->name = "CPU";
@@ -124,25 +118,13 @@ class HostMeasuringDevice : public MeasuringDevice {
     return Status::Ok();
   }
   Status Fill(void* data, unsigned char value, size_t bytes) override {
-    stream_->Enqueue([=] {
-      std::memset(data, value, bytes);
-      return Status::Ok();
-    });
-    return Status::Ok();
+    return EnqueueOn(stream(), [=] { std::memset(data, value, bytes); });
   }
   Status StartTimer() override {
-    stream_->Enqueue([this] {
-      start_ = std::chrono::steady_clock::now();
-      return Status::Ok();
-    });
-    return Status::Ok();
+    return EnqueueOn(stream(), [this] { start_ = std::chrono::steady_clock::now(); });
   }
   Status StopTimer() override {
-    stream_->Enqueue([this] {
-      stop_ = std::chrono::steady_clock::now();
-      return Status::Ok();
-    });
-    return Status::Ok();
+    return EnqueueOn(stream(), [this] { stop_ = std::chrono::steady_clock::now(); });
   }
   Status ReadTimer(double* elapsed_us) override {
     TF_INTEROP_RETURN_IF_ERROR(Synchronize());
@@ -158,9 +140,12 @@ class HostMeasuringDevice : public MeasuringDevice {
   Backend* const backend_;
   // Written on the stream's thread, read after Synchronize.
   std::chrono::steady_clock::time_point start_, stop_;
-  // The last member, so that its thread ends before what it writes to.
+  // The last member, so that its thread ends first.
   const std::unique_ptr<HostStream> stream_;
 };
+
+// Opens the first GPU for measurements.
+Status OpenCudaDevice(std::unique_ptr<MeasuringDevice>* device);
 
 }  // namespace tf_interop
 

@@ -28,11 +28,9 @@ PrepareOptions ToPrepareOptions(const MeasureOptions& options) {
 }
 
 Status Validate(const MeasureOptions& options) {
-  // So few that the times of all ways to run can be kept.
-  constexpr int64_t kMostRuns = 1'000'000;
-  constexpr double kLongestWarmupMs = 60e3;
-  if (options.warmup_ms >= 0 && options.warmup_ms <= kLongestWarmupMs && options.repetitions >= 1 &&
-      options.repetitions <= kMostRuns) {
+  // The times of all runs must fit into memory.
+  if (options.warmup_ms >= 0 && options.warmup_ms <= 60e3 && options.repetitions >= 1 &&
+      options.repetitions <= 1'000'000) {
     return Status::Ok();
   }
   return InvalidArgument(
@@ -40,7 +38,6 @@ Status Validate(const MeasureOptions& options) {
       std::to_string(options.warmup_ms) + " and " + std::to_string(options.repetitions) + ".");
 }
 
-// Checks that the convolution is valid and computes something from something.
 Status CheckHasWork(const Convolution& c) {
   TF_INTEROP_RETURN_IF_ERROR(Validate(c));
   if (c.computes_something()) return Status::Ok();
@@ -48,17 +45,17 @@ Status CheckHasWork(const Convolution& c) {
                          ".");
 }
 
-// What Prepare says of an algorithm. A name that the backend does not know comes from a list that
-// was made elsewhere: it is refused like an algorithm that cannot run, and others go on.
-Status AsRefusal(const std::string& algorithm, const Status& status) {
-  if (algorithm.empty() || status.code() != StatusCode::kInvalidArgument) return status;
+// Treats the name of an unknown algorithm, which comes from a list that was made elsewhere, like an
+// algorithm that cannot run: others go on.
+Status AsRefusal(const Status& status) {
+  if (status.code() != StatusCode::kInvalidArgument) return status;
   return Unsupported(status.message());
 }
 
 // ---- Problems.
 
-// Random elements of `dtype`. Drawing takes long, so they repeat after many. The period is a prime
-// number: whoever reads an element of another row or channel does not find the right value there.
+// Random elements of `dtype`. Drawing takes long, so they repeat. The period is a prime number, so
+// that an element of a wrong row or channel has a wrong value.
 Bytes Draw(DataType dtype, int64_t elements, std::mt19937_64* random) {
   constexpr int64_t kMostDrawn = 1'048'573;
   std::normal_distribution<double> normal;
@@ -77,7 +74,6 @@ Bytes Draw(DataType dtype, int64_t elements, std::mt19937_64* random) {
 MeasuredProblem MakeProblem(const Convolution& c, std::mt19937_64* random) {
   MeasuredProblem problem;
   problem.convolution = c;
-  problem.result_bytes = c.result_elements() * SizeOf(c.dtype);
   for (const int64_t elements : InputElements(c)) {
     problem.inputs.push_back(Draw(c.dtype, elements, random));
   }
@@ -86,14 +82,13 @@ MeasuredProblem MakeProblem(const Convolution& c, std::mt19937_64* random) {
 
 const MeasuredProblem& FindProblem(const Convolution& convolution, KeptProblem* kept) {
   if (!kept->problem || !(kept->problem->convolution == convolution)) {
-    *kept = KeptProblem();  // first, so that memory holds one at a time
+    *kept = KeptProblem();  // so that memory holds only one
     std::mt19937_64 random;
     kept->problem = std::make_unique<MeasuredProblem>(MakeProblem(convolution, &random));
   }
   return *kept->problem;
 }
 
-// What the kept problem's elements should be: all of them, or some of a large one.
 void ComputeExpected(double most_multiply_adds, KeptProblem* kept) {
   constexpr double kMostCompared = 4096;
   const Convolution& c = kept->problem->convolution;
@@ -135,10 +130,9 @@ double ErrorOf(const Bytes& result, double most_multiply_adds, KeptProblem* kept
   return difference == 0 ? 0 : difference / largest;
 }
 
-// The operands of all steps.
 std::vector<MeasuredProblem> MakeProblems(const StageRequest& request) {
   const Stage& stage = request.stage;
-  // A number for each image: that of the request, or a negative one for the step alone.
+  // The request's number for each image, or a negative one for the step alone.
   std::vector<int64_t> images(stage.steps.size());
   for (size_t i = 0; i < images.size(); ++i) {
     const bool is_shared = !request.images.empty() && request.images[i] >= 0;
@@ -165,12 +159,12 @@ std::vector<MeasuredProblem> MakeProblems(const StageRequest& request) {
 
 // ---- Runs.
 
-// Device memory that is freed with the object, once nothing uses it any more.
+// Device memory. The destructor waits for the device and frees it.
 class DeviceMemory {
  public:
   explicit DeviceMemory(MeasuringDevice* device) : device_(device) {}
   ~DeviceMemory() {
-    // After a failure work may still be pending, and its error has been reported already.
+    // An error was reported already.
     (void)device_->Synchronize();
     for (void* data : allocated_) device_->Free(data);
   }
@@ -198,7 +192,7 @@ struct Runnable {
   std::vector<void*> workspaces;
 };
 
-// The device, the ways to run on it, and all tensors.
+// Runs the ways on the device.
 class Bench {
  public:
   Bench(MeasuringDevice* device, const MeasureOptions& options)
@@ -217,7 +211,7 @@ class Bench {
     return AllocateWorkspaces();
   }
 
-  // Runs the first way, and gives the result of its only step.
+  // Runs the first way, which has one step.
   Status RunForResult(Bytes* result) {
     void* const data = buffers_.steps[0].result;
     TF_INTEROP_RETURN_IF_ERROR(device_->Fill(data, kUnwritten, result->size()));
@@ -226,7 +220,7 @@ class Bench {
     return device_->CopyFromDevice(data, result->size(), result->data());
   }
 
-  // Times the ways by turns; times[i] are those of the i-th.
+  // Gives the times of each way.
   Status TimeByTurns(std::vector<TfiTime>* times) {
     using Clock = std::chrono::steady_clock;
     const std::chrono::duration<double, std::milli> warmup(options_.warmup_ms);
@@ -236,7 +230,7 @@ class Bench {
       TF_INTEROP_RETURN_IF_ERROR(TakeTurn(turn++, &all_us));
     }
     for (std::vector<double>& each : all_us) each.clear();
-    fills_ = 1;  // the first runs may have loaded code, which keeps the host for long
+    fills_ = 1;  // the first runs may have loaded code, which takes the host long
     for (int64_t i = 0; i < options_.repetitions; ++i) {
       TF_INTEROP_RETURN_IF_ERROR(TakeTurn(turn++, &all_us));
     }
@@ -244,7 +238,7 @@ class Bench {
     return Status::Ok();
   }
 
-  // Runs the first way. `traced` is why there are no kernels; the result is the run's own.
+  // Runs the first way and returns its outcome. `traced` tells why there are no kernels.
   Status TraceRun(std::vector<TracedKernel>* kernels, Status* traced) {
     kernels->clear();
     *traced = device_->StartTrace();
@@ -257,13 +251,11 @@ class Bench {
   }
 
  private:
-  // A fill of cold_bytes() takes about 56 µs on an H200. No stage takes as long to enqueue as so
-  // many fills take.
+  // A fill takes about 56 µs on an H200. No stage takes as long to enqueue as so many fills.
   static constexpr int kMostFills = 64;
 
   static TfiTime Summarize(std::vector<double> times_us) {
     std::sort(times_us.begin(), times_us.end());
-    // The value below which a fraction of the times lie.
     const auto percentile = [&](double fraction) {
       const double position = fraction * static_cast<double>(times_us.size() - 1);
       const auto below = static_cast<size_t>(position);
@@ -287,12 +279,12 @@ class Bench {
       TF_INTEROP_RETURN_IF_ERROR(device_->CopyToDevice(content.data(), content.size(), input));
       buffers.inputs[i] = input;
     }
-    TF_INTEROP_RETURN_IF_ERROR(memory_.Allocate(problem.result_bytes, &buffers.result));
+    TF_INTEROP_RETURN_IF_ERROR(memory_.Allocate(problem.result_bytes(), &buffers.result));
     buffers_.steps.push_back(buffers);
     return Status::Ok();
   }
 
-  // Lanes of one number share a workspace: the ways to run never run at the same time.
+  // The ways never run together, so lanes with the same number share a workspace.
   Status AllocateWorkspaces() {
     std::vector<size_t> bytes;
     for (const Runnable* way : ways_) {
@@ -310,7 +302,7 @@ class Bench {
     return Status::Ok();
   }
 
-  // Times each way once, beginning with another one in each turn.
+  // Times each way once, each turn in another order.
   Status TakeTurn(size_t turn, std::vector<std::vector<double>>* all_us) {
     for (size_t i = 0; i < ways_.size(); ++i) {
       const size_t way = (i + turn) % ways_.size();
@@ -353,24 +345,11 @@ class Bench {
   DeviceMemory memory_;
 };
 
-// Has the backend forget plans at the end of a scope: one takes over a megabyte, and a profile has
-// tens of thousands.
+// Has the backend forget plans: one takes over a megabyte, and a profile has tens of thousands.
 struct ForgetAtEnd {
   Backend* backend;
   ~ForgetAtEnd() { backend->ForgetPrepared(); }
 };
-
-// ---- One convolution.
-
-// Makes ready what is to be measured alone.
-Status PrepareAlone(Backend* backend, const Convolution& convolution, const std::string& algorithm,
-                    const MeasureOptions& options,
-                    std::shared_ptr<const PreparedConvolution>* prepared) {
-  TF_INTEROP_RETURN_IF_ERROR(Validate(options));
-  TF_INTEROP_RETURN_IF_ERROR(CheckHasWork(convolution));
-  return AsRefusal(algorithm,
-                   backend->Prepare(convolution, algorithm, ToPrepareOptions(options), prepared));
-}
 
 // ---- A stage.
 
@@ -392,69 +371,18 @@ std::vector<std::string> AlgorithmsOf(const PreparedStage& stage) {
   return algorithms;
 }
 
-// Ok, or why the steps of a lane cannot run as they are pinned: merged, or each by itself.
-Status CheckLane(Backend* backend, const Stage& stage, const Lane& lane,
-                 const PrepareOptions& options) {
-  std::vector<Convolution> parts;
-  std::vector<std::string> algorithms;
-  std::string names;
-  for (const size_t i : lane.steps) {
-    const Step& step = stage.steps[i];
-    parts.push_back(step.convolution);
-    algorithms.push_back(step.algorithm);
-    names += (names.empty() ? "'" : ", '") + step.name + "'";
-    if (lane.merged || step.algorithm.empty()) continue;
-    std::shared_ptr<const PreparedConvolution> prepared;
-    const Status status = AsRefusal(
-        step.algorithm, backend->Prepare(step.convolution, step.algorithm, options, &prepared));
-    if (status.ok()) continue;
-    return Status(status.code(), "Convolution '" + step.name + "' with algorithm " +
-                                     step.algorithm + ": " + status.message());
-  }
-  if (!lane.merged) return Status::Ok();
-  PreparedMerge merge;
-  Status status =
-      AsRefusal(algorithms.front(), PrepareMerge(backend, parts, algorithms, options, &merge));
-  if (status.ok()) return status;
-  return Status(status.code(), "Convolutions " + names + " merged: " + status.message());
-}
-
-// As PrepareStage, but a pinned algorithm that cannot be had, or a lane that cannot be merged, is a
-// failure, of its own kind.
+// As PrepareStage, but fails if a pinned algorithm cannot be had or a lane cannot be merged.
 Status PrepareAsPinned(Backend* backend, const Stage& stage, const PrepareOptions& options,
                        PreparedStage* prepared) {
-  TF_INTEROP_RETURN_IF_ERROR(Validate(stage));
-  for (const Lane& lane : stage.lanes) {
-    TF_INTEROP_RETURN_IF_ERROR(CheckLane(backend, stage, lane, options));
-  }
   TF_INTEROP_RETURN_IF_ERROR(PrepareStage(backend, stage, options, prepared));
-  if (!prepared->unmerged.empty()) {
-    return Unsupported(std::string(kUnmergedLane) + ": " + prepared->unmerged.front());
+  for (const Status& status : prepared->unmerged) {
+    return AsRefusal(Status(status.code(), kUnmergedLane + (", " + status.message())));
   }
-  if (!prepared->fallbacks.empty()) return Unsupported(prepared->fallbacks.front());
+  for (const Status& status : prepared->fallbacks) return AsRefusal(status);
   return Status::Ok();
 }
 
-// Makes sure that every lane gets the stream group that it asks for, all at the same time: without,
-// RunStage would go on, and something else would be measured. Also gives how many SMs the device
-// gives to each lane.
-Status CheckGroups(Backend* backend, const PreparedStage& stage, std::vector<int>* sm_counts) {
-  std::vector<std::unique_ptr<StreamGroup>> groups;
-  Status status;
-  for (const std::optional<StreamGroupOptions>& options : stage.lane_groups) {
-    if (!options) continue;
-    std::unique_ptr<StreamGroup> group;
-    status = backend->Acquire(*options, &group);
-    if (!status.ok()) break;
-    if (!options->partition.empty()) sm_counts->push_back(group->sm_count());
-    groups.push_back(std::move(group));
-  }
-  // The backend keeps them for the runs.
-  for (std::unique_ptr<StreamGroup>& group : groups) backend->Release(std::move(group));
-  return status;
-}
-
-// Whether the first input of both is an image, of one shape, layout and type.
+// Whether the first inputs of both are images of the same shape, layout and type.
 bool ReadSameImage(const Convolution& a, const Convolution& b) {
   const auto image = [](const Convolution& c) {
     return std::make_tuple(c.kind == ConvolutionKind::kBackwardInput, c.dtype, c.layout,
@@ -465,16 +393,10 @@ bool ReadSameImage(const Convolution& a, const Convolution& b) {
 }
 
 Status CheckRequest(const StageRequest& request) {
-  const size_t steps = request.stage.steps.size();
-  if (steps == 0) return InvalidArgument("Expected a stage with a convolution, got none.");
+  if (request.stage.steps.empty())
+    return InvalidArgument("Expected a stage with a convolution, got none.");
   for (const Step& step : request.stage.steps) {
     TF_INTEROP_RETURN_IF_ERROR(CheckHasWork(step.convolution));
-  }
-  for (const size_t count : {request.sequential_algorithms.size(), request.images.size()}) {
-    if (count == 0 || count == steps) continue;
-    return InvalidArgument(
-        "Expected an algorithm of the sequence and an image for none or all of " +
-        std::to_string(steps) + " convolutions, got " + std::to_string(count) + ".");
   }
   std::map<int, const Step*> first_of;
   for (size_t i = 0; i < request.images.size(); ++i) {
@@ -490,20 +412,28 @@ Status CheckRequest(const StageRequest& request) {
 
 }  // namespace
 
+Status ResolveAlgorithm(MeasuringDevice* device, const Convolution& convolution,
+                        const std::string& algorithm, const MeasureOptions& options,
+                        std::shared_ptr<const PreparedConvolution>* resolved) {
+  TF_INTEROP_RETURN_IF_ERROR(Validate(options));
+  TF_INTEROP_RETURN_IF_ERROR(CheckHasWork(convolution));
+  return AsRefusal(
+      device->backend()->Prepare(convolution, algorithm, ToPrepareOptions(options), resolved));
+}
+
 Status MeasureConvolution(MeasuringDevice* device, const Convolution& convolution,
                           const std::string& algorithm, const MeasureOptions& options,
                           KeptProblem* kept, Measurement* measurement) {
   *measurement = Measurement();
   const ForgetAtEnd forget = {device->backend()};
   std::shared_ptr<const PreparedConvolution> prepared;
-  TF_INTEROP_RETURN_IF_ERROR(
-      PrepareAlone(device->backend(), convolution, algorithm, options, &prepared));
+  TF_INTEROP_RETURN_IF_ERROR(ResolveAlgorithm(device, convolution, algorithm, options, &prepared));
   const MeasuredProblem& problem = FindProblem(convolution, kept);
   Runnable runnable = {PreparedAlone(ToString(convolution), prepared), {}};
   Bench bench(device, options);
   TF_INTEROP_RETURN_IF_ERROR(bench.SetUp({&problem}, {&runnable}));
 
-  Bytes result(problem.result_bytes), again(problem.result_bytes);
+  Bytes result(problem.result_bytes()), again(result.size());
   TF_INTEROP_RETURN_IF_ERROR(bench.RunForResult(&result));
   TF_INTEROP_RETURN_IF_ERROR(bench.RunForResult(&again));
   measurement->is_deterministic = result == again;
@@ -519,16 +449,6 @@ Status MeasureConvolution(MeasuringDevice* device, const Convolution& convolutio
   Status traced;
   TF_INTEROP_RETURN_IF_ERROR(bench.TraceRun(&measurement->kernels, &traced));
   measurement->trace_error = traced.message();
-  return Status::Ok();
-}
-
-Status ResolveAlgorithm(MeasuringDevice* device, const Convolution& convolution,
-                        const std::string& algorithm, const MeasureOptions& options,
-                        ResolvedAlgorithm* resolved) {
-  std::shared_ptr<const PreparedConvolution> prepared;
-  TF_INTEROP_RETURN_IF_ERROR(
-      PrepareAlone(device->backend(), convolution, algorithm, options, &prepared));
-  *resolved = {prepared->algorithm(), prepared->reduces_precision()};
   return Status::Ok();
 }
 
@@ -555,7 +475,7 @@ Status MeasureStage(MeasuringDevice* device, const StageRequest& request,
     TF_INTEROP_RETURN_IF_ERROR(PrepareAsPinned(
         backend, WithAlgorithms(stage, request.sequential_algorithms), prepare, &sequential.stage));
     const std::vector<std::string> others = AlgorithmsOf(sequential.stage);
-    // Where both sequences are the same, one time serves for both.
+    // If both sequences are the same, one time serves for both.
     if (others != measurement->sequential_algorithms) ways.push_back(&sequential);
     measurement->sequential_algorithms = others;
   }

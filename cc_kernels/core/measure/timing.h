@@ -1,22 +1,21 @@
-// Measures convolutions with their algorithms, one alone or a stage of several beside each other.
+// Measures a convolution with one of its algorithms, or a stage against its convolutions in
+// sequence.
 //
-// How time is taken. Each run is a timed section of its own on the device's stream; that of a stage
-// is from before the fork to after the join. After `warmup_ms`, `repetitions` sections give a
-// median and a spread, which is half the distance between their 10th and their 90th percentile
-// (linear between neighbours). If there are several ways to run, they take turns, and take turns
-// in going first, so that a device that slows down or speeds up does so for all.
+// Time. Each run is a timed section on the device's stream; for a stage it begins before the fork
+// and ends after the join. After `warmup_ms`, `repetitions` sections give a median and a spread:
+// half the distance between their 10th and 90th percentiles (linear between neighbours). Several
+// ways to run take turns, and take turns at going first, so that a device that changes its speed
+// changes it for all.
 //
-// What is in the caches. Before each timed section memory is filled that exceeds every cache
-// (MeasuringDevice::cold_bytes), so that a run finds its operands in memory. With `warm_caches` one
-// run that is not timed follows the filling.
+// Caches. Before each timed section a fill larger than every cache (MeasuringDevice::cold_bytes)
+// evicts the operands. With `warm_caches` an untimed run follows the fill.
 //
-// A device that is fed faster than it works shows its own time; one that waits for the host shows
-// the host's. The filling is also what gives the host time to enqueue the section. Where the device
-// came to the section before all of it was enqueued, the time is dropped, and the section is
-// repeated with twice as much filling, up to 64 times as much: a launch that waits for the device
-// is never enqueued ahead, neither here nor in a program.
+// Head start. A device that waits for the host shows the host's time. The fill gives the host time
+// to enqueue the section. If the device reached the section before all of it was enqueued, its time
+// is dropped, and it is repeated with twice as many fills, up to 64. A launch that itself waits for
+// the device is never enqueued ahead, neither here nor in a program.
 //
-// GPU kernels are traced in one run of its own after the timed ones, because tracing takes time.
+// GPU kernels are traced in a run after the timed ones, because tracing takes time.
 #ifndef TF_INTEROP_CORE_MEASURE_TIMING_H_
 #define TF_INTEROP_CORE_MEASURE_TIMING_H_
 
@@ -26,6 +25,7 @@
 #include <string>
 #include <vector>
 
+#include "cc_kernels/core/backend.h"
 #include "cc_kernels/core/convolution.h"
 #include "cc_kernels/core/measure/device.h"
 #include "cc_kernels/core/stage.h"
@@ -33,7 +33,6 @@
 
 namespace tf_interop {
 
-// The last two are for tests.
 struct MeasureOptions : TfiMeasureOptions {
   MeasureOptions() : TfiMeasureOptions() {
     warmup_ms = 20;
@@ -42,29 +41,23 @@ struct MeasureOptions : TfiMeasureOptions {
     allow_tf32 = trace_kernels = 1;
   }
 
-  // What the reference may take; beyond it only some elements are compared.
+  // For tests: the reference's budget, beyond which only some elements are compared, and a
+  // replacement for the device's cold_bytes.
   double reference_multiply_adds = 2e8;
-  std::optional<size_t> cold_bytes;  // in place of the device's
+  std::optional<size_t> cold_bytes;
 };
 
-// The relative error is the largest difference from the result in double precision, relative to the
-// largest value of that result. Operands are normal with mean 0 and deviation 1, and rounded to the
-// convolution's type first. Of a large convolution up to 4,096 elements are compared, drawn at
-// random. The error is infinite where any element is not finite or was not written.
+// The relative error is the largest difference from the result in double precision, divided by the
+// largest value of that result. Operands are normal with mean 0 and deviation 1, rounded to the
+// convolution's type. For a large convolution up to 4,096 random elements are compared. The error
+// is infinite if any element is not finite or was not written.
 struct Measurement : TfiMeasurement {
   Measurement() : TfiMeasurement() {}
 
   std::string algorithm;  // that ran, in the form that Prepare accepts
-  // The GPU kernels of one run, in order. Empty if trace_error says why they could not be
-  // traced, and if there are none.
+  // The GPU kernels of one run, in order, or else the reason why they could not be traced.
   std::vector<TracedKernel> kernels;
   std::string trace_error;
-};
-
-// What would be measured under a name: two names of one algorithm have the same.
-struct ResolvedAlgorithm {
-  std::string algorithm;           // see Measurement
-  bool reduces_precision = false;  // see Measurement
 };
 
 using Bytes = std::vector<unsigned char>;
@@ -73,24 +66,22 @@ using Bytes = std::vector<unsigned char>;
 struct MeasuredProblem {
   Convolution convolution;
   std::vector<Bytes> inputs;
-  size_t result_bytes = 0;
-  // The place, among the problems of a stage, of an earlier one whose image (the first input) this
-  // one reads in place of its own, which is empty then.
+  // The earlier problem of the stage whose image this one reads. Its own first input is empty then.
   std::optional<size_t> image_of;
+
+  size_t result_bytes() const { return convolution.result_elements() * SizeOf(convolution.dtype); }
 };
 
-// Operands and reference of the convolution that was measured last, so that its next algorithm
-// need not wait for them again. Not thread-safe.
+// Operands and reference of the last convolution, for its next algorithm. Not thread-safe.
 struct KeptProblem {
   std::unique_ptr<MeasuredProblem> problem;
   std::vector<int64_t> places;   // of the elements to compare; empty for all
-  std::vector<double> expected;  // computed when it is first asked for
+  std::vector<double> expected;  // empty until it is needed
 };
 
-// Measures `convolution` with `algorithm` (empty: the backend's own choice), on a lane of its own.
-// Frees all device memory that it allocated, and has the backend forget the plan. Fails with the
-// reason:
-//   kInvalidArgument    the options or the convolution make no sense; nothing was run
+// Measures `convolution` with `algorithm` (empty: the backend's own choice) on a lane of its own.
+// Frees all device memory, and has the backend forget the plan. Fails with the reason:
+//   kInvalidArgument    the options or the convolution make no sense; nothing ran
 //   kUnsupported        the backend has no such algorithm, or it cannot run the convolution within
 //                       the workspace limit
 //   kResourceExhausted  memory was short
@@ -99,42 +90,42 @@ Status MeasureConvolution(MeasuringDevice* device, const Convolution& convolutio
                           const std::string& algorithm, const MeasureOptions& options,
                           KeptProblem* kept, Measurement* measurement);
 
-// Says what MeasureConvolution would run for `algorithm`, and runs nothing. Fails as it does, for
-// the reasons that can be told without running. What was prepared is kept until something is
-// measured.
+// Prepares the algorithm that MeasureConvolution would run, and runs nothing. Two names of one
+// algorithm resolve to the same. The plan is kept until the next measurement.
 Status ResolveAlgorithm(MeasuringDevice* device, const Convolution& convolution,
                         const std::string& algorithm, const MeasureOptions& options,
-                        ResolvedAlgorithm* resolved);
+                        std::shared_ptr<const PreparedConvolution>* resolved);
 
-// A stage as it is to be measured.
+// A stage to measure.
 //
-// Each convolution has operands of its own, but for images: steps with the same number read one, as
-// those of a merged lane do. Gradients are never shared. A merged lane joins its filters in every
-// run, as in training. Where they are constant, a program joins them once and is faster by that.
+// Each convolution has operands of its own, except that steps with the same image number, and all
+// steps of a merged lane, read one image. Gradients are never shared. A merged lane joins its
+// filters in every run, as in training. With constant filters a program joins them only once, so it
+// is faster by that.
 struct StageRequest {
   Stage stage;
-  // What each step is computed with in the second sequence; empty: what the steps name.
+  // For the second sequence; empty for the same.
   std::vector<std::string> sequential_algorithms;
-  // Of the image of each step; negative, or empty for all: it has its own.
+  // The image number of each step; negative, or empty for all: an image of its own.
   std::vector<int> images = {};
 };
 
-// `concurrent` is the time on the lanes, `same_sequential` that of the same prepared steps on one
-// stream, `sequential` that on one stream with `sequential_algorithms`. In sequence nothing is
-// merged: an algorithm that can compute a wider convolution only is replaced by the backend's own
-// choice.
+// `concurrent` is the time on the lanes, `same_sequential` the time of the same prepared steps on
+// one stream, `sequential` the time on one stream with `sequential_algorithms`. In sequence nothing
+// is merged: the backend's own choice replaces an algorithm that computes only the wider
+// convolution.
 struct StageMeasurement : TfiStageMeasurement {
   StageMeasurement() : TfiStageMeasurement() {}
 
-  // That ran on the lanes, of each step; for merged steps that of the wider convolution.
+  // Of each step on the lanes; for merged steps that of the wider convolution.
   std::vector<std::string> algorithms;
   std::vector<std::string> sequential_algorithms;  // that ran in the second sequence
-  // The SMs that the device gave to each lane; empty if no lane asked for any.
+  // That the device gave to each lane; empty if no lane asked for any.
   std::vector<int> sm_counts;
 };
 
-// Measures a stage; fails as MeasureConvolution does. A pinned algorithm that cannot be had, and a
-// lane that cannot be merged, is a failure: what would run in its place was not asked for.
+// Measures a stage; fails as MeasureConvolution does. Also fails if a pinned algorithm cannot be
+// had or a lane cannot be merged: nobody asked for the replacement.
 Status MeasureStage(MeasuringDevice* device, const StageRequest& request,
                     const MeasureOptions& options, StageMeasurement* measurement);
 
