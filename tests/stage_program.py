@@ -1,8 +1,4 @@
-"""Programs of the ConvStage op, made from a small description.
-
-Plain JSON, independent of how the package writes them. A program is a dict until it is handed to
-the op, so that a test can damage it.
-"""
+"""Programs of the ConvStage op as plain JSON, independent of the package's own code for them."""
 
 from __future__ import annotations
 
@@ -21,12 +17,7 @@ Document = dict[str, Any]
 
 
 def lane(*steps: int | tuple[int, str], **options: Any) -> Document:
-    """A lane of operations, each by its place or with the algorithm that is pinned for it.
-
-    Args:
-        *steps: the operations.
-        **options: priority, sm_count or merged.
-    """
+    """A lane of operations, each by its place or with a pinned algorithm."""
     pinned = [(step, None) if isinstance(step, int) else step for step in steps]
     return {
         "steps": [{"operation": place, "algorithm": algorithm} for place, algorithm in pinned],
@@ -37,7 +28,7 @@ def lane(*steps: int | tuple[int, str], **options: Any) -> Document:
 
 
 def schedule(*lanes: Document, batch_size: int | None = None) -> Document:
-    """How a stage runs at one batch size, or at every one."""
+    """The lanes for one batch size, or for every one."""
     return {"batch_size": batch_size, "stage": {"lanes": list(lanes)}}
 
 
@@ -47,7 +38,7 @@ def program(
     outputs: Sequence[int] | None = None,
     held_inputs: Sequence[int] = (),
 ) -> Document:
-    """A program; each operation is an output on a lane of its own unless something else is said."""
+    """A program; by default each operation is an output and has its own lane."""
     every = range(len(operations))
     return {
         "version": 1,
@@ -90,24 +81,23 @@ def arguments(
 
 
 REFUSED = (tf.errors.InvalidArgumentError, ValueError)
-"""What a refused program raises: from the kernel, or from the inference of shapes."""
+"""Errors of refused programs, from the kernel or from shape inference."""
 
 
 def assert_refused(conv_stage: Any, *words: str, **of_op: Any) -> None:
-    """Asserts that the op refuses its arguments, and that the error has these words."""
+    """Asserts that the op refuses its arguments with an error that has these words."""
     with pytest.raises(REFUSED) as refused:
         in_graph(conv_stage, **of_op)
     assert_names(refused, *words)
 
 
 def assert_names(error: pytest.ExceptionInfo, *words: str) -> None:
-    """Asserts that an error has these words: the place, what came there."""
     for word in words:
         assert word in str(error.value)
 
 
 def in_graph(conv_stage: Any, **of_op: Any) -> list[tf.Tensor]:
-    """Runs the op in a graph: eager execution was seen to take a kernel of another program."""
-    # Tensors of the caller's, or TensorFlow would compute the stage while it optimizes the graph.
+    """Runs the op in a graph, because eager execution sometimes took another program's kernel."""
+    # The caller's tensors, or Grappler would compute the stage.
     tensors = {key: list(map(tf.constant, of_op[key])) for key in ("inputs", "sizes")}
     return tf.function(lambda: conv_stage(**(of_op | tensors)), autograph=False)()

@@ -16,7 +16,6 @@ POOL = {"ksize": [1, 2, 2, 1], "strides": [1, 2, 2, 1], "padding": "VALID"}
 RANDOM = np.random.default_rng(3)
 
 Run = Callable[..., list[tf.Tensor]]
-"""A function of tensors."""
 
 
 def chain(dtype: tf.DType = tf.float32) -> list[node_def_pb2.NodeDef]:

@@ -1,11 +1,10 @@
-"""The ConvStage op over all kinds of convolutions, against TensorFlow's plain ones in float64.
+"""The ConvStage op for all kinds of convolutions, against TensorFlow's plain ones in float64.
 
-On sums of -1, 0 and 1, which are exact in every dtype and any order, a CPU has to give the
-reference to the bit.
-On real numbers the bound is that of the arithmetic: a sum of n products in float32 is off by n
-roundings of the sum of their magnitudes at most (Higham, Accuracy and Stability of Numerical
-Algorithms, section 3.1), and is then rounded once to the dtype. A GPU is held to such a bound on
-both, because its algorithms transform their operands.
+Sums of -1, 0 and 1 are exact in every dtype and any order, so a CPU has to give the reference to
+the bit. With real numbers the arithmetic gives the bound: a sum of n products in float32 is off by
+at most n roundings of the sum of their magnitudes (Higham, Accuracy and Stability of Numerical
+Algorithms, section 3.1), and is then rounded once to the dtype. A GPU has such a bound for both,
+because its algorithms transform their operands.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from convolution_cases import (
 LANES = 4
 LARGEST_BIAS = 3
 
-# Half of the distance from 1 to the next number, and the smallest number above 0.
+# Half the distance from 1 to the next number, and the smallest number above 0.
 UNIT_ROUNDOFF = {
     tf.float64: 2.0**-53,
     tf.float32: 2.0**-24,
@@ -43,7 +42,7 @@ UNIT_ROUNDOFF = {
 }
 SMALLEST = {tf.float64: 0.0, tf.float32: 2.0**-149, tf.float16: 2.0**-24, tf.bfloat16: 2.0**-133}
 
-# A GPU may round each factor to TF32 or half, or to bfloat16; Winograd and FFT algorithms after a
+# A GPU may round each factor to TF32, half or bfloat16. Winograd and FFT algorithms do so after a
 # transform, whose sums are a few times as large as its operands.
 GPU_TRANSFORM_GROWTH = 4
 GPU_FACTOR_ROUNDOFF = UNIT_ROUNDOFF | {tf.float32: 2.0**-11}
@@ -86,7 +85,7 @@ def run(conv_stage: Any, cases: list[Case], device: str) -> list[np.ndarray]:
 def sum_bound(
     parameters: Parameters, magnitudes: np.ndarray, dtype: tf.DType, device: str
 ) -> np.ndarray:
-    """How far a sum of products may be off before it is rounded to the dtype."""
+    """The bound for a sum of products before it is rounded to the dtype."""
     roundoff = UNIT_ROUNDOFF[tf.float64 if dtype == tf.float64 else tf.float32]
     per_product = (parameters.product_count + 1) * roundoff
     if device == "GPU":
@@ -106,7 +105,7 @@ def assert_within(
 def assert_sums(
     result: np.ndarray, exact: np.ndarray, parameters: Parameters, dtype: tf.DType, device: str
 ) -> None:
-    """Of whole numbers, and maybe a bias: the very ones on a CPU."""
+    """Compares sums of whole numbers, perhaps with a bias; on a CPU they are exact."""
     if device == "CPU":
         assert result.dtype == dtype.as_numpy_dtype, parameters
         expected = exact.astype(dtype.as_numpy_dtype)
@@ -118,15 +117,15 @@ def assert_sums(
 
 
 def in_layout_of(parameters: Parameters, result: np.ndarray, layout: str) -> np.ndarray:
-    """A reference result as the op gives it: filters are HWIO in either layout."""
+    """A reference result in the op's layout; filters are always HWIO."""
     return result if result.shape == parameters.filter_shape else to_layout(result, layout)
 
 
 @COMBINED
-def test_gives_the_exact_sums_of_whole_numbers(
+def test_sums_of_whole_numbers_are_exact(
     conv_stage: Any, device: str, rank: int, dtype: tf.DType, layout: str, padding: str
 ) -> None:
-    """Alone, and with bias and activation."""
+    """Also with bias and activation."""
     matrix: list[tuple[Parameters, Any]] = [(each, None) for each in parameters_of(rank, padding)]
     matrix += [
         (each, activation)

@@ -1,4 +1,4 @@
-"""A program that is not well-formed is an error that names the place."""
+"""Errors of malformed programs name the place."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def refuses(conv_stage: Any, changed: Document, *words: str, **changes: Any) -> 
     assert_refused(conv_stage, "ConvStage", *words, **whole)
 
 
-# A path into the document, and what comes to stand there.
+# A path into the document, and a value for it.
 HUGE, NESTED = 10**30, [[[[[]]]]]
 PLACES: list[tuple[str, Any]] = [
     ("version", 2),
@@ -93,7 +93,7 @@ def test_names_the_place(conv_stage: Any, path: str, value: Any) -> None:
     refuses(conv_stage, changed, place_of(holder))
 
 
-def test_every_field_is_needed(conv_stage: Any) -> None:
+def test_requires_every_field(conv_stage: Any) -> None:
     for path in map(keys_of, ("", "schedules 0", "schedules 0 stage lanes 0")):
         for key in inside(document(), path):
             missing = document()
@@ -102,7 +102,7 @@ def test_every_field_is_needed(conv_stage: Any) -> None:
 
 
 def odd(*operands: str, **fields: Any) -> Callable[[Document], None]:
-    """Puts another operation in the place of the second."""
+    """Replaces the second operation."""
 
     def set_operation(changed: Document) -> None:
         read = operands or ("inputs:0", "inputs:1")
@@ -124,7 +124,7 @@ def odd(*operands: str, **fields: Any) -> Callable[[Document], None]:
             for operand in ("sizes:0", "inputs:3", "inputs:-1", "other:0", "inputs:" + "9" * 40)
         ),
         (odd(op="Conv2DBackpropInput"), []),
-        # Steps of other lanes, itself.
+        # A step of another lane, and the step itself.
         (odd("steps:0", "inputs:1"), ["steps:0", "'first'"]),
         (odd("steps:1", "inputs:1"), ["steps:1", "'odd'"]),
         (odd(strides=[1, 0, 1, 1]), ["strides", "[1, 0, 1, 1]"]),
@@ -152,7 +152,7 @@ def test_each_step_is_on_one_lane(conv_stage: Any, lanes: list[Document]) -> Non
 
 
 @pytest.mark.parametrize("lanes", [[lane(1, 0)], [lane(0), lane(1)]], ids=["later", "another lane"])
-def test_a_step_reads_earlier_ones_of_its_lane_in_every_schedule(
+def test_steps_read_earlier_steps_of_their_lane_in_every_schedule(
     conv_stage: Any, lanes: list[Document]
 ) -> None:
     schedules = [schedule(lane(0, 1), batch_size=2), schedule(*lanes, batch_size=3)]
@@ -167,12 +167,12 @@ def test_batch_sizes_ascend(conv_stage: Any, batch_sizes: list[int | None]) -> N
     refuses(conv_stage, several, "$.schedules[", "batch_size")
 
 
-def test_outputs_are_of_the_types_that_the_node_says(conv_stage: Any) -> None:
+def test_outputs_have_the_types_of_the_node(conv_stage: Any) -> None:
     refuses(conv_stage, document(), "step 'second'", "half", Tout=[tf.float32, tf.half])
 
 
 def test_damaged_documents_never_end_the_process(conv_stage: Any) -> None:
-    """Damaged texts, and documents with other values in them: each is refused, or computes."""
+    """Each damaged document is refused, or computes."""
     generator = random.Random(7)
     text = json.dumps(document())
     damaged = ["", "[]", "null", "NaN", '{"version": 1e999}', '"\\ud800"', "\x00", "[" * 100_000]

@@ -1,8 +1,8 @@
-"""Lanes of several steps on the CPU, as planned and without a plan for the batch size.
+"""Lanes of several steps on the CPU, with and without a plan for the batch size.
 
-Without one TensorFlow's own kernels run. Real numbers, whose sums differ with the order of their
-addends, then tell by their bits which kernel computed them; elsewhere tensors hold small whole
-numbers, so that the comparison is to the bit as well.
+Without a plan TensorFlow's own kernels run. The bits of real numbers then tell which kernel
+computed them, because sums depend on the order of addends. Elsewhere tensors hold small whole
+numbers, so that results are also equal to the bit.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from unnoticed import assert_same, counted, in_threads
 pytestmark = pytest.mark.usefixtures("plugin_off")
 
 PLAIN = {"strides": [1, 1, 1, 1], "padding": "SAME"}
-TURNED = np.eye(4, dtype=np.float32)[::-1].reshape([1, 1, 4, 4])  # turns the channels around
+TURNED = np.eye(4, dtype=np.float32)[::-1].reshape([1, 1, 4, 4])  # reverses the channels
 FILTERS = [
     digits([3, 3, 2, 4], seed=1),
     digits([1, 1, 4, 3], seed=2),
@@ -47,7 +47,7 @@ def convolution(name: str, image: str, filter_: int, **changes: Any) -> node_def
 
 
 def chain(dtype: tf.DType = tf.float32) -> list[node_def_pb2.NodeDef]:
-    """Four convolutions in a row, and one more beside them."""
+    """Four convolutions in a row, and another one beside them."""
     return [
         convolution("first", "inputs:0", 1, dtype=dtype),
         convolution("turned", "steps:0", 4, dtype=dtype),
@@ -61,7 +61,7 @@ LANES = (lane(0, 1, 2, 3), lane(4))
 
 
 def own(image: Any = IMAGE) -> list[tf.Tensor]:
-    """What TensorFlow's own ops give for each of `chain`."""
+    """The results of TensorFlow's own ops for `chain`."""
     results = [image]
     for filter_ in (FILTERS[0], TURNED, *FILTERS[1:3]):
         results.append(tf.nn.conv2d(results[-1], filter_, 1, "SAME"))
@@ -93,7 +93,7 @@ def test_gives_what_the_own_ops_give(conv_stage: Any, outputs: list[int], dtype:
 
 
 def test_gradients_in_a_lane(conv_stage: Any) -> None:
-    """Backward through two convolutions: a chain of input gradients; one by filter hangs on it."""
+    """Backward through two convolutions."""
     gradient = digits([2, 6, 5, 3], seed=4)
     first = own()[0]
     operations = [
@@ -115,9 +115,7 @@ def test_gradients_in_a_lane(conv_stage: Any) -> None:
 
 
 @pytest.mark.parametrize("batch_size", [None, 7], ids=["planned", "without a plan"])
-def test_what_reads_constants_alone_is_computed_while_the_graph_is_optimized(
-    conv_stage: Any, batch_size: int | None
-) -> None:
+def test_grappler_computes_a_stage_of_constants(conv_stage: Any, batch_size: int | None) -> None:
     document = program(chain(), schedule(*LANES, batch_size=batch_size))
     stage = tf.function(lambda: conv_stage(**arguments([IMAGE, *FILTERS], [], document)))
     with counted() as new:
@@ -128,8 +126,8 @@ def test_what_reads_constants_alone_is_computed_while_the_graph_is_optimized(
     assert new.stages_run == 0
 
 
-def test_a_kernel_that_fails_in_the_middle_is_named(conv_stage: Any) -> None:
-    # On a CPU TensorFlow has no kernel for double in NCHW: nor would it run without the stage.
+def test_names_a_kernel_that_fails_in_the_middle(conv_stage: Any) -> None:
+    # On a CPU TensorFlow has no kernel for double in NCHW.
     double: Any = {**PLAIN, "dtype": tf.float64}
     operations = [
         convolution("first", "inputs:0", 1, **double),
@@ -145,7 +143,7 @@ def test_a_kernel_that_fails_in_the_middle_is_named(conv_stage: Any) -> None:
     assert_names(failed, "step 'odd'", "batch size 2")
 
 
-def test_threads_that_call_at_once_get_their_own_results(conv_stage: Any) -> None:
+def test_threads_get_their_own_results(conv_stage: Any) -> None:
     stages = [schedule(*LANES, batch_size=size) for size in (1, 3)]
     document = program(chain(), *stages, outputs=[3, 1, 4])
 
@@ -155,22 +153,18 @@ def test_threads_that_call_at_once_get_their_own_results(conv_stage: Any) -> Non
 
     outputs = stage.get_concrete_function().outputs
     assert [each.shape.as_list()[1:] for each in outputs] == [[6, 5, 2], [6, 5, 4], [3, 3, 4]]
-    # The batch size 2 has no schedule.
-    images = [digits([1 + seed % 3, 6, 5, 2], seed=seed) for seed in range(6)]
-    expected = {
-        seed: [own(image)[place] for place in (3, 1, 4)] for seed, image in enumerate(images)
-    }
 
-    def call(seed: int) -> None:
+    def call(image: np.ndarray) -> None:
+        expected = [own(image)[place] for place in (3, 1, 4)]
         for _ in range(20):
-            results = stage(tf.constant(images[seed]))
-            assert_same(results, expected[seed])
+            assert_same(stage(tf.constant(image)), expected)
 
-    in_threads(call, range(6))
+    # Batch size 2 has no schedule.
+    in_threads(call, [digits([1 + seed % 3, 6, 5, 2], seed=seed) for seed in range(6)])
 
 
-def test_other_batch_sizes_run_by_their_schedules(conv_stage: Any) -> None:
-    # Pins that do not exist say, by falling back, which of them were asked for.
+def test_each_batch_size_has_its_schedule(conv_stage: Any) -> None:
+    # Fallbacks name the algorithms that were asked for and do not exist.
     schedules = [
         schedule(lane((0, "DIRECT")), lane((1, "NONE_A")), batch_size=3),
         schedule(lane((0, "NONE_B")), lane((1, "NONE_C")), batch_size=5),
@@ -183,7 +177,7 @@ def test_other_batch_sizes_run_by_their_schedules(conv_stage: Any) -> None:
         return conv_stage(**arguments([images, *filters], [], program(operations, *schedules)))
 
     expected = {3: ["NONE_A"], 5: ["NONE_B", "NONE_C"], 2: [UNPLANNED], 0: [], 1: ["size 1 "]}
-    for _ in range(2):  # the second time from what was kept
+    for _ in range(2):  # the second time from the cache
         for batch_size, names in expected.items():
             images = np.ones([batch_size, 6, 6, 2], np.float32)
             with counted() as new:
@@ -192,14 +186,13 @@ def test_other_batch_sizes_run_by_their_schedules(conv_stage: Any) -> None:
             assert all(any(name in reason for reason in new.fallbacks) for name in names)
             for result in results:
                 assert result.shape == [batch_size, 6, 6, 4]
-                # oneDNN's Conv2D gives an empty batch the image's own channels.
-                if batch_size:
+                if batch_size:  # of an empty batch oneDNN's result has the image's channels
                     own_result = tf.nn.conv2d(images, filters[0], 1, "SAME")
                     np.testing.assert_array_equal(result, own_result)
 
 
 def unplanned(conv_stage: Any, cases: list[Case]) -> Callable[..., Any]:
-    """A stage of cases whose schedules are for other batch sizes."""
+    """A stage of cases without a schedule for their batch size."""
     inputs, sizes, document = program_of(cases)
     [only] = document["schedules"]
     document["schedules"] = [only | {"batch_size": batch_size} for batch_size in (3, 5)]
@@ -212,9 +205,7 @@ def unplanned(conv_stage: Any, cases: list[Case]) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
-def test_without_a_plan_gives_the_very_bits_of_the_own_ops(
-    conv_stage: Any, dtype: tf.DType
-) -> None:
+def test_without_a_plan_gives_the_bits_of_the_own_ops(conv_stage: Any, dtype: tf.DType) -> None:
     cases = ordinary_cases(dtype, stride=2, numbers=real_numbers)
     with counted() as new:
         results = unplanned(conv_stage, cases)()
@@ -226,19 +217,19 @@ def test_without_a_plan_gives_the_very_bits_of_the_own_ops(
 
 
 def test_without_a_plan_a_fused_convolution(conv_stage: Any) -> None:
-    fused = {"strides": [1] * 4, "padding": "SAME", "fused_ops": ["BiasAdd", "Relu"]}
+    fused = PLAIN | {"fused_ops": ["BiasAdd", "Relu"]}
     case, bias = ordinary_cases(numbers=real_numbers)[0], np.linspace(-1, 1, 8, dtype=np.float32)
     [result] = unplanned(conv_stage, [Case("_FusedConv2D", (*case.operands, bias), fused)])()
 
-    @tf.function  # which TensorFlow fuses
+    @tf.function  # TensorFlow fuses it
     def own_fused(image: tf.Tensor, filter_: tf.Tensor) -> tf.Tensor:
         return tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(image, filter_, 1, "SAME"), bias))
 
     np.testing.assert_array_equal(result, own_fused(*case.operands))
 
 
-def test_results_without_a_plan_are_read_by_the_next_op(conv_stage: Any) -> None:
-    # Which may write into them where nobody else holds them: kernels must not keep their results.
+def test_the_next_op_may_overwrite_results_without_a_plan(conv_stage: Any) -> None:
+    # Stock kernels must not keep their results.
     case, *_ = ordinary_cases(numbers=real_numbers)
     stage = unplanned(conv_stage, [case])
 

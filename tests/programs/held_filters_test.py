@@ -1,6 +1,6 @@
-"""Filters of constants and variables are transformed once, and none is taken for another.
+"""Filters of constants and variables are transformed once, and never confused.
 
-The host backend transforms float16 and bfloat16 filters: it converts them to float32.
+The host backend transforms float16 and bfloat16 filters, by converting them to float32.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ def make_variables() -> list[tf.Variable]:
 
 
 def in_function(filters: list[Any], **options: Any) -> Callable[[Any], list[tf.Tensor]]:
-    """The branches as a function; filters that are arrays become Const nodes."""
+    """The branches as a function; arrays become Const nodes."""
     return tf.function(lambda image: branches(image, filters), autograph=False, **options)
 
 
 def assert_branches(results: list[tf.Tensor], image: np.ndarray, filters: list[Any]) -> None:
-    """Asserts that these are the results of TensorFlow's own ops, which no plugin sees run."""
+    """Compares with TensorFlow's own ops, run eagerly and so without the plugin."""
     assert_same(results, branches(image, filters))
 
 
 @pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16], ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
-def test_gives_the_bits_of_a_filter_that_is_not_held(
+def test_gives_the_bits_of_filters_that_are_not_held(
     conv_stage: Any, layout: str, dtype: tf.DType
 ) -> None:
     cases = ordinary_cases(dtype, layout, numbers=real_numbers)
@@ -67,7 +67,7 @@ def test_gives_the_bits_of_a_filter_that_is_not_held(
 
     tensors = list(map(tf.constant, inputs))
     expected = stage([])(*tensors)
-    # Every input is marked; what is no filter of a forward or backward-input step is left alone.
+    # Marks of other inputs than filters do nothing.
     all_marked = stage(list(range(len(tensors))))
     with counted() as new:
         for _ in range(3):
@@ -80,7 +80,7 @@ def test_transforms_constants_and_variables_once() -> None:
     variables = make_variables()
     function = in_function(variables, input_signature=[UNKNOWN_BATCH])
     frozen = convert_variables_to_constants_v2(function.get_concrete_function())
-    # Both filters have the same shape: one must not be taken for the other.
+    # Both filters have the same shape.
     for compute in (in_function(FILTERS), frozen, in_function(variables)):
         with counted() as new:
             for _ in range(4):
@@ -103,7 +103,7 @@ def scatter_and_share(variable: tf.Variable, value: tf.Tensor) -> None:
     [
         (lambda variable, value: variable.assign(variable + value), 5),
         (lambda variable, value: variable.assign_add(value), 5),
-        # After it each read gives a copy, which is another filter.
+        # After it each read gives another copy.
         (lambda variable, value: variable.scatter_nd_add([[0], [1], [2]], value), 3),
         (scatter_and_share, 5),
         (add_in_xla, 5),
@@ -118,8 +118,7 @@ def test_sees_a_variable_change_between_calls(
     compute = in_function(variables)
     with counted() as new:
         for factor in range(1, 6):
-            # As in inference between updates, which does not stop the filters from being held.
-            for _ in range(2):
+            for _ in range(2):  # like inference between updates, so filters stay held
                 now = [factor * filter_ for filter_ in FILTERS]
                 assert_branches(compute(tf.constant(IMAGE)), IMAGE, now)
             for variable, filter_ in zip(variables, FILTERS, strict=True):
@@ -152,8 +151,6 @@ def address_of(variable: tf.Variable) -> int:
 
 
 def test_training_stops_holding_filters() -> None:
-    """And gives the numbers of stock TensorFlow."""
-
     def make_step(variables: list[tf.Variable]) -> Callable[[tf.Tensor], list[tf.Tensor]]:
         def step(image: tf.Tensor) -> list[tf.Tensor]:
             with tf.GradientTape() as tape:
@@ -178,14 +175,14 @@ def test_training_stops_holding_filters() -> None:
     assert new.filters_transformed == 2 * 3
     for variable, other in zip(variables, stock, strict=True):
         np.testing.assert_array_equal(variable, other)
-        # Where nobody holds its value, a variable is updated in place.
+        # A variable is updated in place if nobody holds its value.
         address = address_of(variable)
         variable.assign_add(other)
         assert address_of(variable) == address
 
 
 def writers_of_variables() -> list[str]:
-    """The names of all ops of TensorFlow that write resource variables."""
+    """All ops of TensorFlow that write resource variables."""
     names = []
     for name in filter(str.isidentifier, dir(tf.raw_ops)):
         op_def = op_def_registry.get(name)
@@ -225,7 +222,7 @@ def test_no_op_writes_a_value_that_is_held(name: str) -> None:
     assert_same(held, before)
 
 
-def test_uses_none_that_was_made_under_the_other_switch_for_tf32() -> None:
+def test_transforms_again_for_the_other_setting_of_tf32() -> None:
     tf_interop.enable("always")
     compute = in_function(FILTERS)
     try:
@@ -247,9 +244,9 @@ def test_uses_none_that_was_made_under_the_other_switch_for_tf32() -> None:
     ],
     ids=["planned", "merged", "without_a_plan"],
 )
-def test_takes_no_other_filter_for_a_marked_one(conv_stage: Any, only: Any) -> None:
-    # No pass would mark what is computed. The kernel must not trust the mark alone: the memory of a
-    # filter is free after the call, and the next call's filter comes to be there.
+def test_does_not_trust_the_mark_alone(conv_stage: Any, only: Any) -> None:
+    # The pass marks no computed filters. Their memory is free after the call, and the next call's
+    # filter gets it.
     image = digits([2, 6, 6, 32], tf.float16)
     bases = [digits([3, 3, 32, 32], tf.float16, seed) for seed in (1, 2)]
     plain: Any = {"strides": [1, 1, 1, 1], "padding": "SAME", "dtype": tf.float16}
@@ -274,7 +271,7 @@ def test_sees_what_another_thread_assigns() -> None:
     variables = make_variables()
     compute = in_function(variables)
     expected = [branches(IMAGE, [factor * filter_ for filter_ in FILTERS]) for factor in range(12)]
-    assigned = [1]  # what both variables have been assigned, at least
+    assigned = [1]  # factors that both variables have reached
     calls: float = 0
 
     def assign() -> None:
@@ -295,13 +292,13 @@ def test_sees_what_another_thread_assigns() -> None:
                     assert any(np.array_equal(result, each[place]) for each in expected[oldest:])
                 calls += 1
         finally:
-            calls = math.inf  # nobody waits for more
+            calls = math.inf  # lets `assign` go on
         assigning.result()
     assert new.filters_transformed >= 2 * (len(expected) - 2)
 
 
 def test_holds_no_reference_variable() -> None:
-    """One of TensorFlow 1's, which is updated in place."""
+    """TensorFlow 1 updates them in place."""
     tf_interop.enable("always")
     with tf.Graph().as_default() as graph:
         variables = [v1.Variable(filter_, use_resource=False) for filter_ in FILTERS]
@@ -326,7 +323,7 @@ def test_takes_a_value_that_a_session_feeds() -> None:
     with counted() as new, contextlib.closing(v1.Session(graph=graph)) as session:
         for seed in (9, 10, 11):
             fed = digits([3, 3, 4, 4], tf.float16, seed)
-            # Then in place: were the array's memory taken for a constant, the old value would stay.
+            # The second value is at the same address.
             for value in (fed.copy(), 2 * fed):
                 fed[:] = value
                 results = session.run(outputs, {image: IMAGE, filters[0]: fed})

@@ -14,7 +14,7 @@ import tf_interop
 pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
 
 Event = tuple[str, int, dict[str, str]]
-"""Name, line of the trace (a thread) and details of one event."""
+"""Name, thread and details of an event."""
 
 
 @tf.function
@@ -25,7 +25,7 @@ def branches(image: Any) -> Any:
 
 
 def trace(folder: pathlib.Path, image: tf.Tensor) -> list[Event]:
-    branches(image)  # traced and optimized before
+    branches(image)  # traces and optimizes
     tf.profiler.experimental.start(str(folder))
     branches(image)
     tf.profiler.experimental.stop()
@@ -69,7 +69,7 @@ def test_names_stages_and_lanes(tmp_path: pathlib.Path) -> None:
     }
     for lane in (0, 1):
         threads = [thread for name, thread, _ in lanes if name.startswith(f"lane {lane}")]
-        # Where it is launched, and where it runs.
+        # The launching thread and the lane's.
         assert len(threads) == 2
         assert stage_thread in threads
     of_right = next(each for name, _, each in lanes if "right" in name)

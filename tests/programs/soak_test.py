@@ -14,8 +14,8 @@ SOAK = """
     import tf_interop
 
     THREADS, CALLS, ROUNDS = 8, 100, 7  # calls of each thread in a round
-    # Over the rounds after the first, in which caches fill. Seen were 0.1 MiB with units, and 3 MiB
-    # with stages as without the plugin. A leak of one branch's result in each call is over 20 MiB.
+    # After the first round, which fills caches. It was 0.1 MiB with units, and 3 MiB with stages or
+    # without the plugin. If each call leaked one branch's result, it would be over 20 MiB.
     ALLOWED_GROWTH_MIB = 8
     v1 = tf.compat.v1
     layers = keras.layers
@@ -23,13 +23,13 @@ SOAK = """
     keras.utils.set_random_seed(1)
     x = image = keras.Input((None, None, 3))
     for _ in range(2):
-        # Of momentum 1, so that training in one thread changes no prediction in another.
+        # With momentum 1 training in one thread changes no prediction in another.
         branches = [layers.BatchNormalization(momentum=1)(
             layers.Conv2D(8, side, padding="same")(x)) for side in (1, 3)]
         pooled = layers.Conv2D(8, 1)(layers.MaxPooling2D(3, 1, "same")(x))
         x = layers.Concatenate()([*map(layers.ReLU(), branches), pooled])
     model = keras.Model(image, layers.Dense(4)(layers.GlobalAveragePooling2D()(x)))
-    rate = tf.Variable(0.0)  # training computes all that it does and moves no weight
+    rate = tf.Variable(0.0)  # training moves no weight
     spec = tf.TensorSpec([None, None, None, 3])
 
     @tf.function(input_signature=[spec], autograph=False)
@@ -62,7 +62,7 @@ SOAK = """
                 accept_options=True)
         return lambda images: call(images.numpy(), options=options)
 
-    # More shapes than the op of a stage keeps.
+    # More shapes than a stage keeps.
     images = [tf.random.stateless_normal([batch, side, 12, 3], [batch, side])
               for batch in (1, 2, 3) for side in (9, 10, 11, 12)]
     tf_interop.disable()
@@ -79,7 +79,7 @@ SOAK = """
                 number = choose.randrange(len(images))
                 for ours, theirs in zip(program(images[number]), expected[stock][number],
                                         strict=True):
-                    # TensorFlow adds up gradients of filters in as many parts as it has threads.
+                    # TensorFlow adds up filter gradients in one part for each thread.
                     np.testing.assert_allclose(
                         ours, theirs, rtol=0, atol=1e-5 * max(1, np.abs(theirs).max()))
             barrier.wait()
@@ -112,12 +112,12 @@ SOAK = """
     assert not status.counters.fallbacks, status.counters.fallbacks
     (threads, mib), *later = seen
     assert len(later) == ROUNDS - 1
-    # A prediction, a step of training, and the graph of the Session.
+    # Prediction, training and the Session.
     assert len(status.graphs) == 3
     if os.environ["TF_INTEROP_HOST_STAGES"] == "0":
         assert min(each.unit_op_count for each in status.graphs) > 10
         assert max(each[0] for each in later) <= threads, f"more threads: {seen}"
-    else:  # which have threads of their own, as many as ran at once
+    else:  # stages have their own threads, as many as ran together
         assert status.counters.stages_run > THREADS * CALLS * ROUNDS
     assert max(each[1] for each in later) - mib < ALLOWED_GROWTH_MIB, f"more memory: {seen}"
 """

@@ -1,4 +1,4 @@
-"""What `tf-interop run --trace` measures of a program, on the CPU."""
+"""Traces of `tf-interop run --trace`, on the CPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from command_line import invoke, run_process
 from tf_interop.planning.types import load_plan
 from tf_interop.runtime.plugin import get_plugin
 
-CALLS = 10  # in a trace, of each op
+CALLS = 10  # of each op in a trace
 
 PROGRAM = """
 import sys
@@ -58,11 +58,9 @@ def ends(event: dict[str, Any]) -> float:
 
 
 @pytest.mark.parametrize("calls", [4, CALLS + 3])
-def test_units_are_on_their_threads_in_the_first_calls_after_the_first(
-    calls: int, tmp_path: pathlib.Path
-) -> None:
+def test_has_the_units_of_the_first_calls(calls: int, tmp_path: pathlib.Path) -> None:
     ended = run(tmp_path, calls, stages=False)
-    # The file of a program that fails is there all the same.
+    # The trace is written even if the program fails.
     assert ended.returncode == 1 and ended.stderr.endswith("ValueError: of the program\n")
     [graph] = load_plan(tmp_path / "plan.json").graphs
     events = events_of(tmp_path)
@@ -71,7 +69,7 @@ def test_units_are_on_their_threads_in_the_first_calls_after_the_first(
         of_op[each["args"]["op"]].append(each["args"]["call"])
     assert len(of_op) == len(graph.narrow_units) > 1
     assert all(sorted(its) == list(range(1, min(calls, CALLS + 1))) for its in of_op.values())
-    # Calls of a step come one after another.
+    # The program's calls run one after another.
     last = {call: max(ends(each) for each in events if each["args"]["call"] == call) for call in
             of_op[events[0]["args"]["op"]]}  # fmt: skip
     assert all(each["ts"] >= last.get(each["args"]["call"] - 1, 0) for each in events)
@@ -79,7 +77,7 @@ def test_units_are_on_their_threads_in_the_first_calls_after_the_first(
     assert any("stem" in name for name in operations)
 
 
-def test_lanes_are_inside_of_their_stage_and_a_report_shows_them(
+def test_has_lanes_inside_their_stage_for_a_report(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended = run(tmp_path, 4, stages=True)
