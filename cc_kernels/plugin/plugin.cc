@@ -67,16 +67,6 @@ void* CreateForCpu() { return new Optimizer{"CPU"}; }
 void* CreateForGpu() { return new Optimizer{"GPU"}; }
 void Destroy(void* optimizer) { delete static_cast<Optimizer*>(optimizer); }
 
-struct StatusDeleter {
-  void operator()(TF_Status* status) const { TF_DeleteStatus(status); }
-};
-using StatusPtr = std::unique_ptr<TF_Status, StatusDeleter>;
-
-struct BufferDeleter {
-  void operator()(TF_Buffer* buffer) const { TF_DeleteBuffer(buffer); }
-};
-using BufferPtr = std::unique_ptr<TF_Buffer, BufferDeleter>;
-
 // True if the graph's bytes may name a convolution op (Conv2D…, DepthwiseConv2d…, Conv3D…). Most of
 // TensorFlow's many helper graphs do not, and are left alone without being parsed.
 bool MayHoldConvolution(const TF_Buffer& graph) {
@@ -259,8 +249,9 @@ const char* TfiGraphNodesToPreserve(const TfiGraph* graph) {
 const char* TfiGraphFetches(const TfiGraph* graph) { return graph->fetches.c_str(); }
 
 int TfiOutputProperties(TfiGraph* graph, const char* node, TfiSink sink) {
-  const tf_interop::StatusPtr status(TF_NewStatus());
-  std::vector<tf_interop::BufferPtr> buffers;
+  const std::unique_ptr<TF_Status, decltype(&TF_DeleteStatus)> status(TF_NewStatus(),
+                                                                      TF_DeleteStatus);
+  std::vector<std::unique_ptr<TF_Buffer, decltype(&TF_DeleteBuffer)>> buffers;
   {
     std::lock_guard<std::mutex> lock(graph->mutex);
     if (graph->item == nullptr) return -1;
@@ -275,7 +266,8 @@ int TfiOutputProperties(TfiGraph* graph, const char* node, TfiSink sink) {
     TF_GetOutputPropertiesListSize(graph->properties, node, &count, status.get());
     if (TF_GetCode(status.get()) != TF_OK || count == 0) return -1;
     std::vector<TF_Buffer*> list;
-    for (int i = 0; i < count; ++i) list.push_back(buffers.emplace_back(TF_NewBuffer()).get());
+    for (int i = 0; i < count; ++i)
+      list.push_back(buffers.emplace_back(TF_NewBuffer(), TF_DeleteBuffer).get());
     TF_GetOutputPropertiesList(graph->properties, node, list.data(), count, status.get());
     if (TF_GetCode(status.get()) != TF_OK) return -1;
   }

@@ -323,24 +323,6 @@ std::vector<HeldFilter> FindHeldFilters(const StageProgram& program, const Resol
 
 }  // namespace
 
-absl::Status ToAbslStatus(const Status& status) {
-  switch (status.code()) {
-    case StatusCode::kOk:
-      return absl::OkStatus();
-    case StatusCode::kInvalidArgument:
-      return absl::InvalidArgumentError(status.message());
-    case StatusCode::kUnsupported:
-      return absl::UnimplementedError(status.message());
-    case StatusCode::kResourceExhausted:
-      return absl::ResourceExhaustedError(status.message());
-    case StatusCode::kUnavailable:
-      return absl::UnavailableError(status.message());
-    case StatusCode::kInternal:
-      return absl::InternalError(status.message());
-  }
-  return absl::InternalError(status.message());
-}
-
 absl::Status ResolveStage(const StageProgram& program, const OpKernelContext& context,
                           const PrepareOptions& options, size_t workspace_limit, Backend* backend,
                           ResolvedStage* resolved) {

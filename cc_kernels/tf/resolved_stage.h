@@ -14,15 +14,12 @@
 #include "cc_kernels/core/ladder.h"
 #include "cc_kernels/core/stage.h"
 #include "cc_kernels/core/stage_runner.h"
-#include "cc_kernels/core/status.h"
 #include "cc_kernels/core/transformed_filters.h"
 #include "cc_kernels/tf/stage_program.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 
 namespace tf_interop {
-
-absl::Status ToAbslStatus(const Status& status);
 
 // A launch that may read filters in a form to which they were transformed once.
 struct HeldFilter {

@@ -48,15 +48,6 @@ std::string ShortDeviceName(const tensorflow::OpKernelConstruction* context) {
   return absl::StrCat(parsed.type, ":", parsed.id);
 }
 
-Status FromAbslStatus(const absl::Status& status) {
-  if (status.ok()) return Status::Ok();
-  std::string message(status.message());
-  if (absl::IsInvalidArgument(status)) return InvalidArgument(std::move(message));
-  if (absl::IsUnimplemented(status)) return Unsupported(std::move(message));
-  if (absl::IsResourceExhausted(status)) return ResourceExhausted(std::move(message));
-  return Internal(std::move(message));
-}
-
 // `limit` is that of all workspaces together.
 CallSignature SignatureOf(const OpKernelContext& context, const PrepareOptions& options,
                           size_t limit, Backend* backend) {
@@ -66,7 +57,7 @@ CallSignature SignatureOf(const OpKernelContext& context, const PrepareOptions& 
   for (int i = 0; i < context.num_inputs(); ++i) {
     const Tensor& input = context.input(i);
     signature.push_back(input.dims());
-    for (const int64_t size : input.shape().dim_sizes()) signature.push_back(size);
+    for (int d = 0; d < input.dims(); ++d) signature.push_back(input.dim_size(d));
     if (input.dtype() != tensorflow::DT_INT32) continue;  // no sizes
     const auto values = input.flat<int32_t>();
     signature.insert(signature.end(), values.data(), values.data() + values.size());

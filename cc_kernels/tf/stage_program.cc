@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <initializer_list>
+#include <iterator>
 #include <limits>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -26,65 +27,76 @@ using tensorflow::NodeDef;
 
 constexpr int kVersion = 1;
 
-// A value of the document, with its place for errors.
+// A value of the document. All values share the document's first error. What cannot be read is
+// empty, or the least number, so that a function can check for an error once.
 class Json {
  public:
-  Json(const Value* value, std::string place) : value_(value), place_(std::move(place)) {}
+  Json(const Value& value, std::string place, absl::Status* error)
+      : value_(&value), place_(std::move(place)), error_(error) {}
 
-  absl::Status Expected(absl::string_view what) const {
-    return absl::InvalidArgumentError(
-        absl::StrCat("ConvStage program at ", place_, ": expected ", what, "."));
+  const absl::Status& error() const { return *error_; }
+
+  // Returns the document's first error, which is this one if there was none.
+  const absl::Status& Expected(absl::string_view what) const {
+    error_->Update(absl::InvalidArgumentError(
+        absl::StrCat("ConvStage program at ", place_, ": expected ", what, ".")));
+    return *error_;
   }
 
   bool is_null() const { return value_->kind_case() == Value::kNullValue; }
 
-  // Gives the values of an object's fields in the order of `names`.
-  absl::Status Fields(std::initializer_list<const char*> names, std::vector<Json>* fields) const {
-    if (value_->kind_case() != Value::kStructValue) return Expected("an object");
-    const auto& all = value_->struct_value().fields();
-    for (const char* const name : names) {
-      const auto found = all.find(name);
-      if (found == all.end()) return Expected(absl::StrCat("a field '", name, "'"));
-      fields->emplace_back(&found->second, absl::StrCat(place_, ".", name));
-    }
-    return absl::OkStatus();
+  Json operator[](absl::string_view name) const {
+    Check(Value::kStructValue, "an object");
+    const auto& fields = value_->struct_value().fields();
+    const auto found = fields.find(std::string(name));
+    if (found == fields.end()) Expected(absl::StrCat("a field '", name, "'"));
+    return Json(found == fields.end() ? Value::default_instance() : found->second,
+                absl::StrCat(place_, ".", name), error_);
   }
 
-  absl::Status Items(std::vector<Json>* items) const {
-    if (value_->kind_case() != Value::kListValue) return Expected("a list");
+  std::vector<Json> Items() const {
+    Check(Value::kListValue, "a list");
+    std::vector<Json> items;
     for (const Value& item : value_->list_value().values()) {
-      items->emplace_back(&item, absl::StrCat(place_, "[", items->size(), "]"));
+      items.emplace_back(item, absl::StrCat(place_, "[", items.size(), "]"), error_);
     }
-    return absl::OkStatus();
+    return items;
   }
 
-  template <typename Integer>
-  absl::Status ToInteger(int64_t least, int64_t most, Integer* integer) const {
+  int64_t Integer(int64_t least, int64_t most) const {
     const double number = value_->number_value();
     if (value_->kind_case() == Value::kNumberValue && number >= static_cast<double>(least) &&
         number <= static_cast<double>(most) && number == std::floor(number)) {
-      *integer = static_cast<Integer>(number);
-      return absl::OkStatus();
+      return static_cast<int64_t>(number);
     }
-    if (least == most) return Expected(absl::StrCat(least));
-    return Expected(absl::StrCat("a whole number of ", least, " to ", most));
+    Expected(least == most ? absl::StrCat(least)
+                           : absl::StrCat("a whole number of ", least, " to ", most));
+    return least;
   }
 
-  absl::Status ToBool(bool* boolean) const {
-    if (value_->kind_case() != Value::kBoolValue) return Expected("true or false");
-    *boolean = value_->bool_value();
-    return absl::OkStatus();
+  // A position among `count` things, of which there is one at least.
+  size_t Position(size_t count) const {
+    return static_cast<size_t>(Integer(0, static_cast<int64_t>(count) - 1));
   }
 
-  absl::Status ToText(std::string* text) const {
-    if (value_->kind_case() != Value::kStringValue) return Expected("a string");
-    *text = value_->string_value();
-    return absl::OkStatus();
+  bool Bool() const {
+    Check(Value::kBoolValue, "true or false");
+    return value_->bool_value();
+  }
+
+  const std::string& Text() const {
+    Check(Value::kStringValue, "a string");
+    return value_->string_value();
   }
 
  private:
+  void Check(Value::KindCase kind, absl::string_view what) const {
+    if (value_->kind_case() != kind) Expected(what);
+  }
+
   const Value* value_;  // of a document that outlives this
   std::string place_;
+  absl::Status* error_;
 };
 
 // An op that a step can replace.
@@ -285,9 +297,9 @@ absl::Status ParseConvolution(StepProgram* step) {
 
 absl::Status ParseStep(const Json& operation, const StageTensors& tensors, size_t operation_count,
                        StepProgram* step) {
-  std::string encoded, serialized;
-  TF_RETURN_IF_ERROR(operation.ToText(&encoded));
-  if (!absl::Base64Unescape(encoded, &serialized) || !step->node_def.ParseFromString(serialized)) {
+  std::string serialized;
+  if (!absl::Base64Unescape(operation.Text(), &serialized) || !operation.error().ok() ||
+      !step->node_def.ParseFromString(serialized)) {
     return operation.Expected("a serialized NodeDef in base64");
   }
   const NodeDef& node = step->node_def;
@@ -304,8 +316,7 @@ absl::Status ParseStep(const Json& operation, const StageTensors& tensors, size_
 absl::Status ParseSteps(const Json& operations, const StageTensors& tensors,
                         StageProgram* program) {
   std::vector<StepProgram>* const steps = &program->steps;
-  std::vector<Json> items;
-  TF_RETURN_IF_ERROR(operations.Items(&items));
+  const std::vector<Json> items = operations.Items();
   if (items.empty()) return operations.Expected("one operation or more");
   steps->assign(items.size(), StepProgram());
   for (size_t i = 0; i < items.size(); ++i) {
@@ -319,16 +330,13 @@ absl::Status ParseSteps(const Json& operations, const StageTensors& tensors,
 }
 
 absl::Status ParseOutputs(const Json& outputs, const StageTensors& tensors, StageProgram* program) {
-  std::vector<Json> items;
-  TF_RETURN_IF_ERROR(outputs.Items(&items));
+  const std::vector<Json> items = outputs.Items();
   if (items.size() != tensors.output_types.size()) {
     return outputs.Expected(
         absl::StrCat("one operation for each of ", tensors.output_types.size(), " of Tout"));
   }
   for (size_t i = 0; i < items.size(); ++i) {
-    size_t operation = 0;
-    TF_RETURN_IF_ERROR(
-        items[i].ToInteger(0, static_cast<int64_t>(program->steps.size()) - 1, &operation));
+    const size_t operation = items[i].Position(program->steps.size());
     StepProgram& step = program->steps[operation];
     if (step.output >= 0) return items[i].Expected("each operation once");
     step.output = static_cast<int>(i);
@@ -338,25 +346,19 @@ absl::Status ParseOutputs(const Json& outputs, const StageTensors& tensors, Stag
                   absl::StrCat("expected Tout ", DataTypeString(step.dtype), " for output ", i,
                                ", got ", DataTypeString(tensors.output_types[i]), "."));
   }
-  return absl::OkStatus();
+  return outputs.error();
 }
 
-absl::Status ParseHeldInputs(const Json& held_inputs, const StageTensors& tensors,
-                             std::vector<StepProgram>* steps) {
-  std::vector<Json> items;
-  TF_RETURN_IF_ERROR(held_inputs.Items(&items));
-  std::vector<bool> is_held(tensors.input_types.size(), false);
-  for (const Json& item : items) {
-    size_t input = 0;
-    TF_RETURN_IF_ERROR(item.ToInteger(0, static_cast<int64_t>(is_held.size()) - 1, &input));
-    is_held[input] = true;
-  }
+absl::Status ParseHeldInputs(const Json& held_inputs, std::vector<StepProgram>* steps,
+                             size_t input_count) {
+  std::vector<bool> is_held(std::max<size_t>(1, input_count));
+  for (const Json& item : held_inputs.Items()) is_held[item.Position(input_count)] = true;
   for (StepProgram& step : *steps) {
     if (step.kind == ConvolutionKind::kBackwardFilter) continue;
     const Operand& filter = step.operands[step.filter_operand()];
     step.has_held_filter = filter.source == Operand::Source::kInput && is_held[filter.index];
   }
-  return absl::OkStatus();
+  return held_inputs.error();
 }
 
 // Checks that a step reads only earlier steps of its lane. In a merged lane it has to read none,
@@ -379,66 +381,77 @@ absl::Status CheckReads(const Json& place, const std::vector<StepProgram>& steps
 
 absl::Status ParseLane(const Json& json, const std::vector<StepProgram>& steps,
                        std::vector<bool>* is_scheduled, StageSchedule* schedule) {
-  std::vector<Json> fields, items;
-  TF_RETURN_IF_ERROR(json.Fields({"steps", "priority", "sm_count", "merged"}, &fields));
-  TF_RETURN_IF_ERROR(fields[0].Items(&items));
-  if (items.empty()) return fields[0].Expected("one step or more");
-  Lane lane;
   using Limits = std::numeric_limits<int>;
-  TF_RETURN_IF_ERROR(fields[1].ToInteger(Limits::min(), Limits::max(), &lane.priority));
-  TF_RETURN_IF_ERROR(fields[2].ToInteger(0, Limits::max(), &lane.sm_count));
-  TF_RETURN_IF_ERROR(fields[3].ToBool(&lane.merged));
+  Lane lane;
+  lane.priority = static_cast<int>(json["priority"].Integer(Limits::min(), Limits::max()));
+  lane.sm_count = static_cast<int>(json["sm_count"].Integer(0, Limits::max()));
+  lane.merged = json["merged"].Bool();
+  const std::vector<Json> items = json["steps"].Items();
+  if (items.empty()) return json["steps"].Expected("one step or more");
   std::vector<size_t> earlier;
   for (const Json& item : items) {
-    std::vector<Json> of_step;
-    TF_RETURN_IF_ERROR(item.Fields({"operation", "algorithm"}, &of_step));
-    size_t operation = 0;
-    TF_RETURN_IF_ERROR(of_step[0].ToInteger(0, static_cast<int64_t>(steps.size()) - 1, &operation));
-    if ((*is_scheduled)[operation]) return of_step[0].Expected("each operation on one lane");
+    const size_t operation = item["operation"].Position(steps.size());
+    const Json algorithm = item["algorithm"];
+    if ((*is_scheduled)[operation]) return item.Expected("each operation on one lane");
     (*is_scheduled)[operation] = true;
     TF_RETURN_IF_ERROR(CheckReads(json, steps, operation, earlier, lane.merged));
     earlier.push_back(operation);
     Step step;
     step.name = steps[operation].name;
-    if (!of_step[1].is_null()) TF_RETURN_IF_ERROR(of_step[1].ToText(&step.algorithm));
+    if (!algorithm.is_null()) step.algorithm = algorithm.Text();
     lane.steps.push_back(schedule->stage.steps.size());
     schedule->stage.steps.push_back(std::move(step));
     schedule->operations.push_back(operation);
   }
   schedule->stage.lanes.push_back(std::move(lane));
-  return absl::OkStatus();
+  return json.error();
 }
 
 absl::Status ParseSchedules(const Json& schedules, StageProgram* program) {
   const std::vector<StepProgram>& steps = program->steps;
-  std::vector<Json> items;
-  TF_RETURN_IF_ERROR(schedules.Items(&items));
+  const std::vector<Json> items = schedules.Items();
   if (items.empty()) return schedules.Expected("one schedule or more");
   int64_t least_batch_size = 1;
   for (const Json& item : items) {
-    std::vector<Json> fields, stage, lanes;
-    TF_RETURN_IF_ERROR(item.Fields({"batch_size", "stage"}, &fields));
     StageSchedule schedule;
-    if (items.size() > 1 || !fields[0].is_null()) {
-      TF_RETURN_IF_ERROR(fields[0].ToInteger(least_batch_size, std::numeric_limits<int>::max(),
-                                             &schedule.batch_size));
+    if (const Json batch_size = item["batch_size"]; items.size() > 1 || !batch_size.is_null()) {
+      schedule.batch_size = batch_size.Integer(least_batch_size, std::numeric_limits<int>::max());
       least_batch_size = schedule.batch_size + 1;
     }
-    TF_RETURN_IF_ERROR(fields[1].Fields({"lanes"}, &stage));
-    TF_RETURN_IF_ERROR(stage[0].Items(&lanes));
+    const Json lanes = item["stage"]["lanes"];
     std::vector<bool> is_scheduled(steps.size(), false);
-    for (const Json& lane : lanes) {
+    for (const Json& lane : lanes.Items()) {
       TF_RETURN_IF_ERROR(ParseLane(lane, steps, &is_scheduled, &schedule));
     }
-    if (schedule.operations.size() < steps.size()) {
-      return stage[0].Expected("a lane for every operation");
-    }
+    if (schedule.operations.size() < steps.size())
+      return lanes.Expected("a lane for every operation");
     program->schedules.push_back(std::move(schedule));
   }
-  return absl::OkStatus();
+  return schedules.error();
 }
 
+// By the core's status codes.
+constexpr absl::StatusCode kStatusCodes[] = {
+    absl::StatusCode::kOk,
+    absl::StatusCode::kInvalidArgument,
+    absl::StatusCode::kUnimplemented,
+    absl::StatusCode::kResourceExhausted,
+    absl::StatusCode::kUnavailable,
+    absl::StatusCode::kInternal,
+};
+
 }  // namespace
+
+absl::Status ToAbslStatus(const Status& status) {
+  return absl::Status(kStatusCodes[static_cast<int>(status.code())], status.message());
+}
+
+Status FromAbslStatus(const absl::Status& status) {
+  const auto* const code = absl::c_find(kStatusCodes, status.code());
+  return Status(code == std::end(kStatusCodes) ? StatusCode::kInternal
+                                               : static_cast<StatusCode>(code - kStatusCodes),
+                std::string(status.message()));
+}
 
 absl::Status AtStep(absl::string_view step, absl::string_view message) {
   return absl::InvalidArgumentError(absl::StrCat("ConvStage step '", step, "': ", message));
@@ -457,16 +470,14 @@ absl::Status ParseStageProgram(absl::string_view document, const StageTensors& t
         absl::StrCat("ConvStage program: expected a JSON document, got one that cannot be read: ",
                      read.message()));
   }
-  const Json root(&value, "$");
-  std::vector<Json> fields;
+  absl::Status error;
+  const Json root(value, "$", &error);
+  root["version"].Integer(kVersion, kVersion);
+  TF_RETURN_IF_ERROR(ParseSteps(root["operations"], tensors, program));
+  TF_RETURN_IF_ERROR(ParseOutputs(root["outputs"], tensors, program));
   TF_RETURN_IF_ERROR(
-      root.Fields({"version", "operations", "outputs", "held_inputs", "schedules"}, &fields));
-  int version = 0;
-  TF_RETURN_IF_ERROR(fields[0].ToInteger(kVersion, kVersion, &version));
-  TF_RETURN_IF_ERROR(ParseSteps(fields[1], tensors, program));
-  TF_RETURN_IF_ERROR(ParseOutputs(fields[2], tensors, program));
-  TF_RETURN_IF_ERROR(ParseHeldInputs(fields[3], tensors, &program->steps));
-  return ParseSchedules(fields[4], program);
+      ParseHeldInputs(root["held_inputs"], &program->steps, tensors.input_types.size()));
+  return ParseSchedules(root["schedules"], program);
 }
 
 }  // namespace tf_interop

@@ -32,6 +32,7 @@
 #include "absl/strings/string_view.h"
 #include "cc_kernels/core/convolution.h"
 #include "cc_kernels/core/stage.h"
+#include "cc_kernels/core/status.h"
 #include "tensorflow/core/framework/node_def.pb.h"
 #include "tensorflow/core/framework/types.pb.h"
 #include "tensorflow/core/util/padding.h"
@@ -130,6 +131,9 @@ absl::Status GetStageProgram(Context* context, StageProgram* program) {
   }
   return ParseStageProgram(document, tensors, program);
 }
+
+absl::Status ToAbslStatus(const Status& status);
+Status FromAbslStatus(const absl::Status& status);
 
 // An error that names its step.
 absl::Status AtStep(absl::string_view step, absl::string_view message);
