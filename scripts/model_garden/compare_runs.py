@@ -29,28 +29,25 @@ _MOMENTUM = ".OPTIMIZER_SLOT/optimizer/momentum/"
 _MOVING = ("/moving_mean/", "/moving_variance/")
 
 
-def losses_of(run: pathlib.Path) -> list[float]:
-    """The training loss of each step, which the program wrote for TensorBoard."""
-    losses = {}
-    for path in sorted(run.glob("events.out.tfevents.*")):
-        for event in tf.compat.v1.train.summary_iterator(str(path)):
-            for value in event.summary.value:
-                if value.tag == "train_loss":
-                    losses[event.step] = float(tf.make_ndarray(value.tensor))
-    return [losses[step] for step in sorted(losses)]
-
-
 def tensors_of(run: pathlib.Path) -> dict[str, np.ndarray]:
-    """The float tensors of the last checkpoint."""
+    """The float tensors of the last checkpoint, and the losses of all steps from TensorBoard."""
     reader = tf.train.load_checkpoint(str(run))
-    names = [
-        name for name, dtype in reader.get_variable_to_dtype_map().items() if dtype == tf.float32
-    ]
-    return {name: reader.get_tensor(name) for name in sorted(names)}
+    types = reader.get_variable_to_dtype_map()
+    tensors = {name: reader.get_tensor(name) for name in sorted(types) if types[name] == tf.float32}
+    losses = {
+        event.step: float(tf.make_ndarray(value.tensor))
+        for path in sorted(run.glob("events.out.tfevents.*"))
+        for event in tf.compat.v1.train.summary_iterator(str(path))
+        for value in event.summary.value
+        if value.tag == "train_loss"
+    }
+    return tensors | {"losses": np.array([losses[step] for step in sorted(losses)])}
 
 
 def kind_of(name: str) -> str:
-    """The kind of a tensor of the checkpoint."""
+    """The kind of a tensor, as in the table of results."""
+    if name == "losses":
+        return name
     if _MOMENTUM in name:
         return "momenta"
     return "moving statistics" if any(part in name for part in _MOVING) else "weights"
@@ -76,12 +73,10 @@ def compare(
         kind = differences.setdefault(
             kind_of(name), {"tensors": 0, "plugin": 0.0, "onednn": 0.0, "share_of_tolerance": 0.0}
         )
+        share = share_of_tolerance(ours, other)
         kind["tensors"] += 1
-        kind["plugin"] = max(kind["plugin"], ours)
-        kind["onednn"] = max(kind["onednn"], other)
-        kind["share_of_tolerance"] = max(
-            kind["share_of_tolerance"], share_of_tolerance(ours, other)
-        )
+        for column, value in (("plugin", ours), ("onednn", other), ("share_of_tolerance", share)):
+            kind[column] = max(kind[column], value)
     return differences
 
 
@@ -91,17 +86,11 @@ def compare(
 @click.option("--command", required=True, help="The command to write into the result.")
 def main(runs: pathlib.Path, out: pathlib.Path, command: str) -> None:
     """Compares the runs in folders stock, staged and without_onednn of RUNS."""
-    names = ("stock", "staged", "without_onednn")
-    losses = {name: losses_of(runs / name) for name in names}
-    if not losses["stock"] or len({len(of_run) for of_run in losses.values()}) != 1:
-        raise click.ClickException(f"Expected the same number of losses in all runs, got {losses}.")
-    tensors = {name: tensors_of(runs / name) for name in names}
-    if not tensors["stock"].keys() == tensors["staged"].keys() == tensors["without_onednn"].keys():
-        raise click.ClickException("Expected the same tensors in every checkpoint.")
-    as_tensors = [{"losses": np.array(losses[name])} for name in names]
-    differences = compare(*(tensors[name] for name in names))
-    differences["losses"] = compare(*as_tensors)["weights"]
-
+    tensors = [tensors_of(runs / name) for name in ("stock", "staged", "without_onednn")]
+    shapes = [{name: each.shape for name, each in of_run.items()} for of_run in tensors]
+    if not shapes[0] == shapes[1] == shapes[2] or shapes[0]["losses"] == (0,):
+        raise click.ClickException("Expected losses, and the same tensors in all runs.")
+    differences = compare(*tensors)
     [graph] = load_plan(runs / "plan.json").graphs
     grouped = sum(len(stage.stage.steps) for stage in graph.stages)
     widest = max(len(stage.stage.lanes) for stage in graph.stages)
@@ -119,8 +108,6 @@ def main(runs: pathlib.Path, out: pathlib.Path, command: str) -> None:
         made_with=("tf-models-official", "tensorflow", "tf_keras"),
     )
     click.echo(stages)
-    for step, of_step in enumerate(zip(*losses.values(), strict=True), start=1):
-        click.echo(f"step {step}: loss " + ", ".join(map("{} {:.9g}".format, names, of_step)))
     too_far = [kind for kind, each in differences.items() if not each["share_of_tolerance"] <= 1]
     if too_far:
         click.echo(f"The plugin moves too far: {', '.join(too_far)}", err=True)
