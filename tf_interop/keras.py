@@ -119,10 +119,10 @@ class ConvStages:
         """Checks the arguments and reads their files; changes nothing yet.
 
         Args:
-            policy: this, `plan` and the limits are those of `tf_interop.enable`.
-            plan: likewise.
-            pass_time_limit_s: likewise.
-            workspace_limit_mb: likewise.
+            policy: as for `tf_interop.enable`.
+            plan: as for `tf_interop.enable`.
+            pass_time_limit_s: as for `tf_interop.enable`.
+            workspace_limit_mb: as for `tf_interop.enable`.
             tune: how long to tune the model before it runs, such as `"30s"`, instead of a plan.
             batch_size: to tune for. None is the model's fixed batch size, if any, else 32, Keras'
                 default for arrays.

@@ -11,7 +11,7 @@ import os
 import pathlib
 
 import pytest
-from command_line import end_of, start_process
+from command_line import run_process
 from convolution_values import TINY
 
 from tf_interop.profile.entries import FailureKind
@@ -42,23 +42,22 @@ FUSED = dataclasses.replace(
 ONE = ConfigurationList((ListedConvolution(TINY),))
 
 
-def _profile(folder: pathlib.Path, options: str) -> tuple[Profile, int]:
+def _profile(options: str) -> tuple[Profile, int]:
     """The profile after the command, and the number of measurements that the command made."""
     command = "profile list.json -o profile.json --backend cudnn --repetitions 1 --warmup 0"
-    arguments = [*command.split(), *options.split()]
-    ended = end_of(start_process(*arguments, folder=folder, **LIBRARIES))
+    ended = run_process(*command.split(), *options.split(), **LIBRARIES)
     assert ended.returncode == 0, ended.stderr
     measured = next(line for line in ended.stdout.splitlines() if line.startswith("profile.json: "))
-    return load_profile(folder / "profile.json"), int(measured.split()[1])
+    return load_profile("profile.json"), int(measured.split()[1])
 
 
 def _names(profile: Profile) -> list[tuple[str, bool]]:
     return sorted((each.algorithm, each.tf32) for each in profile.algorithms)
 
 
-def test_measures_every_listed_algorithm_once(tmp_path: pathlib.Path) -> None:
-    save_configurations(ONE, tmp_path / "list.json")
-    profile, measured_count = _profile(tmp_path, "--algorithms heuristic")
+def test_measures_every_listed_algorithm_once() -> None:
+    save_configurations(ONE, "list.json")
+    profile, measured_count = _profile("--algorithms heuristic")
     names = [each.algorithm for each in profile.algorithms]
     assert measured_count == len(names) == len(set(names)) > 10
     assert all(name.startswith(("eng", "nchw+eng")) for name in names)
@@ -72,16 +71,14 @@ def test_measures_every_listed_algorithm_once(tmp_path: pathlib.Path) -> None:
     # NVML knows of no GPU.
     assert (device.driver, device.clocks_mhz) == ("", {})
 
-    again, measured_count = _profile(tmp_path, "--algorithms heuristic")
+    again, measured_count = _profile("--algorithms heuristic")
     assert (again, measured_count) == (profile, 0)
 
 
-def test_names_of_the_same_algorithm_are_one_measurement(tmp_path: pathlib.Path) -> None:
-    save_configurations(ONE, tmp_path / "list.json")
+def test_names_of_the_same_algorithm_are_one_measurement() -> None:
+    save_configurations(ONE, "list.json")
     for _ in range(2):
-        profile, measured_count = _profile(
-            tmp_path, "--algorithms eng0,FFT,nchw+FFT,nchw+FFT_TILING,eng999"
-        )
+        profile, measured_count = _profile("--algorithms eng0,FFT,nchw+FFT,nchw+FFT_TILING,eng999")
         assert _names(profile) == [
             ("eng0", False), ("nchw+FFT", True), ("nchw+FFT_TILING", True),
         ]  # fmt: skip
@@ -91,7 +88,7 @@ def test_names_of_the_same_algorithm_are_one_measurement(tmp_path: pathlib.Path)
     assert measured_count == 0
 
 
-def test_measures_stages_with_their_own_sms_priorities_and_pins(tmp_path: pathlib.Path) -> None:
+def test_measures_stages_with_their_own_sms_priorities_and_pins() -> None:
     stages = (
         Stage.side_by_side((Step(0), Step(1))),
         Stage((Lane((Step(0),), priority=-1, sm_count=60), Lane((Step(1),)))),
@@ -100,9 +97,9 @@ def test_measures_stages_with_their_own_sms_priorities_and_pins(tmp_path: pathli
     )
     convolutions = (ListedConvolution(TINY), ListedConvolution(FUSED))
     listed = tuple(map(ListedStage, stages))
-    save_configurations(ConfigurationList(convolutions, listed), tmp_path / "list.json")
+    save_configurations(ConfigurationList(convolutions, listed), "list.json")
     options = "--algorithms heuristic --pair-algorithms 1"
-    profile, measured_count = _profile(tmp_path, options)
+    profile, measured_count = _profile(options)
     by_pins = {
         (tuple(step.algorithm for step in each.stage.steps), each.stage.lanes[0].priority): each
         for each in profile.stages
@@ -122,5 +119,5 @@ def test_measures_stages_with_their_own_sms_priorities_and_pins(tmp_path: pathli
     assert failure.kind is FailureKind.UNSUPPORTED
     assert [step.algorithm for step in failure.stage.steps] == ["eng0", "split+FFT"]
 
-    again, measured_count = _profile(tmp_path, options)
+    again, measured_count = _profile(options)
     assert (again, measured_count) == (profile, 0)

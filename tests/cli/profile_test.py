@@ -41,16 +41,16 @@ def _list(count: int) -> ConfigurationList:
     )
 
 
-def test_continues_after_it_was_killed(tmp_path: pathlib.Path) -> None:
+def test_continues_after_it_was_killed() -> None:
     save_configurations(_list(8), "list.json")
     process = start_process(*SLOW.split())
-    wait_for(tmp_path / "profile.json", process, 6)
+    wait_for(pathlib.Path("profile.json"), process, 6)
     process.kill()
     process.communicate()
     finished = load_profile("profile.json").entries
     assert len(finished) >= 5
     # A part of an entry, as after a kill while writing.
-    with (tmp_path / "profile.json").open("ab") as file:
+    with pathlib.Path("profile.json").open("ab") as file:
         file.write(b'{"algorithm":{"configura')
 
     resumed_run = invoke(SLOW)
@@ -66,12 +66,10 @@ def test_continues_after_it_was_killed(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl_c", "sigterm"])
-def test_a_signal_ends_it_and_keeps_the_measurements(
-    number: signal.Signals, tmp_path: pathlib.Path
-) -> None:
+def test_a_signal_ends_it_and_keeps_the_measurements(number: signal.Signals) -> None:
     save_configurations(_list(20), "list.json")
     process = start_process(*SLOW.split())
-    wait_for(tmp_path / "profile.json", process, 4)
+    wait_for(pathlib.Path("profile.json"), process, 4)
     process.send_signal(number)
     ended = end_of(process)
     assert ended.returncode == 128 + number, ended.stderr
@@ -92,7 +90,6 @@ def test_ends_when_the_device_fails_and_continues_after_that(
 ) -> None:
     save_configurations(_list(1), "list.json")
     command = f"profile list.json {HOST} -o profile.json"
-
     failure = AlgorithmFailure(TINY, "eng0", True, FailureKind.FAILED, "no", "test")
     with monkeypatch.context() as patch:
         patch.setattr(Backend, "measure_algorithm", lambda *_: failure)

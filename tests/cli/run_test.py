@@ -40,18 +40,16 @@ if __name__ == "__main__":
 
 
 @pytest.fixture(name="program")
-def fixture_program(tmp_path: pathlib.Path) -> pathlib.Path:
-    program = tmp_path / "folder" / "program.py"
+def fixture_program() -> pathlib.Path:
+    program = pathlib.Path("folder/program.py").resolve()
     program.parent.mkdir()
     program.write_text(PROGRAM)
     return program
 
 
-def _run(
-    *arguments: str, cwd: pathlib.Path, library: pathlib.Path | None = None
-) -> subprocess.CompletedProcess[str]:
-    library = library or get_plugin().library.build_info.path
-    return run_process("run", *arguments, folder=cwd, TF_INTEROP_LIBRARY=str(library))
+def _run(*arguments: str, **options: str) -> subprocess.CompletedProcess[str]:
+    library = str(get_plugin().library.build_info.path)
+    return run_process("run", *arguments, **{"TF_INTEROP_LIBRARY": library, **options})
 
 
 def _errors(process: subprocess.CompletedProcess[str]) -> list[str]:
@@ -63,13 +61,10 @@ def _errors(process: subprocess.CompletedProcess[str]) -> list[str]:
     ]
 
 
-def test_run_makes_stages_in_an_unchanged_program(
-    program: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_run_makes_stages_in_an_unchanged_program(program: pathlib.Path) -> None:
     process = _run(
         "--policy", "always", "--report", "--save-plan", "plan.json",
         "folder/program.py", "--exit_code=7", "--", "--report", "-m",
-        cwd=tmp_path,
     )  # fmt: skip
     assert process.returncode == 7, process.stderr
     assert json.loads(process.stdout) == {
@@ -82,14 +77,14 @@ def test_run_makes_stages_in_an_unchanged_program(
     }
     assert "tf_interop is on, policy always" in process.stderr
     assert "stages run: 1" in process.stderr
-    [graph] = tf_interop.load_plan(tmp_path / "plan.json").graphs
+    [graph] = tf_interop.load_plan("plan.json").graphs
     [stage] = graph.stages
     assert len(stage.stage.lanes) == 2
 
     # The saved plan also fits the program as a module.
     process = _run(
         "--plan", "../plan.json", "--report", "-m", "program", "--exit_code", "0", "--", "-m",
-        cwd=program.parent,
+        folder=program.parent,
     )  # fmt: skip
     assert process.returncode == 0, process.stderr
     said = json.loads(process.stdout)
@@ -99,12 +94,11 @@ def test_run_makes_stages_in_an_unchanged_program(
     assert "stages run: 1" in process.stderr
 
 
-def test_run_exports_configurations(program: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    process = _run(
-        "--export-configurations", "list.json", "folder/program.py", "--exit_code=0", cwd=tmp_path
-    )
+@pytest.mark.usefixtures("program")
+def test_run_exports_configurations() -> None:
+    process = _run("--export-configurations", "list.json", "folder/program.py", "--exit_code=0")
     assert process.returncode == 0, process.stderr
-    listed = load_configurations(tmp_path / "list.json")
+    listed = load_configurations("list.json")
     assert len(listed.convolutions) == 2
     assert all(each.origins == ("folder/program.py, graph 1",) for each in listed.convolutions)
     assert {len(each.stage.lanes) for each in listed.stages} >= {2}
@@ -132,26 +126,25 @@ print(tf_interop.status().policy)
     ],
 )  # fmt: skip
 def test_run_reports_errors_in_a_line(
-    tmp_path: pathlib.Path, program: str, arguments: str, exit_code: int, output: str, message: str
+    program: str, arguments: str, exit_code: int, output: str, message: str
 ) -> None:
-    (tmp_path / "program.py").write_text(program)
-    (tmp_path / "damaged.json").write_text("{")
-    process = _run(*arguments.split(), "program.py", cwd=tmp_path)
+    pathlib.Path("program.py").write_text(program)
+    pathlib.Path("damaged.json").write_text("{")
+    process = _run(*arguments.split(), "program.py")
     assert (process.returncode, process.stdout) == (exit_code, output)
     errors = _errors(process)
     if "Traceback" not in process.stderr:
         assert len(errors) == bool(message)
         assert not message or errors[0].startswith("Error: ") == bool(exit_code)
     assert not message or message in errors[-1]
-    assert not (tmp_path / "new.json").exists()
+    assert not pathlib.Path("new.json").exists()
 
 
-def test_run_fails_at_the_import_without_the_library(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "program.py").write_text(
+def test_run_fails_at_the_import_without_the_library() -> None:
+    pathlib.Path("program.py").write_text(
         "try:\n    import tensorflow\nexcept Exception:\n    pass\nprint('went on')"
     )
-    library = tmp_path / "none.so"
-    process = _run("--policy", "always", "--report", "program.py", cwd=tmp_path, library=library)
+    process = _run("--policy", "always", "--report", "program.py", TF_INTEROP_LIBRARY="none.so")
     assert (process.returncode, process.stdout) == (1, "")
     [line] = _errors(process)
-    assert line.startswith("Error: ") and str(library) in line
+    assert line.startswith("Error: ") and "none.so" in line

@@ -8,7 +8,7 @@ import click
 
 from tf_interop.cli.main import Result, command
 from tf_interop.cli.options import count_option, image_size_option, model_argument
-from tf_interop.cli.progress import work_on_model
+from tf_interop.cli.progress import model_loaded
 
 _ROWS = """The rows of the table:
   nodes              the operations of the graph
@@ -52,12 +52,10 @@ def analyze(
     Two convolutions are independent if neither needs the other's result. Independent convolutions
     can run together, as one stage. MODEL itself does not run.
     """
-    with work_on_model(model) as say:
+    with model_loaded(model, image_size, training=training) as (loaded, say):
         from tf_interop.model.analyze import analyze as analyze_model
         from tf_interop.model.graphs import keras_of
-        from tf_interop.model.load import load_model
 
-        loaded = load_model(model, image_size=image_size)
         say(f"Analyzing {model}")
         analysis = analyze_model(
             loaded,

@@ -119,7 +119,7 @@ def count_option(
 
 
 def modes_of(inference: bool, training: bool) -> list[bool]:
-    """False if inference was asked for, and True if training was."""
+    """The requested modes: False for inference, True for training."""
     modes = [False] * inference + [True] * training
     if not modes:
         raise click.UsageError(

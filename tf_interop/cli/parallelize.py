@@ -20,7 +20,7 @@ from tf_interop.cli.options import (
     output_option,
     profile_option,
 )
-from tf_interop.cli.progress import work_on_model
+from tf_interop.cli.progress import model_loaded
 from tf_interop.errors import PlanError
 from tf_interop.parallel.types import GraphDivision, save_parallel_plan
 from tf_interop.tables import new_table, print_on
@@ -94,13 +94,10 @@ def parallelize(
     least time in a cost model; if nothing is faster than one device, nothing is divided. Times are
     modelled, except for convolutions in --profile.
     """
-    with work_on_model(model) as say:
-        from tf_interop.model.load import check_trains, load_model
+    training = options["training"]
+    with model_loaded(model, options["image_size"], training=training) as (loaded, say):
         from tf_interop.model.parallelize import parallelize as plan_division
 
-        loaded = load_model(model, image_size=options["image_size"])
-        if options["training"]:
-            check_trains(loaded, model)
         explanations: list[Parallelization] = []
         plan_division(
             loaded,

@@ -22,7 +22,7 @@ from tf_interop.cli.options import (
     target_option,
     training_option,
 )
-from tf_interop.cli.progress import work_on_model
+from tf_interop.cli.progress import model_loaded
 from tf_interop.errors import ProfileError
 from tf_interop.planning.show import predicted, show_plan, summarize_graph
 from tf_interop.planning.types import Plan, save_plan
@@ -90,13 +90,9 @@ def plan(
     """
     modes = modes_of(inference, training)
     profile = load_profile(profile_path)
-    with work_on_model(model) as say:
-        from tf_interop.model.load import check_trains, load_model
+    with model_loaded(model, options["image_size"], training=training) as (loaded, say):
         from tf_interop.model.make_plan import plan as plan_model
 
-        loaded = load_model(model, image_size=options["image_size"])
-        if training:
-            check_trains(loaded, model)
         plans = [
             plan_model(loaded, profile, training=is_training, say=say, **options)
             for is_training in modes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import click
 from rich import progress
@@ -112,3 +113,21 @@ def work_on_model(
             if isinstance(error, ValueError):
                 raise click.UsageError(str(error)) from error
             raise
+
+
+@contextlib.contextmanager
+def model_loaded(
+    model: str,
+    image_size: tuple[int, int] | None,
+    *,
+    training: bool = False,
+    parameter: str = "MODEL",
+) -> Iterator[tuple[Any, Callable[[str], None]]]:
+    """As `work_on_model`, and loads the model, which `training` requires to be Keras's."""
+    with work_on_model(model, parameter=parameter) as say:
+        from tf_interop.model.load import check_trains, load_model
+
+        loaded = load_model(model, image_size=image_size)
+        if training:
+            check_trains(loaded, model)
+        yield loaded, say

@@ -183,7 +183,7 @@ def _write_trace(path: pathlib.Path) -> None:
     "Write the list of convolutions and stages of the program's graphs that tf-interop profile "
     "measures. Shapes must be known before a graph runs.",
 )
-@click.option("--report", is_flag=True, help="Report on stderr at the end what the plugin did.")
+@click.option("--report", is_flag=True, help="Print the plugin's status on stderr at the end.")
 @click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as after python -m.")
 @click.argument("program")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)

@@ -19,7 +19,7 @@ from tf_interop.cli.options import (
     target_option,
     written_option,
 )
-from tf_interop.cli.progress import work_on_model
+from tf_interop.cli.progress import model_loaded
 from tf_interop.errors import PlanError, TfInteropError
 from tf_interop.parallel.costs.devices import device_graph_schema
 from tf_interop.parallel.types import parallel_plan_schema
@@ -205,16 +205,15 @@ def report(
 def _trace(
     model: str, plan: Plan, image_size: tuple[int, int] | None, target: str | None
 ) -> tuple[Network | None, ...]:
-    with work_on_model(model, parameter="--model") as say:
+    with model_loaded(model, image_size, parameter="--model") as (loaded, say):
         from tf_interop.measure.device import running_device
-        from tf_interop.model.load import load_model
         from tf_interop.report.model import networks_of_model
 
         if target is None:
             device = running_device("cudnn")
             target = "cpu" if device is None else device.compute_capability or "cpu"
         return networks_of_model(
-            load_model(model, image_size=image_size),
+            loaded,
             plan,
             image_size=image_size,
             compute_capability=None if target == "cpu" else target,

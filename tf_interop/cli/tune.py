@@ -18,7 +18,7 @@ from tf_interop.cli.options import (
     option,
     output_option,
 )
-from tf_interop.cli.progress import work_on_model
+from tf_interop.cli.progress import model_loaded
 from tf_interop.measure.device import ask_for_all_hardware_queues
 from tf_interop.planning.show import name_graph, summarize_graph
 from tf_interop.planning.types import Plan, save_plan
@@ -70,13 +70,9 @@ def tune(
     It measures no whole step there.
     """
     ask_for_all_hardware_queues()  # before the model is loaded, which may start CUDA
-    with work_on_model(model) as say:
-        from tf_interop.model.load import check_trains, load_model
+    with model_loaded(model, image_size, training=training) as (loaded, say):
         from tf_interop.tuning.tune import tune as tune_model
 
-        loaded = load_model(model, image_size=image_size)
-        if training:
-            check_trains(loaded, model)
         tuning = tune_model(
             loaded,
             batch_sizes=batch_sizes,

@@ -1,1 +1,1 @@
-"""Finds what is faster than stock TensorFlow on the machine at hand, by measuring whole steps."""
+"""Finds faster ways to run a graph on this machine, by measuring whole steps."""

@@ -228,7 +228,7 @@ class OtherLoad:
     """The load that other programs put on this process's cores, from now on.
 
     Units that win on idle cores may lose on busy ones, where an operation on all cores waits for
-    its slowest part. So the user is told.
+    its slowest part. So results name this load.
     """
 
     def __init__(self) -> None:
