@@ -46,12 +46,14 @@ FLOAT64_TOLERANCE = 1e-9
 amplifies the rounding of 1e-16."""
 
 
-def make_devices(count: int) -> tuple[str, ...]:
-    """Makes logical CPU devices, before TensorFlow is used, and returns their names."""
+def make_devices(count: int, kind: str = "CPU") -> tuple[str, ...]:
+    """Makes logical devices, before TensorFlow is used, and returns their names."""
+    memory_mb = None if kind == "CPU" else 4096
     tf.config.set_logical_device_configuration(
-        tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * count
+        tf.config.list_physical_devices(kind)[0],
+        [tf.config.LogicalDeviceConfiguration(memory_mb)] * count,
     )
-    return tuple(f"/device:CPU:{number}" for number in range(count))
+    return tuple(f"/device:{kind}:{number}" for number in range(count))
 
 
 def strategies(
@@ -79,6 +81,8 @@ def strategies(
         *([Axis.HEIGHT, Axis.WIDTH], [Axis.FILTER, Axis.CHANNEL]),
     ):
         count = round(device_count ** (1 / len(axes)))
+        if count == 1:
+            continue
         fitting = (
             {axis.value: next(n for n in (count, 2, 1) if n <= its.extents[axis]) for axis in axes}
             for its in graph.layers
@@ -203,7 +207,7 @@ def compare(
     training = Training(name, dtype, devices)
     rounding = training.rounding() if dtype == "float32" else None
     for strategy, division in strategies(training.graph, len(devices)):
-        if not division or (wanted and strategy not in wanted):
+        if wanted and strategy not in wanted:
             continue
         numbers, report = training.run_divided(division)
         moved = distances(numbers, training.stock)

@@ -9,8 +9,7 @@ PROGRAM = """
     import numpy as np
     import tensorflow as tf
     import tf_interop
-    from parallel.dividing import handed_graphs, layers_of, make_devices, plan_of
-    from tf_interop.parallel.types import Axis, Degrees
+    from parallel.dividing import layers_of, make_devices, plan_of, strategies
 
     devices = make_devices({count}, "GPU")
     tf.config.experimental.enable_tensor_float_32_execution(False)
@@ -35,18 +34,15 @@ PROGRAM = """
 
     tf_interop.disable()
     expected = make()()
-    layers = layers_of(max(handed_graphs(lambda: make()()), key=lambda graph: len(graph.node)))
-    for axis in Axis:
-        def choose(layer, place):
-            fits = layer.extents[axis] >= {count}
-            return Degrees(**{{axis.value: {count}}}) if fits else None
-        tf_interop.enable(parallel=plan_of([layers], choose, devices))
+    layers = layers_of(lambda: make()())
+    for strategy, division in strategies(layers, {count}):
+        tf_interop.enable(parallel=plan_of(layers, division, devices))
         results = make()()
         status = tf_interop.status()
         assert not status.failures, status.failures
         assert status.divided_graphs[0].divided, status
         for ours, stock in zip(results, expected, strict=True):
-            np.testing.assert_allclose(ours, stock, 1e-4, 1e-5, err_msg=axis.value)
+            np.testing.assert_allclose(ours, stock, 1e-4, 1e-5, err_msg=strategy)
 """
 
 

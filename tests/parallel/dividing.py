@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -12,58 +12,35 @@ from tensorflow.core.framework import graph_pb2
 from tensorflow.python.eager import context
 
 import tf_interop
+from python.benchmarks.divided_training import make_devices as make_devices
+from python.benchmarks.divided_training import strategies as strategies
 from tf_interop.graph.ops import output_dtypes
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView, parse_input
 from tf_interop.model.graphs import with_inferred_shapes
-from tf_interop.parallel.layers.find import Layer, LayerGraph
+from tf_interop.parallel.layers.find import LayerGraph
 from tf_interop.parallel.layers.prepare import prepare
-from tf_interop.parallel.lookup import fingerprint_layers, names_of_layers
+from tf_interop.parallel.lookup import fingerprint_layers
 from tf_interop.parallel.rewrite import was_divided
-from tf_interop.parallel.types import Degrees, DividedLayer, GraphDivision, ParallelPlan
+from tf_interop.parallel.types import DividedLayer, GraphDivision, ParallelPlan
 from tf_interop.runtime.plugin import get_plugin
 
-Choose = Callable[[Layer, int], Degrees | None]
-"""Chooses the degrees of a layer and its index; None for whole."""
 
-
-def make_devices(count: int, kind: str = "CPU") -> list[str]:
-    """Makes logical devices, before TensorFlow starts, and names them."""
-    memory_mb = None if kind == "CPU" else 4096
-    tf.config.set_logical_device_configuration(
-        tf.config.list_physical_devices(kind)[0],
-        [tf.config.LogicalDeviceConfiguration(memory_mb)] * count,
-    )
-    return [f"/device:{kind}:{number}" for number in range(count)]
-
-
-def handed_graphs(call: Callable[[], Any]) -> list[graph_pb2.GraphDef]:
-    """The graphs that Grappler hands over during the first call of functions."""
+def layers_of(call: Callable[[], Any]) -> LayerGraph:
+    """The layers of the largest graph that Grappler hands over during a first call."""
     graphs: list[graph_pb2.GraphDef] = []
     tf_interop.enable()
     with get_plugin().observe(lambda graph_def, _: graphs.append(graph_def)):
         call()
-    return graphs
+    return prepare(with_inferred_shapes(max(graphs, key=lambda graph: len(graph.node))))
 
 
-def layers_of(graph_def: graph_pb2.GraphDef) -> LayerGraph:
-    """The layers of a graph from Grappler."""
-    return prepare(with_inferred_shapes(graph_def))
-
-
-def plan_of(graphs: Sequence[LayerGraph], choose: Choose, devices: Sequence[str]) -> ParallelPlan:
-    """A plan that divides layers over the first devices."""
-    divisions = []
-    for layers in graphs:
-        names = names_of_layers(layers)
-        chosen = {place: choose(layer, place) for place, layer in enumerate(layers.layers)}
-        divided = tuple(
-            DividedLayer(names[place], degrees, tuple(range(degrees.count)))
-            for place, degrees in chosen.items()
-            if degrees is not None
-        )
-        divisions.append(GraphDivision(fingerprint_layers(layers), divided))
-    return ParallelPlan(tuple(devices), tuple(divisions))
+def plan_of(
+    layers: LayerGraph, division: Iterable[DividedLayer], devices: Sequence[str]
+) -> ParallelPlan:
+    """A plan for one graph."""
+    entry = GraphDivision(fingerprint_layers(layers), tuple(division))
+    return ParallelPlan(tuple(devices), (entry,))
 
 
 def sent_bytes(call: Callable[[], Any]) -> collections.Counter[tuple[str, str]]:

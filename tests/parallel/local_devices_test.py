@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from python.benchmarks.divided_training import make_devices
 from python.benchmarks.result_file import in_new_process
 from tf_interop import tensorflow_internals
 from tf_interop.errors import PlanError
@@ -40,8 +41,6 @@ def test_refuses_missing_devices() -> None:
 
 
 def measured() -> DeviceGraph:
-    from parallel.dividing import make_devices
-
     return measure_devices(make_devices(2))
 
 

@@ -18,13 +18,11 @@ server.join()
 """
 
 PROGRAM = """
-    import dataclasses
     import os
     import numpy as np
     import tensorflow as tf
     import tf_interop
-    from parallel.dividing import handed_graphs, layers_of, make_devices, plan_of, sent_bytes
-    from tf_interop.parallel.types import Degrees
+    from parallel.dividing import layers_of, make_devices, plan_of, sent_bytes, strategies
     from tf_interop.runtime.plugin import get_plugin
 
     if "SERVER" in os.environ:
@@ -55,43 +53,14 @@ PROGRAM = """
     def inference(images, labels):
         return [losses(images, labels)]
 
-    STRATEGIES = [{axis: count} for count in (2, 4) if count <= len(devices)
-                  for axis in ("sample", "height", "width", "filter", "channel")]
-    if len(devices) == 4:
-        STRATEGIES += [dict(filter=2, channel=2), dict(sample=2, height=2),
-                       dict(height=2, width=2), dict(sample=2, filter=2),
-                       dict(width=2, channel=2), *["mixed", "some"] * 3]
-
-    def choose_by(strategy):
-        def choose(layer, place):
-            if strategy == "some" and place % 2:
-                return None
-            if strategy in ("mixed", "some"):
-                degrees = Degrees(**STRATEGIES[random.integers(15)])
-            else:
-                degrees = Degrees(**strategy)
-            fits = all(layer.extents[axis] >= count for axis, count in degrees.by_axis.items())
-            return degrees if fits else None
-        return choose
-
-    def somewhere(layer):
-        order = random.permutation(len(devices))[: layer.degrees.count]
-        return dataclasses.replace(layer, devices=tuple(map(int, order)))
-
     for step in (training, inference):
         tf_interop.disable()
         expected = tf.function(step)(images, labels)
-        [graph] = handed_graphs(lambda: tf.function(step)(images, labels))
-        layers = layers_of(graph)
+        layers = layers_of(lambda: tf.function(step)(images, labels))
         assert len(layers.layers) >= 5, [each.name for each in layers.layers]
-        for strategy in STRATEGIES:
-            plan = plan_of([layers], choose_by(strategy), devices)
-            [division] = plan.graphs
-            assert division.layers, strategy
-            if strategy in ("mixed", "some"):
-                parts = tuple(map(somewhere, division.layers))
-                division = dataclasses.replace(division, layers=parts)
-                plan = dataclasses.replace(plan, graphs=(division,))
+        for strategy, division in strategies(layers, len(devices)):
+            assert division, strategy
+            plan = plan_of(layers, division, devices)
             get_plugin().forget_reports()
             tf_interop.enable(parallel=plan)
             function = tf.function(step, autograph=False)

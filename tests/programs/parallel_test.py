@@ -10,8 +10,7 @@ STAGES = """
     import numpy as np
     import tensorflow as tf
     import tf_interop
-    from parallel.dividing import handed_graphs, layers_of, make_devices, plan_of
-    from tf_interop.parallel.types import Degrees
+    from parallel.dividing import layers_of, make_devices, plan_of, strategies
     from tf_interop.runtime.plugin import get_plugin
 
     devices = make_devices(2)
@@ -25,9 +24,8 @@ STAGES = """
 
     tf_interop.disable()
     expected = make()(images)
-    [graph] = handed_graphs(lambda: make()(images))
-    layers = layers_of(graph)
-    plan = plan_of([layers], lambda layer, place: Degrees(sample=2), devices)
+    layers = layers_of(lambda: make()(images))
+    plan = plan_of(layers, dict(strategies(layers, 2))["data"], devices)
     made = {}
     def look(graph_def, _):
         for node in graph_def.node:
