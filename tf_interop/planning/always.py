@@ -75,7 +75,7 @@ def leave_out_unmeasured(
         ):
             what = configuration.dtype
         elif "LeakyRelu" in configuration.fused_ops:
-            what = "fused LeakyRelu"
+            what = "a fused LeakyRelu"
         if what is None:
             kept.append(node)
             continue
@@ -84,7 +84,8 @@ def leave_out_unmeasured(
                 node.name,
                 configuration.op,
                 RefusalReason.NOT_MEASURED,
-                f"Expected a plan, because convolutions of {what} need one, got none.",
+                f"A stage with {what} needs a plan from measurements. Profile this GPU and plan "
+                "the model.",
             )
         )
     return tuple(kept), tuple(refusals)

@@ -60,7 +60,7 @@ def sum_of_uses(uses: Sequence[SmUse | None]) -> dict[str, float]:
 
 
 def explain_plan(problem: PlanningProblem, plan: GraphPlan) -> GraphPlan:
-    """Adds an explanation to every stage that a planner made, and to the pairs without one."""
+    """Adds the reasons for every stage that a planner made, and against other pairs."""
     explainer = _Explainer(problem)
     plan = dataclasses.replace(plan, stages=tuple(map(explainer.explain, plan.stages)))
     if plan.prediction is None:
