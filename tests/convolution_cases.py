@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -124,8 +124,7 @@ def digits(shape: Sequence[int], dtype: tf.DType = tf.float32, seed: int = 0) ->
     return random.integers(-2, 3, shape).astype(dtype.as_numpy_dtype)
 
 
-@dataclasses.dataclass(frozen=True)
-class Geometry:
+class Geometry(NamedTuple):
     """The spatial sizes of a convolution's image and filter."""
 
     name: str
@@ -243,8 +242,7 @@ def parameters_of(rank: int, padding: str) -> list[Parameters]:
     return [each for each in found if min(each.output) >= 1]
 
 
-@dataclasses.dataclass(frozen=True)
-class Operands:
+class Operands(NamedTuple):
     """Image, filter and output gradient, in NHWC and HWIO; a case reads two of them."""
 
     image: np.ndarray
@@ -252,7 +250,7 @@ class Operands:
     gradient: np.ndarray
 
     def map(self, function: Callable[[np.ndarray], np.ndarray]) -> Operands:
-        return Operands(*(function(each) for each in (self.image, self.filter, self.gradient)))
+        return Operands(*map(function, self))
 
 
 def _operands(parameters: Parameters, draw: Any) -> Operands:

@@ -29,9 +29,6 @@ def test_adds_up_the_output_channels() -> None:
     assert merged_configuration([CONFIGURATION, NARROW, NARROW]) == dataclasses.replace(
         CONFIGURATION, filter_shape=(3, 3, 16, 48), output_shape=(8, 28, 28, 48)
     )
-
-
-def test_adds_up_output_channels_in_nchw() -> None:
     assert merged_configuration([FIRST, FIRST]).output_shape == (8, 64, 28, 28)
 
 
@@ -64,9 +61,6 @@ def test_does_not_merge_if_more_than_channels_differ(change: dict[str, Any]) -> 
 def test_merges_only_plain_forward_convolutions(change: dict[str, object]) -> None:
     each = dataclasses.replace(CONFIGURATION, **change)
     assert not can_merge([each, each])
-
-
-def test_one_convolution_is_not_merged() -> None:
     assert not can_merge([CONFIGURATION])
 
 

@@ -30,6 +30,13 @@ def op_def(op: str) -> Any:
     return op_def_registry.get(op)
 
 
+def _existing_context() -> Any:
+    """TensorFlow's eager context; None if there is none yet, because making it settles devices."""
+    from tensorflow.python.eager import context
+
+    return context.context_safe()
+
+
 def may_be_stateful(op: str) -> bool:
     """Whether TensorFlow calls an op type stateful, or does not know it."""
     found = op_def(op)
@@ -102,9 +109,7 @@ def has_pluggable_gpu() -> bool:
 
     False if TensorFlow has not listed its devices, as in a program with only a Session.
     """
-    from tensorflow.python.eager import context
-
-    current = context.context_safe()
+    current = _existing_context()
     devices = current and current._pluggable_devices
     return any(device.device_type == "GPU" for device in devices or ())
 
@@ -148,9 +153,7 @@ def call_before_graph_plugins(call: Callable[[str], None]) -> None:
 
 def are_plugins_turned_off() -> bool:
     """Whether `use_plugin_optimizers` is False. Safe in the pass: no lock, no list of devices."""
-    from tensorflow.python.eager import context
-
-    current = context.context_safe()
+    current = _existing_context()
     if current is None:
         return False
     return current._optimizer_experimental_options.get("use_plugin_optimizers") is False
@@ -158,9 +161,7 @@ def are_plugins_turned_off() -> bool:
 
 def local_task() -> tuple[str, int]:
     """The job and the task in the names of this process's devices."""
-    from tensorflow.python.eager import context
-
-    current = context.context_safe()
+    current = _existing_context()
     server = current and (current._server_def or current._collective_ops_server_def)
     return (server.job_name, server.task_index) if server else ("localhost", 0)
 
@@ -183,18 +184,13 @@ def optimize_functions_anew() -> None:
 
 def is_auto_clustering_on() -> bool:
     """Whether `tf.config.optimizer.set_jit` is on; unlike `get_jit` this lists no devices."""
-    from tensorflow.python.eager import context
-
-    current = context.context_safe()
+    current = _existing_context()
     return current is not None and bool(current._optimizer_jit)
 
 
 def function_names() -> list[str]:
     """Names of the process's traced functions that are still in use."""
-    from tensorflow.python.eager import context
-
-    current = context.context_safe()
-    # Asking would make the context, and with it the devices.
+    current = _existing_context()
     if current is None or current._context_handle is None:
         return []
     return sorted(current.list_function_names())

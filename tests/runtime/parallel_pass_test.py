@@ -1,4 +1,4 @@
-"""The pass that divides layers, on hand-made graphs: what it does, leaves alone, and says."""
+"""The pass that divides layers, on hand-made graphs."""
 
 from __future__ import annotations
 

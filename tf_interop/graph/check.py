@@ -40,7 +40,7 @@ Output = tuple[int, int]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _NewNode:
-    """What a ConvStage or a Unit node says of itself."""
+    """The contents of a ConvStage or Unit node."""
 
     index: int
     steps: Sequence[node_def_pb2.NodeDef]  # each has the name of its original

@@ -1,4 +1,4 @@
-"""The ConvStage and Unit nodes: what they say, and how it is written and read.
+"""The ConvStage and Unit nodes, and how they are written and read.
 
 A ConvStage runs the steps of a stage. Its data inputs are the device tensors that its steps read
 (`Tin`), then the size vectors that gradients read (`num_sizes`, int32, in host memory), each tensor
@@ -37,7 +37,7 @@ Result = tuple[int, int]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StageNode:
-    """What a ConvStage node says; `inputs`, `sizes` and `control_inputs` as in a NodeDef.
+    """The contents of a ConvStage node; `inputs`, `sizes` and `control_inputs` as in a NodeDef.
 
     Attributes:
         input_dtypes: TensorFlow's number of the dtype of each of `inputs`.
@@ -62,7 +62,7 @@ class StageNode:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class UnitNode:
-    """What a Unit node says; `inputs` and `control_inputs` as in a NodeDef.
+    """The contents of a Unit node; `inputs` and `control_inputs` as in a NodeDef.
 
     Attributes:
         input_dtypes: TensorFlow's number of the dtype of each of `inputs`.

@@ -8,9 +8,9 @@
     x ── Conv2D a ── Relu b ── …        x ─┬─ Unit b (steps a, b) ── …
     x ── Conv2D c ── Relu d ── …           └─ Unit d (steps c, d) ── …
 
-GPUs get stages, and CPUs units. TensorFlow's executor runs independent ops at the same time, so
-independent narrow units run side by side, each on its own core, or on a few if a plan says so. A
-split unit runs all of its steps once for each part of the batch.
+GPUs get stages, and CPUs units. TensorFlow's executor runs independent ops together, so independent
+narrow units run side by side, each on its own core, or on a few if a plan says so. A split unit
+runs all of its steps once for each part of the batch.
 
 The pass has these parts, and this module only calls them in order: check the graph, find, plan,
 check the plan of stages, rewrite, check the graph.
@@ -61,7 +61,7 @@ from tf_interop.planning.lookup import (
     mode_of,
     stages_from_plan,
 )
-from tf_interop.planning.types import GraphPlan, Plan, PlannedStage
+from tf_interop.planning.types import GraphPlan, PlannedStage
 from tf_interop.runtime.settings import PassReport, Policy, Settings
 
 NOTHING_TO_PLAN_FROM = (
@@ -206,7 +206,8 @@ def _make_units(
         unit_count=len(units),
     )
     plan = settings.plan
-    if plan is not None and _is_beside_training(plan, convolutions):
+    modes = {each.mode for each in plan.graphs} if plan is not None else set()
+    if modes == {"training"} and mode_of(convolutions) == "inference":
         # Such as validation under `fit`: no mistake, so no warning.
         why = "the plan is for training only; tune with training=False for this graph"
         return None, dataclasses.replace(report, why_unchanged=why)
@@ -301,11 +302,6 @@ def _units_of_plan(
         )
     # In the graph's order, whatever the plan's is.
     return {name: planned[name] for name in names if name in planned}
-
-
-def _is_beside_training(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> bool:
-    modes = {each.mode for each in plan.graphs}
-    return modes == {"training"} and mode_of(convolutions) == "inference"
 
 
 def _why_no_units(settings: Settings, units: Collection[Unit]) -> str:

@@ -59,7 +59,7 @@ class BuildInfo:
 
 @dataclasses.dataclass(frozen=True)
 class Counters:
-    """What stages did in this process.
+    """Counters of the stages in this process.
 
     Attributes:
         stages_run: runs of stages.

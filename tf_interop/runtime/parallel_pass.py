@@ -29,7 +29,7 @@ from tf_interop.parallel.types import ParallelPlan
 
 @dataclasses.dataclass(frozen=True)
 class ParallelReport:
-    """What the pass did to one graph.
+    """The result of the pass for one graph.
 
     Attributes:
         fingerprint: of the graph's layers.
@@ -98,7 +98,11 @@ def run_parallel_pass(
         parted = part_graph(layers, division, device_of_node, nodes_to_preserve)
         if any(map(parted.is_divided, parted.parts)):
             rewritten = rewrite_divided(parted, device_names, nodes_to_preserve)
-            _check(rewritten, view, nodes_to_preserve)
+            after = GraphView(rewritten)
+            after.topological_order()
+            kept = set(nodes_to_preserve) & view.index_of.keys()
+            if missing := kept - after.index_of.keys():
+                raise GraphError(f"Expected the nodes {sorted(missing)[:5]} to stay, got none.")
             sent_bytes = {
                 (device_names[source], device_names[destination]): count
                 for (source, destination), count in parted.sent_bytes.items()
@@ -130,16 +134,3 @@ def _find_division(plan: ParallelPlan, layers: LayerGraph) -> tuple[dict[int, La
     division = divided_layers(entry, layers)
     why_unchanged = entry.why_whole or "the parallel plan leaves this graph as it is"
     return division, "" if division else why_unchanged
-
-
-def _check(
-    rewritten: graph_pb2.GraphDef, before: GraphView, nodes_to_preserve: Collection[str]
-) -> None:
-    """Checks that the new graph is well-formed and has the preserved names."""
-    after = GraphView(rewritten)
-    after.topological_order()
-    missing = [
-        name for name in nodes_to_preserve if name in before.index_of and name not in after.index_of
-    ]
-    if missing:
-        raise GraphError(f"Expected the nodes {sorted(missing)[:5]} to stay, but they are gone.")

@@ -85,7 +85,7 @@ class Plugin:
 
     @property
     def reports(self) -> tuple[PassReport, ...]:
-        """What the pass did to each graph, the last first."""
+        """The report of each graph, the last first."""
         with self._lock:
             return tuple(report for report, _ in reversed(self._reports.values()))
 

@@ -1,4 +1,4 @@
-"""What the pass of stages and units works from, and what it reports of a graph."""
+"""Settings and reports of the pass of stages and units."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DEFAULT_PASS_TIME_LIMIT_S = 60.0
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What the pass works from. Replaced as a whole, never changed.
+    """The settings of the pass. Replaced as a whole, never changed.
 
     Attributes:
         policy: which convolutions become stages.
@@ -69,7 +69,7 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True)
 class PassReport:
-    """What the pass did to one graph.
+    """The result of the pass for one graph.
 
     Attributes:
         device_type: `CPU` or `GPU`; only convolutions on it were considered.

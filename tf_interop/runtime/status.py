@@ -31,7 +31,7 @@ class Status:
         policy: `profiled` or `always`; empty if the library did not load.
         device_types: those that the plugin is registered for.
         refused_device_types: the others, with the reason.
-        graphs: what the pass did to each graph, the last first.
+        graphs: the report of each graph, the last first.
         current_graphs: those of `graphs` that were optimized under the current settings. The
             others are optimized again at their functions' next call.
         divided_graphs: how the layers of graphs were divided over devices, the last first.
@@ -39,7 +39,7 @@ class Status:
         counters: counts of stage runs and fallbacks so far.
         xla_functions: functions with convolutions that XLA compiles, so that the plugin never sees
             them.
-        xla_auto_clustering: what turned XLA on for all graphs, or empty.
+        xla_auto_clustering: the switch that turned XLA on for all graphs, or empty.
     """
 
     is_on: bool
