@@ -42,37 +42,28 @@ def test_infers_only_where_a_dimension_is_open() -> None:
     assert asked == ["open"]
 
 
-def _graph() -> GraphBuilder:
-    graph = GraphBuilder()
-    graph.source("open", (None, 4))
-    graph.add("reader", "Neg", "open")
-    add_shapes(graph.node("reader"), "_input_shapes", [(3, None)])
-    graph.add("no_rank", "_Arg")
-    add_shapes(graph.node("no_rank"), "_output_shapes", [None])
-    graph.add("split", "Split")
-    add_shapes(graph.node("split"), "_output_shapes", [(1,), (2,)])
-    graph.add("of_split", "Neg", "split:1")
-    graph.sizes("constant", [2, 7, 7, 176])
-    graph.sizes("last_value_repeated", [4, 4, 4, 4])
+def test_reads_what_nodes_say_and_leaves_the_graph_alone() -> None:
+    graph = graph_of(
+        "reader = Neg open; split = Split; of_split = Neg split:1; read = ReadVariableOp argument; "
+        "variable = VarHandleOp; read_variable = ReadVariableOp variable; shape = Shape split:1; "
+        "no_shape = VarHandleOp; read_no_shape = ReadVariableOp no_shape; no_rank = _Arg"
+    )
+    for name, attribute, shapes in [
+        ("open", "_output_shapes", [(None, 4)]),
+        ("reader", "_input_shapes", [(3, None)]),
+        ("no_rank", "_output_shapes", [None]),
+        ("split", "_output_shapes", [(1,), (2,)]),
+        ("argument", "_handle_shapes", [(3, 3, 8, 16)]),
+    ]:
+        add_shapes(graph.node(name), attribute, shapes)
+    graph.node("variable").attr["shape"].shape.dim.add(size=11)
+    for name in ("constant", "last_value_repeated", "not_int32"):
+        graph.sizes(name, [2, 7, 7, 176])
     tensor = graph.node("last_value_repeated").attr["value"].tensor
     tensor.tensor_content = b""
     tensor.int_val.extend([3, 4])
-    graph.sizes("not_int32", [1, 2, 3, 4])
     graph.node("not_int32").attr["value"].tensor.dtype = types_pb2.DT_INT64
-    graph.add("argument", "_Arg")
-    add_shapes(graph.node("argument"), "_handle_shapes", [(3, 3, 8, 16)])
-    graph.add("read", "ReadVariableOp", "argument")
-    for name in ("variable", "without_shape"):
-        graph.add(name, "VarHandleOp")
-        graph.add(f"read_{name}", "ReadVariableOp", name)
-    graph.node("variable").attr["shape"].shape.dim.add(size=11)
-    graph.add("shape", "Shape", "split:1")
     graph.add("shapes", "ShapeN", "constant", "open")
-    return graph
-
-
-def test_reads_what_nodes_say_and_leaves_the_graph_alone() -> None:
-    graph = _graph()
     before = graph_pb2.GraphDef.FromString(graph.graph_def.SerializeToString())
     view = GraphView(graph.graph_def)
     properties = GraphProperties(view, lambda name: None)  # inference that knows nothing
@@ -84,7 +75,7 @@ def test_reads_what_nodes_say_and_leaves_the_graph_alone() -> None:
         ("constant", 0, (4,)),
         ("read", 0, (3, 3, 8, 16)),
         ("read_variable", 0, (11,)),
-        ("read_without_shape", 0, None),
+        ("read_no_shape", 0, None),
     ]:
         assert properties.output_shape(view.index_of[name], port) == expected, name
     assert properties.input_shape(view.index_of["reader"], 0) == (3, 4)

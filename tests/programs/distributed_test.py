@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
-import os
 import pathlib
-import subprocess
-import sys
 import textwrap
 
 import numpy as np
 import pytest
-from command_line import ROOT, free_addresses, python_output
+from command_line import free_addresses, python_output
 from unnoticed import run_python
 
 from tf_interop import tensorflow_internals
@@ -111,26 +109,16 @@ def test_mirrored_training_gives_the_same_weights(kind: str, tmp_path: pathlib.P
 
 def test_two_workers_reach_the_same_weights(tmp_path: pathlib.Path) -> None:
     cluster = {"worker": free_addresses(2)}
-    workers = []
-    try:
-        for index in range(2):
-            config = {"cluster": cluster, "task": {"type": "worker", "index": index}}
-            path = f"{ROOT}:{ROOT}/tests"
-            workers.append(
-                subprocess.Popen(
-                    [sys.executable, "-c", textwrap.dedent(TRAINING), tmp_path / f"{index}.npz"],
-                    env=os.environ | {"TF_CONFIG": json.dumps(config), "PYTHONPATH": path},
-                    stderr=(tmp_path / f"{index}.log").open("w"),
-                )
-            )
-        for index, worker in enumerate(workers):
-            status = worker.wait(180)
-            assert status == 0, (tmp_path / f"{index}.log").read_text()[-4000:]
-    finally:
-        # If one fails, the other waits for it.
-        for worker in workers:
-            worker.kill()
-            worker.wait()
+
+    def work(index: int) -> str:
+        config = {"cluster": cluster, "task": {"type": "worker", "index": index}}
+        weights = str(tmp_path / f"{index}.npz")
+        return python_output(
+            *("-c", textwrap.dedent(TRAINING), weights), TF_CONFIG=json.dumps(config)
+        )
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        list(pool.map(work, range(2)))
     first, second = (np.load(tmp_path / f"{index}.npz") for index in range(2))
     for name in first.files:
         np.testing.assert_array_equal(first[name], second[name])

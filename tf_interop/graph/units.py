@@ -8,8 +8,8 @@ These are three units: the first ends where the graph branches. A unit begins at
 by readers of its steps, under three rules.
 
 *No cycle.* A node's rank is its place in the order by level (the longest path that ends at it),
-then by name. Outside its unit, a step reads and waits for only nodes that rank before the head; and
-nodes outside read only the head or steps that rank after it. Then contracting any of the units
+then by name. Outside its unit, a step only reads and waits for nodes that rank before the head; and
+nodes outside only read the head or steps that rank after it. Then contracting any of the units
 leaves no cycle. Proof: let an edge lead from a node `a` of unit A to a node `b` of another unit B,
 where a node in no unit counts as its own unit. By the rule head(A) does not rank after `a`. If `b`
 is the head of B, `a` ranks before it, because levels grow along edges. Otherwise `a` ranks before
