@@ -77,7 +77,7 @@ def training_layers(model: Any, batch_size: int) -> LayerGraph:
 
     images = tf.TensorSpec((batch_size, *model.input_shape[1:]))
     function = step.get_concrete_function(images)
-    traced = trace(function, batch_size=batch_size, training=False, image_size=None)
+    traced = trace(function, batch_size=batch_size)
     return prepare(optimize_graph(traced, None))
 
 

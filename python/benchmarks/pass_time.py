@@ -23,7 +23,7 @@ REPETITIONS = 7
 def measure(name: str) -> dict[str, float]:
     """The size of a graph, and the first and the median time of the pass."""
     model = getattr(tf.keras.applications, name)(weights=None)
-    handed = handed_graph_of(trace(model, batch_size=2, training=True, image_size=None))
+    handed = handed_graph_of(trace(model, batch_size=2, training=True))
     assert handed is not None
     serialized = handed.SerializeToString()
     times = []

@@ -41,13 +41,8 @@ def read_network(name: str) -> tuple[ProblemNode, ...]:
     from tf_interop.model.graphs import trace
 
     network, _, mode = name.partition(":")
-    traced = trace(
-        getattr(tf.keras.applications, network)(weights=None),
-        batch_size=2,
-        training=mode == "training",
-        image_size=None,
-    )
-    view = GraphView(traced.graph_def)
+    model = getattr(tf.keras.applications, network)(weights=None)
+    view = GraphView(trace(model, batch_size=2, training=mode == "training").graph_def)
     convolutions, _ = find_convolutions(view, GraphProperties(view))
     predecessors = Independence(view, convolutions).direct_predecessors(range(len(convolutions)))
     configurations = list(dict.fromkeys(each.configuration for each in convolutions))

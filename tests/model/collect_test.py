@@ -98,9 +98,7 @@ def _kinds(listed: ConfigurationList) -> dict[ConvolutionKind, int]:
 
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
 def test_collects_the_convolutions_that_grappler_hands_over(training: bool) -> None:
-    handed_graph = handed_graph_of(
-        trace(_model(), batch_size=3, training=training, image_size=None)
-    )
+    handed_graph = handed_graph_of(trace(_model(), batch_size=3, training=training))
     assert handed_graph is not None
     view = GraphView(with_inferred_shapes(handed_graph))
     nodes, _ = find_convolutions(view, GraphProperties(view))

@@ -298,10 +298,7 @@ def _look_at_plan(case: Case, path: str) -> Outcome:
     is_training = case.mode is Mode.TRAINING
     assert case.batch_size is not None
     traced = trace(
-        _load(case),
-        batch_size=case.batch_size,
-        training=is_training,
-        image_size=case.image_size,
+        _load(case), batch_size=case.batch_size, training=is_training, image_size=case.image_size
     )
     gpu = running_device("cudnn") if tensorflow_internals.may_have_gpus() else None
     view = GraphView(optimize_graph(traced, gpu.compute_capability if gpu else None))

@@ -55,9 +55,9 @@ class TracedGraph:
 def trace(
     model_or_function_or_graph: Any,
     *,
-    batch_size: int,
-    training: bool,
-    image_size: tuple[int, int] | None,
+    batch_size: int = 1,
+    training: bool = False,
+    image_size: tuple[int, int] | None = None,
 ) -> TracedGraph:
     """Traces a model or a function, and inlines function calls.
 
