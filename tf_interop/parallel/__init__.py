@@ -1,1 +1,1 @@
-"""Layer by layer over several devices: a planner beside the one of stages, and its graph pass."""
+"""Layers over several devices: a planner of its own, and the parts of its graph pass."""

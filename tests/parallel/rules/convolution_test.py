@@ -257,21 +257,22 @@ def test_takes_defaults_for_stripped_attributes(op: str) -> None:
     assert operation.node.SerializeToString(deterministic=True) == before
 
 
-def test_keeps_convolutions_whole_that_have_nothing_to_compute() -> None:
+def test_keeps_operations_whole_that_have_nothing_to_compute() -> None:
     for op in OPS:
         # A window lies entirely in the padding.
         geometry = {"padding": "EXPLICIT", "paddings": (0, 3, 0, 0), "filter_": (2, 2, 4, 5)}
         assert stays_whole(convolution(op, **geometry)[0], Degrees(sample=2))
     assert stays_whole(convolution("Conv2D", (0, 7, 6, 4))[0], Degrees(filter=2))
+    assert stays_whole(operation_of(*product(inner=0))[0], Degrees(sample=2))
 
 
 def doubles(*shape: int) -> Array:
     return values(*shape, dtype=np.float64)
 
 
-def product(rows: int = 6, inner: int = 20, **transposed: bool) -> tuple[str, list[Array], Any]:
+def product(inner: int = 20, **transposed: bool) -> tuple[str, list[Array], Any]:
     """A matrix product with 7 columns, its inputs and attributes."""
-    first, second = doubles(rows, inner), doubles(inner, 7)
+    first, second = doubles(6, inner), doubles(inner, 7)
     inputs = [
         first.T if transposed.get("transpose_a") else first,
         second.T if transposed.get("transpose_b") else second,
@@ -319,12 +320,6 @@ def test_the_role_of_a_product_says_which_axis_divides_what(
     assert (reads, given, are_addends([first, *others])) == expected
 
 
-def test_leaves_places_beyond_a_short_axis_empty() -> None:
-    degrees = Degrees(sample=2, height=2, channel=2)
-    [parts] = check(*product(rows=1), [degrees], tolerance=1e-14)
-    assert [part.place for part in parts] == [0, 1]
-
-
 @pytest.mark.parametrize("op", ["BiasAdd", "BiasAddGrad"])
 @pytest.mark.parametrize("shape", [(3, 5), (3, 4, 5, 6)])
 def test_a_bias_is_divided_as_the_channels(op: str, shape: tuple[int, ...]) -> None:
@@ -342,16 +337,3 @@ def test_a_bias_is_divided_as_the_channels(op: str, shape: tuple[int, ...]) -> N
         inputs[0] = inputs[0].transpose(0, 3, 1, 2)
         nchw = {"data_format": "NCHW"}
         check(op, inputs, nchw, divisions, tolerance=1e-14, layout="NCHW")
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        ("BiasAdd", [doubles(2, 3, 4), doubles(4)]),
-        ("BiasAddGrad", [doubles(2, 3, 4)]),
-        product(inner=0),
-    ],
-    ids=["bias", "gradient of a bias", "empty product"],
-)
-def test_keeps_tensors_without_axes_of_a_layer_whole(case: Any) -> None:
-    assert stays_whole(operation_of(*case)[0], Degrees(sample=2))

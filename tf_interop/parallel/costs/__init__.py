@@ -1,1 +1,1 @@
-"""What configurations of layers cost, on devices that are measured or described."""
+"""The costs of configurations of layers, on measured or described devices."""

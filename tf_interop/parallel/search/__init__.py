@@ -1,1 +1,1 @@
-"""The configurations of all layers that cost least together."""
+"""The search for the cheapest configurations of all layers."""
