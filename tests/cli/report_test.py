@@ -37,7 +37,7 @@ def test_json_has_the_files_and_the_values() -> None:
     assert json.loads(pathlib.Path("trace.json").read_text())["traceEvents"]
     expected = {"fingerprint": "0123456789abcdef", "stages": 2, "latency_us": 222.0, "doubt": ""}
     assert expected.items() <= graph.items()
-    assert graph["verdict"].startswith("1.60 times as fast expected")
+    assert graph["verdict"].startswith("Expected: 1.60 times as fast")
     save_plan(plan_without_values(), "plan.json")
     [graph] = json.loads(invoke("report plan.json --json").stdout)["graphs"]
     assert graph["latency_us"] is None and graph["stages"] == 1

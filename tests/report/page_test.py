@@ -109,7 +109,7 @@ NO_STAGE = graph_of({"a": "", "b": ""}, {"a b": 32})
             "by splitting the batch over them for 12 operations.",
             True,
         ),
-        (planned_graph(), "1.60 times as fast expected, for the convolutions alone", False),
+        (planned_graph(), "Expected: 1.60 times as fast, for the convolutions alone", False),
         (with_spread(planned_graph(), 70.0), "No significant gain expected: 0.13 ms", False),
         (
             dataclasses.replace(NO_STAGE, why_no_stage="none of 3 measured sets wins"),

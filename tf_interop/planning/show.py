@@ -295,7 +295,7 @@ def say_xla_is_faster(ratio: float) -> str:
 def _gain(graph: GraphPlan) -> str:
     measured, prediction = graph.measured, graph.prediction
     if measured is None:
-        no_step = "No whole step was measured: compare with stock and XLA by tf-interop benchmark."
+        no_step = "No whole step was measured: tf-interop benchmark compares it with stock and XLA."
         if graph.units:
             return f"{len(graph.units)} {graph.unit_kind} units. {no_step}"
         if not graph.stages:
@@ -309,7 +309,7 @@ def _gain(graph: GraphPlan) -> str:
         saved_us = prediction.sequential_us - expected_us
         if saved_us > error_us:
             gain = (
-                f"{prediction.sequential_us / expected_us:.2f} times as fast expected, for the "
+                f"Expected: {prediction.sequential_us / expected_us:.2f} times as fast, for the "
                 f"convolutions alone ({_ms(expected_us)} ± {_ms(error_us)}, one after another "
                 f"{_ms(prediction.sequential_us)})"
             )
