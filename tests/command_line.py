@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import click
 from click.testing import CliRunner, Result
@@ -109,9 +110,9 @@ def end_of(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
-def run_process(*arguments: str, **options: str) -> subprocess.CompletedProcess[str]:
+def run_process(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
     """Runs a command as `start_process` does, and waits for its end."""
-    return end_of(start_process(*arguments, **options))  # type: ignore[arg-type]
+    return end_of(start_process(*arguments, **options))
 
 
 def wait_for(path: pathlib.Path, process: subprocess.Popen[str], lines: int = 0) -> None:

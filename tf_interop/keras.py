@@ -92,8 +92,8 @@ class ConvStages:
             model.fit(images, labels, callbacks=[stages])
 
     A callback serves one call at a time: a call inside a hook of another call needs its own
-    callback. The settings are those of the process: concurrent calls in several threads work, but
-    may run with each other's settings, and the settings restored last stay.
+    callback. Concurrent calls in several threads share the process's settings, so they may run with
+    each other's, and the settings restored last stay.
 
     Attributes:
         graphs: reports on the graphs that were optimized during the last call.

@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
-from benchmark_values import BENCHMARK
-from command_line import ROOT, end_of, invoke, run_process, start_process, wait_for
+from command_line import ROOT, end_of, run_process, start_process, wait_for
 from plan_values import PLAN
 
 from tf_interop.benchmark.child import Outcome, Request, _failure_of, _measure, run_child
@@ -29,7 +28,6 @@ from tf_interop.benchmark.result import (
     Precision,
     Variant,
     load_benchmark,
-    save_benchmark,
 )
 from tf_interop.cli.benchmark import benchmark
 from tf_interop.measure.device import QUEUES_VARIABLE
@@ -276,11 +274,3 @@ def test_out_of_memory_is_its_own_kind_of_failure() -> None:
     assert failure.kind is FailureKind.OUT_OF_MEMORY
     assert "OOM when allocating" in failure.message
     assert len(failure.message) < 1000
-
-
-def test_shows_a_file(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "results.json"
-    save_benchmark(BENCHMARK, path)
-    shown = invoke(f"show {path} --csv {path}.csv")
-    assert "2.25 (2.00–2.50)" in shown.stdout
-    assert pathlib.Path(f"{path}.csv").read_text().count("\n") == 4

@@ -254,7 +254,7 @@ def test_wrong_usage_names_the_option_or_value(command: str) -> None:
 def test_missing_things_are_reported_before_tensorflow_is_imported(
     arguments: str, message: str
 ) -> None:
-    ended = end_of(start_process(*arguments.split(), blocked=("tensorflow", "matplotlib")))
+    ended = run_process(*arguments.split(), blocked=("tensorflow", "matplotlib"))
     assert ended.returncode in (1, 2)
     assert message in " ".join(ended.stderr.split())
     assert not pathlib.Path("r.json").exists()
@@ -271,7 +271,7 @@ def test_missing_things_are_reported_before_tensorflow_is_imported(
 def test_needs_no_tensorflow_without_a_model(arguments: str) -> None:
     save_configurations(ConfigurationList((ListedConvolution(TINY),)), "list.json")
     blocked = ("tensorflow", "keras", "google", "absl")
-    ended = end_of(start_process(*arguments.split(), blocked=blocked))
+    ended = run_process(*arguments.split(), blocked=blocked)
     assert ended.returncode == 0, ended.stderr
 
 

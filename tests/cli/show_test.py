@@ -1,4 +1,4 @@
-"""`tf-interop report`: from a plan to a page."""
+"""`tf-interop report`, from a plan to a page, and `show` of a benchmark."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import json
 import pathlib
 
 import pytest
+from benchmark_values import BENCHMARK
 from command_line import invoke, words_of
 from report_values import network_plan, plan_without_values, tuned_graph
 
+from tf_interop.benchmark.result import save_benchmark
 from tf_interop.planning.types import Plan, save_plan
 
 
@@ -72,3 +74,9 @@ def test_from_a_tuned_model_to_its_units(monkeypatch: pytest.MonkeyPatch) -> Non
     for name in ("branch_3", "branch_5"):
         assert f"branches/{name}" in page
     assert 'class="network"' in page and "all units narrow" in page
+
+
+def test_shows_a_benchmark_and_writes_csv() -> None:
+    save_benchmark(BENCHMARK, "results.json")
+    assert "2.25 (2.00–2.50)" in invoke("show results.json --csv results.csv").stdout
+    assert pathlib.Path("results.csv").read_text().count("\n") == 4
