@@ -202,28 +202,30 @@ def benchmark(
     given again, measures entries that are missing or failed.
     """
     program = click.get_current_context().obj
+    cases: tuple[Case, ...]
     if program is not None:
         variants, measuring_options = _settings_of_program(
             program, models, variants, measuring_options
         )
-    elif not models:
-        raise click.UsageError("Give a MODEL such as ResNet50, or a program after --.")
-    modes = [Mode.TRAINING if each else Mode.INFERENCE for each in modes_of(inference, training)]
+        cases = (Case(shlex.join(program)),)
+    else:
+        if not models:
+            raise click.UsageError("Give a MODEL such as ResNet50, or a program after --.")
+        modes = [
+            Mode.TRAINING if each else Mode.INFERENCE for each in modes_of(inference, training)
+        ]
+        # The cases of a model follow each other: an unfinished run is complete for some models.
+        cases = tuple(
+            Case(model, mode, size, precision, image_size)
+            for model, precision, size, mode in itertools.product(
+                models, precisions, batch_sizes, modes
+            )
+        )
     sources = sum(each is not None for each in (plan_path, profile_path, tune_budget_s, policy))
     if sources > 1:
         raise click.UsageError(
             "--plan, --profile, --tune and --policy exclude each other. Give only one."
         )
-    # The cases of a model follow each other: an unfinished run is complete for some models.
-    cases = tuple(
-        Case(model, mode, size, precision, image_size)
-        for model, precision, size, mode in itertools.product(
-            models, precisions, batch_sizes, modes
-        )
-    )
-    if program is not None:
-        cases = (Case(shlex.join(program)),)
-
     if not sources and any(variant.needs_plan for variant in variants):
         ways = "--plan" if program else "--plan, --profile, --tune"
         raise click.UsageError(

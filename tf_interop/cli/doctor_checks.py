@@ -54,14 +54,7 @@ class Level(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of a check.
-
-    Attributes:
-        name: the thing that was checked.
-        level: how bad it is.
-        text: what was found.
-        fix: what to do about it; empty if all is well.
-    """
+    """The result of a check of the thing `name`. It has a `fix` unless all is well."""
 
     name: str
     level: Level

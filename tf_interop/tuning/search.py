@@ -32,10 +32,8 @@ class Variant:
     """A measured way to run a graph.
 
     Attributes:
-        name: for people.
         unit_cores: the cores of each narrow unit, by its number.
         is_split: whether the batch is split; then no unit is narrow.
-        times: of whole steps.
         predicted_ms: the simulated step; 0 if there is none.
     """
 

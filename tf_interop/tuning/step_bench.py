@@ -32,7 +32,6 @@ class StepTimes:
     """Whole steps of one variant.
 
     Attributes:
-        median_ms: the median of all steps.
         ratio: how many times as fast as stock. Each round gives stock's median over this variant's;
             the ratio is the median of these.
         error: the distance between the quartiles of the rounds' ratios, over the square root of

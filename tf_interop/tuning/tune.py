@@ -64,7 +64,6 @@ class TunedGraph:
         name: the model, and whether this is its inference or its training.
         plan: changes nothing if nothing beat stock TensorFlow.
         xla: times with `jit_compile=True`; None if not requested, or if the plan is cached.
-        is_cached: whether the plan comes from the cache.
     """
 
     name: str
@@ -98,12 +97,7 @@ class TunedGraph:
 
 @dataclasses.dataclass(frozen=True)
 class Tuning:
-    """The result of `tune`.
-
-    Attributes:
-        graphs: the result for each batch size.
-        made_with: the device and the versions.
-    """
+    """The result of `tune` for each batch size."""
 
     graphs: tuple[TunedGraph, ...]
     made_with: Mapping[str, str]
