@@ -39,7 +39,8 @@ START = """
         return [each.numpy().tobytes().hex() for each in results]
 
     def check_group_threads(least, most):
-        names = [each.read_text().strip() for each in pathlib.Path("/proc/self/task").glob("*/comm")]
+        files = pathlib.Path("/proc/self/task").glob("*/comm")
+        names = [each.read_text().strip() for each in files]
         if "tf_Compute" in names:  # TensorFlow 2.20 names no thread
             assert least <= names.count("tf_interop") <= most, names
 """
