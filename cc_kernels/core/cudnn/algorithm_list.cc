@@ -36,7 +36,7 @@ Status ReadKnobValues(const BackendDescriptor& config,
                       std::map<int64_t, std::vector<int64_t>>* values) {
   std::vector<BackendDescriptor> knobs;
   TF_INTEROP_RETURN_IF_ERROR(EngineOf(config).GetDescriptors(
-      CUDNN_ATTR_ENGINE_KNOB_INFO, CUDNN_BACKEND_KNOB_INFO_DESCRIPTOR, "knob", &knobs));
+      CUDNN_ATTR_ENGINE_KNOB_INFO, CUDNN_BACKEND_KNOB_INFO_DESCRIPTOR, "knob", kMostKnobs, &knobs));
   for (const BackendDescriptor& knob : knobs) {
     cudnnBackendKnobType_t type;
     int64_t minimum = 0, maximum = 0, stride = 0;

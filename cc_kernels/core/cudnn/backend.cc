@@ -79,11 +79,14 @@ class CudaTimeMark : public TimeMark {
   int64_t ns_ = 0;
 };
 
+// Stream groups with the same green context (null if they share the SMs) and priority are
+// interchangeable.
+using GroupKind = std::pair<GreenContext*, int>;
+
 class CudnnStreamGroup : public StreamGroup {
  public:
-  // `green` is null for a stream that shares the SMs. `pool` is for the backend.
-  CudnnStreamGroup(const CudaDriver& driver, CUcontext context, GreenContext* green, void* pool)
-      : driver_(driver), context_(context), green_(green), pool_(pool) {}
+  CudnnStreamGroup(const CudaDriver& driver, CUcontext context, GroupKind kind)
+      : driver_(driver), context_(context), kind_(kind) {}
 
   ~CudnnStreamGroup() override {
     ScopedContext scope(driver_, context_);
@@ -94,7 +97,8 @@ class CudnnStreamGroup : public StreamGroup {
     if (stream_ != nullptr) driver_.cuStreamDestroy(stream_);
   }
 
-  Status Create(int priority) {
+  Status Create() {
+    const auto [green, priority] = kind_;
     ScopedContext scope(driver_, context_);
     TF_INTEROP_RETURN_IF_ERROR(scope.status());
     for (CudaEvent* made : {&fork_event_, &join_event_}) {
@@ -103,8 +107,8 @@ class CudnnStreamGroup : public StreamGroup {
           TF_INTEROP_CALL(driver_, cuEventCreate, &made->event, CU_EVENT_DISABLE_TIMING));
     }
     // Non-blocking: work on the legacy default stream must not hold the lanes up.
-    if (green_ != nullptr) {
-      return TF_INTEROP_CALL(driver_, cuGreenCtxStreamCreate, &stream_, green_->get(),
+    if (green != nullptr) {
+      return TF_INTEROP_CALL(driver_, cuGreenCtxStreamCreate, &stream_, green->get(),
                              CU_STREAM_NON_BLOCKING, priority);
     }
     return TF_INTEROP_CALL(driver_, cuStreamCreateWithPriority, &stream_, CU_STREAM_NON_BLOCKING,
@@ -114,14 +118,13 @@ class CudnnStreamGroup : public StreamGroup {
   Stream stream() const override { return stream_; }
   Event* fork_event() override { return &fork_event_; }
   Event* join_event() override { return &join_event_; }
-  int sm_count() const override { return green_ == nullptr ? 0 : green_->sm_count(); }
-  void* pool() const { return pool_; }
+  int sm_count() const override { return kind_.first == nullptr ? 0 : kind_.first->sm_count(); }
+  const GroupKind& kind() const { return kind_; }
 
  private:
   const CudaDriver& driver_;
   const CUcontext context_;
-  GreenContext* const green_;
-  void* const pool_;
+  const GroupKind kind_;
   CUstream stream_ = nullptr;
   CudaEvent fork_event_;
   CudaEvent join_event_;
@@ -194,28 +197,29 @@ class CudnnBackend : public Backend {
 
   // A partition that was refused is refused again at once, unless memory was short.
   Status Acquire(const StreamGroupOptions& options, std::unique_ptr<StreamGroup>* group) override {
-    GroupPool* pool = nullptr;
+    GroupKind kind = {nullptr, options.priority};
     {
       std::lock_guard<std::mutex> lock(groups_mutex_);
-      TF_INTEROP_RETURN_IF_ERROR(FindPool(options, &pool));
-      if (!pool->second.empty()) {
-        *group = std::move(pool->second.back());
-        pool->second.pop_back();
+      TF_INTEROP_RETURN_IF_ERROR(ClampPriority(&kind.second));
+      TF_INTEROP_RETURN_IF_ERROR(FindGreenContext(options, &kind.first));
+      auto& free = free_groups_[kind];
+      if (!free.empty()) {
+        *group = std::move(free.back());
+        free.pop_back();
         return Status::Ok();
       }
     }
-    const auto [green, priority] = pool->first;
-    auto made = std::make_unique<CudnnStreamGroup>(driver_, context_, green, pool);
-    TF_INTEROP_RETURN_IF_ERROR(made->Create(priority));
+    auto made = std::make_unique<CudnnStreamGroup>(driver_, context_, kind);
+    TF_INTEROP_RETURN_IF_ERROR(made->Create());
     *group = std::move(made);
     return Status::Ok();
   }
 
   void Release(std::unique_ptr<StreamGroup> group) override {
     if (!group) return;
-    auto* const pool = static_cast<GroupPool*>(static_cast<CudnnStreamGroup*>(group.get())->pool());
+    const GroupKind kind = static_cast<CudnnStreamGroup*>(group.get())->kind();
     std::lock_guard<std::mutex> lock(groups_mutex_);
-    pool->second.push_back(std::move(group));
+    free_groups_[kind].push_back(std::move(group));
   }
 
   Status Enter(void** outer) override {
@@ -369,11 +373,6 @@ class CudnnBackend : public Backend {
   static constexpr Clock::duration kFirstWait = std::chrono::milliseconds(100);
   static constexpr Clock::duration kLongestWait = std::chrono::minutes(1);
 
-  // The stream groups that are not leased. Those with the same green context (null if they share
-  // the SMs) and the same priority are interchangeable.
-  using GroupPools =
-      std::map<std::pair<GreenContext*, int>, std::vector<std::unique_ptr<StreamGroup>>>;
-  using GroupPool = GroupPools::value_type;
   struct PartitionOutcome {
     Status status;
     SmPartition partition;
@@ -404,25 +403,15 @@ class CudnnBackend : public Backend {
     return {status, std::shared_ptr<const CudnnConvolution>(plan, destroy)};
   }
 
-  // The pool for a lane's options. This and the next two require groups_mutex_.
-  Status FindPool(const StreamGroupOptions& options, GroupPool** pool) {
-    GreenContext* green = nullptr;
-    int priority = options.priority;
-    TF_INTEROP_RETURN_IF_ERROR(ClampPriority(&priority));
+  // The green context for a lane's options, or null. This and the next require groups_mutex_.
+  Status FindGreenContext(const StreamGroupOptions& options, GreenContext** green) {
     const std::vector<int>& counts = options.partition;
     const int lane = options.partition_index;
-    if (!counts.empty() && (lane < 0 || static_cast<size_t>(lane) >= counts.size())) {
+    if (counts.empty()) return Status::Ok();
+    if (lane < 0 || static_cast<size_t>(lane) >= counts.size()) {
       return InvalidArgument("Expected the place of a lane among " + std::to_string(counts.size()) +
                              " SM counts, got " + std::to_string(lane) + ".");
     }
-    if (!counts.empty()) {
-      TF_INTEROP_RETURN_IF_ERROR(FindGreenContext(counts, static_cast<size_t>(lane), &green));
-    }
-    *pool = &*pools_.try_emplace({green, priority}).first;
-    return Status::Ok();
-  }
-
-  Status FindGreenContext(const std::vector<int>& counts, size_t lane, GreenContext** green) {
     auto found = partitions_.find(counts);
     if (found == partitions_.end()) {
       PartitionOutcome made;
@@ -456,7 +445,7 @@ class CudnnBackend : public Backend {
   HandlePool handles_;
 
   std::mutex groups_mutex_;  // guards the next three
-  GroupPools pools_;
+  std::map<GroupKind, std::vector<std::unique_ptr<StreamGroup>>> free_groups_;
   std::map<std::vector<int>, PartitionOutcome> partitions_;
   std::optional<PriorityRange> priorities_;  // once it is known
 

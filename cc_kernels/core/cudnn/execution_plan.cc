@@ -9,15 +9,15 @@
 namespace tf_interop {
 namespace {
 
-// More knobs than an engine has: cuDNN 9.28 has 46 kinds, newer versions may have more. cuDNN does
-// not tell the number of knob choices in advance.
-constexpr int64_t kMostKnobs = 128;
+// cuDNN 9.28 has 10 notes; newer versions may have more.
+constexpr int64_t kMostNotes = 64;
 
 // Whether the engine of a configuration has one of these notes.
 Status HasNote(const BackendDescriptor& config,
                std::initializer_list<cudnnBackendNumericalNote_t> asked, bool* has) {
   std::vector<cudnnBackendNumericalNote_t> notes;
-  TF_INTEROP_RETURN_IF_ERROR(EngineOf(config).Get(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, &notes));
+  TF_INTEROP_RETURN_IF_ERROR(
+      EngineOf(config).Get(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, kMostNotes, &notes));
   *has = std::find_first_of(notes.begin(), notes.end(), asked.begin(), asked.end()) != notes.end();
   return Status::Ok();
 }
@@ -40,7 +40,7 @@ class ExecutionPlan : public Executable {
  public:
   explicit ExecutionPlan(const CudnnLibrary& library) : library_(library) {}
 
-  // Compiles the plan and reads what cuDNN says about it. To be called once, before anything else.
+  // Compiles the plan and reads its properties. Call this once, before anything else.
   Status Build(cudnnHandle_t handle, std::shared_ptr<const OperationGraph> graph,
                BackendDescriptor config) {
     graph_ = std::move(graph);
@@ -185,8 +185,10 @@ Status ProposeConfigs(const CudnnLibrary& library, const OperationGraph& graph,
   proposals.Set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph.graph);
   proposals.Set(CUDNN_ATTR_ENGINEHEUR_MODE, heuristic);
   proposals.Finalize();
+  int64_t count = 0;
+  TF_INTEROP_RETURN_IF_ERROR(proposals.CountDescriptors(CUDNN_ATTR_ENGINEHEUR_RESULTS, &count));
   return proposals.GetDescriptors(CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR,
-                                  "engine configuration", configs);
+                                  "engine configuration", count, configs);
 }
 
 BackendDescriptor MakeConfig(const CudnnLibrary& library, const OperationGraph& graph,
@@ -221,7 +223,7 @@ Status ReadTag(const BackendDescriptor& config, EngineTag* tag) {
   std::vector<BackendDescriptor> choices;
   TF_INTEROP_RETURN_IF_ERROR(config.GetDescriptors(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,
                                                    CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR,
-                                                   "knob choice", &choices, kMostKnobs));
+                                                   "knob choice", kMostKnobs, &choices));
   for (const BackendDescriptor& choice : choices) {
     cudnnBackendKnobType_t type;
     int64_t value = 0;

@@ -63,6 +63,9 @@ Status ProposeConfigs(const CudnnLibrary& library, const OperationGraph& graph,
 BackendDescriptor MakeConfig(const CudnnLibrary& library, const OperationGraph& graph,
                              const EngineTag& tag);
 
+// cuDNN 9.28 has 46 kinds of knobs; newer versions may have more.
+inline constexpr int64_t kMostKnobs = 128;
+
 // The engine of a configuration.
 BackendDescriptor EngineOf(const BackendDescriptor& config);
 

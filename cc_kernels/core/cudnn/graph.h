@@ -100,15 +100,17 @@ class BackendDescriptor {
                     ", got " + std::to_string(count) + ".");
   }
 
+  // Reads at most `room` values. cuDNN does not tell their number in advance for all attributes.
   template <typename T>
-  Status Get(cudnnBackendAttributeName_t name, std::vector<T>* values) const {
+  Status Get(cudnnBackendAttributeName_t name, int64_t room, std::vector<T>* values) const {
     int64_t count = 0;
-    TF_INTEROP_RETURN_IF_ERROR(GetRaw(name, AttributeType<T>::value, 0, &count, nullptr));
-    values->resize(count);
-    return GetRaw(name, AttributeType<T>::value, count, &count, values->data());
+    values->resize(room);
+    TF_INTEROP_RETURN_IF_ERROR(GetRaw(name, AttributeType<T>::value, room, &count, values->data()));
+    values->resize(std::min(room, count));
+    return Status::Ok();
   }
 
-  // An attribute that is one descriptor, of this type. Its status tells whether it could be read.
+  // Reads one descriptor of this type. Its status tells whether that worked.
   BackendDescriptor GetDescriptor(cudnnBackendAttributeName_t name,
                                   cudnnBackendDescriptorType_t type, const char* called) const {
     BackendDescriptor value(*library_, type, called);
@@ -119,14 +121,10 @@ class BackendDescriptor {
     return value;
   }
 
-  // An attribute that is any number of descriptors, up to `room`. Without `room` cuDNN tells the
-  // number, but it does not for all attributes.
+  // Reads at most `room` descriptors of this type.
   Status GetDescriptors(cudnnBackendAttributeName_t name, cudnnBackendDescriptorType_t type,
-                        const char* called, std::vector<BackendDescriptor>* values,
-                        int64_t room = 0) const {
-    if (room == 0) {
-      TF_INTEROP_RETURN_IF_ERROR(GetRaw(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &room, nullptr));
-    }
+                        const char* called, int64_t room,
+                        std::vector<BackendDescriptor>* values) const {
     values->clear();
     std::vector<cudnnBackendDescriptor_t> descriptors;
     for (int64_t i = 0; i < room; ++i) {
@@ -139,6 +137,10 @@ class BackendDescriptor {
         GetRaw(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, room, &count, descriptors.data()));
     values->resize(std::min(room, count));
     return Status::Ok();
+  }
+
+  Status CountDescriptors(cudnnBackendAttributeName_t name, int64_t* count) const {
+    return GetRaw(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, count, nullptr);
   }
 
  private:

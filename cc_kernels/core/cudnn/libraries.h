@@ -126,7 +126,7 @@ struct CudaDriver {
   Status CheckHasGreenContexts() const;
 
   TF_INTEROP_CUDA_ENTRY_POINTS(TF_INTEROP_DECLARE)
-  TF_INTEROP_CUDA_GREEN_CONTEXT_ENTRY_POINTS(TF_INTEROP_DECLARE)  // null where missing
+  TF_INTEROP_CUDA_GREEN_CONTEXT_ENTRY_POINTS(TF_INTEROP_DECLARE)  // null if missing
 
   DynamicLibrary library;
   std::string missing_of_green_contexts;
