@@ -191,6 +191,34 @@ def test_each_batch_size_has_its_schedule(conv_stage: Any) -> None:
                     np.testing.assert_array_equal(result, own_result)
 
 
+def test_most_convolutions_decide_the_batch_size(conv_stage: Any) -> None:
+    image = digits([3, 6, 5, 2])
+    places = (1, 0, 0)
+    operations = [convolution(f"step_{i}", f"inputs:{place}", 2) for i, place in enumerate(places)]
+    document = program(operations, schedule(*map(lane, range(3)), batch_size=3))
+    with counted() as new:
+        results = in_graph(conv_stage, **arguments([image, IMAGE, FILTERS[0]], [], document))
+    assert new.fallbacks == {}
+    expected = [tf.nn.conv2d((image, IMAGE)[place], FILTERS[0], 1, "SAME") for place in places]
+    assert_same(results, expected)
+
+
+def test_calls_with_other_sizes_of_a_gradient(conv_stage: Any) -> None:
+    # With stride 2 images of 5 and 6 pixels have gradients of the same shape.
+    filter_, gradient = digits([3, 3, 2, 4]), digits([1, 3, 3, 4])
+    strided = PLAIN | {"strides": [1, 2, 2, 1]}
+    step = operation("step", "Conv2DBackpropInput", ["sizes:0", "inputs:0", "inputs:1"], **strided)
+
+    @tf.function(autograph=False)
+    def stage(sizes: tf.Tensor) -> list[tf.Tensor]:
+        return conv_stage(**arguments([filter_, gradient], [sizes], program([step])))
+
+    for side in (5, 6, 5):
+        sizes = tf.constant([1, side, side, 2])
+        own = tf.nn.conv2d_transpose(gradient, filter_, sizes, 2, "SAME")
+        assert_same(stage(sizes), [own])
+
+
 def unplanned(conv_stage: Any, cases: list[Case]) -> Callable[..., Any]:
     """A stage of cases without a schedule for their batch size."""
     inputs, sizes, document = program_of(cases)
