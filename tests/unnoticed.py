@@ -138,29 +138,28 @@ def gradients(program: Program) -> Program:
     return compute
 
 
-def assert_session_unnoticed(build_and_run: Callable[[Any], list[Any]], **rewrites: Any) -> None:
+def assert_session_unnoticed(
+    build_and_run: Callable[[Any], list[Any]], *, disable_model_pruning: bool
+) -> None:
     """Builds and runs a Session's graph without and with the plugin; both runs have to end."""
-    (expected, _), (result, has_stages) = (
-        _session_outcome(build_and_run, rewrites, is_on=is_on) for is_on in (False, True)
-    )
+    outcomes = []
+    for is_on in (False, True):
+        get_plugin().forget_reports()
+        tf_interop.enable("always")
+        before = stages_run()
+        config = v1.ConfigProto()
+        options = config.graph_options.rewrite_options
+        options.disable_model_pruning = disable_model_pruning
+        options.min_graph_nodes = -1
+        options.use_plugin_optimizers = options.ON if is_on else options.OFF
+        outcomes.append(_session_outcome(build_and_run, config))
     assert tf_interop.status().failures == ()
-    assert has_stages, "the program has no stage: the test says nothing"
-    assert_same(result, expected)
+    assert is_rewritten(before), "the program has no stage: the test says nothing"
+    assert_same(*outcomes)
 
 
-def _session_outcome(
-    build_and_run: Callable[[Any], list[Any]], rewrites: dict[str, Any], *, is_on: bool
-) -> tuple[list[Any], bool]:
-    """The results or the error, and whether stages ran."""
-    get_plugin().forget_reports()
-    tf_interop.enable("always")
-    before = stages_run()
-    config = v1.ConfigProto()
-    options = config.graph_options.rewrite_options
-    for name, value in rewrites.items():
-        setattr(options, name, value)
-    options.min_graph_nodes = -1
-    options.use_plugin_optimizers = options.ON if is_on else options.OFF
+def _session_outcome(build_and_run: Callable[[Any], list[Any]], config: Any) -> list[Any]:
+    """The results or the error."""
     results: list[Any] = []
 
     def run() -> None:
@@ -175,4 +174,4 @@ def _session_outcome(
     thread.start()
     thread.join(TIMEOUT_S)
     assert not thread.is_alive(), "the run does not end"
-    return results, is_rewritten(before)
+    return results
