@@ -63,7 +63,7 @@ Convolution SmallConvolution() {
   return c;
 }
 
-// Never freed.
+// Allocates the tensors and the workspace of one convolution. Nothing frees them.
 Status Allocate(MeasuringDevice* device, const Convolution& c, size_t workspace_bytes,
                 ConvolutionBuffers* buffers, void** workspace) {
   void* image = nullptr;

@@ -28,7 +28,7 @@ class Event {
 
 // A backend keeps groups by their options.
 struct StreamGroupOptions {
-  // As in CUDA, lower goes first and 0 is the default. Clamped to the device's range.
+  // As in CUDA, lower goes first and 0 is the default. Backends clamp it to the device's range.
   int priority = 0;
   // The SMs of each lane of the stage, in order; 0 for a share of the SMs that are left. Empty if
   // all lanes share all SMs.
@@ -61,7 +61,7 @@ class PreparedConvolution {
  public:
   virtual ~PreparedConvolution() = default;
   virtual size_t workspace_bytes() const = 0;
-  // In the form that Prepare accepts.
+  // The name, in the form that Prepare accepts.
   virtual const std::string& algorithm() const = 0;
   // Whether float operands may be rounded to TF32 or less.
   virtual bool reduces_precision() const { return false; }

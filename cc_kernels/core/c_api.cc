@@ -33,7 +33,7 @@ void Give(const std::string& text, TfiSink sink) { sink(text.data(), text.size()
 template <typename Work>
 int Report(TfiSink error, const Work& work) {
   const auto fail = [&](StatusCode code, const char* message) {
-    // Without a new string, because memory may be missing.
+    // This makes no string, because memory may be missing.
     error(message, std::char_traits<char>::length(message));
     return static_cast<int>(code);
   };
@@ -48,7 +48,7 @@ int Report(TfiSink error, const Work& work) {
   }
 }
 
-// The same for `work` on the device.
+// Does the same for `work` on the device.
 template <typename Work>
 int ReportOn(TfiDevice* device, TfiSink error, const Work& work) {
   return Report(error, [&]() -> Status {
@@ -78,7 +78,7 @@ Status OpenCudnn(TfiDevice* opened) {
 }
 
 Status OpenDevice(const std::string& backend, TfiDevice** device) {
-  // Never destroyed: the cudnn backend cannot free its objects safely while the process ends.
+  // Nothing destroys them: the cudnn backend cannot free its objects safely while the process ends.
   static auto* const mutex = new std::mutex();
   static auto* const devices = new std::map<std::string, std::unique_ptr<TfiDevice>>();
   std::lock_guard<std::mutex> lock(*mutex);

@@ -59,7 +59,13 @@ struct Convolution : TfiSizes {
   }
   int64_t output_elements() const { return batch * output_pixels() * output_channels; }
 
-  // Of the tensor that this kind computes.
+  // Includes padding. A double, because sizes that no machine could compute overflow 64 bits.
+  double multiply_adds() const {
+    return static_cast<double>(output_elements()) *
+           static_cast<double>(taps() * (image_channels / group_count));
+  }
+
+  // Counts the tensor that this kind computes.
   int64_t result_elements() const;
 
   // False if one of the three tensors is empty. The result, if it has elements, is 0 then.
@@ -80,10 +86,11 @@ size_t SizeOf(DataType dtype);
 // kInvalidArgument with the field, the expected value and the actual one.
 Status Validate(const Convolution& convolution);
 
+// The sizes along one dimension.
 struct SpatialSizes {
   int64_t image, filter, output, stride, dilation, pad_before, pad_after;
 };
-// Of depth, height and width.
+// Gives those of depth, height and width.
 std::array<SpatialSizes, 3> SpatialSizesOf(const Convolution& convolution);
 
 // The tensors of one convolution, in the order of its TensorFlow op:

@@ -30,7 +30,6 @@ class CountsByReason {
 
 }  // namespace
 
-// Of one device.
 struct DeviceCounts {
   std::atomic<int64_t> stages_run{0};
   std::atomic<int64_t> filters_transformed{0};
@@ -48,7 +47,7 @@ struct AllCounts {
   std::map<std::string, DeviceCounts> devices;  // guarded by mutex; never erased
 };
 
-// Never destroyed: kernels may still run while the process ends.
+// Nothing destroys it, because kernels may still run while the process ends.
 AllCounts& Counts() {
   static auto* const counts = new AllCounts();
   return *counts;

@@ -18,7 +18,7 @@ struct Counters {
   int64_t filters_transformed = 0;  // once for many launches
   int64_t stages_captured = 0;      // as CUDA graphs
   int64_t stages_replayed = 0;      // calls that launched a graph
-  // By reason: runs of something other than the plan's choice, and lanes without their options.
+  // Reasons why something other than the plan's choice ran, and why lanes had no options.
   std::map<std::string, int64_t> fallbacks;
   std::map<std::string, int64_t> refused_lane_options;
 };
@@ -58,7 +58,7 @@ void CountStageReplay();
 void CountFallback(const std::string& kind, const std::string& detail = "");
 void CountRefusedLaneOptions(const std::string& reason);
 
-// Of every device that has counts.
+// Leaves out devices without counts.
 std::map<std::string, Counters> ReadCountersByDevice();
 
 }  // namespace tf_interop

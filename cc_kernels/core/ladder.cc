@@ -1,6 +1,6 @@
 #include "cc_kernels/core/ladder.h"
 
-#include <numeric>
+#include <optional>
 #include <utility>
 
 #include "cc_kernels/core/counters.h"
@@ -47,32 +47,26 @@ std::vector<Attempt> AttemptsForMemory(const Stage& stage, const PrepareOptions&
   return attempts;
 }
 
-Status Take(Backend* backend, const Attempt& attempt, const LadderCalls& calls,
-            LesserStage* lesser) {
-  *lesser = LesserStage();
-  lesser->rung = attempt.rung;
-  TF_INTEROP_RETURN_IF_ERROR(PrepareStage(backend, attempt.stage, attempt.options, &lesser->stage));
-  const std::vector<size_t>& bytes = lesser->stage.lane_workspace_bytes;
-  const bool is_last = attempt.rung == Rung::kSequenceLeastWorkspace && !calls.run_stock;
-  if (calls.get_workspaces(bytes, is_last, &lesser->lane_workspaces)) return Status::Ok();
-  const size_t sum = std::accumulate(bytes.begin(), bytes.end(), size_t{0});
-  return ResourceExhausted("No memory for workspaces of " + std::to_string(sum) +
-                           " bytes. Use smaller batches.");
+// Empty if the stage cannot be prepared or there is no memory for it.
+std::optional<LesserStage> Take(Backend* backend, const Attempt& attempt,
+                                const LadderCalls& calls) {
+  LesserStage lesser;
+  lesser.rung = attempt.rung;
+  if (!PrepareStage(backend, attempt.stage, attempt.options, &lesser.stage).ok()) return {};
+  if (!calls.get_workspaces(lesser.stage.lane_workspace_bytes, &lesser.lane_workspaces)) return {};
+  return lesser;
 }
 
 const char* NameOf(Rung rung) { return kRungNames[static_cast<size_t>(rung)]; }
 
 }  // namespace
 
-Status FindForMemory(Backend* backend, const Stage& stage, const PrepareOptions& options,
-                     const PreparedStage& planned, const LadderCalls& calls, LesserStage* lesser) {
-  Status last;
+LesserStage FindForMemory(Backend* backend, const Stage& stage, const PrepareOptions& options,
+                          const PreparedStage& planned, const LadderCalls& calls) {
   for (const Attempt& attempt : AttemptsForMemory(stage, options, planned)) {
-    last = Take(backend, attempt, calls, lesser);
-    if (last.ok()) return last;
+    if (std::optional<LesserStage> lesser = Take(backend, attempt, calls)) return *lesser;
   }
-  *lesser = LesserStage();
-  return calls.run_stock ? Status::Ok() : last;
+  return LesserStage();
 }
 
 void CountForMemory(Rung rung) { CountFallback(kNoMemory, NameOf(rung)); }
@@ -86,36 +80,21 @@ Status RunOrDescend(Backend* backend, const Stage& stage, const PrepareOptions& 
 
   const auto count = [&first](Rung rung) {
     CountFallback(kFailedLaunch, NameOf(rung) + (": " + first.message()));
+    return Status::Ok();
   };
-  Status last;
   for (const Attempt& attempt :
        {Attempt{Rung::kSequenceOwnChoice, WithoutPins(InSequence(stage)), options},
         WithLeastWorkspace(Rung::kSequenceLeastWorkspace, InSequence(stage), options)}) {
-    LesserStage lesser;
-    last = Take(backend, attempt, calls, &lesser);
-    if (!last.ok()) continue;
-    StageBuffers own = {buffers.steps, lesser.lane_workspaces, {}};
+    const std::optional<LesserStage> lesser = Take(backend, attempt, calls);
+    if (!lesser) continue;
+    StageBuffers own = {buffers.steps, lesser->lane_workspaces, {}};
     // Filters were transformed for other algorithms.
     for (ConvolutionBuffers& each : own.steps) each.transformed_filter = nullptr;
-    last = RunStage(backend, lesser.stage, own, caller);
-    if (!last.ok()) continue;
-    count(attempt.rung);
-    return last;
+    if (RunStage(backend, lesser->stage, own, caller).ok()) return count(attempt.rung);
   }
-  if (calls.run_stock) {
-    last = calls.run_stock();
-    if (last.ok()) {
-      count(Rung::kStock);
-      return last;
-    }
-  }
+  const Status last = calls.run_stock();
+  if (last.ok()) return count(Rung::kStock);
   return Status(first.code(), first.message() + " The stage was run anew: " + last.message());
-}
-
-Status RunStock(const LadderCalls& calls, const std::string& kind, const std::string& reason) {
-  if (!calls.run_stock) return Unsupported(reason);
-  CountFallback(kind, reason);
-  return calls.run_stock();
 }
 
 }  // namespace tf_interop

@@ -11,7 +11,7 @@
 //                             ladder: PrepareStage replaces it by the backend's own choice.
 //
 // The last rung, stock, runs TensorFlow's own kernel for each step, in sequence, on the caller's
-// stream. The caller provides it; without it the rung before is the last.
+// stream. The caller provides it.
 //
 // On every rung lanes run without the plan's priorities and SMs. Every descent is counted
 // (counters.h), and the next call starts with its plan again. A limit that the user has set is no
@@ -37,8 +37,8 @@
 
 namespace tf_interop {
 
-// From the top. Joined filters and outputs of merged lanes are in workspaces, and lanes that run
-// one after another share one.
+// The rungs from the top. Joined filters and outputs of merged lanes are in workspaces, and lanes
+// that run one after another share one.
 enum class Rung {
   kUnmerged,                  // for memory
   kFewerLanes,                // for memory: half as many lanes, and half again down to two
@@ -63,27 +63,23 @@ inline constexpr const char* kRungNames[] = {
 // The caller's part.
 struct LadderCalls {
   // Gets a workspace of its size for each lane, or returns false and gets none. Workspaces from
-  // earlier calls must stay: lanes may still use them. With `is_last` nothing that needs less comes
-  // after, so it must exceed any limit of its own.
-  std::function<bool(const std::vector<size_t>& lane_bytes, bool is_last,
-                     std::vector<void*>* lane_workspaces)>
+  // earlier calls must stay: lanes may still use them.
+  std::function<bool(const std::vector<size_t>& lane_bytes, std::vector<void*>* lane_workspaces)>
       get_workspaces;
   // Runs every step as without a plan, in order, on the caller's stream, with memory of its own.
-  // Empty if there are no stock kernels.
   std::function<Status()> run_stock;
 };
 
 struct LesserStage {
   Rung rung = Rung::kStock;
-  PreparedStage stage;                 // nothing at kStock: call RunStock
+  PreparedStage stage;                 // empty at kStock
   std::vector<void*> lane_workspaces;  // of `stage`
 };
 
 // Finds the first rung for memory below `planned`, the prepared `stage`, whose workspaces can be
-// had. Passes over one that cannot be prepared. Returns kResourceExhausted if there is no stock and
-// not even the least can be had. Counts nothing.
-Status FindForMemory(Backend* backend, const Stage& stage, const PrepareOptions& options,
-                     const PreparedStage& planned, const LadderCalls& calls, LesserStage* lesser);
+// had. Passes over one that cannot be prepared. Counts nothing.
+LesserStage FindForMemory(Backend* backend, const Stage& stage, const PrepareOptions& options,
+                          const PreparedStage& planned, const LadderCalls& calls);
 
 // Counts that a stage runs by `rung`, for memory.
 void CountForMemory(Rung rung);
@@ -96,10 +92,6 @@ Status RunOrDescend(Backend* backend, const Stage& stage, const PrepareOptions& 
 // Kinds of fallbacks: why a stage goes to the last rung at once.
 inline constexpr char kNoPlan[] = "no schedule, so that a stage ran as without a plan";
 inline constexpr char kNoAlgorithm[] = "no algorithm, so that a stage ran as without a plan";
-
-// Runs the last rung, and counts it under `kind` with its reason. Without stock kernels it returns
-// kUnsupported with the reason.
-Status RunStock(const LadderCalls& calls, const std::string& kind, const std::string& reason);
 
 }  // namespace tf_interop
 

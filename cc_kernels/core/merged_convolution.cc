@@ -6,7 +6,7 @@
 namespace tf_interop {
 namespace {
 
-// As TensorFlow's allocator for GPUs aligns: an algorithm may depend on it.
+// TensorFlow's allocator for GPUs aligns like this, and an algorithm may depend on it.
 constexpr size_t kAlignment = 256;
 
 // The largest pitch of CUDA (CU_DEVICE_ATTRIBUTE_MAX_PITCH of every GPU).
@@ -137,13 +137,6 @@ Status PrepareMerge(Backend* backend, const std::vector<Convolution>& parts,
                      std::to_string(workspace_limit_bytes) + ".");
 }
 
-bool HaveOneImage(const MergedBuffers& parts) {
-  for (size_t i = 1; i < parts.size(); ++i) {
-    if (parts[i].inputs[kImageInput] != parts[0].inputs[kImageInput]) return false;
-  }
-  return true;
-}
-
 Status EnqueueJoinedFilter(Backend* backend, const PreparedMerge& prepared,
                            const std::vector<const void*>& filters, void* workspace, void* joined,
                            Stream stream) {
@@ -157,14 +150,15 @@ Status EnqueueJoinedFilter(Backend* backend, const PreparedMerge& prepared,
   return backend->TransformFilter(*prepared.convolution, joined_first, joined, stream);
 }
 
-Status LaunchMerge(Backend* backend, const PreparedMerge& prepared, const MergedBuffers& parts,
+Status LaunchMerge(Backend* backend, const PreparedMerge& prepared,
+                   const std::vector<ConvolutionBuffers>& buffers, const std::vector<size_t>& steps,
                    const void* joined_filter, void* workspace, Stream stream) {
   const MergedConvolution& merged = prepared.merged;
-  const auto input_at = [&parts](int input) {
-    return [&parts, input](size_t i) { return parts[i].inputs[input]; };
+  const auto input_at = [&](int input) {
+    return [&buffers, &steps, input](size_t i) { return buffers[steps[i]].inputs[input]; };
   };
   ConvolutionBuffers wide;
-  wide.inputs[kImageInput] = parts[0].inputs[kImageInput];
+  wide.inputs[kImageInput] = buffers[steps[0]].inputs[kImageInput];
   wide.result = At(workspace, merged.output.workspace_offset);
   if (joined_filter == nullptr) {
     void* const filter = At(workspace, merged.filter.workspace_offset);
@@ -184,8 +178,8 @@ Status LaunchMerge(Backend* backend, const PreparedMerge& prepared, const Merged
   TF_INTEROP_RETURN_IF_ERROR(
       backend->Launch(*prepared.convolution, wide, At(workspace, merged.joined_bytes), stream));
   return ForEachPart(merged.output, wide.result, [&](size_t i, void* place, size_t row_bytes) {
-    return backend->CopyRows(place, merged.output.row_bytes, parts[i].result, row_bytes, row_bytes,
-                             merged.output.rows, stream);
+    return backend->CopyRows(place, merged.output.row_bytes, buffers[steps[i]].result, row_bytes,
+                             row_bytes, merged.output.rows, stream);
   });
 }
 

@@ -63,31 +63,17 @@ Status PrepareMerge(Backend* backend, const std::vector<Convolution>& parts,
                     const std::vector<std::string>& algorithms, const PrepareOptions& options,
                     PreparedMerge* prepared);
 
-// A view of the parts' buffers among the buffers of all steps.
-class MergedBuffers {
- public:
-  MergedBuffers(const std::vector<ConvolutionBuffers>& all, const std::vector<size_t>& parts)
-      : all_(all), parts_(parts) {}
-  size_t size() const { return parts_.size(); }
-  const ConvolutionBuffers& operator[](size_t part) const { return all_[parts_[part]]; }
-
- private:
-  const std::vector<ConvolutionBuffers>& all_;
-  const std::vector<size_t>& parts_;
-};
-
-// Whether all parts read the same image, as they must.
-bool HaveOneImage(const MergedBuffers& parts);
-
 // Joins filters for many launches, and transforms them if the algorithm does so. `joined` holds
 // prepared.joined_filter_bytes(), `workspace` prepared.workspace_bytes().
 Status EnqueueJoinedFilter(Backend* backend, const PreparedMerge& prepared,
                            const std::vector<const void*>& filters, void* workspace, void* joined,
                            Stream stream);
 
-// Enqueues the joining, the wider convolution and the splitting. `joined_filter` is the result of
-// EnqueueJoinedFilter, or null if this launch joins the filters. See Backend::Launch for the rest.
-Status LaunchMerge(Backend* backend, const PreparedMerge& prepared, const MergedBuffers& parts,
+// Enqueues the joining, the wider convolution and the splitting. The parts, which must read the
+// same image, are `steps` of `buffers`. `joined_filter` is the result of EnqueueJoinedFilter, or
+// null if this launch joins the filters. See Backend::Launch for the rest.
+Status LaunchMerge(Backend* backend, const PreparedMerge& prepared,
+                   const std::vector<ConvolutionBuffers>& buffers, const std::vector<size_t>& steps,
                    const void* joined_filter, void* workspace, Stream stream);
 
 }  // namespace tf_interop

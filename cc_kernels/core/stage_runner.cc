@@ -15,7 +15,7 @@
 namespace tf_interop {
 namespace {
 
-// Adds to an error the convolution that it comes from.
+// Adds the convolution to its error.
 Status AtStep(const std::string& name, const std::string& algorithm, const Status& status) {
   return Status(status.code(), "Convolution '" + name + "'" +
                                    (algorithm.empty() ? "" : " with algorithm " + algorithm) +
@@ -47,7 +47,7 @@ Status PrepareStep(Backend* backend, const Step& step, PrepareOptions options,
   return Status::Ok();
 }
 
-// Why the lane that begins with this convolution is not merged.
+// Adds the lane, by its first convolution, to the reason why it is not merged.
 Status OfLane(const std::string& first, const Status& reason) {
   return Status(reason.code(), "that of convolution '" + first + "': " + reason.message());
 }
@@ -99,14 +99,11 @@ Status PrepareLane(Backend* backend, const Stage& stage, size_t number,
   return Status::Ok();
 }
 
-// Multiplications of all convolutions of a lane.
 double WorkOf(const Stage& stage, const Lane& lane) {
   double work = 0;
   for (const size_t i : lane.steps) {
     const Convolution& c = stage.steps[i].convolution;
-    if (!c.computes_something()) continue;
-    const int64_t products = c.taps() * (c.image_channels / c.group_count);  // of an element
-    work += static_cast<double>(c.output_elements()) * static_cast<double>(products);
+    if (c.computes_something()) work += c.multiply_adds();
   }
   return work;
 }
@@ -142,7 +139,8 @@ bool HasPartition(const LaneGroups& lanes) {
   return !lanes.empty() && lanes[0] && !lanes[0]->partition.empty();
 }
 
-// All launches, round-robin over the lanes. `runs_merged` says which of `stage.merged` run as one.
+// Orders all launches round-robin over the lanes. `runs_merged` says which of `stage.merged` run as
+// one.
 std::vector<StageLaunch> LaunchesOf(const PreparedStage& stage,
                                     const std::vector<bool>& runs_merged) {
   std::vector<size_t> merged_of(stage.steps.size(), StageLaunch::kNotMerged);
@@ -170,23 +168,19 @@ std::vector<StageLaunch> LaunchesOf(const PreparedStage& stage,
   return launches;
 }
 
-MergedBuffers BuffersOf(const MergedSteps& merged, const StageBuffers& buffers) {
-  return {buffers.steps, merged.steps};
-}
-
-bool AllHaveOneImage(const PreparedStage& stage, const StageBuffers& buffers) {
-  return std::all_of(stage.merged.begin(), stage.merged.end(), [&](const MergedSteps& merged) {
-    return HaveOneImage(BuffersOf(merged, buffers));
+bool HaveOneImage(const MergedSteps& merged, const StageBuffers& buffers) {
+  return std::all_of(merged.steps.begin(), merged.steps.end(), [&](size_t step) {
+    return buffers.steps[step].inputs[0] == buffers.steps[merged.steps[0]].inputs[0];
   });
 }
 
-// The launches of a call whose merged lanes do not all read one image.
+// Handles a call whose merged lanes do not all read one image.
 std::vector<StageLaunch> LaunchesWithoutSomeMerges(const PreparedStage& stage,
                                                    const StageBuffers& buffers) {
   std::vector<bool> runs_merged(stage.merged.size(), true);
   for (size_t i = 0; i < stage.merged.size(); ++i) {
     const MergedSteps& merged = stage.merged[i];
-    if (HaveOneImage(BuffersOf(merged, buffers))) continue;
+    if (HaveOneImage(merged, buffers)) continue;
     runs_merged[i] = false;
     const Status reason = Unsupported("Its convolutions read different images.");
     CountFallback(kUnmergedLane, OfLane(stage.steps[merged.steps.front()].name, reason).message());
@@ -213,7 +207,7 @@ TraceLabel LabelOf(const PreparedStage& stage, const StageLaunch& launch) {
   return label;
 }
 
-// The stream groups of one call. The destructor gives them back to the backend.
+// Holds the stream groups of one call. The destructor gives them back to the backend.
 class LeasedStreamGroups {
  public:
   explicit LeasedStreamGroups(Backend* backend) : backend_(backend) {}
@@ -367,37 +361,29 @@ class StageRun {
     StreamGroup* const group = groups_[launch.lane];
     const Stream stream = group != nullptr ? group->stream() : caller_;
     const std::shared_ptr<const TimeMark> begin = begin_ != nullptr ? Mark(stream) : nullptr;
-    const Status status = EnqueueOn(launch, stream);
+    const Status status = Launch(launch, stream);
     if (begin != nullptr) {
       Record(TimelineSpan::Row::kLane, LabelOf(stage_, launch), begin, stream);
     }
-    return status;
-  }
-
-  Status EnqueueOn(const StageLaunch& launch, Stream stream) {
-    const TraceScope scope([&] { return LabelOf(stage_, launch); });
-    void* const workspace = buffers_.lane_workspaces[launch.lane];
-    Status status = launch.merged == StageLaunch::kNotMerged
-                        ? LaunchStep(launch.step, workspace, stream)
-                        : LaunchMerged(launch.merged, workspace, stream);
     if (status.ok()) return status;
     const TraceLabel label = LabelOf(stage_, launch);
     return AtStep(label.convolutions, label.algorithm, status);
   }
 
-  Status LaunchStep(size_t number, void* workspace, Stream stream) {
-    const PreparedStep& step = stage_.steps[number];
-    const ConvolutionBuffers& buffers = buffers_.steps[number];
+  Status Launch(const StageLaunch& launch, Stream stream) {
+    const TraceScope scope([&] { return LabelOf(stage_, launch); });
+    void* const workspace = buffers_.lane_workspaces[launch.lane];
+    if (launch.merged != StageLaunch::kNotMerged) {
+      const MergedSteps& merged = stage_.merged[launch.merged];
+      const void* const joined_filter =
+          buffers_.joined_filters.empty() ? nullptr : buffers_.joined_filters[launch.merged];
+      return LaunchMerge(backend_, merged.merge, buffers_.steps, merged.steps, joined_filter,
+                         workspace, stream);
+    }
+    const PreparedStep& step = stage_.steps[launch.step];
+    const ConvolutionBuffers& buffers = buffers_.steps[launch.step];
     if (!step.convolution) return backend_->FillZero(buffers.result, step.zero_bytes, stream);
     return backend_->Launch(*step.convolution, buffers, workspace, stream);
-  }
-
-  Status LaunchMerged(size_t number, void* workspace, Stream stream) {
-    const MergedSteps& merged = stage_.merged[number];
-    const void* const joined_filter =
-        buffers_.joined_filters.empty() ? nullptr : buffers_.joined_filters[number];
-    return LaunchMerge(backend_, merged.merge, BuffersOf(merged, buffers_), joined_filter,
-                       workspace, stream);
   }
 
   Backend* const backend_;
@@ -410,7 +396,7 @@ class StageRun {
   bool is_capturing_ = false;
 };
 
-// Captures the stage from a stream of the backend, and not from the caller's.
+// Captures the stage on a stream of the backend instead of the caller's.
 Status CaptureStage(Backend* backend, const PreparedStage& stage, const StageBuffers& buffers,
                     std::unique_ptr<CapturedWork>* captured) {
   LeasedStreamGroups origin(backend);
@@ -492,7 +478,8 @@ Status RunStage(Backend* backend, const PreparedStage& stage, const StageBuffers
   if (is_joined != nullptr) *is_joined = true;
   if (stage.launches.empty()) return Status::Ok();
   StageRun run(backend, stage, buffers, caller);
-  if (!AllHaveOneImage(stage, buffers)) {
+  if (!std::all_of(stage.merged.begin(), stage.merged.end(),
+                   [&](const MergedSteps& merged) { return HaveOneImage(merged, buffers); })) {
     return run.Run(LaunchesWithoutSomeMerges(stage, buffers), is_joined);
   }
   // A graph holds no marks for a timeline.

@@ -2,7 +2,8 @@
 //
 // The stream contract:
 //   1. The caller allocates all results and workspaces before RunStage, from an allocator that is
-//      ordered by the caller's stream, as TensorFlow's is.
+//      ordered by the caller's stream, as TensorFlow's is. It keeps them until that stream has
+//      passed the end of the stage.
 //   2. One lane, the caller's lane, runs on the caller's stream. Each other lane runs on the stream
 //      of a stream group. If lanes have options, all of them get stream groups, because nobody can
 //      choose the priority or the SMs of the caller's stream.
@@ -10,26 +11,22 @@
 //      every other stream waits for that event. So no lane waits for the caller's lane.
 //   4. Launches go round-robin over the lanes, so that no lane waits for the host.
 //   5. The caller's stream waits for every other lane before RunStage returns, even after an error
-//      or an exception. If it cannot be made to wait for a lane, the host waits, which is counted.
+//      or an exception. If it cannot wait for a lane, the host does, which is counted.
 // So memory that the caller frees after RunStage goes only to work that runs after the stage.
-// RunStage never waits for the device, except for lanes that cannot be joined.
 //
 // The caller's lane is the one with the most multiplications: its stream waits for the others
 // anyway, and the lane that ends last should not have to wait for an event first.
 //
 // A call that runs as prepared takes only its device's lock, for a look-up; it allocates no memory
-// and formats no text. Later calls may replay a call as a CUDA graph (stage_replays.h).
+// and formats no text. Later calls may replay it as a CUDA graph (stage_replays.h).
 //
-// Options of lanes change the speed and never the result. If the backend cannot provide them, the
-// whole stage runs without; if there are too few stream groups, it runs in sequence on the caller's
-// stream. Both are counted, with the reason (counters.h).
+// These fallbacks are counted, with their reasons (counters.h). Without the options of its lanes,
+// which change only the speed, the whole stage runs with none. Without enough stream groups it runs
+// in sequence on the caller's stream. The steps of a merged lane (merged_convolution.h) run one
+// after another if they do not fit together, if the wider convolution cannot be prepared, or if a
+// call brings them different images.
 //
-// The steps of a merged lane run as one wider convolution (merged_convolution.h). They run one
-// after another if their shapes or algorithms do not fit together, if the wider convolution cannot
-// be prepared, or if a call brings them different images. This is a fallback like the others.
-//
-// The caller owns buffers and workspaces, and keeps them until its stream has passed the end of the
-// stage. All functions are thread-safe.
+// All functions are thread-safe.
 #ifndef TF_INTEROP_CORE_STAGE_RUNNER_H_
 #define TF_INTEROP_CORE_STAGE_RUNNER_H_
 
@@ -67,7 +64,7 @@ struct PreparedStep {
 struct MergedSteps {
   std::vector<size_t> steps;  // their numbers, ascending
   PreparedMerge merge;
-  // As PreparedStage::fallbacks, if these steps run one by one.
+  // Become PreparedStage::fallbacks if these steps run one by one.
   std::vector<Status> fallbacks_unmerged;
 };
 
@@ -87,7 +84,7 @@ struct PreparedStage {
   std::vector<MergedSteps> merged;
   // The most that any step of the lane needs. Its steps share the workspace, in order.
   std::vector<size_t> lane_workspace_bytes;
-  // Of each lane; nothing for the caller's lane.
+  // The options of each lane; nothing for the caller's lane.
   std::vector<std::optional<StreamGroupOptions>> lane_groups;
   std::vector<StageLaunch> launches;  // in the order of rule 4
   // Why pinned algorithms were replaced, and why lanes were not merged.
@@ -99,7 +96,7 @@ struct PreparedStage {
   bool is_provisional() const;
 };
 
-// The same steps on at most `lane_count` lanes without options: lane `lane_count` becomes part of
+// Puts the steps on at most `lane_count` lanes without options: lane `lane_count` becomes part of
 // lane 0, and so on.
 Stage OnFewerLanes(const Stage& stage, size_t lane_count);
 inline Stage InSequence(const Stage& stage) { return OnFewerLanes(stage, 1); }
@@ -115,7 +112,7 @@ Status PrepareStage(Backend* backend, const Stage& stage, const PrepareOptions& 
 PreparedStage PreparedAlone(const std::string& name,
                             std::shared_ptr<const PreparedConvolution> convolution);
 
-// The same prepared steps on one lane, unmerged.
+// Puts the prepared steps on one lane, unmerged.
 PreparedStage PreparedInSequence(const PreparedStage& stage);
 
 // The memory of one call.

@@ -1,5 +1,4 @@
-// The outcome of a call into the core. Nothing in the core throws across a function boundary,
-// and nothing in it ends the process.
+// The outcome of a call into the core, which neither throws nor ends the process.
 #ifndef TF_INTEROP_CORE_STATUS_H_
 #define TF_INTEROP_CORE_STATUS_H_
 
@@ -12,8 +11,8 @@ enum class StatusCode {
   kOk,
   kInvalidArgument,    // the caller asked for something that no backend could do
   kUnsupported,        // this backend, algorithm or device cannot do it; another may
-  kResourceExhausted,  // memory
-  kUnavailable,        // a library or device that is not there
+  kResourceExhausted,  // out of memory
+  kUnavailable,        // a library or device is missing
   kInternal,           // a call that should have worked did not
 };
 
@@ -28,7 +27,7 @@ class [[nodiscard]] Status {
   StatusCode code() const { return code_; }
   const std::string& message() const { return message_; }
 
-  // Keeps the first error: an error that is already here is not overwritten.
+  // Keeps the first error.
   void Update(const Status& other) {
     if (ok()) *this = other;
   }
@@ -54,7 +53,7 @@ inline Status Internal(std::string message) {
   return Status(StatusCode::kInternal, std::move(message));
 }
 
-// A lack of memory, or of a library that an engine needs, may pass; no other refusal does.
+// A lack of memory, or of a library that an engine needs, may pass. Other refusals last.
 inline bool IsLasting(const Status& status) {
   return status.code() != StatusCode::kResourceExhausted &&
          status.code() != StatusCode::kUnavailable;

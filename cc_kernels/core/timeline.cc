@@ -21,7 +21,7 @@ struct Timeline {
   std::vector<Recorded> spans;  // guarded by mutex
 };
 
-// Never destroyed: ops may run until the very end of the process.
+// Nothing destroys it, because ops may run until the very end of the process.
 Timeline& TheTimeline() {
   static auto* const timeline = new Timeline();
   return *timeline;

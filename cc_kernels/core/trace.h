@@ -12,7 +12,7 @@
 
 namespace tf_interop {
 
-// Of one launch.
+// Describes one launch.
 struct TraceLabel {
   int lane = 0;
   std::string convolutions;  // the step's name, or those of merged steps joined by " + "
@@ -27,7 +27,7 @@ struct Tracer {
   std::shared_ptr<void> (*begin)(const TraceLabel& label);
 };
 
-// Of the process; may be null. Must live as long as anything may run.
+// The tracer of the process; may be null. It must live as long as anything may run.
 inline std::atomic<const Tracer*> process_tracer{nullptr};
 
 // The label of the thread's innermost scope, or null. Another thread traces this thread's work

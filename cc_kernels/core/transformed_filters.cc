@@ -14,7 +14,7 @@ struct Stages {
   std::set<TransformedFilters*> filters;  // guarded by mutex
 };
 
-// Never destroyed: stages may live until the very end of the process.
+// Nothing destroys it, because stages may live until the very end of the process.
 Stages& AllStages() {
   static auto* const all = new Stages();
   return *all;

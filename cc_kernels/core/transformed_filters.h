@@ -58,7 +58,7 @@ struct TransformedFilter {
   std::atomic<bool> is_complete{false};  // set once `stream` has run the transformation
 };
 
-// Those of one stage. Thread-safe.
+// The transformed filters of one stage. Thread-safe.
 class TransformedFilters {
  public:
   TransformedFilters();

@@ -255,21 +255,16 @@ const StageSchedule* FindSchedule(const std::vector<StageSchedule>& schedules, i
 
 // If the workspaces of a prepared stage are over the user's limit, which no call can change,
 // prepares the first lesser stage within it.
-absl::Status KeepWithin(size_t limit, Backend* backend, ResolvedStage* resolved) {
-  if (absl::c_accumulate(resolved->prepared.lane_workspace_bytes, size_t{0}) <= limit) {
-    return absl::OkStatus();
-  }
+void KeepWithin(size_t limit, Backend* backend, ResolvedStage* resolved) {
+  if (absl::c_accumulate(resolved->prepared.lane_workspace_bytes, size_t{0}) <= limit) return;
   LadderCalls calls;
-  calls.get_workspaces = [&](const std::vector<size_t>& bytes, bool, std::vector<void*>*) {
+  calls.get_workspaces = [&](const std::vector<size_t>& bytes, std::vector<void*>*) {
     return absl::c_accumulate(bytes, size_t{0}) <= limit;
   };
-  calls.run_stock = [] { return Status::Ok(); };  // each call runs its own
-  LesserStage lesser;
-  TF_RETURN_IF_ERROR(ToAbslStatus(FindForMemory(backend, resolved->stage, resolved->options,
-                                                resolved->prepared, calls, &lesser)));
+  LesserStage lesser =
+      FindForMemory(backend, resolved->stage, resolved->options, resolved->prepared, calls);
   resolved->prepared = std::move(lesser.stage);
   resolved->rung = lesser.rung;
-  return absl::OkStatus();
 }
 
 // Finds the filters that a launch of `steps` reads; false if one of them may not be held.
@@ -361,7 +356,7 @@ absl::Status ResolveStage(const StageProgram& program, const OpKernelContext& co
     resolved->why_unplanned = prepared.message();
     return absl::OkStatus();
   }
-  TF_RETURN_IF_ERROR(KeepWithin(workspace_limit, backend, resolved));
+  KeepWithin(workspace_limit, backend, resolved);
   if (resolved->rung != Rung::kStock) {
     resolved->held_filters = FindHeldFilters(program, *resolved, backend);
   }

@@ -65,11 +65,10 @@ CallSignature SignatureOf(const OpKernelContext& context, const PrepareOptions& 
   return signature;
 }
 
-// Allocates from the device's allocator. Only if it `may_wait` does that wait for memory, until
-// another op has freed some, and log a failure.
-absl::Status AllocateBytes(OpKernelContext* context, size_t bytes, bool may_wait, Tensor* tensor) {
+// Allocates from the device's allocator. Neither waits for memory nor logs a failure.
+absl::Status AllocateBytes(OpKernelContext* context, size_t bytes, Tensor* tensor) {
   tensorflow::AllocationAttributes attributes;
-  attributes.retry_on_failure = may_wait;
+  attributes.retry_on_failure = false;
   return context->allocate_temp(tensorflow::DT_UINT8,
                                 tensorflow::TensorShape({static_cast<int64_t>(bytes)}), tensor,
                                 AllocatorAttributes(), attributes);
@@ -87,7 +86,7 @@ FilterMemory AllocateFor(OpKernelContext* context, const std::vector<size_t>& in
   for (const size_t input : inputs) {
     held->filters.push_back(context->input(static_cast<int>(input)));
   }
-  if (!AllocateBytes(context, bytes, /*may_wait=*/false, &held->transformed).ok()) return {};
+  if (!AllocateBytes(context, bytes, &held->transformed).ok()) return {};
   void* const data = held->transformed.data();
   return {data, std::move(held)};
 }
@@ -144,7 +143,7 @@ absl::Status StageCall::Prepare() {
   if (resolved_->rung.has_value()) CountForMemory(*resolved_->rung);
   if (!runs_stock_) {
     TF_RETURN_IF_ERROR(AllocateResults());
-    TF_RETURN_IF_ERROR(AllocateWorkspaces());
+    AllocateWorkspaces();
     BindOperands();
   }
   CountStageRun();
@@ -209,16 +208,14 @@ absl::Status StageCall::AllocateTemporary(size_t operation, AllocatorAttributes 
 }
 
 // Allocates a tensor for each lane that needs workspace, or none at all.
-bool StageCall::GetWorkspaces(const std::vector<size_t>& bytes, bool is_last,
-                              std::vector<void*>* lanes) {
-  if (absl::c_accumulate(bytes, size_t{0}) > stage_workspace_limit_bytes && !is_last) return false;
+bool StageCall::GetWorkspaces(const std::vector<size_t>& bytes, std::vector<void*>* lanes) {
+  if (absl::c_accumulate(bytes, size_t{0}) > stage_workspace_limit_bytes) return false;
   lanes->assign(bytes.size(), nullptr);
   const size_t got_before = workspaces_.size();
   for (size_t lane = 0; lane < bytes.size(); ++lane) {
     if (bytes[lane] == 0) continue;
     Tensor workspace;
-    // At the end of the ladder TensorFlow may wait until another op has freed its memory.
-    if (!AllocateBytes(context_, bytes[lane], /*may_wait=*/is_last, &workspace).ok()) {
+    if (!AllocateBytes(context_, bytes[lane], &workspace).ok()) {
       workspaces_.resize(got_before);
       return false;
     }
@@ -230,22 +227,20 @@ bool StageCall::GetWorkspaces(const std::vector<size_t>& bytes, bool is_last,
 
 // If there is no memory for the workspaces, transformed filters go. If that is not enough, the
 // stage is prepared to need less.
-absl::Status StageCall::AllocateWorkspaces() {
+void StageCall::AllocateWorkspaces() {
   const std::vector<size_t>& planned = resolved_->prepared.lane_workspace_bytes;
   std::vector<void*>* const lanes = &buffers_.lane_workspaces;
   // More memory does not help against the user's limit.
   if (absl::c_accumulate(planned, size_t{0}) <= stage_workspace_limit_bytes &&
-      TransformedFilters::GetWithoutWaiting(
-          backend_, [&](bool) { return GetWorkspaces(planned, /*is_last=*/false, lanes); })) {
-    return absl::OkStatus();
+      TransformedFilters::GetWithoutWaiting(backend_,
+                                            [&](bool) { return GetWorkspaces(planned, lanes); })) {
+    return;
   }
-  lesser_ = std::make_unique<LesserStage>();
-  TF_RETURN_IF_ERROR(ToAbslStatus(FindForMemory(backend_, resolved_->stage, resolved_->options,
-                                                resolved_->prepared, Ladder(), lesser_.get())));
+  lesser_ = std::make_unique<LesserStage>(
+      FindForMemory(backend_, resolved_->stage, resolved_->options, resolved_->prepared, Ladder()));
   CountForMemory(lesser_->rung);
   runs_stock_ = lesser_->rung == Rung::kStock;
   *lanes = lesser_->lane_workspaces;
-  return absl::OkStatus();
 }
 
 void StageCall::BindOperands() {
@@ -350,9 +345,8 @@ absl::Status StageCall::FillZero(Tensor* tensor) {
 
 LadderCalls StageCall::Ladder() {
   LadderCalls calls;
-  calls.get_workspaces = [this](const std::vector<size_t>& bytes, bool is_last,
-                                std::vector<void*>* lanes) {
-    return GetWorkspaces(bytes, is_last, lanes);
+  calls.get_workspaces = [this](const std::vector<size_t>& bytes, std::vector<void*>* lanes) {
+    return GetWorkspaces(bytes, lanes);
   };
   calls.run_stock = [this] {
     // On a GPU this enqueues kernels on the caller's stream. On a CPU they run at once, so they
@@ -366,11 +360,10 @@ LadderCalls StageCall::Ladder() {
 
 absl::Status StageCall::RunStock(Stream caller) {
   caller_ = caller;
-  const LadderCalls calls = Ladder();
   // A lack of memory is already counted.
-  if (resolved_->unplanned_kind == nullptr) return ToAbslStatus(calls.run_stock());
-  const Status ran =
-      tf_interop::RunStock(calls, resolved_->unplanned_kind, resolved_->why_unplanned);
+  if (resolved_->unplanned_kind == nullptr) return ToAbslStatus(Ladder().run_stock());
+  CountFallback(resolved_->unplanned_kind, resolved_->why_unplanned);
+  const Status ran = Ladder().run_stock();
   if (ran.ok()) return absl::OkStatus();
   return ToAbslStatus(Status(
       ran.code(), ran.message() + " The stage ran as without a plan: " + resolved_->why_unplanned));

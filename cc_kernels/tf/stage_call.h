@@ -100,8 +100,8 @@ class StageCall {
   absl::Status AllocateOutput(int output);
   absl::Status AllocateTemporary(size_t operation, tensorflow::AllocatorAttributes attributes,
                                  bool may_wait);
-  absl::Status AllocateWorkspaces();
-  bool GetWorkspaces(const std::vector<size_t>& bytes, bool is_last, std::vector<void*>* lanes);
+  void AllocateWorkspaces();
+  bool GetWorkspaces(const std::vector<size_t>& bytes, std::vector<void*>* lanes);
   void BindOperands();
   void BindHeldFilters();
   const tensorflow::Tensor& OperandOf(const Operand& operand) const;

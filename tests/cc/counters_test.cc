@@ -51,7 +51,7 @@ TEST(CountersTest, ReasonsOfOneKindLeaveRoomForOthers) {
   }
   EXPECT_EQ(reasons().size(), kMostReasonsOfAKind + 1u);
   EXPECT_EQ(reasons().at("unseen: other cases"), 10000 - kMostReasonsOfAKind);
-  // One that has a row keeps it.
+  // A reason with a row keeps it.
   CountFallback("unseen", "batch size 3");
   EXPECT_EQ(reasons().at("unseen: batch size 3"), 2);
   CountFallback("no memory");

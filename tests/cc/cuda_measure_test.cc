@@ -1,5 +1,5 @@
 // Measurements on the cudnn backend over the stand-ins for libcuda and libcudnn.
-// As the headers of CUDA 13 do:
+// The headers of CUDA 13 do this.
 #define cuEventElapsedTime cuEventElapsedTime_v2
 
 #include <gtest/gtest.h>

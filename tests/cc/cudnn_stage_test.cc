@@ -246,11 +246,11 @@ class CudnnStageTest : public CudnnTest {
   Status RunPrepared(const Stage& stage, const PreparedStage& prepared, const StageBuffers& buffers,
                      Problem* problem) {
     LadderCalls calls;
-    calls.get_workspaces = [problem](const std::vector<size_t>& bytes, bool,
-                                     std::vector<void*>* places) {
+    calls.get_workspaces = [problem](const std::vector<size_t>& bytes, std::vector<void*>* places) {
       *places = problem->NewWorkspaces(bytes);
       return true;
     };
+    calls.run_stock = [] { return Internal("There is no stock kernel here."); };
     const Status status =
         RunOrDescend(backend_, stage, options_, prepared, buffers, caller_, calls);
     FakeCudaSynchronize(caller_);

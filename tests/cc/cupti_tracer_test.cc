@@ -1,4 +1,4 @@
-// Tracing GPU kernels over the stand-in for libcupti.
+// Traces GPU kernels over the stand-in for libcupti.
 #include "cc_kernels/core/measure/cupti_tracer.h"
 
 #include <dlfcn.h>

@@ -157,7 +157,7 @@ namespace {
 
 thread_local std::vector<CUcontext> current_contexts;
 
-// Never destroyed: the primary contexts of all devices, and callers' streams.
+// Nothing destroys the primary contexts and the callers' streams.
 struct Devices {
   std::mutex mutex;
   std::vector<CUcontext> primary_contexts;
@@ -231,7 +231,7 @@ bool FakeCudaSpoilsCapture() {
   return true;
 }
 
-// For fake_cuda_modules.cc.
+// fake_cuda_modules.cc calls this.
 bool FakeCudaFailsToLoad() { return FakeCuda().fail_module_loading || FakeCudaSpoilsCapture(); }
 
 FakeCudaObjects& FakeCudaCounts() {
@@ -582,7 +582,7 @@ CUresult CUDAAPI cuMemsetD8Async(CUdeviceptr address, unsigned char value, size_
   return CUDA_SUCCESS;
 }
 
-// In CUDA's private bytes.
+// Hides them in CUDA's private bytes.
 Sms* SmsOf(CUdevResource* resource) { return reinterpret_cast<Sms*>(resource->_internal_padding); }
 
 void FillResource(Sms sms, CUdevResource* resource) {
@@ -663,7 +663,7 @@ CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx* green, CUdevResourceDesc descripto
 }
 
 CUresult CUDAAPI cuGreenCtxDestroy(CUgreenCtx green) {
-  // Sanitizers find a later use.
+  // A sanitizer finds a later use.
   if (green->context.streams != 0) return CUDA_ERROR_INVALID_CONTEXT;
   delete green;
   --FakeCudaCounts().live_green_contexts;

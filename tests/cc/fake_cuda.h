@@ -36,7 +36,7 @@ HostStream* FakeCudaQueueOf(CUstream stream);
 void FakeCudaSynchronize(CUstream stream);
 int FakeCudaPriorityOf(CUstream stream);
 
-// Of this thread; may be null.
+// The context of this thread; may be null.
 CUcontext FakeCudaCurrentContext();
 
 // Counts copies of rows (cuMemcpy2DAsync) on the stream.
@@ -68,11 +68,11 @@ struct FakeCudaSwitches {
 FakeCudaSwitches& FakeCuda();
 
 struct FakeCudaObjects {
-  // Without the streams of callers.
+  // These leave out the streams of callers.
   std::atomic<int> live_green_contexts{0}, live_streams{0}, live_graphs{0}, live_allocations{0};
   // `graph_races` counts uses of one graph by two threads at once.
   std::atomic<int> graph_launches{0}, graph_races{0};
-  // Of events, also in captures.
+  // These count events, also in captures.
   std::atomic<int> records{0}, waits{0};
   // More than these are out of memory.
   std::atomic<int> green_contexts_left{1 << 30}, streams_left{1 << 30};

@@ -46,7 +46,7 @@ RETURNS(cuLinkDestroy, kSuccess)
 RETURNS(cuModuleUnload, kSuccess)
 RETURNS(cuTensorMapEncodeIm2col, kSuccess)
 RETURNS(cuTensorMapEncodeTiled, kSuccess)
-// Not the _v2 functions that cuda.h gives these names.
+// These are not the _v2 functions that cuda.h gives these names.
 RETURNS(cuCtxPopCurrent, kSuccess)
 RETURNS(cuCtxPushCurrent, kSuccess)
 RETURNS(cuCtxGetCurrent, kNoDevice)

@@ -24,7 +24,7 @@ struct FakeCuptiSwitches {
 };
 FakeCuptiSwitches& FakeCupti();
 
-// From the first call until it is finalized, which forgets the callbacks.
+// It is attached from the first call until it is finalized, which forgets the callbacks.
 bool FakeCuptiIsAttached();
 
 bool FakeCuptiIsEnabled();

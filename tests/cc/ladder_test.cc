@@ -26,29 +26,17 @@ size_t Sum(const std::vector<size_t>& bytes) {
 // Workspace of one convolution.
 size_t OfOne() { return MakeConvolution().result_elements() * sizeof(double); }
 
-struct Descent {
-  Status status;
-  LesserStage lesser;
-  std::vector<size_t> asked;  // bytes of each attempt, in order
-  std::vector<bool> last;     // `is_last` of each
-};
-
-Descent Descend(Backend* backend, const Stage& stage, size_t available, bool has_stock = false,
-                Problem* memory = nullptr) {
-  Descent descent;
+// `asked` gets the bytes of each attempt.
+LesserStage Descend(Backend* backend, const Stage& stage, size_t available,
+                    Problem* memory = nullptr, std::vector<size_t>* asked = nullptr) {
   LadderCalls calls;
-  calls.get_workspaces = [&](const std::vector<size_t>& bytes, bool is_last,
-                             std::vector<void*>* places) {
-    descent.asked.push_back(Sum(bytes));
-    descent.last.push_back(is_last);
+  calls.get_workspaces = [&](const std::vector<size_t>& bytes, std::vector<void*>* places) {
+    if (asked != nullptr) asked->push_back(Sum(bytes));
     if (Sum(bytes) > available) return false;
     if (memory != nullptr) *places = memory->NewWorkspaces(bytes);
     return true;
   };
-  if (has_stock) calls.run_stock = [] { return Status::Ok(); };
-  descent.status = FindForMemory(backend, stage, kAnyWorkspace, Prepared(backend, stage), calls,
-                                 &descent.lesser);
-  return descent;
+  return FindForMemory(backend, stage, kAnyWorkspace, Prepared(backend, stage), calls);
 }
 
 Stage WithMergedLane(int lane_count) {
@@ -82,22 +70,21 @@ TEST(LadderTest, TakesTheFirstRungWhoseWorkspacesCanBeHadAndGivesTheRightNumbers
     HostBackend backend;
     Problem problem(each.stage);
     StageBuffers buffers = problem.Bind({});
-    const Descent descent = Descend(&backend, each.stage, each.available, false, &problem);
-    ASSERT_TRUE(IsOk(descent.status));
-    const PreparedStage& lesser = descent.lesser.stage;
-    EXPECT_EQ(descent.lesser.rung, each.rung);
+    const LesserStage descent = Descend(&backend, each.stage, each.available, &problem);
+    const PreparedStage& lesser = descent.stage;
+    ASSERT_EQ(descent.rung, each.rung);
     EXPECT_EQ(lesser.lane_workspace_bytes.size(), each.lanes);
     const std::vector<std::string> algorithms = AlgorithmsOf(lesser);
     EXPECT_EQ(std::set<std::string>(algorithms.begin(), algorithms.end()),
               std::set<std::string>{each.algorithm});
-    // Steps of one lane stay on one, in their order.
+    // Steps of a lane stay together, in their order.
     std::vector<size_t> launched(lesser.steps.size());
     for (size_t i = 0; i < lesser.launches.size(); ++i) launched[lesser.launches[i].step] = i;
     for (const Lane& lane : each.stage.lanes) {
       EXPECT_EQ(lesser.steps[lane.steps.front()].lane, lesser.steps[lane.steps.back()].lane);
       EXPECT_LE(launched[lane.steps.front()], launched[lane.steps.back()]);
     }
-    buffers.lane_workspaces = descent.lesser.lane_workspaces;
+    buffers.lane_workspaces = descent.lane_workspaces;
     const std::unique_ptr<HostStream> caller = NewCaller();
     ASSERT_TRUE(IsOk(RunStage(&backend, lesser, buffers, caller.get())));
     caller->Synchronize();
@@ -129,28 +116,20 @@ class Needing : public HostBackend {
 
 TEST(LadderTest, EveryRungNeedsLessThanTheOneBeforeAndStockIsTheLast) {
   Needing backend;
-  EXPECT_EQ(Descend(&backend, Lanes(3), 1500).lesser.rung, Rung::kSequence)
-      << "as planned before what needs least";
-  const std::vector<size_t> asked = {4500, 3000, 2000, 1500, 1000};
-  const Descent without = Descend(&backend, Lanes(5), 0, /*has_stock=*/false);
-  EXPECT_EQ(without.asked, asked);
-  EXPECT_EQ(without.last, (std::vector<bool>{false, false, false, false, true}));
-  EXPECT_TRUE(IsError(without.status, StatusCode::kResourceExhausted, {"1000 bytes"}));
-  const Descent with = Descend(&backend, Lanes(5), 0, /*has_stock=*/true);
-  EXPECT_EQ(with.lesser.rung, Rung::kStock);
-  EXPECT_EQ(with.asked, asked);
-  EXPECT_EQ(with.last, std::vector<bool>(5, false)) << "something comes after it";
+  EXPECT_EQ(Descend(&backend, Lanes(3), 1500).rung, Rung::kSequence)
+      << "the plan's algorithms come before those that need least";
+  std::vector<size_t> asked;
+  EXPECT_EQ(Descend(&backend, Lanes(5), 0, nullptr, &asked).rung, Rung::kStock);
+  EXPECT_EQ(asked, (std::vector<size_t>{4500, 3000, 2000, 1500, 1000}));
 }
-
-enum class Stock { kNone, kRuns, kFails };
 
 // A stage of three lanes of which some launches fail.
 struct FailingCase {
-  std::set<size_t> failing;  // launches, or all from the first on where `from` is set
+  std::set<size_t> failing;  // launches; with `from` also all after the first of them
   bool from = false;
-  Stock stock = Stock::kNone;
   bool has_memory = true;
   bool joins = true;
+  bool stock_runs = true;
   // Expected: how many sequences and stocks ran, and the rung, unless it fails.
   int sequences = 0, stocks = 0;
   int rung = -1;
@@ -163,17 +142,16 @@ TEST(LadderTest, AStageWhoseLaunchFailsRunsAnewByTheFirstRungThatCanBeLaunched) 
   const int stock = static_cast<int>(Rung::kStock);
   const std::string first = "Convolution 'b' with algorithm BUFFERED: EXECUTION_FAILED";
   const FailingCase cases[] = {
-      {{}, false, Stock::kRuns, true, true, 0, 0},
-      {{0}, false, Stock::kNone, true, true, 1, 0, own},
-      {{1}, false, Stock::kNone, true, true, 1, 0, own},
-      {{2}, false, Stock::kNone, true, true, 1, 0, own},
-      {{1, 3}, false, Stock::kNone, true, true, 2, 0, least},
-      {{0}, true, Stock::kRuns, true, true, 2, 1, stock},
-      {{1}, false, Stock::kRuns, false, true, 2, 1, stock},
-      {{1}, true, Stock::kNone, true, true, 2, 0, -1, {first, "Convolution 'a'"}},
-      {{1}, true, Stock::kFails, true, true, 2, 1, -1, {first, "stock failed"}},
+      {{}, false, true, true, true, 0, 0},
+      {{0}, false, true, true, true, 1, 0, own},
+      {{1}, false, true, true, true, 1, 0, own},
+      {{2}, false, true, true, true, 1, 0, own},
+      {{1, 3}, false, true, true, true, 2, 0, least},
+      {{0}, true, true, true, true, 2, 1, stock},
+      {{1}, false, false, true, true, 2, 1, stock},
+      {{1}, true, true, true, false, 2, 1, -1, {first, "stock failed"}},
       // Nothing runs while lanes may still write.
-      {{2}, false, Stock::kRuns, true, false, 0, 0, -1, {"EXECUTION_FAILED"}},
+      {{2}, false, true, false, true, 0, 0, -1, {"EXECUTION_FAILED"}},
   };
   for (const FailingCase& each : cases) {
     SpyBackend backend;
@@ -199,19 +177,17 @@ TEST(LadderTest, AStageWhoseLaunchFailsRunsAnewByTheFirstRungThatCanBeLaunched) 
     const StageBuffers buffers = problem.Bind(prepared.lane_workspace_bytes);
     int sequences = 0, stocks = 0;
     LadderCalls calls;
-    calls.get_workspaces = [&](const std::vector<size_t>& bytes, bool, std::vector<void*>* places) {
+    calls.get_workspaces = [&](const std::vector<size_t>& bytes, std::vector<void*>* places) {
       ++sequences;
       if (each.has_memory) *places = problem.NewWorkspaces(bytes);
       return each.has_memory;
     };
-    if (each.stock != Stock::kNone) {
-      calls.run_stock = [&]() -> Status {
-        ++stocks;
-        if (each.stock == Stock::kFails) return Internal("stock failed");
-        return RunStage(&host, Prepared(&host, InSequence(stage), {0}),
-                        {buffers.steps, {nullptr}, {}}, caller.get());
-      };
-    }
+    calls.run_stock = [&]() -> Status {
+      ++stocks;
+      if (!each.stock_runs) return Internal("stock failed");
+      return RunStage(&host, Prepared(&host, InSequence(stage), {0}),
+                      {buffers.steps, {nullptr}, {}}, caller.get());
+    };
     const auto count = [](const char* rung) {
       return CountFallbacks(std::string("ran anew: ") + rung + ": ");
     };
@@ -248,7 +224,7 @@ TEST(LadderTest, AMergedLaneThatFailsRunsAnewUnmergedWithoutItsJoinedFilter) {
   buffers.joined_filters = {
       problem.NewBuffer(prepared.merged[0].merge.joined_filter_bytes()).data()};
   LadderCalls calls;
-  calls.get_workspaces = [&](const std::vector<size_t>& bytes, bool, std::vector<void*>* places) {
+  calls.get_workspaces = [&](const std::vector<size_t>& bytes, std::vector<void*>* places) {
     *places = problem.NewWorkspaces(bytes);
     return true;
   };
@@ -257,14 +233,6 @@ TEST(LadderTest, AMergedLaneThatFailsRunsAnewUnmergedWithoutItsJoinedFilter) {
       IsOk(RunOrDescend(&backend, stage, kAnyWorkspace, prepared, buffers, caller.get(), calls)));
   caller->Synchronize();
   problem.ExpectCorrect();
-}
-
-TEST(LadderTest, WithoutAPlanStockRunsAtOnceAndIsCounted) {
-  LadderCalls calls;
-  EXPECT_EQ(RunStock(calls, kNoPlan, "batch size 7").code(), StatusCode::kUnsupported);
-  calls.run_stock = [] { return Internal("stock failed"); };
-  EXPECT_EQ(RunStock(calls, kNoPlan, "batch size 7").message(), "stock failed");
-  EXPECT_EQ(CountFallbacks(std::string(kNoPlan) + ": batch size 7"), 1);
 }
 
 }  // namespace

@@ -19,17 +19,17 @@ int Found(Cache* cache, const Key& key) {
   return found ? **found : -1;
 }
 
-TEST(LruCacheTest, FindsWhatWasKeptForTheSameKey) {
+TEST(LruCacheTest, FindsTheValueOfTheSameKey) {
   Cache cache(8);
   EXPECT_EQ(*cache.Insert({1, 2, 3}, Value(7)), 7);
-  EXPECT_EQ(*cache.Insert({1, 2, 3}, Value(8)), 7) << "what is there stays";
+  EXPECT_EQ(*cache.Insert({1, 2, 3}, Value(8)), 7) << "the first value stays";
   EXPECT_EQ(Found(&cache, {1, 2, 3}), 7);
   for (const Key& other : {Key{1, 2, 4}, Key{1, 2}, Key{1, 2, 3, 0}, Key{}}) {
     EXPECT_EQ(Found(&cache, other), -1);
   }
 }
 
-TEST(LruCacheTest, ForgetsWhatWasNotUsedForTheLongestTime) {
+TEST(LruCacheTest, DropsTheLeastRecentlyUsedValue) {
   Cache cache(3);
   for (const int i : {0, 1, 2}) cache.Insert({i}, Value(i));
   const std::shared_ptr<const int> used = *cache.Find({0});
@@ -41,7 +41,7 @@ TEST(LruCacheTest, ForgetsWhatWasNotUsedForTheLongestTime) {
   for (const int i : {0, 2, 3}) EXPECT_EQ(Found(&cache, {i}), i);
   for (const int i : {4, 5, 6}) cache.Insert({i}, Value(i));
   EXPECT_EQ(Found(&cache, {0}), -1);
-  EXPECT_EQ(*used, 0) << "who was given one keeps it";
+  EXPECT_EQ(*used, 0) << "a caller keeps its value";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Merged lanes on the host backend: which are merged, why others are not, and their results.
+// Tests which lanes of the host backend are merged, why others are not, and their results.
 #include "cc_kernels/core/merged_convolution.h"
 
 #include <gtest/gtest.h>

@@ -71,23 +71,14 @@ class GuardedBuffer {
 struct Tolerance {
   double of_float, of_half;
 
-  // bfloat16 has three significant bits less than half.
   double Of(DataType dtype) const {
-    switch (dtype) {
-      case DataType::kFloat:
-        return of_float;
-      case DataType::kHalf:
-        return of_half;
-      case DataType::kBFloat16:
-        return 8 * of_half;
-      case DataType::kDouble:
-        return 1e-15;
-    }
-    return 0;
+    // bfloat16 has three significant bits fewer than half.
+    const double by_dtype[] = {of_float, of_half, 8 * of_half, 1e-15};
+    return by_dtype[static_cast<int>(dtype)];
   }
 };
 
-// For results that are rounded once, as exponentials are. Sums of the numbers below are exact.
+// Suits results that are rounded once, as exponentials are. Sums of the numbers below are exact.
 inline constexpr Tolerance kOnce = {1e-6, 1.0 / 2048};
 
 // The convolutions of a stage with their operands and expected results. Device and test both reach
@@ -136,7 +127,7 @@ class ProblemIn {
     return buffers;
   }
 
-  // With new workspaces of exactly these sizes.
+  // Adds new workspaces of exactly these sizes.
   StageBuffers Bind(const std::vector<size_t>& lane_bytes) {
     StageBuffers all;
     for (size_t step = 0; step < cs_.size(); ++step) all.steps.push_back(buffers(step));

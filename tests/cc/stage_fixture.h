@@ -34,7 +34,7 @@ inline std::vector<Step> StepsOf(const std::vector<Convolution>& cs,
   return steps;
 }
 
-// Steps with the lane of each.
+// `step_lanes` has the lane of each step.
 inline Stage StageOf(std::vector<Step> steps, const std::vector<int>& step_lanes) {
   Stage stage;
   stage.steps = std::move(steps);
@@ -46,7 +46,7 @@ inline Stage StageOf(std::vector<Step> steps, const std::vector<int>& step_lanes
   return stage;
 }
 
-// Each on a lane of its own.
+// Puts each on a lane of its own.
 inline Stage SideBySide(const std::vector<Convolution>& cs, const std::string& algorithm = "") {
   std::vector<int> lanes;
   for (size_t i = 0; i < cs.size(); ++i) lanes.push_back(static_cast<int>(i));
@@ -83,7 +83,7 @@ inline std::vector<Convolution> WithOutputChannels(const Convolution& c,
   return parts;
 }
 
-// All of them on one merged lane.
+// Puts all of them on one merged lane.
 inline Stage MergedStage(const std::vector<Convolution>& parts, const std::string& algorithm = "") {
   const std::vector<int> one_lane(parts.size(), 0);
   return WithOptions(StageOf(StepsOf(parts, algorithm), one_lane), {kMergedLane});
@@ -102,7 +102,7 @@ inline std::vector<std::string> AlgorithmsOf(const PreparedStage& stage) {
   return algorithms;
 }
 
-// Of no device, as everything is in these tests.
+// Everything in these tests counts for no device.
 inline Counters ReadCounters() { return ReadCountersByDevice()[""]; }
 
 // How often fallbacks, or refusals of lane options, with these words were counted.
@@ -142,7 +142,7 @@ inline Status RunBetween(Backend* backend, const PreparedStage& stage, Problem* 
   return status;
 }
 
-// On new workspaces.
+// Binds new workspaces.
 inline Status RunBetween(HostBackend* backend, const PreparedStage& stage, Problem* problem,
                          HostStream* caller) {
   return RunBetween(backend, stage, problem, problem->Bind(stage.lane_workspace_bytes), caller,

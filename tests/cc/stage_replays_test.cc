@@ -99,7 +99,7 @@ TEST_F(StageReplaysTest, TheFirstCallIsPlainTheSecondCapturesAndOthersReplay) {
     EXPECT_EQ(Captured(), ++calls);
     EXPECT_EQ(Replayed(), 4 * calls);
   }
-  EXPECT_EQ(Graphs(), 0) << "they go with their stages";
+  EXPECT_EQ(Graphs(), 0) << "graphs go with their stages";
   EXPECT_EQ(GivenUp(), 0);
 }
 
@@ -186,7 +186,7 @@ TEST_F(StageReplaysTest, WhateverFailsRunsPlainlyAndIsNotTriedAgain) {
     EXPECT_EQ(GivenUp() - given_up, 1);
     EXPECT_EQ(Captured() - captured, each.captured);
     EXPECT_EQ(Replayed(), replayed);
-    EXPECT_EQ(CountFallbacks("joined"), not_joined) << "nothing ran that had to be waited for";
+    EXPECT_EQ(CountFallbacks("joined"), not_joined) << "nothing ran, so nothing had to be joined";
   }
 }
 

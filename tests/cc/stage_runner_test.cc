@@ -41,7 +41,7 @@ int CountWrongElements(HostBackend* backend, HostStream* caller, int rounds) {
   for (int round = 0; round < rounds; ++round) {
     Problem problem(Convolutions(), /*share_image=*/true);
     EXPECT_TRUE(IsOk(RunBetween(backend, stage, &problem, caller)));
-    // Lanes that were not joined still write to memory of this function.
+    // A lane that was not joined would still write to memory of this function.
     if (round == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
     wrong += problem.CountWrong();
   }
@@ -59,7 +59,7 @@ TEST(StageRunnerTest, LanesRunTogether) {
     const int now = ++running;
     for (int seen = most; now > seen && !most.compare_exchange_weak(seen, now);) {
     }
-    // Long enough that all lanes are inside together, whatever the scheduler does.
+    // All lanes meet here, whatever the scheduler does.
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     --running;
     return Status::Ok();
@@ -85,7 +85,7 @@ TEST(StageRunnerTest, AFailingLaneIsJoinedAndItsErrorReachesTheCaller) {
   EXPECT_EQ(caller->TakeError().message(), "injected");
 }
 
-// Of two lanes the second cannot be launched. The one with a stream of its own is joined.
+// The second of two lanes cannot be launched. The one with a stream of its own is joined.
 TEST(StageRunnerTest, ALaunchThatFailsOrThrowsHalfwayIsStillJoined) {
   for (const bool throws : {false, true}) {
     for (const int largest : {0, 1}) {
@@ -106,7 +106,7 @@ TEST(StageRunnerTest, ALaunchThatFailsOrThrowsHalfwayIsStillJoined) {
       EXPECT_EQ(status.message(), throws ? "Out of host memory while a stage was launched."
                                          : "Convolution 'b' with algorithm DIRECT: no launch");
       EXPECT_TRUE(is_joined);
-      EXPECT_EQ(backend.CountCalls('w'), 2u) << "the lane with a stream forked, and joined";
+      EXPECT_EQ(backend.CountCalls('w'), 2u) << "the lane with a stream was forked and joined";
       caller->Synchronize();
       EXPECT_FALSE(std::isnan(problem.ResultOf(0)[0]));
     }

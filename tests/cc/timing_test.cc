@@ -88,7 +88,7 @@ class TimingTest : public testing::Test {
     options_.cold_bytes = 0;
   }
 
-  // With a new problem.
+  // Keeps no problem.
   Status Measure(const Convolution& c, const std::string& algorithm, Measurement* measured) {
     KeptProblem kept;
     return MeasureConvolution(&device_, c, algorithm, options_, &kept, measured);
@@ -213,7 +213,7 @@ TEST_F(TimingTest, SomeElementsOfALargeConvolutionAreCompared) {
     SCOPED_TRACE(ToString(c));
     elements = InputElements(c)[1];
     for (const double share : {0.9, 1e-9}) {
-      options_.reference_multiply_adds = share * MultiplyAdds(c);
+      options_.reference_multiply_adds = share * c.multiply_adds();
       for (const float each : {1.0f, 1.5f}) {
         factor = each;
         KeptProblem kept;
@@ -403,7 +403,7 @@ TEST_F(TimingTest, StepsWithTheSameNumberReadOneImage) {
   }
 }
 
-// In sequence the backend chooses.
+// The backend chooses for the sequence.
 TEST_F(TimingTest, AnAlgorithmThatOnlyTheWiderConvolutionHasCanBeMeasured) {
   backend_.on_prepare = [](const Convolution& c, const PrepareOptions&, std::string* algorithm) {
     return *algorithm == "DIRECT" && c.output_channels < 8 ? Unsupported("narrow") : Status::Ok();

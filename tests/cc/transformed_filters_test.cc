@@ -1,4 +1,4 @@
-// When a transformed filter is used, and when not.
+// Tests which calls get a transformed filter.
 #include "cc_kernels/core/transformed_filters.h"
 
 #include <gtest/gtest.h>
@@ -95,12 +95,12 @@ TEST_F(TransformedFiltersTest, AFilterThatChangesWithEveryCallIsNotHeldAnyMore) 
   EXPECT_EQ(held(), 1u);
   EXPECT_EQ(FindOrMake({&filters_at_[kMost]}, key_, first()), nullptr);
   EXPECT_EQ(held(), 0u);
-  // Nor is it after all are given up.
+  // That stays so after all filters are given up.
   TransformedFilters::GetWithoutWaiting(&backend_, [](bool) { return false; });
   for (int call = 0; call < 3; ++call)
     EXPECT_EQ(FindOrMake({&filters_at_[kMost]}, key_, first()), nullptr);
   EXPECT_EQ(transformed_.size(), static_cast<size_t>(kMost));
-  EXPECT_NE(FindOrMake(key_, first(), /*step=*/1), nullptr) << "of another step";
+  EXPECT_NE(FindOrMake(key_, first(), /*step=*/1), nullptr) << "another step is not affected";
 }
 
 TEST_F(TransformedFiltersTest, KnowsAChangedFilterByAnyOfThoseThatAreJoined) {
@@ -110,7 +110,7 @@ TEST_F(TransformedFiltersTest, KnowsAChangedFilterByAnyOfThoseThatAreJoined) {
     key.convolution.batch = batch;
     return FindOrMake({first_filter, second_filter}, key, first());
   };
-  // In another batch size it may be joined with others.
+  // For another batch size it may be joined with others.
   for (int call = 0; call < 2 * kMost; ++call) {
     EXPECT_NE(find(&filter_, &filters_at_[call % 2], /*batch=*/1 + call % 2), nullptr);
   }

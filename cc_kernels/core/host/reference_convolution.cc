@@ -95,7 +95,7 @@ struct Operands {
   int64_t first, second;
 };
 
-// One element of the result, a sum of products.
+// Computes one element of the result.
 template <typename T>
 double SumAt(const Convolution& c, const T* first, const T* second, int64_t place) {
   const bool is_forward = c.kind == ConvolutionKind::kForward;
@@ -103,7 +103,7 @@ double SumAt(const Convolution& c, const T* first, const T* second, int64_t plac
   const int64_t channels = c.image_channels / c.group_count;
   const int64_t filters = c.output_channels / c.group_count;
   const Strides image = ImageStrides(c), output = OutputStrides(c);
-  // Between taps, and `channel` between image channels.
+  // These are between taps, and `channel` is between image channels.
   Strides filter = StridesOf(Layout::kNHWC, c.filter_depth, c.filter_height, c.filter_width,
                              channels * c.output_channels);
   filter.channel = c.output_channels;
@@ -172,27 +172,11 @@ double Activate(const Convolution& c, double x) {
 
 }  // namespace
 
-double MultiplyAdds(const Convolution& c) {
-  double product = 1;
-  for (const int64_t size :
-       {c.batch, c.output_depth, c.output_height, c.output_width, c.output_channels, c.filter_depth,
-        c.filter_height, c.filter_width, c.image_channels / c.group_count}) {
-    product *= static_cast<double>(size);
-  }
-  return product;
-}
-
 std::vector<int64_t> InputElements(const Convolution& c) {
-  switch (c.kind) {
-    case ConvolutionKind::kForward:
-      if (c.has_bias) return {c.image_elements(), c.filter_elements(), c.output_channels};
-      return {c.image_elements(), c.filter_elements()};
-    case ConvolutionKind::kBackwardInput:
-      return {c.filter_elements(), c.output_elements()};
-    case ConvolutionKind::kBackwardFilter:
-      return {c.image_elements(), c.output_elements()};
-  }
-  return {};
+  if (c.kind == ConvolutionKind::kBackwardInput) return {c.filter_elements(), c.output_elements()};
+  if (c.kind == ConvolutionKind::kBackwardFilter) return {c.image_elements(), c.output_elements()};
+  if (!c.has_bias) return {c.image_elements(), c.filter_elements()};
+  return {c.image_elements(), c.filter_elements(), c.output_channels};
 }
 
 void Decode(DataType dtype, const void* tensor, int64_t elements, double* values) {

@@ -10,10 +10,6 @@
 
 namespace tf_interop {
 
-// Multiply-adds of the convolution, including padding. A double, because sizes that no machine
-// could compute overflow 64 bits.
-double MultiplyAdds(const Convolution& convolution);
-
 // Elements of the inputs, in the order of ConvolutionBuffers.
 std::vector<int64_t> InputElements(const Convolution& convolution);
 

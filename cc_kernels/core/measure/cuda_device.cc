@@ -98,8 +98,8 @@ class CudaMeasuringDevice : public MeasuringDevice {
     (void)InContext([&] { return TF_INTEROP_CALL(driver_, cuMemFree, Address(data)); });
   }
 
-  // On the stream, which does not wait for the default stream: a plain copy of pageable memory may
-  // return before it has arrived on the device.
+  // Copies go to the stream, which does not wait for the default stream: a plain copy of pageable
+  // memory may return before it has arrived on the device.
   Status CopyToDevice(const void* from, size_t bytes, void* to) override {
     TF_INTEROP_RETURN_IF_ERROR(InContext([&] {
       return TF_INTEROP_CALL(driver_, cuMemcpyHtoDAsync, Address(to), from, bytes, stream_);

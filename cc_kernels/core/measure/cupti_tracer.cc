@@ -102,7 +102,7 @@ static_assert(HasFieldsOfKernelRecord<CUpti_ActivityKernel9>());
 static_assert(HasFieldsOfKernelRecord<CUpti_ActivityKernel10>());
 #endif
 
-// Some hundred records; a convolution launches a handful of kernels.
+// This holds hundreds of records, and a convolution launches a handful of kernels.
 constexpr size_t kBufferBytes = size_t{64} << 10;
 constexpr size_t kBufferAlignment = 8;  // CUPTI's ACTIVITY_RECORD_ALIGNMENT
 
@@ -164,7 +164,7 @@ Status ReadBuffer(const CuptiLibrary& library, uint8_t* buffer, size_t bytes,
   }
 }
 
-// Without memory CUPTI drops records, and counts them.
+// If this gets no memory, CUPTI drops records and counts them.
 void CUPTIAPI GiveBuffer(uint8_t** buffer, size_t* size, size_t* max_records) {
   *buffer = static_cast<uint8_t*>(std::aligned_alloc(kBufferAlignment, kBufferBytes));
   *size = *buffer == nullptr ? 0 : kBufferBytes;

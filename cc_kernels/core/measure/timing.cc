@@ -54,8 +54,8 @@ Status AsRefusal(const Status& status) {
 
 // ---- Problems.
 
-// Random elements of `dtype`. Drawing takes long, so they repeat. The period is a prime number, so
-// that an element of a wrong row or channel has a wrong value.
+// Draws random elements of `dtype`. That takes long, so they repeat. The period is a prime number,
+// so that an element of a wrong row or channel has a wrong value.
 Bytes Draw(DataType dtype, int64_t elements, std::mt19937_64* random) {
   constexpr int64_t kMostDrawn = 1'048'573;
   std::normal_distribution<double> normal;
@@ -93,7 +93,7 @@ void ComputeExpected(double most_multiply_adds, KeptProblem* kept) {
   constexpr double kMostCompared = 4096;
   const Convolution& c = kept->problem->convolution;
   const std::vector<Bytes>& inputs = kept->problem->inputs;
-  if (MultiplyAdds(c) <= most_multiply_adds) {
+  if (c.multiply_adds() <= most_multiply_adds) {
     std::vector<std::vector<double>> decoded;
     for (const Bytes& input : inputs) {
       const auto elements = static_cast<int64_t>(input.size() / SizeOf(c.dtype));
@@ -102,7 +102,7 @@ void ComputeExpected(double most_multiply_adds, KeptProblem* kept) {
     kept->expected = Convolve(c, decoded);
     return;
   }
-  const double of_one = MultiplyAdds(c) / static_cast<double>(c.result_elements());
+  const double of_one = c.multiply_adds() / static_cast<double>(c.result_elements());
   kept->places.resize(
       static_cast<size_t>(std::clamp(most_multiply_adds / of_one, 1.0, kMostCompared)));
   std::mt19937_64 random;
@@ -113,7 +113,7 @@ void ComputeExpected(double most_multiply_adds, KeptProblem* kept) {
   kept->expected = ConvolveAt(c, pointers, kept->places);
 }
 
-// See Measurement::relative_error.
+// Computes Measurement::relative_error.
 double ErrorOf(const Bytes& result, double most_multiply_adds, KeptProblem* kept) {
   const Convolution& c = kept->problem->convolution;
   const std::vector<double> got = Decode(c.dtype, result.data(), c.result_elements());
@@ -159,7 +159,7 @@ std::vector<MeasuredProblem> MakeProblems(const StageRequest& request) {
 
 // ---- Runs.
 
-// Device memory. The destructor waits for the device and frees it.
+// Owns device memory. The destructor waits for the device and frees it.
 class DeviceMemory {
  public:
   explicit DeviceMemory(MeasuringDevice* device) : device_(device) {}
@@ -230,7 +230,7 @@ class Bench {
       TF_INTEROP_RETURN_IF_ERROR(TakeTurn(turn++, &all_us));
     }
     for (std::vector<double>& each : all_us) each.clear();
-    fills_ = 1;  // the first runs may have loaded code, which takes the host long
+    fills_ = 1;  // the first runs may have loaded code, which takes the host a long time
     for (int64_t i = 0; i < options_.repetitions; ++i) {
       TF_INTEROP_RETURN_IF_ERROR(TakeTurn(turn++, &all_us));
     }
@@ -353,7 +353,7 @@ struct ForgetAtEnd {
 
 // ---- A stage.
 
-// The same convolutions with `algorithms`, all on one lane.
+// Puts the same convolutions with `algorithms` on one lane.
 Stage WithAlgorithms(const Stage& stage, const std::vector<std::string>& algorithms) {
   Stage changed = InSequence(stage);
   for (size_t i = 0; i < changed.steps.size(); ++i) changed.steps[i].algorithm = algorithms[i];
@@ -371,7 +371,8 @@ std::vector<std::string> AlgorithmsOf(const PreparedStage& stage) {
   return algorithms;
 }
 
-// As PrepareStage, but fails if a pinned algorithm cannot be had or a lane cannot be merged.
+// Does the same as PrepareStage, but fails if a pinned algorithm cannot be had or a lane cannot be
+// merged.
 Status PrepareAsPinned(Backend* backend, const Stage& stage, const PrepareOptions& options,
                        PreparedStage* prepared) {
   TF_INTEROP_RETURN_IF_ERROR(PrepareStage(backend, stage, options, prepared));

@@ -41,7 +41,7 @@ struct MeasureOptions : TfiMeasureOptions {
     allow_tf32 = trace_kernels = 1;
   }
 
-  // For tests: the reference's budget, beyond which only some elements are compared, and a
+  // Tests set these: the reference's budget, beyond which only some elements are compared, and a
   // replacement for the device's cold_bytes.
   double reference_multiply_adds = 2e8;
   std::optional<size_t> cold_bytes;
@@ -104,7 +104,7 @@ Status ResolveAlgorithm(MeasuringDevice* device, const Convolution& convolution,
 // is faster by that.
 struct StageRequest {
   Stage stage;
-  // For the second sequence; empty for the same.
+  // The algorithms of the second sequence; empty if they are the stage's.
   std::vector<std::string> sequential_algorithms;
   // The image number of each step; negative, or empty for all: an image of its own.
   std::vector<int> images = {};
@@ -117,7 +117,7 @@ struct StageRequest {
 struct StageMeasurement : TfiStageMeasurement {
   StageMeasurement() : TfiStageMeasurement() {}
 
-  // Of each step on the lanes; for merged steps that of the wider convolution.
+  // The algorithm of each step on the lanes; for merged steps that of the wider convolution.
   std::vector<std::string> algorithms;
   std::vector<std::string> sequential_algorithms;  // that ran in the second sequence
   // That the device gave to each lane; empty if no lane asked for any.
