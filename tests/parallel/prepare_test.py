@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from graph_builder import CPU, FLOAT, GraphBuilder, add_shapes, node_of, same_graph
+from graph_builder import CPU, FLOAT, GraphBuilder, node_of, same_graph
 from parallel.parts_runner import run_graph
+from parallel.traced_layers import image, layers_of, parameter
 from tensorflow.core.framework import graph_pb2
 
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
-from tf_interop.parallel.layers.find import LayerGraph, find_layers
+from tf_interop.parallel.layers.find import LayerGraph
 from tf_interop.parallel.layers.prepare import expand_layers, unfuse
 from tf_interop.parallel.types import Degrees
 
@@ -139,29 +140,17 @@ def test_keeps_operations_without_separate_ops(
     assert same_graph(unfused(graph_def), graph_def)
 
 
-IMAGE = (4, 6, 6, 8)
-
-
 def normalized_convolution(*, is_training: bool) -> LayerGraph:
-    graph = GraphBuilder(CPU)
-    shapes = {"x": (4, 6, 6, 3), "f": (3, 3, 3, 8), **dict.fromkeys("somv", (8,))}
-    for index, (name, shape) in enumerate(shapes.items()):
-        graph.add(name, "_Arg", T=FLOAT, index=index)
-        add_shapes(graph.node(name), "_output_shapes", [shape])
-    graph.conv("c", "x", "f")
-    graph.add(
-        *("n", "FusedBatchNormV3", "c", "s", "o", "m", "v"),
-        **{"T": FLOAT, "epsilon": 0.001, "exponential_avg_factor": 1.0},
-        **{"data_format": "NHWC", "is_training": is_training},
-    )
-    graph.node("n").attr["U"].type = FLOAT
-    graph.add("r", "Relu", "n", T=FLOAT)
-    add_shapes(graph.node("c"), "_output_shapes", [IMAGE])
-    add_shapes(graph.node("n"), "_output_shapes", [IMAGE, *[(8,)] * 4, (0,)])
-    add_shapes(graph.node("r"), "_output_shapes", [IMAGE])
-    graph.add("result", "_Retval", "r", T=FLOAT, index=0)
-    view = GraphView(graph.graph_def)
-    return find_layers(view, GraphProperties(view))
+    def network() -> None:
+        weights = parameter(3, 3, 3, 8, name="w")
+        x = tf.nn.conv2d(image(4, 6, 6, 3), weights, 1, "SAME", name="c")
+        vectors = {
+            each: parameter(8, name=each) for each in ("scale", "offset", "mean", "variance")
+        }
+        y, *_ = tf.raw_ops.FusedBatchNormV2(x=x, **vectors, is_training=is_training, name="n")
+        tf.identity(tf.nn.relu(y), name="result")
+
+    return layers_of(network, ["result"])
 
 
 @pytest.mark.parametrize("axis", ["sample", "height", "width"])
@@ -169,7 +158,7 @@ def test_expands_a_normalization_whose_statistics_are_divided(axis: str) -> None
     layers = normalized_convolution(is_training=True)
     degrees = Degrees(**{axis: 2})
     expanded = expand_layers(layers, {0: degrees})
-    assert "FusedBatchNormV3" not in expanded.view.ops
+    assert "FusedBatchNormV2" not in expanded.view.ops
     assert [each.name for each in expanded.layers] == [each.name for each in layers.layers] == ["c"]
     last = expanded.view.index_of["n"]
     assert expanded.layer_of[last] == 0
