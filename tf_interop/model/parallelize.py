@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from tf_interop import tensorflow_internals
 from tf_interop.errors import PlanError
-from tf_interop.graph.ops import CONVOLUTION_KINDS
 from tf_interop.model.graphs import (
     handed_graph_of,
     optimize_graph,
@@ -20,15 +19,13 @@ from tf_interop.model.graphs import (
 from tf_interop.parallel.costs.devices import DeviceGraph, load_device_graph, take_devices
 from tf_interop.parallel.costs.local_devices import full_device_names, measure_devices
 from tf_interop.parallel.costs.part_tables import MeasuredParts
-from tf_interop.parallel.layers.heads import PRODUCT_OPS
+from tf_interop.parallel.layers.heads import HEAD_OPS
 from tf_interop.parallel.layers.prepare import prepare
 from tf_interop.parallel.make_division import PlannedDivision, make_division
 from tf_interop.parallel.types import ParallelPlan
 from tf_interop.profile.file import load_profile
 from tf_interop.profile.types import Profile
 from tf_interop.versioned_file import PathLike
-
-_HEADS = CONVOLUTION_KINDS.keys() | PRODUCT_OPS
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -104,7 +101,7 @@ def parallelize(
         model_or_function, batch_size=batch_size, training=training, image_size=image_size
     )
     say(f"Planning {traced.name}")
-    handed = None if traced.run is None else handed_graph_of(traced, _HEADS)
+    handed = None if traced.run is None else handed_graph_of(traced, HEAD_OPS)
     graph_def = optimize_graph(traced, None) if handed is None else handed
     layers = prepare(with_inferred_shapes(graph_def))
     if not layers.layers:
