@@ -20,7 +20,7 @@ typedef struct TfiGraph TfiGraph;
 // several threads at once, even from some that have never run Python. Must not throw.
 typedef int (*TfiPass)(TfiGraph* graph);
 
-// Whether the calling thread holds Python's interpreter (PyGILState_Check).
+// Says whether the calling thread holds Python's interpreter (PyGILState_Check).
 typedef int (*TfiIsInterpreterHeld)();
 
 // Takes `size` bytes at `data`, which are valid only during the call.
@@ -76,7 +76,7 @@ TFI_EXPORT void TfiReadTimeline(TfiSink sink);
 // ends the limit.
 TFI_EXPORT void TfiSetWorkspaceLimit(int64_t bytes);
 
-// Whether this CPU has the instructions that the library was compiled for.
+// Says whether this CPU has the instructions that the library was compiled for.
 TFI_EXPORT int TfiCpuIsSupported(void);
 
 #ifdef __cplusplus

@@ -77,7 +77,7 @@ class StageCall {
   // (enable_op_determinism) as they are when the call begins.
   absl::Status Prepare();
 
-  // Whether to call RunStock rather than Enqueue.
+  // Says whether to call RunStock rather than Enqueue.
   bool runs_stock() const { return runs_stock_; }
 
   // Runs TensorFlow's own kernel for each step, in sequence. On a CPU `caller` may be null, to run

@@ -445,7 +445,7 @@ class Unit : public OpKernel {
 
     NarrowDevice device;
     const NarrowPrimitives primitives;
-    // As on all threads of TensorFlow's pools; a Session may run its ops on the caller's thread.
+    // All threads of TensorFlow's pools do this, but a Session may run ops on the caller's thread.
     const tsl::port::ScopedFlushDenormal flush;
   };
 
