@@ -61,8 +61,8 @@ struct Convolution : TfiSizes {
 
   // Includes padding. A double, because sizes that no machine could compute overflow 64 bits.
   double multiply_adds() const {
-    return static_cast<double>(output_elements()) *
-           static_cast<double>(taps() * (image_channels / group_count));
+    const int64_t of_one_element = taps() * (image_channels / group_count);
+    return static_cast<double>(output_elements()) * static_cast<double>(of_one_element);
   }
 
   // Counts the tensor that this kind computes.

@@ -75,7 +75,7 @@ Status RunOrDescend(Backend* backend, const Stage& stage, const PrepareOptions& 
                     const PreparedStage& prepared, const StageBuffers& buffers, Stream caller,
                     const LadderCalls& calls) {
   bool is_joined = false;
-  const Status first = RunStage(backend, prepared, buffers, caller, &is_joined);
+  Status first = RunStage(backend, prepared, buffers, caller, &is_joined);
   if (first.ok() || !is_joined) return first;
 
   const auto count = [&first](Rung rung) {

@@ -127,16 +127,18 @@ LaneGroups GroupOptionsOf(const Stage& stage) {
     return groups;
   }
   for (size_t lane = 0; lane < groups.size(); ++lane) {
-    groups[lane]->priority = stage.lanes[lane].priority;
+    StreamGroupOptions& options = groups[lane].emplace();
+    options.priority = stage.lanes[lane].priority;
     if (!has_partition) continue;
-    groups[lane]->partition = sm_counts;
-    groups[lane]->partition_index = static_cast<int>(lane);
+    options.partition = sm_counts;
+    options.partition_index = static_cast<int>(lane);
   }
   return groups;
 }
 
 bool HasPartition(const LaneGroups& lanes) {
-  return !lanes.empty() && lanes[0] && !lanes[0]->partition.empty();
+  return std::any_of(lanes.begin(), lanes.end(),
+                     [](const auto& options) { return options && !options->partition.empty(); });
 }
 
 // Orders all launches round-robin over the lanes. `runs_merged` says which of `stage.merged` run as
@@ -361,7 +363,7 @@ class StageRun {
     StreamGroup* const group = groups_[launch.lane];
     const Stream stream = group != nullptr ? group->stream() : caller_;
     const std::shared_ptr<const TimeMark> begin = begin_ != nullptr ? Mark(stream) : nullptr;
-    const Status status = Launch(launch, stream);
+    Status status = Launch(launch, stream);
     if (begin != nullptr) {
       Record(TimelineSpan::Row::kLane, LabelOf(stage_, launch), begin, stream);
     }
@@ -434,14 +436,14 @@ Status PrepareStage(Backend* backend, const Stage& stage, const PrepareOptions& 
     const Status valid = Validate(step.convolution);
     if (!valid.ok()) return AtStep(step.name, "", valid);
   }
-  if (stage.lanes.size() > kMaxLanes) {
-    return PrepareStage(backend, OnFewerLanes(stage, kMaxLanes), options, prepared);
+  Stage fewer;
+  if (stage.lanes.size() > kMaxLanes) fewer = OnFewerLanes(stage, kMaxLanes);
+  const Stage& runs = fewer.lanes.empty() ? stage : fewer;
+  prepared->steps.resize(runs.steps.size());
+  for (size_t lane = 0; lane < runs.lanes.size(); ++lane) {
+    TF_INTEROP_RETURN_IF_ERROR(PrepareLane(backend, runs, lane, options, prepared));
   }
-  prepared->steps.resize(stage.steps.size());
-  for (size_t lane = 0; lane < stage.lanes.size(); ++lane) {
-    TF_INTEROP_RETURN_IF_ERROR(PrepareLane(backend, stage, lane, options, prepared));
-  }
-  prepared->lane_groups = GroupOptionsOf(stage);
+  prepared->lane_groups = GroupOptionsOf(runs);
   prepared->launches = LaunchesOf(*prepared, std::vector<bool>(prepared->merged.size(), true));
   if (StageReplays::AreOn() && !HasPartition(prepared->lane_groups)) {
     prepared->replays = std::make_shared<StageReplays>();
