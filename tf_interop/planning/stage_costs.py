@@ -25,7 +25,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 
 from tf_interop.contraction import misplaced_step
 from tf_interop.planning.problem import MeasuredStage, PlanningProblem, ValueSource
@@ -409,6 +409,18 @@ def find_places(
         steps = iter(range(len(order)))
         return stage.map(lambda _: taken.get(step := next(steps), len(offered) + step))
 
+    def left(key: str | None) -> Hashable:
+        """The nodes that are left of a merge key; keys with equal ones are interchangeable.
+
+        Without this, nodes that do not fit would be tried in every order of the keys.
+        """
+        kinds = (
+            (kind, position if position in related else None)
+            for position, (kind, of_node) in enumerate(offered)
+            if of_node == key and position not in taken.values()
+        )
+        return key is None, frozenset(collections.Counter(kinds).items())
+
     def fill(depth: int) -> bool:
         if depth == len(order):
             return True
@@ -422,10 +434,10 @@ def find_places(
             if stage.lanes[lane].merged and (of[1] is None or keys - {of[1]}):
                 continue
             if position not in related:
-                # Unrelated nodes with one merge key are interchangeable.
-                if of[1] in tried:
+                alike = left(of[1])
+                if alike in tried:
                     continue
-                tried.add(of[1])
+                tried.add(alike)
             taken[step] = position
             if not (related and misplaced_step(padded, filled())) and fill(depth + 1):
                 return True
