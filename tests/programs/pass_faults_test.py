@@ -106,6 +106,16 @@ def test_pauses_garbage_collection_only_while_the_pass_runs(
     assert set(seen) == {False}
 
 
+def test_a_process_forked_during_a_pass_collects_garbage() -> None:
+    with time_limit_module.collection_pause():
+        child = os.fork()
+        if not child:
+            os._exit(not gc.isenabled())
+        _, status = os.waitpid(child, 0)
+        assert not gc.isenabled()
+    assert status == 0 and gc.isenabled()
+
+
 WAITING = """
     import numpy as np
     import tensorflow as tf
