@@ -58,7 +58,7 @@ def test_the_load_of_others_leaves_this_process_out(
 ) -> None:
     monkeypatch.setattr(step_bench, "_STATISTICS", path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    monkeypatch.setattr(time, "process_time", iter([1.0, 1.5, 1.5, 1.5]).__next__)
+    monkeypatch.setattr(time, "process_time", iter([1.0, *[1.5] * 5]).__next__)
     tick = os.sysconf("SC_CLK_TCK")
     path.write_text("cpu 9 9 9 9\ncpu0 0 0 0 0 0 0 0 0 0 0\ncpu1 0 0 0 0 0 0 0 0 0 0\n")
     load = OtherLoad()
@@ -69,3 +69,5 @@ def test_the_load_of_others_leaves_this_process_out(
     )
     assert load.share() == pytest.approx(0.15)
     assert OtherLoad().share() == 0  # no time has passed
+    path.unlink()
+    assert OtherLoad().share() == 0

@@ -246,7 +246,11 @@ def _core_seconds() -> tuple[float, float]:
     """Busy and total time of this process's cores. The host's share of virtual cores is busy."""
     cores = {f"cpu{number}" for number in os.sched_getaffinity(0)}
     busy = total = 0
-    for line in _STATISTICS.read_text().splitlines():
+    try:
+        lines = _STATISTICS.read_text().splitlines()
+    except OSError:
+        return 0.0, 0.0
+    for line in lines:
         name, *fields = line.split()
         if name in cores:
             ticks = [int(field) for field in fields[:8]]  # these include the time of guests
