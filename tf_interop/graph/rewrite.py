@@ -5,7 +5,7 @@
     c --^ b                           c --^    lane 1: b
 
     x --> c: Conv2D --> r: Relu --+--> f              x --+--> r: Unit --:0--> f
-    w ----^                       +--> g       ==>    w --+    c, r    --:1--> g
+    w ----^                       +--> g       ==>    w --+    c, r    --:0--> g
 
 Guaranteed: the given graph is not altered; nodes that do not depend on a step directly keep their
 bytes, and so do the function library and the versions; no dependency is lost; devices stay. A step

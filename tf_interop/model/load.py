@@ -64,7 +64,8 @@ def load_model(
     if model not in _application_names() and (":" not in model or pathlib.Path(model).exists()):
         raise ModelArgumentError(
             f"The dtype {dtype} needs a model that is built here, a Keras application or "
-            f"module:function; the file '{model}' fixes its dtypes. Leave the dtype out."
+            f"module:function; the file '{model}' fixes its dtypes. Leave the dtype out "
+            "(in a command --dtype or --precision)."
         )
     mixed_precision = tf.keras.mixed_precision
     before = mixed_precision.global_policy()

@@ -184,7 +184,7 @@ def _check_fits(profile: Profile, target: str | None) -> None:
     that CUDA shows this process, or the CPU if there is none or TensorFlow may not use it.
 
     Raises:
-        ProfileError: the profile is of another device.
+        ProfileError: the profile is of another device or version of cuDNN.
     """
     if target is None:
         gpu = running_device("cudnn") if tensorflow_internals.may_have_gpus() else None
@@ -195,7 +195,7 @@ def _check_fits(profile: Profile, target: str | None) -> None:
     difference = why_foreign(profile.device, device)
     if difference is not None:
         raise ProfileError(
-            f"The profile is of {profile.device.name}, and the plan is for another device: "
+            f"The profile of {profile.device.name} does not fit the device that the plan is for: "
             f"{difference}. Measure on that device, or pass allow_foreign_profile=True (in a "
             "command --allow-foreign-profile)."
         )

@@ -1,4 +1,4 @@
-"""Strategies for all layers, and why each layer of a plan is divided otherwise."""
+"""Strategies with one rule for all layers, and why each layer of a plan is divided as it is."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ def check_stages(
 
     Raises:
         PlanError: a stage is invalid by itself; a node is not one of `convolutions` or is named
-            twice; no convolution of its kind has an algorithm; the nodes of a stage differ in
-            device or region; those of a merged lane do not read one image or differ in more than
+            twice; an algorithm is unknown for its kind of convolution; the nodes of a stage differ
+            in device or region; those of a merged lane do not read one image or differ in more than
             their filters; a step depends on one that is not before it in its lane; or stages wait
             for each other.
         GraphError: the graph itself has a cycle.
