@@ -81,8 +81,8 @@ TEST(ConvolutionTest, EveryFieldTellsConvolutionsApart) {
             "pads 0,1,1,1,1,1");
 }
 
-// Other tests compare the reference with the stand-in for cuDNN (cudnn_convolution_test.cc) and with
-// TensorFlow (tests/op/op_matrix_test.py).
+// Other tests compare the reference with the stand-in for cuDNN (cudnn_convolution_test.cc) and
+// with TensorFlow (tests/op/op_matrix_test.py).
 
 using Values = std::vector<double>;
 
