@@ -257,6 +257,8 @@ class ProfileRun:
                     say(phase.value, len(units), len(units), self._time_left())
             if self.should_stop():
                 return End.STOPPED
+        if math.isinf(self._budget_s):
+            return End.FINISHED
         left = (any(jobs()) for phase in Phase for jobs in self._units(phase))
         return End.OUT_OF_TIME if any(left) else End.FINISHED
 
