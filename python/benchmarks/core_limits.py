@@ -1,4 +1,4 @@
-r"""Writes what cores could gain without loss, next to the measured gain.
+r"""Writes the gain of cores that are used without loss, next to the measured gain.
 
     taskset -c 0 scripts/benchmark_cpu.sh one_core.json --repetitions 1 --variants stock
     scripts/benchmark_cpu.sh all_cores.json --repetitions 1 --variants stock
