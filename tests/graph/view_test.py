@@ -49,6 +49,7 @@ def test_orders(nodes: str, order: str, by_rank: str) -> None:
 @pytest.mark.parametrize(
     ("inputs", "match"),
     [
+        ("", "name:port"),
         *((text, "name:port") for text in ("^", ":1", "a:", "a:-1", "a:x", "a:1:2", "^a:0", "^^a")),
         *((text, "") for text in ("nowhere:1", "^nowhere", "^a a")),
     ],
@@ -56,7 +57,7 @@ def test_orders(nodes: str, order: str, by_rank: str) -> None:
 def test_rejects_inputs_and_names_the_reader(inputs: str, match: str) -> None:
     graph = GraphBuilder()
     graph.source("a")
-    graph.add("reader", "Neg", *inputs.split())
+    graph.add("reader", "Neg", *inputs.split(" "))
     with pytest.raises(GraphError, match=f"{match}.*'reader'"):
         GraphView(graph.graph_def)
 

@@ -84,6 +84,18 @@ def test_a_change_reaches_functions_of_other_threads(
     assert stages_in(other_thread, lambda: in_function(branches)()(IMAGE)) == 0
 
 
+def test_only_a_thread_that_ran_while_it_was_off_stays_off(
+    other_thread: concurrent.futures.Executor,
+) -> None:
+    tf_interop.disable()
+    function = in_function(branches)()
+    assert stages_in(other_thread, lambda: function(IMAGE)) == 0
+    tf_interop.enable("always")
+    assert stages_in(other_thread, lambda: function(IMAGE)) == 0
+    with concurrent.futures.ThreadPoolExecutor(1) as new_thread:
+        assert stages_in(new_thread, lambda: function(IMAGE)) == 1
+
+
 @pytest.mark.parametrize("has_gpu", [True, False])
 def test_warns_that_keras_uses_xla_on_a_gpu(
     has_gpu: bool, logged: list[str], monkeypatch: pytest.MonkeyPatch
