@@ -75,9 +75,9 @@ class ConvStages:
     `jit_compile` and the model's functions; a later call without the callback runs without stages.
     A model that is compiled during the call keeps its new `jit_compile`.
 
-    The logs of each epoch of `fit` hold the number of stages as `conv_stages`, and so do its
-    History, and TensorBoard if its callback follows this one. `evaluate` and `predict` have it in
-    the logs of the end hook, which other callbacks see, and in `stage_count`.
+    The logs of each epoch of `fit` hold the number of stages, or units on a CPU, as `conv_stages`,
+    and so do its History, and TensorBoard if its callback follows this one. `evaluate` and
+    `predict` have it in the logs of the end hook, which other callbacks see, and in `stage_count`.
 
     With `tune` the callback first tunes the model: `fit` tunes the training step, with a stand-in
     for the loss and the optimizer; other calls, and not validation inside `fit`, tune inference.
@@ -137,7 +137,7 @@ class ConvStages:
         self._settings = make_settings(policy, plan, None, pass_time_limit_s, workspace_limit_mb)
         if tune is not None and self._settings.can_make_stages:
             raise ValueError(
-                "tune, plan and policy 'always' exclude each other. Leave all but one out."
+                "Expected only one of tune, plan and policy 'always'. Leave the others out."
             )
         if batch_size is not None and (tune is None or batch_size < 1):
             raise ValueError(
@@ -152,8 +152,8 @@ class ConvStages:
 
     @property
     def stage_count(self) -> int:
-        """The number of stages in all `graphs`."""
-        return sum(len(report.plan.stages) for report in self.graphs)
+        """The number of stages, or units on a CPU, in all `graphs`."""
+        return sum(len(report.plan.stages) + len(report.plan.units) for report in self.graphs)
 
     def restore(self) -> None:
         """Undoes all changes of the callback, if any.
@@ -323,7 +323,7 @@ class ConvStages:
 
 def _summarize(graphs: tuple[PassReport, ...], call: _Call) -> str:
     failures = [
-        f"{_count(count, 'graph')} left alone because the pass failed: {cause}"
+        f"{_count(count, 'graph')} unchanged: {cause}"
         for cause, count in call.find_new_failures().items()
     ]
     stages = [stage for report in graphs for stage in report.plan.stages]

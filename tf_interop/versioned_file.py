@@ -85,8 +85,7 @@ class VersionedFormat(Generic[T]):
             raw = msgspec.json.decode(content)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise self.error(
-                f"The {in_file} is not JSON: {error}. The file ({len(content)} bytes) is "
-                f"damaged or incomplete. {self.remedy}"
+                f"The {in_file} is not JSON ({error}): it is damaged or another file. {self.remedy}"
             ) from error
         try:
             self.check_header(raw)

@@ -198,7 +198,7 @@ USAGE = {
     "profile list.json -o p.json --batch 8": "--batch",
     "profile list.json -o p.json --stages x.json": "--stages",
     "benchmark ResNet50 -o r.json": "no plan for 'ResNet50, inference, batch 1, tf32'",
-    "benchmark ResNet50 --plan p.json --profile q.json -o r.json": "Give only one",
+    "benchmark ResNet50 --plan p.json --profile q.json -o r.json": "Expected only one",
     "benchmark ResNet50 --variants stock,fast -o r.json": "'fast'",
     "benchmark ResNet50 --precision half -o r.json": "'half'",
     "benchmark ResNet50 --no-inference -o r.json": "--training",

@@ -17,10 +17,10 @@ MODEL = "branched_models:build"
 def test_measures_reports_and_caches() -> None:
     said = words_of(invoke(f"tune {MODEL} --batch 1,2 --budget 0.3s -o plan.json"))
     for size in (1, 2):
-        assert f"branches, inference, batch {size}: milliseconds per step median" in said
+        assert f"branches, inference, batch {size} median step, ms" in said
     assert "stock TensorFlow" in said
     assert "all units narrow" in said
-    assert "compared with stock TensorFlow in the same run" in said
+    assert "the median over the turns of one run" in said
     graphs = load_plan("plan.json").graphs
     assert [graph.batch_size for graph in graphs] == [1, 2]
     is_faster = any(graph.units for graph in graphs)

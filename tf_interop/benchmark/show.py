@@ -18,8 +18,9 @@ from tf_interop.versioned_file import write_file
 
 _ON_A_CPU = "Measured on a CPU, with units. This says nothing about stages on a GPU."
 _PROGRAMS_ARE = (
-    "whole run, turns: the wall time of the program's process, with imports and first calls; the "
-    "median, the shortest and the longest turn. memory: of that process (RSS)."
+    "whole run, turns: the wall time of the program's process; the median, the shortest and the "
+    "longest turn. It includes imports and first calls, which may hide a gain in a short program. "
+    "memory: of that process (RSS)."
 )
 _MEMORY_IS = {
     "host": "memory: of the whole process (RSS).",

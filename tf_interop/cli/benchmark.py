@@ -223,9 +223,7 @@ def benchmark(
         )
     sources = sum(each is not None for each in (plan_path, profile_path, tune_budget_s, policy))
     if sources > 1:
-        raise click.UsageError(
-            "--plan, --profile, --tune and --policy exclude each other. Give only one."
-        )
+        raise click.UsageError("Expected only one of --plan, --profile, --tune and --policy.")
     if not sources and any(variant.needs_plan for variant in variants):
         ways = "--plan" if program else "--plan, --profile, --tune"
         raise click.UsageError(

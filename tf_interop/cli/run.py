@@ -36,6 +36,7 @@ _EXAMPLES = """
 run --plan plan.json train.py --epochs 1
 run --policy always --report -m my_package.train --epochs 1
 
+To measure the convolutions of a program:
 run --export-configurations list.json train.py
 profile list.json --budget 10m -o profile.json
 """
@@ -209,7 +210,7 @@ def run(
     tf_interop.keras.ConvStages. The plugin is not on in processes that the program starts.
     """
     if policy == "always" and plan_path:
-        raise click.UsageError("--plan and --policy always exclude each other. Leave one out.")
+        raise click.UsageError("Expected only one of --plan and --policy always.")
     if list_path is not None and (policy == "always" or plan_path):
         raise click.UsageError(
             "--export-configurations lists the graphs as they are. Leave out --plan and --policy."

@@ -147,12 +147,16 @@ def tuned(clear: bool) -> Result:
 def _show_graph(graph: TunedGraph, console: Console) -> None:
     measured = graph.plan.measured
     if measured is not None:
-        table = new_table(f"{graph.name}: milliseconds per step", "", "median", "times stock")
+        table = new_table(graph.name, "", "median step, ms", "times stock")
         for each in measured.compared:
             error = f" ± {each.error:.3f}" if each.error else ""
             table.add_row(each.name, f"{each.step_ms:.2f}", f"{each.ratio:.3f}{error}")
         print_on(console, table)
-        print_on(console, "Times stock: compared with stock TensorFlow in the same run.")
+        print_on(
+            console,
+            "times stock: the median over the turns of one run, so it may differ from the quotient "
+            "of the medians. narrow: on one core or a few.",
+        )
         if graph.xla is not None and graph.xla.why_not:
             print_on(console, f"XLA was not measured: {graph.xla.why_not}.")
     cached = " From the cache; --fresh measures again." if graph.is_cached else ""
@@ -163,7 +167,7 @@ def _how_to_use(tuning: Tuning, path: pathlib.Path | None) -> str:
     if not tuning.is_faster:
         return "There is nothing to turn on."
     if path is not None:
-        return f"To use it: tf-interop run --plan {path} train.py"
+        return f"To use it: tf-interop run --plan {path} your_program.py"
     if any(each.plan.measured is None for each in tuning.graphs):
         return (
             "To use it, write a plan with -o. No whole step was measured, and XLA may be "

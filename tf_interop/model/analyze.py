@@ -76,18 +76,18 @@ class Analysis:
         if not self.group_sizes:
             of_which = " that can be in a stage" if self.refused_count else ""
             where = "" if self.mode is None else f" for {self.mode}"
-            hint = " In a training step some may be: --training." if self.mode == _INFERENCE else ""
+            hint = " For a training step add --training." if self.mode == _INFERENCE else ""
             return (
-                f"No two convolutions{of_which} are independent, so a GPU has nothing to "
-                f"gain{where}.{hint} A CPU may: tf-interop tune."
+                f"No two convolutions{of_which} are independent, so a GPU gains nothing{where}. "
+                f"A CPU may still gain: run tf-interop tune.{hint}"
             )
         count, least, most = (measure(self.group_sizes) for measure in (len, min, max))
         groups = f"{count} {'group' if count == 1 else 'groups'}"
         sizes = f"{least}" if least == most else f"{least} to {most}"
         return (
             f"{self.convolution_count} convolutions, {groups} of {sizes} that could run at the "
-            "same time: there may be something to gain. Only measuring on the target machine "
-            "can tell: tf-interop tune."
+            "same time, so there may be something to gain. To measure it, run tf-interop tune on "
+            "the target machine."
         )
 
     def __str__(self) -> str:

@@ -65,7 +65,7 @@ def load_model(
         raise ModelArgumentError(
             f"The dtype {dtype} needs a model that is built here, a Keras application or "
             f"module:function; the file '{model}' fixes its dtypes. Leave the dtype out "
-            "(in a command --dtype or --precision)."
+            "(on the command line: --dtype or --precision)."
         )
     mixed_precision = tf.keras.mixed_precision
     before = mixed_precision.global_policy()

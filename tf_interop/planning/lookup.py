@@ -120,7 +120,7 @@ def check_batch_size(entries: Iterable[GraphPlan], batch_size: int) -> None:
         known = ", ".join(map(str, sorted(size for size in sizes if size)))
         raise PlanError(
             f"The plan was tuned at batch size {known}, but the graph has {batch_size}. Tune "
-            f"with batch_sizes=({batch_size},) (in a command --batch {batch_size})."
+            f"with batch_sizes=({batch_size},) (on the command line: --batch {batch_size})."
         )
 
 
@@ -189,12 +189,12 @@ def _check_mode(plan: Plan, mode: GraphMode) -> None:
     modes = {each.mode for each in plan.graphs}
     if modes and modes.isdisjoint({None, mode}):
         argument, flag = {
-            "training": ("training=True", "--training"),
-            "inference": ("training=False", "no --training"),
+            "training": ("training=True", "with --training"),
+            "inference": ("training=False", "without --training"),
         }[mode]
         raise PlanError(
             f"This plan was made for {' and '.join(sorted(filter(None, modes)))}, but the graph is "
-            f"for {mode}. Tune or plan again with {argument} (in a command {flag})."
+            f"for {mode}. Tune or plan again with {argument} (on the command line {flag})."
         )
 
 

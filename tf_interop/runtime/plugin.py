@@ -19,7 +19,7 @@ from absl import logging
 from tensorflow.core.framework import graph_pb2
 
 from tf_interop import tensorflow_internals
-from tf_interop.errors import LibraryError
+from tf_interop.errors import LibraryError, TfInteropError
 from tf_interop.graph.time_limit import collection_pause, time_limit
 from tf_interop.measure.device import ask_for_all_hardware_queues, has_nvidia_gpu
 from tf_interop.parallel.types import ParallelPlan
@@ -241,7 +241,9 @@ class Plugin:
         return staged
 
     def _record_failure(self, error: BaseException) -> None:
-        cause = f"{type(error).__name__}: {error}"
+        cause = str(error)
+        if not isinstance(error, TfInteropError):
+            cause = f"{type(error).__name__}: {cause}"
         with self._lock:
             count = self._failures.get(cause, 0) + 1
             _put_last(self._failures, cause, count)

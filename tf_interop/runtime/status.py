@@ -107,7 +107,8 @@ class Status:
         if self.xla_auto_clustering:
             how = self.xla_auto_clustering
             say(f"XLA is on for all graphs ({how}): stages stay outside its clusters")
-        say(f"stages run: {self.counters.stages_run}")
+        if self.stage_count or self.counters.stages_run:
+            say(f"stages run: {self.counters.stages_run}")
         if self.counters.filters_transformed:
             say(f"filters transformed once: {self.counters.filters_transformed}")
         if self.counters.stages_replayed:

@@ -115,7 +115,7 @@ def search_units(
         for number, unit_cores in enumerate(proposed, 1):
             if left() < budget_s * 0.4:
                 break
-            name = f"{len(unit_cores)} of {len(units)} units narrow ({number})"
+            name = f"proposal {number}: {len(unit_cores)} of {len(units)} units narrow"
             say(f"measuring {name}")
             _add(bench, name, view, units, unit_cores, fetches)
             candidates[name] = unit_cores, False

@@ -174,6 +174,8 @@ def tune(
         PlanError: the GPU has too little memory for a convolution.
     """
     budget_s = parse_duration(budget)
+    if isinstance(batch_sizes, int):
+        raise ValueError(f"Expected a list of batch sizes, such as [{batch_sizes}], got an int.")
     if not batch_sizes:
         raise ValueError("Expected at least one batch size, got none.")
     batch_sizes = tuple(dict.fromkeys(batch_sizes))
