@@ -129,7 +129,8 @@ class StepBench:
 
     def op_times_us(self, variant: str) -> dict[str, float]:
         """The time of each node of a variant's graph, by its name: the median of traced runs."""
-        options = config_pb2.RunOptions(trace_level=config_pb2.RunOptions.FULL_TRACE)
+        # Enough for times; a full trace also asks for GPUs, and logs each time that there are none.
+        options = config_pb2.RunOptions(trace_level=config_pb2.RunOptions.SOFTWARE_TRACE)
         samples: dict[str, list[int]] = {}
         prefix = f"{self._scopes[variant]}/"
         for _ in range(_TRACED_RUNS):
