@@ -78,7 +78,7 @@ def test_a_pass_that_takes_too_long_changes_nothing(
         return result
 
     monkeypatch.setattr(graph_pass, step, slow)
-    assert_left_alone(logged, "TimeLimitError")
+    assert_left_alone(logged, "longer pass_time_limit_s")
     tf_interop.enable("always", pass_time_limit_s=1000)
     assert stages_of(make_branches()) > 0
 
@@ -159,7 +159,7 @@ def test_a_pass_that_cannot_get_the_interpreter_is_given_up() -> None:
         while not (failures := tf_interop.status().failures) and not tf_interop.status().graphs:
             pass
     [failure] = failures
-    assert "TimeLimitError: The pass did not get Python's interpreter" in failure.cause, failure
+    assert "The pass did not get Python's interpreter" in failure.cause, failure
     assert tf_interop.status().graphs == ()
     """
     )
@@ -255,4 +255,4 @@ def test_a_wrong_graph_is_not_handed_over(
         return graph_def
 
     monkeypatch.setattr(graph_pass, "rewrite_stages", rewrite_wrongly)
-    assert_left_alone(logged, "GraphError")
+    assert_left_alone(logged, "as before the rewrite")
