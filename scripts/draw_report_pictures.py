@@ -110,7 +110,7 @@ def main(folder: pathlib.Path) -> None:
     tf_interop.save_plan(plan, folder / "plan.json")
     words = f"report {folder}/plan.json --model {MODEL} --for {CAPABILITY} -o {folder}/report.html"
     command = [sys.executable, "-m", "tf_interop", *words.split()]
-    subprocess.run([*command, "--title", "GoogLeNet, inference"], check=True, cwd=ROOT)
+    subprocess.run([*command, "--title", "GoogLeNet"], check=True, cwd=ROOT)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1280, "height": 1660})
