@@ -141,11 +141,11 @@ absl::Status ParseOperand(const std::string& input, const StageTensors& tensors,
     const char* prefix;
     Operand::Source source;
     size_t count;
-    size_t first_index = 0;
+    size_t first_index;
   } kSources[] = {
-      {"inputs:", Operand::Source::kInput, input_count},
+      {"inputs:", Operand::Source::kInput, input_count, 0},
       {"sizes:", Operand::Source::kSize, static_cast<size_t>(tensors.size_count), input_count},
-      {"steps:", Operand::Source::kStep, operation_count},
+      {"steps:", Operand::Source::kStep, operation_count, 0},
   };
   for (const auto& known : kSources) {
     absl::string_view text = input;
