@@ -378,7 +378,7 @@ def _load(case: Case) -> Any:
     """The model, with the same weights in every process."""
     import tensorflow as tf
 
-    from tf_interop.model.graphs import keras_of
+    from tf_interop.model.keras_functions import keras_of
     from tf_interop.model.load import ModelArgumentError, load_model
 
     assert case.precision is not None
@@ -398,7 +398,7 @@ def _function_of(model: Any, case: Case, *, compiled_by_xla: bool) -> Callable[[
     """A function that runs a step, always on the same images, and waits for all devices."""
     import tensorflow as tf
 
-    from tf_interop.model.graphs import trace_keras
+    from tf_interop.model.keras_functions import trace_keras
 
     assert case.batch_size is not None
     traced = trace_keras(

@@ -54,7 +54,7 @@ def analyze(
     """
     with model_loaded(model, image_size, training=training) as (loaded, say):
         from tf_interop.model.analyze import analyze as analyze_model
-        from tf_interop.model.graphs import keras_of
+        from tf_interop.model.keras_functions import keras_of
 
         say(f"Analyzing {model}")
         analysis = analyze_model(

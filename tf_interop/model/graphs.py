@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import sys
 from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from typing import Any
 
@@ -15,14 +14,18 @@ from tf_interop import tensorflow_internals
 from tf_interop.errors import GraphError
 from tf_interop.graph.ops import CONVOLUTION_KINDS
 from tf_interop.graph.view import parse_input
+from tf_interop.model.keras_functions import (
+    fill_shape,
+    keras_of,
+    trace_keras,
+    variables_kept,
+    zeros,
+)
 from tf_interop.planning.types import GraphMode
 from tf_interop.runtime.plugin import Plugin, get_plugin
 from tf_interop.runtime.settings import Settings
 
 _SHAPE_ATTRIBUTES = ("_output_shapes", "_input_shapes", "_handle_shapes", "_handle_dtypes")
-_KERAS_MODULES = ("keras", "tf_keras")
-_LEARNING_RATE = 0.01
-_IMAGE_RANK = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -344,200 +347,3 @@ def _fill_placeholder(
         return
     filled = fill_shape(tf.TensorSpec(shape, dtype, node.name), batch_size, image_size)
     node.attr["shape"].shape.CopyFrom(filled.shape.as_proto())
-
-
-@dataclasses.dataclass(frozen=True)
-class KerasFunction:
-    """A traced function of a model.
-
-    Attributes:
-        function: the concrete function; it takes `inputs` as its one argument.
-        inputs: `tf.TensorSpec`s in the structure of the model's inputs, every dimension known.
-    """
-
-    function: Any
-    inputs: Any
-    notes: tuple[str, ...]
-
-
-def keras_of(value: object) -> Any:
-    """The Keras module (Keras 3 or tf_keras) of a model; None for any other value."""
-    for name in _KERAS_MODULES:
-        module = sys.modules.get(name)
-        # A half-imported Keras 3, or a stub of that name, has no Model.
-        model_type = getattr(module, "Model", None)
-        if isinstance(model_type, type) and isinstance(value, model_type):
-            return module
-    return None
-
-
-def trace_keras(
-    model: Any,
-    batch_size: int,
-    image_size: tuple[int, int] | None,
-    *,
-    training: bool,
-    jit_compile: bool | None = None,
-) -> KerasFunction:
-    """Traces `model(inputs, training=False)`, or one step of gradient descent.
-
-    The step is forward, backward and update in one function, and running it changes the model. Its
-    loss is the cross-entropy with constant labels if the model gives class probabilities, else the
-    mean of squares of its outputs.
-
-    Raises:
-        ValueError: the shapes of the inputs are unknown, or there is nothing to train.
-    """
-    specs, notes = _input_specs(model, batch_size, image_size)
-    if training:
-        program, more_notes = _training_step(model, tf.nest.flatten(specs)[0].shape[0])
-        notes += more_notes
-    else:
-
-        def program(inputs: Any) -> Any:
-            return model(inputs, training=False)
-
-    function = tf.function(program, jit_compile=jit_compile)
-    return KerasFunction(function.get_concrete_function(specs), specs, notes)
-
-
-def _training_step(model: Any, batch_size: int) -> tuple[Callable[[Any], Any], tuple[str, ...]]:
-    keras = keras_of(model)
-    variables = model.trainable_variables
-    if not variables:
-        raise ValueError(
-            f"The model '{model.name}' has no trainable variables. Analyze it without training."
-        )
-    optimizer = keras.optimizers.SGD(_LEARNING_RATE)
-    optimizer.build(variables)
-    classes = _class_count(model)
-    notes: tuple[str, ...] = ()
-    labels = None
-    if classes is None:
-        notes = ("the training step's loss is the mean of squares of the model's outputs",)
-    else:
-        labels = tf.constant([index % classes for index in range(batch_size)])
-
-    def training_step(inputs: Any) -> Any:
-        with tf.GradientTape() as tape:
-            outputs = model(inputs, training=True)
-            if labels is None:
-                loss = _mean_of_squares(outputs)
-            else:
-                loss = tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(labels, outputs))
-        gradients = tape.gradient(loss, variables)
-        optimizer.apply_gradients(
-            [pair for pair in zip(gradients, variables, strict=True) if pair[0] is not None]
-        )
-        return loss
-
-    return training_step, notes
-
-
-@contextlib.contextmanager
-def variables_kept(model: Any) -> Iterator[None]:
-    """Restores the weights, statistics and random seeds of `model` after the `with` block."""
-    values = [(variable, variable.numpy()) for variable in model.variables]
-    try:
-        yield
-    finally:
-        for variable, value in values:
-            variable.assign(value)
-
-
-def fill_shape(spec: Any, batch_size: int, image_size: tuple[int, int] | None) -> Any:
-    """Gives the open dimensions of a `tf.TensorSpec` sizes.
-
-    Raises:
-        ValueError: a dimension stays open, such as height and width without `image_size`.
-    """
-    name = f"input '{spec.name}'" if spec.name else "an input"
-    if spec.shape.rank is None:
-        raise ValueError(
-            f"The rank of {name} is unknown. Pass a tf.function whose input signature states it."
-        )
-    shape = spec.shape.as_list()
-    if shape and shape[0] is None:
-        shape[0] = batch_size
-    if None in shape and len(shape) == _IMAGE_RANK:
-        height = 2 if shape[3] is None else 1
-        unknown = [axis for axis, size in enumerate(shape) if size is None]
-        if set(unknown) <= {height, height + 1}:
-            if image_size is None:
-                raise ValueError(
-                    f"The image size of {name} is unknown: {spec.shape}. Pass "
-                    "image_size=(height, width)."
-                )
-            for axis in unknown:
-                shape[axis] = image_size[axis - height]
-    if None in shape:
-        raise ValueError(
-            f"Only the batch and the image size of {name} may be unknown, got {spec.shape}. Pass a "
-            "tf.function whose input signature states the shape."
-        )
-    return tf.TensorSpec(shape, spec.dtype, spec.name)
-
-
-def zeros(spec: Any) -> Any:
-    """Zeros of a `tf.TensorSpec` with every dimension known."""
-    if spec.dtype in (tf.resource, tf.variant):
-        raise ValueError(
-            f"The input '{spec.name}' is a {spec.dtype.name}, expected numbers or strings. Capture "
-            "it in a tf.function instead."
-        )
-    return tf.zeros(spec.shape, spec.dtype)
-
-
-def _input_specs(
-    model: Any, batch_size: int, image_size: tuple[int, int] | None
-) -> tuple[Any, tuple[str, ...]]:
-    """Specs of the model's inputs with every dimension known, and notes."""
-    keras = keras_of(model)
-    backend = getattr(keras, "config", keras).backend if keras.__name__ == "keras" else None
-    if backend is not None and backend() != "tensorflow":
-        raise ValueError(
-            f"Keras runs on its backend '{backend()}', expected TensorFlow. Set "
-            "KERAS_BACKEND=tensorflow."
-        )
-    if not getattr(model, "inputs", None):
-        raise ValueError(
-            f"Only its call() knows the inputs of the model '{model.name}'. Pass a tf.function "
-            "with an input signature that calls the model."
-        )
-    # A Sequential model of Keras 3 has one input, but no `input` before its first call.
-    structure = getattr(model, "input", model.inputs[0])
-    declared = tf.nest.map_structure(
-        lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype, tensor.name), structure
-    )
-    flat = tf.nest.flatten(declared)
-    specs = tf.nest.map_structure(lambda spec: fill_shape(spec, batch_size, image_size), declared)
-    if image_size is not None and all(
-        len(spec.shape) != 4 or image_size not in (tuple(spec.shape[1:3]), tuple(spec.shape[2:4]))
-        for spec in tf.nest.flatten(specs)
-    ):
-        raise ValueError(
-            f"The model '{model.name}' does not take image_size={image_size}, only inputs of "
-            f"{', '.join(str(spec.shape) for spec in flat)}. Leave image_size out."
-        )
-    fixed = {spec.shape[0] for spec in flat if spec.shape[0] not in (None, batch_size)}
-    notes = tuple(f"the model fixes the batch size at {size}" for size in sorted(fixed))
-    return specs, notes
-
-
-def _class_count(model: Any) -> int | None:
-    """The number of class probabilities that the model gives; None if it gives something else."""
-    outputs = model.outputs
-    if len(outputs) != 1 or len(outputs[0].shape) != 2:
-        return None
-    classes = outputs[0].shape[1]
-    return classes if classes is not None and classes > 1 else None
-
-
-def _mean_of_squares(outputs: Any) -> Any:
-    return tf.add_n(
-        [
-            tf.reduce_mean(tf.square(tf.cast(output, tf.float32)))
-            for output in tf.nest.flatten(outputs)
-            if tf.as_dtype(output.dtype).is_floating
-        ]
-    )

@@ -19,7 +19,7 @@ import tensorflow as tf
 from google.protobuf import message, text_format
 from tensorflow.core.framework import graph_pb2
 
-from tf_interop.model.graphs import keras_of
+from tf_interop.model.keras_functions import keras_of
 
 _KERAS_SUFFIXES = (".keras", ".h5", ".hdf5")
 _GRAPH_SUFFIXES = (".pb", ".pbtxt")

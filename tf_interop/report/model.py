@@ -20,7 +20,8 @@ from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.split_units import find_split_units
 from tf_interop.graph.units import find_units, planned_name
 from tf_interop.graph.view import GraphView
-from tf_interop.model.graphs import keras_of, optimize_graph, trace
+from tf_interop.model.graphs import optimize_graph, trace
+from tf_interop.model.keras_functions import keras_of
 from tf_interop.planning.lookup import OTHER_MODEL_REMEDY, made_for
 from tf_interop.planning.types import GraphPlan, Plan
 from tf_interop.profile.tables import describe_convolution
