@@ -107,6 +107,9 @@ BATCHWISE: dict[str, Layer] = {
     "StridedSlice": lambda x: x[:, 1:, ::2],
     "SelectV2": lambda x: tf.where(x > 0, x, -2 * x),
     "LogicalAnd": lambda x: tf.cast((x > 0) & (x < 1), tf.float32),
+    "FakeQuantWithMinMaxVarsPerChannel": lambda x: (
+        tf.quantization.fake_quant_with_min_max_vars_per_channel(x, -ones(4), 2 * ones(4))
+    ),
     "Einsum": lambda x: tf.einsum("nhwc,chk->nwk", x, ones(CHANNELS, 6, 3)),
     "GatherV2": lambda x: tf.gather(x, [3, 0, 1], axis=-1),
     "Roll": lambda x: tf.roll(x, [2, 1], [1, -1]),
@@ -160,6 +163,11 @@ OTHERS: dict[str, Layer] = {
     "Pack": lambda x: tf.stack([x, x + 1]),
     "ArgMax": lambda x: tf.argmax(x, 0),
     "TopKV2": lambda x: tf.math.top_k(tf.reduce_mean(x, [1, 2, 3]), 2)[0],
+    "FakeQuantWithMinMaxVarsPerChannel": lambda x: (
+        tf.quantization.fake_quant_with_min_max_vars_per_channel(
+            tf.reduce_sum(x, [1, 2, 3]), -ones(len(IMAGES)), ones(len(IMAGES))
+        )
+    ),
     "Einsum": lambda x: tf.einsum("nhwc,mhwc->nm", x, x),
     # The sizes are only height and width.
     "Conv2DBackpropInput": lambda x: tf.raw_ops.Conv2DBackpropInput(

@@ -154,6 +154,12 @@ def mixed_precision(image: tf.Tensor) -> tf.Tensor:
     return tf.cast(x, tf.float32)
 
 
+def quantization_aware(image: tf.Tensor) -> tf.Tensor:
+    x = tf.quantization.fake_quant_with_min_max_vars(conv(image, 0), -128.0, 127.0)
+    filter_ = tf.quantization.fake_quant_with_min_max_args(FILTERS[1], -128, 127)
+    return tf.nn.conv2d(tf.nn.relu(x), filter_, 1, "SAME") + conv(image, 2)
+
+
 def nested_functions(image: tf.Tensor) -> tf.Tensor:
     inner = tf.function(branches, autograph=False)
     middle = tf.function(lambda x: inner(inner(x)) + conv(x, 2), autograph=False)
@@ -181,6 +187,7 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
     "through_python": in_function(through_python),
     "custom_gradient": in_function(gradients(with_own_gradient)),
     "mixed_precision": in_function(gradients(mixed_precision)),
+    "quantization_aware": in_function(gradients(quantization_aware)),
     "bias_of_rank_4": in_function(adds_a_bias_of_rank_4),
     "fetched_and_consumed": in_function(lambda x: (conv(x, 0), conv(x, 0), conv(conv(x, 0), 1))),
     "filter_from_a_convolution": in_function(

@@ -85,13 +85,17 @@ _LISTED = (
     "Reciprocal Inv InvGrad ReciprocalGrad Exp Expm1 Log Log1p Erf Erfc Sin Cos Floor Ceil Rint "
     "Round ClipByValue Cast Select SelectV2 OnesLike ZerosLike "
     "Greater GreaterEqual Less LessEqual Equal NotEqual LogicalAnd LogicalOr LogicalNot "
+    # Quantization-aware training.
+    "FakeQuantWithMinMaxArgs FakeQuantWithMinMaxArgsGradient "
+    "FakeQuantWithMinMaxVars FakeQuantWithMinMaxVarsGradient "
+    "FakeQuantWithMinMaxVarsPerChannel FakeQuantWithMinMaxVarsPerChannelGradient "
     # Shaping.
     "Pad PadV2 MirrorPad MirrorPadGrad ConcatV2 Split SplitV Slice StridedSlice StridedSliceGrad "
     "Transpose Tile BroadcastTo Pack Unpack SpaceToDepth DepthToSpace SpaceToBatchND "
     "BatchToSpaceND ReverseV2 Roll GatherV2 "
     # Reductions and products.
     "Mean Sum Max Min Prod ArgMax ArgMin TopKV2 Cumsum Cumprod "
-    "MatMul _FusedMatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum "
+    "MatMul _FusedMatMul BatchMatMul BatchMatMulV2 Einsum "
     # Resizing.
     "ResizeBilinear ResizeBilinearGrad ResizeNearestNeighbor ResizeNearestNeighborGrad "
     "ResizeBicubic ResizeBicubicGrad "
@@ -128,12 +132,7 @@ _BATCH_POSITIONS = {
     "StridedSliceGrad": 4,
 }
 
-_VALUE_TYPES: dict[str, tuple[str, ...]] = {
-    "Cast": ("SrcT", "DstT"),
-    "GatherV2": ("Tparams",),
-    **dict.fromkeys(("LogicalAnd", "LogicalOr", "LogicalNot"), ()),
-}
-_DEFAULT_VALUE_TYPES = ("T",)
+_VALUE_TYPES: dict[str, tuple[str, ...]] = {"Cast": ("SrcT", "DstT"), "GatherV2": ("Tparams",)}
 _EMPTY = attr_value_pb2.AttrValue()
 _CASTABLE = SUPPORTED_DTYPES.keys() | {types_pb2.DT_UINT8, types_pb2.DT_BOOL}
 
@@ -207,7 +206,8 @@ def _type_attributes(op: str) -> tuple[str, ...]:
 def _why_no_kernel(op: str, types: tuple[tuple[str, int], ...]) -> RefusalReason | None:
     """Why a listed op with a node's types has no CPU kernel that may run; None if it has one."""
     values = {name: default.type for name, default in _defaults(op).items()} | dict(types)
-    of_values = _VALUE_TYPES.get(op, _DEFAULT_VALUE_TYPES)
+    # An op without types, such as LogicalNot, has one kernel.
+    of_values = _VALUE_TYPES.get(op, ("T",)) if _type_attributes(op) else ()
     allowed = _CASTABLE if op == "Cast" else SUPPORTED_DTYPES
     if any(values.get(name) not in allowed for name in of_values):
         return RefusalReason.DTYPE

@@ -235,17 +235,18 @@ _RULES_OF_SEVERAL: dict[str, _Rule] = {
     "Abs Neg Sign Square Sqrt Rsqrt Reciprocal Inv Exp Expm1 Log Log1p Erf Erfc Sin Cos "
     "Floor Ceil Rint Round Cast OnesLike ZerosLike Identity Snapshot StopGradient "
     "PreventGradient BiasAdd LRN DepthToSpace SpaceToDepth ResizeBilinear "
-    "ResizeNearestNeighbor ResizeBicubic LogicalNot": _first,
+    "ResizeNearestNeighbor ResizeBicubic LogicalNot FakeQuantWithMinMaxArgs "
+    "FakeQuantWithMinMaxVars": _first,
     "Add AddV2 Sub Mul MulNoNan RealDiv Div DivNoNan Xdivy Maximum Minimum Pow "
     "SquaredDifference ClipByValue SelectV2 AddN Greater GreaterEqual Less LessEqual Equal "
     "NotEqual LogicalAnd LogicalOr": _broadcasting,
     "MaxPool AvgPool MaxPool3D AvgPool3D": _first_if(_pools_each),
     "FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 _FusedBatchNormEx": _normalization,
-    "Softmax LogSoftmax TopKV2": _first_if(lambda node: node.rank() >= 2),
-    "MatMul _FusedMatMul": _product,
-    "BatchMatMul BatchMatMulV2 BatchMatMulV3": lambda node: (
-        _broadcasting(node) if node.rank() >= 3 else None
+    "Softmax LogSoftmax TopKV2 FakeQuantWithMinMaxVarsPerChannel": _first_if(
+        lambda node: node.rank() >= 2
     ),
+    "MatMul _FusedMatMul": _product,
+    "BatchMatMul BatchMatMulV2": lambda node: _broadcasting(node) if node.rank() >= 3 else None,
     "Einsum": _einsum,
     "Mean Sum Max Min Prod ArgMax ArgMin Cumsum Cumprod ReverseV2": _first_if(
         lambda node: node.spares_first(1, node.rank())
