@@ -101,17 +101,19 @@ class ExecutionPlan : public Executable {
         return Status::Ok();
       }
     }
-    std::vector<int64_t> ids;
-    std::vector<void*> pointers;
+    // On the stack: a call with new addresses comes here for each of its launches.
+    int64_t ids[kBoundTensors];
+    void* pointers[kBoundTensors];
+    size_t count = 0;
     for (size_t id = 0; id < bindings.size(); ++id) {
       if (bindings[id] == nullptr) continue;
-      ids.push_back(static_cast<int64_t>(id));
-      pointers.push_back(bindings[id]);
+      ids[count] = static_cast<int64_t>(id);
+      pointers[count++] = bindings[id];
     }
     VariantPack made = {
         {library_, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, "variant pack"}, bindings, workspace};
-    made.descriptor.Set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, ids);
-    made.descriptor.Set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, pointers);
+    made.descriptor.Set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, ids, count);
+    made.descriptor.Set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, pointers, count);
     made.descriptor.Set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, workspace);
     made.descriptor.Finalize();
     TF_INTEROP_RETURN_IF_ERROR(made.descriptor.status());

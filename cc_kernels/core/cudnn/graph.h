@@ -3,6 +3,7 @@
 #define TF_INTEROP_CORE_CUDNN_GRAPH_H_
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -63,8 +64,12 @@ class BackendDescriptor {
     SetRaw(name, AttributeType<T>::value, 1, &value);
   }
   template <typename T>
+  void Set(cudnnBackendAttributeName_t name, const T* values, size_t count) {
+    SetRaw(name, AttributeType<T>::value, count, values);
+  }
+  template <typename T>
   void Set(cudnnBackendAttributeName_t name, const std::vector<T>& values) {
-    SetRaw(name, AttributeType<T>::value, values.size(), values.data());
+    Set(name, values.data(), values.size());
   }
   void Set(cudnnBackendAttributeName_t name, const BackendDescriptor& value) {
     status_.Update(value.status());
