@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-from profile_values import HOPPER_SM, KERNEL, SMALL
+from profile_values import HOPPER_SM, KERNEL
 
 from tf_interop.convolution import Refusal, RefusalReason
 from tf_interop.planning.explain import explain_plan
@@ -24,8 +24,7 @@ from tf_interop.planning.types import (
     Plan,
     PlannedStage,
 )
-from tf_interop.profile.entries import KernelMeasurement
-from tf_interop.report.network import Network, NetworkNode, describe_filter
+from tf_interop.report.network import Network, NetworkNode
 from tf_interop.stage import Lane, Stage, Step
 
 EVIL_NAME = "<script>alert(1)</script>\"'&"
@@ -46,19 +45,17 @@ _NODES = {
 
 def network_problem() -> PlanningProblem:
     """Eight convolutions with kernels, and one measured stage; other times are modelled."""
+    kernel = dataclasses.replace(KERNEL, grid=(30, 1, 1), alu_utilization=0.5)
+    gemm = dataclasses.replace(kernel, registers_per_thread=96, shared_memory_bytes=20_000)
+    fft = dataclasses.replace(kernel, registers_per_thread=40, shared_memory_bytes=70_000)
     costs = []
     for number, name in enumerate(_NODES):
         latency_us = 20.0 + 7 * number
-        costs.append(
-            ConvolutionCosts(
-                name,
-                (number + 1) << 18,
-                (
-                    Candidate("IMPLICIT_PRECOMP_GEMM", latency_us, 1 << 18, 0.5, (_kernel(96),)),
-                    Candidate("FFT_TILING", latency_us + 4, 1 << 20, 0.5, (_kernel(40, 70_000),)),
-                ),
-            )
+        candidates = (
+            Candidate("IMPLICIT_PRECOMP_GEMM", latency_us, 1 << 18, 0.5, (gemm,)),
+            Candidate("FFT_TILING", latency_us + 4, 1 << 20, 0.5, (fft,)),
         )
+        costs.append(ConvolutionCosts(name, (number + 1) << 18, candidates))
     measured = [Step("a_1x1", "IMPLICIT_PRECOMP_GEMM"), Step("a_reduce", "FFT_TILING")]
     return PlanningProblem(
         costs=tuple(costs),
@@ -90,17 +87,12 @@ def network_plan(**made_with: str) -> Plan:
 def network() -> Network:
     """Its dependencies."""
     problem = network_problem()
-
-    def filter_of(name: str) -> str:
-        height = 1 if "1x1" in name or "reduce" in name else 3
-        return describe_filter(dataclasses.replace(SMALL, filter_shape=(height, height, 16, 32)))
-
     nodes = tuple(
-        NetworkNode(node.name, before, filter_of(node.name), f"note of {node.name}")
+        NetworkNode(node.name, before, note=f"note of {node.name}")
         for node, before in zip(problem.nodes, problem.predecessors, strict=True)
     )
     refusal = Refusal("<b>dw</b>", "Conv2D", RefusalReason.DTYPE, "Expected float32, got int8.")
-    return Network(nodes, (refusal,), FINGERPRINT)
+    return Network(nodes, (refusal,))
 
 
 def tuned_graph() -> GraphPlan:
@@ -122,10 +114,8 @@ def tuned_graph() -> GraphPlan:
         cores=2,
         compared=compared,
     )
-    narrow = (EVIL_NAME, "net/right")
-    return GraphPlan(
-        FINGERPRINT, 4, (), 1, mode="inference", narrow_units=narrow, measured=measured
-    )
+    units = (EVIL_NAME, "net/right")
+    return GraphPlan(FINGERPRINT, 4, (), 1, mode="inference", narrow_units=units, measured=measured)
 
 
 def tuned_network() -> Network:
@@ -137,7 +127,6 @@ def tuned_network() -> Network:
             NetworkNode(EVIL_NAME, (0, 1), "7", "Conv2D, 6 Mul"),
             NetworkNode("net/right", (1,), "5", "Conv2D, 4 Mul"),
         ),
-        fingerprint=FINGERPRINT,
     )
 
 
@@ -146,13 +135,3 @@ def plan_without_values() -> Plan:
     merged = Lane((Step("left"), Step("left_too")), priority=-1, sm_count=64, merged=True)
     stage = PlannedStage(Stage((merged, Lane((Step("right"),)))), why="always: depth 1")
     return Plan((GraphPlan("fedcba9876543210", 4, (stage,)),))
-
-
-def _kernel(registers: int, shared_memory_bytes: int = 20_000) -> KernelMeasurement:
-    return dataclasses.replace(
-        KERNEL,
-        grid=(30, 1, 1),
-        registers_per_thread=registers,
-        shared_memory_bytes=shared_memory_bytes,
-        alu_utilization=0.5,
-    )

@@ -9,7 +9,7 @@ import pathlib
 import pytest
 from planning_values import make_problem
 from profile_values import CPU
-from report_page_tree import Tree, labels_of
+from report_page_tree import labels_of, page_of
 from report_values import planned_graph, tuned_graph
 
 from tf_interop.errors import PlanError
@@ -161,14 +161,14 @@ def test_a_page_shows_the_run_and_the_machine(
     graph: GraphPlan, spans: list[TimedSpan], tmp_path: pathlib.Path
 ) -> None:
     plan, run = Plan((graph,)), run_of(spans, tmp_path)
-    page = Tree(render_page(plan, title="Title", run=run)).root
-    [head] = [each for each in page.of_tag("h4") if each.text.startswith("Measured: ")]
-    assert f"one call, {CPU.name}, {CPU.date}" in head.text
-    assert "sum of" not in head.text and labels_of(head) == ["measured"]
+    page = page_of(plan, run=run)
+    [head] = [each for each in page.of_tag("h4") if each.words.startswith("Measured: ")]
+    assert f"one call, {CPU.name}, {CPU.date}" in head.words
+    assert "sum of" not in head.words and labels_of(head) == ["measured"]
     assert len(page.of_class("timeline")) == 1 + len(graph.stages)
     # The verdict comes first.
-    shown = page.of_class("graph")[0].text
-    assert 0 < shown.index(page.of_class("verdict")[0].text) < shown.index("Timeline")
+    shown = page.of_class("graph")[0].words
+    assert 0 < shown.index(page.of_class("verdict")[0].words) < shown.index("Timeline")
     other = run_of([unit("other", "other", 0, 1, 0, 1)], tmp_path)
     with pytest.raises(PlanError, match="tf-interop run --plan"):
         render_page(plan, title="Title", run=other)
