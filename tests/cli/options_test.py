@@ -6,24 +6,17 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from tf_interop.cli.options import (
-    SIZE,
-    TIME,
-    batches_option,
-    image_size_option,
-    output_option,
-    target_option,
-)
+from tf_interop.cli import options
 from tf_interop.cli.progress import lines, shown_progress
 
 
 @click.command()
-@image_size_option
-@target_option("What it is for", "nothing")
-@output_option("OUT", "The result.")
-@batches_option
-@click.option("--time", type=TIME)
-@click.option("--bytes", type=SIZE)
+@options.image_size
+@options.target("What it is for", "nothing")
+@options.output("OUT", "The result.")
+@options.batches
+@click.option("--time", type=options.TIME)
+@click.option("--bytes", type=options.SIZE)
 @click.pass_obj
 def _command(values: dict[str, object], **parsed: object) -> None:
     values.update(parsed)

@@ -6,8 +6,8 @@ import dataclasses
 
 import click
 
+from tf_interop.cli import options
 from tf_interop.cli.main import Result, command
-from tf_interop.cli.options import count_option, image_size_option, model_argument
 from tf_interop.cli.progress import model_loaded
 
 _ROWS = """The rows of the table:
@@ -31,8 +31,8 @@ analyze my_package.models:build --image-size 299x299
 """,
     notes=_ROWS,
 )
-@model_argument
-@count_option(
+@options.model
+@options.count(
     "--batch",
     "batch_size",
     default=2,
@@ -40,7 +40,7 @@ analyze my_package.models:build --image-size 299x299
     help="The batch size, if the model leaves it open.",
 )
 @click.option("--training", is_flag=True, help="Analyze a training step instead of inference.")
-@image_size_option
+@options.image_size
 def analyze(
     model: str,
     batch_size: int,

@@ -19,22 +19,8 @@ from tf_interop.benchmark.child import check_program, run_child
 from tf_interop.benchmark.result import Case, MeasuringOptions, Mode, PlanSource, Precision, Variant
 from tf_interop.benchmark.run import BenchmarkRun, new_benchmark
 from tf_interop.benchmark.show import show_benchmark
+from tf_interop.cli import options
 from tf_interop.cli.main import Result, command, signals_caught
-from tf_interop.cli.options import (
-    MODEL,
-    TIME,
-    Text,
-    batches_option,
-    count_option,
-    given_options,
-    image_size_option,
-    inference_option,
-    modes_of,
-    option,
-    output_option,
-    profile_option,
-    training_option,
-)
 from tf_interop.cli.progress import shown_progress, work_on_model
 from tf_interop.errors import BenchmarkError
 from tf_interop.measure.device import running_device, this_cpu
@@ -96,25 +82,22 @@ benchmark InceptionV3 --image-size 75 --policy always --variants stock,ours \\
     exit_codes=_EXIT_CODES,
     kind=_TakesProgram,
 )
-@click.argument("models", metavar="MODEL... | -- PROGRAM...", type=MODEL, nargs=-1)
-@output_option(
+@click.argument("models", metavar="MODEL... | -- PROGRAM...", type=options.MODEL, nargs=-1)
+@options.output(
     "RESULTS.json", "The results. If the file exists, the benchmark continues it.", required=True
 )
-@batches_option
-@inference_option
-@training_option
-@option(
+@options.steps
+@click.option(
     "--precision",
     "precisions",
-    type=Text("tf32,float32,float16,bfloat16", functools.partial(_members_of, Precision)),
+    type=options.Text("tf32,float32,float16,bfloat16", functools.partial(_members_of, Precision)),
     default="tf32",
     help="tf32: float32 with TensorFlow's switch for TF32 on, the default. float32: with the "
     "switch off. float16, bfloat16: Keras' mixed precision.",
 )
-@image_size_option
-@option(
+@click.option(
     "--variants",
-    type=Text("NAME,…", functools.partial(_members_of, Variant)),
+    type=options.Text("NAME,…", functools.partial(_members_of, Variant)),
     default="stock,xla,ours,pinning,concurrency",
     help="stock: TensorFlow as it is. xla: compiled by XLA. ours: with the plan. pinning: only "
     "its algorithms, one after another. concurrency: only its lanes, with cuDNN's "
@@ -122,11 +105,11 @@ benchmark InceptionV3 --image-size 75 --policy always --variants stock,ours \\
     "operation at a time.",
 )
 @click.option("--plan", "plan_path", metavar="PLAN.json", help="A plan for all cases.")
-@profile_option("Plan each case from this profile, as tf-interop plan does.")
+@options.profile("Plan each case from this profile, as tf-interop plan does.")
 @click.option(
     "--tune",
     "tune_budget_s",
-    type=TIME,
+    type=options.TIME,
     help="Tune each case for this long, such as 30s, as tf-interop tune does (on a CPU).",
 )
 @click.option(
@@ -134,40 +117,40 @@ benchmark InceptionV3 --image-size 75 --policy always --variants stock,ours \\
     type=click.Choice(["always"]),
     help="Make every possible stage or unit, faster or not, instead of using a plan.",
 )
-@count_option(
+@options.count(
     "--repetitions",
     default=3,
     least=1,
     help="Processes for each variant of a case or program; the variants take turns.",
 )
-@count_option(
+@options.count(
     "--steps",
     default=MeasuringOptions().steps,
     least=1,
     help="The least number of steps that a process times.",
 )
-@option(
+@click.option(
     "--seconds",
     default=MeasuringOptions().seconds,
     type=click.FloatRange(min=0),
     help="The least time for which a process times steps.",
 )
-@count_option(
+@options.count(
     "--warmup-steps",
     default=MeasuringOptions().warmup_steps,
     help="Untimed steps after the first one.",
 )
-@option(
+@click.option(
     "--timeout",
     "timeout_seconds",
-    type=TIME,
+    type=options.TIME,
     default="15m",
     help="When to end a process; for a program the default is 24 hours.",
 )
 @click.option(
     "--budget",
     "budget_seconds",
-    type=TIME,
+    type=options.TIME,
     help="When to stop starting processes, such as 90s, 10m or 1.5h.",
 )
 def benchmark(
@@ -212,7 +195,8 @@ def benchmark(
         if not models:
             raise click.UsageError("Give a MODEL such as ResNet50, or a program after --.")
         modes = [
-            Mode.TRAINING if each else Mode.INFERENCE for each in modes_of(inference, training)
+            Mode.TRAINING if each else Mode.INFERENCE
+            for each in options.modes_of(inference, training)
         ]
         # The cases of a model follow each other: an unfinished run is complete for some models.
         cases = tuple(
@@ -283,7 +267,7 @@ def _settings_of_program(
         check_program(program)
     except BenchmarkError as error:
         raise click.UsageError(str(error)) from error
-    given = given_options(click.get_current_context())
+    given = options.given(click.get_current_context())
     wrong = [name for each, name in given.items() if each in _OF_MODELS]
     if models or wrong:
         raise click.UsageError(

@@ -10,6 +10,7 @@ import tempfile
 import click
 import msgspec
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from tf_interop.child_process import child_environment, describe_end, module_command
@@ -17,7 +18,7 @@ from tf_interop.cli import doctor_checks
 from tf_interop.cli.doctor_checks import Finding, Level, problem
 from tf_interop.cli.main import Result, command
 from tf_interop.cli.progress import shown_status
-from tf_interop.tables import new_table, print_on
+from tf_interop.tables import print_on
 
 _TIMEOUT_SECONDS = 180
 _STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "bold red"}
@@ -85,10 +86,8 @@ def run_group(
 
 
 def _show(findings: list[Finding]) -> None:
-    table = new_table("")
-    table.title = None
-    table.show_header = False
-    table.columns[0].no_wrap = True
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
     table.add_column()
     table.add_column(overflow="fold", ratio=1)
     for finding in findings:

@@ -218,7 +218,7 @@ class _CommandLine(click.Group):
 @click.group(
     cls=_CommandLine,
     commands={name: click.Command(name) for name in _COMMANDS},  # for click's suggestions
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
     epilog=help_end(
         """
 doctor

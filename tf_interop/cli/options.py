@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import os
 import pathlib
@@ -107,15 +106,12 @@ SIZE = Text("SIZE", _bytes_of)
 OUTPUT = Text("FILE", _output_of)
 """A file to write, in an existing folder."""
 
-# The help shows the default, if any.
-option = functools.partial(click.option, show_default=True)
 
-
-def count_option(
+def count(
     *names: str, default: int, least: int = 0, most: int = 1_000_000, **settings: Any
 ) -> Decorator:
     """A number from `least` to `most`."""
-    return option(*names, default=default, type=click.IntRange(least, most), **settings)
+    return click.option(*names, default=default, type=click.IntRange(least, most), **settings)
 
 
 def modes_of(inference: bool, training: bool) -> list[bool]:
@@ -128,7 +124,7 @@ def modes_of(inference: bool, training: bool) -> list[bool]:
     return modes
 
 
-def given_options(context: click.Context) -> dict[str | None, str]:
+def given(context: click.Context) -> dict[str | None, str]:
     """The options on the command line, such as `--batch`, by the names of their parameters."""
     return {
         each.name: each.opts[0]
@@ -137,50 +133,42 @@ def given_options(context: click.Context) -> dict[str | None, str]:
     }
 
 
-def _described_by(paragraph: str) -> Decorator:
+def _describe(command: Callable[..., Any], paragraph: str) -> Callable[..., Any]:
     """Appends a paragraph to the docstring of a command, and so to its help."""
-
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        command.__doc__ = f"{inspect.cleandoc(command.__doc__ or '')}\n\n{paragraph}"
-        return command
-
-    return decorate
+    command.__doc__ = f"{inspect.cleandoc(command.__doc__ or '')}\n\n{paragraph}"
+    return command
 
 
-def model_argument(command: Callable[..., Any]) -> Callable[..., Any]:
+def model(command: Callable[..., Any]) -> Callable[..., Any]:
     """The argument MODEL, described in the help."""
-    return click.argument("model", type=MODEL)(_described_by(f"{_MODEL_IS}.")(command))
+    return click.argument("model", type=MODEL)(_describe(command, f"{_MODEL_IS}."))
 
 
-def models_argument(command: Callable[..., Any]) -> Callable[..., Any]:
+def models(command: Callable[..., Any]) -> Callable[..., Any]:
     """One or more of MODEL or lists of convolutions, described in the help."""
-    described = _described_by(
-        f"{_MODEL_IS}; or a .json file that --export-configurations wrote, which needs no "
-        "TensorFlow."
-    )
-    return click.argument("models", metavar="MODEL...", type=MODEL, nargs=-1, required=True)(
-        described(command)
-    )
+    listed = "or a .json file that --export-configurations wrote, which needs no TensorFlow."
+    argument = click.argument("models", metavar="MODEL...", type=MODEL, nargs=-1, required=True)
+    return argument(_describe(command, f"{_MODEL_IS}; {listed}"))
 
 
-def output_option(metavar: str, help_text: str, **settings: Any) -> Decorator:
+def output(metavar: str, help_text: str, **settings: Any) -> Decorator:
     """`-o`, the file that a command is for."""
     names = ("-o", "--output", "output_path")
-    return option(*names, type=OUTPUT, metavar=metavar, help=help_text, **settings)
+    return click.option(*names, type=OUTPUT, metavar=metavar, help=help_text, **settings)
 
 
-def written_option(name: str, parameter: str, metavar: str, help_text: str) -> Decorator:
+def written(name: str, parameter: str, metavar: str, help_text: str) -> Decorator:
     """Another file to write."""
     return click.option(name, parameter, type=OUTPUT, metavar=metavar, help=help_text)
 
 
-def profile_option(help_text: str, **settings: Any) -> Decorator:
+def profile(help_text: str, **settings: Any) -> Decorator:
     """`--profile`, the profile to use."""
     names, kind = ("--profile", "profile_path"), click.Path(path_type=pathlib.Path)
     return click.option(*names, type=kind, metavar="PROFILE.json", help=help_text, **settings)
 
 
-def target_option(what: str, default: str) -> Decorator:
+def target(what: str, default: str) -> Decorator:
     """`--for`, a kind of device."""
     help_text = (
         f"{what}: cpu, or a GPU of a compute capability such as 9.0, which need not be here. "
@@ -189,18 +177,25 @@ def target_option(what: str, default: str) -> Decorator:
     return click.option("--for", "target", type=Text("cpu|CC", _target_of), help=help_text)
 
 
-batches_option = option(
+batches = click.option(
     "--batch",
     "batch_sizes",
     type=Text("N,…", _batches_of),
     default="1",
     help="One or more batch sizes.",
 )
-inference_option = option("--inference/--no-inference", default=True, help="Inference.")
-training_option = click.option("--training", is_flag=True, help="Also a training step.")
-image_size_option = click.option(
+inference = click.option("--inference/--no-inference", default=True, help="Inference.")
+training = click.option("--training", is_flag=True, help="Also a training step.")
+image_size = click.option(
     "--image-size",
     type=Text("N|HxW", _image_size_of),
     help="Height and width in pixels, if the model leaves them open, is a Keras application, or is "
     "a function with the argument image_size.",
 )
+
+
+def steps(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say which steps of a model to look at; `modes_of` reads two of them."""
+    for each in (image_size, training, inference, batches):
+        command = each(command)
+    return command

@@ -10,16 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
+from tf_interop.cli import options
 from tf_interop.cli.main import Result, command
-from tf_interop.cli.options import (
-    SIZE,
-    Text,
-    count_option,
-    image_size_option,
-    model_argument,
-    output_option,
-    profile_option,
-)
 from tf_interop.cli.progress import model_loaded
 from tf_interop.errors import PlanError
 from tf_interop.parallel.types import GraphDivision, save_parallel_plan
@@ -50,18 +42,18 @@ For devices that are not here, with the reason for each layer:
 parallelize VGG16 --device-graph devices.json --batch 64 --training --explain all
 """,
 )
-@model_argument
+@options.model
 @click.option(
     "--devices",
-    type=Text("N|NAME,…", _devices_of),
+    type=options.Text("N|NAME,…", _devices_of),
     help="How many devices, or which. [default: all]",
 )
-@count_option("--batch", "batch_size", default=1, least=1, help="The batch size of a step.")
+@options.count("--batch", "batch_size", default=1, least=1, help="The batch size of a step.")
 @click.option("--training", is_flag=True, help="Divide a training step instead of inference.")
-@image_size_option
+@options.image_size
 @click.option(
     "--memory-limit",
-    type=SIZE,
+    type=options.SIZE,
     help="The memory that each device may use, such as 8GB. [default: all that it has]",
 )
 @click.option(
@@ -70,7 +62,7 @@ parallelize VGG16 --device-graph devices.json --batch 64 --training --explain al
     metavar="DEVICES.json",
     help="The speed of devices and their links, which need not be here. [default: measured]",
 )
-@profile_option("A profile of convolutions on one of the devices. Other times are modelled.")
+@options.profile("A profile of convolutions on one of the devices. Other times are modelled.")
 @click.option(
     "--explain",
     "explained",
@@ -78,14 +70,14 @@ parallelize VGG16 --device-graph devices.json --batch 64 --training --explain al
     help="Also explain one layer, or all: the times of other divisions, and the reason for this "
     "one.",
 )
-@output_option("PARALLEL.json", "The plan, for tf_interop.enable(parallel=…).")
+@options.output("PARALLEL.json", "The plan, for tf_interop.enable(parallel=…).")
 def parallelize(
     model: str,
     devices: int | tuple[str, ...] | None,
     profile_path: pathlib.Path | None,
     explained: str | None,
     output_path: pathlib.Path | None,
-    **options: Any,
+    **chosen: Any,
 ) -> Result:
     """Plans how the layers of MODEL are divided over several devices.
 
@@ -94,8 +86,8 @@ def parallelize(
     least time in a cost model; if nothing is faster than one device, nothing is divided. Times are
     modelled, except for convolutions in --profile.
     """
-    training = options["training"]
-    with model_loaded(model, options["image_size"], training=training) as (loaded, say):
+    training = chosen["training"]
+    with model_loaded(model, chosen["image_size"], training=training) as (loaded, say):
         from tf_interop.model.parallelize import parallelize as plan_division
 
         explanations: list[Parallelization] = []
@@ -105,7 +97,7 @@ def parallelize(
             profile=profile_path,
             say=say,
             explain=explanations.append,
-            **options,
+            **chosen,
         )
         [made] = explanations
     layers = _chosen_layers(made, explained)

@@ -8,20 +8,8 @@ from typing import Any
 import click
 from rich.console import Console
 
+from tf_interop.cli import options
 from tf_interop.cli.main import Result, command
-from tf_interop.cli.options import (
-    SIZE,
-    batches_option,
-    image_size_option,
-    inference_option,
-    model_argument,
-    modes_of,
-    option,
-    output_option,
-    profile_option,
-    target_option,
-    training_option,
-)
 from tf_interop.cli.progress import model_loaded
 from tf_interop.errors import ProfileError
 from tf_interop.planning.show import predicted, show_plan, summarize_graph
@@ -39,27 +27,24 @@ For a GPU that is not here, from a profile measured there:
 plan ResNet50 --profile profile.json --for 9.0 -o plan.json
 """,
 )
-@model_argument
-@profile_option(
+@options.model
+@options.profile(
     "The profile of MODEL with these batch sizes, from tf-interop profile.",
     required=True,
 )
-@output_option(
+@options.output(
     "PLAN.json", "The plan, for tf-interop run --plan and enable(plan=…).", required=True
 )
-@batches_option
-@inference_option
-@training_option
-@image_size_option
+@options.steps
 @click.option(
     "--memory",
     "memory_budget_bytes",
-    type=SIZE,
+    type=options.SIZE,
     help="The memory for outputs of convolutions and workspaces, such as 8GB or 512MiB. "
     "[default: the GPU's free memory; on a CPU no limit]",
 )
-@target_option("The device to plan for", "this process's device")
-@option(
+@options.target("The device to plan for", "this process's device")
+@click.option(
     "--tf32/--no-tf32",
     "allow_tf32",
     default=True,
@@ -82,19 +67,19 @@ def plan(
     output_path: pathlib.Path,
     inference: bool,
     training: bool,
-    **options: Any,
+    **chosen: Any,
 ) -> Result:
     """Plans which convolutions of MODEL run together.
 
     It prints the expected times of the stages; tf-interop show explains the stages.
     """
-    modes = modes_of(inference, training)
+    modes = options.modes_of(inference, training)
     profile = load_profile(profile_path)
-    with model_loaded(model, options["image_size"], training=training) as (loaded, say):
+    with model_loaded(model, chosen["image_size"], training=training) as (loaded, say):
         from tf_interop.model.make_plan import plan as plan_model
 
         plans = [
-            plan_model(loaded, profile, training=is_training, say=say, **options)
+            plan_model(loaded, profile, training=is_training, say=say, **chosen)
             for is_training in modes
         ]
     graphs = tuple(graph for each in plans for graph in each.graphs)

@@ -9,22 +9,8 @@ from typing import Any
 import click
 from rich.console import Console
 
+from tf_interop.cli import options
 from tf_interop.cli.main import Result, command, signals_caught
-from tf_interop.cli.options import (
-    TIME,
-    Text,
-    batches_option,
-    count_option,
-    given_options,
-    image_size_option,
-    inference_option,
-    models_argument,
-    option,
-    output_option,
-    target_option,
-    training_option,
-    written_option,
-)
 from tf_interop.cli.progress import shown_progress, work_on_model
 from tf_interop.measure.core import AlgorithmScope, MeasureOptions, load_core_library
 from tf_interop.measure.device import ask_for_all_hardware_queues, identify_device, visible_gpus
@@ -80,45 +66,42 @@ profile list.json --budget 10m -o profile.json
 """,
     exit_codes=_EXIT_CODES,
 )
-@models_argument
-@output_option("PROFILE.json", "The profile. If the file exists, the command continues it.")
-@written_option(
+@options.models
+@options.output("PROFILE.json", "The profile. If the file exists, the command continues it.")
+@options.written(
     "--export-configurations",
     "list_path",
     "LIST.json",
     "Write the list of convolutions and stages to measure. Without -o nothing is measured.",
 )
-@batches_option
+@options.steps
 @click.option(
     "--dtype",
     type=click.Choice(["float32", "float64", "mixed_float16", "mixed_bfloat16"]),
     help="Keras' policy for a model that the command builds.",
 )
-@inference_option
-@training_option
-@image_size_option
-@target_option("The device to make the graph for", "this machine's GPU, or cpu without one")
-@option(
+@options.target("The device to make the graph for", "this machine's GPU, or cpu without one")
+@click.option(
     "--stages",
-    type=Text("levels,pairs,merges,PLAN.json|none", _stages_of),
+    type=options.Text("levels,pairs,merges,PLAN.json|none", _stages_of),
     default="levels,pairs,merges",
     help="levels: all convolutions at one depth. pairs: independent convolutions. merges: "
     "convolutions on one image as one wider convolution. PLAN.json: the stages of a plan "
     "for the model.",
 )
-@count_option(
+@options.count(
     "--max-pairs",
     default=32,
     help="The most pairs of one graph; the pairs with most to gain are measured.",
 )
-@option(
+@click.option(
     "--algorithms",
-    type=Text("heuristic|all|knobs|NAME,…", _algorithms_of),
+    type=options.Text("heuristic|all|knobs|NAME,…", _algorithms_of),
     default="all",
     help="heuristic: those that the backend would consider. all: every algorithm. knobs: also with "
     "changed settings. Or names.",
 )
-@count_option(
+@options.count(
     "--pair-algorithms",
     default=3,
     least=1,
@@ -126,10 +109,10 @@ profile list.json --budget 10m -o profile.json
 )
 @click.option(
     "--budget",
-    type=TIME,
+    type=options.TIME,
     help="When to stop, such as 90s, 10m or 1.5h. The most useful measurements come first.",
 )
-@option(
+@click.option(
     "--tf32",
     type=click.Choice(["on", "off"]),
     default="on",
@@ -140,26 +123,26 @@ profile list.json --budget 10m -o profile.json
     type=click.Choice(["cudnn", "host"]),
     help="The backend that measures. [default: cudnn if there is a GPU, else host]",
 )
-@count_option(
+@options.count(
     "--repetitions",
     default=20,
     least=1,
     help="How often to time each algorithm and stage; the median counts.",
 )
-@count_option(
+@options.count(
     "--warmup",
     default=20,
     most=60_000,
     metavar="MS",
     help="Untimed runs before the timed ones, in ms.",
 )
-@option(
+@click.option(
     "--caches",
     type=click.Choice(["cold", "warm"]),
     default="cold",
     help="Whether the operands of a run are in memory or in the caches.",
 )
-@count_option(
+@options.count(
     "--workspace-limit",
     default=1024,
     metavar="MIB",
@@ -172,7 +155,7 @@ def profile(
     models: tuple[str, ...],
     output_path: pathlib.Path | None,
     list_path: pathlib.Path | None,
-    **options: Any,
+    **chosen: Any,
 ) -> Result:
     """Measures the convolutions of MODELs, alone and in stages.
 
@@ -185,10 +168,10 @@ def profile(
     if models[0].endswith(".json"):
         _refuse_collecting_options(context)
         configurations = load_configurations(models[0])
-        if not options["stages"]:
+        if not chosen["stages"]:
             configurations = dataclasses.replace(configurations, stages=())
     else:
-        configurations = _collect(models, options)
+        configurations = _collect(models, chosen)
     if list_path is not None:
         save_configurations(configurations, list_path)
     document: dict[str, Any] = {
@@ -200,7 +183,7 @@ def profile(
     if output_path is None:
         document |= dict.fromkeys(("profile", "measured", "failed", "end", "left"))
         return Result(document, lambda: click.echo(listed))
-    measured, outcome, exit_code = _measure_into(output_path, configurations, options)
+    measured, outcome, exit_code = _measure_into(output_path, configurations, chosen)
     document |= {
         "profile": output_path,
         "measured": outcome.measured_count,
@@ -236,7 +219,7 @@ def _refuse_collecting_options(context: click.Context) -> None:
             "A list of configurations must be the only argument. Profile the others with "
             "another command."
         )
-    wrong = [option for name, option in given_options(context).items() if name in _COLLECTING]
+    wrong = [option for name, option in options.given(context).items() if name in _COLLECTING]
     if wrong:
         raise click.UsageError(
             f"{wrong[0]} does not go with a list of configurations, because the list already "
@@ -246,21 +229,21 @@ def _refuse_collecting_options(context: click.Context) -> None:
         raise click.UsageError("--stages PLAN.json needs a model, not a list. Name the model.")
 
 
-def _collect(models: tuple[str, ...], options: dict[str, Any]) -> ConfigurationList:
+def _collect(models: tuple[str, ...], chosen: dict[str, Any]) -> ConfigurationList:
     hint = "; or make a list with --export-configurations on a machine that has it."
     with work_on_model(", ".join(models), hint=hint) as say:
         from tf_interop.model.collect import CollectOptions, StageSource, collect_configurations
 
-        plans = [word for word in options["stages"] if word.endswith(".json")]
-        sources = [StageSource(word) for word in options["stages"] if word not in plans]
+        plans = [word for word in chosen["stages"] if word.endswith(".json")]
+        sources = [StageSource(word) for word in chosen["stages"] if word not in plans]
         same = ("batch_sizes", "dtype", "inference", "training", "image_size", "max_pairs")
         collected = collect_configurations(
             models,
             CollectOptions(
-                compute_capability=_compute_capability(options["target"], options["backend"]),
+                compute_capability=_compute_capability(chosen["target"], chosen["backend"]),
                 stage_sources=sources,
                 plan=load_plan(plans[0]) if plans else None,
-                **{name: options[name] for name in same},
+                **{name: chosen[name] for name in same},
             ),
             say=say,
         )
@@ -277,23 +260,23 @@ def _compute_capability(target: str | None, backend: str | None) -> str | None:
 
 
 def _measure_into(
-    path: pathlib.Path, configurations: ConfigurationList, options: dict[str, Any]
+    path: pathlib.Path, configurations: ConfigurationList, chosen: dict[str, Any]
 ) -> tuple[Profile, Outcome, int]:
     """Measures into a profile. Returns the whole profile, the end of the run and the exit code."""
-    name = options["backend"] or ("cudnn" if visible_gpus() else "host")
+    name = chosen["backend"] or ("cudnn" if visible_gpus() else "host")
     backend = load_core_library().open_backend(name)
     device = identify_device(backend.describe())
     run_options = RunOptions(
-        algorithms=options["algorithms"],
-        pair_algorithms=options["pair_algorithms"],
+        algorithms=chosen["algorithms"],
+        pair_algorithms=chosen["pair_algorithms"],
         measure=MeasureOptions(
-            warmup_ms=options["warmup"],
-            repetitions=options["repetitions"],
-            workspace_limit_bytes=options["workspace_limit"] << 20,
-            warm_caches=options["caches"] == "warm",
-            allow_tf32=options["tf32"] == "on",
+            warmup_ms=chosen["warmup"],
+            repetitions=chosen["repetitions"],
+            workspace_limit_bytes=chosen["workspace_limit"] << 20,
+            warm_caches=chosen["caches"] == "warm",
+            allow_tf32=chosen["tf32"] == "on",
         ),
-        budget_seconds=options["budget"],
+        budget_seconds=chosen["budget"],
     )
     with open_profile(path, device) as file, signals_caught() as signals:
         before = file.profile.entries

@@ -19,8 +19,8 @@ import click
 import wrapt
 
 import tf_interop
+from tf_interop.cli import options
 from tf_interop.cli.main import end_with, help_end, print_error
-from tf_interop.cli.options import option, written_option
 from tf_interop.errors import PlanError, TfInteropError
 from tf_interop.planning.types import load_plan, save_plan
 from tf_interop.versioned_file import write_file
@@ -145,7 +145,7 @@ def _write_trace(path: pathlib.Path) -> None:
     epilog=help_end(_EXAMPLES) + ("\n  and the program's own code, if that is not 0"),
     short_help="Runs a program, unchanged, with the plugin on.",
 )
-@option(
+@click.option(
     "--policy",
     type=click.Choice(["profiled", "always"]),
     default="profiled",
@@ -164,20 +164,20 @@ def _write_trace(path: pathlib.Path) -> None:
     metavar="MIB",
     help="The limit for all workspaces of one stage together. [default: no limit but memory]",
 )
-@written_option(
+@options.written(
     "--save-plan",
     "saved_plan_path",
     "OUT.json",
     "Write the stages and units of the program to a plan file when it ends.",
 )
-@written_option(
+@options.written(
     "--trace",
     "trace_path",
     "TRACE.json",
     "Write the times of stages and units, for 10 calls of each after its first, as a trace for "
     "ui.perfetto.dev, chrome://tracing or tf-interop report.",
 )
-@written_option(
+@options.written(
     "--export-configurations",
     "list_path",
     "LIST.json",

@@ -11,14 +11,8 @@ from rich.console import Console
 
 from tf_interop.benchmark.result import benchmark_schema, load_benchmark
 from tf_interop.benchmark.show import show_benchmark, write_csv
+from tf_interop.cli import options
 from tf_interop.cli.main import Result, command, print_json
-from tf_interop.cli.options import (
-    MODEL,
-    image_size_option,
-    output_option,
-    target_option,
-    written_option,
-)
 from tf_interop.cli.progress import model_loaded
 from tf_interop.errors import PlanError, TfInteropError
 from tf_interop.parallel.costs.devices import device_graph_schema
@@ -50,7 +44,7 @@ show results.json --csv results.csv
 """
 )
 @click.argument("file")
-@written_option("--csv", "csv_path", "OUT.csv", "Also write the results of a benchmark as CSV.")
+@options.written("--csv", "csv_path", "OUT.csv", "Also write the results of a benchmark as CSV.")
 def show(file: str, csv_path: pathlib.Path | None) -> Result:
     """Prints a plan, a profile or results of a benchmark.
 
@@ -117,10 +111,10 @@ report plan.json --model my_package.models:build --for 9.0
 """
 )
 @click.argument("plan_path", metavar="PLAN", type=click.Path(path_type=pathlib.Path))
-@output_option("REPORT.html", "The page.", default="report.html")
+@options.output("REPORT.html", "The page.", default="report.html")
 @click.option(
     "--model",
-    type=MODEL,
+    type=options.MODEL,
     help="The model that PLAN is for, as in tf-interop plan and tune. It adds dependencies and "
     "the computation of each part. The model is traced; a tuned one also runs once, on "
     "zeros.",
@@ -134,20 +128,20 @@ report plan.json --model my_package.models:build --for 9.0
     help="A file of tf-interop run --trace with this plan. The page shows its timeline next to "
     "the predicted ones.",
 )
-@written_option(
+@options.written(
     "--export-trace",
     "trace_path",
     "PREDICTED.json",
     "Also write the predicted timelines as a trace for ui.perfetto.dev or chrome://tracing.",
 )
-@written_option(
+@options.written(
     "--png",
     "picture_path",
     "TIMELINE.png",
     "Also write the timelines as a picture; needs the extra `report`.",
 )
-@image_size_option
-@target_option("The device that the plan is for", "this process's device")
+@options.image_size
+@options.target("The device that the plan is for", "this process's device")
 def report(
     plan_path: pathlib.Path,
     output_path: pathlib.Path,

@@ -9,15 +9,8 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
+from tf_interop.cli import options
 from tf_interop.cli.main import Result, command
-from tf_interop.cli.options import (
-    TIME,
-    batches_option,
-    image_size_option,
-    model_argument,
-    option,
-    output_option,
-)
 from tf_interop.cli.progress import model_loaded
 from tf_interop.measure.device import ask_for_all_hardware_queues
 from tf_interop.planning.show import name_graph, summarize_graph
@@ -36,18 +29,20 @@ tune my_package.models:build --training --batch 32 -o plan.json
 tune ResNet50 --no-compare-xla --fresh
 """,
 )
-@model_argument
-@batches_option
+@options.model
+@options.batches
 @click.option("--training", is_flag=True, help="Tune a training step instead of inference.")
-@option("--budget", "budget_s", type=TIME, default="30s", help="How long to measure one graph.")
-@image_size_option
-@option(
+@click.option(
+    "--budget", "budget_s", type=options.TIME, default="30s", help="How long to measure one graph."
+)
+@options.image_size
+@click.option(
     "--compare-xla/--no-compare-xla",
     default=True,
     help="Also measure jit_compile=True, which takes the budget once more.",
 )
 @click.option("--fresh", is_flag=True, help="Measure again, even if the cache has a result.")
-@output_option("PLAN.json", "The plan, for tf-interop run --plan and enable(plan=…).")
+@options.output("PLAN.json", "The plan, for tf-interop run --plan and enable(plan=…).")
 def tune(
     model: str,
     batch_sizes: tuple[int, ...],
