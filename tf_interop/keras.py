@@ -17,6 +17,7 @@ from tf_interop.planning.types import Plan
 from tf_interop.runtime.plugin import Plugin, get_plugin
 from tf_interop.runtime.settings import DEFAULT_PASS_TIME_LIMIT_S, PassReport, Settings
 from tf_interop.runtime.switch import make_settings
+from tf_interop.tables import count_of
 from tf_interop.tuning.tune import tune as tune_model
 
 _KERAS_BATCH_SIZE = 32
@@ -323,7 +324,7 @@ class ConvStages:
 
 def _summarize(graphs: tuple[PassReport, ...], call: _Call) -> str:
     failures = [
-        f"{_count(count, 'graph')} unchanged: {cause}"
+        f"{count_of(count, 'graph')} unchanged: {cause}"
         for cause, count in call.find_new_failures().items()
     ]
     stages = [stage for report in graphs for stage in report.plan.stages]
@@ -331,7 +332,7 @@ def _summarize(graphs: tuple[PassReport, ...], call: _Call) -> str:
     if units:
         operations = sum(report.unit_op_count for report in graphs)
         kind = "split" if any(report.plan.split_units for report in graphs) else "narrow"
-        text = f"{_count(units, f'{kind} unit')} of {_count(operations, 'operation')}"
+        text = f"{count_of(units, f'{kind} unit')} of {count_of(operations, 'operation')}"
         return "; ".join([text, *failures])
     if not stages:
         whys = dict.fromkeys(report.why_unchanged for report in graphs)
@@ -342,7 +343,7 @@ def _summarize(graphs: tuple[PassReport, ...], call: _Call) -> str:
     )
     left_alone["in no stage"] = sum(report.convolution_count for report in graphs) - grouped
     reasons = [f"{count} {reason}" for reason, count in left_alone.items() if count]
-    text = f"{_count(len(stages), 'stage')} from {_count(grouped, 'convolution')}"
+    text = f"{count_of(len(stages), 'stage')} from {count_of(grouped, 'convolution')}"
     if reasons:
         text += f" ({sum(left_alone.values())} left alone: {', '.join(reasons)})"
     return "; ".join([text, *failures])
@@ -357,7 +358,3 @@ def _why_no_graphs(call: _Call) -> str:
     if call.model.run_eagerly:
         return f"{why}; the model runs eagerly (run_eagerly=True)"
     return why
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -45,3 +45,8 @@ def new_table(title: str, first: str = "", *numbers: str) -> Table:
 def percent(share: float | None) -> str:
     """Formats a share between 0 and 1."""
     return UNKNOWN if share is None else f"{100 * share:.0f} %"
+
+
+def count_of(number: int, noun: str) -> str:
+    """Formats a number with a noun, such as `1 stage` and `2 stages`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
-from planning_graphs import CONFIGURATION, INCEPTION, make_graph
+from planning_graphs import make_graph
 
 import tf_interop
 from tf_interop.convolution import ConvolutionConfiguration, ConvolutionKind
 from tf_interop.errors import PlanError
 from tf_interop.graph.find import find_convolutions
-from tf_interop.graph.independence import Independence, find_merge_keys, level_groups
+from tf_interop.graph.independence import Independence, level_groups
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
 from tf_interop.model.collect import (
@@ -23,7 +23,6 @@ from tf_interop.model.collect import (
     StageSource,
     collect_configurations,
     pairs_with_most_to_gain,
-    stages_of_merges,
 )
 from tf_interop.model.graphs import handed_graph_of, trace, with_inferred_shapes
 from tf_interop.model.load import ModelArgumentError
@@ -190,52 +189,22 @@ def test_says_which_convolutions_of_a_stage_read_one_image() -> None:
 
 
 def test_lists_what_could_be_merged() -> None:
-    image = tf.keras.Input((8, 8, 3))
+    x, y = (tf.keras.Input((8, 8, 3), name=name) for name in "xy")
     # With names, as Keras numbers unnamed layers over all models, and Grappler sorts nodes by name.
     branches = [
         tf.keras.layers.Conv2D(channels, size, padding="same", name=name)(image)
-        for name, channels, size in (("a", 4, 1), ("b", 8, 2), ("c", 6, 1))
-    ]
-    tf.keras.Model(image, branches).save("merge.keras")
+        for name, image, channels, size in (
+            ("a", x, 4, 1), ("b", x, 8, 2), ("c", x, 6, 1), ("d", y, 10, 1), ("e", y, 12, 1)
+        )
+    ]  # fmt: skip
+    tf.keras.Model([x, y], branches).save("merge.keras")
     listed = _collect("merge.keras", stage_sources=[StageSource.MERGES])
-    merged = Lane((Step(4), Step(6)), merged=True)
+    of_x, of_y = (Lane(tuple(map(Step, sizes)), merged=True) for sizes in ((4, 6), (10, 12)))
     assert [
         stage.map(lambda place: _configurations(listed)[place].filter_shape[-1])  # type: ignore[index]
         for stage in _stages(listed)
-    ] == [Stage((merged,)), Stage((merged, Lane((Step(8),))))]
+    ] == [Stage((of_x,)), Stage((of_y,)), Stage((of_x, Lane((Step(8),)), of_y))]
     assert listed.stages[0].origins == ("merge.keras, batch 1, inference, merge",)
-
-
-WIDER = dataclasses.replace(CONFIGURATION, filter_shape=(3, 3, 16, 64))
-PLAIN = Step(CONFIGURATION)
-TWO_IMAGES = {
-    **{"x": "Relu", "y": "Relu", "z": "Relu", "a": "Conv2D x", "b": "Conv2D y", "c": "Conv2D z"},
-    **{"d": "Conv2D y", "e": "Conv2D x"},
-}
-OF_INCEPTION = Lane((PLAIN, Step(WIDER), PLAIN), merged=True)
-OF_X, OF_Y = Lane((Step(WIDER), PLAIN), merged=True), Lane((PLAIN, PLAIN), merged=True)
-
-
-@pytest.mark.parametrize(
-    ("nodes", "wider", "stages"),
-    [
-        # Alone, then with the rest of the level.
-        (INCEPTION, "3x3_reduce", [(OF_INCEPTION,), (OF_INCEPTION, Lane((PLAIN,)))]),
-        (TWO_IMAGES, "a", [(OF_X,), (OF_Y,), (OF_X, OF_Y, Lane((PLAIN,)))]),
-        # The images differ, or one waits for the other.
-        ({"x": "Relu", "y": "Relu", "a": "Conv2D x", "b": "Conv2D y"}, "a", []),
-        ({"x": "Relu", "a": "Conv2D x", "b": "Conv2D x ^a"}, "a", []),
-    ],
-)
-def test_merges_convolutions_that_read_one_image(
-    nodes: dict[str, str],
-    wider: str,
-    stages: list[tuple[Lane[ConvolutionConfiguration], ...]],
-) -> None:
-    view, convolutions = make_graph(nodes, configurations={wider: WIDER})
-    groups = [group for _, group in level_groups(convolutions, Independence(view, convolutions))]
-    merged = stages_of_merges(groups, find_merge_keys(view, convolutions))
-    assert [stage.map(lambda node: node.configuration).lanes for stage in merged] == stages
 
 
 @pytest.mark.parametrize("elsewhere", [{}, {"device": "/device:GPU:1"}, {"region": "a branch"}])

@@ -18,6 +18,7 @@ from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
 from tf_interop.measure.device import visible_gpus
 from tf_interop.model.graphs import optimize_graph, trace
+from tf_interop.tables import count_of
 
 _INFERENCE = "inference"
 _MOST_EXAMPLES = 3
@@ -81,9 +82,9 @@ class Analysis:
                 f"No two convolutions{of_which} are independent, so a GPU gains nothing{where}. "
                 f"A CPU may still gain: run tf-interop tune.{hint}"
             )
-        count, least, most = (measure(self.group_sizes) for measure in (len, min, max))
-        groups = f"{count} {'group' if count == 1 else 'groups'}"
+        least, most = min(self.group_sizes), max(self.group_sizes)
         sizes = f"{least}" if least == most else f"{least} to {most}"
+        groups = count_of(len(self.group_sizes), "group")
         return (
             f"{self.convolution_count} convolutions, {groups} of {sizes} that could run at the "
             "same time, so there may be something to gain. To measure it, run tf-interop tune on "

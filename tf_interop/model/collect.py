@@ -7,7 +7,7 @@ import dataclasses
 import enum
 import itertools
 import pathlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from tensorflow.core.framework import graph_pb2
 
@@ -230,30 +230,15 @@ def _stages_of(
         for stage in pairs_with_most_to_gain(found, independence, options.max_pairs):
             yield stage, "pair"
     if StageSource.MERGES in sources:
-        for stage in stages_of_merges(groups, find_merge_keys(view, found)):
-            yield stage, "merge"
-
-
-def stages_of_merges(
-    groups: Iterable[Sequence[ConvolutionNode]], merge_keys: Mapping[str, str]
-) -> Iterator[_NodeStage]:
-    """Stages with convolutions merged into wider ones.
-
-    Args:
-        groups: convolutions of equal depth.
-        merge_keys: convolutions with one key may be merged.
-
-    Yields:
-        For each group first each set with one key, as a stage of one merged lane. Then, if the
-        group has other convolutions, the whole group with every such set merged.
-    """
-    for group in groups:
-        by_lane = list(lanes_by_merge_key(group, merge_keys))
-        sets = [lane for lane in by_lane if len(lane) > 1]
-        for lane in sets:
-            yield _stage_of_lanes([lane])
-        if sets and len(by_lane) > 1:
-            yield _stage_of_lanes(by_lane)
+        merge_keys = find_merge_keys(view, found)
+        for group in groups:
+            lanes = list(lanes_by_merge_key(group, merge_keys))
+            merged = [lane for lane in lanes if len(lane) > 1]
+            for lane in merged:
+                yield _stage_of_lanes([lane]), "merge"
+            # Then the whole group, if it has other convolutions.
+            if merged and len(lanes) > 1:
+                yield _stage_of_lanes(lanes), "merge"
 
 
 def pairs_with_most_to_gain(

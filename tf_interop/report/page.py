@@ -27,7 +27,7 @@ from tf_interop.profile.tables import describe_options
 from tf_interop.report import network as layout
 from tf_interop.report.network import Network, NetworkNode
 from tf_interop.report.timeline import MeasuredRun, Timeline, timeline_of_run, timelines_of
-from tf_interop.tables import percent
+from tf_interop.tables import count_of, percent
 
 SIMULATED = "simulated"
 """The key of `Plan.made_with` for the origin of values if nothing was measured."""
@@ -73,7 +73,7 @@ def render_page(
         "us": microseconds,
         "size": decimal,
         "percent": percent,
-        "count_of": _count_of,
+        "count_of": count_of,
         "digest": lambda text: base64.b64encode(hashlib.sha256(text.encode()).digest()).decode(),
         "replace_by": lambda name, values: values.get(name),
     }
@@ -191,11 +191,6 @@ def microseconds(value: float, beside: float = 0.0) -> str:
     if longest < MILLISECOND_US:
         return f"{value:.1f} µs"
     return f"{value / 1000:.{3 if longest < 10 * MILLISECOND_US else 2}f} ms"
-
-
-def _count_of(number: int, noun: str) -> str:
-    """Such as `1 stage` and `2 stages`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _marks(plan: Plan) -> str:
