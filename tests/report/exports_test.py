@@ -8,6 +8,7 @@ import json
 import sys
 from typing import Any
 
+import msgspec
 import pytest
 from report_values import EVIL_NAME, network_plan, plan_without_values
 
@@ -17,7 +18,7 @@ from tf_interop.report.exports import draw_timelines, trace_of_plan
 
 
 def events_of(plan: Plan, kind: str, name: str = "") -> list[dict[str, Any]]:
-    events = json.loads(json.dumps(trace_of_plan(plan)))["traceEvents"]
+    events = json.loads(msgspec.json.encode(trace_of_plan(plan)))["traceEvents"]
     return [each for each in events if each["ph"] == kind and name in each["name"]]
 
 
@@ -46,7 +47,7 @@ def test_a_trace_says_where_times_come_from() -> None:
     simulated = network_plan(simulated="made up")
     kinds = {each["args"]["time is"] for each in events_of(simulated, "X")}
     assert kinds == {"simulated", "modelled"}
-    assert trace_of_plan(simulated)["otherData"]["simulated"] == "made up"
+    assert trace_of_plan(simulated).otherData["simulated"] == "made up"
 
 
 def test_draws_a_png(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import json
 import pathlib
 
+import msgspec
 import pytest
 from planning_values import make_problem
 from profile_values import CPU
@@ -90,7 +90,7 @@ def unit(op: str, steps: str, thread: int, call: int, begin_us: int, took_us: in
 
 def run_of(spans: list[TimedSpan], folder: pathlib.Path) -> MeasuredRun:
     path = folder / "trace.json"
-    path.write_text(json.dumps(trace_of_run(spans, CPU, {"tensorflow": "2.21.0"})))
+    path.write_bytes(msgspec.json.encode(trace_of_run(spans, CPU, {"tensorflow": "2.21.0"})))
     return load_run(path)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
-import json
 import os
 import pathlib
 import runpy
@@ -16,6 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 import wrapt
 
 import tf_interop
@@ -137,7 +137,7 @@ def _write_trace(path: pathlib.Path) -> None:
     gpu = running_device("cudnn") if tensorflow_internals.may_have_gpus() else None
     versions = {"tensorflow": tensorflow_internals.tensorflow_version()}
     trace = trace_of_run(spans, gpu or this_cpu(), versions)
-    write_file(json.dumps(trace).encode(), path, "trace", PlanError)
+    write_file(msgspec.json.encode(trace), path, "trace", PlanError)
 
 
 @click.command(

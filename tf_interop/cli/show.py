@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 import re
 
 import click
+import msgspec
 from rich.console import Console
 
 from tf_interop.benchmark.result import benchmark_schema, load_benchmark
@@ -175,7 +175,7 @@ def report(
         page = render_page(plan, title=title, networks=networks, run=run)
         write_file(page.encode(), output_path, "page", PlanError)
         if trace_path is not None:
-            write_file(json.dumps(trace_of_plan(plan)).encode(), trace_path, "trace", PlanError)
+            write_file(msgspec.json.encode(trace_of_plan(plan)), trace_path, "trace", PlanError)
         if picture_path is not None and picture is not None:
             write_file(picture, picture_path, "picture", PlanError)
 

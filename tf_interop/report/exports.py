@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ from tf_interop.errors import PlanError
 from tf_interop.planning.show import name_graph
 from tf_interop.planning.types import Plan
 from tf_interop.report.page import ASSETS, MILLISECOND_US, SIMULATED, microseconds, shown_graphs
-from tf_interop.report.timeline import Timeline
+from tf_interop.report.timeline import Timeline, Trace, TraceEvent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -71,48 +70,31 @@ def draw_timelines(plan: Plan) -> bytes:
     return picture.getvalue()
 
 
-def trace_of_plan(plan: Plan) -> dict[str, Any]:
-    """The timelines of a plan as JSON for Perfetto and chrome://tracing, a process each.
-
-    The format is that of Chrome's tracer: complete events (`"ph": "X"`, times in microseconds) on
-    threads of processes, with metadata events (`"M"`) that name them.
-    """
-    events: list[dict[str, Any]] = []
+def trace_of_plan(plan: Plan) -> Trace:
+    """The timelines of a plan for Perfetto and chrome://tracing, a process each."""
+    events: list[TraceEvent] = []
     timelines = ((graph, each) for graph in shown_graphs(plan) for each in graph.timelines)
-    for (graph, timeline), process in zip(timelines, itertools.count(1), strict=False):
-
-        def event(kind: str, row: int, process: int = process, **others: object) -> dict[str, Any]:
-            thread = process * _THREADS_OF_A_PROCESS + row
-            return {"name": kind, "pid": process, "tid": thread, **others}
-
-        name = f"{name_graph(graph.planned)}: {timeline.name}"
-        events.append(event("process_name", 0, ph="M", args={"name": name}))
-        for row, row_name in enumerate(timeline.rows):
-            events.append(event("thread_name", row, ph="M", args={"name": row_name}))
+    for process, (graph, timeline) in enumerate(timelines, 1):
+        first_thread = process * _THREADS_OF_A_PROCESS
+        name = {"name": f"{name_graph(graph.planned)}: {timeline.name}"}
+        events.append(TraceEvent("process_name", "M", process, first_thread, args=name))
+        for thread, row in enumerate(timeline.rows, first_thread):
+            events.append(TraceEvent("thread_name", "M", process, thread, args={"name": row}))
         for span in timeline.spans:
-            known = {"alone_us": span.busy_us, "stage": span.stage}
+            algorithms = [step.algorithm or "the runner's choice" for step in span.steps]
+            args: dict[str, Any] = {"algorithm": ", ".join(algorithms), "time is": span.label}
+            if span.busy_us is not None:
+                args["alone_us"] = span.busy_us
+            kind = "convolution"
+            if span.stage is not None:
+                args["stage"] = span.stage
+                kind = f"stage {span.stage}"
+            steps = ", ".join(step.operation for step in span.steps)
+            thread = first_thread + span.row
             events.append(
-                event(
-                    ", ".join(step.operation for step in span.steps),
-                    span.row,
-                    ph="X",
-                    cat="convolution" if span.stage is None else f"stage {span.stage}",
-                    ts=span.start_us,
-                    dur=span.duration_us,
-                    args={
-                        "algorithm": ", ".join(
-                            step.algorithm or "the runner's choice" for step in span.steps
-                        ),
-                        "time is": span.label,
-                    }
-                    | {key: value for key, value in known.items() if value is not None},
-                )
+                TraceEvent(steps, "X", process, thread, kind, span.start_us, span.duration_us, args)
             )
-    return {
-        "traceEvents": events,
-        "displayTimeUnit": "ns",
-        "otherData": {"made by": "tf-interop report", **plan.made_with},
-    }
+    return Trace(tuple(events), {"made by": "tf-interop report", **plan.made_with})
 
 
 def _draw(ax: Axes, timeline: Timeline, unit_us: float) -> None:

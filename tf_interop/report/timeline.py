@@ -127,7 +127,9 @@ def timelines_of(graph: GraphPlan, label: Callable[[ValueSource], str]) -> tuple
 
 
 @dataclasses.dataclass(frozen=True)
-class _Event:
+class TraceEvent:
+    """An event of Chrome's tracer: with `ph` `X` a span in microseconds, with `M` a row's name."""
+
     name: str
     ph: str
     pid: int
@@ -137,15 +139,14 @@ class _Event:
     dur: float = 0.0
     args: dict[str, Any] = dataclasses.field(default_factory=dict)
 
-    @property
-    def end_us(self) -> float:
-        return self.ts + self.dur
-
 
 @dataclasses.dataclass(frozen=True)
-class _Trace:
-    traceEvents: tuple[_Event, ...]  # noqa: N815 (Chrome's name)
+class Trace:
+    """A file of Chrome's tracer."""
+
+    traceEvents: tuple[TraceEvent, ...]  # noqa: N815 (Chrome's name)
     otherData: dict[str, str]  # noqa: N815 (likewise)
+    displayTimeUnit: str = "ns"  # noqa: N815 (likewise)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,14 +154,14 @@ class MeasuredRun:
     """A trace file: the machine and the date, events by their beginnings, and rows by thread."""
 
     where: str
-    events: tuple[_Event, ...]
+    events: tuple[TraceEvent, ...]
     rows: dict[int, str]
 
 
 def trace_of_run(
     spans: Iterable[TimedSpan], device: ProfiledDevice, made_with: dict[str, str]
-) -> dict[str, Any]:
-    """Makes the JSON of a trace file.
+) -> Trace:
+    """Makes a trace file.
 
     A stage may begin while another runs. Spans that overlap without one being inside the other are
     on different rows.
@@ -168,7 +169,7 @@ def trace_of_run(
     ordered = sorted(spans, key=lambda each: (each.begin_ns, -each.end_ns))
     slots: dict[str, list[list[int]]] = collections.defaultdict(list)
     rows: dict[str, int] = {}
-    events: list[dict[str, Any]] = []
+    events: list[TraceEvent] = []
     for span in ordered:
         name = "stages" if span.row == "stage" else f"{span.row} {span.number}"
         slot = _slot_for(span, slots[name])
@@ -179,29 +180,17 @@ def trace_of_run(
         shown = span.name
         if span.row == "thread" and not span.name.startswith("images "):
             shown, args["operations"] = span.op, span.name.split()
-        events.append(
-            {
-                "name": shown,
-                "ph": "X",
-                "cat": span.row,
-                "pid": 1,
-                # Perfetto takes thread 1 of process 1 for the main thread.
-                "tid": rows.setdefault(row, 1001 + len(rows)),
-                "ts": (span.begin_ns - ordered[0].begin_ns) / 1e3,
-                "dur": (span.end_ns - span.begin_ns) / 1e3,
-                "args": args,
-            }
-        )
+        # Perfetto takes thread 1 of process 1 for the main thread.
+        thread = rows.setdefault(row, 1001 + len(rows))
+        start_us = (span.begin_ns - ordered[0].begin_ns) / 1e3
+        took_us = (span.end_ns - span.begin_ns) / 1e3
+        events.append(TraceEvent(shown, "X", 1, thread, span.row, start_us, took_us, args))
     named = [
-        {"name": "thread_name", "ph": "M", "pid": 1, "tid": thread, "args": {"name": row}}
+        TraceEvent("thread_name", "M", 1, thread, args={"name": row})
         for row, thread in rows.items()
     ]
     where = {"measured on": device.name, "date": device.date}
-    return {
-        "traceEvents": named + events,
-        "displayTimeUnit": "ns",
-        "otherData": {"made by": _MADE_BY} | where | made_with,
-    }
+    return Trace((*named, *events), {"made by": _MADE_BY} | where | made_with)
 
 
 def load_run(path: PathLike) -> MeasuredRun:
@@ -212,7 +201,7 @@ def load_run(path: PathLike) -> MeasuredRun:
     """
     content = read_file(path, "trace", PlanError)
     try:
-        trace = msgspec.json.decode(content, type=_Trace)
+        trace = msgspec.json.decode(content, type=Trace)
         made = trace.otherData
         if made.get("made by") != _MADE_BY:
             raise ValueError(f"{made.get('made by', 'another program')} made it")
@@ -237,7 +226,7 @@ def timeline_of_run(run: MeasuredRun, graph: GraphPlan) -> Timeline | None:
     places = {names[name]: n for n, each in enumerate(graph.stages) for name in each.nodes}
     wanted = places.keys() | {names[name] for name in graph.units}
     ops = _ops_of(run, wanted)
-    calls: dict[int, list[_Event]] = collections.defaultdict(list)
+    calls: dict[int, list[TraceEvent]] = collections.defaultdict(list)
     for each in run.events:
         if each.args["op"] in ops:
             calls[each.args["call"]].append(each)
@@ -280,8 +269,8 @@ def _ops_of(run: MeasuredRun, wanted: Iterable[str]) -> dict[str, str]:
     return {op: name for name, op in first.items()}
 
 
-def _length_us(events: Sequence[_Event]) -> float:
-    return max(each.end_us for each in events) - events[0].ts
+def _length_us(events: Sequence[TraceEvent]) -> float:
+    return max(each.ts + each.dur for each in events) - events[0].ts
 
 
 def _row_order(row: str) -> tuple[bool, list[tuple[int, str]]]:
