@@ -30,19 +30,15 @@ def test_other_operations_and_algorithms_keep_everything_else() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lane", "word"),
+    ("lane", "place"),
     [
-        (Lane(()), "step"),
-        (Lane((Step("a"),), priority=LARGEST_INT + 1), "priority"),
-        (Lane((Step("a"),), priority=-LARGEST_INT - 1), "priority"),
-        (Lane((Step("a"),), sm_count=-1), "SM count"),
-        (Lane((Step("a"),), sm_count=LARGEST_INT + 1), "SM count"),
-        (Lane((Step("a", "GEMM"),), merged=True), "merged"),
-        (Lane((Step("a", "GEMM"), Step("b", "FFT")), merged=True), "merged"),
+        (Lane(()), r"\$.lanes\[1\].steps"),
+        (Lane((Step("a"),), priority=-LARGEST_INT - 1), r"\$.lanes\[1\].priority"),
+        (Lane((Step("a"),), sm_count=LARGEST_INT + 1), r"\$.lanes\[1\].sm_count"),
+        (Lane((Step("a", "GEMM"),), merged=True), "lane 1"),
+        (Lane((Step("a", "GEMM"), Step("b", "FFT")), merged=True), "lane 1"),
     ],
 )
-def test_refuses_a_lane_by_its_place_and_no_lanes(lane: Lane[str], word: str) -> None:
-    with pytest.raises(ValueError, match=f"{word}.* at lane 1"):
+def test_refuses_a_lane_by_its_place(lane: Lane[str], place: str) -> None:
+    with pytest.raises(ValueError, match=place):
         Stage((Lane((Step("x"),)), lane)).validate()
-    with pytest.raises(ValueError, match="at least one lane"):
-        Stage(()).validate()

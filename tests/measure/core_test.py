@@ -256,7 +256,7 @@ def test_measures_a_merged_lane_and_its_sequence(host: Backend) -> None:
 @pytest.mark.parametrize(
     ("stage", "sequential_algorithms", "reason"),
     [
-        (Stage((Lane((DIRECT,)), Lane(()))), [], "lane 1"),
+        (Stage((Lane((DIRECT,)), Lane(()))), [], r"lanes\[1\]"),
         (Stage((Lane((Step(changed(strides=(2**64, 2))),)),)), [], "integers"),
         (Stage.side_by_side((DIRECT, DIRECT)), ["DIRECT"], "2 steps or for none, got 1"),
     ],
