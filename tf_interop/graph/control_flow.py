@@ -148,11 +148,8 @@ class ControlFlow:
         if place is None:
             return None
         if op in _ENTER_OPS:
-            attributes = self._view.nodes[index].attr
-            if "frame_name" not in attributes:
-                return None
-            frame = attributes["frame_name"].s.decode("utf-8", "backslashreplace")
-            return _Place((*place.frame, frame), place.gates)
+            frame = self._view.nodes[index].attr["frame_name"].s
+            return _Place((*place.frame, frame.decode("utf-8", "backslashreplace")), place.gates)
         if op in _EXIT_OPS:
             return self._leave(place, places)
         return place
@@ -171,24 +168,14 @@ class ControlFlow:
         return joined
 
     def _edge_place(self, source: int, port: int, places: list[_Place | None]) -> _Place | None:
-        place = places[source]
-        if place is None or self._view.ops[source] not in _SWITCH_OPS:
+        place, view = places[source], self._view
+        if place is None or view.ops[source] not in _SWITCH_OPS:
             return place
-        gate = self._gate(source, port)
-        return None if gate is None else _Place(place.frame, place.gates | {gate})
-
-    def _gate(self, switch: int, port: int) -> _Gate | None:
-        view = self._view
-        if len(view.fanins[switch]) != 2:
-            return None
-        predicate, predicate_port = view.fanins[switch][1]
-        branch_count = 2
-        if view.ops[switch] == "_SwitchN":
-            attributes = view.nodes[switch].attr
-            branch_count = attributes["num_outs"].i if "num_outs" in attributes else 0
-        if port >= branch_count:
-            return None
-        return _Gate(f"{view.names[predicate]}:{predicate_port}", port, branch_count)
+        predicate, predicate_port = view.fanins[source][1]
+        is_wide = view.ops[source] == "_SwitchN"
+        branch_count = view.nodes[source].attr["num_outs"].i if is_wide else 2
+        gate = _Gate(f"{view.names[predicate]}:{predicate_port}", port, branch_count)
+        return _Place(place.frame, place.gates | {gate})
 
     def _merge(self, index: int, places: list[_Place | None]) -> _Place | None:
         """Places a Merge, which is alive as soon as one of its inputs is.
@@ -204,8 +191,6 @@ class ControlFlow:
             if place is None or (entering and place.frame != entering[0].frame):
                 return None
             entering.append(place)
-        if not entering:
-            return None
         common = frozenset.intersection(*(place.gates for place in entering))
         if not _always_one_alive([place.gates - common for place in entering]):
             common |= {_Gate(view.names[index], -1, 0)}

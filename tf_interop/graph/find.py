@@ -97,7 +97,7 @@ def _match_convolution(
     # Only Conv3DBackpropInputV2 has a choice, and TensorFlow's own gradients never use it.
     sizes_type = attribute_of(node, "Tshape").type
     if sizes_type not in (types_pb2.DT_INVALID, types_pb2.DT_INT32):
-        raise _RefusalError("input_sizes of DT_INT32", _type_name(sizes_type))
+        raise _RefusalError("input_sizes of DT_INT32", types_pb2.DataType.Name(sizes_type))
     fused_ops = _fused_ops(node, len(view.fanins[index])) if op.startswith("_Fused") else ()
     strides = _spatial_values(node, "strides", layout)
     dilations = _spatial_values(node, "dilations", layout)
@@ -160,10 +160,6 @@ def _match_convolution(
     )
 
 
-def _type_name(dtype: int) -> str:
-    return types_pb2.DataType.Name(dtype) if dtype in types_pb2.DataType.values() else str(dtype)
-
-
 def _text(node: node_def_pb2.NodeDef, name: str) -> str:
     text: bytes = attribute_of(node, name).s
     return text.decode("utf-8", "replace")
@@ -174,7 +170,7 @@ def _dtype(node: node_def_pb2.NodeDef) -> str:
     if dtype not in SUPPORTED_DTYPES:
         raise _RefusalError(
             f"one of {', '.join(SUPPORTED_DTYPES.values())}",
-            _type_name(dtype),
+            types_pb2.DataType.Name(dtype),
             RefusalReason.DTYPE,
         )
     return SUPPORTED_DTYPES[dtype]
@@ -217,7 +213,7 @@ def _fused_ops(node: node_def_pb2.NodeDef, input_count: int) -> tuple[str, ...]:
     if types != [attribute_of(node, "T").type]:
         raise _RefusalError(
             "a bias of the convolution's dtype",
-            f"[{', '.join(_type_name(dtype) for dtype in types)}]",
+            f"[{', '.join(types_pb2.DataType.Name(dtype) for dtype in types)}]",
             RefusalReason.FUSED_OPS,
         )
     return fused

@@ -22,17 +22,13 @@ NEXT_ITERATION_OPS = frozenset({"NextIteration", "RefNextIteration"})
 def parse_input(text: str) -> tuple[str, int]:
     """Splits an input of a NodeDef into the node's name and the output port.
 
-    The port of `^name`, a control dependency, is `CONTROL_PORT`.
-
-    Raises:
-        GraphError: `text` is neither `name` nor `name:port` nor `^name`.
+    The port of `^name`, a control dependency, is `CONTROL_PORT`. Text of another form is a name,
+    which no node has.
     """
-    is_control = text.startswith("^")
-    name, colon, digits = text.removeprefix("^").partition(":")
-    is_port = digits.isascii() and digits.isdigit() and not is_control
-    if not name or "^" in name or (colon and not is_port):
-        raise GraphError(f"Expected an input 'name', 'name:port' or '^name', got '{text}'.")
-    return name, CONTROL_PORT if is_control else int(digits or 0)
+    if text.startswith("^"):
+        return text[1:], CONTROL_PORT
+    name, _, port = text.partition(":")
+    return (name, int(port)) if port.isdecimal() else (text, 0)
 
 
 class GraphView:
@@ -183,10 +179,7 @@ def _resolve_inputs(
     tensors: list[tuple[int, int]] = []
     controls: list[int] = []
     for text in node.input:
-        try:
-            name, port = parse_input(text)
-        except GraphError as error:
-            raise GraphError(f"{error} It is an input of node '{node.name}'.") from None
+        name, port = parse_input(text)
         source = index_of.get(name)
         if source is None:
             raise GraphError(
