@@ -232,16 +232,7 @@ def can_merge(configurations: Sequence[ConvolutionConfiguration]) -> bool:
 def merged_configuration(
     configurations: Sequence[ConvolutionConfiguration],
 ) -> ConvolutionConfiguration:
-    """The wider convolution of known shapes, in the order of the output channels.
-
-    Raises:
-        ValueError: they cannot be merged.
-    """
-    if not can_merge(configurations):
-        raise ValueError(
-            "Expected two or more convolutions that differ only in filters and output channels, "
-            f"got {', '.join(map(str, configurations))}. Run them one by one."
-        )
+    """The wider convolution for some that `can_merge`; all shapes are known."""
     first = configurations[0]
     channel_axis = 1 if first.layout.startswith("NC") else -1
     return dataclasses.replace(

@@ -123,32 +123,21 @@ def test_accepts_a_rewrite_and_none() -> None:
 OF_STAGES: list[tuple[Damage, str]] = [
     (remove("apart"), "'apart'"),
     (lambda g: g.node.add(name="new", op="NoOp"), "'new'"),
-    (remove(STAGE), STAGE),
-    (remove("d"), "'d'"),
-    (read("apart", 0, "apart"), "cycle"),
     (edit(STAGE, lambda node: node.attr.pop("program")), "'program'"),
     (read("reads", 0, f"{STAGE}:1"), "inputs of 'reads'"),
-    (read("reads", 3), "inputs of 'reads'"),
     (read("reads", 5, "^apart"), "control dependencies.*node 'reads'"),
-    (put("reads", device=CPU), "'reads'"),
     (edit("reads", lambda node: set_attributes(node, _class=["loc:@a"])), "_class of 'reads'"),
     (put("reads", op="Other"), "'reads'"),
     (read("waits", 0), "control dependencies.*node 'waits'"),
     # The rest of a preserved step.
     (read("d", 0, STAGE), "'d'"),
-    (put("d", op="Neg"), "'d'"),
     (read(STAGE, 3), f"control dependencies.*node '{STAGE}'"),
-    (read(STAGE, 4, "^apart"), f"control dependencies.*node '{STAGE}'"),
     (read(STAGE, 0, "apart"), "operand of 'a'"),
-    (put(STAGE, device=CPU), "device of 'a'"),
     (edit_step(STAGE, 1, lambda step: step.input.reverse()), "operand of 'b'"),
     (edit_step(STAGE, 4, lambda step: step.input.__setitem__(0, "steps:2")), "operand"),
     (edit_step(STAGE, 4, lambda step: step.input.pop()), "operands of 'after_inner'"),
     (edit_step(STAGE, 1, lambda step: set_attributes(step, padding="VALID")), "attributes of 'b'"),
-    (edit_step(STAGE, 1, lambda step: setattr(step, "op", "Other")), "attributes of 'b'"),
-    (edit_step(STAGE, 1, lambda step: setattr(step, "name", "alone")), "'alone'|'b'"),
     (edit_step(STAGE, 1, lambda step: setattr(step, "name", "a")), "each in one.*'a'"),
-    (edit_new_node(STAGE, outputs=(4, 2, 1, 0)), "'d'|'reads'"),
     (edit_new_node(STAGE, outputs=(0, 1, 4)), "output of 'd'"),
     (edit_new_node(STAGE, input_dtypes=(FLOAT, FLOAT, HALF)), "operand of 'b'"),
     (
@@ -161,15 +150,9 @@ OF_STAGES: list[tuple[Damage, str]] = [
 OF_UNITS: list[tuple[Damage, str]] = [
     (edit_new_node(UNIT, results=((2, 0), (1, 0))), "a reader of an output of 'c'"),
     (edit_new_node(UNIT, results=((0, 0), (2, 0))), "inputs of 'f'"),
-    (edit_new_node(UNIT, results=((2, 0), (0, 1))), "output 1 of"),
     (edit_new_node(UNIT, output_dtypes=(FLOAT, HALF)), "an output of 'a' with its dtype"),
-    (edit_new_node(UNIT, input_dtypes=(FLOAT, HALF, FLOAT)), "operand of 'a'"),
     (edit_new_node(UNIT, constant_inputs=(0,)), "filters that 'c' keeps"),
-    (edit_step(UNIT, 1, lambda step: step.input.__setitem__(0, "inputs:0")), "operand of 'b'"),
-    (edit_step(UNIT, 1, lambda step: setattr(step, "op", "Relu6")), "attributes of 'b'"),
     (edit_step(UNIT, 1, lambda step: setattr(step, "name", "nobody")), "nodes of the graph"),
-    (edit(UNIT, lambda node: node.attr.pop("steps")), "'steps'"),
-    (put(UNIT, device=GPU), "device of 'a'"),
 ]
 
 
@@ -214,11 +197,9 @@ def units(*texts: str) -> Rewrite:
         ("a = Conv2D x f; r = Neg a; b = Conv2D r f", stage("a", "b"), "cycle"),
         ("a = Conv2D x f; r = Neg a", stage("a r"), "Neg at 'r'"),
         ("a = Conv2D x f; b = Conv2D a f", stage("b a"), "'a' before 'b'"),
+        ("a = Conv2D x f; b = Conv2D x f ^a", stage("a", "b"), "'a' before 'b'"),
         ("s = Switch x c; a = Conv2D s f; b = Conv2D s:1 f", stage("a", "b"), TWO_REGIONS),
         ("a = Rank x", units("a"), "ops that may be steps of 'a', got Rank"),
-        (f"a = Relu x; b = Relu a @{GPU}", units("a b"), "device of 'b'"),
-        ("a = Relu x; b = Relu a", units("b a"), "'a' before 'b'"),
-        ("a = Relu x; f = Foo a; b = Relu f", units("a b"), "cycle"),
         ("a = Relu x; b = Relu y; c = AddV2 a b; d = AddV2 b a", units("a c", "b d"), "cycle"),
         ("a = Relu x; b = AddV2 a s; s = Switch y p", units("a b"), TWO_REGIONS),
     ],
@@ -236,64 +217,44 @@ def test_rejects_a_preserved_name_that_is_gone() -> None:
         check(before_unit(), with_unit(before_unit()), ["c"])
 
 
-@pytest.mark.parametrize("control", ["^a", "^b"])
-def test_rejects_an_order_against_a_control_dependency(control: str) -> None:
-    graph = graph_of(dict.fromkeys("abd", "Conv2D x f"))
-    # As if the planner had ignored the control dependencies of b or d.
-    after = staged(graph.graph_def, "a d", "b")
-    graph.node("d" if control == "^b" else "b").input.append(control)
-    with pytest.raises(GraphError, match=f"'{control[1:]}' before"):
-        check(graph.graph_def, after)
-
-
-SOURCES = dict.fromkeys("xpf", "Placeholder")
+SOURCES = "x = Placeholder; p = Placeholder; f = Placeholder"
 
 
 @pytest.mark.parametrize(
     ("nodes", "lanes", "preserved", "match"),
     [
-        pytest.param(
-            {"a": "Conv2D x f", "b": "Conv2D p f", "fetched": "AddN a b"},
-            ("a", "b"),
-            ("p", "fetched"),
+        # The Session of TensorFlow 1 may feed p after it has run a.
+        (
+            "a = Conv2D x f; b = Conv2D p f; fetched = AddN a b",
+            ["a", "b"],
+            ["p", "fetched"],
             TWO_REGIONS,
-            id="before_and_after_a_value",
         ),
-        # The Session of TensorFlow 1 may feed what it also runs; a function's values never are.
-        pytest.param(
-            {"a": "Conv2D x f", "fetched": "Conv2D a f"},
-            ("a fetched",),
-            ("a",),
-            "a Session may feed",
-            id="a_step_that_reads_another",
-        ),
+        # It may also feed what it runs; a function's values are never fed.
+        ("a = Conv2D x f; fetched = Conv2D a f", ["a fetched"], ["a"], "a Session may feed"),
     ],
 )
 def test_rejects_what_may_be_fed(
-    nodes: dict[str, str], lanes: tuple[str, ...], preserved: tuple[str, ...], match: str
+    nodes: str, lanes: list[str], preserved: list[str], match: str
 ) -> None:
-    of_session = graph_of(SOURCES | nodes).graph_def
+    of_session = graph_of(f"{SOURCES}; {nodes}").graph_def
     after = staged(of_session, *lanes, preserved=preserved)
     with pytest.raises(GraphError, match=match):
         check(of_session, after, preserved, fetches=["a", "fetched:0"])
-    of_function = graph_of(SOURCES | {"argument": "_Arg"} | nodes).graph_def
+    of_function = graph_of(f"{SOURCES}; argument = _Arg; {nodes}").graph_def
     check(of_function, staged(of_function, *lanes, preserved=preserved), preserved)
 
 
-@pytest.mark.parametrize("op", ["Const", "ReadVariableOp"])
 @pytest.mark.parametrize(
     ("changes", "preserved"),
-    [
-        pytest.param({"op": "_Arg"}, [], id="another_op"),
-        pytest.param({"op": "VariableV2"}, [], id="reference_variable"),
-        pytest.param({"device": CPU}, [], id="on_another_device"),
-        pytest.param({}, ["f"], id="may_be_fed"),
-    ],
+    [({"op": "VariableV2"}, []), ({"device": CPU}, []), ({}, ["f"])],
+    ids=["reference_variable", "on_another_device", "may_be_fed"],
 )
 def test_rejects_a_filter_that_may_not_be_held(
-    op: str, changes: dict[str, str], preserved: list[str]
+    changes: dict[str, str], preserved: list[str]
 ) -> None:
-    before = graph_of(SOURCES | {"f": op, "a": "Conv2D x f", "b": "Conv2D x f"}).graph_def
+    nodes = "x = Placeholder; f = ReadVariableOp; a = Conv2D x f; b = Conv2D x f"
+    before = graph_of(nodes).graph_def
     after = staged(before, "a", "b")
     check(before, after)
     for graph_def in (before, after):

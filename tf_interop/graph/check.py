@@ -7,6 +7,7 @@ nodes say about themselves with the nodes that are gone.
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from tensorflow.core.framework import node_def_pb2, types_pb2
@@ -340,12 +341,8 @@ def _check_controls(view: GraphView, index: int, expected: set[int]) -> None:
 def _expect_same(expected: object, got: object, what: str, old: str, new: str) -> None:
     """Checks that `what` of the node `old` is unchanged in the node `new`."""
     if expected != got:
+        texts = (textwrap.shorten(str(value), 200, placeholder="...") for value in (expected, got))
         raise GraphError(
-            f"Expected the {what} of '{old}' as before the rewrite, {_short(expected)}, got "
-            f"{_short(got)} at node '{new}'."
+            f"Expected the {what} of '{old}' as before the rewrite, {', got '.join(texts)} at node "
+            f"'{new}'."
         )
-
-
-def _short(value: object) -> str:
-    text = " ".join(str(value).split())
-    return text if len(text) <= 200 else f"{text[:200]}..."

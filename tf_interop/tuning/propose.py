@@ -165,18 +165,16 @@ class StepModel:
             unit_cores: the cores of each narrow unit, by its number; a split unit has all of them.
         """
         view = self._view
-        numbers: dict[tuple[bool, int], int] = {}
-        number_of = [0] * len(view)
-        members: list[list[int]] = []
+        members: dict[tuple[bool, int], list[int]] = {}
         for index in self._order:
             unit = self._unit_of.get(index, -1)
             key = (True, unit) if unit in unit_cores else (False, index)
-            number_of[index] = number = numbers.setdefault(key, len(members))
-            if number == len(members):
-                members.append([])
-            members[number].append(index)
+            members.setdefault(key, []).append(index)
+        number_of = {
+            index: number for number, nodes in enumerate(members.values()) for index in nodes
+        }
         items = []
-        for number, nodes in enumerate(members):
+        for number, nodes in enumerate(members.values()):
             sources = {number_of[source] for index in nodes for source in view.sources(index)}
             read = tuple(sorted(sources - {number}))
             unit = self._unit_of.get(nodes[0], -1)
