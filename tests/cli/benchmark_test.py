@@ -30,7 +30,6 @@ from tf_interop.benchmark.result import (
     Variant,
     load_benchmark,
 )
-from tf_interop.cli.benchmark import benchmark
 from tf_interop.measure.device import QUEUES_VARIABLE
 from tf_interop.planning.types import GraphPlan, Plan, load_plan, save_plan
 from tf_interop.runtime.plugin import get_plugin
@@ -105,11 +104,6 @@ def test_measures_what_runs_after_it_was_stopped_and_reports_crashes(folder: pat
     assert crashed.kind is unplanned.kind is FailureKind.CRASHED
     assert "SIGABRT" in crashed.message and "port.cc" not in crashed.message
     assert unplanned.message.startswith("no plan: ") and "SIGABRT" in unplanned.message
-
-
-def test_compares_with_xla_unless_told_otherwise() -> None:
-    [option] = [each for each in benchmark.params if each.name == "variants"]
-    assert str(option.default).split(",")[:3] == ["stock", "xla", "ours"]
 
 
 def _request(variant: Variant | None, model: str = "tiny_models:tiny", **others: Any) -> Request:

@@ -104,19 +104,13 @@ def fails_when_traced(image):
 """
 
 
+# Other errors in models are in the tests of loading.
 @pytest.mark.parametrize(
     ("model", "code", "message"),
     [
         ("user_code:raises", 2, "no weights here (user_code.py, line 5)"),
         ("user_code:nothing", 2, "got"),
         ("user_code:fails_when_traced", 1, "TypeError: in user code:"),
-        ("user_code:fails_when_trace", 2, "'fails_when_traced'"),
-        ("syntax_error:build", 2, "syntax_error.py, line 1"),
-        ("ResNet5", 2, "'ResNet50'"),
-        ("no_folder/model.keras", 2, "model.keras"),
-        ("empty_folder", 2, "SavedModel"),
-        ("damaged.pb", 2, "GraphDef"),
-        ("damaged.keras", 2, "damaged.keras"),
     ],
 )
 @pytest.mark.parametrize(
@@ -132,13 +126,8 @@ def test_an_error_in_a_model_is_reported_without_a_traceback(
     command: str, model: str, code: int, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(".")
-    for name in ("user_code", "syntax_error"):
-        sys.modules.pop(name, None)
+    sys.modules.pop("user_code", None)
     pathlib.Path("user_code.py").write_text(CODE)
-    pathlib.Path("syntax_error.py").write_text("def build(:")
-    pathlib.Path("empty_folder").mkdir()
-    for name in ("damaged.pb", "damaged.keras"):
-        pathlib.Path(name).write_bytes(b"\xff" * 10)
     result = CliRunner().invoke(cli, [*command.replace("{}", model).split(), "--json"])
     assert (result.exit_code, result.stdout) == (code, ""), result.output
     assert message in " ".join(result.stderr.split())
@@ -180,15 +169,9 @@ def test_an_unreadable_file_is_reported_in_a_line(file: str, reader: str) -> Non
 
 USAGE = {
     "analyse ResNet50": "analyze",
-    "doctor --jsno": "--json",
-    "analyze ResNet50 --trianing": "--training",
-    "analyze ResNet50 --batch 0": "--batch",
     "analyze graph.pb --training": "--training needs a Keras model",
     "tune branched_models:function --training": "--training needs a Keras model",
     "show plan.json --csv p.csv": "results of a benchmark, got a plan",
-    "plan my:net -o p.json": "'--profile'",
-    "plan M --profile p.json": "'-o'",
-    "plan M --profile x -o p --memory much": "8GB",
     "plan M --profile x -o p --no-inference": "--no-inference alone",
     "plan branched_models:function --training --profile profile.json -o p":
         "--training needs a Keras model",
@@ -201,7 +184,6 @@ USAGE = {
     "benchmark ResNet50 --plan p.json --profile q.json -o r.json": "Expected only one",
     "benchmark ResNet50 --variants stock,fast -o r.json": "'fast'",
     "benchmark ResNet50 --precision half -o r.json": "'half'",
-    "benchmark ResNet50 --no-inference -o r.json": "--training",
     "benchmark --policy always -o r.json": "a program after --",
     "benchmark --policy always -o r.json --": "no program after --",
     "benchmark --policy always -o r.json -- ./x.py": "Name the Python first",
@@ -219,9 +201,6 @@ USAGE = {
     "run --policy always --export-configurations l.json -m x": "Leave out --plan and --policy",
     "run --plan p.json --export-configurations l.json -m x": "Leave out --plan and --policy",
     "run --save-plan no/such/folder/p.json -m x": "'no/such/folder/p.json'",
-    "run --trace no/such/folder/t.json -m x": "'no/such/folder/t.json'",
-    "run --no-such-option x.py": "--no-such-option",
-    "run": "'PROGRAM'",
 }  # fmt: skip
 
 
@@ -240,15 +219,10 @@ def test_wrong_usage_names_the_option_or_value(command: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("analyze missing.keras", "'missing.keras'"),
-        ("profile no_folder/model -o p.json", "'no_folder/model'"),
         ("benchmark missing.h5 --policy always -o r.json", "'missing.h5'"),
-        ("report plan.json --model missing.pb", "'missing.pb'"),
         ("tune ResNet50 -o /proc/plan.json", "'/proc/plan.json'"),
-        ("report plan.json --model ResNet50 --export-trace /proc/t.json", "'/proc/t.json'"),
         ("report plan.json --model ResNet50 --png t.png", "tf-interop[report]"),
         ("analyze InceptionV3", "pip install 'tensorflow=="),
-        ("benchmark InceptionV3 --policy always -o r.json", "pip install 'tensorflow=="),
     ],
 )
 def test_missing_things_are_reported_before_tensorflow_is_imported(
@@ -275,12 +249,10 @@ def test_needs_no_tensorflow_without_a_model(arguments: str) -> None:
     assert ended.returncode == 0, ended.stderr
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-def test_prints_in_any_encoding(encoding: str) -> None:
-    for arguments in (["show", "plan.json"], ["profile", "--help"]):
-        ended = run_process(*arguments, PYTHONIOENCODING=encoding)
-        assert (ended.returncode, ended.stderr) == (0, "")
-        assert ended.stdout
+@pytest.mark.parametrize("arguments", ["show plan.json", "profile --help"])
+def test_prints_in_any_encoding(arguments: str) -> None:
+    ended = run_process(*arguments.split(), PYTHONIOENCODING="ascii")
+    assert (ended.returncode, ended.stderr, bool(ended.stdout)) == (0, "", True)
 
 
 def test_a_program_writes_to_stdout_as_under_python() -> None:

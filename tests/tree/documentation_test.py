@@ -34,15 +34,6 @@ LANGUAGES = {"python", "sh", "sh parsed", "text"}
 OURS = (["tf-interop"], ["python", "-m", "tf_interop"])
 
 
-def blocks(language: str) -> list[pytest.param]:
-    return [
-        pytest.param(text, id=f"{page.name}-{number}")
-        for page in PAGES
-        for number, (kind, text) in enumerate(BLOCK.findall(page.read_text()))
-        if kind == language
-    ]
-
-
 def words_of(commands: str) -> list[list[str]]:
     """The words of each command, without comments and settings of environment variables."""
     lines = commands.replace("\\\n", " ").splitlines()
@@ -92,33 +83,28 @@ def test_page_is_well_formed_and_its_links_work(page: pathlib.Path) -> None:
 
 
 @EVERY_PAGE
-def test_blocks_run_one_after_another(page: pathlib.Path, folder: pathlib.Path) -> None:
+def test_blocks_run_one_after_another(
+    page: pathlib.Path, folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Files of commands that are only parsed are empty, and must not be read.
+    (folder / "parsed").mkdir()
+    monkeypatch.chdir(folder / "parsed")
     for language, text in BLOCK.findall(page.read_text()):
         if language == "python":
             python_output("-c", text, folder=folder)
-        elif language == "sh":
-            run_commands(text, folder)
+        elif language.startswith("sh"):
+            for words in words_of(text):
+                check_command(words, folder if language == "sh" else None)
 
 
-def run_commands(commands: str, folder: pathlib.Path) -> None:
-    for words in words_of(commands):
-        arguments = arguments_of(words)
-        if arguments is None:
-            assert_is_script(words)
-        else:
-            python_output("-m", "tf_interop", *arguments, folder=folder)
-
-
-@pytest.mark.parametrize("commands", blocks("sh parsed"))
-def test_commands_and_options_exist(
-    commands: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for words in words_of(commands):
-        arguments = arguments_of(words)
-        if arguments is None:
-            assert_is_script(words)
-            continue
+def check_command(words: list[str], folder: pathlib.Path | None) -> None:
+    """Runs a command of tf_interop in a folder, or only parses it; others have to be scripts."""
+    arguments = arguments_of(words)
+    if arguments is None:
+        assert_is_script(words)
+    elif folder is not None:
+        python_output("-m", "tf_interop", *arguments, folder=folder)
+    else:
         for word in arguments:
             if word.endswith((".json", ".py", ".csv")):
                 pathlib.Path(word).touch()  # made by an earlier command or the reader
