@@ -15,7 +15,7 @@ from tf_interop.duration import parse_duration
 from tf_interop.errors import TfInteropError
 from tf_interop.planning.types import Plan
 from tf_interop.runtime.plugin import Plugin, get_plugin
-from tf_interop.runtime.settings import DEFAULT_PASS_TIME_LIMIT_S, PassReport, Settings
+from tf_interop.runtime.settings import DEFAULT_PASS_TIME_LIMIT_S, PassReport
 from tf_interop.runtime.switch import make_settings
 from tf_interop.tables import count_of
 from tf_interop.tuning.tune import tune as tune_model
@@ -23,37 +23,36 @@ from tf_interop.tuning.tune import tune as tune_model
 _KERAS_BATCH_SIZE = 32
 
 
-@dataclasses.dataclass
 class _Call:
     """A call of `fit`, `evaluate` or `predict`, and the state before it.
 
     `depth` counts the begin hooks whose end hook has not been called.
     """
 
-    plugin: Plugin
-    model: Any
-    compilation: object
-    functions: dict[str, Any]
-    is_xla_in_the_way: bool
-    turns_xla_off: bool
-    settings: Settings
-    option: bool | None
-    reports: tuple[PassReport, ...]
-    failures: dict[str, int]
-    depth: int = 0
-    is_reported: bool = False
+    def __init__(self, plugin: Plugin, model: Any, *, may_change_graphs: bool) -> None:
+        self.plugin = plugin
+        self.model = model
+        self.compilation = tensorflow_internals.model_compilation(model)
+        self.functions = tensorflow_internals.model_functions(model)
+        # If no graph can be changed, turning XLA off gains nothing.
+        self.is_xla_in_the_way = may_change_graphs and bool(model.jit_compile)
+        self.turns_xla_off = self.is_xla_in_the_way and (
+            tensorflow_internals.resolves_auto_to_xla(model)
+        )
+        self.settings = plugin.settings
+        self.option = tensorflow_internals.plugin_optimizers_option()
+        self.reports = plugin.reports
+        self.failures = _failures_of(plugin)
+        self.depth = 0
+        self.is_reported = False
 
     def find_new_reports(self) -> tuple[PassReport, ...]:
         # By identity, because optimizing a graph again gives an equal report.
         before = {id(report) for report in self.reports}
         return tuple(report for report in self.plugin.reports if id(report) not in before)
 
-    def find_new_failures(self) -> dict[str, int]:
-        counts = {
-            failure.cause: failure.count - self.failures.get(failure.cause, 0)
-            for failure in self.plugin.failures
-        }
-        return {cause: count for cause, count in counts.items() if count > 0}
+    def find_new_failures(self) -> collections.Counter[str]:
+        return _failures_of(self.plugin) - self.failures
 
 
 class ConvStages:
@@ -193,21 +192,8 @@ class ConvStages:
         self.graphs = ()
         plugin = get_plugin()
         plugin.check_registered()
-        # If no stage can be made, turning XLA off gains nothing.
         may_change = self._settings.can_make_stages or self._tune_budget_s is not None
-        is_xla_in_the_way = may_change and bool(model.jit_compile)
-        self._call = call = _Call(
-            plugin=plugin,
-            model=model,
-            compilation=tensorflow_internals.model_compilation(model),
-            functions=tensorflow_internals.model_functions(model),
-            is_xla_in_the_way=is_xla_in_the_way,
-            turns_xla_off=is_xla_in_the_way and tensorflow_internals.resolves_auto_to_xla(model),
-            settings=plugin.settings,
-            option=tensorflow_internals.plugin_optimizers_option(),
-            reports=plugin.reports,
-            failures={failure.cause: failure.count for failure in plugin.failures},
-        )
+        self._call = call = _Call(plugin, model, may_change_graphs=may_change)
         if call.turns_xla_off:
             model.jit_compile = False
             self._say(
@@ -215,7 +201,7 @@ class ConvStages:
                 "model with jit_compile=False to turn XLA off always. XLA may be faster: "
                 "compare with tf-interop benchmark"
             )
-        elif is_xla_in_the_way:
+        elif call.is_xla_in_the_way:
             logging.warning(
                 "Model %r was compiled with jit_compile=True: XLA compiles its functions, and "
                 "ConvStages does not change them. Compile it with jit_compile=False to run it "
@@ -358,3 +344,7 @@ def _why_no_graphs(call: _Call) -> str:
     if call.model.run_eagerly:
         return f"{why}; the model runs eagerly (run_eagerly=True)"
     return why
+
+
+def _failures_of(plugin: Plugin) -> collections.Counter[str]:
+    return collections.Counter({failure.cause: failure.count for failure in plugin.failures})
