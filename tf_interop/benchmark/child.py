@@ -151,32 +151,18 @@ def check_program(words: Sequence[str]) -> None:
     Raises:
         BenchmarkError: it does not run an existing script, or a module, with tf_interop's Python.
     """
-    if not words:
-        raise BenchmarkError(
-            "There is no program after --. Name it as you run it: -- python train.py"
-        )
     python, program = _split_command(words)
-    if "python" not in pathlib.Path(words[0]).name:
+    is_script = bool(program) and pathlib.Path(program[0]).exists()
+    is_module = program[:1] == ["-m"] and len(program) > 1
+    if "python" not in pathlib.Path(*python[:1]).name or not (is_script or is_module):
         raise BenchmarkError(
-            f"Python must run the program, as in -- python train.py, got '{words[0]}'. Name the "
-            "Python first."
+            "Expected Python with an existing script, or with -m and a module, such as -- python "
+            f"train.py, got '{shlex.join(words)}'. Check the path."
         )
-    if not program or program[0] in ("-c", "-") or program == ["-m"]:
-        raise BenchmarkError(
-            f"Expected a script, or -m and a module, after '{' '.join(python)}', got "
-            f"'{' '.join(program[:1]) or 'nothing'}'. Put the program in a file."
-        )
-    if program[0] != "-m" and not pathlib.Path(program[0]).exists():
-        raise BenchmarkError(
-            f"There is no script at '{program[0]}'. Check the path; a module needs -m before it."
-        )
-    ask = [words[0], "-c", "import sys; print(sys.prefix)"]
-    try:
+    prefix = ""
+    with contextlib.suppress(OSError):  # there is no such Python
+        ask = [words[0], "-c", "import sys; print(sys.prefix)"]
         prefix = subprocess.run(ask, capture_output=True, text=True, check=False).stdout.strip()
-    except OSError as error:
-        raise BenchmarkError(
-            f"There is no Python at '{words[0]}': {error.strerror}. Check the path."
-        ) from error
     if prefix != sys.prefix:
         raise BenchmarkError(
             f"The program must run with tf_interop's Python, {sys.executable}, but '{words[0]}' is "
