@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from hypothesis import strategies as st
 from profile_values import HOPPER_SM
@@ -17,9 +17,11 @@ from tf_interop.planning.problem import (
     PlanningProblem,
     ProblemNode,
 )
+from tf_interop.planning.sm_model import Device
 from tf_interop.profile.entries import KernelMeasurement
 from tf_interop.stage import Lane, Stage, Step
 
+H200 = Device(HOPPER_SM, sm_count=132)
 ALGORITHMS = ("GEMM", "FFT", "DIRECT")
 KERNELS = st.builds(
     KernelMeasurement,
@@ -37,10 +39,10 @@ KERNELS = st.builds(
 def make_problem(
     nodes: Mapping[str, str],
     latencies_us: Mapping[str, float],
-    stages: Mapping[str, float] | None = None,
+    stages: Mapping[str, float] = {},
     *,
-    merged: Mapping[str, float] | None = None,
-    merge_keys: Mapping[str, str] | None = None,
+    merged: Mapping[str, float] = {},
+    merge_keys: Mapping[str, str] = {},
     spread_us: float = 0.0,
     memory_budget_bytes: int | None = None,
 ) -> PlanningProblem:
@@ -58,8 +60,9 @@ def make_problem(
         memory_budget_bytes: as in the problem.
     """
 
-    def alone_us(names: Iterable[str]) -> float:
-        return sum(latencies_us[name] for name in names)
+    def measured(stage: Stage[str], latency_us: float, workspace_bytes: int) -> MeasuredStage:
+        alone_us = sum(latencies_us[name] for name in stage.operations)
+        return MeasuredStage(stage, latency_us, alone_us, spread_us, workspace_bytes)
 
     return PlanningProblem(
         costs=tuple(
@@ -67,30 +70,15 @@ def make_problem(
             for name in nodes
         ),
         nodes=tuple(
-            ProblemNode(
-                name,
-                name,
-                tuple(p.split()),
-                tuple(p.split()),
-                merge_key=(merge_keys or {}).get(name),
-            )
-            for name, p in nodes.items()
+            ProblemNode(name, name, its, its, merge_key=merge_keys.get(name))
+            for name, its in ((name, tuple(text.split())) for name, text in nodes.items())
         ),
         stages=(
             *(
-                MeasuredStage(
-                    make_lanes(lanes),
-                    us,
-                    alone_us(make_lanes(lanes).operations),
-                    spread_us,
-                    5 * len(lanes.split()),
-                )
-                for lanes, us in (stages or {}).items()
+                measured(make_lanes(lanes), us, 5 * len(lanes.split()))
+                for lanes, us in stages.items()
             ),
-            *(
-                MeasuredStage(merge(names), us, alone_us(names.split()), spread_us, 7)
-                for names, us in (merged or {}).items()
-            ),
+            *(measured(merge(names), us, 7) for names, us in merged.items()),
         ),
         memory_budget_bytes=memory_budget_bytes,
     )
@@ -198,7 +186,7 @@ def problems_to_model(draw: st.DrawFn) -> PlanningProblem:
         )
         for each in problem.costs
     )
-    return dataclasses.replace(problem, costs=costs, sm_count=132, sm_limits=HOPPER_SM)
+    return dataclasses.replace(problem, costs=costs, device=H200)
 
 
 def may_run(nodes: Mapping[str, ProblemNode], stage: Stage[str], done: Collection[str]) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-from profile_values import HOPPER_SM, KERNEL
+from planning_values import H200
+from profile_values import KERNEL
 
 from tf_interop.convolution import Refusal, RefusalReason
 from tf_interop.planning.explain import explain_plan
@@ -64,8 +65,7 @@ def network_problem() -> PlanningProblem:
         ),
         stages=(MeasuredStage(Stage.side_by_side(measured), 30.0, 61.0, 1.0, 5 << 18),),
         memory_budget_bytes=32 << 20,
-        sm_count=132,
-        sm_limits=HOPPER_SM,
+        device=H200,
         fingerprint=FINGERPRINT,
         convolution_count=8,
         batch_size=8,

@@ -121,9 +121,3 @@ def test_refuses_two_devices_and_two_regions(what: str, values: str) -> None:
     reason = f"stage 0 need one (control-flow )?{what}, but '1x1' has '' and '3x3' has 'other'"
     with pytest.raises(PlanError, match=reason):
         check(INCEPTION, "1x1, 3x3", **{values: {"3x3": "other"}})
-
-
-def test_refuses_a_convolution_that_must_be_in_no_stage() -> None:
-    view, convolutions = make_graph(INCEPTION)
-    with pytest.raises(PlanError, match="Stage 0 names '1x1'"):
-        check_stages([make_stage("1x1")], view, convolutions[1:])

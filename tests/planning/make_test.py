@@ -44,7 +44,10 @@ def checked_plan(problem: PlanningProblem, options: PlanOptions | None = None) -
     done: list[str] = []
     latency_us = 0.0
     peaks = [0]
-    for step in in_order(plan):
+    before = [each.before_stage for each in plan.unstaged]
+    assert before == sorted(before)
+    assert all(0 <= each <= len(plan.stages) for each in before)
+    for _, step in plan.in_order:
         if isinstance(step, PlannedStage):
             stage, expected = step.stage, step.prediction
             step_us, workspace_bytes = expected.latency_us, expected.workspace_bytes
@@ -81,17 +84,6 @@ def checked_plan(problem: PlanningProblem, options: PlanOptions | None = None) -
     if prediction.sequential_peak_bytes <= budget:
         assert latency_us <= prediction.sequential_us * (1 + 1e-9)
     return plan
-
-
-def in_order(plan: GraphPlan) -> list[object]:
-    before = [each.before_stage for each in plan.unstaged]
-    assert before == sorted(before)
-    assert all(0 <= each <= len(plan.stages) for each in before)
-    steps: list[object] = []
-    for number in range(len(plan.stages) + 1):
-        steps += [each for each in plan.unstaged if each.before_stage == number]
-        steps += plan.stages[number : number + 1]
-    return steps
 
 
 optimal_searches = st.builds(
@@ -163,7 +155,7 @@ def test_bounds_make_no_plan_illegal_or_slower_than_sequential(
 def test_a_plan_without_stages_keeps_the_order_of_the_graph() -> None:
     # The search takes `b` first, because it needs less. TensorFlow would not.
     costs = tuple(
-        ConvolutionCosts(name, size, (Candidate(None, 1, 40),))
+        ConvolutionCosts(name, size, (Candidate("GEMM", 1, 40),))
         for name, size in (("a", 10), ("b", 60), ("c", 1))
     )
     nodes = (ProblemNode("a", "a"), ProblemNode("b", "b"), ProblemNode("c", "c", ("b",)))

@@ -24,6 +24,7 @@ from tf_interop.convolution import ConvolutionConfiguration, fingerprint_convolu
 from tf_interop.graph.independence import Independence
 from tf_interop.planning.problem import MeasuredStage, PlanningProblem
 from tf_interop.planning.problem_of_graph import make_planning_problem, output_bytes
+from tf_interop.planning.sm_model import Device
 from tf_interop.profile.entries import StageMeasurement
 from tf_interop.profile.types import Profile
 
@@ -97,10 +98,9 @@ def test_describes_graph_device_and_memory() -> None:
     _, convolutions = make_graph(INCEPTION, configurations=dict.fromkeys(INCEPTION, SMALL))
     assert problem.fingerprint == fingerprint_convolutions(convolutions)
     assert (problem.convolution_count, problem.batch_size) == (6, 8)
-    assert (problem.sm_count, problem.sm_limits) == (132, HOPPER_SM)
+    assert problem.device == Device(HOPPER_SM, 132)
     assert problem.memory_budget_bytes == 1 << 30
-    on_cpu = problem_of(INCEPTION, dataclasses.replace(PROFILE, device=CPU))
-    assert (on_cpu.sm_count, on_cpu.sm_limits) == (None, None)
+    assert problem_of(INCEPTION, dataclasses.replace(PROFILE, device=CPU)).device is None
 
 
 @pytest.mark.parametrize("place", ["devices", "regions"])

@@ -40,7 +40,7 @@ def use_of(
         registers_per_thread=registers,
         shared_memory_bytes=kilobytes * 1024,
     )
-    use = compute_sm_use(kernel, limits, SMS)
+    use = compute_sm_use(kernel, Device(limits, SMS))
     return (
         use.blocks * limits.blocks,
         use.threads * limits.threads,

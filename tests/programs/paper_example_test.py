@@ -17,7 +17,7 @@ from tf_interop.planning.problem import (
     ProblemNode,
     ValueSource,
 )
-from tf_interop.planning.sm_model import SmUse
+from tf_interop.planning.sm_model import Device, SmUse
 from tf_interop.planning.types import GraphPlan
 from tf_interop.profile.entries import KernelMeasurement
 from tf_interop.profile.types import SmLimits
@@ -70,8 +70,7 @@ def plan_two_layers(
     problem = PlanningProblem(
         tuple(ConvolutionCosts(name, 0, candidates) for name in names),
         tuple(ProblemNode(name, name) for name in names),
-        sm_count=KEPLER_SMS,
-        sm_limits=KEPLER_SM,
+        device=Device(KEPLER_SM, KEPLER_SMS),
     )
     return make_plan(problem)
 

@@ -43,7 +43,8 @@ from tf_interop.benchmark.result import (
 from tf_interop.child_process import child_environment, describe_end, module_command
 from tf_interop.errors import BenchmarkError, PlanError, TfInteropError
 from tf_interop.measure.device import ask_for_all_hardware_queues
-from tf_interop.planning.types import load_plan, save_plan, without_concurrency, without_pinning
+from tf_interop.planning.types import load_plan, save_plan
+from tf_interop.planning.variants import without_concurrency, without_pinning
 from tf_interop.tensorflow_messages import CHATTER
 
 _LOG = "log.txt"

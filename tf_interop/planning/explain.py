@@ -60,11 +60,9 @@ def sum_of_uses(uses: Sequence[SmUse | None]) -> dict[str, float]:
 
 
 def explain_plan(problem: PlanningProblem, plan: GraphPlan) -> GraphPlan:
-    """Adds the reasons for every stage that a planner made, and against other pairs."""
+    """Adds the reasons for every stage of a planner's plan, and against other pairs."""
     explainer = _Explainer(problem)
-    plan = dataclasses.replace(plan, stages=tuple(map(explainer.explain, plan.stages)))
-    if plan.prediction is None:
-        return plan
+    stages = tuple(map(explainer.explain, plan.stages))
     rejected = explainer.reject(plan.stages)
     why_no_stage = ""
     if not plan.stages:
@@ -73,7 +71,7 @@ def explain_plan(problem: PlanningProblem, plan: GraphPlan) -> GraphPlan:
             names = " and ".join(rejected[0].nodes)
             which = "the most promising" if rejected[0].may_win else "the nearest to winning"
             why_no_stage = f"{which}, {names}: {rejected[0].why_not}"
-    return dataclasses.replace(plan, rejected=rejected, why_no_stage=why_no_stage)
+    return dataclasses.replace(plan, stages=stages, rejected=rejected, why_no_stage=why_no_stage)
 
 
 class _Explainer:
@@ -84,8 +82,7 @@ class _Explainer:
 
     def explain(self, planned: PlannedStage) -> PlannedStage:
         prediction, stage = planned.prediction, planned.stage
-        if prediction is None:
-            return planned
+        assert prediction is not None
         fastest = [self._fastest(node).algorithm for node in stage.operations]
         # The algorithms that are fastest alone first: without a profile one would try these.
         telling = sorted(
@@ -166,9 +163,9 @@ class _Explainer:
         candidates = self._candidates(lane) if len(lane.steps) == 1 else []
         kernels = [kernel for candidate in candidates for kernel in candidate.kernels]
         kernel = max(kernels, key=lambda each: each.time_share, default=None)
-        if kernel is None or self._problem.sm_limits is None or self._problem.sm_count is None:
+        if kernel is None or self._problem.device is None:
             return None
-        use = compute_sm_use(kernel, self._problem.sm_limits, self._problem.sm_count)
+        use = compute_sm_use(kernel, self._problem.device)
         return use if use.blocks else None
 
     def _candidates(self, lane: Lane[str]) -> list[Candidate]:

@@ -205,7 +205,7 @@ class _Planner:
         if len(choice.stage.steps) > 1:
             return True
         fastest = self._problem.node_costs[lanes[0][0]].fastest
-        return choice.stage.steps[0].algorithm not in (None, fastest.algorithm)
+        return choice.stage.steps[0].algorithm != fastest.algorithm
 
     def _planned_stage(self, unit: _Unit, peak_bytes: int) -> PlannedStage:
         lanes, choice = unit

@@ -7,8 +7,8 @@ import enum
 import functools
 from collections.abc import Mapping, Sequence
 
+from tf_interop.planning.sm_model import Device
 from tf_interop.profile.entries import KernelMeasurement
-from tf_interop.profile.types import SmLimits
 from tf_interop.stage import Stage
 
 
@@ -24,13 +24,12 @@ class Candidate:
     """One algorithm for a convolution.
 
     Attributes:
-        algorithm: None for the runner's own choice.
         latency_us: time of the convolution alone.
         spread_us: error of `latency_us`.
         kernels: its GPU kernels; empty if they are unknown. The model of stages needs them.
     """
 
-    algorithm: str | None
+    algorithm: str
     latency_us: float
     workspace_bytes: int = 0
     spread_us: float = 0.0
@@ -56,7 +55,7 @@ class ConvolutionCosts:
         return tuple(
             sorted(
                 self.candidates,
-                key=lambda each: (each.latency_us, each.workspace_bytes, each.algorithm or ""),
+                key=lambda each: (each.latency_us, each.workspace_bytes, each.algorithm),
             )
         )
 
@@ -130,8 +129,7 @@ class PlanningProblem:
         stages: the measured stages.
         memory_budget_bytes: limit for workspaces and live outputs of convolutions; None for no
             limit.
-        sm_count: SMs of the device; None for a CPU and if it is unknown.
-        sm_limits: limits of one SM; None for a CPU and if they are unknown.
+        device: None for a CPU, and if the limits of its SMs are unknown.
         fingerprint: of the graph (see `fingerprint_convolutions`).
         convolution_count: all convolutions of the graph, planned or not.
         batch_size: None if it is unknown.
@@ -141,8 +139,7 @@ class PlanningProblem:
     nodes: tuple[ProblemNode, ...]
     stages: tuple[MeasuredStage, ...] = ()
     memory_budget_bytes: int | None = None
-    sm_count: int | None = None
-    sm_limits: SmLimits | None = None
+    device: Device | None = None
     fingerprint: str = ""
     convolution_count: int = 0
     batch_size: int | None = None

@@ -22,6 +22,7 @@ from tf_interop.planning.problem import (
     PlanningProblem,
     ProblemNode,
 )
+from tf_interop.planning.sm_model import Device
 from tf_interop.planning.stage_search import bits_of, mask_of
 from tf_interop.profile.entries import StageMeasurement
 from tf_interop.profile.types import Profile, is_measured_as_it_runs
@@ -50,7 +51,7 @@ def make_planning_problem(
     if deterministic:
         profile = profile.deterministic_part
     costs = _costs_of(convolutions, profile, allow_tf32)
-    device = profile.device
+    device, limits = profile.device, profile.device.sm_limits
     return PlanningProblem(
         costs=tuple(costs.values()),
         nodes=_nodes(view, convolutions, independence, costs),
@@ -62,8 +63,7 @@ def make_planning_problem(
         ),
         memory_budget_bytes=memory_budget_bytes,
         # The device of a CPU counts its cores, which are no SMs.
-        sm_count=None if device.sm_limits is None else device.sm_count,
-        sm_limits=device.sm_limits,
+        device=None if limits is None else Device(limits, device.sm_count),
         fingerprint=fingerprint_convolutions(convolutions),
         convolution_count=len(convolutions),
         batch_size=batch_size_of([node.configuration for node in convolutions]),

@@ -2,7 +2,7 @@
 
 `compute_sm_use` gives the share of an SM that one kernel fills, as the paper's Table 1 has it.
 `model_lanes_us` simulates the device's block scheduler for lanes of kernels, from their
-measurements. `StageModel` calibrates the simulation with measured stages of the same device.
+measurements. `StageModel` calibrates it.
 
 The simulation's assumptions, and their sources:
 
@@ -29,16 +29,12 @@ A measured stage is therefore preferred to a modelled one.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import heapq
 import math
-import statistics
 from collections.abc import Sequence
 
-from tf_interop.planning.problem import Candidate, PlanningProblem
 from tf_interop.profile.entries import KernelMeasurement, Share
 from tf_interop.profile.types import SmLimits
-from tf_interop.stage import Stage
 
 _WARP_SIZE = 32
 # Registers are allocated to whole warps, 256 at a time. Each of an SM's four parts owns a quarter
@@ -49,15 +45,13 @@ _SM_PARTS = 4
 # A smaller remaining share of a block's work is a rounding error.
 _DONE = 1e-9
 
-UNCALIBRATED_SPREAD = 0.2
-"""Relative error of a modelled latency without enough measured stages. It is a cautious choice,
-not a measurement."""
 
-_FEWEST_FOR_CALIBRATION = 3
-_MOST_FOR_CALIBRATION = 400
+@dataclasses.dataclass(frozen=True, slots=True)
+class Device:
+    """The SMs that kernels run on; `limits` holds for each one."""
 
-Candidates = Sequence[Sequence[Candidate]]
-"""The candidate for each step of each lane."""
+    limits: SmLimits
+    sm_count: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -115,17 +109,16 @@ def _round_up(value: int, unit: int) -> int:
     return -(-value // unit) * unit
 
 
-def compute_sm_use(kernel: KernelMeasurement, limits: SmLimits, sm_count: int) -> SmUse:
-    """Computes the share of an SM that a kernel takes if its grid is spread over `sm_count` SMs."""
+def compute_sm_use(kernel: KernelMeasurement, device: Device) -> SmUse:
+    """Computes the share of an SM that a kernel takes if its grid is spread over all SMs."""
+    limits = device.limits
     block = _BlockResources.of(kernel, limits)
     warps = block.threads // _WARP_SIZE
     warps_per_part = limits.registers // _SM_PARTS // max(block.registers // warps, 1)
     blocks = min(
         warps_per_part * _SM_PARTS // warps,
-        limits.shared_memory_bytes // max(block.shared_memory_bytes, 1),
-        limits.threads // block.threads,
-        limits.blocks,
-        -(-math.prod(kernel.grid) // sm_count),
+        _room(limits, block),
+        -(-math.prod(kernel.grid) // device.sm_count),
     )
     return SmUse(
         registers=blocks * block.registers / limits.registers,
@@ -136,14 +129,6 @@ def compute_sm_use(kernel: KernelMeasurement, limits: SmLimits, sm_count: int) -
         dram_utilization=kernel.dram_utilization,
         memory_stall=kernel.memory_stall,
     )
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Device:
-    """The SMs that kernels run on; `limits` holds for each one."""
-
-    limits: SmLimits
-    sm_count: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -389,108 +374,3 @@ class _Simulation:
         for group in groups:
             alu = sum(batch.running.kernel.alu * batch.blocks for batch in group.batches)
             group.speed = 1 / max(1.0, alu, dram)
-
-
-class StageModel:
-    """The modelled times of stages, calibrated with measured stages of the same device.
-
-    Modelled times are multiplied by the median ratio of measured to modelled times. The scatter of
-    these ratios is the error.
-
-    Attributes:
-        factor: the median ratio.
-        spread: relative error of a modelled time.
-        measured_count: number of stages that calibrated the model.
-    """
-
-    def __init__(self, problem: PlanningProblem) -> None:
-        self.factor, self.spread, self.measured_count = 1.0, UNCALIBRATED_SPREAD, 0
-        self._device = None
-        if problem.sm_limits is not None and problem.sm_count is not None:
-            self._device = Device(problem.sm_limits, problem.sm_count)
-        self._kernels = functools.cache(self._make_kernels)
-        self._demands = functools.cache(self._make_demands)
-        # A sample of many stages, because all of them could take longer than planning.
-        stride = math.ceil(len(problem.stages) / _MOST_FOR_CALIBRATION) or 1
-        ratios = []
-        for measured in problem.stages[::stride]:
-            costs = problem.costs_by_name
-            candidates = [
-                [costs[step.operation].candidate(step.algorithm) for step in lane.steps]
-                for lane in measured.stage.lanes
-            ]
-            modelled_us = self.latency_us(measured.stage, candidates)
-            if modelled_us is not None:
-                ratios.append(measured.latency_us / modelled_us)
-        if len(ratios) >= _FEWEST_FOR_CALIBRATION:
-            self.factor = statistics.median(ratios)
-            deviations = sorted(abs(ratio / self.factor - 1) for ratio in ratios)
-            # Nine of ten measured stages lie within it.
-            self.spread = deviations[math.ceil(0.9 * len(deviations)) - 1]
-            self.measured_count = len(ratios)
-
-    def knows(self, candidate: Candidate) -> bool:
-        """Whether all of a candidate's kernels are known, and each fits on an SM."""
-        return bool(self._kernels(candidate))
-
-    def latency_us(
-        self, stage: Stage[str], candidates: Sequence[Sequence[Candidate | None]]
-    ) -> float | None:
-        """The time of a stage in microseconds.
-
-        Returns:
-            None if a kernel or the device is unknown, or a lane is merged or has SMs of its own.
-        """
-        device = self._device
-        if device is None or any(lane.merged or lane.sm_count for lane in stage.lanes):
-            return None
-        lanes = []
-        longest_us = 0.0
-        for lane in candidates:
-            found = [candidate for candidate in lane if candidate and self.knows(candidate)]
-            if len(found) < len(lane):
-                return None
-            lanes.append([kernel for each in found for kernel in self._kernels(each)])
-            longest_us = max(longest_us, latency_us(found))
-        modelled_us = model_lanes_us(lanes, [lane.priority for lane in stage.lanes], device)
-        # Whatever the calibration says, no stage ends before its longest lane would alone.
-        return max(modelled_us * self.factor, longest_us)
-
-    def bound_us(self, candidates: Candidates) -> float:
-        """A lower bound of a stage's time without simulation; all kernels must be known."""
-        demands = [self._demands(candidate) for lane in candidates for candidate in lane]
-        longest_us = max(map(latency_us, candidates))
-        together_us = max(map(sum, zip(*demands, strict=True)))
-        return max(longest_us, max(longest_us, together_us) * self.factor)
-
-    def describe(self) -> str:
-        """Describes the model's error."""
-        if not self.measured_count:
-            return f"model not calibrated, trusted to {self.spread:.0%}"
-        return (
-            f"model calibrated on {self.measured_count} measured stages, factor {self.factor:.2f}, "
-            f"trusted to {self.spread:.0%}"
-        )
-
-    def _make_kernels(self, candidate: Candidate) -> tuple[ModelKernel, ...]:
-        """A candidate's kernels; empty if one is unknown or fits on no SM."""
-        shares = sum(kernel.time_share for kernel in candidate.kernels)
-        found = []
-        for kernel in candidate.kernels:
-            if kernel.time_share and self._device is not None:
-                latency_us = candidate.latency_us * kernel.time_share / shares
-                made = ModelKernel.of(kernel, latency_us, self._device)
-                if made is None:
-                    return ()
-                found.append(made)
-        return tuple(found)
-
-    def _make_demands(self, candidate: Candidate) -> tuple[float, ...]:
-        assert self._device is not None
-        each = [kernel.demands(self._device) for kernel in self._kernels(candidate)]
-        return tuple(map(sum, zip(*each, strict=True)))
-
-
-def latency_us(lane: Sequence[Candidate]) -> float:
-    """The time of candidates one after another."""
-    return sum(each.latency_us for each in lane)

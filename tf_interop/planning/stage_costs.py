@@ -25,11 +25,11 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from tf_interop.contraction import misplaced_step
 from tf_interop.planning.problem import MeasuredStage, PlanningProblem, ValueSource
-from tf_interop.planning.sm_model import Candidates, StageModel, latency_us
+from tf_interop.planning.stage_model import Candidates, StageModel, latency_us
 from tf_interop.stage import Lane, Stage, Step
 
 # Combinations of a stage's algorithms that are bounded: those of the fastest candidates.
@@ -321,7 +321,7 @@ class StageCosts:
                     for place, priority in zip(order, priorities, strict=True)
                 )
             )
-            modelled_us = self._model.latency_us(stage, [chosen[place] for place in order])
+            modelled_us = self._model.latency_us(stage)
             if modelled_us is None:
                 return None
             if best is None or modelled_us < best.latency_us:
@@ -409,18 +409,6 @@ def find_places(
         steps = iter(range(len(order)))
         return stage.map(lambda _: taken.get(step := next(steps), len(offered) + step))
 
-    def left(key: str | None) -> Hashable:
-        """The nodes that are left of a merge key; keys with equal ones are interchangeable.
-
-        Without this, nodes that do not fit would be tried in every order of the keys.
-        """
-        kinds = (
-            (kind, position if position in related else None)
-            for position, (kind, of_node) in enumerate(offered)
-            if of_node == key and position not in taken.values()
-        )
-        return key is None, frozenset(collections.Counter(kinds).items())
-
     def fill(depth: int) -> bool:
         if depth == len(order):
             return True
@@ -434,10 +422,10 @@ def find_places(
             if stage.lanes[lane].merged and (of[1] is None or keys - {of[1]}):
                 continue
             if position not in related:
-                alike = left(of[1])
-                if alike in tried:
+                # Unrelated nodes with one merge key are interchangeable.
+                if of[1] in tried:
                     continue
-                tried.add(alike)
+                tried.add(of[1])
             taken[step] = position
             if not (related and misplaced_step(padded, filled())) and fill(depth + 1):
                 return True

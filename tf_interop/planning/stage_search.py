@@ -105,12 +105,8 @@ class Space:
         self._choices = choices
         self._ways: dict[int, Sequence[_Way]] = {}
         self.direct = [mask_of(each) for each in predecessors]
-        may_follow = self.direct
-        if follows is not None and max_lane_length > 1:
-            may_follow = [mask_of(each) for each in follows]
-        self.barred = [
-            direct & ~follows for direct, follows in zip(self.direct, may_follow, strict=True)
-        ]
+        may_follow = self.direct if follows is None else [mask_of(each) for each in follows]
+        self.barred = [direct & ~may for direct, may in zip(self.direct, may_follow, strict=True)]
         self.ancestors: list[int] = []
         self.readers: list[list[int]] = [[] for _ in predecessors]
         self.followers = [0] * count
