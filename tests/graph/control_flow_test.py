@@ -46,8 +46,6 @@ C, D, L = _cond("c", "x", "p"), _cond("d", "x", "q"), _loop("l", "x")
 SWITCH_N = "s = _SwitchN x p; branch0 = Neg s:0; branch1 = Neg s:1; branch2 = Neg s:2"
 # Graphs, and groups of names. Each group is a region; the first is the root.
 REGIONS = {
-    "no_control_flow": ("y = Neg x", "x y p q"),
-    "branches": (f"{C}; a = Neg c/merge", "x a, c/else, c/then"),
     "switches_of_one_predicate": (
         f"{C}; {D}; {_cond('e', 'x', 'p:0')}",
         "x, c/then e/then, d/then",
@@ -133,16 +131,12 @@ def test_refuses(text: str) -> None:
 @pytest.mark.parametrize(
     ("op", "may_wait"),
     [
-        ("PyFunc", True),
-        ("StatefulPartitionedCall", True),
         ("a_function_called_by_its_name", True),
         ("ReadFromPeer", True),
         ("ReaderRead", True),
         ("BatchFunction", True),
         ("ReadVariableOp", False),
         ("ResourceApplyAdam", False),
-        ("RandomUniform", False),
-        ("Relu", False),
     ],
 )
 def test_what_may_wait(op: str, may_wait: bool) -> None:

@@ -126,15 +126,6 @@ def test_all_units_are_measured_on_each_number_of_cores_and_the_fastest_is_taken
     assert [1] * len(units) == bench.cores[search.ALL_NARROW]
 
 
-@pytest.mark.usefixtures("plugin_as_after_import")
-def test_measures_a_training_step() -> None:
-    view, units = units_of(training_step(), ["update"])
-    assert units
-    found = search_units(view, units, ["update"], budget_s=0.2)
-    assert all(each.times.median_ms > 0 for each in found.variants)
-    assert len(found.variants) >= 2
-
-
 def test_a_step_runs_nodes_that_give_results_or_are_unread() -> None:
     graph_def = training_step()
     result = graph_def.node.add(name="result", op="_Retval", input=["relu"])

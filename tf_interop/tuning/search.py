@@ -24,7 +24,6 @@ BATCH_SPLIT = "batch split over all cores"
 _LEAST_GAIN = 0.05
 _FINALISTS = 2
 _THE_CPU = "/device:CPU:0"
-_NONE: Mapping[int, int] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,16 +31,19 @@ class Variant:
     """A measured way to run a graph.
 
     Attributes:
-        unit_cores: the cores of each narrow unit, by its number.
-        is_split: whether the batch is split; then no unit is narrow.
+        unit_cores: the cores of each narrow unit, by its number; none is if the batch is split.
         predicted_ms: the simulated step; 0 if there is none.
     """
 
     name: str
     unit_cores: Mapping[int, int]
-    is_split: bool
     times: StepTimes
     predicted_ms: float = 0.0
+
+    @property
+    def is_split(self) -> bool:
+        """Whether the batch is split."""
+        return self.name == BATCH_SPLIT
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,33 +94,32 @@ def search_units(
     with StepBench() as bench:
         say("measuring stock TensorFlow")
         bench.add(STOCK, view.graph_def, fetches)
+        candidates: dict[str, Mapping[int, int]] = {STOCK: {}}
         if not units:
-            (stock,) = _time(bench, {STOCK: (_NONE, False)}, budget_s / 10).values()
+            (stock,) = _time(bench, candidates, budget_s / 10).values()
             return SearchResult((stock,), stock, machine.cores, others.share())
-        candidates = {STOCK: (_NONE, False)}
         for width in machine.widths:
             name = _all_on(width)
             say(f"measuring {name}, {len(units)} of them")
-            candidates[name] = dict.fromkeys(range(len(units)), width), False
-            _add(bench, name, view, units, candidates[name][0], fetches)
+            candidates[name] = dict.fromkeys(range(len(units)), width)
+            _add(bench, name, view, units, candidates[name], fetches)
         if split_units:
             say("measuring the batch split over all cores")
-            candidates[BATCH_SPLIT] = _NONE, True
+            candidates[BATCH_SPLIT] = {}
             each_part = dict.fromkeys(range(len(split_units)), 1)
             _add(bench, BATCH_SPLIT, view, split_units, each_part, fetches)
         variants = _time(bench, candidates, max(0.5, min(left() * 0.3, 5.0)))
         unit_times, model = _model(bench, view, units, machine)
         split_step_us = _split_step_us(bench, view, split_units, machine) if split_units else 0.0
-        measured = [unit_cores for unit_cores, _ in candidates.values()]
         proposed = propose(model, unit_times, machine.widths)
-        proposed = [each for each in proposed if each not in measured]
+        proposed = [each for each in proposed if each not in candidates.values()]
         for number, unit_cores in enumerate(proposed, 1):
             if left() < budget_s * 0.4:
                 break
             name = f"proposal {number}: {len(unit_cores)} of {len(units)} units narrow"
             say(f"measuring {name}")
             _add(bench, name, view, units, unit_cores, fetches)
-            candidates[name] = unit_cores, False
+            candidates[name] = unit_cores
         if len(candidates) > len(variants):
             variants = _time(bench, candidates, max(0.5, left() * 0.5))
         by_ratio = sorted(variants, key=lambda name: variants[name].times.ratio, reverse=True)
@@ -186,11 +187,11 @@ def _all_on(width: int) -> str:
 
 
 def _time(
-    bench: StepBench, candidates: dict[str, tuple[Mapping[int, int], bool]], budget_s: float
+    bench: StepBench, candidates: Mapping[str, Mapping[int, int]], budget_s: float
 ) -> dict[str, Variant]:
-    """Times candidates; each has its `unit_cores` and `is_split`, by its name."""
+    """Times candidates; each has its `unit_cores`, by its name."""
     times = bench.time(list(candidates), budget_s=budget_s)
-    return {name: Variant(name, *candidates[name], each) for name, each in times.items()}
+    return {name: Variant(name, candidates[name], each) for name, each in times.items()}
 
 
 def _model(
