@@ -24,6 +24,19 @@ def build() -> tf.keras.Model:
     return tf.keras.Model(branches.input, pooled, name="branches")
 
 
+def build_module() -> tf.keras.Model:
+    """Three convolutions of one image between two others."""
+    image = tf.keras.Input((16, 16, 3))
+    x = layers.Conv2D(8, 3, 2, padding="same", activation="relu", name="stem")(image)
+    branches = [
+        layers.Conv2D(4, size, padding="same", activation="relu", name=f"c{size}")(x)
+        for size in (1, 3, 5)
+    ]
+    x = layers.Conv2D(6, 3, name="end")(layers.Concatenate()(branches))
+    x = layers.GlobalAveragePooling2D()(layers.BatchNormalization()(x))
+    return tf.keras.Model(image, layers.Dense(3, activation="softmax")(x), name="tiny")
+
+
 def build_other() -> tf.keras.Model:
     """A convolution that the other models lack."""
     image = tf.keras.Input((8, 8, 3))

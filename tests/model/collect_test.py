@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
+from branched_models import build_module
 from planning_graphs import make_graph
 
 import tf_interop
@@ -30,35 +31,10 @@ from tf_interop.planning.types import GraphPlan, Plan, PlannedStage
 from tf_interop.profile.worklist import ConfigurationList
 from tf_interop.stage import Lane, Stage, Step
 
-MODULE = """
-import tensorflow as tf
-
-def build():
-    image = tf.keras.Input((16, 16, 3))
-    stem = tf.keras.layers.Conv2D(8, 3, 2, padding="same", activation="relu", name="stem")
-    x = stem(image)
-    branches = [
-        tf.keras.layers.Conv2D(4, size, padding="same", activation="relu", name=f"c{size}")(x)
-        for size in (1, 3, 5)
-    ]
-    x = tf.keras.layers.Concatenate()(branches)
-    x = tf.keras.layers.BatchNormalization()(tf.keras.layers.Conv2D(6, 3, name="end")(x))
-    x = tf.keras.layers.GlobalAveragePooling2D()(x)
-    return tf.keras.Model(image, tf.keras.layers.Dense(3, activation="softmax")(x), name="tiny")
-"""
-
 
 @pytest.fixture(autouse=True)
-def fixture_module(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "collected_model.py").write_text(MODULE)
+def fixture_working_directory(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-
-
-def _model() -> Any:
-    import collected_model  # type: ignore[import-not-found]
-
-    return collected_model.build()
 
 
 def _save_graph(path: str, *dtypes: tf.DType) -> None:
@@ -72,7 +48,7 @@ def _save_graph(path: str, *dtypes: tf.DType) -> None:
     pathlib.Path(path).write_bytes(graph.as_graph_def().SerializeToString())
 
 
-def _collect(model: str = "collected_model:build", **options: Any) -> ConfigurationList:
+def _collect(model: str = "branched_models:build_module", **options: Any) -> ConfigurationList:
     return collect_configurations([model], CollectOptions(**options)).configurations
 
 
@@ -88,16 +64,9 @@ def _side_by_side(*places: int) -> Stage[int]:
     return Stage.side_by_side(map(Step, places))
 
 
-def _kinds(listed: ConfigurationList) -> dict[ConvolutionKind, int]:
-    counts: collections.Counter[ConvolutionKind] = collections.Counter()
-    for each in listed.convolutions:
-        counts[each.configuration.kind] += each.count
-    return dict(counts)
-
-
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
 def test_collects_the_convolutions_that_grappler_hands_over(training: bool) -> None:
-    handed_graph = handed_graph_of(trace(_model(), batch_size=3, training=training))
+    handed_graph = handed_graph_of(trace(build_module(), batch_size=3, training=training))
     assert handed_graph is not None
     view = GraphView(with_inferred_shapes(handed_graph))
     nodes, _ = find_convolutions(view, GraphProperties(view))
@@ -130,15 +99,14 @@ def test_counts_convolutions_and_names_their_origins() -> None:
     assert first.configuration.fused_ops == ("BiasAdd", "Relu")
     assert first.count == 2
     assert first.origins == (
-        "collected_model:build, batch 1, inference",
-        "collected_model:build, batch 1, training step",
+        "branched_models:build_module, batch 1, inference",
+        "branched_models:build_module, batch 1, training step",
     )
     # For each batch size five forward, twice; the image has no gradient.
-    assert _kinds(listed) == {
-        ConvolutionKind.FORWARD: 20,
-        ConvolutionKind.BACKWARD_INPUT: 8,
-        ConvolutionKind.BACKWARD_FILTER: 10,
-    }
+    counts: collections.Counter[str] = collections.Counter()
+    for each in listed.convolutions:
+        counts[each.configuration.kind.value] += each.count
+    assert counts == {"forward": 20, "backward-input": 8, "backward-filter": 10}
     assert listed.stages == ()
 
 
@@ -219,7 +187,7 @@ def test_pairs_are_on_one_device_and_in_one_region(elsewhere: dict[str, Any]) ->
 def test_lists_the_stages_of_a_plan_with_its_algorithms() -> None:
     tf_interop.enable(policy="always")
     try:
-        model = _model()
+        model = build_module()
         tf.function(model)(tf.ones((1, 16, 16, 3)))
         plan = tf_interop.status().plan
     finally:
@@ -246,7 +214,7 @@ def test_lists_the_stages_of_a_plan_with_its_algorithms() -> None:
 
 
 def test_collects_from_saved_models_and_graphs_at_open_batch_sizes() -> None:
-    _model().export("exported", verbose=False)
+    build_module().export("exported", verbose=False)
     listed = _collect("exported", batch_sizes=(2, 5))
     assert {each.image_shape[0] for each in _configurations(listed)} == {2, 5}  # type: ignore[index]
     assert len(listed.convolutions) == 10
