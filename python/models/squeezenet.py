@@ -16,16 +16,7 @@ import tensorflow as tf
 from python.models.googlenet import classifier, convolution, image_of
 
 # Of each fire module the channels that it squeezes to, and that of each of its two expansions.
-_WIDTHS = {
-    "fire2": (16, 64),
-    "fire3": (16, 64),
-    "fire4": (32, 128),
-    "fire5": (32, 128),
-    "fire6": (48, 192),
-    "fire7": (48, 192),
-    "fire8": (64, 256),
-    "fire9": (64, 256),
-}
+_WIDTHS = {f"fire{number}": (number // 2 * 16, number // 2 * 64) for number in range(2, 10)}
 
 SMALLEST_SIZE = 31
 """Smallest height and width: the last modules then see one pixel."""

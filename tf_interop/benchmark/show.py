@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import enum
 import io
 import pathlib
 from collections.abc import Iterator
 
+import msgspec
 from rich.console import Console
 
 from tf_interop.benchmark.result import Benchmark, Case, Result, Summary, Variant
@@ -103,13 +103,14 @@ def write_csv(benchmark: Benchmark, path: pathlib.Path) -> None:
     for result in benchmark.results:
         summary, failure = benchmark.summarize(result), result.failure
         row = {
-            **dataclasses.asdict(result.case),
-            "variant": result.variant,
+            **msgspec.to_builtins(result.case),
+            "image_size": "x".join(map(str, result.case.image_size or ())),
+            "variant": result.variant.value,
             **({"blocks": 0} if summary is None else dataclasses.asdict(summary)),
             "failure": failure and f"{failure.kind.value}: {failure.message}",
             "device": benchmark.device.name,
         }
-        writer.writerow({name: _as_csv(value) for name, value in row.items()})
+        writer.writerow(row)
     write_file(text.getvalue().encode(), path, "CSV file", BenchmarkError)
 
 
@@ -138,9 +139,3 @@ def _notes(results: list[Result]) -> Iterator[str]:
             yield f"{name}: {result.failure.kind.value}: {result.failure.message}"
         for reason, count in result.fallbacks.items():
             yield f"{name}: not as planned, {count} times: {reason}"
-
-
-def _as_csv(value: object) -> object:
-    if isinstance(value, tuple):
-        return "x".join(map(str, value))
-    return value.value if isinstance(value, enum.Enum) else value

@@ -24,7 +24,6 @@ from tf_interop.cli.main import Result, command, signals_caught
 from tf_interop.cli.progress import shown_progress, work_on_model
 from tf_interop.errors import BenchmarkError
 from tf_interop.measure.device import running_device, this_cpu
-from tf_interop.planning.lookup import check_plan_is_for
 from tf_interop.planning.types import load_plan
 from tf_interop.profile.file import load_profile
 from tf_interop.profile.types import ProfiledDevice
@@ -216,10 +215,7 @@ def benchmark(
         )
     # First, because every case would fail.
     if plan_path is not None:
-        plan = load_plan(plan_path)
-        for case in cases:
-            if case.mode is not None and case.batch_size is not None:
-                check_plan_is_for(plan, mode=case.mode.value, batch_size=case.batch_size)
+        load_plan(plan_path)
     if profile_path is not None:
         load_profile(profile_path)
     measuring = MeasuringOptions(**measuring_options)

@@ -99,14 +99,6 @@ def check_plan_holds(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> str
     return "" if taken.batch_size in (None, batch_size) else _as_for(taken, batch_size)
 
 
-def check_plan_is_for(plan: Plan, *, mode: GraphMode, batch_size: int) -> None:
-    """Refuses a plan for another mode or tuned batch size, before the model is traced."""
-    _check_mode(plan, mode)
-    entries = [each for each in plan.graphs if each.mode in (None, mode)]
-    if entries and all(each.measured is not None for each in entries):
-        check_batch_size(entries, batch_size)
-
-
 def mode_of(convolutions: Sequence[ConvolutionNode]) -> GraphMode:
     """The mode of a graph: only training computes gradients of filters."""
     kinds = {node.configuration.kind for node in convolutions}
