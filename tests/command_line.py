@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -19,28 +18,20 @@ from tf_interop.cli.main import cli
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
-def _walk(command: click.Command, *names: str) -> Iterator[tuple[str, click.Command]]:
-    yield " ".join(names), command
-    if isinstance(command, click.Group):
-        context = click.Context(command)
-        for name in command.list_commands(context):
-            inner = command.get_command(context, name)
-            assert inner is not None
-            yield from _walk(inner, *names, name)
+_CONTEXT = click.Context(cli)
+COMMANDS: dict[str, Any] = {
+    "": cli,
+    **{name: cli.get_command(_CONTEXT, name) for name in cli.list_commands(_CONTEXT)},
+}
+"""All commands by their names."""
 
 
-COMMANDS = dict(_walk(cli))
-"""All commands and groups by their names."""
-
-
-def parse(command: click.Command, arguments: list[str]) -> None:
+def parse(arguments: list[str]) -> None:
     """Parses arguments as the command line does, without running the command."""
-    with command.make_context(command.name, list(arguments)) as context:
-        if isinstance(command, click.Group):
-            words = [*context.protected_args, *context.args]
-            _, inner, rest = command.resolve_command(context, words)
-            assert inner is not None
-            parse(inner, rest)
+    with cli.make_context(None, list(arguments)) as context:
+        words = [*context.protected_args, *context.args]
+        name, command, rest = cli.resolve_command(context, words)
+        command.make_context(name, rest).close()
 
 
 def invoke(command_line: str, *, exit_code: int = 0) -> Result:

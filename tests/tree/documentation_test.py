@@ -21,8 +21,6 @@ import click
 import pytest
 from command_line import ROOT, parse, python_output
 
-from tf_interop.cli.main import cli
-
 PAGES = [
     ROOT / "README.md",
     ROOT / "CHANGELOG.md",
@@ -108,14 +106,14 @@ def check_command(words: list[str], folder: pathlib.Path | None) -> None:
         for word in arguments:
             if word.endswith((".json", ".py", ".csv")):
                 pathlib.Path(word).touch()  # made by an earlier command or the reader
-        parse(cli, arguments)
+        parse(arguments)
 
 
 def test_a_missing_option_or_command_is_found() -> None:
     with pytest.raises(click.NoSuchOption):
-        parse(cli, ["plan", "ResNet50", "--no-such-option"])
+        parse(["plan", "ResNet50", "--no-such-option"])
     with pytest.raises(click.UsageError):
-        parse(cli, ["no-such-command"])
+        parse(["no-such-command"])
 
 
 def test_index_lists_every_page() -> None:
