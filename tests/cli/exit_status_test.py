@@ -137,7 +137,6 @@ def test_an_error_in_a_model_is_reported_without_a_traceback(
 
 
 # Other errors in files are in the tests of the formats.
-FILES = {"missing.json": None, "folder": "is a folder", "damaged.json": b'{"format": '}
 READERS = [
     "show {}",
     "profile {} -o new.json",
@@ -150,20 +149,12 @@ READERS = [
 
 
 @pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("file", FILES)
-def test_an_unreadable_file_is_reported_in_a_line(file: str, reader: str) -> None:
-    content = FILES[file]
-    if isinstance(content, bytes):
-        pathlib.Path(file).write_bytes(content)
-    elif content is not None:
-        pathlib.Path(file).mkdir()
-    if reader.startswith("profile {}") and file == "folder":
-        pytest.skip("it takes a folder for a SavedModel")
-    result = invoke(reader.replace("{}", file), exit_code=1)
+def test_an_unreadable_file_is_reported_in_a_line(reader: str) -> None:
+    pathlib.Path("damaged.json").write_text('{"format": ')
+    result = invoke(reader.replace("{}", "damaged.json"), exit_code=1)
     assert result.stdout == ""
     [line] = result.stderr.splitlines()
-    assert line.startswith("Error: ")
-    assert file in line
+    assert line.startswith("Error: ") and "damaged.json" in line
     assert not pathlib.Path("new.json").exists()
 
 
