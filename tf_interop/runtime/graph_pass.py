@@ -50,7 +50,7 @@ from tf_interop.graph.properties import GraphProperties, ShapeInference
 from tf_interop.graph.rewrite import ON_ONE_CORE, Cores, rewrite_stages, rewrite_units
 from tf_interop.graph.split_units import find_split_units
 from tf_interop.graph.time_limit import check_time_limit
-from tf_interop.graph.units import Unit, find_units, planned_name
+from tf_interop.graph.units import find_units, planned_name
 from tf_interop.graph.view import GraphView, device_type_of, is_local
 from tf_interop.measure.device import has_bfloat16
 from tf_interop.planning.always import group_always, leave_out_unmeasured
@@ -63,10 +63,6 @@ from tf_interop.planning.lookup import (
 )
 from tf_interop.planning.types import GraphPlan, PlannedStage
 from tf_interop.runtime.settings import PassReport, Policy, Settings
-
-NOTHING_TO_PLAN_FROM = (
-    "policy 'profiled' needs a plan; pass plan= to tf_interop.enable(), or policy='always'"
-)
 
 
 def run_conv_stage_pass(
@@ -81,7 +77,7 @@ def run_conv_stage_pass(
 
     Args:
         graph_def: the graph; it is not changed.
-        settings: what to make stages or units from.
+        settings: what to make stages or units from; `can_make_stages` holds.
         device_type: `CPU` or `GPU`; convolutions on other devices stay as they are.
         nodes_to_preserve: names that have to stay.
         infer_output_shapes: called only if the settings need shapes that the attributes lack.
@@ -151,7 +147,9 @@ def run_conv_stage_pass(
             refusals=refusals,
             # Of all convolutions: a plan, unlike the policy, leaves none out.
             plan=GraphPlan(fingerprint_convolutions(convolutions), len(convolutions), stages),
-            why_unchanged="" if stages else _why_no_stages(settings, candidates),
+            why_unchanged=""
+            if stages
+            else _why_unchanged(candidates, "no convolution can be in a stage"),
         )
     check_time_limit()
     milliseconds = (time.perf_counter() - start) * 1e3
@@ -175,10 +173,8 @@ def _plan_stages(
     return () if settings.plan is None else stages_from_plan(settings.plan, convolutions)
 
 
-def _why_no_stages(settings: Settings, convolutions: tuple[ConvolutionNode, ...]) -> str:
-    if not convolutions:
-        return "no convolution can be in a stage"
-    return NOTHING_TO_PLAN_FROM if settings.plan is None else "the plan leaves this graph unchanged"
+def _why_unchanged(found: Collection[object], what_is_missing: str) -> str:
+    return "the plan leaves this graph unchanged" if found else what_is_missing
 
 
 def _make_units(
@@ -228,7 +224,8 @@ def _make_units(
     else:
         chosen = _units_of_plan(entries, are_split, batch_size, of_name.keys())
     if not chosen:
-        return None, dataclasses.replace(report, why_unchanged=_why_no_units(settings, units))
+        why = _why_unchanged(units, "no operation of the graph can be in a unit")
+        return None, dataclasses.replace(report, why_unchanged=why)
 
     check_time_limit()
     taken = [of_name[name] for name in chosen]
@@ -302,11 +299,3 @@ def _units_of_plan(
         )
     # In the graph's order, whatever the plan's is.
     return {name: planned[name] for name in names if name in planned}
-
-
-def _why_no_units(settings: Settings, units: Collection[Unit]) -> str:
-    if not units:
-        return "no operation of the graph can be in a unit"
-    if settings.plan is not None:
-        return "the plan leaves this graph unchanged"
-    return "only a plan decides which units are narrow or split, and none was given"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
-import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -67,8 +66,6 @@ class Plugin:
             tensorflow_internals.call_before_graph_plugins(self._warn_of_plugin)
         # No thread may call into the interpreter while it shuts down.
         atexit.register(library.set_pass, None)
-        # A thread that the child lacks may hold its copy of a lock.
-        os.register_at_fork(after_in_child=self._renew_locks)
 
     @property
     def settings(self) -> Settings:
@@ -159,10 +156,6 @@ class Plugin:
             path,
             " and ".join(self.device_types),
         )
-
-    def _renew_locks(self) -> None:
-        self._change_lock = threading.Lock()
-        self._lock = threading.Lock()
 
     def _update_pass(self) -> None:
         # The caller holds the lock, or two threads could set the pass against the last settings.
@@ -263,14 +256,6 @@ def _put_last(reports: dict[K, V], key: K, report: V) -> None:
 
 _plugin: Plugin | None = None
 _plugin_lock = threading.Lock()
-
-
-def _renew_plugin_lock() -> None:
-    global _plugin_lock
-    _plugin_lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_renew_plugin_lock)
 
 
 def get_plugin() -> Plugin:

@@ -14,7 +14,6 @@ from tf_interop import tensorflow_internals
 from tf_interop.errors import TfInteropError
 from tf_interop.graph.xla import XlaFunction, find_xla_functions, xla_auto_clustering
 from tf_interop.planning.types import GraphPlan, Plan
-from tf_interop.runtime.graph_pass import NOTHING_TO_PLAN_FROM
 from tf_interop.runtime.kernel_library import Counters
 from tf_interop.runtime.parallel_pass import ParallelReport
 from tf_interop.runtime.plugin import PassFailure, get_plugin
@@ -151,7 +150,10 @@ def status() -> Status:
                 "none is rewritten now"
             )
         else:
-            why_off = f"nothing is rewritten: {NOTHING_TO_PLAN_FROM}"
+            why_off = (
+                "nothing is rewritten: policy 'profiled' needs a plan; pass plan= to "
+                "tf_interop.enable(), or policy='always'"
+            )
     return Status(
         is_on=is_on,
         why_off=why_off,
