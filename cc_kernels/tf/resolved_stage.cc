@@ -23,8 +23,8 @@ using tensorflow::TensorShape;
 
 absl::Status ExpectRank(const StepProgram& step, const char* tensor, const TensorShape& shape) {
   if (shape.dims() == step.rank()) return absl::OkStatus();
-  return AtStep(step.name, absl::StrCat("expected ", tensor, " of rank ", step.rank(),
-                                        ", got shape ", shape.DebugString(), "."));
+  return AtStep(step.name, "expected ", tensor, " of rank ", step.rank(), ", got shape ",
+                shape.DebugString(), ".");
 }
 
 int64_t ChannelsOf(const StepProgram& step, const TensorShape& image) {
@@ -48,8 +48,8 @@ absl::Status ImageShapeFromSizes(const StepProgram& step, const std::vector<int6
     return TensorShape::BuildTensorShape(sizes, image);
   }
   if (sizes.size() != 2 || step.depthwise || step.spatial_rank != 2) {
-    return AtStep(step.name, absl::StrCat("expected input_sizes with ", step.rank(),
-                                          " entries, got ", sizes.size(), "."));
+    return AtStep(step.name, "expected input_sizes with ", step.rank(), " entries, got ",
+                  sizes.size(), ".");
   }
   const int64_t spatial[3] = {1, sizes[0], sizes[1]};
   return MakeImageShape(step, output.dim_size(0), spatial, filter.dim_size(2), image);
@@ -95,8 +95,8 @@ absl::Status ResolveChannels(const StepProgram& step, const TensorShape& filter,
       image_channels >= 1 && filter_channels >= 1 &&
       (step.depthwise ? filter_channels == image_channels : image_channels % filter_channels == 0);
   if (!fits) {
-    return AtStep(step.name, absl::StrCat("expected a filter for ", image_channels,
-                                          " channels, got shape ", filter.DebugString(), "."));
+    return AtStep(step.name, "expected a filter for ", image_channels, " channels, got shape ",
+                  filter.DebugString(), ".");
   }
   c->image_channels = image_channels;
   c->group_count = step.depthwise ? image_channels : image_channels / filter_channels;
@@ -186,15 +186,14 @@ absl::Status ResolveStep(const StepProgram& step, const std::vector<TensorShape>
   TF_RETURN_IF_ERROR(
       MakeImageShape(step, c->batch, output_sizes, c->output_channels, &expected_output));
   if (!forward && output != expected_output) {
-    return AtStep(step.name,
-                  absl::StrCat("expected an output gradient of shape ",
-                               expected_output.DebugString(), ", got ", output.DebugString(), "."));
+    return AtStep(step.name, "expected an output gradient of shape ", expected_output.DebugString(),
+                  ", got ", output.DebugString(), ".");
   }
   if (step.has_bias) {
     const TensorShape& bias = operand_shapes[2];
     if (!IsBiasOf(bias, c->output_channels)) {
-      return AtStep(step.name, absl::StrCat("expected a bias of ", c->output_channels,
-                                            " channels, got shape ", bias.DebugString(), "."));
+      return AtStep(step.name, "expected a bias of ", c->output_channels, " channels, got shape ",
+                    bias.DebugString(), ".");
     }
   }
   if (forward) *result_shape = expected_output;

@@ -230,12 +230,8 @@ bool StageCall::GetWorkspaces(const std::vector<size_t>& bytes, std::vector<void
 void StageCall::AllocateWorkspaces() {
   const std::vector<size_t>& planned = resolved_->prepared.lane_workspace_bytes;
   std::vector<void*>* const lanes = &buffers_.lane_workspaces;
-  // More memory does not help against the user's limit.
-  if (absl::c_accumulate(planned, size_t{0}) <= stage_workspace_limit_bytes &&
-      TransformedFilters::GetWithoutWaiting(backend_,
-                                            [&](bool) { return GetWorkspaces(planned, lanes); })) {
-    return;
-  }
+  const auto get = [&](bool) { return GetWorkspaces(planned, lanes); };
+  if (TransformedFilters::GetWithoutWaiting(backend_, get)) return;
   lesser_ = std::make_unique<LesserStage>(
       FindForMemory(backend_, resolved_->stage, resolved_->options, resolved_->prepared, Ladder()));
   CountForMemory(lesser_->rung);

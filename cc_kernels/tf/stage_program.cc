@@ -37,9 +37,10 @@ class Json {
   const absl::Status& error() const { return *error_; }
 
   // Returns the document's first error, which is this one if there was none.
-  const absl::Status& Expected(absl::string_view what) const {
+  template <typename... Parts>
+  const absl::Status& Expected(const Parts&... what) const {
     error_->Update(absl::InvalidArgumentError(
-        absl::StrCat("ConvStage program at ", place_, ": expected ", what, ".")));
+        absl::StrCat("ConvStage program at ", place_, ": expected ", what..., ".")));
     return *error_;
   }
 
@@ -49,7 +50,7 @@ class Json {
     Check(Value::kStructValue, "an object");
     const auto& fields = value_->struct_value().fields();
     const auto found = fields.find(std::string(name));
-    if (found == fields.end()) Expected(absl::StrCat("a field '", name, "'"));
+    if (found == fields.end()) Expected("a field '", name, "'");
     return Json(found == fields.end() ? Value::default_instance() : found->second,
                 absl::StrCat(place_, ".", name), error_);
   }
@@ -131,7 +132,7 @@ absl::Status ParseKind(const NodeDef& node, StepProgram* step) {
     step->has_bias = known.fused;
     return absl::OkStatus();
   }
-  return AtStep(node.name(), absl::StrCat("expected op to be a convolution, got ", node.op(), "."));
+  return AtStep(node.name(), "expected op to be a convolution, got ", node.op(), ".");
 }
 
 absl::Status ParseOperand(const std::string& input, const StageTensors& tensors,
@@ -156,9 +157,9 @@ absl::Status ParseOperand(const std::string& input, const StageTensors& tensors,
       return absl::OkStatus();
     }
   }
-  return AtStep(step->name, absl::StrCat("expected operands inputs:<i>, sizes:<i> or steps:<i> of ",
-                                         kSources[0].count, ", ", kSources[1].count, " and ",
-                                         kSources[2].count, ", got '", input, "'."));
+  return AtStep(step->name, "expected operands inputs:<i>, sizes:<i> or steps:<i> of ",
+                kSources[0].count, ", ", kSources[1].count, " and ", kSources[2].count, ", got '",
+                input, "'.");
 }
 
 absl::Status ParseOperands(const StageTensors& tensors, size_t operation_count, StepProgram* step) {
@@ -168,15 +169,13 @@ absl::Status ParseOperands(const StageTensors& tensors, size_t operation_count, 
   const bool is_gradient = step->kind != ConvolutionKind::kForward;
   const size_t expected = is_gradient || step->has_bias ? 3 : 2;
   if (step->operands.size() != expected) {
-    return AtStep(step->name, absl::StrCat("expected ", expected, " operands, got ",
-                                           step->operands.size(), "."));
+    return AtStep(step->name, "expected ", expected, " operands, got ", step->operands.size(), ".");
   }
   for (size_t i = 0; i < expected; ++i) {
     const bool is_size = step->operands[i].source == Operand::Source::kSize;
     if (is_size == (is_gradient && static_cast<int>(i) == step->sizes_operand())) continue;
-    return AtStep(step->name, absl::StrCat("expected operand ", i, is_size ? " not" : "",
-                                           " to be of sizes:, got '",
-                                           step->node_def.input(static_cast<int>(i)), "'."));
+    return AtStep(step->name, "expected operand ", i, is_size ? " not" : "",
+                  " to be of sizes:, got '", step->node_def.input(static_cast<int>(i)), "'.");
   }
   return absl::OkStatus();
 }
@@ -193,9 +192,8 @@ absl::Status CheckOperands(const StepProgram& step, const StageTensors& tensors,
                                          ? tensors.input_types[operand.index]
                                          : steps[operand.index].dtype;
     if (got == step.dtype) continue;
-    return AtStep(step.name, absl::StrCat("expected operands of type ", DataTypeString(step.dtype),
-                                          ", got ", DataTypeString(got), " at '",
-                                          step.node_def.input(static_cast<int>(i)), "'."));
+    return AtStep(step.name, "expected operands of type ", DataTypeString(step.dtype), ", got ",
+                  DataTypeString(got), " at '", step.node_def.input(static_cast<int>(i)), "'.");
   }
   return absl::OkStatus();
 }
@@ -216,10 +214,9 @@ absl::Status ParseSpatial(const NodeDef& node, const char* attribute, const Step
     is_valid = spatial[i] >= 1;
   }
   if (is_valid) return absl::OkStatus();
-  return AtStep(node.name(), absl::StrCat("expected ", rank, " ", attribute,
-                                          ", 1 in batch and channels and at least 1 elsewhere, "
-                                          "got [",
-                                          absl::StrJoin(values, ", "), "]."));
+  return AtStep(node.name(), "expected ", rank, " ", attribute,
+                ", 1 in batch and channels and at least 1 elsewhere, got [",
+                absl::StrJoin(values, ", "), "].");
 }
 
 absl::Status ParsePadding(const NodeDef& node, StepProgram* step) {
@@ -255,9 +252,9 @@ absl::Status ParseFusedOps(const NodeDef& node, StepProgram* step) {
       return absl::OkStatus();
     }
   }
-  return AtStep(node.name(), absl::StrCat("expected fused_ops BiasAdd, alone or with Relu, Relu6, "
-                                          "LeakyRelu or Elu, got [",
-                                          absl::StrJoin(fused_ops, ", "), "]."));
+  return AtStep(node.name(),
+                "expected fused_ops BiasAdd, alone or with Relu, Relu6, LeakyRelu or Elu, got [",
+                absl::StrJoin(fused_ops, ", "), "].");
 }
 
 absl::Status ParseDataType(const NodeDef& node, StepProgram* step) {
@@ -268,8 +265,8 @@ absl::Status ParseDataType(const NodeDef& node, StepProgram* step) {
     step->core_dtype = core_dtype;
     return absl::OkStatus();
   }
-  return AtStep(node.name(), absl::StrCat("expected T to be float, half, bfloat16 or double, got ",
-                                          DataTypeString(step->dtype), "."));
+  return AtStep(node.name(), "expected T to be float, half, bfloat16 or double, got ",
+                DataTypeString(step->dtype), ".");
 }
 
 absl::Status ParseFormat(const NodeDef& node, StepProgram* step) {
@@ -278,8 +275,7 @@ absl::Status ParseFormat(const NodeDef& node, StepProgram* step) {
   std::string format = last;
   tensorflow::TryGetNodeAttr(node, "data_format", &format);
   if (format != last && format != first) {
-    return AtStep(node.name(), absl::StrCat("expected data_format ", last, " or ", first, ", got ",
-                                            format, "."));
+    return AtStep(node.name(), "expected data_format ", last, " or ", first, ", got ", format, ".");
   }
   step->format = format == last ? tensorflow::FORMAT_NHWC : tensorflow::FORMAT_NCHW;
   return absl::OkStatus();
@@ -332,8 +328,7 @@ absl::Status ParseSteps(const Json& operations, const StageTensors& tensors,
 absl::Status ParseOutputs(const Json& outputs, const StageTensors& tensors, StageProgram* program) {
   const std::vector<Json> items = outputs.Items();
   if (items.size() != tensors.output_types.size()) {
-    return outputs.Expected(
-        absl::StrCat("one operation for each of ", tensors.output_types.size(), " of Tout"));
+    return outputs.Expected("one operation for each of ", tensors.output_types.size(), " of Tout");
   }
   for (size_t i = 0; i < items.size(); ++i) {
     const size_t operation = items[i].Position(program->steps.size());
@@ -342,9 +337,8 @@ absl::Status ParseOutputs(const Json& outputs, const StageTensors& tensors, Stag
     step.output = static_cast<int>(i);
     program->outputs.push_back(operation);
     if (step.dtype == tensors.output_types[i]) continue;
-    return AtStep(step.name,
-                  absl::StrCat("expected Tout ", DataTypeString(step.dtype), " for output ", i,
-                               ", got ", DataTypeString(tensors.output_types[i]), "."));
+    return AtStep(step.name, "expected Tout ", DataTypeString(step.dtype), " for output ", i,
+                  ", got ", DataTypeString(tensors.output_types[i]), ".");
   }
   return outputs.error();
 }
@@ -372,8 +366,9 @@ absl::Status CheckReads(const Json& place, const std::vector<StepProgram>& steps
     if (operand.source != Operand::Source::kStep) continue;
     reads_image = false;
     if (std::find(earlier.begin(), earlier.end(), operand.index) != earlier.end()) continue;
-    return AtStep(step.name, absl::StrCat("expected to read earlier steps of its lane, got steps:",
-                                          operand.index, ", '", steps[operand.index].name, "'."));
+    return AtStep(step.name,
+                  "expected to read earlier steps of its lane, got steps:", operand.index, ", '",
+                  steps[operand.index].name, "'.");
   }
   if (!merged || reads_image) return absl::OkStatus();
   return place.Expected("a merged lane of steps that read one image and no other step");
@@ -451,10 +446,6 @@ Status FromAbslStatus(const absl::Status& status) {
   return Status(code == std::end(kStatusCodes) ? StatusCode::kInternal
                                                : static_cast<StatusCode>(code - kStatusCodes),
                 std::string(status.message()));
-}
-
-absl::Status AtStep(absl::string_view step, absl::string_view message) {
-  return absl::InvalidArgumentError(absl::StrCat("ConvStage step '", step, "': ", message));
 }
 
 int StepProgram::image_dimension(int i) const {

@@ -29,6 +29,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "cc_kernels/core/convolution.h"
 #include "cc_kernels/core/stage.h"
@@ -136,7 +137,10 @@ absl::Status ToAbslStatus(const Status& status);
 Status FromAbslStatus(const absl::Status& status);
 
 // An error that names its step.
-absl::Status AtStep(absl::string_view step, absl::string_view message);
+template <typename... Parts>
+absl::Status AtStep(absl::string_view step, const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat("ConvStage step '", step, "': ", parts...));
+}
 
 }  // namespace tf_interop
 
