@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from stage_program import Document, arguments, lane, operation, program, schedule
+from stage_program import Document, arguments, in_graph, lane, operation, program, schedule
 from tensorflow.core.framework import node_def_pb2
 
 from tf_interop.convolution import ConvolutionKind
@@ -52,15 +52,10 @@ class Case:
 
     def own_in_graph(self) -> np.ndarray:
         """The same in a graph, where the ops get oneDNN's kernels."""
-        tensors = [each for each in self.operands if not isinstance(each, list)]
-
-        @tf.function(autograph=False)
-        def own(*values: tf.Tensor) -> tf.Tensor:
-            left = iter(values)
-            operands = (each if isinstance(each, list) else next(left) for each in self.operands)
-            return dataclasses.replace(self, operands=tuple(operands)).own()
-
-        return own(*map(tf.constant, tensors)).numpy()
+        # Tensors from outside of the function, or Grappler would compute the op.
+        operands = (each if isinstance(each, list) else tf.constant(each) for each in self.operands)
+        own = dataclasses.replace(self, operands=tuple(operands)).own
+        return tf.function(own, autograph=False)().numpy()
 
     def step(self, inputs: list[Any], sizes: list[Any]) -> node_def_pb2.NodeDef:
         """Appends the operands to the lists, and returns the operation."""
@@ -101,21 +96,7 @@ def run_stage(
     algorithm: str | None = None,
 ) -> list[tf.Tensor]:
     """Runs cases as one stage."""
-
-    # In a graph: eager execution was seen to reuse a kernel that it had made for other steps.
-    @tf.function(autograph=False)
-    def stage() -> list[tf.Tensor]:
-        inputs, sizes, document = program_of(cases, lanes, algorithm)
-        return conv_stage(**arguments(as_constants(inputs), as_constants(sizes), document))
-
-    return stage()
-
-
-def as_constants(arrays: list[np.ndarray]) -> list[tf.Tensor]:
-    """One constant for all equal values, because constants take most of the time."""
-    keys = [(array.dtype, array.shape, array.tobytes()) for array in arrays]
-    made = {key: tf.constant(array) for key, array in dict(zip(keys, arrays, strict=True)).items()}
-    return [made[key] for key in keys]
+    return in_graph(conv_stage, **arguments(*program_of(cases, lanes, algorithm)))
 
 
 def digits(shape: Sequence[int], dtype: tf.DType = tf.float32, seed: int = 0) -> np.ndarray:

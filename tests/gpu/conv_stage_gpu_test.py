@@ -130,17 +130,9 @@ def test_an_inception_module_with_tensorflows_layout_conversion_on(dtype: tf.DTy
         return lambda x: tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(x, filter_, 1, "SAME"), bias))
 
     # Module 3a of GoogLeNet.
-    one, reduce_3, three, reduce_5, five, projection = (
-        make_convolution(*each)
-        for each in (
-            (1, 192, 64),
-            (1, 192, 96),
-            (3, 96, 128),
-            (1, 192, 16),
-            (5, 16, 32),
-            (1, 192, 32),
-        )
-    )
+    one, projection = make_convolution(1, 192, 64), make_convolution(1, 192, 32)
+    reduce_3, three = make_convolution(1, 192, 96), make_convolution(3, 96, 128)
+    reduce_5, five = make_convolution(1, 192, 16), make_convolution(5, 16, 32)
 
     @tf.function(jit_compile=False)
     def module(x: tf.Tensor) -> tf.Tensor:

@@ -7,13 +7,12 @@ numbers, so that results are also equal to the bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from convolution_cases import DTYPES, Case, digits, ordinary_cases, program_of, real_numbers
+from convolution_cases import DTYPES, digits, ordinary_cases, program_of, real_numbers
 from stage_program import (
     Document,
     arguments,
@@ -219,53 +218,16 @@ def test_calls_with_other_sizes_of_a_gradient(conv_stage: Any) -> None:
         assert_same(stage(sizes), [own])
 
 
-def unplanned(conv_stage: Any, cases: list[Case]) -> Callable[..., Any]:
-    """A stage of cases without a schedule for their batch size."""
-    inputs, sizes, document = program_of(cases)
-    [only] = document["schedules"]
-    document["schedules"] = [only | {"batch_size": batch_size} for batch_size in (3, 5)]
-
-    @tf.function(autograph=False)
-    def stage(*tensors: tf.Tensor) -> list[tf.Tensor]:
-        return conv_stage(**arguments(tensors, sizes, document))
-
-    return lambda *tensors: stage(*map(tf.constant, tensors or inputs))
-
-
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
 def test_without_a_plan_gives_the_bits_of_the_own_ops(conv_stage: Any, dtype: tf.DType) -> None:
     cases = ordinary_cases(dtype, stride=2, numbers=real_numbers)
+    inputs, sizes, document = program_of(cases)
+    [only] = document["schedules"]
+    document["schedules"] = [only | {"batch_size": batch_size} for batch_size in (3, 5)]
     with counted() as new:
-        results = unplanned(conv_stage, cases)()
+        results = in_graph(conv_stage, **arguments(inputs, sizes, document))
     for case, result in zip(cases, results, strict=True):
         assert result.numpy().tobytes() == case.own_in_graph().tobytes(), case.op
     [(reason, count)] = new.fallbacks.items()
     assert count == 1
     assert UNPLANNED in reason
-
-
-def test_without_a_plan_a_fused_convolution(conv_stage: Any) -> None:
-    fused = PLAIN | {"fused_ops": ["BiasAdd", "Relu"]}
-    case, bias = ordinary_cases(numbers=real_numbers)[0], np.linspace(-1, 1, 8, dtype=np.float32)
-    [result] = unplanned(conv_stage, [Case("_FusedConv2D", (*case.operands, bias), fused)])()
-
-    @tf.function  # TensorFlow fuses it
-    def own_fused(image: tf.Tensor, filter_: tf.Tensor) -> tf.Tensor:
-        return tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(image, filter_, 1, "SAME"), bias))
-
-    np.testing.assert_array_equal(result, own_fused(*case.operands))
-
-
-def test_the_next_op_may_overwrite_results_without_a_plan(conv_stage: Any) -> None:
-    # Stock kernels must not keep their results.
-    case, *_ = ordinary_cases(numbers=real_numbers)
-    stage = unplanned(conv_stage, [case])
-
-    @tf.function(autograph=False)
-    def twice() -> tuple[tf.Tensor, tf.Tensor]:
-        return tf.nn.relu(stage()[0]), tf.nn.relu(stage()[0])
-
-    expected = tf.nn.relu(case.own_in_graph())
-    for _ in range(3):
-        for result in twice():
-            np.testing.assert_array_equal(result, expected)

@@ -55,20 +55,6 @@ def test_gives_the_very_bits_of_the_own_ops(unit: Any, dtype: tf.DType) -> None:
         assert_same_bits(run(*values), own(*values))
 
 
-def test_several_results_and_one_that_nothing_reads(unit: Any) -> None:
-    statistics = ["inputs:1", "inputs:2", "inputs:3", "inputs:4"]
-    norm = operation("norm", "FusedBatchNormV3", ["inputs:0", *statistics], is_training=True)
-    norm.attr["U"].type = tf.float32.as_datatype_enum
-    scaled = operation("scaled", "Mul", ["steps:0:0", "inputs:1"])
-    image, empty = values_of_chain()[0], np.zeros([0], np.float32)
-    values = [image, np.ones([8], np.float32), np.ones([8], np.float32), empty, empty]
-    results = ["steps:1:0", "steps:0:2", "steps:0:1"]
-    own = stock([norm, scaled], results)(*values)
-    assert_same_bits(in_graph(unit, [norm, scaled], results, batch_sizes=[77])(*values), own)
-    # Stock divides sums over a batch among the cores.
-    assert_same(in_graph(unit, [norm, scaled], results)(*values), own, rtol=1e-4, atol=1e-5)
-
-
 def test_writes_no_tensor_that_others_hold(unit: Any) -> None:
     # Element-wise kernels write into an operand that nobody else holds.
     steps = [

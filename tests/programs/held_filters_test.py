@@ -127,25 +127,6 @@ def test_sees_a_variable_change_between_calls(
     assert new.filters_transformed == len(FILTERS) * transformed
 
 
-def test_sees_a_variable_change_inside_of_the_call() -> None:
-    tf_interop.enable("always")
-    variables = make_variables()
-
-    @tf.function(autograph=False)
-    def compute(image: tf.Tensor) -> list[tf.Tensor]:
-        before = branches(image, variables)
-        for variable, filter_ in zip(variables, FILTERS, strict=True):
-            variable.assign_add(filter_)
-        return before + branches(image, variables)
-
-    for call in range(6):
-        results = compute(tf.constant(IMAGE))
-        assert_branches(results[:2], IMAGE, [(1 + call) * filter_ for filter_ in FILTERS])
-        assert_branches(results[2:], IMAGE, [(2 + call) * filter_ for filter_ in FILTERS])
-    stages = get_plugin().reports[-1].plan.stages
-    assert sum(len(list(stage.stage.steps)) for stage in stages) == len(results)
-
-
 def address_of(variable: tf.Variable) -> int:
     return variable.read_value()._numpy().__array_interface__["data"][0]
 

@@ -157,11 +157,13 @@ def test_makes_stages_only_in_its_call_and_restores_everything(
     during: list[Any] = []
 
     def look(logs: Any = None) -> None:
-        during.append((plugin.settings.policy, tensorflow_internals.plugin_optimizers_option()))
+        option = tensorflow_internals.plugin_optimizers_option()
+        during.append((plugin.settings.policy, plugin.settings.workspace_limit_mb, option))
 
     with _runs_stages(True):
-        _fit(model, ConvStages("always"), _hook(keras, "on_train_begin", look))
-    assert during == [(Policy.ALWAYS, True)]
+        callback = ConvStages("always", workspace_limit_mb=5)
+        _fit(model, callback, _hook(keras, "on_train_begin", look))
+    assert during == [(Policy.ALWAYS, 5, True)]
     assert plugin.settings is settings
     assert tensorflow_internals.plugin_optimizers_option() is option
     assert tensorflow_internals.model_functions(model) == functions

@@ -17,13 +17,13 @@ from unnoticed import (
     FILTERS,
     IMAGE,
     Program,
-    assert_session_unnoticed,
     assert_unnoticed,
     branches,
     conv,
     digits,
     gradients,
     in_function,
+    in_session,
     is_rewritten,
     run_python,
     stages_run,
@@ -110,10 +110,11 @@ def test_control_flow(program: Program, version: int) -> None:
 
 
 def reads_and_assigns() -> Program:
-    variable = tf.Variable(FILTERS[0])
+    variable = tf.Variable(FILTERS[0].astype(np.float16))  # of a dtype whose filters are held
 
     @tf.function
     def compute(image: tf.Tensor) -> list[tf.Tensor]:
+        image = tf.cast(image, tf.float16)
         first = tf.nn.conv2d(image, variable, 1, "SAME")
         variable.assign_add(tf.ones_like(variable))
         second = tf.nn.conv2d(image, variable, 1, "SAME")
@@ -211,6 +212,30 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
 @pytest.mark.parametrize("make", PROGRAMS.values(), ids=PROGRAMS)
 def test_program(make: Callable[[], Program]) -> None:
     assert_unnoticed(make)
+
+
+# The options of tf.config.optimizer.set_experimental_options, with the value that is not default.
+ON = (
+    *("layout_optimizer", "constant_folding", "shape_optimization", "remapping"),
+    *("arithmetic_optimization", "dependency_optimization", "loop_optimization"),
+    *("function_optimization", "implementation_selector"),
+)
+OFF = (
+    *("debug_stripper", "disable_model_pruning", "scoped_allocator_optimization"),
+    *("pin_to_host_optimization", "auto_mixed_precision"),
+    *("auto_mixed_precision_onednn_bfloat16", "auto_mixed_precision_mkl"),
+)
+OPTIONS = dict.fromkeys(ON, False) | dict.fromkeys(OFF, True) | {"min_graph_nodes": -1}
+
+
+@pytest.mark.parametrize(("name", "value"), OPTIONS.items())
+def test_options_of_tensorflows_own_graph_passes(name: str, value: Any) -> None:
+    tf.config.optimizer.set_experimental_options({name: value})
+    programs = (adds_a_bias_of_rank_4, nested_conds, nested_functions)
+    try:
+        assert_unnoticed(in_function(gradients(lambda x: tf.add_n([each(x) for each in programs]))))
+    finally:
+        tf.config.optimizer.set_experimental_options({name: None})  # TensorFlow's default
 
 
 UNKNOWN = tf.TensorSpec([None, None, None, None], tf.float32)
@@ -337,7 +362,7 @@ def gradient_of_a_function_as_it_runs(session: Any) -> list[Any]:
     ids=lambda run: run.__name__,
 )
 def test_session(run: Callable[[Any], list[Any]], disable_model_pruning: bool) -> None:
-    assert_session_unnoticed(run, disable_model_pruning=disable_model_pruning)
+    assert_unnoticed(in_session(run, disable_model_pruning=disable_model_pruning))
 
 
 def test_a_model_saved_with_the_plugin_loads_without_it(tmp_path: pathlib.Path) -> None:

@@ -22,16 +22,16 @@ DEVICES = ("/device:CPU:0", "/device:CPU:1")
 HALVES = DividedLayer("c", Degrees(sample=2), (0, 1))
 
 
-def graph_of_convolution(batch: int | None = 4, filters: int = 8) -> GraphBuilder:
+def graph_of_convolution(batch: int | None = 4) -> GraphBuilder:
     graph = GraphBuilder(CPU)
-    shapes = {"x": (batch, 6, 6, 3), "f": (3, 3, 3, filters)}
+    shapes = {"x": (batch, 6, 6, 3), "f": (3, 3, 3, 8)}
     for index, (name, shape) in enumerate(shapes.items()):
         graph.add(name, "_Arg", T=FLOAT, index=index)
         add_shapes(graph.node(name), "_output_shapes", [shape])
     graph.conv("c", "x", "f")
     graph.add("r", "Relu", "c", T=FLOAT)
     for name in ("c", "r"):
-        add_shapes(graph.node(name), "_output_shapes", [(batch, 6, 6, filters)])
+        add_shapes(graph.node(name), "_output_shapes", [(batch, 6, 6, 8)])
     graph.add("result", "_Retval", "r", T=FLOAT, index=0)
     return graph
 
@@ -89,24 +89,19 @@ def test_keeps_a_graph_and_says_why(
 
 
 @pytest.mark.parametrize(
-    ("filters", "layer", "place"),
+    ("layer", "batch_size", "place"),
     [
-        (4, HALVES, "parallel plan for this graph"),
-        (8, DividedLayer("d", Degrees(sample=2), (0, 1)), "the layer 'd'"),
-        (8, DividedLayer("c", Degrees(height=7), (0,) * 7), "got 7 parts of a height of 6"),
+        (DividedLayer("d", Degrees(sample=2), (0, 1)), None, "the layer 'd'"),
+        (DividedLayer("c", Degrees(height=7), (0,) * 7), None, "got 7 parts of a height of 6"),
+        (HALVES, 8, "for batch size 4, got one for 8"),
     ],
-    ids=["of_another_graph", "of_a_layer_that_is_not_there", "more_parts_than_values"],
+    ids=["of_a_layer_that_is_not_there", "more_parts_than_values", "of_another_batch_size"],
 )
-def test_refuses_a_plan(filters: int, layer: DividedLayer, place: str) -> None:
+def test_refuses_a_plan(layer: DividedLayer, batch_size: int | None, place: str) -> None:
+    [graph] = plan_of(layer).graphs
+    graph = dataclasses.replace(graph, batch_size=batch_size)
     with pytest.raises(PlanError, match=place):
-        run(graph_of_convolution(filters=filters), plan_of(layer))
-
-
-def test_refuses_a_plan_for_another_batch_size() -> None:
-    plan = plan_of(HALVES)
-    graph = dataclasses.replace(plan.graphs[0], batch_size=8)
-    with pytest.raises(PlanError, match="for batch size 4, got one for 8"):
-        run(graph_of_convolution(), dataclasses.replace(plan, graphs=(graph,)))
+        run(graph_of_convolution(), ParallelPlan(DEVICES, (graph,)))
 
 
 def test_ends_when_it_takes_too_long() -> None:

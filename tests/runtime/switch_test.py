@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from unnoticed import IMAGE, branches, in_function, stages_run_by, v1
+from unnoticed import IMAGE, branches, in_function, in_session, stages_run_by, v1
 
 import tf_interop
 from tf_interop.planning.types import Plan
@@ -113,12 +113,11 @@ def run_pipeline() -> np.ndarray:
 
 
 def run_session() -> np.ndarray:
-    config = v1.ConfigProto()
-    rewrites = config.graph_options.rewrite_options
-    rewrites.use_plugin_optimizers = rewrites.ON
-    with tf.Graph().as_default(), v1.Session(config=config) as session:
+    def run(session: Any) -> Any:
         image = v1.placeholder(tf.float32, IMAGE.shape)
         return session.run(branches(image), {image: IMAGE})
+
+    return in_session(run)()(IMAGE)
 
 
 @pytest.mark.parametrize("run", [run_pipeline, run_session])
