@@ -210,7 +210,7 @@ def test_wrong_usage_names_the_option_or_value(command: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("benchmark missing.h5 --policy always -o r.json", "'missing.h5'"),
+        ("benchmark missing.h5 --policy always -o r.json", "no file or folder at"),
         ("tune ResNet50 -o /proc/plan.json", "'/proc/plan.json'"),
         ("report plan.json --model ResNet50 --png t.png", "tf-interop[report]"),
         ("analyze InceptionV3", "pip install 'tensorflow=="),
