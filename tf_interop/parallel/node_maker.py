@@ -18,6 +18,9 @@ class NodeMaker:
     """Makes the nodes of parts on one device.
 
     The name of a tensor is its node's name for the first output, and `name:1` for the second.
+
+    Attributes:
+        graph_def: the graph to which it adds them.
     """
 
     def __init__(
@@ -31,7 +34,7 @@ class NodeMaker:
             prefix: the beginning of their names.
             taken: names that no new node may have; the names of new nodes are added.
         """
-        self._graph_def = graph_def
+        self.graph_def = graph_def
         self._device = device
         self._prefix = prefix
         self._taken = taken
@@ -56,7 +59,7 @@ class NodeMaker:
         numbered = (f"{name}_{number}" for number in itertools.count(1))
         name = next(each for each in itertools.chain([name], numbered) if each not in self._taken)
         self._taken.add(name)
-        node = self._graph_def.node.add(name=name, op=op, device=self._device, input=inputs)
+        node = self.graph_def.node.add(name=name, op=op, device=self._device, input=inputs)
         for attribute, value in attributes.items():
             node.attr[attribute].CopyFrom(_attribute(value))
         return name

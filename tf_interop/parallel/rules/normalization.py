@@ -15,14 +15,12 @@ statistics are those of the whole batch: training on several devices is training
 
 Preconditions of a replacement:
   1. the image has rank 4 and a known shape;
-  2. nobody reads an output that only the fused ops can use: only gradients that are replaced too
-     read `reserve_space_3`, and nobody reads the reserve spaces of a gradient;
+  2. only gradients that are replaced too read the reserve spaces, those in inference only the
+     last one, and nobody reads the reserve spaces of a gradient;
   3. the node is in no loop, and only its first output is fetched.
 
 Guaranteed: the last op takes over the node's name, and with it fetches, readers and control
-dependencies; devices and control dependencies stay. The second reserve space is what the stock
-kernel of the device makes of it: the variance on CPUs, 1 / sqrt(variance + epsilon) on GPUs. A
-second run finds nothing.
+dependencies; devices and control dependencies stay. A second run finds nothing.
 """
 
 from __future__ import annotations
@@ -106,8 +104,7 @@ def is_with_its_pair(view: GraphView, nodes: Collection[int], node: int) -> bool
     """Whether `nodes` contain the gradients of a normalization, or the forward op of a gradient."""
     if view.ops[node] in FORWARD_OPS:
         return all(each in nodes for each in view.fanouts[node] if view.ops[each] in GRADIENT_OPS)
-    source, _ = view.fanins[node][3]
-    return view.ops[source] not in FORWARD_OPS or source in nodes
+    return not _is_training(view, node) or _forward_of(view, node) in nodes
 
 
 def expand_normalization(
@@ -120,7 +117,42 @@ def expand_normalization(
         properties: its shapes.
         nodes: some that `find_normalizations` found, each with its pair.
     """
-    return _Expansion(view, nodes).run(properties)
+    new, taken = without_nodes(view.graph_def), set(view.names)
+    instead: dict[str, str] = {}
+    statistics: dict[int | None, tuple[str, str]] = {}
+    for node in view.topological_order():
+        old = view.nodes[node]
+        if node not in nodes:
+            new.node.add().CopyFrom(old)
+            continue
+        first = len(new.node)
+        maker = NodeMaker(new, old.device, old.name, taken)
+        shape: Any = properties.input_shape(node, 0)
+        normalization = _Normalization(view, node, maker, shape, instead)
+        if old.op in FORWARD_OPS:
+            statistics[node] = normalization.expand_forward()
+        else:
+            normalization.expand_gradient(statistics.get(_forward_of(view, node)))
+        controls = [text for text in old.input if text.startswith("^")]
+        for made in new.node[first:]:
+            made.input.extend(controls)
+        new.node[-1].name = old.name
+    for made in new.node:
+        made.input[:] = [instead.get(text, text) for text in made.input]
+    return new
+
+
+def _is_training(view: GraphView, node: int) -> bool:
+    is_training: bool = attribute_of(view.nodes[node], "is_training").b
+    return is_training
+
+
+def _forward_of(view: GraphView, gradient: int) -> int | None:
+    """The node whose statistics a gradient in training reads; None if they come otherwise."""
+    (source, port), second = view.fanins[gradient][3:5]
+    is_pair = port == 3 and second == (source, 4) and view.ops[source] in FORWARD_OPS
+    trains = _is_training(view, gradient) and is_pair and _is_training(view, source)
+    return source if trains else None
 
 
 def _has_known_image(view: GraphView, properties: GraphProperties, node: int) -> bool:
@@ -137,66 +169,18 @@ def _layout_of(node: node_def_pb2.NodeDef) -> str:
 def _is_reserve_space_read(view: GraphView, node: int) -> bool:
     """Whether any node but a gradient reads an output that only the fused ops can use."""
     is_forward = view.ops[node] in FORWARD_OPS
-    private = {5} if is_forward else {3, 4}
+
+    def may_read(reader: int, port: int) -> bool:
+        if not is_forward or view.ops[reader] not in GRADIENT_OPS:
+            return False
+        is_unused = port == 5 and not _is_training(view, reader)
+        return is_unused or _forward_of(view, reader) == node
+
     return any(
-        source == node and port in private
+        source == node and port >= 3 and not may_read(reader, port)
         for reader in view.fanouts[node]
-        if not (is_forward and view.ops[reader] in GRADIENT_OPS)
         for source, port in view.fanins[reader]
     )
-
-
-class _Expansion:
-    """A new graph in the making.
-
-    Attributes:
-        view: the old graph.
-        instead: the tensors that replace outputs after a node's first.
-        statistics: mean and 1 / sqrt(variance + epsilon) of forward nodes in training.
-        new: the new graph.
-    """
-
-    def __init__(self, view: GraphView, nodes: Collection[int]) -> None:
-        self.view = view
-        self.instead: dict[str, str] = {}
-        self.statistics: dict[int, tuple[str, str]] = {}
-        self.new = without_nodes(view.graph_def)
-        self._nodes = nodes
-
-    def run(self, properties: GraphProperties) -> graph_pb2.GraphDef:
-        view, taken = self.view, set(self.view.names)
-        for node in view.topological_order():
-            old = view.nodes[node]
-            if node not in self._nodes:
-                self.new.node.add().CopyFrom(old)
-                continue
-            first = len(self.new.node)
-            maker = NodeMaker(self.new, old.device, old.name, taken)
-            shape: Any = properties.input_shape(node, 0)
-            normalization = _Normalization(self, node, maker, shape)
-            if old.op in FORWARD_OPS:
-                normalization.expand_forward()
-            else:
-                normalization.expand_gradient()
-            controls = [text for text in old.input if text.startswith("^")]
-            for made in self.new.node[first:]:
-                made.input.extend(controls)
-            self.new.node[-1].name = old.name
-        for made in self.new.node:
-            made.input[:] = [self.instead.get(text, text) for text in made.input]
-        return self.new
-
-    def forward_of(self, node: int) -> int | None:
-        """The expanded node in training whose statistics an expanded gradient reads."""
-        if node not in self._nodes or self.view.ops[node] not in GRADIENT_OPS:
-            return None
-        (source, port), (other, other_port) = self.view.fanins[node][3:5]
-        is_forward = source in self._nodes and self.view.ops[source] in FORWARD_OPS
-        is_pair = source == other and (port, other_port) == (3, 4)
-        trains = all(
-            attribute_of(self.view.nodes[each], "is_training").b for each in (node, source)
-        )
-        return source if is_forward and is_pair and trains else None
 
 
 class _Normalization:
@@ -206,13 +190,32 @@ class _Normalization:
     """
 
     def __init__(
-        self, expansion: _Expansion, node: int, maker: NodeMaker, image: tuple[int, ...]
+        self,
+        view: GraphView,
+        node: int,
+        maker: NodeMaker,
+        image: tuple[int, ...],
+        instead: dict[str, str],
     ) -> None:
-        self._expansion, self._node, self._maker = expansion, node, maker
-        self._old = expansion.view.nodes[node]
-        self._inputs = [expansion.instead.get(text, text) for text in self._old.input]
-        self._is_training = attribute_of(self._old, "is_training").b
-        self._is_on_gpu = "GPU" in self._old.device
+        """Prepares to add nodes.
+
+        Args:
+            view: the old graph.
+            node: the node.
+            maker: makes new nodes.
+            image: shape of the image.
+            instead: the tensors that replace outputs after a node's first.
+        """
+        self._maker, self._instead = maker, instead
+        self._old = view.nodes[node]
+        self._inputs = [instead.get(text, text) for text in self._old.input]
+        self._read_ports = {
+            port
+            for reader in view.fanouts[node]
+            for source, port in view.fanins[reader]
+            if source == node
+        }
+        self._is_training = _is_training(view, node)
         channel = _CHANNELS[_layout_of(self._old)]
         self._axes = [axis for axis in range(4) if axis != channel]
         self._image = image
@@ -226,34 +229,41 @@ class _Normalization:
             for shape in (image, self._statistics, self._vector)
         )
 
-    def expand_forward(self) -> None:
-        """Follows the formulas of TensorFlow's kernel, fused_batch_norm_op.cc."""
+    def expand_forward(self) -> tuple[str, str]:
+        """Follows the formulas of TensorFlow's kernel, fused_batch_norm_op.cc.
+
+        Returns:
+            The mean and 1 / sqrt(variance + epsilon).
+        """
         image, scale, offset, old_mean, old_variance = self._inputs[:5]
         image = self._cast(image, self._dtype)
         if self._is_training:
             mean = self._reduce("Mean", image)
             variance = self._reduce("Mean", self._on_image("SquaredDifference", image, mean))
-            inverse = self._inverse_deviation(variance)
-            self._expansion.statistics[self._node] = mean, inverse
-            second = inverse if self._is_on_gpu else variance
             self._give(
                 lambda: self._averaged(old_mean, self._as_vector(mean)),
                 lambda: self._averaged(old_variance, self._unbiased(variance)),
-                lambda: self._as_vector(mean),
-                lambda: self._as_vector(second),
             )
         else:
             mean, variance = self._spread(old_mean), self._spread(old_variance)
-            inverse = self._inverse_deviation(variance)
-            self._give(*[lambda: old_mean, lambda: old_variance] * 2)
+            self._give(lambda: old_mean, lambda: old_variance)
+        inverse = self._inverse_deviation(variance)
         scaling = self._on_statistics("Mul", inverse, self._spread(scale))
         scaled = self._on_image("Mul", self._on_image("Sub", image, mean), scaling)
         self._cast(self._on_image("AddV2", scaled, self._spread(offset)), self._image_dtype)
+        return mean, inverse
 
-    def expand_gradient(self) -> None:
-        """Follows the same file, and in inference its FusedBatchNormFreezeGrad."""
+    def expand_gradient(self, statistics: tuple[str, str] | None) -> None:
+        """Follows the same file, and in inference its FusedBatchNormFreezeGrad.
+
+        Args:
+            statistics: what the forward op returned; None in inference.
+        """
         gradient, image = (self._cast(text, self._dtype) for text in self._inputs[:2])
-        mean, inverse = self._statistics_of_forward()
+        if statistics is None:
+            mean, variance = map(self._spread, self._inputs[3:5])
+            statistics = mean, self._inverse_deviation(variance)
+        mean, inverse = statistics
         centered = self._on_image("Sub", image, mean)
         product = self._on_image("Mul", gradient, centered)
         scaling = self._on_statistics("Mul", inverse, self._spread(self._inputs[2]))
@@ -279,31 +289,11 @@ class _Normalization:
         epsilon = self._number(attribute_of(self._old, "epsilon").f)
         return self._on_statistics("Rsqrt", self._on_statistics("AddV2", variance, epsilon))
 
-    def _statistics_of_forward(self) -> tuple[str, str]:
-        """The mean and the inverse deviation, if possible directly from the forward ops."""
-        source = self._expansion.forward_of(self._node)
-        if source is not None:
-            return self._expansion.statistics[source]
-        mean, second = map(self._spread, self._inputs[3:5])
-        is_inverse = self._is_training and self._is_on_gpu
-        return mean, second if is_inverse else self._inverse_deviation(second)
-
     def _give(self, *makers: Callable[[], str]) -> None:
         """Makes those of the outputs after the first that anyone reads."""
-        ports = self._read_ports()
         for port, make in enumerate(makers, 1):
-            if port in ports:
-                self._expansion.instead[f"{self._old.name}:{port}"] = make()
-
-    def _read_ports(self) -> set[int]:
-        """The outputs that anyone reads, apart from statistics for an expanded gradient."""
-        view = self._expansion.view
-        ports: set[int] = set()
-        for reader in view.fanouts[self._node]:
-            is_pair = self._expansion.forward_of(reader) == self._node
-            tensors = view.fanins[reader][: 3 if is_pair else None]
-            ports |= {port for source, port in tensors if source == self._node}
-        return ports
+            if port in self._read_ports:
+                self._instead[f"{self._old.name}:{port}"] = make()
 
     def _averaged(self, old: str, new: str) -> str:
         """The exponential average of an old and a new vector."""
@@ -351,6 +341,6 @@ class _Normalization:
 
     def _with_shape(self, shape: tuple[int, ...], name: str) -> str:
         """States the shape of the last node."""
-        stated = self._expansion.new.node[-1].attr["_output_shapes"].list.shape
+        stated = self._maker.graph_def.node[-1].attr["_output_shapes"].list.shape
         stated.append(tf.TensorShape(shape).as_proto())
         return name
