@@ -92,6 +92,23 @@ def strategies(
         yield f"random {seed}", random_division(graph, device_count, seed)
 
 
+def handed_layers(call: Callable[[], Any]) -> LayerGraph:
+    """The layers of the largest graph that Grappler hands over during a first call."""
+    graphs: list[graph_pb2.GraphDef] = []
+    tf_interop.enable()
+    with get_plugin().observe(lambda graph_def, _: graphs.append(graph_def)):
+        call()
+    return prepare(with_inferred_shapes(max(graphs, key=lambda graph: len(graph.node))))
+
+
+def plan_of(
+    layers: LayerGraph, division: Iterable[DividedLayer], devices: Sequence[str]
+) -> ParallelPlan:
+    """A plan for one graph."""
+    entry = GraphDivision(fingerprint_layers(layers), tuple(division))
+    return ParallelPlan(tuple(devices), (entry,))
+
+
 def random_division(graph: LayerGraph, device_count: int, seed: int) -> tuple[DividedLayer, ...]:
     """A random division of each layer, on random devices."""
     source = random.Random(seed)
@@ -113,7 +130,7 @@ class Training:
 
     def __init__(self, name: str, dtype: str, devices: Sequence[str]) -> None:
         """Builds a network of `NETWORKS` in float32 or float64."""
-        self._devices = tuple(devices)
+        self._devices = devices
         tf.keras.utils.set_random_seed(0)
         self._model = NETWORKS[name]()
         if dtype == "float64":
@@ -125,12 +142,9 @@ class Training:
         shape = (BATCH, *self._model.input_shape[1:])
         self.images = source.uniform(-1, 1, shape).astype(dtype)
         self._labels = tf.constant(source.integers(0, CLASSES, BATCH))
-        tf_interop.enable()
-        handed: list[graph_pb2.GraphDef] = []
-        with get_plugin().observe(lambda graph_def, _: handed.append(graph_def)):
-            self.stock = self.run()
-        largest = max(handed, key=lambda graph_def: len(graph_def.node))
-        self.graph = prepare(with_inferred_shapes(largest))
+        runs: list[Numbers] = []
+        self.graph = handed_layers(lambda: runs.append(self.run()))
+        [self.stock] = runs
 
     def run(self, images: np.ndarray | None = None, weights: Numbers | None = None) -> Numbers:
         """Trains, and returns the losses and the change of each variable."""
@@ -157,9 +171,8 @@ class Training:
 
     def run_divided(self, division: tuple[DividedLayer, ...]) -> tuple[Numbers, Any]:
         """Trains with divided layers; returns the report of the graph too."""
-        entry = GraphDivision(fingerprint_layers(self.graph), division)
         get_plugin().forget_reports()
-        tf_interop.enable(parallel=ParallelPlan(self._devices, (entry,)))
+        tf_interop.enable(parallel=plan_of(self.graph, division, self._devices))
         try:
             numbers = self.run()
             status = tf_interop.status()

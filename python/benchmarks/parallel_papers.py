@@ -105,20 +105,12 @@ def alexnet() -> tf.keras.Model:
     )
 
 
-class Unchanged(tf.keras.layers.Layer):  # type: ignore[misc]
-    """Stands in for a batch normalization."""
-
-    def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
-        """Returns its inputs."""
-        return inputs
-
-
 def without_normalization(model: Any) -> Any:
     """A model without its batch normalizations."""
 
     def clone(layer: Any) -> Any:
         if isinstance(layer, tf.keras.layers.BatchNormalization):
-            return Unchanged(name=layer.name)
+            return tf.keras.layers.Identity(name=layer.name)
         return layer.__class__.from_config(layer.get_config())
 
     return tf.keras.models.clone_model(model, clone_function=clone)
@@ -133,7 +125,7 @@ NETWORKS = {
 }
 
 
-def sent_bytes(layers: LayerGraph, division: Mapping[int, LayerDivision]) -> int:
+def sent_bytes(layers: LayerGraph, division: Mapping[str, LayerDivision]) -> int:
     """The bytes that all devices send in a step; all-reduce adds the gradients of parameters."""
     view, layer_of = layers.view, layers.layer_of
     parted = part_graph(layers, division, [0] * len(view))

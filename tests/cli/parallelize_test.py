@@ -56,7 +56,7 @@ def test_json_has_the_costs_of_each_layer() -> None:
     ("options", "exit_code", "expected"),
     [
         ("--explain nothing", 1, "got 'nothing'. They are: "),
-        ("--devices 9", 1, "Expected 1 to 4 devices of the device graph, got 9."),
+        ("--devices 9", 1, "Expected 1 to 4 devices, got 9."),
         ("--devices some", 2, "Expected a number or names such as"),
         ("--memory-limit 1kB", 1, "memory"),
         ("--device-graph missing.json", 1, "File not found: 'missing.json'. Expected a device"),

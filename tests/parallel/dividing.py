@@ -1,46 +1,22 @@
-"""Divides the layers of programs over devices, and counts the bytes that TensorFlow sends."""
+"""Counts the bytes that TensorFlow sends between devices."""
 
 from __future__ import annotations
 
 import collections
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 from tensorflow.python.eager import context
 
-import tf_interop
-from python.benchmarks.divided_training import make_devices as make_devices
-from python.benchmarks.divided_training import strategies as strategies
 from tf_interop.graph.ops import output_dtypes
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView, parse_input
 from tf_interop.model.graphs import with_inferred_shapes
-from tf_interop.parallel.layers.find import LayerGraph
-from tf_interop.parallel.layers.prepare import prepare
-from tf_interop.parallel.lookup import fingerprint_layers
 from tf_interop.parallel.rewrite import was_divided
-from tf_interop.parallel.types import DividedLayer, GraphDivision, ParallelPlan
 from tf_interop.runtime.plugin import get_plugin
-
-
-def layers_of(call: Callable[[], Any]) -> LayerGraph:
-    """The layers of the largest graph that Grappler hands over during a first call."""
-    graphs: list[graph_pb2.GraphDef] = []
-    tf_interop.enable()
-    with get_plugin().observe(lambda graph_def, _: graphs.append(graph_def)):
-        call()
-    return prepare(with_inferred_shapes(max(graphs, key=lambda graph: len(graph.node))))
-
-
-def plan_of(
-    layers: LayerGraph, division: Iterable[DividedLayer], devices: Sequence[str]
-) -> ParallelPlan:
-    """A plan for one graph."""
-    entry = GraphDivision(fingerprint_layers(layers), tuple(division))
-    return ParallelPlan(tuple(devices), (entry,))
 
 
 def sent_bytes(call: Callable[[], Any]) -> collections.Counter[tuple[str, str]]:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import tensorflow as tf
-from parallel.traced_layers import image, layers_of, parameter, two_products
+from parallel.traced_layers import image, layer_names, layers_of, two_products
 
 from tf_interop.parallel.layers.find import LayerGraph
 from tf_interop.parallel.parted_graph import LayerDivision, PartedGraph, part_graph
-from tf_interop.parallel.regions import Box
+from tf_interop.parallel.regions import Box, Part, PartedTensor, Piece, pieces_of
 from tf_interop.parallel.types import Degrees
 
 SAMPLES, FILTERS, CHANNELS = (
@@ -26,7 +26,8 @@ def traced(build: Callable[[], object]) -> LayerGraph:
 
 def parted(layers: LayerGraph, *divisions: LayerDivision | None, preserve: str = "") -> PartedGraph:
     """The graph with these divisions of its layers; all nodes are on device 0."""
-    given = {place: each for place, each in enumerate(divisions) if each is not None}
+    pairs = zip(layer_names(layers), divisions, strict=False)
+    given = {name: each for name, each in pairs if each is not None}
     return part_graph(layers, given, [0] * len(layers.view), ["result", *preserve.split()])
 
 
@@ -41,15 +42,6 @@ def sent(graph: PartedGraph) -> list[tuple[str, Box, int, int, int]]:
 
 def sent_names(graph: PartedGraph) -> list[str]:
     return [name for name, *_ in sent(graph)]
-
-
-def test_a_graph_without_divisions_sends_nothing() -> None:
-    layers = traced(two_products)
-    graph = parted(layers)
-    assert set(graph.parts) == set(range(len(layers.view)))
-    assert not any(map(graph.is_divided, graph.parts))
-    assert graph.tensors == {}
-    assert graph.transfers == ()
 
 
 @pytest.mark.parametrize(
@@ -90,41 +82,9 @@ def test_sends_only_the_boxes_that_are_read(
     assert is_sum == (CHANNELS in divisions)
 
 
-def test_the_readers_of_a_sum_add_it() -> None:
-    def two_products_in_a_row() -> None:
-        h = tf.matmul(image(4, 6, name="x"), parameter(6, 8, name="v"), name="h")
-        tf.negative(tf.matmul(h, parameter(8, 2, name="w"), name="y"), name="result")
-
-    graph = parted(traced(two_products_in_a_row), CHANNELS, SAMPLES)
-    assert [each for each in sent(graph) if each[0] == "h"] == [
-        ("h", ((0, 2), (0, 8)), 1, 0, 64),
-        ("h", ((2, 4), (0, 8)), 0, 1, 64),
-    ]
-
-
-def test_sends_a_box_once_to_several_readers_on_a_device() -> None:
-    def branches() -> None:
-        x = image(4, 6, name="x")
-        y, z = (tf.matmul(x, parameter(6, 8, name=f"{name}/w"), name=name) for name in "yz")
-        tf.negative(y, name="result")
-        tf.negative(z, name="kept")
-
-    moved = LayerDivision(Degrees(), (1,))
-    names = sent_names(parted(layers_of(branches, ["result", "kept"]), moved, moved))
-    assert sorted(names) == ["x", "y", "y/w", "z", "z/w"]
-
-
-def test_sends_no_constants() -> None:
-    def with_a_constant() -> None:
-        x, c = image(4, 6, name="x"), tf.constant(1.0, shape=(6, 2), name="c")
-        tf.negative(tf.matmul(x, c, name="y"), name="result")
-
-    layers = traced(with_a_constant)
-    graph = parted(layers, SAMPLES)
-    assert "c" not in sent_names(graph)
-    assert layers.view.index_of["c"] not in graph.parts
-    # A Session may feed a preserved one.
-    assert "c" in sent_names(parted(layers, SAMPLES, preserve="c"))
+def test_reads_the_first_of_several_copies() -> None:
+    tensor = PartedTensor((4,), (Part(1, ((2, 4),)), Part(0, ((0, 2),)), Part(0, ((2, 4),))))
+    assert pieces_of(tensor, ((1, 4),)) == (Piece(1, ((1, 2),)), Piece(0, ((2, 4),)))
 
 
 def with_a_shape() -> None:
@@ -133,14 +93,21 @@ def with_a_shape() -> None:
     tf.reshape(r, tf.raw_ops.Shape(input=r, name="shape"), name="dropped")
 
 
-def test_sends_nothing_for_unneeded_nodes() -> None:
+def test_keeps_and_gathers_only_needed_and_preserved_nodes() -> None:
     layers = traced(with_a_shape)
     assert layers.layer_of[layers.view.index_of["dropped"]] == 0
     graph = parted(layers, SAMPLES, SAMPLES)
     assert {"shape", "dropped"}.isdisjoint(map(layers.view.names.__getitem__, graph.parts))
     assert "r" not in sent_names(graph)
-
-
-def test_keeps_and_gathers_preserved_nodes() -> None:
-    graph = parted(traced(with_a_shape), SAMPLES, SAMPLES, preserve="shape")
+    graph = parted(layers, SAMPLES, SAMPLES, preserve="shape")
     assert ("r", ((2, 4), (0, 8)), 1, 0, 64) in sent(graph)
+
+
+def test_sends_a_constant_only_if_a_session_may_feed_it() -> None:
+    def with_a_constant() -> None:
+        x, c = image(4, 6, name="x"), tf.constant(1.0, shape=(6, 2), name="c")
+        tf.negative(tf.matmul(x, c, name="y"), name="result")
+
+    layers = traced(with_a_constant)
+    assert "c" not in sent_names(parted(layers, SAMPLES))
+    assert "c" in sent_names(parted(layers, SAMPLES, preserve="c"))

@@ -157,7 +157,7 @@ def normalized_convolution(*, is_training: bool) -> LayerGraph:
 def test_expands_a_normalization_whose_statistics_are_divided(axis: str) -> None:
     layers = normalized_convolution(is_training=True)
     degrees = Degrees(**{axis: 2})
-    expanded = expand_layers(layers, {0: degrees})
+    expanded = expand_layers(layers, {"c": degrees})
     assert "FusedBatchNormV2" not in expanded.view.ops
     assert [each.name for each in expanded.layers] == [each.name for each in layers.layers] == ["c"]
     last = expanded.view.index_of["n"]
@@ -167,7 +167,7 @@ def test_expands_a_normalization_whose_statistics_are_divided(axis: str) -> None
 
 def test_keeps_a_normalization_that_can_be_divided() -> None:
     layers = normalized_convolution(is_training=True)
-    assert expand_layers(layers, {0: Degrees(filter=2)}) is layers
+    assert expand_layers(layers, {"c": Degrees(filter=2)}) is layers
     assert expand_layers(layers, {}) is layers
     layers = normalized_convolution(is_training=False)
-    assert expand_layers(layers, {0: Degrees(sample=2)}) is layers
+    assert expand_layers(layers, {"c": Degrees(sample=2)}) is layers

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 from graph_builder import CPU, node_of, same_graph
 from parallel.parts_runner import run_graph, values
-from parallel.traced_layers import image, layers_of, parameter, trace
+from parallel.traced_layers import image, layer_names, layers_of, parameter, trace
 from tensorflow.core.framework import graph_pb2
 
 from tf_interop.graph.view import GraphView
@@ -51,7 +51,8 @@ def divide(
     devices: Sequence[str] = tuple(DEVICES),
 ) -> graph_pb2.GraphDef:
     layers = layers_of(graph_def, PRESERVE)
-    given = {place: each for place, each in enumerate(divisions) if each is not None}
+    pairs = zip(layer_names(layers), divisions, strict=False)
+    given = {name: each for name, each in pairs if each is not None}
     parted = part_graph(layers, given, [0] * len(layers.view), PRESERVE)
     return rewrite_divided(parted, devices, PRESERVE)
 

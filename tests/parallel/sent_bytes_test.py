@@ -22,7 +22,8 @@ PROGRAM = """
     import numpy as np
     import tensorflow as tf
     import tf_interop
-    from parallel.dividing import layers_of, make_devices, plan_of, sent_bytes, strategies
+    from parallel.dividing import sent_bytes
+    from python.benchmarks.divided_training import handed_layers, make_devices, plan_of, strategies
     from tf_interop.runtime.plugin import get_plugin
 
     if "SERVER" in os.environ:
@@ -56,7 +57,7 @@ PROGRAM = """
     for step in (training, inference):
         tf_interop.disable()
         expected = tf.function(step)(images, labels)
-        layers = layers_of(lambda: tf.function(step)(images, labels))
+        layers = handed_layers(lambda: tf.function(step)(images, labels))
         assert len(layers.layers) >= 5, [each.name for each in layers.layers]
         for strategy, division in strategies(layers, len(devices)):
             assert division, strategy

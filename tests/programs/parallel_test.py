@@ -10,7 +10,7 @@ STAGES = """
     import numpy as np
     import tensorflow as tf
     import tf_interop
-    from parallel.dividing import layers_of, make_devices, plan_of, strategies
+    from python.benchmarks.divided_training import handed_layers, make_devices, plan_of, strategies
     from tf_interop.runtime.plugin import get_plugin
 
     devices = make_devices(2)
@@ -24,7 +24,7 @@ STAGES = """
 
     tf_interop.disable()
     expected = make()(images)
-    layers = layers_of(lambda: make()(images))
+    layers = handed_layers(lambda: make()(images))
     plan = plan_of(layers, dict(strategies(layers, 2))["data"], devices)
     made = {}
     def look(graph_def, _):
@@ -82,7 +82,7 @@ FROM_MODEL = """
     import numpy as np
     import tensorflow as tf
     import tf_interop
-    from parallel.dividing import make_devices
+    from python.benchmarks.divided_training import make_devices
     from tf_interop.parallel.costs.devices import uniform_device_graph
     from tf_interop.runtime.plugin import get_plugin
     from unnoticed import assert_same

@@ -34,7 +34,6 @@ class Parallelization:
 
     name: str
     plan: ParallelPlan
-    devices: DeviceGraph
     planned: PlannedDivision
 
 
@@ -84,18 +83,17 @@ def parallelize(
         PlanError: a device is missing, or no division fits into the memory.
         LibraryError: the compiled library is missing or does not fit this TensorFlow.
     """
-    if isinstance(devices, int) and devices < 1:
-        raise ValueError(f"Expected one device or more, got {devices}.")
     if memory_limit is not None and memory_limit < 1:
         raise ValueError(f"Expected a memory_limit of 1 byte or more, got {memory_limit}.")
     loaded = profile if profile is None or isinstance(profile, Profile) else load_profile(profile)
     if device_graph is not None and not isinstance(device_graph, DeviceGraph):
         device_graph = load_device_graph(device_graph)
     if device_graph is not None:
-        chosen = _choose(device_graph, devices)
+        chosen = _choose(device_graph, _devices_of(device_graph.names, devices))
     else:
         say("Measuring devices")
-        chosen = measure_devices(_devices_here(devices))
+        here = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
+        chosen = measure_devices(_devices_of([each.name for each in here], devices))
     say("Tracing")
     traced = trace(
         model_or_function, batch_size=batch_size, training=training, image_size=image_size
@@ -117,16 +115,27 @@ def parallelize(
     version = tensorflow_internals.tensorflow_version()
     made_with = {"tensorflow": version, "devices": chosen.source.value}
     plan = ParallelPlan(chosen.names, (planned.division,), made_with=made_with)
-    explain(Parallelization(traced.name, plan, chosen, planned))
+    explain(Parallelization(traced.name, plan, planned))
     return plan
 
 
-def _choose(graph: DeviceGraph, devices: Sequence[str] | int | None) -> DeviceGraph:
+def _devices_of(there: Sequence[str], wanted: Sequence[str] | int | None) -> Sequence[str]:
+    """The names of the requested devices; numbers and None mean the first ones, or all."""
+    if wanted is None:
+        return there
+    if not isinstance(wanted, int):
+        return wanted
+    if not 1 <= wanted <= len(there):
+        raise PlanError(
+            f"Expected 1 to {len(there)} devices, got {wanted}. There are: {', '.join(there)}. Ask "
+            "for fewer, describe others by a device graph, or make logical devices with "
+            "tf.config.set_logical_device_configuration before TensorFlow starts."
+        )
+    return there[:wanted]
+
+
+def _choose(graph: DeviceGraph, devices: Sequence[str]) -> DeviceGraph:
     """The requested devices of a device graph."""
-    if devices is None:
-        return graph
-    if isinstance(devices, int):
-        return take_devices(graph, devices)
     known = full_device_names(graph.names)
     wanted = full_device_names(devices)
     missing = [name for name in wanted if name not in known]
@@ -136,20 +145,6 @@ def _choose(graph: DeviceGraph, devices: Sequence[str] | int | None) -> DeviceGr
             "them in the device graph, or leave it out to measure."
         )
     return take_devices(graph, [known.index(name) for name in wanted])
-
-
-def _devices_here(devices: Sequence[str] | int | None) -> Sequence[str]:
-    """The names of this process' devices, GPUs if it has any."""
-    if devices is not None and not isinstance(devices, int):
-        return devices
-    here = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
-    if devices is not None and devices > len(here):
-        raise PlanError(
-            f"Expected {devices} devices, got {len(here)}: {', '.join(each.name for each in here)}."
-            " Ask for fewer, describe others by a device graph, or make logical devices with "
-            "tf.config.set_logical_device_configuration before TensorFlow starts."
-        )
-    return [each.name for each in here[:devices]]
 
 
 def _check_first_device(devices: DeviceGraph, of_layers: set[str]) -> None:

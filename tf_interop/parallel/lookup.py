@@ -67,31 +67,30 @@ def find_division(plan: ParallelPlan, graph: LayerGraph) -> GraphDivision:
     )
 
 
-def divided_layers(division: GraphDivision, graph: LayerGraph) -> dict[int, LayerDivision]:
-    """The divided layers of a graph, by index.
+def divided_layers(division: GraphDivision, graph: LayerGraph) -> dict[str, LayerDivision]:
+    """The divided layers of a graph, by name.
 
     Raises:
         PlanError: the graph has no layer of a name, or an axis of it has fewer values than parts.
     """
-    places = {name: place for place, name in enumerate(names_of_layers(graph))}
-    found: dict[int, LayerDivision] = {}
+    by_name = dict(zip(names_of_layers(graph), graph.layers, strict=True))
+    found: dict[str, LayerDivision] = {}
     for layer in division.layers:
-        place = places.get(layer.name)
-        if place is None:
+        its = by_name.get(layer.name)
+        if its is None:
             raise PlanError(
                 f"Expected a graph with the layer '{layer.name}' of the parallel plan, got one "
                 "without. Make the plan again with tf-interop parallelize."
             )
-        extents = graph.layers[place].extents
         too_many = [
-            f"{count} parts of a {axis.value} of {extents[axis]}"
+            f"{count} parts of a {axis.value} of {its.extents[axis]}"
             for axis, count in layer.degrees.by_axis.items()
-            if count > extents[axis]
+            if count > its.extents[axis]
         ]
         if too_many:
             raise PlanError(
                 f"Expected the layer '{layer.name}' to have as many values as parts, got "
                 f"{', '.join(too_many)}. Make the plan again with tf-interop parallelize."
             )
-        found[place] = LayerDivision(layer.degrees, layer.devices)
+        found[its.name] = LayerDivision(layer.degrees, layer.devices)
     return found

@@ -15,7 +15,7 @@ from tf_interop.parallel.costs.part_tables import MeasuredParts
 from tf_interop.parallel.costs.tables import DivisionCosts, LayerCosts, find_costs
 from tf_interop.parallel.explain import WHOLE, LayerExplanation, baselines, explain_layers
 from tf_interop.parallel.layers.find import LayerGraph
-from tf_interop.parallel.layers.prepare import expand_division, expand_layers
+from tf_interop.parallel.layers.prepare import expand_layers
 from tf_interop.parallel.lookup import batch_size_of_layers, fingerprint_layers, names_of_layers
 from tf_interop.parallel.parted_graph import part_graph
 from tf_interop.parallel.rules.normalization import FORWARD_OPS, GRADIENT_OPS
@@ -90,9 +90,9 @@ def make_division(
         why_whole = f"nothing is faster in the model than one device ({whole_s * 1e3:.3g} ms)"
     divided = costs.division(choice)
     # As in the pass, so that the prediction has the bytes that are really sent.
-    expanded, division = expand_division(layers, divided)
+    expanded = expand_layers(layers, {name: each.degrees for name, each in divided.items()})
     _, device_of_node = number_devices(devices.names, expanded.view)
-    parted = part_graph(expanded, division, device_of_node)
+    parted = part_graph(expanded, divided, device_of_node)
     is_measured = devices.source is ValueSource.MEASURED and all(
         layer.are_measured[its] for layer, its in zip(costs.layers, choice, strict=True)
     )
@@ -106,7 +106,9 @@ def make_division(
     entry = GraphDivision(
         fingerprint_layers(layers),
         tuple(
-            DividedLayer(names[place], its.degrees, its.devices) for place, its in divided.items()
+            DividedLayer(name, divided[layer.name].degrees, divided[layer.name].devices)
+            for name, layer in zip(names, layers.layers, strict=True)
+            if layer.name in divided
         ),
         batch_size=batch_size_of_layers(layers),
         mode=mode,
@@ -144,8 +146,8 @@ def find_expanded_costs(
         _run_whole(layers, place, its.configurations) for place, its in enumerate(costs.layers)
     ]
     degrees_of = {
-        place: costs.layers[place].configurations[int(np.argmax(which))]
-        for place, which in enumerate(are_taken_apart)
+        its.name: its.configurations[int(np.argmax(which))]
+        for its, which in zip(costs.layers, are_taken_apart, strict=True)
         if which.any()
     }
     expanded = expand_layers(layers, degrees_of)

@@ -100,7 +100,7 @@ class PartedGraph:
 
 def part_graph(
     layers: LayerGraph,
-    division: Mapping[int, LayerDivision],
+    division: Mapping[str, LayerDivision],
     device_of_node: Sequence[int],
     nodes_to_preserve: Collection[str] = (),
 ) -> PartedGraph:
@@ -108,7 +108,7 @@ def part_graph(
 
     Args:
         layers: the layers.
-        division: the divided layers by index; all others are whole.
+        division: the divided layers by name; all others are whole.
         device_of_node: the number of each node's own device, which runs it if it is whole.
         nodes_to_preserve: names of nodes that have to stay.
     """
@@ -126,7 +126,7 @@ class _Parting:
     def __init__(
         self,
         layers: LayerGraph,
-        division: Mapping[int, LayerDivision],
+        division: Mapping[str, LayerDivision],
         device_of_node: Sequence[int],
         nodes_to_preserve: Collection[str],
     ) -> None:
@@ -135,10 +135,11 @@ class _Parting:
         self._preserved = nodes_to_preserve
         self._parts: dict[int, tuple[NodePart, ...]] = {}
         for node, layer in layers.layer_of.items():
-            if layer in division:
-                devices = division[layer].devices
-                op_parts = layers.parts(node, division[layer].degrees) or ()
-                self._parts[node] = tuple(NodePart(devices[p.place], p.reads, p) for p in op_parts)
+            if its := division.get(layers.layers[layer].name):
+                self._parts[node] = tuple(
+                    NodePart(its.devices[part.place], part.reads, part)
+                    for part in layers.parts(node, its.degrees) or ()
+                )
         self._divided = frozenset(node for node, parts in self._parts.items() if parts)
         self._dtypes: dict[Tensor, tf.DType] = {}
         self._tensors = self._find_tensors()

@@ -45,13 +45,7 @@ def relative(box: Box, outer: Box) -> Box:
 
 
 def split(extent: int, count: int) -> tuple[Interval, ...]:
-    """Divides an extent into `count` intervals as evenly as possible, the longer ones first.
-
-    Raises:
-        ValueError: there are more intervals than values.
-    """
-    if not 1 <= count <= extent:
-        raise ValueError(f"Expected 1 to {extent} parts of an extent of {extent}, got {count}.")
+    """Divides an extent into `count` intervals as evenly as possible, the longer ones first."""
     size, longer = divmod(extent, count)
     ends = itertools.accumulate(size + (place < longer) for place in range(count))
     return tuple(itertools.pairwise([0, *ends]))

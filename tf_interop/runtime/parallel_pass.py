@@ -20,7 +20,7 @@ from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.view import GraphView
 from tf_interop.parallel.costs.local_devices import number_devices
 from tf_interop.parallel.layers.find import LayerGraph
-from tf_interop.parallel.layers.prepare import expand_division, prepare
+from tf_interop.parallel.layers.prepare import expand_layers, prepare
 from tf_interop.parallel.lookup import divided_layers, find_division, fingerprint_layers
 from tf_interop.parallel.parted_graph import LayerDivision, part_graph
 from tf_interop.parallel.rewrite import rewrite_divided, was_divided
@@ -92,7 +92,8 @@ def run_parallel_pass(
     rewritten = None
     sent_bytes: dict[tuple[str, str], int] = {}
     if division:
-        layers, division = expand_division(layers, division, infer_output_shapes, nodes_to_preserve)
+        degrees_of = {name: each.degrees for name, each in division.items()}
+        layers = expand_layers(layers, degrees_of, infer_output_shapes, nodes_to_preserve)
         view = layers.view
         device_names, device_of_node = number_devices(plan.devices, view)
         parted = part_graph(layers, division, device_of_node, nodes_to_preserve)
@@ -114,7 +115,7 @@ def run_parallel_pass(
         fingerprint=fingerprint_layers(layers),
         node_count=len(view),
         layer_count=len(layers.layers),
-        divided={layers.layers[place].name: each for place, each in division.items()},
+        divided=division,
         device_count=len(used),
         sent_bytes=sent_bytes,
         why_whole=layers.why_whole,
@@ -124,7 +125,7 @@ def run_parallel_pass(
     return rewritten, report
 
 
-def _find_division(plan: ParallelPlan, layers: LayerGraph) -> tuple[dict[int, LayerDivision], str]:
+def _find_division(plan: ParallelPlan, layers: LayerGraph) -> tuple[dict[str, LayerDivision], str]:
     """How the layers of a graph are divided, or why none is."""
     if not layers.layers:
         reasons = collections.Counter(layers.why_whole.values())

@@ -96,27 +96,15 @@ def uniform_device_graph(
     )
 
 
-def take_devices(graph: DeviceGraph, wanted: int | Sequence[int]) -> DeviceGraph:
-    """Takes the first `wanted` devices of a graph, or those at these places.
-
-    Raises:
-        PlanError: it has fewer.
-    """
-    count = len(graph.devices)
-    if isinstance(wanted, int):
-        if not 1 <= wanted <= count:
-            raise PlanError(
-                f"Expected 1 to {count} devices of the device graph, got {wanted}. Describe more "
-                "devices, or ask for fewer."
-            )
-        wanted = range(wanted)
+def take_devices(graph: DeviceGraph, places: Sequence[int]) -> DeviceGraph:
+    """Takes the devices at these places of a graph."""
 
     def take(rows: tuple[tuple[float, ...], ...]) -> tuple[tuple[float, ...], ...]:
-        return tuple(tuple(rows[a][b] for b in wanted) for a in wanted)
+        return tuple(tuple(rows[a][b] for b in places) for a in places)
 
     return dataclasses.replace(
         graph,
-        devices=tuple(graph.devices[place] for place in wanted),
+        devices=tuple(graph.devices[place] for place in places),
         bytes_per_s=take(graph.bytes_per_s),
         latency_s=take(graph.latency_s),
     )

@@ -1,9 +1,9 @@
-"""The parts of an operation under many configurations at once, as arrays, and their measured times.
+"""The parts of an operation under all configurations of its layer, as arrays.
 
-Rules divide each axis independently: the box of a part along several axes is the intersection of
-the boxes along each. So rules divide one axis at a time, which makes few parts, and NumPy combines
-these to the parts of all configurations. `filter` and `channel` together divide the channels of
-many tensors, so they count as one axis here.
+It would be slow to ask a rule for every configuration. But axes do not depend on each other: a part
+along several axes has the intersection of the boxes that it has along each axis alone. So a rule
+divides one axis at a time, and NumPy makes the parts of all configurations from these. `filter` and
+`channel` count as one axis here, because they divide the same channels of many tensors.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ from tf_interop.profile.types import Profile
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Combination:
-    """How parts along single axes combine to the parts of configurations.
+    """The parts along single axes that make up each part of each configuration.
 
-    Rows are the parts of all configurations, slots the parts along one axis.
+    A *slot* is the number of a part along one axis alone. Each part of a configuration has a row,
+    with one slot for each axis.
 
     Attributes:
-        first_slots: the degrees along one axis, with the first of their slots.
-        slots: the slots of each row, by axis.
+        first_slots: the first slot of each division of one axis.
+        slots: by row and axis.
         configurations: the configuration of each row.
-        places: the part's number within its configuration, for each row.
+        places: the number of each row's part within its configuration.
     """
 
     first_slots: dict[Degrees, int]
@@ -48,7 +49,7 @@ class Combination:
 
 
 def combine(configurations: Sequence[Degrees]) -> Combination:
-    """Makes the combination for some configurations."""
+    """Numbers the parts along single axes, and finds those of each configuration."""
     first_slots: dict[Degrees, int] = {}
     slots, next_slot = [], 0
     for degrees in configurations:
@@ -78,11 +79,11 @@ def _along_each_axis(degrees: Degrees) -> tuple[Degrees, ...]:
 
 
 class PartTables:
-    """The parts of an operation.
+    """The boxes and the work of an operation's parts.
 
     Attributes:
-        reads: a table for each input.
-        gives: a table for each output.
+        reads: for each input, the boxes that parts read.
+        gives: for each output, the boxes that parts give.
         multiply_adds: by configuration and device.
     """
 
@@ -95,13 +96,13 @@ class PartTables:
         device_count: int,
         tables: BoxTables,
     ) -> None:
-        """Divides an operation.
+        """Divides an operation along each axis, and combines the parts.
 
         Args:
             operation: the operation.
             divide: its rule.
-            combination: the configurations.
-            home: the device on which it runs whole.
+            combination: the parts of each configuration.
+            home: the device on which it runs whole, where the rule refuses.
             device_count: the number of devices.
             tables: makes tables of boxes.
         """
@@ -133,7 +134,7 @@ class PartTables:
         self.multiply_adds = self._multiply_adds(device_count)
 
     def _any_row(self, of_slots: Booleans) -> Booleans:
-        """Whether any of a configuration's parts has one of these slots."""
+        """Whether a part of each configuration has one of these slots."""
         found = np.zeros(self._size, np.bool_)
         found[self._rows.configurations[of_slots[self._rows.slots].any(axis=1)]] = True
         return found
@@ -167,7 +168,7 @@ class PartTables:
         of_slots = np.zeros(self._slot_count)
         for slot, part in self._parts:
             of_slots[slot] = part.multiply_adds
-        # The first slot of every axis is the whole operation.
+        # The first row is the whole operation, and so are its slots.
         all_of_it = of_slots[self._rows.slots[0, 0]]
         if all_of_it:
             shares = (of_slots / all_of_it)[self._rows.slots].prod(axis=1)
@@ -178,7 +179,7 @@ class PartTables:
 
 
 class MeasuredParts:
-    """The times that a profile holds for parts of convolutions."""
+    """The times of parts of convolutions in a profile."""
 
     def __init__(self, profile: Profile, *, allow_tf32: bool) -> None:
         self._profile = profile

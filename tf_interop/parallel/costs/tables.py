@@ -47,6 +47,7 @@ class LayerCosts:
     """The costs of one layer, by configuration.
 
     Attributes:
+        name: name of the layer.
         configurations: the ways to divide it, the whole layer first.
         compute_s: time of the busiest device, or pool of devices that share their cores.
         inner_s: time of messages within the layer.
@@ -55,6 +56,7 @@ class LayerCosts:
         are_measured: whether the convolutions of all parts were measured.
     """
 
+    name: str
     configurations: tuple[Degrees, ...]
     compute_s: Floats
     inner_s: Floats
@@ -106,12 +108,15 @@ class DivisionCosts:
         """The indices of the layers' configurations."""
         return tuple(layer.place_of(its) for layer, its in zip(self.layers, degrees, strict=True))
 
-    def division(self, choice: Sequence[int]) -> dict[int, LayerDivision]:
-        """The layers that a choice divides, by index."""
-        chosen = (layer.configurations[its] for layer, its in zip(self.layers, choice, strict=True))
+    def division(self, choice: Sequence[int]) -> dict[str, LayerDivision]:
+        """The layers that a choice divides, by name."""
+        chosen = {
+            layer.name: layer.configurations[its]
+            for layer, its in zip(self.layers, choice, strict=True)
+        }
         return {
-            place: LayerDivision(degrees, tuple(range(degrees.count)))
-            for place, degrees in enumerate(chosen)
+            name: LayerDivision(degrees, tuple(range(degrees.count)))
+            for name, degrees in chosen.items()
             if degrees.count > 1
         }
 
@@ -214,6 +219,7 @@ class _Costing:
         of_pools = [seconds[:, self._pools == pool].sum(axis=1) for pool in set(self._pools)]
         inner_s, parameters_s = np.zeros((2, len(configurations)))
         return LayerCosts(
+            layer.name,
             configurations,
             np.max(of_pools, axis=0),
             inner_s,

@@ -1,15 +1,17 @@
-"""Finds the layers of a graph, each of which is divided in one way.
+"""Finds the layers of a graph. All nodes of a layer are divided in the same way.
 
-A layer is a convolution or a matrix product and the ops that follow it node by node, with all of
-their gradients. Joins of several layers, and pooling, are layers of their own.
+A layer begins with a convolution or a matrix product. The ops that follow it node by node belong to
+it, and so do the gradients of all of these. Pooling is a layer of its own, and so is a node that
+joins several layers.
 
     x --> Conv2D --> BiasAdd --> Relu --+--> Conv2D --> BiasAdd --> AddV2 --> Relu --> ...
                                         +---------------------------^
           [------- layer 1 ---------]        [---- layer 2 ---]     [--- layer 3 ---]
 
-A node joins the layer of the largest tensor that it reads; a gradient joins the layer of the
-forward tensor that it reads. Readers of a parameter's gradient are in no layer: parameters are
-updated where they are. A node's layer limits how it can be divided, and never changes the result.
+A node goes to the layer of the largest tensor that it reads. A gradient goes to the layer of the
+forward tensor that it reads, or if it reads none, to the layer of the op that its name refers to.
+Readers of a parameter's gradient are in no layer, because parameters are updated where they are.
+Another layer for a node can make a plan slower, but never changes the result.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ _FORWARD_PLACES = {
     **dict.fromkeys(("FusedBatchNormGradV3", "FusedBatchNormGradV2"), 3),
     "LRNGrad": 2,
 }
-"""The input of each gradient that is its layer's tensor of the forward pass."""
+"""The input of each gradient that is a tensor of its layer's forward pass."""
 
 _GRADIENT_NAME = re.compile(r"(|.*/)(?:gradient_tape|gradients(?:_\d+)?)/(.*)")
 _SEVERAL = -1
@@ -57,7 +59,7 @@ _MOST_KNOWN_VALUES = 64
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Layer:
-    """The nodes that are divided in one way.
+    """Nodes that are divided in the same way.
 
     Attributes:
         name: the name of its first node.
@@ -83,7 +85,7 @@ class LayerGraph:
         layers: in topological order of their first nodes.
         layer_of: for each node in a layer, the layer's index in `layers`. All other nodes run
             whole on their own devices.
-        why_whole: for each node with a cost and without a layer, the reason in words.
+        why_whole: why costly nodes are in no layer, by the name of the node.
         operations: the nodes of layers as rules see them.
     """
 
@@ -141,7 +143,7 @@ class _Finder:
         self._layouts: dict[int, str] = {}  # of nodes after NCHW
         self._nodes: list[list[int]] = []
         self._layer_of: dict[int, int] = {}
-        # The layer whose tensors a node computes from, whether or not it is in it.
+        # The layer whose tensors each node computes from. The node may be in no layer itself.
         self._followed: list[int | None] = [None] * len(view)
         self._is_gradient = bytearray(len(view))
         self._layer_of_scope: dict[str, int] = {}
@@ -221,7 +223,7 @@ class _Finder:
         return [(at, source) for at, (source, _) in fanins if self._followed[source] is not None]
 
     def _principal(self, node: int) -> int | None:
-        """The source of the largest input that follows a layer; the latest one of equals."""
+        """The node that gives the largest input that follows a layer; the latest one of equals."""
         sources = {source: at for at, source in self._following(node)}
         if len(sources) < 2:
             return next(iter(sources), None)
@@ -280,7 +282,7 @@ class _Finder:
         return is_large or self._view.ops[node] in HEAD_OPS
 
     def _is_first_gradient(self, node: int) -> bool:
-        """Whether a node is a gradient whatever its inputs are."""
+        """Whether a node is a gradient even if it reads no gradient."""
         op = self._view.ops[node]
         head = self._heads.get(node)
         if head is not None:

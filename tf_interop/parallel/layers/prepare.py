@@ -36,7 +36,6 @@ from tf_interop.graph.properties import GraphProperties, ShapeInference
 from tf_interop.graph.view import GraphView
 from tf_interop.parallel.layers.find import LayerGraph, find_layers
 from tf_interop.parallel.node_maker import NodeMaker, without_nodes
-from tf_interop.parallel.parted_graph import LayerDivision
 from tf_interop.parallel.rules.normalization import (
     expand_normalization,
     find_normalizations,
@@ -87,7 +86,7 @@ def prepare(
 
 def expand_layers(
     layers: LayerGraph,
-    degrees_of: Mapping[int, Degrees],
+    degrees_of: Mapping[str, Degrees],
     infer: ShapeInference | None = None,
     nodes_to_preserve: Collection[str] = (),
 ) -> LayerGraph:
@@ -95,7 +94,7 @@ def expand_layers(
 
     Args:
         layers: the layers of a graph, which is not changed.
-        degrees_of: the degrees of divided layers, by index.
+        degrees_of: the degrees of divided layers, by name.
         infer: shape inference, for shapes that no attribute states.
         nodes_to_preserve: names that have to stay.
 
@@ -105,30 +104,16 @@ def expand_layers(
     """
     view = layers.view
     properties = GraphProperties(view, infer)
-    whole = {
-        node
-        for node in find_normalizations(view, properties)
-        if layers.layer_of.get(node) in degrees_of
-        and layers.parts(node, degrees_of[layers.layer_of[node]]) is None
-    }
+    whole = set()
+    for node in find_normalizations(view, properties) & layers.layer_of.keys():
+        degrees = degrees_of.get(layers.layers[layers.layer_of[node]].name)
+        if degrees is not None and layers.parts(node, degrees) is None:
+            whole.add(node)
     nodes = [node for node in whole if is_with_its_pair(view, whole, node)]
     if not nodes:
         return layers
     expanded = GraphView(expand_normalization(view, properties, nodes))
     return find_layers(expanded, GraphProperties(expanded, infer), nodes_to_preserve)
-
-
-def expand_division(
-    layers: LayerGraph,
-    division: Mapping[int, LayerDivision],
-    infer: ShapeInference | None = None,
-    nodes_to_preserve: Collection[str] = (),
-) -> tuple[LayerGraph, dict[int, LayerDivision]]:
-    """Calls `expand_layers`, and returns the division by the indices of the new layers too."""
-    degrees_of = {place: each.degrees for place, each in division.items()}
-    expanded = expand_layers(layers, degrees_of, infer, nodes_to_preserve)
-    place_of = {layer.name: place for place, layer in enumerate(expanded.layers)}
-    return expanded, {place_of[layers.layers[place].name]: each for place, each in division.items()}
 
 
 def unfuse(view: GraphView, properties: GraphProperties) -> graph_pb2.GraphDef:

@@ -1,16 +1,17 @@
 """Chooses a configuration for every layer: the least total cost, within the memory.
 
-Without memory limits, eliminating layers finds the exact choice (`least`). If tables would get too
-large, bounds first rule out configurations that no better choice can have (`bounds`). If that is
-not enough, the search halves the configurations of one layer, and each half is a subproblem: branch
-and bound.
+Without memory limits, eliminating one layer after another finds the best choice (`least`). If the
+tables for that would get too large, lower bounds of the cost first rule out configurations
+(`bounds`). If the tables are still too large, the search divides the configurations of one layer
+into two halves. Each half is a subproblem that is solved in the same way: branch and bound.
 
-A memory limit couples all layers. Prices enforce it (Lagrange multipliers): each byte on a device
-adds its price to the layers' costs. For any prices, the least cost minus the price of all available
-memory is a lower bound for every choice that fits. Raising prices where too much is used raises the
-bound (Held and Karp's subgradients). Branch and bound closes the remaining gap.
+A memory limit makes each layer depend on all others. So memory gets a price on each device, which
+is added to the costs of the layers that use it (Lagrange multipliers). For any prices, the least
+cost minus the price of all available memory is a lower bound for every choice that fits. The search
+raises the prices where a choice uses too much, which raises the bound (Held and Karp's
+subgradients). Branch and bound does the rest.
 
-The effort is limited. If it runs out, the result has the best choice so far, with its bound.
+The search ends after a limited effort. Its result is then the best choice so far, with its bound.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from tf_interop.errors import PlanError
 from tf_interop.parallel.search.bounds import Array, Edge, Messages, find_bounds, total_cost
 from tf_interop.parallel.search.least import Least, find_least, restrict
 
-# Costs with a smaller relative difference are equal: sums are rounded.
+# Costs with a smaller relative difference count as equal, because sums are rounded.
 _ROUNDING = 1e-10
 # The limit for all subproblems together, some seconds.
 _MAX_EFFORT = 1 << 32
-# The search for prices ends after this many that close less than this share of the gap between the
-# bound and the best cost.
+# The search for prices ends when this many in a row each close less than this share of the gap
+# between the bound and the best cost.
 _MAX_IN_VAIN = 8
 _LEAST_PROGRESS = 0.01
 _MAX_FRUGAL = 300
@@ -61,8 +62,8 @@ class SearchResult:
     Attributes:
         choice: the configuration of each layer.
         cost: seconds of all layers and edges.
-        bound: no choice that fits costs less. Equal to the cost if that is proven to be least.
-        width: the most neighbours of a layer at its elimination, which makes a problem hard.
+        bound: no choice that fits costs less. It is the cost itself if that is proven to be least.
+        width: the most neighbours of a layer when it is eliminated; wide problems are hard.
     """
 
     choice: tuple[int, ...]
@@ -83,7 +84,7 @@ class SearchResult:
 
 
 def minimize(problem: SearchProblem) -> SearchResult:
-    """Finds the cheapest configurations; of equal choices always the same.
+    """Finds the cheapest configurations. Of equal choices it always takes the same.
 
     Raises:
         PlanError: the search found no choice within the memory limits.
@@ -149,7 +150,7 @@ class _Search:
 
     @property
     def _enough(self) -> float:
-        """A subproblem with this bound has nothing better."""
+        """A subproblem whose bound is at least this has no better choice."""
         return self._cost if self._choice is None else self._cost - _ROUNDING * abs(self._cost)
 
     def _add(self, bound: float, subproblem: _Subproblem) -> None:
@@ -236,7 +237,7 @@ class _Search:
             missing[(prices <= 0) & (missing < 0)] = 0
             if not missing.any():
                 break
-            # Towards the prices whose bound might be the best cost (Polyak's step).
+            # A step to prices whose bound might be the best cost (Polyak).
             goal = self._cost if self._choice is not None else bound + abs(bound)
             raised = prices + step * (goal - its_bound) / (missing @ missing) * missing
             raised = np.maximum(raised, 0.0)
@@ -265,7 +266,12 @@ class _Search:
     ) -> None:
         """Divides the configurations of one layer between two subproblems.
 
-        It leaves out configurations that no better choice can have.
+        Both leave out the configurations that no better choice can have.
+
+        Args:
+            bound: the subproblem's bound.
+            subproblem: what to divide.
+            too_much: the best choice with the prices, if it does not fit.
         """
         prices = subproblem.prices
         bounds = find_bounds(*self._costs(subproblem.kept, prices))
@@ -292,8 +298,8 @@ class _Search:
     ) -> int:
         """The layer that makes the subproblem hard."""
 
-        # First the difference between a choice that fits and one that does not, then the effect on
-        # memory, then the size of tables.
+        # First a layer in which the best choice so far and one that uses too much differ, then one
+        # with a large effect on memory, then one with large tables.
         def rank(node: int) -> tuple[bool, bool, float, int, int]:
             size = len(kept[node])
             differs = bool(too_much and self._choice and too_much[node] != self._choice[node])
@@ -303,10 +309,11 @@ class _Search:
         return max(range(len(kept)), key=rank)
 
     def _frugal(self) -> tuple[int, ...]:
-        """A choice that uses little memory on the device with the largest share used.
+        """A choice that fits, or one that exceeds the limits by little.
 
-        It minimizes weighted shares, and raises the weights of the devices with the largest shares
-        (Arora, Hazan and Kale, "The Multiplicative Weights Update Method", 2012).
+        Each layer takes the configuration with the least weighted use of memory. Then devices of
+        which a larger share is used get a larger weight, and so on (Arora, Hazan and Kale, "The
+        Multiplicative Weights Update Method", 2012).
         """
         weights = np.ones(len(self._limits))
         ends = np.cumsum([len(its) for its in self._shares])
