@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import itertools
 import random
 from collections.abc import Iterable, Sequence
@@ -10,6 +11,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pytest
 import tensorflow as tf
+from convolution_values import CONFIGURATION
 from parallel.traced_layers import (
     convolution,
     gradients,
@@ -18,10 +20,12 @@ from parallel.traced_layers import (
     parameter,
     two_products,
 )
+from profile_values import make_algorithm, make_profile
 
 from tf_interop.graph.ops import input_dtypes, output_dtypes
 from tf_interop.parallel.costs.box_tables import BoxTable, BoxTables, Links
 from tf_interop.parallel.costs.devices import Device, DeviceGraph
+from tf_interop.parallel.costs.part_tables import MeasuredParts
 from tf_interop.parallel.costs.tables import DivisionCosts, configurations_of, find_costs
 from tf_interop.parallel.layers.find import LayerGraph
 from tf_interop.parallel.op_parts import OpPart, are_addends
@@ -39,8 +43,6 @@ DEVICES = DeviceGraph(
     tuple(tuple(1e6 * (1 + a + 2 * b) for b in range(4)) for a in range(4)),
     tuple(tuple(1e-5 * (1 + 3 * a + b) for b in range(4)) for a in range(4)),
 )
-SHAPE = (6, 5)
-BOX = whole(SHAPE)
 Row = tuple[int, Box]
 """A device, and a box that it gives or reads."""
 
@@ -72,36 +74,37 @@ def table_of(
     return tables.make(array, np.array(are_sums or [False] * len(rows)))
 
 
-def random_parts(random_: random.Random) -> tuple[list[Row], bool]:
+def random_parts(random_: random.Random, shape: Sequence[int]) -> tuple[list[Row], bool]:
     """Parts that cover a tensor, on random devices by number, and whether they are addends."""
-    rows, columns = (split(size, random_.randint(1, 3)) for size in SHAPE)
     count = random_.randint(1, 2)
     found = [
-        (device, (row, column))
-        for row in rows
-        for column in columns
+        (device, box)
+        for box in itertools.product(*(split(size, random_.randint(1, 3)) for size in shape))
         for device in random_.sample(range(4), count)
     ]
     return sorted(found), count > 1
 
 
-def random_reads(random_: random.Random) -> list[Row]:
+def random_reads(random_: random.Random, shape: Sequence[int]) -> list[Row]:
     reads = []
     for device in random_.sample(range(4), random_.randint(0, 4)):
-        intervals = (sorted(random_.sample(range(size + 1), 2)) for size in SHAPE)
+        intervals = (sorted(random_.sample(range(size + 1), 2)) for size in shape)
         reads.append((device, tuple((begin, end) for begin, end in intervals)))
     return reads
 
 
+@pytest.mark.parametrize("shape", [(6, 5), ()])
 @pytest.mark.parametrize("seed", range(20))
-def test_sends_the_pieces_that_are_read(seed: int) -> None:
+def test_sends_the_pieces_that_are_read(seed: int, shape: tuple[int, ...]) -> None:
     random_ = random.Random(seed)
     tables, links = BoxTables(), Links(DEVICES)
-    given, reads = ([make(random_) for _ in range(4)] for make in (random_parts, random_reads))
+    given, reads = (
+        [make(random_, shape) for _ in range(4)] for make in (random_parts, random_reads)
+    )
     given_table = table_of(tables, [rows for rows, _ in given], [is_sum for _, is_sum in given])
     read_table = table_of(tables, reads)
     expected = [
-        [sending_s(PartedTensor(SHAPE, tuple(Part(*row) for row in rows), is_sum), each)]
+        [sending_s(PartedTensor(shape, tuple(Part(*row) for row in rows), is_sum), each)]
         for rows, is_sum in given
         for each in reads
     ]
@@ -109,43 +112,22 @@ def test_sends_the_pieces_that_are_read(seed: int) -> None:
     np.testing.assert_allclose(links.seconds(given_table, read_table, 4), expected, rtol=1e-5)
 
 
-def test_sends_nothing_if_every_device_has_its_boxes() -> None:
-    tables, links = BoxTables(), Links(DEVICES)
-    rows = [(0, ((0, 3), (0, 5))), (1, ((3, 6), (0, 5)))]
-    table = table_of(tables, [rows])
-    assert links.seconds(table, table, 4).tolist() == [[0.0]]
-    assert table_of(tables, [rows]) is table
-
-
-def test_sends_scalars_whole() -> None:
-    tables, links = BoxTables(), Links(DEVICES)
-    seconds = links.seconds(table_of(tables, [[(0, ())]]), table_of(tables, [[(1, ())], []]), 4)
-    np.testing.assert_allclose(seconds, [[4 / 3e6 + 2e-5, 0.0]], rtol=1e-6)
-
-
-def test_sends_a_box_once_to_several_readers_on_a_device() -> None:
-    tables = BoxTables()
-    first = tables.make_whole(SHAPE, [0])
-    second = table_of(tables, [[(0, BOX), (1, ((0, 2), (0, 5)))]])
-    assert tables.join([first, second, first]) is second
-    assert tables.join([first]) is first
-
-
-def test_adds_by_a_ring() -> None:
-    tables, links = BoxTables(), Links(DEVICES)
-    table = table_of(tables, [[(0, BOX), (1, BOX)], [(0, BOX)]], [True, False])
-    share = 2 * (1 / 2) * 30 * 4
-    expected = share / min(DEVICES.bytes_per_s[0][1], DEVICES.bytes_per_s[1][0]) + 2 * 4e-5
-    np.testing.assert_allclose(links.seconds_to_add(table, 4), [expected, 0.0])
-
-
 def network() -> list[tf.Tensor]:
-    """The gradients of two branches and a product."""
-    x = convolution(image(8, 6, 6, 3), 8, "stem")
-    x = tf.nn.max_pool2d(x, 2, 2, "SAME", name="pool")
-    x = tf.add(convolution(x, 4, "a"), convolution(x, 4, "b"), name="join")
-    x = tf.matmul(tf.reshape(x, [8, 36]), parameter(36, 5, name="c/w"), name="c")
-    return gradients(tf.nn.sparse_softmax_cross_entropy_with_logits(tf.zeros(8, tf.int32), x))
+    """The gradients of branches and other layers, whose extents no number of devices divides."""
+    first = convolution(image(9, 13, 11, 3), 10, "first", strides=2)
+    depthwise = tf.nn.depthwise_conv2d(
+        first, parameter(3, 3, 10, 1, name="depthwise/w"), [1] * 4, "SAME"
+    )
+    second = convolution(tf.pad(depthwise, [[0, 0], [1, 1], [0, 2], [0, 0]]), 6, "second")
+    pooled = tf.nn.max_pool2d(second, 3, 2, "VALID")
+    x = tf.add(convolution(pooled, 4, "a"), convolution(pooled, 4, "b"), name="join")
+    x = tf.concat([x, second[:, 1::2, 1:4, :]], 3)
+    x = x - tf.reduce_mean(x, [0, 1, 2], keepdims=True)
+    x = tf.nn.avg_pool2d(x, 2, 1, "SAME")
+    x = convolution(x, 12, "third", size=2)
+    x = tf.reduce_mean(x, [1, 2]) @ parameter(12, 7, name="last/w")
+    labels = tf.zeros(9, tf.int32)
+    return gradients(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, x))
 
 
 def parts_of(layers: LayerGraph, node: int, degrees: Degrees) -> Sequence[OpPart]:
@@ -252,3 +234,46 @@ def test_configurations_divide_two_axes_at_most_over_a_share_of_the_devices() ->
     assert Degrees(sample=4, height=2) in found and Degrees(sample=2) in found
     assert {degrees.count for degrees in found} == {1, 2, 4, 8}
     assert Degrees(sample=2, height=2, filter=2) not in found
+
+
+HALF_BATCH = dataclasses.replace(
+    CONFIGURATION, image_shape=(4, 28, 28, 16), output_shape=(4, 28, 28, 32)
+)
+# Half of the rows with a halo of one, and padding that the part adds itself.
+HALF_IMAGE = dataclasses.replace(
+    CONFIGURATION, image_shape=(8, 16, 30, 16), output_shape=(8, 14, 28, 32), padding="VALID"
+)
+PROFILE = make_profile(
+    make_algorithm(CONFIGURATION, latency_us=9000.0),
+    make_algorithm(HALF_BATCH, "slow", latency_us=7000.0),
+    make_algorithm(HALF_BATCH, "exact", latency_us=6000.0, tf32=False),
+    make_algorithm(HALF_BATCH, "fast", latency_us=5000.0),
+    make_algorithm(HALF_IMAGE, latency_us=4000.0),
+)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "allow_tf32", "milliseconds"),
+    [
+        (Degrees(), True, 9.0),
+        (Degrees(sample=2), True, 5.0),
+        (Degrees(sample=2), False, 6.0),
+        (Degrees(height=2), True, 4.0),
+        (Degrees(filter=2), True, 0.0),
+    ],
+)
+def test_a_part_takes_the_measured_time_of_its_convolution(
+    degrees: Degrees, allow_tf32: bool, milliseconds: float
+) -> None:
+    layers = layers_of(lambda: convolution(image(8, 28, 28, 16), 32, "a"))
+    fast = {"multiply_adds_per_s": 1e15, "memory_bytes_per_s": 1e15}
+    devices = tuple(dataclasses.replace(device, **fast) for device in DEVICES.devices)
+    [costs] = find_costs(
+        layers,
+        dataclasses.replace(DEVICES, devices=devices),
+        [0] * len(layers.view),
+        MeasuredParts(PROFILE, allow_tf32=allow_tf32),
+    ).layers
+    place = costs.place_of(degrees)
+    assert costs.are_measured[place] == (milliseconds > 0)
+    assert costs.compute_s[place] == pytest.approx(milliseconds / 1e3, abs=1e-6)

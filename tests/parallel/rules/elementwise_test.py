@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 from parallel.parts_runner import check, operation_of, sizes, stays_whole, values
 
-from tf_interop.parallel.op_parts import are_addends
 from tf_interop.parallel.types import Degrees
 
 IMAGE = (5, 7, 6, 9)
@@ -100,19 +99,6 @@ def image(*shape: int, dtype: Any = np.float64) -> np.ndarray:
 def test_parts_of_a_sum_or_a_mean_add_up(op: str, axes: tuple[int, ...], keep_dims: bool) -> None:
     inputs = [image(), sizes(*axes)]
     check(op, inputs, INDEX | {"keep_dims": keep_dims}, DEGREES, tolerance=1e-14)
-
-
-@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-6), (np.float16, 2e-3)])
-def test_parts_of_a_mean_add_up_in_short_dtypes(dtype: type, tolerance: float) -> None:
-    check("Mean", [image(dtype=dtype), sizes(1, 2)], INDEX, DEGREES, tolerance=tolerance)
-
-
-@pytest.mark.parametrize("op", ["Sum", "Mean"])
-def test_parts_along_an_undivided_axis_are_no_addends(op: str) -> None:
-    degrees = Degrees(sample=2, filter=3)
-    [parts] = check(op, [image(), sizes(1, 2)], INDEX, [degrees], tolerance=1e-14)
-    assert not are_addends(parts)
-    assert parts[1].gives == (((0, 3), (3, 6)),)
 
 
 def test_sums_the_batch_of_a_matrix() -> None:
