@@ -22,6 +22,7 @@ from tf_interop.planning.problem import (
     PlanningProblem,
     ProblemNode,
 )
+from tf_interop.planning.stage_search import Space, mask_of
 from tf_interop.stage import Stage, Step
 
 MAX_LANES = PlanOptions().max_lanes
@@ -90,27 +91,21 @@ def make_problem(nodes: Sequence[ProblemNode]) -> PlanningProblem:
 
 def _sets_to_measure(nodes: Sequence[ProblemNode]) -> set[tuple[str, ...]]:
     """The names of the costs of each stage."""
-    ancestors: dict[str, set[str]] = {}
+    space = Space(PlanningProblem((), tuple(nodes)).predecessors, lambda _: (), max_lanes=MAX_LANES)
     depths: dict[str, int] = {}
-    levels: dict[tuple[int, str], list[ProblemNode]] = {}
-    for node in nodes:
-        ancestors[node.name] = set(node.predecessors).union(
-            *(ancestors[each] for each in node.predecessors)
-        )
+    levels: dict[tuple[int, str], list[int]] = {}
+    for number, node in enumerate(nodes):
         depths[node.name] = 1 + max((depths[each] for each in node.predecessors), default=0)
-        levels.setdefault((depths[node.name], node.group), []).append(node)
+        levels.setdefault((depths[node.name], node.group), []).append(number)
     ordered = [levels[key] for key in sorted(levels)]
-    sets = [*itertools.combinations(nodes, 2)]
+    sets: list[tuple[int, ...]] = [*itertools.combinations(range(len(nodes)), 2)]
     for level, following in zip(ordered, [*ordered[1:], []], strict=True):
         for size in range(3, MAX_LANES + 1):
             sets += itertools.combinations([*level, *following], size)
     return {
-        tuple(sorted(node.costs for node in its))
+        tuple(sorted(nodes[number].costs for number in its))
         for its in sets
-        if not any(
-            one.name in ancestors[other.name] or other.name in ancestors[one.name]
-            for one, other in itertools.combinations(its, 2)
-        )
+        if space.lanes(mask_of(its)) is not None
     }
 
 

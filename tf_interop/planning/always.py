@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tf_interop.convolution import ConvolutionNode, Refusal, RefusalReason
+from tf_interop.convolution import ConvolutionConfiguration, ConvolutionNode, Refusal, RefusalReason
 from tf_interop.graph.independence import Independence, level_groups
 from tf_interop.planning.types import PlannedStage
 from tf_interop.stage import Stage, Step
@@ -63,29 +63,24 @@ def leave_out_unmeasured(
     """
     if device_type != "GPU":
         return tuple(convolutions), ()
-    kept: list[ConvolutionNode] = []
-    refusals: list[Refusal] = []
-    for node in convolutions:
-        configuration = node.configuration
-        what = None
-        if configuration.spatial_rank == 3:
-            what = "volumes"
-        elif configuration.dtype == "float64" or (
-            configuration.dtype == "bfloat16" and not has_bfloat16
-        ):
-            what = configuration.dtype
-        elif "LeakyRelu" in configuration.fused_ops:
-            what = "a fused LeakyRelu"
-        if what is None:
-            kept.append(node)
-            continue
-        refusals.append(
-            Refusal(
-                node.name,
-                configuration.op,
-                RefusalReason.NOT_MEASURED,
-                f"A stage with {what} needs a plan from measurements. Profile this GPU and plan "
-                "the model.",
-            )
+    needs = [(node, _what_needs_a_plan(node.configuration, has_bfloat16)) for node in convolutions]
+    refusals = (
+        Refusal(
+            node.name,
+            node.configuration.op,
+            RefusalReason.NOT_MEASURED,
+            f"A stage with {what} needs a plan from measurements. Profile this GPU and plan the "
+            "model.",
         )
-    return tuple(kept), tuple(refusals)
+        for node, what in needs
+        if what
+    )
+    return tuple(node for node, what in needs if not what), tuple(refusals)
+
+
+def _what_needs_a_plan(configuration: ConvolutionConfiguration, has_bfloat16: bool) -> str | None:
+    if configuration.spatial_rank == 3:
+        return "volumes"
+    if configuration.dtype in (("float64",) if has_bfloat16 else ("float64", "bfloat16")):
+        return configuration.dtype
+    return "a fused LeakyRelu" if "LeakyRelu" in configuration.fused_ops else None

@@ -81,12 +81,17 @@ class _Planner:
         self._costs = StageCosts(problem, max_modelled=options.max_modelled)
         budget = problem.memory_budget_bytes
         self._budget = math.inf if budget is None else budget
-        # The nodes that depend directly on each node, as bits.
-        self._readers = [0] * len(problem.nodes)
-        for node, predecessors in enumerate(problem.predecessors):
-            for predecessor in predecessors:
-                self._readers[predecessor] |= 1 << node
         self._alive_bytes = functools.cache(self._compute_alive_bytes)
+        self._space = Space(
+            problem.predecessors,
+            self._costs.choices,
+            follows=problem.follows,
+            available=self._available,
+            max_lanes=self._max_lanes,
+            max_lane_length=options.max_lane_length if self._costs.knows_lanes_of_several else 1,
+        )
+        # The nodes that depend directly on each node, as bits.
+        self._readers = list(map(mask_of, self._space.readers))
 
     def plan(self, on_progress: OnProgress) -> GraphPlan:
         units, search = self._search(on_progress)
@@ -129,20 +134,11 @@ class _Planner:
 
     def _search(self, on_progress: OnProgress) -> tuple[list[_Unit], str]:
         """The units in order, and a description of the search."""
-        options, problem = self._options, self._problem
-        space = Space(
-            problem.predecessors,
-            self._costs.choices,
-            follows=problem.follows,
-            available=self._available,
-            max_lanes=self._max_lanes,
-            max_lane_length=options.max_lane_length if self._costs.knows_lanes_of_several else 1,
-        )
         try:
             stages, exact_nodes = search_blocks(
-                space,
-                max_transitions=options.max_transitions,
-                width=options.width,
+                self._space,
+                max_transitions=self._options.max_transitions,
+                width=self._options.width,
                 on_progress=on_progress,
             )
         except SearchError as error:

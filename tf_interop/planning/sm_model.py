@@ -63,10 +63,7 @@ class SmUse:
         shared_memory: share of its shared memory, including reserved bytes.
         threads: share of its thread slots, in whole warps.
         blocks: share of its block slots; 0 for a kernel that cannot be launched.
-        alu_utilization: share of the time in which the busiest arithmetic pipe works; None if it
-            was not measured.
-        dram_utilization: share of DRAM's throughput; None if it was not measured.
-        memory_stall: share of the warps' stalls that wait for memory; None if it was not measured.
+        alu_utilization: as measured (see KernelMeasurement), like the next two.
     """
 
     registers: Share

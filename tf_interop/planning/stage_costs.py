@@ -421,11 +421,11 @@ def find_places(
                 continue
             if stage.lanes[lane].merged and (of[1] is None or keys - {of[1]}):
                 continue
-            if position not in related:
-                # Unrelated nodes with one merge key are interchangeable.
-                if of[1] in tried:
-                    continue
-                tried.add(of[1])
+            # Unrelated nodes with one merge key are interchangeable.
+            alike = of[1], position if position in related else None
+            if alike in tried:
+                continue
+            tried.add(alike)
             taken[step] = position
             if not (related and misplaced_step(padded, filled())) and fill(depth + 1):
                 return True
