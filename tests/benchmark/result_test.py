@@ -12,7 +12,7 @@ from benchmark_values import BENCHMARK, CASE, OURS_BLOCKS, make_block, with_ours
 from profile_values import CPU, GPU
 from rich.console import Console
 
-from tf_interop.benchmark.result import Benchmark, Block, Summary, Variant
+from tf_interop.benchmark.result import Benchmark, Block, Result, Summary, Variant
 from tf_interop.benchmark.show import CSV_COLUMNS, show_benchmark, write_csv
 
 NO_STAGE = tuple(dataclasses.replace(block, stage_count=0) for block in OURS_BLOCKS)
@@ -113,7 +113,7 @@ def test_tables_and_csv_show_all_variants_and_failures(tmp_path: pathlib.Path) -
     assert rows["xla"]["failure"].startswith("timed out")
 
 
-def test_a_table_of_a_cpu_says_so_and_has_no_tf32() -> None:
+def test_a_table_of_a_cpu_says_so_and_has_no_tf32(tmp_path: pathlib.Path) -> None:
     on_cpu, on_gpu = _shown(BENCHMARK), _shown(dataclasses.replace(BENCHMARK, device=GPU))
     assert "ResNet50, inference, batch 8, float32" in on_cpu
     assert "ResNet50, inference, batch 8, tf32" in on_gpu
@@ -127,3 +127,5 @@ def test_a_table_of_a_cpu_says_so_and_has_no_tf32() -> None:
     assert ["xla was not compared" in text for text in (*shown, on_gpu)] == [True, False, False]
     sized = dataclasses.replace(CASE, image_size=(32, 64))
     assert sized.name == "ResNet50, inference, batch 8, tf32, 32x64"
+    of_size = dataclasses.replace(BENCHMARK, results=(Result(sized, Variant.STOCK),))
+    assert _csv_rows(of_size, tmp_path)["stock"]["image_size"] == "32x64"

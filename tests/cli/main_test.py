@@ -43,5 +43,9 @@ def test_lists_commands_in_a_line_each() -> None:
     assert all(line.endswith(".") and not line.endswith("...") for line in listed)
 
 
+def test_help_shows_defaults() -> None:
+    assert "[default: levels,pairs,merges]" in " ".join(_help("profile").split())
+
+
 def test_says_its_version() -> None:
     assert tf_interop.__version__ in CliRunner().invoke(cli, ["--version"]).output
