@@ -22,7 +22,7 @@ from tf_interop.model import make_plan as make_plan_of_model
 from tf_interop.model.collect import CollectOptions, collect_configurations
 from tf_interop.planning.make import make_plan
 from tf_interop.planning.problem import PlanningProblem
-from tf_interop.planning.types import GraphPlan, PlannedStage, load_plan, save_plan
+from tf_interop.planning.types import GraphPlan, load_plan, save_plan
 from tf_interop.profile.entries import Entry
 from tf_interop.profile.file import save_profile
 from tf_interop.profile.types import Profile, ProfiledDevice
@@ -117,9 +117,12 @@ def test_a_model_of_one_batch_size_is_planned_once() -> None:
 def test_checks_the_plan_against_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     def plan_badly(problem: PlanningProblem, *_: object, **__: object) -> GraphPlan:
         planned = make_plan(problem)
+        # The last convolution reads the first one.
         names = [problem.nodes[0].name, problem.nodes[-1].name]
-        stage = PlannedStage(Stage.side_by_side(map(Step, names)))
-        return dataclasses.replace(planned, stages=(stage,))
+        bad = Stage.side_by_side(Step(name, "BUFFERED") for name in names)
+        return dataclasses.replace(
+            planned, stages=(dataclasses.replace(planned.stages[0], stage=bad),)
+        )
 
     monkeypatch.setattr(make_plan_of_model, "make_plan", plan_badly)
     with pytest.raises(PlanError, match="stage 0"):

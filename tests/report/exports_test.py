@@ -31,6 +31,8 @@ def test_a_trace_has_named_events_that_do_not_overlap_in_a_row() -> None:
     for each in spans:
         rows[each["pid"], each["tid"]].append((each["ts"], each["ts"] + each["dur"]))
     assert rows.keys() <= named
+    # Unique among all processes, as Perfetto expects.
+    assert len({thread for _, thread in named}) == len(named)
     for row in rows.values():
         for (_, end), (start, _) in itertools.pairwise(sorted(row)):
             assert end <= start + 1e-9

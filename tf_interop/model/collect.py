@@ -236,8 +236,8 @@ def _stages_of(
             merged = [lane for lane in lanes if len(lane) > 1]
             for lane in merged:
                 yield _stage_of_lanes([lane]), "merge"
-            # Then the whole group, if it has other convolutions.
-            if merged and len(lanes) > 1:
+            # Then the whole group; if it is one lane, it is that stage again.
+            if merged:
                 yield _stage_of_lanes(lanes), "merge"
 
 

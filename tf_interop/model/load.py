@@ -116,8 +116,6 @@ def _refused(expected: str, remedy: str, *errors: type[Exception]) -> Iterator[N
     """Turns these errors into a ModelArgumentError that says what was expected."""
     try:
         yield
-    except ModelArgumentError:
-        raise
     except errors as error:
         got = _in_short(error)
         raise ModelArgumentError(f"Expected {expected}, got {got}. {remedy}") from error

@@ -69,7 +69,7 @@ def render_page(
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "px": _rounded,
+        "px": "{:g}".format,
         "us": microseconds,
         "size": decimal,
         "percent": percent,
@@ -199,8 +199,3 @@ def _marks(plan: Plan) -> str:
     chosen = [f'.graph:has(.s{number}:target) [data-stage="{number}"]' for number in range(most)]
     selectors = [*chosen, ".graph:not(:has(.stage-panel:target)) .first"]
     return f"{', '.join(selectors)} {{ --mark: var(--ink); --mark-width: 3; }}\n"
-
-
-def _rounded(value: float) -> str:
-    """A position, to a fraction of a pixel in the widest drawing."""
-    return f"{value:.3f}".rstrip("0").rstrip(".")
