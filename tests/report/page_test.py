@@ -10,13 +10,17 @@ from typing import Any
 
 import pytest
 from planning_values import make_lanes, make_problem, merge
-from report_page_tree import labels_of, page_of, parse_page, rows_of, texts_of
 from report_values import (
     EVIL_NAME,
+    labels_of,
     network,
     network_plan,
+    page_of,
+    parse_page,
     plan_without_values,
     planned_graph,
+    rows_of,
+    texts_of,
     tuned_graph,
     tuned_network,
 )

@@ -9,8 +9,7 @@ import msgspec
 import pytest
 from planning_values import make_problem
 from profile_values import CPU
-from report_page_tree import labels_of, page_of
-from report_values import planned_graph, tuned_graph
+from report_values import labels_of, page_of, planned_graph, tuned_graph
 
 from tf_interop.errors import PlanError
 from tf_interop.planning.explain import explain_plan

@@ -110,12 +110,10 @@ def handed_graph_of(
         None if no graph had one of `ops`.
 
     Raises:
-        ValueError: it cannot be run.
         LibraryError: the compiled library is missing or does not fit, or TensorFlow did not take
             its plugin.
     """
-    if traced.run is None:
-        raise ValueError("A GraphDef cannot be run. Pass a concrete function instead.")
+    assert traced.run is not None, "a GraphDef cannot be run"
     plugin = get_plugin()
     plugin.check_registered()
     largest: graph_pb2.GraphDef | None = None

@@ -83,19 +83,12 @@ def _load(model: str, image_size: tuple[int, int] | None) -> Any:
     path = pathlib.Path(model)
     if path.is_dir():
         return _load_saved_model(path)
-    if path.is_file():
-        if path.suffix in _KERAS_SUFFIXES:
-            return _load_keras_file(path)
-        if path.suffix in _GRAPH_SUFFIXES:
-            return _load_graph_def(path)
-        raise ModelArgumentError(
-            f"The file '{model}' does not end in one of "
-            f"{', '.join(_KERAS_SUFFIXES + _GRAPH_SUFFIXES)}. Export the model to one of these."
-        )
-    if path.suffix in _KERAS_SUFFIXES + _GRAPH_SUFFIXES or os.sep in model:
-        raise ModelArgumentError(f"There is no file or folder at '{model}'. Check the path.")
+    if path.suffix in _KERAS_SUFFIXES:
+        return _load_keras_file(path)
+    if path.suffix in _GRAPH_SUFFIXES:
+        return _load_graph_def(path)
     module, colon, function = model.partition(":")
-    if colon:
+    if colon and not path.exists():
         return _call_function(module, function, image_size)
     raise ModelArgumentError(
         f"Expected {_ACCEPTED}, got '{model}'.{_hint(model, application_names)}"
