@@ -18,23 +18,15 @@ cc_library(
     defines = ["EIGEN_MAX_ALIGN_BYTES=64"],
 )
 
+# The headers of CUDA, cuDNN and CUPTI that TensorFlow was built with are among them.
 cc_library(
-    name = "cuda_headers",
-    hdrs = glob(["cuda/**/*.h"]),
-    includes = ["cuda"],
-)
-
-cc_library(
-    name = "cudnn_headers",
-    hdrs = glob(["cudnn/*.h"]),
-    includes = ["cudnn"],
-)
-
-cc_library(
-    name = "cupti_headers",
-    # None where CUPTI is not installed.
-    hdrs = glob(["cupti/*.h"], allow_empty = True),
-    includes = ["cupti"],
+    name = "gpu_headers",
+    includes = [
+        "include/third_party/gpus/cuda/extras/CUPTI/include",
+        "include/third_party/gpus/cuda/include",
+        "include/third_party/gpus/cudnn/include",
+    ],
+    deps = [":headers"],
 )
 
 cc_library(
@@ -48,16 +40,6 @@ cc_library(
 exports_files(["python"])
 """
 
-def _run(repository_ctx, arguments):
-    result = repository_ctx.execute(arguments)
-    if result.return_code != 0:
-        fail(("Expected a Python environment with TensorFlow 2.20 or 2.21, got from {}: {} Make one " +
-              "with scripts/setup.sh dev, or name its interpreter with TF_INTEROP_PYTHON.").format(
-            arguments[0],
-            result.stderr,
-        ))
-    return result.stdout
-
 def _interpreter(repository_ctx):
     named = repository_ctx.os.environ.get("TF_INTEROP_PYTHON", "")
     if named:
@@ -65,68 +47,33 @@ def _interpreter(repository_ctx):
     own = str(repository_ctx.path(Label("//:WORKSPACE")).dirname) + "/.venv/bin/python"
     return own if repository_ctx.path(own).exists else "python3"
 
-def _first_with(repository_ctx, header, folders):
-    """The first of the folders that holds the header, or None."""
-    for folder in folders:
-        if repository_ctx.path(folder + "/" + header).exists:
-            return folder
-    return None
-
 def _installed_tensorflow(repository_ctx):
     python = _interpreter(repository_ctx)
     finder = str(repository_ctx.path(Label("//:cmake/find_tensorflow.py")))
-    folder, version = _run(repository_ctx, [python, finder]).split(";")
-    site_packages = _run(
-        repository_ctx,
-        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'), end='')"],
-    )
+    found = repository_ctx.execute([python, finder])
+    if found.return_code != 0:
+        fail(("Expected a Python environment with TensorFlow 2.20 or 2.21, got from {}: {} Make one " +
+              "with scripts/setup.sh dev, or name its interpreter with TF_INTEROP_PYTHON.").format(
+            python,
+            found.stderr,
+        ))
+    folder, version = found.stdout.split(";")
+    if not repository_ctx.path(folder + "/include/third_party/gpus/cudnn/include/cudnn_graph.h").exists:
+        fail("Expected the headers of CUDA and cuDNN in {}/include, found none.".format(folder))
     repository_ctx.symlink(folder + "/include", "include")
     for library in ["libtensorflow_cc.so.2", "libtensorflow_framework.so.2"]:
         repository_ctx.symlink(folder + "/" + library, library)
-
-    # As in cmake/CudnnHeaders.cmake and cmake/CuptiHeaders.cmake.
-    gpus = folder + "/include/third_party/gpus"
-    nvidia = site_packages + "/nvidia"
-    cuda = _first_with(repository_ctx, "cuda.h", [
-        gpus + "/cuda/include",
-        "/usr/local/cuda/include",
-        nvidia + "/cuda_runtime/include",
-        nvidia + "/cu13/include",
-    ])
-    cudnn = _first_with(repository_ctx, "cudnn_graph.h", [
-        gpus + "/cudnn/include",
-        nvidia + "/cudnn/include",
-        "/usr/local/cuda/include",
-        "/usr/include",
-    ])
-    if not cuda or not cudnn:
-        fail(("Expected the headers of CUDA and cuDNN 9, found CUDA's in {} and cuDNN's in {}. " +
-              "Install them with 'pip install nvidia-cudnn-cu12'.").format(cuda, cudnn))
-    cupti = _first_with(repository_ctx, "cupti_activity.h", [
-        cuda,
-        cuda + "/../extras/CUPTI/include",
-        nvidia + "/cuda_cupti/include",
-        nvidia + "/cu13/include",
-        "/usr/local/cuda/extras/CUPTI/include",
-    ])
-    repository_ctx.symlink(cuda, "cuda")
-    repository_ctx.symlink(cudnn, "cudnn")
-    if cupti:
-        repository_ctx.symlink(cupti, "cupti")
     repository_ctx.file("BUILD", _TENSORFLOW_BUILD)
     repository_ctx.file(
         "python",
         '#!/bin/sh\nexec "{}" "$@"\n'.format(python),
     )
-    repository_ctx.file("installed.bzl", "TENSORFLOW_VERSION = \"{}\"\nHAS_CUPTI = {}\n".format(
-        version,
-        bool(cupti),
-    ))
+    repository_ctx.file("installed.bzl", "TENSORFLOW_VERSION = \"{}\"\n".format(version))
 
 installed_tensorflow = repository_rule(
     implementation = _installed_tensorflow,
     environ = ["TF_INTEROP_PYTHON"],
-    doc = "TensorFlow and the headers of CUDA, cuDNN and CUPTI that come with it, as installed.",
+    doc = "TensorFlow, with the headers of CUDA, cuDNN and CUPTI that come with it, as installed.",
     local = True,
 )
 
@@ -143,11 +90,15 @@ cc_library(
 """
 
 def _installed_googletest(repository_ctx):
-    folder = _first_with(repository_ctx, "gtest/gtest.h", ["/usr/include", "/usr/local/include"])
-    if not folder:
+    folders = [
+        folder
+        for folder in ["/usr/include", "/usr/local/include"]
+        if repository_ctx.path(folder + "/gtest/gtest.h").exists
+    ]
+    if not folders:
         fail("Expected GoogleTest in /usr or /usr/local, found none. On Debian and Ubuntu: " +
              "apt-get install libgtest-dev.")
-    repository_ctx.symlink(folder + "/gtest", "include/gtest")
+    repository_ctx.symlink(folders[0] + "/gtest", "include/gtest")
     repository_ctx.file("BUILD", _GOOGLETEST_BUILD)
 
 installed_googletest = repository_rule(

@@ -22,12 +22,7 @@ def stand_in(name, srcs, deps = [], local_defines = [], linkopts = []):
         linkopts = ["-lpthread", "-ldl"] + linkopts,
         linkshared = True,
         local_defines = local_defines,
-        deps = deps + [
-            "@tensorflow//:cuda_headers",
-            "@tensorflow//:cudnn_headers",
-            "@tensorflow//:cupti_headers",
-            "@tensorflow//:headers",
-        ],
+        deps = deps + ["@tensorflow//:gpu_headers"],
     )
     cc_library(
         name = name,
