@@ -233,12 +233,6 @@ UNITS = {
         "b = Unit x w | a(inputs:0 inputs:1) b(steps:0:0) -> steps:1:0 steps:0:0; "
         "c = Foo b:1 b; d = NoOp ^b",
     ),
-    # Whichever step reads it, and however it is written.
-    "each_tensor_is_one_input": (
-        "a = Conv2D x:0 w; b = AddV2 a x; c = AddV2 b s:1",
-        "c = Unit x:0 w s:1 | a(inputs:0 inputs:1) b(steps:0:0 inputs:0) c(steps:1:0 inputs:2) "
-        "-> steps:2:0",
-    ),
     "control_dependencies": (
         "e = Foo x; a = Conv2D x w ^e ^x; b = Relu a ^e ^a; c = Foo b ^a ^e",
         "e = Foo x; b = Unit x w ^e | a(inputs:0 inputs:1) b(steps:0:0) -> steps:1:0; c = Foo b ^e",

@@ -282,18 +282,11 @@ class _Replacement:
 
     def _redirect_inputs(self, texts: Sequence[str]) -> list[str]:
         """A reader's inputs, without control dependencies on new nodes that it reads anyway."""
-        rewritten: list[str] = []
-        read: set[str] = set()
-        for text in texts:
-            target = self._redirected.get(text)
-            if target is None:
-                rewritten.append(text)
-                continue
-            name = target.removeprefix("^").partition(":")[0]
-            if not target.startswith("^") or name not in read:
-                rewritten.append(target)
-            read.add(name)
-        return rewritten
+        tensors = [self._redirected.get(text, text) for text in texts if text[0] != "^"]
+        read = {f"^{text.partition(':')[0]}" for text in tensors}
+        controls = {text: self._redirected.get(text) for text in texts[len(tensors) :]}
+        kept = (target or text for text, target in controls.items() if target not in read)
+        return [*tensors, *dict.fromkeys(kept)]
 
     def _redirect_classes(self, classes: Sequence[bytes]) -> list[bytes]:
         """The entries of `_class`, with each new node named once."""
@@ -302,7 +295,7 @@ class _Replacement:
             name = entry.removeprefix(COLOCATED_WITH).decode("utf-8", "replace")
             target = self._redirected.get(f"^{name}") if entry.startswith(COLOCATED_WITH) else None
             targets.append(entry if target is None else COLOCATED_WITH + target[1:].encode())
-        return list(classes) if targets == list(classes) else list(dict.fromkeys(targets))
+        return list(dict.fromkeys(targets))
 
 
 def _stage_results(
