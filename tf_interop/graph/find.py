@@ -29,15 +29,18 @@ from tf_interop.graph.properties import GraphProperties, is_fully_known, merge_s
 from tf_interop.graph.view import GraphView, device_type_of
 from tf_interop.graph.xla import xla_mark
 
+_DTYPES = ", ".join(SUPPORTED_DTYPES.values())
+
 
 class _RefusalError(Exception):
     """Ends the reading of one node; never leaves this module."""
 
-    def __init__(
-        self, expected: str, got: object, reason: RefusalReason = RefusalReason.ATTRIBUTE
-    ) -> None:
-        super().__init__(f"Expected {expected}, got {got}.")
-        self.reason = reason
+
+def _require(
+    holds: object, expected: str, got: object, reason: RefusalReason = RefusalReason.ATTRIBUTE
+) -> None:
+    if not holds:
+        raise _RefusalError(reason, f"Expected {expected}, got {got}.")
 
 
 def find_convolutions(
@@ -65,15 +68,11 @@ def find_convolutions(
     refusals: list[Refusal] = []
     for index in view.by_rank(indices):
         try:
-            if control_flow.may_not_run(index):
-                raise _RefusalError(
-                    "a node that the fetches need", "another", RefusalReason.NOT_RUN
-                )
+            runs = not control_flow.may_not_run(index)
+            _require(runs, "a node that the fetches need", "another", RefusalReason.NOT_RUN)
             convolutions.append(_match_convolution(view, properties, control_flow, index))
         except _RefusalError as refused:
-            refusals.append(
-                Refusal(view.names[index], view.ops[index], refused.reason, str(refused))
-            )
+            refusals.append(Refusal(view.names[index], view.ops[index], *refused.args))
     return tuple(convolutions), tuple(refusals)
 
 
@@ -87,38 +86,33 @@ def _match_convolution(
     node = view.nodes[index]
     op, device = node.op, node.device
     mark = xla_mark(node)
-    if mark is not None:
-        raise _RefusalError("a node that TensorFlow runs", f"attribute '{mark}'", RefusalReason.XLA)
-    if device_type_of(device) not in ("", "CPU", "GPU"):
-        raise _RefusalError("a CPU or a GPU", f"'{device}'", RefusalReason.DEVICE)
+    _require(not mark, "a node that TensorFlow runs", f"attribute '{mark}'", RefusalReason.XLA)
+    is_ours = device_type_of(device) in ("", "CPU", "GPU")
+    _require(is_ours, "a CPU or a GPU", f"'{device}'", RefusalReason.DEVICE)
     depthwise = op.startswith("Depthwise")
     dtype = _dtype(node)
     layout = _layout(node)
     # Only Conv3DBackpropInputV2 has a choice, and TensorFlow's own gradients never use it.
-    sizes_type = attribute_of(node, "Tshape").type
-    if sizes_type not in (types_pb2.DT_INVALID, types_pb2.DT_INT32):
-        raise _RefusalError("input_sizes of DT_INT32", types_pb2.DataType.Name(sizes_type))
+    has_int64_sizes = attribute_of(node, "Tshape").type == types_pb2.DT_INT64
+    _require(not has_int64_sizes, "input_sizes of DT_INT32", "DT_INT64")
     fused_ops = _fused_ops(node, len(view.fanins[index])) if op.startswith("_Fused") else ()
     strides = _spatial_values(node, "strides", layout)
     dilations = _spatial_values(node, "dilations", layout)
     # TensorFlow's depthwise kernels refuse these (forward) or ignore them (backward).
-    if depthwise and (strides[0] != strides[1] or dilations != (1, 1)):
-        raise _RefusalError(
-            "equal strides and no dilations of a depthwise convolution", (strides, dilations)
-        )
-    if _text(node, "_kernel"):
-        raise _RefusalError("no label that chooses a kernel", _text(node, "_kernel"))
+    _require(
+        not depthwise or (strides[0] == strides[1] and dilations == (1, 1)),
+        "equal strides and no dilations of a depthwise convolution",
+        (strides, dilations),
+    )
+    label = _text(node, "_kernel")
+    _require(not label, "no label that chooses a kernel", label)
     use_cudnn = attribute_of(node, "use_cudnn_on_gpu")
-    if use_cudnn.HasField("b") and not use_cudnn.b:
-        raise _RefusalError("use_cudnn_on_gpu to be true", "false")
+    _require(use_cudnn.b or not use_cudnn.HasField("b"), "use_cudnn_on_gpu to be true", "false")
     padding, explicit_paddings = _padding(node, layout)
     region = control_flow.region(index)
     if region is None:
-        raise _RefusalError(
-            "inputs of one loop frame, and Switches that Merges join again",
-            "others",
-            RefusalReason.CONTROL_FLOW,
-        )
+        what = "Expected inputs of one loop frame, and Switches that Merges join again, got others."
+        raise _RefusalError(RefusalReason.CONTROL_FLOW, what)
 
     image, filter_ = _image_and_filter_shapes(view, properties, index)
     configuration = ConvolutionConfiguration(
@@ -148,8 +142,8 @@ def _match_convolution(
             given = properties.input_shape(index, 2)
         output = merge_shapes(given, output)
     for what, shape in (("image", image), ("filter", filter_), ("output", output)):
-        if shape is not None and len(shape) != len(layout):
-            raise _RefusalError(f"the {what} to have rank {len(layout)}", f"shape {shape}")
+        has_rank = shape is None or len(shape) == len(layout)
+        _require(has_rank, f"the {what} to have rank {len(layout)}", shape)
 
     return ConvolutionNode(
         name=view.names[index],
@@ -167,23 +161,18 @@ def _text(node: node_def_pb2.NodeDef, name: str) -> str:
 
 def _dtype(node: node_def_pb2.NodeDef) -> str:
     dtype = attribute_of(node, "T").type
-    if dtype not in SUPPORTED_DTYPES:
-        raise _RefusalError(
-            f"one of {', '.join(SUPPORTED_DTYPES.values())}",
-            types_pb2.DataType.Name(dtype),
-            RefusalReason.DTYPE,
-        )
+    name = types_pb2.DataType.Name(dtype)
+    _require(dtype in SUPPORTED_DTYPES, f"one of {_DTYPES}", name, RefusalReason.DTYPE)
     return SUPPORTED_DTYPES[dtype]
 
 
 def _layout(node: node_def_pb2.NodeDef) -> str:
     layouts = [each for each in SPATIAL_AXES if len(each) == _spatial_rank(node.op) + 2]
     layout = _text(node, "data_format")
-    if layout not in layouts:
-        raise _RefusalError(" or ".join(layouts), layout, RefusalReason.LAYOUT)
+    _require(layout in layouts, " or ".join(layouts), layout, RefusalReason.LAYOUT)
     filter_layout = _text(node, "filter_format")
-    if filter_layout not in ("", "HWIO"):
-        raise _RefusalError("a filter in HWIO", filter_layout, RefusalReason.LAYOUT)
+    is_hwio = filter_layout in ("", "HWIO")
+    _require(is_hwio, "a filter in HWIO", filter_layout, RefusalReason.LAYOUT)
     return layout
 
 
@@ -195,39 +184,30 @@ def _fused_ops(node: node_def_pb2.NodeDef, input_count: int) -> tuple[str, ...]:
     listed = attribute_of(node, "fused_ops").list.s
     fused = tuple(name.decode("utf-8", "replace") for name in listed)
     shown = f"[{', '.join(fused)}]"
-    if fused not in SUPPORTED_FUSED_OPS:
-        raise _RefusalError("BiasAdd, alone or with an activation", shown, RefusalReason.FUSED_OPS)
+    reason = RefusalReason.FUSED_OPS
+    is_supported = fused in SUPPORTED_FUSED_OPS
+    _require(is_supported, "BiasAdd, alone or with an activation", shown, reason)
     counts = (*(attribute_of(node, name).i for name in ("num_args", "num_host_args")), input_count)
-    if counts != (1, 0, 3):
-        raise _RefusalError(
-            f"{shown} with the bias as its one argument",
-            f"{counts[0]} arguments, {counts[1]} in host memory",
-            RefusalReason.FUSED_OPS,
-        )
+    got = f"{counts[0]} arguments, {counts[1]} in host memory"
+    _require(counts == (1, 0, 3), f"{shown} with the bias as its one argument", got, reason)
     if node.op == "_FusedConv3D":
         # Its bias always has its dtype. oneDNN may give it a Pad's paddings.
-        if attribute_of(node, "padding_list").list.i:
-            raise _RefusalError("no padding_list", "one")
+        _require(not attribute_of(node, "padding_list").list.i, "no padding_list", "one")
         return fused
     types = list(attribute_of(node, "TArgs").list.type)
-    if types != [attribute_of(node, "T").type]:
-        raise _RefusalError(
-            "a bias of the convolution's dtype",
-            f"[{', '.join(types_pb2.DataType.Name(dtype) for dtype in types)}]",
-            RefusalReason.FUSED_OPS,
-        )
+    is_same = types == [attribute_of(node, "T").type]
+    got = f"[{', '.join(map(types_pb2.DataType.Name, types))}]"
+    _require(is_same, "a bias of the convolution's dtype", got, reason)
     return fused
 
 
 def _spatial_values(node: node_def_pb2.NodeDef, name: str, layout: str) -> tuple[int, ...]:
     """The spatial dimensions of `strides` or `dilations`."""
     values = tuple(attribute_of(node, name).list.i)
-    if len(values) != len(layout) or values[0] != 1 or values[layout.index("C")] != 1:
-        raise _RefusalError(f"{len(layout)} {name}, of 1 in batch and channels", values)
-    spatial = tuple(values[axis] for axis in SPATIAL_AXES[layout])
-    if min(spatial) < 1:
-        raise _RefusalError(f"positive {name}", values)
-    return spatial
+    is_spatial = len(values) == len(layout) and values[0] == values[layout.index("C")] == 1
+    _require(is_spatial, f"{len(layout)} {name}, of 1 in batch and channels", values)
+    _require(min(values) > 0, f"positive {name}", values)
+    return tuple(values[axis] for axis in SPATIAL_AXES[layout])
 
 
 def _padding(node: node_def_pb2.NodeDef, layout: str) -> tuple[str, tuple[int, ...]]:
@@ -235,20 +215,15 @@ def _padding(node: node_def_pb2.NodeDef, layout: str) -> tuple[str, tuple[int, .
     padding = _text(node, "padding")
     values = tuple(attribute_of(node, "explicit_paddings").list.i)
     if padding in ("SAME", "VALID"):
-        if values:
-            raise _RefusalError(f"no explicit_paddings with {padding}", values)
+        _require(not values, f"no explicit_paddings with {padding}", values)
         return padding, ()
-    if padding != "EXPLICIT" or len(layout) == 5:
-        raise _RefusalError("padding SAME or VALID, or EXPLICIT of images", padding)
-    height, width = SPATIAL_AXES[layout]
-    channel = layout.index("C")
-    if (
-        len(values) != 8
-        or any((*values[:2], *values[2 * channel : 2 * channel + 2]))
-        or min(values) < 0
-    ):
-        raise _RefusalError("8 explicit_paddings, of 0 in batch and channels", values)
-    return padding, (*values[2 * height : 2 * height + 2], *values[2 * width : 2 * width + 2])
+    is_explicit = padding == "EXPLICIT" and len(layout) == 4
+    _require(is_explicit, "padding SAME or VALID, or EXPLICIT of images", padding)
+    first = 2 * SPATIAL_AXES[layout][0]
+    spatial = values[first : first + 4]
+    is_spatial = len(values) == 8 and min(values) >= 0 and sum(values) == sum(spatial)
+    _require(is_spatial, "8 explicit_paddings, of 0 in batch and channels", values)
+    return padding, spatial
 
 
 def _image_and_filter_shapes(
@@ -267,9 +242,8 @@ def _result_shape(view: GraphView, properties: GraphProperties, index: int) -> S
     """The shape of the gradient that node `index` computes."""
     shape = properties.held_shape(*view.fanins[index][SIZES_POSITIONS[view.ops[index]]])
     rank = _spatial_rank(view.ops[index]) + 2
-    if shape is not None and len(shape) != rank:
-        # Conv2DBackpropInput also takes just (height, width).
-        raise _RefusalError(f"{rank} sizes", shape)
+    # Conv2DBackpropInput also takes just (height, width).
+    _require(shape is None or len(shape) == rank, f"{rank} sizes", shape)
     if is_fully_known(shape):
         return shape
     return merge_shapes(shape, properties.output_shape(index, 0))
@@ -284,11 +258,11 @@ def _group_count(
     if channels is None:
         return per_group if depthwise else None
     if depthwise:
-        if per_group not in (None, channels):
-            raise _RefusalError(f"a depthwise filter of {channels} channels", per_group)
+        fits = per_group in (None, channels)
+        _require(fits, f"a depthwise filter of {channels} channels", per_group)
         return channels
     if not per_group:
         return None
-    if channels % per_group:
-        raise _RefusalError(f"filter channels that divide the image's {channels}", per_group)
+    divides = channels % per_group == 0
+    _require(divides, f"filter channels that divide the image's {channels}", per_group)
     return channels // per_group

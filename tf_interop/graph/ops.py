@@ -139,14 +139,10 @@ _CASTABLE = SUPPORTED_DTYPES.keys() | {types_pb2.DT_UINT8, types_pb2.DT_BOOL}
 
 def why_no_step_node(node: node_def_pb2.NodeDef) -> RefusalReason | None:
     """Why the attributes of a node of `STEP_OPS` keep it from being a step; None if they do not."""
-    attributes = node.attr
-    # Reading a missing attribute would add it to the graph.
-    if "_kernel" in attributes and attributes["_kernel"].s:
+    if attribute_of(node, "_kernel").s:
         return RefusalReason.KERNEL
-    types = tuple(
-        (name, attributes[name].type) for name in _type_attributes(node.op) if name in attributes
-    )
-    return _why_no_kernel(node.op, types)
+    types = ((name, attribute_of(node, name).type) for name in _type_attributes(node.op))
+    return _why_no_kernel(node.op, tuple(types))
 
 
 def batch_position(op: str) -> int:
@@ -193,7 +189,7 @@ def attribute_of(node: node_def_pb2.NodeDef, name: str) -> attr_value_pb2.AttrVa
 @functools.lru_cache(maxsize=1024)
 def _defaults(op: str) -> dict[str, attr_value_pb2.AttrValue]:
     op_def = tensorflow_internals.op_def(op)
-    return {attribute.name: attribute.default_value for attribute in op_def.attr}
+    return {each.name: each.default_value for each in op_def.attr} if op_def else {}
 
 
 @functools.lru_cache(maxsize=1024)
@@ -205,9 +201,9 @@ def _type_attributes(op: str) -> tuple[str, ...]:
 @functools.lru_cache(maxsize=4096)
 def _why_no_kernel(op: str, types: tuple[tuple[str, int], ...]) -> RefusalReason | None:
     """Why a listed op with a node's types has no CPU kernel that may run; None if it has one."""
-    values = {name: default.type for name, default in _defaults(op).items()} | dict(types)
+    values = dict(types)
     # An op without types, such as LogicalNot, has one kernel.
-    of_values = _VALUE_TYPES.get(op, ("T",)) if _type_attributes(op) else ()
+    of_values = _VALUE_TYPES.get(op, ("T",)) if types else ()
     allowed = _CASTABLE if op == "Cast" else SUPPORTED_DTYPES
     if any(values.get(name) not in allowed for name in of_values):
         return RefusalReason.DTYPE

@@ -14,6 +14,7 @@ import tensorflow as tf
 from tensorflow.core.framework import tensor_shape_pb2, types_pb2
 
 from tf_interop.convolution import Shape
+from tf_interop.graph.ops import attribute_of
 from tf_interop.graph.view import GraphView
 
 ShapeInference = Callable[[str], Sequence[Shape | None] | None]
@@ -114,14 +115,12 @@ class GraphProperties:
             )
         if op == "ReadVariableOp" and view.fanins[node_index]:
             variable = view.fanins[node_index][0][0]
-            attribute = _VARIABLE_SHAPES.get(view.ops[variable])
-            attributes = view.nodes[variable].attr
-            if attribute is not None and attribute in attributes:
-                value = attributes[attribute]
-                if value.HasField("shape"):
-                    return shape_of(value.shape)
-                if len(value.list.shape) == 1:
-                    return shape_of(value.list.shape[0])
+            name = _VARIABLE_SHAPES.get(view.ops[variable], "")
+            attribute = attribute_of(view.nodes[variable], name)
+            if attribute.HasField("shape"):
+                return shape_of(attribute.shape)
+            if len(attribute.list.shape) == 1:
+                return shape_of(attribute.list.shape[0])
         return None
 
     def _constant_sizes(self, node_index: int) -> Shape | None:
@@ -135,11 +134,7 @@ class GraphProperties:
 
 
 def _shape_list(view: GraphView, node_index: int, attribute: str) -> list[Shape | None]:
-    attributes = view.nodes[node_index].attr
-    # Reading a missing attribute would add it to the graph.
-    if attribute not in attributes:
-        return []
-    return [shape_of(proto) for proto in attributes[attribute].list.shape]
+    return [shape_of(proto) for proto in attribute_of(view.nodes[node_index], attribute).list.shape]
 
 
 def shape_of(proto: tensor_shape_pb2.TensorShapeProto) -> Shape | None:

@@ -33,7 +33,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_interop.convolution import Shape
-from tf_interop.graph.ops import COMPANION_OPS
+from tf_interop.graph.ops import COMPANION_OPS, attribute_of
 from tf_interop.graph.properties import PARAMETER_OPS, GraphProperties, find_small, is_fully_known
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.units import ANCHOR_OPS, Unit, find_steps
@@ -56,13 +56,16 @@ class Operation:
         """Prepares to read node `index`; a Session may feed other values for `preserved`."""
         self._view, self._properties, self._index = view, properties, index
         self._preserved = preserved
-        self.attributes = view.nodes[index].attr
         self.input_count = len(view.fanins[index])
 
     @property
     def result(self) -> Shape | None:
         """The shape of its first output."""
         return self._properties.output_shape(self._index, 0)
+
+    def attribute(self, name: str) -> Any:
+        """An attribute, or its default."""
+        return attribute_of(self._view.nodes[self._index], name)
 
     def images(self) -> Positions | None:
         """The positions of its images among the operands; None if it is not batchwise."""
@@ -132,14 +135,13 @@ def _convolution(node: Operation) -> Positions | None:
 
 
 def _normalization(node: Operation) -> Positions | None:
-    is_training = "is_training" not in node.attributes or node.attributes["is_training"].b
-    if is_training or node.reads_others():
+    if node.attribute("is_training").b or node.reads_others():
         return None
     return node.with_operands((0,), range(5, node.input_count))
 
 
 def _product(node: Operation) -> Positions | None:
-    if node.attributes["transpose_a"].b:
+    if node.attribute("transpose_a").b:
         return None
     return node.with_operands((0,), range(2, node.input_count))
 
@@ -156,7 +158,7 @@ def _transposed_convolution(node: Operation) -> Positions | None:
 
 def _einsum(node: Operation) -> Positions | None:
     """Its images are the operands that start with the result's first label and have it once."""
-    operands, _, result = node.attributes["equation"].s.decode().replace(" ", "").partition("->")
+    operands, _, result = node.attribute("equation").s.decode().replace(" ", "").partition("->")
     # Dimensions without a label may belong to one image.
     if not result or "." in operands or result.count(result[0]) > 1:
         return None
@@ -169,12 +171,11 @@ def _einsum(node: Operation) -> Positions | None:
 
 def _gathers_others(node: Operation) -> bool:
     """Whether a GatherV2 takes the same entries of each image."""
-    batch_dims = "batch_dims" in node.attributes and node.attributes["batch_dims"].i
-    return not batch_dims and node.spares_first(2, node.rank())
+    return not node.attribute("batch_dims").i and node.spares_first(2, node.rank())
 
 
 def _pools_each(node: Operation) -> bool:
-    return all(node.attributes[name].list.i[:1] == [1] for name in ("ksize", "strides"))
+    return all(node.attribute(name).list.i[:1] == [1] for name in ("ksize", "strides"))
 
 
 def _has_first(value: int) -> _Rule:
@@ -188,13 +189,12 @@ def _has_first(value: int) -> _Rule:
 
 
 def _stack(node: Operation) -> Positions | None:
-    axis = node.attributes["axis"].i if "axis" in node.attributes else 0
-    spares_first = node.rank() > 0 and axis % (node.rank() + 1) != 0
+    spares_first = node.rank() > 0 and node.attribute("axis").i % (node.rank() + 1) != 0
     return tuple(range(node.input_count)) if spares_first else None
 
 
 def _squeezes_others(node: Operation) -> bool:
-    dims = np.array(node.attributes["squeeze_dims"].list.i)
+    dims = np.array(node.attribute("squeeze_dims").list.i)
     return dims.size > 0 and node.rank() > 0 and 0 not in dims % node.rank()
 
 
@@ -206,8 +206,8 @@ def _slices_others(node: Operation) -> bool:
         strides is not None
         and strides.size > 0
         and strides[0] == 1
-        and bool(node.attributes["begin_mask"].i & node.attributes["end_mask"].i & 1)
-        and not any(node.attributes[name].i & 1 for name in changes)
+        and bool(node.attribute("begin_mask").i & node.attribute("end_mask").i & 1)
+        and not any(node.attribute(name).i & 1 for name in changes)
     )
 
 
