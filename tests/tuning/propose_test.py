@@ -76,7 +76,7 @@ def test_a_step_is_simulated_with_any_units_narrow() -> None:
     # If two cores halve a unit's time, running two units on one core each gains nothing.
     for on_one_core_us, step_us in ((20.0, 20.0), (10.0, 10.0)):
         model = model_of([unit_times(10.0, on_one_core_us)] * 2, branches((1, 3)))
-        assert model.simulate({}).step_us == pytest.approx(20.0)
+        assert model.simulate({}).step_us == pytest.approx(step_us)
         assert model.simulate({0: 1, 1: 1}).step_us == pytest.approx(step_us)
     # A split unit has all cores, and the other one waits.
     model = model_of([UnitTimes({2: 10.0}, 0.0)] * 2, branches((1, 3)))
