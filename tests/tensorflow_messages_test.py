@@ -19,7 +19,7 @@ import os, sys
 from tf_interop.tensorflow_messages import tensorflow_hushed
 with tensorflow_hushed():
     os.write(2, b"{STARTS}\\nF0000 needs AVX\\n")
-    print("of Python", file=sys.stderr)
+    print("I0000 of Python", file=sys.stderr)
     if sys.argv[1:]:
         os.abort()
 os.write(2, b"{STARTS} Again.\\n")
@@ -52,7 +52,7 @@ def test_leaves_out_only_the_start_of_tensorflow_unless_the_log_level_asks_for_i
     process = _run("-c", PROGRAM, *(["abort"] if ends else []), log_level=log_level)
     assert (process.returncode < 0) == ends
     others = [STARTS] * starts + [f"{STARTS} Again."] * (not ends)
-    assert sorted(process.stderr.splitlines()) == ["F0000 needs AVX", *others, "of Python"]
+    assert sorted(process.stderr.splitlines()) == ["F0000 needs AVX", *others, "I0000 of Python"]
     if log_level is not None:
         assert process.stdout == f"{log_level}\n"
 
