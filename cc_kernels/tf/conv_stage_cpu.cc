@@ -1,6 +1,5 @@
 // ConvStage on the CPU, over the host backend.
 #include <memory>
-#include <string>
 #include <utility>
 
 #include "cc_kernels/core/counters.h"
@@ -20,17 +19,6 @@ using tensorflow::OpKernelContext;
 HostBackend* TheBackend() {
   static auto* const backend = new HostBackend();
   return backend;
-}
-
-// Adds the convolutions of a stage to an error, which does not name the one that failed.
-Status AmongSteps(const PreparedStage& stage, const Status& status) {
-  if (status.ok()) return status;
-  std::string steps;
-  for (const PreparedStep& step : stage.steps) {
-    steps += (steps.empty() ? "'" : ", '") + step.name + "'";
-    if (step.convolution) steps += " with algorithm " + step.convolution->algorithm();
-  }
-  return Status(status.code(), "One of the convolutions " + steps + ": " + status.message());
 }
 
 // Asynchronous, so that a stage does not hold one of TensorFlow's threads while it runs. Stock
@@ -68,7 +56,7 @@ class ConvStageCpu : public tensorflow::AsyncOpKernel {
     *is_enqueued = true;
     stream->Enqueue([=, call = std::move(call)]() mutable {
       Status status = launched;
-      status.Update(AmongSteps(call->prepared(), stream->TakeError()));
+      status.Update(stream->TakeError());
       call->MarkComplete();
       call.reset();  // frees workspaces before TensorFlow hears that the op is done
       if (!status.ok()) context->SetStatus(ToAbslStatus(status));
