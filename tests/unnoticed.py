@@ -5,6 +5,7 @@ All values are small whole numbers, so sums are exact and results are compared t
 
 from __future__ import annotations
 
+import collections
 import concurrent.futures
 import contextlib
 import pathlib
@@ -74,11 +75,8 @@ def counted() -> Iterator[types.SimpleNamespace]:
     for name in ("stages_run", "filters_transformed", "stages_captured", "stages_replayed"):
         setattr(new, name, getattr(after, name) - getattr(before, name))
     for name in ("fallbacks", "refused_lane_options"):
-        counts = {
-            reason: count - getattr(before, name).get(reason, 0)
-            for reason, count in getattr(after, name).items()
-        }
-        setattr(new, name, {reason: count for reason, count in counts.items() if count})
+        counts = collections.Counter(getattr(after, name))
+        setattr(new, name, dict(counts - collections.Counter(getattr(before, name))))
 
 
 def in_threads(call: Callable[[Any], Any], arguments: Iterable[Any]) -> list[Any]:

@@ -13,7 +13,7 @@ from stage_program import arguments, lane, operation, program, schedule
 from tensorflow.python.framework import config
 from unnoticed import assert_same, counted, run_python
 
-import tf_interop
+from tf_interop.runtime.plugin import get_plugin
 
 pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
 
@@ -128,13 +128,13 @@ def test_a_stage_over_the_limit_needs_less(conv_stage: Any) -> None:
     def stage(image: tf.Tensor) -> list[tf.Tensor]:
         return conv_stage(**arguments([image, filter_], [], document))
 
-    # A new limit also holds for existing stages.
-    for limit_mb, reasons in (
-        (1, ["it ran on fewer lanes"]),
+    # A new limit also holds for existing stages, such as those of Sessions.
+    for limit_bytes, reasons in (
+        (1 << 20, ["it ran on fewer lanes"]),
         (0, ["algorithms that need less"]),
         (None, []),
     ):
-        tf_interop.enable("always", workspace_limit_mb=limit_mb)
+        get_plugin().library.set_workspace_limit(limit_bytes)
         with counted() as new:
             for _ in range(3):
                 for result in stage(tf.ones([2, 60, 60, 4], tf.float16)):
@@ -142,5 +142,5 @@ def test_a_stage_over_the_limit_needs_less(conv_stage: Any) -> None:
         assert list(new.fallbacks.values()) == [3] * len(reasons)
         for each, reason in zip(new.fallbacks, reasons, strict=True):
             assert "no memory for the workspaces of a stage" in each and reason in each
-        if limit_mb == 1:  # and is kept with its transformed filters
+        if limit_bytes:  # the lesser stage is kept with its transformed filters
             assert new.filters_transformed == len(operations)

@@ -46,7 +46,7 @@ START = """
 """
 
 
-def run(cores: int, program: str, threads: int = 4) -> Any:
+def run(program: str, cores: int = 4, threads: int = 4) -> Any:
     """Runs a program with `cores` intra-op threads and returns the JSON that it prints."""
     printed = run_python(
         START + program,
@@ -70,8 +70,8 @@ def test_a_group_computes_as_stock_on_so_many_cores() -> None:
     print(json.dumps(found[0] + bits(stock(gradient, ["steps:0:0"])(*values(4)))))
     """
     # On one thread, which keeps oneDNN's primitives for each number of cores.
-    *of_four, stock_of_four = run(4, program, threads=1)
-    *of_two, stock_of_two = run(2, program, threads=1)
+    *of_four, stock_of_four = run(program, threads=1)
+    *of_two, stock_of_two = run(program, cores=2, threads=1)
     assert of_four[3:] == [stock_of_four] * 2
     assert len(set(of_four)) == 4
     assert of_four[1] == of_two[1] == stock_of_two
@@ -80,22 +80,17 @@ def test_a_group_computes_as_stock_on_so_many_cores() -> None:
 
 @needs_onednn
 def test_each_batch_size_has_its_cores() -> None:
-    run(
-        4,
-        """
+    run("""
     by_size = with_cores(2, 3, batch_sizes=[4, 6])
     for size, cores in ((4, 2), (6, 3), (8, 4)):
         assert bits(by_size(*values(size))) == bits(with_cores(cores)(*values(size)))
         assert bits(by_size(*values(size))) != bits(with_cores(1)(*values(size)))
-    """,
-    )
+    """)
 
 
 @needs_onednn
 def test_a_third_unit_gets_only_its_calling_thread() -> None:
-    run(
-        4,
-        """
+    run("""
     image, sizes, other = map(tf.constant, values(4, side=128))
     one, two = with_cores(1), with_cores(2)
     images = [number * image for number in (1, 2, 3)]  # or TensorFlow merges them
@@ -109,15 +104,12 @@ def test_a_third_unit_gets_only_its_calling_thread() -> None:
         seen.add(tuple(sorted(cores_of[each] for each in bits(three()))))
         check_group_threads(2, 4)
     assert (1, 2, 2) in seen, seen
-    """,
-    )
+    """)
 
 
 @needs_onednn
 def test_neither_calls_nor_errors_make_threads_or_keep_a_group() -> None:
-    run(
-        4,
-        """
+    run("""
     expected = bits(with_cores(2)(*values(4)))
     product = [operation("product", "MatMul", ["inputs:0", "inputs:1"])]
     failing = in_graph(unit, product, ["steps:0:0"], cores=[2])
@@ -132,14 +124,11 @@ def test_neither_calls_nor_errors_make_threads_or_keep_a_group() -> None:
         raise AssertionError("The shapes do not fit.")
     check_group_threads(2, 2)
     assert bits(with_cores(2)(*values(4))) == expected
-    """,
-    )
+    """)
 
 
 def test_parts_of_a_small_batch_share_all_cores() -> None:
-    run(
-        4,
-        """
+    run("""
     results = ["steps:0:0", "steps:4:0"]
     run = in_graph(unit, chain(), results, split_inputs=[0])
     own = stock(chain(), results)
@@ -148,5 +137,4 @@ def test_parts_of_a_small_batch_share_all_cores() -> None:
         assert_same_bits(run(*inputs), own(*inputs))
         check_group_threads(0, threads)
     check_group_threads(1, 4)
-    """,
-    )
+    """)

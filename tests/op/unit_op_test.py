@@ -55,6 +55,16 @@ def test_gives_the_very_bits_of_the_own_ops(unit: Any, dtype: tf.DType) -> None:
         assert_same_bits(run(*values), own(*values))
 
 
+def test_reads_and_returns_any_output_of_a_step(unit: Any) -> None:
+    steps = [
+        operation("rows", "Unpack", ["inputs:0"], num=3),  # nothing reads the second
+        operation("difference", "Sub", ["steps:0:2", "steps:0:0"]),
+    ]
+    results = ["steps:1:0", "steps:0:2"]
+    rows = RANDOM.standard_normal([3, 4]).astype(np.float32)
+    assert_same_bits(in_graph(unit, steps, results)(rows), stock(steps, results)(rows))
+
+
 def test_writes_no_tensor_that_others_hold(unit: Any) -> None:
     # Element-wise kernels write into an operand that nobody else holds.
     steps = [

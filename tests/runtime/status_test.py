@@ -7,9 +7,7 @@ import dataclasses
 import tensorflow as tf
 
 import tf_interop
-from tf_interop.planning.types import GraphPlan
 from tf_interop.runtime.kernel_library import Counters
-from tf_interop.runtime.settings import PassReport
 from tf_interop.runtime.status import Status
 
 OFF = Status(is_on=True, why_off="")
@@ -54,12 +52,3 @@ def test_separates_graphs_of_earlier_settings(plugin_as_after_import: None) -> N
 
     tf_interop.enable(policy="always")
     assert tf_interop.status().current_graphs == made.graphs
-
-
-def test_counts_split_units_and_puts_them_into_the_plan() -> None:
-    split = GraphPlan("f", 2, (), split_units=("a", "b", "c"))
-    report = PassReport("CPU", 9, 2, (), split, 1.0, unit_count=4, unit_op_count=7)
-    status = dataclasses.replace(OFF, graphs=(report,), current_graphs=(report,))
-    assert status.unit_node_count == 3
-    assert status.plan.graphs == (split,)
-    assert "3 of 4" in str(status)
