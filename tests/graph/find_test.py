@@ -6,12 +6,20 @@ import itertools
 from typing import Any
 
 import pytest
+import tensorflow as tf
+from convolution_cases import (
+    LAYOUTS,
+    PADDINGS,
+    case_of,
+    parameters_of,
+    to_layout,
+    whole_numbers,
+)
 from graph_builder import (
     BFLOAT16,
     CPU,
     DOUBLE,
     GPU,
-    HALF,
     GraphBuilder,
     add_shapes,
     graph_of,
@@ -32,7 +40,6 @@ from tf_interop.graph.properties import GraphProperties, ShapeInference
 from tf_interop.graph.view import GraphView
 
 IMAGE, FILTER = (8, 28, 30, 16), (3, 5, 16, 32)
-FIRST = (8, 16, 28, 30)
 VOLUME, VOLUME_FILTER = (2, 7, 28, 30, 16), (2, 3, 5, 16, 32)
 ATTRIBUTE = RefusalReason.ATTRIBUTE
 
@@ -78,24 +85,49 @@ def only(graph: GraphBuilder, infer: ShapeInference | None = None) -> Convolutio
     return node.configuration
 
 
+@pytest.mark.parametrize(
+    ("layout", "padding"),
+    [
+        (layout, padding)
+        for rank in LAYOUTS
+        for layout in LAYOUTS[rank]
+        for padding in PADDINGS[rank]
+    ],
+)
+def test_finds_every_kind(layout: str, padding: str) -> None:
+    for each in parameters_of(len(layout) - 2, padding):
+        if each.geometry.name != "ordinary":
+            continue
+        operands = whole_numbers(each)
+        image, output = (
+            to_layout(tensor, layout).shape for tensor in (operands.image, operands.gradient)
+        )
+        attributes = case_of(each, operands, tf.float32, layout).attributes
+        assert only(convolution(each.op, image, each.filter_shape, **attributes)) == (
+            ConvolutionConfiguration(
+                op=each.op,
+                kind=each.kind,
+                depthwise=each.multiplier is not None,
+                dtype="float32",
+                layout=layout,
+                image_shape=image,
+                filter_shape=each.filter_shape,
+                output_shape=output,
+                strides=each.strides,
+                dilations=each.dilations,
+                padding=padding,
+                explicit_paddings=(
+                    tuple(itertools.chain(*each.pads)) if padding == "EXPLICIT" else ()
+                ),
+                group_count=each.groups,
+            )
+        )
+
+
 def test_finds_a_convolution_without_attributes_that_have_defaults() -> None:
     graph = convolution(**dict.fromkeys(("dilations", "data_format", "explicit_paddings")))
-    configuration = ConvolutionConfiguration(
-        op="Conv2D",
-        kind=ConvolutionKind.FORWARD,
-        depthwise=False,
-        dtype="float32",
-        layout="NHWC",
-        image_shape=IMAGE,
-        filter_shape=FILTER,
-        output_shape=(8, 28, 30, 32),
-        strides=(1, 1),
-        dilations=(1, 1),
-        padding="SAME",
-        group_count=1,
-    )
     [found], _ = find(graph)
-    assert found == ConvolutionNode("c", 2, GPU, "", configuration)
+    assert found == ConvolutionNode("c", 2, GPU, "", only(convolution()))
 
 
 FUSED = {"op": "_FusedConv2D"}
@@ -107,79 +139,16 @@ FORWARD_3D = {"op": "Conv3D", "image": VOLUME, "filter_": VOLUME_FILTER}
 @pytest.mark.parametrize(
     ("of", "expected"),
     [
-        ({"padding": "VALID", "strides": [1, 2, 3, 1]}, {"output_shape": (8, 13, 9, 32)}),
-        (
-            {
-                **{"image": FIRST, "data_format": "NCHW", "padding": "EXPLICIT"},
-                **{"strides": [1, 1, 2, 3], "dilations": [1, 1, 1, 2]},
-                "explicit_paddings": [0, 0, 0, 0, 1, 2, 3, 4],
-            },
-            {
-                **{"layout": "NCHW", "strides": (2, 3), "dilations": (1, 2), "group_count": 1},
-                "explicit_paddings": (1, 2, 3, 4),
-                # (28 + 3 - 3) // 2 + 1 and (30 + 7 - 9) // 3 + 1.
-                "output_shape": (8, 32, 15, 10),
-            },
-        ),
-        ({"filter_": (3, 3, 4, 32), "T": HALF}, {"group_count": 4, "dtype": "float16"}),
         ({"_XlaMustCompile": False, "_xla_inferred_shapes": ""}, {"op": "Conv2D"}),
         (
             {"image": None, "filter_": None},
             dict.fromkeys(("image_shape", "filter_shape", "output_shape", "group_count")),
         ),
         *(
-            (
-                {"op": f"DepthwiseConv2dNative{op}", "filter_": (3, 3, 16, 2)},
-                {
-                    **{"depthwise": True, "kind": kind, "group_count": 16, "image_shape": IMAGE},
-                    **{"filter_shape": (3, 3, 16, 2), "output_shape": (8, 28, 30, 32)},
-                },
-            )
-            for op, kind in [
-                ("", ConvolutionKind.FORWARD),
-                ("BackpropInput", ConvolutionKind.BACKWARD_INPUT),
-                ("BackpropFilter", ConvolutionKind.BACKWARD_FILTER),
-            ]
-        ),
-        (
-            {"op": "Conv2DBackpropInput", "strides": [1, 2, 2, 1]},
-            {
-                **{"kind": ConvolutionKind.BACKWARD_INPUT, "image_shape": IMAGE},
-                **{"filter_shape": FILTER, "output_shape": (8, 14, 15, 32), "group_count": 1},
-            },
-        ),
-        (
-            {"op": "Conv2DBackpropFilter", "filter_": (3, 3, 1, 16)},
-            {
-                **{"kind": ConvolutionKind.BACKWARD_FILTER, "image_shape": IMAGE},
-                **{"filter_shape": (3, 3, 1, 16), "output_shape": (8, 28, 30, 16)},
-                "group_count": 16,
-            },
-        ),
-        *(
             (FUSED | {"fused_ops": [*fused]}, {"fused_ops": fused, "leaky_relu_alpha": 0})
             for fused in [("BiasAdd",), *(("BiasAdd", each) for each in ("Relu", "Relu6", "Elu"))]
         ),
         (FUSED | LEAKY, {"leaky_relu_alpha": pytest.approx(0.2)}),
-        (
-            {
-                **(FORWARD_3D | {"image": (2, 16, 7, 28, 30), "data_format": "NCDHW"}),
-                **{"strides": [1, 1, 1, 2, 3], "dilations": [1, 1, 2, 1, 1], "padding": "VALID"},
-            },
-            # 7 - 2, (28 - 3) // 2 + 1 and (30 - 5) // 3 + 1.
-            {"strides": (1, 2, 3), "dilations": (2, 1, 1), "output_shape": (2, 32, 5, 13, 9)},
-        ),
-        (
-            FORWARD_3D | {"op": "Conv3DBackpropInputV2", "filter_": (2, 3, 5, 8, 32)},
-            {
-                **{"kind": ConvolutionKind.BACKWARD_INPUT, "image_shape": VOLUME},
-                **{"output_shape": (2, 7, 28, 30, 32), "group_count": 2},
-            },
-        ),
-        (
-            FORWARD_3D | {"op": "Conv3DBackpropFilterV2"},
-            {"kind": ConvolutionKind.BACKWARD_FILTER, "filter_shape": VOLUME_FILTER},
-        ),
     ],
 )
 def test_finds(of: dict[str, Any], expected: dict[str, Any]) -> None:
