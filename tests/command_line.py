@@ -48,17 +48,9 @@ def words_of(result: Result) -> str:
 
 def python_output(*words: str, folder: pathlib.Path = ROOT, **environment: str) -> str:
     """Runs Python in a process that can import the helpers of tests, and returns its output."""
-    result = subprocess.run(
-        [sys.executable, *words],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT}/tests", **environment},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert result.returncode == 0, f"{words}: {result.stderr[-4000:]}"
-    return result.stdout
+    ended = run_process(*words, program=(), folder=folder, **environment)
+    assert ended.returncode == 0, f"{words}: {ended.stderr[-4000:]}"
+    return ended.stdout
 
 
 def free_addresses(count: int) -> list[str]:
@@ -72,6 +64,7 @@ def free_addresses(count: int) -> list[str]:
 
 def start_process(
     *arguments: str,
+    program: tuple[str, ...] = ("-m", "tf_interop"),
     folder: pathlib.Path | None = None,
     stdout: int = subprocess.PIPE,
     blocked: tuple[str, ...] = (),
@@ -85,7 +78,7 @@ def start_process(
         (folder / "blocked" / f"{module}.py").write_text("raise ImportError('blocked')")
         path = [str(folder / "blocked"), *path]
     return subprocess.Popen(
-        [sys.executable, "-m", "tf_interop", *arguments],
+        [sys.executable, *program, *arguments],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path), **env},
         stdout=stdout,
@@ -97,7 +90,7 @@ def start_process(
 
 def end_of(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
     """Waits for the end of a process."""
-    output, errors = process.communicate(timeout=300)
+    output, errors = process.communicate(timeout=600)
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
