@@ -14,13 +14,7 @@ from tf_interop import tensorflow_internals
 from tf_interop.errors import GraphError
 from tf_interop.graph.ops import CONVOLUTION_KINDS
 from tf_interop.graph.view import parse_input
-from tf_interop.model.keras_functions import (
-    fill_shape,
-    keras_of,
-    trace_keras,
-    variables_kept,
-    zeros,
-)
+from tf_interop.model.keras_functions import fill_shape, keras_of, trace_keras, variables_kept
 from tf_interop.planning.types import GraphMode
 from tf_interop.runtime.plugin import Plugin, get_plugin
 from tf_interop.runtime.settings import Settings
@@ -187,7 +181,7 @@ def _trace_model(
 
     def run() -> None:
         with variables_kept(model):
-            traced.function(tf.nest.map_structure(zeros, traced.inputs))
+            traced.function(tf.nest.map_structure(_zeros, traced.inputs))
 
     return _graph_of(f"{model.name}, {what}, batch {size}", traced.function, run, traced.notes)
 
@@ -198,7 +192,7 @@ def _trace_function(
     def run() -> None:
         arguments, keyword_arguments = tf.nest.map_structure(
             lambda value: (
-                zeros(fill_shape(value, batch_size, image_size))
+                _zeros(fill_shape(value, batch_size, image_size))
                 if isinstance(value, tf.TensorSpec)
                 else value
             ),
@@ -211,6 +205,10 @@ def _trace_function(
     if tensorflow_internals.is_compiled_by_xla(function):
         notes = ("the function is compiled by XLA: Grappler does not get to see it",)
     return _graph_of(function.graph.name, function, run, notes)
+
+
+def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
+    return tf.zeros(spec.shape, spec.dtype)
 
 
 def _graph_of(

@@ -147,16 +147,6 @@ def fill_shape(spec: Any, batch_size: int, image_size: tuple[int, int] | None) -
     return tf.TensorSpec(shape, spec.dtype, spec.name)
 
 
-def zeros(spec: Any) -> Any:
-    """Zeros of a `tf.TensorSpec` with every dimension known."""
-    if spec.dtype in (tf.resource, tf.variant):
-        raise ValueError(
-            f"The input '{spec.name}' is a {spec.dtype.name}, expected numbers or strings. Capture "
-            "it in a tf.function instead."
-        )
-    return tf.zeros(spec.shape, spec.dtype)
-
-
 def _input_specs(
     model: Any, batch_size: int, image_size: tuple[int, int] | None
 ) -> tuple[Any, tuple[str, ...]]:
