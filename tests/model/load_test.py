@@ -152,6 +152,7 @@ def test_lets_a_memory_error_of_the_code_through() -> None:
         ("folder/missing", None, "'folder/missing'"),
         ("model.onnx", b"", "'model.onnx'"),
         ("damaged.keras", b"no archive", "'damaged.keras'"),
+        ("damaged.h5", b"no HDF5", "'damaged.h5'"),
         ("damaged.pb", b"no protobuf \xff", "GraphDef"),
         ("empty.pbtxt", b"", "GraphDef"),
         ("damaged/saved_model.pb", b"no protobuf", "SavedModel"),

@@ -34,7 +34,7 @@ from tf_interop.planning.types import (
     RejectedStage,
 )
 from tf_interop.report.network import Network, NetworkNode, named_as_in
-from tf_interop.report.page import render_page
+from tf_interop.report.page import microseconds, render_page
 from tf_interop.stage import Schedule
 
 
@@ -213,6 +213,12 @@ def test_the_page_is_self_contained_and_runs_only_its_script() -> None:
         digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
         allowed.append(f"{tag}-src 'sha256-{digest}'")
     assert policy.split("; ")[:3] == allowed
+
+
+def test_long_times_and_those_beside_them_are_in_milliseconds() -> None:
+    times_us = [(999.9, 0.0), (1250.0, 0.0), (5.0, 1250.0), (5.0, 12500.0)]
+    shown = [microseconds(*each) for each in times_us]
+    assert shown == ["999.9 µs", "1.250 ms", "0.005 ms", "0.01 ms"]
 
 
 def rejecting(*saved_us: float | None) -> GraphPlan:
