@@ -129,18 +129,18 @@ def test_a_stage_over_the_limit_needs_less(conv_stage: Any) -> None:
         return conv_stage(**arguments([image, filter_], [], document))
 
     # A new limit also holds for existing stages, such as those of Sessions.
-    for limit_bytes, reasons in (
-        (1 << 20, ["it ran on fewer lanes"]),
-        (0, ["algorithms that need less"]),
-        (None, []),
+    for limit_bytes, reason in (
+        (1 << 20, "it ran on fewer lanes"),
+        (0, "algorithms that need less"),
+        (None, ""),
     ):
         get_plugin().library.set_workspace_limit(limit_bytes)
         with counted() as new:
             for _ in range(3):
                 for result in stage(tf.ones([2, 60, 60, 4], tf.float16)):
                     assert np.all(result[:, 1:-1, 1:-1] == 36)
-        assert list(new.fallbacks.values()) == [3] * len(reasons)
-        for each, reason in zip(new.fallbacks, reasons, strict=True):
+        assert list(new.fallbacks.values()) == [3] * bool(reason)
+        for each in new.fallbacks:
             assert "no memory for the workspaces of a stage" in each and reason in each
         if limit_bytes:  # the lesser stage is kept with its transformed filters
             assert new.filters_transformed == len(operations)
