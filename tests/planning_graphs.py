@@ -29,9 +29,9 @@ INCEPTION = {
 def make_graph(
     nodes: Mapping[str, str],
     *,
-    devices: Mapping[str, str] | None = None,
-    regions: Mapping[str, str] | None = None,
-    configurations: Mapping[str, ConvolutionConfiguration] | None = None,
+    devices: Mapping[str, str] = {},
+    regions: Mapping[str, str] = {},
+    configurations: Mapping[str, ConvolutionConfiguration] = {},
 ) -> tuple[GraphView, tuple[ConvolutionNode, ...]]:
     """Makes a graph in which every Conv2D can be part of a stage.
 
@@ -54,9 +54,9 @@ def make_graph(
                 ConvolutionNode(
                     name=name,
                     index=index,
-                    device=(devices or {}).get(name, ""),
-                    region=(regions or {}).get(name, ""),
-                    configuration=(configurations or {}).get(name, CONFIGURATION),
+                    device=devices.get(name, ""),
+                    region=regions.get(name, ""),
+                    configuration=configurations.get(name, CONFIGURATION),
                 )
             )
     return GraphView(graph_def), tuple(convolutions)

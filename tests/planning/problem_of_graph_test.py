@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import random
+from collections.abc import Mapping
 
 import pytest
 from planning_graphs import INCEPTION, make_graph
@@ -36,13 +37,13 @@ WITH_LARGE = {"5x5": LARGE}
 def problem_of(
     nodes: dict[str, str],
     profile: Profile = PROFILE,
-    configurations: dict[str, ConvolutionConfiguration] | None = None,
-    places: dict[str, dict[str, str]] | None = None,
+    configurations: Mapping[str, ConvolutionConfiguration] = {},
+    places: Mapping[str, dict[str, str]] = {},
     **options: bool | int,
 ) -> PlanningProblem:
     """Every Conv2D is SMALL unless `configurations` has it."""
     view, convolutions = make_graph(
-        nodes, configurations=dict.fromkeys(nodes, SMALL) | (configurations or {}), **(places or {})
+        nodes, configurations={**dict.fromkeys(nodes, SMALL), **configurations}, **places
     )
     independence = Independence(view, convolutions)
     return make_planning_problem(view, convolutions, independence, profile, **options)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -131,26 +130,6 @@ def test_searches_long_lanes_only_where_they_are_possible(
     space = Space(dag, one_way, max_lanes=2, max_lane_length=max_lane_length)
     _, exact_nodes = search_blocks(space, max_transitions=transitions, width=8)
     assert exact_nodes == len(dag)
-
-
-class WeakOption:
-    """An option that weak references can point to."""
-
-    latency_us = 1.0
-    memory_bytes = 0
-
-
-def test_a_searched_block_is_forgotten() -> None:
-    asked: list[weakref.ref[WeakOption]] = []
-
-    def options(lanes: Lanes) -> list[WeakOption]:
-        option = WeakOption()
-        asked.append(weakref.ref(option))
-        return [option]
-
-    search_blocks(Space(TWO_NARROW, options), max_transitions=5, width=8)
-    assert asked
-    assert not any(each() is not None for each in asked)
 
 
 @pytest.mark.parametrize(("max_lanes", "max_lane_length"), [(2, 1), (1, 2), (4, 1)])

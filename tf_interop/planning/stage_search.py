@@ -128,10 +128,6 @@ class Space:
     def __len__(self) -> int:
         return len(self.direct)
 
-    def forget(self) -> None:
-        """Clears the cache of `ways`."""
-        self._ways.clear()
-
     def alone_us(self, node: int) -> float:
         """The time of a node alone, by its fastest choice."""
         return self.ways(1 << node)[0][1].latency_us
@@ -460,7 +456,6 @@ def search_blocks(
             pass
         # Outside the handler, because the exception keeps the states of the exact search alive.
         stages += found or Beam(space, block, width).search(on_nodes)
-        space.forget()
     return stages, exact_nodes
 
 
