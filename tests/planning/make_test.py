@@ -153,13 +153,13 @@ def test_bounds_make_no_plan_illegal_or_slower_than_sequential(
 
 
 def test_a_plan_without_stages_keeps_the_order_of_the_graph() -> None:
-    # The search takes `b` first, because it needs less. TensorFlow would not.
+    # The bounded search takes `b` first, because it makes `c` ready. TensorFlow would not.
     costs = tuple(
         ConvolutionCosts(name, size, (Candidate("GEMM", 1, 40),))
         for name, size in (("a", 10), ("b", 60), ("c", 1))
     )
     nodes = (ProblemNode("a", "a"), ProblemNode("b", "b"), ProblemNode("c", "c", ("b",)))
-    plan = make_plan(PlanningProblem(costs, nodes))
+    plan = make_plan(PlanningProblem(costs, nodes), NARROW)
     assert not plan.stages
     assert [each.node for each in plan.unstaged] == ["a", "b", "c"]
     assert plan.prediction.peak_bytes == plan.prediction.sequential_peak_bytes == 111
