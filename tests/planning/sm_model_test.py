@@ -17,7 +17,6 @@ from tf_interop.profile.types import SmLimits
 
 # CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
 VOLTA_SM = SmLimits(registers=65536, shared_memory_bytes=98304, threads=2048, blocks=32)
-AMPERE_SM = dataclasses.replace(HOPPER_SM, shared_memory_bytes=167936)
 MANY = (100_000, 1, 1)
 
 SMS = 132
@@ -61,13 +60,10 @@ def use_of(
         # All registers have room for 65536 / 3328 = 19 warps, but each of four parts only for 4.
         (HOPPER_SM, (32, 104), 16, 16 * 32),
         # Hopper Tuning Guide, "Unified Shared Memory/L1/Texture Cache": 228 KB for each SM, 227 KB
-        # for a block, 1 KB reserved for each block. Ampere Tuning Guide: 164, 163 and 1 KB.
+        # for a block, 1 KB reserved for each block.
         (HOPPER_SM, (32, 16, 227), 1, 32),
         (HOPPER_SM, (32, 16, 113), 2, 64),
         (HOPPER_SM, (32, 16, 114), 1, 32),
-        (AMPERE_SM, (32, 16, 163), 1, 32),
-        (AMPERE_SM, (32, 16, 81), 2, 64),
-        (AMPERE_SM, (32, 16, 82), 1, 32),
         (VOLTA_SM, (32, 16, 96), 1, 32),
         (VOLTA_SM, (32, 16, 48), 2, 64),
         # The limits of blocks and threads.

@@ -18,6 +18,7 @@ from tf_interop.planning.problem import (
 )
 from tf_interop.planning.stage_costs import StageChoice, StageCosts
 from tf_interop.planning.stage_model import UNCALIBRATED_SPREAD, StageModel
+from tf_interop.stage import Lane, Stage, Step
 
 # Two such kernels run on different SMs, and take no longer than one.
 SMALL = dataclasses.replace(KERNEL, grid=(60, 1, 1))
@@ -133,13 +134,13 @@ def test_calibrates_with_the_median_ratio_and_its_scatter() -> None:
     problem = known_pairs(11, 12, 15)
     assert learned(problem) == pytest.approx((1.2, 15 / 12 - 1, 3))
     assert learned(known_pairs(11, 12)) == (1.0, UNCALIBRATED_SPREAD, 0)
-    # Merged stages do not count.
-    merged = tuple(
-        MeasuredStage(merge(" ".join(stage.stage.operations), "GEMM"), 40, 20)
-        for stage in problem.stages
-    )
-    both = dataclasses.replace(problem, stages=(*problem.stages, *merged))
-    assert learned(both) == learned(problem)
+    # Merged lanes, and lanes with SMs of their own, do not count.
+    for other in (
+        merge("c0 c1", "GEMM"),
+        Stage((Lane((Step("c0", "GEMM"),), sm_count=60), Lane((Step("c1", "GEMM"),)))),
+    ):
+        more = (*problem.stages, *[MeasuredStage(other, 40, 20)] * 3)
+        assert learned(dataclasses.replace(problem, stages=more)) == learned(problem)
 
 
 def test_a_calibrated_stage_takes_no_less_than_its_longest_convolution() -> None:

@@ -144,10 +144,10 @@ class StageCosts:
 
         These are the algorithm that is fastest alone for each node, and one algorithm for all.
         """
-        names = tuple(tuple(self._names[node] for node in lane) for lane in lanes)
-        costs = [[self._problem.costs_by_name[name] for name in lane] for lane in names]
         if len(lanes) == 1:
             return []
+        names = tuple(tuple(self._names[node] for node in lane) for lane in lanes)
+        costs = [[self._problem.node_costs[node] for node in lane] for lane in lanes]
         combinations = [[[each.fastest for each in lane] for lane in costs]]
         for candidate in costs[0][0].fastest_first[:_MOST_USUAL]:
             found = [[each.candidate(candidate.algorithm) for each in lane] for lane in costs]
@@ -167,7 +167,7 @@ class StageCosts:
                     if predecessor in nodes:
                         readers[nodes.index(predecessor)].add(position)
         offered = [(node.costs, node.merge_key) for node in of_nodes]
-        placed = find_places(stage, offered, readers)
+        placed = _find_places(stage, offered, readers)
         return None if placed is None else placed.map(nodes.__getitem__)
 
     def describe(self) -> str:
@@ -378,17 +378,17 @@ def _pareto(choices: Sequence[StageChoice]) -> tuple[StageChoice, ...]:
     return tuple(kept)
 
 
-def find_places(
+def _find_places(
     stage: Stage[str],
     offered: Sequence[tuple[str, str | None]],
-    readers: Sequence[Collection[int]] = (),
+    readers: Sequence[Collection[int]],
 ) -> Stage[int] | None:
     """Finds a different node for each step of a stage.
 
     Args:
         stage: its operations are names of costs.
         offered: name of the costs and merge key of each node.
-        readers: positions of the nodes that depend on each node; empty if no node has any.
+        readers: positions of the nodes that depend on each node.
 
     Returns:
         The stage with the earliest positions in `offered` that fit; None if there are none.
