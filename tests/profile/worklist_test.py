@@ -9,10 +9,17 @@ from typing import Any
 import msgspec
 import pytest
 from edits import set_at
-from profile_values import LIST, TINY_1X1
+from profile_values import LIST, TINY_1X1, TINY_5X5
 
+from tf_interop.convolution import ConvolutionKind
 from tf_interop.errors import ProfileError
-from tf_interop.profile.worklist import ListedStage, load_configurations, save_configurations
+from tf_interop.profile.worklist import (
+    ConfigurationList,
+    ListedConvolution,
+    ListedStage,
+    load_configurations,
+    save_configurations,
+)
 from tf_interop.stage import Lane, Stage, Step
 
 LANES = "stages.0.stage.lanes"
@@ -26,6 +33,25 @@ def test_merged_lanes_are_saved_and_checked(tmp_path: pathlib.Path) -> None:
     other = ListedStage(Stage((Lane((Step(0), Step(1)), merged=True),)))
     with pytest.raises(ProfileError, match=r"merged lane.*\$\.stages\[0\]\.stage\.lanes\[0\]"):
         save_configurations(dataclasses.replace(LIST, stages=(other,)), tmp_path / "other.json")
+
+
+def test_only_steps_whose_images_are_alike_read_one(path: pathlib.Path) -> None:
+    gradient = dataclasses.replace(
+        TINY_5X5, op="Conv2DBackpropInput", kind=ConvolutionKind.BACKWARD_INPUT
+    )
+    for second, images in (
+        (TINY_5X5, (0,)),
+        (TINY_5X5, (1, 1)),
+        (TINY_5X5, (0, 2)),
+        (gradient, (0, 0)),
+        (dataclasses.replace(TINY_5X5, dtype="float16"), (0, 0)),
+    ):
+        both = (ListedConvolution(TINY_1X1), ListedConvolution(second))
+        stage = ListedStage(Stage.side_by_side((Step(0), Step(1))), images=images)
+        with pytest.raises(ProfileError, match=r"\$\.stages\[0\]\.images"):
+            save_configurations(ConfigurationList(both, (stage,)), path)
+    both = (ListedConvolution(TINY_1X1), ListedConvolution(TINY_5X5))
+    save_configurations(ConfigurationList(both, (dataclasses.replace(stage, images=(0, 0)),)), path)
 
 
 @pytest.mark.parametrize(

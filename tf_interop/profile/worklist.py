@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from tf_interop.convolution import ConvolutionConfiguration, has_known_shapes
+from tf_interop.convolution import ConvolutionConfiguration, ConvolutionKind, has_known_shapes
 from tf_interop.errors import ProfileError
 from tf_interop.profile.entries import Count, PositiveCount, check_configuration, check_stage
 from tf_interop.stage import Stage
@@ -84,7 +84,31 @@ def _check_list(configurations: ConfigurationList) -> None:
                 f"Expected the position of one of {len(known)} convolutions, got {wrong[0]} at "
                 f"`{place}`"
             )
-        check_stage(each.stage.map(known.__getitem__), place)
+        stage = each.stage.map(known.__getitem__)
+        check_stage(stage, place)
+        _check_images(each.images, stage.operations, f"$.stages[{index}].images")
+
+
+def _check_images(
+    images: tuple[int, ...], operations: tuple[ConvolutionConfiguration, ...], place: str
+) -> None:
+    """Checks that only steps whose images are alike read one image."""
+    if len(images) not in (0, len(operations)):
+        raise ValueError(
+            f"Expected none or {len(operations)} values, got {len(images)} at `{place}`"
+        )
+    for step, first in enumerate(images):
+        if first != step and (first > step or not _read_alike(operations[first], operations[step])):
+            raise ValueError(
+                f"Expected an earlier step that reads such an image, got {first} at "
+                f"`{place}[{step}]`"
+            )
+
+
+def _read_alike(a: ConvolutionConfiguration, b: ConvolutionConfiguration) -> bool:
+    return ConvolutionKind.BACKWARD_INPUT not in (a.kind, b.kind) and all(
+        getattr(a, field) == getattr(b, field) for field in ("dtype", "layout", "image_shape")
+    )
 
 
 LIST_FILE = VersionedFormat(
