@@ -8,14 +8,14 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
-import itertools
 import os
 import pathlib
 from collections.abc import Sequence
-from typing import Any, TypeVar, cast
+from typing import Any
 
-from tf_interop.convolution import SPATIAL_AXES, ConvolutionConfiguration, ConvolutionKind
+from tf_interop.convolution import ConvolutionConfiguration
 from tf_interop.errors import LibraryError
+from tf_interop.measure.core_arguments import convolution_fields, make_lanes, make_struct
 from tf_interop.profile.entries import (
     AlgorithmFailure,
     AlgorithmKey,
@@ -24,7 +24,6 @@ from tf_interop.profile.entries import (
     KernelMeasurement,
     StageFailure,
     StageMeasurement,
-    check_configuration,
 )
 from tf_interop.profile.types import ProfiledDevice, SmLimits, today
 from tf_interop.stage import Stage
@@ -144,7 +143,8 @@ class MeasureOptions:
     """How to measure; `cc_kernels/core/measure/timing.h` uses these values.
 
     Attributes:
-        warmup_ms: how long untimed runs last, up to a minute.
+        warmup_ms: how long untimed runs last.
+        repetitions: how often to time it, at least once.
         workspace_limit_bytes: the most that one convolution may need.
         warm_caches: keep operands in the caches, as after a previous run, instead of in memory.
         trace_kernels: trace GPU kernels in a run of its own.
@@ -210,7 +210,7 @@ class Backend:
         place = list(AlgorithmScope).index(scope)
         convolution = self._convolution(configuration)
         failed = self._call("TfiListAlgorithms", convolution, place, allow_tf32, sink)
-        if failed is not None or not names:
+        if not names:
             raise ValueError("the backend lists none" if failed is None else failed[1])
         return tuple(names)
 
@@ -242,31 +242,35 @@ class Backend:
         return AlgorithmFailure(configuration, algorithm, allow, *failed, source)
 
     def measure_algorithm(
-        self,
-        configuration: ConvolutionConfiguration,
-        algorithm: str | None,
-        options: MeasureOptions,
+        self, configuration: ConvolutionConfiguration, algorithm: str, options: MeasureOptions
     ) -> AlgorithmMeasurement | AlgorithmFailure:
-        """Measures one convolution with one algorithm, alone.
-
-        An algorithm of None is the backend's own choice; its failure has an empty name.
+        """Measures one convolution with one algorithm, alone; "" is the backend's own choice.
 
         Raises:
-            ValueError: a shape is unknown, the core has no such convolution, or the options are
-                out of range. An algorithm that the backend lacks is a failure instead.
+            ValueError: a shape is unknown, or the core has no such convolution. An algorithm that
+                the backend lacks is a failure instead.
         """
         source = self._source(options)
         measured = self.library.ffi.new("TfiMeasurement *")
         ran, sink = self.library.collect()
         trace_errors, trace_sink = self.library.collect()
-        kernels: list[tuple[KernelMeasurement, float]] = []
-        kernel_sink = self.library.ffi.callback(
-            "TfiKernelSink", lambda name, kernel: kernels.append(self._kernel(name, kernel))
-        )
+        kernels: list[tuple[dict[str, Any], float]] = []
+
+        def take(name: Any, kernel: Any) -> None:
+            fields = {
+                "name": bytes(self.library.ffi.string(name)).decode(errors="replace"),
+                "grid": tuple(kernel.grid),
+                "block": tuple(kernel.block),
+                "registers_per_thread": kernel.registers_per_thread,
+                "shared_memory_bytes": kernel.shared_memory_bytes,
+            }
+            kernels.append((fields, kernel.elapsed_us))
+
+        kernel_sink = self.library.ffi.callback("TfiKernelSink", take)
         failed = self._call(
             "TfiMeasureConvolution",
             self._convolution(configuration),
-            (algorithm or "").encode(),
+            algorithm.encode(),
             self._options(options),
             measured,
             sink,
@@ -277,8 +281,7 @@ class Backend:
         if failed is None and error > _LARGEST_ERROR:
             failed = FailureKind.WRONG_RESULT, _WRONG_RESULT.format(_LARGEST_ERROR, error)
         if failed is not None:
-            name = algorithm or "".join(ran)
-            return AlgorithmFailure(configuration, name, options.allow_tf32, *failed, source)
+            return AlgorithmFailure(configuration, algorithm, options.allow_tf32, *failed, source)
         total_us = sum(elapsed_us for _, elapsed_us in kernels)
         return AlgorithmMeasurement(
             configuration=configuration,
@@ -290,8 +293,8 @@ class Backend:
             relative_error=error,
             deterministic=bool(measured.is_deterministic),
             kernels=tuple(
-                dataclasses.replace(kernel, time_share=elapsed_us / total_us)
-                for kernel, elapsed_us in kernels
+                KernelMeasurement(**fields, time_share=elapsed_us / total_us)
+                for fields, elapsed_us in kernels
             ),
             source=source + "".join(f", kernels not traced: {each}" for each in trace_errors),
         )
@@ -325,7 +328,7 @@ class Backend:
         stage.validate()
         source = self._source(options)
         ffi = self.library.ffi
-        lanes, kept = _to_lanes(ffi, stage, sequential_algorithms, images)
+        lanes, kept = make_lanes(ffi, stage, sequential_algorithms, images)
         measured = ffi.new("TfiStageMeasurement *")
         sm_counts = ffi.new("int32_t[]", len(stage.lanes))
         ran, sink = self.library.collect()
@@ -371,21 +374,10 @@ class Backend:
         return (_FAILURE_KINDS.get(code, FailureKind.FAILED), error[0]) if code else None
 
     def _convolution(self, configuration: ConvolutionConfiguration) -> Any:
-        return _make(self.library.ffi, "TfiConvolution *", convolution_fields(configuration))
+        return make_struct(self.library.ffi, "TfiConvolution *", convolution_fields(configuration))
 
     def _options(self, options: MeasureOptions) -> Any:
-        return _make(self.library.ffi, "TfiMeasureOptions *", dataclasses.asdict(options))
-
-    def _kernel(self, name: Any, kernel: Any) -> tuple[KernelMeasurement, float]:
-        measured = KernelMeasurement(
-            name=bytes(self.library.ffi.string(name)).decode(errors="replace"),
-            grid=tuple(kernel.grid),
-            block=tuple(kernel.block),
-            registers_per_thread=kernel.registers_per_thread,
-            shared_memory_bytes=kernel.shared_memory_bytes,
-            time_share=1.0,
-        )
-        return measured, kernel.elapsed_us
+        return make_struct(self.library.ffi, "TfiMeasureOptions *", dataclasses.asdict(options))
 
     def _source(self, options: MeasureOptions) -> str:
         given = ", ".join(f"{name}={value}" for name, value in dataclasses.asdict(options).items())
@@ -409,169 +401,3 @@ def find_library_file(name: str) -> pathlib.Path | None:
         if candidate.is_file():
             return candidate
     return None
-
-
-_Value = TypeVar("_Value")
-
-_KINDS = {
-    ConvolutionKind.FORWARD: 0,
-    ConvolutionKind.BACKWARD_INPUT: 1,
-    ConvolutionKind.BACKWARD_FILTER: 2,
-}
-_DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2, "float64": 3}
-_LAYOUTS = {"NHWC": 0, "NCHW": 1, "NDHWC": 0, "NCDHW": 1}
-# Whether there is a bias, and the activation.
-_FUSED_OPS = {
-    (): (False, 0),
-    ("BiasAdd",): (True, 0),
-    ("BiasAdd", "Relu"): (True, 1),
-    ("BiasAdd", "Relu6"): (True, 2),
-    ("BiasAdd", "LeakyRelu"): (True, 3),
-    ("BiasAdd", "Elu"): (True, 4),
-}
-_DIMENSIONS = ("depth", "height", "width")
-_PADS = ("pad_front", "pad_back", "pad_top", "pad_bottom", "pad_left", "pad_right")
-
-
-def convolution_fields(configuration: ConvolutionConfiguration) -> dict[str, Any]:
-    """The fields of a `TfiConvolution`; the core checks the sizes.
-
-    Raises:
-        ValueError: a shape is unknown, the filter does not fit the channels, or the core has no
-            such dtype, layout, padding or fused operation.
-    """
-    check_configuration(configuration, "$")
-    if configuration.fused_ops not in _FUSED_OPS:
-        raise ValueError(
-            f"Expected fused_ops to be one of {', '.join(map(str, _FUSED_OPS))}, got "
-            f"{configuration.fused_ops}."
-        )
-    axes = SPATIAL_AXES[configuration.layout]
-    channel_axis = configuration.layout.index("C")
-    image, filter_, output = (
-        cast("tuple[int, ...]", shape)
-        for shape in (
-            configuration.image_shape,
-            configuration.filter_shape,
-            configuration.output_shape,
-        )
-    )
-    image_sizes = [image[axis] for axis in axes]
-    channels = image[channel_axis]
-    # The core derives the filter's channels from the others, so all three have to agree here.
-    of_filter, filters = filter_[-2:]
-    outputs = output[channel_axis]
-    if configuration.depthwise:
-        agrees = of_filter == channels and channels * filters == outputs
-    else:
-        agrees = of_filter > 0 and channels % of_filter == 0 and filters == outputs
-    if not agrees:
-        raise ValueError(
-            f"Expected a filter for {channels} image and {outputs} output channels, got shape "
-            f"{filter_}."
-        )
-    has_bias, activation = _FUSED_OPS[configuration.fused_ops]
-    sizes = {
-        "spatial_rank": len(axes),
-        "batch": image[0],
-        "image_channels": channels,
-        "output_channels": outputs,
-        "group_count": channels if configuration.depthwise else channels // of_filter,
-    }
-    pads = _with_depth(_pads(configuration, image_sizes, filter_), (0, 0))
-    sizes |= zip(_PADS, itertools.chain(*pads), strict=True)
-    for name, values in (
-        ("image", image_sizes),
-        ("filter", filter_[:-2]),
-        ("output", [output[axis] for axis in axes]),
-        ("stride", configuration.strides),
-        ("dilation", configuration.dilations),
-    ):
-        by_dimension = zip(_DIMENSIONS, _with_depth(values, 1), strict=True)
-        sizes |= {f"{name}_{dimension}": value for dimension, value in by_dimension}
-    return {
-        "sizes": sizes,
-        "kind": _KINDS[configuration.kind],
-        "dtype": _DTYPES[configuration.dtype],
-        "layout": _LAYOUTS[configuration.layout],
-        "activation": activation,
-        "has_bias": has_bias,
-        "leaky_relu_alpha": configuration.leaky_relu_alpha,
-    }
-
-
-def _make(ffi: Any, kind: str, fields: object) -> Any:
-    """A struct or an array of the library; numbers that do not fit raise a ValueError."""
-    try:
-        return ffi.new(kind, fields)
-    except OverflowError as error:
-        raise ValueError(f"Expected sizes that fit into the core's integers: {error}") from error
-
-
-def _to_lanes(
-    ffi: Any,
-    stage: Stage[ConvolutionConfiguration],
-    sequential_algorithms: Sequence[str | None],
-    images: Sequence[int],
-) -> tuple[Any, list[object]]:
-    """The lanes of a stage as an array of `TfiLane`, and the objects that have to outlive it."""
-    count = len(stage.steps)
-    for name, values in (("sequential algorithm", sequential_algorithms), ("image", images)):
-        if len(values) not in (0, count):
-            raise ValueError(
-                f"Expected a {name} for each of {count} steps or for none, got {len(values)}."
-            )
-    kept: list[object] = []
-
-    def text(algorithm: str | None) -> Any:
-        kept.append(ffi.new("char[]", (algorithm or "").encode()))
-        return kept[-1]
-
-    sequential = iter(sequential_algorithms)
-    image = iter(images or (-1,) * count)
-    lanes = []
-    for lane in stage.lanes:
-        steps = [
-            {
-                "convolution": convolution_fields(step.operation),
-                "algorithm": text(step.algorithm),
-                "sequential_algorithm": text(next(sequential))
-                if sequential_algorithms
-                else ffi.NULL,
-                "image": next(image),
-            }
-            for step in lane.steps
-        ]
-        kept.append(_make(ffi, "TfiStep[]", steps))
-        lanes.append({"options": lane.options, "steps": kept[-1], "step_count": len(steps)})
-    return _make(ffi, "TfiLane[]", lanes), kept
-
-
-def _with_depth(spatial: Sequence[_Value], depth: _Value) -> tuple[_Value, ...]:
-    """Adds a value for depth, which images do not have."""
-    return (depth,) * (len(_DIMENSIONS) - len(spatial)) + tuple(spatial)
-
-
-def _pads(
-    configuration: ConvolutionConfiguration, image: Sequence[int], filter_: Sequence[int]
-) -> list[tuple[int, int]]:
-    """The padding before and after each spatial dimension, as TensorFlow pads."""
-    if configuration.padding == "VALID":
-        return [(0, 0)] * len(image)
-    if configuration.padding == "EXPLICIT":
-        pads = configuration.explicit_paddings
-        if len(pads) != 2 * len(image):
-            raise ValueError(f"Expected {2 * len(image)} explicit_paddings, got {pads}.")
-        return list(zip(pads[::2], pads[1::2], strict=True))
-    if configuration.padding != "SAME":
-        raise ValueError(
-            f"Expected padding SAME, VALID or EXPLICIT, got '{configuration.padding}'."
-        )
-    same: list[tuple[int, int]] = []
-    for axis in range(len(image)):
-        reach = (filter_[axis] - 1) * configuration.dilations[axis] + 1
-        outputs = -(-image[axis] // configuration.strides[axis])
-        covered = (outputs - 1) * configuration.strides[axis] + reach
-        total = max(covered - image[axis], 0)
-        same.append((total // 2, total - total // 2))
-    return same

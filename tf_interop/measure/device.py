@@ -40,13 +40,7 @@ def identify_device(described: ProfiledDevice) -> ProfiledDevice:
     gpu = next((each for each in visible_gpus() if each.name == described.name), None)
     if gpu is None:
         return described
-    return dataclasses.replace(
-        described,
-        memory_bytes=described.memory_bytes or gpu.memory_bytes,
-        driver=gpu.driver,
-        cuda=described.cuda or gpu.cuda,
-        clocks_mhz=dict(gpu.clocks_mhz),
-    )
+    return dataclasses.replace(described, driver=gpu.driver, clocks_mhz=gpu.clocks_mhz)
 
 
 def running_device(backend: str) -> ProfiledDevice | None:
@@ -84,14 +78,11 @@ def this_cpu() -> ProfiledDevice:
 
 
 def _cpu_name() -> str:
-    try:
-        lines = _CPU_FILE.read_text().splitlines()
-    except OSError:
-        lines = []
-    for line in lines:
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-            return value.strip()
+    with contextlib.suppress(OSError):
+        for line in _CPU_FILE.read_text().splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name":
+                return value.strip()
     return platform.processor() or platform.machine()
 
 

@@ -51,9 +51,6 @@ Say = Callable[[str, int, int, str], object]
 """Called with the phase, the number of its convolutions or stages that are done, their total, and
 a few words on the current measurement and the time left."""
 
-# The share of the budget for convolutions, if there are stages.
-_SHARE_BEFORE_STAGES = 0.6
-
 
 class Phase(enum.Enum):
     """A part of the order."""
@@ -61,6 +58,16 @@ class Phase(enum.Enum):
     OWN_CHOICE = "convolutions, as the backend chooses"
     OTHERS = "convolutions, other algorithms"
     STAGES = "stages"
+
+
+# Each phase with the share of the budget after which it ends.
+_ORDER = (
+    (Phase.OWN_CHOICE, 1.0),
+    (Phase.OTHERS, 0.6),
+    (Phase.STAGES, 1.0),
+    (Phase.OTHERS, 1.0),
+    (Phase.STAGES, 1.0),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +111,7 @@ def describe_job(job: Job) -> str:
         what, tf32 = f"{describe_convolution(job.configuration)}, {job.algorithm}", job.tf32
     else:
         stage, tf32 = job.key
-        merged = ", merged" if any(lane.merged for lane in stage.lanes) else ""
+        merged = ", merged" if stage.is_merged else ""
         algorithms = " | ".join(str(each.algorithm) for each in stage.steps)
         what = f"{len(stage.steps)} convolutions{merged}, {algorithms}"
     return what if tf32 else f"{what}, without TF32"
@@ -236,7 +243,7 @@ class ProfileRun:
         return Outcome(end, self._measured_count, self._failure_count, left, tuple(self._notes))
 
     def _run(self, say: Say) -> End:
-        for phase, share in self._phases():
+        for phase, share in _ORDER:
             units = list(self._units(phase))
             for number, jobs in enumerate(units):
                 if self._is_over(share):
@@ -265,18 +272,6 @@ class ProfileRun:
     def _time_left(self) -> str:
         left_s = max(0.0, self._start + self._budget_s - self.clock())
         return f"{left_s:.0f} s left " if math.isfinite(left_s) else ""
-
-    def _phases(self) -> list[tuple[Phase, float]]:
-        """The phases, each with the share of the budget after which it ends."""
-        if math.isinf(self._budget_s) or not self.configurations.stages:
-            return [(phase, 1.0) for phase in Phase]
-        return [
-            (Phase.OWN_CHOICE, 1.0),
-            (Phase.OTHERS, _SHARE_BEFORE_STAGES),
-            (Phase.STAGES, 1.0),
-            (Phase.OTHERS, 1.0),
-            (Phase.STAGES, 1.0),
-        ]
 
     def _is_over(self, share: float) -> bool:
         return self.clock() - self._start >= share * self._budget_s
@@ -412,8 +407,7 @@ class ProfileRun:
         """Stages of a plan first, then by cost; at equal cost merged ones last."""
         cost = sum(map(multiply_adds, self._stage_of(listed).operations))
         is_pinned = any(step.algorithm for step in listed.stage.steps)
-        is_merged = any(lane.merged for lane in listed.stage.lanes)
-        return not is_pinned, -cost * max(1, len(listed.origins)), is_merged
+        return not is_pinned, -cost * max(1, len(listed.origins)), listed.stage.is_merged
 
     def _stage_of(self, listed: ListedStage) -> Stage[ConvolutionConfiguration]:
         return listed.stage.map(lambda place: self.configurations.convolutions[place].configuration)

@@ -152,8 +152,12 @@ def open_profile(path: PathLike, device: ProfiledDevice) -> Iterator[ProfileWrit
     Raises:
         ProfileError: another process writes the file, or it is damaged or from another device.
     """
-    file = _open_locked(path)
     try:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+    try:
+        _lock(file, path)
         content = pathlib.Path(path).read_bytes()
         whole = _whole_lines(content)
         before = profile_of(device, ())
@@ -240,10 +244,9 @@ def _header_line(device: ProfiledDevice) -> bytes:
 def _entry_line(entry: Entry) -> bytes:
     field = _FIELDS[type(entry)]
     try:
-        check_entry(entry, f"$.{field}")
         line = msgspec.json.encode({field: entry})
         # Only reading checks the bounds of types. JSON has null for values that are not finite.
-        if getattr(_LINE_DECODER.decode(line), field) != entry:
+        if _parse_entry(line) != entry:
             raise ValueError(f"Expected finite values, got others at `$.{field}`: {entry}")
     except (ValueError, msgspec.MsgspecError) as error:
         raise ProfileError(
@@ -266,26 +269,17 @@ def _append(path: PathLike, file: int, data: bytes) -> None:
         raise _cannot_write(path, error) from error
 
 
-def _open_locked(path: PathLike) -> int:
-    """Opens a file and locks it until it is closed."""
+def _lock(file: int, path: PathLike) -> None:
+    """Locks a regular file until it is closed."""
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        raise ProfileError(f"'{os.fspath(path)}' is not a regular file. Choose another.")
     try:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        raise _cannot_write(path, error) from error
-    try:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise ProfileError(f"'{os.fspath(path)}' is not a regular file. Choose another.")
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        os.close(file)
         raise ProfileError(
             f"Another process is writing profile '{os.fspath(path)}'. Wait for it to end, or "
             "choose another file."
         ) from error
-    except BaseException:
-        os.close(file)
-        raise
-    return file
 
 
 def _check_device(profiled: ProfiledDevice, here: ProfiledDevice, what: str = "profiles") -> None:
