@@ -127,14 +127,15 @@ class Backend {
   }
   virtual void Leave(void* outer) { (void)outer; }
 
-  // Enqueues a mark for timelines. Its time is exact relative to `since`, an earlier mark or null.
+  // Enqueues a mark. Its time is exact relative to `since`, an earlier mark or null.
   virtual Status Mark(Stream stream, const std::shared_ptr<const TimeMark>& since,
                       std::shared_ptr<const TimeMark>* mark) = 0;
 
   virtual Status Record(Event* event, Stream stream) = 0;
   virtual Status Wait(Stream stream, Event* event) = 0;
 
-  // Waits for the work that is on `stream` now. For failures only (stage_runner.h).
+  // Waits for the work that is on `stream` now, and returns its first error. A stage calls it after
+  // failures only (stage_runner.h).
   virtual Status Synchronize(Stream stream) = 0;
 
   // Enqueues `prepared` on `stream`, a group's or the caller's. `workspace` holds

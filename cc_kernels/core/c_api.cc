@@ -57,15 +57,6 @@ int ReportOn(TfiDevice* device, TfiSink error, const Work& work) {
   });
 }
 
-Status OpenHost(TfiDevice* opened) {
-  std::unique_ptr<HostStream> stream;
-  TF_INTEROP_RETURN_IF_ERROR(HostStream::Create(&stream));
-  opened->host_backend = std::make_unique<HostBackend>();
-  opened->device =
-      std::make_unique<HostMeasuringDevice>(opened->host_backend.get(), std::move(stream));
-  return Status::Ok();
-}
-
 Status OpenCudnn(TfiDevice* opened) {
 #ifdef TF_INTEROP_HAS_CUDNN
   return OpenCudaDevice(&opened->device);
@@ -89,7 +80,8 @@ Status OpenDevice(const std::string& backend, TfiDevice** device) {
   }
   auto opened = std::make_unique<TfiDevice>();
   if (backend == "host") {
-    TF_INTEROP_RETURN_IF_ERROR(OpenHost(opened.get()));
+    opened->host_backend = std::make_unique<HostBackend>();
+    opened->device = std::make_unique<HostMeasuringDevice>(opened->host_backend.get());
   } else if (backend == "cudnn") {
     TF_INTEROP_RETURN_IF_ERROR(OpenCudnn(opened.get()));
   } else {

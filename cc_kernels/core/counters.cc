@@ -55,38 +55,26 @@ AllCounts& Counts() {
 
 thread_local DeviceCounts* counts_of_thread = nullptr;
 
-DeviceCounts* Find(const std::string& device) {
-  std::lock_guard<std::mutex> lock(Counts().mutex);
-  return &Counts().devices[device];
-}
-
 DeviceCounts& CountsOfThread() {
-  static DeviceCounts* const of_no_device = Find("");
+  static DeviceCounts* const of_no_device = FindCounts("");
   return counts_of_thread != nullptr ? *counts_of_thread : *of_no_device;
 }
 
 }  // namespace
 
-CountedDevice::CountedDevice(const std::string& name) : counts_(Find(name)) {}
+DeviceCounts* FindCounts(const std::string& device) {
+  std::lock_guard<std::mutex> lock(Counts().mutex);
+  return &Counts().devices[device];
+}
 
-CountingFor::CountingFor(CountedDevice device)
-    : outer_(std::exchange(counts_of_thread, device.counts_)) {}
+CountingFor::CountingFor(DeviceCounts* device) : outer_(std::exchange(counts_of_thread, device)) {}
 
 CountingFor::~CountingFor() { counts_of_thread = outer_; }
 
-void CountStageRun() { CountsOfThread().stages_run.fetch_add(1, std::memory_order_relaxed); }
-
-void CountFilterTransformation() {
-  CountsOfThread().filters_transformed.fetch_add(1, std::memory_order_relaxed);
-}
-
-void CountStageCapture() {
-  CountsOfThread().stages_captured.fetch_add(1, std::memory_order_relaxed);
-}
-
-void CountStageReplay() {
-  CountsOfThread().stages_replayed.fetch_add(1, std::memory_order_relaxed);
-}
+void CountStageRun() { ++CountsOfThread().stages_run; }
+void CountFilterTransformation() { ++CountsOfThread().filters_transformed; }
+void CountStageCapture() { ++CountsOfThread().stages_captured; }
+void CountStageReplay() { ++CountsOfThread().stages_replayed; }
 
 void CountFallback(const std::string& kind, const std::string& detail) {
   DeviceCounts& counts = CountsOfThread();

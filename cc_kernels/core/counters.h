@@ -23,24 +23,15 @@ struct Counters {
   std::map<std::string, int64_t> refused_lane_options;
 };
 
+// The counts of a device, which live until the process ends. Its name is such as "GPU:0".
 struct DeviceCounts;
-
-// A device by its name, such as "GPU:0". Counting for it needs no look-up.
-class CountedDevice {
- public:
-  CountedDevice(const std::string& name);                                // NOLINT: implicit
-  CountedDevice(const char* name) : CountedDevice(std::string(name)) {}  // NOLINT
-
- private:
-  friend class CountingFor;
-  DeviceCounts* counts_;
-};
+DeviceCounts* FindCounts(const std::string& device);
 
 // Directs the counts of its thread to a device while it lives. Without one they go to the device
 // "".
 class CountingFor {
  public:
-  explicit CountingFor(CountedDevice device);
+  explicit CountingFor(DeviceCounts* device);
   ~CountingFor();
   CountingFor(const CountingFor&) = delete;
   CountingFor& operator=(const CountingFor&) = delete;

@@ -21,10 +21,6 @@ Status CheckPart(const Convolution& part, const Convolution& first) {
     return Unsupported("Expected forward convolutions without groups to merge, got " +
                        ToString(part) + ".");
   }
-  if (!part.computes_something()) {
-    return Unsupported("Expected convolutions with something to compute to merge, got " +
-                       ToString(part) + ".");
-  }
   Convolution as_wide_as_first = part;
   as_wide_as_first.output_channels = first.output_channels;
   if (as_wide_as_first == first) return Status::Ok();
@@ -35,7 +31,6 @@ Status CheckPart(const Convolution& part, const Convolution& first) {
 // Appends a tensor to the workspace.
 Status AddJoined(const std::vector<int64_t>& part_row_elements, size_t rows, DataType dtype,
                  size_t* workspace_bytes, JoinedTensor* tensor) {
-  *tensor = JoinedTensor();
   tensor->workspace_offset = *workspace_bytes;
   tensor->rows = rows;
   for (const int64_t elements : part_row_elements) {
@@ -74,10 +69,8 @@ Status Join(Backend* backend, const JoinedTensor& tensor, const PartAt& part_at,
   });
 }
 
-}  // namespace
-
-Status MergeConvolutions(const std::vector<Convolution>& parts, MergedConvolution* merged) {
-  *merged = MergedConvolution();
+// Describes `parts` as one convolution.
+Status Merge(const std::vector<Convolution>& parts, PreparedMerge* merged) {
   if (parts.size() < 2) {
     return Unsupported("Expected two or more convolutions to merge, got " +
                        std::to_string(parts.size()) + ".");
@@ -107,28 +100,30 @@ Status MergeConvolutions(const std::vector<Convolution>& parts, MergedConvolutio
   return AddJoined(output_row_elements, output_rows, wide.dtype, bytes, &merged->output);
 }
 
+}  // namespace
+
 size_t PreparedMerge::joined_filter_bytes() const {
   const size_t transformed = convolution->transformed_filter_bytes();
-  return transformed > 0 ? transformed : merged.filter.bytes();
+  return transformed > 0 ? transformed : filter.bytes();
 }
 
 Status PrepareMerge(Backend* backend, const std::vector<Convolution>& parts,
                     const std::vector<std::string>& algorithms, const PrepareOptions& options,
                     PreparedMerge* prepared) {
-  TF_INTEROP_RETURN_IF_ERROR(MergeConvolutions(parts, &prepared->merged));
+  TF_INTEROP_RETURN_IF_ERROR(Merge(parts, prepared));
   const std::string& algorithm = algorithms.front();
   for (const std::string& other : algorithms) {
     if (other == algorithm) continue;
     return Unsupported("Expected one algorithm for convolutions to merge, got '" + algorithm +
                        "' and '" + other + "'.");
   }
-  const size_t joined_bytes = prepared->merged.joined_bytes;
+  const size_t joined_bytes = prepared->joined_bytes;
   const size_t workspace_limit_bytes = options.workspace_limit_bytes;
   if (joined_bytes <= workspace_limit_bytes) {
     PrepareOptions of_wide = options;
     of_wide.workspace_limit_bytes -= joined_bytes;
     TF_INTEROP_RETURN_IF_ERROR(
-        backend->Prepare(prepared->merged.wide, algorithm, of_wide, &prepared->convolution));
+        backend->Prepare(prepared->wide, algorithm, of_wide, &prepared->convolution));
     // The backend's own choice may exceed a limit that is too small for all algorithms.
     if (prepared->workspace_bytes() <= workspace_limit_bytes) return Status::Ok();
   }
@@ -140,7 +135,7 @@ Status PrepareMerge(Backend* backend, const std::vector<Convolution>& parts,
 Status EnqueueJoinedFilter(Backend* backend, const PreparedMerge& prepared,
                            const std::vector<const void*>& filters, void* workspace, void* joined,
                            Stream stream) {
-  const JoinedTensor& filter = prepared.merged.filter;
+  const JoinedTensor& filter = prepared.filter;
   const auto filter_at = [&filters](size_t i) { return filters[i]; };
   if (prepared.convolution->transformed_filter_bytes() == 0) {
     return Join(backend, filter, filter_at, joined, stream);
@@ -153,33 +148,32 @@ Status EnqueueJoinedFilter(Backend* backend, const PreparedMerge& prepared,
 Status LaunchMerge(Backend* backend, const PreparedMerge& prepared,
                    const std::vector<ConvolutionBuffers>& buffers, const std::vector<size_t>& steps,
                    const void* joined_filter, void* workspace, Stream stream) {
-  const MergedConvolution& merged = prepared.merged;
   const auto input_at = [&](int input) {
     return [&buffers, &steps, input](size_t i) { return buffers[steps[i]].inputs[input]; };
   };
   ConvolutionBuffers wide;
   wide.inputs[kImageInput] = buffers[steps[0]].inputs[kImageInput];
-  wide.result = At(workspace, merged.output.workspace_offset);
+  wide.result = At(workspace, prepared.output.workspace_offset);
   if (joined_filter == nullptr) {
-    void* const filter = At(workspace, merged.filter.workspace_offset);
+    void* const filter = At(workspace, prepared.filter.workspace_offset);
     TF_INTEROP_RETURN_IF_ERROR(
-        Join(backend, merged.filter, input_at(kFilterInput), filter, stream));
+        Join(backend, prepared.filter, input_at(kFilterInput), filter, stream));
     wide.inputs[kFilterInput] = filter;
   } else if (prepared.convolution->transformed_filter_bytes() > 0) {
     wide.transformed_filter = joined_filter;
   } else {
     wide.inputs[kFilterInput] = joined_filter;
   }
-  if (merged.wide.has_bias) {
-    void* const bias = At(workspace, merged.bias.workspace_offset);
-    TF_INTEROP_RETURN_IF_ERROR(Join(backend, merged.bias, input_at(kBiasInput), bias, stream));
+  if (prepared.wide.has_bias) {
+    void* const bias = At(workspace, prepared.bias.workspace_offset);
+    TF_INTEROP_RETURN_IF_ERROR(Join(backend, prepared.bias, input_at(kBiasInput), bias, stream));
     wide.inputs[kBiasInput] = bias;
   }
   TF_INTEROP_RETURN_IF_ERROR(
-      backend->Launch(*prepared.convolution, wide, At(workspace, merged.joined_bytes), stream));
-  return ForEachPart(merged.output, wide.result, [&](size_t i, void* place, size_t row_bytes) {
-    return backend->CopyRows(place, merged.output.row_bytes, buffers[steps[i]].result, row_bytes,
-                             row_bytes, merged.output.rows, stream);
+      backend->Launch(*prepared.convolution, wide, At(workspace, prepared.joined_bytes), stream));
+  return ForEachPart(prepared.output, wide.result, [&](size_t i, void* place, size_t row_bytes) {
+    return backend->CopyRows(place, prepared.output.row_bytes, buffers[steps[i]].result, row_bytes,
+                             row_bytes, prepared.output.rows, stream);
   });
 }
 

@@ -35,30 +35,22 @@ struct JoinedTensor {
   size_t bytes() const { return rows * row_bytes; }
 };
 
-struct MergedConvolution {
-  Convolution wide;
-  JoinedTensor filter, bias, output;  // without a bias that has no rows
-  size_t joined_bytes = 0;            // of the three
-};
-
-// Describes `parts`, which are valid and read the same image, as one convolution. Returns
-// kUnsupported unless they are forward convolutions with something to compute that differ only in
-// their output channels.
-Status MergeConvolutions(const std::vector<Convolution>& parts, MergedConvolution* merged);
-
 // Immutable.
 struct PreparedMerge {
-  MergedConvolution merged;
+  Convolution wide;
+  JoinedTensor filter, bias, output;                       // without a bias that has no rows
+  size_t joined_bytes = 0;                                 // of the three
   std::shared_ptr<const PreparedConvolution> convolution;  // the wider one
 
-  size_t workspace_bytes() const { return merged.joined_bytes + convolution->workspace_bytes(); }
+  size_t workspace_bytes() const { return joined_bytes + convolution->workspace_bytes(); }
   // Bytes of the filter as EnqueueJoinedFilter leaves it.
   size_t joined_filter_bytes() const;
 };
 
-// Merges `parts` and prepares the wider convolution with their common algorithm (empty: the
-// backend's own choice), within the limit. Returns kUnsupported if the parts or their algorithms do
-// not fit together, and the errors of Backend::Prepare.
+// Merges `parts`, which are valid, have something to compute and read the same image. Prepares the
+// wider convolution with their common algorithm (empty: the backend's own choice), within the
+// limit. Returns kUnsupported unless they are forward convolutions that differ only in their output
+// channels and have one algorithm, and the errors of Backend::Prepare.
 Status PrepareMerge(Backend* backend, const std::vector<Convolution>& parts,
                     const std::vector<std::string>& algorithms, const PrepareOptions& options,
                     PreparedMerge* prepared);

@@ -6,8 +6,8 @@
 // *The capture* holds all work of RunStage, but begins on a private stream of the backend instead
 // of the caller's. The first successful call runs plainly: in it libraries make handles, load
 // kernels and allocate, which a capture forbids. Some calls always run plainly: stages whose lanes
-// have SMs of their own, calls whose merged lanes read different images or that a timeline records,
-// and backends that cannot capture, such as `host`.
+// have SMs of their own, calls that a timeline records, and backends that cannot capture, such as
+// `host`.
 //
 // *The key* is all pointers of a call: inputs, results, transformed and joined filters, workspaces.
 // Everything else belongs to the prepared stage, which never changes. As for plain launches, the

@@ -25,7 +25,6 @@ Status AtStep(const std::string& name, const std::string& algorithm, const Statu
 // Prepares a step whose convolution is valid.
 Status PrepareStep(Backend* backend, const Step& step, PrepareOptions options,
                    std::vector<Status>* fallbacks, PreparedStep* prepared) {
-  prepared->name = step.name;
   const Convolution& c = step.convolution;
   if (!c.computes_something()) {
     prepared->zero_bytes = c.result_elements() * SizeOf(c.dtype);
@@ -47,11 +46,6 @@ Status PrepareStep(Backend* backend, const Step& step, PrepareOptions options,
   return Status::Ok();
 }
 
-// Adds the lane, by its first convolution, to the reason why it is not merged.
-Status OfLane(const std::string& first, const Status& reason) {
-  return Status(reason.code(), "that of convolution '" + first + "': " + reason.message());
-}
-
 // Merges the steps of a lane that have something to compute, if there are several. Returns null if
 // it does not.
 MergedSteps* MergeLane(Backend* backend, const Stage& stage, const Lane& lane,
@@ -70,7 +64,9 @@ MergedSteps* MergeLane(Backend* backend, const Stage& stage, const Lane& lane,
   if (parts.size() < std::min<size_t>(lane.steps.size(), 2)) return nullptr;
   const Status status = PrepareMerge(backend, parts, algorithms, options, &merged.merge);
   if (status.ok()) return &prepared->merged.emplace_back(std::move(merged));
-  prepared->unmerged.push_back(OfLane(stage.steps[merged.steps[0]].name, status));
+  const std::string& first = stage.steps[merged.steps[0]].name;
+  prepared->unmerged.emplace_back(status.code(),
+                                  "that of convolution '" + first + "': " + status.message());
   return nullptr;
 }
 
@@ -81,18 +77,15 @@ size_t WorkspaceBytesOf(const PreparedStep& step) {
 Status PrepareLane(Backend* backend, const Stage& stage, size_t number,
                    const PrepareOptions& options, PreparedStage* prepared) {
   const Lane& lane = stage.lanes[number];
-  MergedSteps* const merged = MergeLane(backend, stage, lane, options, prepared);
+  const MergedSteps* const merged = MergeLane(backend, stage, lane, options, prepared);
   size_t workspace_bytes = merged != nullptr ? merged->merge.workspace_bytes() : 0;
   for (const size_t i : lane.steps) {
-    const bool is_merged =
-        merged != nullptr && std::count(merged->steps.begin(), merged->steps.end(), i) != 0;
-    PrepareOptions of_step = options;
-    if (is_merged) of_step.workspace_limit_bytes = merged->merge.workspace_bytes();
     PreparedStep& step = prepared->steps[i];
-    TF_INTEROP_RETURN_IF_ERROR(
-        PrepareStep(backend, stage.steps[i], of_step,
-                    is_merged ? &merged->fallbacks_unmerged : &prepared->fallbacks, &step));
+    step.name = stage.steps[i].name;
     step.lane = static_cast<int>(number);
+    if (merged != nullptr && stage.steps[i].convolution.computes_something()) continue;
+    TF_INTEROP_RETURN_IF_ERROR(
+        PrepareStep(backend, stage.steps[i], options, &prepared->fallbacks, &step));
     workspace_bytes = std::max(workspace_bytes, WorkspaceBytesOf(step));
   }
   prepared->lane_workspace_bytes.push_back(workspace_bytes);
@@ -111,7 +104,7 @@ double WorkOf(const Stage& stage, const Lane& lane) {
 using LaneGroups = std::vector<std::optional<StreamGroupOptions>>;
 
 LaneGroups GroupOptionsOf(const Stage& stage) {
-  LaneGroups groups(stage.lanes.size(), StreamGroupOptions());
+  LaneGroups groups;
   std::vector<int> sm_counts;
   bool has_partition = false, has_priorities = false;
   for (const Lane& lane : stage.lanes) {
@@ -119,20 +112,15 @@ LaneGroups GroupOptionsOf(const Stage& stage) {
     has_partition = has_partition || lane.sm_count > 0;
     has_priorities = has_priorities || lane.priority != 0;
   }
-  if (groups.size() == 1 || (!has_partition && !has_priorities)) {
-    const auto longest = std::max_element(
-        stage.lanes.begin(), stage.lanes.end(),
-        [&](const Lane& a, const Lane& b) { return WorkOf(stage, a) < WorkOf(stage, b); });
-    if (!groups.empty()) groups[longest - stage.lanes.begin()].reset();
-    return groups;
+  if (!has_partition) sm_counts.clear();
+  for (const Lane& lane : stage.lanes) {
+    groups.push_back(StreamGroupOptions{lane.priority, sm_counts, static_cast<int>(groups.size())});
   }
-  for (size_t lane = 0; lane < groups.size(); ++lane) {
-    StreamGroupOptions& options = groups[lane].emplace();
-    options.priority = stage.lanes[lane].priority;
-    if (!has_partition) continue;
-    options.partition = sm_counts;
-    options.partition_index = static_cast<int>(lane);
-  }
+  if (groups.size() > 1 && (has_partition || has_priorities)) return groups;
+  const auto longest = std::max_element(
+      stage.lanes.begin(), stage.lanes.end(),
+      [&](const Lane& a, const Lane& b) { return WorkOf(stage, a) < WorkOf(stage, b); });
+  if (!groups.empty()) groups[longest - stage.lanes.begin()].reset();
   return groups;
 }
 
@@ -141,24 +129,21 @@ bool HasPartition(const LaneGroups& lanes) {
                      [](const auto& options) { return options && !options->partition.empty(); });
 }
 
-// Orders all launches round-robin over the lanes. `runs_merged` says which of `stage.merged` run as
-// one.
-std::vector<StageLaunch> LaunchesOf(const PreparedStage& stage,
-                                    const std::vector<bool>& runs_merged) {
+// Orders all launches round-robin over the lanes.
+std::vector<StageLaunch> LaunchesOf(const PreparedStage& stage) {
   std::vector<size_t> merged_of(stage.steps.size(), StageLaunch::kNotMerged);
   for (size_t i = 0; i < stage.merged.size(); ++i) {
-    if (!runs_merged[i]) continue;
-    for (const size_t step : stage.merged[i].steps) merged_of[step] = i;
+    merged_of[stage.merged[i].steps.front()] = i;
   }
   std::vector<std::vector<StageLaunch>> lanes(stage.lane_workspace_bytes.size());
   size_t longest = 0;
   for (size_t i = 0; i < stage.steps.size(); ++i) {
     const PreparedStep& step = stage.steps[i];
-    if (!step.convolution && step.zero_bytes == 0) continue;
     const size_t merged = merged_of[i];
-    if (merged != StageLaunch::kNotMerged && stage.merged[merged].steps.front() != i) continue;
+    const bool is_merged = merged != StageLaunch::kNotMerged;
+    if (!is_merged && !step.convolution && step.zero_bytes == 0) continue;
     std::vector<StageLaunch>& lane = lanes[step.lane];
-    lane.push_back({i, static_cast<size_t>(step.lane), merged});
+    lane.push_back({i, merged});
     longest = std::max(longest, lane.size());
   }
   std::vector<StageLaunch> launches;
@@ -168,29 +153,6 @@ std::vector<StageLaunch> LaunchesOf(const PreparedStage& stage,
     }
   }
   return launches;
-}
-
-bool HaveOneImage(const MergedSteps& merged, const StageBuffers& buffers) {
-  return std::all_of(merged.steps.begin(), merged.steps.end(), [&](size_t step) {
-    return buffers.steps[step].inputs[0] == buffers.steps[merged.steps[0]].inputs[0];
-  });
-}
-
-// Handles a call whose merged lanes do not all read one image.
-std::vector<StageLaunch> LaunchesWithoutSomeMerges(const PreparedStage& stage,
-                                                   const StageBuffers& buffers) {
-  std::vector<bool> runs_merged(stage.merged.size(), true);
-  for (size_t i = 0; i < stage.merged.size(); ++i) {
-    const MergedSteps& merged = stage.merged[i];
-    if (HaveOneImage(merged, buffers)) continue;
-    runs_merged[i] = false;
-    const Status reason = Unsupported("Its convolutions read different images.");
-    CountFallback(kUnmergedLane, OfLane(stage.steps[merged.steps.front()].name, reason).message());
-    for (const Status& refused : merged.fallbacks_unmerged) {
-      CountFallback(kRefusedAlgorithm, refused.message());
-    }
-  }
-  return LaunchesOf(stage, runs_merged);
 }
 
 TraceLabel LabelOf(const PreparedStage& stage, const StageLaunch& launch) {
@@ -261,7 +223,7 @@ class StageRun {
   StageRun(Backend* backend, const PreparedStage& stage, const StageBuffers& buffers, Stream caller)
       : backend_(backend), stage_(stage), buffers_(buffers), caller_(caller), groups_(backend) {}
 
-  Status Run(const std::vector<StageLaunch>& launches, bool* is_joined) {
+  Status Run(bool* is_joined) {
     const BackendScope scope(backend_);
     TF_INTEROP_RETURN_IF_ERROR(scope.status());
     const Status acquired = groups_.Acquire(stage_.lane_groups);
@@ -271,7 +233,7 @@ class StageRun {
     }
     size_t forked = 0;
     begin_ = Mark(caller_);
-    Status status = ForkAndLaunch(launches, &forked);
+    Status status = ForkAndLaunch(&forked);
     const Status joined = Join(forked);
     if (begin_ != nullptr) Record(TimelineSpan::Row::kStage, {0, call_->op(), ""}, begin_, caller_);
     if (is_joined != nullptr) *is_joined = joined.ok();
@@ -280,8 +242,7 @@ class StageRun {
   }
 
   // Captures the work that Run would enqueue. The capture begins on the caller's stream.
-  Status Capture(const std::vector<StageLaunch>& launches,
-                 std::unique_ptr<CapturedWork>* captured) {
+  Status Capture(std::unique_ptr<CapturedWork>* captured) {
     const BackendScope scope(backend_);
     TF_INTEROP_RETURN_IF_ERROR(scope.status());
     // No stream may be made during the capture.
@@ -289,7 +250,7 @@ class StageRun {
     TF_INTEROP_RETURN_IF_ERROR(backend_->BeginCapture(caller_));
     is_capturing_ = true;
     size_t forked = 0;
-    Status status = ForkAndLaunch(launches, &forked);
+    Status status = ForkAndLaunch(&forked);
     status.Update(Join(forked));
     status.Update(backend_->EndCapture(caller_, captured));
     return status;
@@ -297,10 +258,12 @@ class StageRun {
 
  private:
   // Turns an exception into an error, so that the lanes that have begun are joined after it too.
-  Status ForkAndLaunch(const std::vector<StageLaunch>& launches, size_t* forked) {
+  Status ForkAndLaunch(size_t* forked) {
     try {
       TF_INTEROP_RETURN_IF_ERROR(Fork(forked));
-      for (const StageLaunch& launch : launches) TF_INTEROP_RETURN_IF_ERROR(Enqueue(launch));
+      for (const StageLaunch& launch : stage_.launches) {
+        TF_INTEROP_RETURN_IF_ERROR(Enqueue(launch));
+      }
       return Status::Ok();
     } catch (const std::bad_alloc&) {
       return ResourceExhausted("Out of host memory while a stage was launched.");
@@ -360,7 +323,7 @@ class StageRun {
   }
 
   Status Enqueue(const StageLaunch& launch) {
-    StreamGroup* const group = groups_[launch.lane];
+    StreamGroup* const group = groups_[stage_.steps[launch.step].lane];
     const Stream stream = group != nullptr ? group->stream() : caller_;
     const std::shared_ptr<const TimeMark> begin = begin_ != nullptr ? Mark(stream) : nullptr;
     Status status = Launch(launch, stream);
@@ -374,7 +337,8 @@ class StageRun {
 
   Status Launch(const StageLaunch& launch, Stream stream) {
     const TraceScope scope([&] { return LabelOf(stage_, launch); });
-    void* const workspace = buffers_.lane_workspaces[launch.lane];
+    const PreparedStep& step = stage_.steps[launch.step];
+    void* const workspace = buffers_.lane_workspaces[step.lane];
     if (launch.merged != StageLaunch::kNotMerged) {
       const MergedSteps& merged = stage_.merged[launch.merged];
       const void* const joined_filter =
@@ -382,7 +346,6 @@ class StageRun {
       return LaunchMerge(backend_, merged.merge, buffers_.steps, merged.steps, joined_filter,
                          workspace, stream);
     }
-    const PreparedStep& step = stage_.steps[launch.step];
     const ConvolutionBuffers& buffers = buffers_.steps[launch.step];
     if (!step.convolution) return backend_->FillZero(buffers.result, step.zero_bytes, stream);
     return backend_->Launch(*step.convolution, buffers, workspace, stream);
@@ -403,7 +366,7 @@ Status CaptureStage(Backend* backend, const PreparedStage& stage, const StageBuf
                     std::unique_ptr<CapturedWork>* captured) {
   LeasedStreamGroups origin(backend);
   TF_INTEROP_RETURN_IF_ERROR(origin.AddAll({StreamGroupOptions()}));
-  return StageRun(backend, stage, buffers, origin[0]->stream()).Capture(stage.launches, captured);
+  return StageRun(backend, stage, buffers, origin[0]->stream()).Capture(captured);
 }
 
 }  // namespace
@@ -421,12 +384,8 @@ Stage OnFewerLanes(const Stage& stage, size_t lane_count) {
 }
 
 bool PreparedStage::is_provisional() const {
-  const auto may_pass = [](const std::vector<Status>& refusals) {
-    return !std::all_of(refusals.begin(), refusals.end(), IsLasting);
-  };
-  return may_pass(fallbacks) || may_pass(unmerged) ||
-         std::any_of(merged.begin(), merged.end(),
-                     [&](const MergedSteps& each) { return may_pass(each.fallbacks_unmerged); });
+  return !std::all_of(fallbacks.begin(), fallbacks.end(), IsLasting) ||
+         !std::all_of(unmerged.begin(), unmerged.end(), IsLasting);
 }
 
 Status PrepareStage(Backend* backend, const Stage& stage, const PrepareOptions& options,
@@ -444,7 +403,7 @@ Status PrepareStage(Backend* backend, const Stage& stage, const PrepareOptions& 
     TF_INTEROP_RETURN_IF_ERROR(PrepareLane(backend, runs, lane, options, prepared));
   }
   prepared->lane_groups = GroupOptionsOf(runs);
-  prepared->launches = LaunchesOf(*prepared, std::vector<bool>(prepared->merged.size(), true));
+  prepared->launches = LaunchesOf(*prepared);
   if (StageReplays::AreOn() && !HasPartition(prepared->lane_groups)) {
     prepared->replays = std::make_shared<StageReplays>();
   }
@@ -463,13 +422,12 @@ PreparedStage PreparedAlone(const std::string& name,
 
 PreparedStage PreparedInSequence(const PreparedStage& stage) {
   PreparedStage sequence = stage;
-  sequence.merged.clear();
   for (PreparedStep& step : sequence.steps) step.lane = 0;
   const std::vector<size_t>& bytes = stage.lane_workspace_bytes;
   sequence.lane_workspace_bytes = {bytes.empty() ? 0
                                                  : *std::max_element(bytes.begin(), bytes.end())};
   sequence.lane_groups = {std::nullopt};
-  sequence.launches = LaunchesOf(sequence, {});
+  sequence.launches = LaunchesOf(sequence);
   sequence.replays = nullptr;
   return sequence;
 }
@@ -480,19 +438,15 @@ Status RunStage(Backend* backend, const PreparedStage& stage, const StageBuffers
   if (is_joined != nullptr) *is_joined = true;
   if (stage.launches.empty()) return Status::Ok();
   StageRun run(backend, stage, buffers, caller);
-  if (!std::all_of(stage.merged.begin(), stage.merged.end(),
-                   [&](const MergedSteps& merged) { return HaveOneImage(merged, buffers); })) {
-    return run.Run(LaunchesWithoutSomeMerges(stage, buffers), is_joined);
-  }
   // A graph holds no marks for a timeline.
   if (stage.replays == nullptr || TimelineCall::Current() != nullptr) {
-    return run.Run(stage.launches, is_joined);
+    return run.Run(is_joined);
   }
   const auto capture = [&](std::unique_ptr<CapturedWork>* captured) {
     return CaptureStage(backend, stage, buffers, captured);
   };
   if (stage.replays->Run(backend, buffers, caller, std::ref(capture))) return Status::Ok();
-  const Status status = run.Run(stage.launches, is_joined);
+  const Status status = run.Run(is_joined);
   if (status.ok()) stage.replays->NotePlainRun();
   return status;
 }

@@ -23,8 +23,7 @@
 // These fallbacks are counted, with their reasons (counters.h). Without the options of its lanes,
 // which change only the speed, the whole stage runs with none. Without enough stream groups it runs
 // in sequence on the caller's stream. The steps of a merged lane (merged_convolution.h) run one
-// after another if they do not fit together, if the wider convolution cannot be prepared, or if a
-// call brings them different images.
+// after another if they do not fit together or if the wider convolution cannot be prepared.
 //
 // All functions are thread-safe.
 #ifndef TF_INTEROP_CORE_STAGE_RUNNER_H_
@@ -52,26 +51,24 @@ constexpr int kMaxLanes = 32;
 inline constexpr char kRefusedAlgorithm[] = "another algorithm than the plan's";
 inline constexpr char kUnmergedLane[] = "a lane ran unmerged";
 
-// A step that is ready to launch. One without anything to compute has neither of the last two.
+// A step that is ready to launch.
 struct PreparedStep {
   std::string name;
   int lane = 0;
+  // Null if there is nothing to compute, and for merged steps.
   std::shared_ptr<const PreparedConvolution> convolution;
   size_t zero_bytes = 0;  // nothing to read: this much of the result becomes zero
 };
 
-// Steps of one lane that are ready to launch as one wider convolution.
+// Steps of one lane that are ready to launch as one wider convolution. They read one image.
 struct MergedSteps {
   std::vector<size_t> steps;  // their numbers, ascending
   PreparedMerge merge;
-  // Become PreparedStage::fallbacks if these steps run one by one.
-  std::vector<Status> fallbacks_unmerged;
 };
 
 struct StageLaunch {
   static constexpr size_t kNotMerged = ~size_t{0};
-  size_t step = 0;  // of merged steps the first
-  size_t lane = 0;
+  size_t step = 0;             // of merged steps the first
   size_t merged = kNotMerged;  // index into PreparedStage::merged
 };
 
@@ -80,7 +77,7 @@ class StageReplays;
 // A stage that is ready to launch, for one device and one set of shapes. Immutable, except for its
 // CUDA graphs.
 struct PreparedStage {
-  std::vector<PreparedStep> steps;  // by number, each ready on its own
+  std::vector<PreparedStep> steps;  // by number
   std::vector<MergedSteps> merged;
   // The most that any step of the lane needs. Its steps share the workspace, in order.
   std::vector<size_t> lane_workspace_bytes;
@@ -101,10 +98,11 @@ struct PreparedStage {
 Stage OnFewerLanes(const Stage& stage, size_t lane_count);
 inline Stage InSequence(const Stage& stage) { return OnFewerLanes(stage, 1); }
 
-// Prepares every step. The backend's own choice replaces a pinned algorithm that is refused, also
-// one that needs too much workspace; if nothing fits within the limit, the algorithm that needs
-// least is taken. A stage of more than kMaxLanes lanes runs on that many, without options. Returns
-// kInvalidArgument with the step's name if a convolution is invalid.
+// Prepares every step. The steps of a merged lane must read one image. The backend's own choice
+// replaces a pinned algorithm that is refused, also one that needs too much workspace; if nothing
+// fits within the limit, the algorithm that needs least is taken. A stage of more than kMaxLanes
+// lanes runs on that many, without options. Returns kInvalidArgument with the step's name if a
+// convolution is invalid.
 Status PrepareStage(Backend* backend, const Stage& stage, const PrepareOptions& options,
                     PreparedStage* prepared);
 
@@ -112,7 +110,7 @@ Status PrepareStage(Backend* backend, const Stage& stage, const PrepareOptions& 
 PreparedStage PreparedAlone(const std::string& name,
                             std::shared_ptr<const PreparedConvolution> convolution);
 
-// Puts the prepared steps on one lane, unmerged.
+// Puts the prepared steps of a stage without merged lanes on one lane.
 PreparedStage PreparedInSequence(const PreparedStage& stage);
 
 // The memory of one call.

@@ -40,7 +40,7 @@ class ConvStageCpu : public tensorflow::AsyncOpKernel {
  private:
   // Runs the stage, or enqueues it and then `done`.
   absl::Status Run(OpKernelContext* context, const DoneCallback& done, bool* is_enqueued) {
-    const CountingFor counting(node_.counted_device());
+    const CountingFor counting(node_.counts());
     StageTrace trace(*this);
     HostBackend* const backend = TheBackend();
     auto call = std::make_shared<StageCall>(&node_, context, backend);

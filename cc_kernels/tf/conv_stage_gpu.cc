@@ -34,7 +34,7 @@ class ConvStageGpu : public tensorflow::OpKernel {
   // Enqueues the stage and returns. That frees workspaces, but TensorFlow gives their memory only
   // to work on the same stream, after the join.
   void Compute(OpKernelContext* context) override {
-    const CountingFor counting(node_.counted_device());
+    const CountingFor counting(node_.counts());
     StageTrace trace(*this);
     // TensorFlow orders this op by this stream.
     const CUstream stream = CudaStream(context->op_device_context()->stream());

@@ -291,23 +291,19 @@ std::vector<HeldFilter> FindHeldFilters(const StageProgram& program, const Resol
     found.key.backend = backend;
     held.push_back(std::move(found));
   };
-  std::vector<bool> is_merged(resolved.stage.steps.size(), false);
   for (size_t i = 0; i < resolved.prepared.merged.size(); ++i) {
     const MergedSteps& merged = resolved.prepared.merged[i];
-    for (const size_t step : merged.steps) is_merged[step] = true;
     HeldFilter found;
     found.merged = i;
     if (!FindInputs(program, resolved, merged.steps, &found)) continue;
     for (const size_t step : merged.steps) {
       found.key.filter_channels.push_back(resolved.stage.steps[step].convolution.output_channels);
     }
-    add(std::move(found), merged.merge.merged.wide, *merged.merge.convolution);
+    add(std::move(found), merged.merge.wide, *merged.merge.convolution);
   }
   for (size_t step = 0; step < resolved.stage.steps.size(); ++step) {
     const PreparedConvolution* const prepared = resolved.prepared.steps[step].convolution.get();
-    if (is_merged[step] || prepared == nullptr || prepared->transformed_filter_bytes() == 0) {
-      continue;
-    }
+    if (prepared == nullptr || prepared->transformed_filter_bytes() == 0) continue;
     HeldFilter found;
     if (!FindInputs(program, resolved, {step}, &found)) continue;
     add(std::move(found), resolved.stage.steps[step].convolution, *prepared);

@@ -94,7 +94,7 @@ FilterMemory AllocateFor(OpKernelContext* context, const std::vector<size_t>& in
 }  // namespace
 
 StageNode::StageNode(tensorflow::OpKernelConstruction* context)
-    : counted_device_(ShortDeviceName(context)),
+    : counts_(FindCounts(ShortDeviceName(context))),
       is_on_cpu_(context->device_type() == tensorflow::DEVICE_CPU) {
   OP_REQUIRES_OK(context, GetStageProgram(context, &program_));
   stock_kernels_.resize(program_.steps.size());

@@ -35,7 +35,7 @@ class StageNode {
   // Reads and checks the attributes. Errors go to the context's status.
   explicit StageNode(tensorflow::OpKernelConstruction* context);
 
-  const CountedDevice& counted_device() const { return counted_device_; }
+  DeviceCounts* counts() const { return counts_; }
   bool is_on_cpu() const { return is_on_cpu_; }
   const StageProgram& program() const { return program_; }
   TransformedFilters* filters() { return &filters_; }
@@ -51,7 +51,7 @@ class StageNode {
                                tensorflow::OpKernel** kernel);
 
  private:
-  const CountedDevice counted_device_;
+  DeviceCounts* const counts_;
   const bool is_on_cpu_;
   StageProgram program_;
   TransformedFilters filters_;

@@ -12,20 +12,20 @@ namespace {
 TEST(CountersTest, CountsForTheDeviceOfTheThread) {
   CountStageRun();
   {
-    const CountingFor gpu("GPU:1");
+    const CountingFor gpu(FindCounts("GPU:1"));
     CountStageRun();
     CountStageRun();
     CountFallback("no memory", "of lane 3");
     // Another thread has a device of its own.
     std::thread([] {
-      const CountingFor cpu("CPU:0");
+      const CountingFor cpu(FindCounts("CPU:0"));
       CountFilterTransformation();
       CountStageCapture();
       CountStageReplay();
       CountRefusedLaneOptions("no SMs");
     }).join();
     {
-      const CountingFor inner("CPU:0");
+      const CountingFor inner(FindCounts("CPU:0"));
       CountStageRun();
     }
     CountStageRun();
@@ -44,7 +44,7 @@ TEST(CountersTest, CountsForTheDeviceOfTheThread) {
 }
 
 TEST(CountersTest, ReasonsOfOneKindLeaveRoomForOthers) {
-  const CountingFor device("GPU:7");
+  const CountingFor device(FindCounts("GPU:7"));
   const auto reasons = [] { return ReadCountersByDevice().at("GPU:7").fallbacks; };
   for (int batch = 0; batch < 10000; ++batch) {
     CountFallback("unseen", "batch size " + std::to_string(batch));

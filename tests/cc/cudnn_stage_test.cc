@@ -369,7 +369,7 @@ TEST_F(CudnnStageTest, HeldFiltersOfAMergedLaneAreJoinedOnce) {
   StageBuffers buffers = problem.Bind(stage.lane_workspace_bytes);
   const FilterAddresses addresses = {buffers.steps[0].inputs[1], buffers.steps[1].inputs[1]};
   const TransformedFilterKey key = {
-      {6, 2}, merge.merged.wide, merge.convolution->algorithm(), true, backend_};
+      {6, 2}, merge.wide, merge.convolution->algorithm(), true, backend_};
   TransformedFilters filters;
   const auto join = [&] {
     return filters.FindOrMake(

@@ -103,7 +103,6 @@ struct CUstream_st {
       : context(owner), is_lane(is_lane), priority(priority) {
     ++context->streams;
     if (is_lane) ++tf_interop::FakeCudaCounts().live_streams;
-    if (!tf_interop::HostStream::Create(&queue).ok()) std::abort();
   }
   ~CUstream_st() {
     --context->streams;
@@ -126,7 +125,7 @@ struct CUstream_st {
   const CUcontext context;
   const bool is_lane;
   const int priority;
-  std::unique_ptr<tf_interop::HostStream> queue;
+  const std::unique_ptr<tf_interop::HostStream> queue = std::make_unique<tf_interop::HostStream>();
   std::atomic<int> row_copies{0};
   CapturePlace place;  // used by the thread that captures
 };

@@ -412,12 +412,14 @@ class GpuTimingTest : public GpuTest {
   // whether all of it was enqueued before the device reached it, and waits for its end.
   Status RunAfterFilling(int fills, bool* ahead) {
     for (int i = 0; i < fills; ++i) {
-      TF_INTEROP_RETURN_IF_ERROR(device_->Fill(filled_->data(), 0, device_->cold_bytes()));
+      TF_INTEROP_RETURN_IF_ERROR(
+          backend_->FillZero(filled_->data(), device_->cold_bytes(), caller_));
     }
-    TF_INTEROP_RETURN_IF_ERROR(device_->StartTimer());
+    std::shared_ptr<const TimeMark> begin, end;
+    TF_INTEROP_RETURN_IF_ERROR(backend_->Mark(caller_, nullptr, &begin));
     TF_INTEROP_RETURN_IF_ERROR(RunStage(backend_, stage_, buffers_, caller_));
-    TF_INTEROP_RETURN_IF_ERROR(device_->StopTimer());
-    TF_INTEROP_RETURN_IF_ERROR(device_->IsStillAhead(ahead));
+    TF_INTEROP_RETURN_IF_ERROR(backend_->Mark(caller_, begin, &end));
+    *ahead = device_->IsBefore(*begin);
     return device_->Synchronize();
   }
 

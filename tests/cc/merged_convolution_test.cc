@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -55,7 +54,7 @@ TEST(MergedConvolutionTest, ConvolutionsThatDoNotFitTogetherAreNotMergedAndNameT
   const PreparedStage ample = Prepared(&host, pinned);
   const size_t bytes = ample.merged[0].merge.workspace_bytes();
   EXPECT_EQ(bytes, ample.lane_workspace_bytes[0]);
-  EXPECT_GT(bytes, ample.merged[0].merge.merged.joined_bytes);
+  EXPECT_GT(bytes, ample.merged[0].merge.joined_bytes);
   const std::string differ = "differ in output channels only";
   const std::string ungrouped = "forward convolutions without groups";
   const struct {
@@ -92,44 +91,6 @@ TEST(MergedConvolutionTest, ConvolutionsThatDoNotFitTogetherAreNotMergedAndNameT
     EXPECT_EQ(reason.empty(), each.reason.empty()) << reason;
     EXPECT_TRUE(reason.empty() || reason.find("that of convolution 'a': ") == 0) << reason;
   }
-}
-
-// A merged lane takes no memory for single steps.
-TEST(MergedConvolutionTest, SingleStepsTakeNoMoreWorkspaceThanMergedOnes) {
-  SpyBackend backend;
-  backend.on_prepare = [](const Convolution& c, const PrepareOptions&, std::string* algorithm) {
-    if (c.output_channels == 8) *algorithm = "DIRECT";
-    return Status::Ok();
-  };
-  Convolution c = MakeConvolution();
-  c.dtype = DataType::kHalf;  // sums are larger than joined filters and outputs
-  const PreparedStage stage =
-      Prepared(&backend, MergedStage(WithOutputChannels(c, {7, 1}), "BUFFERED"));
-  EXPECT_TRUE(stage.fallbacks.empty());
-  ASSERT_EQ(stage.merged.size(), 1u);
-  EXPECT_EQ(stage.lane_workspace_bytes[0], stage.merged[0].merge.workspace_bytes());
-  EXPECT_EQ(stage.merged[0].fallbacks_unmerged.size(), 1u);
-  EXPECT_EQ(AlgorithmsOf(stage), (std::vector<std::string>{"DIRECT", "BUFFERED"}));
-}
-
-TEST(MergedConvolutionTest, ImagesInDifferentBuffersRunUnmergedAndAreCounted) {
-  const auto parts = WithOutputChannels(MakeConvolution(), {6, 2, 3});
-  Problem problem(parts, /*share_image=*/true);
-  SpyBackend backend;
-  const PreparedStage stage = Prepared(&backend, MergedStage(parts, "DIRECT"));
-  StageBuffers buffers = problem.Bind(stage.lane_workspace_bytes);
-  GuardedBuffer& other_image = problem.NewBuffer(problem.image_bytes());
-  std::memcpy(other_image.data(), buffers.steps[2].inputs[0], problem.image_bytes());
-  buffers.steps[2].inputs[0] = other_image.data();
-  const std::string reason =
-      "a lane ran unmerged: that of convolution 'a': Its convolutions read different images";
-  const int64_t before = CountFallbacks(reason);
-  const auto caller = NewCaller();
-  EXPECT_TRUE(IsOk(RunBetween(&backend, stage, &problem, buffers, caller.get(), caller.get())));
-  problem.ExpectCorrect();
-  EXPECT_EQ(backend.launched.size(), 3u);
-  EXPECT_EQ(backend.CountCalls('c'), 0u);
-  EXPECT_EQ(CountFallbacks(reason), before + 1);
 }
 
 TEST(MergedConvolutionTest, EmptyConvolutionsAreLeftOutAndAreNoFallback) {

@@ -120,11 +120,7 @@ inline int64_t CountRefusals(const std::string& words) {
   return CountWith(words, ReadCounters().refused_lane_options);
 }
 
-inline std::unique_ptr<HostStream> NewCaller() {
-  std::unique_ptr<HostStream> caller;
-  EXPECT_TRUE(IsOk(HostStream::Create(&caller)));
-  return caller;
-}
+inline std::unique_ptr<HostStream> NewCaller() { return std::make_unique<HostStream>(); }
 
 // Runs a stage as TensorFlow would: its first image appears on the caller's stream just before, and
 // vanishes just after. `queue` is the queue of `caller`.
@@ -175,7 +171,7 @@ class SpyBackend : public HostBackend {
 
   bool computes = true;  // if false, launches write nothing
 
-  // A letter for each record, wait, launch and copy; capitals for those on `caller`.
+  // A letter for each record, wait, launch, copy, mark and fill; capitals for those on `caller`.
   std::string calls;
   Stream caller = nullptr;
   std::vector<std::string> launched;  // the algorithms
@@ -206,6 +202,15 @@ class SpyBackend : public HostBackend {
   void Release(std::unique_ptr<StreamGroup> group) override {
     --leased;
     HostBackend::Release(std::move(group));
+  }
+  Status Mark(Stream stream, const std::shared_ptr<const TimeMark>& since,
+              std::shared_ptr<const TimeMark>* mark) override {
+    Note('m', stream);
+    return HostBackend::Mark(stream, since, mark);
+  }
+  Status FillZero(void* data, size_t bytes, Stream stream) override {
+    Note('f', stream);
+    return HostBackend::FillZero(data, bytes, stream);
   }
   Status Record(Event* event, Stream stream) override {
     Note('r', stream);

@@ -247,11 +247,6 @@ TEST_F(StageReplaysTest, SomeStagesAreAlwaysPlain) {
     expect_plain(stage);
   }
   RecordTimeline(0);
-  // A merged lane whose convolutions read different images.
-  const auto parts = WithOutputChannels(MakeConvolution(), {6, 2});
-  Problem images(parts);
-  const PreparedStage merged = Prepared(backend_, MergedStage(parts), options_);
-  ExpectStaysPlain(merged, images.Bind(merged.lane_workspace_bytes), &images);
   unsetenv("TF_INTEROP_CUDA_GRAPHS");
   expect_plain(Prepared(backend_, planned, options_));
 }

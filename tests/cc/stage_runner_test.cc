@@ -53,21 +53,6 @@ TEST(StageRunnerTest, LanesReadWhatTheCallerWroteAndAreJoinedOnTwoThreads) {
   InThreads(2, [&](int) { EXPECT_EQ(CountWrongElements(&backend, NewCaller().get(), 100), 0); });
 }
 
-TEST(StageRunnerTest, LanesRunTogether) {
-  std::atomic<int> running{0}, most{0};
-  HostBackend backend([&](const Convolution&) {
-    const int now = ++running;
-    for (int seen = most; now > seen && !most.compare_exchange_weak(seen, now);) {
-    }
-    // All lanes meet here, whatever the scheduler does.
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    --running;
-    return Status::Ok();
-  });
-  EXPECT_EQ(CountWrongElements(&backend, NewCaller().get(), 1), 0);
-  EXPECT_EQ(most, kLanes);
-}
-
 TEST(StageRunnerTest, AFailingLaneIsJoinedAndItsErrorReachesTheCaller) {
   std::atomic<int> finished{0};
   HostBackend backend([&](const Convolution& c) -> Status {
@@ -111,6 +96,15 @@ TEST(StageRunnerTest, ALaunchThatFailsOrThrowsHalfwayIsStillJoined) {
       EXPECT_FALSE(std::isnan(problem.ResultOf(0)[0]));
     }
   }
+}
+
+TEST(HostStreamTest, AnErrorOfAStreamIsKeptUntilItIsTaken) {
+  const auto stream = NewCaller();
+  stream->Enqueue([] { return Internal("kept"); });
+  stream->Enqueue([] { throw std::bad_alloc(); });
+  stream->Synchronize();
+  EXPECT_EQ(stream->TakeError().message(), "kept");
+  EXPECT_TRUE(IsOk(stream->TakeError()));
 }
 
 std::string CallsOf(const Stage& planned) {
@@ -179,14 +173,6 @@ TEST(StageRunnerTest, TheBackendsOwnChoiceReplacesARefusedPinAndIsNoted) {
     EXPECT_NE(stage.fallbacks[0].message().find(std::string("'a' with algorithm ") + each.pin),
               std::string::npos);
   }
-}
-
-TEST(StageRunnerTest, StepsOfALaneShareItsWorkspace) {
-  HostBackend backend;
-  Stage planned = StageOf(StepsOf(Convolutions(3, 16)), {0, 0, 1});
-  planned.steps[0].convolution = MakePointwise(64);
-  EXPECT_EQ(Prepared(&backend, planned).lane_workspace_bytes,
-            (std::vector<size_t>{64 * sizeof(double), 16 * sizeof(double)}));
 }
 
 TEST(StageRunnerTest, LanesAskForTheirOptionsAndThoseBeyondTheLimitRunWithOthers) {

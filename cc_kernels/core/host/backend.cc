@@ -1,7 +1,5 @@
 #include "cc_kernels/core/host/backend.h"
 
-#include <unistd.h>
-
 #include <cstdlib>
 #include <cstring>
 #include <future>
@@ -14,13 +12,12 @@ namespace {
 
 class HostStreamGroup : public StreamGroup {
  public:
-  explicit HostStreamGroup(std::unique_ptr<HostStream> stream) : stream_(std::move(stream)) {}
   Stream stream() const override { return stream_.get(); }
   Event* fork_event() override { return &fork_event_; }
   Event* join_event() override { return &join_event_; }
 
  private:
-  std::unique_ptr<HostStream> stream_;
+  const std::unique_ptr<HostStream> stream_ = std::make_unique<HostStream>();
   HostEvent fork_event_;
   HostEvent join_event_;
 };
@@ -75,8 +72,6 @@ HostStream* AsHostStream(Stream stream) { return static_cast<HostStream*>(stream
 
 }  // namespace
 
-HostBackend::HostBackend(HostLaunchHook hook) : hook_(std::move(hook)), owner_(getpid()) {}
-
 Status HostBackend::Prepare(const Convolution& convolution, const std::string& algorithm,
                             const PrepareOptions& options,
                             std::shared_ptr<const PreparedConvolution>* prepared) {
@@ -104,14 +99,6 @@ Status HostBackend::Prepare(const Convolution& convolution, const std::string& a
   return Status::Ok();
 }
 
-void HostBackend::DropStreamsOfParent() {
-  if (owner_ == getpid()) return;
-  // Their threads exist only in the parent, so joining them here would never return.
-  for (auto& group : idle_) (void)group.release();
-  idle_.clear();
-  owner_ = getpid();
-}
-
 Status HostBackend::ListAlgorithms(const Convolution&, AlgorithmScope, bool,
                                    std::vector<std::string>* algorithms) {
   *algorithms = {kBuffered, kDirect};
@@ -124,24 +111,18 @@ Status HostBackend::Acquire(const StreamGroupOptions& options,
     return Unsupported(
         "The host backend has no SMs to divide. Use a plan without SM counts on the CPU.");
   }
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    DropStreamsOfParent();
-    if (!idle_.empty()) {
-      *group = std::move(idle_.back());
-      idle_.pop_back();
-      return Status::Ok();
-    }
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (idle_.empty()) {
+    *group = std::make_unique<HostStreamGroup>();
+  } else {
+    *group = std::move(idle_.back());
+    idle_.pop_back();
   }
-  std::unique_ptr<HostStream> stream;
-  TF_INTEROP_RETURN_IF_ERROR(HostStream::Create(&stream));
-  *group = std::make_unique<HostStreamGroup>(std::move(stream));
   return Status::Ok();
 }
 
 void HostBackend::Release(std::unique_ptr<StreamGroup> group) {
   std::lock_guard<std::mutex> lock(mutex_);
-  DropStreamsOfParent();
   idle_.push_back(std::move(group));
 }
 

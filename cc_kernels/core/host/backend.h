@@ -6,13 +6,12 @@
 #ifndef TF_INTEROP_CORE_HOST_BACKEND_H_
 #define TF_INTEROP_CORE_HOST_BACKEND_H_
 
-#include <sys/types.h>
-
 #include <cstddef>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cc_kernels/core/backend.h"
@@ -31,11 +30,9 @@ using HostLaunchHook = std::function<Status(const Convolution&)>;
 //
 // It refuses, for now, algorithms whose names are in TF_INTEROP_HOST_REFUSES, as cuDNN refuses some
 // while memory is short. Tests of the op set this environment variable.
-//
-// After fork() the pool of the child is empty, because the child has none of the parent's threads.
 class HostBackend : public Backend {
  public:
-  explicit HostBackend(HostLaunchHook hook = nullptr);
+  explicit HostBackend(HostLaunchHook hook = nullptr) : hook_(std::move(hook)) {}
 
   Status Prepare(const Convolution& convolution, const std::string& algorithm,
                  const PrepareOptions& options,
@@ -60,12 +57,8 @@ class HostBackend : public Backend {
                   size_t destination_pitch, size_t row_bytes, size_t rows, Stream stream) override;
 
  private:
-  // Forgets the streams of another process. Requires mutex_.
-  void DropStreamsOfParent();
-
   const HostLaunchHook hook_;
   std::mutex mutex_;
-  pid_t owner_;                                     // guarded by mutex_
   std::vector<std::unique_ptr<StreamGroup>> idle_;  // guarded by mutex_
 };
 

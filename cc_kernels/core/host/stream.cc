@@ -3,7 +3,6 @@
 #include <exception>
 #include <new>
 #include <string>
-#include <system_error>
 #include <utility>
 
 #include "cc_kernels/core/trace.h"
@@ -33,24 +32,13 @@ std::function<Status()> Labelled(std::function<Status()> work) {
 
 }  // namespace
 
-Status HostStream::Create(std::unique_ptr<HostStream>* stream) {
-  std::unique_ptr<HostStream> created(new HostStream());
-  try {
-    created->thread_ = std::thread([raw = created.get()] { raw->Run(); });
-  } catch (const std::system_error& error) {
-    return ResourceExhausted(std::string("No thread for a host stream: ") + error.what());
-  }
-  *stream = std::move(created);
-  return Status::Ok();
-}
-
 HostStream::~HostStream() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     closing_ = true;
   }
   changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
+  thread_.join();
 }
 
 void HostStream::EnqueueWork(std::function<Status()> work) {

@@ -22,8 +22,7 @@ namespace tf_interop {
 // and joins the thread.
 class HostStream {
  public:
-  // Returns kResourceExhausted if the system gives no further thread.
-  static Status Create(std::unique_ptr<HostStream>* stream);
+  HostStream() : thread_([this] { Run(); }) {}
   ~HostStream();
   HostStream(const HostStream&) = delete;
   HostStream& operator=(const HostStream&) = delete;
@@ -50,7 +49,6 @@ class HostStream {
   Status TakeError();
 
  private:
-  HostStream() = default;
   void EnqueueWork(std::function<Status()> work);
   void Run();
 
@@ -59,7 +57,7 @@ class HostStream {
   std::deque<std::function<Status()>> queue_;
   bool closing_ = false;
   Status error_;
-  std::thread thread_;
+  std::thread thread_;  // the last member, because it uses the others
 };
 
 // Enqueues `work` on a HostStream.

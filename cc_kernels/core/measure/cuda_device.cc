@@ -28,24 +28,11 @@ class CudaMeasuringDevice : public MeasuringDevice {
       : driver_(driver), device_(device), context_(context) {}
 
   Status Create() {
-    TF_INTEROP_RETURN_IF_ERROR(InContext([&]() -> Status {
-      TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(driver_, cuStreamCreateWithPriority, &stream_,
-                                                 CU_STREAM_NON_BLOCKING, 0));
-      TF_INTEROP_RETURN_IF_ERROR(
-          TF_INTEROP_CALL(driver_, cuEventCreate, &start_, CU_EVENT_DEFAULT));
-      return TF_INTEROP_CALL(driver_, cuEventCreate, &stop_, CU_EVENT_DEFAULT);
+    TF_INTEROP_RETURN_IF_ERROR(InContext([&] {
+      return TF_INTEROP_CALL(driver_, cuStreamCreateWithPriority, &stream_, CU_STREAM_NON_BLOCKING,
+                             0);
     }));
     return FindCudnnBackend(stream_, &backend_);
-  }
-
-  ~CudaMeasuringDevice() override {
-    // A caller could do nothing about a failure.
-    (void)InContext([&] {
-      for (CUevent event : {start_, stop_}) {
-        if (event != nullptr) (void)driver_.cuEventDestroy(event);
-      }
-      return Status::Ok();
-    });
   }
 
   Status Describe(DeviceDescription* description) override {
@@ -114,40 +101,7 @@ class CudaMeasuringDevice : public MeasuringDevice {
     return Synchronize();
   }
 
-  Status Fill(void* data, unsigned char value, size_t bytes) override {
-    return InContext([&] {
-      return TF_INTEROP_CALL(driver_, cuMemsetD8Async, Address(data), value, bytes, stream_);
-    });
-  }
-
-  Status StartTimer() override {
-    return InContext([&] { return TF_INTEROP_CALL(driver_, cuEventRecord, start_, stream_); });
-  }
-
-  Status StopTimer() override {
-    return InContext([&] { return TF_INTEROP_CALL(driver_, cuEventRecord, stop_, stream_); });
-  }
-
-  Status IsStillAhead(bool* ahead) override {
-    return InContext([&] {
-      const CUresult result = driver_.cuEventQuery(start_);
-      *ahead = result == CUDA_ERROR_NOT_READY;
-      return *ahead ? Status::Ok() : driver_.Check(result, "cuEventQuery");
-    });
-  }
-
-  Status ReadTimer(double* elapsed_us) override {
-    TF_INTEROP_RETURN_IF_ERROR(Synchronize());
-    float elapsed_ms = 0;
-    TF_INTEROP_RETURN_IF_ERROR(InContext(
-        [&] { return TF_INTEROP_CALL(driver_, cuEventElapsedTime, &elapsed_ms, start_, stop_); }));
-    *elapsed_us = elapsed_ms * 1e3;
-    return Status::Ok();
-  }
-
-  Status Synchronize() override {
-    return InContext([&] { return TF_INTEROP_CALL(driver_, cuStreamSynchronize, stream_); });
-  }
+  bool IsBefore(const TimeMark& begin) const override { return !begin.ReadNs(); }
 
   Backend* backend() override { return backend_; }
   // Twice the largest L2 cache, that of a B200.
@@ -193,8 +147,6 @@ class CudaMeasuringDevice : public MeasuringDevice {
   const CUdevice device_;
   const CUcontext context_;
   CUstream stream_ = nullptr;
-  CUevent start_ = nullptr;
-  CUevent stop_ = nullptr;
   Backend* backend_ = nullptr;
 };
 

@@ -112,7 +112,6 @@ struct Collected {
   const CuptiLibrary* library = nullptr;  // null before the first trace
   std::vector<TracedKernel> kernels;
   Status status;  // the first failure to read records
-  bool is_out_of_memory = false;
 };
 
 Collected& TheCollected() {
@@ -193,7 +192,8 @@ void CUPTIAPI TakeBuffer(CUcontext context, uint32_t stream, uint8_t* buffer, si
       collected.status.Update(CheckNoneDropped(*library, context, stream));
     }
   } catch (const std::bad_alloc&) {
-    collected.is_out_of_memory = true;  // a message would take memory too
+    // So short a message takes no memory.
+    collected.status.Update(ResourceExhausted("Out of memory."));
   }
   std::free(buffer);
 }
@@ -210,7 +210,6 @@ Status StartKernelTrace(int driver_version) {
     collected.library = library;
     collected.kernels.clear();
     collected.status = Status::Ok();
-    collected.is_out_of_memory = false;
   }
   Status status = TF_INTEROP_CALL(*library, cuptiActivityRegisterCallbacks, GiveBuffer, TakeBuffer);
   if (status.ok()) {
@@ -232,9 +231,6 @@ Status StopKernelTrace(std::vector<TracedKernel>* kernels) {
   status.Update(TF_INTEROP_CALL(library, cuptiFinalize));
   std::lock_guard<std::mutex> lock(collected.mutex);
   status.Update(collected.status);
-  if (collected.is_out_of_memory) {
-    status.Update(ResourceExhausted("Out of host memory for CUPTI's records."));
-  }
   TF_INTEROP_RETURN_IF_ERROR(status);
   if (collected.kernels.empty()) {
     return Unavailable("Expected GPU kernels in CUPTI's trace, got none.");

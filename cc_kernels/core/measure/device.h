@@ -3,7 +3,6 @@
 #ifndef TF_INTEROP_CORE_MEASURE_DEVICE_H_
 #define TF_INTEROP_CORE_MEASURE_DEVICE_H_
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -58,20 +57,13 @@ class MeasuringDevice {
   virtual Status CopyToDevice(const void* from, size_t bytes, void* to) = 0;
   virtual Status CopyFromDevice(const void* from, size_t bytes, void* to) = 0;
 
-  // Enqueues a fill.
-  virtual Status Fill(void* data, unsigned char value, size_t bytes) = 0;
-
-  // Work that is enqueued between the two calls is a timed section.
-  virtual Status StartTimer() = 0;
-  virtual Status StopTimer() = 0;
-  // Tells right after StopTimer whether the device has not reached the section yet, and so will not
-  // wait for the host in it. Always true if enqueueing takes next to no time.
-  virtual Status IsStillAhead(bool* ahead) {
-    *ahead = true;
-    return Status::Ok();
+  // Whether the device has not passed `begin` yet. Asked right after all work between two marks is
+  // enqueued, it tells that the device will not wait for the host between them. Always true if
+  // enqueueing takes next to no time.
+  virtual bool IsBefore(const TimeMark& begin) const {
+    (void)begin;
+    return true;
   }
-  // Waits for the end of the section and gives its time on the device.
-  virtual Status ReadTimer(double* elapsed_us) = 0;
 
   // Begins to record the GPU kernels of this process, if the device has any. That slows launches
   // down until StopTrace, so it does not belong in a timed section. Returns the reason if kernels
@@ -85,14 +77,13 @@ class MeasuringDevice {
   }
 
   // Waits for the stream. Returns the first error of its work.
-  virtual Status Synchronize() = 0;
+  Status Synchronize() { return backend()->Synchronize(stream()); }
 };
 
 class HostMeasuringDevice : public MeasuringDevice {
  public:
-  // The streams of `backend`, which outlives the device, are HostStreams. `stream` has a thread.
-  HostMeasuringDevice(Backend* backend, std::unique_ptr<HostStream> stream)
-      : backend_(backend), stream_(std::move(stream)) {}
+  // The streams of `backend`, which outlives the device, are HostStreams.
+  explicit HostMeasuringDevice(Backend* backend) : backend_(backend) {}
 
   Backend* backend() override { return backend_; }
   // Python finds the model of the CPU without this library.
@@ -117,31 +108,10 @@ class HostMeasuringDevice : public MeasuringDevice {
     std::memcpy(to, from, bytes);
     return Status::Ok();
   }
-  Status Fill(void* data, unsigned char value, size_t bytes) override {
-    return EnqueueOn(stream(), [=] { std::memset(data, value, bytes); });
-  }
-  Status StartTimer() override {
-    return EnqueueOn(stream(), [this] { start_ = std::chrono::steady_clock::now(); });
-  }
-  Status StopTimer() override {
-    return EnqueueOn(stream(), [this] { stop_ = std::chrono::steady_clock::now(); });
-  }
-  Status ReadTimer(double* elapsed_us) override {
-    TF_INTEROP_RETURN_IF_ERROR(Synchronize());
-    *elapsed_us = std::chrono::duration<double, std::micro>(stop_ - start_).count();
-    return Status::Ok();
-  }
-  Status Synchronize() override {
-    stream_->Synchronize();
-    return stream_->TakeError();
-  }
 
  private:
   Backend* const backend_;
-  // Written on the stream's thread, read after Synchronize.
-  std::chrono::steady_clock::time_point start_, stop_;
-  // The last member, so that its thread ends first.
-  const std::unique_ptr<HostStream> stream_;
+  const std::unique_ptr<HostStream> stream_ = std::make_unique<HostStream>();
 };
 
 // Opens the first GPU for measurements.

@@ -9,7 +9,6 @@
 #include <memory>
 #include <numeric>
 #include <random>
-#include <tuple>
 #include <utility>
 
 #include "cc_kernels/core/host/reference_convolution.h"
@@ -23,26 +22,7 @@ namespace {
 constexpr unsigned char kUnwritten = 0xFF;
 
 PrepareOptions ToPrepareOptions(const MeasureOptions& options) {
-  return {static_cast<size_t>(std::max<int64_t>(options.workspace_limit_bytes, 0)),
-          options.allow_tf32 != 0};
-}
-
-Status Validate(const MeasureOptions& options) {
-  // The times of all runs must fit into memory.
-  if (options.warmup_ms >= 0 && options.warmup_ms <= 60e3 && options.repetitions >= 1 &&
-      options.repetitions <= 1'000'000) {
-    return Status::Ok();
-  }
-  return InvalidArgument(
-      "Expected a warm-up of 0 to 60,000 ms and 1 to 1,000,000 repetitions, got " +
-      std::to_string(options.warmup_ms) + " and " + std::to_string(options.repetitions) + ".");
-}
-
-Status CheckHasWork(const Convolution& c) {
-  TF_INTEROP_RETURN_IF_ERROR(Validate(c));
-  if (c.computes_something()) return Status::Ok();
-  return InvalidArgument("Expected a convolution with something to compute, got " + ToString(c) +
-                         ".");
+  return {static_cast<size_t>(options.workspace_limit_bytes), options.allow_tf32 != 0};
 }
 
 // Treats the name of an unknown algorithm, which comes from a list that was made elsewhere, like an
@@ -214,7 +194,8 @@ class Bench {
   // Runs the first way, which has one step.
   Status RunForResult(Bytes* result) {
     void* const data = buffers_.steps[0].result;
-    TF_INTEROP_RETURN_IF_ERROR(device_->Fill(data, kUnwritten, result->size()));
+    result->assign(result->size(), kUnwritten);
+    TF_INTEROP_RETURN_IF_ERROR(device_->CopyToDevice(result->data(), result->size(), data));
     TF_INTEROP_RETURN_IF_ERROR(Run(*ways_[0]));
     TF_INTEROP_RETURN_IF_ERROR(device_->Synchronize());
     return device_->CopyFromDevice(data, result->size(), result->data());
@@ -315,19 +296,27 @@ class Bench {
 
   Status TimeRun(const Runnable& way, double* elapsed_us) {
     while (true) {
-      for (int i = 0; i < fills_ && cold_bytes_ > 0; ++i) {
-        TF_INTEROP_RETURN_IF_ERROR(device_->Fill(cold_, 0, cold_bytes_));
+      for (int i = 0; i < fills_; ++i) {
+        TF_INTEROP_RETURN_IF_ERROR(
+            device_->backend()->FillZero(cold_, cold_bytes_, device_->stream()));
       }
       if (options_.warm_caches) TF_INTEROP_RETURN_IF_ERROR(Run(way));
-      TF_INTEROP_RETURN_IF_ERROR(device_->StartTimer());
+      std::shared_ptr<const TimeMark> begin, end;
+      TF_INTEROP_RETURN_IF_ERROR(Mark(nullptr, &begin));
       TF_INTEROP_RETURN_IF_ERROR(Run(way));
-      TF_INTEROP_RETURN_IF_ERROR(device_->StopTimer());
-      bool ahead = false;
-      TF_INTEROP_RETURN_IF_ERROR(device_->IsStillAhead(&ahead));
-      TF_INTEROP_RETURN_IF_ERROR(device_->ReadTimer(elapsed_us));
-      if (ahead || fills_ >= kMostFills) return Status::Ok();
+      TF_INTEROP_RETURN_IF_ERROR(Mark(begin, &end));
+      const bool is_ahead = device_->IsBefore(*begin);
+      TF_INTEROP_RETURN_IF_ERROR(device_->Synchronize());
+      const std::optional<int64_t> begin_ns = begin->ReadNs(), end_ns = end->ReadNs();
+      if (!begin_ns || !end_ns) return Internal("The device does not tell the time of a run.");
+      *elapsed_us = static_cast<double>(*end_ns - *begin_ns) / 1e3;
+      if (is_ahead || fills_ >= kMostFills) return Status::Ok();
       fills_ *= 2;
     }
+  }
+
+  Status Mark(const std::shared_ptr<const TimeMark>& since, std::shared_ptr<const TimeMark>* mark) {
+    return device_->backend()->Mark(device_->stream(), since, mark);
   }
 
   Status Run(const Runnable& way) {
@@ -362,7 +351,9 @@ Stage WithAlgorithms(const Stage& stage, const std::vector<std::string>& algorit
 
 std::vector<std::string> AlgorithmsOf(const PreparedStage& stage) {
   std::vector<std::string> algorithms;
-  for (const PreparedStep& step : stage.steps) algorithms.push_back(step.convolution->algorithm());
+  for (const PreparedStep& step : stage.steps) {
+    algorithms.push_back(step.convolution ? step.convolution->algorithm() : "");
+  }
   for (const MergedSteps& merged : stage.merged) {
     for (const size_t step : merged.steps) {
       algorithms[step] = merged.merge.convolution->algorithm();
@@ -383,41 +374,12 @@ Status PrepareAsPinned(Backend* backend, const Stage& stage, const PrepareOption
   return Status::Ok();
 }
 
-// Whether the first inputs of both are images of the same shape, layout and type.
-bool ReadSameImage(const Convolution& a, const Convolution& b) {
-  const auto image = [](const Convolution& c) {
-    return std::make_tuple(c.kind == ConvolutionKind::kBackwardInput, c.dtype, c.layout,
-                           c.spatial_rank, c.batch, c.image_depth, c.image_height, c.image_width,
-                           c.image_channels);
-  };
-  return a.kind != ConvolutionKind::kBackwardInput && image(a) == image(b);
-}
-
-Status CheckRequest(const StageRequest& request) {
-  if (request.stage.steps.empty())
-    return InvalidArgument("Expected a stage with a convolution, got none.");
-  for (const Step& step : request.stage.steps) {
-    TF_INTEROP_RETURN_IF_ERROR(CheckHasWork(step.convolution));
-  }
-  std::map<int, const Step*> first_of;
-  for (size_t i = 0; i < request.images.size(); ++i) {
-    const Step& step = request.stage.steps[i];
-    if (request.images[i] < 0) continue;
-    const Step& first = *first_of.try_emplace(request.images[i], &step).first->second;
-    if (&first == &step || ReadSameImage(first.convolution, step.convolution)) continue;
-    return InvalidArgument("Expected convolutions that can read one image, got '" + first.name +
-                           "' and '" + step.name + "'.");
-  }
-  return Status::Ok();
-}
-
 }  // namespace
 
 Status ResolveAlgorithm(MeasuringDevice* device, const Convolution& convolution,
                         const std::string& algorithm, const MeasureOptions& options,
                         std::shared_ptr<const PreparedConvolution>* resolved) {
-  TF_INTEROP_RETURN_IF_ERROR(Validate(options));
-  TF_INTEROP_RETURN_IF_ERROR(CheckHasWork(convolution));
+  TF_INTEROP_RETURN_IF_ERROR(Validate(convolution));
   return AsRefusal(
       device->backend()->Prepare(convolution, algorithm, ToPrepareOptions(options), resolved));
 }
@@ -456,8 +418,6 @@ Status MeasureConvolution(MeasuringDevice* device, const Convolution& convolutio
 Status MeasureStage(MeasuringDevice* device, const StageRequest& request,
                     const MeasureOptions& options, StageMeasurement* measurement) {
   *measurement = StageMeasurement();
-  TF_INTEROP_RETURN_IF_ERROR(Validate(options));
-  TF_INTEROP_RETURN_IF_ERROR(CheckRequest(request));
   Backend* const backend = device->backend();
   const Stage& stage = request.stage;
   const PrepareOptions prepare = ToPrepareOptions(options);

@@ -33,6 +33,7 @@
 
 namespace tf_interop {
 
+// No number is negative, and there is at least one repetition.
 struct MeasureOptions : TfiMeasureOptions {
   MeasureOptions() : TfiMeasureOptions() {
     warmup_ms = 20;
@@ -79,9 +80,10 @@ struct KeptProblem {
   std::vector<double> expected;  // empty until it is needed
 };
 
-// Measures `convolution` with `algorithm` (empty: the backend's own choice) on a lane of its own.
-// Frees all device memory, and has the backend forget the plan. Fails with the reason:
-//   kInvalidArgument    the options or the convolution make no sense; nothing ran
+// Measures `convolution`, which has something to compute, with `algorithm` (empty: the backend's
+// own choice) on a lane of its own. Frees all device memory, and has the backend forget the plan.
+// Fails with the reason:
+//   kInvalidArgument    the convolution makes no sense; nothing ran
 //   kUnsupported        the backend has no such algorithm, or it cannot run the convolution within
 //                       the workspace limit
 //   kResourceExhausted  memory was short
@@ -96,7 +98,7 @@ Status ResolveAlgorithm(MeasuringDevice* device, const Convolution& convolution,
                         const std::string& algorithm, const MeasureOptions& options,
                         std::shared_ptr<const PreparedConvolution>* resolved);
 
-// A stage to measure.
+// A stage to measure. It has steps, and all of them have something to compute.
 //
 // Each convolution has operands of its own, except that steps with the same image number, and all
 // steps of a merged lane, read one image. Gradients are never shared. A merged lane joins its
@@ -106,7 +108,8 @@ struct StageRequest {
   Stage stage;
   // The algorithms of the second sequence; empty if they are the stage's.
   std::vector<std::string> sequential_algorithms;
-  // The image number of each step; negative, or empty for all: an image of its own.
+  // The image number of each step; negative, or empty for all: an image of its own. Only steps that
+  // read images of the same shape, layout and type have the same number.
   std::vector<int> images = {};
 };
 
