@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
-from convolution_values import TINY
+from profile_values import TINY_1X1 as SMALL
+from profile_values import TINY_5X5 as LARGE
 
 from tf_interop.convolution import ConvolutionConfiguration, ConvolutionKind
 from tf_interop.measure.core import AlgorithmScope, MeasureOptions
@@ -24,8 +25,6 @@ from tf_interop.profile.tables import describe_convolution
 from tf_interop.profile.worklist import ConfigurationList, ListedConvolution, ListedStage
 from tf_interop.stage import Lane, Stage, Step
 
-SMALL = dataclasses.replace(TINY, filter_shape=(1, 1, 3, 4))
-LARGE = dataclasses.replace(SMALL, filter_shape=(5, 5, 3, 4))
 WIDER = dataclasses.replace(SMALL, filter_shape=(1, 1, 3, 6), output_shape=(1, 8, 8, 6))
 # The two of them merged.
 WIDEST = dataclasses.replace(SMALL, filter_shape=(1, 1, 3, 10), output_shape=(1, 8, 8, 10))
@@ -292,14 +291,6 @@ def test_continues_an_interrupted_run() -> None:
         assert again.measured == first.measured[cut:]
         assert outcome.end is End.FINISHED
         assert [*kept[:cut], *rest] == kept
-
-
-def test_a_merged_lane_and_two_lanes_are_different_stages() -> None:
-    _, kept = _run(FakeBackend(), MERGED)
-    backend = FakeBackend()
-    apart = listed(TO_MERGE, listed_stage(0, 1))
-    _run(backend, apart, RunOptions(pair_algorithms=1), before=kept)
-    assert backend.measured == ["small eng1+wider eng1"]
 
 
 def test_measures_a_stage_again_after_a_faster_algorithm_was_found() -> None:
