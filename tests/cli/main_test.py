@@ -10,7 +10,6 @@ import pytest
 from click.testing import CliRunner
 from command_line import COMMANDS, parse
 
-import tf_interop
 from tf_interop.cli.main import cli
 
 
@@ -45,7 +44,3 @@ def test_lists_commands_in_a_line_each() -> None:
 
 def test_help_shows_defaults() -> None:
     assert "[default: levels,pairs,merges]" in " ".join(_help("profile").split())
-
-
-def test_says_its_version() -> None:
-    assert tf_interop.__version__ in CliRunner().invoke(cli, ["--version"]).output
