@@ -90,7 +90,8 @@ REFUSED: dict[str, Any] = {
     "no_lane": (INCEPTION, PlannedStage(Stage(())), "stage 0"),
     "algorithm": (INCEPTION, "1x1:ALGO_3", "ALGO_3.*'1x1'"),
     "merged_of_two_images": (
-        INCEPTION, "+1x1 pool_proj, 3x3_reduce", "merged lane of stage 0.*1x1, pool_proj",
+        INCEPTION | {"beside": "Conv2D pool"}, "+1x1 pool_proj, 3x3_reduce",
+        "merged lane of stage 0.*1x1, pool_proj",
     ),
     "merged_of_two_outputs_of_one_node": (
         INCEPTION | {"3x3_reduce": "Conv2D input:1"}, "+1x1 3x3_reduce", "merged",
