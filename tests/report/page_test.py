@@ -290,7 +290,7 @@ def test_shows_every_batch_size_of_a_stage() -> None:
     graph = GraphPlan("fedcba9876543210", 2, (PlannedStage(stage, schedules=schedules),))
     [table] = page_of(graph).of_class("schedules")
     assert rows_of(table) == [
-        "2 lane 0: a with GEMM and b with GEMM, merged into one wider convolution",
+        "2 lane 0: a and b, merged into one wider convolution, with GEMM",
         "8 lane 0: a with GEMM, priority -1 lane 1: b with GEMM",
         "32 lane 0: a with GEMM → b with GEMM",
         "any other in sequence",

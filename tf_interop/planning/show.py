@@ -220,18 +220,23 @@ def _describe_lanes(
     stage: Stage[str], explanation: StageExplanation | None = None
 ) -> Iterator[str]:
     for number, lane in enumerate(stage.lanes):
-        runs = " → ".join(f"{step.operation} with {step.algorithm or _ANY}" for step in lane.steps)
-        if lane.merged:
-            names = " and ".join(lane.operations)
-            algorithm = lane.steps[0].algorithm or _ANY
-            runs = f"{names}, merged into one wider convolution, with {algorithm}"
-        yield f"lane {number}: {', '.join(filter(None, (runs, describe_options(lane))))}"
+        yield f"lane {number}: {describe_lane(lane)}"
         if explanation is not None:
             yield f"  {_describe_alone(lane, explanation.lanes[number])}"
     if explanation is not None and len(stage.lanes) > 1:
         shares = _shares([lane.sm_use for lane in explanation.lanes])
         if shares:
             yield f"together {shares}; above 100 % they take turns"
+
+
+def describe_lane(lane: Lane[str]) -> str:
+    """Describes the steps and the options of a lane, such as `a with GEMM → b with FFT`."""
+    runs = " → ".join(f"{step.operation} with {step.algorithm or _ANY}" for step in lane.steps)
+    if lane.merged:
+        names = " and ".join(lane.operations)
+        algorithm = lane.steps[0].algorithm or _ANY
+        runs = f"{names}, merged into one wider convolution, with {algorithm}"
+    return ", ".join(filter(None, (runs, describe_options(lane))))
 
 
 def _describe_alone(lane: Lane[str], explained: LaneExplanation) -> str:
@@ -253,7 +258,7 @@ def _shares(uses: Sequence[SmUse | None]) -> str:
     )
 
 
-def _describe_algorithms(lane: Lane[str]) -> str:
+def describe_algorithms(lane: Lane[str]) -> str:
     """The algorithms of a lane, such as `GEMM → FFT` and `2 merged with GEMM`."""
     if lane.merged:
         return f"{len(lane.steps)} merged with {lane.steps[0].algorithm or _ANY}"
@@ -268,7 +273,7 @@ def _reasons(planned: PlannedStage) -> Iterator[str]:
             f"{decimal(prediction.peak_bytes)} with outputs and other live tensors"
         )
     for alternative in explanation.alternatives if explanation else ():
-        algorithms = ", ".join(map(_describe_algorithms, alternative.stage.lanes))
+        algorithms = ", ".join(map(describe_algorithms, alternative.stage.lanes))
         yield (
             f"Not {algorithms} ({alternative.latency_us:.1f} µs {alternative.source.value}, "
             f"{decimal(alternative.workspace_bytes)} of workspace): {alternative.why_not}"
