@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import random
 from collections.abc import Callable
 
 import pytest
@@ -18,6 +19,7 @@ from parallel.traced_layers import (
     trace,
     v1,
 )
+from tensorflow.core.framework import graph_pb2
 
 from python.models.googlenet import googlenet
 from python.models.small import lenet, paddings, resnet
@@ -43,14 +45,16 @@ def small_network(batch: int = 8) -> tf.Tensor:
 
 def test_gradients_are_in_the_layers_of_their_forward_ops() -> None:
     graph_def = trace(lambda: gradients(small_network()))
-    # Names help too, so without them.
+    # Names and the order of nodes do not matter.
     numbers = {node.name: f"n{number}" for number, node in enumerate(graph_def.node)}
     for node in graph_def.node:
         for place, text in enumerate(node.input):
             name, colon, port = text.removeprefix("^").partition(":")
             node.input[place] = "^" * text.startswith("^") + numbers[name] + colon + port
         node.name = numbers[node.name]
-    layers = layers_of(graph_def)
+    nodes = list(graph_def.node)
+    random.Random(0).shuffle(nodes)
+    layers = layers_of(graph_pb2.GraphDef(node=nodes, versions=graph_def.versions))
     assert layer_names(layers) == [numbers[name] for name in ("a", "pool", "b", "c")]
     for gradient, layer in {
         "c_grad/MatMul": "c",

@@ -130,8 +130,13 @@ def network() -> list[tf.Tensor]:
     return gradients(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, x))
 
 
+def home_of(node: int) -> int:
+    """The device of a node that is not divided."""
+    return node % len(DEVICES.devices)
+
+
 def parts_of(layers: LayerGraph, node: int, degrees: Degrees) -> Sequence[OpPart]:
-    """The parts of a node; if it is not divided, all of it on the first device."""
+    """The parts of a node; if it is not divided, all of it on its own device."""
     found = layers.parts(node, degrees)
     if found is not None:
         return found
@@ -140,7 +145,7 @@ def parts_of(layers: LayerGraph, node: int, degrees: Degrees) -> Sequence[OpPart
         tuple(map(whole, each)) for each in (operation.input_shapes, operation.output_shapes)
     )
     adds = undivided[0].multiply_adds if undivided else 0
-    return [OpPart(0, reads, gives, lambda maker, _: (), adds)]
+    return [OpPart(home_of(node), reads, gives, lambda maker, _: (), adds)]
 
 
 def computing_s(layers: LayerGraph, place: int, degrees: Degrees) -> float:
@@ -176,10 +181,10 @@ def sending_all_s(layers: LayerGraph, chosen: Sequence[Degrees]) -> float:
                 boxes = tuple(Part(part.place, part.gives[port]) for part in parts)
                 given[tensor] = PartedTensor(shape, boxes, are_addends(parts))
                 if layer is None:
-                    reads[tensor, None].add((0, whole(shape)))
+                    reads[tensor, None].add((home_of(node), whole(shape)))
             elif layer is not None:
                 shape = layers.operations[node].input_shapes[at]
-                given[tensor] = PartedTensor(shape, (Part(0, whole(shape)),))
+                given[tensor] = PartedTensor(shape, (Part(home_of(source), whole(shape)),))
             if layer is not None and view.ops[source] != "Const":
                 for part in parts_of(layers, node, chosen[layer]):
                     if (box := part.reads[at]) is not None:
@@ -189,7 +194,7 @@ def sending_all_s(layers: LayerGraph, chosen: Sequence[Degrees]) -> float:
 
 def test_costs_are_sums_over_all_nodes_and_tensors() -> None:
     layers = layers_of(network)
-    costs = find_costs(layers, DEVICES, [0] * len(layers.view))
+    costs = find_costs(layers, DEVICES, list(map(home_of, range(len(layers.view)))))
     random_ = random.Random(0)
     for _ in range(30):
         chosen = [random_.choice(configurations_of(layer, 4)) for layer in layers.layers]
