@@ -37,14 +37,14 @@ class Least:
     Attributes:
         choice: the choice of each node.
         bound: no choice costs less.
-        by_choice: bounds of each node by its choice; None if `choice` is the best.
+        is_best: whether no choice costs less than `choice`.
         width: the most neighbours of a node at its elimination, even if that was not feasible.
         effort: work, in entries of tables.
     """
 
     choice: tuple[int, ...]
     bound: float
-    by_choice: tuple[Array, ...] | None
+    is_best: bool
     width: int
     effort: int
 
@@ -95,7 +95,7 @@ def find_least(node_costs: Sequence[Array], edge_costs: Mapping[Edge, Array]) ->
     choice = solve(every, _FEW_ENTRIES)
     if choice is not None:
         bound = total_cost(node_costs, edge_costs, choice)
-        return Least(choice, bound, None, order.width, effort)
+        return Least(choice, bound, True, order.width, effort)
 
     bounds = find_bounds(node_costs, edge_costs)
     effort += bounds.effort
@@ -119,9 +119,7 @@ def find_least(node_costs: Sequence[Array], edge_costs: Mapping[Edge, Array]) ->
         consider(found)
         is_best = found is not None
     cost, choice = best
-    if is_best:
-        return Least(choice, cost, None, order.width, effort)
-    return Least(choice, bounds.least, bounds.by_choice, order.width, effort)
+    return Least(choice, cost if is_best else bounds.least, is_best, order.width, effort)
 
 
 def restrict(

@@ -131,7 +131,7 @@ class _Search:
         every = tuple(np.arange(len(costs)) for costs in self._node_costs)
         free = np.zeros(len(self._limits))
         least, choice = self._least(every, free)
-        if self._consider(choice) and least.by_choice is None:
+        if self._consider(choice) and least.is_best:
             return self._result(least.bound)
         if len(self._limits):
             self._consider(self._frugal())
@@ -203,7 +203,7 @@ class _Search:
         least, choice = self._least(kept, prices)
         fits = self._consider(choice)
         bound = max(bound, least.bound - prices.sum())
-        if least.by_choice is None and fits:
+        if least.is_best and fits:
             unused = self._limits - self._used(choice)
             if not prices @ unused:
                 return  # the prices add nothing, so it is the best
