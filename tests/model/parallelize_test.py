@@ -130,7 +130,6 @@ def test_takes_a_function_of_matrix_products() -> None:
     [
         ({"devices": 0}, "Expected 1 to 4 devices, got 0. There are: /device:GPU:0, "),
         ({"devices": ["/device:GPU:9"]}, "not /job:localhost/replica:0/task:0/device:GPU:9."),
-        ({"devices": ["GPU"]}, "Expected names of devices such as '/device:GPU:1', got 'GPU'."),
         ({"memory_limit": 0}, "Expected a memory_limit of 1 byte or more, got 0."),
         (
             {"device_graph": None, "devices": 3},
@@ -138,7 +137,8 @@ def test_takes_a_function_of_matrix_products() -> None:
         ),
         (
             {"device_graph": None, "devices": ["/device:CPU:0", "/device:CPU:7"]},
-            "Missing: /job:localhost/replica:0/task:0/device:CPU:7.",
+            "Expected the 2 devices of the parallel plan, got 1: /job:localhost/replica:0/task:0/"
+            "device:CPU:0. Missing: /job:localhost/replica:0/task:0/device:CPU:7.",
         ),
     ],
 )
