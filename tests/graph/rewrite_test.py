@@ -112,14 +112,6 @@ STAGES = {
         "apart(inputs:0 inputs:1) -> b d apart lanes a b d,apart; "
         "reads = Add S0 S0:2; waits = NoOp ^S0",
     ),
-    "gradients_with_sizes": (
-        "i = Conv2DBackpropInput s f c; w = Conv2DBackpropFilter x z c; "
-        "i2 = Conv2DBackpropInput s f c",
-        ["i, w, i2"],
-        "",
-        "S0 = Stage f c x s z | i(sizes:0 inputs:0 inputs:1) w(inputs:2 sizes:1 inputs:1) "
-        "i2(sizes:0 inputs:0 inputs:1) -> i w i2",
-    ),
     # A node that reads a stage's output needs no control dependency on it.
     "a_stage_that_reads_a_stage": (
         "a1 = Conv2D x f; a2 = Conv2D x g; b1 = Conv2D a2 f ^a1; b2 = Conv2D x a1 ^a2 ^c",

@@ -158,10 +158,8 @@ OTHERS: dict[str, Layer] = {
     "ReverseV2": lambda x: tf.reverse(x, [0]),
     "Roll": lambda x: tf.roll(x, [1, 1], [2, 0]),
     "GatherV2": lambda x: tf.gather(x, [3, 0, 1]),
-    "Cumsum": lambda x: tf.cumsum(x, 0),
     "Tile": lambda x: tf.tile(x, [2, 1, 1, 1]),
     "Pack": lambda x: tf.stack([x, x + 1]),
-    "ArgMax": lambda x: tf.argmax(x, 0),
     "TopKV2": lambda x: tf.math.top_k(tf.reduce_mean(x, [1, 2, 3]), 2)[0],
     "FakeQuantWithMinMaxVarsPerChannel": lambda x: (
         tf.quantization.fake_quant_with_min_max_vars_per_channel(
