@@ -9,7 +9,6 @@ from planning_graphs import CONFIGURATION, INCEPTION, make_graph, make_lanes, ma
 
 from tf_interop.convolution import ConvolutionConfiguration, fingerprint_convolutions
 from tf_interop.errors import PlanError
-from tf_interop.planning.check import check_stages
 from tf_interop.planning.lookup import stages_for_batch_sizes, stages_from_plan
 from tf_interop.planning.problem import ValueSource
 from tf_interop.planning.types import (
@@ -150,11 +149,3 @@ def test_takes_the_grouping_that_saves_most() -> None:
     faster = dataclasses.replace(small.prediction, latency_us=800.0)
     [stage] = stages_for_batch_sizes([dataclasses.replace(small, prediction=faster), large])
     assert stage.stage == make_lanes("a", "b")
-
-
-def test_a_graph_of_unknown_batch_size_takes_all_entries() -> None:
-    plan = Plan((entry(8, make_stage("a:FFT", "b")), entry(32, make_stage("a", "b:GEMM"))))
-    view, convolutions = make_graph(ABC, configurations=of_batch(ABC, None))
-    [stage] = stages_from_plan(plan, convolutions)
-    check_stages([stage], view, convolutions)
-    assert [schedule.batch_size for schedule in stage.schedules] == [8, 32]
