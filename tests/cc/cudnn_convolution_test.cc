@@ -69,8 +69,11 @@ TEST_F(CudnnConvolutionTest, RunsEveryLegacyName) {
         EXPECT_EQ(PrepareError(c, name).code(), StatusCode::kUnsupported);
         continue;
       }
-      const std::string ran = RunAndExpectMatch(c, name);
-      EXPECT_EQ(ran.substr(ran.rfind('+') + 1), name);
+      // The stand-in's FFT refuses NHWC, so the name stands for the next formulation.
+      const bool is_refused =
+          c.layout == Layout::kNHWC && c.image_channels > 1 && name.rfind("FFT", 0) == 0;
+      EXPECT_EQ(RunAndExpectMatch(c, name), (is_refused ? "nchw+" : "") + name);
+      EXPECT_EQ(FakeCudnnCounts().last_legacy_name.load(), name);
     }
   }
   for (const Convolution& c : EveryEpilogue()) {
@@ -110,11 +113,7 @@ TEST_F(CudnnConvolutionTest, CopiesAFilterOnlyIfItsOrderDiffersAndItWasNotTransf
   RunAndExpectMatch(ordered);
   EXPECT_EQ(FakeCudnnCounts().copies, before);
   for (const Convolution& c : {ordered, MakeConvolution(ConvolutionKind::kBackwardFilter)}) {
-    const auto prepared = PrepareOk(c);
-    EXPECT_EQ(prepared->transformed_filter_bytes(), 0u);
-    GuardedBuffer filter(1024), transformed(1024);
-    EXPECT_TRUE(IsError(TransformFilter(*prepared, filter.data(), transformed.data()),
-                        StatusCode::kInvalidArgument, {prepared->algorithm()}));
+    EXPECT_EQ(PrepareOk(c)->transformed_filter_bytes(), 0u);
   }
 }
 

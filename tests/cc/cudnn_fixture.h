@@ -68,10 +68,6 @@ inline bool Holds(const Names& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-inline Convolution MakeNchw(ConvolutionKind kind = ConvolutionKind::kForward) {
-  return MakeConvolution(kind, Layout::kNCHW);
-}
-
 inline Algorithm Parsed(const std::string& name) {
   Algorithm algorithm;
   EXPECT_TRUE(IsOk(ParseAlgorithm(name, &algorithm)));

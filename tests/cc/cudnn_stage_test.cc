@@ -13,7 +13,6 @@
 #include "cc_kernels/core/cudnn/sm_partition.h"
 #include "cc_kernels/core/ladder.h"
 #include "cc_kernels/core/timeline.h"
-#include "cc_kernels/core/transformed_filters.h"
 #include "tests/cc/cudnn_fixture.h"
 
 namespace tf_interop {
@@ -104,41 +103,20 @@ TEST_F(LaneOptionsTest, RoundsCountsUpAndLanesWithoutACountShareWhatIsLeft) {
   }
 }
 
-TEST_F(LaneOptionsTest, RefusesCountsThatDoNotFitAndLanesThatDoNotExist) {
+TEST_F(LaneOptionsTest, RefusesCountsThatDoNotFit) {
   FakeCuda().sm_count = 128;
   const struct {
     StreamGroupOptions options;
-    StatusCode code;
     Names parts;
   } cases[] = {
-      {OnSms({60, 65}, 0),
-       StatusCode::kUnsupported,
-       {"[60, 65]", "[64, 72]", "groups of 8", "128 SMs in 16"}},
-      {OnSms({2147483647, 0}, 1), StatusCode::kUnsupported, {"2147483647"}},
-      {OnSms({64, 64, 0}, 0), StatusCode::kUnsupported, {"[64, 64, 0]"}},  // nothing for the last
-      {OnSms({64, 0}, 2), StatusCode::kInvalidArgument, {"got 2"}},
-      {OnSms({64, 0}, -1), StatusCode::kInvalidArgument, {"got -1"}},
-      {OnSms({64, -8}, 0), StatusCode::kInvalidArgument, {"-8"}},
+      {OnSms({60, 65}, 0), {"[60, 65]", "[64, 72]", "groups of 8", "128 SMs in 16"}},
+      {OnSms({2147483647, 0}, 1), {"2147483647"}},
+      {OnSms({64, 64, 0}, 0), {"[64, 64, 0]"}},  // nothing for the last
   };
   for (const auto& each : cases) {
-    EXPECT_TRUE(IsError(AcquireError(each.options), each.code, each.parts));
+    EXPECT_TRUE(IsError(AcquireError(each.options), StatusCode::kUnsupported, each.parts));
   }
   EXPECT_EQ(GreenContexts(), 0);
-}
-
-TEST_F(LaneOptionsTest, MakesAPartitionOnceAndKeepsItsStreams) {
-  auto group = AcquireOk(OnSms({60, 64}, 0));
-  const Stream stream = group->stream();
-  EXPECT_EQ(GreenContexts(), 2);
-  group.reset();
-  auto other_lane = AcquireOk(OnSms({60, 64}, 1));
-  EXPECT_NE(other_lane->stream(), stream);
-  auto plain = AcquireOk({});
-  EXPECT_NE(plain->stream(), stream);
-  group = AcquireOk(OnSms({60, 64}, 0));
-  EXPECT_EQ(group->stream(), stream);
-  EXPECT_EQ(GreenContexts(), 2);
-  EXPECT_EQ(Streams(), 3);
 }
 
 TEST_F(LaneOptionsTest, NamesTheEntryPointsThatADriverLacks) {
@@ -195,28 +173,22 @@ void RunOnLanes(Backend* backend, CUstream caller, const std::vector<Convolution
   EXPECT_TRUE(IsOk(RunOnFakes(backend, stage, &problem, caller)));
 }
 
-TEST_F(LaneOptionsTest, AStageOnAPartitionIsForkedAndJoined) {
-  FakeCuda().lane_delay_us = 200;
+TEST_F(LaneOptionsTest, StagesShareAPartitionAndAreForkedAndJoined) {
+  FakeCuda().lane_delay_us = 100;
   const int64_t refusals = CountRefusals("");
-  RunOnLanes(backend_, caller_, ThreeConvolutions(), {{-5, 64}, {0, 8}, {0, 0}});
-  EXPECT_EQ(CountRefusals(""), refusals);
-  EXPECT_EQ(GreenContexts(), 3);
+  const std::vector<LaneOptions> lanes = {{-5, 64}, {0, 8}, {0, 0}};
+  RunOnLanes(backend_, caller_, ThreeConvolutions(), lanes);
   EXPECT_EQ(Streams(), 3) << "one for each lane";
   EXPECT_EQ(FakeCudaPriorityOf(StreamOf(AcquireOk(OnSms({64, 8, 0}, 0, -5)))), -5);
   EXPECT_EQ(Streams(), 3) << "they are back";
-}
-
-TEST_F(LaneOptionsTest, ThreadsShareAPartition) {
-  FakeCuda().lane_delay_us = 20;
-  const int64_t refusals = CountRefusals("");
-  InThreads(4, [this](int) {
+  InThreads(4, [&](int) {
     CUstream caller = FakeCudaMakeStream(context_);
     for (int round = 0; round < 20; ++round) {
-      RunOnLanes(backend_, caller, ThreeConvolutions(), {{0, 64}, {-1, 0}, {0, 0}});
+      RunOnLanes(backend_, caller, ThreeConvolutions(), lanes);
     }
   });
   EXPECT_EQ(CountRefusals(""), refusals);
-  EXPECT_EQ(GreenContexts(), 2);
+  EXPECT_EQ(GreenContexts(), 3);
 }
 
 // ---- Stages without options.
@@ -269,7 +241,7 @@ TEST_F(CudnnStageTest, ATimelineHasTheTimesOfTheDevicesClock) {
   const int64_t begin_ns = NowNs();
   for (int call = 0; call < 3; ++call) {
     const TimelineCall timed(&calls, "op");
-    EXPECT_TRUE(IsOk(Run(StageOfLanes(2, MakeNchw()))));
+    EXPECT_TRUE(IsOk(Run(StageOfLanes(2, MakeFused()))));
   }
   RecordTimeline(0);
   std::vector<std::pair<int64_t, int64_t>> times;  // of both lanes, and of the stage
@@ -360,34 +332,23 @@ TEST_F(CudnnStageTest, TheAlgorithmOfTheStepsIsPinnedForTheWiderConvolution) {
   }
 }
 
-TEST_F(CudnnStageTest, HeldFiltersOfAMergedLaneAreJoinedOnce) {
+TEST_F(CudnnStageTest, AMergedLaneReadsItsJoinedFilter) {
   const auto parts = WithOutputChannels(MakeConvolution(), {6, 2});
   Problem problem(parts, /*share_image=*/true);
   const PreparedStage stage = Prepared(backend_, MergedStage(parts), options_);
   const PreparedMerge& merge = stage.merged[0].merge;
   ASSERT_GT(merge.convolution->transformed_filter_bytes(), 0u);
   StageBuffers buffers = problem.Bind(stage.lane_workspace_bytes);
-  const FilterAddresses addresses = {buffers.steps[0].inputs[1], buffers.steps[1].inputs[1]};
-  const TransformedFilterKey key = {
-      {6, 2}, merge.wide, merge.convolution->algorithm(), true, backend_};
-  TransformedFilters filters;
-  const auto join = [&] {
-    return filters.FindOrMake(
-        0, addresses, key, merge.joined_filter_bytes(), caller_,
-        [&](size_t bytes) { return FilterMemory{problem.NewBuffer(bytes).data(), nullptr}; },
-        [&](void* into) {
-          return EnqueueJoinedFilter(backend_, merge, addresses, buffers.lane_workspaces[0], into,
-                                     caller_);
-        });
-  };
-  const auto joined = join();
-  ASSERT_NE(joined, nullptr);
-  EXPECT_EQ(join(), joined);
+  const std::vector<const void*> addresses = {buffers.steps[0].inputs[1],
+                                              buffers.steps[1].inputs[1]};
+  void* const joined = problem.NewBuffer(merge.joined_filter_bytes()).data();
+  ASSERT_TRUE(IsOk(EnqueueJoinedFilter(backend_, merge, addresses, buffers.lane_workspaces[0],
+                                       joined, caller_)));
   EXPECT_EQ(FakeCudaRowCopiesOn(caller_), 2);
   const int transforms = FakeCudnnCounts().copies;
   // Would be refused if they were read.
   buffers.steps[0].inputs[1] = buffers.steps[1].inputs[1] = nullptr;
-  buffers.joined_filters = {joined->memory.data};
+  buffers.joined_filters = {joined};
   ASSERT_TRUE(IsOk(RunStage(backend_, stage, buffers, caller_)));
   FakeCudaSynchronize(caller_);
   problem.ExpectCorrect(kTolerance);

@@ -257,11 +257,7 @@ extern "C" {
 CUresult CUDAAPI cuInit(unsigned int) { return CUDA_SUCCESS; }
 
 CUresult CUDAAPI cuGetErrorName(CUresult error, const char** text) {
-  *text = error == CUDA_ERROR_INVALID_CONTEXT              ? "CUDA_ERROR_INVALID_CONTEXT"
-          : error == CUDA_ERROR_OUT_OF_MEMORY              ? "CUDA_ERROR_OUT_OF_MEMORY"
-          : error == CUDA_ERROR_NOT_SUPPORTED              ? "CUDA_ERROR_NOT_SUPPORTED"
-          : error == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED ? "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"
-                                                           : "CUDA_ERROR_LAUNCH_FAILED";
+  *text = error == CUDA_ERROR_LAUNCH_FAILED ? "CUDA_ERROR_LAUNCH_FAILED" : "CUDA_ERROR_OTHER";
   return CUDA_SUCCESS;
 }
 
@@ -605,10 +601,9 @@ CUresult CUDAAPI cuDevSmResourceSplitByCount(CUdevResource* result, unsigned int
   CUdevResource whole = *input;
   // The result of a split cannot be split again.
   if (SmsOf(&whole)->split != 0) return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
-  if (flags != 0 || min_count > whole.sm.smCount) return CUDA_ERROR_INVALID_VALUE;
-  const int granularity = FakeCuda().sm_granularity;
-  const int size =
-      granularity * std::max(1, (static_cast<int>(min_count) + granularity - 1) / granularity);
+  // Stricter than CUDA: only the smallest groups.
+  if (flags != 0 || min_count != 1) return CUDA_ERROR_INVALID_VALUE;
+  const int size = FakeCuda().sm_granularity;
   const auto possible = static_cast<unsigned int>(static_cast<int>(whole.sm.smCount) / size);
   if (result == nullptr) {
     *group_count = possible;

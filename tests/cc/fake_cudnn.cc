@@ -18,6 +18,7 @@
 #include <mutex>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <unordered_map>
 #include <vector>
@@ -140,17 +141,10 @@ Records& AllRecords() {
 }
 
 size_t BytesOf(cudnnBackendAttributeType_t type) {
-  switch (type) {
-    case CUDNN_TYPE_BOOLEAN:
-      return 1;
-    case CUDNN_TYPE_INT64:
-    case CUDNN_TYPE_DOUBLE:
-    case CUDNN_TYPE_VOID_PTR:
-    case CUDNN_TYPE_HANDLE:
-      return 8;
-    default:
-      return 4;
-  }
+  if (type == CUDNN_TYPE_BOOLEAN) return 1;
+  const bool is_long = type == CUDNN_TYPE_INT64 || type == CUDNN_TYPE_DOUBLE ||
+                       type == CUDNN_TYPE_VOID_PTR || type == CUDNN_TYPE_HANDLE;
+  return is_long ? 8 : 4;
 }
 
 void Record(Recorded* record, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
@@ -220,8 +214,6 @@ bool IsUnscaled(DataType dtype, const void* alpha, const void* beta) {
   return *static_cast<const float*>(alpha) == 1 && *static_cast<const float*>(beta) == 0;
 }
 
-constexpr size_t kWorkspaceBytes = 2048;
-
 // The names again, in cuDNN's order, so that a wrong number shows.
 const char* NameOf(ConvolutionKind kind, int algorithm) {
   static const char* const names[][8] = {
@@ -239,13 +231,11 @@ struct LegacyCall {
   cudnnFilterDescriptor_t w_descriptor;
   cudnnConvolutionDescriptor_t convolution;
   ConvolutionKind kind;
-  std::string algorithm;
+  std::string_view name;
   TensorForm x = {}, w = {}, y = {};
   Spacing spacing = {};
 
-  size_t workspace_bytes() const {
-    return algorithm == "IMPLICIT_GEMM" || algorithm == "ALGO_0" ? 0 : kWorkspaceBytes;
-  }
+  size_t workspace_bytes() const { return name == "IMPLICIT_GEMM" || name == "ALGO_0" ? 0 : 2048; }
 
   // Reads the descriptors, and checks them as cuDNN does.
   cudnnStatus_t Check() {
@@ -281,15 +271,16 @@ struct LegacyCall {
         sums != (is_double ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT)) {
       return Fail(CUDNN_STATUS_BAD_PARAM, "tensors that do not fit");
     }
-    if (FakeCudnn().unsupported_legacy.count(algorithm) != 0) {
-      return Fail(CUDNN_STATUS_NOT_SUPPORTED, algorithm + " switched off");
+    if (FakeCudnn().unsupported_legacy.count(std::string(name)) != 0) {
+      return Fail(CUDNN_STATUS_NOT_SUPPORTED, std::string(name) + " switched off");
     }
-    if (is_nhwc && algorithm.rfind("FFT", 0) == 0) {
+    if (is_nhwc && name.substr(0, 3) == "FFT") {
       return Fail(CUDNN_STATUS_NOT_SUPPORTED_LAYOUT, "FFT of NHWC");
     }
     cudnnMathType_t math;
     TF_INTEROP_REAL(cudnnGetConvolutionMathType, convolution, &math);
     FakeCudnnCounts().last_legacy_math_type = math;
+    FakeCudnnCounts().last_legacy_name = name.data();
     return CUDNN_STATUS_SUCCESS;
   }
 
@@ -323,16 +314,6 @@ struct LegacyCall {
   }
 };
 
-LegacyCall CallOf(cudnnHandle_t handle, cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w,
-                  cudnnTensorDescriptor_t y, cudnnConvolutionDescriptor_t convolution,
-                  ConvolutionKind kind, int algorithm) {
-  return {handle, x, y, w, convolution, kind, NameOf(kind, algorithm)};
-}
-
-constexpr auto kForward = ConvolutionKind::kForward;
-constexpr auto kInput = ConvolutionKind::kBackwardInput;
-constexpr auto kFilter = ConvolutionKind::kBackwardFilter;
-
 }  // namespace
 
 bool FakeCudnnIsThere() { return RealLibrary() != nullptr; }
@@ -357,12 +338,7 @@ using namespace tf_interop;  // NOLINT: the C interface of the functions above
 
 extern "C" {
 
-// TF_INTEROP_FAKE_CUDNN_VERSION pretends another version.
-size_t CUDNNWINAPI cudnnGetVersion(void) {
-  const char* version = std::getenv("TF_INTEROP_FAKE_CUDNN_VERSION");
-  if (version != nullptr) return std::strtoul(version, nullptr, 10);
-  return FakeCudnnIsThere() ? TF_INTEROP_REAL(cudnnGetVersion) : 0;
-}
+size_t CUDNNWINAPI cudnnGetVersion(void) { return TF_INTEROP_REAL(cudnnGetVersion); }
 
 const char* CUDNNWINAPI cudnnGetErrorString(cudnnStatus_t status) {
   return TF_INTEROP_REAL(cudnnGetErrorString, status);
@@ -443,9 +419,6 @@ cudnnStatus_t CUDNNWINAPI cudnnBackendFinalize(cudnnBackendDescriptor_t descript
     case CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR:
       return FinalizePlan(descriptor, *record);
     case CUDNN_BACKEND_ENGINE_DESCRIPTOR:
-      if (FakeCudnn().fail_engine_allocation) {
-        return Fail(CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED, "no memory for the engine");
-      }
       RETURN_IF_FAILED(SetProperty(descriptor, kPropertyOfEngine));
       break;
     case CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR:
@@ -542,56 +515,35 @@ TF_INTEROP_FORWARD(cudnnSetConvolutionMathType,
 TF_INTEROP_FORWARD(cudnnDestroyConvolutionDescriptor, (cudnnConvolutionDescriptor_t convolution),
                    convolution)
 
-cudnnStatus_t CUDNNWINAPI cudnnGetConvolutionForwardWorkspaceSize(
-    cudnnHandle_t handle, const cudnnTensorDescriptor_t x, const cudnnFilterDescriptor_t w,
-    const cudnnConvolutionDescriptor_t convolution, const cudnnTensorDescriptor_t y,
-    cudnnConvolutionFwdAlgo_t algorithm, size_t* bytes) {
-  return CallOf(handle, x, w, y, convolution, kForward, algorithm).AskWorkspace(bytes);
-}
-
-cudnnStatus_t CUDNNWINAPI cudnnGetConvolutionBackwardDataWorkspaceSize(
-    cudnnHandle_t handle, const cudnnFilterDescriptor_t w, const cudnnTensorDescriptor_t dy,
-    const cudnnConvolutionDescriptor_t convolution, const cudnnTensorDescriptor_t dx,
-    cudnnConvolutionBwdDataAlgo_t algorithm, size_t* bytes) {
-  return CallOf(handle, dx, w, dy, convolution, kInput, algorithm).AskWorkspace(bytes);
-}
-
-cudnnStatus_t CUDNNWINAPI cudnnGetConvolutionBackwardFilterWorkspaceSize(
-    cudnnHandle_t handle, const cudnnTensorDescriptor_t x, const cudnnTensorDescriptor_t dy,
-    const cudnnConvolutionDescriptor_t convolution, const cudnnFilterDescriptor_t dw,
-    cudnnConvolutionBwdFilterAlgo_t algorithm, size_t* bytes) {
-  return CallOf(handle, x, dw, dy, convolution, kFilter, algorithm).AskWorkspace(bytes);
-}
-
-cudnnStatus_t CUDNNWINAPI
-cudnnConvolutionForward(cudnnHandle_t handle, const void* alpha, const cudnnTensorDescriptor_t x,
-                        const void* x_data, const cudnnFilterDescriptor_t w, const void* w_data,
-                        const cudnnConvolutionDescriptor_t convolution,
-                        cudnnConvolutionFwdAlgo_t algorithm, void* workspace, size_t bytes,
-                        const void* beta, const cudnnTensorDescriptor_t y, void* y_data) {
-  return CallOf(handle, x, w, y, convolution, kForward, algorithm)
-      .Run(x_data, w_data, y_data, workspace, bytes, alpha, beta);
-}
-
-cudnnStatus_t CUDNNWINAPI cudnnConvolutionBackwardData(
-    cudnnHandle_t handle, const void* alpha, const cudnnFilterDescriptor_t w, const void* w_data,
-    const cudnnTensorDescriptor_t dy, const void* dy_data,
-    const cudnnConvolutionDescriptor_t convolution, cudnnConvolutionBwdDataAlgo_t algorithm,
-    void* workspace, size_t bytes, const void* beta, const cudnnTensorDescriptor_t dx,
-    void* dx_data) {
-  return CallOf(handle, dx, w, dy, convolution, kInput, algorithm)
-      .Run(dx_data, w_data, dy_data, workspace, bytes, alpha, beta);
-}
-
-cudnnStatus_t CUDNNWINAPI cudnnConvolutionBackwardFilter(
-    cudnnHandle_t handle, const void* alpha, const cudnnTensorDescriptor_t x, const void* x_data,
-    const cudnnTensorDescriptor_t dy, const void* dy_data,
-    const cudnnConvolutionDescriptor_t convolution, cudnnConvolutionBwdFilterAlgo_t algorithm,
-    void* workspace, size_t bytes, const void* beta, const cudnnFilterDescriptor_t dw,
-    void* dw_data) {
-  return CallOf(handle, x, dw, dy, convolution, kFilter, algorithm)
-      .Run(x_data, dw_data, dy_data, workspace, bytes, alpha, beta);
-}
+// The two entry points of one kind of convolution. cuDNN takes image, filter and output (x, w and
+// y) in another order for each kind, with the result last.
+#define TF_INTEROP_LEGACY(kind, Algorithm, get_workspace_size, convolve, first, second, result)  \
+  cudnnStatus_t CUDNNWINAPI get_workspace_size(                                                  \
+      cudnnHandle_t handle, const first##_descriptor first, const second##_descriptor second,    \
+      const cudnnConvolutionDescriptor_t convolution, const result##_descriptor result,          \
+      Algorithm algorithm, size_t* bytes) {                                                      \
+    return LegacyCall{handle, x, y, w, convolution, kind, NameOf(kind, algorithm)}.AskWorkspace( \
+        bytes);                                                                                  \
+  }                                                                                              \
+  cudnnStatus_t CUDNNWINAPI convolve(                                                            \
+      cudnnHandle_t handle, const void* alpha, const first##_descriptor first,                   \
+      const void* first##_data, const second##_descriptor second, const void* second##_data,     \
+      const cudnnConvolutionDescriptor_t convolution, Algorithm algorithm, void* workspace,      \
+      size_t bytes, const void* beta, const result##_descriptor result, void* result##_data) {   \
+    return LegacyCall{handle, x, y, w, convolution, kind, NameOf(kind, algorithm)}.Run(          \
+        x_data, w_data, y_data, workspace, bytes, alpha, beta);                                  \
+  }
+using x_descriptor = cudnnTensorDescriptor_t;
+using w_descriptor = cudnnFilterDescriptor_t;
+using y_descriptor = cudnnTensorDescriptor_t;
+TF_INTEROP_LEGACY(ConvolutionKind::kForward, cudnnConvolutionFwdAlgo_t,
+                  cudnnGetConvolutionForwardWorkspaceSize, cudnnConvolutionForward, x, w, y)
+TF_INTEROP_LEGACY(ConvolutionKind::kBackwardInput, cudnnConvolutionBwdDataAlgo_t,
+                  cudnnGetConvolutionBackwardDataWorkspaceSize, cudnnConvolutionBackwardData, w, y,
+                  x)
+TF_INTEROP_LEGACY(ConvolutionKind::kBackwardFilter, cudnnConvolutionBwdFilterAlgo_t,
+                  cudnnGetConvolutionBackwardFilterWorkspaceSize, cudnnConvolutionBackwardFilter, x,
+                  y, w)
 
 }  // extern "C"
 

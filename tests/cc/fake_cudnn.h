@@ -34,7 +34,6 @@ struct FakeCudnnSwitches {
   // The names of legacy algorithms that no convolution can run.
   std::set<std::string> unsupported_legacy;
   bool fail_plan_allocation = false;
-  bool fail_engine_allocation = false;
   bool fail_execution = false;
   bool fail_handle = false;
   // Finalizing a plan takes this much longer.
@@ -49,7 +48,9 @@ struct FakeCudnnCounters {
   std::atomic<int> live_descriptors{0};  // of the graph API
   // Descriptors that were destroyed while no context was current on the thread.
   std::atomic<int> destroyed_outside_contexts{0};
+  // Of the last request to the legacy API.
   std::atomic<cudnnMathType_t> last_legacy_math_type{CUDNN_DEFAULT_MATH};
+  std::atomic<const char*> last_legacy_name{""};
   std::atomic<int> handles_asked{0}, handles_made{0};
   // The number of times that two threads used a handle or a plan at once.
   std::atomic<int> races{0};

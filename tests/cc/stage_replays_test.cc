@@ -274,9 +274,9 @@ TEST_F(StageReplaysTest, ACapturedLaunchMakesNoHandleButWaitsForOne) {
   ASSERT_TRUE(IsOk(backend_->Acquire(&group)));
   const BackendScope scope(backend_);
   static auto* const pool = new HandlePool(*driver, *library);
-  auto of_another = std::make_unique<HandlePool::Lease>();
-  ASSERT_TRUE(IsOk(pool->Take(caller_, of_another.get())));
-  const cudnnHandle_t only = of_another->get();
+  HandlePool::Lease of_another;
+  ASSERT_TRUE(IsOk(pool->Take(caller_, &of_another)));
+  const cudnnHandle_t only = of_another->handle;
   std::unique_ptr<CapturedWork> captured;
   ASSERT_TRUE(IsOk(backend_->BeginCapture(group->stream())));
   std::thread gives_back([&] {
@@ -286,7 +286,7 @@ TEST_F(StageReplaysTest, ACapturedLaunchMakesNoHandleButWaitsForOne) {
   {
     HandlePool::Lease lease;
     EXPECT_TRUE(IsOk(pool->Take(static_cast<CUstream>(group->stream()), &lease)));
-    EXPECT_EQ(lease.get(), only);
+    EXPECT_EQ(lease->handle, only);
   }
   gives_back.join();
   EXPECT_TRUE(IsOk(backend_->EndCapture(group->stream(), &captured)));

@@ -61,23 +61,13 @@ std::string FormulationPrefix(const Formulation& formulation) {
 }  // namespace
 
 const std::vector<std::string>& LegacyNamesOf(ConvolutionKind kind) {
-  // Never destroyed: launches may come until the process ends.
-  static const auto* forward = new std::vector<std::string>{
-      "IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "GEMM", "DIRECT", "FFT", "FFT_TILING",
-      "WINOGRAD",      "WINOGRAD_NONFUSED"};
-  static const auto* backward_input = new std::vector<std::string>{
-      "ALGO_0", "ALGO_1", "FFT", "FFT_TILING", "WINOGRAD", "WINOGRAD_NONFUSED"};
-  static const auto* backward_filter = new std::vector<std::string>{
-      "ALGO_0", "ALGO_1", "FFT", "ALGO_3", "WINOGRAD", "WINOGRAD_NONFUSED", "FFT_TILING"};
-  switch (kind) {
-    case ConvolutionKind::kForward:
-      return *forward;
-    case ConvolutionKind::kBackwardInput:
-      return *backward_input;
-    case ConvolutionKind::kBackwardFilter:
-      break;
-  }
-  return *backward_filter;
+  // In the order of ConvolutionKind. Never destroyed: launches may come until the process ends.
+  static const auto* const names = new std::vector<std::vector<std::string>>{
+      {"IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "GEMM", "DIRECT", "FFT", "FFT_TILING", "WINOGRAD",
+       "WINOGRAD_NONFUSED"},
+      {"ALGO_0", "ALGO_1", "FFT", "FFT_TILING", "WINOGRAD", "WINOGRAD_NONFUSED"},
+      {"ALGO_0", "ALGO_1", "FFT", "ALGO_3", "WINOGRAD", "WINOGRAD_NONFUSED", "FFT_TILING"}};
+  return (*names)[static_cast<size_t>(kind)];
 }
 
 std::string ToString(const AlgorithmTag& tag) {

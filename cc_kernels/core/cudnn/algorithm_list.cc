@@ -10,7 +10,6 @@
 #include "cc_kernels/core/cudnn/algorithm.h"
 #include "cc_kernels/core/cudnn/execution_plan.h"
 #include "cc_kernels/core/cudnn/graph.h"
-#include "cc_kernels/core/cudnn/legacy_convolution.h"
 
 namespace tf_interop {
 namespace {

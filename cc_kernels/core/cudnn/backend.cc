@@ -4,7 +4,6 @@
 #include <strings.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <map>
 #include <memory>
@@ -36,8 +35,7 @@ struct CudaEvent : Event {
 };
 
 // Nobody waits for the event of a mark. It takes the time.
-class CudaTimeMark : public TimeMark {
- public:
+struct CudaTimeMark : TimeMark {
   CudaTimeMark(const CudaDriver& driver, CUcontext context) : driver_(driver), context_(context) {}
   ~CudaTimeMark() override {
     ScopedContext scope(driver_, context_);
@@ -51,32 +49,30 @@ class CudaTimeMark : public TimeMark {
   }
 
   // The time counts from another mark or, for the first of a device, from the host's clock.
-  void CountFrom(std::shared_ptr<const CudaTimeMark> since) { since_ = std::move(since); }
-  void CountFrom(int64_t ns) { ns_ = ns; }
+  std::shared_ptr<const CudaTimeMark> since;
+  int64_t ns = 0;
 
   std::optional<int64_t> ReadNs() const override {
     ScopedContext scope(driver_, context_);
     if (!scope.status().ok()) return std::nullopt;
     double since_first_ms = 0;
     const CudaTimeMark* mark = this;
-    for (; mark->since_ != nullptr; mark = mark->since_.get()) {
+    for (; mark->since != nullptr; mark = mark->since.get()) {
       float elapsed_ms = 0;
       if (driver_.cuEventQuery(mark->event_) != CUDA_SUCCESS ||
-          driver_.cuEventElapsedTime(&elapsed_ms, mark->since_->event_, mark->event_) !=
+          driver_.cuEventElapsedTime(&elapsed_ms, mark->since->event_, mark->event_) !=
               CUDA_SUCCESS) {
         return std::nullopt;
       }
       since_first_ms += static_cast<double>(elapsed_ms);
     }
-    return mark->ns_ + static_cast<int64_t>(1e6 * since_first_ms);
+    return mark->ns + static_cast<int64_t>(1e6 * since_first_ms);
   }
 
  private:
   const CudaDriver& driver_;
   const CUcontext context_;
   CUevent event_ = nullptr;
-  std::shared_ptr<const CudaTimeMark> since_;
-  int64_t ns_ = 0;
 };
 
 // Stream groups with the same green context (null if they share the SMs) and priority are
@@ -99,8 +95,7 @@ class CudnnStreamGroup : public StreamGroup {
 
   Status Create() {
     const auto [green, priority] = kind_;
-    ScopedContext scope(driver_, context_);
-    TF_INTEROP_RETURN_IF_ERROR(scope.status());
+    TF_INTEROP_ENTER_CONTEXT(driver_, context_);
     for (CudaEvent* made : {&fork_event_, &join_event_}) {
       // Events without timing cost less.
       TF_INTEROP_RETURN_IF_ERROR(
@@ -155,7 +150,9 @@ class CudnnBackend : public Backend {
       : driver_(driver), library_(library), context_(context), handles_(driver, library) {
     ScopedContext scope(driver_, context_);
     HandlePool::Lease first;
-    if (scope.status().ok()) (void)handles_.Take(std::nullopt, &first);  // remembers a failure
+    if (!scope.status().ok()) return;
+    (void)handles_.Take(std::nullopt, &first);  // remembers a failure
+    driver_.cuCtxGetStreamPriorityRange(&lowest_priority_, &highest_priority_);
   }
 
   // Every outcome is kept, refusals too. A refusal that may pass is tried again after a wait that
@@ -169,11 +166,10 @@ class CudnnBackend : public Backend {
     std::optional<PrepareOutcome> outcome = prepared_.Find(key);
     if (!outcome || outcome->IsOver()) {
       // No lock is held: compiling a plan may take seconds.
-      PrepareOutcome made = PrepareAnew(key);
-      if (!IsLasting(made.status)) {
-        made.wait = outcome ? std::min(2 * outcome->wait, kLongestWait) : kFirstWait;
-        made.try_again_at = Clock::now() + made.wait;
-      }
+      PrepareOutcome made;
+      made.status = PrepareAnew(key, &made.prepared);
+      if (outcome) made.retry = outcome->retry;
+      if (!IsLasting(made.status)) made.retry.Refuse();
       outcome = prepared_.Insert(key, std::move(made), [](const PrepareOutcome& there) {
         return !IsLasting(there.status);
       });
@@ -188,19 +184,18 @@ class CudnnBackend : public Backend {
 
   Status ListAlgorithms(const Convolution& convolution, AlgorithmScope scope, bool allow_tf32,
                         std::vector<std::string>* algorithms) override {
-    ScopedContext scope_of_context(driver_, context_);
-    TF_INTEROP_RETURN_IF_ERROR(scope_of_context.status());
+    TF_INTEROP_ENTER_CONTEXT(driver_, context_);
     HandlePool::Lease handle;
     TF_INTEROP_RETURN_IF_ERROR(handles_.Take(std::nullopt, &handle));
-    return ListCudnnAlgorithms(library_, handle.get(), convolution, scope, allow_tf32, algorithms);
+    return ListCudnnAlgorithms(library_, handle->handle, convolution, scope, allow_tf32,
+                               algorithms);
   }
 
   // A partition that was refused is refused again at once, unless memory was short.
   Status Acquire(const StreamGroupOptions& options, std::unique_ptr<StreamGroup>* group) override {
-    GroupKind kind = {nullptr, options.priority};
+    GroupKind kind = {nullptr, std::clamp(options.priority, highest_priority_, lowest_priority_)};
     {
       std::lock_guard<std::mutex> lock(groups_mutex_);
-      TF_INTEROP_RETURN_IF_ERROR(ClampPriority(&kind.second));
       TF_INTEROP_RETURN_IF_ERROR(FindGreenContext(options, &kind.first));
       auto& free = free_groups_[kind];
       if (!free.empty()) {
@@ -216,7 +211,6 @@ class CudnnBackend : public Backend {
   }
 
   void Release(std::unique_ptr<StreamGroup> group) override {
-    if (!group) return;
     const GroupKind kind = static_cast<CudnnStreamGroup*>(group.get())->kind();
     std::lock_guard<std::mutex> lock(groups_mutex_);
     free_groups_[kind].push_back(std::move(group));
@@ -235,21 +229,20 @@ class CudnnBackend : public Backend {
   // the very first mark waits for the stream.
   Status Mark(Stream stream, const std::shared_ptr<const TimeMark>& since,
               std::shared_ptr<const TimeMark>* mark) override {
-    ScopedContext scope(driver_, context_);
-    TF_INTEROP_RETURN_IF_ERROR(scope.status());
+    TF_INTEROP_ENTER_CONTEXT(driver_, context_);
     const auto made = std::make_shared<CudaTimeMark>(driver_, context_);
     TF_INTEROP_RETURN_IF_ERROR(made->Record(static_cast<CUstream>(stream)));
     if (since != nullptr) {
-      made->CountFrom(std::static_pointer_cast<const CudaTimeMark>(since));
+      made->since = std::static_pointer_cast<const CudaTimeMark>(since);
     } else {
       std::lock_guard<std::mutex> lock(first_mark_mutex_);
       if (first_mark_ == nullptr) {
         TF_INTEROP_RETURN_IF_ERROR(
             TF_INTEROP_CALL(driver_, cuStreamSynchronize, static_cast<CUstream>(stream)));
-        made->CountFrom(NowNs());
+        made->ns = NowNs();
         first_mark_ = made;
       } else {
-        made->CountFrom(first_mark_);
+        made->since = first_mark_;
       }
     }
     *mark = made;
@@ -257,49 +250,43 @@ class CudnnBackend : public Backend {
   }
 
   Status Record(Event* event, Stream stream) override {
-    ScopedContext scope(driver_, context_);
-    TF_INTEROP_RETURN_IF_ERROR(scope.status());
+    TF_INTEROP_ENTER_CONTEXT(driver_, context_);
     return TF_INTEROP_CALL(driver_, cuEventRecord, static_cast<CudaEvent*>(event)->event,
                            static_cast<CUstream>(stream));
   }
 
   Status Wait(Stream stream, Event* event) override {
-    ScopedContext scope(driver_, context_);
-    TF_INTEROP_RETURN_IF_ERROR(scope.status());
+    TF_INTEROP_ENTER_CONTEXT(driver_, context_);
     return TF_INTEROP_CALL(driver_, cuStreamWaitEvent, static_cast<CUstream>(stream),
                            static_cast<CudaEvent*>(event)->event, CU_EVENT_WAIT_DEFAULT);
   }
 
   Status Synchronize(Stream stream) override {
-    ScopedContext scope(driver_, context_);
-    TF_INTEROP_RETURN_IF_ERROR(scope.status());
+    TF_INTEROP_ENTER_CONTEXT(driver_, context_);
     return TF_INTEROP_CALL(driver_, cuStreamSynchronize, static_cast<CUstream>(stream));
   }
 
   Status Launch(const PreparedConvolution& prepared, const ConvolutionBuffers& buffers,
                 void* workspace, Stream stream) override {
-    ScopedContext scope(driver_, context_);
-    TF_INTEROP_RETURN_IF_ERROR(scope.status());
+    TF_INTEROP_ENTER_CONTEXT(driver_, context_);
     HandlePool::Lease handle;
     TF_INTEROP_RETURN_IF_ERROR(handles_.Take(static_cast<CUstream>(stream), &handle));
     return static_cast<const CudnnConvolution&>(prepared).Enqueue(
-        {handle.get(), buffers, workspace});
+        {handle->handle, buffers, workspace});
   }
 
   Status TransformFilter(const PreparedConvolution& prepared, const void* filter, void* transformed,
                          Stream stream) override {
-    ScopedContext scope(driver_, context_);
-    TF_INTEROP_RETURN_IF_ERROR(scope.status());
+    TF_INTEROP_ENTER_CONTEXT(driver_, context_);
     HandlePool::Lease handle;
     TF_INTEROP_RETURN_IF_ERROR(handles_.Take(static_cast<CUstream>(stream), &handle));
     return static_cast<const CudnnConvolution&>(prepared).EnqueueFilterTransform(
-        handle.get(), filter, transformed);
+        handle->handle, filter, transformed);
   }
 
   Status FillZero(void* data, size_t bytes, Stream stream) override {
     if (bytes == 0) return Status::Ok();
-    ScopedContext scope(driver_, context_);
-    TF_INTEROP_RETURN_IF_ERROR(scope.status());
+    TF_INTEROP_ENTER_CONTEXT(driver_, context_);
     return TF_INTEROP_CALL(driver_, cuMemsetD8Async, reinterpret_cast<CUdeviceptr>(data), 0, bytes,
                            static_cast<CUstream>(stream));
   }
@@ -307,8 +294,7 @@ class CudnnBackend : public Backend {
   Status CopyRows(const void* source, size_t source_pitch, void* destination,
                   size_t destination_pitch, size_t row_bytes, size_t rows, Stream stream) override {
     if (row_bytes == 0 || rows == 0) return Status::Ok();
-    ScopedContext scope(driver_, context_);
-    TF_INTEROP_RETURN_IF_ERROR(scope.status());
+    TF_INTEROP_ENTER_CONTEXT(driver_, context_);
     CUDA_MEMCPY2D copy = {};
     copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
     copy.srcDevice = reinterpret_cast<CUdeviceptr>(source);
@@ -321,15 +307,13 @@ class CudnnBackend : public Backend {
   }
 
   Status BeginCapture(Stream stream) override {
-    ScopedContext scope(driver_, context_);
-    TF_INTEROP_RETURN_IF_ERROR(scope.status());
+    TF_INTEROP_ENTER_CONTEXT(driver_, context_);
     return TF_INTEROP_CALL(driver_, cuStreamBeginCapture, static_cast<CUstream>(stream),
                            CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
   }
 
   Status EndCapture(Stream stream, std::unique_ptr<CapturedWork>* captured) override {
-    ScopedContext scope(driver_, context_);
-    TF_INTEROP_RETURN_IF_ERROR(scope.status());
+    TF_INTEROP_ENTER_CONTEXT(driver_, context_);
     CUgraph graph = nullptr;
     TF_INTEROP_RETURN_IF_ERROR(
         TF_INTEROP_CALL(driver_, cuStreamEndCapture, static_cast<CUstream>(stream), &graph));
@@ -343,8 +327,7 @@ class CudnnBackend : public Backend {
   }
 
   Status Replay(CapturedWork* work, Stream stream) override {
-    ScopedContext scope(driver_, context_);
-    TF_INTEROP_RETURN_IF_ERROR(scope.status());
+    TF_INTEROP_ENTER_CONTEXT(driver_, context_);
     return TF_INTEROP_CALL(driver_, cuGraphLaunch, static_cast<CudaGraph*>(work)->exec,
                            static_cast<CUstream>(stream));
   }
@@ -360,58 +343,40 @@ class CudnnBackend : public Backend {
              options == other.options;
     }
   };
-  using Clock = std::chrono::steady_clock;
   struct PrepareOutcome {
     Status status;
     std::shared_ptr<const PreparedConvolution> prepared;
-    // For a refusal that may pass.
-    Clock::duration wait = {};
-    Clock::time_point try_again_at = {};
+    RetryTimer retry;  // for a refusal that may pass
 
-    bool IsOver() const { return !IsLasting(status) && Clock::now() >= try_again_at; }
+    bool IsOver() const { return !IsLasting(status) && retry.IsOver(); }
   };
-  static constexpr Clock::duration kFirstWait = std::chrono::milliseconds(100);
-  static constexpr Clock::duration kLongestWait = std::chrono::minutes(1);
 
   struct PartitionOutcome {
     Status status;
     SmPartition partition;
   };
-  struct PriorityRange {
-    int highest = 0, lowest = 0;  // the highest priority is the lowest number
-  };
 
   // Prepares without looking for an earlier outcome.
-  PrepareOutcome PrepareAnew(const PrepareKey& key) {
-    ScopedContext scope(driver_, context_);
+  Status PrepareAnew(const PrepareKey& key, std::shared_ptr<const PreparedConvolution>* prepared) {
+    TF_INTEROP_ENTER_CONTEXT(driver_, context_);
     HandlePool::Lease handle;
-    std::shared_ptr<const CudnnConvolution> prepared;
-    Status status = scope.status();
-    if (status.ok()) status = handles_.Take(std::nullopt, &handle);
-    if (status.ok()) {
-      status = PrepareCudnnConvolution(library_, handle.get(), key.convolution, key.algorithm,
-                                       key.options, &prepared);
-    }
-    if (!status.ok()) return {status, nullptr};
+    TF_INTEROP_RETURN_IF_ERROR(handles_.Take(std::nullopt, &handle));
+    std::shared_ptr<const CudnnConvolution> made;
+    TF_INTEROP_RETURN_IF_ERROR(PrepareCudnnConvolution(library_, handle->handle, key.convolution,
+                                                       key.algorithm, key.options, &made));
     // cuDNN's descriptors must be destroyed with their context current, whichever thread holds the
     // plan last.
-    const CudnnConvolution* const plan = prepared.get();
-    const auto destroy = [this, owned = std::move(prepared)](const CudnnConvolution*) mutable {
+    prepared->reset(made.get(), [this, owned = made](const CudnnConvolution*) mutable {
       ScopedContext scope(driver_, context_);
       owned.reset();
-    };
-    return {status, std::shared_ptr<const CudnnConvolution>(plan, destroy)};
+    });
+    return Status::Ok();
   }
 
-  // The green context for a lane's options, or null. This and the next require groups_mutex_.
+  // The green context for a lane's options, or null. Requires groups_mutex_.
   Status FindGreenContext(const StreamGroupOptions& options, GreenContext** green) {
     const std::vector<int>& counts = options.partition;
-    const int lane = options.partition_index;
     if (counts.empty()) return Status::Ok();
-    if (lane < 0 || static_cast<size_t>(lane) >= counts.size()) {
-      return InvalidArgument("Expected the place of a lane among " + std::to_string(counts.size()) +
-                             " SM counts, got " + std::to_string(lane) + ".");
-    }
     auto found = partitions_.find(counts);
     if (found == partitions_.end()) {
       PartitionOutcome made;
@@ -420,23 +385,8 @@ class CudnnBackend : public Backend {
       found = partitions_.emplace(counts, std::move(made)).first;
     }
     const PartitionOutcome& outcome = found->second;
-    if (outcome.status.ok()) *green = outcome.partition.of_lane[lane];
+    if (outcome.status.ok()) *green = outcome.partition.of_lane[options.partition_index];
     return outcome.status;
-  }
-
-  // Priorities beyond the device's range are all alike, and so are their streams.
-  Status ClampPriority(int* priority) {
-    if (*priority == 0) return Status::Ok();
-    if (!priorities_) {
-      ScopedContext scope(driver_, context_);
-      TF_INTEROP_RETURN_IF_ERROR(scope.status());
-      PriorityRange range;
-      TF_INTEROP_RETURN_IF_ERROR(
-          TF_INTEROP_CALL(driver_, cuCtxGetStreamPriorityRange, &range.lowest, &range.highest));
-      priorities_ = range;
-    }
-    *priority = std::clamp(*priority, priorities_->highest, priorities_->lowest);
-    return Status::Ok();
   }
 
   const CudaDriver& driver_;
@@ -444,10 +394,13 @@ class CudnnBackend : public Backend {
   const CUcontext context_;
   HandlePool handles_;
 
-  std::mutex groups_mutex_;  // guards the next three
+  // Priorities beyond the device's range are all alike, and so are their streams. The highest is
+  // the lowest number.
+  int highest_priority_ = 0, lowest_priority_ = 0;
+
+  std::mutex groups_mutex_;  // guards the next two
   std::map<GroupKind, std::vector<std::unique_ptr<StreamGroup>>> free_groups_;
   std::map<std::vector<int>, PartitionOutcome> partitions_;
-  std::optional<PriorityRange> priorities_;  // once it is known
 
   std::mutex first_mark_mutex_;
   std::shared_ptr<const CudaTimeMark> first_mark_;  // guarded by first_mark_mutex_

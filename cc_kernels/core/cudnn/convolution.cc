@@ -9,7 +9,6 @@
 #include "cc_kernels/core/cudnn/algorithm.h"
 #include "cc_kernels/core/cudnn/execution_plan.h"
 #include "cc_kernels/core/cudnn/graph.h"
-#include "cc_kernels/core/cudnn/legacy_convolution.h"
 
 namespace tf_interop {
 namespace {
@@ -233,9 +232,6 @@ class Assembly {
 Status ParsePin(const std::string& text, const Convolution& convolution, Algorithm* algorithm,
                 std::vector<Formulation>* formulations) {
   TF_INTEROP_RETURN_IF_ERROR(ParseAlgorithm(text, algorithm));
-  if (const auto* legacy = std::get_if<LegacyTag>(&algorithm->tag)) {
-    TF_INTEROP_RETURN_IF_ERROR(CheckLegacyKind(*legacy, convolution));
-  }
   const std::optional<Formulation>& named = algorithm->formulation;
   if (!named) return Status::Ok();
   if (std::find(formulations->begin(), formulations->end(), *named) == formulations->end()) {
@@ -274,10 +270,6 @@ Status CudnnConvolution::Enqueue(const CudnnLaunch& launch) const {
 
 Status CudnnConvolution::EnqueueFilterTransform(cudnnHandle_t handle, const void* filter,
                                                 void* transformed) const {
-  if (!program_.filter_copy) {
-    return InvalidArgument("Expected an algorithm that transforms its filter, got '" +
-                           program_.algorithm + "' for " + ToString(convolution_) + ".");
-  }
   TF_INTEROP_RETURN_IF_ERROR(CheckAligned("filter", filter));
   TF_INTEROP_RETURN_IF_ERROR(CheckAligned("transformed filter", transformed));
   return program_.filter_copy(handle, filter, transformed);

@@ -52,22 +52,13 @@ class ExecutionPlan : public Executable {
 
     int64_t workspace = 0;
     TF_INTEROP_RETURN_IF_ERROR(plan_.Get(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, &workspace));
-    if (workspace < 0) {
-      return Unsupported("Expected cuDNN to know the plan's workspace in bytes, got " +
-                         std::to_string(workspace) + ".");
-    }
     workspace_bytes_ = static_cast<size_t>(workspace);
     const BackendDescriptor built =
         plan_.GetDescriptor(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
                             CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, "engine configuration");
     TF_INTEROP_RETURN_IF_ERROR(ReadReducesPrecision(built, &reduces_precision_));
-    return ReadTag(built, &engine_);
+    return ReadTag(built, &tag_.emplace<EngineTag>());
   }
-
-  AlgorithmTag tag() const override { return engine_; }
-  const EngineTag& engine() const { return engine_; }
-  size_t workspace_bytes() const override { return workspace_bytes_; }
-  bool reduces_precision() const override { return reduces_precision_; }
 
   Status Execute(cudnnHandle_t handle, const TensorBindings& bindings,
                  void* workspace) const override {
@@ -76,7 +67,7 @@ class ExecutionPlan : public Executable {
     TF_INTEROP_RETURN_IF_ERROR(FindPack(bindings, workspace, &pack));
     const cudnnStatus_t executed = library_.cudnnBackendExecute(handle, plan_.get(), pack->get());
     if (executed == CUDNN_STATUS_SUCCESS) return Status::Ok();
-    return library_.Check(executed, "cudnnBackendExecute of '" + ToString(engine_) + "'");
+    return library_.Check(executed, "cudnnBackendExecute of '" + ToString(tag_) + "'");
   }
 
  private:
@@ -128,9 +119,6 @@ class ExecutionPlan : public Executable {
   std::shared_ptr<const OperationGraph> graph_;
   BackendDescriptor config_;
   BackendDescriptor plan_;
-  EngineTag engine_;
-  size_t workspace_bytes_ = 0;
-  bool reduces_precision_ = false;
   // cuDNN allows one handle per thread, but not every engine allows two threads in one plan
   // (PyTorch keeps a plan per thread for this reason). Enqueueing takes microseconds, and the
   // enqueued work still runs in parallel.
@@ -142,7 +130,7 @@ class ExecutionPlan : public Executable {
 // Compiles a plan of `config` unless it breaks the options.
 Status TryConfig(const CudnnLibrary& library, cudnnHandle_t handle,
                  const std::shared_ptr<const OperationGraph>& graph, BackendDescriptor config,
-                 const PrepareOptions& options, std::unique_ptr<const ExecutionPlan>* plan) {
+                 const PrepareOptions& options, std::unique_ptr<const Executable>* plan) {
   TF_INTEROP_RETURN_IF_ERROR(CheckNotes(config, options));
   auto candidate = std::make_unique<ExecutionPlan>(library);
   TF_INTEROP_RETURN_IF_ERROR(candidate->Build(handle, graph, std::move(config)));
@@ -254,7 +242,7 @@ Status ChoosePlan(const CudnnLibrary& library, cudnnHandle_t handle,
     ++refusals;
     if (refusal.ok() || (IsLasting(refusal) && !IsLasting(status))) refusal = status;
   };
-  std::unique_ptr<const ExecutionPlan> least;
+  std::unique_ptr<const Executable> least;
   for (const cudnnBackendHeurMode_t heuristic : heuristics) {
     std::vector<BackendDescriptor> configs;
     const Status proposed = ProposeConfigs(library, *graph, heuristic, &configs);
@@ -263,7 +251,7 @@ Status ChoosePlan(const CudnnLibrary& library, cudnnHandle_t handle,
       continue;
     }
     for (BackendDescriptor& config : configs) {
-      std::unique_ptr<const ExecutionPlan> candidate;
+      std::unique_ptr<const Executable> candidate;
       const Status tried =
           TryConfig(library, handle, graph, std::move(config), options, &candidate);
       if (!tried.ok()) {
@@ -307,11 +295,11 @@ Status PinPlan(const CudnnLibrary& library, cudnnHandle_t handle,
                const PrepareOptions& options, std::shared_ptr<const Executable>* plan) {
   BackendDescriptor config = MakeConfig(library, *graph, engine);
   TF_INTEROP_RETURN_IF_ERROR(AsRefusalOfPin(engine, config.status()));
-  std::unique_ptr<const ExecutionPlan> candidate;
+  std::unique_ptr<const Executable> candidate;
   TF_INTEROP_RETURN_IF_ERROR(AsRefusalOfPin(
       engine, TryConfig(library, handle, graph, std::move(config), options, &candidate)));
   // Knobs that the pin does not name are the engine's own business. Both maps are sorted.
-  const EngineTag& built = candidate->engine();
+  const auto& built = std::get<EngineTag>(candidate->tag());
   if (engine.index != built.index || !std::includes(built.knobs.begin(), built.knobs.end(),
                                                     engine.knobs.begin(), engine.knobs.end())) {
     return Unsupported("Expected cuDNN to take '" + ToString(engine) + "', got '" +

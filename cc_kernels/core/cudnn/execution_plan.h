@@ -1,6 +1,7 @@
-// The executables of a prepared convolution and its epilogue: engines of cuDNN's graph API, their
-// configurations, and the plans that cuDNN compiles from them. legacy_convolution.h has the other
-// kind.
+// The executables of a prepared convolution and its epilogue: plans that cuDNN compiles from the
+// engines of its graph API and their configurations, and calls of its legacy API
+// (cudnnConvolutionForward and its like), whose algorithms have names such as IMPLICIT_GEMM,
+// FFT_TILING and WINOGRAD_NONFUSED.
 #ifndef TF_INTEROP_CORE_CUDNN_EXECUTION_PLAN_H_
 #define TF_INTEROP_CORE_CUDNN_EXECUTION_PLAN_H_
 
@@ -29,14 +30,19 @@ class Executable {
   virtual ~Executable() = default;
 
   // The algorithm that cuDNN says it will run, which need not be the one that was asked for.
-  virtual AlgorithmTag tag() const = 0;
-  virtual size_t workspace_bytes() const = 0;
+  const AlgorithmTag& tag() const { return tag_; }
+  size_t workspace_bytes() const { return workspace_bytes_; }
   // Whether float operands may be rounded to TF32 or less on the way.
-  virtual bool reduces_precision() const = 0;
+  bool reduces_precision() const { return reduces_precision_; }
 
   // Enqueues the work on the handle's stream. `workspace` holds workspace_bytes().
   virtual Status Execute(cudnnHandle_t handle, const TensorBindings& bindings,
                          void* workspace) const = 0;
+
+ protected:
+  AlgorithmTag tag_;
+  size_t workspace_bytes_ = 0;
+  bool reduces_precision_ = false;
 };
 
 // Returns kUnsupported if the workspace exceeds the limit.
@@ -95,6 +101,18 @@ Status PrepareEpilogue(const CudnnLibrary& library, cudnnHandle_t handle,
 Status PinPlan(const CudnnLibrary& library, cudnnHandle_t handle,
                const std::shared_ptr<const OperationGraph>& graph, const EngineTag& engine,
                const PrepareOptions& options, std::shared_ptr<const Executable>* plan);
+
+// Returns kUnsupported if the legacy API cannot express `convolution`: it pads both sides alike,
+// and fuses nothing that TensorFlow's epilogues need.
+Status CheckLegacyForm(const Convolution& convolution);
+
+// Makes one call of the legacy API. Returns kUnsupported if the algorithm is for another kind of
+// convolution, breaks the options, or cannot run the convolution as far as cuDNN can tell in
+// advance.
+Status MakeLegacyConvolution(const CudnnLibrary& library, cudnnHandle_t handle,
+                             const Convolution& convolution, const LegacyTag& tag,
+                             const PrepareOptions& options,
+                             std::shared_ptr<const Executable>* executable);
 
 }  // namespace tf_interop
 

@@ -15,38 +15,23 @@ struct ConvolutionAttributes {
   cudnnBackendAttributeName_t convolution, alpha, beta, image, filter, output;
 };
 
-ConvolutionAttributes AttributesOf(ConvolutionKind kind) {
-  switch (kind) {
-    case ConvolutionKind::kForward:
-      return {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
-              "forward convolution",
-              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y};
-    case ConvolutionKind::kBackwardInput:
-      return {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
-              "backward-data convolution",
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
-              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY};
-    case ConvolutionKind::kBackwardFilter:
-      break;
-  }
-  return {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
-          "backward-filter convolution",
-          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
-          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
-          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA,
-          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
-          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
-          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY};
-}
+// OPERATION and PREFIX are parts of cuDNN's names for a kind, and X, W and Y those for its tensors.
+#define TF_INTEROP_ATTRIBUTES(name, OPERATION, PREFIX, X, W, Y)  \
+  {CUDNN_BACKEND_OPERATION_CONVOLUTION_##OPERATION##_DESCRIPTOR, \
+   name,                                                         \
+   CUDNN_ATTR_OPERATION_CONVOLUTION_##PREFIX##_CONV_DESC,        \
+   CUDNN_ATTR_OPERATION_CONVOLUTION_##PREFIX##_ALPHA,            \
+   CUDNN_ATTR_OPERATION_CONVOLUTION_##PREFIX##_BETA,             \
+   CUDNN_ATTR_OPERATION_CONVOLUTION_##PREFIX##_##X,              \
+   CUDNN_ATTR_OPERATION_CONVOLUTION_##PREFIX##_##W,              \
+   CUDNN_ATTR_OPERATION_CONVOLUTION_##PREFIX##_##Y}
+
+// In the order of ConvolutionKind.
+constexpr ConvolutionAttributes kAttributes[] = {
+    TF_INTEROP_ATTRIBUTES("forward convolution", FORWARD, FORWARD, X, W, Y),
+    TF_INTEROP_ATTRIBUTES("backward-data convolution", BACKWARD_DATA, BWD_DATA, DX, W, DY),
+    TF_INTEROP_ATTRIBUTES("backward-filter convolution", BACKWARD_FILTER, BWD_FILTER, X, DW, DY)};
+#undef TF_INTEROP_ATTRIBUTES
 
 BackendDescriptor MakeConvolution(const CudnnLibrary& library, const Convolution& c) {
   BackendDescriptor convolution(library, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, "convolution");
@@ -99,7 +84,7 @@ class GraphBuilder {
         type_(CudnnType(c_.dtype)) {}
 
   void AddConvolution(int64_t output_id, bool output_is_virtual) {
-    const ConvolutionAttributes attributes = AttributesOf(c_.kind);
+    const ConvolutionAttributes& attributes = kAttributes[static_cast<int>(c_.kind)];
     BackendDescriptor convolution = MakeConvolution(library_, c_);
     BackendDescriptor operation(library_, attributes.descriptor, attributes.name);
     operation.Set(attributes.convolution, convolution);

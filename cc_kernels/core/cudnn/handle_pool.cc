@@ -10,6 +10,11 @@ constexpr std::chrono::minutes kLongestWait(1);
 
 }  // namespace
 
+void RetryTimer::Refuse() {
+  wait_ = std::clamp<Clock::duration>(2 * wait_, kFirstWait, kLongestWait);
+  try_again_at_ = Clock::now() + wait_;
+}
+
 Status HandlePool::Take(std::optional<CUstream> stream, Lease* lease) {
   const bool prepares = !stream;
   Handle* handle = nullptr;
@@ -23,11 +28,10 @@ Status HandlePool::Take(std::optional<CUstream> stream, Lease* lease) {
       }
       if (handle == nullptr) given_.wait(lock);
     }
+    handle->prepares = prepares;
     if (prepares) ++preparing_;
   }
-  lease->pool_ = this;
-  lease->handle_ = handle;
-  lease->prepares_ = prepares;
+  *lease = Lease(handle, {this});
   if (prepares || handle->stream == stream) return Status::Ok();
   handle->stream.reset();
   TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(library_, cudnnSetStream, handle->handle, *stream));
@@ -35,10 +39,10 @@ Status HandlePool::Take(std::optional<CUstream> stream, Lease* lease) {
   return Status::Ok();
 }
 
-void HandlePool::Give(bool prepares, Handle* handle) {
+void HandlePool::Give(Handle* handle) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (prepares) --preparing_;
+    if (handle->prepares) --preparing_;
     free_.push_back(handle);
   }
   given_.notify_all();
@@ -57,7 +61,7 @@ HandlePool::Handle* HandlePool::TakeFree(std::optional<CUstream> stream) {
 }
 
 bool HandlePool::MayMake(std::optional<CUstream> stream) const {
-  if (handles_.size() >= kMostHandles || Clock::now() < try_again_at_) return false;
+  if (handles_.size() >= kMostHandles || !retry_.IsOver()) return false;
   if (handles_.empty() || !stream) return true;
   CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
   return driver_.cuStreamIsCapturing(*stream, &capture) == CUDA_SUCCESS &&
@@ -71,15 +75,14 @@ Status HandlePool::Make(Handle** handle) {
   cudnnHandle_t made = nullptr;
   const Status status = TF_INTEROP_CALL(library_, cudnnCreate, &made);
   if (!status.ok()) {
-    wait_ = std::clamp<Clock::duration>(2 * wait_, kFirstWait, kLongestWait);
-    try_again_at_ = Clock::now() + wait_;
+    retry_.Refuse();
     return Status(status.code(),
                   status.message() +
                       " A handle needs device memory that TensorFlow's allocator does not hold. If "
                       "it holds all memory, turn on tf.config.experimental.set_memory_growth or "
                       "set a memory limit.");
   }
-  wait_ = {};
+  retry_ = {};
   *handle = &handles_.emplace_back();
   (*handle)->handle = made;
   return Status::Ok();

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <list>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <vector>
@@ -19,6 +20,18 @@
 #include "cc_kernels/core/status.h"
 
 namespace tf_interop {
+
+// Tells when to try something again that was refused: after a wait that doubles each time.
+class RetryTimer {
+ public:
+  bool IsOver() const { return Clock::now() >= try_again_at_; }
+  void Refuse();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  Clock::duration wait_ = {};
+  Clock::time_point try_again_at_ = {};
+};
 
 // Thread-safe. Handles live until the process ends.
 class HandlePool {
@@ -31,31 +44,17 @@ class HandlePool {
   HandlePool(const CudaDriver& driver, const CudnnLibrary& library)
       : driver_(driver), library_(library) {}
 
- private:
   struct Handle {
     cudnnHandle_t handle = nullptr;
     std::optional<CUstream> stream;  // that it is set to
+    bool prepares = false;           // is leased for preparing
   };
-
- public:
+  struct Giver {
+    HandlePool* pool = nullptr;
+    void operator()(Handle* handle) const { pool->Give(handle); }
+  };
   // Gives the handle back to the pool.
-  class Lease {
-   public:
-    Lease() = default;
-    ~Lease() {
-      if (handle_ != nullptr) pool_->Give(prepares_, handle_);
-    }
-    Lease(const Lease&) = delete;
-    Lease& operator=(const Lease&) = delete;
-
-    cudnnHandle_t get() const { return handle_->handle; }
-
-   private:
-    friend class HandlePool;
-    HandlePool* pool_ = nullptr;
-    Handle* handle_ = nullptr;
-    bool prepares_ = false;
-  };
+  using Lease = std::unique_ptr<Handle, Giver>;
 
   // Leases a handle for a launch on `stream`, or for preparing if that is empty. Waits for one if
   // no more can be had. Returns the last refusal if there is none at all. The pool's context must
@@ -63,9 +62,7 @@ class HandlePool {
   Status Take(std::optional<CUstream> stream, Lease* lease);
 
  private:
-  using Clock = std::chrono::steady_clock;
-
-  void Give(bool prepares, Handle* handle);
+  void Give(Handle* handle);
   Status Make(Handle** handle);
   Handle* TakeFree(std::optional<CUstream> stream);
   bool MayMake(std::optional<CUstream> stream) const;
@@ -79,8 +76,7 @@ class HandlePool {
   std::vector<Handle*> free_;
   int preparing_ = 0;
   Status refusal_;
-  Clock::duration wait_ = {};
-  Clock::time_point try_again_at_ = {};
+  RetryTimer retry_;
 };
 
 }  // namespace tf_interop

@@ -1,6 +1,5 @@
-#include "cc_kernels/core/cudnn/legacy_convolution.h"
-
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -8,7 +7,7 @@
 #include <vector>
 
 #include "cc_kernels/core/cudnn/algorithm.h"
-#include "cc_kernels/core/cudnn/graph.h"
+#include "cc_kernels/core/cudnn/execution_plan.h"
 #include "cc_kernels/core/cudnn/tensor.h"
 
 namespace tf_interop {
@@ -26,42 +25,60 @@ bool IsDeterministic(ConvolutionKind kind, const LegacyTag& tag) {
   return tag.name != "ALGO_0" && (kind == ConvolutionKind::kBackwardInput || tag.name != "ALGO_3");
 }
 
+// One of the tensors of a call.
+template <typename Descriptor>
+struct Operand {
+  TensorId id;
+  std::shared_ptr<Descriptor> descriptor;
+};
+
 class LegacyConvolution : public Executable {
  public:
-  LegacyConvolution(const CudnnLibrary& library, const Convolution& convolution, LegacyTag tag,
-                    bool allow_tf32)
-      : library_(library), c_(convolution), tag_(std::move(tag)), allow_tf32_(allow_tf32) {
-    const std::vector<std::string>& names = LegacyNamesOf(c_.kind);
-    algorithm_ = static_cast<int>(std::find(names.begin(), names.end(), tag_.name) - names.begin());
+  LegacyConvolution(const CudnnLibrary& library, const Convolution& convolution,
+                    const LegacyTag& tag, bool allow_tf32)
+      : library_(library), c_(convolution), allow_tf32_(allow_tf32) {
+    tag_ = tag;
+    reduces_precision_ = c_.dtype == DataType::kFloat && allow_tf32;
   }
 
-  Status Create(cudnnHandle_t handle) {
+  // `algorithm` is the index of the tag's name, and cuDNN's number.
+  Status Create(cudnnHandle_t handle, int algorithm) {
+    Operand<cudnnTensorStruct> image = {kImageTensor, nullptr}, output = {kOutputTensor, nullptr};
+    Operand<cudnnFilterStruct> filter = {kFilterTensor, nullptr};
     TF_INTEROP_RETURN_IF_ERROR(
-        MakeTensorDescriptor(library_, c_.dtype, ImageGeometry(c_), &image_));
+        MakeTensorDescriptor(library_, c_.dtype, ImageGeometry(c_), &image.descriptor));
     TF_INTEROP_RETURN_IF_ERROR(
-        MakeTensorDescriptor(library_, c_.dtype, OutputGeometry(c_), &output_));
-    TF_INTEROP_RETURN_IF_ERROR(MakeFilter());
+        MakeTensorDescriptor(library_, c_.dtype, OutputGeometry(c_), &output.descriptor));
+    TF_INTEROP_RETURN_IF_ERROR(MakeFilter(&filter.descriptor));
     TF_INTEROP_RETURN_IF_ERROR(MakeConvolution());
-    return AskWorkspace(handle);
+    switch (c_.kind) {
+      case ConvolutionKind::kForward:
+        return MakeCall(static_cast<cudnnConvolutionFwdAlgo_t>(algorithm), handle,
+                        library_.cudnnGetConvolutionForwardWorkspaceSize,
+                        library_.cudnnConvolutionForward, image, filter, output);
+      case ConvolutionKind::kBackwardInput:
+        return MakeCall(static_cast<cudnnConvolutionBwdDataAlgo_t>(algorithm), handle,
+                        library_.cudnnGetConvolutionBackwardDataWorkspaceSize,
+                        library_.cudnnConvolutionBackwardData, filter, output, image);
+      case ConvolutionKind::kBackwardFilter:
+        break;
+    }
+    return MakeCall(static_cast<cudnnConvolutionBwdFilterAlgo_t>(algorithm), handle,
+                    library_.cudnnGetConvolutionBackwardFilterWorkspaceSize,
+                    library_.cudnnConvolutionBackwardFilter, image, output, filter);
   }
-
-  AlgorithmTag tag() const override { return tag_; }
-  size_t workspace_bytes() const override { return workspace_bytes_; }
-  bool reduces_precision() const override { return c_.dtype == DataType::kFloat && allow_tf32_; }
 
   Status Execute(cudnnHandle_t handle, const TensorBindings& bindings,
                  void* workspace) const override {
-    const cudnnStatus_t called = Call(handle, bindings, workspace);
-    if (called == CUDNN_STATUS_SUCCESS) return Status::Ok();
-    return library_.Check(called, std::string("cudnnConvolution of kind ") + ToString(c_.kind) +
-                                      " with '" + tag_.name + "'");
+    std::lock_guard<std::mutex> lock(execute_mutex_);
+    return Check(call_(handle, bindings, workspace), "cudnnConvolution");
   }
 
  private:
-  Status MakeFilter() {
+  Status MakeFilter(std::shared_ptr<cudnnFilterStruct>* filter) {
     cudnnFilterDescriptor_t made = nullptr;
     TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(library_, cudnnCreateFilterDescriptor, &made));
-    filter_.reset(made, library_.cudnnDestroyFilterDescriptor);
+    filter->reset(made, library_.cudnnDestroyFilterDescriptor);
     const std::vector<int> extents = AsInts(FilterGeometry(c_).extents);
     return TF_INTEROP_CALL(library_, cudnnSetFilterNdDescriptor, made, CudnnType(c_.dtype),
                            c_.layout == Layout::kNHWC ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW,
@@ -89,63 +106,35 @@ class LegacyConvolution : public Executable {
     return TF_INTEROP_CALL(library_, cudnnSetConvolutionMathType, made, math_type);
   }
 
-  Status AskWorkspace(cudnnHandle_t handle) {
-    switch (c_.kind) {
-      case ConvolutionKind::kForward:
-        return TF_INTEROP_CALL(library_, cudnnGetConvolutionForwardWorkspaceSize, handle,
-                               image_.get(), filter_.get(), convolution_.get(), output_.get(),
-                               static_cast<cudnnConvolutionFwdAlgo_t>(algorithm_),
-                               &workspace_bytes_);
-      case ConvolutionKind::kBackwardInput:
-        return TF_INTEROP_CALL(library_, cudnnGetConvolutionBackwardDataWorkspaceSize, handle,
-                               filter_.get(), output_.get(), convolution_.get(), image_.get(),
-                               static_cast<cudnnConvolutionBwdDataAlgo_t>(algorithm_),
-                               &workspace_bytes_);
-      case ConvolutionKind::kBackwardFilter:
-        break;
-    }
-    return TF_INTEROP_CALL(library_, cudnnGetConvolutionBackwardFilterWorkspaceSize, handle,
-                           image_.get(), output_.get(), convolution_.get(), filter_.get(),
-                           static_cast<cudnnConvolutionBwdFilterAlgo_t>(algorithm_),
-                           &workspace_bytes_);
+  // Asks for the workspace. The functions of the three kinds differ in the order of their operands.
+  template <typename Algorithm, typename GetWorkspaceSize, typename Convolve, typename First,
+            typename Second, typename Result>
+  Status MakeCall(Algorithm algorithm, cudnnHandle_t handle, GetWorkspaceSize get_workspace_size,
+                  Convolve convolve, const First& first, const Second& second,
+                  const Result& result) {
+    call_ = [=](cudnnHandle_t on, const TensorBindings& bindings, void* workspace) {
+      return convolve(on, ScalingFactor(c_.dtype, 1), first.descriptor.get(), bindings[first.id],
+                      second.descriptor.get(), bindings[second.id], convolution_.get(), algorithm,
+                      workspace, workspace_bytes_, ScalingFactor(c_.dtype, 0),
+                      result.descriptor.get(), bindings[result.id]);
+    };
+    return Check(get_workspace_size(handle, first.descriptor.get(), second.descriptor.get(),
+                                    convolution_.get(), result.descriptor.get(), algorithm,
+                                    &workspace_bytes_),
+                 "cudnnGetConvolutionWorkspaceSize");
   }
 
-  cudnnStatus_t Call(cudnnHandle_t handle, const TensorBindings& bindings, void* workspace) const {
-    void* const image = bindings[kImageTensor];
-    void* const filter = bindings[kFilterTensor];
-    void* const output = bindings[kOutputTensor];
-    const void* const one = ScalingFactor(c_.dtype, 1);
-    const void* const zero = ScalingFactor(c_.dtype, 0);
-    std::lock_guard<std::mutex> lock(execute_mutex_);
-    switch (c_.kind) {
-      case ConvolutionKind::kForward:
-        return library_.cudnnConvolutionForward(
-            handle, one, image_.get(), image, filter_.get(), filter, convolution_.get(),
-            static_cast<cudnnConvolutionFwdAlgo_t>(algorithm_), workspace, workspace_bytes_, zero,
-            output_.get(), output);
-      case ConvolutionKind::kBackwardInput:
-        return library_.cudnnConvolutionBackwardData(
-            handle, one, filter_.get(), filter, output_.get(), output, convolution_.get(),
-            static_cast<cudnnConvolutionBwdDataAlgo_t>(algorithm_), workspace, workspace_bytes_,
-            zero, image_.get(), image);
-      case ConvolutionKind::kBackwardFilter:
-        break;
-    }
-    return library_.cudnnConvolutionBackwardFilter(
-        handle, one, image_.get(), image, output_.get(), output, convolution_.get(),
-        static_cast<cudnnConvolutionBwdFilterAlgo_t>(algorithm_), workspace, workspace_bytes_, zero,
-        filter_.get(), filter);
+  Status Check(cudnnStatus_t status, const char* call) const {
+    if (status == CUDNN_STATUS_SUCCESS) return Status::Ok();
+    return library_.Check(status, std::string(call) + " of kind " + ToString(c_.kind) + " with '" +
+                                      ToString(tag_) + "'");
   }
 
   const CudnnLibrary& library_;
   const Convolution c_;
-  const LegacyTag tag_;
   const bool allow_tf32_;
-  int algorithm_;  // cudnnConvolutionFwdAlgo_t, ...BwdDataAlgo_t or ...BwdFilterAlgo_t
-  TensorDescriptor image_, output_;
-  std::shared_ptr<cudnnFilterStruct> filter_;
   std::shared_ptr<cudnnConvolutionStruct> convolution_;
-  size_t workspace_bytes_ = 0;
+  std::function<cudnnStatus_t(cudnnHandle_t, const TensorBindings&, void* workspace)> call_;
   // cuDNN does not promise that two concurrent calls may share a convolution descriptor.
   mutable std::mutex execute_mutex_;
 };
@@ -166,25 +155,25 @@ Status CheckLegacyForm(const Convolution& convolution) {
   return Status::Ok();
 }
 
-Status CheckLegacyKind(const LegacyTag& tag, const Convolution& convolution) {
-  const std::vector<std::string>& names = LegacyNamesOf(convolution.kind);
-  if (std::find(names.begin(), names.end(), tag.name) != names.end()) return Status::Ok();
-  std::string accepted;
-  for (const std::string& name : names) accepted += (accepted.empty() ? "" : ", ") + name;
-  return Unsupported(std::string("Expected a legacy algorithm of a ") + ToString(convolution.kind) +
-                     " convolution (" + accepted + "), got '" + tag.name +
-                     "', which is for another kind.");
-}
-
 Status MakeLegacyConvolution(const CudnnLibrary& library, cudnnHandle_t handle,
                              const Convolution& convolution, const LegacyTag& tag,
                              const PrepareOptions& options,
                              std::shared_ptr<const Executable>* executable) {
+  const std::vector<std::string>& names = LegacyNamesOf(convolution.kind);
+  const auto name = std::find(names.begin(), names.end(), tag.name);
+  if (name == names.end()) {
+    std::string accepted;
+    for (const std::string& each : names) accepted += (accepted.empty() ? "" : ", ") + each;
+    return Unsupported(std::string("Expected a legacy algorithm of a ") +
+                       ToString(convolution.kind) + " convolution (" + accepted + "), got '" +
+                       tag.name + "', which is for another kind.");
+  }
   TF_INTEROP_RETURN_IF_ERROR(CheckLegacyForm(convolution));
   TF_INTEROP_RETURN_IF_ERROR(
       AsRefusalOfPin(tag, CheckDeterminism(IsDeterministic(convolution.kind, tag), options)));
   auto made = std::make_unique<LegacyConvolution>(library, convolution, tag, options.allow_tf32);
-  TF_INTEROP_RETURN_IF_ERROR(AsRefusalOfPin(tag, made->Create(handle)));
+  TF_INTEROP_RETURN_IF_ERROR(
+      AsRefusalOfPin(tag, made->Create(handle, static_cast<int>(name - names.begin()))));
   TF_INTEROP_RETURN_IF_ERROR(CheckWorkspace(*made, options));
   *executable = std::move(made);
   return Status::Ok();

@@ -10,13 +10,6 @@
 namespace tf_interop {
 namespace {
 
-constexpr size_t kOldestCudnn = 90000;
-
-std::string LastLoaderError() {
-  const char* error = dlerror();
-  return error == nullptr ? "no reason given" : error;
-}
-
 // Appends the Python package folder of the library at `info`, if it is in one.
 int AppendPackageFolder(struct dl_phdr_info* info, size_t, void* folders) {
   const std::string path = info->dlpi_name;
@@ -90,7 +83,7 @@ Status DynamicLibrary::Open(const std::vector<std::string>& candidates, const st
     handle_ = dlopen(candidate.c_str(), RTLD_NOW | RTLD_LOCAL);
     path_ = candidate;
     if (handle_ != nullptr) return Status::Ok();
-    reasons += (reasons.empty() ? "" : "; ") + LastLoaderError();
+    reasons += (reasons.empty() ? "" : "; ") + std::string(dlerror());
   }
   return Unavailable("Expected a shared library that can be opened, got: " + reasons + ". " +
                      advice);
@@ -177,30 +170,20 @@ Status CudnnLibrary::Open() {
       LibraryCandidates("TF_INTEROP_LIBCUDNN", "libcudnn.so.9", "nvidia/cudnn/lib/libcudnn.so.9"),
       "Install cuDNN 9 (it comes with pip install tensorflow[and-cuda]), or set "
       "TF_INTEROP_LIBCUDNN to the path of libcudnn.so.9."));
-  // The version comes first: a message about the entry points that an older cuDNN lacks would not
-  // help.
-  TF_INTEROP_RETURN_IF_ERROR(library.Find({TF_INTEROP_ENTRY_POINT(cudnnGetVersion)}));
-  if (cudnnGetVersion() < kOldestCudnn) {
-    return Unavailable("Expected cuDNN 9.0 or newer, got " + version() + " from '" +
-                       library.path() +
-                       "'. Install cuDNN 9, or set TF_INTEROP_LIBCUDNN to its path.");
-  }
   return library.Find({TF_INTEROP_CUDNN_ENTRY_POINTS(TF_INTEROP_ENTRY_POINT)});
 }
 
 std::string CudnnLibrary::version() const {
   const size_t version = cudnnGetVersion();
-  // 90301 is 9.3.1, but up to cuDNN 8, 8907 was 8.9.7.
-  const size_t major_unit = version >= kOldestCudnn ? 10000 : 1000;
-  return std::to_string(version / major_unit) + "." + std::to_string(version % major_unit / 100) +
-         "." + std::to_string(version % 100);
+  // 90301 is 9.3.1.
+  return std::to_string(version / 10000) + "." + std::to_string(version % 10000 / 100) + "." +
+         std::to_string(version % 100);
 }
 
 Status CudnnLibrary::Check(cudnnStatus_t status, std::string_view call) const {
   if (status == CUDNN_STATUS_SUCCESS) return Status::Ok();
   char last_error[1024] = "";
   cudnnGetLastErrorString(last_error, sizeof(last_error));
-  last_error[sizeof(last_error) - 1] = '\0';
   const std::string detail = *last_error == '\0' ? "" : std::string(": ") + last_error;
   return Status(CodeOf(status), std::string(call) + " failed with " + cudnnGetErrorString(status) +
                                     " (" + std::to_string(static_cast<int>(status)) + ")" + detail +

@@ -157,6 +157,11 @@ class ScopedContext {
   Status status_;
 };
 
+// Makes a context current until the end of the block, or returns the error.
+#define TF_INTEROP_ENTER_CONTEXT(driver, context)        \
+  const ScopedContext scope_of_context(driver, context); \
+  TF_INTEROP_RETURN_IF_ERROR(scope_of_context.status())
+
 #define TF_INTEROP_CUDNN_ENTRY_POINTS(X)            \
   X(cudnnGetVersion)                                \
   X(cudnnGetErrorString)                            \
@@ -194,7 +199,7 @@ struct CudnnLibrary {
   static Status Get(const CudnnLibrary** library);
 
   // Opens cuDNN, at the path in TF_INTEROP_LIBCUDNN if that is set. Returns kUnavailable if there
-  // is none, or one older than 9.0.
+  // is none, or one older than 9.0, which lacks some of these functions.
   Status Open();
 
   // cuDNN's version, such as "9.10.2".

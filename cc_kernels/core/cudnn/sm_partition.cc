@@ -31,14 +31,13 @@ Status SplitDevice(const CudaDriver& driver, CUdevice device, SmGroups* split) {
   TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(
       driver, cuDevSmResourceSplitByCount, /*result=*/nullptr, &count, &all, /*remaining=*/nullptr,
       /*useFlags=*/0, /*minCount=*/1));
-  split->groups.assign(std::max(count, 1u), CUdevResource{});
-  count = static_cast<unsigned int>(split->groups.size());
+  if (count == 0) return Unsupported("Expected a GPU whose SMs can be divided, got one group.");
+  split->groups.resize(count);
   CUdevResource rest = {};
   TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(driver, cuDevSmResourceSplitByCount,
                                              split->groups.data(), &count, &all, &rest,
                                              /*useFlags=*/0, /*minCount=*/1));
   split->groups.resize(count);
-  if (count == 0) return Unsupported("Expected a GPU whose SMs can be divided, got one group.");
   if (rest.type == CU_DEV_RESOURCE_TYPE_SM && rest.sm.smCount > 0) split->rest = {rest};
   split->device_sm_count = static_cast<int>(all.sm.smCount);
   split->granularity = static_cast<int>(split->groups[0].sm.smCount);
@@ -94,12 +93,8 @@ Status MakeGreenContext(const CudaDriver& driver, CUdevice device, std::vector<C
 Status MakeSmPartition(const CudaDriver& driver, CUcontext context, const std::vector<int>& counts,
                        SmPartition* partition) {
   TF_INTEROP_RETURN_IF_ERROR(driver.CheckHasGreenContexts());
-  if (std::any_of(counts.begin(), counts.end(), [](int count) { return count < 0; })) {
-    return InvalidArgument("Expected SM counts of at least 0, got " + Join(counts) + ".");
-  }
   // CUDA advises to make green contexts while the primary context is current.
-  ScopedContext scope(driver, context);
-  TF_INTEROP_RETURN_IF_ERROR(scope.status());
+  TF_INTEROP_ENTER_CONTEXT(driver, context);
   CUdevice device = 0;
   TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(driver, cuCtxGetDevice, &device));
   SmGroups split;

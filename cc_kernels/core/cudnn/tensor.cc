@@ -49,17 +49,10 @@ TensorGeometry BiasGeometry(const Convolution& c) {
 }
 
 cudnnDataType_t CudnnType(DataType dtype) {
-  switch (dtype) {
-    case DataType::kFloat:
-      return CUDNN_DATA_FLOAT;
-    case DataType::kHalf:
-      return CUDNN_DATA_HALF;
-    case DataType::kBFloat16:
-      return CUDNN_DATA_BFLOAT16;
-    case DataType::kDouble:
-      break;
-  }
-  return CUDNN_DATA_DOUBLE;
+  // In the order of DataType.
+  constexpr cudnnDataType_t kTypes[] = {CUDNN_DATA_FLOAT, CUDNN_DATA_HALF, CUDNN_DATA_BFLOAT16,
+                                        CUDNN_DATA_DOUBLE};
+  return kTypes[static_cast<int>(dtype)];
 }
 
 cudnnDataType_t CudnnComputeType(DataType dtype) {
