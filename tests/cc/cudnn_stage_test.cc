@@ -306,7 +306,8 @@ TEST_F(CudnnStageTest, OnePlanComputesAllConvolutionsOfAMergedLane) {
   Problem problem(parts, /*share_image=*/true);
   const Stage lanes = WithOptions(StageOf(StepsOf(parts), {0, 0, 1}), {kMergedLane});
   EXPECT_TRUE(IsError(RunOnFakes(backend_, Prepared(backend_, lanes, options_), &problem, caller_),
-                      StatusCode::kInternal, {"cuMemcpy2DAsync"}));
+                      StatusCode::kInternal,
+                      {"cuMemcpy2DAsync failed with CUDA_ERROR_LAUNCH_FAILED"}));
 }
 
 TEST_F(CudnnStageTest, TheAlgorithmOfTheStepsIsPinnedForTheWiderConvolution) {

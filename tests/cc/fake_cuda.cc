@@ -571,7 +571,6 @@ CUresult CUDAAPI cuMemcpy2DAsync(const CUDA_MEMCPY2D* copy, CUstream stream) {
 CUresult CUDAAPI cuMemsetD8Async(CUdeviceptr address, unsigned char value, size_t bytes,
                                  CUstream stream) {
   if (FakeCudaCurrentContext() != stream->context->to_enter()) return CUDA_ERROR_INVALID_CONTEXT;
-  if (FakeCuda().fail_memset) return CUDA_ERROR_LAUNCH_FAILED;
   stream->Enqueue(
       [address, value, bytes] { std::memset(reinterpret_cast<void*>(address), value, bytes); });
   return CUDA_SUCCESS;

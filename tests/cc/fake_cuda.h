@@ -53,7 +53,6 @@ bool FakeCudaSpoilsCapture();
 bool FakeCudaComputesNothing();
 
 struct FakeCudaSwitches {
-  bool fail_memset = false;
   bool fail_copy = false;  // of rows
   bool fail_allocation = false;
   bool fail_module_loading = false;  // out of memory

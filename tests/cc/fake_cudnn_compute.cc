@@ -21,16 +21,12 @@ int64_t TensorForm::Span() const {
 }
 
 DataType DataTypeOf(cudnnDataType_t type) {
-  switch (type) {
-    case CUDNN_DATA_HALF:
-      return DataType::kHalf;
-    case CUDNN_DATA_BFLOAT16:
-      return DataType::kBFloat16;
-    case CUDNN_DATA_DOUBLE:
-      return DataType::kDouble;
-    default:
-      return DataType::kFloat;
-  }
+  static const auto* const types =
+      new std::map<cudnnDataType_t, DataType>{{CUDNN_DATA_FLOAT, DataType::kFloat},
+                                              {CUDNN_DATA_HALF, DataType::kHalf},
+                                              {CUDNN_DATA_BFLOAT16, DataType::kBFloat16},
+                                              {CUDNN_DATA_DOUBLE, DataType::kDouble}};
+  return types->at(type);
 }
 
 TensorValues ReadTensor(const TensorForm& form, const void* data) {

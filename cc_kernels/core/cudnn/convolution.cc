@@ -244,9 +244,6 @@ Status ParsePin(const std::string& text, const Convolution& convolution, Algorit
 
 }  // namespace
 
-CudnnConvolution::CudnnConvolution(const Convolution& convolution, CudnnProgram program)
-    : convolution_(convolution), program_(std::move(program)) {}
-
 size_t CudnnConvolution::transformed_filter_bytes() const {
   return program_.filter_copy ? convolution_.filter_elements() * SizeOf(convolution_.dtype) : 0;
 }

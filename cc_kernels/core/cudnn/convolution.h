@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cc_kernels/core/backend.h"
@@ -38,7 +39,8 @@ struct CudnnProgram {
 // Immutable and thread-safe. Takes any handle of its device.
 class CudnnConvolution : public PreparedConvolution {
  public:
-  CudnnConvolution(const Convolution& convolution, CudnnProgram program);
+  CudnnConvolution(const Convolution& convolution, CudnnProgram program)
+      : convolution_(convolution), program_(std::move(program)) {}
 
   // Includes room for the transformed filter even if launches bring one.
   size_t workspace_bytes() const override { return program_.workspace_bytes; }

@@ -54,12 +54,9 @@ StatusCode CodeOf(CUresult result) {
 }
 
 StatusCode CodeOf(cudnnStatus_t status) {
-  switch (status) {
-    case CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED:
-    case CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED:
-      return StatusCode::kResourceExhausted;
-    default:
-      break;
+  if (status == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
+      status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED) {
+    return StatusCode::kResourceExhausted;
   }
   switch (CUDNN_STATUS_CATEGORY(static_cast<int>(status))) {
     case 1000:
