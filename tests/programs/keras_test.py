@@ -325,9 +325,10 @@ def test_prints_one_line(keras: Any, capsys: pytest.CaptureFixture[str]) -> None
     _fit(_model(keras, run_eagerly=True), ConvStages("always"))
     [line] = lines()
     assert line.endswith("the model runs eagerly (run_eagerly=True)")
-    _fit(_model(keras), ConvStages(plan=plan))
-    [line] = lines()
-    assert line.startswith("ConvStages: no stages: 1 graph unchanged: ")
+    for _ in range(2):  # each call counts only its own failures
+        _fit(_model(keras), ConvStages(plan=plan))
+        [line] = lines()
+        assert line.startswith("ConvStages: no stages: 1 graph unchanged: ")
 
 
 def test_has_no_batch_hooks(keras: Any) -> None:
