@@ -1,9 +1,9 @@
 #include "cc_kernels/plugin/plugin.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -32,15 +32,12 @@ struct TfiGraph {
 
   std::mutex mutex;  // guards the rest; never held while Python is called
   std::condition_variable changed;
-  const TF_GrapplerItem* item = nullptr;     // null once Grappler no longer waits
-  TF_GraphProperties* properties = nullptr;  // made on first use
-  bool has_begun = false;                    // the pass has the interpreter, and read the graph
+  const TF_GrapplerItem* item = nullptr;  // null once Grappler no longer waits
+  std::unique_ptr<TF_GraphProperties, decltype(&TF_DeleteGraphProperties)> properties = {
+      nullptr, TF_DeleteGraphProperties};  // made on first use
+  bool has_begun = false;                  // the pass has the interpreter, and read the graph
   bool is_over = false;
-  bool has_result = false;
-  void* result = nullptr;
-  size_t result_size = 0;
-
-  ~TfiGraph() { free(result); }
+  std::unique_ptr<TF_Buffer, decltype(&TF_DeleteBuffer)> result = {nullptr, TF_DeleteBuffer};
 };
 
 namespace tf_interop {
@@ -55,17 +52,13 @@ std::atomic<double> global_time_limit_s{0};
 constexpr std::chrono::seconds kLongestWaitForInterpreter{5};
 constexpr double kForEverS = 1e9;
 
-// The plugin's state for a graph. Grappler's create function takes no argument, so each device type
-// has its own.
+// The plugin's state for a graph.
 struct Optimizer {
   const char* device_type = nullptr;
   // Grappler runs its passes twice. The second round may still fuse nodes, such as a sigmoid and a
   // product, so the plugin waits for it.
   bool is_second_round = false;
 };
-void* CreateForCpu() { return new Optimizer{"CPU"}; }
-void* CreateForGpu() { return new Optimizer{"GPU"}; }
-void Destroy(void* optimizer) { delete static_cast<Optimizer*>(optimizer); }
 
 // True if the graph's bytes may name a convolution op (Conv2D…, DepthwiseConv2d…, Conv3D…). Most of
 // TensorFlow's many helper graphs do not, and are left alone without being parsed.
@@ -104,29 +97,23 @@ std::string ReadNames(GetListSize get_size, GetList get, const TF_GrapplerItem* 
   return text;
 }
 
-void FreeResult(void* data, size_t) { free(data); }
-
 // Waits until the pass is over. Returns false if it does not get the interpreter or takes too long.
 bool WaitForPass(TfiGraph* graph) {
   std::unique_lock<std::mutex> lock(graph->mutex);
   const auto is_over = [graph] { return graph->is_over; };
   const auto has_begun = [graph] { return graph->has_begun || graph->is_over; };
   if (!graph->changed.wait_for(lock, kLongestWaitForInterpreter, has_begun)) return false;
-  const double limit_s = global_time_limit_s.load();
-  if (limit_s >= kForEverS) {
-    graph->changed.wait(lock, is_over);
-    return true;
-  }
+  const std::chrono::duration<double> limit(std::min(global_time_limit_s.load(), kForEverS));
   // The pass also checks its time, and should fail first, because its error says more.
-  return graph->changed.wait_for(
-      lock, std::chrono::duration<double>(limit_s) + kLongestWaitForInterpreter, is_over);
+  return graph->changed.wait_for(lock, limit + kLongestWaitForInterpreter, is_over);
 }
 
 void RunPass(TfiPass pass, const std::shared_ptr<TfiGraph>& graph) {
   const auto run = [pass, graph] {
-    const bool changed = pass(graph.get()) == 1;
+    const bool changed = pass(graph.get(), graph->device_type, graph->nodes_to_preserve.c_str(),
+                              graph->fetches.c_str()) == 1;
     std::lock_guard<std::mutex> lock(graph->mutex);
-    graph->has_result = graph->has_result && changed;
+    if (!changed) graph->result.reset();
     graph->is_over = true;
     graph->changed.notify_all();
   };
@@ -169,32 +156,24 @@ void Optimize(void* created, const TF_Buffer* input, const TF_GrapplerItem* item
   RunPass(pass, graph);
   std::lock_guard<std::mutex> lock(graph->mutex);
   graph->item = nullptr;
-  TF_DeleteGraphProperties(std::exchange(graph->properties, nullptr));
-  if (!graph->is_over || !graph->has_result) return SetUnchanged(status);
-  output->data = std::exchange(graph->result, nullptr);
-  output->length = graph->result_size;
-  output->data_deallocator = FreeResult;
+  graph->properties.reset();
+  if (!graph->is_over || graph->result == nullptr) return SetUnchanged(status);
+  std::swap(*output, *graph->result);
   TF_SetStatus(status, TF_OK, "");
 }
 
-void FillParams(TP_OptimizerRegistrationParams* params, const char* device_type,
-                void* (*create)()) {
+constexpr char kCpu[] = "CPU", kGpu[] = "GPU";
+
+// A template, because neither this nor Grappler's create function is told the device type.
+template <const char* device_type>
+void Init(TP_OptimizerRegistrationParams* params, TF_Status* status) {
   params->struct_size = TP_OPTIMIZER_REGISTRATION_PARAMS_STRUCT_SIZE;
   params->device_type = device_type;
   params->optimizer_configs->struct_size = TP_OPTIMIZER_CONFIGS_STRUCT_SIZE;
   params->optimizer->struct_size = TP_OPTIMIZER_STRUCT_SIZE;
-  params->optimizer->create_func = create;
+  params->optimizer->create_func = []() -> void* { return new Optimizer{device_type}; };
   params->optimizer->optimize_func = Optimize;
-  params->optimizer->destroy_func = Destroy;
-}
-
-void InitCpu(TP_OptimizerRegistrationParams* params, TF_Status* status) {
-  FillParams(params, "CPU", CreateForCpu);
-  TF_SetStatus(status, TF_OK, "");
-}
-
-void InitGpu(TP_OptimizerRegistrationParams* params, TF_Status* status) {
-  FillParams(params, "GPU", CreateForGpu);
+  params->optimizer->destroy_func = [](void* created) { delete static_cast<Optimizer*>(created); };
   TF_SetStatus(status, TF_OK, "");
 }
 
@@ -210,15 +189,16 @@ const char* TfiRegisterPlugin(const char* device_type) {
   std::lock_guard<std::mutex> lock(*mutex);
   const std::string type = device_type;
   if (registered->count(type) > 0) return nullptr;
-  if (type != "CPU" && type != "GPU") {
+  if (type != tf_interop::kCpu && type != tf_interop::kGpu) {
     error = "Expected device type CPU or GPU, got " + type + ".";
   } else if (tf_interop::HasGraphPlugin(type)) {  // TensorFlow would end the process
     error = "Another graph-optimizer plugin is registered for device type " + type +
             ", and TensorFlow takes only one. Uninstall that plugin (a package under "
             "site-packages/tensorflow-plugins), or use tf_interop in a process without it.";
   } else {
-    const absl::Status status =
-        tf_interop::RegisterGraphPlugin(type == "CPU" ? tf_interop::InitCpu : tf_interop::InitGpu);
+    using tf_interop::kCpu, tf_interop::kGpu;
+    const absl::Status status = tf_interop::RegisterGraphPlugin(
+        type == kCpu ? tf_interop::Init<kCpu> : tf_interop::Init<kGpu>);
     if (status.ok()) {
       registered->insert(type);
       return nullptr;
@@ -235,18 +215,16 @@ void TfiSetPass(TfiPass pass, TfiIsInterpreterHeld is_interpreter_held, double t
   tf_interop::global_pass.store(pass);
 }
 
-const void* TfiGraphData(TfiGraph* graph) {
-  std::lock_guard<std::mutex> lock(graph->mutex);
-  graph->has_begun = true;
-  graph->changed.notify_all();
-  return graph->item == nullptr ? nullptr : graph->input.data();
+int TfiGraphData(TfiGraph* graph, TfiSink sink) {
+  {
+    std::lock_guard<std::mutex> lock(graph->mutex);
+    graph->has_begun = true;
+    graph->changed.notify_all();
+    if (graph->item == nullptr) return 0;
+  }
+  sink(graph->input.data(), graph->input.size());
+  return 1;
 }
-size_t TfiGraphSize(const TfiGraph* graph) { return graph->input.size(); }
-const char* TfiGraphDeviceType(const TfiGraph* graph) { return graph->device_type; }
-const char* TfiGraphNodesToPreserve(const TfiGraph* graph) {
-  return graph->nodes_to_preserve.c_str();
-}
-const char* TfiGraphFetches(const TfiGraph* graph) { return graph->fetches.c_str(); }
 
 int TfiOutputProperties(TfiGraph* graph, const char* node, TfiSink sink) {
   const std::unique_ptr<TF_Status, decltype(&TF_DeleteStatus)> status(TF_NewStatus(),
@@ -256,19 +234,19 @@ int TfiOutputProperties(TfiGraph* graph, const char* node, TfiSink sink) {
     std::lock_guard<std::mutex> lock(graph->mutex);
     if (graph->item == nullptr) return -1;
     if (graph->properties == nullptr) {
-      graph->properties = TF_NewGraphProperties(graph->item);
-      TF_InferStatically(graph->properties, /*assume_valid_feeds=*/0,
+      graph->properties.reset(TF_NewGraphProperties(graph->item));
+      TF_InferStatically(graph->properties.get(), /*assume_valid_feeds=*/0,
                          /*aggressive_shape_inference=*/0, /*include_input_tensor_values=*/0,
                          /*include_output_tensor_values=*/0, status.get());
       if (TF_GetCode(status.get()) != TF_OK) return -1;
     }
     int count = 0;
-    TF_GetOutputPropertiesListSize(graph->properties, node, &count, status.get());
+    TF_GetOutputPropertiesListSize(graph->properties.get(), node, &count, status.get());
     if (TF_GetCode(status.get()) != TF_OK || count == 0) return -1;
     std::vector<TF_Buffer*> list;
     for (int i = 0; i < count; ++i)
       list.push_back(buffers.emplace_back(TF_NewBuffer(), TF_DeleteBuffer).get());
-    TF_GetOutputPropertiesList(graph->properties, node, list.data(), count, status.get());
+    TF_GetOutputPropertiesList(graph->properties.get(), node, list.data(), count, status.get());
     if (TF_GetCode(status.get()) != TF_OK) return -1;
   }
   for (const auto& buffer : buffers) sink(buffer->data, buffer->length);
@@ -278,27 +256,24 @@ int TfiOutputProperties(TfiGraph* graph, const char* node, TfiSink sink) {
 int TfiSetResult(TfiGraph* graph, const void* data, size_t size) {
   std::lock_guard<std::mutex> lock(graph->mutex);
   if (graph->item == nullptr) return 0;
-  free(graph->result);
-  graph->result = malloc(size);
-  graph->has_result = graph->result != nullptr;
-  graph->result_size = size;
-  if (graph->has_result) memcpy(graph->result, data, size);
+  graph->result.reset(TF_NewBufferFromString(data, size));
   return 1;
 }
 
 void TfiReadCounters(TfiSink sink) {
-  const auto give = [sink](const std::string& text) { sink(text.data(), text.size()); };
   for (const auto& [device, counters] : tf_interop::ReadCountersByDevice()) {
-    const std::string of_device = " " + device + " ";
-    give("stages_run" + of_device + std::to_string(counters.stages_run));
-    give("filters_transformed" + of_device + std::to_string(counters.filters_transformed));
-    give("stages_captured" + of_device + std::to_string(counters.stages_captured));
-    give("stages_replayed" + of_device + std::to_string(counters.stages_replayed));
-    for (const auto& [reason, count] : counters.fallbacks) {
-      give("fallback" + of_device + std::to_string(count) + " " + reason);
-    }
+    const auto give = [&, of_device = absl::StrCat(" ", device, " ")](
+                          const char* what, int64_t count, const std::string& reason = "") {
+      const std::string text = absl::StrCat(what, of_device, count, " ", reason);
+      sink(text.data(), text.size());
+    };
+    give("stages_run", counters.stages_run);
+    give("filters_transformed", counters.filters_transformed);
+    give("stages_captured", counters.stages_captured);
+    give("stages_replayed", counters.stages_replayed);
+    for (const auto& [reason, count] : counters.fallbacks) give("fallback", count, reason);
     for (const auto& [reason, count] : counters.refused_lane_options) {
-      give("refused_lane_options" + of_device + std::to_string(count) + " " + reason);
+      give("refused_lane_options", count, reason);
     }
   }
 }

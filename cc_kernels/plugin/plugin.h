@@ -13,12 +13,15 @@ extern "C" {
 #define TFI_EXPORT __attribute__((visibility("default")))
 
 // A graph that Grappler hands to the plugin; valid until the pass returns. When Grappler has
-// stopped waiting for the pass, the names stay readable, and the other functions fail.
+// stopped waiting for the pass, all functions fail.
 typedef struct TfiGraph TfiGraph;
 
-// Rewrites a graph. Returns 1 after TfiSetResult, or 0 if the graph stays unchanged. Called from
+// Rewrites a graph, given the device type, the names of the nodes that have to stay, and of those
+// among them that are fetched. A line feed ends each name. Nodes that have to stay and are not
+// fetched may be fed. Returns 1 after TfiSetResult, or 0 if the graph stays unchanged. Called from
 // several threads at once, even from some that have never run Python. Must not throw.
-typedef int (*TfiPass)(TfiGraph* graph);
+typedef int (*TfiPass)(TfiGraph* graph, const char* device_type, const char* nodes_to_preserve,
+                       const char* fetches);
 
 // Says whether the calling thread holds Python's interpreter (PyGILState_Check).
 typedef int (*TfiIsInterpreterHeld)();
@@ -42,14 +45,8 @@ TFI_EXPORT const char* TfiRegisterPlugin(const char* device_type);
 TFI_EXPORT void TfiSetPass(TfiPass pass, TfiIsInterpreterHeld is_interpreter_held,
                            double time_limit_s);
 
-// A serialized GraphDef, the device type, the names of the nodes that have to stay, and of those
-// among them that are fetched. A line feed ends each name. Nodes that have to stay and are not
-// fetched may be fed. TfiGraphData returns NULL if it is too late.
-TFI_EXPORT const void* TfiGraphData(TfiGraph* graph);
-TFI_EXPORT size_t TfiGraphSize(const TfiGraph* graph);
-TFI_EXPORT const char* TfiGraphDeviceType(const TfiGraph* graph);
-TFI_EXPORT const char* TfiGraphNodesToPreserve(const TfiGraph* graph);
-TFI_EXPORT const char* TfiGraphFetches(const TfiGraph* graph);
+// Gives `sink` the serialized GraphDef. Returns 1, or 0 if it is too late.
+TFI_EXPORT int TfiGraphData(TfiGraph* graph, TfiSink sink);
 
 // Gives `sink` the serialized OpInfo::TensorProperties of each output of a node, in order. The
 // first call infers the shapes of the whole graph, which takes long. Returns the number of outputs,
@@ -59,9 +56,9 @@ TFI_EXPORT int TfiOutputProperties(TfiGraph* graph, const char* node, TfiSink si
 // Sets the new graph, whose bytes are copied. Returns 1, or 0 if it is too late.
 TFI_EXPORT int TfiSetResult(TfiGraph* graph, const void* data, size_t size);
 
-// Gives `sink` the counters (core/counters.h) of each device, one by one: "<counter> <device> <n>",
-// with a device such as "GPU:0", then "fallback <device> <n> <reason>" and "refused_lane_options
-// <device> <n> <reason>". Reasons quote other libraries, and may hold any bytes.
+// Gives `sink` the counters (core/counters.h) of each device, one by one: "<counter> <device> <n>
+// <reason>", with a device such as "GPU:0". Only "fallback" and "refused_lane_options" have
+// reasons, which quote other libraries, and may hold any bytes.
 TFI_EXPORT void TfiReadCounters(TfiSink sink);
 
 // Records a timeline of calls 1 to `calls` of each op from now on; 0 ends that.

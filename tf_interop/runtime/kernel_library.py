@@ -28,23 +28,21 @@ REBUILD_COMMAND = (
     "pip install --no-build-isolation --no-deps --force-reinstall ."
 )
 
-_PASS_TYPE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
-_SINK_TYPE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t)
 _GRAPH, _TEXT = ctypes.c_void_p, ctypes.c_char_p
+_PASS_TYPE = ctypes.CFUNCTYPE(ctypes.c_int, _GRAPH, _TEXT, _TEXT, _TEXT)
+_SINK_TYPE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t)
 
 # Each function's argument types, then its result type.
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "TfiRegisterPlugin": (_TEXT, _TEXT),
     "TfiSetPass": (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_double, None),
-    "TfiGraphData": (_GRAPH, ctypes.c_void_p),
-    "TfiGraphSize": (_GRAPH, ctypes.c_size_t),
-    "TfiGraphDeviceType": (_GRAPH, _TEXT),
-    "TfiGraphNodesToPreserve": (_GRAPH, _TEXT),
-    "TfiGraphFetches": (_GRAPH, _TEXT),
+    "TfiGraphData": (_GRAPH, _SINK_TYPE, ctypes.c_int),
     "TfiOutputProperties": (_GRAPH, _TEXT, _SINK_TYPE, ctypes.c_int),
     "TfiSetResult": (_GRAPH, _TEXT, ctypes.c_size_t, ctypes.c_int),
     "TfiSetWorkspaceLimit": (ctypes.c_int64, None),
     "TfiReadCounters": (_SINK_TYPE, None),
+    "TfiRecordTimeline": (ctypes.c_int, None),
+    "TfiReadTimeline": (_SINK_TYPE, None),
 }
 
 
@@ -109,38 +107,33 @@ class TimedSpan(NamedTuple):
 
 
 class HandedGraph:
-    """A graph as Grappler hands it over; valid only during the call of the pass."""
+    """A graph as Grappler hands it over; valid only during the call of the pass.
 
-    def __init__(self, functions: ctypes.CDLL, handle: int) -> None:
+    Attributes:
+        device_type: `CPU` or `GPU`: the device type that the plugin was called for.
+        nodes_to_preserve: names that have to stay in the graph.
+        fetches: names of the nodes that the graph is run for.
+    """
+
+    def __init__(self, functions: ctypes.CDLL, handle: int, *texts: bytes) -> None:
         self._functions = functions
         self._handle = handle
+        self.device_type, *lists = (text.decode() for text in texts)
+        self.nodes_to_preserve, self.fetches = (
+            frozenset(names.split("\n")[:-1]) for names in lists
+        )
 
     @property
     def serialized(self) -> bytes:
         """The serialized GraphDef; raises TimeLimitError if TensorFlow no longer waits."""
-        data = self._functions.TfiGraphData(self._handle)
-        if data is None:
+        collected, sink = _collecting_sink()
+        if not self._functions.TfiGraphData(self._handle, sink):
             raise TimeLimitError(
                 "The pass did not get Python's interpreter lock within 5 s, because another "
                 "thread held it. Do not wait for TensorFlow while holding it: call "
                 "asynchronous functions to their end before tf.random.set_seed."
             )
-        return ctypes.string_at(data, self._functions.TfiGraphSize(self._handle))
-
-    @property
-    def device_type(self) -> str:
-        """`CPU` or `GPU`: the device type that the plugin was called for."""
-        return str(self._functions.TfiGraphDeviceType(self._handle).decode())
-
-    @property
-    def nodes_to_preserve(self) -> frozenset[str]:
-        """Names that have to stay in the graph."""
-        return _names(self._functions.TfiGraphNodesToPreserve(self._handle))
-
-    @property
-    def fetches(self) -> frozenset[str]:
-        """Names of the nodes that the graph is run for."""
-        return _names(self._functions.TfiGraphFetches(self._handle))
+        return collected[0]
 
     def infer_output_shapes(self, node: str) -> list[Shape | None] | None:
         """Infers the shapes of a node's outputs; None if TensorFlow does not know the node.
@@ -202,9 +195,9 @@ class KernelLibrary:
             time_limit_s,
         )
 
-    def _call(self, handle: int) -> int:
+    def _call(self, handle: int, *texts: bytes) -> int:
         run = self._run
-        return 0 if run is None else int(run(HandedGraph(self.functions, handle)))
+        return 0 if run is None else int(run(HandedGraph(self.functions, handle, *texts)))
 
     def set_workspace_limit(self, limit_bytes: int | None) -> None:
         """Limits all workspaces of one stage together, from now on; None for no limit."""
@@ -212,7 +205,7 @@ class KernelLibrary:
 
     def record_timeline(self, calls: int) -> None:
         """Records `calls` calls of each op from now on, after its first."""
-        self.functions.TfiRecordTimeline(ctypes.c_int(calls))
+        self.functions.TfiRecordTimeline(calls)
 
     def read_timeline(self) -> list[TimedSpan]:
         """The recorded spans that have ended."""
@@ -225,15 +218,15 @@ class KernelLibrary:
         """The counters so far."""
         collected, sink = _collecting_sink()
         self.functions.TfiReadCounters(sink)
-        found: dict[str, dict[str, collections.Counter[str]]] = {}
+        found: dict[str, dict[str, collections.Counter[str]]] = collections.defaultdict(
+            lambda: collections.defaultdict(collections.Counter)
+        )
         for entry in collected:
-            what, device, rest = entry.decode("utf-8", "replace").split(" ", 2)
-            count, _, reason = rest.partition(" ")
+            what, device, count, reason = entry.decode("utf-8", "replace").split(" ", 3)
             for each in ("", device):
-                counts = found.setdefault(each, collections.defaultdict(collections.Counter))
-                counts[what][reason] += int(count)
-        total = found.pop("", collections.defaultdict(collections.Counter))
-        return _counters(total, {device: _counters(its, {}) for device, its in found.items()})
+                found[each][what][reason] += int(count)
+        devices = {device: _counters(its, {}) for device, its in found.items() if device}
+        return _counters(found[""], devices)
 
 
 def _counters(
@@ -255,10 +248,6 @@ def _collecting_sink() -> tuple[list[bytes], Any]:
     collected: list[bytes] = []
     sink = _SINK_TYPE(lambda data, size: collected.append(ctypes.string_at(data, size)))
     return collected, sink
-
-
-def _names(text: bytes) -> frozenset[str]:
-    return frozenset(text.decode().split("\n")[:-1])
 
 
 def read_build_info(path: pathlib.Path) -> BuildInfo:
