@@ -181,7 +181,7 @@ USAGE = {
     "benchmark --policy always -o r.json -- python -c pass": "got 'python -c pass'",
     "benchmark --policy always -o r.json -- python -m": "got 'python -m'",
     "benchmark --policy always -o r.json -- python -u missing.py": "missing.py'",
-    "benchmark --policy always -o r.json -- /no/python graph.pb": "'/no/python'",
+    "benchmark --policy always -o r.json -- /no/python graph.pb": "'/no/python' cannot be run",
     f"benchmark -o r.json -- {sys.executable} graph.pb": "Pass --plan or --policy",
     f"benchmark --batch 8 --policy always -o r.json -- {sys.executable} graph.pb": "out --batch",
     f"benchmark ResNet50 --policy always -o r.json -- {sys.executable} graph.pb": "out ResNet50",

@@ -165,9 +165,10 @@ def check_program(words: Sequence[str]) -> None:
         ask = [words[0], "-c", "import sys; print(sys.prefix)"]
         prefix = subprocess.run(ask, capture_output=True, text=True, check=False).stdout.strip()
     if prefix != sys.prefix:
+        got = f"is of {prefix}" if prefix else "cannot be run"
         raise BenchmarkError(
-            f"The program must run with tf_interop's Python, {sys.executable}, but '{words[0]}' is "
-            f"of {prefix or 'nowhere'}. Activate that environment, or name its Python."
+            f"The program must run with tf_interop's Python, {sys.executable}, but '{words[0]}' "
+            f"{got}. Activate that environment, or name its Python."
         )
 
 

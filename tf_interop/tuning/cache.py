@@ -55,6 +55,8 @@ def _path_of(key: str) -> pathlib.Path:
 
 def _load(path: pathlib.Path) -> Plan | None:
     try:
-        return load_plan(path)
+        plan = load_plan(path)
     except (OSError, PlanError):
         return None  # missing, damaged or of another version: tuning writes it again
+    is_ours = len(plan.graphs) == 1 and plan.graphs[0].measured is not None
+    return plan if is_ours else None

@@ -1,0 +1,26 @@
+"""The cache accepts only tuned plans of one graph."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from tf_interop.planning.types import GraphPlan, MeasuredStep, Plan
+from tf_interop.tuning.cache import cached_plans, load_cached, save_cached
+
+TUNED = GraphPlan(
+    "f", 1, (), narrow_units=("a",), measured=MeasuredStep(2.0, 1.0, 2.0, 0.1, 1.0, 3, 4, 2)
+)
+
+
+@pytest.fixture(autouse=True)
+def cache_in_a_folder_of_its_own(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+@pytest.mark.parametrize("graphs", [(), (TUNED, TUNED), (GraphPlan("f", 1, ()),)])
+def test_another_plan_is_refused(graphs: tuple[GraphPlan, ...]) -> None:
+    save_cached(Plan(graphs), "one")
+    assert load_cached("one") is None
+    assert list(cached_plans()) == []
