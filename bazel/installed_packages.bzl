@@ -59,7 +59,8 @@ def _installed_tensorflow(repository_ctx):
         ))
     folder, version = found.stdout.split(";")
     if not repository_ctx.path(folder + "/include/third_party/gpus/cudnn/include/cudnn_graph.h").exists:
-        fail("Expected the headers of CUDA and cuDNN in {}/include, found none.".format(folder))
+        fail(("Expected the headers of CUDA and cuDNN in {}/include, found none. Install TensorFlow from " +
+              "PyPI, whose packages have them.").format(folder))
     repository_ctx.symlink(folder + "/include", "include")
     for library in ["libtensorflow_cc.so.2", "libtensorflow_framework.so.2"]:
         repository_ctx.symlink(folder + "/" + library, library)

@@ -12,6 +12,7 @@ import profile_values
 import pytest
 from command_line import invoke, run_process
 
+import tf_interop
 from tf_interop.cli import doctor, doctor_checks
 from tf_interop.cli.doctor_checks import Finding, Level, ok, problem, warning
 from tf_interop.errors import LibraryError
@@ -200,6 +201,18 @@ def test_another_plugin_is_a_problem_if_there_is_such_a_device(
     for_cpu, for_gpu = _check("plugin", "TensorFlow")
     assert (for_cpu.name, for_cpu.level) == ("plugin for CPU", Level.OK)
     assert (for_gpu.name, for_gpu.level) == ("plugin for GPU", level)
+
+
+def test_tells_nobody_to_build_the_library_because_of_another_plugin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(**_: object) -> None:
+        raise LibraryError("Another graph-optimizer plugin is registered. Uninstall that plugin.")
+
+    monkeypatch.setattr(tf_interop, "enable", fail)
+    [finding] = _check("two convolutions", "TensorFlow")
+    assert finding.level is Level.PROBLEM and "Uninstall that plugin" in finding.text
+    assert "pip install" not in finding.fix
 
 
 def test_a_library_for_another_tensorflow_says_how_to_build_it(

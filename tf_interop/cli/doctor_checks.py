@@ -86,8 +86,6 @@ def run_check(name: str, check: Check) -> Iterator[Finding]:
         found = check()
         for finding in found if isinstance(found, Iterator) else [found]:
             yield dataclasses.replace(finding, name=finding.name or name)
-    except LibraryError as error:
-        yield problem(str(error), _REBUILD, name)
     except Exception as error:
         yield problem(f"{type(error).__name__}: {error}", name=name)
 
@@ -237,7 +235,10 @@ def _library() -> Finding:
     path = find_library_file(LIBRARY_NAME)
     if path is None or not path.is_file():
         return problem(f"{path or LIBRARY_NAME} is missing", _REBUILD)
-    info = read_build_info(path)
+    try:
+        info = read_build_info(path)
+    except LibraryError as error:
+        return problem(str(error), _REBUILD)
     text = f"{path}, for TensorFlow {info.tensorflow}"
     if visible_gpus() and not info.cudnn_backend:
         return problem(f"{text}, without the cudnn backend", _REBUILD)
@@ -247,7 +248,11 @@ def _library() -> Finding:
 def _plugin() -> Iterator[Finding]:
     from tf_interop.runtime.plugin import get_plugin
 
-    plugin = get_plugin()
+    try:
+        plugin = get_plugin()
+    except LibraryError as error:
+        yield problem(str(error), _REBUILD)
+        return
     for device_type in plugin.device_types:
         yield ok("registered", f"plugin for {device_type}")
     for device_type, reason in plugin.refused_device_types.items():

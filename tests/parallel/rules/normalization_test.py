@@ -210,5 +210,16 @@ def test_keeps_a_node_if_another_one_reads_its_reserve_space() -> None:
     assert found(graph_def) == ["bn_gradient"]
 
 
+def test_keeps_a_gradient_if_another_one_needs_the_fused_node() -> None:
+    graph_def = step()
+    other = graph_def.node.add()
+    other.CopyFrom(node_of(graph_def, "bn_gradient"))
+    other.name = "other"
+    view = GraphView(graph_def)
+    nodes = [view.index_of[name] for name in ("bn", "bn_gradient", "other")]
+    assert all(is_with_its_pair(view, nodes, node) for node in nodes)
+    assert not any(is_with_its_pair(view, nodes[:2], node) for node in nodes[:2])
+
+
 def test_keeps_a_node_of_an_unknown_shape() -> None:
     assert not found(step(shape=(None, 5, 3, 7)))

@@ -101,10 +101,16 @@ def find_normalizations(view: GraphView, properties: GraphProperties) -> frozens
 
 
 def is_with_its_pair(view: GraphView, nodes: Collection[int], node: int) -> bool:
-    """Whether `nodes` contain the gradients of a normalization, or the forward op of a gradient."""
+    """Whether `nodes` contain a normalization with all gradients that read it.
+
+    A gradient in inference reads nothing that only the forward op gives.
+    """
     if view.ops[node] in FORWARD_OPS:
         return all(each in nodes for each in view.fanouts[node] if view.ops[each] in GRADIENT_OPS)
-    return not _is_training(view, node) or _forward_of(view, node) in nodes
+    forward = _forward_of(view, node)
+    if forward is None:
+        return not _is_training(view, node)
+    return forward in nodes and is_with_its_pair(view, nodes, forward)
 
 
 def expand_normalization(
@@ -167,7 +173,7 @@ def _layout_of(node: node_def_pb2.NodeDef) -> str:
 
 
 def _is_reserve_space_read(view: GraphView, node: int) -> bool:
-    """Whether any node but a gradient reads an output that only the fused ops can use."""
+    """Whether any node but its own gradient reads an output that only the fused ops can use."""
     is_forward = view.ops[node] in FORWARD_OPS
 
     def may_read(reader: int, port: int) -> bool:
