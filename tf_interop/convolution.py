@@ -232,7 +232,10 @@ def can_merge(configurations: Sequence[ConvolutionConfiguration]) -> bool:
 def merged_configuration(
     configurations: Sequence[ConvolutionConfiguration],
 ) -> ConvolutionConfiguration:
-    """The wider convolution for some that `can_merge`; all shapes are known."""
+    """The wider convolution of those that `can_merge` accepts, in the order of output channels.
+
+    All their shapes have to be known.
+    """
     first = configurations[0]
     channel_axis = 1 if first.layout.startswith("NC") else -1
     return dataclasses.replace(

@@ -170,6 +170,11 @@ def compiled(image: tf.Tensor) -> tf.Tensor:
     return tf.nn.conv2d(image, tf.ones((3, 3, 3, 4)), 1, "SAME")
 
 
+@tf.function(input_signature=[tf.TensorSpec((), tf.resource, name="variable")])
+def of_a_resource(variable: tf.Tensor) -> tf.Tensor:
+    return tf.raw_ops.ReadVariableOp(resource=variable, dtype=tf.float32)
+
+
 def dense() -> tf.keras.Model:
     image = tf.keras.Input((8, 8, 3))
     flat = tf.keras.layers.Flatten()(image)
@@ -181,13 +186,17 @@ def dense() -> tf.keras.Model:
     [
         (dense, {}, "convolution"),
         (lambda: compiled, {}, "jit_compile=False"),
+        (lambda: of_a_resource, {}, "The input 'variable' is a resource"),
         (branched_models.build, {"batch_sizes": ()}, "batch size"),
         (branched_models.build, {"budget": "soon"}, "'soon'"),
         (branched_models.build, {"budget": 0}, "0"),
         (lambda: branched_models.function, {"training": True}, "training=True"),
         (lambda: len, {}, "builtin_function_or_method"),
     ],
-    ids=["no_convolution", "xla", "no_batch", "no_time", "zero_time", "trains", "no_model"],
+    ids=[
+        *("no_convolution", "xla", "resource", "no_batch", "no_time", "zero_time", "trains"),
+        "no_model",
+    ],
 )
 def test_refuses(subject: Callable[[], Any], options: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):

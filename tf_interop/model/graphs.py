@@ -208,6 +208,11 @@ def _trace_function(
 
 
 def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
+    if spec.dtype in (tf.resource, tf.variant):
+        raise ValueError(
+            f"The input '{spec.name}' is a {spec.dtype.name}, expected numbers or strings. Capture "
+            "it in a tf.function instead."
+        )
     return tf.zeros(spec.shape, spec.dtype)
 
 
