@@ -43,7 +43,7 @@ TEST_F(CudnnBackendTest, TakesTheFirstProposalThatIsAllowed) {
 }
 
 TEST_F(CudnnBackendTest, KeepsToTheWorkspaceLimit) {
-  const Convolution c = MakeConvolution();
+  Convolution c = MakeConvolution();
   const size_t copies = 1024;  // the filter, 3 * 3 * 4 * 6 floats, rounded up to 256
   int large = 0;
   for (const std::string& name : Engines(c, {false, true}, 8)) {
@@ -63,6 +63,10 @@ TEST_F(CudnnBackendTest, KeepsToTheWorkspaceLimit) {
     EXPECT_LT(PrepareOk(MakeAsymmetric(), "", 0)->workspace_bytes(),
               PrepareOk(MakeAsymmetric())->workspace_bytes());
   }
+  FakeCudnn().knows_workspaces = false;
+  c.batch += 1;  // outcomes are kept
+  EXPECT_TRUE(IsError(PrepareError(c, "", 0), StatusCode::kUnsupported,
+                      {"know the plan's workspace in bytes, got -1"}));
 }
 
 TEST_F(CudnnBackendTest, RefusesPinsThatCudnnDoesNotTake) {

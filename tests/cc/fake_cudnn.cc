@@ -410,7 +410,12 @@ cudnnStatus_t CUDNNWINAPI cudnnBackendGetAttribute(cudnnBackendDescriptor_t cons
       AllRecords().Find(static_cast<cudnnBackendDescriptor_t*>(values)[i])->graph = record->graph;
     }
   }
-  return TF_INTEROP_REAL(cudnnBackendGetAttribute, descriptor, name, type, asked, count, values);
+  const cudnnStatus_t status =
+      TF_INTEROP_REAL(cudnnBackendGetAttribute, descriptor, name, type, asked, count, values);
+  if (name == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE && !FakeCudnn().knows_workspaces) {
+    *static_cast<int64_t*>(values) = -1;
+  }
+  return status;
 }
 
 cudnnStatus_t CUDNNWINAPI cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {

@@ -34,6 +34,7 @@ struct FakeCudnnSwitches {
   // The names of legacy algorithms that no convolution can run.
   std::set<std::string> unsupported_legacy;
   bool fail_plan_allocation = false;
+  bool knows_workspaces = true;  // of plans; -1 if not
   bool fail_execution = false;
   bool fail_handle = false;
   // Finalizing a plan takes this much longer.

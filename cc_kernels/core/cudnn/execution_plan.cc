@@ -52,6 +52,10 @@ class ExecutionPlan : public Executable {
 
     int64_t workspace = 0;
     TF_INTEROP_RETURN_IF_ERROR(plan_.Get(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, &workspace));
+    if (workspace < 0) {
+      return Unsupported("Expected cuDNN to know the plan's workspace in bytes, got " +
+                         std::to_string(workspace) + ".");
+    }
     workspace_bytes_ = static_cast<size_t>(workspace);
     const BackendDescriptor built =
         plan_.GetDescriptor(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
