@@ -16,6 +16,7 @@ from tf_interop.convolution import ConvolutionConfiguration, ConvolutionKind
 from tf_interop.errors import LibraryError
 from tf_interop.measure import core
 from tf_interop.measure.core import (
+    AlgorithmScope,
     Backend,
     CoreLibrary,
     MeasureOptions,
@@ -245,7 +246,9 @@ class _StubFunctions:
             _give(self._ffi, arguments[-1], b"made by the test")
         return self.code
 
-    TfiListAlgorithms = _fail
+    def TfiListAlgorithms(self, *arguments: Any) -> int:  # noqa: N802
+        self.scope, self.allow_tf32 = arguments[2:4]
+        return self._fail(*arguments)
 
     def TfiMeasureConvolution(self, *arguments: Any) -> int:  # noqa: N802
         _, convolution, _, options, measured, ran, kernel, trace_error, _ = arguments
@@ -357,7 +360,8 @@ def test_status_codes_become_kinds_of_failure(
     assert isinstance(stage, StageFailure)
     assert (stage.stage, stage.kind, stage.reason) == (asked, kind, "made by the test")
     with pytest.raises(ValueError, match="made by the test"):
-        gpu.list_algorithms(FORWARD)
+        gpu.list_algorithms(FORWARD, AlgorithmScope.KNOBS, allow_tf32=False)
+    assert (stub.scope, stub.allow_tf32) == (2, False)
 
 
 @pytest.mark.parametrize(("granted", "kept"), [([64, 68], (64, 68)), ([60, 0], ())])
