@@ -166,6 +166,9 @@ TEST_F(CudnnAlgorithmsTest, SaysWhyThereIsNothingToList) {
   leaky.activation = Activation::kLeakyRelu;
   EXPECT_TRUE(IsError(ListError(leaky, AlgorithmScope::kHeuristic), StatusCode::kUnsupported,
                       {"forward double NCHW"}));
+  FakeCudnn().fail_plan_allocation = true;
+  EXPECT_TRUE(IsError(ListError(MakeFused(), AlgorithmScope::kAll), StatusCode::kResourceExhausted,
+                      {"no memory for the plan"}));
   Convolution empty = MakeConvolution();
   empty.batch = 0;
   EXPECT_EQ(ListError(empty, AlgorithmScope::kAll).code(), StatusCode::kInvalidArgument);
