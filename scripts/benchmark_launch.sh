@@ -43,7 +43,7 @@ write_result(
     "Median host time of a whole call of a stage, from its lookup to the join, with a small convolution "
     "on each lane. With new addresses, the results have another address at every call. Replayed, the "
     "stage is a CUDA graph. Fake libraries are those of the C++ tests. They execute nothing, so the "
-    "times are those of this project alone, and, with new addresses, of the fake cuDNN storing them. "
+    "times are those of this project alone, and, with new addresses, of cuDNN keeping them. "
     "They never include the time that CUDA takes for launches, events or a graph.",
     measured["stages"], command="scripts/benchmark_launch.sh", made_with=(), **versions,
 )
