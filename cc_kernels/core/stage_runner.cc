@@ -114,7 +114,8 @@ LaneGroups GroupOptionsOf(const Stage& stage) {
   }
   if (!has_partition) sm_counts.clear();
   for (const Lane& lane : stage.lanes) {
-    groups.push_back(StreamGroupOptions{lane.priority, sm_counts, static_cast<int>(groups.size())});
+    groups.emplace_back(
+        StreamGroupOptions{lane.priority, sm_counts, static_cast<int>(groups.size())});
   }
   if (groups.size() > 1 && (has_partition || has_priorities)) return groups;
   const auto longest = std::max_element(
