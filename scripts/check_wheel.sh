@@ -90,5 +90,5 @@ if other/bin/python -c "import tf_interop; tf_interop.enable(policy='always')" >
   fail "expected the wheel to refuse TensorFlow $other_version, it did not"
 fi
 echo "With TensorFlow $other_version:"
-grep 'Expected TensorFlow' refusal || fail "expected a message about TensorFlow's version: $(cat refusal)"
+grep 'was built for TensorFlow' refusal || fail "expected a message about TensorFlow's version: $(cat refusal)"
 echo "$wheel: $(du -h "$wheel" | cut -f1)"
