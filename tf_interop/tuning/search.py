@@ -31,7 +31,7 @@ class Variant:
     """A measured way to run a graph.
 
     Attributes:
-        unit_cores: the cores of each narrow unit, by its number; none is if the batch is split.
+        unit_cores: the cores of each narrow unit, by its number; empty if the batch is split.
         predicted_ms: the simulated step; 0 if there is none.
     """
 
