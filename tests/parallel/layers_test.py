@@ -129,7 +129,7 @@ def transposed_convolution() -> None:
         # Scaling by a broadcast vector is no join.
         (squeeze_and_excite, ["a", "mean", "b"], {"scaled": "a"}),
         (means, ["a", "pool", "global"], {"mean": "a", "Sub": "a"}),
-        # These gradients read no tensor of their layers.
+        # These gradients read none of their layers' tensors.
         (
             averages,
             ["a", "p", "q", "b"],
@@ -201,9 +201,9 @@ def test_says_why_a_costly_node_is_whole() -> None:
     assert layer_names(layers) == ["a"]
     assert layers.why_whole == {
         "sums": "nothing divides Cumsum",
-        "kept": "its name has to stay",
-        "elsewhere": "it is on another device than its layer",
-        "unknown": "shapes are not known",
+        "kept": "its name must stay",
+        "elsewhere": "it is not on its layer's device",
+        "unknown": "its shapes are unknown",
     }
 
 

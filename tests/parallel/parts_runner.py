@@ -26,7 +26,7 @@ def values(*shape: int, seed: int = 0, dtype: Any = np.float32) -> Array:
 
 
 def sizes(*numbers: Any) -> Array:
-    """Sizes, axes or paddings, which are constants for rules."""
+    """Sizes, axes or paddings, which rules see as constants."""
     return np.array(numbers, np.int64)
 
 
@@ -44,7 +44,7 @@ def operation_of(
         op: its op type.
         inputs: its inputs. Integers are constants.
         attributes: attributes for NodeMaker. `T` is by default the dtype of the first input that is
-            no integer; None leaves an attribute out.
+            not an integer; None omits an attribute.
         **others: other fields of the Operation.
     """
     known = [each if each.dtype.kind == "i" else None for each in inputs]
@@ -96,9 +96,9 @@ def check_parts(
     outputs: int | None = None,
     tolerance: float = 0.0,
 ) -> Sequence[OpPart]:
-    """Runs all parts of an operation, and compares their results with the whole's.
+    """Runs all parts of an operation, and compares their results with those of the whole.
 
-    Each part gets only the boxes that it reads. Parts have to give every value of an output equally
+    Each part gets only the boxes that it reads. Parts must compute every value of an output equally
     often: once, or several times as copies or addends.
 
     Args:
@@ -145,7 +145,7 @@ def check_parts(
 
 
 def parts_of(operation: Operation, degrees: Degrees) -> Sequence[OpPart]:
-    """The parts of an operation, which has to be divisible."""
+    """The parts of an operation, which must be divisible."""
     parts = RULES[operation.node.op](operation, degrees)
     assert parts is not None, f"no parts for {degrees}"
     return parts
@@ -165,7 +165,7 @@ def run_graph(
 ) -> list[Array]:
     """The values of tensors by name, or of all outputs of one node.
 
-    CPUs have few kernels for NCHW, so Grappler converts a graph to NHWC, if it may optimize it.
+    CPUs have few kernels for NCHW, so Grappler converts a graph to NHWC if it may optimize it.
     """
     config = tf.compat.v1.ConfigProto()
     options = config.graph_options.rewrite_options
@@ -179,7 +179,7 @@ def run_graph(
         else:
             names = (name if ":" in name else f"{name}:0" for name in fetches)
             tensors = [graph.get_tensor_by_name(name) for name in names]
-        # Grappler does not convert a node that is fetched itself.
+        # Grappler does not convert a node that is itself fetched.
         tensors = [tf.identity(each) for each in tensors]
     with tf.compat.v1.Session(graph=graph, config=config) as session:
         found: list[Array] = session.run(tensors, {f"{name}:0": x for name, x in feeds.items()})

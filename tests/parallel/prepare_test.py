@@ -121,7 +121,7 @@ def test_new_nodes_state_their_shapes_and_have_new_names() -> None:
     ("fused", "changes"),
     [
         (["BiasAdd", "GeluExact"], {"num_args": 1}),
-        # With an argument too many.
+        # One argument too many.
         (["BiasAdd"], {}),
         (["BiasAdd", "Relu"], {"num_host_args": 1}),
         (["BiasAdd", "Relu"], {"filter_format": "OIHW"}),

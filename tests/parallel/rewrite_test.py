@@ -1,4 +1,4 @@
-"""Rewritten graphs: their nodes, and that they compute the same."""
+"""Rewritten graphs: their nodes and their results."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_same_arguments_give_the_same_graph_and_results() -> None:
     assert was_divided(after) and not was_divided(before)
     assert same_graph(after, divide(two_products(), MIXED, STATIONARY_W))
     assert same_graph(before, untouched)
-    # All parts are on one device, because this process cannot make other ones any more.
+    # All parts are on one device, because this process can no longer make others.
     on_one = divide(before, MIXED, STATIONARY_W, devices=[CPU] * 4)
     results = (run_graph(each, FEEDS, ["s", "u"]) for each in (on_one, before))
     for ours, stock in zip(*results, strict=True):

@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 
 
 def random_problem(seed: int, *, devices: int = 0) -> SearchProblem:
-    """A problem of up to 7 layers with up to 4 configurations each.
+    """A problem with up to 7 layers and up to 4 configurations of each.
 
     In complete graphs only edges have costs, so that bounds are far from the least cost.
     """
@@ -62,8 +62,8 @@ def every_choice(problem: SearchProblem) -> Iterator[tuple[tuple[int, ...], floa
         )
 
 
-# Elimination solves a problem at once, or after bounds have ruled out configurations, or its tables
-# are still too large then.
+# Elimination solves a problem at once, or after bounds have ruled out configurations, or not at all
+# because its tables are still too large.
 ENTRIES = [(least._FEW_ENTRIES, least._MAX_ENTRIES), (0, least._MAX_ENTRIES), (40, 60)]
 
 
@@ -78,7 +78,7 @@ def test_nothing_that_fits_costs_less(
     problem = random_problem(seed, devices=devices)
     costs = dict(every_choice(problem))
     if not costs:
-        with pytest.raises(PlanError, match="fits into memory"):
+        with pytest.raises(PlanError, match="fits in memory"):
             minimize(problem)
         return
     result = minimize(problem)
@@ -122,7 +122,7 @@ def test_an_error_names_the_needed_memory() -> None:
     problem = SearchProblem(
         (np.zeros(2), np.zeros(1)), {}, memory, memory_limits=np.array([400, 900])
     )
-    with pytest.raises(PlanError, match="takes 500 bytes on device 0 with 400"):
+    with pytest.raises(PlanError, match="takes 500 bytes on device 0, which has 400"):
         minimize(problem)
 
 

@@ -9,7 +9,7 @@ import sys
 from command_line import free_addresses
 from unnoticed import run_python
 
-# It runs without the plugin.
+# The server runs without the plugin.
 SERVER = """
 import sys
 import tensorflow as tf

@@ -44,7 +44,7 @@ DEVICES = DeviceGraph(
     tuple(tuple(1e-5 * (1 + 3 * a + b) for b in range(4)) for a in range(4)),
 )
 Row = tuple[int, Box]
-"""A device, and a box that it gives or reads."""
+"""A device, and a box that it computes or reads."""
 
 
 def sending_s(given: PartedTensor, reads: Iterable[Row]) -> float:
@@ -131,7 +131,7 @@ def network() -> list[tf.Tensor]:
 
 
 def home_of(node: int) -> int:
-    """The device of a node that is not divided."""
+    """The device of an undivided node."""
     return node % len(DEVICES.devices)
 
 
@@ -149,7 +149,7 @@ def parts_of(layers: LayerGraph, node: int, degrees: Degrees) -> Sequence[OpPart
 
 
 def computing_s(layers: LayerGraph, place: int, degrees: Degrees) -> float:
-    """The time that the busiest pool of devices computes for a layer."""
+    """The computing time of a layer on the busiest pool of devices."""
     of_pools: dict[int, float] = collections.defaultdict(float)
     for node in layers.layers[place].nodes:
         dtypes = input_dtypes(layers.view.nodes[node]), output_dtypes(layers.view.nodes[node])

@@ -1,4 +1,4 @@
-"""The rules that files of parallel plans have to keep.
+"""The rules for files of parallel plans.
 
 `formats_test.py` has the tests for all kinds of files.
 """

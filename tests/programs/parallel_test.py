@@ -60,7 +60,7 @@ STAGES = """
     status = tf_interop.status()
     assert not status.divided_graphs and len(status.graphs) == 1, str(status)
     [failure] = status.failures
-    assert "Expected a parallel plan for this graph" in failure.cause
+    assert "not for this graph" in failure.cause
 
     # Without the plan, functions that have run are whole again.
     function = make()

@@ -72,7 +72,7 @@ def test_leaves_what_is_divided_or_has_no_layers_alone() -> None:
 @pytest.mark.parametrize(
     ("batch", "layers", "why_whole", "why"),
     [
-        (None, [HALVES], "", "no layer can be divided: shapes are not known"),
+        (None, [HALVES], "", "no layer can be divided: its shapes are unknown"),
         (4, [], "", "the parallel plan leaves this graph as it is"),
         (4, [], "one device is faster", "one device is faster"),
     ],
@@ -91,9 +91,13 @@ def test_keeps_a_graph_and_says_why(
 @pytest.mark.parametrize(
     ("layer", "batch_size", "place"),
     [
-        (DividedLayer("d", Degrees(sample=2), (0, 1)), None, "the layer 'd'"),
-        (DividedLayer("c", Degrees(height=7), (0,) * 7), None, "got 7 parts of a height of 6"),
-        (HALVES, 8, "for batch size 4, got one for 8"),
+        (DividedLayer("d", Degrees(sample=2), (0, 1)), None, "no layer 'd'"),
+        (
+            DividedLayer("c", Degrees(height=7), (0,) * 7),
+            None,
+            "than parts: 7 parts of a height of 6",
+        ),
+        (HALVES, 8, "for batch size 8, but the graph has 4"),
     ],
     ids=["of_a_layer_that_is_not_there", "more_parts_than_values", "of_another_batch_size"],
 )

@@ -1,1 +1,1 @@
-"""Layers over several devices: a planner of its own, and the parts of its graph pass."""
+"""Divides layers over several devices: the planner, and the parts of its graph pass."""

@@ -56,7 +56,7 @@ class LayerTimes:
 
     Attributes:
         degrees: the configuration.
-        compute_us: time of its busiest device.
+        compute_us: computing time of the busiest device.
         inner_us: messages within the layer.
         parameters_us: messages with parameters and their gradients.
         neighbours_us: messages from and to other layers.
@@ -75,7 +75,7 @@ class LayerTimes:
 
     @property
     def by_name(self) -> dict[str, float]:
-        """The times by name, for reading."""
+        """The times, by their names in explanations."""
         return {
             "computing": self.compute_us,
             "sums and halos": self.inner_us,
@@ -91,8 +91,8 @@ class LayerExplanation:
     Attributes:
         name: name of the layer.
         chosen: its times in the plan.
-        others: its times if it alone followed another strategy, by strategy.
-        why: the reason, for reading.
+        others: by strategy, its times if it alone followed that strategy.
+        why: the reason, in words.
     """
 
     name: str
@@ -144,14 +144,14 @@ def explain_layers(
 
 
 def _why(chosen: LayerTimes, others: Mapping[str, LayerTimes]) -> str:
-    """The gain over the best strategy, and its largest share."""
+    """The gain over the best other strategy, and where most of it comes from."""
     different = {name: each for name, each in others.items() if each.degrees != chosen.degrees}
     if not different:
         return "it cannot be divided"
     name, best = min(different.items(), key=lambda item: item[1].total_us)
     saved_us = best.total_us - chosen.total_us
     if saved_us < -_LEAST_US:
-        return f"{name} takes {-saved_us / 1e3:.3g} ms less, but does not fit into the memory"
+        return f"{name} takes {-saved_us / 1e3:.3g} ms less, but does not fit in memory"
     if saved_us < _LEAST_US:
         return f"no slower than {name}"
     gains = {part: best.by_name[part] - value for part, value in chosen.by_name.items()}

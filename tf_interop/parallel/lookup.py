@@ -1,4 +1,4 @@
-"""Finds the division for a graph in a parallel plan, whatever names its trace gave to nodes."""
+"""Finds a graph's division in a parallel plan, whatever its trace named the nodes."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def batch_size_of_layers(graph: LayerGraph) -> int | None:
 def fingerprint_layers(graph: LayerGraph) -> str:
     """Identifies the layers of a graph, whatever its batch size, by 16 hexadecimal digits.
 
-    It covers the canonical names of the convolutions and matrix products that layers begin with,
-    and the sizes of their axes, but no losses, metrics or optimizers.
+    The digits depend on the canonical names of the convolutions and matrix products that layers
+    begin with, and on the sizes of their axes, but not on losses, metrics or optimizers.
     """
     rows = sorted(
         (name, [layer.extents[axis] for axis in Axis if axis is not Axis.SAMPLE])
@@ -44,7 +44,7 @@ def find_division(plan: ParallelPlan, graph: LayerGraph) -> GraphDivision:
     """Finds a plan's entry for a graph.
 
     Raises:
-        PlanError: there is none for this graph, or none for its batch size.
+        PlanError: the plan has no entry for this graph, or none for its batch size.
     """
     fingerprint, batch_size = fingerprint_layers(graph), batch_size_of_layers(graph)
     entries = [each for each in plan.graphs if each.fingerprint == fingerprint]
@@ -54,15 +54,15 @@ def find_division(plan: ParallelPlan, graph: LayerGraph) -> GraphDivision:
     if entries:
         known = ", ".join(str(each.batch_size) for each in entries)
         raise PlanError(
-            f"Expected a parallel plan for batch size {batch_size}, got one for {known}. Make one "
-            f"with tf-interop parallelize --batch {batch_size}."
+            f"The parallel plan is for batch size {known}, but the graph has {batch_size}. Make a "
+            f"plan with tf-interop parallelize --batch {batch_size}."
         )
     count = sum(layer.op in HEAD_OPS for layer in graph.layers)
     model = plan.made_with.get("model")
-    made_for = f" for '{model}'" if model else " for another"
+    made_for = f"'{model}'" if model else "another graph"
     raise PlanError(
-        f"Expected a parallel plan for this graph, with {count} convolutions and matrix products "
-        f"in layers, got one{made_for}. Make one with tf-interop parallelize, with the same mode "
+        f"The parallel plan is for {made_for}, not for this graph with {count} convolutions and "
+        "matrix products in layers. Make a plan with tf-interop parallelize, with the same mode "
         "and image size."
     )
 
@@ -71,7 +71,7 @@ def divided_layers(division: GraphDivision, graph: LayerGraph) -> dict[str, Laye
     """The divided layers of a graph, by name.
 
     Raises:
-        PlanError: the graph has no layer of a name, or an axis of it has fewer values than parts.
+        PlanError: the graph lacks a layer of the plan, or an axis has fewer values than parts.
     """
     by_name = dict(zip(names_of_layers(graph), graph.layers, strict=True))
     found: dict[str, LayerDivision] = {}
@@ -79,8 +79,8 @@ def divided_layers(division: GraphDivision, graph: LayerGraph) -> dict[str, Laye
         its = by_name.get(layer.name)
         if its is None:
             raise PlanError(
-                f"Expected a graph with the layer '{layer.name}' of the parallel plan, got one "
-                "without. Make the plan again with tf-interop parallelize."
+                f"The graph has no layer '{layer.name}', which the parallel plan divides. Make the "
+                "plan again with tf-interop parallelize."
             )
         too_many = [
             f"{count} parts of a {axis.value} of {its.extents[axis]}"
@@ -89,8 +89,8 @@ def divided_layers(division: GraphDivision, graph: LayerGraph) -> dict[str, Laye
         ]
         if too_many:
             raise PlanError(
-                f"Expected the layer '{layer.name}' to have as many values as parts, got "
-                f"{', '.join(too_many)}. Make the plan again with tf-interop parallelize."
+                f"The layer '{layer.name}' has fewer values than parts: {', '.join(too_many)}. "
+                "Make the plan again with tf-interop parallelize."
             )
         found[its.name] = LayerDivision(layer.degrees, layer.devices)
     return found

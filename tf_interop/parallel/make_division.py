@@ -40,9 +40,9 @@ class PlannedDivision:
 
     Attributes:
         division: the entry of the plan.
-        step_us: time of a step by the plan and under each strategy, by name.
+        step_us: time of a step with the plan and with each strategy, by name.
         layers: why each layer is divided as it is.
-        search: how far the search got, for reading.
+        search: how far the search got, in words.
     """
 
     division: GraphDivision
@@ -61,17 +61,17 @@ def make_division(
 ) -> PlannedDivision:
     """Divides the layers of a graph for the shortest step in the model.
 
-    If the whole graph on one device fits and is as fast, nothing is divided.
+    Nothing is divided if the whole graph fits on one device and is as fast there.
 
     Args:
         layers: the layers of the graph.
         devices: the devices to divide them over.
         mode: training or inference, if known.
-        memory_limit: bytes that no device may exceed, besides its own limit.
+        memory_limit: bytes that no device may exceed, in addition to its own limit.
         measured: measured times of convolutions.
 
     Raises:
-        PlanError: no division fits into the memory.
+        PlanError: no division fits in memory.
     """
     limits = _memory_limits(devices, memory_limit)
     with collection_pause():
@@ -89,7 +89,7 @@ def make_division(
         choice = whole
         why_whole = f"nothing is faster in the model than one device ({whole_s * 1e3:.3g} ms)"
     divided = costs.division(choice)
-    # As in the pass, so that the prediction has the bytes that are really sent.
+    # As in the pass, so that the prediction counts the bytes that are really sent.
     expanded = expand_layers(layers, {name: each.degrees for name, each in divided.items()})
     _, device_of_node = number_devices(devices.names, expanded.view)
     parted = part_graph(expanded, divided, device_of_node)

@@ -20,7 +20,7 @@ class NodeMaker:
     The name of a tensor is its node's name for the first output, and `name:1` for the second.
 
     Attributes:
-        graph_def: the graph to which it adds them.
+        graph_def: the graph that gets the nodes.
     """
 
     def __init__(
@@ -29,10 +29,10 @@ class NodeMaker:
         """Prepares to add nodes.
 
         Args:
-            graph_def: the graph to add them to.
+            graph_def: the graph that gets the nodes.
             device: the device of all nodes.
             prefix: the beginning of their names.
-            taken: names that no new node may have; the names of new nodes are added.
+            taken: names that no new node may have. Each new name is added.
         """
         self.graph_def = graph_def
         self._device = device
@@ -52,8 +52,8 @@ class NodeMaker:
         Args:
             op: its op type.
             *inputs: its inputs; control dependencies, `^name`, come last.
-            **attributes: numbers, strings, dtypes, shapes, lists of integers, or AttrValues. An
-                attribute without a default is needed.
+            **attributes: numbers, strings, dtypes, shapes, lists of integers, or AttrValues.
+                Attributes without a default are required.
         """
         name = f"{self._prefix}/{op}"
         numbered = (f"{name}_{number}" for number in itertools.count(1))
@@ -65,7 +65,7 @@ class NodeMaker:
         return name
 
     def constant(self, value: Any, dtype: Any = "int32") -> str:
-        """Adds a Const, unless there is an equal one."""
+        """Adds a Const, unless an equal one exists."""
         dtype = tf.as_dtype(dtype)
         array = np.asarray(value, dtype.as_numpy_dtype)
         key = array.dtype.str, array.shape, array.tobytes()
@@ -90,9 +90,9 @@ class NodeMaker:
 
         Args:
             tensor: the tensor.
-            margins: the number of values before and after it, for each dimension.
+            margins: the number of values to add before and after it, for each dimension.
             dtype: its dtype.
-            value: a tensor with the value; "" for zeros.
+            value: a tensor with the value to add; "" for zeros.
         """
         if not np.any(margins):
             return tensor
@@ -111,7 +111,7 @@ class NodeMaker:
 
 
 def own_attributes(node: node_def_pb2.NodeDef) -> dict[str, attr_value_pb2.AttrValue]:
-    """A node's attributes for another node of its op, without annotations."""
+    """A node's attributes without annotations, for another node of the same op."""
     return {name: value for name, value in node.attr.items() if not name.startswith("_")}
 
 

@@ -1,7 +1,7 @@
-"""Operations and their parts: the values that rules take and make, and helpers for most rules.
+"""Operations and their parts: the inputs and results of rules, and helpers that most rules share.
 
-A rule (`rules/`) divides the nodes of one op type. Costs and the rewriting go by its parts alone;
-neither knows an op type.
+A rule (`rules/`) divides the nodes of one op type. Costs and rewriting use its parts alone; neither
+knows any op type.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Operation:
 
 
 Emit = Callable[[NodeMaker, Sequence[str]], Sequence[str]]
-"""Makes the nodes of a part. It takes the tensor of each box of `reads`, in order ("" for None),
-and returns the tensor of each box of `gives`."""
+"""Makes the nodes of a part from the tensor of each box of `reads`, in order ("" for None).
+Returns the tensor of each box of `gives`."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,9 +58,9 @@ class OpPart:
 
     Attributes:
         place: the part's number in the layer, which chooses its device.
-        reads: the box that the part reads of each data input; None if it reads nothing of it, as
-            of a vector of sizes.
-        gives: the box that it gives of each output.
+        reads: the box that the part reads of each data input; None for an input that it does not
+            read, such as a vector of sizes.
+        gives: the box of each output that it computes.
         emit: makes its nodes.
         multiply_adds: work of a convolution or a matrix product; 0 for other ops.
     """
@@ -73,8 +73,8 @@ class OpPart:
 
 
 Rule = Callable[[Operation, Degrees], Sequence[OpPart] | None]
-"""Divides an operation into parts, by ascending place. The devices of missing places have nothing
-to do. None if it cannot be divided so: then it runs whole, on its own device."""
+"""Divides an operation into parts, by ascending place. The devices of missing places are idle.
+Returns None for an operation that cannot be divided so: it runs whole, on its own device."""
 
 BoxPart = tuple[tuple[Box | None, ...], tuple[Box, ...], Emit]
 """`reads`, `gives` and `emit` of a part."""
@@ -128,7 +128,7 @@ def outputs_of(name: str, count: int) -> list[str]:
 
 
 def are_addends(parts: Sequence[OpPart]) -> bool:
-    """Whether parts give addends of the results, and so several of them the same boxes."""
+    """Whether parts compute addends of the results: then several have the same boxes."""
     return len({part.gives for part in parts}) < len(parts)
 
 
@@ -137,7 +137,7 @@ def axes_of(shape: Sequence[int], layout: str) -> tuple[Axis, ...]:
     return _AXES[layout] if len(shape) == 4 else _AXES_OF_MATRIX
 
 
-# A search asks for the same boxes again and again: cells of a network repeat.
+# A search needs the same boxes again and again, because cells of a network repeat.
 @functools.lru_cache(maxsize=1 << 14)
 def boxes_of(shape: tuple[int, ...], layout: str, degrees: Degrees) -> dict[int, Box]:
     """Divides a tensor of rank 4 or 2 among the places of its layer.

@@ -1,6 +1,6 @@
 """A graph with divided layers: the parts of every node, and the transfers between devices.
 
-Both the prediction and the rewriting go by it, so the predicted bytes are those that are sent.
+The prediction and the rewriting both use it, so the predicted bytes are the bytes sent.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class NodePart:
 
     Attributes:
         device: the number of its device.
-        reads: the box that it reads of each data input. None if it reads nothing, or if a whole
-            node reads another as before.
+        reads: the box that it reads of each data input; None for an input that it does not read,
+            or that one whole node reads from another as before.
         op_part: its computation; None if the node is whole.
     """
 
@@ -49,7 +49,7 @@ class NodePart:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Transfer:
-    """A box of one part of a tensor that is sent once in a step.
+    """A box of one part of a tensor, which is sent once in a step.
 
     Attributes:
         tensor: the tensor.
@@ -68,15 +68,15 @@ class Transfer:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class PartedGraph:
-    """A graph with divided layers, without the nodes that nothing needs any more.
+    """A graph with divided layers, without the nodes that nothing needs any longer.
 
     Attributes:
         layers: the layers of the graph.
         parts: the parts of each needed node.
-        tensors: the tensors that divided nodes give or read, with parts in the order of their
-            node's. Constants are not among them: a device has its own constant for each box.
+        tensors: the tensors that divided nodes compute or read, with parts in the order of the
+            node's parts. Constants are not included: a device has its own constant for each box.
         dtypes: the dtypes of these tensors.
-        transfers: all messages between devices, except from a whole node to another.
+        transfers: all messages between devices, except from one whole node to another.
     """
 
     layers: LayerGraph
@@ -87,14 +87,14 @@ class PartedGraph:
 
     @property
     def sent_bytes(self) -> dict[tuple[int, int], int]:
-        """The bytes of a step by source and destination."""
+        """The bytes sent in a step, by source and destination."""
         counter: collections.Counter[tuple[int, int]] = collections.Counter()
         for each in self.transfers:
             counter[each.source, each.destination] += each.byte_count
         return dict(sorted(counter.items()))
 
     def is_divided(self, node: int) -> bool:
-        """Whether parts replace a needed node."""
+        """Whether parts replace a node."""
         return self.parts[node][0].op_part is not None
 
 
@@ -110,18 +110,18 @@ def part_graph(
         layers: the layers.
         division: the divided layers by name; all others are whole.
         device_of_node: the number of each node's own device, which runs it if it is whole.
-        nodes_to_preserve: names of nodes that have to stay.
+        nodes_to_preserve: names of nodes that must stay.
     """
     return _Parting(layers, division, device_of_node, nodes_to_preserve).run()
 
 
 def is_copied(view: GraphView, node: int, nodes_to_preserve: Collection[str]) -> bool:
-    """Whether divided nodes read copies of a node: it is a constant that nobody can feed."""
+    """Whether divided nodes read copies of a node: a constant that cannot be fed."""
     return view.ops[node] == "Const" and view.names[node] not in nodes_to_preserve
 
 
 class _Parting:
-    """Finds the parts that are needed, from the last node to the first."""
+    """Finds the needed parts, from the last node to the first."""
 
     def __init__(
         self,
@@ -178,7 +178,7 @@ class _Parting:
         )
 
     def _find_tensors(self) -> dict[Tensor, PartedTensor]:
-        """The tensors that divided nodes give or read, with all their parts."""
+        """The tensors that divided nodes compute or read, with all their parts."""
         view, layers = self._view, self._layers
         tensors: dict[Tensor, PartedTensor] = {}
         for node in layers.layer_of:

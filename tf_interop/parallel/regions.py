@@ -1,8 +1,8 @@
 """Boxes of tensors, and tensors whose values several devices share.
 
-A part of an operation reads a box of each input and gives a box of each output. Costs and traffic
-follow from these boxes: a halo, an all-gather or a reduce-scatter is a box that another device
-holds.
+A part of an operation reads a box of each input and computes a box of each output. Costs and
+traffic follow from these boxes: a halo, an all-gather or a reduce-scatter is a box on another
+device.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import math
 from collections.abc import Sequence
 
 Interval = tuple[int, int]
-"""Begin and end, the end excluded. In a box it is never empty."""
+"""Begin and end, the end excluded. An interval of a box is never empty."""
 Box = tuple[Interval, ...]
-"""An interval of each dimension; `()` for a scalar."""
+"""An interval along each dimension; `()` for a scalar."""
 
 
 def whole(shape: Sequence[int]) -> Box:
@@ -53,7 +53,7 @@ def split(extent: int, count: int) -> tuple[Interval, ...]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Part:
-    """A box of a tensor, or an addend of one, and the number of the device that holds it."""
+    """A box of a tensor, or an addend of one, and the number of the device that has it."""
 
     device: int
     box: Box
@@ -65,8 +65,8 @@ class PartedTensor:
 
     Attributes:
         shape: shape of the whole tensor.
-        parts: they cover the tensor; any two boxes are equal or disjoint.
-        is_sum: whether parts with equal boxes are addends. Otherwise they are copies.
+        parts: cover the tensor; any two boxes are equal or disjoint.
+        is_sum: whether parts with equal boxes are addends and not copies.
     """
 
     shape: tuple[int, ...]
@@ -90,8 +90,8 @@ class Piece:
 def pieces_of(tensor: PartedTensor, box: Box) -> tuple[Piece, ...]:
     """The pieces that fill a box, in order of their boxes.
 
-    A sum has a piece for every addend, and pieces with equal boxes are added. Of several copies
-    the first is read.
+    A sum has a piece for every addend, and pieces with equal boxes are added. The first of several
+    copies is read.
     """
     found: dict[Box, list[Piece]] = {}
     for place, part in enumerate(tensor.parts):

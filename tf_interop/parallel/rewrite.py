@@ -7,10 +7,10 @@
         +-> Slice ==> a/part_1/Conv2D --> b/part_1/Relu ==+                 (==> between devices)
 
 A part reads boxes of tensors. A piece on another device is cut out there (Slice) and sent. The
-reader's device concatenates pieces (ConcatV2) and adds addends (AddN). TensorFlow does the sending:
-Grappler's plugins run after placement and before the graph is partitioned, so a node that is put on
-another device here runs there, with one _Send and one _Recv for each tensor and destination,
-however many nodes read it there. (Seen in the partitioned graphs of TensorFlow 2.21;
+reader's device concatenates pieces (ConcatV2) and adds addends (AddN). TensorFlow sends them:
+Grappler's plugins run after placement and before the graph is partitioned, so a node put on another
+device here runs there, with one _Send and one _Recv for each tensor and destination, however many
+nodes read the tensor there. (Seen in the partitioned graphs of TensorFlow 2.21;
 tests/parallel/sent_bytes_test.py compares the bytes of all _Send nodes with the transfers.)
 
 Preconditions:
@@ -39,7 +39,7 @@ from tf_interop.parallel.parted_graph import NodePart, PartedGraph, Tensor, is_c
 from tf_interop.parallel.regions import Box, Piece, pieces_of, relative, sizes
 
 PART_ATTRIBUTE = "_tf_interop_part_of"
-"""The attribute of a part's nodes with the name of the divided node."""
+"""The attribute of a part's nodes that names the divided node."""
 
 
 def rewrite_divided(
@@ -50,7 +50,7 @@ def rewrite_divided(
     Args:
         graph: the parts.
         device_names: the names of the devices, by number.
-        nodes_to_preserve: names that have to stay.
+        nodes_to_preserve: names that must stay.
 
     Raises:
         GraphError: the pieces of a box cannot be concatenated.
@@ -125,7 +125,7 @@ class _Rewriting:
         ]
         first = len(self._new.node)
         outputs = list(part.op_part.emit(maker, reads))
-        # The output of a part has to be on its device.
+        # The output of a part must be on the part's device.
         outputs = [
             maker("Identity", text, T=self._graph.dtypes[node, port]) if text in reads else text
             for port, text in enumerate(outputs)
@@ -146,7 +146,7 @@ class _Rewriting:
         return [f"^{name}" for name in names]
 
     def _gather(self, tensor: Tensor, box: Box, device: int) -> str:
-        """The tensor with a box of another one, on a device."""
+        """The name of a tensor on a device with this box of `tensor`."""
         key = tensor, box, device
         if key not in self._boxes:
             self._boxes[key] = self._make_box(tensor, box, device)
@@ -170,7 +170,7 @@ class _Rewriting:
         return self._concatenate(maker, dtype, texts, 0)
 
     def _slice(self, tensor: Tensor, piece: Piece) -> str:
-        """The tensor with a piece of a part, cut out on the part's device."""
+        """The name of a tensor with a piece of a part, cut out on the part's device."""
         node, port = tensor
         part = self._graph.tensors[tensor].parts[piece.part]
         name = self._view.names[node]
@@ -189,7 +189,7 @@ class _Rewriting:
     def _concatenate(
         self, maker: NodeMaker, dtype: tf.DType, texts: dict[Box, str], axis: int
     ) -> str:
-        """Concatenates boxes that fill one, along `axis` and the axes after it."""
+        """Concatenates boxes that together fill a box, along `axis` and the axes after it."""
         if len(texts) == 1:
             [text] = texts.values()
             return text

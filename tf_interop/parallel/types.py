@@ -27,9 +27,8 @@ DeviceNumber = Annotated[int, msgspec.Meta(ge=0)]
 class Axis(enum.Enum):
     """An axis of a layer's work.
 
-    A convolution [N, H, W, C] * [R, S, C, K] -> [N, H', W', K] works on all five; its height and
-    width are those of the output. A matrix product [N, C] x [C, K] works on sample, channel and
-    filter.
+    A convolution [N, H, W, C] * [R, S, C, K] -> [N, H', W', K] has all five; height and width are
+    those of the output. A matrix product [N, C] x [C, K] has sample, channel and filter.
     """
 
     SAMPLE = "sample"
@@ -81,7 +80,7 @@ class Degrees:
 
     @property
     def with_channels_together(self) -> Degrees:
-        """The same degrees with all parts of channels along `filter`."""
+        """The same degrees with the parts of `channel` moved to `filter`."""
         return dataclasses.replace(self, filter=self.filter * self.channel, channel=1)
 
     def __str__(self) -> str:
@@ -121,8 +120,8 @@ class DivisionPrediction:
     Attributes:
         step_us: time of the step.
         whole_us: its time on one device.
-        source: measured if the convolutions of all parts were measured alone. All other times are
-            modelled even then.
+        source: measured if the convolutions of all parts were measured alone. Even then all other
+            times are modelled.
         sent: bytes between devices, for each pair that sends any.
         memory_bytes: parameters and activations of layers, by device.
     """
@@ -142,9 +141,9 @@ class GraphDivision:
         fingerprint: identifies the graph's layers (see `fingerprint_layers`).
         layers: the layers that are divided. All others run whole on their own devices.
         batch_size: the graph's batch size.
-        mode: training or inference; None if that is not known, as for a function.
+        mode: training or inference; None if unknown, as for a function.
         prediction: None if no planner made the division.
-        why_whole: why no layer is divided, for reading; empty if one is.
+        why_whole: why no layer is divided, in words; empty if one is.
     """
 
     fingerprint: str
@@ -160,7 +159,7 @@ class ParallelPlan:
     """The contents of a parallel plan's file.
 
     Attributes:
-        devices: TensorFlow's names of the devices, such as `/device:GPU:1` or
+        devices: TensorFlow's names for the devices, such as `/device:GPU:1` or
             `/job:worker/task:1/device:CPU:0`.
         graphs: one entry for each graph that the plan was made for.
         format: always `tf_interop.parallel_plan`.

@@ -34,7 +34,7 @@ OPS = tuple(TENSORS)
 DEPTHWISE_OPS = tuple(op.replace("Conv2D", "DepthwiseConv2dNative") for op in OPS)
 PADDINGS = ("SAME", "VALID", "EXPLICIT")
 TOLERANCES = {"float64": 1e-13, "float32": 2e-5, "float16": 4e-3}
-"""For sums of some hundred products in another order. Those in float16 are float32 inside."""
+"""For sums of some hundred products in another order. Sums in float16 are float32 inside."""
 AXES = [Degrees(**{axis.value: 2}) for axis in Axis]
 MIXED = [
     *(Degrees(), Degrees(height=3), Degrees(width=5), Degrees(sample=2, height=2)),
@@ -108,7 +108,7 @@ def test_divides_any_convolution(op: str) -> None:
             geometry["paddings"] = [numbers.randint(0, most[each // 2]) for each in range(4)]
             geometry["layout"] = numbers.choice(["NHWC", "NCHW"])
         elif numbers.random() < 0.3:
-            # CPUs compute gradients of dilated ones in float32 only, and not with EXPLICIT padding.
+            # CPUs compute gradients of dilated ones only in float32, and not with EXPLICIT padding.
             geometry |= {"stride": 1, "dilation": 2, "dtype": "float32"}
         reach = [(each - 1) * geometry.get("dilation", 1) + 1 for each in taps]
         image = (numbers.randint(2 if padding == "SAME" else each, 10) for each in reach)
@@ -148,7 +148,7 @@ POINT = {"filter_": (1, 1, 4, 6)}
 
 
 def boxes(op: str, degrees: Degrees, tensor: str, **geometry: Any) -> list[Any]:
-    """The box of a tensor that each part reads or gives."""
+    """The box of a tensor that each part reads or computes."""
     geometry = {"image": (2, 8, 8, 4), "filter_": (3, 3, 4, 6)} | geometry
     operation, _, _, _ = convolution(op, **geometry)
     place = TENSORS[op].index(tensor)
@@ -179,7 +179,7 @@ def test_a_part_reads_the_rows_of_its_windows(
 
 
 def test_parts_of_the_filters_read_the_whole_image() -> None:
-    # No window reads the last row and column, but to leave them out would copy the rest.
+    # No window reads the last row and column, but leaving them out would copy the rest.
     assert boxes("Conv2D", Degrees(filter=2), "image", **POINT, stride=2) == [WHOLE, WHOLE]
 
 

@@ -205,7 +205,7 @@ def test_keeps_a_node_if_another_one_reads_its_reserve_space() -> None:
         read.CopyFrom(graph_def)
         read.node.add(name="reader", op="Neg", input=[port])
         assert found(read) == left
-    # In inference a gradient has no use for statistics of a batch.
+    # In inference a gradient does not use statistics of a batch.
     node_of(graph_def, "bn_gradient").attr["is_training"].b = False
     assert found(graph_def) == ["bn_gradient"]
 

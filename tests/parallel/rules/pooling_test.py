@@ -43,7 +43,7 @@ def case(
     image: Array = IMAGE,
     layout: str = "NHWC",
 ) -> tuple[str, list[Array], dict[str, Any]]:
-    """A pooling or a gradient of one, its inputs and attributes."""
+    """A pooling or the gradient of one, its inputs and attributes."""
     attributes: dict[str, Any] = {"padding": padding, "data_format": layout}
     attributes |= {"ksize": [1, *kernel, 1], "strides": [1, *stride, 1]}
     if layout == "NCHW":

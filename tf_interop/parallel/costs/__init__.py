@@ -1,1 +1,1 @@
-"""The costs of configurations of layers, on measured or described devices."""
+"""The costs of layers' configurations, on measured or described devices."""

@@ -1,7 +1,7 @@
 """The boxes of a tensor under many configurations at once, and the time to send them.
 
-A search needs the cost of each configuration of one layer with each of another. Here the boxes of
-all configurations are rows of one array, and all pairs are computed together.
+A search needs the cost of each configuration of one layer with each configuration of another. Here
+the boxes of all configurations are rows of one array, and all pairs are computed together.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ Integers = npt.NDArray[np.int64]
 Booleans = npt.NDArray[np.bool_]
 
 
-# Compared by identity: tables are made once for each content (`BoxTables`).
+# Compared by identity: `BoxTables` makes one table for each content.
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class BoxTable:
     """The boxes of one tensor that devices hold or read under each configuration.
 
     Rows are ordered by configuration, then by device. A configuration without boxes has one empty
-    row. Boxes have one dimension more than the tensor, so that those of a scalar have one.
+    row. Boxes have one dimension more than the tensor, so that a scalar's box has one dimension.
 
     Attributes:
         configurations: the configuration of each row.
@@ -58,7 +58,7 @@ class BoxTable:
 
 
 class BoxTables:
-    """Makes each table once: cells of a network repeat, and so do their boxes."""
+    """Makes each table once, because cells of a network repeat, and so do their boxes."""
 
     def __init__(self) -> None:
         self._tables: dict[tuple[bytes, ...], BoxTable] = {}
@@ -80,7 +80,7 @@ class BoxTables:
         return self.make(np.stack(rows), np.zeros(1, np.bool_))
 
     def join(self, tables: Iterable[BoxTable]) -> BoxTable:
-        """The boxes that several readers read together; equal boxes on one device count once."""
+        """The boxes of several readers together; equal boxes on one device count once."""
         parts = list({id(each): each for each in tables}.values())
         if len(parts) == 1:
             return parts[0]
@@ -109,7 +109,7 @@ def _as_array(table: BoxTable) -> Integers:
 class Links:
     """The times of messages between devices.
 
-    It caches by the identity of tables, which have to be of one BoxTables that outlives it.
+    Caches by the identity of tables, so one BoxTables that outlives it must make all of them.
 
     Attributes:
         seconds_per_byte: by the sending and the receiving device.
@@ -127,8 +127,8 @@ class Links:
     def seconds(self, given: BoxTable, read: BoxTable, item_bytes: int) -> Floats:
         """The time until all boxes of `read` are complete, by both configurations.
 
-        A device sends its messages one after another, and receives them so. Devices work in
-        parallel, so the busiest one decides.
+        A device sends its messages one after another, and receives them one after another. Devices
+        work in parallel, so the busiest one decides.
         """
         overlaps = self._overlaps(given, read)
         pairs = np.ix_(given.devices, read.devices)

@@ -27,12 +27,12 @@ class Device:
     """A device that runs nothing else.
 
     Attributes:
-        name: TensorFlow's name of it, such as `/device:GPU:1`.
+        name: TensorFlow's name for it, such as `/device:GPU:1`.
         multiply_adds_per_s: rate of large convolutions.
         memory_bytes_per_s: rate of reads and writes together.
         memory_bytes: size of its memory; None for no limit.
         pool: devices of one pool share their cores and compute one after another, as the logical
-            CPUs of one process do. None if it shares with no other.
+            CPUs of one process do. None for a device with cores of its own.
     """
 
     name: str
@@ -49,8 +49,8 @@ class DeviceGraph:
     Attributes:
         devices: the first runs all layers that are not divided.
         bytes_per_s: rates by the sending and the receiving device. The diagonal is ignored.
-        latency_s: time of a small message, likewise.
-        source: whether all values were measured.
+        latency_s: time of a small message, by the same devices.
+        source: measured if all values were.
         format: always `tf_interop.device_graph`.
         version: version of the format.
     """
@@ -69,7 +69,7 @@ class DeviceGraph:
 
     @property
     def pools(self) -> tuple[int, ...]:
-        """The number of each device's pool. A device that shares with no other has its own."""
+        """The number of each device's pool. A device without a pool has its own number."""
         numbers: dict[tuple[int, str], int] = {}
         return tuple(
             numbers.setdefault((-1, each.pool) if each.pool else (place, ""), len(numbers))
@@ -97,7 +97,7 @@ def uniform_device_graph(
 
 
 def take_devices(graph: DeviceGraph, places: Sequence[int]) -> DeviceGraph:
-    """Takes the devices at these places of a graph."""
+    """Makes a graph of the devices at these places, with their links."""
 
     def take(rows: tuple[tuple[float, ...], ...]) -> tuple[tuple[float, ...], ...]:
         return tuple(tuple(rows[a][b] for b in places) for a in places)
@@ -136,7 +136,7 @@ DEVICE_GRAPH_FILE = VersionedFormat(
     noun="device graph",
     check=_check_device_graph,
     error=PlanError,
-    remedy="Correct the file, or leave it out to measure the devices that are here.",
+    remedy="Correct the file, or omit it to measure the devices of this machine.",
 )
 load_device_graph = DEVICE_GRAPH_FILE.load
 save_device_graph = DEVICE_GRAPH_FILE.save

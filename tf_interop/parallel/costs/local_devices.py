@@ -1,4 +1,4 @@
-"""The devices of this process or of its cluster: their names, presence and speed."""
+"""The devices of this process or its cluster: their names, presence and speed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COPIED_VALUES = 1 << 22
 _MESSAGE_VALUES = (1 << 8, 1 << 20)
 _HOPS = 8
 _REPETITIONS = 5
-# Between CPUs of one process nothing is copied, and only the clock's error is left.
+# CPUs of one process copy nothing to each other, so only the clock's error is left.
 _LEAST_SECONDS = 1e-6
 
 
@@ -31,7 +31,7 @@ def full_device_names(devices: Sequence[str]) -> tuple[str, ...]:
     """The full names of devices. A name without job or task is a device of this process.
 
     Raises:
-        PlanError: a name is not a device's, or two names are of one device.
+        PlanError: a name is not a device's, or two names mean one device.
     """
     job, task = tensorflow_internals.local_task()
     here = tf.DeviceSpec(job=job, replica=0, task=task)
@@ -43,14 +43,14 @@ def full_device_names(devices: Sequence[str]) -> tuple[str, ...]:
             spec = tf.DeviceSpec()
         if spec.device_type is None or spec.device_index is None:
             raise PlanError(
-                f"Expected names of devices such as '/device:GPU:1', got '{device}'. Correct the "
+                f"'{device}' is not the name of a device, such as '/device:GPU:1'. Correct the "
                 "parallel plan."
             )
         name = here.make_merged_spec(spec).to_string()
         if name in names:
             raise PlanError(
-                f"Expected every device once, got '{names[name]}' and '{device}' for {name}. "
-                "Correct the parallel plan."
+                f"'{names[name]}' and '{device}' both mean the device {name}. Name each device "
+                "once in the parallel plan."
             )
         names[name] = device
     return tuple(names)
@@ -68,9 +68,9 @@ def number_devices(devices: Sequence[str], view: GraphView) -> tuple[tuple[str, 
 
 
 def check_devices_are_there(devices: Sequence[str]) -> None:
-    """Checks that this process, or its cluster, has these devices.
+    """Checks that this process or its cluster has these devices.
 
-    This lists the devices, and so fixes for the whole process which of them TensorFlow uses.
+    Listing the devices fixes, for the whole process, which of them TensorFlow uses.
 
     Raises:
         PlanError: a name is not a device's, or there is no such device.
@@ -80,19 +80,18 @@ def check_devices_are_there(devices: Sequence[str]) -> None:
     missing = [name for name in wanted if name not in there]
     if missing:
         raise PlanError(
-            f"Expected the {len(wanted)} devices of the parallel plan, got {len(there)}: "
-            f"{', '.join(there)}. Missing: {', '.join(missing)}. Make a plan for the devices that "
-            "are here, or connect to the cluster that has them first "
-            "(tf.config.experimental_connect_to_cluster)."
+            f"Devices of the parallel plan are missing: {', '.join(missing)}. This process has "
+            f"{', '.join(there)}. Make a plan for these devices, or first connect to the cluster "
+            "that has the missing ones (tf.config.experimental_connect_to_cluster)."
         )
 
 
 def measure_devices(names: Sequence[str]) -> DeviceGraph:
     """Measures devices one by one, and the links between them.
 
-    It takes about a second for each device: one large convolution and one large copy, then
-    messages of two sizes to and from each other device. A function call sends a message to and
-    fro; the same chain of copies on one device is subtracted.
+    This takes about a second for each device: one large convolution and one large copy, then
+    messages of two sizes to and from each other device. A function call sends a message back and
+    forth; the time of the same chain of copies on one device is subtracted.
 
     Raises:
         PlanError: a name is not a device's, or there is no such device.
@@ -152,12 +151,12 @@ def _time_message(first: str, second: str, value_count: int) -> float:
         with tf.device(first):
             return here[0]
 
-    to_and_fro = _time(lambda: go((second, first)))
-    return (to_and_fro - _time(lambda: go((first, first)))) / _HOPS
+    back_and_forth = _time(lambda: go((second, first)))
+    return (back_and_forth - _time(lambda: go((first, first)))) / _HOPS
 
 
 def _time(run: Callable[[], tf.Tensor]) -> float:
-    """The median time of a function until its result is there, in seconds."""
+    """The median time until a function's result is there, in seconds."""
     run = tf.function(run, autograph=False)
     run().numpy()
     seconds = []

@@ -1,7 +1,7 @@
 """The parts of an operation under all configurations of its layer, as arrays.
 
-It would be slow to ask a rule for every configuration. But axes do not depend on each other: a part
-along several axes has the intersection of the boxes that it has along each axis alone. So a rule
+Calling a rule for every configuration would be slow. But axes do not depend on each other: the box
+of a part along several axes is the intersection of its boxes along each axis alone. So a rule
 divides one axis at a time, and NumPy makes the parts of all configurations from these. `filter` and
 `channel` count as one axis here, because they divide the same channels of many tensors.
 """
@@ -49,7 +49,7 @@ class Combination:
 
 
 def combine(configurations: Sequence[Degrees]) -> Combination:
-    """Numbers the parts along single axes, and finds those of each configuration."""
+    """Numbers the parts along single axes, and finds the parts of each configuration."""
     first_slots: dict[Degrees, int] = {}
     slots, next_slot = [], 0
     for degrees in configurations:
@@ -83,7 +83,7 @@ class PartTables:
 
     Attributes:
         reads: for each input, the boxes that parts read.
-        gives: for each output, the boxes that parts give.
+        gives: for each output, the boxes that parts compute.
         multiply_adds: by configuration and device.
     """
 
@@ -168,7 +168,7 @@ class PartTables:
         of_slots = np.zeros(self._slot_count)
         for slot, part in self._parts:
             of_slots[slot] = part.multiply_adds
-        # The first row is the whole operation, and so are its slots.
+        # The first row is the whole operation, so its slots are whole too.
         all_of_it = of_slots[self._rows.slots[0, 0]]
         if all_of_it:
             shares = (of_slots / all_of_it)[self._rows.slots].prod(axis=1)
@@ -186,7 +186,7 @@ class MeasuredParts:
         self._allow_tf32 = allow_tf32
 
     def seconds(self, operation: Operation, part: OpPart) -> float | None:
-        """The time of a part's convolution; None if it has none or it was not measured."""
+        """The time of a part's convolution; None without one, or if it was not measured."""
         view = GraphView(_graph_of(operation, part))
         convolutions, _ = find_convolutions(view, GraphProperties(view))
         if len(convolutions) != 1:
@@ -198,7 +198,7 @@ class MeasuredParts:
 
 
 def _graph_of(operation: Operation, part: OpPart) -> graph_pb2.GraphDef:
-    """The nodes of a part, with the shapes of all of their tensors."""
+    """The nodes of a part, with the shapes of all their tensors."""
     graph_def = graph_pb2.GraphDef()
     maker = NodeMaker(graph_def, "", "part", set())
     dtypes = map(tf.as_dtype, input_dtypes(operation.node))

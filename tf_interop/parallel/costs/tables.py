@@ -3,11 +3,11 @@
 The model is that of Jia et al., "Exploring Hidden Dimensions in Parallelizing Convolutional Neural
 Networks" (ICML 2018), section 4: layers run one after another, each takes the time of its busiest
 device, and messages between them add to that. The messages follow from boxes; nothing here knows
-an op type.
+any op type.
 
 Parameters are read and updated where they are, as in the rewritten graph: parts of a filter are
-sent from there, and partial gradients back. With `parameters_stay` each device keeps the parameters
-of its parts, and all-reduce adds gradients, as in the papers.
+sent from there, and partial gradients are sent back. With `parameters_stay` each device keeps the
+parameters of its parts, and all-reduce adds gradients, as in the papers.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from tf_interop.parallel.search.minimize import SearchProblem
 from tf_interop.parallel.types import Degrees
 
 _MAX_AXES = 2
-"""The most axes that a configuration divides, which keeps planning for 16 devices quick. With up to
-4 devices no configuration has more."""
+"""The most axes that a configuration divides. This keeps planning for 16 devices fast, and excludes
+nothing for up to 4 devices."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -49,10 +49,10 @@ class LayerCosts:
     Attributes:
         name: name of the layer.
         configurations: the ways to divide it, the whole layer first.
-        compute_s: time of the busiest device, or pool of devices that share their cores.
+        compute_s: time of the busiest device, or of the busiest pool.
         inner_s: time of messages within the layer.
-        parameters_s: time of messages to and from nodes without a layer, such as variables.
-        memory: bytes by configuration and device, when the graph needs most.
+        parameters_s: time of messages to and from nodes in no layer, such as variables.
+        memory: bytes by configuration and device, at the graph's peak.
         are_measured: whether the convolutions of all parts were measured.
     """
 
@@ -66,7 +66,7 @@ class LayerCosts:
 
     @property
     def total_s(self) -> Floats:
-        """The sum of the three."""
+        """The sum of the three times."""
         return self.compute_s + self.inner_s + self.parameters_s
 
     def place_of(self, degrees: Degrees) -> int:
@@ -87,7 +87,7 @@ class DivisionCosts:
     edges: Mapping[tuple[int, int], Floats]
 
     def problem(self, memory_limits: Sequence[float] | None = None) -> SearchProblem:
-        """The problem for the search; limits are bytes by device."""
+        """The problem for the search, with limits in bytes by device."""
         return SearchProblem(
             tuple(layer.total_s for layer in self.layers),
             self.edges,
@@ -124,7 +124,7 @@ class DivisionCosts:
 def configurations_of(layer: Layer, device_count: int) -> tuple[Degrees, ...]:
     """The configurations of a layer that a search considers, the whole layer first.
 
-    Their number of parts divides the number of devices; parts are on the first devices.
+    The number of parts divides the number of devices. Parts are on the first devices.
     """
     return tuple(
         degrees
@@ -153,7 +153,7 @@ def find_costs(
         measured: measured times of convolutions. All others follow from the rates of the devices.
         parameters_stay: whether each device keeps the parameters of its parts, and all-reduce adds
             their gradients. Inputs are then where they are read. Only parameters, inputs and
-            updates may be without a layer.
+            updates may be in no layer.
     """
     return _Costing(layers, devices, device_of_node, measured, parameters_stay).run()
 
@@ -213,7 +213,7 @@ class _Costing:
         return DivisionCosts(sums, edges)
 
     def _computing(self, layer: Layer, configurations: tuple[Degrees, ...]) -> LayerCosts:
-        """The costs of a layer without its tensors."""
+        """The costs of a layer, without sending or keeping tensors."""
         tables = [self._node_tables[node] for node in layer.nodes]
         seconds = np.sum([each.seconds for each in tables], axis=0)
         of_pools = [seconds[:, self._pools == pool].sum(axis=1) for pool in set(self._pools)]
@@ -229,7 +229,7 @@ class _Costing:
         )
 
     def _find_readers(self) -> dict[Tensor, dict[int | None, list[tuple[int, int]]]]:
-        """The readers of the tensors that layers give or read, by their layer: node and input."""
+        """The readers, node and input, of each tensor that layers compute or read, by layer."""
         view, layer_of = self._view, self._layers.layer_of
         readers: dict[Tensor, dict[int | None, list[tuple[int, int]]]] = collections.defaultdict(
             lambda: collections.defaultdict(list)
@@ -293,7 +293,7 @@ class _Costing:
                 if tensor in self._alive:
                     sums[layer].memory[:] += self._gathered(read, layer, shape, item_bytes)
         if owner is None and not self._parameters_stay:
-            # It also stays on its own device, however it is divided.
+            # The tensor also stays on its own device, however it is divided.
             first = next(layer for layer in by_layer if layer is not None)
             sums[first].memory[:, home] += volume(whole(shape)) * item_bytes
 
@@ -352,7 +352,7 @@ class _Costing:
         return _NodeTable(tables, seconds, are_measured)
 
     def _measure(self, node: int, degrees: Degrees, seconds: Floats) -> bool:
-        """Puts measured times into `seconds`, by device; returns whether all parts have one."""
+        """Writes measured times to `seconds`, by device. Returns whether all parts have one."""
         assert self._measured is not None
         op_parts = self._layers.parts(node, degrees)
         parts = [part for part in op_parts or () if part.multiply_adds]
@@ -384,7 +384,7 @@ class _Costing:
         return shapes[at], int(tf.as_dtype(dtypes(self._view.nodes[node])[at]).size)
 
     def _alive_at_peak(self) -> set[Tensor]:
-        """The tensors of layers in memory when, in topological order, they need most."""
+        """The tensors of layers in memory at their peak, in topological order."""
         rank = {node: place for place, node in enumerate(self._view.topological_order())}
         spans: dict[Tensor, tuple[int, int]] = {}
         changes = np.zeros(len(rank) + 1)

@@ -1,7 +1,7 @@
 """Finds the layers of a graph. All nodes of a layer are divided in the same way.
 
 A layer begins with a convolution or a matrix product. The ops that follow it node by node belong to
-it, and so do the gradients of all of these. Pooling is a layer of its own, and so is a node that
+it, and so do the gradients of all these ops. Pooling is a layer of its own, and so is a node that
 joins several layers.
 
     x --> Conv2D --> BiasAdd --> Relu --+--> Conv2D --> BiasAdd --> AddV2 --> Relu --> ...
@@ -11,7 +11,7 @@ joins several layers.
 A node goes to the layer of the largest tensor that it reads. A gradient goes to the layer of the
 forward tensor that it reads, or if it reads none, to the layer of the op that its name refers to.
 Readers of a parameter's gradient are in no layer, because parameters are updated where they are.
-Another layer for a node can make a plan slower, but never changes the result.
+A node in the wrong layer can make a plan slower, but never changes the result.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def find_layers(
     Args:
         view: the graph, forward and backward together.
         properties: its shapes.
-        nodes_to_preserve: names that have to stay; these nodes run whole.
+        nodes_to_preserve: names that must stay; these nodes run whole.
 
     Raises:
         GraphError: the graph has a cycle that no loop closes.
@@ -140,10 +140,10 @@ class _Finder:
         self._order = view.topological_order()
         self._rank = {node: rank for rank, node in enumerate(self._order)}
         self._operations: dict[int, Operation | None] = {}
-        self._layouts: dict[int, str] = {}  # of nodes after NCHW
+        self._layouts: dict[int, str] = {}  # all others are NHWC
         self._nodes: list[list[int]] = []
         self._layer_of: dict[int, int] = {}
-        # The layer whose tensors each node computes from. The node may be in no layer itself.
+        # The layer whose tensors each node computes from. The node itself may be in no layer.
         self._followed: list[int | None] = [None] * len(view)
         self._is_gradient = bytearray(len(view))
         self._layer_of_scope: dict[str, int] = {}
@@ -218,12 +218,12 @@ class _Finder:
         return np.asarray(sizes, np.int32) if is_fully_known(sizes) else None
 
     def _following(self, node: int) -> list[tuple[int, int]]:
-        """The inputs of a node that follow a layer: their places, and the nodes that give them."""
+        """The inputs of a node that follow a layer: their places and their source nodes."""
         fanins = enumerate(self._view.fanins[node])
         return [(at, source) for at, (source, _) in fanins if self._followed[source] is not None]
 
     def _principal(self, node: int) -> int | None:
-        """The node that gives the largest input that follows a layer; the latest one of equals."""
+        """The source of the largest input that follows a layer; the latest of equal ones."""
         sources = {source: at for at, source in self._following(node)}
         if len(sources) < 2:
             return next(iter(sources), None)
@@ -256,7 +256,7 @@ class _Finder:
         if view.ops[node] not in RULES:
             return f"nothing divides {view.ops[node]}"
         if view.names[node] in self._preserved:
-            return "its name has to stay"
+            return "its name must stay"
         if xla_mark(view.nodes[node]) is not None:
             return "XLA compiles it"
         if not self._control_flow.always_runs_once(node):
@@ -264,17 +264,17 @@ class _Finder:
         if layer < len(self._nodes):
             first = self._nodes[layer][0]
             if view.nodes[node].device != view.nodes[first].device:
-                return "it is on another device than its layer"
+                return "it is not on its layer's device"
         operation = self._operation(node)
         if operation is None:
-            return "shapes are not known"
+            return "its shapes are unknown"
         shapes = operation.input_shapes + operation.output_shapes
         if not any(len(shape) in (2, 4) for shape in shapes):
             return "its tensors have neither rank 4 nor 2"
         return None
 
     def _costs(self, node: int) -> bool:
-        """Whether a node costs enough to say why it runs whole."""
+        """Whether a node is costly enough to report why it runs whole."""
         if self._view.ops[node] in TRIVIAL_OPS or not output_dtypes(self._view.nodes[node]):
             return False
         shape: Any = self._properties.output_shape(node, 0)
@@ -330,7 +330,7 @@ class _Finder:
         return layout
 
     def _remember_name(self, node: int, layer: int) -> None:
-        """Notes the layer of a node's name and of its scopes."""
+        """Records the layer of a node's name and of its scopes."""
         scope = self._view.names[node]
         while scope and (known := self._layer_of_scope.get(scope)) not in (layer, _SEVERAL):
             self._layer_of_scope[scope] = layer if known is None else _SEVERAL

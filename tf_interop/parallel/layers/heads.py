@@ -1,11 +1,11 @@
-"""Matches convolutions and matrix products with their gradients: these are the heads of layers.
+"""Matches convolutions and matrix products with their gradients: the heads of layers.
 
     forward           image x, filter w      Conv2D            MatMul(x, w)
     backward-input    filter w, gradient dy  Conv2DBackpropI.  MatMul(dy, w), w transposed
     backward-filter   image x, gradient dy   Conv2DBackpropF.  MatMul(x, dy)
 
 The heads of one layer share the tensors that their lines have in common. A filter is identified by
-its variable or constant. If several layers share an image, as branches do, or a filter, the third
+its variable or constant. If several layers share a filter, or an image as branches do, the third
 tensor decides.
 """
 
@@ -34,7 +34,7 @@ class Head:
     """A convolution or a matrix product in its layer.
 
     Attributes:
-        first: the first node of the layer, which may be the node itself.
+        first: the first node of the layer, which may be this node.
         role: forward or one of the gradients.
     """
 
@@ -50,7 +50,7 @@ class _WithFilter:
     data: _Tensor
     filter: _Tensor
     source: _Tensor  # the variable or constant of the filter
-    is_turned: bool  # it transposes the filter, as one of the two does
+    is_turned: bool  # whether it transposes the filter, as one of the two roles does
 
 
 def find_heads(view: GraphView, properties: GraphProperties) -> dict[int, Head]:
@@ -105,7 +105,7 @@ class _Matching:
     def _match_with_filter(self, each: _WithFilter) -> Head:
         others = self._by_filter[each.source]
         candidates = [first for first in others if first.is_turned != each.is_turned]
-        # The op of a matrix product does not tell its role.
+        # The op of a matrix product does not reveal its role.
         role = CONVOLUTION_KINDS.get(self._view.ops[each.node])
         if candidates:
             partners = self._partners[each.data]
@@ -136,7 +136,7 @@ class _Matching:
         return Head(node, ConvolutionKind.BACKWARD_FILTER)
 
     def _take(self, candidates: list[_WithFilter], role: ConvolutionKind) -> Head:
-        """Takes the last candidate without such a gradient: gradients come in reverse order."""
+        """Takes the last candidate whose role is free: gradients come in reverse order."""
         free = [each for each in candidates if (each.node, role) not in self._taken]
         first = (free or candidates)[-1].node
         self._taken.add((first, role))
@@ -175,7 +175,7 @@ def _with_filter(view: GraphView, node: int, parameters: frozenset[int]) -> _Wit
         is_data_turned, is_turned = (
             attribute_of(view.nodes[node], name).b for name in ("transpose_a", "transpose_b")
         )
-        # A sum over the batch is the gradient of a filter, and its `b` may be a constant too.
+        # A sum over the batch is the gradient of a filter, even if its `b` is a constant.
         if is_data_turned or inputs[1][0] not in parameters:
             return None
     elif CONVOLUTION_KINDS[op] is ConvolutionKind.BACKWARD_FILTER:

@@ -1,6 +1,6 @@
-"""Makes a graph ready to be divided, and finds its layers.
+"""Prepares a graph to be divided, and finds its layers.
 
-Fused operations are taken apart, so that the ops after a convolution are divided like it:
+Fused operations are taken apart, so that the ops after a convolution are divided as it is:
 
     x, filter, bias --> _FusedConv2D            x, filter --> Conv2D --> BiasAdd --> Relu
                         [BiasAdd, Relu]   =>                    bias ----^
@@ -13,12 +13,12 @@ An operation is taken apart if
 2. its arguments have its dtype,
 3. all of its fused operations exist as ops.
 
-Guaranteed: the last new node has the fused node's name, the first one its control dependencies, and
-all have its device; a second run changes nothing. The new nodes state their shapes, because nobody
-could infer those by their names.
+Guaranteed: the last new node has the fused node's name, the first has its control dependencies, and
+all have its device; a second run changes nothing. The new nodes state their shapes, because shape
+inference does not know their names.
 
-When the division is known, batch normalizations that would run whole are replaced as well
-(`rules/normalization.py`): those with statistics of a divided batch or divided images.
+Once the division is known, batch normalizations that would run whole are also replaced
+(`rules/normalization.py`): those with statistics of a divided batch or of divided images.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ _ARGUMENT_COUNTS = {
     **{"BiasAdd": 1, "AddV2": 1, "FusedBatchNormV3": 4},
     **dict.fromkeys(("Relu", "Relu6", "LeakyRelu", "Elu", "Tanh", "Sigmoid"), 0),
 }
-"""The number of tensors that each op reads besides the result of the op before it."""
+"""The number of tensors that each op reads in addition to the result of the op before it."""
 
 _OWN_NAMES = {"Add": "AddV2", "FusedBatchNorm": "FusedBatchNormV3"}
-"""The ops whose name as a fused operation differs."""
+"""The names of fused operations that differ from their ops' names."""
 
 
 def prepare(
@@ -71,10 +71,10 @@ def prepare(
     Args:
         graph_def: the graph from Grappler, which is not changed.
         infer: shape inference, for shapes that no attribute states.
-        nodes_to_preserve: names that have to stay.
+        nodes_to_preserve: names that must stay.
 
     Returns:
-        The layers of a graph that computes the same.
+        The layers of an equivalent graph.
 
     Raises:
         GraphError: the graph is malformed.
@@ -96,11 +96,11 @@ def expand_layers(
         layers: the layers of a graph, which is not changed.
         degrees_of: the degrees of divided layers, by name.
         infer: shape inference, for shapes that no attribute states.
-        nodes_to_preserve: names that have to stay.
+        nodes_to_preserve: names that must stay.
 
     Returns:
-        The layers, with the same names, of a graph that computes the same; `layers` itself if
-        there is nothing to replace.
+        The layers of an equivalent graph, with the same names; `layers` itself if there is nothing
+        to replace.
     """
     view = layers.view
     properties = GraphProperties(view, infer)
@@ -117,7 +117,7 @@ def expand_layers(
 
 
 def unfuse(view: GraphView, properties: GraphProperties) -> graph_pb2.GraphDef:
-    """Makes a new graph in which fused operations are apart."""
+    """Makes a new graph with fused operations taken apart."""
     graph_def = without_nodes(view.graph_def)
     taken = set(view.names)
     for index, node in enumerate(view.nodes):
@@ -141,7 +141,7 @@ def _can_be_unfused(node: node_def_pb2.NodeDef, input_count: int) -> bool:
         and attribute_of(node, "data_format").s in (b"", b"NHWC", b"NCHW")
         and attribute_of(node, "filter_format").s in (b"", b"HWIO")
         and tf.as_dtype(dtype).is_floating
-        # As an op, a normalization has parameters of float32.
+        # A normalization that is an op of its own has float32 parameters.
         and ("FusedBatchNormV3" not in ops or dtype == tf.float32.as_datatype_enum)
     )
 
@@ -171,7 +171,7 @@ def _unfuse_node(
 
 
 def _describe(new: node_def_pb2.NodeDef, node: node_def_pb2.NodeDef, shape: Shape | None) -> None:
-    """Gives a new node the fused node's attributes that it shares, and the shape of its result."""
+    """Copies to a new node the attributes that it shares with the fused one, and the shape."""
     op_def = tensorflow_internals.op_def(new.op)
     own = {attribute.name for attribute in op_def.attr}
     for name, value in node.attr.items():

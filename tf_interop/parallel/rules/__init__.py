@@ -1,7 +1,7 @@
 """The rules that divide operations, by op type.
 
-Most rules copy a node's own attributes and cut its operands. A part knows nothing of the operands
-but the boxes that it reads.
+Most rules copy a node's own attributes and cut its operands. A part knows its operands only by the
+boxes that it reads.
 """
 
 from __future__ import annotations

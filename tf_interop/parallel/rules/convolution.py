@@ -2,11 +2,10 @@
 
 The image is [N, H, W, C], the filter [R, S, C, K], the output [N, H', W', K]. `channel` divides C
 and `filter` divides K, whichever of the three is computed. Dividing an axis that the result lacks
-makes addends. `height` and `width` divide those of the result; for the gradient of the filter,
-those of the output.
+makes addends. `height` and `width` divide the result, or the output for the gradient of the filter.
 
 `filter` and `channel` together divide the groups of a grouped convolution and the channels of a
-depthwise one, as they divide the channels of the ops that follow: there is nothing to add.
+depthwise one, as they divide the channels of the ops that follow: nothing is added up.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ _TENSORS = {
     "DepthwiseConv2dNativeBackpropInput": ("sizes", "filter", "output", "image"),
     "DepthwiseConv2dNativeBackpropFilter": ("image", "sizes", "output", "filter"),
 }
-"""The inputs of each op in order, then its output. A gradient has the name of its tensor."""
+"""The inputs of each op in order, then its output. A gradient is named after its tensor."""
 
 _PRODUCT_AXES = {
     ConvolutionKind.FORWARD: (Axis.SAMPLE, Axis.FILTER, Axis.CHANNEL),
@@ -58,8 +57,8 @@ _PRODUCT_AXES = {
     ConvolutionKind.BACKWARD_FILTER: (Axis.CHANNEL, Axis.FILTER, Axis.SAMPLE),
 }
 """The axes of the result's rows, of its columns and of the sum, for a layer that computes
-[N, C] x [C, K]. A layer with a transposed input or filter is divided as correctly, but its parts
-read more than they need."""
+[N, C] x [C, K]. The division of a layer with a transposed input or filter is also correct, but its
+parts read more than they need."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -89,7 +88,7 @@ class _Convolution:
 
     @property
     def is_depthwise(self) -> bool:
-        """Whether the filter is [R, S, C, M], for M outputs of each channel."""
+        """Whether the filter is [R, S, C, M], with M outputs for each channel."""
         return str(self.node.op).startswith("Depthwise")
 
     @property
@@ -121,7 +120,7 @@ class _Share:
     """The work of one part.
 
     Attributes:
-        boxes: its boxes of image, filter and output; of the image alone if no window reaches it.
+        boxes: its boxes of image, filter and output; only of the image if no window reaches it.
         along: its stretches of height and width; empty if no window reaches it.
         multiply_adds: amount of work.
     """
@@ -153,10 +152,10 @@ def _divide_convolution(operation: Operation, degrees: Degrees) -> list[OpPart] 
     return parts
 
 
-# A search asks for one operation under all configurations in a row.
+# A search divides one operation under all configurations in a row.
 @functools.lru_cache(maxsize=16)
 def _convolution(operation: Operation) -> _Convolution | None:
-    """The convolution of a node; None if it is empty, or no convolution of an image."""
+    """The convolution of a node; None if it is empty, or not of an image."""
     node, layout = operation.node, operation.layout
     shapes = operation.input_shapes + operation.output_shapes
     shape_of = dict(zip(_TENSORS[node.op], shapes, strict=True))
@@ -210,11 +209,11 @@ def _channels(
 def _emit(
     convolution: _Convolution, share: _Share, make: NodeMaker, inputs: Sequence[str]
 ) -> Sequence[str]:
-    """Makes the nodes of a part: a convolution without padding of a padded image.
+    """Makes the nodes of a part: an unpadded convolution of a padded image.
 
-    A part with the padding of the whole is padded by the convolution, as before. `EXPLICIT` padding
-    would need fewer nodes, but oneDNN has no kernels of gradients for it, and on GPUs TensorFlow
-    itself pads an image whose two sides differ, as they do in most parts.
+    In a part that is the whole, the convolution pads as before. `EXPLICIT` padding would need fewer
+    nodes, but oneDNN has no gradient kernels for it, and on GPUs TensorFlow itself pads an image
+    whose two sides differ, as they do in most parts.
     """
     node, given = convolution.node, _TENSORS[convolution.node.op][-1]
     result, dtype = sizes(share.boxes[given]), tf.as_dtype(node.attr["T"].type)
@@ -239,7 +238,7 @@ def _emit(
 
 
 def extents_of_product(operation: Operation) -> Mapping[Axis, int]:
-    """The sizes of the axes of a matrix product's work."""
+    """The size of each axis of a matrix product's work."""
     [(rows, columns)] = operation.output_shapes
     inner = operation.input_shapes[0][0 if attribute_of(operation.node, "transpose_a").b else 1]
     return dict(zip(_PRODUCT_AXES[operation.role], (rows, columns, inner), strict=True))

@@ -1,7 +1,7 @@
-"""Elementwise ops, and ops that go over an axis: sums, means, softmax, broadcasts.
+"""Rules for elementwise ops, and for ops along an axis: sums, means, softmax, broadcasts.
 
 Parts of a sum or a mean over a divided axis are addends: a part's own sum, or its own mean times
-its share of the values. Other ops over an axis need it whole.
+its share of the values. Other ops along an axis need it whole.
 """
 
 from __future__ import annotations
@@ -32,17 +32,15 @@ _SUMS = ("Sum", "Mean")
 
 
 def _broadcast_box(shape: Sequence[int], result: Sequence[int], box: Box) -> Box | None:
-    """The box that a part reads of an operand.
-
-    It is all of a dimension of 1.
+    """The box that a part reads of an operand. It spans each dimension of size 1.
 
     Args:
         shape: shape of the operand.
-        result: the shape that it is broadcast to, as NumPy does it.
+        result: the shape that the operand is broadcast to by NumPy's rules.
         box: the box of the result.
 
     Returns:
-        None if the operand cannot be broadcast to such a result.
+        None if the operand cannot be broadcast to the result.
     """
     lacking = len(result) - len(shape)
     if lacking < 0:
@@ -112,7 +110,7 @@ def samples_of(count: int, degrees: Degrees) -> dict[int, Interval]:
     """Divides a batch of `count` samples whose other axes stay whole.
 
     Returns:
-        The samples of each place that has any: the first place along every other axis.
+        The samples of each place that has any. Such a place is the first along every other axis.
     """
     return {place: box[0] for place, box in boxes_of((count, 1), "NHWC", degrees).items()}
 

@@ -1,8 +1,8 @@
 """Divides fused batch normalizations: by channels as they are, otherwise as elementary ops.
 
-Channels have statistics of their own. In inference all statistics are given, so the rule divides
-the forward op along every axis. Where a normalization in training, or a gradient, would have to
-run whole, the pass first replaces it:
+Each channel has its own statistics. In inference all statistics are given, so the rule divides the
+forward op along every axis. The pass first replaces a normalization in training, or a gradient,
+that would run whole:
 
     x, scale, offset --> bn: FusedBatchNormV3 --> y, batch_mean, batch_variance, reserve spaces
 
@@ -11,16 +11,16 @@ run whole, the pass first replaces it:
         +----------> Sub ------------------------------------------------------> Mul --> bn: AddV2
 
 Statistics have the shape [1, 1, 1, C] or [1, C, 1, 1]. The parts of a Mean are addends, so the
-statistics are those of the whole batch: training on several devices is training on one.
+statistics are those of the whole batch, as in training on one device.
 
 Preconditions of a replacement:
   1. the image has rank 4 and a known shape;
-  2. only gradients that are replaced too read the reserve spaces, those in inference only the
-     last one, and nobody reads the reserve spaces of a gradient;
+  2. only gradients that are also replaced read the reserve spaces, in inference only the last one,
+     and nothing reads the reserve spaces of a gradient;
   3. the node is in no loop, and only its first output is fetched.
 
-Guaranteed: the last op takes over the node's name, and with it fetches, readers and control
-dependencies; devices and control dependencies stay. A second run finds nothing.
+Guaranteed: the last op takes over the node's name, and with it fetches, readers and outgoing
+control dependencies; devices and incoming control dependencies stay. A second run finds nothing.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ GRADIENT_OPS = frozenset({"FusedBatchNormGradV2", "FusedBatchNormGradV3"})
 _CHANNELS = {"NHWC": 3, "NCHW": 1}
 
 _COMPUTED = {"FusedBatchNormV2": 5, "FusedBatchNormGradV2": 3}
-"""How many outputs parts compute. The others are reserve spaces that nobody needs."""
+"""How many outputs parts compute. The others are reserve spaces that nothing needs."""
 
 
 def _part_of_image(operation: Operation, box: Box) -> BoxPart | None:
-    """A part: the second version of the op, which leaves out the last reserve space.
+    """A part: the second version of the op, which has no last reserve space.
 
-    So nothing of that is sent from a normalization to its gradient. All vectors are divided as the
+    So that space is not sent from a normalization to its gradient. All vectors are divided as the
     channels of the image are.
     """
     node, image = operation.node, operation.input_shapes[0]
@@ -90,7 +90,7 @@ RULES: dict[str, Rule] = dict.fromkeys(FORWARD_OPS | GRADIENT_OPS, by_operand(_p
 
 
 def find_normalizations(view: GraphView, properties: GraphProperties) -> frozenset[int]:
-    """The nodes that meet precondition 1, and 2 as far as it does not depend on their pairs."""
+    """The nodes that meet precondition 1, and 2 except where it depends on their pairs."""
     return frozenset(
         node
         for node, op in enumerate(view.ops)
@@ -103,7 +103,7 @@ def find_normalizations(view: GraphView, properties: GraphProperties) -> frozens
 def is_with_its_pair(view: GraphView, nodes: Collection[int], node: int) -> bool:
     """Whether `nodes` contain a normalization with all gradients that read it.
 
-    A gradient in inference reads nothing that only the forward op gives.
+    A gradient in inference reads nothing that only the forward op computes.
     """
     if view.ops[node] in FORWARD_OPS:
         return all(each in nodes for each in view.fanouts[node] if view.ops[each] in GRADIENT_OPS)
@@ -121,7 +121,7 @@ def expand_normalization(
     Args:
         view: the graph.
         properties: its shapes.
-        nodes: some that `find_normalizations` found, each with its pair.
+        nodes: nodes from `find_normalizations`, each with its pair.
     """
     new, taken = without_nodes(view.graph_def), set(view.names)
     instead: dict[str, str] = {}
@@ -154,7 +154,7 @@ def _is_training(view: GraphView, node: int) -> bool:
 
 
 def _forward_of(view: GraphView, gradient: int) -> int | None:
-    """The node whose statistics a gradient in training reads; None if they come otherwise."""
+    """The node whose statistics a gradient in training reads; None if it reads others."""
     (source, port), second = view.fanins[gradient][3:5]
     is_pair = port == 3 and second == (source, 4) and view.ops[source] in FORWARD_OPS
     trains = _is_training(view, gradient) and is_pair and _is_training(view, source)
@@ -190,7 +190,7 @@ def _is_reserve_space_read(view: GraphView, node: int) -> bool:
 
 
 class _Normalization:
-    """One node, and the ops that replace it. The last of them gives its first output.
+    """One node, and the ops that replace it. The last op computes the node's first output.
 
     New nodes compute in the dtype of the statistics, and state their shapes.
     """
@@ -236,7 +236,7 @@ class _Normalization:
         )
 
     def expand_forward(self) -> tuple[str, str]:
-        """Follows the formulas of TensorFlow's kernel, fused_batch_norm_op.cc.
+        """Adds the forward ops, by the formulas of TensorFlow's fused_batch_norm_op.cc.
 
         Returns:
             The mean and 1 / sqrt(variance + epsilon).
@@ -260,10 +260,10 @@ class _Normalization:
         return mean, inverse
 
     def expand_gradient(self, statistics: tuple[str, str] | None) -> None:
-        """Follows the same file, and in inference its FusedBatchNormFreezeGrad.
+        """Adds the gradient ops, by the same file, in inference by its FusedBatchNormFreezeGrad.
 
         Args:
-            statistics: what the forward op returned; None in inference.
+            statistics: the result of `expand_forward`; None in inference.
         """
         gradient, image = (self._cast(text, self._dtype) for text in self._inputs[:2])
         if statistics is None:
@@ -296,7 +296,7 @@ class _Normalization:
         return self._on_statistics("Rsqrt", self._on_statistics("AddV2", variance, epsilon))
 
     def _give(self, *makers: Callable[[], str]) -> None:
-        """Makes those of the outputs after the first that anyone reads."""
+        """Makes each output after the first that something reads."""
         for port, make in enumerate(makers, 1):
             if port in self._read_ports:
                 self._instead[f"{self._old.name}:{port}"] = make()
@@ -339,7 +339,7 @@ class _Normalization:
         return self._with_shape(shape, self._maker.reshape(tensor, shape, self._dtype))
 
     def _cast(self, image: str, dtype: tf.DType) -> str:
-        """An image in another of its two dtypes, its own and that of the statistics."""
+        """An image in its own dtype, or in that of the statistics."""
         if self._image_dtype == self._dtype:
             return image
         source = self._image_dtype if dtype == self._dtype else self._dtype

@@ -1,10 +1,11 @@
 """Rules for pooling: by samples and channels, and by height and width with halos.
 
-A part pads its image itself where its windows lie in padding, and then pools without padding. A
-maximum pads with the lowest number, and so ignores it. A mean over padding with zeros is too small
-by a factor that only depends on the window's place; the part multiplies by that factor.
+A part pads its own image where its windows lie in padding, and then pools without padding. A
+maximum pads with the lowest number, which it ignores. A mean that counts zeros of the padding is
+too small by a factor that depends only on the window's place, so the part multiplies by that
+factor.
 
-A part of a gradient takes all windows that reach its box, computes the gradient of all that they
+A part of a gradient takes all windows that reach its box, computes the gradient of everything they
 read, and cuts out its box. So a tie goes to the same value of a window as in the whole.
 """
 
@@ -40,7 +41,7 @@ class _Pooling:
 
     @property
     def is_maximum(self) -> bool:
-        """Whether it pools maxima, not means."""
+        """Whether it pools maxima and not means."""
         return self.operation.node.op in ("MaxPool", "MaxPoolGrad")
 
     @property
@@ -53,7 +54,7 @@ class _Pooling:
         return [box[axis] for axis in SPATIAL_AXES[self.operation.layout]]
 
     def with_along(self, box: Box, along: Sequence[Interval]) -> Box:
-        """The box with another height and width."""
+        """The box with this height and width."""
         others = dict(zip(SPATIAL_AXES[self.operation.layout], along, strict=True))
         return tuple(others.get(axis, interval) for axis, interval in enumerate(box))
 
@@ -67,10 +68,10 @@ class _Pooling:
         return self.with_along(((0, 0),) * 4, paddings_of(stretches))
 
 
-# A search asks for one operation under all configurations in a row.
+# A search divides one operation under all configurations in a row.
 @functools.lru_cache(maxsize=16)
 def _pooling(operation: Operation, image: tuple[int, ...]) -> _Pooling | None:
-    """The pooling of a node; None if it pools other axes than height and width."""
+    """The pooling of a node; None if it is empty, or pools more than height and width."""
     node = operation.node
     if len(image) != 4 or 0 in image:
         return None
@@ -111,7 +112,7 @@ def _padded(pooling: _Pooling, stretches: Sequence[Stretch], maker: NodeMaker, i
 def _corrected(
     pooling: _Pooling, stretches: Sequence[Stretch], maker: NodeMaker, output: str
 ) -> str:
-    """Multiplies means by the number of taps over the number in the image."""
+    """Multiplies means by the number of taps over the number of taps in the image."""
     if all(each.is_whole for each in stretches):
         return output
     factors = np.multiply.outer(
@@ -153,7 +154,7 @@ def _gradient(
     maker: NodeMaker,
     inputs: Sequence[str],
 ) -> Sequence[str]:
-    """Makes the gradient of `box` from that of `hull`, which the windows of `stretches` read."""
+    """Makes the gradient of `box` from that of `hull`, the box that all `stretches` read."""
     node, dtype, margins = pooling.operation.node, pooling.dtype, pooling.margins(stretches)
     if pooling.is_maximum:
         operands = [_padded(pooling, stretches, maker, inputs[0]), *inputs[1:]]

@@ -1,6 +1,6 @@
 """Rules for ops that only move values: slices, padding, concatenations, splits, reshapes.
 
-A part reads exactly the values that it gives. So a part of a slice is an Identity, and a part of a
+A part reads only the values that it hands on. So a part of a slice is an Identity, and a part of a
 concatenation reads only the inputs that its box touches.
 """
 
@@ -29,7 +29,7 @@ from tf_interop.parallel.rules.elementwise import samples_of
 from tf_interop.parallel.types import Degrees
 
 LAYOUT_AFTER = {(0, 3, 1, 2): "NCHW", (0, 2, 3, 1): "NHWC"}
-"""The permutations that change the layout of an image, and the layout after them."""
+"""The permutations that change an image's layout, and the new layout."""
 
 
 def _dtype_of(operation: Operation) -> tf.DType:
@@ -37,13 +37,13 @@ def _dtype_of(operation: Operation) -> tf.DType:
 
 
 def _hand_on(operation: Operation) -> Emit:
-    """Makes an Identity of the only box that is read."""
+    """Makes an Identity of the only box read."""
     dtype = _dtype_of(operation)
     return lambda maker, inputs: [maker("Identity", next(filter(None, inputs)), T=dtype)]
 
 
 def _begin_of_slice(operation: Operation, shape: Sequence[int]) -> list[int] | None:
-    """Where a slice, or the gradient of one, begins; None if it is no plain slice."""
+    """Where a slice, or the gradient of one, begins; None if unknown or not a plain slice."""
     node = operation.node
     begin = operation.input_values[1]
     if begin is None or node.op == "Slice":
@@ -89,7 +89,7 @@ def _part_of_padding(operation: Operation, box: Box) -> BoxPart | None:
 def _padded(
     operation: Operation, place: int, befores: Sequence[int], box: Box
 ) -> tuple[Box | None, Emit]:
-    """The box that a box of a padded tensor reads of the tensor within, and its nodes.
+    """The box of the inner tensor that a box of a padded tensor reads, and its nodes.
 
     Args:
         operation: the padding.
@@ -143,7 +143,7 @@ def _concatenate(
 
 
 def _divide_transposition(operation: Operation, degrees: Degrees) -> Sequence[OpPart] | None:
-    """Divides a change of layout as images are divided in the new one."""
+    """Divides a change of layout as images are divided in the new layout."""
     value = operation.input_values[1]
     permutation = () if value is None else tuple(map(int, value))
     if permutation not in LAYOUT_AFTER:
@@ -162,7 +162,7 @@ def _divide_transposition(operation: Operation, degrees: Degrees) -> Sequence[Op
 
 
 def _divide_reshape(operation: Operation, degrees: Degrees) -> list[OpPart] | None:
-    """Divides along all axes if only axes of 1 come or go, otherwise along a batch that stays."""
+    """Divides along all axes if only axes of size 1 change, else along an unchanged batch."""
     (shape, *others), (result,) = operation.input_shapes, operation.output_shapes
     if 0 in shape:
         return None
@@ -182,7 +182,7 @@ def _divide_reshape(operation: Operation, degrees: Degrees) -> list[OpPart] | No
 def _boxes_of_reshape(
     shape: tuple[int, ...], result: tuple[int, ...], layout: str, degrees: Degrees
 ) -> dict[int, tuple[Box, Box]] | None:
-    """The box that each place reads, and the one that it gives."""
+    """The box that each place reads, and its box of the result."""
     if [size for size in shape if size > 1] == [size for size in result if size > 1]:
         if len(result) in (2, 4):
             given = boxes_of(result, layout, degrees)
@@ -200,7 +200,7 @@ def _boxes_of_reshape(
 
 
 def _moved(box: Box, shape: Sequence[int], result: Sequence[int]) -> Box:
-    """A box in the coordinates of another shape that differs only in axes of 1."""
+    """A box in the coordinates of a shape that differs only in axes of size 1."""
     intervals = iter([each for each, size in zip(box, shape, strict=True) if size > 1])
     return tuple(next(intervals) if size > 1 else (0, 1) for size in result)
 

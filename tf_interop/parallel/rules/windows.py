@@ -1,4 +1,4 @@
-"""The windows of a convolution or a pooling, along height and width of its image."""
+"""The windows of a convolution or a pooling, along the height and width of its image."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Stretch:
         before: padding before `image`.
         after: padding after `image`.
         unreached: values of `image` before its first window, if strides are longer than windows.
-        taps: number of taps in `image`. The counts of all parts add up to the whole's.
-        is_whole: whether it is all of the image and all of the output.
+        taps: number of taps in `image`. The counts of all parts add up to that of the whole.
+        is_whole: whether it spans all of the image and all of the output.
     """
 
     image: Interval
@@ -67,7 +67,7 @@ class Windows:
     def reading(self, output: Interval) -> Stretch:
         """The stretch that computes an interval of the output.
 
-        Its last outputs read up to the end of the image, even if no window gets there.
+        The last outputs read up to the end of the image, even if no window reaches it.
         """
         first, last = self._span(output)
         image = max(first, 0), self.size if output[1] == self.count else min(last, self.size)
@@ -75,7 +75,7 @@ class Windows:
         return self._stretch(image, output, taps)
 
     def reaching(self, image: Interval) -> Stretch | None:
-        """The stretch of the windows that reach an interval of the image; None without any."""
+        """The stretch of the windows that reach an interval of the image; None if none does."""
         reach = (self.taps - 1) * self.dilation
         first = max(-((reach - self.before - image[0]) // self.stride), 0)
         last = min((image[1] - 1 + self.before) // self.stride + 1, self.count)
@@ -118,7 +118,7 @@ def windows_of(
     """The windows of a convolution or a pooling, along height and width.
 
     Args:
-        node: it has `strides`, `padding` and maybe `dilations` and `explicit_paddings`.
+        node: has `strides`, `padding` and maybe `dilations` and `explicit_paddings`.
         shape: shape of the image, in `layout`.
         taps: the height and width of a window.
         layout: `NHWC` or `NCHW`.
@@ -156,7 +156,7 @@ def attributes_of_part(node: node_def_pb2.NodeDef, stretches: Sequence[Stretch])
 
 
 def paddings_of(stretches: Sequence[Stretch]) -> list[Interval]:
-    """The padding of a part before and after its image, besides its node's own padding."""
+    """The padding before and after a part's image, without the padding by its own node."""
     if all(each.is_whole for each in stretches):
         return [(0, 0) for _ in stretches]
     return [(each.before, each.after) for each in stretches]

@@ -1,9 +1,9 @@
-"""Lower bounds of the costs of nodes and edges, in total and for each choice of each node.
+"""Lower bounds for the costs of nodes and edges, in total and for each choice of each node.
 
 Costs move between edges and their nodes until little changes. Then the minima of all nodes and
 edges add up to a bound of the total (sequential reweighted message passing: Kolmogorov, "A New Look
-at Reweighted Message Passing", PAMI 2015; on edges it is his TRW-S). Its time is proportional to
-the entries of the tables, so it is feasible where elimination is too wide.
+at Reweighted Message Passing", PAMI 2015; on edges it is his TRW-S). The time is proportional to
+the entries of the tables, so this is feasible where elimination is too wide.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ Array = np.ndarray[Any, Any]
 Edge = tuple[int, int]
 
 _MAX_SWEEPS = 30
-# Sweeps go on while they close this share of the gap between the bound and the best cost.
+# Sweeps continue while they close this share of the gap between the bound and the best cost.
 _LEAST_PROGRESS = 0.02
-# NumPy's overhead for an edge, both ways.
+# NumPy's overhead for an edge, in both directions.
 _ENTRIES_OF_MESSAGES = 1 << 15
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Bounds:
-    """Lower bounds, and a good choice that was found on the way.
+    """Lower bounds, and a good choice found on the way.
 
     Attributes:
         least: bound of all choices.
         by_choice: bounds for each node, by its choice.
         choice: the good choice of each node.
-        cost: its cost.
-        effort: work, in entries of tables that take elimination the same time.
+        cost: the cost of `choice`.
+        effort: work, in table entries that elimination would compute in the same time.
     """
 
     least: float
@@ -81,7 +81,7 @@ class Messages:
     """The costs that edges have passed to their nodes; each edge keeps the rest.
 
     Attributes:
-        effort_of_sweep: work, in entries of tables that take elimination the same time.
+        effort_of_sweep: work, as in `Bounds`.
     """
 
     def __init__(self, node_costs: Sequence[Array], edge_costs: Mapping[Edge, Array]) -> None:
@@ -91,7 +91,7 @@ class Messages:
             3 * costs.size + _ENTRIES_OF_MESSAGES for costs in edge_costs.values()
         )
         count = len(node_costs)
-        # For each node (the other node, [the other's choice, the node's own]).
+        # For each node: the other node, and costs by [the other's choice, its own choice].
         self._before: list[list[tuple[int, Array]]] = [[] for _ in range(count)]
         self._after: list[list[tuple[int, Array]]] = [[] for _ in range(count)]
         self._given: dict[tuple[int, int], Array] = {}  # by (to, from)
@@ -108,7 +108,7 @@ class Messages:
             self._costs[node] = self._costs[node] + costs
 
     def sweep(self) -> None:
-        """Sweeps forward and back. Then no edge can pass more to its first node."""
+        """Sweeps forward and back. Afterwards no edge can pass more to its first node."""
         count = len(self._costs)
         for node in range(count):
             self._take(node, self._before[node])
@@ -118,7 +118,7 @@ class Messages:
             self._share(node, self._before[node])
 
     def _take(self, node: int, edges: Sequence[tuple[int, Array]]) -> None:
-        """Takes from edges as much as they can pass for every choice."""
+        """Takes as much from edges as they can pass for every choice."""
         for other, costs in edges:
             given = self._left(node, other, costs)
             self._costs[node] += given - self._given[node, other]
@@ -153,7 +153,7 @@ class Messages:
         return tuple(bounds)
 
     def choose(self) -> tuple[int, ...]:
-        """The best choice of each node, given those of the nodes before it, after a sweep."""
+        """The best choice of each node, given those of its neighbours, after a sweep."""
         choice: list[int] = []
         for node, costs in enumerate(self._node_costs):
             total = costs.copy()

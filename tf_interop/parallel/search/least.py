@@ -1,4 +1,4 @@
-"""The least sum of costs of nodes and edges, without limits: exact where that is feasible.
+"""The least sum of costs of nodes and edges, without limits, and exact where feasible.
 
 Jia et al., "Exploring Hidden Dimensions in Parallelizing Convolutional Neural Networks" (ICML
 2018), section 5, eliminate nodes with two neighbours and add parallel edges. Here a node may have
@@ -19,20 +19,20 @@ import numpy as np
 
 from tf_interop.parallel.search.bounds import Array, Edge, find_bounds, total_cost
 
-# Up to here elimination is quicker than bounds.
+# Up to this number elimination is faster than bounds.
 _FEW_ENTRIES = 1 << 24
 # Each entry is an addition and a comparison, about a nanosecond.
 _MAX_ENTRIES = 1 << 30
 _MAX_TABLE = 1 << 24
 # NumPy's overhead for a node.
 _ENTRIES_OF_NODE = 1 << 15
-# Larger tables are made row by row, so that the rows that are read again are in the cache.
+# Larger tables are made row by row, so that rows stay in the cache until they are read again.
 _MAX_AT_ONCE = 1 << 15
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Least:
-    """The best choice that was found.
+    """The best choice found.
 
     Attributes:
         choice: the choice of each node.
@@ -56,7 +56,7 @@ class _Order:
     Attributes:
         nodes: all nodes in order.
         entries: entries of all tables over the choices of a node and its neighbours.
-        largest: entries of the largest table that is kept, over the choices of neighbours.
+        largest: entries of the largest table kept, over the choices of neighbours.
         width: the most neighbours of a node at its elimination.
     """
 
@@ -67,11 +67,11 @@ class _Order:
 
 
 def find_least(node_costs: Sequence[Array], edge_costs: Mapping[Edge, Array]) -> Least:
-    """Finds the choice of each node with which all costs together are least.
+    """Finds the choice of each node that minimizes the sum of all costs.
 
-    If the tables of elimination would get too large, it leaves out choices whose bounds exceed the
-    cost of a known solution. That solution comes from an elimination with a few choices of each
-    node, those with the lowest bounds.
+    If the tables of elimination would get too large, choices whose bounds exceed the cost of a
+    known solution are left out. That solution comes from an elimination with the few choices of
+    each node that have the lowest bounds.
 
     Args:
         node_costs: the costs of each node by its choice.
@@ -136,9 +136,9 @@ def restrict(
 
 
 def _find_order(sizes: Sequence[int], edges: Iterable[Edge]) -> _Order:
-    """Always takes the node with the smallest table next.
+    """Orders nodes greedily: the one with the smallest table is next.
 
-    Nodes with one choice count as nobody's neighbours.
+    Nodes with one choice do not count as neighbours.
 
     Args:
         sizes: the number of choices of each node.
@@ -179,7 +179,7 @@ def _find_order(sizes: Sequence[int], edges: Iterable[Edge]) -> _Order:
 def _eliminate(
     node_costs: Sequence[Array], edge_costs: Mapping[Edge, Array], order: _Order
 ) -> tuple[int, ...]:
-    """The choice of each node with the least sum of all costs."""
+    """The choices with the least sum of all costs."""
     place = {node: number for number, node in enumerate(order.nodes)}
     # A table belongs to the node of its first axis; axes are in order of elimination.
     tables: dict[int, list[tuple[tuple[int, ...], Array]]] = {

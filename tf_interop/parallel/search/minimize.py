@@ -1,4 +1,4 @@
-"""Chooses a configuration for every layer: the least total cost, within the memory.
+"""Chooses a configuration for every layer: the least total cost that fits in memory.
 
 Without memory limits, eliminating one layer after another finds the best choice (`least`). If the
 tables for that would get too large, lower bounds of the cost first rule out configurations
@@ -11,7 +11,7 @@ cost minus the price of all available memory is a lower bound for every choice t
 raises the prices where a choice uses too much, which raises the bound (Held and Karp's
 subgradients). Branch and bound does the rest.
 
-The search ends after a limited effort. Its result is then the best choice so far, with its bound.
+The search stops after a limited effort, with the best choice so far and its bound.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from tf_interop.parallel.search.least import Least, find_least, restrict
 
 # Costs with a smaller relative difference count as equal, because sums are rounded.
 _ROUNDING = 1e-10
-# The limit for all subproblems together, some seconds.
+# The limit for all subproblems together, a few seconds.
 _MAX_EFFORT = 1 << 32
-# The search for prices ends when this many in a row each close less than this share of the gap
-# between the bound and the best cost.
+# The search for prices ends after this many attempts in a row that each close less than this share
+# of the gap between the bound and the best cost.
 _MAX_IN_VAIN = 8
 _LEAST_PROGRESS = 0.01
 _MAX_FRUGAL = 300
@@ -62,8 +62,8 @@ class SearchResult:
     Attributes:
         choice: the configuration of each layer.
         cost: seconds of all layers and edges.
-        bound: no choice that fits costs less. It is the cost itself if that is proven to be least.
-        width: the most neighbours of a layer when it is eliminated; wide problems are hard.
+        bound: no choice that fits costs less. Equal to the cost if that is proven to be least.
+        width: the most neighbours of a layer at its elimination; wide problems are hard.
     """
 
     choice: tuple[int, ...]
@@ -84,7 +84,7 @@ class SearchResult:
 
 
 def minimize(problem: SearchProblem) -> SearchResult:
-    """Finds the cheapest configurations. Of equal choices it always takes the same.
+    """Finds the cheapest configurations. Ties are always broken the same way.
 
     Raises:
         PlanError: the search found no choice within the memory limits.
@@ -150,7 +150,7 @@ class _Search:
 
     @property
     def _enough(self) -> float:
-        """A subproblem whose bound is at least this has no better choice."""
+        """A subproblem with at least this bound has no better choice."""
         return self._cost if self._choice is None else self._cost - _ROUNDING * abs(self._cost)
 
     def _add(self, bound: float, subproblem: _Subproblem) -> None:
@@ -206,12 +206,12 @@ class _Search:
         if least.is_best and fits:
             unused = self._limits - self._used(choice)
             if not prices @ unused:
-                return  # the prices add nothing, so it is the best
+                return  # the prices add nothing, so the choice is the best
         if bound < self._enough:
             self._divide(bound, _Subproblem(kept, prices), None if fits else choice)
 
     def _find_prices(self, bound: float, subproblem: _Subproblem) -> tuple[float, Array]:
-        """The best bound that was found, and its prices."""
+        """The best bound found, and its prices."""
         kept, prices = subproblem.kept, subproblem.prices
         best = prices
         if not len(prices):
@@ -237,7 +237,7 @@ class _Search:
             missing[(prices <= 0) & (missing < 0)] = 0
             if not missing.any():
                 break
-            # A step to prices whose bound might be the best cost (Polyak).
+            # Polyak's step, towards prices whose bound is the best cost.
             goal = self._cost if self._choice is not None else bound + abs(bound)
             raised = prices + step * (goal - its_bound) / (missing @ missing) * missing
             raised = np.maximum(raised, 0.0)
@@ -270,8 +270,8 @@ class _Search:
 
         Args:
             bound: the subproblem's bound.
-            subproblem: what to divide.
-            too_much: the best choice with the prices, if it does not fit.
+            subproblem: the subproblem to divide.
+            too_much: the best choice with its prices, if that does not fit.
         """
         prices = subproblem.prices
         bounds = find_bounds(*self._costs(subproblem.kept, prices))
@@ -298,8 +298,8 @@ class _Search:
     ) -> int:
         """The layer that makes the subproblem hard."""
 
-        # First a layer in which the best choice so far and one that uses too much differ, then one
-        # with a large effect on memory, then one with large tables.
+        # First a layer where the best choice so far differs from the one that uses too much, then
+        # one with a large effect on memory, then one with large tables.
         def rank(node: int) -> tuple[bool, bool, float, int, int]:
             size = len(kept[node])
             differs = bool(too_much and self._choice and too_much[node] != self._choice[node])
@@ -311,9 +311,9 @@ class _Search:
     def _frugal(self) -> tuple[int, ...]:
         """A choice that fits, or one that exceeds the limits by little.
 
-        Each layer takes the configuration with the least weighted use of memory. Then devices of
-        which a larger share is used get a larger weight, and so on (Arora, Hazan and Kale, "The
-        Multiplicative Weights Update Method", 2012).
+        Each layer takes the configuration with the least weighted use of memory. Then fuller
+        devices get a larger weight, and so on (Arora, Hazan and Kale, "The Multiplicative Weights
+        Update Method", 2012).
         """
         weights = np.ones(len(self._limits))
         ends = np.cumsum([len(its) for its in self._shares])
@@ -333,7 +333,7 @@ class _Search:
         used = self._used(self._frugal())
         device = int(np.argmax(used / np.maximum(self._limits, 1)))
         return PlanError(
-            "Expected a division of all layers that fits into memory, got none: the one that needs "
-            f"least takes {used[device]:.0f} bytes on device {device} with "
-            f"{self._limits[device]:.0f}. Raise the limit, use more devices or a smaller batch."
+            "No division of the layers fits in memory: the smallest found takes "
+            f"{used[device]:.0f} bytes on device {device}, which has {self._limits[device]:.0f}. "
+            "Raise the limit, use more devices or a smaller batch."
         )
