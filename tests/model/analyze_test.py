@@ -159,6 +159,19 @@ def test_inlines_calls_conditionals_and_loops() -> None:
         tf_interop.analyze(graph_def)
 
 
+def test_takes_a_variable_that_a_branch_changes() -> None:
+    filter_ = tf.Variable(FILTER)
+
+    @tf.function(input_signature=[tf.TensorSpec((2, 8, 8, 4))])
+    def changing(image: tf.Tensor) -> tf.Tensor:
+        result = tf.nn.conv2d(image, filter_, 1, "SAME")
+        mean = tf.reduce_mean(result)
+        tf.cond(mean > 0, lambda: filter_.assign(filter_ * mean), lambda: filter_.read_value())
+        return result
+
+    assert tf_interop.analyze(changing).convolution_count == 1
+
+
 def test_notes_functions_that_xla_compiles() -> None:
     compiled = _convolution_function(jit_compile=True)
 

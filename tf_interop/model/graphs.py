@@ -13,13 +13,18 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tf_interop import tensorflow_internals
 from tf_interop.errors import GraphError
 from tf_interop.graph.ops import CONVOLUTION_KINDS
+from tf_interop.graph.rewrite import COLOCATION
 from tf_interop.graph.view import parse_input
 from tf_interop.model.keras_functions import fill_shape, keras_of, trace_keras, variables_kept
 from tf_interop.planning.types import GraphMode
 from tf_interop.runtime.plugin import Plugin, get_plugin
 from tf_interop.runtime.settings import Settings
 
-_SHAPE_ATTRIBUTES = ("_output_shapes", "_input_shapes", "_handle_shapes", "_handle_dtypes")
+_STALE_ATTRIBUTES = (
+    *("_output_shapes", "_input_shapes", "_handle_shapes", "_handle_dtypes"),
+    # A node may be colocated with one that Grappler removed; TensorFlow imports no such graph.
+    COLOCATION,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,7 +168,7 @@ def with_inferred_shapes(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
     for node in stripped.node:
         if node.op == "_Arg":
             _become_input(node)
-        for name in _SHAPE_ATTRIBUTES:
+        for name in _STALE_ATTRIBUTES:
             if name in node.attr:
                 del node.attr[name]
     graph = tf.Graph()
