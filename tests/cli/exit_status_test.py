@@ -101,6 +101,10 @@ def nothing():
 @tf.function(input_signature=[tf.TensorSpec([1, 8, 8, 3])])
 def fails_when_traced(image):
     raise TypeError("not this image")
+
+@tf.function(input_signature=[tf.TensorSpec([1, 8, 8, 3])], autograph=False)
+def fails_without_autograph(image):
+    raise OSError("no labels here")
 """
 
 
@@ -111,6 +115,7 @@ def fails_when_traced(image):
         ("user_code:raises", 2, "no weights here (user_code.py, line 5)"),
         ("user_code:nothing", 2, "got"),
         ("user_code:fails_when_traced", 1, "TypeError: in user code:"),
+        ("user_code:fails_without_autograph", 1, "fails: OSError: no labels here"),
     ],
 )
 @pytest.mark.parametrize(

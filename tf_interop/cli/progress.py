@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import pathlib
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,6 +13,7 @@ import click
 from rich import progress
 from rich.console import Console
 
+import tf_interop
 from tf_interop.errors import INSTALL_TENSORFLOW, TfInteropError
 from tf_interop.tensorflow_messages import tensorflow_hushed
 
@@ -85,8 +88,8 @@ def work_on_model(
 ) -> Iterator[Callable[[str], None]]:
     """Imports TensorFlow, and yields a function that shows the progress.
 
-    An error in a model's code becomes a click.ClickException that names its place, without a
-    traceback. `hint` names an alternative to installing TensorFlow.
+    An error in a model's code, or in a library that runs it, becomes a click.ClickException without
+    a traceback. `hint` names an alternative to installing TensorFlow.
     """
     with shown_status("Importing TensorFlow") as say:
         try:
@@ -104,15 +107,20 @@ def work_on_model(
             raise click.BadParameter(str(error), param_hint=parameter) from error
         except (TfInteropError, click.ClickException):
             raise
-        except Exception as error:
-            # TensorFlow writes this into errors of the code that it traces.
-            if "in user code:" in str(error):
+        except (Exception, SystemExit) as error:
+            if not _is_raised_by_tf_interop(error):
                 raise click.ClickException(
-                    f"'{model}' cannot be traced: {type(error).__name__}: {error}"
+                    f"'{model}' fails: {type(error).__name__}: {error}"
                 ) from error
             if isinstance(error, ValueError):
                 raise click.UsageError(str(error)) from error
             raise
+
+
+def _is_raised_by_tf_interop(error: BaseException) -> bool:
+    """Whether the error comes neither from a model's code nor from a library."""
+    *_, last = traceback.extract_tb(error.__traceback__)
+    return pathlib.Path(tf_interop.__file__).parent in pathlib.Path(last.filename).parents
 
 
 @contextlib.contextmanager
