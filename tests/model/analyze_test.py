@@ -69,6 +69,11 @@ def _maps_and_scores() -> Any:
     return tf.keras.Model(image, [maps, scores])
 
 
+def _named_scores() -> Any:
+    maps_and_scores = _maps_and_scores()
+    return tf.keras.Model(maps_and_scores.input, {"scores": maps_and_scores.output[1]})
+
+
 def _several_inputs() -> Any:
     image = tf.keras.Input((8, 8, 3), name="image")
     extra = tf.keras.Input((2,), dtype="int32", name="extra")
@@ -93,6 +98,7 @@ def _without_variables() -> Any:
         (lambda: _model(tf_keras), {"training": True}, 4, ""),
         (_without_variables, {}, 0, ""),
         (_maps_and_scores, {"training": True}, 2, "mean of squares"),
+        (_named_scores, {"training": True}, 2, ""),
         (_several_inputs, {}, 1, ""),
         (_sequential, {"batch_size": 3}, 1, ""),
         (lambda: _sequential(tf_keras), {"batch_size": 3}, 1, ""),

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -93,7 +92,8 @@ def _training_step(model: Any, batch_size: int) -> tuple[Callable[[Any], Any], t
             if labels is None:
                 loss = _mean_of_squares(outputs)
             else:
-                loss = tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(labels, outputs))
+                [output] = tf.nest.flatten(outputs)
+                loss = tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(labels, output))
         gradients = tape.gradient(loss, variables)
         optimizer.apply_gradients(
             [pair for pair in zip(gradients, variables, strict=True) if pair[0] is not None]
@@ -101,17 +101,6 @@ def _training_step(model: Any, batch_size: int) -> tuple[Callable[[Any], Any], t
         return loss
 
     return training_step, notes
-
-
-@contextlib.contextmanager
-def variables_kept(model: Any) -> Iterator[None]:
-    """Restores the weights, statistics and random seeds of `model` after the `with` block."""
-    values = [(variable, variable.numpy()) for variable in model.variables]
-    try:
-        yield
-    finally:
-        for variable, value in values:
-            variable.assign(value)
 
 
 def fill_shape(spec: Any, batch_size: int, image_size: tuple[int, int] | None) -> Any:
