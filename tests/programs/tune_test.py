@@ -165,6 +165,19 @@ def test_a_function_and_a_graph(choose: Choose) -> None:
     assert tf_interop.status().unit_node_count > 0
 
 
+def test_a_function_of_strings_keeps_its_variables() -> None:
+    runs = tf.Variable(0)
+
+    @tf.function(input_signature=[tf.TensorSpec((1, 1, 1, 1), tf.string)])
+    def convolve_lengths(texts: tf.Tensor) -> tf.Tensor:
+        runs.assign_add(1)
+        lengths = tf.cast(tf.strings.length(texts), tf.float32)
+        return tf.nn.conv2d(lengths, tf.ones((1, 1, 1, 4)), 1, "SAME")
+
+    assert tf_interop.tune(convolve_lengths, budget=BUDGET).graphs
+    assert runs.numpy() == 0
+
+
 @tf.function(input_signature=[tf.TensorSpec((1, 8, 8, 3))], jit_compile=True)
 def compiled(image: tf.Tensor) -> tf.Tensor:
     return tf.nn.conv2d(image, tf.ones((3, 3, 3, 4)), 1, "SAME")
@@ -173,6 +186,13 @@ def compiled(image: tf.Tensor) -> tf.Tensor:
 @tf.function(input_signature=[tf.TensorSpec((), tf.resource, name="variable")])
 def of_a_resource(variable: tf.Tensor) -> tf.Tensor:
     return tf.raw_ops.ReadVariableOp(resource=variable, dtype=tf.float32)
+
+
+def looks_up() -> tf.keras.Model:
+    word = tf.keras.Input((1,), dtype="string")
+    number = tf.keras.layers.StringLookup(vocabulary=["a"])(word)
+    embedded = tf.keras.layers.Embedding(2, 4)(number)
+    return tf.keras.Model(word, tf.keras.layers.Conv1D(2, 1)(embedded))
 
 
 def dense() -> tf.keras.Model:
@@ -187,6 +207,7 @@ def dense() -> tf.keras.Model:
         (dense, {}, "convolution"),
         (lambda: compiled, {}, "jit_compile=False"),
         (lambda: of_a_resource, {}, "The input 'variable' is a resource"),
+        (looks_up, {}, "lookup table"),
         (branched_models.build, {"batch_sizes": ()}, "batch size"),
         (branched_models.build, {"budget": "soon"}, "'soon'"),
         (branched_models.build, {"budget": 0}, "0"),
@@ -194,8 +215,8 @@ def dense() -> tf.keras.Model:
         (lambda: len, {}, "builtin_function_or_method"),
     ],
     ids=[
-        *("no_convolution", "xla", "resource", "no_batch", "no_time", "zero_time", "trains"),
-        "no_model",
+        *("no_convolution", "xla", "resource", "table", "no_batch", "no_time", "zero_time"),
+        *("trains", "no_model"),
     ],
 )
 def test_refuses(subject: Callable[[], Any], options: dict[str, Any], why: str) -> None:

@@ -15,7 +15,7 @@ from tf_interop.errors import GraphError
 from tf_interop.graph.ops import CONVOLUTION_KINDS
 from tf_interop.graph.rewrite import COLOCATION
 from tf_interop.graph.view import parse_input
-from tf_interop.model.keras_functions import fill_shape, keras_of, trace_keras, variables_kept
+from tf_interop.model.keras_functions import fill_shape, keras_of, trace_keras
 from tf_interop.planning.types import GraphMode
 from tf_interop.runtime.plugin import Plugin, get_plugin
 from tf_interop.runtime.settings import Settings
@@ -37,7 +37,7 @@ class TracedGraph:
         mode: of a Keras model; None for a function or a graph, which may hold either.
         batch_size: for inputs that leave it open.
         image_size: height and width, for inputs of rank 4 that leave them open.
-        run: runs the function on zeros; None for a GraphDef. A model keeps its variables.
+        run: runs the function on zeros, and restores its variables; None for a GraphDef.
         fetches: names of the nodes that the graph is run for; empty if unknown.
         variables: shapes and dtypes of the variables, by the name of the node that stands for them.
         notes: remarks for the user.
@@ -185,8 +185,7 @@ def _trace_model(
     size = tf.nest.flatten(traced.inputs)[0].shape[0]
 
     def run() -> None:
-        with variables_kept(model):
-            traced.function(tf.nest.map_structure(_zeros, traced.inputs))
+        traced.function(tf.nest.map_structure(_zeros, traced.inputs))
 
     return _graph_of(f"{model.name}, {what}, batch {size}", traced.function, run, traced.notes)
 
@@ -231,14 +230,36 @@ def _graph_of(
         for tensor in function.inputs
         if (spec := tensorflow_internals.variable_spec(tensor)) is not None
     }
+
+    def run_and_restore() -> None:
+        with _variables_kept(function):
+            run()
+
     return TracedGraph(
         name,
         _needed_for(fetches, graph_def),
-        run=run,
+        run=run_and_restore,
         fetches=fetches,
         variables=variables,
         notes=notes,
     )
+
+
+@contextlib.contextmanager
+def _variables_kept(function: Any) -> Iterator[None]:
+    """Restores weights, statistics and random seeds of `function` after the `with` block."""
+    handles = function.captured_inputs
+    specs = map(tensorflow_internals.variable_spec, function.inputs[-len(handles) :])
+    values = [
+        (handle, tf.raw_ops.ReadVariableOp(resource=handle, dtype=spec.dtype))
+        for handle, spec in zip(handles, specs, strict=False)
+        if spec is not None
+    ]
+    try:
+        yield
+    finally:
+        for handle, value in values:
+            tf.raw_ops.AssignVariableOp(resource=handle, value=value)
 
 
 def _inline_calls(

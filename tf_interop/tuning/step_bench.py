@@ -192,11 +192,11 @@ def random_values(
 ) -> np.ndarray:
     """Values that keep activations in a sane range, without denormals, which are slow.
 
-    Types that are not floating-point get zeros.
+    Types that are not floating-point get zeros, or empty strings.
     """
     sizes = shape.as_list()
     if not dtype.is_floating:
-        return np.zeros(sizes, dtype.as_numpy_dtype)
+        return np.full(sizes, b"" if dtype == tf.string else 0, dtype.as_numpy_dtype)
     if len(sizes) < 2:  # scales, variances, counters
         return np.full(sizes, 0.5, dtype.as_numpy_dtype)
     fan_in = max(1, int(np.prod(sizes[:-1])))

@@ -305,7 +305,13 @@ def step_to_tune(traced: TracedGraph) -> tuple[graph_pb2.GraphDef, list[str]]:
             f"Grappler hands over no graph with convolutions for {traced.name}. Tune a function "
             "that has some, and that XLA does not compile (jit_compile=False)."
         )
-    return as_step(with_inferred_shapes(handed))
+    graph_def = with_inferred_shapes(handed)
+    if tables := [node.name for node in graph_def.node if node.op == "_Arg"]:
+        raise ValueError(
+            f"{traced.name} reads the resource '{tables[0]}', such as a lookup table, which tune "
+            "cannot fill. Tune the layers behind it as a model of their own."
+        )
+    return as_step(graph_def)
 
 
 def _plan_of(
