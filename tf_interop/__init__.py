@@ -1,7 +1,7 @@
-"""Runs independent convolutions of one TensorFlow graph at the same time on one GPU.
+"""Runs independent work of a TensorFlow graph side by side, on CPUs and GPUs.
 
-Importing the package does little. When both it and TensorFlow have been imported, the plugin is
-registered; `enable` turns it on.
+Importing the package does little. The plugin is registered once both the package and TensorFlow
+are imported; `enable` turns it on.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ __all__ = [*_MODULE_OF, "keras"]
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a name when it is used: most need TensorFlow, which takes seconds."""
+    """Imports a name on first use: most names need TensorFlow, whose import takes seconds."""
     if name == "keras":
         return importlib.import_module("tf_interop.keras")
     if name in _MODULE_OF:
@@ -87,9 +87,9 @@ def __dir__() -> list[str]:
 
 def _register_plugin(_tensorflow: object) -> None:
     """Registers the plugin, so that TensorFlow's own option turns it on and off."""
-    # `import tensorflow` must not fail if the library does not load: status() and enable() report
-    # that. An ImportError means that a module of this package is just importing TensorFlow; whoever
-    # needs the plugin calls get_plugin later.
+    # `import tensorflow` must not fail if the library does not load; status() and enable() report
+    # that. An ImportError means that a module of this package is importing TensorFlow right now;
+    # get_plugin is called again when the plugin is needed.
     with contextlib.suppress(TfInteropError, ImportError):
         from tf_interop.runtime.plugin import get_plugin
 

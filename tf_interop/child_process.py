@@ -1,4 +1,4 @@
-"""Runs modules in processes of their own, with the import path of this one."""
+"""Runs modules in separate processes with this process's import path."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pathlib
 import signal
 import sys
 
-# With -c Python puts the working directory first, where another copy of the package may be.
+# With -c, Python searches the working directory first, where another copy of the package may be.
 _RUN_MODULE = """
 import runpy
 import sys
@@ -19,7 +19,7 @@ runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 
 
 def module_command(module: str, *arguments: object) -> list[str]:
-    """The command line that runs a module; it needs `child_environment`."""
+    """The command line that runs a module; it needs the environment `child_environment()`."""
     return [sys.executable, "-c", _RUN_MODULE, module, *map(str, arguments)]
 
 
@@ -30,7 +30,7 @@ def child_environment() -> dict[str, str]:
 
 
 def describe_end(code: int) -> str:
-    """Describes a return code of subprocess, such as `was ended by SIGSEGV`."""
+    """Describes a return code of `subprocess`, such as `was ended by SIGSEGV`."""
     if code >= 0:
         return f"ended with exit code {code}"
     try:

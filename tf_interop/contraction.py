@@ -1,15 +1,15 @@
-"""Finds whether sets of nodes of a graph may be contracted, and in which order they then run.
+"""Decides whether sets of a graph's nodes may be contracted, and in what order they then run.
 
     a --> x --> b      {a, b}: the set waits for x, and x for the set. Not legal.
 
     a --> b            {a, b}: legal if a and b are steps of one lane, a before b.
 
-    a --> d            {a, b} and {c, d}: the first waits for c, the second for a. Each set has
-    c --> b            independent nodes; the two together are not legal.
+    a --> d            {a, b} and {c, d}: the first waits for c, the second for a. Each set is
+    c --> b            legal alone; the two together are not.
 
-A graph is given by the readers of each node. A node runs after everything that it waits for, a set
-when all its nodes could run. If everything runs, contracting each set to one node leaves no cycle.
-The work is linear in nodes and edges.
+A graph is given by the readers of each node. A node runs after everything that it waits for; a set
+runs once all its nodes could run. If everything runs, contracting each set to one node leaves no
+cycle. Time is linear in nodes and edges.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from collections.abc import Collection, Iterable, Sequence
 from tf_interop.stage import Stage
 
 Edge = tuple[int, int]
-"""A node, and one that waits for it."""
+"""A node, and a node that waits for it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Contraction:
-    """A graph in which sets of nodes run at once.
+    """A graph whose sets of nodes each run as one unit.
 
-    A unit is a set, or a node in no set. Sets have the first numbers.
+    A unit is a set, or a node in no set. Sets are numbered first.
 
     Attributes:
-        order: the units in an order in which they run, without those that never run.
-        cycle: units of which each waits for the one before it. The first is also the last. Empty if
-            all units run.
+        order: the units in a possible running order, without units that never run.
+        cycle: units that each wait for the previous one. The first is also the last. Empty if all
+            units run.
     """
 
     order: tuple[int, ...]
@@ -43,12 +43,11 @@ class Contraction:
 def contract(readers: Sequence[Iterable[int]], sets: Sequence[Collection[int]]) -> Contraction:
     """Contracts sets of nodes.
 
-    Edges inside a set are ignored; `misplaced_step` says whether they are legal.
+    Edges inside a set are ignored; `misplaced_step` checks whether they are legal.
 
     Args:
-        readers: for each node those that wait for it, without back edges of loops.
-        sets: disjoint sets of nodes. Unit `k` is the set `k`; after them come the other nodes, in
-            order.
+        readers: for each node, the nodes that wait for it, without back edges of loops.
+        sets: disjoint sets of nodes. Unit `k` is set `k`; the other nodes follow in order.
     """
     unit_of = [-1] * len(readers)
     units: list[Collection[int]] = list(sets)
@@ -92,11 +91,11 @@ def contract(readers: Sequence[Iterable[int]], sets: Sequence[Collection[int]]) 
 
 
 def misplaced_step(readers: Sequence[Collection[int]], stage: Stage[int]) -> Edge | None:
-    """Finds a step that waits for another one that is not before it in its lane.
+    """Finds a step that waits for another step that does not come before it in its lane.
 
     Returns:
-        The other step, and the one that waits for it; None if every step is well placed. Steps of a
-        merged lane run at once.
+        The other step, and the step that waits for it; None if every step is well placed. All steps
+        of a merged lane run together.
     """
     place = {
         node: (lane, 0 if each.merged else number)

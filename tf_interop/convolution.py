@@ -30,7 +30,7 @@ SPATIAL_AXES = {"NHWC": (1, 2), "NCHW": (2, 3), "NDHWC": (1, 2, 3), "NCDHW": (2,
 """The layouts of images and volumes, with their axes of (depth,) height and width."""
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
-"""The dtypes of stages, with the size of a number."""
+"""The dtypes of stages, with the bytes of a number."""
 
 _PerSpatialDimension = Annotated[tuple[int, ...], msgspec.Meta(min_length=2, max_length=3)]
 
@@ -53,16 +53,16 @@ class ConvolutionConfiguration:
         depthwise: whether the op is depthwise.
         dtype: a key of `DTYPE_BYTES`.
         layout: a key of `SPATIAL_AXES`, for image and output.
-        image_shape: shape of the image (or its gradient) in `layout`; None if even the rank is
-            unknown, like the other shapes.
+        image_shape: shape of the image (or its gradient) in `layout`; like the other shapes, None
+            if even the rank is unknown.
         filter_shape: `[R, S, C / group_count, K]` (HWIO), depthwise `[R, S, C, M]`; volumes have
             the depth before `R` (DHWIO).
         output_shape: shape of the output (or its gradient) in `layout`.
-        strides: (height, width), or (depth, height, width) of volumes.
-        dilations: likewise.
+        strides: (height, width), or (depth, height, width) for volumes.
+        dilations: in the same order.
         padding: `SAME`, `VALID` or `EXPLICIT`; volumes have no `EXPLICIT`.
         explicit_paddings: (top, bottom, left, right) if padding is `EXPLICIT`, else empty.
-        group_count: channels of the image over channels of the filter; None if unknown.
+        group_count: image channels divided by filter channels; None if unknown.
         fused_ops: the epilogue of a fused op, in order, such as `("BiasAdd", "Relu")`; else empty.
         leaky_relu_alpha: slope of a fused LeakyRelu, else 0.
     """
@@ -90,7 +90,7 @@ class ConvolutionConfiguration:
 
 
 class RefusalReason(enum.Enum):
-    """The class of reason why a node is in no stage or unit."""
+    """The kind of reason that keeps a node out of stages and units."""
 
     DTYPE = "dtype"
     LAYOUT = "layout"
@@ -110,7 +110,7 @@ class RefusalReason(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Refusal:
-    """A node that is left alone, by name and op type, with a reason to count and one to read."""
+    """A node that is left alone: its name and op type, a reason to count and a reason to read."""
 
     node: str
     op: str
@@ -144,7 +144,7 @@ def has_known_shapes(configuration: ConvolutionConfiguration) -> bool:
 
 
 def multiply_adds(configuration: ConvolutionConfiguration) -> int:
-    """The number of multiply-adds of a convolution of known shapes."""
+    """The number of multiply-adds of a convolution with known shapes."""
     assert configuration.filter_shape is not None
     assert configuration.output_shape is not None
     *taps, channels_per_group, _ = configuration.filter_shape
@@ -197,9 +197,9 @@ def _output_size(
 
 
 def batch_size_of(configurations: Iterable[ConvolutionConfiguration]) -> int | None:
-    """The most frequent batch size of a graph's convolutions, the first of equals; None if unknown.
+    """The most frequent batch size of a graph's convolutions, the first if tied; None if unknown.
 
-    Some may have another, such as those on regions that a detector cuts out of its images.
+    Some may have another, such as those on regions that a detector crops from its images.
     """
     sizes = collections.Counter(
         each.image_shape[0] for each in configurations if each.image_shape and each.image_shape[0]
@@ -232,9 +232,9 @@ def can_merge(configurations: Sequence[ConvolutionConfiguration]) -> bool:
 def merged_configuration(
     configurations: Sequence[ConvolutionConfiguration],
 ) -> ConvolutionConfiguration:
-    """The wider convolution of those that `can_merge` accepts, in the order of output channels.
+    """The wider convolution that computes convolutions that `can_merge` accepts, in their order.
 
-    All their shapes have to be known.
+    All shapes must be known.
     """
     first = configurations[0]
     channel_axis = 1 if first.layout.startswith("NC") else -1
@@ -256,7 +256,7 @@ _fields_covered = operator.attrgetter(
     *("op", "dtype", "layout", "filter_shape", "strides", "dilations", "padding"),
     *("explicit_paddings", "fused_ops", "leaky_relu_alpha"),
 )
-# The prefix of node names from inlining a function.
+# The prefix that inlining a function adds to node names.
 _CALL_SCOPE = re.compile(r"(?:Stateful)?PartitionedCall(?:_\d+)?/")
 # The model's own scope, with the number that distinguishes its traces.
 _MODEL_SCOPE = re.compile(r"(gradient_tape/)?([^/]+?)(?:_\d+)?(?=/)")
@@ -266,7 +266,7 @@ def canonical_names(names: Iterable[str]) -> dict[str, str]:
     """Names of convolutions without the parts that differ between traces of one model.
 
     `StatefulPartitionedCall/googlenet_1/conv1/Relu` under `fit` is `googlenet_2/conv1/Relu` in a
-    user's function, and both are `googlenet/conv1/Relu` here. If two names would become one (two
+    user's function, and both are `googlenet/conv1/Relu` here. If two names would become equal (two
     models in one graph), all stay as they are.
     """
     canonical = {name: _canonical_name(name) for name in names}
@@ -279,8 +279,8 @@ def fingerprint_convolutions(convolutions: Sequence[ConvolutionNode]) -> str:
     """A digest of everything that a plan for these convolutions depends on.
 
     It covers canonical names, op types, dtypes, layouts, filter shapes, strides, dilations,
-    paddings and fused operations. It does not cover batch and image sizes, because one plan holds
-    for several, nor devices or the order of the convolutions.
+    paddings and fused operations. It does not cover batch and image sizes, because one plan serves
+    several, nor devices or the order of the convolutions.
 
     Returns:
         16 hexadecimal digits, the same in every process and release.

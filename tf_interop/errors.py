@@ -9,7 +9,7 @@ class TfInteropError(Exception):
 
 
 class GraphError(TfInteropError):
-    """A malformed GraphDef: a missing input, a duplicate name, a cycle."""
+    """A malformed GraphDef (a missing input, a duplicate name, a cycle) or a faulty rewrite."""
 
 
 class PlanError(TfInteropError):
@@ -29,4 +29,4 @@ class LibraryError(TfInteropError):
 
 
 class BenchmarkError(TfInteropError):
-    """A benchmark's results that cannot be read, or were measured elsewhere or otherwise."""
+    """Benchmark results that cannot be read, or were measured elsewhere or in another way."""

@@ -47,7 +47,7 @@ class _Call:
         self.is_reported = False
 
     def find_new_reports(self) -> tuple[PassReport, ...]:
-        # By identity, because optimizing a graph again gives an equal report.
+        # Compared by identity, because optimizing a graph again makes an equal report.
         before = {id(report) for report in self.reports}
         return tuple(report for report in self.plugin.reports if id(report) not in before)
 
@@ -75,35 +75,36 @@ class ConvStages:
     `jit_compile` and the model's functions; a later call without the callback runs without stages.
     A model that is compiled during the call keeps its new `jit_compile`.
 
-    The logs of each epoch of `fit` hold the number of stages, or units on a CPU, as `conv_stages`,
-    and so do its History, and TensorBoard if its callback follows this one. `evaluate` and
-    `predict` have it in the logs of the end hook, which other callbacks see, and in `stage_count`.
+    The logs of each epoch of `fit` contain the number of stages (on a CPU, of units) as
+    `conv_stages`. So does its History, and so does TensorBoard if its callback follows this one.
+    After `evaluate` and `predict` the number is in the logs of the end hook, which other callbacks
+    see, and in `stage_count`.
 
     With `tune` the callback first tunes the model: `fit` tunes the training step, with a stand-in
-    for the loss and the optimizer; other calls, and not validation inside `fit`, tune inference.
-    The callback prints the result in a line and caches it. It is valid for one batch size; other
+    for the loss and the optimizer; other calls, except validation inside `fit`, tune inference.
+    The callback prints the result in one line and caches it. It is valid for one batch size; other
     batches run as in stock TensorFlow. A model that cannot be tuned, or that is fastest in stock
     TensorFlow, runs as without the callback.
 
-    Keras calls no end hook when a call fails. `restore` then undoes the changes, and so does the
-    end of a `with` block, or the callback's next use:
+    Keras calls no end hook when a call fails. The changes are then undone by `restore`, by the end
+    of a `with` block, or by the callback's next use:
 
         with ConvStages("always") as stages:
             model.fit(images, labels, callbacks=[stages])
 
     A callback serves one call at a time: a call inside a hook of another call needs its own
-    callback. Concurrent calls in several threads share the process's settings, so they may run with
-    each other's, and the settings restored last stay.
+    callback. Concurrent calls in several threads share the process's settings: one may run with
+    another's, and the settings restored last remain.
 
     Attributes:
         graphs: reports on the graphs that were optimized during the last call.
     """
 
     # There is no base class: tf_keras calls methods that the Callback of Keras 3 lacks, may not be
-    # installed, and neither checks the class. This class has all that their CallbackLists call.
+    # installed, and neither checks the class. This class has every method that they call.
     #
-    # It lacks `_supports_tf_logs` on purpose: with it, tf_keras passes the dict that becomes the
-    # result of `evaluate`, and `conv_stages` would become part of the result.
+    # It deliberately lacks `_supports_tf_logs`: with it, tf_keras would pass the dict that becomes
+    # the result of `evaluate`, and `conv_stages` would end up in the result.
 
     def __init__(
         self,
@@ -124,13 +125,13 @@ class ConvStages:
             pass_time_limit_s: as for `tf_interop.enable`.
             workspace_limit_mb: as for `tf_interop.enable`.
             tune: how long to tune the model before it runs, such as `"30s"`, instead of a plan.
-            batch_size: to tune for. None is the model's fixed batch size, if any, else 32, Keras'
-                default for arrays.
+            batch_size: the batch size to tune for. None means the model's fixed batch size, if any,
+                else 32, Keras's default for arrays.
             verbose: 1 to print a report, 0 to print nothing.
 
         Raises:
-            ValueError: as `tf_interop.enable`, or another argument is wrong.
-            PlanError: as `tf_interop.enable`.
+            ValueError: as for `tf_interop.enable`, or another argument is wrong.
+            PlanError: as for `tf_interop.enable`.
         """
         if verbose not in (0, 1):
             raise ValueError(f"Expected verbose to be 0 or 1, got {verbose!r}.")
@@ -198,13 +199,13 @@ class ConvStages:
             model.jit_compile = False
             self._say(
                 f"ConvStages: XLA is off for model {model.name!r} during this call. Compile the "
-                "model with jit_compile=False to turn XLA off always. XLA may be faster: "
+                "model with jit_compile=False to keep XLA off. XLA may be faster: "
                 "compare with tf-interop benchmark"
             )
         elif call.is_xla_in_the_way:
             logging.warning(
-                "Model %r was compiled with jit_compile=True: XLA compiles its functions, and "
-                "ConvStages does not change them. Compile it with jit_compile=False to run it "
+                "Model %r was compiled with jit_compile=True: XLA compiles its functions, so "
+                "ConvStages cannot change them. Compile it with jit_compile=False to run it "
                 "with stages.",
                 model.name,
             )
@@ -213,7 +214,7 @@ class ConvStages:
         tensorflow_internals.set_plugin_optimizers_option(True)
 
     def set_params(self, params: dict[str, Any] | None) -> None:
-        """Keeps Keras's `verbose`."""
+        """Keeps Keras's parameters for their `verbose`."""
         self._params = params or {}
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
@@ -221,7 +222,7 @@ class ConvStages:
         self._begin(training=True)
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """As `on_train_begin`, but not for the validation inside `fit`."""
+        """Does the same as `on_train_begin`, but nothing for the validation inside `fit`."""
         self._begin(training=False)
 
     on_predict_begin = on_test_begin
@@ -276,7 +277,7 @@ class ConvStages:
             self._say(f"ConvStages: not tuned, runs as stock TensorFlow: {error}")
         else:
             self._say(f"ConvStages: {tuning}")
-            # If Keras compiles with XLA and that is the fastest, it stays on.
+            # If Keras compiles with XLA and XLA is the fastest, it stays on.
             if tuning.is_faster and not (call.turns_xla_off and tuning.is_xla_faster):
                 call.plugin.settings = dataclasses.replace(self._settings, plan=tuning.plan)
                 return
@@ -292,7 +293,7 @@ class ConvStages:
             return
         if not call.is_reported:
             self.graphs = call.find_new_reports()
-        # In every epoch, so that the columns of a History have one length.
+        # In every epoch, so that all columns of a History have the same length.
         if logs is not None:
             logs["conv_stages"] = self.stage_count
         if call.is_reported:

@@ -24,7 +24,7 @@ T = TypeVar("T", bound=Hashable)
 U = TypeVar("U", bound=Hashable)
 
 LARGEST_INT = 2**31 - 1
-"""The limit of CUDA and of the op's program."""
+"""The largest integer that CUDA and the op's program accept."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class Step(Generic[T]):
 
     Attributes:
         operation: what it computes.
-        algorithm: the pinned algorithm; in a merged lane that of the wider convolution. None leaves
-            the choice to the runner, as for steps that are no convolutions.
+        algorithm: the pinned algorithm; in a merged lane, the wider convolution's. None leaves the
+            choice to the runner, as for steps that are not convolutions.
     """
 
     operation: T
@@ -45,13 +45,13 @@ class Step(Generic[T]):
 class Lane(Generic[T]):
     """The steps of one stream group, and its options.
 
-    A device rounds SM counts up. If it cannot provide the options of a stage's lanes, they run
+    A device rounds SM counts up. If it cannot provide the options of a stage's lanes, the lanes run
     without them (`tf_interop.status().counters.refused_lane_options`).
 
     Attributes:
         steps: in running order. One may read the result of an earlier one.
-        priority: of the lane's stream, as CUDA counts: lower goes first, 0 is the default.
-        sm_count: streaming multiprocessors that no other lane uses; 0 for a share of those that
+        priority: of the lane's stream, as in CUDA: lower goes first; 0 is the default.
+        sm_count: streaming multiprocessors that no other lane uses; 0 for a share of the SMs that
             the other lanes leave.
         merged: whether the lane's convolutions, which read the same image and differ only in
             filters and output channels, run as one wider convolution. If they turn out not to fit
@@ -79,7 +79,7 @@ _LANE_OPTIONS = tuple(each.name for each in dataclasses.fields(Lane) if each.nam
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stage(Generic[T]):
-    """Lanes that run together, in launch order; a single one runs in sequence."""
+    """Lanes that run together, in launch order; a single lane runs in sequence."""
 
     lanes: Annotated[tuple[Lane[T], ...], msgspec.Meta(min_length=1)]
 
@@ -95,7 +95,7 @@ class Stage(Generic[T]):
 
     @property
     def steps(self) -> tuple[Step[T], ...]:
-        """All steps, lane after lane; every list for the steps of a stage has this order."""
+        """All steps, lane after lane; every list about the steps of a stage has this order."""
         return tuple(step for lane in self.lanes for step in lane.steps)
 
     @property
@@ -114,7 +114,7 @@ class Stage(Generic[T]):
         return any(lane.merged for lane in self.lanes)
 
     def map(self, operation: Callable[[T], U]) -> Stage[U]:
-        """The same stage of other operations; calls `operation` once for each step, in order."""
+        """The same stage with other operations; calls `operation` once for each step, in order."""
         return Stage(
             tuple(
                 Lane(
@@ -156,7 +156,7 @@ class Stage(Generic[T]):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Schedule(Generic[T]):
-    """How a stage runs at one batch size, or at every one if that is None."""
+    """How a stage runs at one batch size, or at every one if `batch_size` is None."""
 
     batch_size: Annotated[int, msgspec.Meta(ge=1, le=LARGEST_INT)] | None
     stage: Stage[T]

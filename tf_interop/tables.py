@@ -11,7 +11,7 @@ _WIDTH = 100
 
 
 class _Plain(Console):
-    """Output that is no terminal."""
+    """Output that is not a terminal."""
 
     def on_broken_pipe(self) -> None:
         """Lets the command line end the process; rich would use another exit code."""
@@ -19,15 +19,15 @@ class _Plain(Console):
 
 
 def print_on(console: Console, renderable: RenderableType) -> None:
-    """Prints a table or a text."""
-    # Without a terminal rich would take 80 columns.
+    """Prints a table or text."""
+    # Without a terminal rich would use 80 columns.
     if not console.is_terminal:
         console = _Plain(file=console.file, width=_WIDTH)
     console.print(renderable, width=min(console.width, _WIDTH), highlight=False, markup=False)
 
 
 def new_table(title: str, first: str = "", *numbers: str) -> Table:
-    """A table without lines. `first` is the heading of the first column; the others are numbers."""
+    """A table without rules. `first` heads the first column; the other columns contain numbers."""
     table = Table(
         title=f"\n{title}",
         title_justify="left",

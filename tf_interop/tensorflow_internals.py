@@ -1,6 +1,6 @@
-"""All dependencies on interfaces of TensorFlow and Keras that may change between versions.
+"""All Python code that depends on TensorFlow and Keras interfaces that may change between versions.
 
-`docs/development.md` lists the files of the C++ half that have others.
+`docs/development.md` lists the C++ files that depend on such interfaces.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def op_def(op: str) -> Any:
 
 
 def _existing_context() -> Any:
-    """TensorFlow's eager context; None if there is none yet, because making it settles devices."""
+    """TensorFlow's eager context; None if there is none yet: making one fixes the devices."""
     from tensorflow.python.eager import context
 
     return context.context_safe()
 
 
 def may_be_stateful(op: str) -> bool:
-    """Whether TensorFlow calls an op type stateful, or does not know it."""
+    """Whether TensorFlow declares an op type stateful, or does not know it."""
     found = op_def(op)
     return found is None or bool(found.is_stateful)
 
@@ -59,13 +59,13 @@ def cpu_kernel_types(op: str) -> tuple[dict[str, frozenset[int]], ...]:
 
 
 def shape_of_tensor_properties(serialized: bytes) -> Shape | None:
-    """Reads the shape in a serialized `OpInfo.TensorProperties`, as Grappler's C API gives it."""
+    """Reads the shape in a serialized `OpInfo.TensorProperties` from Grappler's C API."""
     from tensorflow.core.grappler.costs import op_performance_data_pb2
 
     properties = op_performance_data_pb2.OpInfo.TensorProperties.FromString(serialized)
     if properties.shape.unknown_rank:
         return None
-    # Grappler writes -1 for unknown dimensions, and less for unknown ones that are equal.
+    # Grappler writes -1 for an unknown dimension, and less for unknown dimensions that are equal.
     return tuple(dim.size if dim.size >= 0 else None for dim in properties.shape.dim)
 
 
@@ -77,9 +77,9 @@ def is_tf32_on() -> bool:
 
 
 def is_op_determinism_on() -> bool:
-    """Whether convolutions have to give the same bits every time.
+    """Whether convolutions must return the same bits every time.
 
-    So they do after `tf.config.experimental.enable_op_determinism`, and with the variable
+    They must after `tf.config.experimental.enable_op_determinism`, and with the variable
     `TF_CUDNN_DETERMINISTIC`, which TensorFlow's own convolutions on GPUs obey.
     """
     from tensorflow.python.framework import config
@@ -91,8 +91,8 @@ def is_op_determinism_on() -> bool:
 def may_have_gpus() -> bool:
     """Whether TensorFlow may show this process a GPU.
 
-    It may not if it was built without CUDA, or has listed its devices and shows no GPU. This lists
-    none: listing settles which devices the process uses.
+    It will not if it was built without CUDA, or has listed its devices and shows no GPU. This
+    function lists none, because listing fixes which devices the process uses.
     """
     import tensorflow as tf
     from tensorflow.python.eager import context
@@ -126,14 +126,14 @@ def set_plugin_optimizers_option(value: bool | None) -> None:
     """Sets `use_plugin_optimizers`, or unsets it; functions are then optimized again."""
     import tensorflow as tf
 
-    # TensorFlow ignores options that are None, though no document says so.
+    # TensorFlow treats an option of None as not set, though no document says so.
     tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": value})
 
 
 def call_before_graph_plugins(call: Callable[[str], None]) -> None:
     """Calls `call` with the path of each graph plugin before the program loads it.
 
-    Installed plugins are not among them: importing TensorFlow has loaded those.
+    Installed plugins are not among them: importing TensorFlow has already loaded those.
     """
     from tensorflow.python.framework import load_library
 
@@ -160,7 +160,7 @@ def are_plugins_turned_off() -> bool:
 
 
 def local_task() -> tuple[str, int]:
-    """The job and the task in the names of this process's devices."""
+    """The job and the task in this process's device names."""
     current = _existing_context()
     server = current and (current._server_def or current._collective_ops_server_def)
     return (server.job_name, server.task_index) if server else ("localhost", 0)
@@ -175,8 +175,8 @@ def optimize_functions_anew() -> None:
     import tensorflow as tf
     from tensorflow.python.eager import context
 
-    # Dropping kernels waits for asynchronous functions while it holds the interpreter, which the
-    # pass may need. An error of such a function is raised where its result is read.
+    # Dropping kernels waits for asynchronous functions while holding the interpreter lock, which
+    # the pass may need. A function's error is raised where its result is read.
     with contextlib.suppress(tf.errors.OpError):
         context.async_wait()
     context.context().clear_kernel_cache()
@@ -197,7 +197,7 @@ def function_names() -> list[str]:
 
 
 def function_def_of(name: str) -> Any | None:
-    """The FunctionDef of that name; None if it is no longer in use."""
+    """The FunctionDef with this name; None if it is no longer in use."""
     import tensorflow as tf
     from tensorflow.python.eager import context
 
@@ -251,12 +251,12 @@ def inline_function_calls(graph_def: Any, nodes_to_preserve: Iterable[str]) -> A
 def optimize_for_device(
     graph_def: Any, nodes_to_preserve: Iterable[str], compute_capability: str | None
 ) -> Any:
-    """Runs Grappler's own passes, as they run before a graph does, without running it.
+    """Runs Grappler's own passes on a graph as before a run, but does not run the graph.
 
     Args:
         graph_def: a GraphDef without function calls; its nodes' devices do not matter.
-        nodes_to_preserve: names that have to stay.
-        compute_capability: such as `9.0`, for a GPU that need not be here; None for a CPU.
+        nodes_to_preserve: names that must stay.
+        compute_capability: such as `9.0`, of a GPU that need not be present; None for a CPU.
 
     Returns:
         A new GraphDef with every node on that device.
@@ -293,36 +293,36 @@ def _run_grappler(
     *,
     only_optimizer: str | None = None,
 ) -> Any:
-    """Runs all of Grappler's own passes, or only one, for devices that need not be here."""
+    """Runs all of Grappler's own passes, or only one, for devices that need not be present."""
     from tensorflow.core.protobuf import config_pb2, meta_graph_pb2, rewriter_config_pb2
     from tensorflow.python.grappler import cluster as grappler_cluster
     from tensorflow.python.grappler import tf_optimizer
 
     meta_graph = meta_graph_pb2.MetaGraphDef()
     meta_graph.graph_def.CopyFrom(graph_def)
-    # Grappler takes the members of this collection for the fetches.
+    # Grappler treats the members of this collection as the fetches.
     meta_graph.collection_def["train_op"].node_list.value.extend(nodes_to_preserve)
     config = config_pb2.ConfigProto()
     rewrites = config.graph_options.rewrite_options
     rewrites.min_graph_nodes = -1
     if only_optimizer is not None:
         rewrites.optimizers.append(only_optimizer)
-    # Among all passes, one that fails is left out, as before a run: the layout optimizer fails if a
-    # model drops out parts of an image.
+    # When all passes run, one that fails is skipped, as before a run: the layout optimizer fails if
+    # a model drops out parts of an image.
     rewrites.fail_on_optimizer_errors = only_optimizer is not None
     rewrites.use_plugin_optimizers = rewriter_config_pb2.RewriterConfig.OFF
     cluster = grappler_cluster.Cluster(devices=devices)
     return tf_optimizer.OptimizeGraph(config, meta_graph, verbose=False, cluster=cluster)
 
 
-# Keras 3, and tf_keras, which continues Keras 2. The last name is only tf_keras's.
+# Functions of Keras 3 and of tf_keras, which continues Keras 2. Only tf_keras has the last one.
 _MODEL_FUNCTIONS = ("train_function", "test_function", "predict_function", "train_tf_function")
 
 
 def resolves_auto_to_xla(model: Any) -> bool:
     """Whether `compile(jit_compile="auto")` would turn XLA on for a Keras model, here and now.
 
-    Keras 3 resolves "auto" in `compile` and keeps only the result, so a model does not tell whether
+    Keras 3 resolves "auto" in `compile` and keeps only the result, so a model does not show whether
     the user asked for `jit_compile=True`. tf_keras has no "auto".
     """
     resolve = getattr(model, "_resolve_auto_jit_compile", None)
@@ -330,7 +330,7 @@ def resolves_auto_to_xla(model: Any) -> bool:
 
 
 def model_compilation(model: Any) -> object:
-    """An object that `compile` of a Keras model replaces; None before the first."""
+    """An object that each `compile` of a Keras model replaces; None before the first."""
     return getattr(model, "_compile_config", None)
 
 
@@ -351,7 +351,7 @@ def drop_model_functions(model: Any) -> None:
 
 
 def make_model_functions_anew(model: Any) -> None:
-    """Makes the model's functions again, for how it is compiled now."""
+    """Makes the model's functions again, as it is compiled now."""
     for name, function in model_functions(model).items():
         make = getattr(model, f"make_{name}", None)
         if function is not None and make is not None:

@@ -1,4 +1,4 @@
-"""Keeps the messages of a starting TensorFlow out of the output of commands.
+"""Keeps TensorFlow's startup messages out of the output of commands.
 
 TensorFlow prints some of them before it reads its own log level (2.21: two lines for each of the
 two libraries that it loads), so the level alone does not suppress them.
@@ -18,7 +18,7 @@ LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 CHATTER = r"[IW]\d{4} |WARNING: All log messages before|To enable the following"
 """The start of the lines that TensorFlow prints at every log level."""
 
-# A separate process: if the import ends this one, its last message still comes out.
+# A separate process: if the import ends this process, its last message is still printed.
 _FILTER = """
 import re, sys
 for line in sys.stdin.buffer:
@@ -30,10 +30,10 @@ for line in sys.stdin.buffer:
 
 @contextlib.contextmanager
 def tensorflow_hushed() -> Iterator[None]:
-    """Suppresses TensorFlow's messages except errors, during its import and afterwards.
+    """Suppresses TensorFlow's messages, except errors, during its import and afterwards.
 
-    Without a GPU it is no error that CUDA does not start. TensorFlow's log level in the environment
-    takes precedence.
+    Without a GPU it also suppresses errors, because CUDA does not start. TensorFlow's log level in
+    the environment takes precedence.
     """
     if "tensorflow" in sys.modules:
         yield
@@ -63,7 +63,7 @@ def _lines_left_out(pattern: str) -> Iterator[None]:
         subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _FILTER, pattern],
             stdin=subprocess.PIPE,
-            # Ctrl-C must only reach this process; the filter ends with it.
+            # Ctrl-C must reach only this process; the filter ends with it.
             start_new_session=True,
         ) as lines,
     ):

@@ -28,7 +28,7 @@ class VersionedFormat(Generic[T]):
     Attributes:
         value_type: a dataclass. The defaults of its fields `format` and `version` are the ones
             that this release reads and writes.
-        noun: the name of such a file in messages, such as `plan`.
+        noun: the word for such a file in messages, such as `plan`.
         error: the class of the errors.
         remedy: the advice for an invalid file, as a sentence.
         check: raises ValueError for a violation of a rule that the types cannot express. The
@@ -69,7 +69,7 @@ class VersionedFormat(Generic[T]):
         return schema
 
     def check_header(self, raw: object) -> None:
-        """Raises ValueError for another format or version, before the content is looked at."""
+        """Raises ValueError for another format or version, before the content is checked."""
         if not isinstance(raw, dict):
             raise ValueError(f"Expected `object`, got `{type(raw).__name__}` at `$`")
         for name, expected in self.header.items():
@@ -85,7 +85,7 @@ class VersionedFormat(Generic[T]):
             raw = msgspec.json.decode(content)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise self.error(
-                f"The {in_file} is not JSON ({error}): it is damaged or another file. {self.remedy}"
+                f"The {in_file} is not JSON ({error}); it may be damaged. {self.remedy}"
             ) from error
         try:
             self.check_header(raw)
@@ -125,9 +125,9 @@ def read_file(path: PathLike, noun: str, error_type: type[TfInteropError]) -> by
 
 
 def write_file(content: bytes, path: PathLike, noun: str, error_type: type[TfInteropError]) -> None:
-    """Replaces a file atomically, whatever reads it or crashes meanwhile.
+    """Replaces a file atomically, even if something reads it or crashes meanwhile.
 
-    It writes directly to a path that is no regular file, such as /dev/stdout.
+    It writes directly to a path that is not a regular file, such as /dev/stdout.
     """
     target = pathlib.Path(path).resolve()
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
@@ -135,7 +135,7 @@ def write_file(content: bytes, path: PathLike, noun: str, error_type: type[TfInt
         if target.exists() and not target.is_file():
             target.write_bytes(content)
             return
-        # Not by tempfile, whose files nobody else may read.
+        # Not with tempfile, whose files only their owner may read.
         with temporary.open("xb") as file:
             file.write(content)
             file.flush()
