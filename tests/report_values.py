@@ -78,7 +78,7 @@ def network_problem() -> PlanningProblem:
 
 @functools.cache
 def planned_graph() -> GraphPlan:
-    """The planner's plan for it, with reasons."""
+    """The planner's plan for that network, with reasons."""
     problem = network_problem()
     return explain_plan(problem, make_plan(problem))
 
@@ -123,7 +123,7 @@ def tuned_graph() -> GraphPlan:
 
 
 def tuned_network() -> Network:
-    """Its units, and one that depends only on variables."""
+    """The tuned graph's units, and one that depends only on variables."""
     return Network(
         (
             NetworkNode("net/scale", (), "3", "Add, Rsqrt, Mul", reads_input=False),
@@ -152,12 +152,12 @@ class Element(ElementTree.Element):
 
     @property
     def words(self) -> str:
-        """The text in it, with single spaces."""
+        """The element's text, with single spaces."""
         return " ".join(" ".join(self.itertext()).split())
 
 
 def parse_page(page: str) -> Element:
-    """Parses a page, which is well-formed XML too, without its style and its script."""
+    """Parses a page, which is also well-formed XML, without its style and its script."""
     builder = ElementTree.TreeBuilder(element_factory=Element)
     markup = re.sub("<(style|script)>.*?</", r"<\1></", page, flags=re.DOTALL)
     return ElementTree.fromstring(markup, ElementTree.XMLParser(target=builder))

@@ -57,12 +57,12 @@ def test_from_a_keras_model_to_its_report_without_a_gpu() -> None:
     assert f"<h1>{model}</h1>" in page
     assert ">inference, batch 4</a>" in page and ">training, batch 4</a>" in page
     assert "A CPU, not a GPU." in page
-    assert "A plan does not hold dependencies" not in page
+    assert "A plan does not contain dependencies" not in page
     assert "5×5 ∂w" in page
 
     result = invoke("report plan.json --model branched_models:build_other", exit_code=1)
     words = words_of(result)
-    assert f"not the one of the plan for '{model}'" in words and "clear_session()" in words
+    assert f"The plan for '{model}' is not for this model" in words and "clear_session()" in words
 
 
 def test_from_a_tuned_model_to_its_units(monkeypatch: pytest.MonkeyPatch) -> None:

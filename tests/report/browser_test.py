@@ -40,7 +40,7 @@ def fixture_browser() -> Iterator[Any]:
 
 @pytest.fixture(name="page_path", scope="module")
 def fixture_page_path(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A graph with stages, one without stages and with 2 of 40 not measured, and a tuned one."""
+    """A page of three graphs: with stages; without stages, 2 of 40 not measured; and tuned."""
     names = [f"net/block_{number}/convolution" for number in range(38)]
     unstaged = tuple(UnstagedConvolution(name, "GEMM", 100.0, 10**6, 0) for name in names)
     prediction = GraphPrediction(3800.0, 3800.0, 10**6, 10**6, None, "exact", 2)
@@ -57,7 +57,7 @@ def fixture_page_path(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 class Tab:
-    """The page in a tab, with the messages and requests that it should not make."""
+    """The page in a tab, with the messages and requests that a page should not make."""
 
     def __init__(self, browser: Any, path: pathlib.Path, viewport: dict[str, int], scheme: str):
         self.page = browser.new_page(viewport=viewport, color_scheme=scheme)
@@ -79,7 +79,7 @@ class Tab:
         self.page.close()
 
 
-def test_pressing_a_stage_shows_it_and_marks_it_in_every_drawing(
+def test_clicking_a_stage_shows_it_and_marks_it_in_every_drawing(
     browser: Any, page_path: pathlib.Path
 ) -> None:
     tab = Tab(browser, page_path, DESKTOP, "light")

@@ -39,7 +39,7 @@ from tf_interop.stage import Schedule
 
 
 def tuned(**measured: Any) -> GraphPlan:
-    """A tuned graph with other values."""
+    """The tuned graph with these measured values."""
     graph = tuned_graph()
     return replace(graph, measured=replace(graph.measured, **measured))
 
@@ -381,4 +381,4 @@ def test_says_first_that_times_are_unknown_without_a_planner() -> None:
     assert "always: depth 1" in panel.words and "left_too" in panel.words
     assert "priority -1, 64 SMs of its own merged into one wider convolution" in panel.words
     assert "the plan pins no algorithm" in page.words
-    assert "A plan does not hold dependencies" in page.words
+    assert "A plan does not contain dependencies" in page.words

@@ -73,7 +73,7 @@ def test_steps_of_one_lane_are_one_span_with_the_sum_of_their_times() -> None:
 def stage(
     op: str, nodes: tuple[str, ...], call: int, begin_us: int, took_us: int
 ) -> list[TimedSpan]:
-    """A stage whose lanes begin one after another and end together."""
+    """A stage whose lanes start one after another and end together."""
     begin, end = begin_us * 1000, (begin_us + took_us) * 1000
     lanes = [
         TimedSpan("lane", lane, op, call, name, "FFT", begin + 1000 * lane, end)
@@ -182,5 +182,7 @@ def test_a_page_shows_the_run_and_the_machine(
 )
 def test_refuses_other_files(content: str, tmp_path: pathlib.Path) -> None:
     (tmp_path / "trace.json").write_text(content)
-    with pytest.raises(PlanError, match=r"trace\.json' is no trace from 'tf-interop run --trace'"):
+    with pytest.raises(
+        PlanError, match=r"trace\.json' is not a trace from 'tf-interop run --trace'"
+    ):
         load_run(tmp_path / "trace.json")

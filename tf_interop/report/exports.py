@@ -1,4 +1,4 @@
-"""Exports the timelines of a plan: as a picture, and as a trace."""
+"""Exports the timelines of a plan as a picture and as a trace."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 _STAGE_COLORS = re.findall(r"--hue: (#\w{6})", (ASSETS / "report.css").read_text())
 _UNSTAGED_COLOR = "#a3abb8"
 _ROW_HEIGHT = 0.8
-# Thread numbers are unique among all processes. Perfetto takes a thread with number 0, or with that
-# of its process, for the main thread.
+# Thread numbers are unique among all processes. Perfetto treats a thread numbered 0, or numbered as
+# its process, as the main thread.
 _THREADS_OF_A_PROCESS = 1000
 
 
 def draw_timelines(plan: Plan) -> bytes:
-    """Draws the timelines of each graph one below the other, as a PNG, with matplotlib.
+    """Draws the timelines of all graphs, one below the other, as a PNG with matplotlib.
 
     Raises:
         PlanError: no graph has times, or matplotlib is not installed.
@@ -62,7 +62,7 @@ def draw_timelines(plan: Plan) -> bytes:
         notices.append(f"Simulated: {plan.made_with[SIMULATED]}")
     if plan.made_with.get("backend") == "host":
         notices.append(
-            "Times of tf_interop's own algorithms on a CPU; they say nothing about a GPU."
+            "These are times of tf_interop's own algorithms on a CPU, and do not apply to a GPU."
         )
     figure.suptitle("\n".join(notices), fontsize=9, wrap=True)
     picture = io.BytesIO()
@@ -71,7 +71,7 @@ def draw_timelines(plan: Plan) -> bytes:
 
 
 def trace_of_plan(plan: Plan) -> Trace:
-    """The timelines of a plan for Perfetto and chrome://tracing, a process each."""
+    """The timelines of a plan for Perfetto and chrome://tracing, each as a process."""
     events: list[TraceEvent] = []
     timelines = ((graph, each) for graph in shown_graphs(plan) for each in graph.timelines)
     for process, (graph, timeline) in enumerate(timelines, 1):

@@ -1,7 +1,7 @@
 """Traces the networks of a model for a report.
 
-Nothing runs if a plan has stages. For units the model is run once, on zeros, as in `tune`, because
-units are parts of the graph that Grappler hands over.
+For stages nothing runs. For units the model runs once, on zeros, as in `tune`, because units are
+parts of the graph that Grappler hands over.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def networks_of_model(
         None for a graph that the model does not have.
 
     Raises:
-        ValueError: the model is of a wrong kind, or an input's shape is unknown.
+        ValueError: the model is of the wrong kind, or an input's shape is unknown.
         GraphError: TensorFlow refuses the graph.
         PlanError: the model has none of the graphs.
     """
@@ -70,7 +70,7 @@ def networks_of_model(
     networks = tuple(map(network_of, plan.graphs))
     if plan.graphs and not any(networks):
         raise PlanError(
-            f"The model is not the one of the plan{made_for(plan)}. {OTHER_MODEL_REMEDY} If it "
+            f"The plan{made_for(plan)} is not for this model. {OTHER_MODEL_REMEDY} If the model "
             "was planned for another device, name that device with --for."
         )
     return networks
@@ -103,7 +103,7 @@ def _network_of_units(
     else:
         units, _ = find_units(view, properties, nodes_to_preserve=fetches)
     unit_of = {step: number for number, unit in enumerate(units) for step in unit.steps}
-    # For each node the units that it waits for, without those that these wait for.
+    # The units that each node waits for directly, by node.
     before: list[set[int]] = [set() for _ in range(len(view))]
     reads_input = [op == "Placeholder" for op in view.ops]
     for index in view.topological_order():

@@ -3,11 +3,11 @@
 A plan names convolutions or units, but not their dependencies. `report/model.py` gets these from
 the model.
 
-The drawing goes from left to right. Every convolution stands to the right of those that it depends
-on, and the convolutions of one stage stand in one column. The method is that of Sugiyama, Tagawa
-and Toda (IEEE Transactions on Systems, Man, and Cybernetics 11, 1981): the longest path gives the
-layers, points cut edges over several layers into pieces, and each layer is sorted by the mean
-places of its neighbours, forward and backward several times.
+The drawing goes from left to right. Every convolution stands to the right of its predecessors, and
+the convolutions of one stage stand in one column. The method is that of Sugiyama, Tagawa and Toda
+(IEEE Transactions on Systems, Man, and Cybernetics 11, 1981): longest paths determine the layers,
+points cut edges over several layers into pieces, and sweeps forward and backward sort each layer
+by the mean places of its neighbours.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ NODE_WIDTH = 46
 NODE_HEIGHT = 22
 COLUMN_PITCH = 66
 ROW_PITCH = 38
-# A line between two convolutions of one column reaches so far to the right.
+# How far a line between two convolutions of one column reaches to the right.
 _BULGE = 20
 
 _Point = int | tuple[int, int]
-"""A node; or the node and the column at which all lines from the node pass the column."""
+"""A node; or a node and a column, for the point where all lines from the node pass the column."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,8 +47,8 @@ class NetworkNode:
     """One convolution, or one unit.
 
     Attributes:
-        predecessors: places of those that it depends on.
-        label: its computation in a few letters; `note` has it in words.
+        predecessors: places of the nodes that it depends on.
+        label: its computation in a few letters; `note` describes it in words.
         reads_input: whether it depends on an input of the graph, and not only on variables.
     """
 
@@ -61,7 +61,7 @@ class NetworkNode:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Network:
-    """The convolutions of one graph, or its units, in an order in which they may run.
+    """The convolutions of one graph, or its units, in a possible order of execution.
 
     `refusals` are the convolutions that cannot be part of a stage or unit.
     """
@@ -72,7 +72,7 @@ class Network:
 
     @property
     def drawn(self) -> tuple[NetworkNode, ...]:
-        """The nodes that depend on an input; the others would make one high first column."""
+        """The nodes that depend on an input; the others would make the first column tall."""
         places = [place for place, node in enumerate(self.nodes) if node.reads_input]
         place_of = {place: number for number, place in enumerate(places)}
         return tuple(
@@ -99,7 +99,7 @@ def named_as_in(graph: GraphPlan, network: Network) -> Network:
 
 
 def describe_filter(configuration: ConvolutionConfiguration) -> str:
-    """A convolution in a few letters, such as `3×3`, or `3×3 ∂w` for a gradient by the filter."""
+    """A convolution in a few letters, such as `3×3`, or `3×3 ∂w` for the gradient of the filter."""
     if configuration.filter_shape is None:
         return ""
     *spatial, _, _ = configuration.filter_shape
@@ -113,7 +113,7 @@ def describe_filter(configuration: ConvolutionConfiguration) -> str:
 
 
 class Place(NamedTuple):
-    """The place of a convolution or a line; rows of columns with fewer places may be halves."""
+    """The place of a convolution or a line. Rows of columns with fewer places may end in .5."""
 
     column: int
     row: float
@@ -130,14 +130,14 @@ def lay_out(
     """Places nodes in columns and rows.
 
     Args:
-        predecessors: for each node the places of those that it depends on, all before it.
+        predecessors: for each node, the earlier nodes that it depends on.
         groups: nodes of one group, such as a stage, share a column; None is no group.
 
     Returns:
         The place of each node, and for each dependency the places that its line goes through.
 
     Raises:
-        PlanError: groups depend on each other in a cycle, which legal stages do not.
+        PlanError: groups depend on each other in a cycle, which legal stages never do.
     """
     group_of: dict[_Point, Hashable] = {
         node: ("node", node) if group is None else group for node, group in enumerate(groups)
@@ -199,8 +199,8 @@ def lines_of(paths: Sequence[Sequence[Place]]) -> dict[int, list[str]]:
     """The lines of dependencies, cut at the columns.
 
     Returns:
-        For each column the `d` of SVG paths across it and to the next one, each once, relative to
-        its left edge.
+        For each column, the `d` of SVG paths across it and to the next one, each once, relative to
+        the column's left edge.
     """
     lines: dict[int, dict[str, None]] = collections.defaultdict(dict)
     for path in paths:
@@ -228,7 +228,7 @@ def _columns(predecessors: Sequence[Sequence[int]], group_of: dict[_Point, Hasha
     contraction = contract(readers, list(members.values()))
     if contraction.cycle:
         late = names[contraction.cycle[0]]
-        raise PlanError(f"Expected stages that wait for each other in no cycle, got one: {late}")
+        raise PlanError(f"Stages wait for each other in a cycle through {late}. Make a new plan.")
     column_of: dict[Hashable, int] = {}
     for unit in contraction.order:
         group = names[unit]

@@ -2,7 +2,7 @@
 
 The template reads the values of the plan, and the template engine escapes all text from a graph.
 The page's policy allows only its own style and script, by their digests, so that even unescaped
-text could run nothing.
+text could not run.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def render_page(
     graphs = shown_graphs(plan, networks, run)
     if run is not None and not any(graph.run for graph in graphs):
         raise PlanError(
-            "The trace has no stage or unit of this plan after their first call. Run the "
+            "The trace has no call of a stage or unit of this plan after the first. Run the "
             "program with 'tf-interop run --plan' and this plan, for more steps."
         )
     environment = jinja2.Environment(
@@ -89,13 +89,13 @@ def render_page(
     style, script = (
         (ASSETS / name).read_text(encoding="utf-8") for name in ("report.css", "report.js")
     )
-    # The page says these in words.
-    said = {SIMULATED, "backend"}
+    # The page states these in words.
+    stated = {SIMULATED, "backend"}
     names = {"tensorflow": "TensorFlow", "cudnn": "cuDNN"}
     return environment.get_template("report.html").render(
         title=title,
         facts={
-            names.get(key, key): each for key, each in plan.made_with.items() if key not in said
+            names.get(key, key): each for key, each in plan.made_with.items() if key not in stated
         },
         made_up=plan.made_with.get(SIMULATED),
         is_of_host=plan.made_with.get("backend") == "host"
@@ -109,9 +109,9 @@ def render_page(
 # No slots, for cached_property.
 @dataclasses.dataclass(frozen=True)
 class ShownGraph:
-    """An entry of a plan, with its network and its measured run, if these are known.
+    """An entry of a plan, with its network and its measured run, if known.
 
-    `measured` is the label of values that the plan calls measured: simulated ones are not.
+    `measured` is the label of values that the plan calls measured, which may be simulated.
     """
 
     planned: GraphPlan
@@ -186,7 +186,7 @@ def shown_graphs(
 
 
 def microseconds(value: float, beside: float = 0.0) -> str:
-    """Formats a time such as `130.0 µs` or `12.35 ms`, in one unit with the time `beside` it."""
+    """Formats a time such as `130.0 µs` or `12.35 ms`, in the unit of the longer time `beside`."""
     longest = max(value, beside)
     if longest < MILLISECOND_US:
         return f"{value:.1f} µs"
@@ -194,7 +194,7 @@ def microseconds(value: float, beside: float = 0.0) -> str:
 
 
 def _marks(plan: Plan) -> str:
-    """CSS that marks the shown stage in the drawings; CSS cannot compare two attributes."""
+    """CSS rules that mark the shown stage in the drawings; CSS cannot compare two attributes."""
     most = max((len(graph.stages) for graph in plan.graphs), default=0)
     chosen = [f'.graph:has(.s{number}:target) [data-stage="{number}"]' for number in range(most)]
     selectors = [*chosen, ".graph:not(:has(.stage-panel:target)) .first"]

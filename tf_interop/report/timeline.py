@@ -1,11 +1,11 @@
 """Timelines of a graph: predicted from its plan, and measured in a run of `tf-interop run --trace`.
 
 A plan has the time of a whole stage, and the times of its convolutions alone, but not the end of
-each lane. A predicted lane is therefore as long as its stage, and has the time that its
-convolutions take alone.
+each lane. So a predicted lane is as long as its stage, and shows how long its convolutions take
+alone.
 
-The file of a run is a trace of Chrome's, for ui.perfetto.dev and chrome://tracing: complete events
-(`"ph": "X"`, times in microseconds) on the lanes of stages and on the threads of units.
+The file of a run is a Chrome trace, for ui.perfetto.dev and chrome://tracing: complete events
+(`"ph": "X"`, times in µs) on the lanes of stages and on the threads of units.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from tf_interop.runtime.kernel_library import TimedSpan
 
 MAIN_ROW = "main stream"
-"""TensorFlow's own stream, for everything that is in no stage."""
+"""TensorFlow's own stream, for everything outside stages."""
 _MADE_BY = "tf-interop run"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Span:
-    """Convolutions that take one row of a timeline for some time.
+    """Convolutions that occupy one row of a timeline for some time.
 
     Attributes:
         start_us: from the beginning of the timeline.
@@ -55,13 +55,13 @@ class Span:
 
     @property
     def end_us(self) -> float:
-        """Its end, from the beginning of the timeline."""
+        """The end, from the beginning of the timeline."""
         return self.start_us + self.duration_us
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Timeline:
-    """Spans, in the order of their beginnings, on the streams of a device.
+    """Spans, by their starts, on the streams of a device.
 
     `note` names the call, the machine and the date of a measured run.
     """
@@ -83,9 +83,9 @@ class Timeline:
 
 
 def timelines_of(graph: GraphPlan, label: Callable[[ValueSource], str]) -> tuple[Timeline, ...]:
-    """The timelines of a graph: one after another and, if it has stages, in these.
+    """The timelines of a graph: one after another and, if it has stages, in stages.
 
-    Empty if no planner made the stages, because their times are unknown then.
+    Empty if no planner made the stages, because their times are then unknown.
     """
     measured = label(ValueSource.MEASURED)
     sequence: list[Span] = []
@@ -128,7 +128,7 @@ def timelines_of(graph: GraphPlan, label: Callable[[ValueSource], str]) -> tuple
 
 @dataclasses.dataclass(frozen=True)
 class TraceEvent:
-    """An event of Chrome's tracer: with `ph` `X` a span in microseconds, with `M` a row's name."""
+    """An event of a Chrome trace: with `ph` `X` a span in µs, with `M` the name of a row."""
 
     name: str
     ph: str
@@ -142,16 +142,16 @@ class TraceEvent:
 
 @dataclasses.dataclass(frozen=True)
 class Trace:
-    """A file of Chrome's tracer."""
+    """A Chrome trace."""
 
     traceEvents: tuple[TraceEvent, ...]  # noqa: N815 (Chrome's name)
-    otherData: dict[str, str]  # noqa: N815 (likewise)
-    displayTimeUnit: str = "ns"  # noqa: N815 (likewise)
+    otherData: dict[str, str]  # noqa: N815 (Chrome's name)
+    displayTimeUnit: str = "ns"  # noqa: N815 (Chrome's name)
 
 
 @dataclasses.dataclass(frozen=True)
 class MeasuredRun:
-    """A trace file: the machine and the date, events by their beginnings, and rows by thread."""
+    """A trace file: the machine and the date, events by their starts, and rows by thread."""
 
     where: str
     events: tuple[TraceEvent, ...]
@@ -163,8 +163,7 @@ def trace_of_run(
 ) -> Trace:
     """Makes a trace file.
 
-    A stage may begin while another runs. Spans that overlap without one being inside the other are
-    on different rows.
+    A stage may begin while another runs. Spans that overlap without nesting are on different rows.
     """
     ordered = sorted(spans, key=lambda each: (each.begin_ns, -each.end_ns))
     slots: dict[str, list[list[int]]] = collections.defaultdict(list)
@@ -180,7 +179,7 @@ def trace_of_run(
         shown = span.name
         if span.row == "thread" and not span.name.startswith("images "):
             shown, args["operations"] = span.op, span.name.split()
-        # Perfetto takes thread 1 of process 1 for the main thread.
+        # Perfetto treats thread 1 of process 1 as the main thread.
         thread = rows.setdefault(row, 1001 + len(rows))
         start_us = (span.begin_ns - ordered[0].begin_ns) / 1e3
         took_us = (span.end_ns - span.begin_ns) / 1e3
@@ -197,7 +196,7 @@ def load_run(path: PathLike) -> MeasuredRun:
     """Reads a trace of `tf-interop run --trace`.
 
     Raises:
-        PlanError: the file cannot be read, or is no such trace.
+        PlanError: the file cannot be read, or is not such a trace.
     """
     content = read_file(path, "trace", PlanError)
     try:
@@ -208,7 +207,7 @@ def load_run(path: PathLike) -> MeasuredRun:
         where = f"{made['measured on']}, {made['date']}"
     except (ValueError, KeyError) as error:
         raise PlanError(
-            f"'{path}' is no trace from 'tf-interop run --trace': {error}. Run the program with "
+            f"'{path}' is not a trace from 'tf-interop run --trace': {error}. Run the program with "
             "--trace, and pass that file."
         ) from error
     rows = {each.tid: str(each.args["name"]) for each in trace.traceEvents if each.ph == "M"}
@@ -219,8 +218,8 @@ def load_run(path: PathLike) -> MeasuredRun:
 def timeline_of_run(run: MeasuredRun, graph: GraphPlan) -> Timeline | None:
     """The timeline of a median call of a graph's stages or units; None if the run has none.
 
-    A program may make a graph twice, such as for training and for validation. Only the first op for
-    each stage or unit of the plan counts.
+    A program may make a graph twice, for example for training and for validation. Only the first op
+    for each stage or unit of the plan counts.
     """
     names = canonical_names([*(name for each in graph.stages for name in each.nodes), *graph.units])
     places = {names[name]: n for n, each in enumerate(graph.stages) for name in each.nodes}
@@ -255,7 +254,7 @@ def timeline_of_run(run: MeasuredRun, graph: GraphPlan) -> Timeline | None:
 
 
 def _ops_of(run: MeasuredRun, wanted: Iterable[str]) -> dict[str, str]:
-    """The first op of a run for each wanted node, with the name of that node."""
+    """The first op of a run for each wanted node, with the node's name."""
     held: dict[str, list[str]] = collections.defaultdict(list)
     for each in run.events:
         parts = each.args.get("operations") or each.name.split(" + ")
@@ -280,10 +279,10 @@ def _row_order(row: str) -> tuple[bool, list[tuple[int, str]]]:
 
 
 def _slot_for(span: TimedSpan, slots: list[list[int]]) -> int:
-    """The first row in which a span is inside another or overlaps with none.
+    """The first row in which a span is inside another or overlaps none.
 
     Each row lists the ends of the spans that run there, the outermost first. Spans come in the
-    order of their beginnings.
+    order of their starts.
     """
     for slot, ends in enumerate(slots):
         while ends and ends[-1] <= span.begin_ns:

@@ -1,4 +1,4 @@
-// In long lists a press on a heading sorts, and a field filters. Without this they stay in the plan's order.
+// A click on a heading sorts a long list, and a field filters it. Without this script lists keep the plan's order.
 for (const table of document.querySelectorAll("table.listing")) {
   const body = table.tBodies[0];
   const rows = [...body.rows];
