@@ -129,7 +129,7 @@ OF_STAGES: list[tuple[Damage, str]] = [
     (edit("reads", lambda node: set_attributes(node, _class=["loc:@a"])), "_class of 'reads'"),
     (put("reads", op="Other"), "'reads'"),
     (read("waits", 0), "control dependencies.*node 'waits'"),
-    # The rest of a preserved step.
+    # The Identity that remains of a preserved step.
     (read("d", 0, STAGE), "'d'"),
     (read(STAGE, 3), f"control dependencies.*node '{STAGE}'"),
     (read(STAGE, 0, "apart"), "operand of 'a'"),
@@ -148,7 +148,7 @@ OF_STAGES: list[tuple[Damage, str]] = [
 
 
 OF_UNITS: list[tuple[Damage, str]] = [
-    (edit_new_node(UNIT, results=((2, 0), (1, 0))), "a reader of an output of 'c'"),
+    (edit_new_node(UNIT, results=((2, 0), (1, 0))), "'c' to return every output"),
     (edit_new_node(UNIT, results=((0, 0), (2, 0))), "inputs of 'f'"),
     (edit_new_node(UNIT, output_dtypes=(FLOAT, HALF)), "an output of 'a' with its dtype"),
     (edit_new_node(UNIT, constant_inputs=(0,)), "filters that 'c' keeps"),

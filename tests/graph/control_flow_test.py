@@ -1,4 +1,4 @@
-"""Regions: nodes that are alive together, after the same loops and hidden waits."""
+"""Regions: nodes that are alive together, after the same loops and the same hidden waits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _cond(name: str, data: str, predicate: str) -> str:
 
 
 def _loop(name: str, data: str, body: str = "") -> str:
-    """A loop with nodes `condition`, `body`, whose further inputs may be given, and `exit`."""
+    """A loop with nodes `condition`, `body` and `exit`; `body` holds further inputs of `body`."""
     return (
         f"{name}/enter = Enter {data}; {name}/merge = Merge {name}/enter {name}/next; "
         f"{name}/condition = Less {name}/merge {name}/merge; "
@@ -75,8 +75,8 @@ REGIONS = {
         "x, a",
     ),
     "loop": (f"{L}; a = Neg l/exit; b = Neg l/exit", "x, l/condition, l/body, a b"),
-    # `early` reaches the exit only through the next iteration. Loop m comes after l, although no
-    # path without a back edge leads from l's exit to m's.
+    # `early` reaches the exit only through the next iteration. Loop m comes after loop l, although
+    # every path from l's exit to m's has a back edge.
     "through_the_next_iteration_alone": (
         f"early = Neg x; l/constant = Enter early; {_loop('l', 'x', 'l/constant')}; "
         "late = Neg l/exit; between = Neg late; "

@@ -1,4 +1,4 @@
-"""Convolutions for stages, their configurations, and the reasons for refusals."""
+"""The convolutions that can be in stages, their configurations, and the reasons for refusals."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ REFUSED: list[tuple[RefusalReason, dict[str, Any]]] = [
     (ATTRIBUTE, {"use_cudnn_on_gpu": False}),
     (ATTRIBUTE, {"op": "DepthwiseConv2dNative", "dilations": [1, 2, 2, 1]}),
     (ATTRIBUTE, {"op": "DepthwiseConv2dNative", "strides": [1, 1, 2, 1]}),
-    # Shapes that do not fit; a gradient's sizes may be only height and width.
+    # Shapes that do not fit; a gradient's sizes may be just height and width.
     (ATTRIBUTE, {"filter_": (3, 3, 5, 32)}),
     (ATTRIBUTE, {"image": (8, 28, 16)}),
     (ATTRIBUTE, {"op": "DepthwiseConv2dNative", "filter_": (3, 3, 8, 2)}),

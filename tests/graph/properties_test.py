@@ -36,7 +36,7 @@ def test_infers_only_where_a_dimension_is_open() -> None:
     add_shapes(graph.node("b"), "_input_shapes", [None, (None, None)])
     properties = GraphProperties(GraphView(graph.graph_def), infer)
     for _ in range(2):
-        # Of the open shape's second dimension two sources say different things: it is not known.
+        # Two sources contradict each other about the open shape's second dimension.
         assert properties.input_shape(2, 0) == (1, 2)
         assert properties.input_shape(2, 1) == (7, None)
     assert asked == ["open"]

@@ -1,4 +1,4 @@
-"""Stages and units in place of their steps: the new graph, and what stays as it was."""
+"""Stages and units in place of their steps: the new graph, and the parts that do not change."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def with_units(graph: GraphBuilder) -> graph_pb2.GraphDef:
 
 
 def described(graph_def: graph_pb2.GraphDef) -> dict[str, str]:
-    """Op and inputs of each node that has any; contents of units, and of stage `k`, as `Sk`."""
+    """Op and inputs of each node with inputs; contents of units, and of stage `k` as `Sk`."""
     texts = {}
     for node in graph_def.node:
         words = [node.op, *node.input]
@@ -102,7 +102,7 @@ STAGES = {
         "S0 = Stage x f g ^c ^d | a(inputs:0 inputs:1) b(inputs:0 inputs:2) -> a b; "
         "after_a = Relu6 S0; after_b = Add S0:1 x; waits = NoOp ^S0 ^c",
     ),
-    # A result is an output if a node outside reads it, or none at all.
+    # A result is an output if a node outside reads it, or if no node does.
     "a_chain_in_a_lane": (
         "a = Conv2D x f; apart = Conv2D x f; b = Conv2D a a; d = Conv2D b:0 a ^a; "
         "reads = Add b apart; waits = NoOp ^a ^d",
@@ -162,7 +162,7 @@ def test_stages(nodes: str, stages: list[str], preserve: str, expected: str) -> 
             assert node.device == GPU
             steps = [each.name for each in decode_stage(node).operations]
             assert list(node.experimental_debug_info.original_node_names) == steps
-    # Nodes that read no step, and everything else, stay as they were.
+    # Everything else, such as nodes that read no step, stays as it was.
     changed = {name for each in lanes for name in each.operations}
     changed |= {
         name

@@ -1,4 +1,4 @@
-"""Splitting a batch over the operations that compute each image by itself."""
+"""Splitting the batch for operations that compute each image by itself."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def assert_split_computes_the_same(
     check_rewrite(view, GraphView(rewritten), [result])
     for size in sizes:
         images = IMAGES[:size]
-        # Sums over channels may be added up in another order for another batch size.
+        # The order of a sum over channels may depend on the batch size.
         np.testing.assert_allclose(
             run(rewritten, result, images), run(graph_def, result, images), rtol=1e-5, atol=1e-6
         )
@@ -128,7 +128,7 @@ BATCHWISE: dict[str, Layer] = {
 }
 
 
-# Sizes include the batch's, which is known.
+# The sizes include the batch size, which is known.
 BY_SIZES: dict[str, Layer] = {
     "Reshape": lambda x: tf.reshape(x, [len(IMAGES), 36, CHANNELS]),
     "Conv2DBackpropInput": lambda x: tf.nn.conv2d_transpose(
@@ -167,7 +167,7 @@ OTHERS: dict[str, Layer] = {
         )
     ),
     "Einsum": lambda x: tf.einsum("nhwc,mhwc->nm", x, x),
-    # The sizes are only height and width.
+    # The sizes are just height and width.
     "Conv2DBackpropInput": lambda x: tf.raw_ops.Conv2DBackpropInput(
         input_sizes=[len(IMAGES), len(IMAGES)],
         filter=ones(2, 2, 5, CHANNELS),

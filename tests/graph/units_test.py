@@ -1,4 +1,4 @@
-"""Units of small graphs: where they end, what they include, and why nodes are no steps."""
+"""Units of small graphs: where they end, what they include, and why nodes are not steps."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ UNITS = {
         "a = Conv2D x w; b = Relu a; c = Conv2D b w; d = AddV2 c b; e = Relu d",
         "a b c d e",
     ),
-    # So does a gradient that reads the forward pass.
+    # A gradient that reads the forward pass comes after it, too.
     "gradients": (
         "a = Conv2D x w; b = Relu a; c = Conv2D b v; d = L2Loss c; e = Mul c d; "
         "f = Conv2DBackpropInput s v e; g = ReluGrad f b; h = Conv2DBackpropFilter b s e; "
@@ -105,7 +105,7 @@ def test_units(text: str, expected: str) -> None:
         assert sorted(found) == sorted(filter(None, expected.split(", ")))
 
 
-# CheckNumerics is no step, and waits for nothing.
+# CheckNumerics is not a step, and waits for nothing.
 DEEP = "x = CheckNumerics i; y = CheckNumerics x; z = CheckNumerics y"
 CHAINED = [f"c{number}" for number in range(1, MOST_ANCHORS + 1)]
 # Graphs, their nodes with small results, the units' steps in order, and the input with the batch.

@@ -1,7 +1,7 @@
 """Checks that a graph with new stages or units computes what it did before; changes nothing.
 
-It does not know how nodes were found and replaced: it compares what the new ConvStage and Unit
-nodes say about themselves with the nodes that are gone.
+It does not know how nodes were found and replaced: it compares the contents of the new ConvStage
+and Unit nodes with the nodes that are gone.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _NewNode:
     operand_of: Callable[[Output], str]  # the operand for an output of another step
     operands: Mapping[str, int]  # the operand for each data input, in order, with its dtype
     ways: Sequence[Stage[int]]  # all ways to run the steps, by place
-    filters: Sequence[int]  # the inputs that it takes for filters of `filter_ops`
+    filters: Sequence[int]  # the inputs that it holds as filters from `filter_ops`
     filter_ops: Collection[str]
     allowed_ops: Collection[str]
 
@@ -88,24 +88,24 @@ class _Correspondence:
                 self._outputs[source, port_before] = (new.index, port)
 
     def tensor(self, tensor: Output) -> Output:
-        """The tensor for one of `before`; raises if a new node no longer gives it."""
+        """The counterpart of a tensor of `before`; raises if its new node does not return it."""
         source, port = tensor
         if source not in self.moved:
             return self.node(source), port
         if tensor not in self._outputs:
             raise GraphError(
-                f"Expected a reader of an output of '{self.after.names[self.moved[source]]}', got "
-                f"one of output {port} of '{self.before.names[source]}'."
+                f"Expected '{self.after.names[self.moved[source]]}' to return every output that is "
+                f"read, got none for output {port} of '{self.before.names[source]}'."
             )
         return self._outputs[tensor]
 
     def node(self, index: int) -> int:
-        """The node for one of `before`."""
+        """The counterpart of a node of `before`."""
         moved = self.moved.get(index)
         return self.after.index_of[self.before.names[index]] if moved is None else moved
 
     def controls(self, index: int, *, inside: Collection[int] = ()) -> set[int]:
-        """The nodes for those that node `index` has control dependencies on, except `inside`."""
+        """The counterparts of node `index`'s control dependencies, except those in `inside`."""
         return {
             self.node(source)
             for source in self.before.control_fanins[index]
@@ -123,7 +123,7 @@ def check_rewrite(
     """Checks that a graph with new stages or units computes what it did before.
 
     `after` has no cycle, and its ConvStage and Unit nodes are well-formed. Its view has checked
-    names and inputs. And:
+    names and inputs. In addition:
 
     1. The nodes are those of `before` without the steps, and the new nodes; a preserved step is an
        Identity of its output.
@@ -131,14 +131,14 @@ def check_rewrite(
        in one control-flow region, and one that depends on another comes after it in its lane.
        Neither a filter that a node keeps nor a step's operand from another step can be fed.
     3. Readers of a step's output read the same output of its new node; every control dependency is
-       still there, and there are no new ones. All else in these readers is as before, except that
-       a node placed with a step is placed with its new node.
+       still there, and there are no new ones. Everything else in these readers is as before, except
+       that a node placed with a step is placed with its new node.
 
-    Other nodes only have to be there: comparing them takes longer than all the rest. Names to
-    preserve that `before` lacks are ignored.
+    Other nodes need only be present: comparing them would take longer than all other checks. Names
+    to preserve that `before` lacks are ignored.
 
     Raises:
-        GraphError: one of these does not hold. It names the node.
+        GraphError: one of these is violated. The message names the node.
     """
     after.topological_order()
     preserved = {name for name in nodes_to_preserve if name in before.index_of}
@@ -238,8 +238,8 @@ def _check_new_node(
                 _expect_same(of_step, operand, "operand", name, new_name)
                 if before.names[source] in feeds:
                     raise GraphError(
-                        f"Expected steps of '{new_name}' to read no other that a Session may feed, "
-                        f"got '{name}' that reads '{before.names[source]}'."
+                        f"Expected no step of '{new_name}' to read another that a Session may "
+                        f"feed, got '{name}', which reads '{before.names[source]}'."
                     )
             else:
                 expected = correspondence.tensor(tensor), dtype
@@ -267,13 +267,13 @@ def _check_new_node(
         if edge is not None:
             source_name, reader_name = (before.names[each] for each in edge)
             raise GraphError(
-                f"Expected '{source_name}' before '{reader_name}' in one lane of '{new_name}', "
-                "which depends on it, got another order or lane."
+                f"Expected '{source_name}' before '{reader_name}', which depends on it, in one "
+                f"lane of '{new_name}', got another order or lane."
             )
 
 
 def _check_filters(new: _NewNode, after: GraphView, feeds: Collection[str]) -> None:
-    """Checks that the filters that a node keeps may be kept."""
+    """Checks that a node may keep the filters that it keeps."""
     for position in new.filters:
         source, _ = after.fanins[new.index][position]
         node = after.nodes[source]

@@ -18,23 +18,22 @@ Session a fed value for a fetched one. Here `b` needs `a`, but no path shows it:
     x --> a: Conv2D --> QueueEnqueueV2        QueueDequeueV2 --> b: Conv2D -->
 
 One node for `a` and `b` would wait forever. So the nodes of a region also come *after* the same
-nodes that may wait. That is enough: if one stage in a ring of stages that wait for each other
-waited for a dequeue, all of its members would, and so would all later stages; the graph would have
-waited forever without stages, too.
+nodes that may wait. That is enough: suppose that stages wait for each other in a ring, and one of
+them waits for a dequeue. Then all its members wait for it, and so do all later stages, so the graph
+would have waited forever without stages, too.
 
-Nor may one node join the nodes before a loop and those after it. The order of nodes leaves out back
-edges, and with them all that one iteration hands to the next: here `late` waits for `early`, but
-only over a back edge. So the end of a loop counts as a node that may wait.
+Nor may one node join nodes before a loop and nodes after it. The order of nodes leaves out back
+edges, and with them everything that one iteration passes to the next: here `late` waits for
+`early`, but only through a back edge. So the end of a loop counts as a node that may wait.
 
     early --> Enter --> body --> NextIteration - - > Merge --> Switch --> Exit --> late
 
-*Feeds.* A Session may be given the value of any tensor. Nodes that only this tensor needs do not
-run:
+*Feeds.* A Session may feed the value of any tensor. Nodes that only this tensor needs do not run:
 
     p: Placeholder --> a: Conv2D --> f (fed) --+
     q: Placeholder --> b: Conv2D --------------+--> fetched
 
-Here `a` does not run, and `p` has no value. A stage of `a` and `b` would ask for `p`.
+Here `a` does not run, and `p` has no value. A stage of `a` and `b` would need `p`.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ _ROOT = _Place((), frozenset())
 
 
 class ControlFlow:
-    """The region of every node of a graph. Graphs without control flow cost nothing."""
+    """The region of every node of a graph. Graphs without control flow cost little."""
 
     def __init__(
         self,
@@ -140,7 +139,7 @@ class ControlFlow:
         return self._places is None or self._places[index] == _ROOT
 
     def _place_outputs(self, index: int, places: list[_Place | None]) -> _Place | None:
-        """Places the outputs of node `index`; the nodes before it are in `places`."""
+        """Places the outputs of node `index`; the nodes before it are already in `places`."""
         op = self._view.ops[index]
         if op in MERGE_OPS:
             return self._merge(index, places)
@@ -197,7 +196,7 @@ class ControlFlow:
         return _Place(entering[0].frame, common)
 
     def _leave(self, place: _Place, places: list[_Place | None]) -> _Place | None:
-        """Places the output of an Exit with its input at `place`: outside its loop."""
+        """Places the output of an Exit whose input is at `place`: outside its loop."""
         if not place.frame:
             return None
         outer_gates = []
@@ -260,7 +259,7 @@ _NEVER_WAITS = re.compile(
     r"|Write((Audio|Graph|Histogram|Image|RawProto|Scalar)?Summary|File)"
     r"|MergeV2Checkpoints|Restore(Slice|V2)?|Save(Slices|V2)?"
 )
-# These wait, but TensorFlow does not call them stateful.
+# These wait, but TensorFlow does not declare them stateful.
 _WAITS = re.compile(
     r"Queue(De|En)queue.*|ReaderRead.*|Barrier.*|.*TakeGradient|PyFuncStateless"
     r"|Batch(Function)?|Unbatch(Grad)?"
@@ -274,10 +273,10 @@ def _find_hidden_waits(view: GraphView) -> list[int]:
 
 
 def _find_waits_before(view: GraphView, waits: Mapping[int, str]) -> list[int]:
-    """For each node the waits that end before its readers run, as a bit set.
+    """For each node, the waits that end before its readers run, as a bit set.
 
-    `waits` names what each node that may wait stands for; two may stand for the same. The sets do
-    not depend on the order of the nodes in the GraphDef.
+    `waits` has a name for each node that may wait; two nodes may share one. The sets do not depend
+    on the order of the nodes in the GraphDef.
     """
     numbers = {what: number for number, what in enumerate(sorted(set(waits.values())))}
     bit_of = {index: 1 << numbers[what] for index, what in waits.items()}
@@ -299,12 +298,12 @@ def _may_wait(op: str) -> bool:
 
 
 def is_function(view: GraphView) -> bool:
-    """Whether a graph is a function's, which gets all values with the call."""
+    """Whether a graph is a function's, which receives all values with the call."""
     return not view.op_types.isdisjoint({"_Arg", "_Retval"})
 
 
 def _find_run(view: GraphView, fed: Collection[int], fetched: Iterable[str]) -> bytearray:
-    """For each node 1 if the fetches need it even with all of `fed` fed, else 0."""
+    """For each node, 1 if the fetches need it even with all of `fed` fed, else 0."""
     runs = bytearray(len(view))
     pending = [view.index_of[name] for name in fetched if name in view.index_of]
     while pending:

@@ -1,4 +1,4 @@
-"""Finds the convolutions that can be part of a stage, and says why others cannot."""
+"""Finds the convolutions that can be part of a stage, and the reasons why others cannot."""
 
 from __future__ import annotations
 
@@ -98,10 +98,10 @@ def _match_convolution(
     fused_ops = _fused_ops(node, len(view.fanins[index])) if op.startswith("_Fused") else ()
     strides = _spatial_values(node, "strides", layout)
     dilations = _spatial_values(node, "dilations", layout)
-    # TensorFlow's depthwise kernels refuse these (forward) or ignore them (backward).
+    # TensorFlow's depthwise kernels refuse (forward) or ignore (backward) others.
     _require(
         not depthwise or (strides[0] == strides[1] and dilations == (1, 1)),
-        "equal strides and no dilations of a depthwise convolution",
+        "equal strides and no dilations for a depthwise convolution",
         (strides, dilations),
     )
     label = _text(node, "_kernel")
@@ -111,7 +111,7 @@ def _match_convolution(
     padding, explicit_paddings = _padding(node, layout)
     region = control_flow.region(index)
     if region is None:
-        what = "Expected inputs of one loop frame, and Switches that Merges join again, got others."
+        what = "Expected inputs from one loop frame, and Switches that a Merge joins, got others."
         raise _RefusalError(RefusalReason.CONTROL_FLOW, what)
 
     image, filter_ = _image_and_filter_shapes(view, properties, index)
@@ -191,7 +191,7 @@ def _fused_ops(node: node_def_pb2.NodeDef, input_count: int) -> tuple[str, ...]:
     got = f"{counts[0]} arguments, {counts[1]} in host memory"
     _require(counts == (1, 0, 3), f"{shown} with the bias as its one argument", got, reason)
     if node.op == "_FusedConv3D":
-        # Its bias always has its dtype. oneDNN may give it a Pad's paddings.
+        # Its bias always has its dtype. oneDNN may have fused a Pad into it.
         _require(not attribute_of(node, "padding_list").list.i, "no padding_list", "one")
         return fused
     types = list(attribute_of(node, "TArgs").list.type)
@@ -205,7 +205,7 @@ def _spatial_values(node: node_def_pb2.NodeDef, name: str, layout: str) -> tuple
     """The spatial dimensions of `strides` or `dilations`."""
     values = tuple(attribute_of(node, name).list.i)
     is_spatial = len(values) == len(layout) and values[0] == values[layout.index("C")] == 1
-    _require(is_spatial, f"{len(layout)} {name}, of 1 in batch and channels", values)
+    _require(is_spatial, f"{len(layout)} {name}, 1 for batch and channels", values)
     _require(min(values) > 0, f"positive {name}", values)
     return tuple(values[axis] for axis in SPATIAL_AXES[layout])
 
@@ -218,18 +218,18 @@ def _padding(node: node_def_pb2.NodeDef, layout: str) -> tuple[str, tuple[int, .
         _require(not values, f"no explicit_paddings with {padding}", values)
         return padding, ()
     is_explicit = padding == "EXPLICIT" and len(layout) == 4
-    _require(is_explicit, "padding SAME or VALID, or EXPLICIT of images", padding)
+    _require(is_explicit, "padding SAME or VALID, or EXPLICIT for images", padding)
     first = 2 * SPATIAL_AXES[layout][0]
     spatial = values[first : first + 4]
     is_spatial = len(values) == 8 and min(values) >= 0 and sum(values) == sum(spatial)
-    _require(is_spatial, "8 explicit_paddings, of 0 in batch and channels", values)
+    _require(is_spatial, "8 explicit_paddings, 0 for batch and channels", values)
     return padding, spatial
 
 
 def _image_and_filter_shapes(
     view: GraphView, properties: GraphProperties, index: int
 ) -> tuple[Shape | None, Shape | None]:
-    """Takes the shapes from the inputs, and that of the result from its sizes or the output."""
+    """Reads the shapes of the inputs; the result's shape comes from its sizes or the output."""
     kind = CONVOLUTION_KINDS[view.ops[index]]
     if kind is ConvolutionKind.FORWARD:
         return properties.input_shape(index, 0), properties.input_shape(index, 1)
@@ -242,7 +242,7 @@ def _result_shape(view: GraphView, properties: GraphProperties, index: int) -> S
     """The shape of the gradient that node `index` computes."""
     shape = properties.held_shape(*view.fanins[index][SIZES_POSITIONS[view.ops[index]]])
     rank = _spatial_rank(view.ops[index]) + 2
-    # Conv2DBackpropInput also takes just (height, width).
+    # Conv2DBackpropInput also accepts just (height, width).
     _require(shape is None or len(shape) == rank, f"{rank} sizes", shape)
     if is_fully_known(shape):
         return shape

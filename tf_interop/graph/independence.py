@@ -1,12 +1,12 @@
 """Finds which convolutions depend on each other, and so which may share a stage or a lane.
 
 Two convolutions are independent if neither is an ancestor of the other, through tensors or control
-dependencies. Back edges of loops do not count: they carry values of the last iteration.
+dependencies. Back edges of loops do not count: they carry values of the previous iteration.
 
-- Convolutions of equal *depth* may share a stage. The depth is the number of convolutions on the
-  longest chain that ends with one.
-- Convolutions with one *merge key* read the same image, and could run as one wider convolution.
-- A convolution may *follow* another in its lane if it reads it and no other path joins the two:
+- Convolutions of equal *depth* may share a stage. A convolution's depth is the number of
+  convolutions on the longest chain that ends with it.
+- Convolutions with the same *merge key* read one image, and could run as one wider convolution.
+- A convolution may *follow* another in its lane if it reads it and no other path connects the two:
 
       a --> b            b may follow a.
 
@@ -25,15 +25,14 @@ from tf_interop.graph.view import GraphView
 
 
 class NodeIndependence:
-    """Ancestors of some nodes of a graph among these nodes, as bit sets.
+    """Ancestors of given nodes of a graph among the given nodes, as bit sets.
 
-    Bit `i` of a set is node `i` of the given ones. Work and memory are linear in the nodes of the
-    graph if a set counts as one word (the 1,067 convolutions of a NASNetMobile training step take
-    134 bytes).
+    Bit `i` of a set is given node `i`. Time and memory are linear in the nodes of the graph if a
+    set counts as one word (134 bytes for the 1,067 convolutions of a NASNetMobile training step).
 
     Attributes:
-        ancestors: for each node the set of those that it depends on.
-        depths: for each node the length of the longest chain of them that ends with it.
+        ancestors: for each given node, the given nodes that it depends on.
+        depths: for each given node, the length of the longest chain of given nodes that ends there.
     """
 
     def __init__(self, view: GraphView, indices: Sequence[int]) -> None:
@@ -41,7 +40,7 @@ class NodeIndependence:
         position_of = {index: position for position, index in enumerate(indices)}
         ancestors = [0] * len(indices)
         depths = [0] * len(indices)
-        # For each node those of `indices` that it depends on or is, and their longest chain.
+        # For each node, the nodes of `indices` that it depends on or is, and their longest chain.
         reaching = [0] * len(view)
         chains = [0] * len(view)
         for index in view.topological_order():
@@ -57,15 +56,15 @@ class NodeIndependence:
                 reaching[reader] |= reached
                 if chains[reader] < chain:
                     chains[reader] = chain
-            reaching[index] = 0  # its readers have the set; keeping all would take square memory
+            reaching[index] = 0  # its readers have the set; keeping all takes quadratic memory
         self.ancestors = tuple(ancestors)
         self.depths = tuple(depths)
 
     def direct_predecessors(self, chosen: Sequence[int]) -> list[tuple[int, ...]]:
-        """For each chosen node its nearest ancestors among the chosen, by place in `chosen`.
+        """For each chosen node, its nearest ancestors among the chosen, by place in `chosen`.
 
-        Dependencies through nodes that are not chosen count. `chosen` are positions in an order in
-        which the nodes may run. The results ascend.
+        Dependencies through nodes that are not chosen count. `chosen` has positions in a possible
+        running order. The results ascend.
         """
         place_of = {position: place for place, position in enumerate(chosen)}
         ancestors: list[int] = []
@@ -108,7 +107,7 @@ class Independence(NodeIndependence):
 def lanes_by_merge_key(
     group: Sequence[ConvolutionNode], merge_keys: Mapping[str, str]
 ) -> Iterable[list[ConvolutionNode]]:
-    """Convolutions of a level in lanes: one lane for each merge key, and for each of the others."""
+    """Puts a level's convolutions into lanes: those with one merge key together, others alone."""
     lanes: dict[str | int, list[ConvolutionNode]] = {}
     for node in group:
         lanes.setdefault(merge_keys.get(node.name, node.index), []).append(node)
@@ -118,7 +117,7 @@ def lanes_by_merge_key(
 def level_groups(
     convolutions: Sequence[ConvolutionNode], independence: Independence
 ) -> list[tuple[int, list[ConvolutionNode]]]:
-    """Groups convolutions of equal depth, device and region; gives the depth of each group."""
+    """Groups convolutions of equal depth, device and region; returns the depth of each group."""
     groups: dict[tuple[int, str, str], list[ConvolutionNode]] = {}
     for node, depth in zip(convolutions, independence.depths, strict=True):
         groups.setdefault((depth, node.device, node.region), []).append(node)
@@ -131,7 +130,7 @@ def level_groups(
 def find_follows(
     view: GraphView, convolutions: Sequence[ConvolutionNode]
 ) -> dict[str, tuple[str, ...]]:
-    """For each convolution, by name, those that it may follow in a lane; without empty entries."""
+    """For each convolution, the ones that it may follow in a lane, by name; no empty entries."""
     name_of = {node.index: node.name for node in convolutions}
     read = {
         node.index: tuple(
@@ -159,8 +158,8 @@ def find_follows(
 def find_merge_keys(view: GraphView, convolutions: Sequence[ConvolutionNode]) -> dict[str, str]:
     """The merge key, by name, of each convolution that shares its key with another.
 
-    Those with one key can be merged if they are independent, which a control dependency or a fused
-    operation may prevent.
+    Convolutions with the same key can be merged if they are independent; a control dependency or a
+    fused operation may prevent that.
     """
     keys = {node.name: key for node in convolutions if (key := _merge_key(view, node)) is not None}
     counts = collections.Counter(keys.values())

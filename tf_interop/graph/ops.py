@@ -1,9 +1,9 @@
 """The ops that this package replaces: the convolutions, and all possible steps of a unit.
 
-Our kernel runs a step's kernel, not TensorFlow's executor. So an op is listed only if its CPU
-kernel computes its results from nothing but its inputs and before it returns: no state, resources,
-strings, random numbers or function calls, and no waiting. The kernel may ask the device for memory
-and threads and for nothing else.
+Our kernel, not TensorFlow's executor, runs the kernels of steps. So an op is listed only if its CPU
+kernel computes its results from nothing but its inputs, and before it returns: no state, resources,
+strings, random numbers, function calls or waiting. The kernel may ask the device for memory and
+threads and for nothing else.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ shape, because each part of the batch has its own sizes."""
 
 GRADIENT_OF = {"MaxPool": "MaxPoolGrad", "MaxPool3D": "MaxPool3DGrad"}
 """Ops that TensorFlow's oneDNN pass joins with their gradient: the first tells the second where the
-maximum was. Neither of a pair is a step, or the other would search again and break ties
-differently."""
+maximum was. Neither op of a pair is a step; otherwise the other op would search again and break
+ties differently."""
 
 UNIT_FILTER_POSITIONS = FILTER_POSITIONS | dict.fromkeys(
     ("_FusedDepthwiseConv2dNative", "MatMul", "_FusedMatMul"), 1

@@ -2,7 +2,7 @@
 
 A ConvStage runs the steps of a stage. Its data inputs are the device tensors that its steps read
 (`Tin`), then the size vectors that gradients read (`num_sizes`, int32, in host memory), each tensor
-once. The attribute `program`, a JSON document, has the rest; `cc_kernels/tf/stage_program.h`
+once. The attribute `program`, a JSON document, contains the rest; `cc_kernels/tf/stage_program.h`
 describes it.
 
 A Unit runs the steps of a unit back to back, on few cores or in parts. Its attributes are the
@@ -44,7 +44,7 @@ class StageNode:
         operations: name, op and attributes of the original nodes, with operands as inputs and no
             device.
         outputs: the operation of each output of the node.
-        schedules: one for every batch size, or one for each of several, ascending.
+        schedules: one for all batch sizes, or one for each of several, ascending.
         held_inputs: positions in `inputs` of filters that nobody writes while they are held,
             ascending.
     """
@@ -66,15 +66,15 @@ class UnitNode:
 
     Attributes:
         input_dtypes: TensorFlow's number of the dtype of each of `inputs`.
-        output_dtypes: likewise of each output.
+        output_dtypes: TensorFlow's number of the dtype of each output.
         steps: in running order; like the operations of a StageNode.
         results: the step output behind each output of the node.
         constant_inputs: positions in `inputs` of filters that no call changes, ascending.
-        batch_sizes: those for which it is narrow or split, ascending; empty for all.
-        cores: how many it runs on at each of these, or one number for all; empty for one core.
+        batch_sizes: those at which it is narrow or split, ascending; empty for all.
+        cores: number of cores at each of these, or one number for all; empty for one core.
         split_inputs: positions in `inputs` of the tensors that are divided with the batch,
             ascending; empty if the unit is narrow.
-        output_shapes: of each output; empty if nothing is known.
+        output_shapes: shape of each output; empty if nothing is known.
     """
 
     name: str

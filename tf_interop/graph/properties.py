@@ -1,8 +1,8 @@
-"""Shapes of a graph's tensors, from its nodes and, if these say too little, from inference.
+"""Shapes of a graph's tensors, from its nodes and, where these leave gaps, from inference.
 
 They also show which nodes compute little: scales, means of channels, sizes, updates of vectors.
-Such a node takes about a microsecond, less than TensorFlow's executor needs to dispatch it. So a
-unit may include it wherever it stands.
+Such a node takes about 1 µs, less than TensorFlow's executor needs to dispatch it. So a unit may
+include it anywhere.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tf_interop.graph.ops import attribute_of
 from tf_interop.graph.view import GraphView
 
 ShapeInference = Callable[[str], Sequence[Shape | None] | None]
-"""Gives the shapes of a node's outputs by the node's name; None if it knows nothing."""
+"""Returns the shapes of a node's outputs by the node's name; None if it knows nothing."""
 
 _VARIABLE_SHAPES = {"_Arg": "_handle_shapes", "VarHandleOp": "shape"}
 
@@ -29,9 +29,9 @@ def is_fully_known(shape: Shape | None) -> bool:
 
 
 def merge_shapes(first: Shape | None, second: Shape | None) -> Shape | None:
-    """Joins two sources' shapes of one tensor: every dimension that one of them knows.
+    """Merges two shapes of one tensor: every dimension that one of them knows.
 
-    If they contradict each other, one is out of date and nobody can tell which, so the dimension
+    If they contradict each other, one is out of date, and it is unclear which, so the dimension
     (or, if the ranks differ, the shape) is unknown.
     """
     if first is None or second is None or first == second:
@@ -74,7 +74,7 @@ class GraphProperties:
     def held_shape(self, node_index: int, port: int) -> Shape | None:
         """The shape in a size vector, such as the `input_sizes` of a gradient.
 
-        That is the value of a Const, or the shape of the input of a Shape or ShapeN; None for other
+        It is the value of a Const, or the shape of the input of a Shape or ShapeN; None for other
         ops.
         """
         op = self._view.ops[node_index]
@@ -138,7 +138,7 @@ def _shape_list(view: GraphView, node_index: int, attribute: str) -> list[Shape 
 
 
 def shape_of(proto: tensor_shape_pb2.TensorShapeProto) -> Shape | None:
-    """Reads a shape as node attributes hold it."""
+    """Reads a shape from a node's attribute."""
     if proto.unknown_rank:
         return None
     return tuple(dim.size if dim.size >= 0 else None for dim in proto.dim)
@@ -148,8 +148,8 @@ MOST_ELEMENTS = 4096
 """The most elements of a small result: the channels of the widest layers."""
 
 PARAMETER_OPS = frozenset({"Const", "ReadVariableOp"})
-# Their results may be small when their inputs are not, or the reverse. Others' results are small if
-# all inputs are.
+# Their results may be small when their inputs are not, or the reverse. The results of other ops are
+# small if all inputs are.
 _RESIZING_OPS = frozenset(
     {"Mean", "Sum", "Max", "Min", "Prod", "BiasAddGrad", "L2Loss", "MatMul", "_FusedMatMul"}
     | {"Tile", "BroadcastTo", "Slice", "StridedSlice", "ConcatV2", "Pack", "Pad"}

@@ -7,12 +7,12 @@
     x --> c: Conv2D --> r: Relu --+--> f              x --+--> r: Unit --:0--> f
     w ----^                       +--> g       ==>    w --+    c, r    --:0--> g
 
-Guaranteed: the given graph is not altered; nodes that do not depend on a step directly keep their
-bytes, and so do the function library and the versions; no dependency is lost; devices stay. A step
-whose name must be preserved stays, as an Identity of the new node's output, and its readers go on
-reading it, so that it can still be fed. A second run finds nothing to do.
+Guaranteed: the given graph is not altered; nodes that neither depend directly on a step nor are
+placed with one keep their bytes, and so do the function library and the versions; no dependency is
+lost; devices stay. A step whose name must be preserved stays, as an Identity of the new node's
+output, and its readers still read it, so that it can still be fed.
 
-The caller has to know that the stages and units are legal. `planning.check` checks stages before,
+The caller must ensure that the stages and units are legal. `planning.check` checks stages before,
 and `graph.check` checks both afterwards.
 """
 
@@ -48,22 +48,22 @@ from tf_interop.graph.view import GraphView
 from tf_interop.stage import Schedule
 
 COLOCATION = "_class"
-"""The attribute that says what a node is placed with."""
+"""The attribute that names the nodes a node is placed with."""
 
 COLOCATED_WITH = b"loc:@"
-"""The start of an entry of it that names a node."""
+"""The start of such an entry of `_class`."""
 
 Tensor = tuple[int, int]
 """A tensor of the graph: the node and the port."""
 
 OutputShapes = Callable[[int, int], Shape | None]
-"""Gives the shape of a node's output at a port."""
+"""Returns the shape of a node's output at a port."""
 
 Cores = Mapping[int | None, int]
 """How many cores a unit runs on at each batch size; None stands for every size."""
 
 ON_ONE_CORE: Cores = {None: 1}
-"""Also for a split unit: its parts share the cores when it runs."""
+"""Also for a split unit, whose parts share the cores when it runs."""
 
 
 def rewrite_stages(
@@ -100,8 +100,8 @@ def rewrite_units(
 ) -> graph_pb2.GraphDef:
     """Replaces each unit by one Unit node.
 
-    A node has the name of the step behind its first outputs, so that most readers of these keep
-    their inputs.
+    A node takes the name of the step behind its first outputs, so most of their readers keep their
+    inputs.
 
     Args:
         view: the graph.
@@ -139,7 +139,7 @@ class _NewNode:
     results: tuple[Tensor, ...]  # the member's output behind each of its outputs
 
     def output(self, result: Tensor) -> str:
-        """The input of a NodeDef that reads a result."""
+        """The text of an input that reads a result."""
         port = self.results.index(result)
         return f"{self.name}:{port}" if port else self.name
 
@@ -301,7 +301,7 @@ class _Replacement:
 def _stage_results(
     view: GraphView, members: Sequence[int], preserved: Collection[str]
 ) -> tuple[Tensor, ...]:
-    """The results that are preserved, or read from outside of the stage, or by nobody."""
+    """The results that are preserved, read outside the stage, or read by nobody."""
     inside = set(members)
 
     def is_output(index: int) -> bool:
@@ -397,7 +397,7 @@ def _make_unit_def(
 def _batch_first(
     view: GraphView, unit: Unit, inputs: dict[Tensor, tuple[str, int]]
 ) -> dict[Tensor, tuple[str, int]]:
-    """Moves the input whose first dimension is the batch to the front, where the op looks."""
+    """Moves the input whose first dimension is the batch to the front, where the op expects it."""
     tensors = view.fanins[unit.head]
     usual = batch_position(view.ops[unit.head])
     for tensor in (*tensors[usual:], *tensors):

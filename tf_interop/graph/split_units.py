@@ -5,11 +5,11 @@
                                                     x[4:] ── Conv2D ── Relu ── … ──┘
 
 TensorFlow divides every operation over all cores, and after each one all cores wait for each other.
-In inference the images of a batch do not need each other, so the batch may be divided once for a
-whole network: the dimension *sample* of Jia et al. (ICML 2018, section 4).
+In inference the images of a batch do not depend on each other, so the batch may be divided once for
+a whole network: the dimension *sample* of Jia et al. (ICML 2018, section 4).
 
 An op is *batchwise* if image i of its results depends on image i of some of its operands, its
-images, and on no other image of them. A table has a rule for each such op, about its attributes,
+images, and on no other image of them. `_RULES` has a rule for each such op, about its attributes,
 shapes and constants.
 
 A node is a *member* if it is a convolution, or if it is batchwise and one of its images comes from
@@ -18,7 +18,7 @@ sizes from a member's shape, and small constants that wait for a member, which G
 
 Members are contracted by generation. A node's generation is the largest of its sources', plus one
 on each edge out of a member to another kind of node, device or control-flow region. Members of one
-generation, device and region are one unit. Contracting them leaves no cycle: generations never fall
+generation, device and region form a unit. Contracting them leaves no cycle: generations never fall
 along edges and rise on every edge out of a unit, so no path that leaves a unit returns to it.
 """
 
@@ -102,7 +102,7 @@ class Operation:
         )
 
     def with_operands(self, images: Positions, others: Iterable[int]) -> Positions | None:
-        """Adds those of `others` to `images` that have the result's first dimension."""
+        """Adds to `images` those of `others` that have the result's first dimension."""
         result = self.result
         shapes = {position: self.shape(position) for position in others}
         if result is None or None in shapes.values():
@@ -128,7 +128,7 @@ def _broadcasting(node: Operation) -> Positions | None:
 
 def _convolution(node: Operation) -> Positions | None:
     batch = node.shape(0)
-    # No image, or one, cannot be split.
+    # A batch of one image, or none, cannot be split.
     if batch is None or len(batch) < 3 or batch[0] in (0, 1):
         return None
     return node.with_operands((0,), range(2, node.input_count))
@@ -152,7 +152,7 @@ def _concatenation(node: Operation) -> Positions | None:
 
 
 def _transposed_convolution(node: Operation) -> Positions | None:
-    # Two sizes alone fit any batch, but the op would take the first one for the batch size.
+    # Two sizes alone fit any batch, but the op would read the first one as the batch size.
     return (2,) if node.rank(2) and node.shape(0) == (node.rank(2),) else None
 
 
@@ -293,7 +293,7 @@ def find_split_units(
         regions, _ = find_steps(view, order, preserved, fetches, companions=companions)
         search = _Search(view, order, regions, companions, properties, preserved)
         units = search.units()
-        # Sizes of a part, and constants, must not be read by another unit.
+        # Another unit must not read the sizes of a part, nor its constants.
         astray = search.find_astray(units)
         if not astray:
             return units
@@ -337,7 +337,7 @@ class _Search:
     _preserved: Collection[str]
 
     def __post_init__(self) -> None:
-        self._images: dict[int, tuple[int, ...]] = {}  # each member's positions of its images
+        self._images: dict[int, tuple[int, ...]] = {}  # the positions of each member's images
         self._members: set[int] = set()  # with companions
         self._is_parameter = [False] * len(self._view)
         self._generation = [0] * len(self._view)
@@ -365,7 +365,7 @@ class _Search:
         return tuple(unit for unit in made if unit is not None)
 
     def find_astray(self, units: Iterable[Unit]) -> set[int]:
-        """The companions in a unit that are read outside of it or read a node outside."""
+        """The companions in a unit that are read outside it or read a node outside."""
         astray = set()
         for unit in units:
             inside = set(unit.steps)

@@ -18,7 +18,7 @@ from tf_interop.errors import TimeLimitError
 
 
 class _Limit(threading.local):
-    """This thread's limit, in seconds of `time.monotonic`; TensorFlow optimizes in several."""
+    """A thread's limit, in seconds of `time.monotonic`; TensorFlow optimizes in several threads."""
 
     seconds = 0.0
     ends_at = math.inf
@@ -38,11 +38,11 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 
 def check_time_limit() -> None:
-    """Raises TimeLimitError after the time of the `time_limit` block that this runs in."""
+    """Raises TimeLimitError if the surrounding `time_limit` block has run too long."""
     if time.monotonic() > _limit.ends_at:
         raise TimeLimitError(
-            f"The pass took longer than {_limit.seconds:g} s for a graph. Give "
-            "tf_interop.enable() a longer pass_time_limit_s."
+            f"The pass took longer than {_limit.seconds:g} s for a graph. Pass a longer "
+            "pass_time_limit_s to tf_interop.enable()."
         )
 
 
@@ -51,8 +51,8 @@ def collection_pause() -> Iterator[None]:
     """Pauses garbage collection in the block.
 
     A pass makes many objects and no cycles. The collections it would trigger walk all of
-    TensorFlow's objects and took 40 percent of the time for a graph of 6,000 nodes. Of two passes
-    in two threads, the second may run with collections again.
+    TensorFlow's objects and took 40 % of the time for a graph of 6,000 nodes. If two threads run
+    passes, the second may run with collections again.
     """
     if not gc.isenabled():
         yield

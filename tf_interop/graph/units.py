@@ -85,7 +85,7 @@ def find_units(
     Args:
         view: the graph.
         properties: the shapes of its tensors; None for those in the graph itself.
-        nodes_to_preserve: names that have to stay in the graph.
+        nodes_to_preserve: names that must stay in the graph.
         fetches: the nodes or tensors that the graph is run for; empty if unknown.
 
     Returns:
@@ -191,12 +191,12 @@ def unit_results(view: GraphView, unit: Unit) -> tuple[tuple[int, int], ...]:
 
 
 def unit_name(view: GraphView, unit: Unit) -> str:
-    """The name of a unit, and of its node: that of its first result's step."""
+    """The name of a unit, and of its node: the name of its first result's step."""
     return view.names[unit.steps[unit_results(view, unit)[0][0]]]
 
 
 def planned_name(view: GraphView, unit: Unit) -> str:
-    """A unit's name in a plan: that of its first convolution or matrix product, if it has one.
+    """A unit's name in a plan: its first convolution's or matrix product's, if it has one.
 
     Grappler keeps those names, but renames other nodes depending on the shapes that it knows.
     """

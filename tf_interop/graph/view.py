@@ -22,8 +22,8 @@ NEXT_ITERATION_OPS = frozenset({"NextIteration", "RefNextIteration"})
 def parse_input(text: str) -> tuple[str, int]:
     """Splits an input of a NodeDef into the node's name and the output port.
 
-    The port of `^name`, a control dependency, is `CONTROL_PORT`. Text of another form is a name,
-    which no node has.
+    The port of `^name`, a control dependency, is `CONTROL_PORT`. Text of another form is returned
+    as a name, which no node has.
     """
     if text.startswith("^"):
         return text[1:], CONTROL_PORT
@@ -32,7 +32,7 @@ def parse_input(text: str) -> tuple[str, int]:
 
 
 class GraphView:
-    """An indexed GraphDef, whose nodes are numbers: their places in it.
+    """An indexed GraphDef. Its nodes are numbered by their place in it.
 
     A back edge, from NextIteration to Merge, is in `fanins` and `fanouts`, but not in `readers`,
     `topological_order` and `by_rank`. The GraphDef must not change while the view is in use.
@@ -41,10 +41,10 @@ class GraphView:
         graph_def: the graph.
         nodes: its nodes; `names` and `ops` are theirs.
         index_of: the place of each name.
-        fanins: for each node the tensors that it reads, in order, as (node, output port).
-        control_fanins: for each node its control dependencies, in order.
-        fanouts: for each node those that read it or have a control dependency on it, ascending,
-            each once.
+        fanins: for each node, the tensors that it reads, in order, as (node, output port).
+        control_fanins: for each node, its control dependencies, in order.
+        fanouts: for each node, the nodes that read it or have a control dependency on it,
+            ascending, each once.
         readers: the same without back edges.
         op_types: the set of `ops`.
         has_back_edges: whether the graph has a loop.
@@ -122,7 +122,8 @@ class GraphView:
         """All nodes, each after its dependencies; by level, then in the graph's order.
 
         Raises:
-            GraphError: the graph has a cycle that no NextIteration closes. It names the nodes.
+            GraphError: the graph has a cycle that no NextIteration closes. The message names the
+                nodes.
         """
         return self._order_and_levels[0]
 

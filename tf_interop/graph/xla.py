@@ -1,8 +1,8 @@
 """Finds what XLA compiles: nodes by their attributes, functions of this process, or all graphs.
 
 A function with `jit_compile=True` never reaches Grappler. But TensorFlow's eager context keeps the
-definition of every traced function in use, except those of TensorFlow 1, and the definition says
-so.
+definition of every traced function in use, except those of TensorFlow 1, and the definition shows
+the flag.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _XLA_SWITCHES = frozenset({"_XlaMustCompile", "_XlaCompile"})
 
 
 def xla_mark(node: node_def_pb2.NodeDef) -> str | None:
-    """The attribute by which XLA compiles a node; None if it does not."""
+    """The attribute that makes XLA compile a node; None if there is none."""
     for key in node.attr:
         if key in _XLA_MARKS or (key in _XLA_SWITCHES and node.attr[key].b):
             return str(key)
@@ -43,7 +43,7 @@ class XlaFunction:
     """A function with convolutions that XLA compiles.
 
     Attributes:
-        name: TensorFlow's name of it, which contains its Python name.
+        name: TensorFlow's name for it, which contains its Python name.
         convolution_count: convolutions in it and in the functions that it calls.
     """
 
@@ -60,7 +60,7 @@ class _Definition(NamedTuple):
 
 
 def find_xla_functions() -> tuple[XlaFunction, ...]:
-    """The functions of the process with convolutions that XLA compiles."""
+    """This process's functions with convolutions that XLA compiles."""
     counts: dict[str, int] = {}
 
     def count(name: str) -> int:
