@@ -94,9 +94,10 @@ UNSTAGED = tuple(UnstagedConvolution(name, None, 1.0, 0, 0) for name in ("1x1", 
         ),
         ((plan_for(CHAIN, make_stage("a")),), (2, 2), "with 2, of the same names"),
         ((dataclasses.replace(plan_for(INCEPTION), unstaged=UNSTAGED),), (1, 1), "'1x1', '3x3'"),
+        ((dataclasses.replace(plan_for(CHAIN), narrow_units=("a",)),), (2, 2), r"with 2\. Plan"),
         ((), (1, 1), "holds no graph"),
     ],
-    ids=["closest", "other_configuration", "only_unstaged", "empty"],
+    ids=["closest", "other_configuration", "only_unstaged", "units", "empty"],
 )
 def test_a_refusal_compares_with_the_closest_graph(
     entries: tuple[GraphPlan, ...], strides: tuple[int, int], said: str

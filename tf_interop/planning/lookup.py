@@ -208,12 +208,12 @@ def _why_not_for(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> str:
         key=lambda each: len(found & each[0]),
     )
     lacking = sorted(planned - found)
-    words = "of the same names" if planned and not lacking else "of other names"
+    # A plan of units names no convolutions.
+    words = ", of the same names" if planned else ""
     if lacking:
-        words = f"such as {', '.join(map(repr, lacking[:3]))}"
+        words = f", such as {', '.join(map(repr, lacking[:3]))}"
     return (
-        f"{expected}{made_for(plan)} with {closest.convolution_count}, {words}. "
-        f"{OTHER_MODEL_REMEDY}"
+        f"{expected}{made_for(plan)} with {closest.convolution_count}{words}. {OTHER_MODEL_REMEDY}"
     )
 
 
