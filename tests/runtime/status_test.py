@@ -23,7 +23,7 @@ def test_counts_what_stages_did_on_each_of_several_devices() -> None:
             "filters transformed once: 5",
             "stages replayed: 4, of 1 CUDA graphs",
             f"  {prefix}fallback, 2 times: no memory",
-            f"  {prefix}lanes without the options of the plan, 1 times: no partition",
+            f"  {prefix}lanes without the options of the plan, 1 time: no partition",
         ):
             assert words in said
     assert "CPU:0, stages run: 4" in said

@@ -126,7 +126,7 @@ def test_disabling_reaches(run: Callable[[], np.ndarray]) -> None:
     with_stages = stages_of(run)
     tf_interop.disable()
     assert stages_of(run) == 0
-    # Pipelines go by the option from the time when TensorFlow's context was made.
+    # Pipelines keep the option as it was when TensorFlow's context was made.
     tf_interop.enable("always")
     assert stages_of(run) == with_stages
     assert run is run_pipeline or with_stages == 1

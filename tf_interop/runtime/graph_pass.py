@@ -9,11 +9,11 @@
     x ── Conv2D c ── Relu d ── …           └─ Unit d (steps c, d) ── …
 
 GPUs get stages, and CPUs units. TensorFlow's executor runs independent ops together, so independent
-narrow units run side by side, each on its own core, or on a few if a plan says so. A split unit
-runs all of its steps once for each part of the batch.
+narrow units run side by side, each on its own core, or on the few that a plan gives it. A split
+unit runs all of its steps once for each part of the batch.
 
-The pass has these parts, and this module only calls them in order: check the graph, find, plan,
-check the plan of stages, rewrite, check the graph.
+This module only calls the parts of the pass in order: check the graph, find, plan, check the
+planned stages, rewrite, check the graph.
 
 Preconditions, each checked where it is needed:
   1. the graph is well-formed and acyclic;
@@ -22,7 +22,7 @@ Preconditions, each checked where it is needed:
   3. all stages or units together leave the graph acyclic;
   4. the graph has no stage or unit of this device type yet.
 
-The pass keeps names that have to be preserved, fetch names, control dependencies, devices and the
+The pass keeps names that must be preserved, fetch names, control dependencies, devices and the
 function library. A second run changes nothing. The same graph gives the same bytes.
 """
 
@@ -77,9 +77,9 @@ def run_conv_stage_pass(
 
     Args:
         graph_def: the graph; it is not changed.
-        settings: what to make stages or units from; `can_make_stages` holds.
+        settings: what to make stages or units from; `can_make_stages` is true.
         device_type: `CPU` or `GPU`; convolutions on other devices stay as they are.
-        nodes_to_preserve: names that have to stay.
+        nodes_to_preserve: names that must stay.
         infer_output_shapes: called only if the settings need shapes that the attributes lack.
         fetches: the nodes or tensors that the graph is run for; empty if unknown.
 
@@ -100,7 +100,7 @@ def run_conv_stage_pass(
     ):
         return None, None
     view = GraphView(graph_def)
-    # The batch size decides which entry of a plan holds for the graph.
+    # The batch size decides which entry of a plan applies to the graph.
     needs_batch_size = settings.plan is not None and any(
         graph.batch_size is not None for graph in settings.plan.graphs
     )
@@ -145,7 +145,7 @@ def run_conv_stage_pass(
             node_count=len(view),
             convolution_count=len(candidates),
             refusals=refusals,
-            # Of all convolutions: a plan, unlike the policy, leaves none out.
+            # Covers all convolutions: a plan, unlike the policy, leaves none out.
             plan=GraphPlan(fingerprint_convolutions(convolutions), len(convolutions), stages),
             why_unchanged=""
             if stages
@@ -185,7 +185,7 @@ def _make_units(
     nodes_to_preserve: Collection[str],
     fetches: Collection[str],
 ) -> tuple[graph_pb2.GraphDef | None, PassReport]:
-    """Finds the units of a graph, and makes them narrow or splits them as the settings ask.
+    """Finds the units of a graph, and makes them narrow or splits them as the settings require.
 
     Returns:
         The new graph, or None if it has no narrow or split units; and the report.
@@ -204,7 +204,7 @@ def _make_units(
     plan = settings.plan
     modes = {each.mode for each in plan.graphs} if plan is not None else set()
     if modes == {"training"} and mode_of(convolutions) == "inference":
-        # Such as validation under `fit`: no mistake, so no warning.
+        # This is no mistake (it happens in validation under `fit`), so there is no warning.
         why = "the plan is for training only; tune with training=False for this graph"
         return None, dataclasses.replace(report, why_unchanged=why)
     entries = () if plan is None else entries_to_run(plan, convolutions)
@@ -271,13 +271,13 @@ def _units_of_plan(
     """The units of a graph that a plan makes narrow or splits.
 
     If the graph's batch size is unknown and every entry has one, a unit is narrow or split at the
-    batch sizes whose entries name it. No nearest size is taken: a gain at one may be a loss at
-    another.
+    batch sizes whose entries name it. Other sizes do not use the nearest entry: a gain at one size
+    may be a loss at another.
 
     Args:
         entries: the plan's entries for the graph.
-        are_split: which kind of units is wanted.
-        batch_size: of the graph.
+        are_split: whether to return split units; otherwise narrow ones.
+        batch_size: the graph's; None if unknown.
         names: canonical names of the graph's units of that kind.
 
     Raises:
@@ -290,12 +290,13 @@ def _units_of_plan(
         for name, cores in cores_of.items():
             planned.setdefault(name, {})[None if is_always else entry.batch_size] = cores
     found = planned.keys() & set(names)
-    # Some may differ: a unit of the model may hold parts of the loss, a metric or the optimizer.
+    # Some may differ: a unit of the model may include parts of the loss, a metric or the optimizer.
     if len(found) < len(planned) / 2:
         kind = "split" if are_split else "narrow"
         raise PlanError(
-            f"The plan's units do not fit this graph: of {len(planned)} {kind} units it has "
-            f"{len(found)}; it lacks '{min(planned.keys() - found)}'. Tune this model again."
+            f"The plan does not fit this graph, which has only {len(found)} of the plan's "
+            f"{len(planned)} {kind} units and lacks '{min(planned.keys() - found)}'. Tune this "
+            "model again."
         )
-    # In the graph's order, whatever the plan's is.
+    # In the graph's order, not the plan's.
     return {name: planned[name] for name in names if name in planned}

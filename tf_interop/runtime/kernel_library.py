@@ -22,7 +22,7 @@ from tf_interop.errors import LibraryError, TimeLimitError
 from tf_interop.measure.core import find_library_file
 
 LIBRARY_NAME = "libtf_interop.so"
-# Without isolation, so that it is built for the installed TensorFlow; so install the tools first.
+# Without isolation it is built for the installed TensorFlow, but needs the build tools installed.
 REBUILD_COMMAND = (
     "pip install scikit-build-core cmake ninja && "
     "pip install --no-build-isolation --no-deps --force-reinstall ."
@@ -48,7 +48,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 
 @dataclasses.dataclass(frozen=True)
 class BuildInfo:
-    """The library's file, its version of TensorFlow, and whether its stages can run on a GPU."""
+    """The library's file, the TensorFlow it is built for, and whether stages can run on a GPU."""
 
     path: pathlib.Path
     tensorflow: str
@@ -62,14 +62,14 @@ class Counters:
     Attributes:
         stages_run: runs of stages.
         fallbacks: how often the plan's choice did not run, by reason. If one kind has many reasons,
-            those after the first count as `<kind>: other cases`.
+            the later ones count as `<kind>: other cases`.
         refused_lane_options: how often lanes ran without the plan's stream priorities and SM
             counts, by reason.
         filters_transformed: held filters that were transformed once, ahead of the launches that
             read them.
         stages_captured: CUDA graphs made of stages.
         stages_replayed: runs of stages that launched such a graph.
-        devices: the counters of each device, such as `GPU:0`; empty in these.
+        devices: the counters of each device, such as `GPU:0`; empty in each of those.
     """
 
     stages_run: int
@@ -90,10 +90,10 @@ class TimedSpan(NamedTuple):
         number: of the lane or thread.
         op: the name of the op's node.
         call: the number of the op's call; the first is 0.
-        name: of the stage, the convolutions, a unit's operations with spaces between them, or its
+        name: of the stage or the convolutions; or a unit's operations, separated by spaces, or its
             part of the batch.
         algorithm: of the convolutions; empty if there is none.
-        begin_ns: by a steady clock, as is `end_ns`.
+        begin_ns: by a steady clock, like `end_ns`.
     """
 
     row: str
@@ -111,7 +111,7 @@ class HandedGraph:
 
     Attributes:
         device_type: `CPU` or `GPU`: the device type that the plugin was called for.
-        nodes_to_preserve: names that have to stay in the graph.
+        nodes_to_preserve: names that must stay in the graph.
         fetches: names of the nodes that the graph is run for.
     """
 
@@ -130,8 +130,8 @@ class HandedGraph:
         if not self._functions.TfiGraphData(self._handle, sink):
             raise TimeLimitError(
                 "The pass did not get Python's interpreter lock within 5 s, because another "
-                "thread held it. Do not wait for TensorFlow while holding it: call "
-                "asynchronous functions to their end before tf.random.set_seed."
+                "thread held it. Do not wait for TensorFlow while holding it: let asynchronous "
+                "functions finish before you call tf.random.set_seed."
             )
         return collected[0]
 
@@ -150,8 +150,8 @@ class HandedGraph:
         """Hands the new graph over; raises TimeLimitError if TensorFlow no longer waits."""
         if not self._functions.TfiSetResult(self._handle, serialized, len(serialized)):
             raise TimeLimitError(
-                "The pass took longer than TensorFlow waits for it. Give tf_interop.enable() a "
-                "longer pass_time_limit_s."
+                "The pass took longer than TensorFlow waits for it. Pass a longer "
+                "pass_time_limit_s to tf_interop.enable()."
             )
 
 
@@ -186,7 +186,7 @@ class KernelLibrary:
         Args:
             run: returns whether it has set a result. It must not raise. It runs on its own thread,
                 so that signal handlers do not raise in it. None turns the plugin off.
-            time_limit_s: how long it may take; soon after that TensorFlow goes on without it.
+            time_limit_s: how long it may take; soon after that TensorFlow continues without it.
         """
         self._run = run
         self.functions.TfiSetPass(
@@ -232,7 +232,7 @@ class KernelLibrary:
 def _counters(
     counts: dict[str, collections.Counter[str]], devices: dict[str, Counters]
 ) -> Counters:
-    """Makes Counters from counts by reason; a count without reasons has the empty one."""
+    """Makes Counters from counts by reason; counts without a reason are under the empty one."""
     return Counters(
         counts["stages_run"][""],
         dict(counts["fallback"]),
@@ -262,7 +262,7 @@ def read_build_info(path: pathlib.Path) -> BuildInfo:
         info = BuildInfo(path, str(read["tensorflow"]), bool(read["cudnn_backend"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise LibraryError(
-            f"Expected the build information of {path} in {info_path}, got {error!r}. "
+            f"The build information of {path} cannot be read from {info_path}: {error!r}. "
             f"Rebuild the library: {REBUILD_COMMAND}"
         ) from error
     # TensorFlow's C++ interface changes between versions without notice.
@@ -302,6 +302,6 @@ def load_kernel_library() -> KernelLibrary:
     if not functions.TfiCpuIsSupported():
         raise LibraryError(
             f"{path} was compiled for CPUs with AVX2 and FMA, which this CPU lacks. Build it "
-            f"without: {REBUILD_COMMAND} --config-settings=cmake.define.TF_INTEROP_CPU_FLAGS="
+            f"without them: {REBUILD_COMMAND} --config-settings=cmake.define.TF_INTEROP_CPU_FLAGS="
         )
     return KernelLibrary(build_info, functions)

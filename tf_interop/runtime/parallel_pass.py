@@ -1,8 +1,8 @@
-"""Divides the layers of a graph over devices, by a parallel plan.
+"""Divides the layers of a graph over devices, as a parallel plan specifies.
 
-The pass takes fused operations apart and finds layers, looks up the plan, takes normalizations
-apart, parts the graph, rewrites it, and checks it; this module only calls these parts in order. The
-pass of stages comes after it and may group the convolutions on each device.
+This module only calls the parts of the pass in order: take fused operations apart and find layers,
+look up the plan, take normalizations apart, divide the graph, rewrite it, check it. The pass of
+stages comes after it and may group the convolutions on each device.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from tf_interop.parallel.lookup import divided_layers, find_division, fingerprin
 from tf_interop.parallel.parted_graph import LayerDivision, part_graph
 from tf_interop.parallel.rewrite import rewrite_divided, was_divided
 from tf_interop.parallel.types import ParallelPlan
+from tf_interop.tables import count_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +37,7 @@ class ParallelReport:
         divided: how layers are divided, by name.
         device_count: devices that have parts.
         sent_bytes: bytes sent in a step, by the names of source and destination.
-        why_whole: nodes that cost something and are in no layer, with the reason.
+        why_whole: nodes that take time but are in no layer, with the reason.
         why_unchanged: empty if layers were divided, else why not.
     """
 
@@ -51,7 +52,7 @@ class ParallelReport:
     why_unchanged: str = ""
 
     def __str__(self) -> str:
-        """Such as `2 of 5 layers on 4 devices, 1.5 MB sent in a step (graph of 80 nodes)`."""
+        """Such as `2 of 5 layers on 4 devices, 1.5 MB sent in a step (graph of 80 nodes, 9 ms)`."""
         of_graph = f"(graph of {self.node_count} nodes, {self.milliseconds:.0f} ms)"
         if self.why_unchanged:
             return f"layers on one device, {self.why_unchanged} {of_graph}"
@@ -78,7 +79,7 @@ def run_parallel_pass(
     Raises:
         GraphError: the graph is not well-formed.
         PlanError: the plan is for other graphs, or for devices that are not there.
-        TimeLimitError: it took longer than it may.
+        TimeLimitError: it took longer than the `time_limit` around it.
     """
     start = time.perf_counter()
     if was_divided(graph_def):
@@ -109,7 +110,7 @@ def run_parallel_pass(
                 for (source, destination), count in parted.sent_bytes.items()
             }
         else:
-            why_unchanged = "nothing divides the layers of the parallel plan so"
+            why_unchanged = "no operation can be divided as the parallel plan specifies"
     used = {device for each in division.values() for device in each.devices}
     report = ParallelReport(
         fingerprint=fingerprint_layers(layers),
@@ -130,7 +131,7 @@ def _find_division(plan: ParallelPlan, layers: LayerGraph) -> tuple[dict[str, La
     if not layers.layers:
         reasons = collections.Counter(layers.why_whole.values())
         [(reason, count)] = reasons.most_common(1)
-        return {}, f"no layer can be divided: {reason} (of {count} operations)"
+        return {}, f"no layer can be divided: {reason} ({count_of(count, 'operation')})"
     entry = find_division(plan, layers)
     division = divided_layers(entry, layers)
     why_unchanged = entry.why_whole or "the parallel plan leaves this graph as it is"

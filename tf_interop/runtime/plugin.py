@@ -1,8 +1,9 @@
 """The process's plugin: registered once, and controlled by replaceable settings.
 
 TensorFlow may hold locks when Grappler calls `_run`. So `_run` works only on protobufs, runs no
-TensorFlow op, and takes only the short lock of its records, never while it calls TensorFlow. It has
-its own thread, so that signal handlers, which Python runs on the main thread, do not raise in it.
+TensorFlow op, and takes only the short lock of its records, never while it calls TensorFlow. It
+runs on its own thread, so that signal handlers, which Python runs on the main thread, do not raise
+in it.
 """
 
 from __future__ import annotations
@@ -55,9 +56,9 @@ class Plugin:
         # Both are replaced, never changed, and read without a lock.
         self._settings = Settings()
         self._observers: tuple[GraphObserver, ...] = ()
-        self._change_lock = threading.Lock()  # held while either, and the pass, is set
+        self._change_lock = threading.Lock()  # held while one of them and the pass are set
         self._lock = threading.Lock()
-        # The last ones at the end; guarded by _lock.
+        # The latest ones come last; guarded by _lock.
         self._reports: dict[tuple[str, str], tuple[PassReport, Settings]] = {}
         self._parallel_reports: dict[str, ParallelReport] = {}
         self._failures: dict[str, int] = {}
@@ -69,7 +70,7 @@ class Plugin:
 
     @property
     def settings(self) -> Settings:
-        """The settings that hold now."""
+        """The current settings."""
         return self._settings
 
     @settings.setter
@@ -82,13 +83,13 @@ class Plugin:
 
     @property
     def reports(self) -> tuple[PassReport, ...]:
-        """The report of each graph, the last first."""
+        """The report of each graph, latest first."""
         with self._lock:
             return tuple(report for report, _ in reversed(self._reports.values()))
 
     @property
     def current_reports(self) -> tuple[PassReport, ...]:
-        """The reports that were made under the settings that hold now."""
+        """The reports that were made under the current settings."""
         settings = self._settings
         with self._lock:
             return tuple(
@@ -99,13 +100,13 @@ class Plugin:
 
     @property
     def parallel_reports(self) -> tuple[ParallelReport, ...]:
-        """How the layers of graphs were divided, the last first."""
+        """How the layers of graphs were divided, latest first."""
         with self._lock:
             return tuple(reversed(self._parallel_reports.values()))
 
     @property
     def failures(self) -> tuple[PassFailure, ...]:
-        """Why graphs stayed unchanged; only the last causes if there are many."""
+        """Why graphs stayed unchanged; only the latest causes if there are many."""
         with self._lock:
             return tuple(PassFailure(cause, count) for cause, count in self._failures.items())
 
@@ -140,7 +141,7 @@ class Plugin:
                 self.refused_device_types["GPU"] = "the library was built without the cudnn backend"
                 continue
             if device_type == "GPU" and not has_nvidia_gpu():
-                # TensorFlow also calls other makers' GPUs, which come with plugins, GPU.
+                # In TensorFlow, other makers' GPUs, which come with plugins, are also called GPU.
                 self.refused_device_types["GPU"] = "there is no NVIDIA GPU with a driver"
                 continue
             try:
@@ -151,14 +152,14 @@ class Plugin:
 
     def _warn_of_plugin(self, path: str) -> None:
         logging.warning(
-            "%s is a graph plugin, and tf_interop is one for %s. TensorFlow allows one for each "
+            "%s is a graph plugin, and so is tf_interop (for %s). TensorFlow allows one for each "
             "device type and aborts at the second: load the other plugin before tf_interop.",
             path,
             " and ".join(self.device_types),
         )
 
     def _update_pass(self) -> None:
-        # The caller holds the lock, or two threads could set the pass against the last settings.
+        # The caller holds the lock; otherwise two threads could set a pass for old settings.
         is_needed = self._settings.can_change_graphs or self._observers
         self.library.set_pass(self._run if is_needed else None, self._settings.pass_time_limit_s)
 
@@ -171,7 +172,7 @@ class Plugin:
             graph_def = graph_pb2.GraphDef.FromString(handed.serialized)
             for observer in observers:
                 observer(graph_def, handed.device_type)
-            # Graphs of tf.data and Sessions go by the option from the time they were made.
+            # Graphs of tf.data and Sessions keep the option as it was when they were made.
             if not settings.can_change_graphs or tensorflow_internals.are_plugins_turned_off():
                 return False
             with time_limit(settings.pass_time_limit_s), collection_pause():
@@ -194,7 +195,7 @@ class Plugin:
         try:
             yield
         except BaseException as error:
-            # The user's program goes on with the old graph, also after a MemoryError or a
+            # The user's program continues with the old graph, even after a MemoryError or a
             # SystemExit, which TensorFlow could not handle.
             self._record_failure(error)
 
@@ -217,7 +218,7 @@ class Plugin:
         device_type = handed.device_type
         if device_type == "GPU" and tensorflow_internals.has_pluggable_gpu():
             raise LibraryError(
-                "The GPU is a pluggable device, not one of NVIDIA, and cuDNN does not run on it."
+                "The GPU is a pluggable device, not an NVIDIA GPU, so cuDNN does not run on it."
             )
         staged, report = run_conv_stage_pass(
             graph_def,
@@ -262,7 +263,7 @@ def get_plugin() -> Plugin:
     """The plugin; the first call loads the library and registers it.
 
     Raises:
-        LibraryError: the library is missing or does not fit.
+        LibraryError: the library is missing or does not fit this TensorFlow.
     """
     global _plugin
     with _plugin_lock:

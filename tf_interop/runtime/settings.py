@@ -14,8 +14,8 @@ from tf_interop.planning.types import GraphPlan, Plan
 class Policy(enum.Enum):
     """Which convolutions become stages, and which units become narrow.
 
-    PROFILED: only those in a plan. ALWAYS: on a GPU every convolution, independent ones in one
-    stage; on a CPU every unit, on one core. For verification.
+    PROFILED: only those in a plan. ALWAYS, for verification: on a GPU every convolution, with
+    independent ones in one stage; on a CPU every unit, on one core.
     """
 
     PROFILED = "profiled"

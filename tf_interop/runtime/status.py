@@ -18,6 +18,7 @@ from tf_interop.runtime.kernel_library import Counters
 from tf_interop.runtime.parallel_pass import ParallelReport
 from tf_interop.runtime.plugin import PassFailure, get_plugin
 from tf_interop.runtime.settings import PassReport
+from tf_interop.tables import count_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,14 +31,13 @@ class Status:
         policy: `profiled` or `always`; empty if the library did not load.
         device_types: those that the plugin is registered for.
         refused_device_types: the others, with the reason.
-        graphs: the report of each graph, the last first.
+        graphs: the report of each graph, latest first.
         current_graphs: those of `graphs` that were optimized under the current settings. The
             others are optimized again at their functions' next call.
-        divided_graphs: how the layers of graphs were divided over devices, the last first.
+        divided_graphs: how the layers of graphs were divided over devices, latest first.
         failures: graphs that stayed unchanged because the pass failed, with the cause.
         counters: counts of stage runs and fallbacks so far.
-        xla_functions: functions with convolutions that XLA compiles, so that the plugin never sees
-            them.
+        xla_functions: functions with convolutions that XLA compiles, so the plugin never sees them.
         xla_auto_clustering: the switch that turned XLA on for all graphs, or empty.
     """
 
@@ -98,11 +98,10 @@ class Status:
         for divided in self.divided_graphs:
             say(str(divided))
         for failure in self.failures:
-            graphs = "graph" if failure.count == 1 else "graphs"
-            say(f"{failure.count} {graphs} left unchanged: {failure.cause}")
+            say(f"{count_of(failure.count, 'graph')} left unchanged: {failure.cause}")
         for function in self.xla_functions:
-            count = function.convolution_count
-            say(f"left to XLA (jit_compile=True): {function.name}, {count} convolutions")
+            convolutions = count_of(function.convolution_count, "convolution")
+            say(f"left to XLA (jit_compile=True): {function.name}, {convolutions}")
         if self.xla_auto_clustering:
             how = self.xla_auto_clustering
             say(f"XLA is on for all graphs ({how}): stages stay outside its clusters")
@@ -126,7 +125,7 @@ class Status:
                 ("lanes without the options of the plan", counters.refused_lane_options),
             ):
                 for reason, count in reasons.items():
-                    say(f"{prefix}{what}, {count} times: {reason}")
+                    say(f"{prefix}{what}, {count_of(count, 'time')}: {reason}")
         return str(console.file.getvalue())  # type: ignore[attr-defined]
 
 
@@ -144,10 +143,10 @@ def status() -> Status:
         is_on, why_off = False, "the plugin could not be registered"
     elif not plugin.settings.can_change_graphs:
         if any(report.plan.changes_graph for report in plugin.reports):
-            # Such as after a call of Keras with the callback.
+            # For example after a call of Keras with the callback.
             why_off = (
-                "graphs were rewritten under earlier settings, which are no longer in effect; "
-                "none is rewritten now"
+                "nothing is rewritten now; graphs were rewritten under earlier settings, which are "
+                "no longer in effect"
             )
         else:
             why_off = (

@@ -38,20 +38,20 @@ def enable(
     Args:
         policy: `"profiled"` makes only the stages and units of `plan`; without one, nothing is
             rewritten. `"always"` puts every convolution on a GPU into a stage, independent ones
-            into one together, and makes every unit on a CPU narrow, whether it is faster or not.
+            into the same one, and makes every unit on a CPU narrow, whether it is faster or not.
         plan: a plan or its file, for the policy `"profiled"`.
         parallel: a parallel plan or its file, which divides layers over devices. Stages are then
-            made on each device. It lists TensorFlow's devices, so set them up before.
+            made on each device. `enable` then lists TensorFlow's devices, so set them up first.
         pass_time_limit_s: how long the pass may take for one graph. A graph that takes longer stays
             unchanged, and `status()` reports it.
         workspace_limit_mb: limit for all workspaces of one stage together, in MiB. A stage that
             needs more runs on fewer lanes, with other algorithms or in sequence. With None, only
-            the memory limits it. TensorFlow's own limit for each convolution,
+            memory limits it. TensorFlow's own limit for each convolution,
             `TF_CUDNN_WORKSPACE_LIMIT_IN_MB`, also applies.
 
     Raises:
-        ValueError: the policy is unknown, or does not go with a plan, or a limit is negative or the
-            time limit 0.
+        ValueError: the policy is unknown or allows no plan, a limit is negative, or the time limit
+            is 0.
         PlanError: a plan file cannot be read, or devices of a parallel plan are missing.
         LibraryError: the compiled library is missing or does not fit this TensorFlow.
     """
@@ -71,9 +71,9 @@ def enable(
         )
     if has_nvidia_gpu():
         logging.warning(
-            "tf_interop is on, but with a GPU Keras compiles models with XLA, and tf_interop "
-            "does not see them. Compile with jit_compile=False, or use "
-            "tf_interop.keras.ConvStages. XLA may be faster: compare with tf-interop benchmark."
+            "tf_interop is on, but on a GPU Keras compiles models with XLA, so tf_interop does not "
+            "see them. Compile with jit_compile=False, or use tf_interop.keras.ConvStages. XLA may "
+            "be faster: compare with tf-interop benchmark."
         )
 
 
@@ -101,7 +101,7 @@ def make_settings(
         raise ValueError(f"Expected policy to be one of {policies}, got {policy!r}.")
     if policy == Policy.ALWAYS.value and plan is not None:
         raise ValueError(
-            "policy 'always' takes no plan, but one was given. Leave it out, or use policy "
+            "policy 'always' uses no plan, but one was given. Leave the plan out, or use policy "
             "'profiled'."
         )
     if not pass_time_limit_s > 0:
@@ -126,7 +126,7 @@ def make_settings(
 
 
 def why_tuned_elsewhere(plan: Plan) -> str:
-    """Says how this process's device differs from the one that a plan was tuned on.
+    """Describes how this process's device differs from the one that a plan was tuned on.
 
     Empty if it does not differ, or if nothing was tuned.
     """
@@ -135,7 +135,7 @@ def why_tuned_elsewhere(plan: Plan) -> str:
         return ""
     if has_nvidia_gpu() and tensorflow_internals.may_have_gpus():
         return (
-            "The plan was tuned on a CPU and changes nothing on the GPU of this process: tune "
+            "The plan was tuned on a CPU and changes nothing on this process's GPU. Tune again "
             "here, or hide the GPU (CUDA_VISIBLE_DEVICES=-1)."
         )
     here = this_cpu()
@@ -147,5 +147,5 @@ def why_tuned_elsewhere(plan: Plan) -> str:
         return ""
     return (
         f"The plan was tuned on {expected}, but this process has {found}. It may be slower "
-        "here: tune here."
+        "here. Tune again here."
     )
