@@ -40,11 +40,11 @@ for library in ("libcuda", "libcudnn"):
 write_result(
     pathlib.Path(sys.argv[1]),
     "Host time of a stage call",
-    "Median host time of a whole call of a stage, from its lookup to the join, with a small convolution "
-    "on each lane. With new addresses, the results have another address at every call. Replayed, the "
-    "stage is a CUDA graph. Fake libraries are those of the C++ tests. They execute nothing, so the "
-    "times are those of this project alone, and, with new addresses, of cuDNN keeping them. "
-    "They never include the time that CUDA takes for launches, events or a graph.",
+    "Median host time of a whole call of a stage, from its lookup to the join, with a small "
+    "convolution on each lane. With new addresses, the results have another address at every call. "
+    "Replayed, the stage is a CUDA graph. The fake libraries of the C++ tests execute nothing, so the "
+    "times exclude what CUDA takes for launches, events or a graph; with new addresses they include "
+    "cuDNN keeping the addresses.",
     measured["stages"], command="scripts/benchmark_launch.sh", made_with=(), **versions,
 )
 ' "$out"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import pathlib
+import shlex
 import statistics
 import sys
 import textwrap
@@ -32,15 +33,14 @@ _INTRODUCTION = """# Results
 
 <!-- Written by scripts/write_results.py from the files under results/. -->
 
-Every value here is from a result file under results/. Each file names its machine, date, versions
-and command."""
-_NO_GPU = """**No value is from a GPU**: tf_interop has not run on one, so it is unknown whether
-stages are faster there."""
+Every value is from a result file under results/, which names its machine, date, versions and
+command."""
+_NO_GPU = """**No value is from a GPU**, because tf_interop has not run on one."""
 _BENCHMARK = """
-The table shows the median step in stock TensorFlow, and how many times as fast the others are, turn
-by turn, with the slowest and the fastest turn. ours: the plan. pinning: only its algorithms.
-concurrency: only its lanes. intra-1: stock with one thread per operation. inter-1: stock with one
-operation at a time. As stock: the plan changes nothing, so the same program ran."""
+The table shows the median step in stock TensorFlow, and how many times as fast the other
+[variants](guide.md#benchmark) are: the median turn, and in brackets the slowest and the fastest.
+"As stock" means that the plan changes nothing."""
+_LONGEST_COMMANDS = 200  # characters; the page leaves out longer ones, which the file has
 
 
 def read_results() -> dict[str, Any]:
@@ -106,7 +106,18 @@ def _origin(
 ) -> str:
     listed = ", ".join(f"{key} {version}" for key, version in versions.items())
     quoted = ", ".join(f"`{command}`" for command in commands)
+    if len(quoted) > _LONGEST_COMMANDS:
+        programs = dict.fromkeys(_program_of(command) for command in commands)
+        quoted = ", ".join(f"`{each} …`" for each in programs) + " (the file has the options)"
     return _paragraph(f"[{name}](results/{name}): {machine}, {date}, {listed}; {quoted}")
+
+
+def _program_of(command: str) -> str:
+    """The command without environment variables, files and options."""
+    words = itertools.dropwhile(lambda word: "=" in word, shlex.split(command))
+    return " ".join(
+        itertools.takewhile(lambda word: not word.startswith("-") and ".json" not in word, words)
+    )
 
 
 def _paragraph(text: str) -> str:

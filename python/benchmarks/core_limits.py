@@ -23,10 +23,10 @@ from python.benchmarks.result_file import write_result
 from tf_interop.benchmark.result import Benchmark, Variant
 
 PATH = click.Path(path_type=pathlib.Path)
-SAYS = """The limit is how many times as fast as stock a step would be if both cores did the work of
-one core without loss: the step of stock TensorFlow on all cores, over that on one core divided by
-the number of cores. A network whose operations depend on each other cannot reach it at batch 1.
-Ours is from cpu.json, which was measured at another time."""
+SAYS = """The limit is how many times as fast as stock a step would be if both cores shared one
+core's work without loss: the time of stock on all cores, over half its time on one core. A network
+whose operations depend on each other cannot reach it at batch 1. "Ours" is from cpu.json, measured
+at another time."""
 
 
 @click.command(help=__doc__)
@@ -65,7 +65,7 @@ def main(
                 "ours": 1.0 if stock_again else ours.speedup,
             }
         )
-    write_result(output, "What two cores could gain", SAYS, rows)
+    write_result(output, "The limit on two cores", SAYS, rows)
 
 
 if __name__ == "__main__":

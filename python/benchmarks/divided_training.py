@@ -260,14 +260,14 @@ def agrees(row: dict[str, Any]) -> bool:
 CASE = Case(
     title="Same results: layers divided over devices",
     says="""
-Networks that train on two and on four logical devices of the CPU, their layers divided in many ways
-(data, model and "one weird trick" parallelism; height, width and channels alone and in pairs; plans
-drawn at random), compared with training on one device: the losses of three steps of SGD with a
-batch of eight, and by how much all variables change. The column float64 has the largest relative
-change; GoogLeNet is without its local normalizations there, of which TensorFlow has no kernel. The
-column float32 has the largest change as a share of the tolerance, which is eight times the change
-that altered last bits cause in stock TensorFlow, plus four roundings; a share above 1 would be an
-error. "Sent MB" is what the divided graph sends between devices in a step of float32.
+Networks that train on two and on four logical devices of the CPU, compared with training on one
+device. Their layers are divided in many ways: data, model and "one weird trick" parallelism;
+height, width and channels alone and in pairs; plans drawn at random. The comparison covers the
+losses of three steps of SGD with a batch of eight, and the change of all variables. "Float64" is
+the largest relative change; there GoogLeNet lacks its local normalizations, for which TensorFlow
+has no kernel. "Float32" is the largest change as a share of the tolerance, which is eight times the
+change that altered last bits cause in stock TensorFlow, plus four roundings; a share above 1 would
+be an error. "Sent MB" is what devices send each other in a step of float32.
 """,
     networks=tuple(f"{network} on {count}" for network in NETWORKS for count in (2, 4)),
     measure=measure,

@@ -172,13 +172,13 @@ def measure(name: str) -> dict[str, Any]:
 CASE = Case(
     title="Layers over 16 GPUs, modelled",
     says="**Modelled, not measured**: training steps on four nodes of four P100, with 32 images "
-    "for each GPU. The table says how many times the throughput of one GPU each division of the "
-    "layers has, and what all GPUs send in a step. Each GPU keeps the parameters of its parts, "
+    "for each GPU. The table has the throughput of each division of the layers, as a multiple of "
+    "one GPU's, and what all GPUs send in a step. Each GPU keeps the parameters of its parts, "
     "all-reduce adds gradients, and nothing overlaps. Batch normalization is left out. "
-    "python/benchmarks/parallel_papers.py holds the rates of the devices, and says which are "
-    "assumed. Jia et al. (ICML 2018) measured on such devices that layer by layer is 1.4 to 2.2 "
-    "times as fast as the best of the others, and sends 1.3 to 23.0 times less than data and "
-    "model parallelism.",
+    "python/benchmarks/parallel_papers.py has the rates of the devices and marks those that are "
+    "assumed. On such devices, Jia et al. (ICML 2018) measured layer by layer as 1.4 to 2.2 times "
+    "as fast as the best of the others; it sent 1.3 to 23.0 times less than data and model "
+    "parallelism.",
     networks=tuple(NETWORKS),
     measure=measure,
 )
@@ -222,12 +222,11 @@ def measure_time(name: str) -> dict[str, Any]:
 
 
 TIME_CASE = Case(
-    title="What dividing layers takes to plan",
-    says="What it takes to find the costs of all divisions of all layers and to search for the "
-    "least: CPU time, the memory of the costs of neighbours, and what the search takes on top. "
-    "Training steps of 32 images; the number after a name is that of the devices. The width is "
-    "the most neighbours that a layer has when the search eliminates it. The rates of the devices "
-    "are made up, so what the plans would save says nothing and is left out.",
+    title="Time and memory of dividing layers",
+    says="The cost of planning: CPU time and memory to find the costs of all divisions of all "
+    "layers, and to search for the cheapest. Training steps of 32 images; the number after a name "
+    'is that of the devices. "Width" is the most neighbours that a layer has when the search '
+    "eliminates it. The devices' rates are made up, so the gain of the plans is left out.",
     networks=tuple(
         f"{network} on {count}"
         for network in ("InceptionV3", "ResNet50", "NASNetMobile")

@@ -48,9 +48,8 @@ def measure(name: str) -> dict[str, float]:
 
 CASE = Case(
     title="Time of the graph pass",
-    says="Time of the graph pass for training graphs as TensorFlow hands them over, with the "
-    "policy `always`: median of several runs, and the first run, in milliseconds. The pass runs "
-    "twice before the first call of a function.",
+    says="Time of the graph pass for training graphs, with the policy `always`. TensorFlow calls "
+    "the pass twice before the first call of a function.",
     networks=("ResNet50", "InceptionV3", "InceptionResNetV2", "NASNetMobile"),
     measure=measure,
 )

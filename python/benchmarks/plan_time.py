@@ -129,8 +129,8 @@ def measure(name: str) -> dict[str, Any]:
 
 CASE = Case(
     title="Time and memory of planning",
-    says="CPU time of the planner, and memory of its process. The times that it plans for are "
-    "simulated, so the time that the plans save is meaningless and left out.",
+    says="CPU time of the planner, and memory of its process. The planned times are simulated, so "
+    "the gain of the plans is left out.",
     networks=(
         "InceptionV3",
         "NASNetMobile",

@@ -62,10 +62,10 @@ def measure(name: str) -> dict[str, Any]:
 CASE = Case(
     title="Predicted steps",
     says="Tuning simulates TensorFlow's executor to choose what it measures. The table compares "
-    "the simulated step of what was fastest with the measured step. Furthest off is the prediction "
-    "of any proposal that was compared last, except for stock and all units narrow: the "
-    "simulation's scale is fitted to those two, so they are met exactly. The other load is the "
-    "share of the cores that other programs took meanwhile.",
+    'the simulated and the measured step of the fastest variant. "Furthest" is the worst '
+    "prediction of a proposal in the last comparison. The simulation is fitted to stock and to "
+    'all units narrow, so these two are met exactly. "Other load" is the share of the cores that '
+    "other programs took.",
     networks=[f"{network}, {step}" for step in _STEPS for network in _MODELS],
     measure=measure,
 )

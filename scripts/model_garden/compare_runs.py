@@ -99,10 +99,10 @@ def main(runs: pathlib.Path, out: pathlib.Path, command: str) -> None:
         out,
         "Same results: a program of the model garden",
         "`official.legacy.image_classification.resnet.resnet_ctl_imagenet_main`, unedited, with "
-        f"the plugin on (policy `always`: {stages}) and off. The columns show the largest "
-        "relative difference of any tensor that the plugin causes, and that leaving out oneDNN "
-        "causes. The tolerance is eight times the difference without oneDNN, plus four roundings; "
-        "its share is that of the tensor with the largest share.",
+        f'the plugin on (policy `always` over the host backend: {stages}) and off. "Plugin" and '
+        '"onednn" are the largest relative difference of any tensor when the plugin is on, and '
+        "when oneDNN is off. The tolerance is eight times the difference without oneDNN, plus "
+        "four roundings. The share is that of the worst tensor.",
         [{"tensors of": kind, **of_kind} for kind, of_kind in differences.items()],
         command=command,
         made_with=("tf-models-official", "tensorflow", "tf_keras"),
