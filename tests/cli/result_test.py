@@ -1,4 +1,4 @@
-"""Every command has `--json`, which prints only the document of docs/command_line.md."""
+"""Every command has `--json`, which prints only the document of docs/reference.md."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tf_interop.planning.types import GraphPlan, MeasuredStep, Plan, load_plan, 
 from tf_interop.profile.file import save_profile
 from tf_interop.profile.worklist import ConfigurationList, ListedConvolution, save_configurations
 
-PAGE = ROOT / "docs" / "command_line.md"
+PAGE = ROOT / "docs" / "reference.md"
 
 # Building the model prints: with Python, to the file descriptor, and from a child process.
 MODULE = """
