@@ -1,4 +1,4 @@
-"""The ends of a benchmark's process."""
+"""How a benchmark's process may end."""
 
 from __future__ import annotations
 

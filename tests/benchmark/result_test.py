@@ -69,7 +69,7 @@ def test_summarizes_all_blocks() -> None:
 @pytest.mark.parametrize(
     ("blocks", "speedups", "shown"),
     [
-        # The second turn is half as fast for all; over all blocks it would look like 15 / 6 = 2.5.
+        # The second turn is half as fast for all; over all blocks the ratio would be 15 / 6 = 2.5.
         (OURS_BLOCKS, (2.25, 2.0, 2.5), "2.25 (2.00–2.50)"),
         (
             (make_block(0, 5.0, stage_count=1), make_block(7, 0.001)),
@@ -90,7 +90,7 @@ def test_a_speedup_compares_common_turns(
     text = _shown(with_ours(*blocks))
     [ours] = [line for line in text.splitlines() if line.startswith("ours ")]
     assert shown in ours
-    assert ("one turn: without a range" in text) == ("one turn" in shown)
+    assert ("one turn: it has no range" in text) == ("one turn" in shown)
 
 
 def test_tables_and_csv_show_all_variants_and_failures(tmp_path: pathlib.Path) -> None:

@@ -33,7 +33,7 @@ STOCK, XLA, OURS, PINNING = Variant.STOCK, Variant.XLA, Variant.OURS, Variant.PI
 
 
 class Children:
-    """Stand in for processes, and record the requests."""
+    """Stands in for processes, and records the requests."""
 
     def __init__(self, outcome: Callable[[Request], Outcome | None] = lambda request: None) -> None:
         self.done: list[str] = []
@@ -153,7 +153,7 @@ def test_plans_a_case_once_for_all_variants(path: pathlib.Path) -> None:
     stock, ours, pinning = results(path).values()
     assert stock.plan is None
     assert ours.plan == pinning.plan is not None
-    # An existing plan may be of another profile.
+    # An existing plan may be from another profile.
     path.unlink()
     children = Children()
     run(path, children, OURS)

@@ -237,7 +237,7 @@ def test_compares_a_program_as_it_is_with_the_plugin_on(tmp_path: pathlib.Path) 
     assert stock.case == Case(shlex.join(program)) and stock.case.is_program
     [[stock_block], [ours_block]] = stock.blocks, ours.blocks
     assert (stock_block.stage_count, bool(ours_block.stage_count)) == (0, True)
-    # The import of TensorFlow alone takes that long, and that much memory.
+    # Importing TensorFlow alone takes that much time and memory.
     assert stock_block.median_ms > 500 and ours_block.memory_peak_bytes > 50e6
     summary = benchmark.summarize(ours)
     assert summary.speedup is not None

@@ -183,7 +183,7 @@ def test_a_missing_library_says_how_to_build_it(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(doctor_checks, "load_core_library", fail)
     [finding] = _check("measuring library")
     assert finding.level is Level.PROBLEM and "scripts/setup.sh" in finding.fix
-    # Another check that needs it raises, which is a finding too.
+    # Another check that needs the library raises, which is a finding too.
     assert [each.level for each in _check("cuDNN")] == [Level.PROBLEM]
 
 

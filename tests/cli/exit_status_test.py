@@ -167,7 +167,7 @@ USAGE = {
     "analyse ResNet50": "analyze",
     "analyze graph.pb --training": "--training needs a Keras model",
     "tune branched_models:function --training": "--training needs a Keras model",
-    "show plan.json --csv p.csv": "results of a benchmark, got a plan",
+    "show plan.json --csv p.csv": "'plan.json' is a plan, but --csv",
     "plan M --profile x -o p --no-inference": "--no-inference alone",
     "plan branched_models:function --training --profile profile.json -o p":
         "--training needs a Keras model",
@@ -177,20 +177,20 @@ USAGE = {
     "profile list.json -o p.json --batch 8": "--batch",
     "profile list.json -o p.json --stages x.json": "--stages",
     "benchmark ResNet50 -o r.json": "no plan for 'ResNet50, inference, batch 1, tf32'",
-    "benchmark ResNet50 --plan p.json --profile q.json -o r.json": "Expected only one",
+    "benchmark ResNet50 --plan p.json --profile q.json -o r.json": "Pass only one",
     "benchmark ResNet50 --variants stock,fast -o r.json": "'fast'",
     "benchmark ResNet50 --precision half -o r.json": "'half'",
     "benchmark --policy always -o r.json": "a program after --",
-    "benchmark --policy always -o r.json --": "got ''",
-    "benchmark --policy always -o r.json -- ./graph.pb graph.pb": "got './graph.pb graph.pb'",
-    "benchmark --policy always -o r.json -- python -c pass": "got 'python -c pass'",
-    "benchmark --policy always -o r.json -- python -m": "got 'python -m'",
+    "benchmark --policy always -o r.json --": "'' is not Python",
+    "benchmark --policy always -o r.json -- ./graph.pb graph.pb": "graph.pb' is not Python",
+    "benchmark --policy always -o r.json -- python -c pass": "'python -c pass' is not Python",
+    "benchmark --policy always -o r.json -- python -m": "'python -m' is not Python",
     "benchmark --policy always -o r.json -- python -u missing.py": "missing.py'",
     "benchmark --policy always -o r.json -- /no/python graph.pb": "'/no/python' cannot be run",
     f"benchmark -o r.json -- {sys.executable} graph.pb": "Pass --plan or --policy",
     f"benchmark --batch 8 --policy always -o r.json -- {sys.executable} graph.pb": "out --batch",
     f"benchmark ResNet50 --policy always -o r.json -- {sys.executable} graph.pb": "out ResNet50",
-    f"benchmark --variants ours,xla -o r.json -- {sys.executable} graph.pb": "got xla",
+    f"benchmark --variants ours,xla -o r.json -- {sys.executable} graph.pb": "Leave out xla",
     "run missing.py": "'missing.py'",
     "run --policy always --plan p.json -m x": "--policy always",
     "run --policy always --export-configurations l.json -m x": "Leave out --plan and --policy",
@@ -214,7 +214,7 @@ def test_wrong_usage_names_the_option_or_value(command: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("benchmark missing.h5 --policy always -o r.json", "no file or folder at"),
+        ("benchmark missing.h5 --policy always -o r.json", "File or folder not found"),
         ("tune ResNet50 -o /proc/plan.json", "'/proc/plan.json'"),
         ("report plan.json --model ResNet50 --png t.png", "tf-interop[report]"),
         ("analyze InceptionV3", "pip install 'tensorflow=="),
@@ -270,4 +270,6 @@ def test_a_missing_program_is_reported_in_a_line(arguments: list[str], message: 
     pathlib.Path("folder").mkdir()
     ended = run_process("run", "--policy", "always", "--report", *arguments)
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr.splitlines() == [f"Error: Expected a program to run, got: {message}."]
+    assert ended.stderr.splitlines() == [
+        f"Error: There is no program to run: {message}. Check its name."
+    ]

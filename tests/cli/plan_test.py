@@ -18,7 +18,7 @@ BY_PROFILE = "--profile profile.json -o plan.json"
 
 
 def save_profile_of_the_model(options: str = "", stage_us: float = 1.0) -> None:
-    """A profile of this CPU, with made-up times, because stages may win nothing here."""
+    """A profile of this CPU with made-up times, because stages may gain nothing here."""
     invoke(f"profile {MODEL} --backend host --repetitions 2 {options} -o profile.json")
     profile = load_profile("profile.json")
     stages = tuple(
@@ -55,10 +55,10 @@ def test_plans_and_explains() -> None:
 def test_refuses_a_profile_of_another_model_batch_size_or_device() -> None:
     save_profile_of_the_model("--stages none")
     said = invoke(f"plan branched_models:build_other {BY_PROFILE}", exit_code=1).stderr
-    assert "The profile 'profile.json' holds no convolution" in said
+    assert "The profile 'profile.json' has no convolution" in said
     assert "tf-interop profile" in said
     said = invoke(f"plan {MODEL} --batch 4,8 {BY_PROFILE}", exit_code=1).stderr
-    assert "holds no convolution" in said
+    assert "has no convolution" in said
     save_profile(make_profile(make_algorithm()), "profile.json")
     for target in ("", "--for 8.0"):
         said = invoke(f"plan {MODEL} {BY_PROFILE} {target}", exit_code=1).stderr

@@ -67,7 +67,7 @@ def _rows(heading: str) -> dict[str, str]:
 
 
 def _fields(text: str) -> set[str]:
-    """The fields that the page lists, or those of the schema that it refers to."""
+    """The fields that the page lists, or the fields of the schema that it refers to."""
     schema = re.search(r"`(schema \w+)`", text)
     if schema is None:
         return set(re.findall(r"`([^`]+)`", text))

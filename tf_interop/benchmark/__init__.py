@@ -1,1 +1,1 @@
-"""Compares programs with and without a plan, by turns, each in a process of its own."""
+"""Compares programs with and without a plan, in turns, each in a process of its own."""

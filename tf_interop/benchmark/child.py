@@ -51,19 +51,19 @@ _LOG = "log.txt"
 _SECONDS_BETWEEN_LOOKS = 0.1
 _LINES_SHOWN = 5
 _PATH = "PYTHONPATH"
-# TensorFlow's messages may hold a whole graph.
+# TensorFlow's messages may contain a whole graph.
 _LONGEST_MESSAGE = 600
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Request:
-    """Asks for a block of a variant, or for the plan of a case if `variant` is None.
+    """A request for a block of a variant, or for the plan of a case if `variant` is None.
 
     Attributes:
         plan_path: the file to write the plan to, or to run with; None for variants without a plan,
             and for programs with the policy `always`.
         repetition: the number of the turn.
-        needs_gpu: fail if TensorFlow sees no GPU.
+        needs_gpu: whether to fail if TensorFlow sees no GPU.
         python_path: the user's own PYTHONPATH, for programs.
     """
 
@@ -81,7 +81,7 @@ class Request:
 class Outcome:
     """The result of a request: a block, a failure, or neither for a plan.
 
-    `refusal` says why the plan does not fit the case, `note` is a remark on it.
+    `refusal` is why the plan does not fit the case, `note` a remark on the plan.
     """
 
     block: Block | None = None
@@ -99,7 +99,7 @@ def run_child(
 ) -> Outcome:
     """Runs a request in a new process, and kills it after `timeout_seconds` or `should_stop()`.
 
-    A process that ends without an outcome is a failure; a stopped one gives an empty outcome.
+    A process that ends without an outcome is a failure; a stopped one has an empty outcome.
     """
     with tempfile.TemporaryDirectory(prefix="tf_interop_benchmark_") as name:
         folder = pathlib.Path(name)
@@ -112,7 +112,7 @@ def run_child(
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                # Ctrl-C goes to the parent, and the process can be killed with its children.
+                # Ctrl-C reaches only the parent, and the process can be killed with its children.
                 start_new_session=True,
             )
         end = time.monotonic() + timeout_seconds
@@ -157,15 +157,15 @@ def check_program(words: Sequence[str]) -> None:
     is_module = program[:1] == ["-m"] and len(program) > 1
     if "python" not in pathlib.Path(*python[:1]).name or not (is_script or is_module):
         raise BenchmarkError(
-            "Expected Python with an existing script, or with -m and a module, such as -- python "
-            f"train.py, got '{shlex.join(words)}'. Check the path."
+            f"'{shlex.join(words)}' is not Python with an existing script, or with -m and a "
+            "module, such as -- python train.py. Check the path."
         )
     prefix = ""
     with contextlib.suppress(OSError):  # there is no such Python
         ask = [words[0], "-c", "import sys; print(sys.prefix)"]
         prefix = subprocess.run(ask, capture_output=True, text=True, check=False).stdout.strip()
     if prefix != sys.prefix:
-        got = f"is of {prefix}" if prefix else "cannot be run"
+        got = f"belongs to {prefix}" if prefix else "cannot be run"
         raise BenchmarkError(
             f"The program must run with tf_interop's Python, {sys.executable}, but '{words[0]}' "
             f"{got}. Activate that environment, or name its Python."
@@ -177,7 +177,7 @@ def main() -> None:
     request_path, outcome_path = map(pathlib.Path, sys.argv[1:])
     request = msgspec.json.decode(request_path.read_bytes(), type=Request)
     if not request.case.is_program:
-        # Only TensorFlow's errors; the last lines explain a crash.
+        # Logs only TensorFlow's errors, so that the last lines explain a crash.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
         if request.case.is_program:
@@ -195,7 +195,7 @@ def main() -> None:
 
 
 def _run_program(request: Request, log: pathlib.Path) -> Outcome:
-    """Runs a program as a whole. Its output goes to this process' output, which is in `log`."""
+    """Runs a whole program. Its output goes to this process's output, which is in `log`."""
     words, made_path = shlex.split(request.case.model), log.with_name("made.json")
     if request.variant is Variant.OURS:
         python, program = _split_command(words)
@@ -239,7 +239,7 @@ def _failure_of(error: Exception) -> Failure:
 
     is_memory = isinstance(error, (MemoryError, tf.errors.ResourceExhaustedError))
     text = str(error).strip()
-    # Errors of this package speak for themselves; others need their class.
+    # This package's errors need no class name; others do.
     if not isinstance(error, TfInteropError):
         text = f"{type(error).__name__}: {text}"
     return Failure(
@@ -338,7 +338,7 @@ def _measure(request: Request, variant: Variant) -> Block:
     if has_gpu:
         peak_bytes = int(tf.config.experimental.get_memory_info("GPU:0")["peak"])
     else:
-        # Linux gives KiB.
+        # Linux counts in KiB.
         peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     seen = status()
     stage_count = seen.stage_count + seen.unit_node_count
@@ -400,7 +400,7 @@ def _function_of(model: Any, case: Case, *, compiled_by_xla: bool) -> Callable[[
     sizes = {spec.shape[0] for spec in tf.nest.flatten(traced.inputs)}
     if sizes != {case.batch_size}:
         raise ValueError(
-            f"The model does not take batch {case.batch_size}: it fixes its inputs at "
+            f"The model does not accept batch {case.batch_size}: it fixes its inputs at "
             f"{sorted(sizes)}. Benchmark it with that batch size."
         )
 

@@ -46,7 +46,7 @@ class Variant(enum.Enum):
 
     @property
     def needs_plan(self) -> bool:
-        """Whether it runs stages."""
+        """Whether it runs with a plan."""
         return self in (Variant.OURS, Variant.PINNING, Variant.CONCURRENCY)
 
 
@@ -77,7 +77,7 @@ class Precision(enum.Enum):
         return f"mixed_{self.value}" if self.value.endswith("16") else None
 
     def computed_on(self, device: ProfiledDevice) -> Precision:
-        """The precision that a device uses for this one: a CPU has no TF32."""
+        """The precision that a device uses instead: a CPU has no TF32."""
         return Precision.FLOAT32 if self is Precision.TF32 and device.backend == "host" else self
 
 
@@ -101,10 +101,10 @@ class Case:
     """A model or a program to run.
 
     Attributes:
-        model: as `load_model` takes it, or the command line of a program. A program decides
-            everything else itself; the other values are then None.
+        model: an argument of `load_model`, or the command line of a program. A program decides
+            everything else itself, so the other values are None.
         batch_size: images of one step.
-        image_size: height and width; None for those that the model was made for.
+        image_size: height and width; None for the model's own.
     """
 
     model: str
@@ -142,7 +142,7 @@ class PlanSource:
     Attributes:
         plan_path: one file for all cases.
         profile_path: each case is planned from this profile.
-        tune_budget_s: each case is tuned for so many seconds.
+        tune_budget_s: each case is tuned for this time.
     """
 
     plan_path: str | None = None
@@ -152,7 +152,7 @@ class PlanSource:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a variant of a case was not measured, with a message for reading."""
+    """Why a variant of a case was not measured."""
 
     kind: FailureKind
     message: str
@@ -171,8 +171,8 @@ class Block:
         memory_peak_bytes: on a GPU the peak of TensorFlow's allocator during the timed steps; on a
             CPU, and for a program, the peak of the whole process.
         stage_count: stages and narrow units in the graphs that ran.
-        fallbacks: how often stages did not run as planned, by reason, in all steps. For a program
-            they are not counted.
+        fallbacks: how often stages did not run as planned, by reason, in all steps; not counted
+            for a program.
     """
 
     repetition: Count
@@ -212,7 +212,7 @@ class Result:
 
     @property
     def ran_as_stock(self) -> bool:
-        """Whether the plan had no stage for the case, so that a difference to stock is noise."""
+        """Whether the plan had no stage for the case, so that a difference from stock is noise."""
         has_stage = any(block.stage_count for block in self.blocks)
         return self.variant.needs_plan and bool(self.blocks) and not has_stage
 
@@ -296,7 +296,7 @@ class Benchmark:
         blocks = result.blocks
         if not blocks:
             return None
-        # Within a turn clocks, temperature and other users of the machine changed least, because
+        # Clocks, temperature and other users of the machine changed least within a turn, because
         # its processes ran minutes apart at most.
         of_turn = {block.repetition: block.median_ms for block in blocks}
         speedups = [

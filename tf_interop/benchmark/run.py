@@ -75,7 +75,7 @@ def _as_timed(measuring: MeasuringOptions) -> MeasuringOptions:
 
 @dataclasses.dataclass
 class BenchmarkRun:
-    """Measures block by block; `benchmark` holds the results so far."""
+    """Measures block by block; `benchmark` has the results so far."""
 
     benchmark: Benchmark
     path: pathlib.Path
@@ -118,7 +118,7 @@ class BenchmarkRun:
         """Measures the blocks that are not in the file yet.
 
         Raises:
-            BenchmarkError: the file cannot be written or holds values of another plan, or the given
+            BenchmarkError: the file cannot be written or has values of another plan, or the given
                 plan is not for the model of a case; then nothing was measured.
         """
         self._begun = time.monotonic()
@@ -190,7 +190,7 @@ class BenchmarkRun:
         if case not in self._plans:
             name = re.sub(r"[^A-Za-z0-9.]+", "_", case.name)[-100:]
             path = self.path.with_name(f"{self.path.stem}.plans") / f"{name}.json"
-            # A plan of that name may be of an earlier run; only a measured one is used again.
+            # A plan of that name may be from an earlier run; only a measured one is used again.
             used = {each.plan for each in self.benchmark.results if each.case == case}
             failure = None
             if not path.exists() or _sha256(path) not in used:
@@ -212,8 +212,8 @@ class BenchmarkRun:
         before = self.benchmark.of(case, variant)
         if before.blocks and before.plan != plan:
             raise BenchmarkError(
-                f"'{case.name}' was measured with another plan before (SHA-256 {before.plan}) "
-                f"than '{plan_path}'. Choose another file for the results."
+                f"'{case.name}' was measured before with another plan (SHA-256 {before.plan}), not "
+                f"with '{plan_path}'. Choose another file for the results."
             )
         added = before.blocks if outcome.block is None else (*before.blocks, outcome.block)
         blocks = tuple(sorted(added, key=lambda each: each.repetition))

@@ -16,7 +16,7 @@ from tf_interop.errors import BenchmarkError
 from tf_interop.tables import UNKNOWN, new_table, print_on
 from tf_interop.versioned_file import write_file
 
-_ON_A_CPU = "Measured on a CPU, with units. This says nothing about stages on a GPU."
+_ON_A_CPU = "Measured on a CPU, with units. The results do not apply to stages on a GPU."
 _PROGRAMS_ARE = (
     "whole run, turns: the wall time of the program's process; the median, the shortest and the "
     "longest turn. It includes imports and first calls, which may hide a gain in a short program. "
@@ -68,7 +68,7 @@ def _legend(benchmark: Benchmark) -> Iterator[str]:
     yield "times as fast: as stock, turn by turn, with the lowest and the highest turn."
     others = [each for each in benchmark.results if each.variant is not Variant.STOCK]
     if any("one turn" in times_as_fast(benchmark, each) for each in others):
-        yield "one turn: without a range, so a difference may be chance. Raise --repetitions."
+        yield "one turn: it has no range, so a difference may be chance. Raise --repetitions."
     runs_plan = any(each.variant.needs_plan and not each.case.is_program for each in others)
     has_xla = any(each.variant is Variant.XLA for each in others)
     if backend == "cudnn" and runs_plan and not has_xla:

@@ -20,7 +20,7 @@ _ROWS = """The rows of the table:
   independent pairs  pairs that do not need each other
   groups             sets at one depth that could run together, as one stage
   left alone         convolutions that cannot be in a stage; the reasons follow the table
-The graph is the one after TensorFlow's own optimizations, as for stages."""
+The graph is counted after TensorFlow's own optimizations, as it is for stages."""
 
 
 @command(

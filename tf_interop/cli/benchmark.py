@@ -31,13 +31,13 @@ from tf_interop.profile.types import ProfiledDevice
 _EXIT_CODES = {
     0: "success, even if the budget ended before everything was measured",
     3: (
-        "a process crashed, timed out or ran out of memory; the results say which, and hold "
+        "a process crashed, timed out or ran out of memory; the results name it, and contain "
         "the rest"
     ),
-    130: "stopped by Ctrl-C, 143 by SIGTERM; the results hold everything measured before",
+    130: "stopped by Ctrl-C, 143 by SIGTERM; the results contain everything measured before",
 }
 
-# A program decides these by itself.
+# A program decides these itself.
 _OF_MODELS = {
     *("batch_sizes", "inference", "training", "precisions", "image_size", "profile_path"),
     *("tune_budget_s", "steps", "seconds", "warmup_steps"),
@@ -50,7 +50,7 @@ class _TakesProgram(click.Command):
     """A command that gets the words after `--` in `Context.obj`; None if there is no `--`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Keeps the words of a program from being parsed."""
+        """Sets the words of a program aside."""
         ctx.obj = None
         if "--" in args:
             at = args.index("--")
@@ -64,7 +64,7 @@ def _members_of(kind: type[Precision] | type[Variant], text: str) -> tuple[Any, 
     words = dict.fromkeys(text.split(","))
     unknown = [word for word in words if word not in known]
     if unknown:
-        raise ValueError(f"Expected some of {', '.join(known)}, got '{', '.join(unknown)}'.")
+        raise ValueError(f"'{', '.join(unknown)}' is unknown. Choose from {', '.join(known)}.")
     return tuple(known[word] for word in words)
 
 
@@ -144,13 +144,13 @@ benchmark InceptionV3 --image-size 75 --policy always --variants stock,ours \\
     "timeout_seconds",
     type=options.TIME,
     default="15m",
-    help="When to end a process; for a program the default is 24 hours.",
+    help="The longest time for a process; for a program the default is 24 hours.",
 )
 @click.option(
     "--budget",
     "budget_seconds",
     type=options.TIME,
-    help="When to stop starting processes, such as 90s, 10m or 1.5h.",
+    help="When to stop starting processes, such as after 90s, 10m or 1.5h.",
 )
 def benchmark(
     models: tuple[str, ...],
@@ -173,15 +173,15 @@ def benchmark(
 
     It measures a step of each MODEL in each variant. The variants take turns, each turn in a new
     process. MODEL is the name of a Keras application (ResNet50), a .keras or .h5 file, or
-    module:function, a function that returns a Keras model. The function gets image_size=(height,
-    width) if it has that argument and --image-size is given.
+    module:function, a function that returns a Keras model. If --image-size is given, a function
+    with the argument image_size gets (height, width).
 
     After -- you can give a program instead of models, as you would run it: python train.py ARGS.
     The whole program runs without the plugin (stock) and with --plan or --policy always (ours).
 
-    If a process crashes, runs out of memory or takes too long, its entry in the results holds the
-    reason, and the rest continues. The results are on disk after every process: the same command,
-    given again, measures entries that are missing or failed.
+    If a process crashes, runs out of memory or takes too long, its entry in the results has the
+    reason, and the rest continues. The results are on disk after every process: if you repeat the
+    command, it measures the entries that are missing or failed.
     """
     program = click.get_current_context().obj
     cases: tuple[Case, ...]
@@ -206,14 +206,14 @@ def benchmark(
         )
     sources = sum(each is not None for each in (plan_path, profile_path, tune_budget_s, policy))
     if sources > 1:
-        raise click.UsageError("Expected only one of --plan, --profile, --tune and --policy.")
+        raise click.UsageError("Pass only one of --plan, --profile, --tune and --policy.")
     if not sources and any(variant.needs_plan for variant in variants):
         ways = "--plan" if program else "--plan, --profile, --tune"
         raise click.UsageError(
             f"There is no plan for '{cases[0].name}'. Pass {ways} or --policy always, or leave "
             "out the variants ours, pinning and concurrency."
         )
-    # First, because every case would fail.
+    # Checked first, because every case would fail.
     if plan_path is not None:
         load_plan(plan_path)
     if profile_path is not None:
@@ -267,15 +267,15 @@ def _settings_of_program(
     wrong = [name for each, name in given.items() if each in _OF_MODELS]
     if models or wrong:
         raise click.UsageError(
-            f"{wrong[0] if wrong else 'MODEL'} does not go with a program, which decides that "
-            f"itself. Leave out {' '.join(wrong or models)}, or leave out the program after --."
+            f"A program itself decides {wrong[0] if wrong else 'MODEL'}. Leave out "
+            f"{' '.join(wrong or models)}, or leave out the program after --."
         )
     if "variants" not in given:
         variants = _VARIANTS_OF_PROGRAMS
     elif other := set(variants).difference(_VARIANTS_OF_PROGRAMS):
         names = ", ".join(sorted(each.value for each in other))
         raise click.UsageError(
-            f"A program has only the variants stock and ours, got {names}. Leave out the others."
+            f"A program has only the variants stock and ours. Leave out {names}."
         )
     if "timeout_seconds" not in given:
         measuring_options = measuring_options | {"timeout_seconds": _TIMEOUT_OF_PROGRAMS_S}

@@ -36,7 +36,7 @@ def doctor() -> Result:
 
     It checks Python, TensorFlow, the compiled libraries, driver, GPUs and cuDNN, whether the
     plugin can be registered, settings that leave it nothing to do, and whether a stage runs.
-    Without TensorFlow it skips the checks that need it.
+    If TensorFlow is missing, it skips the checks that need it.
     """
     with shown_status("Checking the machine") as say:
         findings = run_group("machine")

@@ -1,7 +1,7 @@
 """The checks of `tf-interop doctor`, and the process that runs a group of them.
 
-Checks open libraries, load the plugin and run a graph, which affects the rest of their process. If
-one ends its process, as a library built for something else may, that is a finding too. So the
+Checks open libraries, load the plugin and run a graph, which affects the rest of their process. A
+check that ends its process, as a library built for another version may, is a finding too. So the
 process writes each finding to a file at once.
 """
 
@@ -39,13 +39,13 @@ from tf_interop.runtime.kernel_library import (
 _PYTHONS = ((3, 10), (3, 13))
 _SETUP = "Build it, in tf_interop's source folder: scripts/setup.sh"
 _REBUILD = f"In tf_interop's source folder: {REBUILD_COMMAND}"
-_REPORT_IT = "If the message does not help, report it together with the output of --json."
-# A stage has a workspace for each lane, and TensorFlow itself needs some hundreds of MB.
+_REPORT_IT = "If the message does not help, report it with the output of tf-interop doctor --json."
+# A stage has a workspace for each lane, and TensorFlow itself needs a few hundred MB.
 _LITTLE_MEMORY_BYTES = 1 << 30
 
 
 class Level(enum.Enum):
-    """How bad a finding is. A warning is about something that works, but not as expected."""
+    """How bad a finding is. A warning is for something that works, but not as expected."""
 
     OK = "ok"
     WARNING = "warning"
@@ -54,7 +54,7 @@ class Level(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of a check of the thing `name`. It has a `fix` unless all is well."""
+    """The result of a check of `name`, with a `fix` unless all is well."""
 
     name: str
     level: Level
@@ -63,7 +63,7 @@ class Finding:
 
 
 def ok(text: str, name: str = "") -> Finding:
-    """A finding that all is well. Without a `name` it gets that of the check."""
+    """A finding that all is well. Without a `name` it gets the check's name."""
     return Finding(name, Level.OK, text)
 
 
@@ -113,7 +113,7 @@ def _python() -> Finding:
 
 
 def _tensorflow_package() -> Finding:
-    # The installed packages that provide TensorFlow; it is not imported.
+    # Finds the installed packages that provide TensorFlow, without importing it.
     found = {
         name: importlib.metadata.version(name)
         for name in importlib.metadata.packages_distributions().get("tensorflow", [])
@@ -143,7 +143,7 @@ def _driver() -> Iterator[Finding]:
     if not has_nvidia_gpu():
         yield warning(
             "none found: convolutions run on the CPU, as units and not as stages",
-            "On a machine with a GPU install NVIDIA's driver; in a container, give it the GPU.",
+            "On a machine with a GPU, install NVIDIA's driver; in a container, pass it the GPU.",
         )
         return
     gpus = visible_gpus()
@@ -187,21 +187,20 @@ _SETTINGS: tuple[tuple[str, Callable[[str], object], str, str], ...] = (
     (
         "TF_XLA_FLAGS",
         lambda value: re.search("--tf_xla_auto_jit=(?!0|off)", value),
-        "XLA compiles clusters of every graph, and leaves nothing in them to stages",
+        "XLA compiles clusters of every graph, and leaves nothing in them for stages",
         "Remove --tf_xla_auto_jit from it.",
     ),
     (
         "TF_ENABLE_ONEDNN_OPTS",
         lambda value: value == "0",
-        "TensorFlow's own convolutions on a CPU, which stages are compared with, are slower "
-        "and round differently",
+        "TensorFlow's own convolutions on a CPU, the baseline, are slower and round differently",
         "Unset it, unless you want that.",
     ),
     (
         QUEUES_VARIABLE,
         lambda _: hardware_queues() < 32,
         "CUDA has fewer than 32 hardware queues, and lanes that share one wait for each other",
-        "Unset it: tf_interop asks for all of them if it is turned on before CUDA starts.",
+        "Unset it: tf_interop requests all of them if it is turned on before CUDA starts.",
     ),
     (
         "NVIDIA_TF32_OVERRIDE",
@@ -261,8 +260,8 @@ def _plugin() -> Iterator[Finding]:
         else:
             yield problem(
                 reason,
-                "TensorFlow takes one graph plugin for each device type: use a process or an "
-                "environment without the other.",
+                "TensorFlow accepts one graph plugin for each device type: use a process or an "
+                "environment without the other plugin.",
                 f"plugin for {device_type}",
             )
 
@@ -275,14 +274,14 @@ def _keras() -> Iterator[Finding]:
     if backend != "tensorflow":
         yield problem(
             f"{version} with the backend {backend}, which makes no TensorFlow graphs",
-            "KERAS_BACKEND=tensorflow",
+            "Set KERAS_BACKEND=tensorflow.",
         )
         return
     yield ok(version)
     model = tf.keras.Sequential([tf.keras.Input((1,)), tf.keras.layers.Dense(1)])
     if tensorflow_internals.resolves_auto_to_xla(model):
         yield warning(
-            'jit_compile="auto" compiles models with XLA here, and XLA leaves nothing to stages',
+            'jit_compile="auto" compiles models with XLA here, and XLA leaves nothing for stages',
             "Compile models with jit_compile=False, or use tf_interop.keras.ConvStages.",
             "Keras and XLA",
         )
@@ -297,7 +296,7 @@ def _gpus() -> Finding:
     there = len(visible_gpus())
     if there and not seen:
         return problem(
-            f"none, and the driver has {there}",
+            f"none, but the driver has {there}",
             "pip install 'tensorflow[and-cuda]==2.21.*'; TF_CPP_MIN_LOG_LEVEL=0 python -c 'import "
             'tensorflow as tf; tf.config.list_physical_devices("GPU")\' names the missing library.',
         )
@@ -329,7 +328,7 @@ def _convolutions() -> Finding:
     if not status.counters.stages_run and not status.unit_node_count:
         causes = [failure.cause for failure in status.failures] or ["the pass did not change them"]
         return problem("; ".join(causes), _REBUILD)
-    # Sums of 36 products of values near 1 are rounded, by TF32 too.
+    # Sums of 36 products of values near 1 are rounded, possibly to TF32.
     if not np.allclose(got, expected, rtol=0, atol=0.05):
         error = float(np.abs(got - expected).max())
         return problem(f"their results differ from TensorFlow's by {error:.3g}", _REBUILD)
@@ -347,7 +346,7 @@ CHECKS: dict[str, dict[str, Check]] = {
         "cuDNN": _cudnn,
         "settings": _settings,
     },
-    # In another process: a cuDNN that the checks above found must not be there for TensorFlow too.
+    # In another process, so that TensorFlow does not use a cuDNN that the checks above loaded.
     "TensorFlow": {
         "TensorFlow imports": _tensorflow_imports,
         "compiled library": _library,

@@ -20,14 +20,14 @@ import msgspec
 import tf_interop
 from tf_interop.errors import TfInteropError
 
-# In the order in which they are needed; a command is in the module of its name or of this one.
+# In the order in which users need them. A command is in the module of its name, or in _MODULES.
 _COMMANDS = (
     *("doctor", "tune", "tuned", "analyze", "profile", "plan", "parallelize"),
     *("show", "report", "benchmark", "run", "schema"),
 )
 _MODULES = {"tuned": "tune", "report": "show", "schema": "show"}
 
-_STOPPED = 128 + signal.SIGINT  # the code that a shell gives a program that Ctrl-C ended
+_STOPPED = 128 + signal.SIGINT  # a shell's code for a program that Ctrl-C ended
 # Click keeps the line breaks of a paragraph that starts with this.
 _VERBATIM = "\b\n"
 _MEANINGS = {
@@ -45,7 +45,7 @@ class Result:
     Attributes:
         document: what `--json` prints: plain values, paths or dataclasses, for msgspec to encode.
         show: prints the same for people.
-        exit_code: ends the process, after either was printed.
+        exit_code: ends the process after printing.
     """
 
     document: Any
@@ -60,9 +60,9 @@ def command(
     exit_codes: Mapping[int, str] | None = None,
     kind: type[click.Command] = click.Command,
 ) -> Callable[[Callable[..., Result]], click.Command]:
-    """Declares a function as a command with `--json`, which prints its result either way.
+    """Declares a function as a command that prints its result, as JSON with `--json`.
 
-    With `--json` stdout holds the document alone, and nothing after an error: everything that the
+    With `--json` stdout contains only the document, and nothing after an error: everything that the
     function, TensorFlow or a model's code prints goes to stderr. The first line of the docstring is
     the short help; the other arguments are those of `help_end`.
     """
@@ -97,7 +97,7 @@ def command(
 def help_end(examples: str, exit_codes: Mapping[int, str] | None = None, notes: str = "") -> str:
     """The end of a help text: notes, examples and exit codes.
 
-    Examples are one command a line, without `tf-interop`; an indented line continues the one
+    Examples have one command a line, without `tf-interop`; an indented line continues the one
     before. A heading may follow an empty line. `exit_codes` are the command's own.
     """
     first, *others = examples.strip().split("\n\n")
@@ -131,7 +131,7 @@ def stdout_on_stderr() -> Iterator[None]:
         sys.stderr.fileno()
         descriptor = sys.stdout.fileno()
     except (AttributeError, OSError, ValueError):
-        # One of them is closed, or is an object without a file.
+        # One of them is closed, or has no file.
         with contextlib.redirect_stdout(sys.stderr):
             yield
         return
@@ -150,7 +150,7 @@ def stdout_on_stderr() -> Iterator[None]:
 def signals_caught() -> Iterator[list[int]]:
     """Collects Ctrl-C and SIGTERM in a list, so that a run can end after its current measurement.
 
-    A second one ends it at once.
+    A second signal ends it at once.
     """
     caught: list[int] = []
 
@@ -173,14 +173,14 @@ class _Stopped(SystemExit):
 
 
 class _CommandLine(click.Group):
-    """Imports a command when it is needed, and reports errors that a user can cause in a line."""
+    """Imports a command when it is needed, and reports in a line errors that a user can cause."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The commands in the order in which they are needed."""
+        """The commands in the order in which users need them."""
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Imports a command; None if there is none of that name."""
+        """Imports a command; None if it does not exist."""
         if cmd_name not in _COMMANDS:
             return None
         module = importlib.import_module(f"tf_interop.cli.{_MODULES.get(cmd_name, cmd_name)}")
@@ -234,18 +234,18 @@ plan InceptionV3 --profile profile.json -o plan.json
 )
 @click.version_option(tf_interop.__version__, prog_name="tf-interop")
 def cli() -> None:
-    """Makes TensorFlow models faster by running independent operations at the same time."""
+    """Makes TensorFlow models faster by running independent operations together."""
 
 
 def main() -> None:
     """The entry point. Ends the process with the command's or the program's exit code."""
     # If the reader of the output closes it, as `head` does, the process ends without an error.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    # A character that the encoding of stdout lacks becomes a question mark.
+    # A character that stdout's encoding lacks becomes a question mark.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     try:
         cli.main()
     except _Stopped:
-        # The interpreter's own end would wait a second for TensorFlow's threads.
+        # A normal exit would wait a second for TensorFlow's threads.
         os._exit(_STOPPED)

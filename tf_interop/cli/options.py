@@ -34,7 +34,7 @@ class Text(click.ParamType):  # type: ignore[type-arg]
         return self.name
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Parses a string; a default may be a value already."""
+        """Parses a string; a default may already be a value."""
         try:
             return self._parse(value) if isinstance(value, str) else value
         except ValueError as error:
@@ -46,19 +46,21 @@ def _output_of(text: str) -> pathlib.Path:
     path = pathlib.Path(text)
     folder = path.resolve().parent
     if path.is_dir() or not folder.is_dir():
-        raise ValueError(f"Expected a file in an existing folder, got '{text}'.")
+        raise ValueError(f"'{text}' is not a file in an existing folder. Choose another file.")
     if path.is_file() or not path.exists():
         try:
             # Permissions are not enough: a file system may be read-only.
             tempfile.TemporaryFile(dir=folder).close()
         except OSError as error:
-            raise ValueError(f"Cannot write to '{text}': {error.strerror}") from error
+            raise ValueError(
+                f"'{text}' cannot be written: {error.strerror}. Choose another file."
+            ) from error
     return path
 
 
 def _batches_of(text: str) -> tuple[int, ...]:
     if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", text):
-        raise ValueError(f"Expected batch sizes such as 8 or 1,8,32, got '{text}'.")
+        raise ValueError(f"'{text}' is not a list of batch sizes, such as 8 or 1,8,32.")
     return tuple(dict.fromkeys(map(int, text.split(","))))
 
 
@@ -69,21 +71,21 @@ def _bytes_of(text: str) -> int:
         base = 1024 if match[3] else 1000
         size = int(float(match[1]) * base ** " kMGT".index(match[2] or " "))
     if not size:
-        raise ValueError(f"Expected a size such as 8GB or 512MiB, got '{text}'.")
+        raise ValueError(f"'{text}' is not a size, such as 8GB or 512MiB.")
     return size
 
 
 def _image_size_of(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"([1-9]\d*)(?:x([1-9]\d*))?", text)
     if match is None:
-        raise ValueError(f"Expected a size such as 224 or 299x299, got '{text}'.")
+        raise ValueError(f"'{text}' is not an image size, such as 224 or 299x299.")
     return int(match[1]), int(match[2] or match[1])
 
 
 def _target_of(text: str) -> str:
     if text != "cpu" and not re.fullmatch(r"\d+\.\d", text):
         raise ValueError(
-            f"Expected cpu or the compute capability of a GPU such as 9.0, got '{text}'."
+            f"'{text}' is neither cpu nor the compute capability of a GPU, such as 9.0."
         )
     return text
 
@@ -93,12 +95,12 @@ def _model_of(text: str) -> str:
     path = pathlib.Path(text)
     is_path = os.sep in text or path.suffix in (".keras", ".h5", ".hdf5", ".pb", ".pbtxt")
     if is_path and not path.exists():
-        raise ValueError(f"There is no file or folder at '{text}'. Check the path.")
+        raise ValueError(f"File or folder not found: '{text}'. Check the path.")
     return text
 
 
 MODEL = Text("MODEL", _model_of)
-"""The name of a model, or its file or folder, which exists."""
+"""The name of a model, or its existing file or folder."""
 TIME = Text("TIME", parse_duration)
 """Seconds, from `90`, `90s`, `10m` or `1.5h`."""
 SIZE = Text("SIZE", _bytes_of)
@@ -118,9 +120,7 @@ def modes_of(inference: bool, training: bool) -> list[bool]:
     """The requested modes: False for inference, True for training."""
     modes = [False] * inference + [True] * training
     if not modes:
-        raise click.UsageError(
-            "Expected --inference or --training, got --no-inference alone. Add --training."
-        )
+        raise click.UsageError("--no-inference alone leaves nothing to look at. Add --training.")
     return modes
 
 
@@ -145,14 +145,14 @@ def model(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def models(command: Callable[..., Any]) -> Callable[..., Any]:
-    """One or more of MODEL or lists of convolutions, described in the help."""
-    listed = "or a .json file that --export-configurations wrote, which needs no TensorFlow."
+    """One or more models or lists of convolutions, described in the help."""
+    listed = "or a .json file from --export-configurations, which needs no TensorFlow."
     argument = click.argument("models", metavar="MODEL...", type=MODEL, nargs=-1, required=True)
     return argument(_describe(command, f"{_MODEL_IS}; {listed}"))
 
 
 def output(metavar: str, help_text: str, **settings: Any) -> Decorator:
-    """`-o`, the file that a command is for."""
+    """`-o`, the main file that a command writes."""
     names = ("-o", "--output", "output_path")
     return click.option(*names, type=OUTPUT, metavar=metavar, help=help_text, **settings)
 
@@ -171,7 +171,7 @@ def profile(help_text: str, **settings: Any) -> Decorator:
 def target(what: str, default: str) -> Decorator:
     """`--for`, a kind of device."""
     help_text = (
-        f"{what}: cpu, or a GPU of a compute capability such as 9.0, which need not be here. "
+        f"{what}: cpu, or a GPU of a compute capability such as 9.0, which may be elsewhere. "
         f"[default: {default}]"
     )
     return click.option("--for", "target", type=Text("cpu|CC", _target_of), help=help_text)
@@ -195,7 +195,7 @@ image_size = click.option(
 
 
 def steps(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say which steps of a model to look at; `modes_of` reads two of them."""
+    """The options that choose the steps of a model; `modes_of` reads two of them."""
     for each in (image_size, training, inference, batches):
         command = each(command)
     return command

@@ -28,7 +28,7 @@ def _devices_of(text: str) -> int | tuple[str, ...]:
     names = tuple(text.split(","))
     if not all(re.search(r"(?i)[cgt]pu:\d+$", name) for name in names):
         raise ValueError(
-            f"Expected a number or names such as /device:GPU:0,/device:GPU:1, got '{text}'."
+            f"'{text}' is neither a number nor a list such as /device:GPU:0,/device:GPU:1."
         )
     return names
 
@@ -38,7 +38,7 @@ def _devices_of(text: str) -> int | tuple[str, ...]:
 parallelize ResNet50 --devices 4 --batch 32 --training -o parallel.json
 parallelize my_package.models:build --devices /device:GPU:0,/device:GPU:1 -o parallel.json
 
-For devices that are not here, with the reason for each layer:
+For devices elsewhere, with the reason for each layer:
 parallelize VGG16 --device-graph devices.json --batch 64 --training --explain all
 """,
 )
@@ -60,15 +60,15 @@ parallelize VGG16 --device-graph devices.json --batch 64 --training --explain al
     "--device-graph",
     type=click.Path(path_type=pathlib.Path),
     metavar="DEVICES.json",
-    help="The speed of devices and their links, which need not be here. [default: measured]",
+    help="The speed of devices, which may be elsewhere, and their links. [default: measured]",
 )
 @options.profile("A profile of convolutions on one of the devices. Other times are modelled.")
 @click.option(
     "--explain",
     "explained",
     metavar="LAYER|all",
-    help="Also explain one layer, or all: the times of other divisions, and the reason for this "
-    "one.",
+    help="Also explain one layer, or all: the times of other divisions, and the reason for the "
+    "chosen one.",
 )
 @options.output("PARALLEL.json", "The plan, for tf_interop.enable(parallel=…).")
 def parallelize(
@@ -128,7 +128,7 @@ def _chosen_layers(made: Parallelization, explained: str | None) -> tuple[LayerE
     chosen = tuple(each for each in layers if explained in ("all", each.name))
     if not chosen:
         raise PlanError(
-            f"Expected a layer of {made.name}, got '{explained}'. They are: "
+            f"{made.name} has no layer '{explained}'. Choose all, or one of "
             f"{', '.join(each.name for each in layers)}."
         )
     return chosen

@@ -23,7 +23,7 @@ plan InceptionV3 --profile profile.json --batch 1,8,32 -o plan.json
 plan my_package.models:build --profile profile.json --training -o plan.json
 plan ResNet50 --profile profile.json --memory 8GB -o plan.json
 
-For a GPU that is not here, from a profile measured there:
+For a GPU elsewhere, from a profile measured there:
 plan ResNet50 --profile profile.json --for 9.0 -o plan.json
 """,
 )
@@ -48,18 +48,18 @@ plan ResNet50 --profile profile.json --for 9.0 -o plan.json
     "--tf32/--no-tf32",
     "allow_tf32",
     default=True,
-    help="TensorFlow's switch for TF32 at the time when the plan is used.",
+    help="TensorFlow's switch for TF32 when the plan is used.",
 )
 @click.option(
     "--deterministic",
     is_flag=True,
-    help="Leave out algorithms that do not give the same bits every time, as TensorFlow's op "
+    help="Leave out algorithms whose results vary from run to run, as TensorFlow's op "
     "determinism requires.",
 )
 @click.option(
     "--allow-foreign-profile",
     is_flag=True,
-    help="Use the profile even if it is of another device or cuDNN version.",
+    help="Use the profile even if it is for another device or cuDNN version.",
 )
 def plan(
     model: str,
@@ -86,7 +86,7 @@ def plan(
     made = Plan(graphs, made_with=plans[0].made_with | {"model": model})
     if not any(map(predicted, graphs)):
         raise ProfileError(
-            f"The profile '{profile_path}' holds no convolution of '{model}'. Run tf-interop "
+            f"The profile '{profile_path}' has no convolution of '{model}'. Run tf-interop "
             "profile with the same options first."
         )
     save_plan(made, output_path)

@@ -21,12 +21,12 @@ from tf_interop.profile.tables import show_summary
 from tf_interop.profile.types import Profile
 from tf_interop.profile.worklist import ConfigurationList, load_configurations, save_configurations
 
-# A saved list is measured without TensorFlow, which is imported to trace a model.
+# TensorFlow is imported only to trace a model. Measuring a saved list does not need it.
 
 _EXIT_CODES = {
     0: "success, even if the budget ended before everything was measured",
     3: "the device failed; the same command continues after the failed measurement",
-    130: "stopped by Ctrl-C, 143 by SIGTERM; the profile holds everything measured before",
+    130: "stopped by Ctrl-C, 143 by SIGTERM; the profile contains everything measured before",
 }
 # A list of configurations fixes these.
 _COLLECTING = ("batch_sizes", "dtype", "inference", "training", "image_size", "target")
@@ -38,8 +38,7 @@ def _stages_of(text: str) -> tuple[str, ...]:
     unknown = set(words) - {*plans, "levels", "pairs", "merges", "none"}
     if unknown or len(plans) > 1 or ("none" in words and len(words) > 1):
         raise ValueError(
-            "Expected levels, pairs, merges, a plan's file or several of these, or none; got "
-            f"'{text}'."
+            f"'{text}' is neither none nor a list of levels, pairs, merges and one plan's file."
         )
     return tuple(word for word in words if word != "none")
 
@@ -50,7 +49,7 @@ def _algorithms_of(text: str) -> AlgorithmScope | tuple[str, ...]:
     except ValueError:
         names = tuple(dict.fromkeys(name for name in text.split(",") if name))
     if not names:
-        raise ValueError(f"Expected algorithms, got '{text}'.")
+        raise ValueError(f"'{text}' names no algorithm.")
     return names
 
 
@@ -92,25 +91,25 @@ profile list.json --budget 10m -o profile.json
 @options.count(
     "--max-pairs",
     default=32,
-    help="The most pairs of one graph; the pairs with most to gain are measured.",
+    help="The most pairs of one graph: those with the most to gain are measured.",
 )
 @click.option(
     "--algorithms",
     type=options.Text("heuristic|all|knobs|NAME,…", _algorithms_of),
     default="all",
-    help="heuristic: those that the backend would consider. all: every algorithm. knobs: also with "
-    "changed settings. Or names.",
+    help="heuristic: those that the backend would consider. all: every algorithm. knobs: "
+    "every one, also with changed settings. Or names.",
 )
 @options.count(
     "--pair-algorithms",
     default=3,
     least=1,
-    help="The number of algorithms of each convolution of a pair to combine.",
+    help="How many algorithms of each convolution of a pair to combine.",
 )
 @click.option(
     "--budget",
     type=options.TIME,
-    help="When to stop, such as 90s, 10m or 1.5h. The most useful measurements come first.",
+    help="When to stop, such as after 90s, 10m or 1.5h. The most useful measurements come first.",
 )
 @click.option(
     "--tf32",
@@ -146,7 +145,7 @@ profile list.json --budget 10m -o profile.json
     "--workspace-limit",
     default=1024,
     metavar="MIB",
-    help="The largest workspace that one convolution may take, in MiB.",
+    help="The largest workspace that one convolution may use, in MiB.",
 )
 @click.pass_context
 def profile(
@@ -163,7 +162,7 @@ def profile(
     continues it.
     """
     if output_path is None and list_path is None:
-        raise click.UsageError("Give -o, --export-configurations, or both.")
+        raise click.UsageError("Pass -o, --export-configurations, or both.")
     ask_for_all_hardware_queues()
     if models[0].endswith(".json"):
         _refuse_collecting_options(context)
@@ -213,7 +212,7 @@ def profile(
 
 
 def _refuse_collecting_options(context: click.Context) -> None:
-    """Refuses options that a list of configurations fixes already."""
+    """Refuses options that a list of configurations already fixes."""
     if len(context.params["models"]) > 1:
         raise click.UsageError(
             "A list of configurations must be the only argument. Profile the others with "
@@ -222,8 +221,7 @@ def _refuse_collecting_options(context: click.Context) -> None:
     wrong = [option for name, option in options.given(context).items() if name in _COLLECTING]
     if wrong:
         raise click.UsageError(
-            f"{wrong[0]} does not go with a list of configurations, because the list already "
-            "fixes it. Leave it out."
+            f"A list of configurations already fixes {wrong[0]}. Leave out {wrong[0]}."
         )
     if any(word.endswith(".json") for word in context.params["stages"]):
         raise click.UsageError("--stages PLAN.json needs a model, not a list. Name the model.")

@@ -131,7 +131,7 @@ def model_loaded(
     training: bool = False,
     parameter: str = "MODEL",
 ) -> Iterator[tuple[Any, Callable[[str], None]]]:
-    """As `work_on_model`, and loads the model, which `training` requires to be Keras's."""
+    """As `work_on_model`, and loads the model; `training` requires a Keras model."""
     with work_on_model(model, parameter=parameter) as say:
         from tf_interop.model.load import check_trains, load_model
 

@@ -28,7 +28,7 @@ from tf_interop.versioned_file import write_file
 if TYPE_CHECKING:
     from tensorflow.core.framework import graph_pb2
 
-# TensorFlow is not imported here: the program imports it, after it has set it up.
+# TensorFlow is not imported here: the program may set it up first.
 
 _TRACED_CALLS = 10  # of each op, after its first
 
@@ -53,7 +53,7 @@ def _run_program(
         program: a script or a module.
         arguments: the rest of its `sys.argv`.
         is_module: whether it is a module.
-        finish: gets whether the program failed; reports and saves, and returns whether it could.
+        finish: reports and saves, given whether the program failed; returns whether it could.
     """
     # The settings that Python starts with.
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
@@ -77,7 +77,7 @@ def _run_program(
         raise
     except BaseException as error:
         if isinstance(error, ImportError) and _is_raised_by_runpy(error):
-            print_error(f"Expected a program to run, got: {error}.")
+            print_error(f"There is no program to run: {error}. Check its name.")
             raise SystemExit(2) from None
         finish(True)
         raise
@@ -205,19 +205,19 @@ def run(
     Arguments after PROGRAM belong to it. It runs as under python: as __main__, with its own
     sys.argv, and its exit code is passed on.
 
-    If there is a GPU, Keras compiles models with XLA, and XLA leaves nothing to the plugin. This
+    If there is a GPU, Keras compiles models with XLA, and XLA leaves nothing for the plugin. This
     command cannot change that: compile the models with jit_compile=False in the program, or use
     tf_interop.keras.ConvStages. The plugin is not on in processes that the program starts.
     """
     if policy == "always" and plan_path:
-        raise click.UsageError("Expected only one of --plan and --policy always.")
+        raise click.UsageError("Pass only one of --plan and --policy always.")
     if list_path is not None and (policy == "always" or plan_path):
         raise click.UsageError(
             "--export-configurations lists the graphs as they are. Leave out --plan and --policy."
         )
     if not is_module and not pathlib.Path(program).exists():
         raise click.BadParameter(
-            f"There is no script at '{program}'. For a module put -m before it.",
+            f"Script not found: '{program}'. Check the path, or put -m before a module.",
             param_hint="PROGRAM",
         )
     plan = None if plan_path is None else load_plan(plan_path)
@@ -264,7 +264,7 @@ def run(
                 if not status.plan.graphs:
                     raise PlanError(
                         f"There is nothing to save in '{saved_plan_path}': no stage or unit was "
-                        "made. --report tells why."
+                        "made. --report shows why."
                     )
                 save_plan(status.plan, saved_plan_path)
             if list_path is not None:
@@ -274,7 +274,7 @@ def run(
             return False
         return True
 
-    # When the program imports it: before that, programs set environment variables for TensorFlow,
-    # such as CUDA_VISIBLE_DEVICES.
+    # Not before the program imports TensorFlow: first it may set environment variables, such as
+    # CUDA_VISIBLE_DEVICES.
     wrapt.register_post_import_hook(enable, "tensorflow")
     return functools.partial(_run_program, program, arguments, is_module, finish)

@@ -50,19 +50,19 @@ def show(file: str, csv_path: pathlib.Path | None) -> Result:
 
     It explains a plan stage by stage: the algorithm of each lane, its time alone and together,
     measured or modelled, its memory, its kernels' shares of a streaming multiprocessor (SM), and
-    other algorithms, with the reason why they were not taken.
+    the other algorithms, with the reasons against them.
 
     For a profile it prints each convolution with its fastest algorithm, and each stage's time
     against that of the same convolutions one after another, in µs.
 
-    For a benchmark it prints milliseconds per step, and how they compare.
+    For a benchmark it prints the ms of a step, and how the variants compare.
 
     With --json it prints the whole content of the file. For an invalid file the error names the
     place.
     """
     # A profile with thousands of measurements takes seconds.
     with Console(stderr=True).status("Reading"):
-        # A damaged file has its kind too, and then its own reader reports the place.
+        # A damaged file still names its kind, and the reader for that kind reports the place.
         content = read_file(file, "plan, profile or benchmark", TfInteropError)
         found = re.search(rb'"format":\s*"tf_interop\.(plan|profile|benchmark)"', content)
         if found is None:
@@ -72,7 +72,7 @@ def show(file: str, csv_path: pathlib.Path | None) -> Result:
         kind = found[1].decode()
         if csv_path is not None and kind != "benchmark":
             raise click.UsageError(
-                f"--csv needs results of a benchmark, got a {kind}. Leave it out."
+                f"'{file}' is a {kind}, but --csv needs results of a benchmark. Leave out --csv."
             )
         if kind == "plan":
             plan = load_plan(file)
@@ -116,7 +116,7 @@ report plan.json --model my_package.models:build --for 9.0
     "--model",
     type=options.MODEL,
     help="The model that PLAN is for, as in tf-interop plan and tune. It adds dependencies and "
-    "the computation of each part. The model is traced; a tuned one also runs once, on "
+    "the computation of each part. The model is traced; if it was tuned, it also runs once, on "
     "zeros.",
 )
 @click.option("--title", help="The page's title. [default: the model's name, or the plan's file]")
@@ -155,14 +155,14 @@ def report(
 ) -> Result:
     """Shows PLAN as a page.
 
-    The page shows what the plan gains, and why, with its network and its timelines. It is one file
-    that needs no network. Every time is marked as measured, modelled or simulated.
+    The page shows what the plan gains, and why, with the model's network and timelines. It is one
+    file that works offline. Every time is marked as measured, modelled or simulated.
     """
     plan = load_plan(plan_path)
     run = None if run_path is None else load_run(run_path)
     picture = None
     if picture_path is not None:
-        # First, because matplotlib may be missing, and tracing takes long.
+        # First, because matplotlib may be missing, and tracing takes a long time.
         from tf_interop.report.exports import draw_timelines
 
         picture = draw_timelines(plan)

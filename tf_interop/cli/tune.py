@@ -55,7 +55,7 @@ def tune(
 ) -> Result:
     """Finds by measurement what beats stock TensorFlow on this machine.
 
-    The operations of MODEL form units, each of which may run on one core, a few, or all. It
+    The operations of MODEL form units. Each unit may run on one core, a few, or all. The command
     measures whole steps in one process, alternating with stock TensorFlow, and makes only units
     that beat stock by more than the measurement error. The model runs on random values.
 
@@ -149,8 +149,8 @@ def _show_graph(graph: TunedGraph, console: Console) -> None:
         print_on(console, table)
         print_on(
             console,
-            "times stock: the median over the turns of one run, so it may differ from the quotient "
-            "of the medians. narrow: on one core or a few.",
+            "times stock: the median over the turns of one run, which may differ from the ratio of "
+            "the medians. narrow: on one core or a few.",
         )
         if graph.xla is not None and graph.xla.why_not:
             print_on(console, f"XLA was not measured: {graph.xla.why_not}.")
