@@ -1,4 +1,4 @@
-"""The legality check: the stages that it takes, and the reasons for its refusals."""
+"""The legality check: the stages that it accepts, and the reasons for its refusals."""
 
 from __future__ import annotations
 

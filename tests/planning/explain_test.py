@@ -1,4 +1,4 @@
-"""Explanations: the values that decided for a stage, and the reasons against others."""
+"""Explanations: the values that led to a stage, and the reasons against others."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_explains_a_lane_of_dependent_steps() -> None:
     first, second, third = problem.costs
     costs = (first, dataclasses.replace(second, candidates=candidates), third)
     problem = dataclasses.replace(problem, costs=costs)
-    # The pinned algorithms take 20, the fastest ones 18.
+    # The pinned algorithms take 20 µs, the fastest ones 18 µs.
     assert explanation_of(problem).lanes[0] == LaneExplanation(20, 5, None, 18)
     said = words_of(explained(problem))
     assert "lane 0: a with GEMM → b with GEMM" in said

@@ -95,7 +95,7 @@ UNSTAGED = tuple(UnstagedConvolution(name, None, 1.0, 0, 0) for name in ("1x1", 
         ((plan_for(CHAIN, make_stage("a")),), (2, 2), "with 2, of the same names"),
         ((dataclasses.replace(plan_for(INCEPTION), unstaged=UNSTAGED),), (1, 1), "'1x1', '3x3'"),
         ((dataclasses.replace(plan_for(CHAIN), narrow_units=("a",)),), (2, 2), r"with 2\. Plan"),
-        ((), (1, 1), "holds no graph"),
+        ((), (1, 1), "contains no graph"),
     ],
     ids=["closest", "other_configuration", "only_unstaged", "units", "empty"],
 )
@@ -140,7 +140,7 @@ def test_a_stage_runs_in_sequence_where_the_plan_groups_otherwise() -> None:
     trace = {f"PartitionedCall/{name}": "Conv2D" for name in ABC}
     _, convolutions = make_graph(trace, configurations=of_batch(trace, None))
     [stage] = stages_from_plan(Plan((large, small)), convolutions)
-    # At batch size 8, "a" was planned for running alone; GEMM for "b" was chosen beside "c".
+    # At batch size 8, "a" was planned to run alone; for "b", GEMM was chosen to run beside "c".
     expected = make_lanes("PartitionedCall/a:WINOGRAD PartitionedCall/b")
     assert stage.schedules[0] == Schedule(8, expected)
 

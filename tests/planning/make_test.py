@@ -167,7 +167,7 @@ def test_a_plan_without_stages_keeps_the_order_of_the_graph() -> None:
 
 def test_names_the_memory_that_would_be_enough() -> None:
     problem = make_problem({"a": "", "b": "a"}, {"a": 1, "b": 1}, memory_budget_bytes=24)
-    with pytest.raises(PlanError, match=r"Convolution 'b'.*Give 25 bytes"):
+    with pytest.raises(PlanError, match=r"Convolution 'b'.*Raise the budget to 25 bytes"):
         make_plan(problem)
     make_plan(dataclasses.replace(problem, memory_budget_bytes=25))
 

@@ -73,7 +73,7 @@ def test_keeps_all_dependencies_and_no_needless_predecessor(seed: int) -> None:
         assert nearest.union(*(reached[each] for each in nearest)) == reached[node.name]
         for each in nearest:
             if any(each in reached[other] for other in nearest - {each}):
-                # It is only named to keep the two out of one lane.
+                # It is named only to keep the two out of one lane.
                 assert node.follows
                 assert each not in node.follows
 

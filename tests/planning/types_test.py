@@ -1,4 +1,4 @@
-"""Plan files, read and refused, and plans with one part taken out.
+"""Plan files, read and refused, and plans with one part removed.
 
 The properties of every kind of file are in `formats_test.py`.
 """

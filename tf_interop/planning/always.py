@@ -47,10 +47,10 @@ def leave_out_unmeasured(
 ) -> tuple[tuple[ConvolutionNode, ...], tuple[Refusal, ...]]:
     """Leaves out the convolutions that a GPU may be unable to run in a stage.
 
-    TensorFlow's own kernels and ours ask cuDNN for different layouts and formulations. Its engines
-    for double, for volumes and for a fused LeakyRelu depend on its version and on the GPU
-    (tests/cc/cudnn_sweep.txt). If no engine takes a convolution, its whole stage runs in sequence.
-    So a GPU's stage may hold one of these only if it was measured, as for a plan.
+    TensorFlow's own kernels and ours ask cuDNN for different layouts and formulations. cuDNN's
+    engines for double, for volumes and for a fused LeakyRelu depend on its version and on the GPU
+    (tests/cc/cudnn_sweep.txt). If no engine accepts a convolution, its whole stage runs in
+    sequence. So a GPU's stage may contain one of these only if it was measured, as for a plan.
 
     Args:
         convolutions: all convolutions of a graph.
@@ -59,7 +59,7 @@ def leave_out_unmeasured(
             cuDNN has no engine for it, and TensorFlow converts to float32.
 
     Returns:
-        The convolutions that may be in stages, in order, and a refusal for each other one.
+        The convolutions that may be in stages, in order, and a refusal for each of the others.
     """
     if device_type != "GPU":
         return tuple(convolutions), ()

@@ -34,7 +34,7 @@ def check_stages(
         try:
             stage.validate()
         except ValueError as error:
-            raise PlanError(f"{error} of stage {number}. Correct it.") from error
+            raise PlanError(f"{error} of stage {number}. Correct the stage.") from error
         for name in stage.nodes:
             if name not in node_of:
                 raise PlanError(
@@ -90,7 +90,7 @@ def _check_algorithms(
             check_algorithm(step.algorithm, node_of[step.operation].configuration.kind)
         except ValueError as error:
             raise PlanError(
-                f"{error} for '{step.operation}' in stage {number}. Pin another."
+                f"{error} for '{step.operation}' in stage {number}. Pin another algorithm."
             ) from error
 
 
@@ -111,6 +111,6 @@ def _check_order(number: int, stage: Stage[int], view: GraphView) -> None:
     if edge is not None:
         source, reader = (view.names[node] for node in edge)
         raise PlanError(
-            f"Stage {number} needs independent lanes, and steps in their order, but '{reader}' "
+            f"Stage {number} needs independent lanes, and steps in running order, but '{reader}' "
             f"depends on '{source}'. Put them into different stages."
         )

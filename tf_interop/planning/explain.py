@@ -1,9 +1,9 @@
 """Explains a plan: the reasons for its stages, and against other pairs.
 
 All values come from the search (`StageCosts`). For each stage the plan keeps the measurements of
-its convolutions with other algorithms, other lanes or merged, and the time with the algorithms that
-are fastest alone. It also keeps the few independent pairs without a common stage that could save
-most. Pairs with the same costs count as one.
+its convolutions with other algorithms, on other lanes, or merged, and the time with the algorithms
+that are fastest alone. It also keeps the few independent pairs that share no stage and could save
+the most time. Pairs with the same costs count as one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MOST_ALTERNATIVES = 3
 # Combinations that are modelled to explain pairs.
 _MOST_MODELLED = 400
 _MOST_REJECTED = 5
-# Pairs that are examined in full: those that could save most.
+# Pairs that are examined in full: those that could save the most time.
 _MOST_JUDGED = 40
 
 _NOT_FASTER = "not faster"
@@ -84,7 +84,7 @@ class _Explainer:
         prediction, stage = planned.prediction, planned.stage
         assert prediction is not None
         fastest = [self._fastest(node).algorithm for node in stage.operations]
-        # The algorithms that are fastest alone first: without a profile one would try these.
+        # The algorithms that are fastest alone come first: without a profile one would try them.
         telling = sorted(
             self._alternatives(stage, prediction),
             key=lambda each: (
@@ -144,10 +144,10 @@ class _Explainer:
             )
         if choice.latency_us >= prediction.latency_us:
             return _NOT_FASTER
-        return "too close to one after another, given the error"
+        return "not faster than one after another by more than the error"
 
     def _crowding(self, chosen: Stage[str], other: Stage[str]) -> str:
-        """Names the resources that lanes exceed and need more of than the chosen ones."""
+        """Names the resources that the other lanes exceed and need more of than the chosen ones."""
         ours, theirs = (
             sum_of_uses([self._sm_use(lane) for lane in each.lanes]) for each in (chosen, other)
         )
@@ -226,7 +226,7 @@ class _Explainer:
             ]
             memory = "" if self._problem.memory_budget_bytes is None else ", the memory budget"
             why = " and ".join(staged) or (
-                f"the order of this plan{memory} or a bound of the search leaves no place for them"
+                f"the order of this plan{memory} or a bound of the search leaves no room for them"
             )
             return saved_us, f"{saved_us:.1f} µs faster, {choices[0].source.value}, but {why}"
         measured = self._costs.measured(lanes)

@@ -31,14 +31,14 @@ def stages_from_plan(
 ) -> tuple[PlannedStage, ...]:
     """The plan's stages for a graph.
 
-    If there are entries for several batch sizes, it takes, in this order:
+    If there are entries for several batch sizes, it uses the first of these that exists:
 
     1. the entry for the graph's batch size;
     2. the entry without a batch size;
     3. the entry whose batch size is nearest by ratio, and the larger of two that are equally near.
 
-    If the graph's batch size is unknown, as under Keras' `fit`, it takes the entry without a batch
-    size or else all of them; the stages then depend on the batch size of each call (see
+    If the graph's batch size is unknown, as under Keras' `fit`, it uses the entry without a batch
+    size, or else all entries; the stages then depend on the batch size of each call (see
     `stages_for_batch_sizes`).
 
     Predictions and explanations do not apply to another batch size, so there `why` names the
@@ -68,7 +68,7 @@ def entries_to_run(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> tuple
     `stages_from_plan` has the rules.
 
     Raises:
-        PlanError: there is none. Compares the graph with the entry that shares the most nodes.
+        PlanError: there is none. The message compares the graph with the most similar entry.
     """
     fingerprint = fingerprint_convolutions(convolutions)
     entries = tuple(graph for graph in plan.graphs if graph.fingerprint == fingerprint)
@@ -82,7 +82,7 @@ def entries_to_run(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> tuple
 
 
 def check_plan_holds(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> str:
-    """Refuses a plan of another model, after this model was traced.
+    """Refuses a plan for another model, after this model was traced.
 
     Returns:
         A note if the plan is for another batch size than the graph; else empty.
@@ -120,8 +120,8 @@ def stages_for_batch_sizes(entries: Sequence[GraphPlan]) -> tuple[PlannedStage, 
     """The stages for a graph of unknown batch size, with a schedule for each planned batch size.
 
     A convolution can be in only one stage. So the entry that saves the largest share of its time
-    decides the stages; among equal entries this is the one for the largest batch size. At another
-    batch size, a stage runs as that entry has it. If the entry has no stage of the same
+    decides the stages; among equals, the entry for the largest batch size does. At another batch
+    size, a stage runs as in the entry for that size. If that entry has no stage of the same
     convolutions, they run in sequence, each with the entry's algorithm for it alone.
     """
     by_size = {each.batch_size or 0: each for each in entries}
@@ -198,10 +198,10 @@ def _as_for(taken: GraphPlan, batch_size: int) -> str:
 
 
 def _why_not_for(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> str:
-    """Compares these convolutions with the closest graph of a plan, and says what to do."""
+    """Compares these convolutions with the closest graph of a plan; adds the remedy."""
     expected = f"Expected a plan for this model, with {len(convolutions)} convolutions, got one"
     if not plan.graphs:
-        return f"{expected} that holds no graph. Plan the model again."
+        return f"{expected} that contains no graph. Plan the model again."
     found = set(canonical_names(node.name for node in convolutions).values())
     planned, closest = max(
         ((set(canonical_names(graph.planned_nodes).values()), graph) for graph in plan.graphs),

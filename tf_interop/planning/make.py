@@ -63,7 +63,7 @@ def make_plan(
         one after another. Equal problems give equal plans.
 
     Raises:
-        PlanError: a convolution does not fit into memory; names it and the memory it needs.
+        PlanError: a convolution does not fit into memory; names it and the memory that is enough.
     """
     return _Planner(problem, options or PlanOptions()).plan(on_progress)
 
@@ -151,7 +151,7 @@ class _Planner:
         return self._budget - self._alive_bytes(done) if is_limited else math.inf
 
     def _compute_alive_bytes(self, done: int) -> int:
-        """The outputs of these nodes that nothing reads, or a node that has not run."""
+        """The bytes of these nodes' outputs that no node reads, or that a later node reads."""
         return sum(
             costs.output_bytes
             for node, (costs, readers) in enumerate(
@@ -191,12 +191,12 @@ class _Planner:
             f"{self._problem.memory_budget_bytes} bytes: its output takes "
             f"{self._problem.node_costs[node].output_bytes}, its workspace at least "
             f"{least[node].workspace_bytes}, and {peaks[node] - least[node].memory_bytes} are "
-            f"alive before it. Give {peaks[node]} bytes, which are enough for the whole graph, "
-            "or measure algorithms that need less."
+            f"in use before it. Raise the budget to {peaks[node]} bytes, which is enough for the "
+            "whole graph, or measure algorithms that need less."
         )
 
     def _is_stage(self, unit: _Unit) -> bool:
-        """A single convolution is one if its fastest algorithm does not fit: another is pinned."""
+        """Whether a unit is a stage. One convolution is if its fastest algorithm does not fit."""
         lanes, choice = unit
         if len(choice.stage.steps) > 1:
             return True

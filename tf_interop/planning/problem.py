@@ -102,7 +102,7 @@ class MeasuredStage:
         latency_us: time from fork to join.
         sequential_us: time of the same convolutions one after another, each with its fastest
             algorithm, measured in the same run.
-        spread_us: error of the difference of the two times.
+        spread_us: error of the difference between the two times.
         workspace_bytes: sum over the lanes.
     """
 

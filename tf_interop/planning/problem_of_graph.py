@@ -62,7 +62,7 @@ def make_planning_problem(
             and (stage := _measured_stage(measured, costs))
         ),
         memory_budget_bytes=memory_budget_bytes,
-        # The device of a CPU counts its cores, which are no SMs.
+        # A CPU's device counts cores, which are not SMs.
         device=None if limits is None else Device(limits, device.sm_count),
         fingerprint=fingerprint_convolutions(convolutions),
         convolution_count=len(convolutions),
@@ -106,7 +106,7 @@ def _costs_of(
 
 
 def _measured_stage(measured: StageMeasurement, costs: _Costs) -> MeasuredStage | None:
-    """A measured stage; None if the planner cannot make it like that."""
+    """A measured stage; None if the planner cannot make such a stage."""
     lanes = measured.stage.lanes
     if len(lanes) == 1 and not lanes[0].merged:
         return None

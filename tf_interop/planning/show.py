@@ -41,10 +41,10 @@ def show_plan(plan: Plan, console: Console) -> None:
         print_on(
             console,
             "\n"
-            "One by one: every convolution alone, with its fastest algorithm, as measured. The "
-            "column 'measured'\n"
-            "is the measured share of the µs; the rest is modelled. Memory: outputs of "
-            "convolutions, and workspaces.",
+            "One by one, every convolution runs alone with its fastest algorithm, as measured. "
+            "'measured' is the\n"
+            "measured share of the µs; the rest is modelled. Memory is the outputs of convolutions "
+            "and workspaces.",
         )
     for graph in plan.graphs:
         for line in _remarks(graph):
@@ -105,7 +105,7 @@ def predicted(graph: GraphPlan) -> GraphPrediction | None:
 
 def _planned_table(graphs: Sequence[GraphPlan]) -> Table:
     title = "Plan: µs and memory, in stages and one after another"
-    numbers = ("batch", "conv.", "stages", "us", "one by one", "ratio")
+    numbers = ("batch", "conv.", "stages", "µs", "one by one", "ratio")
     table = new_table(title, "graph", *numbers)
     table.add_column("measured", justify="right", max_width=12)
     for heading in ("peak", "one by one"):
@@ -182,8 +182,8 @@ def _remarks(graph: GraphPlan) -> Iterator[str]:
     """The gain of tuning, the unmeasured convolutions, and why there is no stage."""
     if graph.prediction is not None and graph.prediction.unmeasured_count:
         yield (
-            f"{_incomplete(graph)}. The others are in no stage and in none of these values. "
-            "Profile the model with this mode and this batch size to plan them."
+            f"{_incomplete(graph)}. The others are in no stage, and no value includes them. To "
+            "plan them, profile the model with this mode and this batch size."
         )
     if graph.measured is not None:
         yield f"{verdict(graph)} {doubt(graph)}".rstrip()
@@ -195,7 +195,7 @@ def _remarks(graph: GraphPlan) -> Iterator[str]:
 def _describe_values(planned: PlannedStage) -> str:
     prediction = planned.prediction
     if prediction is None or len(planned.nodes) == 1:
-        # A stage of one convolution saves no time. It is there for its algorithm.
+        # A stage of one convolution saves no time. It only pins the algorithm.
         return planned.why or "no reason given"
     saved = 1 - prediction.latency_us / prediction.sequential_us
     return (
@@ -356,7 +356,7 @@ def say_cores(cores: int) -> str:
 
 
 def where_units_run(graph: GraphPlan) -> dict[str, str]:
-    """Says where each narrow or split unit runs, by its name."""
+    """Describes where each narrow or split unit runs, by its name."""
     if graph.split_units:
         return dict.fromkeys(graph.split_units, "split over the cores")
     return {name: say_cores(cores) for name, cores in graph.cores_of.items()}

@@ -1,8 +1,8 @@
 """Models a stage's time: thread blocks that share streaming multiprocessors (SMs).
 
-`compute_sm_use` gives the share of an SM that one kernel fills, as the paper's Table 1 has it.
-`model_lanes_us` simulates the device's block scheduler for lanes of kernels, from their
-measurements. `StageModel` calibrates it.
+`compute_sm_use` returns the share of an SM that one kernel fills, as in Table 1 of Pourghassemi et
+al. (SPAA 2020). `model_lanes_us` simulates the device's block scheduler for lanes of kernels, from
+their measurements. `StageModel` calibrates it.
 
 The simulation's assumptions, and their sources:
 
@@ -12,9 +12,10 @@ The simulation's assumptions, and their sources:
   the block itself fit (CUDA C++ Programming Guide, "Multiprocessor Level").
 - The scheduler serves kernels by the priority of their streams, then in launch order. It turns to
   the next kernel after it has placed the last block of the one before (the leftover policy: Olmedo
-  et al., "Dissecting the CUDA scheduling hierarchy", RTAS 2020). It never takes a block off an SM.
+  et al., "Dissecting the CUDA scheduling hierarchy", RTAS 2020). It never removes a block from an
+  SM.
 - Blocks on one SM share its arithmetic units, and all blocks of the device share DRAM. If the
-  blocks together want more than there is, all of them slow down alike. A block wants its share of
+  blocks together need more than there is, all of them slow down alike. A block needs its share of
   the kernel's utilization, measured alone. Where that was not measured, the blocks of one kernel
   are assumed to keep their SMs busy, and DRAM in proportion to the SMs they are on: two such
   kernels gain nothing on one SM.
@@ -48,7 +49,7 @@ _DONE = 1e-9
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Device:
-    """The SMs that kernels run on; `limits` holds for each one."""
+    """The SMs that kernels run on; `limits` applies to each of them."""
 
     limits: SmLimits
     sm_count: int
@@ -77,7 +78,7 @@ class SmUse:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _BlockResources:
-    """The part of an SM that one block holds, in allocation units."""
+    """The part of an SM that one block occupies, in allocation units."""
 
     registers: int
     shared_memory_bytes: int
@@ -136,8 +137,8 @@ class ModelKernel:
         blocks: of its grid.
         resources: of one block.
         wave_us: time of a block that nothing slows down.
-        alu: share of its SM's arithmetic units that one block uses then.
-        dram: share of DRAM's throughput that one block uses then.
+        alu: share of its SM's arithmetic units that such a block uses.
+        dram: share of DRAM's throughput that such a block uses.
     """
 
     blocks: int
@@ -238,7 +239,7 @@ class _SmGroup:
         return rest
 
     def take(self, block: _BlockResources, blocks: int) -> None:
-        """Takes the resources of some blocks; a negative number gives them back."""
+        """Takes the resources of some blocks; a negative number frees them."""
         self.registers -= block.registers * blocks
         self.shared_memory_bytes -= block.shared_memory_bytes * blocks
         self.threads -= block.threads * blocks
@@ -349,7 +350,8 @@ class _Simulation:
     def _whole_waves(self, groups: list[_SmGroup]) -> int:
         """Counts the successive waves that are all like this one.
 
-        They are one step of the simulation. All but the last are taken off the waiting blocks here.
+        They are one step of the simulation. All but the last are removed from the waiting blocks
+        here.
         """
         if len(groups) != 1 or len(groups[0].batches) != 1:
             return 1

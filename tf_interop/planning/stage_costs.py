@@ -13,11 +13,11 @@ Sources, in order of trust:
 Merged convolutions need a measurement, because the model does not know their kernels.
 
 A slower algorithm may leave room for a neighbour. So branch and bound over the candidates of all
-convolutions of a stage chooses the algorithms that run together. A model takes a hundred times as
-long as a table. Therefore only the few combinations with the lowest bounds are modelled for each
-set of lanes; three or more lanes only if all but one of them are worth a stage; and no more after a
-limit for the whole plan. Lanes of several steps have a limit of their own. `StageCosts.describe`
-counts the sets that were left out.
+convolutions of a stage chooses the algorithms that run together. Modelling takes a hundred times as
+long as a look-up. Therefore only the few combinations with the lowest bounds are modelled for each
+set of lanes, three or more lanes only if all but one of them are worth a stage, and none beyond a
+limit for the whole plan. Lanes of several steps have their own limit. `StageCosts.describe` counts
+the sets that were left out.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MOST_COMBINATIONS = 64
 _MOST_MODELLED_OF_PAIR = 8
 # A modelled stage this close to its bound is good enough.
 _NEAR_BOUND = 1.01
-# Algorithms that are tried for all convolutions of a stage, to explain why it does not run so.
+# Algorithms that are tried for all convolutions of a stage, to explain why it does not use them.
 _MOST_USUAL = 3
 
 Lanes = tuple[tuple[int, ...], ...]
@@ -53,8 +53,8 @@ class StageChoice:
 
     Attributes:
         stage: its operations are names of ConvolutionCosts.
-        latency_us: a time for sums over stages. If the stage was measured, these are the times of
-            its convolutions alone, less the measured relative saving.
+        latency_us: a time that can be summed over stages. For a measured stage it is the sum of its
+            convolutions' times alone, less the measured relative saving.
         spread_us: error of `latency_us`.
         workspace_bytes: sum over the lanes.
         memory_bytes: workspaces and results.
@@ -301,7 +301,7 @@ class StageCosts:
     def _model_orders(
         self, names: _Names, chosen: Candidates, bound_us: float
     ) -> StageChoice | None:
-        """The better one of longest first, and shortest first with priority."""
+        """The better of two orders: longest first, and shortest first with priority."""
         self._modelled_count[any(len(lane) > 1 for lane in names)] += 1
         places = sorted(range(len(names)), key=lambda place: -latency_us(chosen[place]))
         # If every lane has one kernel, priority is the same as launch order.
@@ -352,7 +352,7 @@ def algorithms_of(stage: Stage[str]) -> tuple[object, ...]:
 
 
 def _is_trusted_over(measured: StageChoice, modelled: StageChoice) -> bool:
-    """Whether the modelled stage may be slower than the measured one, and needs as much memory."""
+    """Whether the modelled stage may be slower than the measured one, and needs no less memory."""
     return (
         measured.latency_us < modelled.latency_us + modelled.spread_us
         and measured.workspace_bytes <= modelled.workspace_bytes

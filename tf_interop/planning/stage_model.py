@@ -40,7 +40,7 @@ class StageModel:
         self._costs = problem.costs_by_name
         self._kernels = functools.cache(self._make_kernels)
         self._demands = functools.cache(self._make_demands)
-        # A sample of many stages, because all of them could take longer than planning.
+        # Samples stages if there are many, because modelling all could take longer than planning.
         stride = math.ceil(len(problem.stages) / _MOST_FOR_CALIBRATION) or 1
         ratios = []
         for measured in problem.stages[::stride]:
@@ -50,7 +50,7 @@ class StageModel:
         if len(ratios) >= _FEWEST_FOR_CALIBRATION:
             self.factor = statistics.median(ratios)
             deviations = sorted(abs(ratio / self.factor - 1) for ratio in ratios)
-            # Nine of ten measured stages lie within it.
+            # 90 % of the measured stages lie within it.
             self.spread = deviations[math.ceil(0.9 * len(deviations)) - 1]
             self.measured_count = len(ratios)
 
@@ -83,7 +83,7 @@ class StageModel:
         return max(modelled_us * self.factor, longest_us)
 
     def bound_us(self, candidates: Candidates) -> float:
-        """A lower bound of a stage's time without simulation; all kernels must be known."""
+        """A lower bound on a stage's time without simulation; all kernels must be known."""
         demands = [self._demands(candidate) for lane in candidates for candidate in lane]
         longest_us = max(map(latency_us, candidates))
         together_us = max(map(sum, zip(*demands, strict=True)))

@@ -1,21 +1,21 @@
-"""Searches for the stages of a whole graph, block by block: exactly if possible, else in bounds.
+"""Searches for the stages of a whole graph, block by block: exactly if possible, else with bounds.
 
-The graph is a DAG in bit masks. Nodes are numbers, each after those that it depends on. There may
-be several ways to run a stage, where faster ones need more memory; the fastest that fits is taken.
-Stages run one after another.
+The graph is a DAG in bit masks. Nodes are numbers; each comes after its dependencies. There may be
+several ways to run a stage, faster ones with more memory; the fastest that fits is used. Stages run
+one after another.
 
 *Blocks.* The graph is cut wherever all later nodes depend on all earlier ones. A stage across a cut
 would be a single lane, which saves nothing, and the memory in use at a cut does not depend on the
-stages before it. So each block is searched by itself, and a block that is too wide for the exact
-search leaves that to the others. A block is searched exactly, at least with lanes of one node, or
+stages before it. So each block is searched by itself, and one that is too wide for the exact search
+does not keep it from the others. A block is searched exactly, at least with lanes of one node, or
 else by a beam.
 
 *Beam.* States are compared by the time that they save against running every node alone. Among the
 states with equally many nodes done, only the most promising are followed; their number is the
-width of the beam. Of equal states the one with more ready nodes goes first, because a node that is
-kept back may fill a later stage, as weight gradients do in training: nothing waits for them. Stages
-are also tried with some lanes continued, node by node, the lanes that end first before others. The
-result is compared with all nodes one after another, and the faster is returned.
+width of the beam. Among equal states the one with more ready nodes goes first, because a node that
+is kept back may fill a later stage, as weight gradients do in training: nothing waits for them.
+Stages are also tried with some lanes continued, node by node, starting with the lanes that end
+first. The result is compared with all nodes one after another, and the faster is returned.
 
 *Exact.* Dynamic programming over the nodes that have run: Ding et al., "IOS: Inter-Operator
 Scheduler for CNN Acceleration" (MLSys 2021), section 4, from the front. A *state* is a set of nodes
@@ -38,7 +38,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from tf_interop.planning.stage_costs import Lanes, StageChoice
 
-# Stages are made of this many ready nodes, those with the longest way to the end.
+# Stages are made from this many ready nodes: those with the longest way to the end.
 _MAX_READY = 8
 _MOST_ALIKE = 2
 
@@ -46,7 +46,7 @@ _Way = tuple[float, StageChoice]
 """The time that a choice saves against its nodes alone, and the choice."""
 
 Schedule = list[tuple[Lanes, StageChoice]]
-"""Stages in the order in which they run, each with its choice. They hold every node once."""
+"""Stages in running order, each with its choice. They contain every node once."""
 
 OnProgress = Callable[[str], None]
 """Receives a few words on the progress now and then; an exception ends the search."""
@@ -92,7 +92,7 @@ class Space:
 
         Args:
             predecessors: the direct dependencies of each node.
-            choices: gives the ways to run a stage, fastest first; none forbids the stage.
+            choices: returns the ways to run a stage, fastest first; nothing forbids the stage.
             follows: the nodes that each node may follow in a lane; None for all predecessors.
             available: as the attribute.
             max_lanes: as the attribute.
@@ -285,7 +285,7 @@ class Beam:
 
     def _most_promising(self, states: Collection[State]) -> list[State]:
         """The states that are followed."""
-        # Ready nodes only decide between equals, and finding them takes longer than all the rest.
+        # Ready nodes only break ties, and finding them takes longer than everything else.
         saved_us = heapq.nlargest(self._width, [state.saved_us for state in states])
         best = [state for state in states if state.saved_us >= saved_us[-1]]
         for state in best:

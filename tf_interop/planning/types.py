@@ -70,16 +70,16 @@ class GraphPrediction:
 class LaneExplanation:
     """Measurements of a lane's convolutions, each alone.
 
-    For a lane of several, times are sums and the workspace is the largest one. A merged lane's
-    algorithm belongs to the wider convolution, so `alone_us` equals `fastest_us` there.
+    For a lane of several steps, times are sums and the workspace is the largest one. A merged
+    lane's algorithm belongs to the wider convolution, so its `alone_us` equals `fastest_us`.
 
     Attributes:
         alone_us: time with the pinned algorithms.
         workspace_bytes: need of the pinned algorithms.
-        fastest_algorithm: the algorithm that is fastest alone; None for a lane of several.
+        fastest_algorithm: the algorithm that is fastest alone; None for a lane of several steps.
         fastest_us: time with the algorithms that are fastest alone.
-        sm_use: of the pinned algorithm; None for a lane of several, and if its kernels or the
-            device are unknown.
+        sm_use: of the pinned algorithm; None for a lane of several steps, and if its kernels or
+            the device are unknown.
     """
 
     alone_us: Microseconds
@@ -145,7 +145,7 @@ class PlannedStage:
         explanation: None if no planner made the stage.
         schedules: for a graph whose batch size is unknown until it runs, a schedule for each
             planned batch size, ascending. `stage` is then one of them, and any other batch size
-            runs in sequence. Empty if `stage` holds for every batch size.
+            runs in sequence. Empty if `stage` applies to every batch size.
     """
 
     stage: Stage[str]
@@ -299,7 +299,7 @@ class GraphPlan:
     Attributes:
         fingerprint: identifies the graph's convolutions (see `fingerprint_convolutions`).
         convolution_count: all convolutions of the graph, planned or not.
-        batch_size: None if the stages hold for every batch size.
+        batch_size: None if the stages apply to every batch size.
         prediction: None if no planner made the stages.
         unstaged: the planned convolutions in no stage, in their expected order.
         rejected: some of the stages that the plan does not make: those that may win, then those
@@ -308,9 +308,9 @@ class GraphPlan:
         mode: None if it is unknown, as for a function.
         narrow_units: canonical names of the units that run on one core, or a few, of a CPU.
         split_units: canonical names of the units that run once for each part of the batch, each
-            part on its share of a CPU's cores. A plan has these or `narrow_units`.
+            part on its share of a CPU's cores. A plan has either these or `narrow_units`.
         unit_cores: cores for each of `narrow_units`; empty for one each.
-        measured: steps with those units, if they were measured.
+        measured: steps with these units, if they were measured.
     """
 
     fingerprint: str

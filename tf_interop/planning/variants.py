@@ -1,4 +1,4 @@
-"""Plans with one part taken out, to measure what that part gains."""
+"""Plans with one part removed, to measure the gain of that part."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def without_concurrency(plan: Plan) -> Plan:
     """The plan with the same algorithms, and each stage's convolutions on a single lane.
 
     A merged lane becomes a stage of its own: it needs no second lane, and its algorithm belongs to
-    the wider convolution. Other lane options go, because they are for lanes that run together.
+    the wider convolution. Other lane options are dropped: they are for lanes that run together.
     """
 
     def split(planned: PlannedStage) -> Iterable[PlannedStage]:
