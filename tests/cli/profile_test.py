@@ -81,7 +81,7 @@ def test_a_signal_ends_it_and_keeps_the_measurements(number: signal.Signals) -> 
 def test_ends_with_the_budget() -> None:
     save_configurations(_list(8), "list.json")
     result = invoke("profile list.json --backend host --budget 0.02s -o profile.json")
-    assert "Ended because the time is over. Left: " in result.output
+    assert "Ended because the time is up. Left: " in result.output
     assert 0 < len(load_profile("profile.json").algorithms) < 16
 
 

@@ -195,7 +195,7 @@ def test_measures_a_stage_and_its_sequence(host: Backend) -> None:
     result = _measure_stage(host, *lanes, sequential_algorithms=["BUFFERED", None, "DIRECT"])
     assert min(result.latency_us, result.same_sequential_us, result.sequential_us) > 0
     assert result.spread_us >= 0
-    # Algorithms that the backend chose have their names.
+    # The result names the algorithms that the backend chose.
     ran = ("DIRECT", "DIRECT", "BUFFERED")
     assert result.stage == Stage(lanes).with_algorithms(ran)
     assert result.sequential_algorithms == ("BUFFERED", "BUFFERED", "DIRECT")

@@ -218,7 +218,7 @@ def test_measures_the_most_useful_first(
 @pytest.mark.parametrize(
     ("configurations", "backend", "pair_algorithms", "measured"),
     [
-        # 10 and 20 µs alone; by the sum of both.
+        # The algorithms take 10 and 20 µs alone; the order is by their sum.
         (PAIR, {}, 2, [
             "small eng1+large eng1", "small eng1+large eng2", "small eng2+large eng1",
             "small eng2+large eng2",
@@ -335,7 +335,7 @@ def test_ends_after_the_current_measurement_when_told_to_stop() -> None:
 @pytest.mark.parametrize(
     ("backend", "measured", "failures", "resolved_again"),
     [
-        # Names that are entries need no resolving, which may take a while.
+        # The name of an entry is not resolved, because that may take a while.
         ({"stands_for": {"eng1": "eng2", "GEMM": "eng2"}}, "eng0 eng2", 0, "eng1 GEMM"),
         ({"refuses": ("GEMM",)}, "eng0 eng1 eng2", 1, ""),
         # An algorithm that failed is not tried under another name.

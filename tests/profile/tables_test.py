@@ -29,7 +29,7 @@ LONG_NAME = "pad+split+nchw+eng11_k2=1_k3=0_k24=15_sms=66"
 
 
 def printed(show: Callable[..., None], *arguments: object) -> list[str]:
-    """The lines in a file that is no terminal."""
+    """The lines in a file that is not a terminal."""
     console = Console(file=io.StringIO())
     show(*arguments, console)
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
@@ -109,9 +109,9 @@ def test_the_summary_shows_each_of_ten_winning_sets_once() -> None:
     times = {"spread_us": 1.0, "sequential_us": 30.0}
     losing = make_stage((LARGE, "GEMM"), (LARGE, "GEMM"), latency_us=29.5, **times)
     lines = summary(make_algorithm(), make_algorithm_failure(LARGE), losing)
-    assert "Measured: 1 convolutions, with 1 algorithms in all, and 1 stages; 1 failed." in lines
+    assert "Measured: 1 convolution, with 1 algorithm in all, and 1 stage; 1 failed." in lines
     assert "No group ran faster together than one after another." in lines
-    assert "All of it: tf-interop show 'my profile.json'" in lines
+    assert "To see everything: tf-interop show 'my profile.json'" in lines
     assert len(lines) < 7
     winning = [
         make_stage((SMALL, "FFT"), (LARGE, "FFT"), latency_us=25.0, **times),
@@ -125,7 +125,7 @@ def test_the_summary_shows_each_of_ten_winning_sets_once() -> None:
     more = [make_stage(*[(SMALL, "GEMM")] * count, latency_us=10.0) for count in range(3, 13)]
     lines = summary(*winning, losing, *more)
     assert sum(line.startswith("0: ") for line in lines) == 10
-    assert any(line.startswith("And 2 more sets. All of it:") for line in lines)
+    assert any(line.startswith("And 2 more. To see everything:") for line in lines)
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ class CoreLibrary:
         return version[0]
 
     def open_backend(self, name: str) -> Backend:
-        """Opens a backend; opening it again gives the same one.
+        """Opens a backend; opening it again returns the same one.
 
         Args:
             name: `host`, or `cudnn` for the first GPU. TF_INTEROP_LIBCUDNN may name a libcudnn.so.9
@@ -66,7 +66,7 @@ class CoreLibrary:
         return Backend(self, name, device[0])
 
     def collect(self) -> tuple[list[str], Any]:
-        """A list, and a sink that appends strings of the library to it while the sink lives."""
+        """A list, and a sink that appends strings from the library to it while the sink lives."""
         collected: list[str] = []
 
         def take(text: Any, size: int) -> None:
@@ -118,8 +118,8 @@ _INVALID_ARGUMENT = 1
 _FAILURE_KINDS = {2: FailureKind.UNSUPPORTED, 3: FailureKind.OUT_OF_MEMORY}
 
 # Rounding errors are smaller: TF32 and half round by 2^-11 and bfloat16 by 2^-9 of a value, and
-# sums of thousands of halves that are kept in half err by some hundredths of the largest element.
-# A convolution that reads the wrong elements errs by as much as the elements are large.
+# sums of thousands of halves that are kept in half err by a few hundredths of the largest element.
+# The error of a convolution that reads the wrong elements is about as large as the elements.
 _LARGEST_ERROR = 0.1
 _WRONG_RESULT = (
     "Expected an error of at most {} relative to the result in double precision, got {:.3g} "
@@ -217,7 +217,7 @@ class Backend:
     def resolve_algorithm(
         self, configuration: ConvolutionConfiguration, algorithm: str, options: MeasureOptions
     ) -> AlgorithmKey | AlgorithmFailure:
-        """Finds out what `measure_algorithm` would run under a name, without running it.
+        """Finds the algorithm that `measure_algorithm` would run for a name, without running it.
 
         Returns:
             The key of that measurement, the same for two names of one algorithm. A failure with the
@@ -316,9 +316,9 @@ class Backend:
         Args:
             stage: an algorithm of None is the backend's own choice.
             options: how to measure.
-            sequential_algorithms: for each step the fastest one alone; empty for the stage's own.
-            images: a number for each step; steps with one number read one image. Empty gives each
-                step, or each merged lane, its own image.
+            sequential_algorithms: the fastest one alone for each step; empty for the stage's own.
+            images: a number for each step; steps with the same number read the same image. If
+                empty, each step, or each merged lane, has its own image.
 
         Raises:
             ValueError: the stage is illegal, a shape is unknown, or the core has no such
@@ -387,13 +387,13 @@ class Backend:
 def find_library_file(name: str) -> pathlib.Path | None:
     """Finds the file of a compiled library, or None if it has not been built.
 
-    `TF_INTEROP_LIBRARY` and `TF_INTEROP_CORE_LIBRARY` name files to use instead of the installed.
+    `TF_INTEROP_LIBRARY` and `TF_INTEROP_CORE_LIBRARY` name files that replace the installed ones.
     """
     is_core = name == CORE_LIBRARY_NAME
     named = os.environ.get("TF_INTEROP_CORE_LIBRARY" if is_core else "TF_INTEROP_LIBRARY")
     if named:
         return pathlib.Path(named)
-    # An editable install has two folders for one package: Python files here, the library there.
+    # An editable install has two folders: one with the Python files, one with the library.
     import tf_interop
 
     for folder in tf_interop.__path__:

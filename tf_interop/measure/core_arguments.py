@@ -53,7 +53,7 @@ def convolution_fields(configuration: ConvolutionConfiguration) -> dict[str, Any
     )
     image_sizes = [image[axis] for axis in axes]
     channels = image[channel_axis]
-    # The core derives the filter's channels from the others, so all three have to agree here.
+    # The core derives the filter's channels from the others, so all three must agree here.
     of_filter, filters = filter_[-2:]
     outputs = output[channel_axis]
     if configuration.depthwise:
@@ -109,7 +109,7 @@ def make_lanes(
     sequential_algorithms: Sequence[str | None],
     images: Sequence[int],
 ) -> tuple[Any, list[object]]:
-    """The lanes of a stage as an array of `TfiLane`, and the objects that have to outlive it."""
+    """The lanes of a stage as an array of `TfiLane`, and the objects that must outlive it."""
     kept: list[object] = []
 
     def text(algorithm: str | None) -> Any:

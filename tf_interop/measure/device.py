@@ -1,8 +1,7 @@
 """Describes the CPU or the GPUs of this process, and the GPU's hardware queues.
 
-NVIDIA's management library (NVML) answers questions about GPUs. It makes no CUDA context, and
-asking it decides nothing, whereas TensorFlow's list of GPUs, or CUDA's, would fix for the whole
-process which of them it uses.
+NVIDIA's management library (NVML) describes the GPUs without making a CUDA context. Listing GPUs
+with TensorFlow or CUDA would instead fix which of them the process uses.
 
 CUDA spreads the streams of a process over its *hardware queues*. Streams that share a queue may
 wait for each other, so a stage gains nothing from more lanes than queues. CUDA reads their number
@@ -31,8 +30,8 @@ _CPU_FILE = pathlib.Path("/proc/cpuinfo")
 def identify_device(described: ProfiledDevice) -> ProfiledDevice:
     """The device that the core measures on, for a new profile.
 
-    NVML adds driver and clocks. It finds the GPU by its name, because the core gives no bus
-    address; of several GPUs with that name it takes the first visible one.
+    NVML adds driver and clocks. The GPU is found by its name, because the core reports no bus
+    address; of several GPUs with that name, the first visible one is used.
     """
     if described.backend == "host":
         return this_cpu()
@@ -44,7 +43,7 @@ def identify_device(described: ProfiledDevice) -> ProfiledDevice:
 
 
 def running_device(backend: str) -> ProfiledDevice | None:
-    """The device that a process would use if it began now; starts neither CUDA nor TensorFlow.
+    """The device that a process would use if it started now; starts neither CUDA nor TensorFlow.
 
     Args:
         backend: `cudnn` for the first GPU that CUDA shows this process, `host` for the CPU.
@@ -109,7 +108,7 @@ def has_nvidia_gpu() -> bool:
 
 
 def has_bfloat16() -> bool:
-    """Whether every visible GPU of known compute capability has arithmetic for bfloat16."""
+    """Whether every visible GPU of known compute capability has bfloat16 arithmetic."""
     capabilities = (gpu.compute_capability for gpu in visible_gpus())
     return all(int(each.partition(".")[0]) >= 8 for each in capabilities if each)
 
@@ -117,12 +116,12 @@ def has_bfloat16() -> bool:
 def visible_gpus() -> tuple[ProfiledDevice, ...]:
     """The GPUs that CUDA would show this process, in CUDA's order as far as it is known.
 
-    Values that the driver does not tell are 0 or empty; clocks are the current ones, `sm` and
+    Values that the driver does not report are 0 or empty; clocks are the current ones, `sm` and
     `memory`. NVML knows neither cuDNN nor the limits of an SM.
 
-    CUDA_VISIBLE_DEVICES is read as CUDA reads it. GPUs are numbered as by `nvidia-smi`. CUDA's
+    CUDA_VISIBLE_DEVICES is read as CUDA reads it. GPUs are numbered as in `nvidia-smi`. CUDA's
     numbers are the same if all GPUs of the machine are alike or CUDA_DEVICE_ORDER=PCI_BUS_ID;
-    otherwise it puts the fastest first, by an undocumented rule.
+    otherwise CUDA puts the fastest first, by an undocumented rule.
     """
     with _nvml() as nvml:
         if nvml is None:
@@ -133,11 +132,11 @@ def visible_gpus() -> tuple[ProfiledDevice, ...]:
 def free_memory_bytes() -> int | None:
     """Memory of the first visible GPU that this process can use.
 
-    It includes memory that the process holds already, as far as the driver tells: TensorFlow takes
-    nearly all of a GPU's memory when it first uses it.
+    It includes memory that the process already holds, as far as the driver reports it: TensorFlow
+    takes nearly all of a GPU's memory when it first uses the GPU.
 
     Returns:
-        None if there is no visible GPU or its driver does not tell.
+        None if there is no visible GPU or its driver does not report it.
     """
     with _nvml() as nvml:
         handles = [] if nvml is None else _visible_handles(nvml)
@@ -218,7 +217,7 @@ def _describe(nvml: Any, handle: Any) -> ProfiledDevice:
 def _ask(default: _T, function: Callable[..., _T], *arguments: object) -> _T:
     import pynvml
 
-    # A GPU or driver may refuse any single question.
+    # A GPU or driver may refuse any single query.
     try:
         return function(*arguments)
     except pynvml.NVMLError:

@@ -3,7 +3,7 @@
 Order:
   1. every convolution with the algorithm that the backend would choose, the costliest first;
   2. every convolution with the other algorithms that the backend would consider, then with all
-     others that were asked for;
+     other requested ones;
   3. stages with the algorithms that are fastest alone; then pairs with other combinations, and
      merged lanes with other algorithms of the wider convolution.
 
@@ -46,6 +46,7 @@ from tf_interop.profile.entries import (
 from tf_interop.profile.tables import describe_convolution
 from tf_interop.profile.worklist import ConfigurationList, ListedStage
 from tf_interop.stage import Lane, Stage
+from tf_interop.tables import count_of
 
 Say = Callable[[str, int, int, str], object]
 """Called with the phase, the number of its convolutions or stages that are done, their total, and
@@ -102,7 +103,7 @@ class StageJob:
 
 
 Job = AlgorithmKey | StageJob
-"""One algorithm, by the name that was asked for, or one stage."""
+"""One algorithm, by the requested name, or one stage."""
 
 
 def describe_job(job: Job) -> str:
@@ -118,7 +119,7 @@ def describe_job(job: Job) -> str:
 
 
 _Unit = Callable[[], Iterable[Job]]
-"""One convolution or stage, as a function that gives the jobs that are left for it."""
+"""A function that returns the remaining jobs for one convolution or stage."""
 
 
 class Measurements:
@@ -137,7 +138,7 @@ class Measurements:
             self.add(entry)
 
     def add(self, entry: Entry, *names: EntryKey) -> None:
-        """Adds an entry, under further `names` too."""
+        """Adds an entry, also under further `names`."""
         key = entry_key(entry)
         self._entries.update(dict.fromkeys((key, *names), entry))
         if isinstance(entry, AlgorithmMeasurement):
@@ -149,7 +150,7 @@ class Measurements:
         if job in self._entries:
             return True
         # An engine always rounds or never does. Other algorithms round if they may, so a
-        # measurement without TF32 says nothing about a run with it.
+        # measurement without TF32 does not apply to a run with it.
         if job.configuration.dtype == "float32" and not names_engine(job.algorithm):
             return False
         exact = self._entries.get(job._replace(tf32=False))
@@ -157,7 +158,7 @@ class Measurements:
 
     def find_resolved(self, resolved: AlgorithmKey, *, allow_tf32: bool) -> Entry | None:
         """The measurement or failure of a resolved algorithm."""
-        # A measurement's key says whether it rounds, a failure's whether it was allowed to.
+        # A measurement's key tells whether it rounds, a failure's whether it was allowed to.
         exact = self._entries.get(resolved)
         if isinstance(exact, AlgorithmMeasurement):
             return exact
@@ -182,7 +183,7 @@ class End(enum.Enum):
     """Why a run ended."""
 
     FINISHED = "everything is measured"
-    OUT_OF_TIME = "the time is over"
+    OUT_OF_TIME = "the time is up"
     STOPPED = "it was stopped"
     DEVICE_LOST = "the device failed, and works again only in a new process, if at all"
 
@@ -210,7 +211,7 @@ class ProfileRun:
     Attributes:
         before: entries of earlier runs, which are not measured again.
         keep: called with each new entry.
-        should_stop: asked before each measurement.
+        should_stop: called before each measurement.
     """
 
     backend: Backend
@@ -235,7 +236,7 @@ class ProfileRun:
         self._failure_count = 0
 
     def run(self, say: Say) -> Outcome:
-        """Measures until everything is done, the time is over, or `should_stop()`."""
+        """Measures until everything is done, the time is up, or `should_stop()`."""
         end = self._run(say)
         # A lost device cannot list algorithms.
         is_left_known = end not in (End.FINISHED, End.DEVICE_LOST)
@@ -305,8 +306,8 @@ class ProfileRun:
             self._measured_count += 1
             return
         self._failure_count += 1
-        # After a kernel's illegal memory access CUDA fails every later call. These would look like
-        # failures of the next measurements.
+        # After a kernel's illegal memory access every later CUDA call fails. Those failures would
+        # look like failures of the next measurements.
         if entry.kind is FailureKind.FAILED and not is_refused:
             self._is_device_lost = not self._does_device_work()
 
@@ -326,7 +327,7 @@ class ProfileRun:
         return isinstance(again, AlgorithmMeasurement)
 
     def _units(self, phase: Phase) -> Iterator[_Unit]:
-        """The convolutions or stages of a phase, each as a function that gives its jobs."""
+        """The convolutions or stages of a phase, each as a function that returns its jobs."""
         if phase is Phase.STAGES:
             yield from self._stage_units()
             return
@@ -346,16 +347,16 @@ class ProfileRun:
             yield functools.partial(self._algorithm_jobs, configuration, scope)
 
     def _describe_left(self) -> Iterator[str]:
-        """Describes the jobs that are left, one line for each phase."""
+        """Describes the remaining jobs, one line for each phase."""
         own, others, stages = (
             {job for jobs in self._units(phase) for job in jobs()} for phase in Phase
         )
         if own:
-            yield f"{len(own)} convolutions to measure at all"
+            yield f"{count_of(len(own), 'convolution')} not measured at all"
         if others - own:
-            yield f"{len(others - own)} other algorithms"
+            yield count_of(len(others - own), "other algorithm")
         if stages:
-            yield f"{len(stages)} stages"
+            yield count_of(len(stages), "stage")
 
     def _resolve(self, job: AlgorithmKey) -> AlgorithmKey | AlgorithmFailure:
         """Resolves the name of a job, once."""
@@ -368,7 +369,7 @@ class ProfileRun:
     def _algorithm_jobs(
         self, configuration: ConvolutionConfiguration, scope: AlgorithmScope | None
     ) -> Iterator[AlgorithmKey]:
-        """The jobs of a scope; for None the backend's first choice, or the names asked for."""
+        """The jobs of a scope; for None, of the backend's first choice or the requested names."""
         if scope is not None:
             names = self._listed(configuration, scope)
         elif isinstance(self.options.algorithms, tuple):
@@ -437,8 +438,8 @@ class ProfileRun:
     ) -> list[tuple[str, ...]]:
         """The algorithms to measure a stage with, one for each step.
 
-        Algorithms of a plan stay. A merged lane takes those of the wider convolution, which is not
-        measured alone: in the backend's order, or as asked for by name. Each makes a choice.
+        A plan's algorithms stay. A merged lane uses the wider convolution's, which are not measured
+        alone: in the backend's order, or as requested by name. Each of them makes one choice.
         """
         is_pinned = any(step.algorithm for step in stage.steps)
         if [len(lane.steps) for lane in stage.lanes] == [1, 1] and not is_pinned:
@@ -448,7 +449,7 @@ class ProfileRun:
             (lane.merged, self._choices_of_lane(lane, [next(fastest) for _ in lane.steps]))
             for lane in stage.lanes
         ]
-        # Merged lanes take their algorithms together, by rank; other lanes have one choice.
+        # Merged lanes change their algorithms together, by rank; other lanes have one choice.
         count = min((len(each) for merged, each in choices if merged), default=1)
         return [
             tuple(name for merged, each in choices for name in each[rank if merged else 0])
@@ -501,7 +502,7 @@ def _combinations(
     *,
     at_most_each: int,
 ) -> list[tuple[str, ...]]:
-    """Combines the fastest algorithms of two convolutions; the least sum of times comes first.
+    """Combines the fastest algorithms of two convolutions; the smallest sum of times comes first.
 
     For two lanes of one convolution the order does not matter.
     """

@@ -1,1 +1,1 @@
-"""Profiles: what convolutions and stages cost, their files, and how they are measured."""
+"""Profiles: the measured costs of convolutions and stages, and their files."""

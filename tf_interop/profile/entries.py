@@ -40,7 +40,7 @@ class KernelMeasurement:
     """One GPU kernel that an algorithm launches.
 
     Attributes:
-        name: as CUPTI gives it.
+        name: as CUPTI reports it.
         grid: blocks in x, y and z.
         block: threads of a block in x, y and z.
         registers_per_thread: 32-bit registers.
@@ -72,11 +72,11 @@ class AlgorithmMeasurement:
         tf32: whether the algorithm may round float operands to TF32 or less. It is not used if
             TensorFlow's switch for TF32 is off.
         latency_us: median of the timed runs.
-        spread_us: half the distance between their 10th and 90th percentile.
-        relative_error: largest difference from the result in double precision, relative to the
-            largest value of that; for a large convolution, among at most 4,096 elements. A result
+        spread_us: half the distance between their 10th and 90th percentiles.
+        relative_error: largest difference from the result in double precision, relative to that
+            result's largest value; for a large convolution, among at most 4,096 elements. A result
             that is not finite is a failure.
-        deterministic: whether two runs gave the same bits.
+        deterministic: whether two runs returned the same bits.
         kernels: the GPU kernels of one run in order; empty on a CPU and without CUPTI.
         source: the method of the measurement.
     """
@@ -94,7 +94,7 @@ class AlgorithmMeasurement:
 
 
 class FailureKind(enum.Enum):
-    """The class of a failure's reason."""
+    """The kind of a failure's reason."""
 
     UNSUPPORTED = "unsupported"
     OUT_OF_MEMORY = "out of memory"
@@ -121,7 +121,7 @@ class AlgorithmFailure:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StageMeasurement:
-    """The cost of one stage. All three times come from one run, which took them by turns.
+    """The cost of one stage. All three times come from one run, which alternated between them.
 
     Attributes:
         stage: the requested stage. Its algorithms are those that ran.
@@ -130,8 +130,8 @@ class StageMeasurement:
         same_sequential_us: time of the same steps with the same algorithms, one after another on
             one stream.
         sequential_us: time of the steps one after another, each with the algorithm that is fastest
-            alone. The stage has to beat it.
-        spread_us: error of the difference of `latency_us` and `sequential_us`.
+            alone. The stage must beat it.
+        spread_us: error of the difference between `latency_us` and `sequential_us`.
         workspace_bytes: sum over the lanes.
         source: the method of the measurement.
         sequential_algorithms: the algorithms of `sequential_us`, one for each of `stage.steps`;
@@ -199,7 +199,7 @@ def entry_key(entry: Entry) -> EntryKey:
 def fastest_first(
     measurements: Iterable[AlgorithmMeasurement],
 ) -> tuple[AlgorithmMeasurement, ...]:
-    """Sorts measurements of one convolution, whatever their order was."""
+    """Sorts measurements of one convolution; their order does not matter."""
     return tuple(
         sorted(measurements, key=lambda each: (each.latency_us, each.algorithm, each.tf32))
     )
@@ -210,7 +210,7 @@ def as_with_tf32(
 ) -> tuple[AlgorithmMeasurement, ...]:
     """The measurements of one convolution that apply under a switch for TF32.
 
-    An algorithm that was measured both with rounding and without rounds if it may.
+    An algorithm that was measured in both ways rounds if it may.
     """
     rounding = {each.algorithm for each in measurements if each.tf32}
     return tuple(
@@ -282,7 +282,7 @@ def check_stage(stage: Stage[ConvolutionConfiguration], place: str) -> None:
             _check_algorithm(step.algorithm, step.operation, f"{at}.algorithm")
         if lane.merged and not can_merge(lane.operations):
             raise ValueError(
-                "Expected convolutions in a merged lane that differ only in filters and output "
+                "Expected the convolutions of a merged lane to differ only in filters and output "
                 f"channels, got others at `{place}.lanes[{number}]`"
             )
 
@@ -389,7 +389,7 @@ def check_algorithm(name: str, kind: ConvolutionKind | None = None) -> None:
 
 
 def names_engine(name: str) -> bool:
-    """Whether a name is that of an engine, perhaps with a prefix."""
+    """Whether a name, perhaps with a prefix, names an engine."""
     match = _ENGINE_TAG.fullmatch(_FORMULATION.sub("", name))
     if match is None:
         return False

@@ -9,7 +9,7 @@ device. The last entry with a key counts. So a run continues a file by appending
 one device are merged by concatenation.
 
 Every entry is on disk before the next measurement begins. A run that is killed loses at most its
-last entry, because a last line that is no complete JSON document is ignored.
+last entry, because a last line that is not a complete JSON document is ignored.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def load_profile(path: PathLike) -> Profile:
 
     Raises:
         ProfileError: the file does not exist or has another format or version, or a line is
-            damaged, invalid or from another device. Names the line and what to do.
+            damaged, invalid or from another device. The message names the line and the remedy.
     """
     return _parse(read_file(path, "profile", ProfileError), path)
 
@@ -229,7 +229,7 @@ def _parse_entry(line: bytes) -> Entry | None:
         return None
     if len(given) > 1:
         raise ValueError(f"Expected one of {', '.join(_FIELDS.values())}, got {len(given)} at `$`")
-    # A line as this release writes it has no unknown fields. Looking at each field takes long.
+    # A line that this release has written has no unknown fields, and checking each field is slow.
     if msgspec.json.encode(given) != line:
         check_all_fields_read(msgspec.json.decode(line), msgspec.to_builtins(read), "$")
     ((field, entry),) = given.items()
@@ -245,7 +245,7 @@ def _entry_line(entry: Entry) -> bytes:
     field = _FIELDS[type(entry)]
     try:
         line = msgspec.json.encode({field: entry})
-        # Only reading checks the bounds of types. JSON has null for values that are not finite.
+        # Only reading checks the bounds of types. JSON stores values that are not finite as null.
         if _parse_entry(line) != entry:
             raise ValueError(f"Expected finite values, got others at `$.{field}`: {entry}")
     except (ValueError, msgspec.MsgspecError) as error:
@@ -264,7 +264,7 @@ def _append(path: PathLike, file: int, data: bytes) -> None:
             raise OSError(f"{written} of {len(data)} bytes written")
         os.fsync(file)
     except OSError as error:
-        # Otherwise the next line would continue this half of one.
+        # Otherwise the next line would continue this partial one.
         os.ftruncate(file, size)
         raise _cannot_write(path, error) from error
 

@@ -20,7 +20,7 @@ from tf_interop.profile.entries import (
 )
 from tf_interop.profile.types import Profile, ProfiledDevice
 from tf_interop.stage import Lane, Stage, T
-from tf_interop.tables import UNKNOWN, new_table, print_on
+from tf_interop.tables import UNKNOWN, count_of, new_table, print_on
 
 _MOST_WINNERS = 10
 
@@ -37,15 +37,16 @@ def show_profile(profile: Profile, console: Console) -> None:
 def show_summary(profile: Profile, path: str, console: Console) -> None:
     """Prints the numbers of entries, and the sets of convolutions that are faster together.
 
-    It refers to the file at `path` for the rest.
+    For the rest it refers to the file at `path`.
     """
     convolutions = {entry.configuration for entry in profile.algorithms}
     failures = len(profile.algorithm_failures) + len(profile.stage_failures)
     print_on(console, describe_device(profile.device))
     print_on(
         console,
-        f"Measured: {len(convolutions)} convolutions, with {len(profile.algorithms)} algorithms in "
-        f"all, and {len(profile.stages)} stages; {failures} failed.",
+        f"Measured: {count_of(len(convolutions), 'convolution')}, with "
+        f"{count_of(len(profile.algorithms), 'algorithm')} in all, and "
+        f"{count_of(len(profile.stages), 'stage')}; {failures} failed.",
     )
     winners = _winners(profile.stages)
     more = len(winners) - _MOST_WINNERS
@@ -56,7 +57,7 @@ def show_summary(profile: Profile, path: str, console: Console) -> None:
         print_on(console, "No group ran faster together than one after another.")
     print_on(
         console,
-        f"\n{f'And {more} more sets. ' if more > 0 else ''}All of it: tf-interop show "
+        f"\n{f'And {more} more. ' if more > 0 else ''}To see everything: tf-interop show "
         f"{shlex.quote(path)}",
     )
 
@@ -100,7 +101,7 @@ def describe_device(device: ProfiledDevice) -> str:
 
 
 def describe_stage(stage: Stage[ConvolutionConfiguration]) -> str:
-    """Describes the convolutions of a stage and their lane options, in a line each."""
+    """Describes the convolutions of a stage and their lane options, one per line."""
     lines = [
         f"{lane}: {describe_convolution(step.operation)}, {step.algorithm or 'any'}"
         for lane, step in zip(stage.lane_of_step, stage.steps, strict=True)
@@ -143,7 +144,7 @@ def _convolution_table(profile: Profile) -> Table:
     for failure in profile.algorithm_failures:
         measured.setdefault(failure.configuration, [])
         failures[failure.configuration][failure.kind.value] += 1
-    numbers = ("us", "spread", "workspace", "measured")
+    numbers = ("µs", "spread", "workspace", "measured")
     table = new_table("Convolutions", "convolution, fastest algorithm", *numbers)
     table.add_column("failed", overflow="fold")
     for configuration, algorithms in measured.items():

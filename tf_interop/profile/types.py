@@ -56,7 +56,7 @@ class ProfiledDevice:
 
     Attributes:
         backend: `cudnn`, or `host` for a CPU.
-        name: as its driver or the operating system gives it.
+        name: as its driver or the operating system reports it.
         compute_capability: such as `9.0`; empty for a CPU.
         sm_count: streaming multiprocessors; for a CPU the cores that the process may use.
         cudnn: version such as `9.10.2`; empty for a CPU.
@@ -86,7 +86,7 @@ class ProfiledDevice:
 def why_foreign(profiled: ProfiledDevice, here: ProfiledDevice) -> str | None:
     """Compares a profile's device with another, in the fields that its values depend on.
 
-    A `sm_count` of 0 `here` fits every profile.
+    If `here.sm_count` is 0, it is not compared.
 
     Returns:
         Every differing field with both values, or None if the profile fits.
@@ -105,7 +105,7 @@ def _shown(value: object) -> str:
 
 
 def today() -> str:
-    """The day in UTC."""
+    """Today's date in UTC."""
     return datetime.datetime.now(datetime.timezone.utc).date().isoformat()
 
 
@@ -137,10 +137,10 @@ class Profile:
 
     @functools.cached_property
     def deterministic_part(self) -> Profile:
-        """The part that applies if TensorFlow must give the same bits every time.
+        """The part that applies if TensorFlow must return the same bits every time.
 
-        It has the algorithms that gave the same bits in two runs, and the stages with only these.
-        The algorithm of a merged lane counts for its wider convolution.
+        It contains the algorithms that returned the same bits in two runs, and the stages with only
+        these. The algorithm of a merged lane counts for its wider convolution.
         """
         same_bits: dict[Step[ConvolutionConfiguration], bool] = {}
         for each in self.algorithms:

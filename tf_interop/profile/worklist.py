@@ -18,7 +18,7 @@ class ListedConvolution:
     Attributes:
         configuration: all its shapes are known.
         count: occurrences in the models of the list.
-        origins: models with it, such as `GoogLeNet, batch 8, inference`.
+        origins: models that contain it, such as `GoogLeNet, batch 8, inference`.
     """
 
     configuration: ConvolutionConfiguration
@@ -34,8 +34,8 @@ class ListedStage:
         stage: its operations are positions in the list. An algorithm of None is chosen from the
             measurements of the convolution alone.
         origins: the sources of the stage.
-        images: for each step, the first step that reads the same image. If this is empty, only the
-            steps of a merged lane share an image.
+        images: for each step, the first step that reads the same image. If empty, only the steps of
+            a merged lane share an image.
     """
 
     stage: Stage[Count]
@@ -100,7 +100,7 @@ def _check_images(
     for step, first in enumerate(images):
         if first != step and (first > step or not _read_alike(operations[first], operations[step])):
             raise ValueError(
-                f"Expected an earlier step that reads such an image, got {first} at "
+                f"Expected an earlier step that reads an image like this step's, got {first} at "
                 f"`{place}[{step}]`"
             )
 
