@@ -1,4 +1,4 @@
-"""The command line for tests, in this process and in others."""
+"""Runs commands for tests, in this process and in others."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def python_output(*words: str, folder: pathlib.Path = ROOT, **environment: str) 
 
 
 def free_addresses(count: int) -> list[str]:
-    """Free addresses of this machine for servers."""
+    """Free addresses on this machine for servers."""
     sockets = [socket.create_server(("localhost", 0)) for _ in range(count)]
     addresses = [f"localhost:{each.getsockname()[1]}" for each in sockets]
     for each in sockets:
@@ -89,18 +89,18 @@ def start_process(
 
 
 def end_of(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
-    """Waits for the end of a process."""
+    """Waits until a process ends."""
     output, errors = process.communicate(timeout=600)
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
 def run_process(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Runs a command as `start_process` does, and waits for its end."""
+    """Runs a command as `start_process` does, and waits until it ends."""
     return end_of(start_process(*arguments, **options))
 
 
 def wait_for(path: pathlib.Path, process: subprocess.Popen[str], lines: int = 0) -> None:
-    """Waits until a process has written so many lines to a file."""
+    """Waits until a process has written this many lines to a file."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and process.poll() is None:
         if path.exists() and path.read_bytes().count(b"\n") >= lines:

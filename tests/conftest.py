@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is imported
-# Tests of stages need no GPU; `units_on_cpus` removes this for tests of narrow units.
+# Lets tests of stages run without a GPU; `units_on_cpus` removes this for tests of narrow units.
 os.environ.setdefault("TF_INTEROP_HOST_STAGES", "1")
 
 # Tests import programs under python/, which are not installed.
@@ -63,7 +63,7 @@ def logged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def units_on_cpus(plugin_as_after_import: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """CPUs get narrow units, and not stages as in other tests."""
+    """Gives CPUs narrow units instead of stages, which they have in other tests."""
     monkeypatch.delenv("TF_INTEROP_HOST_STAGES", raising=False)
 
 

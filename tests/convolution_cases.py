@@ -21,7 +21,7 @@ DTYPES = tuple(tf.as_dtype(dtype) for dtype in SUPPORTED_DTYPES)
 CHANNELS = 4
 FILTERS = 8
 
-# By the number of spatial dimensions. TensorFlow has no explicit padding of volumes.
+# By the number of spatial dimensions. TensorFlow has no explicit padding for volumes.
 PADDINGS = {2: ("SAME", "VALID", "EXPLICIT"), 3: ("SAME", "VALID")}
 STRIDES = {2: ((1, 1), (2, 2), (1, 2), (3, 1)), 3: ((1, 1, 1), (2, 2, 2), (1, 2, 3))}
 DILATIONS = {2: ((1, 1), (2, 2), (1, 3)), 3: ((1, 1, 1), (2, 2, 2), (1, 3, 2))}
@@ -52,7 +52,7 @@ class Case:
 
     def own_in_graph(self) -> np.ndarray:
         """The same in a graph, where the ops get oneDNN's kernels."""
-        # Tensors from outside of the function, or Grappler would compute the op.
+        # Tensors from outside the function; otherwise Grappler would compute the op.
         operands = (each if isinstance(each, list) else tf.constant(each) for each in self.operands)
         own = dataclasses.replace(self, operands=tuple(operands)).own
         return tf.function(own, autograph=False)().numpy()
@@ -207,7 +207,7 @@ class Parameters:
 
 
 def parameters_of(rank: int, padding: str) -> list[Parameters]:
-    """All convolutions of `rank` spatial dimensions with that padding."""
+    """All convolutions with `rank` spatial dimensions and this padding."""
     ops = [op for op in CONVOLUTION_KINDS if op[0] != "_" and ("3D" in op) == (rank == 3)]
     found = []
     for op, geometry, strides in itertools.product(ops, GEOMETRIES[rank], STRIDES[rank]):
@@ -248,7 +248,7 @@ def whole_numbers(parameters: Parameters) -> Operands:
 
 
 def real_numbers(parameters: Parameters) -> Operands:
-    """Operands of a normal distribution."""
+    """Operands from a normal distribution."""
     return _operands(parameters, lambda random, shape: random.standard_normal(shape))
 
 

@@ -31,7 +31,7 @@ from tf_interop.profile.worklist import LIST_FILE
 TABLES = {"made_with", "clocks_mhz", "fallbacks", "refused_lane_options", "failures"}
 Edit = Callable[[dict[str, Any]], object]
 
-# A profile has a document in each line, so it has functions of its own.
+# A profile has one document per line, so it has its own functions.
 PROFILE_FILE = types.SimpleNamespace(
     header={"format": "tf_interop.profile", "version": 1},
     load=load_profile,

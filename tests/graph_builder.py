@@ -82,7 +82,7 @@ class GraphBuilder:
         return self.conv(name, *inputs, op=op, **attributes)
 
     def node(self, name: str) -> node_def_pb2.NodeDef:
-        """The node of a name."""
+        """The node with this name."""
         return node_of(self.graph_def, name)
 
 
@@ -117,13 +117,13 @@ def graph_of(nodes: Mapping[str, str] | str, device: str = GPU) -> GraphBuilder:
 
 
 def same_graph(first: graph_pb2.GraphDef, second: graph_pb2.GraphDef) -> bool:
-    """Whether two graphs have the same bytes; reading an attribute may have added it."""
+    """Whether two graphs have the same bytes; an attribute that reading has added differs."""
     one, other = (each.SerializeToString(deterministic=True) for each in (first, second))
     return bool(one == other)
 
 
 def node_of(graph_def: graph_pb2.GraphDef, name: str) -> node_def_pb2.NodeDef:
-    """The node of a name."""
+    """The node with this name."""
     return next(node for node in graph_def.node if node.name == name)
 
 

@@ -51,7 +51,7 @@ def make_problem(
     Each output takes 10 bytes, each workspace 5.
 
     Args:
-        nodes: the predecessors of each node, such as `{"c": "a b"}`. It may follow all of them.
+        nodes: the predecessors of each node, such as `{"c": "a b"}`; a node may follow all of them.
         latencies_us: latency of each node.
         stages: latencies of measured stages, such as `{"a b>c": 12.0}` with c after b in one lane.
         merged: latencies of measured stages with one merged lane, by WINOGRAD with 7 bytes.

@@ -1,4 +1,4 @@
-"""Commands suppress TensorFlow's messages at its start, and nothing else."""
+"""Commands suppress TensorFlow's startup messages, and nothing else."""
 
 from __future__ import annotations
 

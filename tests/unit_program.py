@@ -1,4 +1,4 @@
-"""Operations as one TfInterop>Unit, and as nodes of a graph to compare it with."""
+"""Operations as one TfInterop>Unit, and as nodes of a graph to compare with it."""
 
 from __future__ import annotations
 

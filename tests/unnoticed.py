@@ -112,7 +112,7 @@ def assert_unnoticed(make: Callable[[], Program], image: np.ndarray = IMAGE) -> 
     if isinstance(expected, type) or isinstance(result, type):
         assert result == expected
         return
-    assert is_rewritten(before), "the program has no stage: the test says nothing"
+    assert is_rewritten(before), "the program has no stage: the test proves nothing"
     assert [each.dtype for each in result] == [each.dtype for each in expected]
     assert_same(result, expected)
 
@@ -122,13 +122,13 @@ def in_function(program: Program, **options: Any) -> Callable[[], Program]:
 
 
 def gradients(program: Program) -> Program:
-    """The program's result and its gradient by the image."""
+    """The program's result and its gradient with respect to the image."""
 
     def compute(image: tf.Tensor) -> list[tf.Tensor]:
         with tf.GradientTape() as tape:
             tape.watch(image)
             result = program(image)
-            # Numbers are only exact while they are small.
+            # Numbers are exact only while they are small.
             loss = tf.reduce_sum(tf.clip_by_value(result, -2, 2))
         return [result, tape.gradient(loss, image)]
 
@@ -138,7 +138,7 @@ def gradients(program: Program) -> Program:
 def in_session(
     build_and_run: Callable[[Any], Any], *, disable_model_pruning: bool = False
 ) -> Callable[[], Program]:
-    """A program that builds and runs a Session's graph; if the run does not end, it fails."""
+    """A program that builds and runs a Session's graph; it fails if the run does not end."""
     config = v1.ConfigProto(operation_timeout_in_ms=1000 * TIMEOUT_S)
     options = config.graph_options.rewrite_options
     options.disable_model_pruning = disable_model_pruning

@@ -1,6 +1,6 @@
-"""The ConvStage op beside TensorFlow's own ops, on the CPU; op_matrix_test.py has all kinds.
+"""Compares the ConvStage op with TensorFlow's own ops on the CPU; op_matrix_test.py has all kinds.
 
-All values are small whole numbers, whose sums are exact, so that results are equal to the bit.
+All values are small whole numbers, whose sums are exact, so results are equal to the bit.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def cases_of_one_image(layout: str = "NHWC", dtype: tf.DType = tf.float32) -> li
 
 
 def program_of_one_image(cases: list[Case], *lanes: Document) -> tuple[list[Any], Document]:
-    """Inputs and program of cases that read the first one's image."""
+    """Inputs and program of cases that all read the image of the first."""
     inputs: list[Any] = []
     operations = [case.step(inputs, []) for case in cases]
     for each in operations:

@@ -69,7 +69,7 @@ def test_tries_refused_algorithms_again(
     assert fallbacks() == {}
 
 
-# TensorFlow's allocator for GPUs, here on the CPU, waits ten seconds for memory that others free.
+# TensorFlow's allocator for GPUs, here on the CPU, waits ten seconds until others free memory.
 SHORT_OF_MEMORY = """
 import time
 
@@ -94,7 +94,7 @@ first, second = (
     for _ in range(2)
 )
 
-tf.zeros([10 << 20], tf.uint8)  # so that the allocator has its memory in one piece
+tf.zeros([10 << 20], tf.uint8)  # so that the allocator's memory is in one piece
 narrow, wide = (tf.ones([1, 1024, width, 1], tf.float16) for width in (1, 1024))
 with counted() as new:
     first(*deep, narrow, one)
@@ -128,7 +128,7 @@ def test_a_stage_over_the_limit_needs_less(conv_stage: Any) -> None:
     def stage(image: tf.Tensor) -> list[tf.Tensor]:
         return conv_stage(**arguments([image, filter_], [], document))
 
-    # A new limit also holds for existing stages, such as those of Sessions.
+    # A new limit also applies to existing stages, such as those of Sessions.
     for limit_bytes, reason in (
         (1 << 20, "it ran on fewer lanes"),
         (0, "algorithms that need less"),

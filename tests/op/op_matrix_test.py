@@ -1,8 +1,8 @@
 """The ConvStage op for all kinds of convolutions, against TensorFlow's plain ones in float64.
 
-Sums of -1, 0 and 1 are exact in every dtype and any order, so a CPU has to give the reference to
-the bit. With real numbers the arithmetic gives the bound: a sum of n products in float32 is off by
-at most n roundings of the sum of their magnitudes (Higham, Accuracy and Stability of Numerical
+Sums of -1, 0 and 1 are exact in every dtype and any order, so a CPU must match the reference to the
+bit. For real numbers the bound follows from the arithmetic: a sum of n products in float32 is off
+by at most n roundings of the sum of their magnitudes (Higham, Accuracy and Stability of Numerical
 Algorithms, section 3.1), and is then rounded once to the dtype. A GPU has such a bound for both,
 because its algorithms transform their operands.
 """
@@ -33,7 +33,7 @@ from convolution_cases import (
 LANES = 4
 LARGEST_BIAS = 3
 
-# Half the distance from 1 to the next number, and the smallest number above 0.
+# Half the distance from 1 to the next number, and the smallest positive number.
 UNIT_ROUNDOFF = {
     tf.float64: 2.0**-53,
     tf.float32: 2.0**-24,

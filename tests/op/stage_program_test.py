@@ -1,4 +1,4 @@
-"""Errors of malformed programs name the place."""
+"""Errors about malformed programs name the place."""
 
 from __future__ import annotations
 

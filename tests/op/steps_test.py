@@ -1,8 +1,8 @@
 """Lanes of several steps on the CPU, with and without a plan for the batch size.
 
-Without a plan TensorFlow's own kernels run. The bits of real numbers then tell which kernel
-computed them, because sums depend on the order of addends. Elsewhere tensors hold small whole
-numbers, so that results are also equal to the bit.
+Without a plan TensorFlow's own kernels run. The bits of real numbers then show which kernel
+computed them, because sums depend on the order of addends. Elsewhere tensors contain small whole
+numbers, so results are again equal to the bit.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def convolution(name: str, image: str, filter_: int, **changes: Any) -> node_def
 
 
 def chain(dtype: tf.DType = tf.float32) -> list[node_def_pb2.NodeDef]:
-    """Four convolutions in a row, and another one beside them."""
+    """Four convolutions in a row, and one beside them."""
     return [
         convolution("first", "inputs:0", 1, dtype=dtype),
         convolution("turned", "steps:0", 4, dtype=dtype),
@@ -163,7 +163,7 @@ def test_threads_get_their_own_results(conv_stage: Any) -> None:
 
 
 def test_each_batch_size_has_its_schedule(conv_stage: Any) -> None:
-    # Fallbacks name the algorithms that were asked for and do not exist.
+    # Fallbacks name the requested algorithms that do not exist.
     schedules = [
         schedule(lane((0, "DIRECT")), lane((1, "NONE_A")), batch_size=3),
         schedule(lane((0, "NONE_B")), lane((1, "NONE_C")), batch_size=5),
@@ -185,7 +185,7 @@ def test_each_batch_size_has_its_schedule(conv_stage: Any) -> None:
             assert all(any(name in reason for reason in new.fallbacks) for name in names)
             for result in results:
                 assert result.shape == [batch_size, 6, 6, 4]
-                if batch_size:  # of an empty batch oneDNN's result has the image's channels
+                if batch_size:  # oneDNN's result for an empty batch has the image's channels
                     own_result = tf.nn.conv2d(images, filters[0], 1, "SAME")
                     np.testing.assert_array_equal(result, own_result)
 

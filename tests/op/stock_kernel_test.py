@@ -146,7 +146,7 @@ def test_steps_run_the_kernels_that_tensorflow_runs(
 
 @pytest.mark.skipif(not test_util.IsMklEnabled(), reason="oneDNN is off")
 def test_a_constant_filter_is_transformed_once(unit: Any) -> None:
-    # Only a caller that breaks its word sees what is kept. Other tests have no images of this size.
+    # Only a changed constant shows that its filter is kept. No other test has images of this size.
     step = operation("step", "Conv2D", ["inputs:0", "inputs:1"], **PLAIN)
     run = in_graph(unit, [step], ["steps:0:0"], constant_inputs=[1])
     image, *filters = np.ones([1, 10, 11, 4]), np.full(FILTER, 2.0), np.full(FILTER, 3.0)

@@ -1,4 +1,4 @@
-"""Units on groups of cores, in processes with more threads than this machine may have cores."""
+"""Units on groups of cores, in processes that may have more threads than the machine has cores."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tensorflow.python.framework import test_util
 from unnoticed import run_python
 
-# A filter gradient's bits tell the number of threads: oneDNN adds it up in as many parts.
+# A filter gradient's bits show the number of threads: oneDNN adds it up in that many parts.
 START = """
     import json, os, pathlib
     import numpy as np
@@ -53,7 +53,7 @@ def run(program: str, cores: int = 4, threads: int = 4) -> Any:
         CORES=str(cores),
         THREADS=str(threads),
         TF_INTEROP_HOST_STAGES="0",
-        TF_MKL_OPTIMIZE_PRIMITIVE_MEMUSE="0",  # or gradients do not use the cache
+        TF_MKL_OPTIMIZE_PRIMITIVE_MEMUSE="0",  # otherwise gradients do not use the cache
     )
     return json.loads(printed.splitlines()[-1]) if printed else None
 
@@ -62,14 +62,14 @@ needs_onednn = pytest.mark.skipif(not test_util.IsMklEnabled(), reason="oneDNN i
 
 
 @needs_onednn
-def test_a_group_computes_as_stock_on_so_many_cores() -> None:
+def test_a_group_computes_as_stock_on_as_many_cores() -> None:
     program = """
     widths = [with_cores(number) for number in (1, 2, 3, 4, 5)]
     found = [[bits(each(*values(4)))[0] for each in widths] for _ in range(2)]
     assert found[0] == found[1]
     print(json.dumps(found[0] + bits(stock(gradient, ["steps:0:0"])(*values(4)))))
     """
-    # On one thread, which keeps oneDNN's primitives for each number of cores.
+    # On one thread, which keeps oneDNN's primitives for every number of cores.
     *of_four, stock_of_four = run(program, threads=1)
     *of_two, stock_of_two = run(program, cores=2, threads=1)
     assert of_four[3:] == [stock_of_four] * 2

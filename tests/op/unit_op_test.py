@@ -1,4 +1,4 @@
-"""A chain of operations as one op, on one core: the very bits of TensorFlow's own ops."""
+"""A chain of operations as one op, on one core, returns the exact bits of TensorFlow's own ops."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def bytes_of(key: str) -> int:
     "dtype", [tf.float32, tf.bfloat16, tf.float16], ids=lambda dtype: dtype.name
 )
 def test_gives_the_very_bits_of_the_own_ops(unit: Any, dtype: tf.DType) -> None:
-    # With the convolution's result, or TensorFlow would merge it with its bias and round once.
+    # Includes the convolution's result; otherwise TensorFlow would fuse it with its bias.
     results = ["steps:0:0", "inputs:0", "steps:4:0", "steps:4:0", "steps:2:0", "inputs:0"]
     run = in_graph(unit, chain(dtype), results, dtype)
     own = stock(chain(dtype), results)
@@ -323,7 +323,7 @@ def test_the_error_of_one_part_is_that_of_its_step(unit: Any) -> None:
 
 
 def test_results_that_are_not_of_a_batch(unit: Any) -> None:
-    # The results are [channels, channels], and the images of a part by those of the same part.
+    # The results are [channels, channels], and [images, images] for the images of one part.
     for transposed, words in (("transpose_a", "[4,4]"), ("transpose_b", "parts of one shape")):
         product = [operation("product", "MatMul", ["inputs:0", "inputs:0"], **{transposed: True})]
         with pytest.raises(tf.errors.InternalError) as error:
