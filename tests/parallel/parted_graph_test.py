@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import tensorflow as tf
-from parallel.traced_layers import image, layer_names, layers_of, two_products
+from graph_builder import node_of
+from parallel.traced_layers import image, layer_names, layers_of, trace, two_products
 
 from tf_interop.parallel.layers.find import LayerGraph
 from tf_interop.parallel.parted_graph import LayerDivision, PartedGraph, part_graph
@@ -101,6 +102,20 @@ def test_keeps_and_gathers_only_needed_and_preserved_nodes() -> None:
     assert "r" not in sent_names(graph)
     graph = parted(layers, SAMPLES, SAMPLES, preserve="shape")
     assert ("r", ((2, 4), (0, 8)), 1, 0, 64) in sent(graph)
+
+
+def test_keeps_the_nodes_that_close_loops() -> None:
+    def with_a_loop() -> None:
+        two_products()
+        y = tf.compat.v1.get_default_graph().get_tensor_by_name("y:0")
+        enter = tf.raw_ops.Enter(data=y, frame_name="loop")
+        merged, _ = tf.raw_ops.Merge(inputs=[enter, enter], name="merge")
+        tf.raw_ops.NextIteration(data=merged, name="next")
+
+    graph_def = trace(with_a_loop)
+    node_of(graph_def, "merge").input[1] = "next"
+    layers = layers_of(graph_def, ["result"])
+    assert layers.view.index_of["next"] in parted(layers, SAMPLES).parts
 
 
 def test_sends_a_constant_only_if_a_session_may_feed_it() -> None:

@@ -208,7 +208,7 @@ class _Parting:
         """Whether a node stays even if nothing reads it."""
         view = self._view
         return node not in self._divided and (
-            not view.fanouts[node]
+            not view.readers[node]
             or view.names[node] in self._preserved
             or tensorflow_internals.may_be_stateful(view.ops[node])
         )
