@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
 from tf_interop.convolution import ConvolutionKind
@@ -45,6 +46,11 @@ class Operation:
     input_values: tuple[np.ndarray[Any, Any] | None, ...]
     layout: str = "NHWC"
     role: ConvolutionKind = ConvolutionKind.FORWARD
+
+    @property
+    def dtype(self) -> tf.DType:
+        """The dtype of its tensors, for an op that states one."""
+        return tf.as_dtype(self.node.attr["T"].type)
 
 
 Emit = Callable[[NodeMaker, Sequence[str]], Sequence[str]]

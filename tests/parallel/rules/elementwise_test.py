@@ -106,9 +106,13 @@ def test_sums_the_batch_of_a_matrix() -> None:
     check("Sum", [image(7, 5), np.array(0)], INDEX, [degrees], tolerance=1e-14)
 
 
-@pytest.mark.parametrize("op", ["Max", "Min"])
-def test_divides_an_extremum_only_along_other_axes(op: str) -> None:
-    inputs = [image(), sizes(1, 2)]
+@pytest.mark.parametrize(
+    ("op", "dtype"), [("Max", np.float64), ("Min", np.float64), ("Mean", np.uint8)]
+)
+def test_divides_an_extremum_or_a_mean_of_integers_only_along_other_axes(
+    op: str, dtype: Any
+) -> None:
+    inputs = [(9 * image()).astype(dtype), sizes(1, 2)]
     check(op, inputs, INDEX, [Degrees(sample=2, filter=2)])
     assert stays_whole(operation_of(op, inputs, INDEX)[0], Degrees(height=2))
 

@@ -65,7 +65,8 @@ def _part_of_reduction(operation: Operation, box: Box) -> BoxPart | None:
         return None
     reduced = sorted({int(axis) % len(shape) for axis in np.ravel(axes)})
     share = math.prod((box[axis][1] - box[axis][0]) / shape[axis] for axis in reduced)
-    if share < 1 and operation.node.op not in _SUMS:
+    is_rounded = operation.node.op == "Mean" and operation.dtype.is_integer
+    if share < 1 and (is_rounded or operation.node.op not in _SUMS):
         return None
     keeps = attribute_of(operation.node, "keep_dims").b
     given = tuple(
@@ -83,7 +84,7 @@ def _reduce(
     result = maker(operation.node.op, inputs[0], maker.constant(axes), **attributes)
     if operation.node.op != "Mean" or share == 1:
         return [result]
-    dtype = tf.as_dtype(operation.node.attr["T"].type)
+    dtype = operation.dtype
     return [maker("Mul", result, maker.constant(share, dtype), T=dtype)]
 
 

@@ -47,7 +47,7 @@ class _Pooling:
     @property
     def dtype(self) -> tf.DType:
         """The dtype of its tensors."""
-        return tf.as_dtype(self.operation.node.attr["T"].type)
+        return self.operation.dtype
 
     def along(self, box: Box) -> list[Interval]:
         """The height and the width of a box."""

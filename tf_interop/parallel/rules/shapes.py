@@ -32,14 +32,9 @@ LAYOUT_AFTER = {(0, 3, 1, 2): "NCHW", (0, 2, 3, 1): "NHWC"}
 """The permutations that change an image's layout, and the new layout."""
 
 
-def _dtype_of(operation: Operation) -> tf.DType:
-    return tf.as_dtype(operation.node.attr["T"].type)
-
-
 def _hand_on(operation: Operation) -> Emit:
     """Makes an Identity of the only box read."""
-    dtype = _dtype_of(operation)
-    return lambda maker, inputs: [maker("Identity", next(filter(None, inputs)), T=dtype)]
+    return lambda maker, inputs: [maker("Identity", next(filter(None, inputs)), T=operation.dtype)]
 
 
 def _begin_of_slice(operation: Operation, shape: Sequence[int]) -> list[int] | None:
@@ -97,7 +92,7 @@ def _padded(
         befores: the padding before each axis.
         box: the box of the padded tensor.
     """
-    shape, dtype = operation.input_shapes[place], _dtype_of(operation)
+    shape, dtype = operation.input_shapes[place], operation.dtype
     at = tuple((before, before + size) for before, size in zip(befores, shape, strict=True))
     shared = overlap(at, box) if 0 not in shape else None
 
@@ -171,7 +166,7 @@ def _divide_reshape(operation: Operation, degrees: Degrees) -> list[OpPart] | No
         return None
 
     def reshape(given: Box, maker: NodeMaker, inputs: Sequence[str]) -> Sequence[str]:
-        return [maker.reshape(inputs[0], sizes(given), _dtype_of(operation))]
+        return [maker.reshape(inputs[0], sizes(given), operation.dtype)]
 
     return [
         OpPart(place, (read, *[None for _ in others]), (given,), functools.partial(reshape, given))
@@ -223,7 +218,7 @@ def _divide_split(operation: Operation, degrees: Degrees) -> list[OpPart] | None
         begin = 0
         for box, result in zip(gives, results, strict=True):
             first = [begin + box[axis][0] if at == axis else 0 for at in range(len(shape))]
-            names.append(maker.slice(inputs[tensor], first, sizes(box), _dtype_of(operation)))
+            names.append(maker.slice(inputs[tensor], first, sizes(box), operation.dtype))
             begin += result[axis]
         return names
 
