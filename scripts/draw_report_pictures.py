@@ -95,7 +95,7 @@ def simulated_algorithms(
 
 
 def main(folder: pathlib.Path) -> None:
-    """Makes the profile, the plan and the report, and takes a picture of it as it first shows."""
+    """Makes the profile, the plan and the report, and takes a picture of its first view."""
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     if chromium is None:
         raise SystemExit("Chromium is missing. On Debian: apt-get install chromium")

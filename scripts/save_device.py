@@ -40,8 +40,8 @@ def read_properties(cudnn: ctypes.CDLL) -> dict[str, object]:
         status = function(*arguments)
         if status != 0:
             raise RuntimeError(
-                f"Expected cuDNN {cudnn.cudnnGetVersion()} to describe a GPU, got status {status} "
-                f"from {function.__name__}. This needs a GPU, its driver and cuDNN 9.8 or newer."
+                f"cuDNN {cudnn.cudnnGetVersion()} cannot describe a GPU: {function.__name__} "
+                f"returned status {status}. This needs a GPU, its driver and cuDNN 9.8 or newer."
             )
 
     device, size = ctypes.c_void_p(), ctypes.c_int64()

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes docs/results.md from the result files under docs/results/.
 
-A file is a benchmark, or holds tables from `python/benchmarks/result_file.py`.
+A file is a benchmark, or has tables from `python/benchmarks/result_file.py`.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 All variables have random values, so that no bias is zero and no scale is one or too small to show.
 The sums of an operation with one thread do not depend on whether it is in a narrow unit, so all
-numbers should have the same bits. They do not if TensorFlow fuses other operations once units are
-made. Outputs and gradients may then move as far as in stock TensorFlow when every pixel, or every
-weight, is changed in its last bit. Normalization and dropout are frozen for these gradients,
+numbers should have the same bits. They differ if TensorFlow fuses other operations once units are
+made. Outputs and gradients may then move as far as in stock TensorFlow when the last bit of every
+pixel, or of every weight, changes. Normalization and dropout are frozen for these gradients,
 because normalization by the statistics of two images makes any rounding as large as the gradients.
 """
 
@@ -67,7 +67,7 @@ def compare_network(name: str) -> dict[str, Any]:
     tf_interop.disable()
     stock = [*infer(images), *train(images)]
     if not np.all(np.isfinite(stock[0])) or 2 * sum(map(np.any, stock)) < len(stock):
-        raise ValueError(f"Expected {name} to give finite numbers, most of them not zero.")
+        raise ValueError(f"Expected {name} to return finite numbers, most of them not zero.")
     # With some weights the step of a deep network overflows. Equal bits then mean less.
     is_finite = all(np.all(np.isfinite(each)) for each in stock)
     tf_interop.enable("always")
@@ -96,7 +96,7 @@ def compare_network(name: str) -> dict[str, Any]:
 
 
 def build_smallest(name: str) -> Any:
-    """Builds a network for the smallest images that it takes."""
+    """Builds a network for the smallest images that it accepts."""
     refused: Exception | None = None
     for size in _SIZES:
         try:
@@ -108,11 +108,11 @@ def build_smallest(name: str) -> Any:
             )
         except ValueError as error:
             refused = error
-    raise ValueError(f"Expected {name} to take one of the sizes {_SIZES}.") from refused
+    raise ValueError(f"Expected {name} to accept one of the sizes {_SIZES}.") from refused
 
 
 def set_random_weights(model: Any) -> None:
-    """Gives biases, scales and statistics random values instead of zeros and ones."""
+    """Sets biases, scales and statistics to random values instead of zeros and ones."""
     random = np.random.default_rng(0)
     values = []
     for value in model.get_weights():

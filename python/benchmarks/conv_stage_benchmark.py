@@ -3,7 +3,7 @@
 There is a method for each network, step and variant, such as
 `benchmark__googlenet__inference__ours`. It runs `tf-interop benchmark` once, and reports
 `exp_per_second`, and as `startup_time` the seconds of the first step. If BENCHMARK_OUTPUT_DIR names
-a folder, `<class>.<method>.json` is written there, besides TensorFlow's own files under
+a folder, `<class>.<method>.json` is written there, in addition to TensorFlow's own files under
 TEST_REPORT_FILE_PREFIX.
 
 The variable CONV_STAGE_BENCHMARK, or `options` in PerfZero's `--constructor_args`, has more options
@@ -46,8 +46,8 @@ NETWORKS = {
     "DenseNet-121": "DenseNet121",
     "NASNetLarge": "NASNetLarge",
 }
-"""The MODEL argument of each network. Those with published measurements of concurrent convolutions
-come first."""
+"""The MODEL argument of each network. Networks with published measurements of concurrent
+convolutions come first."""
 _STEPS = {Mode.INFERENCE: "--inference", Mode.TRAINING: "--no-inference --training"}
 
 
@@ -55,7 +55,7 @@ class ConvStageBenchmark(tf.test.Benchmark):  # type: ignore[misc]
     """Networks with stock TensorFlow, with XLA and with stages."""
 
     def __init__(self, output_dir: str | None = None, options: str = "", **_others: Any) -> None:
-        """Takes PerfZero's arguments; `_others` are for other benchmarks.
+        """Accepts PerfZero's arguments; `_others` are for other benchmarks.
 
         Args:
             output_dir: for results, if BENCHMARK_OUTPUT_DIR is not set.
@@ -104,7 +104,7 @@ class ConvStageBenchmark(tf.test.Benchmark):  # type: ignore[misc]
 
 
 for _network, _mode, _variant in itertools.product(NETWORKS, Mode, Variant):
-    # Makes "Inception-v3" and "ResNet-50" names of Python.
+    # Turns "Inception-v3" and "ResNet-50" into Python names.
     _method = re.sub(r"\W", "_", f"benchmark__{_network}__{_mode.value}__{_variant.value}").lower()
     _run = functools.partialmethod(
         ConvStageBenchmark._run_and_report, _method, NETWORKS[_network], _mode, _variant

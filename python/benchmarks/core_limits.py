@@ -1,11 +1,11 @@
-r"""Writes the gain of cores that are used without loss, next to the measured gain.
+r"""Writes the gain of using all cores without loss, next to the measured gain.
 
     taskset -c 0 scripts/benchmark_cpu.sh one_core.json --repetitions 1 --variants stock
     scripts/benchmark_cpu.sh all_cores.json --repetitions 1 --variants stock
     python python/benchmarks/core_limits.py one_core.json all_cores.json docs/results/cpu.json \
         -o docs/results/cpu_limits.json
 
-Measure the first two right after each other.
+Measure the first two one right after the other.
 """
 
 from __future__ import annotations

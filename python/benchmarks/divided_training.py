@@ -2,7 +2,7 @@
 
 In random plans each layer has its own degrees, number of devices and order of devices. In float64
 rounding is far smaller than the effect of any mistake. In float32 numbers may move as far as in the
-stock program when every pixel, or every weight, is changed in its last bit.
+stock program when the last bit of every pixel, or of every weight, changes.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class Training:
         return [losses, *changes]
 
     def run_divided(self, division: tuple[DividedLayer, ...]) -> tuple[Numbers, Any]:
-        """Trains with divided layers; returns the report of the graph too."""
+        """Trains with divided layers, and also returns the graph's report."""
         get_plugin().forget_reports()
         tf_interop.enable(parallel=plan_of(self.graph, division, self._devices))
         try:
@@ -195,7 +195,7 @@ class Training:
 
 
 def _in_float64(layer: Any) -> Any:
-    if isinstance(layer, LocalResponseNormalization):  # TensorFlow has no kernel of it
+    if isinstance(layer, LocalResponseNormalization):  # TensorFlow has no kernel for it
         return tf.keras.layers.Identity(name=layer.name)
     return layer.__class__.from_config({**layer.get_config(), "dtype": "float64"})
 

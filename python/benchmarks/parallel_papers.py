@@ -106,7 +106,7 @@ def alexnet() -> tf.keras.Model:
 
 
 class Unchanged(tf.keras.layers.Layer):  # type: ignore[misc]
-    """Stands in for a batch normalization, and takes its arguments."""
+    """Stands in for a batch normalization, with the same arguments."""
 
     def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
         """Returns its inputs."""

@@ -60,9 +60,9 @@ def read_network(name: str) -> tuple[ProblemNode, ...]:
 
 
 def make_problem(nodes: Sequence[ProblemNode]) -> PlanningProblem:
-    """Gives convolutions simulated times.
+    """Simulates the times of convolutions.
 
-    Stages hold all independent pairs, and sets of three and four from one or two levels.
+    Stages are all independent pairs, and sets of three and four from one or two levels.
     """
     latencies_us = {
         name: random.Random(f"{SEED} {name}").uniform(10, 200)

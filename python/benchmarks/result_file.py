@@ -35,7 +35,7 @@ class Case:
         title: the heading of its result.
         says: a paragraph that explains the values.
         networks: the names of the default networks.
-        measure: gives a row of the result for a network's name; called in a new process.
+        measure: returns a row of the result for a network's name; called in a new process.
         is_right: whether a row is correct.
     """
 

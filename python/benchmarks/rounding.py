@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 FACTOR = 8
-"""The plugin may move a tensor this many times as far as a change in the last bits: both are
+"""The plugin may move a tensor this many times as far as a change in the last bits does: both are
 samples of the same error, and convolutions round at every depth."""
 
 ROUNDINGS = 4 * float(np.finfo(np.float32).eps)

@@ -44,11 +44,11 @@ CASES = {
 @click.argument("case", type=click.Choice(CASES))
 @click.option("--network", "names", multiple=True, help="One of them instead of all.")
 @click.option("-o", "--output", type=click.Path(path_type=pathlib.Path), help="JSON file to write.")
-@click.option("--resume", is_flag=True, help="Keep the networks that the JSON file has.")
+@click.option("--resume", is_flag=True, help="Keep the networks already in the JSON file.")
 def main(case: str, names: tuple[str, ...], output: pathlib.Path | None, resume: bool) -> None:
     """Runs a case."""
     if resume and output is None:
-        raise click.UsageError("Expected --output with --resume, got none.")
+        raise click.UsageError("--resume needs --output.")
     console = Console(stderr=True)
     measured: Case = pkgutil.resolve_name(f"python.benchmarks.{CASES[case]}")
     rows: dict[str, dict[str, Any]] = {}
@@ -61,14 +61,14 @@ def main(case: str, names: tuple[str, ...], output: pathlib.Path | None, resume:
         with console.status(name):
             rows[name] = {"network": name, **in_new_process(measured.measure, name)}
         if output is not None:
-            # After every network: all of them together may take long.
+            # After every network, because all of them together may take long.
             order = {name: place for place, name in enumerate(measured.networks)}
             in_order = sorted(rows.values(), key=lambda row: order.get(row["network"], len(order)))
             write_result(output, measured.title, measured.says, in_order)
     if output is None:
         write_result(None, measured.title, measured.says, list(rows.values()))
     if wrong := [name for name, row in rows.items() if not measured.is_right(row)]:
-        console.print(f"With the plugin these networks give other numbers: {', '.join(wrong)}")
+        console.print(f"With the plugin these networks compute other numbers: {', '.join(wrong)}")
         sys.exit(1)
 
 

@@ -1,4 +1,4 @@
-"""A program that knows nothing of the plugin: a few steps of a small network with two branches.
+"""A program without any knowledge of the plugin: a few steps of a network with two branches.
 
 Example: python -m tf_interop run --policy always --report python/examples/branches.py --steps 2
 """

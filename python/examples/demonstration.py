@@ -1,9 +1,9 @@
-"""Tunes NASNetMobile and InceptionV3 on this machine, and says in a sentence what came of it.
+"""Tunes NASNetMobile and InceptionV3 on this machine, and prints the result in a sentence.
 
-Each network has random weights. What is fastest is turned on, and its outputs are compared with
-those of stock TensorFlow. On a CPU that is measured by whole steps: stock TensorFlow and variants
-with some operations on one core each, by turns in one run. On a GPU convolutions and stages are
-measured, and planned. The reports have the rest.
+Each network has random weights. The fastest variant is turned on, and its outputs are compared with
+those of stock TensorFlow. On a CPU whole steps are measured: stock TensorFlow and variants with
+some operations on one core each, in turns in one run. On a GPU convolutions and stages are
+measured, and a plan is made from them. The reports have the details.
 
 Example: python python/examples/demonstration.py --network NASNetMobile --batch 4
 """
@@ -34,8 +34,8 @@ def infer(model: tf.keras.Model, images: tf.Tensor) -> np.ndarray:
 def tune(
     name: str, size: int, batch: int, budget: str, console: Console
 ) -> tuple[tf_interop.Tuning, float]:
-    """Tunes a network. Returns what was found, and how far its outputs are from stock's."""
-    tf.keras.utils.clear_session()  # so that its layers have the names that they have alone
+    """Tunes a network. Returns the result, and how far its outputs are from stock's."""
+    tf.keras.utils.clear_session()  # so that its layers are named as without other models
     tf.keras.utils.set_random_seed(0)
     model = getattr(tf.keras.applications, name)(weights=None, input_shape=(size, size, 3))
     images = tf.random.normal((batch, size, size, 3))
@@ -78,8 +78,8 @@ def main(
         size = image_size or NETWORKS[name]
         tuning, difference = tune(name, size, batch, budget, console)
         console.print(
-            f"{name}: tuned. Its outputs differ from stock TensorFlow's by {difference:.0e} of the "
-            "largest at most."
+            f"{name}: tuned. Its outputs differ from stock TensorFlow's by {difference:.0e} of "
+            "the largest output or less."
         )
         plan = plan_dir / f"{name}.json"
         tf_interop.save_plan(tuning.plan, plan)

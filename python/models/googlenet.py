@@ -2,7 +2,7 @@
 
 arXiv:1409.4842 (2014). `tf.keras.applications` has Inception v3 only, and published measurements
 of concurrent convolutions use this network: each of its nine modules has branches of very
-different size. Figure 3 of the paper adds two local response normalizations, after the first
+different sizes. Figure 3 of the paper adds two local response normalizations, after the first
 pooling and before the second; it does not give their constants, nor the paddings: here all are
 padded (SAME).
 """
@@ -15,7 +15,7 @@ import tensorflow as tf
 
 SMALLEST_SIZE = 32
 """Smallest height and width: modules 5a and 5b then see one pixel."""
-# Of each module the channels of 1x1, 3x3 reduce, 3x3, 5x5 reduce, 5x5 and pool proj.
+# The channels of each module's 1x1, 3x3 reduce, 3x3, 5x5 reduce, 5x5 and pool proj.
 _WIDTHS = {
     "3a": (64, 96, 128, 16, 32, 32),
     "3b": (128, 128, 192, 32, 96, 64),
@@ -79,7 +79,7 @@ def googlenet(image_size: tuple[int, int] = (224, 224), classes: int = 1000) -> 
 
 
 def image_of(size: tuple[int, int], smallest: int) -> Any:
-    """The input of a network, an image `[N, H, W, 3]`; a ValueError for one that is too small."""
+    """The input of a network, an image `[N, H, W, 3]`; raises ValueError if it is too small."""
     if min(size) < smallest:
         raise ValueError(
             f"Expected an image_size of at least ({smallest}, {smallest}), got {size}. "
@@ -97,7 +97,7 @@ def convolution(
 
 
 def classifier(image: Any, logits: Any, name: str) -> tf.keras.Model:
-    """The model from images to probabilities, which are float32 also under mixed precision.
+    """The model from images to probabilities, which are float32 even under mixed precision.
 
     In half precision softmax loses the small probabilities.
     """

@@ -1,7 +1,7 @@
 """RandWire: a randomly wired network after Xie et al., arXiv:1904.01569 (2019), small regime.
 
-Three stages of the network are random graphs of the Watts-Strogatz model WS(4, 0.75) with 32 nodes,
-each with a wiring of its own, made by a seed. For images of 224 x 224, with C = 78:
+Three stages of the network are random graphs of the Watts-Strogatz model WS(4, 0.75) with 32 nodes.
+Each has its own wiring, made from a seed. For images of 224 x 224, with C = 78:
 
 | layer       | what                        | output       |
 |-------------|-----------------------------|--------------|
@@ -67,8 +67,8 @@ def watts_strogatz(
     """A random graph of Watts and Strogatz (1998), with its edges directed.
 
     Nodes stand on a ring, joined to their `neighbours` nearest. Then, once around for each
-    distance, each edge to a node further on is led to another node with `probability`, chosen among
-    those that are no neighbours yet. The same arguments give the same graph.
+    distance, each edge to a node further on is rewired with `probability`, to a node that is not
+    yet a neighbour. The same arguments give the same graph.
 
     Raises:
         ValueError: `neighbours` is odd or not below `node_count`.
@@ -89,7 +89,7 @@ def watts_strogatz(
         for node in range(node_count):
             other = (node + distance) % node_count
             free = [each for each in range(node_count) if each != node and each not in joined[node]]
-            # An edge of the ring may be one that was led here before: it is moved all the same.
+            # An edge of the ring is moved even if it was rewired to this node before.
             if other in joined[node] and free and generator.random() < probability:
                 chosen = generator.choice(free)
                 joined[node].remove(other)
@@ -141,7 +141,7 @@ def randwire(
     x = tf.keras.layers.ReLU(name="conv2_relu")(x)
     x = _convolution(x, channels, 3, "conv2", strides=2)
     for number, factor in enumerate((1, 2, 4)):
-        # Not the same wiring thrice.
+        # A different wiring for each stage.
         wiring = watts_strogatz(3 * seed + number, nodes)
         x = _wired_stage(x, wiring, channels * factor, f"conv{number + 3}")
     x = tf.keras.layers.ReLU(name="classifier_relu1")(x)

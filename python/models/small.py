@@ -1,4 +1,4 @@
-"""Small networks: those that a check of many ways to train can afford to train many times."""
+"""Small networks, for checks that train them many times."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ layers = tf.keras.layers
 
 
 def lenet() -> tf.keras.Model:
-    """LeNet-5 after LeCun et al. (1998), Figure 2, with ReLU and maxima, as it is trained today."""
+    """LeNet-5 after LeCun et al. (1998), Figure 2, with ReLU and max pooling, as used today."""
     image = tf.keras.Input((28, 28, 1), name="image")
     x = layers.Conv2D(6, 5, padding="same", activation="relu", name="c1")(image)
     x = layers.MaxPooling2D(name="s2")(x)
@@ -39,7 +39,7 @@ def resnet() -> tf.keras.Model:
 
 
 def paddings() -> tf.keras.Model:
-    """No network of anybody: every kind of padding, stride, dilation and pooling, in a chain."""
+    """A made-up chain of every kind of padding, stride, dilation and pooling."""
     image = tf.keras.Input((26, 23, 4), name="image")
     x = layers.Conv2D(8, 3, padding="valid", activation="relu", name="valid")(image)
     x = layers.ZeroPadding2D(((1, 2), (0, 1)), name="pad")(x)

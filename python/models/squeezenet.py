@@ -3,8 +3,8 @@
 arXiv:1602.07360 (2016); version 1.1 is the authors' own, from their repository: less computation
 than version 1.0 of the paper's Table 1, at equal accuracy. Each fire module squeezes to few
 channels, then expands them by a 1x1 and a 3x3 convolution that do not depend on each other. The
-authors' Caffe rounds the size of a pooled image up, which makes 56, 28 and 14 of 55, 27 and 13;
-here it is rounded down, as in most ports, without padding.
+authors' Caffe rounds the size of a pooled image up, to 56, 28 and 14; here it is rounded down, to
+55, 27 and 13, as in most ports, without padding.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from python.models.googlenet import classifier, convolution, image_of
 
-# Of each fire module the channels that it squeezes to, and that of each of its two expansions.
+# The channels that each fire module squeezes to, and the channels of each of its two expansions.
 _WIDTHS = {f"fire{number}": (number // 2 * 16, number // 2 * 64) for number in range(2, 10)}
 
 SMALLEST_SIZE = 31

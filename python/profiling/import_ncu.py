@@ -5,8 +5,8 @@
     python python/profiling/import_ncu.py PROFILE.json ncu.csv
 
 A row of the CSV is one launch. A kernel of the profile gets the median of the launches with its
-function, grid and block; the CSV does not tell the convolution of a launch. Values that the CSV
-lacks stay unchanged.
+function, grid and block; the CSV does not name the convolution of a launch. Values missing from the
+CSV stay unchanged.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def read_launches(path: pathlib.Path) -> dict[Launch, dict[str, float]]:
     """
     lines = path.read_text().splitlines()
     start = next((number for number, line in enumerate(lines) if line.startswith('"ID",')), None)
-    # Before and after the table come messages of ncu and the program.
+    # Messages of ncu and of the program come before and after the table.
     rows = csv.DictReader(line for line in lines[start:] if line.startswith('"'))
     if start is None or not {"Kernel Name", "Grid Size", "Block Size"} <= {
         *(rows.fieldnames or ())
@@ -106,7 +106,7 @@ def values_of(row: Mapping[str, str]) -> dict[str, float]:
 def function_name(name: str) -> str:
     """The function's own name, from a mangled, a demangled or a plain name of a kernel.
 
-    CUPTI gives mangled names, Nsight Compute demangled ones by default.
+    CUPTI reports mangled names, Nsight Compute demangled ones by default.
     """
     if not name.startswith("_Z"):
         # "void ns::f<int, (bool)1>(float *)": the last word before the first bracket.

@@ -1,4 +1,4 @@
-"""NVML and CUDA speak of the same GPU: what is measured here fits a process that runs here."""
+"""NVML and CUDA describe the same GPU: a profile measured here fits a process that runs here."""
 
 from __future__ import annotations
 

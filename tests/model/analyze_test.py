@@ -204,7 +204,7 @@ def test_counts_refusals() -> None:
         )
         tf.nn.conv2d(first, filters, 1, "SAME", name="e")
     analysis = tf_interop.analyze(graph.as_graph_def())
-    # They are independent, but cannot be in a stage.
+    # The convolutions are independent, but cannot be in a stage.
     assert "that can be in a stage" in analysis.conclusion
     [refusal] = analysis.refusals
     assert (refusal.reason, refusal.count) == (RefusalReason.DTYPE, 5)

@@ -38,7 +38,7 @@ def fixture_working_directory(tmp_path: pathlib.Path, monkeypatch: pytest.Monkey
 
 
 def _save_graph(path: str, *dtypes: tf.DType) -> None:
-    """Saves a graph with a convolution of each dtype, its batch open."""
+    """Saves a graph with a convolution of each dtype, and an unknown batch size."""
     graph = tf.Graph()
     with graph.as_default():
         for dtype in dtypes:

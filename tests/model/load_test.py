@@ -1,4 +1,4 @@
-"""Loading what MODEL arguments name, and the errors if they name nothing."""
+"""Loading the models that MODEL arguments name, and the errors if there is none."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_saved_model_gives_its_serving_signature(model: tf.keras.Model) -> None:
     model.export("exported", verbose=False)
     function = load_model("exported")
     assert isinstance(function, tf.types.experimental.ConcreteFunction)
-    # Its variables stay alive, although nothing else refers to the loaded model.
+    # The variables stay alive, although nothing else refers to the loaded model.
     [output] = tf.function(function)(tf.zeros((2, 8, 8, 3))).values()
     assert output.shape == (2, 6, 6, 4)
     with pytest.raises(ModelArgumentError, match="name its folder"):
@@ -85,6 +85,9 @@ def test_saved_model_gives_its_only_signature() -> None:
     tf.saved_model.save(module, "two", signatures={"a": module.double, "b": module.double})
     with pytest.raises(ModelArgumentError, match=r"\['a', 'b'\]"):
         load_model("two")
+    tf.saved_model.save(tf.Module(), "none")
+    with pytest.raises(ModelArgumentError, match=r"but has \[\]"):
+        load_model("none")
 
 
 def test_graph_def_file() -> None:
@@ -133,7 +136,7 @@ def test_function_of_a_module_in_the_working_directory() -> None:
 )
 def test_reports_the_error_in_the_code_of_a_model_and_its_line(code: str, what: str) -> None:
     _write_module(code)
-    with pytest.raises(ModelArgumentError, match=f"models_of_this_test:build.*, got {what}"):
+    with pytest.raises(ModelArgumentError, match=f"models_of_this_test:build.* failed with {what}"):
         load_model("models_of_this_test:build")
 
 

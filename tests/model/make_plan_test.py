@@ -108,7 +108,7 @@ def test_a_model_of_one_batch_size_is_planned_once() -> None:
     function = tf.function(model).get_concrete_function(tf.TensorSpec((2, 8, 8, 3)))
     plan = tf_interop.plan(function, _profile(2), batch_sizes=[2, 16])
     assert [(graph.batch_size, len(graph.stages)) for graph in plan.graphs] == [(2, 1)]
-    # A function may hold either mode.
+    # A function may be for either mode.
     assert plan.graphs[0].mode is None
 
 
@@ -136,7 +136,7 @@ def test_refuses_a_profile_of_another_device_unless_told() -> None:
 
 @pytest.mark.parametrize("has_gpu", [False, True])
 @pytest.mark.parametrize("may_use_gpu", [False, True])
-def test_a_profile_has_to_be_of_the_gpu_if_tensorflow_may_use_one(
+def test_a_profile_must_be_of_the_gpu_if_tensorflow_may_use_one(
     has_gpu: bool, may_use_gpu: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpu = GPU if has_gpu else None
@@ -169,7 +169,7 @@ def test_plans_for_a_gpu_that_is_not_here() -> None:
     assert graph.stages
     assert graph.prediction is not None
     assert graph.prediction.unmeasured_count == 0
-    # All of its memory, as it is not here.
+    # All of the GPU's memory, because the GPU is not here.
     assert graph.prediction.memory_budget_bytes == GPU.memory_bytes
 
 

@@ -68,7 +68,7 @@ def test_beats_the_strategies_for_all_layers(model: Any) -> None:
     assert (graph.batch_size, graph.mode, graph.why_whole) == (32, "training", "")
     assert made.plan.devices == tuple(f"/device:GPU:{place}" for place in range(4))
     degrees = {layer.name.rpartition("/")[2]: layer.degrees for layer in graph.layers}
-    # Few parameters and large images: by samples. Many parameters: by channels.
+    # Large images with few parameters are divided by samples, many parameters by channels.
     assert degrees["Conv2D"] == degrees["MaxPool2d"] == Degrees(sample=4)
     assert degrees["MatMul"].filter * degrees["MatMul"].channel == 4
     for layer in made.planned.layers:
@@ -128,12 +128,12 @@ def test_takes_a_function_of_matrix_products() -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ({"devices": 0}, "Expected 1 to 4 devices, got 0. There are: /device:GPU:0, "),
+        ({"devices": 0}, "0 devices were requested, but these exist: /device:GPU:0, "),
         ({"devices": ["/device:GPU:9"]}, "not /job:localhost/replica:0/task:0/device:GPU:9."),
         ({"memory_limit": 0}, "Expected a memory_limit of 1 byte or more, got 0."),
         (
             {"device_graph": None, "devices": 3},
-            "Expected 1 to 1 devices, got 3. There are: /device:CPU:0. Ask for fewer",
+            "3 devices were requested, but these exist: /device:CPU:0. Request 1 to 1, ",
         ),
         (
             {"device_graph": None, "devices": ["/device:CPU:0", "/device:CPU:7"]},

@@ -15,8 +15,8 @@ from unnoticed import run_python
 from tf_interop import tensorflow_internals
 from tf_interop.graph.view import is_local
 
-# Trains on three devices of a process, or as one worker of two: without the plugin, with it, and by
-# the plan that it made. Writes the weights.
+# Trains on three devices of a process, or as one worker of two: without the plugin, with it, and
+# with the plan that it made. Writes the weights.
 TRAINING = """
     import collections
     import os
@@ -35,7 +35,7 @@ TRAINING = """
         random = np.random.default_rng(strategy.cluster_resolver.task_id)
     else:
         devices = ["CPU:0", "CPU:1", "CPU:2"]
-        # Devices have to be there before TensorFlow starts.
+        # Devices must exist before TensorFlow starts.
         tf.config.set_logical_device_configuration(
             tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 3
         )

@@ -67,7 +67,7 @@ def test_gives_the_bits_of_filters_that_are_not_held(
 
     tensors = list(map(tf.constant, inputs))
     expected = stage([])(*tensors)
-    # Marks of other inputs than filters do nothing.
+    # Marks on inputs that are not filters do nothing.
     all_marked = stage(list(range(len(tensors))))
     with counted() as new:
         for _ in range(3):
@@ -103,7 +103,7 @@ def scatter_and_share(variable: tf.Variable, value: tf.Tensor) -> None:
     [
         (lambda variable, value: variable.assign(variable + value), 5),
         (lambda variable, value: variable.assign_add(value), 5),
-        # After it each read gives another copy.
+        # After it each read returns another copy.
         (lambda variable, value: variable.scatter_nd_add([[0], [1], [2]], value), 3),
         (scatter_and_share, 5),
         (add_in_xla, 5),

@@ -31,7 +31,7 @@ VALIDATION = {"validation_data": (IMAGES[:5], LABELS[:5])}
 
 # oneDNN, TensorFlow's own backend on CPUs, adds up in another order than the host backend. The sums
 # have at most 8 * 8 * 4 terms of order one, so the results differ by a few of float32's 6e-8, which
-# three steps carry on.
+# three steps accumulate.
 def _assert_close(actual: Any, expected: Any, rtol: float = 1e-5, atol: float = 1e-6) -> None:
     assert_same(tf.nest.flatten(actual), tf.nest.flatten(expected), rtol=rtol, atol=atol)
 
@@ -51,7 +51,7 @@ def fixture_plugin_as_at_the_start(plugin_as_after_import: None) -> Iterator[Non
 
 def _model(keras: Any, **options: Any) -> Any:
     """A model with convolutions of sides 3 and 5 that are independent, the same every time."""
-    # A plan goes by names, and Keras numbers layers without one.
+    # A plan uses names, and Keras numbers layers without one.
     layers = keras.layers
     inputs = keras.Input(IMAGES.shape[1:])
     outputs = [
@@ -124,7 +124,7 @@ def test_evaluate_gives_the_same_and_other_callbacks_see_the_stage_count(keras: 
     stages = ConvStages("always")
     with _runs_stages(True):
         loss = model.evaluate(IMAGES, LABELS, verbose=0, callbacks=[stages, hooks[0]])
-    # A number, as without the callback: its own log entry is no part of the result.
+    # A number, as without the callback: its own log entry is not part of the result.
     _assert_close(loss, expected)
     _predict(model, stages, hooks[1])
     assert seen == [1, 1]

@@ -27,7 +27,7 @@ from tf_interop.profile.types import SmLimits
 KEPLER_SM = SmLimits(registers=65536, shared_memory_bytes=49152, threads=2048, blocks=16)
 KEPLER_SMS = 15
 
-# The known part of Table 1, which says nothing of threads and blocks.
+# The known part of Table 1, which omits threads and blocks.
 PRECOMP_GEMM = SmUse(0.92, 0.39, 0, 0, alu_utilization=0.7)
 FFT_TILING = SmUse(0.38, 0.75, 0, 0, alu_utilization=0.3, memory_stall=0.15)
 
@@ -51,7 +51,7 @@ def make_kernel(of: SmUse, launch: Launch, waves: int) -> KernelMeasurement:
         shared_memory_bytes=shared_memory_bytes // unit * unit,
         time_share=1.0,
         alu_utilization=of.alu_utilization,
-        # The table says nothing of DRAM; the layers are compute-bound.
+        # The table omits DRAM; the layers are compute-bound.
         dram_utilization=0.1,
         memory_stall=None,
     )

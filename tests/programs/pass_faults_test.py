@@ -147,7 +147,7 @@ def test_a_change_waits_for_functions_that_run_asynchronously(call: str) -> None
 
 
 def test_a_pass_that_cannot_get_the_interpreter_is_given_up() -> None:
-    """TensorFlow holds it, and waits for the function whose graph the pass is to change."""
+    """TensorFlow holds it, and waits for the function whose graph the pass should change."""
     run_python(
         WAITING.format(call="tf.random.set_seed(1)")
         + """

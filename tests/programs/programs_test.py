@@ -1,6 +1,6 @@
 """Whole programs must not notice the plugin: same numbers, same errors, no deadlock.
 
-All values are small whole numbers, so that every sum is exact and the comparison is to the bit.
+All values are small whole numbers, so that every sum and the comparison are exact.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ def test_program(make: Callable[[], Program]) -> None:
     assert_unnoticed(make)
 
 
-# The options of tf.config.optimizer.set_experimental_options, with the value that is not default.
+# The options of tf.config.optimizer.set_experimental_options, with their non-default values.
 ON = (
     *("layout_optimizer", "constant_folding", "shape_optimization", "remapping"),
     *("arithmetic_optimization", "dependency_optimization", "loop_optimization"),

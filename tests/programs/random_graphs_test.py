@@ -1,7 +1,7 @@
 """Random graphs in stock TensorFlow, run with and without the plugin.
 
-All values are small whole numbers, clipped after every convolution, so sums are exact and results
-are compared to the bit. The pass itself checks that a rewritten graph is legal.
+All values are small whole numbers, clipped after every convolution, so sums and comparisons are
+exact. The pass itself checks that a rewritten graph is legal.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def split_plan(model: Any) -> Plan:
 
 
 def test_data_pipeline() -> None:
-    """In its own process: pipelines keep the option that TensorFlow was started with."""
+    """In its own process, because pipelines keep the option that TensorFlow started with."""
     run_python(
         """
     import numpy as np
@@ -206,7 +206,7 @@ def test_split_keras_application(name: str, least_share: float) -> None:
 
 
 def test_threads_that_share_a_split_unit() -> None:
-    """It takes parts of several batches at a time, and keeps filters between calls."""
+    """The unit takes parts of several batches at a time, and keeps filters between calls."""
     keras.utils.set_random_seed(1)
     model = keras.applications.MobileNetV2(weights=None, input_shape=(32, 32, 3), classes=10)
     batches = np.random.default_rng(0).standard_normal((4, BATCH, 32, 32, 3), np.float32)

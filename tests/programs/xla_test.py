@@ -1,4 +1,4 @@
-"""Functions that XLA compiles are left to it, and the status says so."""
+"""Functions that XLA compiles are left to it, and the status lists them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Nsight Compute's CSV. The samples are handwritten, with columns and metrics of its documentation
-and of published outputs; no real run printed them.
+"""Nsight Compute's CSV. The samples are handwritten, with columns and metrics from its
+documentation and from published outputs; no real run printed them.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def imported_modules(path: pathlib.Path) -> set[str]:
 
 
 def folder_of(module: str) -> str:
-    """The folder of the package that holds a module, else the module."""
+    """The package's folder that contains a module, else the module."""
     parts = module.split(".")
     return parts[1] if len(parts) > 2 else module
 

@@ -61,13 +61,13 @@ def assert_is_script(words: list[str]) -> None:
 
 @pytest.fixture(name="folder")
 def fixture_folder(tmp_path: pathlib.Path) -> pathlib.Path:
-    """An empty folder, but with `python/`, as in the root of a clone."""
+    """A folder with only `python/`, as in the root of a clone."""
     (tmp_path / "python").symlink_to(ROOT / "python")
     return tmp_path
 
 
 def anchors_of(page: pathlib.Path) -> set[str]:
-    """The anchors that GitHub gives to the headings of a page."""
+    """GitHub's anchors for the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", BLOCK.sub("", page.read_text()), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -104,7 +104,7 @@ def test_blocks_run_one_after_another(
 
 
 def check_command(words: list[str], folder: pathlib.Path | None) -> None:
-    """Runs a command of tf_interop in a folder, or only parses it; others have to be scripts."""
+    """Runs a command of tf_interop in a folder, or only parses it; others must be scripts."""
     arguments = arguments_of(words)
     if arguments is None:
         assert_is_script(words)

@@ -28,7 +28,7 @@ def _run(
     gpu_test: str | None = None,
     **variables: str,
 ) -> tuple[list[list[str]], subprocess.CompletedProcess[str]]:
-    """Runs the script in a tree where nothing can be built; returns the lines of steps.txt too."""
+    """Runs the script in a tree where nothing can be built; also returns the lines of steps.txt."""
     tools = folder / "bin"
     tools.mkdir()
     (folder / "scripts").mkdir()

@@ -1,4 +1,4 @@
-"""Simulated steps, and the units that are proposed by them."""
+"""Simulated steps, and the units proposed by them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SIXTEEN_CORES = Machine(cores=16, threads=16)
         pytest.param([Item(4, 1, ()), Item(2, 1, ())], 2, 2, 4.0, (0.5, 1), id="unequal"),
         pytest.param([Item(4, 1, ()), Item(4, 1, ())], 2, 1, 8.0, (0, 0), id="one_thread"),
         pytest.param([Item(4, 1, ()), Item(4, 1, ())], 1, 2, 8.0, (1, 1), id="one_core"),
-        # Both want both cores, and each gets half of its wish.
+        # Both want both cores, and each gets one.
         pytest.param([Item(4, 2, ()), Item(4, 2, ())], 2, 2, 8.0, (1, 1), id="both_on_all_cores"),
         # One wants all cores, or the two leave some idle.
         pytest.param([Item(4, 4, ()), Item(4, 1, ())], 4, 4, 5.0, (1, 1), id="all_and_one"),
@@ -41,7 +41,7 @@ SIXTEEN_CORES = Machine(cores=16, threads=16)
             [Item(2, 1, ()), Item(3, 1, (0,)), Item(4, 1, (0,)), Item(1, 1, (1, 2, 2))],
             2, 2, 7.0, (0, 1, 0.75, 0), id="diamond",
         ),
-        # An item without time takes no thread.
+        # An item that takes no time needs no thread.
         pytest.param([Item(0, 1, ()), Item(3, 1, (0,))], 1, 1, 3.0, (0, 0), id="no_time"),
     ],
 )  # fmt: skip
@@ -61,7 +61,7 @@ def unit_times(stock_us: float, *narrow_us: float) -> UnitTimes:
 def model_of(
     times: Sequence[UnitTimes], graph_def: graph_pb2.GraphDef, machine: Machine = TWO_CORES
 ) -> StepModel:
-    """A model in which each unit's first step takes all of its time."""
+    """A model in which each unit's first step takes all of the unit's time."""
     view, units = units_of(graph_def)
     assert len(units) >= len(times)
     nothing = UnitTimes(dict.fromkeys(times[0].narrow_us, 0.0), 0.0)

@@ -39,7 +39,7 @@ class FakeBench:
         self.cores: dict[str, list[int]] = {}
 
     def search(self, monkeypatch: pytest.MonkeyPatch, budget_s: float = 5.0) -> SearchResult:
-        """Searches the units of three branches with this bench instead of measurements."""
+        """Searches the units of three branches with this bench, without measuring."""
         monkeypatch.setattr(search, "StepBench", lambda **_: contextlib.nullcontext(self))
         said: list[str] = []
         units = units_of(branches(SIDES))

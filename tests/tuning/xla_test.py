@@ -1,4 +1,4 @@
-"""Times under XLA, and the reasons why there are none."""
+"""Times under XLA, and the reasons for missing ones."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _MOST_EXAMPLES = 3
 
 @dataclasses.dataclass(frozen=True)
 class RefusalCount:
-    """Convolution nodes that are refused for one reason; the first of them are `examples`."""
+    """Convolution nodes that are refused for one reason; `examples` are the first ones."""
 
     reason: RefusalReason
     count: int
@@ -86,9 +86,9 @@ class Analysis:
         sizes = f"{least}" if least == most else f"{least} to {most}"
         groups = count_of(len(self.group_sizes), "group")
         return (
-            f"{self.convolution_count} convolutions, {groups} of {sizes} that could run at the "
-            "same time, so there may be something to gain. To measure it, run tf-interop tune on "
-            "the target machine."
+            f"{self.convolution_count} convolutions, {groups} of {sizes} that could run together, "
+            "so there may be something to gain. To measure it, run tf-interop tune on the target "
+            "machine."
         )
 
     def __str__(self) -> str:
@@ -145,7 +145,7 @@ def analyze(
         image_size: height and width, for inputs of rank 4 that leave them open.
 
     Raises:
-        ValueError: an argument is of a wrong kind, or an input's shape is unknown.
+        ValueError: an argument is of the wrong kind, or an input's shape is unknown.
         GraphError: the GraphDef is not well-formed.
     """
     traced = trace(
@@ -154,7 +154,7 @@ def analyze(
     gpus = visible_gpus()
     graph_def = optimize_graph(traced, gpus[0].compute_capability if gpus else None)
     view = GraphView(graph_def)
-    # With properties, as in the pass: TensorFlow's own kernels may take NCHW there.
+    # With properties, as in the pass: TensorFlow's own kernels may accept NCHW there.
     convolutions, refused = find_convolutions(view, GraphProperties(view))
     groups = level_groups(convolutions, Independence(view, convolutions))
     indices = [index for index, op in enumerate(view.ops) if op in CONVOLUTION_KINDS]

@@ -54,14 +54,14 @@ class StageSource(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class CollectOptions:
-    """What to collect of each model.
+    """What to collect from each model.
 
     Attributes:
         batch_sizes: for inputs whose first dimension is unknown.
         dtype: Keras' policy for models that are built here; None leaves it to the model.
         image_size: height and width, for inputs of rank 4 that leave them open.
         compute_capability: of the GPU that the graphs are made for, such as `9.0`; None for a CPU.
-        stage_sources: sources of stages besides the plan.
+        stage_sources: sources of stages in addition to the plan.
         max_pairs: the most pairs of one graph.
         plan: a plan for at least one of the graphs; its stages are collected too.
     """
@@ -79,7 +79,7 @@ class CollectOptions:
 
 @dataclasses.dataclass(frozen=True)
 class Collected:
-    """A list of convolutions and stages, and notes on the convolutions that were left out."""
+    """A list of convolutions and stages, and notes on the convolutions left out."""
 
     configurations: ConfigurationList
     notes: tuple[str, ...]
@@ -97,13 +97,13 @@ def collect_configurations(
     device.
 
     Args:
-        models: each as `load_model` takes it.
+        models: arguments of `load_model`.
         options: what to collect.
         say: called with a few words on the progress.
 
     Raises:
         ModelArgumentError: there is no such model, or it does not load with that dtype or at all.
-        ValueError: arguments do not fit together, or an input's shape is unknown.
+        ValueError: arguments contradict each other, or an input's shape is unknown.
         GraphError: a graph is not well-formed.
         PlanError: the plan is for none of the graphs.
     """
@@ -131,7 +131,7 @@ def collect_graphs(
     plan_errors: list[PlanError | None] = []
     for origin, graph_def in graphs:
         view = GraphView(graph_def)
-        # With properties, as in the pass: TensorFlow's own kernels may take NCHW there.
+        # With properties, as in the pass: TensorFlow's own kernels may accept NCHW there.
         found, refusals = find_convolutions(view, GraphProperties(view))
         for reason, count in collections.Counter(each.reason for each in refusals).items():
             notes.append(f"{origin}: {count} left out for their {reason.value}")
@@ -204,7 +204,7 @@ def _trace(
 
 
 def _images_of(view: GraphView, nodes: Sequence[ConvolutionNode]) -> tuple[int, ...]:
-    """For each node the first one that reads the same image; empty if all images differ."""
+    """For each node, the first node that reads the same image; empty if all images differ."""
     first_of: dict[object, int] = {}
     images: list[int] = []
     for place, node in enumerate(nodes):
@@ -236,7 +236,7 @@ def _stages_of(
             merged = [lane for lane in lanes if len(lane) > 1]
             for lane in merged:
                 yield _stage_of_lanes([lane]), "merge"
-            # Then the whole group; if it is one lane, it is that stage again.
+            # Then the whole group. A group of one lane is that stage again.
             if merged:
                 yield _stage_of_lanes(lanes), "merge"
 
@@ -275,7 +275,7 @@ def _stage_of_lanes(lanes: Iterable[Sequence[ConvolutionNode]]) -> _NodeStage:
 
 
 def _key_of(stage: Stage[ConvolutionConfiguration]) -> object:
-    """A key that is equal for equal stages; if nothing is pinned the order does not matter."""
+    """A key that is equal for equal stages. If nothing is pinned, the order does not matter."""
     if stage != Stage.side_by_side(map(Step, stage.operations)):
         return stage
     return frozenset(collections.Counter(stage.operations).items())

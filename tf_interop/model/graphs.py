@@ -1,4 +1,4 @@
-"""Traces Keras models and functions, and gives their graphs as Grappler hands them over."""
+"""Traces Keras models and functions, and gets their graphs as Grappler hands them over."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TracedGraph:
     Attributes:
         name: the model's or function's name, with the kind of run and the batch size.
         graph_def: the graph, with function calls inlined.
-        mode: of a Keras model; None for a function or a graph, which may hold either.
+        mode: of a Keras model; None for a function or a graph, which may be for either.
         batch_size: for inputs that leave it open.
         image_size: height and width, for inputs of rank 4 that leave them open.
         run: runs the function on zeros, and restores its variables; None for a GraphDef.
@@ -66,7 +66,7 @@ def trace(
     The arguments are those of `tf_interop.analyze`.
 
     Raises:
-        ValueError: an argument is of a wrong kind, or an input's shape is unknown.
+        ValueError: an argument is of the wrong kind, or an input's shape is unknown.
         GraphError: TensorFlow refuses the graph.
     """
     subject = model_or_function_or_graph
@@ -91,25 +91,24 @@ def trace(
     )
     notes = traced.notes
     if hidden:
-        note = f"not counted: {hidden} in functions that cannot be inlined, such as those that XLA "
-        notes += (f"{note}compiles",)
+        notes += (f"not counted: {hidden} in functions that cannot be inlined, such as XLA's",)
     return dataclasses.replace(traced, batch_size=batch_size, image_size=image_size, notes=notes)
 
 
 def handed_graph_of(
     traced: TracedGraph, ops: Container[str] = CONVOLUTION_KINDS
 ) -> graph_pb2.GraphDef | None:
-    """Runs a function for the first time, and gives the graph that Grappler hands over.
+    """Runs a function for the first time, and returns the graph that Grappler hands over.
 
-    Of the two times that TensorFlow hands the graph over, the second counts: it has been through
-    more of Grappler's passes, and runs. A function that another thread runs meanwhile may be taken
-    for this one.
+    TensorFlow hands the graph over twice. The second graph counts: it has been through more of
+    Grappler's passes, and is the one that runs. A function that another thread runs meanwhile may
+    be mistaken for this one.
 
     Returns:
         None if no graph had one of `ops`.
 
     Raises:
-        LibraryError: the compiled library is missing or does not fit, or TensorFlow did not take
+        LibraryError: the compiled library is missing or does not fit, or TensorFlow did not accept
             its plugin.
     """
     assert traced.run is not None, "a GraphDef cannot be run"
@@ -154,7 +153,7 @@ def optimize_graph(traced: TracedGraph, compute_capability: str | None) -> graph
         elif node.op == "Placeholder":
             _fill_placeholder(node, traced.batch_size, traced.image_size)
     fetches = traced.fetches or _unread_nodes(traced.graph_def)
-    with _refusals_explained("a graph that TensorFlow can optimize"):
+    with _refusals_explained("optimize the graph"):
         # Grappler chooses layouts by shapes, which may still leave the batch open.
         shaped = with_inferred_shapes(graph_def)
         optimized = tensorflow_internals.optimize_for_device(shaped, fetches, compute_capability)
@@ -202,20 +201,20 @@ def _trace_function(
             ),
             function.structured_input_signature,
         )
-        # A function that has run before is not optimized again, but one around it is.
+        # A function that has run before is not optimized again, but a function around it is.
         tf.function(lambda: function(*arguments, **keyword_arguments), autograph=False)()
 
     notes: tuple[str, ...] = ()
     if tensorflow_internals.is_compiled_by_xla(function):
-        notes = ("the function is compiled by XLA: Grappler does not get to see it",)
+        notes = ("the function is compiled by XLA, so Grappler does not see it",)
     return _graph_of(function.graph.name, function, run, notes)
 
 
 def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
     if spec.dtype in (tf.resource, tf.variant):
         raise ValueError(
-            f"The input '{spec.name}' is a {spec.dtype.name}, expected numbers or strings. Capture "
-            "it in a tf.function instead."
+            f"The input '{spec.name}' is a {spec.dtype.name}, not numbers or strings. Capture it "
+            "in a tf.function instead."
         )
     return tf.zeros(spec.shape, spec.dtype)
 
@@ -265,22 +264,22 @@ def _variables_kept(function: Any) -> Iterator[None]:
 def _inline_calls(
     graph_def: graph_pb2.GraphDef, fetches: Collection[str] = ()
 ) -> graph_pb2.GraphDef:
-    """Inlines function calls; the graph's library then holds those that cannot be inlined."""
+    """Inlines function calls; the library then has the functions that cannot be inlined."""
     if not graph_def.library.function:
         return graph_def
-    with _refusals_explained("a graph whose function calls TensorFlow can inline"):
+    with _refusals_explained("inline the graph's function calls"):
         fetches = fetches or _unread_nodes(graph_def)
         return tensorflow_internals.inline_function_calls(graph_def, fetches)
 
 
 @contextlib.contextmanager
-def _refusals_explained(expected: str) -> Iterator[None]:
+def _refusals_explained(work: str) -> Iterator[None]:
     try:
         yield
     except (tf.errors.OpError, ValueError) as error:
         raise GraphError(
-            f"Expected {expected}, got: {str(error).rstrip('.')}. Import the packages that "
-            "register its ops first, and check that every function is in its library."
+            f"TensorFlow cannot {work}: {str(error).rstrip('.')}. First import the packages that "
+            "register its ops, and check that every function is in its library."
         ) from error
 
 
@@ -335,8 +334,8 @@ def _concrete_function(value: Any) -> Any:
         if value.input_signature is not None:
             raise
         raise ValueError(
-            "Expected a tf.function with an input signature, got one without. Pass the result of "
-            "its get_concrete_function(...)."
+            "The tf.function has no input signature. Pass the result of its "
+            "get_concrete_function(...)."
         ) from error
 
 

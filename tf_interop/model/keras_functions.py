@@ -19,7 +19,7 @@ class KerasFunction:
     """A traced function of a model.
 
     Attributes:
-        function: the concrete function; it takes `inputs` as its one argument.
+        function: the concrete function; its one argument is `inputs`.
         inputs: `tf.TensorSpec`s in the structure of the model's inputs, every dimension known.
     """
 
@@ -49,9 +49,9 @@ def trace_keras(
 ) -> KerasFunction:
     """Traces `model(inputs, training=False)`, or one step of gradient descent.
 
-    The step is forward, backward and update in one function, and running it changes the model. Its
-    loss is the cross-entropy with constant labels if the model gives class probabilities, else the
-    mean of squares of its outputs.
+    The step is forward, backward and update in one function, and running it changes the model. The
+    loss is the cross-entropy with constant labels if the model returns class probabilities, else
+    the mean of squares of its outputs.
 
     Raises:
         ValueError: the shapes of the inputs are unknown, or there is nothing to train.
@@ -104,10 +104,10 @@ def _training_step(model: Any, batch_size: int) -> tuple[Callable[[Any], Any], t
 
 
 def fill_shape(spec: Any, batch_size: int, image_size: tuple[int, int] | None) -> Any:
-    """Gives the open dimensions of a `tf.TensorSpec` sizes.
+    """Fills in the unknown dimensions of a `tf.TensorSpec`.
 
     Raises:
-        ValueError: a dimension stays open, such as height and width without `image_size`.
+        ValueError: a dimension stays unknown, such as height and width without `image_size`.
     """
     name = f"input '{spec.name}'" if spec.name else "an input"
     if spec.shape.rank is None:
@@ -130,7 +130,7 @@ def fill_shape(spec: Any, batch_size: int, image_size: tuple[int, int] | None) -
                 shape[axis] = image_size[axis - height]
     if None in shape:
         raise ValueError(
-            f"Only the batch and the image size of {name} may be unknown, got {spec.shape}. Pass a "
+            f"More than the batch and the image size of {name} is unknown: {spec.shape}. Pass a "
             "tf.function whose input signature states the shape."
         )
     return tf.TensorSpec(shape, spec.dtype, spec.name)
@@ -144,12 +144,12 @@ def _input_specs(
     backend = getattr(keras, "config", keras).backend if keras.__name__ == "keras" else None
     if backend is not None and backend() != "tensorflow":
         raise ValueError(
-            f"Keras runs on its backend '{backend()}', expected TensorFlow. Set "
+            f"Keras runs on its backend '{backend()}', not on TensorFlow. Set "
             "KERAS_BACKEND=tensorflow."
         )
     if not getattr(model, "inputs", None):
         raise ValueError(
-            f"Only its call() knows the inputs of the model '{model.name}'. Pass a tf.function "
+            f"The model '{model.name}' does not state its inputs before a call. Pass a tf.function "
             "with an input signature that calls the model."
         )
     # A Sequential model of Keras 3 has one input, but no `input` before its first call.
@@ -164,7 +164,7 @@ def _input_specs(
         for spec in tf.nest.flatten(specs)
     ):
         raise ValueError(
-            f"The model '{model.name}' does not take image_size={image_size}, only inputs of "
+            f"The model '{model.name}' does not accept image_size={image_size}, only inputs of "
             f"{', '.join(str(spec.shape) for spec in flat)}. Leave image_size out."
         )
     fixed = {spec.shape[0] for spec in flat if spec.shape[0] not in (None, batch_size)}
@@ -173,7 +173,7 @@ def _input_specs(
 
 
 def _class_count(model: Any) -> int | None:
-    """The number of class probabilities that the model gives; None if it gives something else."""
+    """The number of class probabilities that the model returns; None if it returns others."""
     outputs = model.outputs
     if len(outputs) != 1 or len(outputs[0].shape) != 2:
         return None

@@ -1,4 +1,4 @@
-"""Loads the model that an argument of a command line names."""
+"""Loads the model that a command-line argument names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import h5py  # Keras needs it, and TensorFlow Keras
+import h5py  # Keras and tf_keras require it
 import tensorflow as tf
 from google.protobuf import message, text_format
 from tensorflow.core.framework import graph_pb2
@@ -47,10 +47,10 @@ def load_model(
             - A `.keras`, `.h5` or `.hdf5` file with a Keras model.
             - The folder of a SavedModel: its serving signature, or its only one.
             - A `.pb` or `.pbtxt` file with a GraphDef.
-            - `module:function`: the result of calling the function without arguments; or, if it is
-              a model or a tf.function, itself. The working directory is searched too.
+            - `module:function`: the result of calling the function without arguments, or the value
+              itself if it is a model or a tf.function. The working directory is searched too.
         image_size: height and width of the images for a Keras application, or for a function that
-            has an argument of that name; None leaves them to these.
+            has an argument of that name; None leaves them to the model.
         dtype: Keras' policy for a model that is built here; None leaves it to the model.
 
     Returns:
@@ -91,7 +91,7 @@ def _load(model: str, image_size: tuple[int, int] | None) -> Any:
     if colon and not path.exists():
         return _call_function(module, function, image_size)
     raise ModelArgumentError(
-        f"Expected {_ACCEPTED}, got '{model}'.{_hint(model, application_names)}"
+        f"Model not found: '{model}'.{_hint(model, application_names)} Expected {_ACCEPTED}."
     )
 
 
@@ -99,24 +99,24 @@ def check_trains(loaded: Any, model: str) -> None:
     """Refuses a training step of anything but a Keras model."""
     if keras_of(loaded) is None:
         raise ModelArgumentError(
-            f"--training needs a Keras model, and '{model}' is none. Name a function that trains "
-            "instead."
+            f"--training needs a Keras model, but '{model}' is not one. Name a function that "
+            "trains instead."
         )
 
 
 @contextlib.contextmanager
-def _refused(expected: str, remedy: str, *errors: type[Exception]) -> Iterator[None]:
-    """Turns these errors into a ModelArgumentError that says what was expected."""
+def _refused(what: str, remedy: str, *errors: type[Exception]) -> Iterator[None]:
+    """Turns these errors into a ModelArgumentError that says what is wrong."""
     try:
         yield
     except errors as error:
-        got = _in_short(error)
-        raise ModelArgumentError(f"Expected {expected}, got {got}. {remedy}") from error
+        raise ModelArgumentError(f"{what}: {_in_short(error)}. {remedy}") from error
 
 
 def _build_application(name: str, image_size: tuple[int, int] | None) -> Any:
     shape = {} if image_size is None else {"input_shape": (*image_size, 3)}
-    with _refused(f"an image size that {name} takes", "Pass another --image-size.", ValueError):
+    what = f"{name} does not accept this image size"
+    with _refused(what, "Pass another --image-size.", ValueError):
         return getattr(tf.keras.applications, name)(weights=None, **shape)
 
 
@@ -138,14 +138,14 @@ def _load_keras_file(path: pathlib.Path) -> Any:
         "it, as module:function."
     )
     # Keras' readers and the constructors of layers may raise anything.
-    with _refused(f"a whole Keras model in '{path}'", remedy, Exception):
+    with _refused(f"'{path}' is not a whole Keras model", remedy, Exception):
         return tf.keras.models.load_model(path, compile=False)
 
 
 def _refuse_code_in_hdf5(path: pathlib.Path) -> None:
-    """Refuses Lambda layers: tf_keras would run their Python code, which is in the file, on load.
+    """Refuses Lambda layers: tf_keras would run the Python code in the file on load.
 
-    Keras itself refuses a file that is no HDF5 file with a model.
+    Keras itself refuses a file that is not HDF5, or has no model.
     """
     try:
         with h5py.File(path, "r") as file:
@@ -157,8 +157,8 @@ def _refuse_code_in_hdf5(path: pathlib.Path) -> None:
         value = waiting.pop()
         if isinstance(value, dict) and value.get("class_name") == "Lambda":
             raise ModelArgumentError(
-                f"The model in '{path}' has a Lambda layer, which holds Python code. If you trust "
-                "the file, name a function that loads it, as module:function."
+                f"The model in '{path}' has a Lambda layer, which contains Python code. If you "
+                "trust the file, name a function that loads it, as module:function."
             )
         if isinstance(value, (dict, list)):
             waiting += value.values() if isinstance(value, dict) else value
@@ -167,30 +167,30 @@ def _refuse_code_in_hdf5(path: pathlib.Path) -> None:
 def _load_saved_model(path: pathlib.Path) -> Any:
     if not tf.saved_model.contains_saved_model(path):
         raise ModelArgumentError(
-            f"The folder '{path}' holds no SavedModel. Name the folder that saved_model.pb is in."
+            f"The folder '{path}' is not a SavedModel. Name the folder that saved_model.pb is in."
         )
     kinds = (tf.errors.OpError, OSError, ValueError, KeyError)
-    with _refused(f"a SavedModel that loads from '{path}'", "Export it again.", *kinds):
+    with _refused(f"The SavedModel '{path}' cannot be loaded", "Export it again.", *kinds):
         loaded = tf.saved_model.load(path)
     signatures = loaded.signatures
     key = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
     if key not in signatures and len(signatures) != 1:
         raise ModelArgumentError(
-            f"The SavedModel '{path}' has several signatures, none of them '{key}': "
+            f"The SavedModel '{path}' needs one signature, or one named '{key}', but has "
             f"{sorted(signatures)}. Name a function that loads it and returns one of its "
             "functions, as module:function."
         )
     function = signatures[key] if key in signatures else next(iter(signatures.values()))
-    # The function by itself does not keep its variables alive.
+    # The function alone does not keep its variables alive.
     function.saved_model = loaded
     return function
 
 
 def _load_graph_def(path: pathlib.Path) -> graph_pb2.GraphDef:
     graph_def = graph_pb2.GraphDef()
-    remedy = "For a SavedModel name its folder."
+    remedy = "For a SavedModel, name its folder."
     kinds = (message.DecodeError, text_format.ParseError, UnicodeDecodeError, OSError)
-    with _refused(f"a GraphDef in '{path}'", remedy, *kinds):
+    with _refused(f"'{path}' is not a GraphDef", remedy, *kinds):
         if path.suffix == ".pbtxt":
             text_format.Parse(path.read_text(), graph_def)
         else:
@@ -240,13 +240,11 @@ def _raised_by_code(name: str, error: BaseException) -> ModelArgumentError:
         *_, last = traceback.extract_tb(error.__traceback__)
         if last.filename != __file__:
             place = f" ({pathlib.Path(last.filename).name}, line {last.lineno})"
-    return ModelArgumentError(
-        f"Expected '{name}' to give a model, got {_in_short(error)}{place}. Correct its code."
-    )
+    return ModelArgumentError(f"'{name}' failed with {_in_short(error)}{place}. Correct its code.")
 
 
 def _is_model(value: Any) -> bool:
-    """Whether `load_model` returns `value` itself; models and functions can be called, too."""
+    """Whether `load_model` returns `value` itself and does not call it."""
     kinds = (
         tf.types.experimental.ConcreteFunction,
         tf.types.experimental.PolymorphicFunction,
@@ -256,7 +254,7 @@ def _is_model(value: Any) -> bool:
 
 
 def _hint(name: str, names: Iterable[str]) -> str:
-    """A question, after a space, if some of `names` are close to `name`; else nothing."""
+    """A question, after a space, if some of `names` are close to `name`; else empty."""
     by_lower_case = {each.lower(): each for each in names}
     close = difflib.get_close_matches(name.lower(), by_lower_case, n=3)
     if not close:

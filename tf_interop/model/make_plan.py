@@ -47,7 +47,7 @@ def plan(
 
     The model does not run; only Grappler's own passes do, on the traced graph, so that the plan is
     for the graph that the plugin will get. The graph is assumed to run on one device. Convolutions
-    that the profile lacks stay unchanged; the prediction counts them.
+    missing from the profile stay unchanged; the prediction counts them.
 
     Args:
         model_or_function_or_graph: a Keras model with known inputs, a concrete function, a
@@ -60,11 +60,11 @@ def plan(
             memory; on a CPU no limit.
         allow_tf32: TensorFlow's switch for TF32 when the plan is used; None: as it is now.
         deterministic: whether op determinism (`tf.config.experimental.enable_op_determinism`) will
-            be on when the plan is used, which excludes algorithms that do not give the same bits
-            every time; None: as it is now.
+            be on when the plan is used, which excludes algorithms whose results vary from run to
+            run; None: as it is now.
         target: the device to plan for: `cpu`, or the compute capability of a GPU such as `9.0`,
             which this machine need not have. None: the device of this process.
-        allow_foreign_profile: whether the profile may be of another device.
+        allow_foreign_profile: whether the profile may be for another device.
         options: how far to search.
         say: called with a few words on the progress.
 
@@ -72,10 +72,10 @@ def plan(
         A plan for `enable(plan=…)`, with an entry for each batch size.
 
     Raises:
-        ValueError: an argument is of a wrong kind, an input's shape is unknown, or the model has no
-            convolution.
+        ValueError: an argument is of the wrong kind, an input's shape is unknown, or the model has
+            no convolution.
         GraphError: the GraphDef is not well-formed.
-        ProfileError: the profile cannot be read, or is of another device than the plan is for.
+        ProfileError: the profile cannot be read, or is not for the plan's device.
         PlanError: the memory is too small for a convolution.
     """
     if not batch_sizes:
@@ -117,7 +117,7 @@ def plan(
             memory_budget_bytes=memory_budget_bytes,
         )
         entry = dataclasses.replace(entry, mode=traced.mode)
-        # A model with a fixed batch size gives the same graph for all of `batch_sizes`.
+        # A model with a fixed batch size has the same graph for all of `batch_sizes`.
         entries.setdefault((entry.fingerprint, entry.batch_size), entry)
     return Plan(tuple(entries.values()), made_with=_made_with(loaded))
 
@@ -167,7 +167,7 @@ def _plan_graph(
         problem,
         make_plan(problem, options, on_progress=lambda words: say(f"Planning {name}: {words}")),
     )
-    # Against the graph itself, not the problem that was made from it.
+    # Against the graph itself, not the problem made from it.
     check_stages(planned.stages, view, convolutions)
     assert planned.prediction is not None
     unmeasured_count = len(convolutions) - len(problem.nodes)
@@ -178,13 +178,13 @@ def _plan_graph(
 
 
 def _check_fits(profile: Profile, target: str | None) -> None:
-    """Refuses a profile of another device than the target, or another version of cuDNN.
+    """Refuses a profile for another device than the target, or another version of cuDNN.
 
     Without a target the device is the one that TensorFlow will run convolutions on: the first GPU
     that CUDA shows this process, or the CPU if there is none or TensorFlow may not use it.
 
     Raises:
-        ProfileError: the profile is of another device or version of cuDNN.
+        ProfileError: the profile is for another device or version of cuDNN.
     """
     if target is None:
         gpu = running_device("cudnn") if tensorflow_internals.may_have_gpus() else None
@@ -195,9 +195,9 @@ def _check_fits(profile: Profile, target: str | None) -> None:
     difference = why_foreign(profile.device, device)
     if difference is not None:
         raise ProfileError(
-            f"The profile of {profile.device.name} does not fit the device that the plan is for: "
-            f"{difference}. Measure on that device, or pass allow_foreign_profile=True (in a "
-            "command --allow-foreign-profile)."
+            f"The profile of {profile.device.name} is not for the plan's device: {difference}. "
+            "Measure on that device, or pass allow_foreign_profile=True (on the command line: "
+            "--allow-foreign-profile)."
         )
 
 

@@ -52,25 +52,24 @@ def parallelize(
 ) -> ParallelPlan:
     """Plans how to divide the layers of a model over several devices.
 
-    Each layer has a configuration of its own: it is divided by samples, height, width, and output
-    or input channels, over all devices or some. The chosen configurations take the least time for
-    all layers and for the data that is sent between them, according to the model of costs. Nothing
-    is divided if one device is fastest. The model is run once, on zeros, to get its graph, and
-    keeps its variables.
+    Each layer has its own configuration: it is divided by samples, height, width, and output or
+    input channels, over all devices or some. By the cost model, the chosen configurations take the
+    least time for all layers and for the data sent between them. Nothing is divided if one device
+    is fastest. The model runs once, on zeros, to get its graph, and keeps its variables.
 
     Args:
         model_or_function: a Keras model with known inputs, a concrete function, a tf.function with
             an input signature, or a GraphDef.
         devices: names of devices such as `/device:GPU:1`, or their number; None for all. The first
-            has to be the one that the model runs on without a plan.
+            must be the one that the model runs on without a plan.
         batch_size: for inputs whose first dimension is unknown. The plan is for this size only.
         training: whether to plan a training step of a Keras model instead of its inference.
         image_size: height and width, for inputs of rank 4 that leave them open.
         memory_limit: bytes that no device may exceed.
-        profile: measured convolutions of one of the devices, or their file. Parts that it lacks are
-            modelled.
-        device_graph: the speed of devices and their links, or its file; they need not be here. None
-            measures them.
+        profile: measured convolutions of one of the devices, or their file. Parts missing from it
+            are modelled.
+        device_graph: the speed of devices, which may be elsewhere, and of their links, or its file.
+            None measures the devices here.
         say: called with a few words on the progress.
         explain: called with the plan and its reasons.
 
@@ -78,9 +77,9 @@ def parallelize(
         A plan for `enable(parallel=…)`.
 
     Raises:
-        ValueError: an argument is of a wrong kind, or an input's shape is unknown.
+        ValueError: an argument is of the wrong kind, or an input's shape is unknown.
         GraphError: TensorFlow refuses the graph.
-        PlanError: a device is missing, or no division fits into the memory.
+        PlanError: a device is missing, or no division fits in memory.
         LibraryError: the compiled library is missing or does not fit this TensorFlow.
     """
     if memory_limit is not None and memory_limit < 1:
@@ -104,7 +103,7 @@ def parallelize(
     layers = prepare(with_inferred_shapes(graph_def))
     if not layers.layers:
         raise ValueError(
-            "The model has no convolutions or matrix products of known shapes to divide."
+            "The model has no convolutions or matrix products with known shapes to divide."
         )
     _check_first_device(chosen, {layers.view.nodes[node].device for node in layers.layer_of})
     allow_tf32 = tensorflow_internals.is_tf32_on()
@@ -127,8 +126,8 @@ def _devices_of(there: Sequence[str], wanted: Sequence[str] | int | None) -> Seq
         return wanted
     if not 1 <= wanted <= len(there):
         raise PlanError(
-            f"Expected 1 to {len(there)} devices, got {wanted}. There are: {', '.join(there)}. Ask "
-            "for fewer, describe others by a device graph, or make logical devices with "
+            f"{wanted} devices were requested, but these exist: {', '.join(there)}. Request 1 to "
+            f"{len(there)}, describe others in a device graph, or make logical devices with "
             "tf.config.set_logical_device_configuration before TensorFlow starts."
         )
     return there[:wanted]
@@ -142,7 +141,7 @@ def _choose(graph: DeviceGraph, devices: Sequence[str]) -> DeviceGraph:
     if missing:
         raise PlanError(
             f"The device graph has {', '.join(known)}, but not {', '.join(missing)}. Describe "
-            "them in the device graph, or leave it out to measure."
+            "the missing devices in it, or omit it to measure the devices here."
         )
     return take_devices(graph, [known.index(name) for name in wanted])
 
@@ -153,6 +152,6 @@ def _check_first_device(devices: DeviceGraph, of_layers: set[str]) -> None:
     for name in sorted(of_layers - {""}):
         if name in names[1:] or (name not in names and devices.source.value == "measured"):
             raise PlanError(
-                f"Expected the first device to be the one that the model runs on, {name}, got "
-                f"{names[0]}. Name that one first."
+                f"The model runs on {name}, but the first device is {names[0]}. Name the model's "
+                "device first."
             )

@@ -36,7 +36,7 @@ def save_cached(plan: Plan, key: str) -> None:
 
 
 def cached_plans() -> Iterator[tuple[pathlib.Path, Plan]]:
-    """All readable plans, each of one graph, with their files in the order of the names."""
+    """All readable plans, each of one graph, with their files, by name."""
     for path in sorted(cache_folder().glob("*.json")):
         plan = _load(path)
         if plan is not None:

@@ -1,8 +1,9 @@
 """Proposes units of a graph to try as narrow ones, from measured times and simulated steps.
 
-A unit should be narrow if it is no slower on so few cores, or if other work uses the other cores
-meanwhile. It gets the fewest cores for which either holds. Candidates differ in how much company
-and how small a loss that takes. A simulated step ranks them; measured whole steps decide.
+A unit should be narrow if it is no slower on few cores, or if other work, its company, uses the
+other cores meanwhile. It gets the fewest cores for which either is true. Candidates differ in the
+company that they require and the loss that they accept. A simulated step ranks them; measured whole
+steps decide.
 
 The simulation models TensorFlow's executor on a CPU. Items (narrow units, and single operations on
 all cores) become ready when their inputs have run. They start in the order in which they became
@@ -21,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from tf_interop.graph.units import Unit
 from tf_interop.graph.view import GraphView
 
-# The last one exceeds a unit's whole time: then company alone makes no unit narrow.
+# The last share exceeds a unit's whole time, so that company alone makes no unit narrow.
 _LEAST_COMPANY = (0.2, 0.4, 0.6, 0.8, 0.95, 1.1)
 _MOST_SLOWDOWN = (0.8, 0.95, 1.1, 1.3)
 # Sets that differ by a smaller share of the units' time are one candidate.
@@ -48,9 +49,9 @@ class Simulation:
     """A simulated step.
 
     Attributes:
-        step_us: from the first item's start to the last one's end.
+        step_us: from the first item's start to the last item's end.
         company: the share of the remaining cores that others wanted while an item ran. On two cores
-            it is the share of the item's time in which another one ran.
+            it is the share of the item's time in which another item ran.
     """
 
     step_us: float
@@ -58,7 +59,7 @@ class Simulation:
 
 
 def simulate(items: Sequence[Item], *, cores: int, threads: int) -> Simulation:
-    """Simulates a step of acyclic items on a machine with so many cores and inter-op threads."""
+    """Simulates a step of acyclic items on a machine with these cores and inter-op threads."""
     waits = [len(set(item.sources)) for item in items]
     readers: list[list[int]] = [[] for _ in items]
     for number, item in enumerate(items):
@@ -125,8 +126,8 @@ class Machine:
     """The resources of the executor.
 
     Attributes:
-        cores: as many as intra-op threads.
-        threads: inter-op threads.
+        cores: the number of cores that the intra-op threads use.
+        threads: the number of inter-op threads.
     """
 
     cores: int
@@ -134,12 +135,12 @@ class Machine:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """The numbers of cores that a unit may have: 1, 2, 4 and so on, below all of them."""
+        """The numbers of cores that a unit may have: 1, 2, 4 and so on, below all cores."""
         return tuple(1 << power for power in range(max(1, (self.cores - 1).bit_length())))
 
 
 class StepModel:
-    """Simulates a step of a graph in which some of its units are narrow."""
+    """Simulates steps of a graph in which some units are narrow."""
 
     def __init__(
         self,
@@ -149,7 +150,7 @@ class StepModel:
         op_times_us: Mapping[str, float],
         machine: Machine,
     ) -> None:
-        """Takes the measurements; a node that `op_times_us` lacks takes no time."""
+        """Stores the measurements; a node missing from `op_times_us` takes no time."""
         self._view = view
         self._units = units
         self._unit_times = unit_times
@@ -159,7 +160,7 @@ class StepModel:
         self._order = view.topological_order()
 
     def simulate(self, unit_cores: Mapping[int, int]) -> Simulation:
-        """Simulates a step. Its `company` is that of each unit.
+        """Simulates a step. The `company` is that of each unit.
 
         Args:
             unit_cores: the cores of each narrow unit, by its number; a split unit has all of them.
@@ -222,7 +223,7 @@ def propose(
             candidate = {
                 number: width
                 for number, times in enumerate(unit_times)
-                for width in reversed(widths)  # the last one that holds, the smallest, stays
+                for width in reversed(widths)  # the last match, the smallest, stays
                 if company[width][number] >= least_company
                 or times.narrow_us[width] <= most_slowdown * times.stock_us
             }

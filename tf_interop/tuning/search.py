@@ -20,7 +20,7 @@ STOCK = "stock TensorFlow"
 ALL_NARROW = "all units narrow"
 BATCH_SPLIT = "batch split over all cores"
 
-# The steps of a program differ by a few percent from those that a Session times.
+# The steps of a program differ by a few percent from steps timed in a Session.
 _LEAST_GAIN = 0.05
 _FINALISTS = 2
 _THE_CPU = "/device:CPU:0"
@@ -53,7 +53,7 @@ class SearchResult:
     Attributes:
         variants: stock, the fastest others, and all units on one core each, in this order.
         best: the fastest; stock if nothing beats it by more than the error.
-        cores: as TensorFlow uses them.
+        cores: the number of cores that TensorFlow uses.
         other_load: the share of the cores that other programs took meanwhile.
     """
 
@@ -74,15 +74,15 @@ def search_units(
 ) -> SearchResult:
     """Measures a graph unchanged, with all units narrow or split, and with proposed units narrow.
 
-    It measures all units narrow with each number of cores in `Machine.widths`.
+    All units are measured with each number of cores in `Machine.widths`.
 
     Args:
         view: the graph as Grappler hands it over for a CPU.
-        units: may be narrow.
+        units: the units that may be narrow.
         fetches: the nodes that a step runs.
-        split_units: may be split.
+        split_units: the units that may be split.
         budget_s: how long to measure; a measurement that has begun is finished.
-        say: gets a few words on the progress.
+        say: called with a few words on the progress.
     """
     end = time.perf_counter() + budget_s
 
@@ -123,7 +123,7 @@ def search_units(
         if len(candidates) > len(variants):
             variants = _time(bench, candidates, max(0.5, left() * 0.5))
         by_ratio = sorted(variants, key=lambda name: variants[name].times.ratio, reverse=True)
-        # In turns once more, so that everything reported was measured at the same time.
+        # In turns once more, so that everything reported was measured over the same period.
         fastest = [name for name in by_ratio if name != STOCK][:_FINALISTS]
         last = dict.fromkeys((STOCK, *fastest, ALL_NARROW))
         say(f"comparing {fastest[0]} with stock TensorFlow")
@@ -151,7 +151,7 @@ def as_step(graph_def: graph_pb2.GraphDef) -> tuple[graph_pb2.GraphDef, list[str
 
     Returns:
         The graph without its `_Retval` nodes, and the names of the nodes that a step runs: those
-        that gave the results and those that nobody reads.
+        that compute the results and those that nothing reads.
     """
     step = graph_pb2.GraphDef(versions=graph_def.versions, library=graph_def.library)
     step.node.extend(node for node in graph_def.node if node.op != "_Retval")
@@ -189,7 +189,7 @@ def _all_on(width: int) -> str:
 def _time(
     bench: StepBench, candidates: Mapping[str, Mapping[int, int]], budget_s: float
 ) -> dict[str, Variant]:
-    """Times candidates; each has its `unit_cores`, by its name."""
+    """Times candidates, given as `unit_cores` by name."""
     times = bench.time(list(candidates), budget_s=budget_s)
     return {name: Variant(name, candidates[name], each) for name, each in times.items()}
 
@@ -227,8 +227,8 @@ def _predictions(
 ) -> dict[str, float]:
     """Simulated steps in ms, scaled to match the measured steps of stock and of all units narrow.
 
-    Between the two the scale follows the share of narrow units. A split batch leaves few ops, which
-    take little time to dispatch, so its step is not scaled.
+    Between these two the scale follows the share of narrow units. A split batch leaves few ops,
+    which take little time to dispatch, so its step is not scaled.
     """
     simulated = {
         name: split_step_us if each.is_split else model.simulate(each.unit_cores).step_us

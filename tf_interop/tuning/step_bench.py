@@ -1,8 +1,8 @@
 """Times whole steps of variants of one graph, in turns, in one Session.
 
 A variant computes the same results with other nodes. All variants share variables, inputs and large
-constants, so another variant takes little memory. Grappler does not change the graphs; the later
-steps of TensorFlow's executor, such as placement and oneDNN's op names, still apply.
+constants, so each takes little memory. Grappler does not change the graphs; the later steps of
+TensorFlow's executor, such as placement and oneDNN's op names, still apply.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class StepTimes:
     """Whole steps of one variant.
 
     Attributes:
-        ratio: how many times as fast as stock. Each round gives stock's median over this variant's;
-            the ratio is the median of these.
-        error: the distance between the quartiles of the rounds' ratios, over the square root of
-            their count.
+        ratio: how many times as fast as stock: the median of the rounds' ratios, each of stock's
+            median to this variant's.
+        error: the distance between the quartiles of the rounds' ratios, divided by the square root
+            of their count.
     """
 
     median_ms: float
@@ -46,7 +46,7 @@ class StepTimes:
 class StepBench:
     """Variants of one graph in a Session of their own, with the program's thread settings.
 
-    Use as a context manager. Variables hold random values, and training changes them.
+    Use as a context manager. Variables have random values, and training changes them.
     """
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class StepBench:
         Args:
             variant: a new name.
             graph_def: a flat graph. Its placeholders have known shapes. Its variables are
-                VarHandleOps, and variants share those of the same name.
+                VarHandleOps, which variants share by name.
             fetches: the nodes that a step runs.
         """
         scope = self._scopes[variant] = f"variant_{len(self._scopes)}"
@@ -111,7 +111,7 @@ class StepBench:
         self._calls[variant] = call
 
     def time(self, variants: Sequence[str], *, budget_s: float) -> dict[str, StepTimes]:
-        """Times variants in turns, in at least three rounds; compares them with the first one."""
+        """Times variants in turns, in at least three rounds, and compares them with the first."""
         rounds: list[dict[str, list[float]]] = []
         counts = dict.fromkeys(variants, 1)
         end = time.perf_counter() + budget_s
@@ -129,7 +129,7 @@ class StepBench:
 
     def op_times_us(self, variant: str) -> dict[str, float]:
         """The time of each node of a variant's graph, by its name: the median of traced runs."""
-        # Enough for times; a full trace also asks for GPUs, and logs each time that there are none.
+        # Enough for times; a full trace also looks for GPUs, and logs each time that it finds none.
         options = config_pb2.RunOptions(trace_level=config_pb2.RunOptions.SOFTWARE_TRACE)
         samples: dict[str, list[int]] = {}
         prefix = f"{self._scopes[variant]}/"
@@ -228,7 +228,7 @@ class OtherLoad:
     """The load that other programs put on this process's cores, from now on.
 
     Units that win on idle cores may lose on busy ones, where an operation on all cores waits for
-    its slowest part. So results name this load.
+    its slowest part. So results include this load.
     """
 
     def __init__(self) -> None:
@@ -244,7 +244,7 @@ class OtherLoad:
 
 
 def _core_seconds() -> tuple[float, float]:
-    """Busy and total time of this process's cores. The host's share of virtual cores is busy."""
+    """Busy and total time of this process's cores. Time that the host takes away is busy."""
     cores = {f"cpu{number}" for number in os.sched_getaffinity(0)}
     busy = total = 0
     try:

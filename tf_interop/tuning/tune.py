@@ -83,8 +83,7 @@ class TunedGraph:
     def is_xla_faster(self) -> bool:
         """Whether `jit_compile=True` beats both stock TensorFlow and the plan.
 
-        If no whole step of the plan was measured, it counts as stock's step less the predicted
-        gain.
+        A plan without a measured step counts as stock's step minus the predicted gain.
         """
         if self.plan.measured is not None:
             return self.plan.measured.faster_xla is not None
@@ -115,7 +114,7 @@ class Tuning:
 
     @property
     def is_xla_faster(self) -> bool:
-        """Whether `jit_compile=True` beats both at some batch size."""
+        """Whether `jit_compile=True` beats stock and the plan at some batch size."""
         return any(each.is_xla_faster for each in self.graphs)
 
     def __str__(self) -> str:
@@ -160,7 +159,7 @@ def tune(
         use_cache: whether to use an earlier result.
         enable: whether to turn the plugin on with the plan if something is faster. Results of
             earlier calls stay on.
-        say: gets a few words on the progress.
+        say: called with a few words on the progress.
 
     Returns:
         The result. Its `str()` is a sentence for each batch size.
@@ -200,7 +199,7 @@ def tune(
         )
         tuning = Tuning(graphs, _made_with_cpu())
     else:
-        ask_for_all_hardware_queues()  # `enable` does so too late, after CUDA has started
+        ask_for_all_hardware_queues()  # `enable` would be too late, after CUDA has started
         traced = [trace_batch(each) for each in batch_sizes]
         profile_budget_s = budget_s * len(batch_sizes)
         plan = plan_model(
@@ -212,7 +211,7 @@ def tune(
             target=gpu.compute_capability or "cpu",
             say=say,
         )
-        # A model with a fixed batch size has one plan entry for all of them.
+        # A model with a fixed batch size has one plan entry for all batch sizes.
         tuning = Tuning(
             tuple(
                 TunedGraph(of.name, entry, compare_with_xla(of))
@@ -248,7 +247,7 @@ def _profile(
     if outcome.end is End.DEVICE_LOST:
         raise ProfileError(
             f"{device.name} failed during a measurement and is no longer usable. Tune in a new "
-            "process; tf-interop profile tells which algorithm failed."
+            "process; tf-interop profile shows which algorithm failed."
         )
     return profile_of(device, entries)
 
@@ -387,8 +386,8 @@ def cache_key(
 ) -> str:
     """A digest of a graph, as Grappler hands it over, and of this machine.
 
-    It covers everything that a measured plan depends on, including versions and TensorFlow's
-    settings for threads and oneDNN.
+    It includes everything that a measured plan depends on, even versions and TensorFlow's settings
+    for threads and oneDNN.
     """
     import tf_interop
 

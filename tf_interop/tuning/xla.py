@@ -1,6 +1,6 @@
 """Times whole steps of a graph under XLA, in a process of its own.
 
-XLA may take minutes to compile a network, and only the end of its process stops it. The process
+XLA may take minutes to compile a network, and only ending its process stops it. The process
 alternates between the compiled graph (`jit_compile=True`) and the uncompiled one.
 """
 
@@ -30,8 +30,8 @@ class XlaTimes:
 
     Attributes:
         median_ms: the median step; None if it was not measured.
-        ratio: how many times as fast as stock TensorFlow in the same process; None likewise.
-        why_not: why it was not measured; else empty.
+        ratio: how many times as fast as stock TensorFlow in the same process, or None.
+        why_not: why nothing was measured; else empty.
     """
 
     median_ms: float | None = None
