@@ -104,6 +104,23 @@ def test_run_exports_configurations() -> None:
     assert {len(each.stage.lanes) for each in listed.stages} >= {2}
 
 
+LEANS_ON_PYTHON = r"""
+import atexit, os, pickle
+class Kept:
+    pass
+os.chdir("/")
+open(__file__).close()
+atexit.register(lambda: pickle.dumps(Kept()))
+print("\u00e9")
+"""
+
+
+def test_run_gives_a_script_what_python_gives() -> None:
+    pathlib.Path("program.py").write_text(LEANS_ON_PYTHON)
+    process = _run("--policy", "always", "program.py", PYTHONIOENCODING="ascii:backslashreplace")
+    assert (process.returncode, process.stdout, process.stderr) == (0, "\\xe9\n", "")
+
+
 IMPORTS_LATE = """
 import sys
 assert 'tensorflow' not in sys.modules

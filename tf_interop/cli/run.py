@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import functools
 import io
 import os
 import pathlib
+import pkgutil
 import runpy
 import signal
 import sys
 import traceback
+import types
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
@@ -58,19 +61,22 @@ def _run_program(
     # The settings that Python starts with.
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="strict")
+        # stdin still has the errors that stdout began with.
+        sys.stdout.reconfigure(errors=getattr(sys.stdin, "errors", "strict"))
+    path = pathlib.Path(program)
     sys.argv[:] = [program, *arguments]
     # With -P and -I Python puts nothing at the start of the path, so nothing is replaced.
     if not getattr(sys.flags, "safe_path", sys.flags.isolated):
-        path = pathlib.Path(program)
         sys.path[0] = str(path.resolve().parent) if path.is_file() else program
         if is_module:
             sys.path[0] = os.getcwd()  # noqa: PTH109 (an entry of sys.path is a string)
     try:
         if is_module:
             runpy.run_module(program, run_name="__main__", alter_sys=True)
-        else:
+        elif pkgutil.get_importer(program) or path.suffix == ".pyc":
             runpy.run_path(program, run_name="__main__")
+        else:
+            _run_script(path.absolute())
     except SystemExit as end:
         if not finish(bool(end.code)) and not end.code:
             raise SystemExit(1) from None
@@ -83,6 +89,17 @@ def _run_program(
         raise
     if not finish(False):
         raise SystemExit(1)
+
+
+def _run_script(path: pathlib.Path) -> None:
+    """Runs a script as Python does.
+
+    With runpy, `__file__` would be lost when the program changes the working directory, `__main__`
+    when threads and exit handlers still run, and a script that comes through a pipe.
+    """
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    vars(main).update(__file__=str(path), __builtins__=builtins)
+    exec(compile(path.read_bytes(), path, "exec", dont_inherit=True), vars(main))
 
 
 def _is_raised_by_runpy(error: ImportError) -> bool:
