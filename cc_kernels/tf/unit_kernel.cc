@@ -511,7 +511,12 @@ class Unit : public OpKernel {
     };
     context->device()->tensorflow_cpu_worker_threads()->workers->ParallelFor(
         part_count, tsl::thread::ThreadPool::SchedulingParams::Fixed(/*block_size=*/1), run_parts);
-    for (const absl::Status& status : statuses) OP_REQUIRES_OK(context, status);
+    const auto failed = absl::c_find_if(statuses, [](const auto& status) { return !status.ok(); });
+    if (failed != statuses.end()) {
+      Run(context, context->device());  // its error names the shapes of the whole batch
+      context->SetStatus(*failed);      // keeps that error
+      return;
+    }
     for (int i = 0; i < context->num_outputs(); ++i) {
       OP_REQUIRES_OK(context, Join(context, batch_size, results, i));
     }

@@ -320,6 +320,10 @@ def test_the_error_of_one_part_is_that_of_its_step(unit: Any) -> None:
         assert_names(error, "= 7 is not in [0, 5)", "[at step 'gather' of the unit]")
     [result] = split(unit, steps, ["steps:1:0"], [np.array([4, 0, 3], np.int32), table, axis])
     np.testing.assert_array_equal(result, [4, 0, 3])
+    add = [operation("add", "AddV2", ["inputs:0", "inputs:1"])]
+    wide, narrow = np.ones([4, 3], np.float32), np.ones([4, 2], np.float32)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"\[4,3\] vs\. \[4,2\]"):
+        split(unit, add, ["steps:0:0"], [wide, narrow], split_inputs=[0, 1])
 
 
 def test_results_that_are_not_of_a_batch(unit: Any) -> None:
