@@ -36,7 +36,7 @@ def test_plans_and_explains() -> None:
     graphs = load_plan("plan.json").graphs
     assert [(each.batch_size, len(each.stages)) for each in graphs] == [(1, 1), (4, 1), (5, 0)]
     [stage] = graphs[0].stages
-    assert stage.prediction.latency_us == 4.0  # 40 alone, of which the stage saved nine tenths
+    assert stage.prediction.latency_us == 4.0  # 40 alone; the stage saved nine tenths of that
     assert graphs[0].prediction.memory_budget_bytes == 10**6
     assert "inference 1 2 1 4.0 40.0 10.00 100 %" in words
     assert words.endswith("plan.json: 2 stages")

@@ -130,7 +130,7 @@ def test_takes_a_function_of_matrix_products() -> None:
     [
         ({"devices": 0}, "0 devices were requested, but these exist: /device:GPU:0, "),
         ({"devices": ["/device:GPU:9"]}, "not /job:localhost/replica:0/task:0/device:GPU:9."),
-        ({"memory_limit": 0}, "Expected a memory_limit of 1 byte or more, got 0."),
+        ({"memory_limit": 0}, "memory_limit must be 1 byte or more, not 0."),
         (
             {"device_graph": None, "devices": 3},
             "3 devices were requested, but these exist: /device:CPU:0. Request 1 to 1, ",

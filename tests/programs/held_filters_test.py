@@ -156,7 +156,7 @@ def test_training_stops_holding_filters() -> None:
     assert new.filters_transformed == 2 * 3
     for variable, other in zip(variables, stock, strict=True):
         np.testing.assert_array_equal(variable, other)
-        # A variable is updated in place if nobody holds its value.
+        # A variable is updated in place if nothing holds its value.
         address = address_of(variable)
         variable.assign_add(other)
         assert address_of(variable) == address

@@ -1,4 +1,4 @@
-"""Programs with narrow and split units give the same results as without."""
+"""Programs compute the same results with narrow and split units as without."""
 
 from __future__ import annotations
 

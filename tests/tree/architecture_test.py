@@ -163,5 +163,5 @@ def test_compiles_with_the_same_options() -> None:
 
 
 def test_bazel_builds_no_package_of_an_environment() -> None:
-    # TensorFlow's headers have BUILD files, which load what is not here.
+    # TensorFlow's headers have BUILD files, which load files that are not here.
     assert ".venv" in (ROOT / ".bazelignore").read_text().split()

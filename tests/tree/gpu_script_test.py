@@ -84,7 +84,7 @@ def test_an_algorithm_that_crashes_or_hangs_does_not_stop_the_others(
     tmp_path: pathlib.Path,
 ) -> None:
     script = SCRIPT.read_text()
-    # Of two convolutions the first has algorithms that crash and hang.
+    # The first of two convolutions has algorithms that crash and hang.
     steps, _ = _run(
         tmp_path,
         script=script.replace("--kill-after=5 60", "--kill-after=5 1"),

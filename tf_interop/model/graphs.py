@@ -71,7 +71,7 @@ def trace(
     """
     subject = model_or_function_or_graph
     if batch_size < 1:
-        raise ValueError(f"Expected a batch_size of 1 or more, got {batch_size}.")
+        raise ValueError(f"batch_size must be 1 or more, not {batch_size}.")
     if keras_of(subject) is not None:
         traced = _trace_model(subject, batch_size, training, image_size)
         traced = dataclasses.replace(traced, mode="training" if training else "inference")

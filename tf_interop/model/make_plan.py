@@ -79,7 +79,7 @@ def plan(
         PlanError: the memory is too small for a convolution.
     """
     if not batch_sizes:
-        raise ValueError("Expected at least one batch size, got none.")
+        raise ValueError("batch_sizes is empty. Pass at least one batch size.")
     loaded = profile if isinstance(profile, Profile) else load_profile(profile)
     if not allow_foreign_profile:
         _check_fits(loaded, target)

@@ -83,7 +83,7 @@ def parallelize(
         LibraryError: the compiled library is missing or does not fit this TensorFlow.
     """
     if memory_limit is not None and memory_limit < 1:
-        raise ValueError(f"Expected a memory_limit of 1 byte or more, got {memory_limit}.")
+        raise ValueError(f"memory_limit must be 1 byte or more, not {memory_limit}.")
     loaded = profile if profile is None or isinstance(profile, Profile) else load_profile(profile)
     if device_graph is not None and not isinstance(device_graph, DeviceGraph):
         device_graph = load_device_graph(device_graph)

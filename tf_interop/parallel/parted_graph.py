@@ -54,7 +54,7 @@ class Transfer:
     Attributes:
         tensor: the tensor.
         box: in coordinates of the whole tensor.
-        source: the number of the device that holds it.
+        source: the number of the device that has it.
         destination: the number of the device that reads it.
         byte_count: the size of the box.
     """

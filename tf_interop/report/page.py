@@ -186,7 +186,7 @@ def shown_graphs(
 
 
 def microseconds(value: float, beside: float = 0.0) -> str:
-    """Formats a time such as `130.0 µs` or `12.35 ms`, in the unit of the longer time `beside`."""
+    """Formats a time such as `130.0 µs` or `12.35 ms`, in a unit that also fits `beside`."""
     longest = max(value, beside)
     if longest < MILLISECOND_US:
         return f"{value:.1f} µs"

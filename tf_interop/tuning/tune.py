@@ -174,9 +174,9 @@ def tune(
     """
     budget_s = parse_duration(budget)
     if isinstance(batch_sizes, int):
-        raise ValueError(f"Expected a list of batch sizes, such as [{batch_sizes}], got an int.")
+        raise ValueError(f"batch_sizes must be a list, such as [{batch_sizes}], not an int.")
     if not batch_sizes:
-        raise ValueError("Expected at least one batch size, got none.")
+        raise ValueError("batch_sizes is empty. Pass at least one batch size.")
     batch_sizes = tuple(dict.fromkeys(batch_sizes))
 
     def trace_batch(batch_size: int) -> TracedGraph:
@@ -308,7 +308,7 @@ def step_to_tune(traced: TracedGraph) -> tuple[graph_pb2.GraphDef, list[str]]:
     if tables := [node.name for node in graph_def.node if node.op == "_Arg"]:
         raise ValueError(
             f"{traced.name} reads the resource '{tables[0]}', such as a lookup table, which tune "
-            "cannot fill. Tune the layers behind it as a model of their own."
+            "cannot fill. Tune the layers after it as a model of their own."
         )
     return as_step(graph_def)
 
