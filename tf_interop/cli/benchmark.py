@@ -267,7 +267,7 @@ def _settings_of_program(
     wrong = [name for each, name in given.items() if each in _OF_MODELS]
     if models or wrong:
         raise click.UsageError(
-            f"A program itself decides {wrong[0] if wrong else 'MODEL'}. Leave out "
+            "A program decides its models and their settings itself. Leave out "
             f"{' '.join(wrong or models)}, or leave out the program after --."
         )
     if "variants" not in given:
