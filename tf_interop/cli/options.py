@@ -19,7 +19,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 _MODEL_IS = """MODEL is the name of a Keras application (ResNet50), a .keras or .h5 file, the folder
 of a SavedModel, a GraphDef in a .pb or .pbtxt file, or module:function, a function without
-arguments that returns a Keras model, a function or a GraphDef"""
+required arguments that returns a Keras model, a function or a GraphDef"""
 
 
 class Text(click.ParamType):  # type: ignore[type-arg]

@@ -54,7 +54,7 @@ parallelize VGG16 --device-graph devices.json --batch 64 --training --explain al
 @click.option(
     "--memory-limit",
     type=options.SIZE,
-    help="The memory that each device may use, such as 8GB. [default: all that it has]",
+    help="The memory that each device may use, such as 8GB. [default: all of it]",
 )
 @click.option(
     "--device-graph",
