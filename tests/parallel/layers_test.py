@@ -29,6 +29,7 @@ from tf_interop.model.graphs import trace as trace_model
 from tf_interop.parallel.layers.find import Layer, legal_degrees
 from tf_interop.parallel.layers.heads import HEAD_OPS
 from tf_interop.parallel.layers.prepare import prepare
+from tf_interop.parallel.lookup import batch_size_of_layers
 from tf_interop.parallel.types import Axis, Degrees
 
 
@@ -172,6 +173,25 @@ def test_extents_are_those_of_divisible_axes() -> None:
     ]
     [_, up, _] = layers_of(transposed_convolution).layers
     assert tuple(up.extents.values()) == (8, 8, 8, 4, 5)
+
+
+def test_a_join_of_another_rank_cannot_be_divided() -> None:
+    def network() -> None:
+        x = tf.reshape(convolution(image(1, 4, 4, 3), 8, "a"), [1, 16, 8])
+        y = tf.matmul(image(16, 6, name="places"), parameter(6, 8, name="b/w"), name="b")
+        tf.add(x, y, name="j")
+
+    [*_, join] = layers_of(network).layers
+    assert (join.name, set(join.extents.values())) == ("j", {1})
+
+
+def test_the_batch_size_is_that_of_convolutions() -> None:
+    def network() -> None:
+        x = tf.reshape(convolution(image(8, 4, 4, 3), 6, "a"), [8 * 16, 6])
+        for name in "bc":
+            x = tf.matmul(x, parameter(6, 6, name=f"{name}/w"), name=name)
+
+    assert batch_size_of_layers(layers_of(network)) == 8
 
 
 def test_finds_the_layout_of_layers() -> None:

@@ -8,6 +8,7 @@ import json
 
 from tf_interop.convolution import canonical_names
 from tf_interop.errors import PlanError
+from tf_interop.graph.ops import CONVOLUTION_KINDS
 from tf_interop.parallel.layers.find import LayerGraph
 from tf_interop.parallel.layers.heads import HEAD_OPS
 from tf_interop.parallel.parted_graph import LayerDivision
@@ -21,8 +22,13 @@ def names_of_layers(graph: LayerGraph) -> list[str]:
 
 
 def batch_size_of_layers(graph: LayerGraph) -> int | None:
-    """The batch size of most layers; None if there is no layer."""
-    sizes = collections.Counter(layer.extents[Axis.SAMPLE] for layer in graph.layers)
+    """The batch size of most convolutions, or else of most layers; None if there is no layer.
+
+    A matrix product may have several rows for each sample, such as one for each token.
+    """
+    convolutions = [layer for layer in graph.layers if layer.op in CONVOLUTION_KINDS]
+    layers = convolutions or graph.layers
+    sizes = collections.Counter(layer.extents[Axis.SAMPLE] for layer in layers)
     return sizes.most_common(1)[0][0] if sizes else None
 
 
@@ -55,7 +61,7 @@ def find_division(plan: ParallelPlan, graph: LayerGraph) -> GraphDivision:
         known = ", ".join(str(each.batch_size) for each in entries)
         raise PlanError(
             f"The parallel plan is for batch size {known}, but the graph has {batch_size}. Make a "
-            f"plan with tf-interop parallelize --batch {batch_size}."
+            "plan for the program's batch size with tf-interop parallelize."
         )
     count = sum(layer.op in HEAD_OPS for layer in graph.layers)
     model = plan.made_with.get("model")

@@ -382,4 +382,5 @@ def _extents(first: Operation) -> Mapping[Axis, int]:
         return extents_of_convolution(first)
     # The parts of a mean are parts of its input.
     image = first.input_shapes[0] if op == "Mean" else first.output_shapes[0]
-    return dict(zip(axes_of(image, first.layout), image, strict=True))
+    axes = axes_of(image, first.layout)
+    return dict(zip(axes, image, strict=True)) if len(axes) == len(image) else {}
