@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Runs Bazel on the same sources: by default it builds everything and runs the tests.
+# Runs Bazel: by default it builds everything and runs the tests.
 #
 #   scripts/bazel.sh [COMMAND [TARGETS]]      default: test //...
 #
-# Uses any Bazel from 4 to 8 on the path, which downloads the C++ rules; 9 reads no WORKSPACE. Without
-# one it installs Debian's bazel-bootstrap. That has built-in C++ rules and needs no network.
+# Uses a Bazel from 4 to 8 on the path, which downloads the C++ rules; 9 reads no WORKSPACE. If there is
+# none, installs Debian's bazel-bootstrap, whose built-in C++ rules need no network.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 rules=/usr/share/bazel
@@ -32,11 +32,11 @@ case $(bazel --version) in
   "bazel 8."*) options=(--noenable_bzlmod --enable_workspace) ;;
   "bazel 4."* | "bazel 5."* | "bazel 6."*) ;;
   *)
-    echo "bazel.sh: expected a Bazel that reads WORKSPACE, 4 to 8, found $(bazel --version). Bazelisk" \
-      "and Bazel's own launcher take another one from USE_BAZEL_VERSION, such as 7.6.1." >&2
+    echo "bazel.sh: expected a Bazel that reads WORKSPACE, 4 to 8, found $(bazel --version). With Bazelisk" \
+      "or Bazel's own launcher, set USE_BAZEL_VERSION, such as to 7.6.1." >&2
     exit 1
     ;;
 esac
-# From scripts/get_cudnn.sh; without it the tests that need it are skipped.
+# scripts/get_cudnn.sh installs it; without it the tests that need it are skipped.
 options+=(--test_env=TF_INTEROP_REAL_CUDNN="$PWD/build/cudnn/nvidia/cudnn/lib/libcudnn.so.9")
 exec bazel "$command" "${options[@]}" "$@"

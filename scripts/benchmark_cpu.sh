@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Measures on this machine's CPU how much tuning gains over stock TensorFlow, over its best thread
-# settings and over XLA: eleven networks, inference at batch 1 and 8, a training step at batch 4.
+# Measures how much tuning gains on this machine's CPU over stock TensorFlow, its best thread settings
+# and XLA: eleven networks, inference at batch sizes 1 and 8, a training step at batch size 4.
 #
 #   scripts/benchmark_cpu.sh [OUT] [OPTIONS of tf-interop benchmark]
 #
 # If OUT (default docs/results/cpu.json) exists, the run continues it, so you can interrupt a long run.
-# The variants of a case take turns, each in a new process. Leave the machine alone meanwhile. On two
-# cores a turn of stock and XLA alone took 38 minutes.
-#   PARTS     which parts to measure (default: "1 8 training")
-#   NETWORKS  which networks, as `tf-interop benchmark` takes them (default: eleven)
+# The variants of a case take turns, each in a new process. Do not use the machine meanwhile. On two
+# cores a turn of only stock and XLA took 38 minutes.
+#   PARTS     the parts to measure (default: "1 8 training")
+#   NETWORKS  the networks, as `tf-interop benchmark` accepts them (default: eleven)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$(realpath -m "${VENV:-.venv}")/bin:$PATH"

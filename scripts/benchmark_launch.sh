@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Times the host's call of a prepared stage: lookup by its shapes, fork, launches and join.
+# Times a call of a prepared stage on the host: lookup by shapes, fork, launches and join.
 #
 #   scripts/benchmark_launch.sh [OUT]
 #
 # Writes OUT (default docs/results/launch_overhead.json). TF_INTEROP_LIBCUDA and TF_INTEROP_LIBCUDNN
-# choose the libraries. If neither is set and there is no GPU, it uses the stand-ins of the C++ tests,
-# which execute nothing here. The environment of setup.sh (VENV) provides CMake and headers.
-#   BUILD  a folder with the built benchmark (default: it is built in build/core)
+# choose the libraries. If neither is set and there is no GPU, uses the C++ tests' stand-ins, which
+# execute nothing here. The environment of setup.sh (VENV) provides CMake and headers.
+#   BUILD  a folder with the built benchmark (default: builds it in build/core)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$(realpath -m "${VENV:-.venv}")/bin:$PATH"
@@ -20,12 +20,12 @@ if [ -z "${BUILD:-}" ]; then
 fi
 
 if [ -z "${TF_INTEROP_LIBCUDA:-}${TF_INTEROP_LIBCUDNN:-}" ] && ! nvidia-smi -L >/dev/null 2>&1; then
-  echo "No GPU here: timing with the stand-ins for libcuda and libcudnn."
+  echo "No GPU found: timing with the stand-ins for libcuda and libcudnn."
   scripts/get_cudnn.sh
   export TF_INTEROP_LIBCUDA=$build/tests/cc/libfake_cuda.so
   export TF_INTEROP_LIBCUDNN=$build/tests/cc/libfake_cudnn.so
 fi
-# Real libraries ignore it.
+# Real libraries ignore this.
 export TF_INTEROP_FAKE_CUDNN_NO_WORK=1
 "$build/cc_kernels/launch_overhead" | PYTHONPATH=$PWD python3 -c '
 import json, pathlib, sys

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Compares numbers with stock TensorFlow's, on the CPU, and writes the values and the page of results.
-# The tests run a few of the cases. Fails if a network gives other numbers.
+# Compares numbers with stock TensorFlow's on the CPU, and writes the values and the page of results.
+# Fails if a network computes different numbers. The tests run a few of the cases.
 #
 #   scripts/check_numbers.sh applications [OPTIONS OF python/benchmarks/run.py]
 #   scripts/check_numbers.sh divided_training [OPTIONS OF python/benchmarks/run.py]
 #
-# The first compares every architecture of keras.applications with the plugin on and off, in about
-# half an hour on two cores. The second trains small networks with their layers divided over logical
-# devices in many ways, in about 20 minutes. After an interruption, `--resume` keeps the networks in
+# The first compares every architecture of keras.applications with the plugin on and off, in about half
+# an hour on two cores. The second trains small networks with their layers divided over logical devices
+# in many ways, in about 20 minutes. After an interruption, `--resume` keeps the networks that are in
 # the results file.
 set -euo pipefail
 cd "$(dirname "$0")/.."

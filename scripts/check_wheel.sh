@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the source distribution and a wheel from it, checks their contents, and tries the wheel in
-# fresh environments. With its own TensorFlow it must install without changing another package, work,
+# fresh environments. With its own TensorFlow it must install without changing any other package, work,
 # and leave nothing when removed. It must refuse another TensorFlow.
 #
 #   scripts/check_wheel.sh [FOLDER]       for the wheel and the source distribution (default: dist)
@@ -47,12 +47,12 @@ python -m zipfile -e "$wheel" "$work/wheel"
 (cd "$work/wheel" && find . -type f -not -path '*.dist-info/*' -printf '%P\n') | sort |
   diff "$work/expected" - >&2 ||
   fail "expected the package and its built files in $wheel, got the differences above"
-ls "$work"/wheel/*.dist-info/licenses/LICENSE >/dev/null || fail "expected the licence in $wheel"
+ls "$work"/wheel/*.dist-info/licenses/LICENSE >/dev/null || fail "expected the license in $wheel"
 grep -Eq '"cudnn_backend": *true' "$work/wheel/tf_interop/build_info.json" ||
   fail "expected the cudnn backend in $wheel, which would never use a GPU"
-# Developers' tools may require one: setup.sh pins TensorFlow's version with them.
+# The dev tools may require one: setup.sh pins TensorFlow's version with them.
 ! grep -hE '^Requires-Dist: tensorflow' "$work"/wheel/*.dist-info/METADATA | grep -v 'extra == "dev"' ||
-  fail "expected a wheel that requires no TensorFlow: it must not replace the user's"
+  fail "expected a wheel that requires no TensorFlow, because it must not replace the user's"
 if [ -e .git ]; then
   # .ci is not part of the distribution.
   git ls-files -- . ':!.ci' | sort >"$work/tracked"
@@ -66,24 +66,24 @@ packages "$work/fresh" >"$work/before"
 "$work/fresh/bin/pip" install --quiet "$wheel"
 packages "$work/fresh" >"$work/after"
 changed=$(comm -23 "$work/before" "$work/after")
-[ -z "$changed" ] || fail "expected an installation that changes no other package, it changed: $changed"
+[ -z "$changed" ] || fail "expected the installation to change no other package, it changed: $changed"
 "$work/fresh/bin/pip" install --quiet --dry-run "$wheel[gpu]" "tensorflow==$this_version" >"$work/gpu" 2>&1 ||
-  fail "expected the extra gpu to go with TensorFlow $this_version: $(cat "$work/gpu")"
+  fail "expected the extra gpu to install with TensorFlow $this_version: $(cat "$work/gpu")"
 
 echo "The wheel in a fresh environment:"
 cp -r python/examples "$work/examples"
 cd "$work"
 export TF_CPP_MIN_LOG_LEVEL=2
-# The doctor compares the numbers of a stage or of units with TensorFlow's.
+# The doctor compares the results of a stage or of units with TensorFlow's.
 fresh/bin/tf-interop doctor 2>/dev/null | tee doctor
 grep -Eq "^ok +two convolutions +run as .* with TensorFlow's results" doctor ||
-  fail "expected convolutions with TensorFlow's results, the doctor saw none"
+  fail "expected convolutions with TensorFlow's results, the doctor found none"
 TF_INTEROP_HOST_STAGES=1 fresh/bin/tf-interop run --policy always --report examples/branches.py --steps 2 >run 2>&1 ||
   { cat run >&2; exit 1; }
 grep -E '^ +stages run: [1-9]' run || fail "expected stages to run, got: $(cat run)"
 fresh/bin/pip uninstall --quiet --yes tf-interop
 left=$(find fresh -ipath '*tf[-_]interop*')
-[ -z "$left" ] || fail "expected no file of the package after its removal, found: $left"
+[ -z "$left" ] || fail "expected no files of the package after its removal, found: $left"
 
 make_environment "$work/other" "tensorflow==$other_version" "$wheel"
 if other/bin/python -c "import tf_interop; tf_interop.enable(policy='always')" >refusal 2>&1; then

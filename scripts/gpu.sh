@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
 # Runs everything that needs a GPU, the most informative steps first: which GPU it is, whether the
 # numbers are right, lanes overlap and times can be trusted; then profiles, and networks compared with
-# stock TensorFlow and XLA. It builds the core from source.
+# stock TensorFlow and XLA. Builds the core from source.
 #
 #   scripts/gpu.sh RESULTS [SECONDS]
 #
 # RESULTS is the folder for logs and results, which are usable after every step: device.json,
 # profile.json, results.json and tables.txt. Each step has a log there and a line in steps.txt with its
-# name, its exit status (124 or 137: it took too long; 77: all its tests were skipped) and its seconds. A
-# step that fails stops no other. The same command continues profiles and benchmarks. SECONDS (default
-# 1500) are for everything, including the build. The exit code is the number of failed steps. A step is
-# skipped if it lacks TensorFlow, lists, or a GPU because BACKEND is host.
-#   STEPS    some of these (default: "tests launch op profile benchmark")
-#   LISTS    to profile: a list of configurations, or a folder of them, in the order of their names
-#            (default: TOOLS/configurations)
+# name, its exit status (124 or 137: it took too long; 77: all its tests were skipped) and its seconds.
+# A failed step does not stop the others. Running the same command again continues profiles and
+# benchmarks. SECONDS (default 1500) limits everything, including the build. The exit code is the number
+# of failed steps. A step is skipped if it lacks TensorFlow, lists, or (with BACKEND=host) a GPU.
+#   STEPS    some of these groups (default: "tests launch op profile benchmark")
+#   LISTS    a list of configurations to profile, or a folder of them, which are profiled in the order
+#            of their names (default: TOOLS/configurations)
 #   TOOLS    the folder of pack_for_gpu.sh, for machines without a network (default: .gpu/tools)
 #   BACKEND  cudnn (default), or host to try everything without a GPU
 #   PYTHON   (default: python3)
@@ -32,7 +32,7 @@ build=$PWD/build/gpu
 failed=0
 mkdir -p "$results"
 
-left() { # Every step gets some seconds, however long the others took.
+left() { # Every step gets at least 20 seconds, however long the others took.
   local seconds=$((end - $(date +%s)))
   echo $((seconds > 20 ? seconds : 20))
 }
@@ -60,7 +60,7 @@ configure() {
   fi
   if [ "$backend" = cudnn ]; then
     options+=(-DTF_INTEROP_CUDNN_BACKEND=on)
-    # Both, because they must have the same version. CUPTI names the kernels of an algorithm.
+    # Both, because their versions must match. CUPTI names the kernels of an algorithm.
     if [ -d "$tools/cuda" ] && ! [ -e /usr/local/cuda/extras/CUPTI/include/cupti_activity.h ]; then
       options+=(-DCUDA_INCLUDE_DIR="$tools/cuda/include"
         -DCUPTI_INCLUDE_DIR="$tools/cuda/extras/CUPTI/include")
@@ -89,7 +89,7 @@ run_tests() { # run_tests COMMAND…: fails with 77 if all tests were skipped.
 
 gpu_test() { run_tests "$build/tests/cc/gpu_test" --gtest_filter="$1"; }
 
-# A timeout inside a step is in the foreground, so that the end of the step ends its command.
+# Timeouts inside a step run in the foreground, so that the end of the step ends their commands.
 algorithms() { # One process per convolution, and another for the rest after an algorithm that fails.
   local wrong=0 count index first tried
   count=$("$build/tests/cc/gpu_test" --gtest_filter='*ListedAlgorithms*' --gtest_list_tests | grep -c '^  ')
@@ -113,12 +113,12 @@ profile_lists() {
   [ ! -d "$lists" ] || names=("$lists"/*.json)
   local until=$(($(date +%s) + $1)) count=${#names[@]} index share again
   for ((index = 0; index < count; index++)); do
-    # The first lists may take longer than the last.
+    # Earlier lists may take longer than later ones.
     share=$((2 * (until - $(date +%s)) / (count - index + 1)))
     [ "$share" -ge 2 ] || break
     for again in 1 2; do
-      # The budget does not include the last measurement, and reading and writing the profile. A kernel
-      # that does not end delays the signal.
+      # The budget excludes the last measurement, and reading and writing the profile. A kernel that
+      # does not end delays the signal.
       timeout --foreground --kill-after=20 $((share + 30)) "$python" -m tf_interop profile \
         "${names[index]}" --backend "$backend" --budget "${share}s" -o "$results/profile.json"
       status=$?
@@ -130,11 +130,11 @@ profile_lists() {
   return "$result"
 }
 
-launch() { # Never with the stand-ins, which are for machines without a GPU.
+launch() { # Names libcuda, so that the stand-ins for machines without a GPU are never used.
   TF_INTEROP_LIBCUDA=libcuda.so.1 BUILD=$build scripts/benchmark_launch.sh "$results/launch_overhead.json"
 }
 
-demonstration() { # It measures while TensorFlow runs, which would take all of the memory.
+demonstration() { # It measures while TensorFlow runs, which would otherwise take all memory.
   TF_FORCE_GPU_ALLOW_GROWTH=true "$python" python/examples/demonstration.py --dtype "$1" \
     --plan-dir "$results/plans_$1"
 }
@@ -148,8 +148,8 @@ benchmark() { # benchmark OPTIONS…
   mv "$results/unfinished_tables.txt" "$results/tables.txt"
 }
 
-# Each step has a group, a name, a limit in seconds (at most those that are left) and a command. The
-# group `all` always runs; `op` and `benchmark` need TensorFlow.
+# Each step has a group, a name, a limit in seconds (at most the time left) and a command. The group
+# `all` always runs; `op` and `benchmark` need TensorFlow.
 first="python.models.googlenet:googlenet InceptionV3 ResNet50"
 others="python.models.squeezenet:squeezenet python.models.randwire:randwire NASNetMobile DenseNet121 NASNetLarge"
 steps() {
@@ -196,12 +196,12 @@ if [ -e "$tools/lib/libtf_interop.so" ]; then
   export TF_INTEROP_LIBRARY=${TF_INTEROP_LIBRARY:-$tools/lib/libtf_interop.so}
 fi
 
-# Otherwise TensorFlow would use a GPU, but the profile would not.
+# Otherwise TensorFlow would use a GPU, unlike the profile.
 [ "$backend" = cudnn ] || export CUDA_VISIBLE_DEVICES=
 tensorflow=$("$python" -c 'import tensorflow as tf, sys
 print("yes" if tf.config.list_physical_devices("GPU") or sys.argv[1] == "host" else "blind")' \
   "$backend" 2>"$results/tensorflow.log")
-if [ "$tensorflow" = blind ]; then # It would measure the CPU, for a long time.
+if [ "$tensorflow" = blind ]; then # It would spend a long time measuring the CPU.
   echo "FAILED  TensorFlow sees no GPU: $results/tensorflow.log"
   failed=1
 fi
@@ -223,7 +223,7 @@ while read -r group name limit command; do
   left=$(left)
   limit=$((limit < left ? limit : left))
   start=$(date +%s)
-  # A kernel that does not end must not take the time of the other steps.
+  # A kernel that does not end must not take time from the other steps.
   timeout --kill-after=5 "$limit" bash -uo pipefail -c "$command" </dev/null >>"$results/$name.log" 2>&1
   status=$?
   taken=$(($(date +%s) - start))

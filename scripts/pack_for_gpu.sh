@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Packs the tools that gpu.sh needs on a GPU machine without a network and without TensorFlow: headers
-# of Eigen, CUDA, cuDNN and GoogleTest, the compiled library, Python packages, and in
-# FOLDER/configurations the lists of five networks.
+# of Eigen, CUDA, cuDNN and GoogleTest, the compiled library, Python packages, and the configurations of
+# five networks in FOLDER/configurations.
 #
 #   scripts/pack_for_gpu.sh [FOLDER]
 #
-# Copy FOLDER (default .gpu/tools) to the GPU machine with the source tree. PYTHON_VERSION is the GPU
-# machine's (default 3.12), COMPUTE_CAPABILITY the GPU's (default 9.0). Run scripts/setup.sh and
+# Copy FOLDER (default .gpu/tools) to the GPU machine with the source tree. PYTHON_VERSION is that
+# machine's (default 3.12), COMPUTE_CAPABILITY its GPU's (default 9.0). Run scripts/setup.sh and
 # scripts/test_core.sh first.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -21,7 +21,7 @@ mkdir -p "$folder/include/unsupported"
 cp -r "$include/unsupported/Eigen" "$folder/include/unsupported/"
 mkdir -p "$folder/include/third_party/gpus/cudnn"
 cp -r "$include/third_party/gpus/cudnn/include" "$folder/include/third_party/gpus/cudnn/"
-# Under include/ they would hide those of the machine's own CUDA.
+# Under include/ they would hide the machine's own CUDA headers.
 mkdir -p "$folder/cuda"
 cp -r "$include/third_party/gpus/cuda/include" "$include/third_party/gpus/cuda/extras" "$folder/cuda/"
 cp -r /usr/include/gtest "$folder/include/"
@@ -34,7 +34,7 @@ cp "$library" "$(dirname "$library")/build_info.json" "$folder/lib/"
   --platform manylinux2014_x86_64 --platform manylinux_2_28_x86_64 \
   cffi click iniconfig jinja2 markdown-it-py markupsafe mdurl msgspec nvidia-ml-py packaging \
   platformdirs pluggy pycparser pygments pytest rich wrapt
-# The order of the names is the order of measuring: GoogLeNet first, small batches first.
+# The order of the names is the order of profiling: GoogLeNet first, small batches first.
 mkdir "$folder/configurations"
 number=10
 for model in python.models.googlenet:googlenet InceptionV3 python.models.squeezenet:squeezenet \

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Runs an unchanged program of TensorFlow's model garden, ResNet50 in its own training loop on synthetic
 # data, three times on the CPU: with the plugin, without it, and without it and oneDNN. TensorFlow's two
-# ways of computing convolutions differ by rounding. The plugin may move losses, weights and momenta by
-# a small multiple of that difference.
+# ways of computing convolutions differ by rounding. The plugin may change losses, weights and momenta
+# by a small multiple of that difference.
 #
 #   scripts/run_model_garden.sh [OUT]
 #
-# Writes OUT (default docs/results/model_garden.json). Fails if the plugin made no stages or moved a
-# tensor too far. The environment of `setup.sh dev` (VENV) stays as it is: the program and the packages
+# Writes OUT (default docs/results/model_garden.json). Fails if the plugin made no stages or changed a
+# tensor too much. The environment of `setup.sh dev` (VENV) stays as it is: the program and the packages
 # that it imports go into a folder of their own.
 #   GARDEN  that folder, created if missing (default: build/model_garden)
 #   STEPS   training steps, a multiple of 5: the program saves after every fifth (default: 5)
@@ -21,7 +21,7 @@ steps=${STEPS:-5}
 batch=${BATCH:-2}
 
 # Without dependencies, which require another TensorFlow and a gigabyte of packages that this program
-# does not import. It imports the other packages.
+# does not import.
 if [ ! -e "$garden/complete" ]; then
   echo "Installing the model garden into $garden …"
   python -m pip --disable-pip-version-check install --quiet --upgrade --no-deps --target "$garden" \
@@ -33,7 +33,7 @@ fi
 runs=$(mktemp -d)
 trap 'rm -rf "$runs"' EXIT
 export PYTHONPATH=$PWD/scripts/model_garden:$garden:$PWD${PYTHONPATH:+:$PYTHONPATH}
-# A CPU gets stages over the host backend, as a GPU would, instead of narrow units.
+# Run stages on the CPU's host backend, as on a GPU, instead of narrow units.
 export TF_INTEROP_HOST_STAGES=1
 export TF_USE_LEGACY_KERAS=1 TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2}
 

@@ -7,7 +7,7 @@
 #   VENV                folder of the environment (default: .venv)
 #   PYTHON              makes the environment (default: python3)
 #   TENSORFLOW_VERSION  (default: 2.21.*)
-# Running it again brings an environment up to date.
+# Running it again updates the environment.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,7 +16,7 @@ venv=$(realpath -m "${VENV:-.venv}")
 python=${PYTHON:-python3}
 
 if ! command -v g++ >/dev/null; then
-  echo "setup.sh: expected a C++ compiler (g++ 9 or newer), found none. On Debian and Ubuntu:" \
+  echo "setup.sh: no C++ compiler found; g++ 9 or newer is needed. On Debian and Ubuntu:" \
     "apt-get install g++" >&2
   exit 1
 fi
@@ -30,8 +30,8 @@ echo "Installing TensorFlow and build tools into $venv …"
   "scikit-build-core>=0.11" "cmake>=3.22" ninja
 echo "Building tf_interop …"
 # The build is not isolated, because the library must be built against the TensorFlow that it will run
-# with. TensorFlow's version is given again so that no other package changes it. Each environment has
-# its own build folder: a shared one would be built anew for each TensorFlow.
+# with. TensorFlow's version is given again, so that no other package changes it. Each environment has
+# its own build folder: a shared one would be rebuilt for each TensorFlow.
 PATH="$venv/bin:$PATH" "${pip[@]}" install --quiet --no-build-isolation \
   --config-settings="build-dir=build/for-$(basename "$venv")" --editable ".${extras:+[$extras]}" "$tensorflow"
 echo "Done. Next: . ${venv#"$PWD"/}/bin/activate && tf-interop doctor"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Asks the oldest and the newest cuDNN that make plans without a GPU for every convolution of
-# tests/cc/cudnn_sweep_test.cc, and writes their answers to tests/cc/cudnn_sweep.txt. Takes about six
-# minutes on two cores.
+# Runs tests/cc/cudnn_sweep_test.cc over every convolution, with the oldest and the newest cuDNN that
+# make plans without a GPU, and writes the results to tests/cc/cudnn_sweep.txt. Takes about six minutes
+# on two cores.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$(realpath -m "${VENV:-.venv}")/bin:$PATH"

@@ -7,9 +7,9 @@ cd "$(dirname "$0")/.."
 scripts/setup.sh dev
 scripts/test_core.sh
 
-# profile_cudnn_test.py opens these in place of libcuda and libcudnn.
+# profile_cudnn_test.py opens these instead of libcuda and libcudnn.
 export TF_INTEROP_STAND_INS=$PWD/build/core/tests/cc
 export PATH="$(realpath -m "${VENV:-.venv}")/bin:$PATH"
 export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2}
-# Several files at once, because a test mostly keeps one core busy.
+# Several files at once, because most tests keep only one core busy.
 exec python -m pytest -n auto --maxprocesses 4 --dist loadfile "$@"

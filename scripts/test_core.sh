@@ -3,8 +3,8 @@
 #
 #   scripts/test_core.sh [thread|address]
 #
-# The argument is the sanitizer to build with; then only the programs are built in which it could find
-# something (tests/cc/CMakeLists.txt). The environment of setup.sh (VENV) provides CMake and headers.
+# The argument is the sanitizer to build with; only the programs in which it could find something are
+# then built (tests/cc/CMakeLists.txt). The environment of setup.sh (VENV) provides CMake and headers.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$(realpath -m "${VENV:-.venv}")/bin:$PATH"
@@ -22,7 +22,7 @@ cmake -S . -B "$build" -G Ninja -DTF_INTEROP_BUILD_LIBRARY=OFF -DTF_INTEROP_BUIL
 cmake --build "$build" --parallel
 ctest --test-dir "$build" --output-on-failure --parallel 2
 if [ -z "$sanitizer" ]; then
-  echo "Again with the oldest cuDNN that has plans without a GPU …"
+  echo "Again with the oldest cuDNN that makes plans without a GPU …"
   TF_INTEROP_REAL_CUDNN=$PWD/build/cudnn-oldest/nvidia/cudnn/lib/libcudnn.so.9 \
     ctest --test-dir "$build" --output-on-failure --parallel 2 --tests-regex '^cudnn_'
 fi

@@ -3,9 +3,9 @@
 #
 #   scripts/tidy.sh [--quick] [FILE.cc...]
 #
-# Without files it checks all sources. --quick leaves out the static analyzer, which takes two thirds
-# of the time. The environment of `setup.sh dev` (VENV) provides clang-tidy and headers; headers of
-# other projects are system headers, which are not checked.
+# Without files it checks all sources. --quick skips the static analyzer, which takes two thirds of the
+# time. The environment of `setup.sh dev` (VENV) provides clang-tidy and headers; headers of other
+# projects are system headers, which are not checked.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$(realpath -m "${VENV:-.venv}")/bin:$PATH"
@@ -19,5 +19,5 @@ cmake -S . -B "$build" -G Ninja -DCMAKE_EXPORT_COMPILE_COMMANDS=ON -DTF_INTEROP_
   -DTF_INTEROP_CUDNN_BACKEND=on >/dev/null
 files=("$@")
 [ $# -gt 0 ] || mapfile -t files < <(git ls-files --cached --others --exclude-standard 'cc_kernels/*.cc')
-# It takes regular expressions.
+# It expects regular expressions.
 run-clang-tidy.py -quiet -p "$build" "${checks[@]}" $(realpath "${files[@]}" | sed 's/[.+]/\\&/g; s/.*/^&$/')

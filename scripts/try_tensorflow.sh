@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds against another version of TensorFlow, which may be outside pyproject.toml's bounds, and runs
-# the tests, in an environment under build/ that stays for fixing the failures.
+# the tests. Keeps the environment, under build/, for fixing failures.
 #
 #   scripts/try_tensorflow.sh VERSION [PYTEST OPTIONS]       such as '2.20.*' or 2.22.0rc0
 set -euo pipefail
@@ -11,7 +11,7 @@ other=$PWD/build/tensorflow-${version%.\*}
 export TF_CPP_MIN_LOG_LEVEL=3 PIP_DISABLE_PIP_VERSION_CHECK=1
 
 VENV=$other TENSORFLOW_VERSION=$version scripts/setup.sh
-# The tools of the extra dev. An unreleased TensorFlow has no tf_keras yet.
+# The dev tools. An unreleased TensorFlow has no tf_keras yet.
 "$other/bin/python" - >"$other/tools.txt" <<'END'
 import importlib.metadata
 from packaging.requirements import Requirement
@@ -22,10 +22,10 @@ for each in map(Requirement, importlib.metadata.requires("tf-interop")):
 END
 "$other/bin/pip" install --quiet --requirement "$other/tools.txt" "tensorflow==$version"
 if ! "$other/bin/pip" install --quiet tf_keras "tensorflow==$version" 2>/dev/null; then
-  echo "There is no tf_keras for TensorFlow $version; installing the latest one."
+  echo "No tf_keras exists for TensorFlow $version; installing the latest one."
   "$other/bin/pip" install --quiet --no-deps tf_keras
 fi
 VENV=$other scripts/test_core.sh
 export PATH="$other/bin:$PATH" TF_INTEROP_STAND_INS=$PWD/build/core/tests/cc
-# If that tf_keras cannot be imported, the other tests still run.
+# Even if tf_keras cannot be imported, the other tests run.
 exec python -m pytest --continue-on-collection-errors "$@"
