@@ -1,4 +1,4 @@
-"""Options of all C++ here, as in CMakeLists.txt."""
+"""Options for all C++ code, as in CMakeLists.txt."""
 
 CC_OPTIONS = [
     "-std=c++17",

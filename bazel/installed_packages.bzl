@@ -1,8 +1,7 @@
-"""What is installed on this machine as repositories: TensorFlow, GoogleTest.
+"""Packages installed on this machine, as repositories: TensorFlow and GoogleTest.
 
-TensorFlow is that of a Python environment. Its interpreter is that of the variable
-TF_INTEROP_PYTHON, or else .venv/bin/python of this workspace, which scripts/setup.sh makes, or else
-python3.
+TensorFlow comes from a Python environment. The variable TF_INTEROP_PYTHON names its interpreter;
+the default is this workspace's .venv/bin/python, which scripts/setup.sh makes, or else python3.
 """
 
 _TENSORFLOW_BUILD = """
@@ -10,7 +9,7 @@ load("@rules_cc//cc:defs.bzl", "cc_library")
 
 package(default_visibility = ["//visibility:public"])
 
-# With Eigen's headers, which are all that the core needs of TensorFlow.
+# Includes Eigen's headers, which are all that the core needs from TensorFlow.
 cc_library(
     name = "headers",
     hdrs = glob(["include/**"]),
@@ -18,7 +17,7 @@ cc_library(
     defines = ["EIGEN_MAX_ALIGN_BYTES=64"],
 )
 
-# The headers of CUDA, cuDNN and CUPTI that TensorFlow was built with are among them.
+# They include the CUDA, cuDNN and CUPTI headers that TensorFlow was built with.
 cc_library(
     name = "gpu_headers",
     includes = [
@@ -53,14 +52,14 @@ def _installed_tensorflow(repository_ctx):
     found = repository_ctx.execute([python, finder])
     if found.return_code != 0:
         fail(("Expected a Python environment with TensorFlow 2.20 or 2.21, got from {}: {} Make one " +
-              "with scripts/setup.sh dev, or name its interpreter with TF_INTEROP_PYTHON.").format(
+              "with scripts/setup.sh dev, or set TF_INTEROP_PYTHON to its interpreter.").format(
             python,
             found.stderr,
         ))
     folder, version = found.stdout.split(";")
     if not repository_ctx.path(folder + "/include/third_party/gpus/cudnn/include/cudnn_graph.h").exists:
-        fail(("Expected the headers of CUDA and cuDNN in {}/include, found none. Install TensorFlow from " +
-              "PyPI, whose packages have them.").format(folder))
+        fail(("CUDA and cuDNN headers not found in {}/include. Install TensorFlow from PyPI, whose " +
+              "packages have them.").format(folder))
     repository_ctx.symlink(folder + "/include", "include")
     for library in ["libtensorflow_cc.so.2", "libtensorflow_framework.so.2"]:
         repository_ctx.symlink(folder + "/" + library, library)
@@ -74,7 +73,7 @@ def _installed_tensorflow(repository_ctx):
 installed_tensorflow = repository_rule(
     implementation = _installed_tensorflow,
     environ = ["TF_INTEROP_PYTHON"],
-    doc = "TensorFlow, with the headers of CUDA, cuDNN and CUPTI that come with it, as installed.",
+    doc = "The installed TensorFlow, with the CUDA, cuDNN and CUPTI headers that come with it.",
     local = True,
 )
 
@@ -97,7 +96,7 @@ def _installed_googletest(repository_ctx):
         if repository_ctx.path(folder + "/gtest/gtest.h").exists
     ]
     if not folders:
-        fail("Expected GoogleTest in /usr or /usr/local, found none. On Debian and Ubuntu: " +
+        fail("GoogleTest not found in /usr or /usr/local. On Debian and Ubuntu: " +
              "apt-get install libgtest-dev.")
     repository_ctx.symlink(folders[0] + "/gtest", "include/gtest")
     repository_ctx.file("BUILD", _GOOGLETEST_BUILD)

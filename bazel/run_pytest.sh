@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs a file of Python tests on the libraries that Bazel built; in the root of the runfiles.
+# Runs a file of Python tests on the libraries that Bazel built, in the root of the runfiles.
 #
 #   run_pytest.sh FILE
 set -euo pipefail
@@ -8,6 +8,6 @@ export TF_INTEROP_LIBRARY=$PWD/cc_kernels/libtf_interop.so
 export TF_INTEROP_CORE_LIBRARY=$PWD/cc_kernels/libtf_interop_core.so
 export TF_INTEROP_STAND_INS=$PWD/tests/cc
 export TF_CPP_MIN_LOG_LEVEL=2
-# Bazel's own HOME does not exist, and users' files are not a test's.
+# Bazel's own HOME does not exist, and a test must not see the user's files.
 export HOME=$TEST_TMPDIR
 exec ../tensorflow/python -m pytest -p no:cacheprovider "$@"

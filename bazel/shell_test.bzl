@@ -1,6 +1,6 @@
 """A test that is a shell script.
 
-Bazel's own sh_test is in another repository since Bazel 8, which would have to be downloaded.
+Since Bazel 8, Bazel's own sh_test is in another repository, which would have to be downloaded.
 """
 
 def _shell_test(ctx):
@@ -14,13 +14,13 @@ def _shell_test(ctx):
 shell_test = rule(
     implementation = _shell_test,
     attrs = {
-        "data": attr.label_list(doc = "What it reads and runs.", allow_files = True),
+        "data": attr.label_list(doc = "The files that it reads and runs.", allow_files = True),
         "src": attr.label(
             doc = "The script; it starts in the root of the workspace's runfiles.",
             allow_single_file = [".sh"],
             mandatory = True,
         ),
     },
-    doc = "Runs a shell script with `args`; the test passes where the script ends with 0.",
+    doc = "Runs a shell script with `args`; the test passes if the script exits with 0.",
     test = True,
 )

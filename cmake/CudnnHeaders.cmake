@@ -1,6 +1,6 @@
 # Finds the headers of CUDA's driver API and of cuDNN 9: in TensorFlow's own include folder, in the
-# nvidia-cudnn wheels, or where CUDA_INCLUDE_DIR and CUDNN_INCLUDE_DIR say. No library is
-# linked; libcuda and libcudnn are opened at run time.
+# nvidia-cudnn wheels, or in CUDA_INCLUDE_DIR and CUDNN_INCLUDE_DIR. No library is linked; libcuda and
+# libcudnn are opened at run time.
 #
 # Sets TF_INTEROP_HAS_CUDNN, CUDA_INCLUDE_DIR and CUDNN_INCLUDE_DIR.
 
@@ -23,11 +23,11 @@ elseif(CUDA_INCLUDE_DIR AND CUDNN_INCLUDE_DIR)
   message(STATUS "CUDA headers: ${CUDA_INCLUDE_DIR}; cuDNN headers: ${CUDNN_INCLUDE_DIR}")
 else()
   set(TF_INTEROP_HAS_CUDNN OFF)
-  set(_missing "The headers of CUDA (${CUDA_INCLUDE_DIR}) or cuDNN (${CUDNN_INCLUDE_DIR}) were not "
-               "found. Install them with 'pip install nvidia-cudnn-cu12' or name their folders with "
-               "CUDA_INCLUDE_DIR and CUDNN_INCLUDE_DIR.")
+  set(_missing "CUDA headers (${CUDA_INCLUDE_DIR}) or cuDNN headers (${CUDNN_INCLUDE_DIR}) not found. "
+               "Install them with 'pip install nvidia-cudnn-cu12', or set CUDA_INCLUDE_DIR and "
+               "CUDNN_INCLUDE_DIR to their folders.")
   if(TF_INTEROP_CUDNN_BACKEND STREQUAL "on")
     message(FATAL_ERROR ${_missing})
   endif()
-  message(WARNING ${_missing} " Building the host backend alone: stages will run on CPUs only.")
+  message(WARNING ${_missing} " Building only the host backend: stages will run only on CPUs.")
 endif()

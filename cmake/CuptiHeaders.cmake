@@ -1,6 +1,6 @@
-# Finds the headers of CUPTI, with which the cudnn backend's measurements name the GPU kernels that an
-# algorithm launches; beside CUDA's, in the nvidia-cuda-cupti wheels, or where CUPTI_INCLUDE_DIR says.
-# libcupti itself is opened at run time. Without the headers everything else is built.
+# Finds CUPTI's headers: beside CUDA's, in the nvidia-cuda-cupti wheels, or in CUPTI_INCLUDE_DIR. With
+# them, the cudnn backend's measurements name the GPU kernels that an algorithm launches. libcupti
+# itself is opened at run time. Without the headers everything else is built.
 #
 # Sets TF_INTEROP_HAS_CUPTI and CUPTI_INCLUDE_DIR.
 

@@ -1,7 +1,7 @@
-# Finds the TensorFlow of the Python that runs the build, without importing it (that takes seconds).
+# Finds the TensorFlow of the Python that runs the build, without importing it, which takes seconds.
 #
-# Sets TENSORFLOW_DIR, TENSORFLOW_INCLUDE_DIR and TENSORFLOW_VERSION. The core alone needs of it only
-# Eigen's headers; where TF_INTEROP_EIGEN_INCLUDE_DIR names their folder, it builds without TensorFlow.
+# Sets TENSORFLOW_DIR, TENSORFLOW_INCLUDE_DIR and TENSORFLOW_VERSION. The core alone needs only its
+# Eigen headers; if TF_INTEROP_EIGEN_INCLUDE_DIR names their folder, it builds without TensorFlow.
 
 set(TF_INTEROP_EIGEN_INCLUDE_DIR "" CACHE PATH
     "Folder with Eigen's headers, to build the core without TensorFlow")
@@ -18,7 +18,7 @@ execute_process(
   RESULT_VARIABLE _result)
 if(NOT _result EQUAL 0)
   message(FATAL_ERROR
-    "Expected TensorFlow 2.20 or 2.21 beside ${Python_EXECUTABLE}, found none. Install it "
+    "${Python_EXECUTABLE} has no TensorFlow 2.20 or 2.21. Install it "
     "('pip install tensorflow==2.21.* scikit-build-core cmake ninja') and build with "
     "'pip install --no-build-isolation .', so that the library is built for the TensorFlow that it "
     "will run with.")

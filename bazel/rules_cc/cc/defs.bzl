@@ -1,4 +1,4 @@
-"""The C++ rules that are built into Bazel, under the names of rules_cc."""
+"""Bazel's built-in C++ rules under the names of rules_cc."""
 
 cc_binary = native.cc_binary
 cc_import = native.cc_import
