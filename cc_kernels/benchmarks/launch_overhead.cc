@@ -1,7 +1,7 @@
 // Times a call of a prepared stage on the host: look-up by shapes, fork, launches and join. Prints
 // JSON for scripts/benchmark_launch.sh.
 //
-// Calls come in batches, with an untimed synchronization after each.
+// Calls are timed in batches, with an untimed synchronization after each batch.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -28,11 +28,11 @@ constexpr int kWarmupBatches = 20;
 // CUDA enqueues about a thousand calls before it waits for the device.
 constexpr int kCallsInBatch = 50;
 constexpr PrepareOptions kOptions = {size_t{64} << 20};
-// More addresses for results than a plan keeps variant packs for, and their distance, which keeps
-// the alignment that cuDNN's engines like.
+// More result addresses than a plan keeps variant packs for, and the distance between them, which
+// keeps the alignment that cuDNN's engines prefer.
 constexpr size_t kPlaces = 16, kPlaceBytes = 256;
 
-// Gives the median time of each of `works`, which take turns, in nanoseconds.
+// Appends the median time of each of `works`, which take turns, in nanoseconds.
 Status TimeByTurns(MeasuringDevice* device, const std::vector<std::function<Status()>>& works,
                    std::vector<double>* medians) {
   std::vector<std::vector<double>> ns(works.size());
@@ -78,13 +78,13 @@ Status Allocate(MeasuringDevice* device, const Convolution& c, size_t workspace_
   return Status::Ok();
 }
 
-// Kept by the op for similar calls.
+// What the op caches for similar calls.
 struct KeptStage {
   PreparedStage prepared;
   PreparedStage replayed;  // as a CUDA graph
 };
 
-// Reads the key of a prepared stage, as the op does from the inputs of every call.
+// Makes the cache key of a prepared stage, as the op does from the inputs of every call.
 void ReadSignature(const Stage& stage, std::vector<int64_t>* signature) {
   *signature = {static_cast<int64_t>(kOptions.workspace_limit_bytes), kOptions.allow_tf32,
                 kOptions.deterministic};
@@ -98,8 +98,8 @@ void ReadSignature(const Stage& stage, std::vector<int64_t>* signature) {
 }
 
 // Times whole calls of a stage with one small convolution on each of `lane_count` lanes: with all
-// tensors at the addresses of the call before, as TensorFlow's allocator gives them in each step of
-// a loop; with results at other addresses; and as a CUDA graph.
+// tensors at the addresses of the call before, as TensorFlow's allocator places them in each step
+// of a loop; with results at other addresses; and as a CUDA graph.
 Status BenchmarkStage(MeasuringDevice* device, int lane_count) {
   Backend* const backend = device->backend();
   const Convolution c = SmallConvolution();

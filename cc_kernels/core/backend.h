@@ -26,19 +26,19 @@ class Event {
   virtual ~Event() = default;
 };
 
-// A backend keeps groups by their options.
+// A backend pools groups by their options.
 struct StreamGroupOptions {
   // As in CUDA, lower goes first and 0 is the default. Backends clamp it to the device's range.
   int priority = 0;
-  // The SMs of each lane of the stage, in order; 0 for a share of the SMs that are left. Empty if
-  // all lanes share all SMs.
+  // The SMs of each lane of the stage, in order; 0 for a share of the remaining SMs. Empty if all
+  // lanes share all SMs.
   std::vector<int> partition;
   // The index of this lane in `partition`.
   int partition_index = 0;
 };
 
-// A lane's stream, and the two events of the stream contract. Not thread-safe; leased by one call
-// at a time.
+// A lane's stream and the two events of the stream contract. Not thread-safe; one call at a time
+// leases it.
 class StreamGroup {
  public:
   virtual ~StreamGroup() = default;
@@ -65,14 +65,14 @@ class PreparedConvolution {
   virtual const std::string& algorithm() const = 0;
   // Whether float operands may be rounded to TF32 or less.
   virtual bool reduces_precision() const { return false; }
-  // Bytes of the result of TransformFilter; 0 if the filter is read as it is, or is the result.
+  // Bytes of TransformFilter's result; 0 if the filter is read as it is, or is the result.
   virtual size_t transformed_filter_bytes() const { return 0; }
 };
 
 struct PrepareOptions {
   size_t workspace_limit_bytes = 0;  // for one convolution
   bool allow_tf32 = true;            // for float convolutions
-  // Whether an algorithm must give the same bits every time.
+  // Whether an algorithm must produce the same bits every time.
   bool deterministic = false;
 
   bool operator==(const PrepareOptions& other) const {
@@ -93,25 +93,25 @@ class Backend {
   virtual ~Backend() = default;
 
   // Makes `convolution` ready. An empty `algorithm` means the backend's own (heuristic) choice
-  // within the workspace limit; with a limit of 0 it takes the algorithm that needs least, even if
+  // within the workspace limit; with a limit of 0, it is the algorithm that needs least, even if
   // that is not 0. Returns kUnsupported if a pinned algorithm cannot run this convolution, needs
   // more workspace or is excluded by `options`, and kInvalidArgument if its name is unknown.
   virtual Status Prepare(const Convolution& convolution, const std::string& algorithm,
                          const PrepareOptions& options,
                          std::shared_ptr<const PreparedConvolution>* prepared) = 0;
 
-  // Forgets prepared convolutions that nobody holds. None of them may be running.
+  // Forgets prepared convolutions that have no other owner. None of them may be running.
   virtual void ForgetPrepared() {}
 
   // Lists algorithms that may be able to compute `convolution`, each once, in the form that Prepare
-  // accepts. Only Prepare tells whether one really can. Without `allow_tf32` it leaves out those
-  // that use TF32.
+  // accepts. Only Prepare tells whether one really can. Without `allow_tf32`, omits those that use
+  // TF32.
   virtual Status ListAlgorithms(const Convolution& convolution, AlgorithmScope scope,
                                 bool allow_tf32, std::vector<std::string>* algorithms) = 0;
 
-  // Takes a stream group out of the pool, or makes one. Release puts it back, as soon as everything
-  // is enqueued: streams keep the order. Returns kUnsupported if the device does not support the
-  // partition.
+  // Takes a stream group out of the pool, or creates one. Release may put it back as soon as
+  // everything is enqueued: streams keep the order. Returns kUnsupported if the device does not
+  // support the partition.
   virtual Status Acquire(const StreamGroupOptions& options,
                          std::unique_ptr<StreamGroup>* group) = 0;
   Status Acquire(std::unique_ptr<StreamGroup>* group) {
@@ -120,7 +120,7 @@ class Backend {
   virtual void Release(std::unique_ptr<StreamGroup> group) = 0;
 
   // Between Enter and Leave, the calls below need not each make a CUDA context current. They nest;
-  // `outer` goes from Enter to its Leave. See BackendScope.
+  // pass `outer` from Enter to its Leave. See BackendScope.
   virtual Status Enter(void** outer) {
     *outer = nullptr;
     return Status::Ok();
@@ -138,12 +138,12 @@ class Backend {
   // failures only (stage_runner.h).
   virtual Status Synchronize(Stream stream) = 0;
 
-  // Enqueues `prepared` on `stream`, a group's or the caller's. `workspace` holds
+  // Enqueues `prepared` on `stream`, a group's or the caller's. `workspace` has
   // prepared.workspace_bytes().
   virtual Status Launch(const PreparedConvolution& prepared, const ConvolutionBuffers& buffers,
                         void* workspace, Stream stream) = 0;
 
-  // Transforms a filter for many launches. `transformed` holds prepared.transformed_filter_bytes(),
+  // Transforms a filter for many launches. `transformed` has prepared.transformed_filter_bytes(),
   // which is not 0.
   virtual Status TransformFilter(const PreparedConvolution& prepared, const void* filter,
                                  void* transformed, Stream stream) = 0;
@@ -158,14 +158,13 @@ class Backend {
                           Stream stream) = 0;
 
   // Until EndCapture on the same thread, work on `stream`, a group's, and on streams that wait for
-  // it is captured and does not run. Meanwhile the thread may neither wait for the device nor make
-  // anything. Returns kUnsupported if the backend cannot capture.
+  // it is captured and does not run. Meanwhile the thread may neither wait for the device nor
+  // create anything. Returns kUnsupported if the backend cannot capture.
   virtual Status BeginCapture(Stream stream) {
     (void)stream;
     return Unsupported("This backend cannot capture work.");
   }
-  // Ends the capture, even a failed one, which is an error. `stream` must wait for all captured
-  // work.
+  // Ends the capture; a failed one is an error. `stream` must wait for all captured work.
   virtual Status EndCapture(Stream stream, std::unique_ptr<CapturedWork>* captured) {
     (void)captured;
     return BeginCapture(stream);

@@ -33,7 +33,7 @@ void Give(const std::string& text, TfiSink sink) { sink(text.data(), text.size()
 template <typename Work>
 int Report(TfiSink error, const Work& work) {
   const auto fail = [&](StatusCode code, const char* message) {
-    // This makes no string, because memory may be missing.
+    // Not a std::string, because memory may have run out.
     error(message, std::char_traits<char>::length(message));
     return static_cast<int>(code);
   };
@@ -63,13 +63,13 @@ Status OpenCudnn(TfiDevice* opened) {
 #else
   (void)opened;
   return Unavailable(
-      "This library was built without the cudnn backend. Build it where the headers of CUDA and "
-      "cuDNN are found.");
+      "This library was built without the cudnn backend. Build it where the CUDA and cuDNN headers "
+      "are found.");
 #endif
 }
 
 Status OpenDevice(const std::string& backend, TfiDevice** device) {
-  // Nothing destroys them: the cudnn backend cannot free its objects safely while the process ends.
+  // Never destroyed: the cudnn backend cannot free its objects safely while the process ends.
   static auto* const mutex = new std::mutex();
   static auto* const devices = new std::map<std::string, std::unique_ptr<TfiDevice>>();
   std::lock_guard<std::mutex> lock(*mutex);
@@ -92,7 +92,7 @@ Status OpenDevice(const std::string& backend, TfiDevice** device) {
   return Status::Ok();
 }
 
-// Python checks enumerators.
+// Python has checked the enumerators.
 Convolution ToConvolution(const TfiConvolution& from) {
   Convolution c;
   static_cast<TfiSizes&>(c) = from.sizes;

@@ -1,12 +1,12 @@
 // The C interface of libtf_interop_core.so, which measures without TensorFlow.
 //
-// Only this file states the fields of these structs: the core's own structs derive from them, and
+// Only this file declares the fields of these structs: the core's own structs derive from them, and
 // Python reads the text between the two marks below from the copy of this file beside the library
 // (tf_interop/measure/core.py).
 //
-// Functions that can fail return 0, or give a message to `error` and return its StatusCode. Nothing
-// here ends the process or throws. Thread-safe: measurements on one device run one after another.
-// The child of a fork must not use it after its parent has.
+// Functions that can fail return 0, or pass a message to `error` and return its StatusCode. Nothing
+// here ends the process or throws. Thread-safe: measurements on one device run one after another. A
+// forked child must not use this library if its parent has used it.
 #ifndef TF_INTEROP_CORE_C_API_H_
 #define TF_INTEROP_CORE_C_API_H_
 
@@ -52,13 +52,13 @@ typedef struct TfiStep {
   TfiConvolution convolution;
   const char* algorithm;             // pinned, or ""
   const char* sequential_algorithm;  // in the second sequence; null in all steps: the same
-  int32_t image;                     // steps with the same number read one image; negative: its own
+  int32_t image;                     // steps with the same number share it; negative: its own
 } TfiStep;
 
 // See StreamGroupOptions. Python's Lane, its files and the op's program use the same names.
 typedef struct TfiLaneOptions {
   int32_t priority;
-  int32_t sm_count;  // that no other lane uses; 0: a share of the SMs that are left
+  int32_t sm_count;  // for this lane alone; 0: a share of the remaining SMs
   // Whether the lane's steps, which read one image and differ only in their output channels, run as
   // one wider convolution.
   bool merged;
@@ -73,12 +73,12 @@ typedef struct TfiLane {
 // The numbers of a device. The last five are 0 for a device without SMs.
 typedef struct TfiDescription {
   int64_t memory_bytes;
-  int32_t sm_count;   // of a CPU: the cores that the process may use
-  int32_t registers;  // of 32 bits, of an SM
+  int32_t sm_count;   // on a CPU, the cores that the process may use
+  int32_t registers;  // 32-bit registers per SM, as are the next three
   int32_t shared_memory_bytes;
   int32_t threads;
   int32_t blocks;
-  int32_t reserved_shared_memory_bytes;  // that each block takes in addition to its own
+  int32_t reserved_shared_memory_bytes;  // per block, in addition to its own
 } TfiDescription;
 
 typedef struct TfiMeasureOptions {
@@ -100,7 +100,7 @@ typedef struct TfiMeasurement {
   TfiTime time;
   double relative_error;
   int64_t workspace_bytes;
-  int32_t is_deterministic;   // whether two runs gave the same bits
+  int32_t is_deterministic;   // whether two runs produced the same bits
   int32_t reduces_precision;  // whether float operands may be rounded
 } TfiMeasurement;
 
@@ -127,41 +127,42 @@ typedef struct TfiDevice TfiDevice;
 typedef void (*TfiSink)(const char* text, size_t size);
 typedef void (*TfiKernelSink)(const char* name, const TfiKernel* kernel);
 
-// Whether this CPU has the instructions of this library. Ask this first.
+// Whether this CPU has the instructions that this library uses. Call this first.
 int TfiCpuIsSupported(void);
 
-// The version of libcudnn, such as "9.10.2", or "" if there is no suitable one. Makes no context.
+// The version of libcudnn, such as "9.10.2", or "" if none is suitable. Creates no CUDA context.
 void TfiCudnnVersion(TfiSink version);
 
-// Opens the device of a backend, once: "host" (each convolution on one thread) or "cudnn" (the
-// first GPU).
+// Opens a backend's device once: "host" (each convolution on one thread) or "cudnn" (the first
+// GPU).
 int TfiOpen(const char* backend, TfiDevice** device, TfiSink error);
 
-// Gives `text` the device's name, compute capability, cuDNN version and CUDA version, in this
+// Passes the device's name, compute capability, cuDNN version and CUDA version to `text`, in this
 // order; each may be empty.
 int TfiDescribe(TfiDevice* device, TfiDescription* description, TfiSink text, TfiSink error);
 
-// Gives `algorithm` the name of each algorithm that may be able to compute `convolution`. `scope`
-// is the number of an AlgorithmScope.
+// Passes to `algorithm` the name of each algorithm that may be able to compute `convolution`.
+// `scope` is the number of an AlgorithmScope.
 int TfiListAlgorithms(TfiDevice* device, const TfiConvolution* convolution, int32_t scope,
                       int32_t allow_tf32, TfiSink algorithm, TfiSink error);
 
-// Gives `resolved` the name of the algorithm that TfiMeasureConvolution would run for `algorithm`,
-// which may be "". Sets `*reduces_precision` if it may round float operands. Runs nothing.
+// Passes to `resolved` the name of the algorithm that TfiMeasureConvolution would run for
+// `algorithm`, which may be "". Sets `*reduces_precision` if it may round float operands. Runs
+// nothing.
 int TfiResolveAlgorithm(TfiDevice* device, const TfiConvolution* convolution, const char* algorithm,
                         const TfiMeasureOptions* options, int32_t* reduces_precision,
                         TfiSink resolved, TfiSink error);
 
-// Measures one convolution. `algorithm` may be "". Gives `ran` the algorithm's name, and `kernel`
-// its GPU kernels, or `trace_error` the reason why they could not be traced.
+// Measures one convolution. `algorithm` may be "". Passes the algorithm's name to `ran`, and its
+// GPU kernels to `kernel` or, if they could not be traced, the reason to `trace_error`.
 int TfiMeasureConvolution(TfiDevice* device, const TfiConvolution* convolution,
                           const char* algorithm, const TfiMeasureOptions* options,
                           TfiMeasurement* measurement, TfiSink ran, TfiKernelSink kernel,
                           TfiSink trace_error, TfiSink error);
 
-// Measures a stage. For each step, lane after lane, gives `ran` the algorithm on the lanes and
-// `ran_in_sequence` that in the second sequence. Sets the SMs of each lane in `sm_counts`; 0 if no
-// lane asked for any.
+// Measures a stage. For each step, lane after lane, passes the algorithm on the lanes to `ran` and
+// the one in the second sequence to `ran_in_sequence`. Sets `sm_counts` to the SMs of each lane, or
+// 0 if no lane asked for any.
 int TfiMeasureStage(TfiDevice* device, const TfiLane* lanes, size_t lane_count,
                     const TfiMeasureOptions* options, TfiStageMeasurement* measurement,
                     int32_t* sm_counts, TfiSink ran, TfiSink ran_in_sequence, TfiSink error);

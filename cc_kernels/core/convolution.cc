@@ -96,7 +96,7 @@ Status CheckDepth(const Convolution& c) {
   return Status::Ok();
 }
 
-// Gives "4x6x5", say, or "6x5" without a depth.
+// Returns "4x6x5", say, or "6x5" without a depth.
 std::string Spatial(const Convolution& c, int64_t depth, int64_t height, int64_t width) {
   const std::string flat = std::to_string(height) + "x" + std::to_string(width);
   return c.spatial_rank == 3 ? std::to_string(depth) + "x" + flat : flat;

@@ -21,13 +21,13 @@ enum class Activation { kNone, kRelu, kRelu6, kLeakyRelu, kElu };
 
 // A convolution  image [N, H, W, C] * filter [R, S, C / group_count, K] -> output [N, P, Q, K].
 //
-// Each kind computes another of the three tensors. `layout` is the layout of image and output; the
-// filter is always HWIO, as TensorFlow stores it. A depthwise convolution with multiplier M is the
-// grouped one with group_count == C and K == C * M: TensorFlow's depthwise filter [R, S, C, M] has
-// the same bytes as [R, S, 1, C * M].
+// Each kind computes a different one of the three tensors. `layout` applies to image and output;
+// the filter is always HWIO, as TensorFlow stores it. A depthwise convolution with multiplier M is
+// the grouped one with group_count == C and K == C * M: TensorFlow's depthwise filter [R, S, C, M]
+// has the same bytes as [R, S, 1, C * M].
 //
 // With a spatial rank of 3, images are volumes [N, D, H, W, C] and filters are DHWIO. With rank 2,
-// every depth keeps its default, so code that includes depths is right for both.
+// every depth keeps its default, so code that handles depths works for both.
 struct Convolution : TfiSizes {
   Convolution() : TfiSizes() {
     spatial_rank = 2;
@@ -59,16 +59,16 @@ struct Convolution : TfiSizes {
   }
   int64_t output_elements() const { return batch * output_pixels() * output_channels; }
 
-  // Includes padding. A double, because sizes that no machine could compute overflow 64 bits.
+  // Includes padding. A double, because sizes beyond any machine would overflow 64 bits.
   double multiply_adds() const {
     const int64_t of_one_element = taps() * (image_channels / group_count);
     return static_cast<double>(output_elements()) * static_cast<double>(of_one_element);
   }
 
-  // Counts the tensor that this kind computes.
+  // Elements of the tensor that this kind computes.
   int64_t result_elements() const;
 
-  // False if one of the three tensors is empty. The result, if it has elements, is 0 then.
+  // False if one of the three tensors is empty. Any elements of the result are then 0.
   bool computes_something() const {
     return image_elements() != 0 && filter_elements() != 0 && output_elements() != 0;
   }
@@ -83,14 +83,14 @@ const char* ToString(Activation activation);
 size_t SizeOf(DataType dtype);
 
 // Checks that sizes are consistent and that their products fit into 64 bits. Returns
-// kInvalidArgument with the field, the expected value and the actual one.
+// kInvalidArgument with the field and its expected and actual values.
 Status Validate(const Convolution& convolution);
 
 // The sizes along one dimension.
 struct SpatialSizes {
   int64_t image, filter, output, stride, dilation, pad_before, pad_after;
 };
-// Gives those of depth, height and width.
+// The sizes along depth, height and width.
 std::array<SpatialSizes, 3> SpatialSizesOf(const Convolution& convolution);
 
 // The tensors of one convolution, in the order of its TensorFlow op:

@@ -47,7 +47,7 @@ struct AllCounts {
   std::map<std::string, DeviceCounts> devices;  // guarded by mutex; never erased
 };
 
-// Nothing destroys it, because kernels may still run while the process ends.
+// Never destroyed, because kernels may still run while the process ends.
 AllCounts& Counts() {
   static auto* const counts = new AllCounts();
   return *counts;

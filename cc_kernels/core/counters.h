@@ -9,13 +9,13 @@
 namespace tf_interop {
 
 // A table holds at most this many reasons of one kind, and counts others under "<kind>: other
-// cases". Reasons name convolutions with their sizes, and a long-running program with changing
-// shapes has no end of them.
+// cases". Reasons name convolutions with their sizes, so a long-running program with changing
+// shapes could produce any number of them.
 constexpr int kMostReasonsOfAKind = 32;
 
 struct Counters {
   int64_t stages_run = 0;
-  int64_t filters_transformed = 0;  // once for many launches
+  int64_t filters_transformed = 0;  // each once for many launches
   int64_t stages_captured = 0;      // as CUDA graphs
   int64_t stages_replayed = 0;      // calls that launched a graph
   // Reasons why something other than the plan's choice ran, and why lanes had no options.
@@ -23,12 +23,11 @@ struct Counters {
   std::map<std::string, int64_t> refused_lane_options;
 };
 
-// The counts of a device, which live until the process ends. Its name is such as "GPU:0".
+// The counts of a device such as "GPU:0". They live until the process ends.
 struct DeviceCounts;
 DeviceCounts* FindCounts(const std::string& device);
 
-// Directs the counts of its thread to a device while it lives. Without one they go to the device
-// "".
+// While it lives, directs its thread's counts to a device. Without one they go to the device "".
 class CountingFor {
  public:
   explicit CountingFor(DeviceCounts* device);
@@ -40,7 +39,7 @@ class CountingFor {
   DeviceCounts* const outer_;
 };
 
-// All are thread-safe. The first four take no lock, because every call of a stage needs them.
+// All are thread-safe. The first four take no lock, because every call of a stage uses them.
 void CountStageRun();
 void CountFilterTransformation();
 void CountStageCapture();

@@ -9,7 +9,7 @@ namespace tf_interop {
 namespace {
 
 constexpr char kNoMemory[] = "no memory for the workspaces of a stage";
-constexpr char kFailedLaunch[] = "a stage that failed ran anew";
+constexpr char kFailedLaunch[] = "a failed stage ran again";
 
 struct Attempt {
   Rung rung;
@@ -94,7 +94,7 @@ Status RunOrDescend(Backend* backend, const Stage& stage, const PrepareOptions& 
   }
   const Status last = calls.run_stock();
   if (last.ok()) return count(Rung::kStock);
-  return Status(first.code(), first.message() + " The stage was run anew: " + last.message());
+  return Status(first.code(), first.message() + " The stage was run again: " + last.message());
 }
 
 }  // namespace tf_interop

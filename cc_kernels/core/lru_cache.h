@@ -1,4 +1,4 @@
-// A cache of the values that were used last.
+// A cache of the most recently used values.
 #ifndef TF_INTEROP_CORE_LRU_CACHE_H_
 #define TF_INTEROP_CORE_LRU_CACHE_H_
 
@@ -11,7 +11,7 @@
 
 namespace tf_interop {
 
-// Holds at most `limit` values, and drops the least recently used one. Compares whole keys, never
+// Holds at most `limit` values, then drops the least recently used one. Compares whole keys, never
 // only hashes. Thread-safe; holds its lock while it compares keys. Find allocates nothing.
 template <typename Key, typename Value>
 class LruCache {
@@ -25,8 +25,8 @@ class LruCache {
     return entries_.front().second;
   }
 
-  // Returns the value that is there already, if any, because two threads may make the same.
-  // Replaces one that `is_stale`.
+  // Returns the value already there, if any, because two threads may make the same one. Replaces it
+  // if it `is_stale`.
   template <typename IsStale>
   Value Insert(Key key, Value value, const IsStale& is_stale) {
     std::list<std::pair<const Key, Value>> forgotten;  // destroyed after the lock
@@ -67,7 +67,7 @@ class LruCache {
 
   const size_t limit_;
   std::mutex mutex_;
-  std::list<std::pair<const Key, Value>> entries_;  // the last used first; guarded by mutex_
+  std::list<std::pair<const Key, Value>> entries_;  // most recently used first; guarded by mutex_
 };
 
 }  // namespace tf_interop

@@ -6,10 +6,10 @@
 namespace tf_interop {
 namespace {
 
-// TensorFlow's allocator for GPUs aligns like this, and an algorithm may depend on it.
+// TensorFlow's GPU allocator aligns to this, and an algorithm may depend on it.
 constexpr size_t kAlignment = 256;
 
-// The largest pitch of CUDA (CU_DEVICE_ATTRIBUTE_MAX_PITCH of every GPU).
+// CUDA's largest pitch (CU_DEVICE_ATTRIBUTE_MAX_PITCH of every GPU).
 constexpr size_t kMostRowBytes = std::numeric_limits<int32_t>::max();
 
 constexpr int kImageInput = 0, kFilterInput = 1, kBiasInput = 2;
@@ -24,7 +24,7 @@ Status CheckPart(const Convolution& part, const Convolution& first) {
   Convolution as_wide_as_first = part;
   as_wide_as_first.output_channels = first.output_channels;
   if (as_wide_as_first == first) return Status::Ok();
-  return Unsupported("Expected convolutions that differ in output channels only to merge, got " +
+  return Unsupported("Expected convolutions to merge to differ only in output channels, got " +
                      ToString(first) + " and " + ToString(part) + ".");
 }
 

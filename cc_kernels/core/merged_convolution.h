@@ -4,13 +4,13 @@
 //   image ───┤                          image ─── filter a|b ─── output a|b
 //            └─ filter b ─ output b
 //
-// Copies of rows join the filters (and biases) before it and split the output after it. A filter
-// [R, S, C, K] is R * S * C rows of K elements; an output has a row of K elements for each pixel in
-// NHWC, and a row of K planes for each image in NCHW. The workspace begins with the joined tensors:
+// Row copies join the filters (and biases) before it and split the output after it. A filter [R, S,
+// C, K] is R * S * C rows of K elements; an output has a row of K elements for each pixel in NHWC,
+// and a row of K planes for each image in NCHW. The workspace begins with the joined tensors:
 // filter, bias, output. The wider convolution's own workspace follows.
 //
 // Every element of the result has the same operands as without merging, but the algorithm may add
-// them up in another order.
+// them up in a different order.
 #ifndef TF_INTEROP_CORE_MERGED_CONVOLUTION_H_
 #define TF_INTEROP_CORE_MERGED_CONVOLUTION_H_
 
@@ -38,7 +38,7 @@ struct JoinedTensor {
 // Immutable.
 struct PreparedMerge {
   Convolution wide;
-  JoinedTensor filter, bias, output;                       // without a bias that has no rows
+  JoinedTensor filter, bias, output;                       // a missing bias has no rows
   size_t joined_bytes = 0;                                 // of the three
   std::shared_ptr<const PreparedConvolution> convolution;  // the wider one
 
@@ -50,12 +50,12 @@ struct PreparedMerge {
 // Merges `parts`, which are valid, have something to compute and read the same image. Prepares the
 // wider convolution with their common algorithm (empty: the backend's own choice), within the
 // limit. Returns kUnsupported unless they are forward convolutions that differ only in their output
-// channels and have one algorithm, and the errors of Backend::Prepare.
+// channels and share one algorithm, and any error of Backend::Prepare.
 Status PrepareMerge(Backend* backend, const std::vector<Convolution>& parts,
                     const std::vector<std::string>& algorithms, const PrepareOptions& options,
                     PreparedMerge* prepared);
 
-// Joins filters for many launches, and transforms them if the algorithm does so. `joined` holds
+// Joins filters for many launches, and transforms them if the algorithm does. `joined` has
 // prepared.joined_filter_bytes(), `workspace` prepared.workspace_bytes().
 Status EnqueueJoinedFilter(Backend* backend, const PreparedMerge& prepared,
                            const std::vector<const void*>& filters, void* workspace, void* joined,

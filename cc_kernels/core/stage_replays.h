@@ -3,15 +3,15 @@
 //
 // Off unless the environment variable TF_INTEROP_CUDA_GRAPHS is 1 when the stage is prepared.
 //
-// *The capture* holds all work of RunStage, but begins on a private stream of the backend instead
-// of the caller's. The first successful call runs plainly: in it libraries make handles, load
-// kernels and allocate, which a capture forbids. Some calls always run plainly: stages whose lanes
-// have SMs of their own, calls that a timeline records, and backends that cannot capture, such as
-// `host`.
+// *The capture* contains all work of RunStage, but begins on a private stream of the backend
+// instead of the caller's. The first successful call runs plainly: during it, libraries create
+// handles, load kernels and allocate, which a capture forbids. Some calls always run plainly: those
+// of stages whose lanes have SMs of their own, those that a timeline records, and those on backends
+// that cannot capture, such as `host`.
 //
 // *The key* is all pointers of a call: inputs, results, transformed and joined filters, workspaces.
 // Everything else belongs to the prepared stage, which never changes. As for plain launches, the
-// memory must be valid when a replay runs; in between it may belong to others.
+// memory must be valid when a replay runs; between replays it may belong to others.
 //
 // *Limits.* A call with new pointers is a miss and captures again. A stage keeps kMostKept graphs
 // and drops the least recently used. It gives up after more than kFirstCaptures misses, plus one
@@ -44,7 +44,7 @@
 
 namespace tf_interop {
 
-// A kind of fallbacks (counters.h).
+// A kind of fallback (counters.h).
 inline constexpr char kNoGraph[] = "a stage runs without CUDA graphs from now on";
 
 class StageReplays {
@@ -55,11 +55,11 @@ class StageReplays {
 
   using Capture = std::function<Status(std::unique_ptr<CapturedWork>* captured)>;
 
-  // Whether the environment asks for graphs.
+  // Whether the environment turns graphs on.
   static bool AreOn();
 
   // Replays the stage on `caller`, after `capture` if these buffers are new. If it returns false,
-  // nothing was enqueued, and the stage has to run plainly.
+  // nothing was enqueued, and the stage must run plainly.
   bool Run(Backend* backend, const StageBuffers& buffers, Stream caller, const Capture& capture);
 
   // The stage has run plainly, so later calls may capture.

@@ -38,7 +38,7 @@ Status PrepareStep(Backend* backend, const Step& step, PrepareOptions options,
   Status chosen = backend->Prepare(c, "", options, &prepared->convolution);
   if (chosen.ok()) return Status::Ok();
   chosen = AtStep(step.name, "", chosen);
-  // TensorFlow's own convolutions also run if the limit is below what transposing takes.
+  // TensorFlow's own convolutions run even if the limit is too small for transposing.
   if (options.workspace_limit_bytes == 0) return chosen;
   options.workspace_limit_bytes = 0;
   if (!backend->Prepare(c, "", options, &prepared->convolution).ok()) return chosen;
@@ -46,8 +46,8 @@ Status PrepareStep(Backend* backend, const Step& step, PrepareOptions options,
   return Status::Ok();
 }
 
-// Merges the steps of a lane that have something to compute, if there are several. Returns null if
-// it does not.
+// Merges the steps of a lane that have something to compute, if there are several. Otherwise
+// returns null.
 MergedSteps* MergeLane(Backend* backend, const Stage& stage, const Lane& lane,
                        const PrepareOptions& options, PreparedStage* prepared) {
   if (!lane.merged) return nullptr;
@@ -66,7 +66,7 @@ MergedSteps* MergeLane(Backend* backend, const Stage& stage, const Lane& lane,
   if (status.ok()) return &prepared->merged.emplace_back(std::move(merged));
   const std::string& first = stage.steps[merged.steps[0]].name;
   prepared->unmerged.emplace_back(status.code(),
-                                  "that of convolution '" + first + "': " + status.message());
+                                  "the lane of convolution '" + first + "': " + status.message());
   return nullptr;
 }
 
@@ -172,7 +172,7 @@ TraceLabel LabelOf(const PreparedStage& stage, const StageLaunch& launch) {
   return label;
 }
 
-// Holds the stream groups of one call. The destructor gives them back to the backend.
+// The stream groups of one call. The destructor returns them to the backend.
 class LeasedStreamGroups {
  public:
   explicit LeasedStreamGroups(Backend* backend) : backend_(backend) {}
@@ -183,7 +183,7 @@ class LeasedStreamGroups {
   // Gets one for each lane but the caller's: all with their options, or all without, or none.
   Status Acquire(const LaneGroups& lanes) {
     Status status = AddAll(lanes);
-    // Lanes have options if there is no caller's lane.
+    // Lanes have options exactly if there is no caller's lane.
     const bool have_options =
         std::all_of(lanes.begin(), lanes.end(), [](const auto& lane) { return lane.has_value(); });
     if (status.ok() || !have_options) return status;
@@ -229,7 +229,7 @@ class StageRun {
     TF_INTEROP_RETURN_IF_ERROR(scope.status());
     const Status acquired = groups_.Acquire(stage_.lane_groups);
     if (!acquired.ok()) {
-      CountFallback("no stream groups for the lanes of a stage, which ran in sequence",
+      CountFallback("no stream groups for a stage's lanes, so it ran in sequence",
                     acquired.message());
     }
     size_t forked = 0;
@@ -267,14 +267,14 @@ class StageRun {
       }
       return Status::Ok();
     } catch (const std::bad_alloc&) {
-      return ResourceExhausted("Out of host memory while a stage was launched.");
+      return ResourceExhausted("Out of host memory while launching a stage.");
     } catch (const std::exception& error) {
       return Internal(std::string("Launching a stage failed: ") + error.what());
     }
   }
 
   // Makes the streams of all lanes wait for the work that is on the caller's stream now. `forked`
-  // counts the lanes that do so or need not.
+  // counts the lanes that wait or need not.
   Status Fork(size_t* forked) {
     Event* fork = nullptr;
     for (*forked = 0; *forked < stage_.lane_groups.size(); ++*forked) {
@@ -289,7 +289,7 @@ class StageRun {
     return Status::Ok();
   }
 
-  // Makes the caller's stream wait for the first `forked` lanes. Goes on after an error: a lane
+  // Makes the caller's stream wait for the first `forked` lanes. Continues after an error: a lane
   // that is not joined would run on while the caller reuses its memory.
   Status Join(size_t forked) {
     Status status;
@@ -309,7 +309,7 @@ class StageRun {
   // Null if the call is not recorded.
   std::shared_ptr<const TimeMark> Mark(Stream stream) {
     std::shared_ptr<const TimeMark> mark;
-    // If that fails, the stage still runs.
+    // If this fails, the stage still runs.
     if (call_ != nullptr) (void)backend_->Mark(stream, begin_, &mark);
     return mark;
   }
@@ -439,7 +439,7 @@ Status RunStage(Backend* backend, const PreparedStage& stage, const StageBuffers
   if (is_joined != nullptr) *is_joined = true;
   if (stage.launches.empty()) return Status::Ok();
   StageRun run(backend, stage, buffers, caller);
-  // A graph holds no marks for a timeline.
+  // A graph has no marks for a timeline.
   if (stage.replays == nullptr || TimelineCall::Current() != nullptr) {
     return run.Run(is_joined);
   }

@@ -20,10 +20,10 @@
 // A call that runs as prepared takes only its device's lock, for a look-up; it allocates no memory
 // and formats no text. Later calls may replay it as a CUDA graph (stage_replays.h).
 //
-// These fallbacks are counted, with their reasons (counters.h). Without the options of its lanes,
-// which change only the speed, the whole stage runs with none. Without enough stream groups it runs
-// in sequence on the caller's stream. The steps of a merged lane (merged_convolution.h) run one
-// after another if they do not fit together or if the wider convolution cannot be prepared.
+// These fallbacks are counted, with their reasons (counters.h). If a lane cannot have its options,
+// which change only the speed, the whole stage runs without any. Without enough stream groups it
+// runs in sequence on the caller's stream. The steps of a merged lane (merged_convolution.h) run
+// one after another if they cannot be merged or if the wider convolution cannot be prepared.
 //
 // All functions are thread-safe.
 #ifndef TF_INTEROP_CORE_STAGE_RUNNER_H_
@@ -48,7 +48,7 @@ namespace tf_interop {
 constexpr int kMaxLanes = 32;
 
 // Kinds of fallbacks (counters.h).
-inline constexpr char kRefusedAlgorithm[] = "another algorithm than the plan's";
+inline constexpr char kRefusedAlgorithm[] = "an algorithm other than the plan's";
 inline constexpr char kUnmergedLane[] = "a lane ran unmerged";
 
 // A step that is ready to launch.
@@ -68,7 +68,7 @@ struct MergedSteps {
 
 struct StageLaunch {
   static constexpr size_t kNotMerged = ~size_t{0};
-  size_t step = 0;             // of merged steps the first
+  size_t step = 0;             // the first of merged steps
   size_t merged = kNotMerged;  // index into PreparedStage::merged
 };
 
@@ -86,10 +86,10 @@ struct PreparedStage {
   std::vector<StageLaunch> launches;  // in the order of rule 4
   // Why pinned algorithms were replaced, and why lanes were not merged.
   std::vector<Status> fallbacks, unmerged;
-  // CUDA graphs of its launches, which are destroyed before the steps; null if it never has any.
+  // CUDA graphs of its launches, destroyed before the steps; null if it never has any.
   std::shared_ptr<StageReplays> replays;
 
-  // Whether a refusal may pass, so that the stage may become better if it is prepared again.
+  // Whether a refusal may pass, so that preparing the stage again may improve it.
   bool is_provisional() const;
 };
 
@@ -99,10 +99,10 @@ Stage OnFewerLanes(const Stage& stage, size_t lane_count);
 inline Stage InSequence(const Stage& stage) { return OnFewerLanes(stage, 1); }
 
 // Prepares every step. The steps of a merged lane must read one image. The backend's own choice
-// replaces a pinned algorithm that is refused, also one that needs too much workspace; if nothing
-// fits within the limit, the algorithm that needs least is taken. A stage of more than kMaxLanes
-// lanes runs on that many, without options. Returns kInvalidArgument with the step's name if a
-// convolution is invalid.
+// replaces a pinned algorithm that is refused, or that needs too much workspace; if nothing fits
+// the limit, the algorithm that needs least is used. A stage of more than kMaxLanes lanes runs on
+// that many, without options. Returns kInvalidArgument with the step's name if a convolution is
+// invalid.
 Status PrepareStage(Backend* backend, const Stage& stage, const PrepareOptions& options,
                     PreparedStage* prepared);
 
@@ -128,14 +128,14 @@ struct StageBuffers {
 };
 
 // Enqueues the stage after the work that is on `caller` now, and joins it into `caller`. After a
-// failure `is_joined`, unless null, says whether all that was enqueued has run or `caller` waits
-// for it.
+// failure `*is_joined`, unless null, tells whether all enqueued work has run or `caller` waits for
+// it.
 Status RunStage(Backend* backend, const PreparedStage& stage, const StageBuffers& buffers,
                 Stream caller, bool* is_joined = nullptr);
 
 // Acquires the stream groups of all lanes together and releases them. Fails if a lane does not get
-// its options, with which RunStage would do without. Gives the SMs of each lane if the stage has a
-// partition.
+// its options, where RunStage would run without them. Sets `sm_counts` to the SMs of each lane if
+// the stage has a partition.
 Status CheckGroups(Backend* backend, const PreparedStage& stage, std::vector<int>* sm_counts);
 
 }  // namespace tf_interop

@@ -21,7 +21,7 @@ struct Timeline {
   std::vector<Recorded> spans;  // guarded by mutex
 };
 
-// Nothing destroys it, because ops may run until the very end of the process.
+// Never destroyed, because ops may run until the very end of the process.
 Timeline& TheTimeline() {
   static auto* const timeline = new Timeline();
   return *timeline;
@@ -34,7 +34,7 @@ const TimelineCall*& CallOfThread() {
   return call;
 }
 
-// Threads count in the order of their first spans.
+// Threads are numbered in the order of their first spans.
 int ThreadNumber() {
   static std::atomic<int> count{0};
   static thread_local const int number = count.fetch_add(1);

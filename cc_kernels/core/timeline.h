@@ -19,8 +19,8 @@ namespace tf_interop {
 class TimeMark {
  public:
   virtual ~TimeMark() = default;
-  // When the stream passed it, in nanoseconds of NowNs; empty before that, or if the device does
-  // not tell. Never waits.
+  // When the stream passed it, in nanoseconds of NowNs; empty before that, or if the device cannot
+  // tell. Never waits.
   virtual std::optional<int64_t> ReadNs() const = 0;
 };
 
@@ -40,7 +40,7 @@ struct TimelineSpan {
   enum class Row {
     kStage,   // a whole stage, from its fork to its join
     kLane,    // a launch on a lane
-    kThread,  // work of a thread of the host
+    kThread,  // work of a host thread
   };
   Row row = Row::kThread;
   int number = 0;         // of the lane or thread
@@ -49,11 +49,11 @@ struct TimelineSpan {
   std::shared_ptr<const TimeMark> begin, end;
 };
 
-// From now on records calls 1 to `calls` of each op, up to 200,000 spans. Leaves out call 0, in
-// which an op prepares its work.
+// From now on records calls 1 to `calls` of each op, up to 200,000 spans. Omits call 0, in which an
+// op prepares its work.
 void RecordTimeline(int calls);
 
-// Gives the spans that have ended.
+// Passes the spans that have ended to `give`.
 void ReadTimeline(
     const std::function<void(const std::string& op, int call, const TimelineSpan& span,
                              int64_t begin_ns, int64_t end_ns)>& give);
@@ -76,7 +76,7 @@ class TimelineCall {
   TimelineCall(const TimelineCall&) = delete;
   TimelineCall& operator=(const TimelineCall&) = delete;
 
-  // This thread's innermost call; null if there is none, or it is not recorded.
+  // This thread's innermost call; null if there is none or it is not recorded.
   static const TimelineCall* Current();
 
   bool is_recorded() const { return number_ >= 0; }
@@ -89,7 +89,7 @@ class TimelineCall {
   const TimelineCall* const outer_;
 };
 
-// A span of this thread, for a call that may be another thread's and outlives it.
+// A span of this thread, for a call that outlives it and may be another thread's.
 class ThreadSpan {
  public:
   // Calls `make_name` only if the call is recorded.

@@ -21,7 +21,7 @@ struct TraceLabel {
 
 // Thread-safe.
 struct Tracer {
-  // Whether it records now. Cheap, because every launch asks.
+  // Whether it is recording. Cheap, because every launch calls it.
   bool (*is_active)();
   // Begins a span of this thread, which ends with the object.
   std::shared_ptr<void> (*begin)(const TraceLabel& label);

@@ -14,7 +14,7 @@ struct Stages {
   std::set<TransformedFilters*> filters;  // guarded by mutex
 };
 
-// Nothing destroys it, because stages may live until the very end of the process.
+// Never destroyed, because stages may live until the very end of the process.
 Stages& AllStages() {
   static auto* const all = new Stages();
   return *all;
@@ -40,7 +40,7 @@ bool TransformedFilterKey::operator==(const TransformedFilterKey& other) const {
 std::shared_ptr<TransformedFilter> TransformedFilters::FindOrMake(
     size_t step, const FilterAddresses& filters, const TransformedFilterKey& key, size_t bytes,
     Stream caller, const Allocate& allocate, const Transform& transform) {
-  // Held until the transformation is enqueued, so that a call that finds it comes after it.
+  // Held until the transformation is enqueued, so that a call that finds it runs after it.
   std::lock_guard<std::mutex> lock(mutex_);
   if (steps_.size() <= step) steps_.resize(step + 1);
   auto& [forms, changes] = steps_[step];
@@ -63,7 +63,7 @@ std::shared_ptr<TransformedFilter> TransformedFilters::FindOrMake(
   if (memory.data == nullptr) return nullptr;
   const Status transformed = transform(memory.data);
   if (!transformed.ok()) {
-    CountFallback("a filter that is held is transformed by every launch", transformed.message());
+    CountFallback("a filter could not be transformed in advance", transformed.message());
     return nullptr;
   }
   CountFilterTransformation();
@@ -90,7 +90,7 @@ bool TransformedFilters::GiveUpAll(const Backend* backend) {
   for (TransformedFilters* stage : AllStages().filters) {
     had_any = stage->GiveUp(backend) || had_any;
   }
-  if (had_any) CountFallback("no memory, so that stages gave up their transformed filters");
+  if (had_any) CountFallback("no memory, so stages gave up their transformed filters");
   return had_any;
 }
 

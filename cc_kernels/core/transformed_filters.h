@@ -1,18 +1,18 @@
-// Filters of a stage that are transformed to the form of their algorithms once, and not by every
-// launch. Filters of merged steps (merged_convolution.h) are joined once.
+// A stage's filters, transformed once to the form that their algorithms need, not by every launch.
+// Filters of merged steps (merged_convolution.h) are joined once.
 //
-// The address of the filter, the convolution, the algorithm, the TF32 switch and the backend decide
+// The filter's address, the convolution, the algorithm, the TF32 switch and the backend determine
 // the bytes of a transformed filter, so it serves only where all of them are equal. The filter is
 // held, so no other can get its address. The caller guarantees that nobody writes it meanwhile: it
 // is a constant, or a variable's value, which an update leaves alone while it is held. Joined
-// filters must be equal in all addresses, in order.
+// filters must have the same addresses in the same order.
 //
-// A filter at another address has changed, and the old form goes. If the filter of a step changes
+// A filter at another address has changed, and the old form is dropped. If a step's filter changes
 // in kMostChanges calls in a row, the step is in training, and its filters are no longer held.
 //
-// A transformed filter is ready for calls on the stream of its transformation, and for all once the
-// transformation is known to have run. A call that comes too early on another stream, or for which
-// there is no memory, transforms the filter itself.
+// A transformed filter is ready for calls on the stream of its transformation, and for all others
+// once the transformation is known to have run. A call that comes too early on another stream, or
+// for which there is no memory, transforms the filter itself.
 #ifndef TF_INTEROP_CORE_TRANSFORMED_FILTERS_H_
 #define TF_INTEROP_CORE_TRANSFORMED_FILTERS_H_
 
@@ -41,15 +41,15 @@ struct TransformedFilterKey {
   bool operator==(const TransformedFilterKey& other) const;
 };
 
-// One filter, or those that are joined.
+// One filter, or several joined ones.
 using FilterAddresses = std::vector<const void*>;
 
 struct FilterMemory {
   void* data = nullptr;               // null if there is none
-  std::shared_ptr<const void> owner;  // keeps it, and the memory of the original filters
+  std::shared_ptr<const void> owner;  // keeps it and the memory of the original filters
 };
 
-// A filter that was enqueued on `stream`.
+// A filter whose transformation was enqueued on `stream`.
 struct TransformedFilter {
   const FilterAddresses filters;
   const TransformedFilterKey key;
@@ -66,23 +66,23 @@ class TransformedFilters {
   TransformedFilters(const TransformedFilters&) = delete;
   TransformedFilters& operator=(const TransformedFilters&) = delete;
 
-  // Forms of one filter, for as many batch sizes, say. Then the oldest goes.
+  // Forms of one filter, one for each batch size, say. Beyond that, the oldest is dropped.
   static constexpr size_t kMostForms = 4;
   static constexpr int kMostChanges = 3;
 
   using Allocate = std::function<FilterMemory(size_t bytes)>;
   using Transform = std::function<Status(void* transformed)>;
 
-  // Gives the filter of step `step`, or the joined filters of merged steps that begin with it. If
+  // Returns the filter of step `step`, or the joined filters of merged steps that begin with it. If
   // there is none yet, `transform` enqueues `bytes` of it on `caller`. Returns null if the launch
-  // has to transform the filter itself.
+  // must transform the filter itself.
   std::shared_ptr<TransformedFilter> FindOrMake(size_t step, const FilterAddresses& filters,
                                                 const TransformedFilterKey& key, size_t bytes,
                                                 Stream caller, const Allocate& allocate,
                                                 const Transform& transform);
 
-  // Calls get(may_wait), which says whether it got memory on `backend`. It may wait for others to
-  // free theirs only after all stages have given up their filters there, which is counted.
+  // Calls get(may_wait), which returns whether it got memory on `backend`. It may wait for others
+  // to free theirs only after all stages have given up their filters there, which is counted.
   template <typename Get>
   static bool GetMemory(const Backend* backend, const Get& get) {
     return GetWithoutWaiting(backend, get) || get(/*may_wait=*/true);

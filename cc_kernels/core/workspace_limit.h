@@ -1,7 +1,7 @@
-// The user's limit for all workspaces of one stage together, for the whole process.
+// The user's limit for all workspaces of one stage together, process-wide.
 //
-// The workspaces of a stage exist together, and those of TensorFlow's convolutions one after
-// another. TensorFlow's own limit (TF_CUDNN_WORKSPACE_LIMIT_IN_MB) is for one convolution.
+// The workspaces of a stage exist together, those of TensorFlow's convolutions one after another.
+// TensorFlow's own limit (TF_CUDNN_WORKSPACE_LIMIT_IN_MB) applies to one convolution.
 #ifndef TF_INTEROP_CORE_WORKSPACE_LIMIT_H_
 #define TF_INTEROP_CORE_WORKSPACE_LIMIT_H_
 

@@ -42,7 +42,7 @@ class CuptiTracerTest : public testing::Test {
     ASSERT_NE(dladdr(reinterpret_cast<void*>(&FakeCupti), &info), 0);
     setenv("TF_INTEROP_LIBCUPTI", info.dli_fname, 1);
   }
-  void TearDown() override { EXPECT_FALSE(FakeCuptiIsAttached()) << "it slows launches down"; }
+  void TearDown() override { EXPECT_FALSE(FakeCuptiIsAttached()) << "CUPTI slows launches down"; }
 
   // Traces the stand-in's records.
   Status Trace(std::vector<TracedKernel>* kernels) {
@@ -96,7 +96,7 @@ TEST_F(CuptiTracerTest, EveryFailureHasItsReasonAndTheNextTraceIsFreeOfIt) {
   nameless.results["cuptiActivityEnable"] = CUPTI_ERROR_UNKNOWN;
   nameless.has_no_text = true;
   std::vector<std::pair<FakeCuptiSwitches, std::string>> cases = {
-      {dropped, "got 7 records fewer"},
+      {dropped, "dropped 7 records"},
       {untimed, "Expected the time of kernel 'kernel'"},
       {ends_before_it_starts, "Expected the time of kernel 'kernel'"},
       {nameless, "unknown error (999)"},

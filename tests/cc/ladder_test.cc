@@ -1,4 +1,4 @@
-// How a stage falls back when it cannot run as planned: every rung, by its cause.
+// How a stage falls back when it cannot run as planned: every rung, by cause.
 #include "cc_kernels/core/ladder.h"
 
 #include <functional>
@@ -23,7 +23,7 @@ size_t Sum(const std::vector<size_t>& bytes) {
   return std::accumulate(bytes.begin(), bytes.end(), size_t{0});
 }
 
-// Workspace of one convolution.
+// The workspace of one convolution.
 size_t OfOne() { return MakeConvolution().result_elements() * sizeof(double); }
 
 // `asked` gets the bytes of each attempt.
@@ -47,7 +47,7 @@ Stage WithMergedLane(int lane_count) {
   return stage;
 }
 
-TEST(LadderTest, TakesTheFirstRungWhoseWorkspacesCanBeHadAndGivesTheRightNumbers) {
+TEST(LadderTest, UsesTheFirstRungWhoseWorkspacesFitAndComputesTheRightNumbers) {
   const struct {
     Stage stage;
     size_t available;
@@ -77,7 +77,7 @@ TEST(LadderTest, TakesTheFirstRungWhoseWorkspacesCanBeHadAndGivesTheRightNumbers
     const std::vector<std::string> algorithms = AlgorithmsOf(lesser);
     EXPECT_EQ(std::set<std::string>(algorithms.begin(), algorithms.end()),
               std::set<std::string>{each.algorithm});
-    // Steps of a lane stay together, in their order.
+    // Steps of a lane stay together, in order.
     std::vector<size_t> launched(lesser.steps.size());
     for (size_t i = 0; i < lesser.launches.size(); ++i) launched[lesser.launches[i].step] = i;
     for (const Lane& lane : each.stage.lanes) {
@@ -92,7 +92,7 @@ TEST(LadderTest, TakesTheFirstRungWhoseWorkspacesCanBeHadAndGivesTheRightNumbers
   }
 }
 
-// Needs some workspace in any case, as cuDNN does for transposed filters.
+// Always needs some workspace, as cuDNN does for transposed filters.
 class Needing : public HostBackend {
  public:
   Status Prepare(const Convolution& convolution, const std::string&, const PrepareOptions& options,
@@ -123,20 +123,20 @@ TEST(LadderTest, EveryRungNeedsLessThanTheOneBeforeAndStockIsTheLast) {
   EXPECT_EQ(asked, (std::vector<size_t>{4500, 3000, 2000, 1500, 1000}));
 }
 
-// A stage of three lanes of which some launches fail.
+// A stage of three lanes, some of whose launches fail.
 struct FailingCase {
-  std::set<size_t> failing;  // launches; with `from` also all after the first of them
+  std::set<size_t> failing;  // launches; with `from`, also all after the first of them
   bool from = false;
   bool has_memory = true;
   bool joins = true;
   bool stock_runs = true;
-  // Expected: how many sequences and stocks ran, and the rung, unless it fails.
+  // Expected: the numbers of sequence and stock runs, and the rung unless the stage fails.
   int sequences = 0, stocks = 0;
   int rung = -1;
   std::vector<std::string> error = {};
 };
 
-TEST(LadderTest, AStageWhoseLaunchFailsRunsAnewByTheFirstRungThatCanBeLaunched) {
+TEST(LadderTest, AStageWhoseLaunchFailsRunsAgainOnTheFirstRungThatCanBeLaunched) {
   const int own = static_cast<int>(Rung::kSequenceOwnChoice);
   const int least = static_cast<int>(Rung::kSequenceLeastWorkspace);
   const int stock = static_cast<int>(Rung::kStock);
@@ -189,7 +189,7 @@ TEST(LadderTest, AStageWhoseLaunchFailsRunsAnewByTheFirstRungThatCanBeLaunched) 
                       {buffers.steps, {nullptr}, {}}, caller.get());
     };
     const auto count = [](const char* rung) {
-      return CountFallbacks(std::string("ran anew: ") + rung + ": ");
+      return CountFallbacks(std::string("ran again: ") + rung + ": ");
     };
     std::vector<int64_t> before;
     for (const char* rung : kRungNames) before.push_back(count(rung));
@@ -210,7 +210,7 @@ TEST(LadderTest, AStageWhoseLaunchFailsRunsAnewByTheFirstRungThatCanBeLaunched) 
   }
 }
 
-TEST(LadderTest, AMergedLaneThatFailsRunsAnewUnmergedWithoutItsJoinedFilter) {
+TEST(LadderTest, AMergedLaneThatFailsRunsAgainUnmergedWithoutItsJoinedFilter) {
   SpyBackend backend;
   backend.on_launch = [&](const PreparedConvolution&, const ConvolutionBuffers&, Stream) {
     return backend.launched.size() == 1 ? Internal("EXECUTION_FAILED") : Status::Ok();

@@ -1,4 +1,4 @@
-// Tests which lanes of the host backend are merged, why others are not, and their results.
+// Which lanes of the host backend are merged, why others are not, and their results.
 #include "cc_kernels/core/merged_convolution.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 namespace tf_interop {
 namespace {
 
-TEST(MergedConvolutionTest, GivesTheResultsOfTheSingleConvolutions) {
+TEST(MergedConvolutionTest, ComputesTheResultsOfTheSingleConvolutions) {
   std::vector<Convolution> cases = WithEveryEpilogue({MakeConvolution()});
   for (const Convolution& c : Geometries()) {
     if (c.group_count == 1) cases.push_back(c);
@@ -55,7 +55,7 @@ TEST(MergedConvolutionTest, ConvolutionsThatDoNotFitTogetherAreNotMergedAndNameT
   const size_t bytes = ample.merged[0].merge.workspace_bytes();
   EXPECT_EQ(bytes, ample.lane_workspace_bytes[0]);
   EXPECT_GT(bytes, ample.merged[0].merge.joined_bytes);
-  const std::string differ = "differ in output channels only";
+  const std::string differ = "differ only in output channels";
   const std::string ungrouped = "forward convolutions without groups";
   const struct {
     Stage stage;
@@ -89,7 +89,7 @@ TEST(MergedConvolutionTest, ConvolutionsThatDoNotFitTogetherAreNotMergedAndNameT
     EXPECT_EQ(prepared.merged.empty(), !each.reason.empty());
     EXPECT_NE(reason.find(each.reason), std::string::npos) << reason;
     EXPECT_EQ(reason.empty(), each.reason.empty()) << reason;
-    EXPECT_TRUE(reason.empty() || reason.find("that of convolution 'a': ") == 0) << reason;
+    EXPECT_TRUE(reason.empty() || reason.find("the lane of convolution 'a': ") == 0) << reason;
   }
 }
 

@@ -1,4 +1,4 @@
-// The stream contract of the runner, on the host backend, with delays that expose every missing
+// The runner's stream contract, on the host backend, with delays that expose every missing
 // dependency.
 #include "cc_kernels/core/stage_runner.h"
 
@@ -34,14 +34,14 @@ std::vector<Convolution> Convolutions(int count = kLanes, int64_t pixels = 64) {
 
 Stage Lanes(int count) { return SideBySide(Convolutions(count), "DIRECT"); }
 
-// Runs rounds of three lanes that read one image. Counts wrong elements.
+// Runs rounds of three lanes that read one image. Returns the number of wrong elements.
 int CountWrongElements(HostBackend* backend, HostStream* caller, int rounds) {
   const PreparedStage stage = Prepared(backend, Lanes(kLanes));
   int wrong = 0;
   for (int round = 0; round < rounds; ++round) {
     Problem problem(Convolutions(), /*share_image=*/true);
     EXPECT_TRUE(IsOk(RunBetween(backend, stage, &problem, caller)));
-    // A lane that was not joined would still write to memory of this function.
+    // A lane that was not joined would still write to this function's memory.
     if (round == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
     wrong += problem.CountWrong();
   }
@@ -70,7 +70,7 @@ TEST(StageRunnerTest, AFailingLaneIsJoinedAndItsErrorReachesTheCaller) {
   EXPECT_EQ(caller->TakeError().message(), "injected");
 }
 
-// The second of two lanes cannot be launched. The one with a stream of its own is joined.
+// The second of two lanes cannot be launched. The one with its own stream is joined.
 TEST(StageRunnerTest, ALaunchThatFailsOrThrowsHalfwayIsStillJoined) {
   for (const bool throws : {false, true}) {
     for (const int largest : {0, 1}) {
@@ -88,7 +88,7 @@ TEST(StageRunnerTest, ALaunchThatFailsOrThrowsHalfwayIsStillJoined) {
       bool is_joined = false;
       const Status status = RunStage(&backend, stage, problem.Bind(stage.lane_workspace_bytes),
                                      caller.get(), &is_joined);
-      EXPECT_EQ(status.message(), throws ? "Out of host memory while a stage was launched."
+      EXPECT_EQ(status.message(), throws ? "Out of host memory while launching a stage."
                                          : "Convolution 'b' with algorithm DIRECT: no launch");
       EXPECT_TRUE(is_joined);
       EXPECT_EQ(backend.CountCalls('w'), 2u) << "the lane with a stream was forked and joined";
@@ -117,7 +117,7 @@ std::string CallsOf(const Stage& planned) {
   return backend.calls;
 }
 
-// First the fork is recorded; then streams wait, lanes launch, and those with streams are joined.
+// The fork is recorded; then streams wait, lanes launch, and those with streams are joined.
 TEST(StageRunnerTest, TheLaneWithMostWorkRunsOnTheCallersStreamWithoutEvents) {
   EXPECT_EQ(CallsOf(Lanes(3)), "RwwLllrWrW") << "the first of equals";
   Stage planned = Lanes(3);
@@ -131,7 +131,7 @@ TEST(StageRunnerTest, TheLaneWithMostWorkRunsOnTheCallersStreamWithoutEvents) {
       << "nobody can choose the priority of the caller's stream";
 }
 
-// The caller frees the buffers next.
+// The caller may free the buffers after the call.
 TEST(StageRunnerTest, LanesThatCannotBeJoinedHaveRunWhenTheCallReturns) {
   for (const bool device_is_lost : {false, true}) {
     SpyBackend backend([](const Convolution&) {
@@ -199,7 +199,7 @@ TEST(StageRunnerTest, AnInvalidConvolutionIsRefusedByItsName) {
                       StatusCode::kInvalidArgument, {"'b'"}));
 }
 
-// The backend has `plain` groups without options, and those of a partition for the lanes before
+// The backend has `plain` groups without options, and groups of a partition for the lanes before
 // `granted`.
 struct LaneOptionsCase {
   std::vector<LaneOptions> lanes;

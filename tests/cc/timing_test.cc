@@ -24,7 +24,7 @@ using Names = std::vector<std::string>;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// Counts device memory and traces, and can refuse memory or claim that the host was late.
+// Counts device memory and traces, and can refuse memory or report that the host was late.
 class CountingDevice : public HostMeasuringDevice {
  public:
   explicit CountingDevice(SpyBackend* backend) : HostMeasuringDevice(backend), spy(backend) {}
@@ -61,7 +61,7 @@ class CountingDevice : public HostMeasuringDevice {
   size_t sections_at_trace = 0;
   int refuse_from = std::numeric_limits<int>::max();
   mutable int late_sections = 0;
-  std::vector<size_t> sizes;  // of all that was ever allocated
+  std::vector<size_t> sizes;  // of all allocations so far
 };
 
 class TimingTest : public testing::Test {
@@ -139,7 +139,7 @@ TEST_F(TimingTest, CachesAreColdOrWarmAndALateHostGetsALongerHeadStart) {
       {false, 0, 2, 0, "llfmlmfmlm"},
       {true, 0, 2, 0, "llflmlmflmlm"},
       {false, 2, 2, 0, "llfmlmffmlmffffmlmffffmlm"},
-      // The warm-up ends after one turn, and its head start is forgotten.
+      // The warm-up ends after one turn, and the timed runs start again with one fill.
       {false, 1, 1, 1e-3, "llfmlmffmlmfmlm"},
   };
   for (const auto& each : cases) {
@@ -205,7 +205,7 @@ TEST_F(TimingTest, SomeElementsOfALargeConvolutionAreCompared) {
   }
 }
 
-TEST_F(TimingTest, FreesWhatItHasWhereMemoryIsShort) {
+TEST_F(TimingTest, FreesItsMemoryIfMemoryIsShort) {
   for (int allowed = 0; allowed < 4; ++allowed) {
     device_.refuse_from = allowed;
     Measurement measured;
@@ -266,7 +266,7 @@ TEST_F(TimingTest, AFailureOnTheDeviceIsReportedAndMemoryIsFreed) {
     Measurement measured;
     EXPECT_EQ(Measure(c_, "", &measured).message(), "injected");
     EXPECT_EQ(device_.live, 0);
-    EXPECT_EQ(device_.traces, failing == 5) << "it is ended";
+    EXPECT_EQ(device_.traces, failing == 5) << "a started trace must end";
     Measured(c_);  // the next one succeeds
   }
 }
@@ -301,7 +301,7 @@ TEST_F(TimingTest, LanesOverlapAndSequencesRunTheirOwnAlgorithmsOneByOne) {
   EXPECT_EQ(device_.sections(), 9u);  // three ways, three repetitions
 }
 
-TEST_F(TimingTest, OneTimeServesIfBothSequencesAreTheSame) {
+TEST_F(TimingTest, OneMeasurementServesBothSequencesIfTheyAreTheSame) {
   Stage stage = StageOfLanes(2, c_);
   stage.steps[0].algorithm = "DIRECT";
   for (const Names& others : {Names(), Names{"DIRECT", "BUFFERED"}}) {
@@ -313,7 +313,7 @@ TEST_F(TimingTest, OneTimeServesIfBothSequencesAreTheSame) {
   }
 }
 
-// It would run in sequence and look like a stage that does not overlap.
+// The stage would run in sequence and look as if its lanes did not overlap.
 TEST_F(TimingTest, AStageWhoseLanesDoNotGetTheirGroupsIsNotMeasured) {
   const Stage stage = StageOfLanes(3, c_);
   ExpectRefused({WithOptions(stage, {{0, 12}, {0, 20}}), {}}, StatusCode::kUnsupported, "no SMs");
@@ -357,7 +357,7 @@ TEST_F(TimingTest, AMergedLaneIsMeasuredAgainstItsConvolutionsInSequence) {
   EXPECT_EQ(measured.workspace_bytes,
             static_cast<int64_t>(Prepared(&backend_, stage).merged[0].merge.workspace_bytes()));
   backend_.images.clear();
-  Measured({Merging("", 2), {}});  // convolutions of other lanes have images of their own
+  Measured({Merging("", 2), {}});  // convolutions of other lanes have their own images
   EXPECT_EQ(std::set<const void*>(backend_.images.begin(), backend_.images.end()).size(), 3u);
 }
 
@@ -389,7 +389,7 @@ TEST_F(TimingTest, AStageThatCannotRunAsPinnedIsAFailureWithItsReason) {
   Stage algorithms = Merging("");
   algorithms.steps[1].algorithm = "DIRECT";
   const std::pair<StageRequest, std::string> cases[] = {
-      {{algorithms, {}}, "a lane ran unmerged, that of convolution 'a': "},
+      {{algorithms, {}}, "a lane ran unmerged, the lane of convolution 'a': "},
       {{Merging("FFT"), {}}, "got FFT"},
       {{WithOptions(one, {kMergedLane}), {}}, "two or more convolutions to merge"},
       {{two, {"", "FFT"}}, "'b' with algorithm FFT"},

@@ -25,8 +25,8 @@ VARIABLE = "TF_INTEROP_HOST_REFUSES"
 @pytest.mark.parametrize(
     ("refused", "reason"),
     [
-        ("BUFFERED", "another algorithm than the plan's"),
-        ("BUFFERED DIRECT", "no algorithm, so that a stage ran as without a plan"),
+        ("BUFFERED", "an algorithm other than the plan's"),
+        ("BUFFERED DIRECT", "no algorithm, so a stage ran without its plan"),
     ],
     ids=["a_pinned_algorithm", "every_algorithm"],
 )

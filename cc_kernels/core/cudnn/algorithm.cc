@@ -30,7 +30,7 @@ bool Consume(std::string_view prefix, std::string_view* text) {
   return true;
 }
 
-// Takes a number only as std::to_string writes it, so that an algorithm has one name.
+// Accepts a number only as std::to_string writes it, so that an algorithm has one name.
 bool ConsumeNumber(std::string_view* text, int64_t* number) {
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), *number);
   const size_t length = end - text->data();

@@ -1,4 +1,4 @@
-// The names of cuDNN's algorithms for a convolution, as they stand in plans and profiles.
+// The names of cuDNN's algorithms for a convolution, as plans and profiles contain them.
 #ifndef TF_INTEROP_CORE_CUDNN_ALGORITHM_H_
 #define TF_INTEROP_CORE_CUDNN_ALGORITHM_H_
 
@@ -30,8 +30,8 @@ struct LegacyTag {
 
 using AlgorithmTag = std::variant<EngineTag, LegacyTag>;
 
-// The form in which cuDNN gets a convolution. The plain one changes nothing. Each of the others
-// makes up for something that engines may lack, with work outside the engine.
+// The form in which cuDNN gets a convolution. The plain one changes nothing. The others make up for
+// what engines may lack, with work outside the engine.
 struct Formulation {
   // Bias and activation run after the convolution, as an operation graph of their own.
   bool splits_epilogue = false;
@@ -44,9 +44,9 @@ struct Formulation {
   }
 };
 
-// A pinned algorithm. Its name is the tag after the words of the formulation, in this order:
-// `split+nchw+eng4_k2=1`, `nchw+FFT`. Without a word the formulation is the first one that the
-// engine takes, which is the plain one if possible.
+// A pinned algorithm. Its name is the words of the formulation, then the tag:
+// `split+nchw+eng4_k2=1`, `nchw+FFT`. Without words the formulation is the first that the engine
+// accepts, the plain one if possible.
 struct Algorithm {
   std::optional<Formulation> formulation;
   AlgorithmTag tag;
@@ -70,9 +70,8 @@ bool HasEpilogue(const Convolution& convolution);
 // cuDNN cannot express.
 Status CheckComputesSomething(const Convolution& convolution);
 
-// The formulations that change something about `convolution`, in the order in which they are
-// tried: plain, split, nchw, split and nchw. All keep unequal paddings, which cuDNN's legacy API
-// refuses.
+// The formulations that apply to `convolution`, in the order in which they are tried: plain, split,
+// nchw, split and nchw. All keep unequal paddings, which cuDNN's legacy API refuses.
 std::vector<Formulation> FormulationsOf(const Convolution& convolution);
 
 bool HasAsymmetricPadding(const Convolution& convolution);

@@ -54,8 +54,7 @@ struct FormulatedGraph {
   OperationGraph graph;
 };
 
-// Collects names. If cuDNN refuses something, the list goes without it. Only a lack of memory is an
-// error.
+// Collects names. The list omits whatever cuDNN refuses. Only a lack of memory is an error.
 class AlgorithmLister {
  public:
   AlgorithmLister(const CudnnLibrary& library, cudnnHandle_t handle, const Convolution& convolution,

@@ -24,17 +24,17 @@
 namespace tf_interop {
 namespace {
 
-// The number of outcomes of Prepare that are kept, so that a program whose shapes keep changing
-// does not fill memory with plans. It is far more than can be enqueued and not have run yet:
-// cuDNN's plans are destroyed with their last holder, which must not happen while they run.
+// The most outcomes of Prepare to keep, so that a program whose shapes keep changing does not fill
+// memory with plans. Far more than can be enqueued and not have run yet: a plan is destroyed with
+// its last holder, which must not happen while it runs.
 constexpr size_t kMostPrepared = 4096;
 
-// Its owner makes and destroys the event.
+// Its owner creates and destroys the event.
 struct CudaEvent : Event {
   CUevent event = nullptr;
 };
 
-// Nobody waits for the event of a mark. It takes the time.
+// A mark's event is for timing; nobody waits for it.
 struct CudaTimeMark : TimeMark {
   CudaTimeMark(const CudaDriver& driver, CUcontext context) : driver_(driver), context_(context) {}
   ~CudaTimeMark() override {
@@ -48,7 +48,7 @@ struct CudaTimeMark : TimeMark {
     return TF_INTEROP_CALL(driver_, cuEventRecord, event_, stream);
   }
 
-  // The time counts from another mark or, for the first of a device, from the host's clock.
+  // Time counts from another mark or, for a device's first, from the host's clock.
   std::shared_ptr<const CudaTimeMark> since;
   int64_t ns = 0;
 
@@ -101,7 +101,7 @@ class CudnnStreamGroup : public StreamGroup {
       TF_INTEROP_RETURN_IF_ERROR(
           TF_INTEROP_CALL(driver_, cuEventCreate, &made->event, CU_EVENT_DISABLE_TIMING));
     }
-    // Non-blocking: work on the legacy default stream must not hold the lanes up.
+    // Non-blocking: work on the legacy default stream must not hold up the lanes.
     if (green != nullptr) {
       return TF_INTEROP_CALL(driver_, cuGreenCtxStreamCreate, &stream_, green->get(),
                              CU_STREAM_NON_BLOCKING, priority);
@@ -138,7 +138,7 @@ struct CudaGraph : CapturedWork {
   CUgraphExec exec = nullptr;
 };
 
-// The variable that TensorFlow's own convolutions heed too, besides enable_op_determinism.
+// The variable that TensorFlow's own convolutions honor too, besides enable_op_determinism.
 bool IsCudnnToBeDeterministic() {
   const char* const value = std::getenv("TF_CUDNN_DETERMINISTIC");
   return value != nullptr && (strcasecmp(value, "1") == 0 || strcasecmp(value, "true") == 0);
@@ -155,7 +155,7 @@ class CudnnBackend : public Backend {
     driver_.cuCtxGetStreamPriorityRange(&lowest_priority_, &highest_priority_);
   }
 
-  // Every outcome is kept, refusals too. A refusal that may pass is tried again after a wait that
+  // Every outcome is kept, refusals too. A refusal that may pass is retried after a wait that
   // doubles each time, because cuDNN takes as long to refuse as to make a plan. Two threads may
   // compile the same plan at once; the first to finish wins.
   Status Prepare(const Convolution& convolution, const std::string& algorithm,
@@ -191,7 +191,7 @@ class CudnnBackend : public Backend {
                                algorithms);
   }
 
-  // A partition that was refused is refused again at once, unless memory was short.
+  // A refused partition is refused again at once, unless the refusal was for lack of memory.
   Status Acquire(const StreamGroupOptions& options, std::unique_ptr<StreamGroup>* group) override {
     GroupKind kind = {nullptr, std::clamp(options.priority, highest_priority_, lowest_priority_)};
     {
@@ -225,8 +225,8 @@ class CudnnBackend : public Backend {
 
   void Leave(void* outer) override { LeaveContext(driver_, static_cast<CUcontext>(outer)); }
 
-  // A float cannot hold a long time exactly, so the marks of one call count from its first. Only
-  // the very first mark waits for the stream.
+  // A float cannot represent a long time exactly, so the marks of a call count from its first one.
+  // Only the very first mark waits for the stream.
   Status Mark(Stream stream, const std::shared_ptr<const TimeMark>& since,
               std::shared_ptr<const TimeMark>* mark) override {
     TF_INTEROP_ENTER_CONTEXT(driver_, context_);
@@ -318,7 +318,7 @@ class CudnnBackend : public Backend {
     TF_INTEROP_RETURN_IF_ERROR(
         TF_INTEROP_CALL(driver_, cuStreamEndCapture, static_cast<CUstream>(stream), &graph));
     auto made = std::make_unique<CudaGraph>(driver_, context_);
-    // Without this flag, kernels have the priority of the stream that the graph is launched on.
+    // Without this flag, kernels get the priority of the stream that the graph is launched on.
     const Status status = TF_INTEROP_CALL(driver_, cuGraphInstantiateWithFlags, &made->exec, graph,
                                           CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY);
     driver_.cuGraphDestroy(graph);
@@ -356,7 +356,7 @@ class CudnnBackend : public Backend {
     SmPartition partition;
   };
 
-  // Prepares without looking for an earlier outcome.
+  // Prepares regardless of earlier outcomes.
   Status PrepareAnew(const PrepareKey& key, std::shared_ptr<const PreparedConvolution>* prepared) {
     TF_INTEROP_ENTER_CONTEXT(driver_, context_);
     HandlePool::Lease handle;
@@ -394,8 +394,8 @@ class CudnnBackend : public Backend {
   const CUcontext context_;
   HandlePool handles_;
 
-  // Priorities beyond the device's range are all alike, and so are their streams. The highest is
-  // the lowest number.
+  // Priorities outside the device's range are clamped, so that their streams are interchangeable.
+  // The highest priority is the lowest number.
   int highest_priority_ = 0, lowest_priority_ = 0;
 
   std::mutex groups_mutex_;  // guards the next two
@@ -418,7 +418,7 @@ Status FindCudnnBackend(CUstream_st* caller, Backend** backend) {
   CUcontext context = nullptr;
   TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(*driver, cuStreamGetCtx, caller, &context));
 
-  // Most calls take no lock: they come from threads that asked for the same context before.
+  // Most calls take no lock: their thread last used the same context.
   thread_local std::pair<CUcontext, Backend*> last;
   if (last.second == nullptr || last.first != context) {
     static auto* mutex = new std::mutex();

@@ -1,12 +1,12 @@
 // The backend for NVIDIA GPUs: CUDA streams through libcuda, convolutions through libcudnn. Both
 // libraries are opened for the first backend.
 //
-// Backends and their stream groups live until the process ends, and so do the plans used last, up
-// to a limit: CUDA may be gone before the process exits. Everything here is thread-safe. Calls may
+// Backends, their stream groups and the most recently used plans (up to a limit) live until the
+// process ends, because CUDA may be gone before it exits. Everything here is thread-safe. Calls may
 // come with any CUDA context current, or none, and leave it as it was.
 //
-// Lanes that ask for their own SMs get streams of green contexts (sm_partition.h), which are made
-// once for each list of counts.
+// Lanes that ask for their own SMs get streams of green contexts (sm_partition.h), which are
+// created once for each list of counts.
 #ifndef TF_INTEROP_CORE_CUDNN_BACKEND_H_
 #define TF_INTEROP_CORE_CUDNN_BACKEND_H_
 
@@ -17,8 +17,8 @@ struct CUstream_st;  // CUstream points to one
 
 namespace tf_interop {
 
-// Finds the backend for the context of `caller`; the first call makes it. Returns kUnavailable if
-// there is no NVIDIA driver, no GPU, or no cuDNN of version 9.0 or newer.
+// Finds the backend for the context of `caller`; the first call creates it. Returns kUnavailable if
+// there is no NVIDIA driver, no GPU, or no cuDNN 9.0 or newer.
 Status FindCudnnBackend(CUstream_st* caller, Backend** backend);
 
 }  // namespace tf_interop

@@ -24,12 +24,12 @@ Status CheckAligned(const char* name, const void* pointer) {
 
 // A place in the memory of a launch.
 struct Place {
-  // kFilter is the transformed filter that the launch brings, or else a part of the workspace.
+  // kFilter is the transformed filter that the launch supplies, or else a part of the workspace.
   enum class Base { kInput, kResult, kWorkspace, kFilter };
   Base base = Base::kResult;
   size_t offset = 0;  // bytes in the workspace, or the number of an input
 
-  // cuDNN binds inputs and results alike as void*. It only reads the inputs.
+  // cuDNN binds inputs and results alike as void*, but only reads the inputs.
   void* In(const CudnnLaunch& launch) const {
     const ConvolutionBuffers& buffers = launch.buffers;
     if (base == Base::kInput) return const_cast<void*>(buffers.inputs[offset]);
@@ -47,11 +47,11 @@ using Bindings = std::vector<std::pair<TensorId, Place>>;
 // adds the work around the executables.
 //
 // TensorFlow's filters are HWIO. cuDNN wants OHWI with NHWC images and OIHW with NCHW images. So a
-// filter that is read is first transposed into the workspace, and one that is computed is finally
-// transposed out of it, unless the order of bytes is the same.
+// filter that is read is transposed into the workspace first, and one that is computed is
+// transposed out of it last, unless the order of bytes is the same.
 class Assembly {
  public:
-  // `options` allow TF32 unless the convolution is of floats.
+  // `options` allow TF32 for all types but float.
   Assembly(const CudnnLibrary& library, cudnnHandle_t handle, const Convolution& convolution,
            const Formulation& formulation, const PrepareOptions& options,
            bool wants_least_workspace)
@@ -62,7 +62,7 @@ class Assembly {
         formulation_(formulation),
         options_(options),
         wants_least_workspace_(wants_least_workspace) {
-    // The order is that of ConvolutionBuffers.
+    // In the order of ConvolutionBuffers.
     switch (convolution.kind) {
       case ConvolutionKind::kForward:
         image_ = {Place::Base::kInput, 0};
@@ -138,7 +138,7 @@ class Assembly {
                       wants_least_workspace_, executable);
   }
 
-  // Executables run one after the other, so they share the workspace after the copies.
+  // Executables run one after another, so they share the workspace after the copies.
   void AddExecution(const std::shared_ptr<const Executable>& executable, const Bindings& bindings) {
     const size_t bytes = executable->workspace_bytes();
     program_.workspace_bytes = std::max(program_.workspace_bytes, used_bytes_ + bytes);
@@ -150,7 +150,7 @@ class Assembly {
     });
   }
 
-  // The copy between HWIO and cuDNN's layout. Both keep the taps of the filter together, so it has
+  // Copies between HWIO and cuDNN's layout. Both keep the filter's taps together, so the copy has
   // three dimensions. One side is then an ordinary NHWC tensor, and the other an NCHW one if
   // cuDNN's filter is OHWI.
   Status PlaceFilter() {
@@ -196,8 +196,8 @@ class Assembly {
                    callers, *place, is_result);
   }
 
-  // Adds a copy from the caller's tensor to the executable's before the executables. A result is
-  // copied in the other direction after them.
+  // Adds a copy from the caller's tensor to the executable's, before the executables. A result is
+  // copied in the opposite direction after them.
   Status AddCopy(CopyShape shape, Place callers, Place executables, bool is_result) {
     if (is_result) std::swap(shape.source_strides, shape.destination_strides);
     StridedCopy copy;
@@ -209,7 +209,7 @@ class Assembly {
     return Status::Ok();
   }
 
-  // Aligns each piece of the workspace as cudaMalloc does, which suits cuDNN's engines best.
+  // Aligns each piece of the workspace like cudaMalloc, which suits cuDNN's engines best.
   Place Allocate(int64_t elements) {
     const Place place = {Place::Base::kWorkspace, used_bytes_};
     used_bytes_ += (elements * SizeOf(original_.dtype) + 255) / 256 * 256;
@@ -228,7 +228,7 @@ class Assembly {
   size_t used_bytes_ = 0;  // of the workspace, without the executables' own
 };
 
-// Reads the name of an algorithm, and leaves only the formulation that it names, if any.
+// Parses an algorithm's name. If it names a formulation, keeps only that one.
 Status ParsePin(const std::string& text, const Convolution& convolution, Algorithm* algorithm,
                 std::vector<Formulation>* formulations) {
   TF_INTEROP_RETURN_IF_ERROR(ParseAlgorithm(text, algorithm));
@@ -294,7 +294,7 @@ Status PrepareCudnnConvolution(const CudnnLibrary& library, cudnnHandle_t handle
     Assembly assembly(library, handle, convolution, formulation, options, wants_least_workspace);
     const Status status = assembly.Prepare(algorithm.empty() ? nullptr : &pinned.tag, prepared);
     if (status.ok()) return status;
-    // A refusal that may pass must not look like a lasting one.
+    // A refusal that may pass must not look lasting.
     if (code == StatusCode::kUnsupported && !IsLasting(status)) code = status.code();
     reasons += " [" + ToString(formulation) + "] " + status.message();
   }

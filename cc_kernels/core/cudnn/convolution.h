@@ -29,20 +29,20 @@ using CudnnStep = std::function<Status(const CudnnLaunch&)>;
 struct CudnnProgram {
   std::string algorithm;
   bool reduces_precision = false;
-  // Copies the caller's filter to the form that is read. Empty if the caller's form is read, or if
+  // Copies the caller's filter to the form that is read. Empty if that is the caller's form, or if
   // the filter is the result.
   StridedCopy filter_copy;
   std::vector<CudnnStep> steps;  // in order
   size_t workspace_bytes = 0;
 };
 
-// Immutable and thread-safe. Takes any handle of its device.
+// Immutable and thread-safe. Accepts any handle of its device.
 class CudnnConvolution : public PreparedConvolution {
  public:
   CudnnConvolution(const Convolution& convolution, CudnnProgram program)
       : convolution_(convolution), program_(std::move(program)) {}
 
-  // Includes room for the transformed filter even if launches bring one.
+  // Includes room for the transformed filter even if launches supply one.
   size_t workspace_bytes() const override { return program_.workspace_bytes; }
   const std::string& algorithm() const override { return program_.algorithm; }
   bool reduces_precision() const override { return program_.reduces_precision; }
@@ -61,8 +61,8 @@ class CudnnConvolution : public PreparedConvolution {
 };
 
 // Prepares `convolution` with `algorithm`, or with cuDNN's own choice if that is empty, in the
-// first formulation (algorithm.h) that cuDNN has a plan for. A limit of 0 without an algorithm asks
-// for the least workspace possible. The context of `handle` must be current. Backend::Prepare
+// first formulation (algorithm.h) that cuDNN has a plan for. A limit of 0 without an algorithm
+// means the least workspace possible. The context of `handle` must be current. Backend::Prepare
 // lists the errors.
 Status PrepareCudnnConvolution(const CudnnLibrary& library, cudnnHandle_t handle,
                                const Convolution& convolution, const std::string& algorithm,

@@ -35,7 +35,7 @@ Status CheckNotes(const BackendDescriptor& config, const PrepareOptions& options
   return CheckDeterminism(!is_nondeterministic, options);
 }
 
-// It owns its graph. The handle that it was made with must stay alive.
+// Owns its graph. The handle that it was built with must stay alive.
 class ExecutionPlan : public Executable {
  public:
   explicit ExecutionPlan(const CudnnLibrary& library) : library_(library) {}
@@ -75,16 +75,16 @@ class ExecutionPlan : public Executable {
   }
 
  private:
-  // A finalized variant pack, which holds the addresses of an execution's tensors. cuDNN lets
-  // nobody change one, but any number of executions may use it. An allocator that gets the same
-  // requests in every step gives the same addresses, as TensorFlow's does: the last few packs
-  // serve nearly every call, and making one takes several times as long as executing.
+  // A finalized variant pack: the addresses of an execution's tensors. It cannot be changed, but
+  // any number of executions may use it. An allocator such as TensorFlow's, asked for the same in
+  // every step, returns the same addresses: the last few packs serve nearly every call, and making
+  // one takes several times as long as executing.
   struct VariantPack {
     BackendDescriptor descriptor;
     TensorBindings bindings = {};
     void* workspace = nullptr;
   };
-  // One graph may well have this many steps that are alike in everything.
+  // One graph may well have this many identical steps, which share this plan.
   static constexpr size_t kMostPacks = 8;
 
   // The variant pack for these addresses, from the last few or new. Requires execute_mutex_.
@@ -96,7 +96,7 @@ class ExecutionPlan : public Executable {
         return Status::Ok();
       }
     }
-    // On the stack: a call with new addresses comes here for each of its launches.
+    // On the stack: every launch of a call with new addresses gets here.
     int64_t ids[kBoundTensors];
     void* pointers[kBoundTensors];
     size_t count = 0;
@@ -124,14 +124,14 @@ class ExecutionPlan : public Executable {
   BackendDescriptor config_;
   BackendDescriptor plan_;
   // cuDNN allows one handle per thread, but not every engine allows two threads in one plan
-  // (PyTorch keeps a plan per thread for this reason). Enqueueing takes microseconds, and the
-  // enqueued work still runs in parallel.
+  // (PyTorch keeps a plan per thread for this reason). Enqueueing takes a few µs, and the enqueued
+  // work still runs in parallel.
   mutable std::mutex execute_mutex_;
   mutable std::array<VariantPack, kMostPacks> packs_;  // guarded by execute_mutex_
   mutable size_t next_pack_ = 0;                       // the oldest; guarded by execute_mutex_
 };
 
-// Compiles a plan of `config` unless it breaks the options.
+// Compiles a plan of `config` unless it violates the options.
 Status TryConfig(const CudnnLibrary& library, cudnnHandle_t handle,
                  const std::shared_ptr<const OperationGraph>& graph, BackendDescriptor config,
                  const PrepareOptions& options, std::unique_ptr<const Executable>* plan) {
@@ -155,7 +155,7 @@ Status CheckWorkspace(const Executable& executable, const PrepareOptions& option
 Status CheckDeterminism(bool is_deterministic, const PrepareOptions& options) {
   if (is_deterministic || !options.deterministic) return Status::Ok();
   return Unsupported(
-      "Expected an algorithm that gives the same bits every time, as "
+      "Expected an algorithm that produces the same bits every time, as "
       "tf.config.experimental.enable_op_determinism or TF_CUDNN_DETERMINISTIC demands, got one "
       "that may not. Plan from a profile made with determinism on.");
 }
@@ -239,7 +239,7 @@ Status ChoosePlan(const CudnnLibrary& library, cudnnHandle_t handle,
                   const std::vector<cudnnBackendHeurMode_t>& heuristics,
                   const PrepareOptions& options, bool wants_least_workspace,
                   std::shared_ptr<const Executable>* plan) {
-  // The first refusal that may pass, or else the first.
+  // The first refusal that may pass, else the first.
   Status refusal;
   int refusals = 0;
   const auto refuse = [&](const Status& status) {
@@ -272,7 +272,7 @@ Status ChoosePlan(const CudnnLibrary& library, cudnnHandle_t handle,
     }
   }
   if (!least) {
-    if (refusals == 0) return Unsupported("cuDNN proposes no engine.");
+    if (refusals == 0) return Unsupported("cuDNN proposed no engine.");
     return Status(IsLasting(refusal) ? StatusCode::kUnsupported : refusal.code(),
                   "None of cuDNN's " + std::to_string(refusals) +
                       " proposals can be used, for example: " + refusal.message());
@@ -284,8 +284,8 @@ Status ChoosePlan(const CudnnLibrary& library, cudnnHandle_t handle,
 Status PrepareEpilogue(const CudnnLibrary& library, cudnnHandle_t handle,
                        const Convolution& convolution, PrepareOptions options,
                        bool wants_least_workspace, std::shared_ptr<const Executable>* plan) {
-  // The engines claim tensor cores, like those that fuse an epilogue with a convolution. A sum of
-  // two floats loses nothing there.
+  // The engines claim to use tensor cores, like those that fuse an epilogue with a convolution, but
+  // a sum of two floats loses nothing there.
   options.allow_tf32 = true;
   auto graph =
       std::make_shared<const OperationGraph>(BuildEpilogueGraph(library, handle, convolution));
@@ -302,12 +302,12 @@ Status PinPlan(const CudnnLibrary& library, cudnnHandle_t handle,
   std::unique_ptr<const Executable> candidate;
   TF_INTEROP_RETURN_IF_ERROR(AsRefusalOfPin(
       engine, TryConfig(library, handle, graph, std::move(config), options, &candidate)));
-  // Knobs that the pin does not name are the engine's own business. Both maps are sorted.
+  // The engine sets the knobs that the pin does not name. Both maps are sorted.
   const auto& built = std::get<EngineTag>(candidate->tag());
   if (engine.index != built.index || !std::includes(built.knobs.begin(), built.knobs.end(),
                                                     engine.knobs.begin(), engine.knobs.end())) {
-    return Unsupported("Expected cuDNN to take '" + ToString(engine) + "', got '" +
-                       ToString(built) + "'. Profile again with this device and cuDNN version.");
+    return Unsupported("Expected cuDNN to use '" + ToString(engine) + "', got '" + ToString(built) +
+                       "'. Profile again with this device and cuDNN version.");
   }
   *plan = std::move(candidate);
   return Status::Ok();

@@ -1,7 +1,6 @@
-// The executables of a prepared convolution and its epilogue: plans that cuDNN compiles from the
-// engines of its graph API and their configurations, and calls of its legacy API
-// (cudnnConvolutionForward and its like), whose algorithms have names such as IMPLICIT_GEMM,
-// FFT_TILING and WINOGRAD_NONFUSED.
+// The executables of a prepared convolution and its epilogue: plans that cuDNN compiles from
+// configurations of its graph API's engines, and calls of its legacy API (cudnnConvolutionForward
+// and the like), whose algorithms have names such as IMPLICIT_GEMM and WINOGRAD_NONFUSED.
 #ifndef TF_INTEROP_CORE_CUDNN_EXECUTION_PLAN_H_
 #define TF_INTEROP_CORE_CUDNN_EXECUTION_PLAN_H_
 
@@ -20,7 +19,7 @@
 
 namespace tf_interop {
 
-// The device memory of one execution by TensorId; null for tensors that it does not have.
+// The device memory of one execution, by TensorId; null for tensors that it does not have.
 using TensorBindings = std::array<void*, kBoundTensors>;
 
 // A plan of an operation graph, or a call of the legacy API. Immutable and thread-safe: it may be
@@ -29,13 +28,13 @@ class Executable {
  public:
   virtual ~Executable() = default;
 
-  // The algorithm that cuDNN says it will run, which need not be the one that was asked for.
+  // The algorithm that cuDNN reports it will run, which may differ from the requested one.
   const AlgorithmTag& tag() const { return tag_; }
   size_t workspace_bytes() const { return workspace_bytes_; }
-  // Whether float operands may be rounded to TF32 or less on the way.
+  // Whether float operands may be rounded to TF32 or less.
   bool reduces_precision() const { return reduces_precision_; }
 
-  // Enqueues the work on the handle's stream. `workspace` holds workspace_bytes().
+  // Enqueues the work on the handle's stream. `workspace` has workspace_bytes().
   virtual Status Execute(cudnnHandle_t handle, const TensorBindings& bindings,
                          void* workspace) const = 0;
 
@@ -52,20 +51,20 @@ Status CheckWorkspace(const Executable& executable, const PrepareOptions& option
 // them.
 Status CheckDeterminism(bool is_deterministic, const PrepareOptions& options);
 
-// Turns an error of a pinned algorithm into kUnsupported, naming the algorithm. A lack of memory or
-// of a library is not the pin's fault and stays as it is.
+// Turns an error of a pinned algorithm into kUnsupported, naming the algorithm. Leaves a lack of
+// memory or of a library, which is not the pin's fault, as it is.
 Status AsRefusalOfPin(const AlgorithmTag& tag, const Status& status);
 
-// The heuristics to ask about a convolution, best first. The learned one (mode B) knows only plain
-// convolutions, neither grouped nor dilated nor pointwise ones.
+// The heuristics to try for a convolution, best first. The learned one (mode B) knows only plain
+// convolutions: no groups, dilations or pointwise operations.
 std::vector<cudnnBackendHeurMode_t> HeuristicsFor(const Convolution& convolution);
 
 // The configurations that one heuristic proposes, best first.
 Status ProposeConfigs(const CudnnLibrary& library, const OperationGraph& graph,
                       cudnnBackendHeurMode_t heuristic, std::vector<BackendDescriptor>* configs);
 
-// The configuration with this name. It fails if cuDNN can tell without compiling that the engine
-// cannot run the graph in this way.
+// The configuration with this name. It has an error if cuDNN can tell without compiling that the
+// engine cannot run the graph in this way.
 BackendDescriptor MakeConfig(const CudnnLibrary& library, const OperationGraph& graph,
                              const EngineTag& tag);
 
@@ -78,26 +77,26 @@ BackendDescriptor EngineOf(const BackendDescriptor& config);
 // The name of a configuration: its engine and knobs.
 Status ReadTag(const BackendDescriptor& config, EngineTag* tag);
 
-// Whether the engine says that it uses tensor cores or converts its operands, which means TF32 or
+// Whether the engine claims to use tensor cores or to convert its operands, which means TF32 or
 // less for floats.
 Status ReadReducesPrecision(const BackendDescriptor& config, bool* reduces_precision);
 
-// The first plan in the order of the heuristics that compiles and keeps to the options; with
-// `wants_least_workspace`, the one that needs least workspace. Returns kUnsupported if there is
-// none, kResourceExhausted if memory was missing.
+// The first plan, in the order of the heuristics, that compiles and satisfies the options; with
+// `wants_least_workspace`, the one that needs the least workspace. Returns kUnsupported if there is
+// none, kResourceExhausted if memory ran out.
 Status ChoosePlan(const CudnnLibrary& library, cudnnHandle_t handle,
                   const std::shared_ptr<const OperationGraph>& graph,
                   const std::vector<cudnnBackendHeurMode_t>& heuristics,
                   const PrepareOptions& options, bool wants_least_workspace,
                   std::shared_ptr<const Executable>* plan);
 
-// As ChoosePlan, for only the bias and the activation of `convolution` (BuildEpilogueGraph).
+// Like ChoosePlan, for only the bias and the activation of `convolution` (BuildEpilogueGraph).
 Status PrepareEpilogue(const CudnnLibrary& library, cudnnHandle_t handle,
                        const Convolution& convolution, PrepareOptions options,
                        bool wants_least_workspace, std::shared_ptr<const Executable>* plan);
 
-// The plan of one engine. Returns kUnsupported if the engine cannot run the graph, does not keep to
-// the options, or silently loses one of its knobs.
+// The plan of one engine. Returns kUnsupported if the engine cannot run the graph, violates the
+// options, or silently drops one of its knobs.
 Status PinPlan(const CudnnLibrary& library, cudnnHandle_t handle,
                const std::shared_ptr<const OperationGraph>& graph, const EngineTag& engine,
                const PrepareOptions& options, std::shared_ptr<const Executable>* plan);
@@ -107,8 +106,8 @@ Status PinPlan(const CudnnLibrary& library, cudnnHandle_t handle,
 Status CheckLegacyForm(const Convolution& convolution);
 
 // Makes one call of the legacy API. Returns kUnsupported if the algorithm is for another kind of
-// convolution, breaks the options, or cannot run the convolution as far as cuDNN can tell in
-// advance.
+// convolution, violates the options, or, as far as cuDNN can tell in advance, cannot run the
+// convolution.
 Status MakeLegacyConvolution(const CudnnLibrary& library, cudnnHandle_t handle,
                              const Convolution& convolution, const LegacyTag& tag,
                              const PrepareOptions& options,

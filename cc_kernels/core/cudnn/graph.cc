@@ -15,7 +15,7 @@ struct ConvolutionAttributes {
   cudnnBackendAttributeName_t convolution, alpha, beta, image, filter, output;
 };
 
-// OPERATION and PREFIX are parts of cuDNN's names for a kind, and X, W and Y those for its tensors.
+// OPERATION and PREFIX are parts of cuDNN's names for a kind; X, W and Y are those for its tensors.
 #define TF_INTEROP_ATTRIBUTES(name, OPERATION, PREFIX, X, W, Y)  \
   {CUDNN_BACKEND_OPERATION_CONVOLUTION_##OPERATION##_DESCRIPTOR, \
    name,                                                         \
@@ -102,7 +102,7 @@ class GraphBuilder {
     AddOperation(std::move(convolution), std::move(operation));
   }
 
-  // output = activation(convolved + bias), without the part that the convolution lacks.
+  // output = activation(convolved + bias), without any part that the convolution lacks.
   void AddEpilogue(bool convolved_is_virtual) {
     const bool has_activation = c_.activation != Activation::kNone;
     const BackendDescriptor* from = &Output(kConvolvedTensor, convolved_is_virtual);

@@ -41,8 +41,8 @@ TF_INTEROP_ATTRIBUTE_TYPE(cudnnPointwiseMode_t, CUDNN_TYPE_POINTWISE_MODE);
 TF_INTEROP_ATTRIBUTE_TYPE(cudnnBackendNumericalNote_t, CUDNN_TYPE_NUMERICAL_NOTE);
 #undef TF_INTEROP_ATTRIBUTE_TYPE
 
-// Move-only. The first failure stays: further calls do nothing but return it, and a descriptor that
-// takes a failed one as an attribute fails too. So only the last descriptor need be checked.
+// Move-only. The first failure sticks: later calls only return it, and a descriptor with a failed
+// one as an attribute fails too. So only the last descriptor needs checking.
 class BackendDescriptor {
  public:
   BackendDescriptor() = default;
@@ -90,7 +90,7 @@ class BackendDescriptor {
     const cudnnStatus_t finalized = library_->cudnnBackendFinalize(get());
     status_ = Check(finalized, "BackendFinalize");
     // Nothing has been executed: the driver failed to load code that cuDNN compiled. cuDNN 9.28
-    // says CUDNN_STATUS_EXECUTION_FAILED_CUDA_DRIVER if memory is short.
+    // returns CUDNN_STATUS_EXECUTION_FAILED_CUDA_DRIVER if memory is short.
     if (CUDNN_STATUS_CATEGORY(static_cast<int>(finalized)) == CUDNN_STATUS_EXECUTION_FAILED) {
       status_ = ResourceExhausted(status_.message());
     }
@@ -105,7 +105,7 @@ class BackendDescriptor {
                     ", got " + std::to_string(count) + ".");
   }
 
-  // Reads at most `room` values. cuDNN does not tell their number in advance for all attributes.
+  // Reads at most `room` values. For some attributes cuDNN does not tell their number in advance.
   template <typename T>
   Status Get(cudnnBackendAttributeName_t name, int64_t room, std::vector<T>* values) const {
     int64_t count = 0;
@@ -115,7 +115,7 @@ class BackendDescriptor {
     return Status::Ok();
   }
 
-  // Reads one descriptor of this type. Its status tells whether that worked.
+  // Reads one descriptor of this type. A failure is in its status.
   BackendDescriptor GetDescriptor(cudnnBackendAttributeName_t name,
                                   cudnnBackendDescriptorType_t type, const char* called) const {
     BackendDescriptor value(*library_, type, called);
@@ -157,7 +157,7 @@ class BackendDescriptor {
         "BackendSetAttribute", name);
   }
 
-  // Reads at most `asked` values. `count` receives the number that there are.
+  // Reads at most `asked` values. Sets `count` to the number that exist.
   Status GetRaw(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t asked,
                 int64_t* count, void* values) const {
     TF_INTEROP_RETURN_IF_ERROR(status_);
@@ -178,7 +178,7 @@ class BackendDescriptor {
   Status status_;
 };
 
-// The ids of a graph's tensors, under which an execution binds memory to them.
+// The ids of a graph's tensors, by which an execution binds memory to them.
 enum TensorId : int64_t {
   kImageTensor = 1,
   kFilterTensor,
@@ -189,15 +189,16 @@ enum TensorId : int64_t {
   kBiasedTensor = kBoundTensors,
 };
 
-// Every pointer bound to a tensor is a multiple of this. TensorFlow's allocator gives 64 or more.
+// Every pointer bound to a tensor is a multiple of this. TensorFlow's allocator aligns to 64 or
+// more.
 constexpr int64_t kTensorAlignment = 16;
 
-// A finalized operation graph and the descriptors that it is made of. Immutable.
+// A finalized operation graph and its descriptors. Immutable.
 struct OperationGraph {
   std::map<int64_t, BackendDescriptor> tensors;  // by id
   std::vector<BackendDescriptor> operators;      // of the operations, in the same order
   std::vector<BackendDescriptor> operations;     // in order of execution
-  BackendDescriptor graph;                       // has the status of the whole
+  BackendDescriptor graph;                       // with the status of the whole
 };
 
 // The convolution, fused with its bias and activation if it has them. The filter has the layout of

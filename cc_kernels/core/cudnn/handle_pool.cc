@@ -48,7 +48,7 @@ void HandlePool::Give(Handle* handle) {
   given_.notify_all();
 }
 
-// Prefers a handle that is set to `stream`: looking costs less than setting one.
+// Prefers a handle that is already set to `stream`: searching costs less than setting one.
 HandlePool::Handle* HandlePool::TakeFree(std::optional<CUstream> stream) {
   if (free_.empty()) return nullptr;
   auto found = std::find_if(free_.begin(), free_.end(), [stream](const Handle* handle) {
@@ -69,7 +69,7 @@ bool HandlePool::MayMake(std::optional<CUstream> stream) const {
 }
 
 Status HandlePool::Make(Handle** handle) {
-  // The process makes one at a time: cuDNN wants its first handle complete before others are made.
+  // One at a time in the process: cuDNN's first handle must be complete before others are created.
   static auto* mutex = new std::mutex();
   std::lock_guard<std::mutex> lock(*mutex);
   cudnnHandle_t made = nullptr;
@@ -78,9 +78,9 @@ Status HandlePool::Make(Handle** handle) {
     retry_.Refuse();
     return Status(status.code(),
                   status.message() +
-                      " A handle needs device memory that TensorFlow's allocator does not hold. If "
-                      "it holds all memory, turn on tf.config.experimental.set_memory_growth or "
-                      "set a memory limit.");
+                      " A cuDNN handle needs device memory outside TensorFlow's allocator. If the "
+                      "allocator holds all memory, turn on "
+                      "tf.config.experimental.set_memory_growth or set a memory limit.");
   }
   retry_ = {};
   *handle = &handles_.emplace_back();

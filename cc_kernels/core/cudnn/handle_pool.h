@@ -1,10 +1,10 @@
 // The cuDNN handles of one CUDA context.
 //
 // A handle takes device memory that TensorFlow's allocator may hold, so there are few. All lanes
-// share them: a handle is set to the stream of each launch, as TensorFlow and PyTorch do. cuDNN
-// forbids two threads to use a handle at once, so each is leased for one launch or one preparation.
-// Making a handle allocates, so none is made while a stream is captured: a launch on such a stream
-// waits until another thread gives one back.
+// share them: a handle is set to the stream of each launch, as in TensorFlow and PyTorch. cuDNN
+// forbids two threads from using a handle at once, so each is leased for one launch or one
+// preparation. Creating a handle allocates, so a launch on a stream that is being captured creates
+// none, but waits until another thread returns one.
 #ifndef TF_INTEROP_CORE_CUDNN_HANDLE_POOL_H_
 #define TF_INTEROP_CORE_CUDNN_HANDLE_POOL_H_
 
@@ -21,7 +21,7 @@
 
 namespace tf_interop {
 
-// Tells when to try something again that was refused: after a wait that doubles each time.
+// Tells when to retry after a refusal: after a wait that doubles each time.
 class RetryTimer {
  public:
   bool IsOver() const { return Clock::now() >= try_again_at_; }
@@ -46,19 +46,19 @@ class HandlePool {
 
   struct Handle {
     cudnnHandle_t handle = nullptr;
-    std::optional<CUstream> stream;  // that it is set to
-    bool prepares = false;           // is leased for preparing
+    std::optional<CUstream> stream;  // the one that it is set to
+    bool prepares = false;           // leased for preparing
   };
   struct Giver {
     HandlePool* pool = nullptr;
     void operator()(Handle* handle) const { pool->Give(handle); }
   };
-  // Gives the handle back to the pool.
+  // Returns the handle to the pool when destroyed.
   using Lease = std::unique_ptr<Handle, Giver>;
 
   // Leases a handle for a launch on `stream`, or for preparing if that is empty. Waits for one if
-  // no more can be had. Returns the last refusal if there is none at all. The pool's context must
-  // be current.
+  // no more can be created. Returns the last refusal if there are none at all. The pool's context
+  // must be current.
   Status Take(std::optional<CUstream> stream, Lease* lease);
 
  private:
@@ -72,7 +72,7 @@ class HandlePool {
   std::mutex mutex_;  // guards the rest
   std::condition_variable given_;
   std::list<Handle> handles_;
-  // The first was used longest ago. A vector, so that a launch allocates no memory.
+  // Least recently used first. A vector, so that a launch allocates no memory.
   std::vector<Handle*> free_;
   int preparing_ = 0;
   Status refusal_;

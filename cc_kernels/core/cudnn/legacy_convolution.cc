@@ -18,7 +18,7 @@ std::vector<int> AsInts(const std::vector<int64_t>& values) {
   return std::vector<int>(values.begin(), values.end());
 }
 
-// Whether cuDNN promises the same bits every time. Three algorithms add up with atomics instead
+// Whether cuDNN promises the same bits every time. Three algorithms use atomic additions instead
 // (cudnnConvolutionBwdDataAlgo_t and cudnnConvolutionBwdFilterAlgo_t in cuDNN's API reference).
 bool IsDeterministic(ConvolutionKind kind, const LegacyTag& tag) {
   if (kind == ConvolutionKind::kForward) return true;
@@ -41,7 +41,7 @@ class LegacyConvolution : public Executable {
     reduces_precision_ = c_.dtype == DataType::kFloat && allow_tf32;
   }
 
-  // `algorithm` is the index of the tag's name, and cuDNN's number.
+  // `algorithm` is the index of the tag's name and cuDNN's enumerator.
   Status Create(cudnnHandle_t handle, int algorithm) {
     Operand<cudnnTensorStruct> image = {kImageTensor, nullptr}, output = {kOutputTensor, nullptr};
     Operand<cudnnFilterStruct> filter = {kFilterTensor, nullptr};
@@ -99,14 +99,14 @@ class LegacyConvolution : public Executable {
         strides.data(), dilations.data(), CUDNN_CROSS_CORRELATION, CudnnComputeType(c_.dtype)));
     TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(library_, cudnnSetConvolutionGroupCount, made,
                                                static_cast<int>(c_.group_count)));
-    // The default uses tensor cores for 16-bit types from Ampere on only.
+    // The default uses tensor cores for 16-bit types only from Ampere on.
     const cudnnMathType_t math_type = SizeOf(c_.dtype) == 2 ? CUDNN_TENSOR_OP_MATH
                                       : allow_tf32_         ? CUDNN_DEFAULT_MATH
                                                             : CUDNN_FMA_MATH;
     return TF_INTEROP_CALL(library_, cudnnSetConvolutionMathType, made, math_type);
   }
 
-  // Asks for the workspace. The functions of the three kinds differ in the order of their operands.
+  // Sets the call and reads its workspace. The three kinds' functions differ in operand order.
   template <typename Algorithm, typename GetWorkspaceSize, typename Convolve, typename First,
             typename Second, typename Result>
   Status MakeCall(Algorithm algorithm, cudnnHandle_t handle, GetWorkspaceSize get_workspace_size,

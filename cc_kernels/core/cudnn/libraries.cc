@@ -82,15 +82,14 @@ Status DynamicLibrary::Open(const std::vector<std::string>& candidates, const st
     if (handle_ != nullptr) return Status::Ok();
     reasons += (reasons.empty() ? "" : "; ") + std::string(dlerror());
   }
-  return Unavailable("Expected a shared library that can be opened, got: " + reasons + ". " +
-                     advice);
+  return Unavailable("No shared library could be opened: " + reasons + ". " + advice);
 }
 
 Status DynamicLibrary::Find(const std::vector<EntryPoint>& entry_points) const {
   const std::string missing = FindSome(entry_points);
   if (missing.empty()) return Status::Ok();
   return Unavailable("Expected '" + missing + "' in '" + path_ +
-                     "', got no such symbols. Install a newer version of this library.");
+                     "', found no such symbols. Install a newer version of this library.");
 }
 
 std::string DynamicLibrary::FindSome(const std::vector<EntryPoint>& entry_points) const {
@@ -142,7 +141,7 @@ Status CudaDriver::CheckHasGreenContexts() const {
   if (missing_of_green_contexts.empty()) return Status::Ok();
   return Unsupported("Expected a driver with green contexts (CUDA 12.5 or newer), got '" +
                      library.path() + "' without " + missing_of_green_contexts +
-                     ". Install a newer NVIDIA driver, or ask for no SM counts.");
+                     ". Install a newer NVIDIA driver, or use a plan without SM counts.");
 }
 
 Status EnterContext(const CudaDriver& driver, CUcontext context, CUcontext* outer) {

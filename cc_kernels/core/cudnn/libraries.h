@@ -12,7 +12,7 @@
 
 #include "cc_kernels/core/status.h"
 
-// The headers of CUDA 13 rename it to cuEventElapsedTime_v2, which drivers before 12.8 lack.
+// CUDA 13's headers rename it to cuEventElapsedTime_v2, which drivers before 12.8 lack.
 #undef cuEventElapsedTime
 // NOLINTNEXTLINE(readability-redundant-declaration,readability-inconsistent-declaration-parameter-name)
 extern "C" CUresult CUDAAPI cuEventElapsedTime(float* elapsed_ms, CUevent start, CUevent stop);
@@ -47,7 +47,7 @@ class DynamicLibrary {
 };
 
 // The places to look for a library: only the path in the environment variable `override_variable`
-// if that is set. Otherwise `name`, then `package_path` in every site-packages or dist-packages
+// if that is set; otherwise `name`, then `package_path` in every site-packages or dist-packages
 // folder that a loaded library comes from, where pip puts NVIDIA's libraries.
 std::vector<std::string> LibraryCandidates(const char* override_variable, const std::string& name,
                                            const std::string& package_path);
@@ -61,7 +61,7 @@ std::vector<std::string> LibraryCandidates(const char* override_variable, const 
 #define TF_INTEROP_CALL(library, function, ...) \
   (library).Check((library).function(__VA_ARGS__), #function)
 
-// cuda.h renames entry points to the version of its declarations (cuStreamDestroy to
+// cuda.h renames entry points to the version that it declares (cuStreamDestroy to
 // cuStreamDestroy_v2). Members and symbols have the new names.
 #define TF_INTEROP_CUDA_ENTRY_POINTS(X) \
   X(cuInit)                             \
@@ -132,7 +132,7 @@ struct CudaDriver {
   std::string missing_of_green_contexts;
 };
 
-// The two halves of a ScopedContext. The first gives `outer` to the second.
+// The two halves of a ScopedContext. The first sets `outer` for the second.
 Status EnterContext(const CudaDriver& driver, CUcontext context, CUcontext* outer);
 void LeaveContext(const CudaDriver& driver, CUcontext outer);
 
@@ -193,7 +193,7 @@ class ScopedContext {
   X(cudnnConvolutionBackwardData)                   \
   X(cudnnConvolutionBackwardFilter)
 
-// Immutable once open; thread-safe. But cuDNN allows a handle only on one thread at a time.
+// Immutable once open; thread-safe. But cuDNN allows a handle on only one thread at a time.
 struct CudnnLibrary {
   // The process's cuDNN. The first call opens it; a failure is final.
   static Status Get(const CudnnLibrary** library);

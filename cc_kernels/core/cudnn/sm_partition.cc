@@ -15,7 +15,7 @@ std::string Join(const std::vector<Count>& counts) {
   return "[" + text + "]";
 }
 
-// All SMs of a device, in the smallest groups that a green context can have, and the rest.
+// All SMs of a device: the smallest groups that a green context can have, and the rest.
 struct SmGroups {
   int device_sm_count = 0;
   int granularity = 0;
@@ -45,7 +45,7 @@ Status SplitDevice(const CudaDriver& driver, CUdevice device, SmGroups* split) {
 }
 
 // The resources of each green context: one for each lane with a count, in order, then one for all
-// lanes without.
+// lanes without a count.
 Status DivideGroups(const SmGroups& split, const std::vector<int>& counts,
                     std::vector<std::vector<CUdevResource>>* shares) {
   auto next = split.groups.begin();
@@ -68,7 +68,7 @@ Status DivideGroups(const SmGroups& split, const std::vector<int>& counts,
   return Unsupported(
       "Expected SM counts that fit on the GPU together, got " + Join(counts) + ", or " +
       Join(rounded) + " in groups of " + std::to_string(split.granularity) +
-      ", where 0 takes what is left; the GPU has " + std::to_string(split.device_sm_count) +
+      ", where 0 means the remaining SMs; the GPU has " + std::to_string(split.device_sm_count) +
       " SMs in " + std::to_string(split.groups.size()) + " such groups. Ask for fewer.");
 }
 
@@ -93,7 +93,7 @@ Status MakeGreenContext(const CudaDriver& driver, CUdevice device, std::vector<C
 Status MakeSmPartition(const CudaDriver& driver, CUcontext context, const std::vector<int>& counts,
                        SmPartition* partition) {
   TF_INTEROP_RETURN_IF_ERROR(driver.CheckHasGreenContexts());
-  // CUDA advises to make green contexts while the primary context is current.
+  // CUDA's documentation advises creating green contexts while the primary context is current.
   TF_INTEROP_ENTER_CONTEXT(driver, context);
   CUdevice device = 0;
   TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(driver, cuCtxGetDevice, &device));

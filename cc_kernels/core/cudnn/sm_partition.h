@@ -3,10 +3,10 @@
 // CUDA's driver API (12.5 to 13.0, "Green Contexts") says the following. None of it has been seen
 // on a GPU yet:
 //   - Sizes are rounded up to a granularity that depends on the GPU: the size of the groups that a
-//     split for one SM gives.
+//     split for one SM returns.
 //   - The result of a split cannot be split again. So the device is split once, into as many of the
-//     smallest groups as there are, and a lane gets several of them.
-//   - A green context shares the memory of the device's primary context. Its streams take work
+//     smallest groups as possible, and a lane gets several of them.
+//   - A green context shares the memory of the device's primary context. Its streams accept work
 //     while the primary context is current, so it is never made current itself.
 #ifndef TF_INTEROP_CORE_CUDNN_SM_PARTITION_H_
 #define TF_INTEROP_CORE_CUDNN_SM_PARTITION_H_
@@ -19,8 +19,8 @@
 
 namespace tf_interop {
 
-// Some SMs of a device, for streams that run only on these. Immutable and thread-safe. It must
-// outlive its streams.
+// Some SMs of a device, for streams that run only there. Immutable and thread-safe. Must outlive
+// its streams.
 class GreenContext {
  public:
   GreenContext(const CudaDriver& driver, CUgreenCtx handle, int sm_count)
@@ -46,9 +46,9 @@ struct SmPartition {
   std::vector<GreenContext*> of_lane;
 };
 
-// Divides the device of `context`, which must be its primary context, as StreamGroupOptions says.
-// Returns kUnsupported, and makes nothing, if the driver or the GPU has no green contexts, or if
-// the rounded counts do not fit.
+// Divides the device of `context`, which must be its primary context, as StreamGroupOptions
+// describes. Returns kUnsupported, and creates nothing, if the driver or the GPU has no green
+// contexts, or if the rounded counts do not fit.
 Status MakeSmPartition(const CudaDriver& driver, CUcontext context, const std::vector<int>& counts,
                        SmPartition* partition);
 

@@ -78,7 +78,7 @@ Status MakeTensorDescriptor(const CudnnLibrary& library, DataType dtype,
     sizes += (sizes.empty() ? "" : "x") + std::to_string(geometry.extents[i]);
   }
   if (!fits || last > kLargestIndex) {
-    return Unsupported("Expected a tensor of less than 2^31 elements, got " + sizes + ".");
+    return Unsupported("Expected a tensor of fewer than 2^31 elements, got " + sizes + ".");
   }
   const std::vector<int> extents(geometry.extents.begin(), geometry.extents.end());
   const std::vector<int> strides(geometry.strides.begin(), geometry.strides.end());

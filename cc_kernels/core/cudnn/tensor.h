@@ -25,7 +25,7 @@ struct TensorGeometry {
 TensorGeometry PackedTensor(Layout layout, int64_t n, int64_t c,
                             const std::vector<int64_t>& spatial);
 
-// The values of the convolution's spatial dimensions: without the depth unless it is of volumes.
+// The values of the convolution's spatial dimensions; the depth only for volumes.
 std::vector<int64_t> SpatialOf(const Convolution& convolution, int64_t depth, int64_t height,
                                int64_t width);
 
@@ -41,14 +41,13 @@ TensorGeometry BiasGeometry(const Convolution& convolution);
 
 cudnnDataType_t CudnnType(DataType dtype);
 
-// The type in which sums and activations are computed and kept inside a graph: double for double,
-// else float.
+// The type of sums and activations inside a graph: double for double, else float.
 cudnnDataType_t CudnnComputeType(DataType dtype);
 
-// A factor of 0 or 1 as cuDNN's calls read it: a double with tensors of doubles, else a float.
+// A factor of 0 or 1 as cuDNN's calls read it: a double for tensors of doubles, else a float.
 const void* ScalingFactor(DataType dtype, int value);
 
-// Threads may share it: it is only read once it has been made.
+// Threads may share it: once made, it is only read.
 using TensorDescriptor = std::shared_ptr<cudnnTensorStruct>;
 
 // Returns kUnsupported for a tensor that is too large for 32-bit indices. `geometry` has at least
@@ -65,7 +64,7 @@ struct CopyShape {
   std::vector<int64_t> destination_strides;
 };
 
-// Whether source and destination have the elements in the same order.
+// Whether source and destination have their elements in the same order.
 bool IsIdentity(const CopyShape& shape);
 
 // Enqueues a copy on the handle's stream. Source and destination must not overlap. Thread-safe.

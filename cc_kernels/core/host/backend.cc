@@ -85,7 +85,7 @@ Status HostBackend::Prepare(const Convolution& convolution, const std::string& a
   if (ready->workspace_bytes() > options.workspace_limit_bytes) {
     if (!algorithm.empty()) {
       return Unsupported("Algorithm " + algorithm + " needs a workspace of " +
-                         std::to_string(ready->workspace_bytes()) + " bytes, the limit is " +
+                         std::to_string(ready->workspace_bytes()) + " bytes; the limit is " +
                          std::to_string(options.workspace_limit_bytes) + ".");
     }
     ready = std::make_shared<HostPrepared>(convolution, kDirect);
@@ -152,7 +152,7 @@ Status HostBackend::Synchronize(Stream stream) {
 
 Status HostBackend::Launch(const PreparedConvolution& prepared, const ConvolutionBuffers& buffers,
                            void* workspace, Stream stream) {
-  // A copy, because `prepared` may be gone when the work runs.
+  // Copied, because `prepared` may be gone when the work runs.
   const auto& convolution = static_cast<const HostPrepared&>(prepared);
   return EnqueueOn(stream, [this, convolution, buffers, workspace]() -> Status {
     if (hook_) TF_INTEROP_RETURN_IF_ERROR(hook_(convolution.convolution()));

@@ -1,8 +1,8 @@
 // The CPU as a device of the runner: each stream group is a queue on a thread of its own, which
 // computes convolutions by their definition (reference_convolution.h).
 //
-// There are two algorithms, so that there is something to choose: BUFFERED adds up in its
-// workspace, and DIRECT has none. Both transform half and bfloat16 filters to double.
+// It has two algorithms, so that there is a choice: BUFFERED adds up in its workspace, DIRECT needs
+// none. Both transform half and bfloat16 filters to double.
 #ifndef TF_INTEROP_CORE_HOST_BACKEND_H_
 #define TF_INTEROP_CORE_HOST_BACKEND_H_
 
@@ -25,11 +25,11 @@ using HostLaunchHook = std::function<Status(const Convolution&)>;
 // Thread-safe. Later events on a stream pass its error on, so the caller's stream has it after the
 // join.
 //
-// Priorities are hints, which it ignores. SMs would be a promise, so it refuses partitions with
+// It ignores priorities, which are hints. SMs would be a promise, so it refuses partitions with
 // kUnsupported.
 //
-// It refuses, for now, algorithms whose names are in TF_INTEROP_HOST_REFUSES, as cuDNN refuses some
-// while memory is short. Tests of the op set this environment variable.
+// It refuses algorithms while the environment variable TF_INTEROP_HOST_REFUSES names them, as cuDNN
+// refuses some while memory is short. Tests of the op set this variable.
 class HostBackend : public Backend {
  public:
   explicit HostBackend(HostLaunchHook hook = nullptr) : hook_(std::move(hook)) {}

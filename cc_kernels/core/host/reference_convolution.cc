@@ -26,7 +26,7 @@ void WithType(DataType dtype, const Visit& visit) {
   }
 }
 
-// Elements between neighbours of an image or an output.
+// Elements between neighbors of an image or an output.
 struct Strides {
   int64_t batch;
   std::array<int64_t, 3> spatial;
@@ -49,8 +49,8 @@ Strides OutputStrides(const Convolution& c) {
   return StridesOf(c.layout, c.output_depth, c.output_height, c.output_width, c.output_channels);
 }
 
-// Calls visit(output position, tap, image position) along one spatial dimension. Leaves out taps
-// that read padding, because they add zero.
+// Calls visit(output position, tap, image position) along one spatial dimension. Skips taps that
+// read padding, because they add zero.
 template <typename Visit>
 void ForEachPosition(const SpatialSizes& s, const Visit& visit) {
   for (int64_t position = 0; position < s.output; ++position) {
@@ -61,8 +61,8 @@ void ForEachPosition(const SpatialSizes& s, const Visit& visit) {
   }
 }
 
-// Calls visit(image, filter, output) with the offsets of the first products of every run: one image
-// element with all filters of its group. In a run filters are neighbours, and outputs a channel
+// Calls visit(image, filter, output) with the offsets of the first product of every run: one image
+// element with all filters of its group. In a run filters are neighbors, and outputs are a channel
 // apart.
 template <typename Visit>
 void ForEachRun(const Convolution& c, const Visit& visit) {
@@ -90,7 +90,7 @@ void ForEachRun(const Convolution& c, const Visit& visit) {
   }
 }
 
-// The offsets of the two operands of a product, or along one dimension their parts.
+// The offsets of a product's two operands, or the parts of them along one dimension.
 struct Operands {
   int64_t first, second;
 };
@@ -103,7 +103,7 @@ double SumAt(const Convolution& c, const T* first, const T* second, int64_t plac
   const int64_t channels = c.image_channels / c.group_count;
   const int64_t filters = c.output_channels / c.group_count;
   const Strides image = ImageStrides(c), output = OutputStrides(c);
-  // These are between taps, and `channel` is between image channels.
+  // Between taps, and `channel` between image channels.
   Strides filter = StridesOf(Layout::kNHWC, c.filter_depth, c.filter_height, c.filter_width,
                              channels * c.output_channels);
   filter.channel = c.output_channels;
@@ -135,7 +135,7 @@ double SumAt(const Convolution& c, const T* first, const T* second, int64_t plac
            result.spatial[i]);
   }
 
-  // A dimension that the result lacks runs over all of the group.
+  // A dimension that the result lacks runs over the whole group.
   const int64_t own_channel = place / result.channel % (is_input ? c.image_channels : channels);
   const int64_t own_filter = place / (is_forward ? result.channel : 1) % c.output_channels;
   const int64_t group = is_input ? own_channel / channels : own_filter / filters;

@@ -19,14 +19,14 @@ void Decode(DataType dtype, const void* tensor, int64_t elements, double* values
 std::vector<double> Decode(DataType dtype, const void* tensor, int64_t elements);
 void Encode(DataType dtype, const double* values, int64_t elements, void* tensor);
 
-// Computes the result, which has result_elements(), from the inputs of ConvolutionBuffers. Takes
-// one thread and about a nanosecond for each multiply-add, and gives the same bits every time.
+// Computes the result, of result_elements(), from the inputs of ConvolutionBuffers. Uses one thread
+// and about a nanosecond for each multiply-add, and produces the same bits every time.
 void Convolve(const Convolution& convolution, const std::vector<const double*>& inputs,
               double* result);
 std::vector<double> Convolve(const Convolution& convolution,
                              const std::vector<std::vector<double>>& inputs);
 
-// Single elements of the result. `inputs` are of the convolution's type.
+// Single elements of the result. `inputs` have the convolution's type.
 std::vector<double> ConvolveAt(const Convolution& convolution,
                                const std::vector<const void*>& inputs,
                                const std::vector<int64_t>& places);

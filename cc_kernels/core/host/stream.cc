@@ -14,7 +14,7 @@ Status RunGuarded(const std::function<Status()>& work) {
   try {
     return work();
   } catch (const std::bad_alloc&) {
-    return ResourceExhausted("Out of host memory in work on a host stream.");
+    return ResourceExhausted("Out of host memory on a host stream.");
   } catch (const std::exception& error) {
     return Internal(std::string("Work on a host stream failed: ") + error.what());
   }

@@ -44,8 +44,8 @@ class HostStream {
   // Waits for the work that is enqueued now.
   void Synchronize();
 
-  // Returns and forgets the first error of the work that has run. On the stream itself it covers
-  // everything before the call.
+  // Returns and forgets the first error of the work that has run. Called on the stream itself, it
+  // covers everything before the call.
   Status TakeError();
 
  private:
@@ -57,7 +57,7 @@ class HostStream {
   std::deque<std::function<Status()>> queue_;
   bool closing_ = false;
   Status error_;
-  std::thread thread_;  // the last member, because it uses the others
+  std::thread thread_;  // last, because it uses the other members
 };
 
 // Enqueues `work` on a HostStream.

@@ -81,12 +81,12 @@ class CudaMeasuringDevice : public MeasuringDevice {
   }
 
   void Free(void* data) override {
-    // A caller could do nothing about a failure.
+    // The caller could do nothing about a failure.
     (void)InContext([&] { return TF_INTEROP_CALL(driver_, cuMemFree, Address(data)); });
   }
 
   // Copies go to the stream, which does not wait for the default stream: a plain copy of pageable
-  // memory may return before it has arrived on the device.
+  // memory may return before the data has arrived on the device.
   Status CopyToDevice(const void* from, size_t bytes, void* to) override {
     TF_INTEROP_RETURN_IF_ERROR(InContext([&] {
       return TF_INTEROP_CALL(driver_, cuMemcpyHtoDAsync, Address(to), from, bytes, stream_);
@@ -126,8 +126,8 @@ class CudaMeasuringDevice : public MeasuringDevice {
 
   Status StartTrace() override {
     return Unavailable(
-        "This library was built without CUPTI, so it cannot trace GPU kernels. Build it where "
-        "CUPTI's headers are found.");
+        "This library was built without CUPTI, so it cannot trace GPU kernels. Build it where the "
+        "CUPTI headers are found.");
   }
 
   Status StopTrace(std::vector<TracedKernel>*) override { return StartTrace(); }

@@ -35,13 +35,13 @@ std::vector<std::string> CuptiCandidates(int driver_version) {
   std::vector<std::string> all;
   for (int major = std::max(driver_version / 1000, kOldestMajor); major >= kOldestMajor; --major) {
     const std::string name = "libcupti.so." + std::to_string(major);
-    // NVIDIA's wheels have a folder for each library up to CUDA 12, and one for all from 13 on.
+    // NVIDIA's wheels have one folder for each library up to CUDA 12, and one for all from 13 on.
     const std::string package = major == 12 ? "cuda_cupti" : "cu" + std::to_string(major);
     const std::vector<std::string> usual =
         LibraryCandidates("TF_INTEROP_LIBCUPTI", name, "nvidia/" + package + "/lib/" + name);
     if (usual.front() != name) return usual;  // TF_INTEROP_LIBCUPTI is set
     all.insert(all.end(), usual.begin(), usual.end());
-    // The folders of the CUDA toolkit, where the loader may not look.
+    // The CUDA toolkit's folders, which the loader may not search.
     for (const std::string& folder : {"-" + std::to_string(major), std::string()}) {
       all.push_back("/usr/local/cuda" + folder + "/lib64/" + name);
       all.push_back("/usr/local/cuda" + folder + "/extras/CUPTI/lib64/" + name);
@@ -52,8 +52,8 @@ std::vector<std::string> CuptiCandidates(int driver_version) {
 
 // Immutable once open; thread-safe.
 struct CuptiLibrary {
-  // Opens TF_INTEROP_LIBCUPTI if that is set, else a CUPTI with the major version of the driver, or
-  // an older one from 12 on. A CUPTI does not work with an older driver.
+  // Opens TF_INTEROP_LIBCUPTI if that is set, else a CUPTI with the driver's major version or an
+  // older one from 12 on. CUPTI does not work with an older driver.
   Status Open(int driver_version) {
     TF_INTEROP_RETURN_IF_ERROR(library.Open(
         CuptiCandidates(driver_version),
@@ -78,9 +78,9 @@ struct CuptiLibrary {
   DynamicLibrary library;
 };
 
-// CUPTI writes the record of its own version, whatever this file's headers are. Since CUDA 9 each
-// version has only added fields after `reserved0` (Kernel4 of CUDA 9 to Kernel9 of CUDA 12 and
-// Kernel10 of CUDA 13). So this reads the oldest of these, up to `name`.
+// CUPTI writes the record of its own version, whatever headers this file was built with. Since CUDA
+// 9 each version has only added fields after `reserved0` (Kernel4 of CUDA 9 to Kernel9 of CUDA 12
+// and Kernel10 of CUDA 13). So this reads the oldest of these, up to `name`.
 using KernelRecord = CUpti_ActivityKernel4;
 
 template <typename Record>
@@ -95,18 +95,18 @@ constexpr bool HasFieldsOfKernelRecord() {
          offsetof(Record, dynamicSharedMemory) == offsetof(KernelRecord, dynamicSharedMemory) &&
          offsetof(Record, name) == offsetof(KernelRecord, name);
 }
-#if CUPTI_API_VERSION >= 20  // CUDA 12.2; from CUDA 13 on the number is made of CUDA's
+#if CUPTI_API_VERSION >= 20  // CUDA 12.2; from CUDA 13 on the number is derived from CUDA's
 static_assert(HasFieldsOfKernelRecord<CUpti_ActivityKernel9>());
 #endif
 #if CUPTI_API_VERSION >= 130000
 static_assert(HasFieldsOfKernelRecord<CUpti_ActivityKernel10>());
 #endif
 
-// This holds hundreds of records, and a convolution launches a handful of kernels.
+// Room for hundreds of records; a convolution launches a handful of kernels.
 constexpr size_t kBufferBytes = size_t{64} << 10;
 constexpr size_t kBufferAlignment = 8;  // CUPTI's ACTIVITY_RECORD_ALIGNMENT
 
-// CUPTI's callbacks, which may run on any thread, take no user argument. They collect here.
+// CUPTI's callbacks accept no user argument and may run on any thread. They collect here.
 struct Collected {
   std::mutex mutex;
   const CuptiLibrary* library = nullptr;  // null before the first trace
@@ -163,7 +163,7 @@ Status ReadBuffer(const CuptiLibrary& library, uint8_t* buffer, size_t bytes,
   }
 }
 
-// If this gets no memory, CUPTI drops records and counts them.
+// If this finds no memory, CUPTI drops records and counts them.
 void CUPTIAPI GiveBuffer(uint8_t** buffer, size_t* size, size_t* max_records) {
   *buffer = static_cast<uint8_t*>(std::aligned_alloc(kBufferAlignment, kBufferBytes));
   *size = *buffer == nullptr ? 0 : kBufferBytes;
@@ -175,8 +175,8 @@ Status CheckNoneDropped(const CuptiLibrary& library, CUcontext context, uint32_t
   TF_INTEROP_RETURN_IF_ERROR(
       TF_INTEROP_CALL(library, cuptiActivityGetNumDroppedRecords, context, stream, &dropped));
   if (dropped == 0) return Status::Ok();
-  return Unavailable("Expected all kernels from CUPTI, got " + std::to_string(dropped) +
-                     " records fewer.");
+  return Unavailable("Expected all kernels from CUPTI, but it dropped " + std::to_string(dropped) +
+                     " records.");
 }
 
 void CUPTIAPI TakeBuffer(CUcontext context, uint32_t stream, uint8_t* buffer, size_t,
@@ -192,7 +192,7 @@ void CUPTIAPI TakeBuffer(CUcontext context, uint32_t stream, uint8_t* buffer, si
       collected.status.Update(CheckNoneDropped(*library, context, stream));
     }
   } catch (const std::bad_alloc&) {
-    // So short a message takes no memory.
+    // A message this short allocates no memory.
     collected.status.Update(ResourceExhausted("Out of memory."));
   }
   std::free(buffer);

@@ -1,5 +1,5 @@
-// The interface of measurements to a device, and its implementation for the CPU. That for GPUs is
-// in cuda_device.cc.
+// A device to measure on, and its implementation for the CPU. The one for GPUs is in
+// cuda_device.cc.
 #ifndef TF_INTEROP_CORE_MEASURE_DEVICE_H_
 #define TF_INTEROP_CORE_MEASURE_DEVICE_H_
 
@@ -19,7 +19,7 @@
 
 namespace tf_interop {
 
-// Texts are empty if they do not apply.
+// Strings are empty if they do not apply.
 struct DeviceDescription : TfiDescription {
   DeviceDescription() : TfiDescription() {}
 
@@ -32,7 +32,7 @@ struct DeviceDescription : TfiDescription {
 struct TracedKernel : TfiKernel {
   TracedKernel() : TfiKernel() {}
 
-  std::string name;       // as in its source
+  std::string name;       // demangled
   uint64_t start_ns = 0;  // on a clock of the trace
 };
 
@@ -43,7 +43,7 @@ class MeasuringDevice {
 
   virtual Backend* backend() = 0;
   virtual Status Describe(DeviceDescription* description) = 0;
-  // A fill of this many evicts everything else from the caches.
+  // A fill of this size evicts everything else from the caches.
   virtual size_t cold_bytes() const = 0;
 
   // The caller's stream of the stream contract.
@@ -57,19 +57,19 @@ class MeasuringDevice {
   virtual Status CopyToDevice(const void* from, size_t bytes, void* to) = 0;
   virtual Status CopyFromDevice(const void* from, size_t bytes, void* to) = 0;
 
-  // Whether the device has not passed `begin` yet. Asked right after all work between two marks is
-  // enqueued, it tells that the device will not wait for the host between them. Always true if
+  // Whether the device has not passed `begin` yet. If it returns true right after all work between
+  // two marks is enqueued, the device will not wait for the host between them. Always true if
   // enqueueing takes next to no time.
   virtual bool IsBefore(const TimeMark& begin) const {
     (void)begin;
     return true;
   }
 
-  // Begins to record the GPU kernels of this process, if the device has any. That slows launches
+  // Begins to record the GPU kernels of this process, if the device has any. This slows launches
   // down until StopTrace, so it does not belong in a timed section. Returns the reason if kernels
   // cannot be traced.
   virtual Status StartTrace() { return Status::Ok(); }
-  // Ends the trace, after Synchronize, and gives the kernels in the order of their start. Returns
+  // Ends the trace, after Synchronize, and sets the kernels in the order of their start. Returns
   // the reason if some of them may be missing.
   virtual Status StopTrace(std::vector<TracedKernel>* kernels) {
     kernels->clear();
@@ -86,7 +86,7 @@ class HostMeasuringDevice : public MeasuringDevice {
   explicit HostMeasuringDevice(Backend* backend) : backend_(backend) {}
 
   Backend* backend() override { return backend_; }
-  // Python finds the model of the CPU without this library.
+  // Python finds the CPU's model without this library.
   Status Describe(DeviceDescription* description) override {
     *description = DeviceDescription();
     description->name = "CPU";
@@ -97,7 +97,8 @@ class HostMeasuringDevice : public MeasuringDevice {
   Status Allocate(size_t bytes, void** data) override {
     if (posix_memalign(data, 64, bytes) == 0) return Status::Ok();
     *data = nullptr;
-    return ResourceExhausted("No " + std::to_string(bytes) + " bytes of host memory.");
+    return ResourceExhausted("Out of host memory: could not allocate " + std::to_string(bytes) +
+                             " bytes.");
   }
   void Free(void* data) override { std::free(data); }
   Status CopyToDevice(const void* from, size_t bytes, void* to) override {

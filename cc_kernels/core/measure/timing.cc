@@ -25,8 +25,8 @@ PrepareOptions ToPrepareOptions(const MeasureOptions& options) {
   return {static_cast<size_t>(options.workspace_limit_bytes), options.allow_tf32 != 0};
 }
 
-// Treats the name of an unknown algorithm, which comes from a list that was made elsewhere, like an
-// algorithm that cannot run: others go on.
+// Treats an unknown algorithm's name, which comes from a list made elsewhere, like an algorithm
+// that cannot run: measuring goes on with the others.
 Status AsRefusal(const Status& status) {
   if (status.code() != StatusCode::kInvalidArgument) return status;
   return Unsupported(status.message());
@@ -34,8 +34,8 @@ Status AsRefusal(const Status& status) {
 
 // ---- Problems.
 
-// Draws random elements of `dtype`. That takes long, so they repeat. The period is a prime number,
-// so that an element of a wrong row or channel has a wrong value.
+// Draws random elements of `dtype`. They repeat, because drawing is slow. The period is a prime
+// number, so that an element of a wrong row or channel has a wrong value.
 Bytes Draw(DataType dtype, int64_t elements, std::mt19937_64* random) {
   constexpr int64_t kMostDrawn = 1'048'573;
   std::normal_distribution<double> normal;
@@ -62,7 +62,7 @@ MeasuredProblem MakeProblem(const Convolution& c, std::mt19937_64* random) {
 
 const MeasuredProblem& FindProblem(const Convolution& convolution, KeptProblem* kept) {
   if (!kept->problem || !(kept->problem->convolution == convolution)) {
-    *kept = KeptProblem();  // so that memory holds only one
+    *kept = KeptProblem();  // frees the old one first
     std::mt19937_64 random;
     kept->problem = std::make_unique<MeasuredProblem>(MakeProblem(convolution, &random));
   }
@@ -144,7 +144,7 @@ class DeviceMemory {
  public:
   explicit DeviceMemory(MeasuringDevice* device) : device_(device) {}
   ~DeviceMemory() {
-    // An error was reported already.
+    // Any error was reported already.
     (void)device_->Synchronize();
     for (void* data : allocated_) device_->Free(data);
   }
@@ -172,7 +172,7 @@ struct Runnable {
   std::vector<void*> workspaces;
 };
 
-// Runs the ways on the device.
+// Runs several ways to compute the same problems on the device.
 class Bench {
  public:
   Bench(MeasuringDevice* device, const MeasureOptions& options)
@@ -201,7 +201,7 @@ class Bench {
     return device_->CopyFromDevice(data, result->size(), result->data());
   }
 
-  // Gives the times of each way.
+  // Appends the time of each way.
   Status TimeByTurns(std::vector<TfiTime>* times) {
     using Clock = std::chrono::steady_clock;
     const std::chrono::duration<double, std::milli> warmup(options_.warmup_ms);
@@ -219,7 +219,7 @@ class Bench {
     return Status::Ok();
   }
 
-  // Runs the first way and returns its outcome. `traced` tells why there are no kernels.
+  // Runs the first way and returns its outcome. `traced` is the reason if there are no kernels.
   Status TraceRun(std::vector<TracedKernel>* kernels, Status* traced) {
     kernels->clear();
     *traced = device_->StartTrace();
@@ -232,7 +232,7 @@ class Bench {
   }
 
  private:
-  // A fill takes about 56 µs on an H200. No stage takes as long to enqueue as so many fills.
+  // A fill takes about 56 µs on an H200. No stage takes as long to enqueue as this many fills.
   static constexpr int kMostFills = 64;
 
   static TfiTime Summarize(std::vector<double> times_us) {
@@ -283,7 +283,7 @@ class Bench {
     return Status::Ok();
   }
 
-  // Times each way once, each turn in another order.
+  // Times each way once, each turn in a different order.
   Status TakeTurn(size_t turn, std::vector<std::vector<double>>* all_us) {
     for (size_t i = 0; i < ways_.size(); ++i) {
       const size_t way = (i + turn) % ways_.size();
@@ -308,7 +308,7 @@ class Bench {
       const bool is_ahead = device_->IsBefore(*begin);
       TF_INTEROP_RETURN_IF_ERROR(device_->Synchronize());
       const std::optional<int64_t> begin_ns = begin->ReadNs(), end_ns = end->ReadNs();
-      if (!begin_ns || !end_ns) return Internal("The device does not tell the time of a run.");
+      if (!begin_ns || !end_ns) return Internal("The device did not report the time of a run.");
       *elapsed_us = static_cast<double>(*end_ns - *begin_ns) / 1e3;
       if (is_ahead || fills_ >= kMostFills) return Status::Ok();
       fills_ *= 2;
@@ -334,7 +334,7 @@ class Bench {
   DeviceMemory memory_;
 };
 
-// Has the backend forget plans: one takes over a megabyte, and a profile has tens of thousands.
+// Makes the backend forget plans: one takes over a megabyte, and a profile has tens of thousands.
 struct ForgetAtEnd {
   Backend* backend;
   ~ForgetAtEnd() { backend->ForgetPrepared(); }
@@ -342,7 +342,7 @@ struct ForgetAtEnd {
 
 // ---- A stage.
 
-// Puts the same convolutions with `algorithms` on one lane.
+// Puts the stage's convolutions, with `algorithms`, on one lane.
 Stage WithAlgorithms(const Stage& stage, const std::vector<std::string>& algorithms) {
   Stage changed = InSequence(stage);
   for (size_t i = 0; i < changed.steps.size(); ++i) changed.steps[i].algorithm = algorithms[i];
@@ -362,8 +362,7 @@ std::vector<std::string> AlgorithmsOf(const PreparedStage& stage) {
   return algorithms;
 }
 
-// Does the same as PrepareStage, but fails if a pinned algorithm cannot be had or a lane cannot be
-// merged.
+// Like PrepareStage, but fails if a pinned algorithm is refused or a lane cannot be merged.
 Status PrepareAsPinned(Backend* backend, const Stage& stage, const PrepareOptions& options,
                        PreparedStage* prepared) {
   TF_INTEROP_RETURN_IF_ERROR(PrepareStage(backend, stage, options, prepared));
@@ -436,7 +435,7 @@ Status MeasureStage(MeasuringDevice* device, const StageRequest& request,
     TF_INTEROP_RETURN_IF_ERROR(PrepareAsPinned(
         backend, WithAlgorithms(stage, request.sequential_algorithms), prepare, &sequential.stage));
     const std::vector<std::string> others = AlgorithmsOf(sequential.stage);
-    // If both sequences are the same, one time serves for both.
+    // If both sequences are the same, one measurement serves both.
     if (others != measurement->sequential_algorithms) ways.push_back(&sequential);
     measurement->sequential_algorithms = others;
   }
