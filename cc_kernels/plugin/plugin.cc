@@ -32,10 +32,10 @@ struct TfiGraph {
 
   std::mutex mutex;  // guards the rest; never held while Python is called
   std::condition_variable changed;
-  const TF_GrapplerItem* item = nullptr;  // null once Grappler no longer waits
+  const TF_GrapplerItem* item = nullptr;  // null once Grappler has stopped waiting
   std::unique_ptr<TF_GraphProperties, decltype(&TF_DeleteGraphProperties)> properties = {
       nullptr, TF_DeleteGraphProperties};  // made on first use
-  bool has_begun = false;                  // the pass has the interpreter, and read the graph
+  bool has_begun = false;                  // the pass has the interpreter and the graph
   bool is_over = false;
   std::unique_ptr<TF_Buffer, decltype(&TF_DeleteBuffer)> result = {nullptr, TF_DeleteBuffer};
 };
@@ -47,8 +47,8 @@ std::atomic<TfiPass> global_pass{nullptr};
 std::atomic<TfiIsInterpreterHeld> global_is_interpreter_held{nullptr};
 std::atomic<double> global_time_limit_s{0};
 
-// A thread of the program may wait for this function while it holds the interpreter, which would
-// never end. tf.random.set_seed does so under asynchronous execution.
+// A thread of the program may hold the interpreter while it waits for TensorFlow's thread, which
+// would be a deadlock. tf.random.set_seed does so under asynchronous execution.
 constexpr std::chrono::seconds kLongestWaitForInterpreter{5};
 constexpr double kForEverS = 1e9;
 
@@ -60,8 +60,8 @@ struct Optimizer {
   bool is_second_round = false;
 };
 
-// True if the graph's bytes may name a convolution op (Conv2D…, DepthwiseConv2d…, Conv3D…). Most of
-// TensorFlow's many helper graphs do not, and are left alone without being parsed.
+// Whether the graph's bytes may name a convolution op (Conv2D…, DepthwiseConv2d…, Conv3D…). Most of
+// TensorFlow's many helper graphs do not, and are skipped without being parsed.
 bool MayHoldConvolution(const TF_Buffer& graph) {
   const char* position = static_cast<const char*>(graph.data);
   const char* const end = position + graph.length;
@@ -80,7 +80,7 @@ bool MayHoldConvolution(const TF_Buffer& graph) {
 using GetListSize = void (*)(const TF_GrapplerItem*, int*, size_t*, TF_Status*);
 using GetList = void (*)(const TF_GrapplerItem*, char**, size_t*, int, void*, size_t, TF_Status*);
 
-// Ends each name with a line feed; node names hold none.
+// Ends each name with a line feed; node names contain none.
 std::string ReadNames(GetListSize get_size, GetList get, const TF_GrapplerItem* item,
                       TF_Status* status) {
   int count = 0;
@@ -97,14 +97,15 @@ std::string ReadNames(GetListSize get_size, GetList get, const TF_GrapplerItem* 
   return text;
 }
 
-// Waits until the pass is over. Returns false if it does not get the interpreter or takes too long.
+// Waits for the end of the pass. Returns false if it does not get the interpreter or takes too
+// long.
 bool WaitForPass(TfiGraph* graph) {
   std::unique_lock<std::mutex> lock(graph->mutex);
   const auto is_over = [graph] { return graph->is_over; };
   const auto has_begun = [graph] { return graph->has_begun || graph->is_over; };
   if (!graph->changed.wait_for(lock, kLongestWaitForInterpreter, has_begun)) return false;
   const std::chrono::duration<double> limit(std::min(global_time_limit_s.load(), kForEverS));
-  // The pass also checks its time, and should fail first, because its error says more.
+  // The pass also checks its time, and should fail first, because its error tells more.
   return graph->changed.wait_for(lock, limit + kLongestWaitForInterpreter, is_over);
 }
 
@@ -133,7 +134,7 @@ void RunPass(TfiPass pass, const std::shared_ptr<TfiGraph>& graph) {
 }
 
 // Aborted tells Grappler that the graph stays as it is.
-void SetUnchanged(TF_Status* status) { TF_SetStatus(status, TF_ABORTED, "Nothing to be done."); }
+void SetUnchanged(TF_Status* status) { TF_SetStatus(status, TF_ABORTED, "Nothing to do."); }
 
 void Optimize(void* created, const TF_Buffer* input, const TF_GrapplerItem* item, TF_Buffer* output,
               TF_Status* status) {
@@ -164,7 +165,7 @@ void Optimize(void* created, const TF_Buffer* input, const TF_GrapplerItem* item
 
 constexpr char kCpu[] = "CPU", kGpu[] = "GPU";
 
-// A template, because neither this nor Grappler's create function is told the device type.
+// A template, because neither this function nor Grappler's create function gets the device type.
 template <const char* device_type>
 void Init(TP_OptimizerRegistrationParams* params, TF_Status* status) {
   params->struct_size = TP_OPTIMIZER_REGISTRATION_PARAMS_STRUCT_SIZE;
@@ -193,7 +194,7 @@ const char* TfiRegisterPlugin(const char* device_type) {
     error = "Expected device type CPU or GPU, got " + type + ".";
   } else if (tf_interop::HasGraphPlugin(type)) {  // TensorFlow would end the process
     error = "Another graph-optimizer plugin is registered for device type " + type +
-            ", and TensorFlow takes only one. Uninstall that plugin (a package under "
+            ", and TensorFlow accepts only one. Uninstall that plugin (a package under "
             "site-packages/tensorflow-plugins), or use tf_interop in a process without it.";
   } else {
     using tf_interop::kCpu, tf_interop::kGpu;

@@ -12,21 +12,21 @@ extern "C" {
 
 #define TFI_EXPORT __attribute__((visibility("default")))
 
-// A graph that Grappler hands to the plugin; valid until the pass returns. When Grappler has
+// A graph that Grappler hands to the plugin; valid until the pass returns. Once Grappler has
 // stopped waiting for the pass, all functions fail.
 typedef struct TfiGraph TfiGraph;
 
-// Rewrites a graph, given the device type, the names of the nodes that have to stay, and of those
-// among them that are fetched. A line feed ends each name. Nodes that have to stay and are not
-// fetched may be fed. Returns 1 after TfiSetResult, or 0 if the graph stays unchanged. Called from
-// several threads at once, even from some that have never run Python. Must not throw.
+// Rewrites a graph, given the device type, the names of the nodes that must stay, and those among
+// them that are fetched. A line feed ends each name. Nodes that must stay and are not fetched may
+// be fed. Returns 1 after TfiSetResult, or 0 if the graph stays unchanged. Called from several
+// threads at once, even from some that have never run Python. Must not throw.
 typedef int (*TfiPass)(TfiGraph* graph, const char* device_type, const char* nodes_to_preserve,
                        const char* fetches);
 
-// Says whether the calling thread holds Python's interpreter (PyGILState_Check).
+// Whether the calling thread holds Python's interpreter (PyGILState_Check).
 typedef int (*TfiIsInterpreterHeld)();
 
-// Takes `size` bytes at `data`, which are valid only during the call.
+// Receives `size` bytes at `data`, which are valid only during the call.
 typedef void (*TfiSink)(const void* data, size_t size);
 
 // Registers the plugin for a device type, "CPU" or "GPU", unless it is registered already. Returns
@@ -40,40 +40,40 @@ TFI_EXPORT const char* TfiRegisterPlugin(const char* device_type);
 // without the plugin, and not inside the pass. If TensorFlow's caller holds the interpreter, the
 // pass runs on the caller's thread, because its own would wait for the interpreter.
 //
-// The caller waits five seconds for the pass to get the interpreter, and then `time_limit_s` and
-// five seconds for its end. After that the graph stays unchanged, and the pass goes on alone.
+// The caller waits five seconds for the pass to get the interpreter, then `time_limit_s` plus five
+// seconds for it to end. After that the graph stays unchanged, and the pass runs on alone.
 TFI_EXPORT void TfiSetPass(TfiPass pass, TfiIsInterpreterHeld is_interpreter_held,
                            double time_limit_s);
 
-// Gives `sink` the serialized GraphDef. Returns 1, or 0 if it is too late.
+// Passes the serialized GraphDef to `sink`. Returns 1, or 0 if it is too late.
 TFI_EXPORT int TfiGraphData(TfiGraph* graph, TfiSink sink);
 
-// Gives `sink` the serialized OpInfo::TensorProperties of each output of a node, in order. The
-// first call infers the shapes of the whole graph, which takes long. Returns the number of outputs,
-// or -1 if TensorFlow does not know the node, or if it is too late.
+// Passes the serialized OpInfo::TensorProperties of each output of a node, in order, to `sink`. The
+// first call infers the shapes of the whole graph, which is slow. Returns the number of outputs, or
+// -1 if TensorFlow does not know the node or it is too late.
 TFI_EXPORT int TfiOutputProperties(TfiGraph* graph, const char* node, TfiSink sink);
 
 // Sets the new graph, whose bytes are copied. Returns 1, or 0 if it is too late.
 TFI_EXPORT int TfiSetResult(TfiGraph* graph, const void* data, size_t size);
 
-// Gives `sink` the counters (core/counters.h) of each device, one by one: "<counter> <device> <n>
-// <reason>", with a device such as "GPU:0". Only "fallback" and "refused_lane_options" have
-// reasons, which quote other libraries, and may hold any bytes.
+// Passes the counters (core/counters.h) of each device to `sink`, one by one: "<counter> <device>
+// <n> <reason>", with a device such as "GPU:0". Only "fallback" and "refused_lane_options" have
+// reasons, which quote other libraries and may contain any bytes.
 TFI_EXPORT void TfiReadCounters(TfiSink sink);
 
-// Records a timeline of calls 1 to `calls` of each op from now on; 0 ends that.
+// Records a timeline of calls 1 to `calls` of each op from now on; 0 stops recording.
 TFI_EXPORT void TfiRecordTimeline(int calls);
 
-// Gives `sink` each recorded span that is over. Its lines are: "stage", "lane" or "thread"; the
-// number of the lane or thread; the node's name; the number of the call; the name of the
+// Passes each recorded span that is over to `sink`. Its lines are: "stage", "lane" or "thread"; the
+// number of the lane or thread; the node's name; the number of the call; the names of the
 // convolutions or operations; the algorithm; begin and end, in nanoseconds of a steady clock.
 TFI_EXPORT void TfiReadTimeline(TfiSink sink);
 
 // Limits the total bytes of a stage's workspaces from now on, on all devices; a negative number
-// ends the limit.
+// lifts the limit.
 TFI_EXPORT void TfiSetWorkspaceLimit(int64_t bytes);
 
-// Says whether this CPU has the instructions that the library was compiled for.
+// Whether this CPU has the instructions that the library was compiled for.
 TFI_EXPORT int TfiCpuIsSupported(void);
 
 #ifdef __cplusplus

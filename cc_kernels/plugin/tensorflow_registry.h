@@ -1,5 +1,5 @@
-// The parts of TensorFlow's inside that the plugin needs, because the C API lacks them. The C API
-// registers one device type for each library that it loads.
+// The parts of TensorFlow's internals that the plugin needs because the C API lacks them. The C API
+// registers only one device type for each library that it loads.
 #ifndef TF_INTEROP_PLUGIN_TENSORFLOW_REGISTRY_H_
 #define TF_INTEROP_PLUGIN_TENSORFLOW_REGISTRY_H_
 
@@ -14,11 +14,11 @@ using InitGraphFunction = void (*)(TP_OptimizerRegistrationParams*, TF_Status*);
 
 bool HasGraphPlugin(const std::string& device_type);
 
-// Ends the process if the device type already has a plugin: ask HasGraphPlugin first.
+// Ends the process if the device type already has a plugin: call HasGraphPlugin first.
 absl::Status RegisterGraphPlugin(InitGraphFunction init);
 
 // False if TensorFlow will differentiate the graph when it runs, as TensorFlow 1 does with a
-// function. Such a graph may only hold ops that have gradients.
+// function. Such a graph may contain only ops that have gradients.
 bool AllowsNonDifferentiableRewrites(const TF_GrapplerItem* item);
 
 }  // namespace tf_interop

@@ -21,8 +21,8 @@ HostBackend* TheBackend() {
   return backend;
 }
 
-// Asynchronous, so that a stage does not hold one of TensorFlow's threads while it runs. Stock
-// kernels do hold it, as in the graph.
+// Asynchronous, so that a stage does not occupy one of TensorFlow's threads while it runs. Stock
+// kernels do, as in the graph.
 class ConvStageCpu : public tensorflow::AsyncOpKernel {
  public:
   explicit ConvStageCpu(tensorflow::OpKernelConstruction* context)
@@ -32,7 +32,7 @@ class ConvStageCpu : public tensorflow::AsyncOpKernel {
     bool is_enqueued = false;
     const absl::Status status = Run(context, done, &is_enqueued);
     if (is_enqueued) return;
-    // TensorFlow may run the next op inside this call, so the stage has to be over.
+    // TensorFlow may run the next op inside this call, so the stage must be over.
     if (!status.ok()) context->SetStatus(status);
     done();
   }
@@ -49,7 +49,7 @@ class ConvStageCpu : public tensorflow::AsyncOpKernel {
     if (call->runs_stock()) return call->RunStock(/*caller=*/nullptr);
     std::unique_ptr<StreamGroup> acquired;
     TF_RETURN_IF_ERROR(ToAbslStatus(backend->Acquire(&acquired)));
-    // Shared because std::function has to be copyable.
+    // Shared, because std::function must be copyable.
     const auto caller = std::make_shared<std::unique_ptr<StreamGroup>>(std::move(acquired));
     auto* const stream = static_cast<HostStream*>((*caller)->stream());
     const Status launched = call->Enqueue(stream);
@@ -58,7 +58,7 @@ class ConvStageCpu : public tensorflow::AsyncOpKernel {
       Status status = launched;
       status.Update(stream->TakeError());
       call->MarkComplete();
-      call.reset();  // frees workspaces before TensorFlow hears that the op is done
+      call.reset();  // frees workspaces before TensorFlow learns that the op is done
       if (!status.ok()) context->SetStatus(ToAbslStatus(status));
       // TensorFlow may run the next op inside this call, even another stage, which must not get
       // this stream while its thread is busy.

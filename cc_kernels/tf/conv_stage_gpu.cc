@@ -22,7 +22,7 @@ class ConvStageGpu : public tensorflow::OpKernel {
  public:
   explicit ConvStageGpu(tensorflow::OpKernelConstruction* context)
       : OpKernel(context), node_(context) {
-    // Makes the backend's first cuDNN handle before the first step's tensors take its memory.
+    // Creates the backend's first cuDNN handle before the first step's tensors take its memory.
     // Compute reports a failure.
     const auto* info = context->device()->tensorflow_accelerator_device_info();
     Backend* backend = nullptr;
@@ -31,8 +31,8 @@ class ConvStageGpu : public tensorflow::OpKernel {
     }
   }
 
-  // Enqueues the stage and returns. That frees workspaces, but TensorFlow gives their memory only
-  // to work on the same stream, after the join.
+  // Enqueues the stage and returns. This frees workspaces, but TensorFlow reuses their memory only
+  // for work on the same stream, after the join.
   void Compute(OpKernelContext* context) override {
     const CountingFor counting(node_.counts());
     StageTrace trace(*this);

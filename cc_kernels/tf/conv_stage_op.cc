@@ -39,7 +39,7 @@ absl::Status OutputShape(InferenceContext* context, const StepProgram& step, Sha
   return absl::OkStatus();
 }
 
-// Reads the shape that is the value of a sizes operand, or gives one of `rank` unknown dimensions.
+// Reads a shape from the value of a sizes operand, else returns one of `rank` unknown dimensions.
 absl::Status ShapeFromSizes(InferenceContext* context, int input, int rank, ShapeHandle* shape) {
   TF_RETURN_IF_ERROR(context->MakeShapeFromShapeTensor(input, shape));
   if (!InferenceContext::RankKnown(*shape) || InferenceContext::Rank(*shape) != rank) {

@@ -18,8 +18,8 @@ namespace {
 
 using tensorflow::thread::ThreadPool;
 
-// Runs work inside Schedule. A pool with one thread would not do: TensorFlow and oneDNN hand even
-// undivided work to the pool, and all callers would wait for that thread.
+// Runs work inside Schedule. A pool with one thread would not do: TensorFlow and oneDNN give even
+// undivided work to the pool, so all callers would wait for that thread.
 class InlinePool : public tensorflow::thread::ThreadPoolInterface {
  public:
   void Schedule(std::function<void()> work) override { work(); }
@@ -67,11 +67,11 @@ class NarrowDevice::Groups {
       const std::lock_guard<std::mutex> lock(mutex_);
       free_[cores].push_back(workers);
     }
-    leased_ -= cores;  // last, so that the next lease of so many cores finds the group
+    leased_ -= cores;  // last, so that the next lease of this many cores finds the group
   }
 
  private:
-  // A thread for each core: oneDNN's work goes to the pool while the caller waits.
+  // One thread for each core: oneDNN's work goes to the pool while the caller waits.
   static Workers* MakeGroup(int cores) {
     return new Workers(
         new ThreadPool(tensorflow::Env::Default(), tensorflow::ThreadOptions(), "interop", cores,
@@ -84,7 +84,7 @@ class NarrowDevice::Groups {
   Workers calling_thread_{&calling_thread_pool_, /*cores=*/1};
   std::atomic<int> leased_ = 0;                // one core, the most frequent lease, takes no lock
   std::mutex mutex_;                           // guards the rest
-  std::map<int, std::vector<Workers*>> free_;  // groups by their number of cores
+  std::map<int, std::vector<Workers*>> free_;  // groups by number of cores
 };
 
 NarrowDevice::NarrowDevice(DeviceBase* device, int cores)

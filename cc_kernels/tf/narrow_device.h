@@ -10,21 +10,21 @@
 
 namespace tf_interop {
 
-// Leases cores for as long as it lives, and is the device that it stands for in everything else.
+// Leases cores for as long as it lives. In everything else it acts as the original device.
 //
-// One core is the calling thread. Several are a group of threads. All leases of a process together
+// One core is the calling thread; several are a group of threads. All leases of a process together
 // never exceed the device's own number of threads, except for calling threads, which exist anyway.
-// A group is made if no group of its size is free, and is kept for later leases. Thread-safe.
+// A group is created if none of its size is free, and is kept for later leases. Thread-safe.
 class NarrowDevice : public tensorflow::DeviceBase {
  public:
-  // Leases `cores` cores, or only the calling thread if too few are left. Never waits. `device` has
-  // to outlive this.
+  // Leases `cores` cores, or only the calling thread if too few are left. Never waits. `device`
+  // must outlive this.
   NarrowDevice(tensorflow::DeviceBase* device, int cores);
   ~NarrowDevice() override;
   NarrowDevice(const NarrowDevice&) = delete;
   NarrowDevice& operator=(const NarrowDevice&) = delete;
 
-  // The cores that were leased.
+  // The number of leased cores.
   int cores() const { return tensorflow_cpu_worker_threads()->num_threads; }
 
   tensorflow::Allocator* GetAllocator(tensorflow::AllocatorAttributes attributes) override {

@@ -17,7 +17,7 @@
 
 namespace tf_interop {
 
-// The part of TensorFlow's MklPrimitive that destroying one needs: its destructor is its first
+// The part of TensorFlow's MklPrimitive that is needed to destroy one: the destructor, its first
 // virtual function. In the unnamed namespace the compiler would know that no class derives from
 // this, and would not call TensorFlow's destructor.
 struct Primitive {  // NOLINT(misc-use-internal-linkage)
@@ -51,7 +51,7 @@ struct Cache {
   std::list<std::string> keys;
 };
 
-// A factory of TensorFlow's, with the linker's name of its element type.
+// One of TensorFlow's factories, with the mangled name of its element type.
 struct Factory {
   DataType dtype;
   const char* mangled_type;
@@ -68,8 +68,8 @@ void* FindSymbol(const Factory& factory, const char* prefix, const char* suffix)
   return dlsym(RTLD_DEFAULT, name.c_str());
 }
 
-// Returns the calling thread's cache, or null if this TensorFlow has none. The cache is a variable
-// of a function. TensorFlow's library exports it, so its name gives its address.
+// Returns the calling thread's cache, or null if this TensorFlow has none. The cache is a static
+// variable of a function. TensorFlow's library exports it, so its address is found by name.
 Cache* FindWideCache(const Factory& factory) {
   using GetOp = void* (*)(void* factory, const std::string& key);
   const auto get_op = reinterpret_cast<GetOp>(
@@ -77,7 +77,7 @@ Cache* FindWideCache(const Factory& factory) {
   auto* const cache =
       static_cast<Cache*>(FindSymbol(factory, "_ZZ", "E11GetLRUCacheEvE10lru_cache_"));
   if (get_op == nullptr || cache == nullptr) return nullptr;
-  // A look-up makes the thread's cache if it has none yet. Factories have no members.
+  // A look-up creates the thread's cache if there is none yet. Factories have no members.
   get_op(nullptr, "");
   return cache;
 }

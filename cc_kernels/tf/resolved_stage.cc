@@ -39,8 +39,8 @@ absl::Status MakeImageShape(const StepProgram& step, int64_t batch, const int64_
       channels, shape);
 }
 
-// The image's shape from the value of input_sizes: the whole shape, or only height and width. The
-// rest then follows from filter and output gradient, as in TensorFlow's Conv2DBackpropInput.
+// Makes the image's shape from the value of input_sizes: the whole shape, or only height and width;
+// the rest then follows from filter and output gradient, as in TensorFlow's Conv2DBackpropInput.
 absl::Status ImageShapeFromSizes(const StepProgram& step, const std::vector<int64_t>& sizes,
                                  const TensorShape& filter, const TensorShape& output,
                                  TensorShape* image) {
@@ -55,8 +55,8 @@ absl::Status ImageShapeFromSizes(const StepProgram& step, const std::vector<int6
   return MakeImageShape(step, output.dim_size(0), spatial, filter.dim_size(2), image);
 }
 
-// Resolves the spatial dimensions: output and pads follow from image and filter. Images keep the
-// core's depth.
+// Resolves the spatial dimensions: output and pads follow from image and filter. Without volumes,
+// depths keep the core's defaults.
 absl::Status ResolveSpatial(const StepProgram& step, const TensorShape& image,
                             const TensorShape& filter, Convolution* c) {
   struct Dimension {
@@ -132,8 +132,8 @@ bool IsBiasOf(const TensorShape& bias, int64_t channels) {
   return dimensions_of_channels == 1;
 }
 
-// Gives the convolution of a step and the shape of its result. `sizes` is the value of its sizes
-// operand; empty for forward. A gradient with an empty tensor among its three is zeros, whatever
+// Resolves a step's convolution and the shape of its result. `sizes` is the value of its sizes
+// operand, empty for forward. A gradient with an empty tensor among its three is zeros, whatever
 // the sizes of the others.
 absl::Status ResolveStep(const StepProgram& step, const std::vector<TensorShape>& operand_shapes,
                          const std::vector<int64_t>& sizes, Convolution* c,
@@ -200,7 +200,7 @@ absl::Status ResolveStep(const StepProgram& step, const std::vector<TensorShape>
   return absl::OkStatus();
 }
 
-// Shapes of all results, and all convolutions, by operation.
+// Resolves the shapes of all results and all convolutions, by operation.
 absl::Status ResolveSteps(const StageProgram& program, const OpKernelContext& context,
                           std::vector<TensorShape>* result_shapes,
                           std::vector<Convolution>* convolutions) {
@@ -252,8 +252,8 @@ const StageSchedule* FindSchedule(const std::vector<StageSchedule>& schedules, i
   return found == schedules.end() ? nullptr : &*found;
 }
 
-// If the workspaces of a prepared stage are over the user's limit, which no call can change,
-// prepares the first lesser stage within it.
+// If the workspaces of a prepared stage exceed the user's limit, which no call can change, prepares
+// the first lesser stage within it.
 void KeepWithin(size_t limit, Backend* backend, ResolvedStage* resolved) {
   if (absl::c_accumulate(resolved->prepared.lane_workspace_bytes, size_t{0}) <= limit) return;
   LadderCalls calls;
@@ -266,7 +266,7 @@ void KeepWithin(size_t limit, Backend* backend, ResolvedStage* resolved) {
   resolved->rung = lesser.rung;
 }
 
-// Finds the filters that a launch of `steps` reads; false if one of them may not be held.
+// Finds the filters that a launch of `steps` reads. Returns false if one of them may not be held.
 bool FindInputs(const StageProgram& program, const ResolvedStage& resolved,
                 const std::vector<size_t>& steps, HeldFilter* found) {
   for (const size_t step : steps) {
@@ -279,7 +279,7 @@ bool FindInputs(const StageProgram& program, const ResolvedStage& resolved,
   return true;
 }
 
-// Finds the launches of a prepared stage for which transforming held filters once helps.
+// Finds the launches of a prepared stage that gain from transforming held filters once.
 std::vector<HeldFilter> FindHeldFilters(const StageProgram& program, const ResolvedStage& resolved,
                                         Backend* backend) {
   std::vector<HeldFilter> held;
@@ -343,7 +343,7 @@ absl::Status ResolveStage(const StageProgram& program, const OpKernelContext& co
   }
   const Status prepared = PrepareStage(backend, resolved->stage, options, &resolved->prepared);
   if (!IsLasting(prepared) || resolved->prepared.is_provisional()) {
-    // The backend waits longer each time before it tries, so that this costs little.
+    // The backend waits longer before each retry, so this costs little.
     resolved->try_again_at = std::chrono::steady_clock::now() + std::chrono::seconds(1);
   }
   if (!prepared.ok()) {

@@ -1,4 +1,5 @@
-// A ConvStage node for inputs of given shapes. Calls with the same shapes and switches share one.
+// A ConvStage node resolved for inputs of given shapes. Calls with the same shapes and switches
+// share it.
 #ifndef TF_INTEROP_TF_RESOLVED_STAGE_H_
 #define TF_INTEROP_TF_RESOLVED_STAGE_H_
 
@@ -21,10 +22,10 @@
 
 namespace tf_interop {
 
-// A launch that may read filters in a form to which they were transformed once.
+// A launch that may read filters that were transformed once.
 struct HeldFilter {
   static constexpr size_t kNotMerged = ~size_t{0};
-  std::vector<size_t> inputs;  // the filter, or those that are joined
+  std::vector<size_t> inputs;  // the filter, or several joined ones
   size_t step = 0;             // the first that reads them
   size_t operation = 0;        // of that step
   size_t merged = kNotMerged;  // position among PreparedStage::merged
@@ -42,10 +43,10 @@ struct ResolvedStage {
   Stage stage;  // of the schedule, with convolutions
   PreparedStage prepared;
   // If nothing is prepared, so that stock kernels run: the kind of fallback (core/ladder.h), else
-  // null, and the reason.
+  // null; and the reason.
   const char* unplanned_kind = nullptr;
   std::string why_unplanned;
-  // The rung by which it is prepared, if the plan is over the user's limit for workspaces; at stock
+  // The rung for which it is prepared, if the plan exceeds the user's workspace limit; at kStock
   // nothing is prepared.
   std::optional<Rung> rung;
   std::vector<HeldFilter> held_filters;
@@ -57,9 +58,9 @@ struct ResolvedStage {
 // Resolves the shapes of all steps and prepares them by the schedule for their batch size, within
 // the limit for all workspaces together.
 //
-// Like in a plan, the stage's batch size is that of most of its convolutions, or of the first if
-// two are as frequent. So convolutions of a detector's regions, or of a constant, do not decide.
-// Convolutions that compute nothing do not count.
+// As in a plan, the stage's batch size is its convolutions' most frequent one, or the first of
+// several that are equally frequent. So a convolution of a detector's regions, or of a constant,
+// does not decide. Convolutions that compute nothing do not count.
 absl::Status ResolveStage(const StageProgram& program, const tensorflow::OpKernelContext& context,
                           const PrepareOptions& options, size_t workspace_limit, Backend* backend,
                           ResolvedStage* resolved);

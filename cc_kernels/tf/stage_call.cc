@@ -27,13 +27,13 @@ using tensorflow::Tensor;
 
 namespace {
 
-// Bytes of workspace that one convolution may ask for, the same as for TensorFlow's own
-// convolutions. For all workspaces of a stage see core/workspace_limit.h.
+// The workspace limit of one convolution, the same as for TensorFlow's own convolutions. For all
+// workspaces of a stage see core/workspace_limit.h.
 size_t WorkspaceLimitBytes() {
   static const size_t limit = [] {
     constexpr int64_t kDefaultMb = 8192;  // kDefaultWorkspaceLimit in TensorFlow's conv_ops_gpu.h
     int64_t megabytes = kDefaultMb;
-    // A value that is no number leaves the default in place, as in TensorFlow.
+    // A value that is not a number leaves the default in place, as in TensorFlow.
     (void)tensorflow::ReadInt64FromEnvVar("TF_CUDNN_WORKSPACE_LIMIT_IN_MB", kDefaultMb, &megabytes);
     return static_cast<size_t>(megabytes < 0 ? 0 : megabytes) << 20;
   }();
@@ -48,7 +48,7 @@ std::string ShortDeviceName(const tensorflow::OpKernelConstruction* context) {
   return absl::StrCat(parsed.type, ":", parsed.id);
 }
 
-// `limit` is that of all workspaces together.
+// `limit` applies to all workspaces together.
 CallSignature SignatureOf(const OpKernelContext& context, const PrepareOptions& options,
                           size_t limit, Backend* backend) {
   CallSignature signature = {static_cast<int64_t>(options.workspace_limit_bytes),
@@ -75,7 +75,7 @@ absl::Status AllocateBytes(OpKernelContext* context, size_t bytes, Tensor* tenso
 }
 
 // Allocates memory for transformed filters. A tensor is a reference to its memory, so holding the
-// filters keeps their addresses from being given to others.
+// filters keeps their addresses from being reused.
 FilterMemory AllocateFor(OpKernelContext* context, const std::vector<size_t>& inputs,
                          size_t bytes) {
   struct Held {
@@ -160,7 +160,7 @@ const PreparedStage& StageCall::prepared() const {
   return lesser_ == nullptr ? resolved_->prepared : lesser_->stage;
 }
 
-// If there is no memory for a result, transformed filters go: stock TensorFlow keeps none.
+// If there is no memory for a result, frees transformed filters: stock TensorFlow keeps none.
 absl::Status StageCall::AllocateResults() {
   const StageProgram& program = node_->program();
   for (size_t i = 0; i < program.outputs.size(); ++i) {
@@ -183,7 +183,7 @@ absl::Status StageCall::AllocateOutput(int output) {
   const AllocatorAttributes attributes = context_->output_alloc_attr(output);
   absl::Status status;
   TransformedFilters::GetMemory(backend_, [&](bool may_wait) {
-    // Only a temporary can be asked for without waiting. It cannot belong to a scope, whose memory
+    // Only a temporary can be allocated without waiting. It cannot belong to a scope, whose memory
     // is already allocated.
     if (may_wait || attributes.scope_id > 0) {
       Tensor* allocated = nullptr;
@@ -225,8 +225,8 @@ bool StageCall::GetWorkspaces(const std::vector<size_t>& bytes, std::vector<void
   return true;
 }
 
-// If there is no memory for the workspaces, transformed filters go. If that is not enough, the
-// stage is prepared to need less.
+// If there is no memory for the workspaces, frees transformed filters. If that is not enough,
+// prepares the stage to need less.
 void StageCall::AllocateWorkspaces() {
   const std::vector<size_t>& planned = resolved_->prepared.lane_workspace_bytes;
   std::vector<void*>* const lanes = &buffers_.lane_workspaces;
@@ -246,7 +246,7 @@ void StageCall::BindOperands() {
     auto& bound = buffers_.steps[i].inputs;
     size_t next = 0;
     for (const Operand& operand : node_->program().steps[operations[i]].operands) {
-      // ParseStageProgram lets no step read more than there is room for.
+      // ParseStageProgram lets no step read more operands than fit.
       if (operand.source == Operand::Source::kSize || next == std::size(bound)) continue;
       bound[next++] = OperandOf(operand).data();
     }
@@ -264,7 +264,7 @@ absl::Status StageCall::ComputeByStockKernel(size_t operation, AllocatorAttribut
                                              Tensor* result) {
   OpKernel* kernel = nullptr;
   TF_RETURN_IF_ERROR(node_->FindStockKernel(context_, operation, &kernel));
-  // Copies, because a kernel overwrites an operand that nobody else holds.
+  // Copies, because a kernel may overwrite an operand that nobody else holds.
   absl::InlinedVector<Tensor, 4> operands;
   absl::InlinedVector<tensorflow::TensorValue, 4> inputs;
   absl::InlinedVector<AllocatorAttributes, 4> input_attributes;
@@ -296,7 +296,7 @@ absl::Status StageCall::ComputeByStockKernel(size_t operation, AllocatorAttribut
 
 absl::Status StageCall::ComputeStock() {
   const StageProgram& program = node_->program();
-  // Results of an earlier attempt go first: there may not be enough memory for both.
+  // Frees the results of an earlier attempt first: there may not be enough memory for both.
   for (size_t i = 0; i < program.outputs.size(); ++i) {
     delete context_->release_output(static_cast<int>(i)).tensor;
   }
@@ -305,7 +305,7 @@ absl::Status StageCall::ComputeStock() {
   for (const size_t operation : program.order()) {
     const StepProgram& step = program.steps[operation];
     if (resolved_->computes_nothing[operation]) {
-      // oneDNN's kernels give some of these results a wrong shape, or an error.
+      // oneDNN's kernels compute some of these with a wrong shape, or fail.
       TF_RETURN_IF_ERROR(AllocateTemporary(operation, AllocatorAttributes(), /*may_wait=*/true));
       TF_RETURN_IF_ERROR(FillZero(&results_[operation]));
     } else {
@@ -346,7 +346,7 @@ LadderCalls StageCall::Ladder() {
   };
   calls.run_stock = [this] {
     // On a GPU this enqueues kernels on the caller's stream. On a CPU they run at once, so they
-    // have to wait for the work on the stream, if there is one.
+    // must wait for the work on the stream, if there is one.
     if (!node_->is_on_cpu() || caller_ == nullptr) return FromAbslStatus(ComputeStock());
     static_cast<HostStream*>(caller_)->Enqueue([this] { return FromAbslStatus(ComputeStock()); });
     return Status::Ok();
@@ -356,13 +356,13 @@ LadderCalls StageCall::Ladder() {
 
 absl::Status StageCall::RunStock(Stream caller) {
   caller_ = caller;
-  // A lack of memory is already counted.
+  // A lack of memory has already been counted.
   if (resolved_->unplanned_kind == nullptr) return ToAbslStatus(Ladder().run_stock());
   CountFallback(resolved_->unplanned_kind, resolved_->why_unplanned);
   const Status ran = Ladder().run_stock();
   if (ran.ok()) return absl::OkStatus();
   return ToAbslStatus(Status(
-      ran.code(), ran.message() + " The stage ran as without a plan: " + resolved_->why_unplanned));
+      ran.code(), ran.message() + " The stage ran without its plan: " + resolved_->why_unplanned));
 }
 
 Status StageCall::Enqueue(Stream caller) {
@@ -373,8 +373,7 @@ Status StageCall::Enqueue(Stream caller) {
                       Ladder());
 }
 
-// Gives launches their filters in transformed form. Enqueues transformations that have not been
-// done.
+// Binds transformed filters to launches. Enqueues the transformations that are still missing.
 void StageCall::BindHeldFilters() {
   buffers_.joined_filters.assign(resolved_->prepared.merged.size(), nullptr);
   FilterAddresses addresses;

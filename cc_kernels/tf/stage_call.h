@@ -1,4 +1,4 @@
-// A ConvStage node with what its calls share, and one call of it, for CPU and GPU.
+// A ConvStage node with the state that its calls share, and one call of it, for CPU and GPU.
 #ifndef TF_INTEROP_TF_STAGE_CALL_H_
 #define TF_INTEROP_TF_STAGE_CALL_H_
 
@@ -42,7 +42,7 @@ class StageNode {
   TimelineCalls* timeline_calls() { return &timeline_calls_; }
 
   // Resolves the stage for a call, or finds it if an earlier call had the same shapes, sizes and
-  // switches. Such a call allocates nothing and takes no other lock than this node's.
+  // switches. Such a call allocates nothing and takes only this node's lock.
   absl::Status Resolve(const tensorflow::OpKernelContext& context, Backend* backend,
                        std::shared_ptr<const ResolvedStage>* resolved);
 
@@ -61,34 +61,34 @@ class StageNode {
   std::vector<std::unique_ptr<tensorflow::OpKernel>> stock_kernels_;  // by operation; guarded
 };
 
-// One call of a stage, with its memory. It keeps workspaces, results and transformed filters alive,
-// and has to live until the caller's stream has run the stage.
+// One call of a stage, with its memory. Keeps workspaces, results and transformed filters alive,
+// and must live until the caller's stream has run the stage.
 class StageCall {
  public:
-  // All three have to outlive this.
+  // All three must outlive this.
   StageCall(StageNode* node, tensorflow::OpKernelContext* context, Backend* backend);
   StageCall(const StageCall&) = delete;
   StageCall& operator=(const StageCall&) = delete;
 
   // Resolves the stage and, unless it runs stock, allocates its results and workspaces. If there is
-  // not enough memory, not even after transformed filters have gone, the stage is prepared to need
-  // less (core/ladder.h). The whole stage is prepared with TensorFlow's switches for TF32
+  // not enough memory even after freeing transformed filters, prepares the stage to need less
+  // (core/ladder.h). TensorFlow's switches for TF32
   // (tf.config.experimental.enable_tensor_float_32_execution) and determinism
-  // (enable_op_determinism) as they are when the call begins.
+  // (enable_op_determinism) are read once, when the call begins.
   absl::Status Prepare();
 
-  // Says whether to call RunStock rather than Enqueue.
+  // Whether to call RunStock rather than Enqueue.
   bool runs_stock() const { return runs_stock_; }
 
-  // Runs TensorFlow's own kernel for each step, in sequence. On a CPU `caller` may be null, to run
-  // them at once.
+  // Runs TensorFlow's own kernel for each step, in sequence. On a CPU a null `caller` runs them at
+  // once.
   absl::Status RunStock(Stream caller);
 
   // Enqueues the stage on `caller`, or a lesser one if that fails (core/ladder.h).
   Status Enqueue(Stream caller);
 
-  // To be called once the caller's stream has run everything, so that calls on other streams can
-  // use the filters that were transformed for this one.
+  // Call this once the caller's stream has run everything, so that calls on other streams can use
+  // the filters that were transformed for this one.
   void MarkComplete();
 
   const ResolvedStage& resolved() const { return *resolved_; }

@@ -27,8 +27,8 @@ using tensorflow::NodeDef;
 
 constexpr int kVersion = 1;
 
-// A value of the document. All values share the document's first error. What cannot be read is
-// empty, or the least number, so that a function can check for an error once.
+// A value of the document. All values share the document's first error. A value that cannot be read
+// is empty, or the least number, so that a function can check for errors once.
 class Json {
  public:
   Json(const Value& value, std::string place, absl::Status* error)
@@ -36,7 +36,7 @@ class Json {
 
   const absl::Status& error() const { return *error_; }
 
-  // Returns the document's first error, which is this one if there was none.
+  // Returns the document's first error, which is this one if there was none before.
   template <typename... Parts>
   const absl::Status& Expected(const Parts&... what) const {
     error_->Update(absl::InvalidArgumentError(
@@ -75,7 +75,7 @@ class Json {
     return least;
   }
 
-  // A position among `count` things, of which there is one at least.
+  // A position among `count` things; `count` is at least 1.
   size_t Position(size_t count) const {
     return static_cast<size_t>(Integer(0, static_cast<int64_t>(count) - 1));
   }
@@ -175,12 +175,12 @@ absl::Status ParseOperands(const StageTensors& tensors, size_t operation_count, 
     const bool is_size = step->operands[i].source == Operand::Source::kSize;
     if (is_size == (is_gradient && static_cast<int>(i) == step->sizes_operand())) continue;
     return AtStep(step->name, "expected operand ", i, is_size ? " not" : "",
-                  " to be of sizes:, got '", step->node_def.input(static_cast<int>(i)), "'.");
+                  " to be sizes:<i>, got '", step->node_def.input(static_cast<int>(i)), "'.");
   }
   return absl::OkStatus();
 }
 
-// Checks the types of operands, once those of all steps are known, and counts readers of results.
+// Checks the types of operands, once all steps' types are known, and counts readers of results.
 absl::Status CheckOperands(const StepProgram& step, const StageTensors& tensors,
                            StageProgram* program) {
   const std::vector<StepProgram>& steps = program->steps;
@@ -198,13 +198,13 @@ absl::Status CheckOperands(const StepProgram& step, const StageTensors& tensors,
   return absl::OkStatus();
 }
 
-// Reads a list with an entry for each dimension, 1 for batch and channels, into `spatial` by depth,
-// height and width.
+// Reads a list with one entry for each dimension, 1 for batch and channels, into `spatial` by
+// depth, height and width.
 absl::Status ParseSpatial(const NodeDef& node, const char* attribute, const StepProgram& step,
                           int64_t* spatial) {
   std::vector<int64_t> values;
   if (!tensorflow::TryGetNodeAttr(node, attribute, &values) || values.empty()) {
-    return absl::OkStatus();  // dilations may be left out
+    return absl::OkStatus();  // dilations are optional
   }
   const auto rank = static_cast<size_t>(step.rank());
   bool is_valid = values.size() == rank && values[0] == 1 &&
@@ -328,7 +328,8 @@ absl::Status ParseSteps(const Json& operations, const StageTensors& tensors,
 absl::Status ParseOutputs(const Json& outputs, const StageTensors& tensors, StageProgram* program) {
   const std::vector<Json> items = outputs.Items();
   if (items.size() != tensors.output_types.size()) {
-    return outputs.Expected("one operation for each of ", tensors.output_types.size(), " of Tout");
+    return outputs.Expected("one operation for each of the ", tensors.output_types.size(),
+                            " types in Tout");
   }
   for (size_t i = 0; i < items.size(); ++i) {
     const size_t operation = items[i].Position(program->steps.size());
@@ -355,8 +356,8 @@ absl::Status ParseHeldInputs(const Json& held_inputs, std::vector<StepProgram>* 
   return held_inputs.error();
 }
 
-// Checks that a step reads only earlier steps of its lane. In a merged lane it has to read none,
-// and the image of the first step; shapes decide later whether the steps can be merged.
+// Checks that a step reads only earlier steps of its lane. In a merged lane it must read none, and
+// the first step's image; shapes decide later whether the steps can be merged.
 absl::Status CheckReads(const Json& place, const std::vector<StepProgram>& steps, size_t operation,
                         const std::vector<size_t>& earlier, bool merged) {
   const StepProgram& step = steps[operation];
@@ -458,8 +459,7 @@ absl::Status ParseStageProgram(absl::string_view document, const StageTensors& t
   const absl::Status read = google::protobuf::util::JsonStringToMessage(document, &value);
   if (!read.ok()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("ConvStage program: expected a JSON document, got one that cannot be read: ",
-                     read.message()));
+        absl::StrCat("ConvStage program: expected a JSON document: ", read.message()));
   }
   absl::Status error;
   const Json root(value, "$", &error);

@@ -10,14 +10,14 @@
 //        {"steps": [{"operation": 0, "algorithm": "eng4_k2=1"}, …],
 //         <the fields of TfiLaneOptions>}, …]}}, …]}
 //
-// operations: the nodes that the steps replace, with different names. Operands are written
+// operations: the nodes that the steps replace, each with its own name. Operands are written
 //   `inputs:<i>`, `sizes:<i>` (vectors of int32 in host memory), or `steps:<j>` for the result of
 //   operation j, an earlier step of the same lane in every schedule.
 // outputs: the operation of each output of the node. Other results live as long as the call.
 // held_inputs: positions of the inputs that are filters and that nobody writes while they are held.
-// schedules: one for every batch size, whose batch size is null, or one for each of several batch
-//   sizes, ascending. Each has every operation on one lane, and lanes run theirs in order. If an
-//   algorithm is null or empty, the backend chooses.
+// schedules: a single one for all batch sizes, with batch size null, or one for each of several
+//   batch sizes, ascending. Each has every operation on one lane, and lanes run theirs in order. If
+//   an algorithm is null or empty, the backend chooses.
 //
 // Every field is required.
 #ifndef TF_INTEROP_TF_STAGE_PROGRAM_H_
@@ -72,10 +72,9 @@ struct StepProgram {
   bool has_bias = false;
   Activation activation = Activation::kNone;
   float leaky_relu_alpha = 0.2f;
-  bool has_held_filter = false;  // reads a filter of `held_inputs`
+  bool has_held_filter = false;  // reads a filter among `held_inputs`
 
-  // Positions among the operands: of the tensors that are read, and of the sizes of the result of a
-  // gradient.
+  // Positions among the operands: of the tensors, and of the sizes of a gradient's result.
   int image_operand() const { return 0; }
   int filter_operand() const { return 1; }
   int output_operand() const { return 2; }
@@ -92,15 +91,15 @@ struct StepProgram {
 // The lanes for one batch size. The core runs a lane's steps in the order of their numbers, so
 // steps are numbered lane by lane.
 struct StageSchedule {
-  int64_t batch_size = 0;          // 0: every one
-  Stage stage;                     // still without convolutions, which depend on shapes
+  int64_t batch_size = 0;          // 0: all of them
+  Stage stage;                     // without convolutions, which depend on shapes
   std::vector<size_t> operations;  // of each step of `stage`
 };
 
 struct StageProgram {
   std::vector<StepProgram> steps;        // by operation
   std::vector<size_t> outputs;           // the operation of each output
-  std::vector<size_t> reader_counts;     // for each operation, the operands that are its result
+  std::vector<size_t> reader_counts;     // for each operation, the operands that read its result
   std::vector<StageSchedule> schedules;  // one or more, ascending
 
   // An order in which every operation comes after those that it reads.
@@ -114,8 +113,8 @@ struct StageTensors {
   int size_count = 0;
 };
 
-// Returns kInvalidArgument that names the step or the place in the document, the expected and the
-// actual value.
+// Returns kInvalidArgument with the step or the place in the document, and the expected and actual
+// values.
 absl::Status ParseStageProgram(absl::string_view document, const StageTensors& tensors,
                                StageProgram* program);
 

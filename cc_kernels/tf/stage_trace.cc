@@ -36,7 +36,7 @@ constexpr Tracer kTensorFlowTracer = {
 
 std::string ScheduleOf(const ResolvedStage& resolved) {
   if (resolved.unplanned_kind != nullptr) {
-    return absl::StrCat("as without a plan: ", resolved.why_unplanned);
+    return absl::StrCat("none: ", resolved.why_unplanned);
   }
   if (resolved.schedule->batch_size == 0) return "for every batch size";
   return absl::StrCat("for batch size ", resolved.schedule->batch_size);

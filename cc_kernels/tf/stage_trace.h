@@ -2,8 +2,8 @@
 //
 // The thread that enqueues a stage has a span `stage <node name>`, with the stage's schedule, and
 // in it a span `lane <number>: <convolutions> [<algorithm>]` for each launch. On the CPU a lane's
-// thread has the same span while it computes. On a GPU the profiler annotates the kernels of the
-// launch. While no profiler is active, no text is formatted.
+// thread has the same span while it computes. On a GPU the profiler annotates the launch's kernels.
+// While no profiler is active, no text is formatted.
 #ifndef TF_INTEROP_TF_STAGE_TRACE_H_
 #define TF_INTEROP_TF_STAGE_TRACE_H_
 

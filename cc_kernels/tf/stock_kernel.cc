@@ -73,7 +73,7 @@ bool IsNotTransposedFirst(const NodeDef& node) {
 constexpr char kNative[] = "_MklNative";
 constexpr char kPlain[] = "_Mkl";
 
-// An op with a oneDNN kernel, the prefix of that kernel's op, and which nodes get it.
+// An op with a oneDNN kernel, the prefix of that kernel's op, and the nodes that get it.
 //
 // TensorFlow's other rules make no difference to a graph that runs: the fused ops that they exclude
 // have no kernel in TensorFlow either, and sizes matter only on ARM.
@@ -119,7 +119,7 @@ constexpr Rule kRules[] = {
     {"_FusedMatMul", kNative, IsNotTransposedFirst, true},
 };
 
-// oneDNN's kernels are registered for more types, for which TensorFlow's pass does not take them.
+// oneDNN's kernels are registered for more types, but TensorFlow's pass uses them only for these.
 bool IsTaken(DataType dtype) {
   switch (dtype) {
     case tensorflow::DT_FLOAT:
@@ -135,7 +135,7 @@ bool IsTaken(DataType dtype) {
   }
 }
 
-// Gives a node the op and attributes of oneDNN's kernel if TensorFlow would run that kernel.
+// Sets a node's op and attributes to those of oneDNN's kernel if TensorFlow would run that kernel.
 //
 // TensorFlow also merges some pairs of nodes, which run as two steps: Pad and Conv2D or
 // _FusedConv2D, Conv2D and BiasAdd, Conv2DBackpropFilter and BiasAddGrad. MaxPoolGrad and
@@ -168,8 +168,8 @@ absl::Status MakeStockKernel(tensorflow::DeviceBase* device, int graph_def_versi
                              bool has_constant_filter, const NodeDef& node,
                              std::unique_ptr<tensorflow::OpKernel>* kernel) {
   const tensorflow::DeviceType device_type(device->device_type());
-  // Not by the call's FunctionLibraryRuntime: a function over several devices has one that makes no
-  // kernels, and Grappler has none when it computes nodes that read only constants.
+  // Not with the call's FunctionLibraryRuntime: a function over several devices has one that makes
+  // no kernels, and Grappler has none when it computes nodes that read only constants.
   const auto make = [&](NodeDef complete) {
     const tensorflow::OpDef* op_def = nullptr;
     TF_RETURN_IF_ERROR(tensorflow::OpRegistry::Global()->LookUpOpDef(complete.op(), &op_def));

@@ -63,7 +63,7 @@ struct Step {
   int output_count = 0;             // of the step's op; its kernel may have more
   int first_output = 0;             // its number among the operands
   bool is_of_batch = false;         // reads a split input, directly or through other steps
-  int sizes_of_batch = -1;          // the read that holds sizes of the whole batch, or -1
+  int sizes_of_batch = -1;          // the read of sizes of the whole batch, or -1
   std::vector<int> unread_outputs;  // freed after the step
   std::vector<int> dead_operands;   // outputs of other steps that this is the last to read
 };
@@ -73,7 +73,7 @@ struct UnitProgram {
   std::vector<Step> steps;
   std::vector<int> results;  // operands
   std::vector<int64_t> batch_sizes;
-  std::vector<int> cores;  // for each batch size, or one number for all
+  std::vector<int> cores;  // for each batch size, or one for all
   std::vector<int64_t> split_inputs;
   int operand_count = 0;
   std::vector<DataType> primitive_types;  // see PrimitiveCacheTypes
@@ -95,7 +95,7 @@ class UnitReader {
   OpKernelConstruction* const context_;
   UnitProgram& unit_;
   std::vector<int64_t> constant_inputs_;
-  std::vector<DataType> onednn_types_;  // that the steps with oneDNN's kernels read and write
+  std::vector<DataType> onednn_types_;  // read and written by steps with oneDNN's kernels
 };
 
 absl::Status UnitReader::Read() {
@@ -117,8 +117,8 @@ absl::Status UnitReader::Read() {
   }
   unit_.primitive_types = PrimitiveCacheTypes(onednn_types_);
   if (static_cast<int>(results.size()) != context_->num_outputs()) {
-    return InvalidArgument("Expected results of ", context_->num_outputs(), " outputs, got ",
-                           results.size(), ".");
+    return InvalidArgument("Expected ", context_->num_outputs(),
+                           " results, one for each output, got ", results.size(), ".");
   }
   for (size_t i = 0; i < results.size(); ++i) {
     const DataType expected = context_->output_type(static_cast<int>(i));
@@ -151,13 +151,13 @@ absl::Status UnitReader::ReadAttributes(std::vector<std::string>* steps,
     }
   }
   if (!unit_.batch_sizes.empty() && context_->num_inputs() == 0) {
-    return InvalidArgument("Expected an input, whose batch size is one of batch_sizes, got none.");
+    return InvalidArgument("Expected an input from which to read the batch size, got none.");
   }
   const size_t core_count = std::max<size_t>(1, unit_.batch_sizes.size());
   if (unit_.cores.empty()) unit_.cores.assign(core_count, 1);
   if (unit_.cores.size() != core_count || *absl::c_min_element(unit_.cores) < 1) {
     return InvalidArgument("Expected ", core_count,
-                           " cores from 1 on, one for each batch size, got [",
+                           " cores of at least 1, one for each batch size, got [",
                            absl::StrJoin(unit_.cores, ", "), "].");
   }
   return absl::OkStatus();
@@ -247,7 +247,7 @@ void UnitReader::FindLastReads() {
   }
 }
 
-// The operand that holds all sizes of a kernel's result, or -1.
+// The operand with all sizes of a kernel's result, or -1.
 int SizesOperand(const tensorflow::OpKernel& kernel) {
   const absl::string_view op = kernel.type_string_view();  // maybe oneDNN's
   if (op == "Reshape") return 1;
@@ -294,7 +294,7 @@ struct Part {
   int64_t size() const { return last - first; }
 };
 
-// A run of steps, and the values that they compute.
+// A run of steps and the values that they compute.
 class UnitRun {
  public:
   enum class Kind {
@@ -303,7 +303,7 @@ class UnitRun {
     kPart,    // all other steps, over a part
   };
 
-  // `inputs` are those of `context`, or a part's slices of them. They have to outlive this.
+  // `inputs` are those of `context`, or a part's slices of them. They must outlive this.
   UnitRun(const OpKernelContext& context, const UnitProgram& unit, Kind kind,
           absl::Span<const tensorflow::TensorValue> inputs, const Part& part = {})
       : kind_(kind),
@@ -324,7 +324,7 @@ class UnitRun {
 
   absl::Status Run(const Step& step, tensorflow::DeviceBase* device);
 
-  // Takes the outputs of another run, which all parts read.
+  // Adopts the outputs of the shared run, which all parts read.
   void Share(const UnitRun& shared) {
     for (size_t i = 0; i < outputs_.size(); ++i) {
       if (shared.outputs_[i] != nullptr)
@@ -335,7 +335,7 @@ class UnitRun {
   const Tensor& output(int operand) const { return *outputs_[operand]; }
 
  private:
-  // Replaces the batch size in front of `sizes` by the part's.
+  // Replaces the batch size at the front of `sizes` with the part's.
   Tensor SizesOfPart(const Tensor& sizes) const;
 
   const Kind kind_;
@@ -351,10 +351,11 @@ absl::Status UnitRun::Run(const Step& step, tensorflow::DeviceBase* device) {
   OpKernel* const kernel = step.kernel.get();
   absl::InlinedVector<tensorflow::TensorValue, 4> inputs;
   absl::InlinedVector<AllocatorAttributes, 4> input_attributes;
-  // Kernels overwrite a tensor that nobody else holds, so those that are read again are held.
+  // Kernels may overwrite a tensor that nobody else holds, so this holds those that are read again.
   absl::InlinedVector<Tensor, 2> held;
   // The executor holds an input until the op returns. An input that nobody else holds is taken from
-  // it, so that a kernel can overwrite it, and it is freed as early as in stock TensorFlow.
+  // the executor, so that a kernel can overwrite it and it is freed as early as in stock
+  // TensorFlow.
   absl::InlinedVector<Tensor, 2> taken;
   taken.reserve(step.reads.size());
   for (const Read& read : step.reads) {
@@ -445,7 +446,7 @@ class Unit : public OpKernel {
 
     NarrowDevice device;
     const NarrowPrimitives primitives;
-    // All threads of TensorFlow's pools do this, but a Session may run ops on the caller's thread.
+    // All threads of TensorFlow's pools flush denormals, but a Session may run ops on the caller's.
     const tsl::port::ScopedFlushDenormal flush;
   };
 
@@ -486,7 +487,7 @@ class Unit : public OpKernel {
     }
   }
 
-  // Divides the batch as TensorFlow divides an operation, but for all steps at once: each part runs
+  // Divides the batch as TensorFlow divides an operation, but once for all steps: each part runs
   // through them on `cores` cores.
   void RunParts(OpKernelContext* context, int64_t part_count, int cores, const TimelineCall& call) {
     const int64_t batch_size = SplitInput(*context, 0).dim_size(0);

@@ -20,7 +20,7 @@ absl::Status InferShapes(InferenceContext* context) {
   TF_RETURN_IF_ERROR(context->GetAttr("output_shapes", &shapes));
   const size_t output_count = context->num_outputs();
   if (!shapes.empty() && shapes.size() != output_count) {
-    return absl::InvalidArgumentError(absl::StrCat("Expected output_shapes of ", output_count,
+    return absl::InvalidArgumentError(absl::StrCat("Expected output_shapes for all ", output_count,
                                                    " outputs or none, got ", shapes.size(), "."));
   }
   for (size_t i = 0; i < output_count; ++i) {
@@ -60,13 +60,13 @@ steps: Serialized NodeDefs in the order in which they run, with operands as inpu
   devices, control inputs and attributes that start with an underscore.
 results: The operand of each output.
 constant_inputs: Positions in `inputs` of constants. oneDNN's kernels transform constant filters once.
-batch_sizes: The batch sizes (the first dimension of the first input) that `cores` and `split_inputs`
-  hold for. For others each step runs on all cores. Empty: all batch sizes.
+batch_sizes: The batch sizes (the first dimension of the first input) to which `cores` and
+  `split_inputs` apply. For others each step runs on all cores. Empty: all batch sizes.
 cores: The number of cores for each batch size, or one number for all. One core is the calling thread.
   Several are a group of threads, or the calling thread if too few are free. With as many as there
   are intra-op threads, or more, steps run as in stock TensorFlow. Empty: 1.
 split_inputs: Positions in `inputs` of tensors whose first dimension is the batch. Steps that read
-  them, also through other steps, have to compute each image by itself. The batch is divided into as
+  them, directly or through others, must compute each image by itself. The batch is divided into as
   many parts as there are intra-op threads, and each part runs through the steps on one core, or on
   its share of the cores if there are fewer images. Empty: the batch is not divided.
 output_shapes: The outputs' shapes as far as they are known, or empty.
