@@ -6,7 +6,7 @@
 namespace tf_interop {
 namespace {
 
-// Adds `base`, without pads, with each of the changes.
+// Adds a copy of `base`, without pads, with each of the changes.
 void AddChanged(Convolution base, void (*complete)(Convolution*),
                 std::initializer_list<void (*)(Convolution*)> changes,
                 std::vector<Convolution>* all) {

@@ -26,13 +26,13 @@ Convolution MakeVolume(ConvolutionKind kind = ConvolutionKind::kForward,
 // A small convolution with bias and Relu.
 Convolution MakeFused(Layout layout = Layout::kNHWC, DataType dtype = DataType::kFloat);
 
-// One with different padding before and after.
+// A small convolution with different padding before and after.
 Convolution MakeAsymmetric(ConvolutionKind kind = ConvolutionKind::kForward);
 
 // A 1x1 convolution of one image of one row of pixels.
 Convolution MakePointwise(int64_t pixels, int64_t image_channels = 1, int64_t output_channels = 1);
 
-// Each has something that the others lack.
+// Each differs from the others in some respect.
 std::vector<Convolution> Geometries();
 std::vector<Convolution> VolumeGeometries();
 

@@ -55,7 +55,7 @@ TEST(ValidateTest, NamesTheFieldThatIsWrong) {
   Convolution empty = MakePointwise(kLargest);
   empty.batch = 0;
   empty.image_height = empty.output_height = kLargest;
-  EXPECT_TRUE(IsOk(Validate(empty))) << "an empty batch of large images holds nothing";
+  EXPECT_TRUE(IsOk(Validate(empty))) << "an empty batch of large images has no elements";
 }
 
 TEST(ConvolutionTest, EveryFieldTellsConvolutionsApart) {

@@ -1,4 +1,4 @@
-// Counts by device, and the limit on tables of reasons.
+// Counts by device, and the limit on the number of reasons.
 #include "cc_kernels/core/counters.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ TEST(CountersTest, CountsForTheDeviceOfTheThread) {
     CountStageRun();
     CountStageRun();
     CountFallback("no memory", "of lane 3");
-    // Another thread has a device of its own.
+    // Another thread counts for its own device.
     std::thread([] {
       const CountingFor cpu(FindCounts("CPU:0"));
       CountFilterTransformation();

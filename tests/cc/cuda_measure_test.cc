@@ -1,5 +1,6 @@
 // Measurements on the cudnn backend over the stand-ins for libcuda and libcudnn.
-// The headers of CUDA 13 do this.
+
+// CUDA 13's headers do this.
 #define cuEventElapsedTime cuEventElapsedTime_v2
 
 #include <gtest/gtest.h>
@@ -38,7 +39,7 @@ class CudaMeasureTest : public testing::Test {
     EXPECT_EQ(FakeCudaCurrentContext(), nullptr) << "a context was left current";
     EXPECT_EQ(FakeCudaCounts().live_allocations, 0) << "device memory was not freed";
 #ifdef TF_INTEROP_HAS_CUPTI
-    EXPECT_FALSE(FakeCuptiIsAttached()) << "it slows launches down";
+    EXPECT_FALSE(FakeCuptiIsAttached()) << "CUPTI slows launches down";
 #endif
   }
 

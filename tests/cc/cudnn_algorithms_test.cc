@@ -1,5 +1,5 @@
-// The names of cuDNN's algorithms on the stand-ins for libcuda and libcudnn: the list of them, the
-// requests to cuDNN under each, and refusals.
+// The names of cuDNN's algorithms on the stand-ins for libcuda and libcudnn: the list of them,
+// their requests to cuDNN, and refusals.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -101,7 +101,7 @@ TEST_F(CudnnAlgorithmsTest, ListsNothingThatReducesPrecisionWithoutTf32) {
 TEST_F(CudnnAlgorithmsTest, RefusesNondeterministicAlgorithmsOnDemand) {
   const Convolution c = MakeConvolution(ConvolutionKind::kBackwardFilter);
   const Names names = List(c, AlgorithmScope::kHeuristic);
-  // Prepares them all with this value of TensorFlow's variable for determinism.
+  // Prepares all of them with this value of TensorFlow's variable for determinism.
   const auto count_refused = [&](const char* value) {
     setenv("TF_CUDNN_DETERMINISTIC", value, 1);
     int refused = 0;
@@ -153,7 +153,7 @@ TEST_F(CudnnAlgorithmsTest, SplitsAnEpilogueOffOnlyIfItHasAPlan) {
     }
   }
   EXPECT_EQ(WordsOf(List(MakeFused(), AlgorithmScope::kHeuristic)), (Names{"plain", "nchw"}))
-      << "not needed where the fused graph has proposals";
+      << "not needed if the fused graph has proposals";
   EXPECT_FALSE(Holds(List(MakeFused(), AlgorithmScope::kAll), "GEMM"));
   for (const std::string& name : List(MakeAsymmetric(), AlgorithmScope::kAll)) {
     EXPECT_TRUE(std::holds_alternative<EngineTag>(Parsed(name).tag))

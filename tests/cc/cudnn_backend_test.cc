@@ -1,5 +1,5 @@
-// The cudnn backend on stand-ins for libcuda and libcudnn, which compute on the host: choices,
-// pins, failures, and use from several threads. cudnn_convolution_test.cc tests the results.
+// The cudnn backend on stand-ins for libcuda and libcudnn that compute on the host: choices, pins,
+// failures, and use from several threads. cudnn_convolution_test.cc tests the results.
 #include <cuda.h>
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -97,7 +97,7 @@ TEST_F(CudnnBackendTest, KeepsRefusalsAndTriesAnewAfterLackOfMemory) {
   EXPECT_TRUE(IsError(PrepareError(MakeConvolution(), "GEMM"), StatusCode::kResourceExhausted,
                       {"no memory for the algorithm"}));
   FakeCudnn().fail_plan_allocation = false;
-  EXPECT_EQ(PrepareError(MakeConvolution()).message(), first.message()) << "tried at once";
+  EXPECT_EQ(PrepareError(MakeConvolution()).message(), first.message()) << "retried at once";
   WaitOnce();
   RunAndExpectMatch(MakeConvolution());
   Convolution other = MakeAsymmetric();
@@ -111,7 +111,7 @@ TEST_F(CudnnBackendTest, KeepsRefusalsAndTriesAnewAfterLackOfMemory) {
 
 TEST_F(CudnnBackendTest, AsksAgainForARefusedHandleAfterAWhile) {
   FakeCudnn().fail_handle = true;
-  RunAndExpectMatch(MakeConvolution());  // there is one before the first call
+  RunAndExpectMatch(MakeConvolution());  // there is a handle before the first call
   UseNewContext();
   const int asked = FakeCudnnCounts().handles_asked;
   for (const Convolution& c : {MakeConvolution(), MakeAsymmetric(), MakeFused()}) {
@@ -136,7 +136,7 @@ TEST_F(CudnnBackendTest, LanesShareAHandleAndPreparingLeavesSomeToLaunches) {
     PrepareOk(c);
   });
   EXPECT_LT(FakeCudnnCounts().handles_made - made, 4);
-  // The handles must do if no more can be made. One plan is launched on all of them.
+  // Without any new handles, the existing ones must suffice. All of them launch one plan.
   FakeCudnn().plan_delay_us = 0;
   FakeCudnn().fail_handle = true;
   const auto prepared = PrepareOk(MakeConvolution());
@@ -158,7 +158,7 @@ TEST_F(CudnnBackendTest, AShortageOfMemoryForCompiledCodePasses) {
   UseNewContext();
   FakeCuda().fail_module_loading = true;
   EXPECT_EQ(ListError(c, AlgorithmScope::kAll).code(), StatusCode::kResourceExhausted)
-      << "the list would be shorter than the truth";
+      << "the list would be incomplete";
   EXPECT_TRUE(IsError(PrepareError(c, compiled), StatusCode::kResourceExhausted, {"5001"}));
   PreparedStage stage;
   const Stage pinned = StageOfLanes(1, c, compiled);
@@ -184,7 +184,7 @@ TEST_F(CudnnBackendTest, ReportsFailuresOfLaunches) {
                           {legacy.empty() ? "cudnnBackendExecute of" : "cudnnConvolution",
                            "'" + prepared->algorithm() + "'", "CUDNN_STATUS_EXECUTION_FAILED",
                            "execution switched off", "CUDNN_LOGLEVEL_DBG=3"}));
-      FakeCudaSynchronize(caller_);  // the copies before it were enqueued
+      FakeCudaSynchronize(caller_);  // the copies before the launch were enqueued
     }
   }
 }
@@ -220,10 +220,10 @@ TEST(LibrariesTest, TakesOnlyTheOverrideAndLooksBesideLoadedPythonPackages) {
             (Names{"lib.so", folder.string() + "nvidia/lib.so"}));
 }
 
-// cuDNN's variant packs hold addresses, so one for other addresses must not be used.
+// cuDNN's variant packs contain addresses, so one for other addresses must not be used.
 TEST_F(CudnnBackendTest, LaunchesOnWhateverAddressesItIsGiven) {
   const auto prepared = PrepareOk(MakeFused());
-  // There are more problems than kept packs, and they take turns.
+  // More problems than kept packs, which take turns.
   std::deque<Problem> problems;
   std::vector<void*> workspaces;
   for (int i = 0; i < 11; ++i) {
@@ -240,7 +240,7 @@ TEST_F(CudnnBackendTest, LaunchesOnWhateverAddressesItIsGiven) {
     FakeCudaSynchronize(caller_);
     for (Problem& problem : problems) problem.ExpectCorrect(kTolerance);
   }
-  EXPECT_EQ(FakeCudnnCounts().live_descriptors, descriptors) << "packs beyond a few are freed";
+  EXPECT_EQ(FakeCudnnCounts().live_descriptors, descriptors) << "old packs were not freed";
 }
 
 TEST_F(CudnnBackendTest, GivesAllThreadsTheSamePlan) {
@@ -250,7 +250,7 @@ TEST_F(CudnnBackendTest, GivesAllThreadsTheSamePlan) {
   for (const auto& each : prepared) EXPECT_EQ(each, prepared[0]);
   const int plans = FakeCudnnCounts().plans_finalized;
   EXPECT_EQ(PrepareOk(MakeAsymmetric()), prepared[0]);
-  EXPECT_EQ(FakeCudnnCounts().plans_finalized, plans) << "compiled a plan that was there";
+  EXPECT_EQ(FakeCudnnCounts().plans_finalized, plans) << "compiled an existing plan again";
 }
 
 }  // namespace

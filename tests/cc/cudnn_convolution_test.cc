@@ -47,7 +47,7 @@ TEST_F(CudnnConvolutionTest, MatchesReferenceForEveryGeometryInEveryFormulation)
   }
   const int before = FakeCudnnCounts().copies;
   RunAndExpectMatch(MakeVolume(), Engines(MakeVolume(), {false, true})[0]);
-  EXPECT_EQ(FakeCudnnCounts().copies - before, 3) << "filter, image and output, each in one";
+  EXPECT_EQ(FakeCudnnCounts().copies - before, 3) << "one each for filter, image and output";
 }
 
 TEST_F(CudnnConvolutionTest, FusesSplitsAndTransposesEveryEpilogue) {
@@ -69,7 +69,7 @@ TEST_F(CudnnConvolutionTest, RunsEveryLegacyName) {
         EXPECT_EQ(PrepareError(c, name).code(), StatusCode::kUnsupported);
         continue;
       }
-      // The stand-in's FFT refuses NHWC, so the name stands for the next formulation.
+      // The stand-in's FFT refuses NHWC, so the name means the next formulation.
       const bool is_refused =
           c.layout == Layout::kNHWC && c.image_channels > 1 && name.rfind("FFT", 0) == 0;
       EXPECT_EQ(RunAndExpectMatch(c, name), (is_refused ? "nchw+" : "") + name);

@@ -32,15 +32,15 @@ inline constexpr size_t kAmpleWorkspace = size_t{64} << 20;
 // Leaky slopes and exponentials are rounded, and a split epilogue rounds halves in between.
 inline constexpr Tolerance kTolerance = {1e-6, 2e-3};
 
-// The path of a stand-in. They are linked into this program for their controls, and the library
-// under test opens the same files by path.
+// The path of a stand-in. Stand-ins are linked into this program for their controls, and the
+// library under test opens the same files by path.
 template <typename Function>
 std::string PathOf(Function* function) {
   Dl_info info;
   return dladdr(reinterpret_cast<void*>(function), &info) != 0 ? info.dli_fname : "";
 }
 
-// Resets the stand-ins, and has the library open them.
+// Resets the stand-ins, and makes the library open them.
 inline void UseFakes() {
   FakeCuda() = FakeCudaSwitches();
   FakeCudnn() = FakeCudnnSwitches();
@@ -96,7 +96,7 @@ class CudnnTest : public testing::Test {
     EXPECT_EQ(FakeCudnnCounts().destroyed_outside_contexts, 0);
   }
 
-  // Brings a backend that has prepared nothing.
+  // Switches to a backend that has prepared nothing.
   void UseNewContext() {
     context_ = FakeCudaMakeContext();
     caller_ = FakeCudaMakeStream(context_);
@@ -167,7 +167,7 @@ class CudnnTest : public testing::Test {
     return status;
   }
 
-  // The first `most` engines that are listed in one formulation and can be prepared.
+  // The first `most` engines that are listed in `formulation` and can be prepared.
   Names Engines(const Convolution& c, const Formulation& formulation = {}, size_t most = 1) {
     Names found;
     for (const std::string& name : List(c, AlgorithmScope::kAll)) {

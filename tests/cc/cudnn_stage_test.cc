@@ -1,4 +1,4 @@
-// Stages on the cudnn backend, over stand-ins for libcuda and libcudnn: between fork and join, with
+// Stages on the cudnn backend, over stand-ins for libcuda and libcudnn: forked and joined, with
 // priorities and SM partitions, merged, and after failures.
 #include <cuda.h>
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ StreamGroupOptions OnSms(const std::vector<int>& partition, int index, int prior
 
 StreamGroupOptions Priority(int priority) { return OnSms({}, 0, priority); }
 
-// Its last owner gives the stream group back to the pool.
+// The last owner returns the stream group to the pool.
 using Lease = std::shared_ptr<StreamGroup>;
 
 CUstream StreamOf(const Lease& group) { return static_cast<CUstream>(group->stream()); }
@@ -78,7 +78,7 @@ TEST_F(LaneOptionsTest, RoundsCountsUpAndLanesWithoutACountShareWhatIsLeft) {
     std::vector<int> counts;                 // of each lane
     std::vector<std::pair<int, int>> given;  // the first and the last SM of each lane
   } cases[] = {
-      // The last lane has the four SMs that make no whole group.
+      // The last lane also has the four SMs that do not fill a group.
       {132, 8, {57, 8, 0}, {{0, 63}, {64, 71}, {72, 131}}},
       {132, 8, {0, 16, 0}, {{16, 131}, {0, 15}, {16, 131}}},
       {128, 8, {64, 64}, {{0, 63}, {64, 127}}},
@@ -164,7 +164,7 @@ std::vector<Convolution> ThreeConvolutions() {
   return {MakeConvolution(), MakeConvolution(), gradient};
 }
 
-// Runs each convolution in its own lane, as TensorFlow would, and compares the results.
+// Runs each convolution on its own lane, as TensorFlow would, and compares the results.
 void RunOnLanes(Backend* backend, CUstream caller, const std::vector<Convolution>& cs,
                 const std::vector<LaneOptions>& lanes) {
   Problem problem(cs);
@@ -180,7 +180,7 @@ TEST_F(LaneOptionsTest, StagesShareAPartitionAndAreForkedAndJoined) {
   RunOnLanes(backend_, caller_, ThreeConvolutions(), lanes);
   EXPECT_EQ(Streams(), 3) << "one for each lane";
   EXPECT_EQ(FakeCudaPriorityOf(StreamOf(AcquireOk(OnSms({64, 8, 0}, 0, -5)))), -5);
-  EXPECT_EQ(Streams(), 3) << "they are back";
+  EXPECT_EQ(Streams(), 3) << "streams were not reused";
   InThreads(4, [&](int) {
     CUstream caller = FakeCudaMakeStream(context_);
     for (int round = 0; round < 20; ++round) {
@@ -233,7 +233,7 @@ class CudnnStageTest : public CudnnTest {
   std::vector<Status> fallbacks_;
 };
 
-// The stand-in for CUDA has the host's clock. tests/programs/trace_test.py tests the contents of a
+// The stand-in for CUDA uses the host's clock. tests/programs/trace_test.py tests the contents of a
 // timeline.
 TEST_F(CudnnStageTest, ATimelineHasTheTimesOfTheDevicesClock) {
   TimelineCalls calls;
@@ -251,7 +251,7 @@ TEST_F(CudnnStageTest, ATimelineHasTheTimesOfTheDevicesClock) {
   const auto [stage_begin_ns, stage_end_ns] = times.back();
   EXPECT_GE(stage_begin_ns, begin_ns);
   EXPECT_LE(stage_end_ns, NowNs());
-  // The stand-ins compute for longer, and a time in another unit would be a thousandth.
+  // The stand-ins compute for longer; a time in the wrong unit would be a thousandth of that.
   EXPECT_GT(stage_end_ns - stage_begin_ns, 10'000);
   for (const auto& [lane_begin_ns, lane_end_ns] : times) {
     EXPECT_LT(lane_begin_ns, lane_end_ns);
@@ -262,7 +262,7 @@ TEST_F(CudnnStageTest, ATimelineHasTheTimesOfTheDevicesClock) {
 }
 
 TEST_F(CudnnStageTest, ASecondAttemptDoesNotReadTheFilterTransformedForTheFirst) {
-  // NCHW takes another layout of the filter than NHWC.
+  // NCHW needs another filter layout than NHWC.
   const Stage stage =
       StageOfLanes(1, MakeConvolution(), SpareEngine(MakeConvolution(), {false, true}));
   const PreparedStage planned = Prepared(backend_, stage, options_);
@@ -283,13 +283,13 @@ TEST_F(CudnnStageTest, ALimitBelowTheNeedsOfTransposingIsNoError) {
   EXPECT_NE(fallbacks_[0].message().find("at most 100 bytes of workspace"), std::string::npos);
 }
 
-// ---- Merged lanes: one plan for all of them, and copies in order on the stream of the lane.
+// ---- Merged lanes: one plan for all steps, and copies in order on the lane's stream.
 
 TEST_F(CudnnStageTest, OnePlanComputesAllConvolutionsOfAMergedLane) {
   FakeCuda().lane_delay_us = 100;
   for (const Layout layout : {Layout::kNHWC, Layout::kNCHW}) {
     for (const DataType dtype : {DataType::kFloat, DataType::kHalf, DataType::kBFloat16}) {
-      // The last has most work, and so the caller's stream.
+      // The last has the most work, and so runs on the caller's stream.
       const auto parts = WithOutputChannels(MakeFused(layout, dtype), {6, 1, 9, 17});
       Problem problem(parts, /*share_image=*/true);
       const PreparedStage stage = Prepared(
@@ -300,8 +300,8 @@ TEST_F(CudnnStageTest, OnePlanComputesAllConvolutionsOfAMergedLane) {
       EXPECT_EQ(FakeCudnnCounts().executions, executions + 2);
     }
   }
-  EXPECT_EQ(FakeCudaRowCopiesOn(caller_), 0) << "copies belong on the stream of the lane";
-  FakeCuda().fail_copy = true;  // is reported, and the lane is joined
+  EXPECT_EQ(FakeCudaRowCopiesOn(caller_), 0) << "copies belong on the lane's stream";
+  FakeCuda().fail_copy = true;  // reported, and the lane is joined
   const auto parts = WithOutputChannels(MakeConvolution(), {6, 2, 3});
   Problem problem(parts, /*share_image=*/true);
   const Stage lanes = WithOptions(StageOf(StepsOf(parts), {0, 0, 1}), {kMergedLane});
@@ -329,7 +329,8 @@ TEST_F(CudnnStageTest, TheAlgorithmOfTheStepsIsPinnedForTheWiderConvolution) {
     }
     const int copies = FakeCudaRowCopiesOn(caller_);
     EXPECT_TRUE(IsOk(RunOnFakes(backend_, stage, &problem, caller_)));
-    EXPECT_EQ(FakeCudaRowCopiesOn(caller_) - copies, is_refused ? 0 : 4) << "one lane is here";
+    EXPECT_EQ(FakeCudaRowCopiesOn(caller_) - copies, is_refused ? 0 : 4)
+        << "the only lane is the caller's";
   }
 }
 
@@ -347,7 +348,7 @@ TEST_F(CudnnStageTest, AMergedLaneReadsItsJoinedFilter) {
                                        joined, caller_)));
   EXPECT_EQ(FakeCudaRowCopiesOn(caller_), 2);
   const int transforms = FakeCudnnCounts().copies;
-  // Would be refused if they were read.
+  // Null would be refused if it were read.
   buffers.steps[0].inputs[1] = buffers.steps[1].inputs[1] = nullptr;
   buffers.joined_filters = {joined};
   ASSERT_TRUE(IsOk(RunStage(backend_, stage, buffers, caller_)));

@@ -1,8 +1,8 @@
 // Every kind, layout, type, rank, epilogue and group count of TensorFlow's ops, on the real cuDNN
-// with the properties of three GPUs (fake_cudnn.h): each convolution has a plan, unless its kind is
-// known to have none.
+// with the properties of three GPUs (fake_cudnn.h): each convolution has a plan, unless it is known
+// to have none.
 //
-// Tests take two geometries. With TF_INTEROP_WHOLE_SWEEP they take all, and print a line for each
+// Tests use two geometries. With TF_INTEROP_WHOLE_SWEEP they use all, and print a line for each
 // device, which scripts/sweep_cudnn.sh keeps in tests/cc/cudnn_sweep.txt.
 #include <gtest/gtest.h>
 
@@ -85,8 +85,8 @@ std::vector<Convolution> SweepCases() {
 }
 
 // The reason why cuDNN has no engine, or "". Stock TensorFlow does not need these either: on a GPU
-// it fuses no LeakyRelu with doubles, and converts bfloat16 to float if there is no arithmetic for
-// it. Neither gets into a stage without a measurement (tf_interop/planning/always.py).
+// it fuses no LeakyRelu with doubles, and converts bfloat16 to float on GPUs without bfloat16
+// arithmetic. Neither gets into a stage without a measurement (tf_interop/planning/always.py).
 std::string KnownToHaveNone(const Convolution& c, const std::string& device) {
   if (c.dtype == DataType::kBFloat16 && device == "t4") return "bfloat16";
   const bool is_leaky = c.activation == Activation::kLeakyRelu;

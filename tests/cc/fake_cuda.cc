@@ -1,4 +1,4 @@
-// The entry points must be visible, whatever the build's default is.
+// The entry points must be visible, whatever the build's default.
 #pragma GCC visibility push(default)
 
 #include "tests/cc/fake_cuda.h"
@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-// The name that all drivers have (libraries.h).
+// All drivers have this name (libraries.h).
 #undef cuEventElapsedTime
 
 // SMs `first` to `last` of a split; split 0 is the whole device.
@@ -34,7 +34,7 @@ struct CUctx_st {
   Sms sms;  // of a green context
   std::atomic<int> streams{0};
 
-  // Must be current when work is enqueued on streams of this one.
+  // The context that must be current when work is enqueued on this one's streams.
   CUcontext to_enter() { return is_green ? primary : this; }
 };
 
@@ -56,9 +56,9 @@ struct CUgraph_st {
   std::vector<GraphNode> nodes;
 };
 
-// Shared by launches of a graph, and kept until they have run.
+// Launches of a graph share it and keep it until they have run.
 struct RunningGraph {
-  // Runs one node at a time, in the order that differs most from that of the capture.
+  // Runs one node at a time, in the order that differs most from the capture's.
   void Run() {
     std::lock_guard<std::mutex> lock(mutex);
     std::vector<bool> is_done(nodes.size());
@@ -84,7 +84,7 @@ struct CUgraphExec_st {
   std::atomic<bool> in_use{false};
 };
 
-// Events remember it after its end.
+// Events refer to it even after its end.
 struct Capture {
   std::vector<GraphNode> nodes;
   std::set<CUstream> streams;
@@ -130,7 +130,7 @@ struct CUstream_st {
   CapturePlace place;  // used by the thread that captures
 };
 
-// The time at which the stream reaches a recording of an event.
+// The time when the stream reaches a recording of an event.
 using Recording = std::shared_future<std::chrono::steady_clock::time_point>;
 
 bool IsReached(const Recording& recording) {
@@ -156,7 +156,7 @@ namespace {
 
 thread_local std::vector<CUcontext> current_contexts;
 
-// Nothing destroys the primary contexts and the callers' streams.
+// The primary contexts and the callers' streams are never destroyed.
 struct Devices {
   std::mutex mutex;
   std::vector<CUcontext> primary_contexts;
@@ -168,7 +168,7 @@ Devices& AllDevices() {
   return *devices;
 }
 
-// Makes the context if `device` is the next new one.
+// Creates the context if `device` is the next new one.
 CUcontext PrimaryContext(size_t device) {
   std::vector<CUcontext>& contexts = AllDevices().primary_contexts;
   if (device > contexts.size()) return nullptr;
@@ -390,7 +390,7 @@ CUresult CUDAAPI cuDeviceGet(CUdevice* device, int ordinal) {
   return CUDA_SUCCESS;
 }
 
-// An invented device. Its values differ from each other.
+// An invented device, whose values differ from each other.
 
 CUresult CUDAAPI cuDriverGetVersion(int* version) {
   *version = 12080;
@@ -576,7 +576,7 @@ CUresult CUDAAPI cuMemsetD8Async(CUdeviceptr address, unsigned char value, size_
   return CUDA_SUCCESS;
 }
 
-// Hides them in CUDA's private bytes.
+// The SMs are hidden in CUDA's private bytes.
 Sms* SmsOf(CUdevResource* resource) { return reinterpret_cast<Sms*>(resource->_internal_padding); }
 
 void FillResource(Sms sms, CUdevResource* resource) {
@@ -628,7 +628,7 @@ CUresult CUDAAPI cuDevResourceGenerateDesc(CUdevResourceDesc* descriptor, CUdevR
   Sms all = *SmsOf(&resources[0]);
   for (unsigned int i = 1; i < count; ++i) {
     const Sms next = *SmsOf(&resources[i]);
-    // Stricter than CUDA: only neighbours, so that they are a range.
+    // Stricter than CUDA: only neighbors, so that they are a range.
     if (next.split != all.split || next.first != all.last + 1) {
       return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
     }

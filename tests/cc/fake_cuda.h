@@ -1,18 +1,18 @@
 // Controls of the stand-in for libcuda.so.1.
 //
-// Memory is host memory. Every stream is a HostStream with a thread of its own, so that a missing
-// wait shows as a wrong number, as it would on a GPU.
+// Memory is host memory. Every stream is a HostStream with its own thread, so that a missing wait
+// leads to wrong results, as it would on a GPU.
 //
 // It refuses calls while the wrong context is current, and events on streams of another context. A
-// stream of a green context takes work and events while the primary context is current; a green
+// stream of a green context accepts work and events while the primary context is current; a green
 // context itself is never made current.
 //
 // Captures follow CUDA's rules: a capture ends on the thread and the stream where it began, after
 // all streams that joined it by events have been joined again. Until then its thread may not
-// synchronize them, query their events, wait for events from outside, allocate or make anything. A
-// call that breaks a rule is refused and spoils the capture. Three rules are stricter than CUDA's:
-// a caller's stream is never captured, captures are local to their thread, and graphs run with the
-// priorities of their nodes.
+// synchronize them, query their events, wait for events from outside, allocate or create anything.
+// A call that breaks a rule is refused and spoils the capture. Three rules are stricter than
+// CUDA's: a caller's stream is never captured, captures are local to their thread, and graphs run
+// with the priorities of their nodes.
 #ifndef TF_INTEROP_TESTS_CC_FAKE_CUDA_H_
 #define TF_INTEROP_TESTS_CC_FAKE_CUDA_H_
 
@@ -45,11 +45,11 @@ int FakeCudaRowCopiesOn(CUstream stream);
 // The first and the last SM of the stream's green context, or (0, -1).
 std::pair<int, int> FakeCudaSmsOf(CUstream stream);
 
-// Spoils the capture of this thread. Returns whether there is one.
+// Spoils this thread's capture. Returns whether there is one.
 bool FakeCudaSpoilsCapture();
 
-// Whether TF_INTEROP_FAKE_CUDNN_NO_WORK is set, for benchmarks of the host's own part: no stand-in
-// enqueues anything then.
+// Whether TF_INTEROP_FAKE_CUDNN_NO_WORK is set, for benchmarks of the host's own part: then no
+// stand-in enqueues anything.
 bool FakeCudaComputesNothing();
 
 struct FakeCudaSwitches {
@@ -67,13 +67,13 @@ struct FakeCudaSwitches {
 FakeCudaSwitches& FakeCuda();
 
 struct FakeCudaObjects {
-  // These leave out the streams of callers.
+  // Callers' streams are not counted.
   std::atomic<int> live_green_contexts{0}, live_streams{0}, live_graphs{0}, live_allocations{0};
   // `graph_races` counts uses of one graph by two threads at once.
   std::atomic<int> graph_launches{0}, graph_races{0};
-  // These count events, also in captures.
+  // These count events, including those in captures.
   std::atomic<int> records{0}, waits{0};
-  // More than these are out of memory.
+  // Creating more than these fails for lack of memory.
   std::atomic<int> green_contexts_left{1 << 30}, streams_left{1 << 30};
 };
 FakeCudaObjects& FakeCudaCounts();

@@ -1,4 +1,4 @@
-// The part of the stand-in for libcuda.so.1 that the real cuDNN looks for (fake_cudnn.h). It loads
+// The part of the stand-in for libcuda.so.1 that the real cuDNN uses (fake_cudnn.h). It loads
 // modules and finds no device. It does not include cuda.h, which declares these with parameters.
 #pragma GCC visibility push(default)
 
@@ -46,7 +46,7 @@ RETURNS(cuLinkDestroy, kSuccess)
 RETURNS(cuModuleUnload, kSuccess)
 RETURNS(cuTensorMapEncodeIm2col, kSuccess)
 RETURNS(cuTensorMapEncodeTiled, kSuccess)
-// These are not the _v2 functions that cuda.h gives these names.
+// Not the _v2 functions to which cuda.h gives these names.
 RETURNS(cuCtxPopCurrent, kSuccess)
 RETURNS(cuCtxPushCurrent, kSuccess)
 RETURNS(cuCtxGetCurrent, kNoDevice)

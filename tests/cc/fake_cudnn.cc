@@ -1,4 +1,4 @@
-// The entry points must be found by name, whatever the build's default is.
+// The entry points must be visible, whatever the build's default.
 #pragma GCC visibility push(default)
 
 #include "tests/cc/fake_cudnn.h"
@@ -76,7 +76,7 @@ cudnnStatus_t Fail(cudnnStatus_t status, const std::string& why) {
   return status;
 }
 
-// Notices a second thread inside the same object.
+// Detects a second thread inside the same object.
 class UseGuard {
  public:
   explicit UseGuard(std::atomic<bool>* in_use) : in_use_(in_use) {
@@ -177,7 +177,7 @@ int64_t EngineOf(cudnnBackendDescriptor_t config) {
   return index;
 }
 
-constexpr int kEngineOfPlan = -1;  // the attribute in a plan's record
+constexpr int kEngineOfPlan = -1;  // the engine's attribute in a plan's record
 
 cudnnStatus_t FinalizePlan(cudnnBackendDescriptor_t plan, const Recorded& record) {
   auto* const handle = record.One<cudnnHandle_t>(CUDNN_ATTR_EXECUTION_PLAN_HANDLE);
@@ -206,7 +206,7 @@ TensorForm ReadForm(cudnnTensorDescriptor_t descriptor, int* rank) {
   return {DataTypeOf(type), ToFive(extents, 1), ToFive(strides, 0)};
 }
 
-// Whether the factors are one and zero: doubles with tensors of doubles, else floats.
+// Whether the factors are one and zero: doubles for tensors of doubles, else floats.
 bool IsUnscaled(DataType dtype, const void* alpha, const void* beta) {
   if (dtype == DataType::kDouble) {
     return *static_cast<const double*>(alpha) == 1 && *static_cast<const double*>(beta) == 0;
@@ -214,7 +214,7 @@ bool IsUnscaled(DataType dtype, const void* alpha, const void* beta) {
   return *static_cast<const float*>(alpha) == 1 && *static_cast<const float*>(beta) == 0;
 }
 
-// The names again, in cuDNN's order, so that a wrong number shows.
+// The names again, in cuDNN's order, so that a wrong enumerator is detected.
 const char* NameOf(ConvolutionKind kind, int algorithm) {
   static const char* const names[][8] = {
       {"IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "GEMM", "DIRECT", "FFT", "FFT_TILING", "WINOGRAD",
@@ -224,7 +224,7 @@ const char* NameOf(ConvolutionKind kind, int algorithm) {
   return names[static_cast<int>(kind)][algorithm];
 }
 
-// One call, with its real descriptors.
+// A call, with its real descriptors.
 struct LegacyCall {
   cudnnHandle_t handle;
   cudnnTensorDescriptor_t x_descriptor, y_descriptor;
@@ -460,7 +460,7 @@ cudnnStatus_t CUDNNWINAPI cudnnBackendExecute(cudnnHandle_t handle, cudnnBackend
   TF_INTEROP_REAL(cudnnBackendGetAttribute, plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
                   CUDNN_TYPE_INT64, 1, &count, &bytes);
   FakeCudaEnqueue(handle->stream, [graph = planned->graph, bound, workspace, bytes] {
-    // This overwrites a tensor in the same place.
+    // Overwrites any tensor in the same place.
     if (bytes > 0) std::memset(workspace, 0xA5, bytes);
     RunGraph(*graph, bound);
     if (bytes > 0) std::memset(workspace, 0x5A, bytes);
@@ -523,8 +523,8 @@ TF_INTEROP_FORWARD(cudnnSetConvolutionMathType,
 TF_INTEROP_FORWARD(cudnnDestroyConvolutionDescriptor, (cudnnConvolutionDescriptor_t convolution),
                    convolution)
 
-// The two entry points of one kind of convolution. cuDNN takes image, filter and output (x, w and
-// y) in another order for each kind, with the result last.
+// The two entry points of one kind of convolution. Each kind has image, filter and output (x, w and
+// y) in a different order, with the result last.
 #define TF_INTEROP_LEGACY(kind, Algorithm, get_workspace_size, convolve, first, second, result)  \
   cudnnStatus_t CUDNNWINAPI get_workspace_size(                                                  \
       cudnnHandle_t handle, const first##_descriptor first, const second##_descriptor second,    \

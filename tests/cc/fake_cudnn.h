@@ -1,12 +1,12 @@
-// Controls of the stand-in for libcudnn.so.9 that tests load in its place.
+// Controls of the stand-in for libcudnn.so.9 that tests load instead.
 //
-// It is the real cuDNN except for the work that needs a GPU. From 9.8 on cuDNN takes the properties
-// of a device in place of a handle, so its graphs, heuristics, engines, knobs and plans are those
-// that it has on this GPU. Executions are computed on the host, on the streams of the stand-in for
-// libcuda, from the operation graph that cuDNN has accepted. Workspaces of the legacy API are
-// invented, because cuDNN tells them only to a real handle.
+// It is the real cuDNN except for the work that needs a GPU. From 9.8 on cuDNN accepts a device's
+// properties instead of a handle, so its graphs, heuristics, engines, knobs and plans are those for
+// that GPU. Executions are computed on the host, on the streams of the stand-in for libcuda, from
+// the operation graph that cuDNN has accepted. Workspaces of the legacy API are invented, because
+// cuDNN needs a real handle to tell them.
 //
-// The real library is the one that scripts/test_core.sh installs, or that of TF_INTEROP_REAL_CUDNN.
+// The real library is TF_INTEROP_REAL_CUDNN, or else the one that scripts/test_core.sh installs.
 #ifndef TF_INTEROP_TESTS_CC_FAKE_CUDNN_H_
 #define TF_INTEROP_TESTS_CC_FAKE_CUDNN_H_
 
@@ -19,7 +19,7 @@
 
 namespace tf_interop {
 
-// False if there is no real library, and so no stand-in either.
+// False if there is no real library, and thus no stand-in either.
 bool FakeCudnnIsThere();
 
 struct FakeCudnnSwitches {
@@ -29,12 +29,12 @@ struct FakeCudnnSwitches {
   // The engines, by index in the graph, that are refused when a plan is finalized, and those whose
   // plans fail when they are executed.
   std::set<int64_t> unsupported_engines, engines_failing_execution;
-  // Engines that spoil a capture, as an allocation does.
+  // Engines that spoil a capture, as an allocation would.
   std::set<int64_t> engines_that_spoil_captures;
   // The names of legacy algorithms that no convolution can run.
   std::set<std::string> unsupported_legacy;
   bool fail_plan_allocation = false;
-  bool knows_workspaces = true;  // of plans; -1 if not
+  bool knows_workspaces = true;  // else plans report a workspace of -1
   bool fail_execution = false;
   bool fail_handle = false;
   // Finalizing a plan takes this much longer.

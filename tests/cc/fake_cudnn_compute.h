@@ -1,5 +1,5 @@
-// The host's part of the stand-in for libcudnn: it computes convolutions on strided tensors, and
-// the operation graphs that cuDNN has accepted.
+// The host part of the stand-in for libcudnn: computes convolutions on strided tensors, and the
+// operation graphs that cuDNN has accepted.
 #ifndef TF_INTEROP_TESTS_CC_FAKE_CUDNN_COMPUTE_H_
 #define TF_INTEROP_TESTS_CC_FAKE_CUDNN_COMPUTE_H_
 
@@ -22,7 +22,7 @@ namespace tf_interop {
 // The order is batch, channels, depth, height, width (K, C, depth, R, S for a filter).
 using Five = std::array<int64_t, 5>;
 
-// Inserts the missing ones of the spatial values, which come last.
+// Fills in missing spatial values; those that are there are the last.
 template <typename Values>
 Five ToFive(const Values& values, int64_t missing) {
   Five five = {values[0], values[1], missing, missing, missing};
@@ -89,8 +89,8 @@ void ComputeConvolution(TensorValues* image, TensorValues* filter, TensorValues*
 struct Recorded;
 using RecordedPtr = std::shared_ptr<Recorded>;
 
-// The attributes that a descriptor was given. Descriptors among them are shared, so that destroying
-// one later changes nothing.
+// A descriptor's attributes. Descriptors among them are shared, so destroying one later changes
+// nothing.
 struct Recorded {
   cudnnBackendDescriptorType_t type;
   std::map<int, std::vector<char>> values;        // by attribute, without descriptors

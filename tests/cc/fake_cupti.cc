@@ -14,7 +14,7 @@ CUpti_BuffersCallbackCompleteFunc complete = nullptr;
 bool is_attached = false, is_enabled = false;
 int buffers = 0;
 
-// Hands over one buffer with records from `first` on. Returns their number.
+// Delivers one buffer with records from `first` on. Returns their number.
 size_t HandOver(size_t first) {
   const FakeCuptiSwitches& fake = FakeCupti();
   uint8_t* buffer = nullptr;

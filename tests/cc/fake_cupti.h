@@ -1,7 +1,7 @@
 // Controls of the stand-in for libcupti.
 //
-// While tracing is on, a flush hands over the test's records, in buffers that it requests by
-// callback, as CUPTI does. Tracing cannot be turned on without callbacks.
+// While tracing is on, a flush delivers the test's records in buffers that it requests by callback,
+// as CUPTI does. Tracing cannot be turned on without callbacks.
 #ifndef TF_INTEROP_TESTS_CC_FAKE_CUPTI_H_
 #define TF_INTEROP_TESTS_CC_FAKE_CUPTI_H_
 
@@ -16,7 +16,7 @@ namespace tf_interop {
 
 struct FakeCuptiSwitches {
   std::vector<CUpti_ActivityKernel9> records;
-  // Versions of CUPTI differ; at least that of CUpti_ActivityKernel9.
+  // Depends on CUPTI's version; at least the size of CUpti_ActivityKernel9.
   size_t record_bytes = sizeof(CUpti_ActivityKernel9);
   size_t dropped = 0;                          // records
   std::map<std::string, CUptiResult> results;  // of calls that fail
@@ -24,12 +24,12 @@ struct FakeCuptiSwitches {
 };
 FakeCuptiSwitches& FakeCupti();
 
-// It is attached from the first call until it is finalized, which forgets the callbacks.
+// Attached from the first call until it is finalized, which forgets the callbacks.
 bool FakeCuptiIsAttached();
 
 bool FakeCuptiIsEnabled();
 
-// Counts the buffers that were handed over.
+// The number of delivered buffers.
 int FakeCuptiBuffers();
 
 }  // namespace tf_interop

@@ -1,6 +1,6 @@
 // The cudnn backend and measuring on a GPU: every kind, layout, type, geometry, epilogue and
 // algorithm against the definition of a convolution, stages with priorities, SM partitions and CUDA
-// graphs, the assumptions of measuring, and the kernels that CUPTI sees. Skips without a GPU.
+// graphs, the assumptions behind measuring, and the kernels that CUPTI traces. Skips without a GPU.
 #include <cuda.h>
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -22,24 +22,24 @@
 namespace tf_interop {
 namespace {
 
-// The sums are exact in TF32 and half too, but Winograd and FFT engines round.
+// Sums are exact even in TF32 and half, but Winograd and FFT engines round.
 constexpr Tolerance kTolerance = {2e-3, 5e-3};
 
 decltype(&::cuMemAllocManaged) alloc_managed = nullptr;
 decltype(&::cuMemFree) free_managed = nullptr;
 
-// Memory that both host and device reach, filled with bytes that read as NaN.
+// Memory that host and device share, filled with bytes that read as NaN.
 class Buffer {
  public:
   explicit Buffer(size_t bytes) {
-    // CUDA refuses to allocate no bytes.
+    // CUDA refuses to allocate zero bytes.
     EXPECT_EQ(alloc_managed(&data_, bytes + 1, CU_MEM_ATTACH_GLOBAL), CUDA_SUCCESS);
     std::memset(data(), 0xFF, bytes + 1);
   }
   Buffer(const Buffer&) = delete;
   ~Buffer() { free_managed(data_); }
   unsigned char* data() const { return reinterpret_cast<unsigned char*>(data_); }
-  bool IsIntact() const { return true; }  // compute-sanitizer looks for writes beyond
+  bool IsIntact() const { return true; }  // compute-sanitizer finds writes beyond it
 
  private:
   CUdeviceptr data_ = 0;
@@ -47,7 +47,7 @@ class Buffer {
 
 using GpuProblem = ProblemIn<Buffer>;
 
-// The device is made once: its stream lives until the process ends.
+// The device is opened once: its stream lives until the process ends.
 Status FindDevice(MeasuringDevice** device) {
   struct Found {
     std::unique_ptr<MeasuringDevice> device;
@@ -88,7 +88,7 @@ class GpuTest : public testing::Test {
     return status;
   }
 
-  // Launches the backend's own choice, then pins it by its name as a plan would.
+  // Launches the backend's own choice, then pins it by name as a plan would.
   void ExpectMatches(const Convolution& c) {
     std::string algorithm;
     for (int pinned = 0; pinned < 2; ++pinned) {
@@ -166,8 +166,8 @@ std::vector<Convolution> EveryKindLayoutAndType(const std::vector<DataType>& dty
 
 class GpuAlgorithmTest : public GpuTest {
  protected:
-  // Runs every algorithm of a list from number `first` on, unless it is refused. A failure ends the
-  // test, because it may have spoilt the context.
+  // Runs every listed algorithm from number `first` on that is not refused. A failure ends the
+  // test, because it may have spoiled the context.
   void TryAll(const Convolution& c, AlgorithmScope scope, size_t first = 0) {
     std::vector<std::string> names;
     EXPECT_TRUE(IsOk(backend_->ListAlgorithms(c, scope, options_.allow_tf32, &names)));
@@ -176,7 +176,7 @@ class GpuAlgorithmTest : public GpuTest {
       const std::string& name = names[i];
       SCOPED_TRACE(ToString(c) + " with '" + name + "'");
       std::printf("algorithm %zu\n", i);
-      std::fflush(stdout);  // it may end the process
+      std::fflush(stdout);  // the algorithm may end the process
       std::shared_ptr<const PreparedConvolution> prepared;
       GpuProblem problem(c);
       Status status = backend_->Prepare(c, name, options_, &prepared);
@@ -185,10 +185,10 @@ class GpuAlgorithmTest : public GpuTest {
         ASSERT_EQ(status.code(), StatusCode::kUnsupported) << status.message();
         continue;
       }
-      // Operands are quarters, whose sums are exact in TF32 and half. Only Winograd's and Fourier's
+      // Operands are quarters, whose sums are exact in TF32 and half. Only Winograd and Fourier
       // transforms are rounded, to the precision of the operands (24, 11 or 8 bits), at some ten
-      // times the magnitude of the sums, which are below 20. A wrong stride, padding or layout is
-      // off by as much as the sums themselves.
+      // times the magnitude of the sums, which are below 20. A wrong stride, padding or layout
+      // causes errors as large as the sums themselves.
       problem.ExpectCorrect({prepared->reduces_precision() ? 5e-2 : 1e-3, 5e-2});
       ++right;
     }
@@ -196,8 +196,8 @@ class GpuAlgorithmTest : public GpuTest {
   }
 };
 
-// Each convolution is a test, so that each can have a process, and a new one after an algorithm
-// that fails: TF_INTEROP_FIRST_ALGORITHM is the number of the first one to try.
+// Each convolution is a test, so that each can have its own process, and a new one after an
+// algorithm that fails: TF_INTEROP_FIRST_ALGORITHM is the number of the first algorithm to try.
 class GpuListedAlgorithmsTest : public GpuAlgorithmTest,
                                 public testing::WithParamInterface<std::pair<Convolution, bool>> {};
 
@@ -250,7 +250,7 @@ TEST_F(GpuTest, ReadsFilterThatWasTransformedOnce) {
   }
 }
 
-// No allocator of pitched memory would give these distances.
+// No pitched allocator would choose these distances.
 TEST_F(GpuTest, CopiesRowsAtAnyDistance) {
   for (const size_t row_bytes : {2, 6, 30, 256, 1030}) {
     const size_t rows = 1000, pitch = row_bytes + 14;
@@ -354,7 +354,7 @@ TEST_F(GpuPartitionTest, StagesWithPartitionsAndPrioritiesAreRight) {
   EXPECT_GT(CountRefusals(""), refusals) << "a partition that does not fit";
 }
 
-// This shows that streams of green contexts keep to their SMs while the primary context is current.
+// Shows that streams of green contexts stay on their SMs while the primary context is current.
 TEST_F(GpuPartitionTest, AConvolutionThatFillsTheGpuTakesLongerOnFewSmsThanOnMost) {
   const Stage stage = SideBySide({OfSize(56, 256, 256), OfSize(14, 16, 32)});
   const std::vector<LaneOptions> ways[] = {{{0, granularity_}, {0, 0}},
@@ -365,7 +365,7 @@ TEST_F(GpuPartitionTest, AConvolutionThatFillsTheGpuTakesLongerOnFewSmsThanOnMos
     ASSERT_TRUE(IsOk(MeasureStage(device_, {WithOptions(stage, lanes), {}}, {}, &measured)));
     ASSERT_EQ(measured.sm_counts.size(), 2u);
     elapsed_us.push_back(measured.concurrent.median_us);
-    std::printf("%d and %d SMs: %.2f us, in sequence on all %.2f us\n", measured.sm_counts[0],
+    std::printf("%d and %d SMs: %.2f µs, in sequence on all %.2f µs\n", measured.sm_counts[0],
                 measured.sm_counts[1], elapsed_us.back(), measured.same_sequential.median_us);
   }
   EXPECT_GT(elapsed_us[0], 2 * elapsed_us[1]);
@@ -377,7 +377,7 @@ TEST_F(GpuTest, DescribesTheGpuAndTracesTheKernelsOfOneRun) {
   EXPECT_NE(described.name, "");
   EXPECT_GT(described.sm_count, 0);
   EXPECT_GT(described.memory_bytes, int64_t{1} << 30);
-  // Alike on every GPU since Maxwell.
+  // The same on every GPU since Maxwell.
   EXPECT_EQ(described.registers, 65536);
   EXPECT_GE(described.threads, 1024);
   EXPECT_GE(described.blocks, 16);
@@ -405,11 +405,11 @@ TEST_F(GpuTest, DescribesTheGpuAndTracesTheKernelsOfOneRun) {
   }
 }
 
-// The assumptions of measuring. The numbers are printed too.
+// The assumptions behind measuring. Also prints the numbers.
 class GpuTimingTest : public GpuTest {
  protected:
-  // Fills memory `fills` times, then enqueues a stage that has run before in a timed section. Tells
-  // whether all of it was enqueued before the device reached it, and waits for its end.
+  // Fills memory `fills` times, then enqueues the stage in a timed section. Sets `ahead` to whether
+  // all of it was enqueued before the device reached it, and waits for its end.
   Status RunAfterFilling(int fills, bool* ahead) {
     for (int i = 0; i < fills; ++i) {
       TF_INTEROP_RETURN_IF_ERROR(
@@ -450,7 +450,7 @@ TEST_F(GpuTimingTest, FillingGivesTheHostAHeadStartForAnyNumberOfLanes) {
       if (ahead) break;
     }
     EXPECT_TRUE(ahead) << lane_count << " lanes";
-    std::printf("%d lanes: %s after %d fillings\n", lane_count, ahead ? "ahead" : "late", fills);
+    std::printf("%d lanes: %s after %d fills\n", lane_count, ahead ? "ahead" : "late", fills);
   }
 }
 
@@ -487,7 +487,7 @@ TEST_F(GpuTimingTest, ATraceLeavesTheTimesThatFollowAsTheyWere) {
     options.trace_kernels = measured == &traced;
     ASSERT_TRUE(
         IsOk(MeasureConvolution(device_, OfSize(28, 64, 64), "", options, &kept, measured)));
-    std::printf("%.2f us, spread %.2f\n", measured->time.median_us, measured->time.spread_us);
+    std::printf("%.2f µs, spread %.2f µs\n", measured->time.median_us, measured->time.spread_us);
   }
   std::printf("trace: %s\n", traced.trace_error.empty() ? "yes" : traced.trace_error.c_str());
   EXPECT_NEAR(after.time.median_us, before.time.median_us,

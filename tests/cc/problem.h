@@ -1,5 +1,5 @@
-// Convolutions of numbers whose sums are exact, in guarded memory, and their comparison with the
-// reference. Also assertions on Status.
+// Convolutions of numbers whose sums are exact, in guarded memory, compared with the reference.
+// Also assertions on Status.
 #ifndef TF_INTEROP_TESTS_CC_PROBLEM_H_
 #define TF_INTEROP_TESTS_CC_PROBLEM_H_
 
@@ -67,7 +67,7 @@ class GuardedBuffer {
   unsigned char* data_;
 };
 
-// Relative to the expected value, or absolute if that is below 1.
+// Relative to the expected value, or absolute if its magnitude is below 1.
 struct Tolerance {
   double of_float, of_half;
 
@@ -78,11 +78,11 @@ struct Tolerance {
   }
 };
 
-// Suits results that are rounded once, as exponentials are. Sums of the numbers below are exact.
+// For results that are rounded once, as exponentials are. Sums of the numbers below are exact.
 inline constexpr Tolerance kOnce = {1e-6, 1.0 / 2048};
 
-// The convolutions of a stage with their operands and expected results. Device and test both reach
-// the memory of a Buffer.
+// The convolutions of a stage with their operands and expected results. Device and test share the
+// memory of a Buffer.
 template <typename Buffer = GuardedBuffer>
 class ProblemIn {
  public:
@@ -155,7 +155,7 @@ class ProblemIn {
     }
   }
 
-  // Counts wrong elements. NaN is wrong.
+  // Counts wrong elements, including NaN.
   int CountWrong(const Tolerance& tolerances = kOnce) {
     int wrong = 0;
     for (size_t step = 0; step < cs_.size(); ++step) {

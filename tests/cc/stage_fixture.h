@@ -34,7 +34,7 @@ inline std::vector<Step> StepsOf(const std::vector<Convolution>& cs,
   return steps;
 }
 
-// `step_lanes` has the lane of each step.
+// `step_lanes` is the lane of each step.
 inline Stage StageOf(std::vector<Step> steps, const std::vector<int>& step_lanes) {
   Stage stage;
   stage.steps = std::move(steps);
@@ -46,14 +46,14 @@ inline Stage StageOf(std::vector<Step> steps, const std::vector<int>& step_lanes
   return stage;
 }
 
-// Puts each on a lane of its own.
+// Puts each convolution on its own lane.
 inline Stage SideBySide(const std::vector<Convolution>& cs, const std::string& algorithm = "") {
   std::vector<int> lanes;
   for (size_t i = 0; i < cs.size(); ++i) lanes.push_back(static_cast<int>(i));
   return StageOf(StepsOf(cs, algorithm), lanes);
 }
 
-// A lane for each of `count` convolutions.
+// One lane for each of `count` convolutions.
 inline Stage StageOfLanes(int count, const Convolution& c, const std::string& algorithm = "") {
   return SideBySide(std::vector<Convolution>(count, c), algorithm);
 }
@@ -83,7 +83,7 @@ inline std::vector<Convolution> WithOutputChannels(const Convolution& c,
   return parts;
 }
 
-// Puts all of them on one merged lane.
+// Puts all parts on one merged lane.
 inline Stage MergedStage(const std::vector<Convolution>& parts, const std::string& algorithm = "") {
   const std::vector<int> one_lane(parts.size(), 0);
   return WithOptions(StageOf(StepsOf(parts, algorithm), one_lane), {kMergedLane});
@@ -102,10 +102,10 @@ inline std::vector<std::string> AlgorithmsOf(const PreparedStage& stage) {
   return algorithms;
 }
 
-// Everything in these tests counts for no device.
+// These tests count for no device.
 inline Counters ReadCounters() { return ReadCountersByDevice()[""]; }
 
-// How often fallbacks, or refusals of lane options, with these words were counted.
+// How often fallbacks, or refusals of lane options, whose reasons contain `words` were counted.
 inline int64_t CountWith(const std::string& words, const std::map<std::string, int64_t>& counts) {
   int64_t count = 0;
   for (const auto& [reason, times] : counts) {
@@ -149,7 +149,7 @@ inline Status RunBetween(HostBackend* backend, const PreparedStage& stage, Probl
   return RunBetween(backend, stage, problem, NewCaller().get());
 }
 
-// Calls work(0) … work(count - 1) together, each on a thread of its own.
+// Calls work(0) … work(count - 1) concurrently, each on its own thread.
 template <typename Work>
 void InThreads(int count, const Work& work) {
   std::vector<std::thread> threads;
@@ -171,12 +171,12 @@ class SpyBackend : public HostBackend {
 
   bool computes = true;  // if false, launches write nothing
 
-  // A letter for each record, wait, launch, copy, mark and fill; capitals for those on `caller`.
+  // A letter for each record, wait, launch, copy, mark and fill; a capital for those on `caller`.
   std::string calls;
   Stream caller = nullptr;
   std::vector<std::string> launched;  // the algorithms
   std::vector<const void*> images;    // of all launches
-  int leased = 0;                     // groups that are out
+  int leased = 0;                     // groups not yet released
 
   size_t CountCalls(char letter) const {
     size_t count = 0;

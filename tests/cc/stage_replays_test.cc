@@ -1,5 +1,5 @@
 // CUDA graphs of stages, over the stand-ins for libcuda, which enforces the rules of capture, and
-// for libcudnn.
+// libcudnn.
 #include "cc_kernels/core/stage_replays.h"
 
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ class StageReplaysTest : public CudnnTest {
                    {0, 0, 1, 2});
   }
 
-  // Compares the results, too.
+  // Also compares the results.
   void ExpectRuns(const PreparedStage& stage, const StageBuffers& buffers, Problem* problem) {
     problem->SpoilResults();
     EXPECT_TRUE(IsOk(RunOnFakes(backend_, stage, problem, buffers, caller_)));
@@ -91,15 +91,15 @@ TEST_F(StageReplaysTest, TheFirstCallIsPlainTheSecondCapturesAndOthersReplay) {
     const int records = FakeCudaCounts().records, waits = FakeCudaCounts().waits;
     EXPECT_GT(records, 0);
     for (int replay = 0; replay < 3; ++replay) ExpectRuns(stage, buffers, &problem);
-    EXPECT_EQ(FakeCudnnCounts().executions, executions) << "cuDNN was asked again";
-    EXPECT_EQ(FakeCudaCounts().records, records) << "it was forked, or joined";
+    EXPECT_EQ(FakeCudnnCounts().executions, executions) << "cuDNN was called again";
+    EXPECT_EQ(FakeCudaCounts().records, records) << "the stage was forked or joined";
     EXPECT_EQ(FakeCudaCounts().waits, waits);
     EXPECT_EQ(FakeCudaCounts().graph_launches, graph_launches + 4);
     EXPECT_EQ(Graphs(), 1);
     EXPECT_EQ(Captured(), ++calls);
     EXPECT_EQ(Replayed(), 4 * calls);
   }
-  EXPECT_EQ(Graphs(), 0) << "graphs go with their stages";
+  EXPECT_EQ(Graphs(), 0) << "graphs outlive their stages";
   EXPECT_EQ(GivenUp(), 0);
 }
 
@@ -113,7 +113,7 @@ TEST_F(StageReplaysTest, NewAddressesAreCapturedUntilThereAreTooManyAndReplaysEa
   ExpectRuns(stage, places[0], &problem);
   for (int64_t i = 0; i < StageReplays::kFirstCaptures; ++i) {
     ExpectRuns(stage, places[i], &problem);
-    // It stays in use, so its graph is kept.
+    // These stay in use, so their graph is kept.
     ExpectRuns(stage, places[0], &problem);
     EXPECT_EQ(Captured(), i + 1);
   }
@@ -131,7 +131,7 @@ TEST_F(StageReplaysTest, NewAddressesAreCapturedUntilThereAreTooManyAndReplaysEa
   const int64_t replayed = Replayed();
   ExpectRuns(stage, places[0], &problem);
   EXPECT_EQ(Replayed(), replayed);
-  EXPECT_EQ(GivenUp(), 1) << "it is counted once";
+  EXPECT_EQ(GivenUp(), 1) << "counted more than once";
 }
 
 TEST_F(StageReplaysTest, EveryPointerIsPartOfTheKey) {
@@ -186,14 +186,14 @@ TEST_F(StageReplaysTest, WhateverFailsRunsPlainlyAndIsNotTriedAgain) {
     EXPECT_EQ(GivenUp() - given_up, 1);
     EXPECT_EQ(Captured() - captured, each.captured);
     EXPECT_EQ(Replayed(), replayed);
-    EXPECT_EQ(CountFallbacks("joined"), not_joined) << "nothing ran, so nothing had to be joined";
+    EXPECT_EQ(CountFallbacks("joined"), not_joined) << "nothing ran, so nothing needed joining";
   }
 }
 
 TEST_F(StageReplaysTest, ThreadsShareTheGraphsOfAStage) {
   const Stage planned = SomeLanes();
   const PreparedStage stage = Prepared(backend_, planned, options_);
-  // All live until the end, or a late thread could get the memory of another.
+  // All live until the end; otherwise a late thread could get another's memory.
   std::deque<Problem> problems;
   for (int i = 0; i < 4; ++i) problems.emplace_back(planned);
   InThreads(4, [&](int thread) {
@@ -208,11 +208,11 @@ TEST_F(StageReplaysTest, ThreadsShareTheGraphsOfAStage) {
     }
   });
   EXPECT_EQ(GivenUp(), 0);
-  EXPECT_EQ(Captured(), 4) << "one for the memory of each thread";
+  EXPECT_EQ(Captured(), 4) << "one for each thread's memory";
   EXPECT_GE(Replayed(), 4 * 30 - 4) << "all but the first";
 }
 
-TEST_F(StageReplaysTest, AGraphThatRunsMayGo) {
+TEST_F(StageReplaysTest, AGraphMayBeDestroyedWhileItRuns) {
   const Stage planned = SomeLanes();
   Problem problem(planned);
   {

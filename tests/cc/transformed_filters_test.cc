@@ -1,4 +1,4 @@
-// Tests which calls get a transformed filter.
+// Which calls get a transformed filter.
 #include "cc_kernels/core/transformed_filters.h"
 
 #include <gtest/gtest.h>
@@ -57,7 +57,7 @@ TEST_F(TransformedFiltersTest, TransformsOnTheCallersStreamOnceAndServesOthersAf
   const auto made = FindOrMake(key_, first());
   ASSERT_NE(made, nullptr);
   EXPECT_EQ(FindOrMake(key_, first()), made);
-  EXPECT_EQ(FindOrMake(key_, second()), nullptr) << "it may not have run yet";
+  EXPECT_EQ(FindOrMake(key_, second()), nullptr) << "the transformation may not have run yet";
   made->is_complete = true;
   EXPECT_EQ(FindOrMake(key_, second()), made);
   EXPECT_EQ(transformed_, std::vector<void*>{made->memory.data});
@@ -91,7 +91,7 @@ TEST_F(TransformedFiltersTest, KnowsAChangedFilterByAnyOfThoseThatAreJoined) {
     key.convolution.batch = batch;
     return FindOrMake({first_filter, second_filter}, key, first());
   };
-  // For another batch size it may be joined with others.
+  // For another batch size the filter may be joined with others.
   for (int call = 0; call < 2 * kMost; ++call) {
     EXPECT_NE(find(&filter_, &filters_at_[call % 2], /*batch=*/1 + call % 2), nullptr);
   }
@@ -106,10 +106,10 @@ TEST_F(TransformedFiltersTest, KeepsTheLastFormsOfAFilter) {
   std::vector<TransformedFilterKey> keys(TransformedFilters::kMostForms + 1, key_);
   for (size_t i = 0; i < keys.size(); ++i) keys[i].convolution.batch = i + 1;
   for (const TransformedFilterKey& key : keys) ASSERT_NE(FindOrMake(key, first()), nullptr);
-  EXPECT_TRUE(allocated_.front().expired()) << "the oldest has gone";
+  EXPECT_TRUE(allocated_.front().expired()) << "the oldest was not dropped";
   for (size_t i = 1; i < keys.size(); ++i) EXPECT_NE(FindOrMake(keys[i], first()), nullptr);
   EXPECT_EQ(transformed_.size(), keys.size());
-  // Another step's filter has room of its own.
+  // Another step's filter has its own room.
   ASSERT_NE(FindOrMake(keys[0], first(), /*step=*/3), nullptr);
   EXPECT_FALSE(allocated_[1].expired());
 }
@@ -146,7 +146,7 @@ TEST_F(TransformedFiltersTest, GivesItsMemoryUpBeforeAnybodyWaitsForMemory) {
   EXPECT_EQ(waits, (std::vector<bool>{false, false, true}));
   EXPECT_EQ(CountFallbacks("gave up their transformed filters"), given_up + 1);
   EXPECT_TRUE(allocated_[1].expired());
-  EXPECT_FALSE(allocated_[0].expired()) << "it is in use";
+  EXPECT_FALSE(allocated_[0].expired()) << "a filter in use was freed";
   used.reset();
   EXPECT_TRUE(allocated_[0].expired());
   EXPECT_FALSE(get_on_call(3));
@@ -166,10 +166,10 @@ TEST_F(TransformedFiltersTest, AllStagesOfABackendGiveTheirMemoryUpAndThoseOfOth
     TransformedFilters::GetWithoutWaiting(backend, [&calls](bool) { return ++calls == 3; });
     return calls;
   };
-  EXPECT_EQ(get_of(&backend_), 2) << "another stage asked";
+  EXPECT_EQ(get_of(&backend_), 2) << "another stage's memory is freed";
   EXPECT_TRUE(allocated_[0].expired());
   EXPECT_FALSE(allocated_[1].expired());
-  EXPECT_EQ(get_of(&backend_), 1) << "there is nothing left";
+  EXPECT_EQ(get_of(&backend_), 1) << "nothing is left";
   EXPECT_EQ(get_of(&other_backend), 2);
   EXPECT_TRUE(allocated_[1].expired());
 }
