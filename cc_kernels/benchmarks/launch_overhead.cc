@@ -78,7 +78,7 @@ Status Allocate(MeasuringDevice* device, const Convolution& c, size_t workspace_
   return Status::Ok();
 }
 
-// What the op caches for similar calls.
+// The op caches this for similar calls.
 struct KeptStage {
   PreparedStage prepared;
   PreparedStage replayed;  // as a CUDA graph

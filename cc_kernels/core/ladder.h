@@ -1,4 +1,4 @@
-// How a stage falls back when it cannot run as its plan says.
+// How a stage falls back when it cannot run as planned.
 //
 // Each rung of the ladder needs less than the one before. The cause decides which are tried:
 //
@@ -49,7 +49,7 @@ enum class Rung {
   kStock,                     // for both
 };
 
-// What the stage did, for counters.
+// How the stage ran, for counters.
 inline constexpr const char* kRungNames[] = {
     "its merged lanes ran unmerged",
     "it ran on fewer lanes",

@@ -49,7 +49,7 @@ struct FakeCudnnCounters {
   std::atomic<int> live_descriptors{0};  // of the graph API
   // Descriptors that were destroyed while no context was current on the thread.
   std::atomic<int> destroyed_outside_contexts{0};
-  // Of the last request to the legacy API.
+  // From the last request to the legacy API.
   std::atomic<cudnnMathType_t> last_legacy_math_type{CUDNN_DEFAULT_MATH};
   std::atomic<const char*> last_legacy_name{""};
   std::atomic<int> handles_asked{0}, handles_made{0};

@@ -1,7 +1,7 @@
 // A device's SMs divided among the lanes of a stage by CUDA's green contexts.
 //
-// CUDA's driver API (12.5 to 13.0, "Green Contexts") says the following. None of it has been seen
-// on a GPU yet:
+// From the documentation of CUDA's driver API (12.5 to 13.0, "Green Contexts"); none of it has been
+// confirmed on a GPU yet:
 //   - Sizes are rounded up to a granularity that depends on the GPU: the size of the groups that a
 //     split for one SM returns.
 //   - The result of a split cannot be split again. So the device is split once, into as many of the

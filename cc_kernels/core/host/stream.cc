@@ -20,7 +20,7 @@ Status RunGuarded(const std::function<Status()>& work) {
   }
 }
 
-// Gives `work` the label of the calling thread.
+// Labels `work` like the calling thread.
 std::function<Status()> Labelled(std::function<Status()> work) {
   std::shared_ptr<const TraceLabel> label = current_trace_label;
   if (label == nullptr) return work;

@@ -211,7 +211,7 @@ class Bench {
       TF_INTEROP_RETURN_IF_ERROR(TakeTurn(turn++, &all_us));
     }
     for (std::vector<double>& each : all_us) each.clear();
-    fills_ = 1;  // the first runs may have loaded code, which takes the host a long time
+    fills_ = 1;  // the first runs may have loaded code, which is slow on the host
     for (int64_t i = 0; i < options_.repetitions; ++i) {
       TF_INTEROP_RETURN_IF_ERROR(TakeTurn(turn++, &all_us));
     }
