@@ -183,8 +183,7 @@ def report(
 
     def show_verdicts() -> None:
         for graph in plan.graphs:
-            said = f"{verdict(graph)} {doubt(graph)}".rstrip()
-            click.echo(f"{title}, {name_graph(graph)}: {said}")
+            click.echo(f"{title}, {name_graph(graph)}: {verdict(graph)}")
         for what, path in written.items():
             if path is not None:
                 click.echo(f"The {what} is in {path}.")

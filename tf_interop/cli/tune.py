@@ -13,7 +13,7 @@ from tf_interop.cli import options
 from tf_interop.cli.main import Result, command
 from tf_interop.cli.progress import model_loaded
 from tf_interop.measure.device import ask_for_all_hardware_queues
-from tf_interop.planning.show import name_graph, summarize_graph
+from tf_interop.planning.show import doubt, name_graph, summarize_graph
 from tf_interop.planning.types import Plan, save_plan
 from tf_interop.tables import UNKNOWN, new_table, print_on
 from tf_interop.tuning.cache import cache_folder, cached_plans, clear_cache
@@ -96,7 +96,8 @@ def tune(
     def show() -> None:
         for graph in tuning.graphs:
             _show_graph(graph, Console())
-        print_on(Console(), _how_to_use(tuning, output_path))
+        if advice := _how_to_use(tuning, output_path):
+            print_on(Console(), advice)
 
     return Result({"plan": output_path, "is_faster": tuning.is_faster, "graphs": graphs}, show)
 
@@ -159,10 +160,13 @@ def _show_graph(graph: TunedGraph, console: Console) -> None:
 
 
 def _how_to_use(tuning: Tuning, path: pathlib.Path | None) -> str:
+    written = "" if path is None else f"The plan is in {path}."
     if not tuning.is_faster:
-        return "There is nothing to turn on."
+        return f"There is nothing to turn on. {written}".rstrip()
+    if any(doubt(each.plan) for each in tuning.graphs):
+        return written
     if path is not None:
-        return f"To use it: tf-interop run --plan {path} your_program.py"
+        return f"{written} To use it: tf-interop run --plan {path} your_program.py"
     if any(each.plan.measured is None for each in tuning.graphs):
         return (
             "To use it, write a plan with -o. No whole step was measured, and XLA may be "

@@ -27,7 +27,7 @@ from tf_interop.tables import UNKNOWN, new_table, percent, print_on
 
 _MEASURED_FIELDS = (
     *("unit_count", "unit_op_count", "step_ms", "stock_ms"),
-    *("ratio", "error", "cores"),
+    *("ratio", "error", "cores", "other_load"),
 )
 _ANY = "any"
 _MOST_UNITS = 20
@@ -186,7 +186,7 @@ def _remarks(graph: GraphPlan) -> Iterator[str]:
             "plan them, profile the model with this mode and this batch size."
         )
     if graph.measured is not None:
-        yield f"{verdict(graph)} {doubt(graph)}".rstrip()
+        yield verdict(graph)
     if not graph.stages and predicted(graph) is not None:
         why = graph.why_no_stage or "none is faster by more than the error"
         yield f"no stage: {why}"
@@ -284,9 +284,10 @@ _MOST_OTHER_LOAD = 0.1
 
 
 def verdict(graph: GraphPlan) -> str:
-    """States the gain of a plan's entry, and recommends XLA if that gains more."""
+    """States the gain of a plan's entry after any `doubt`, and recommends XLA if that gains more."""
     xla = graph.measured and graph.measured.faster_xla
-    return f"{_gain(graph)} {say_xla_is_faster(xla.ratio)}" if xla else _gain(graph)
+    advice = say_xla_is_faster(xla.ratio) if xla else ""
+    return " ".join(filter(None, (doubt(graph), _gain(graph), advice)))
 
 
 def say_xla_is_faster(ratio: float) -> str:
@@ -372,6 +373,6 @@ def doubt(graph: GraphPlan) -> str:
     if measured is None or measured.other_load < _MOST_OTHER_LOAD:
         return ""
     return (
-        f"Other programs took {measured.other_load:.0%} of the cores during the measurement: "
-        "tune again when the machine is idle."
+        f"Not reliable, because other programs took {percent(measured.other_load)} of the cores "
+        "during the measurement: tune again when the machine is idle."
     )

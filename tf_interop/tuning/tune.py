@@ -45,7 +45,7 @@ from tf_interop.model.graphs import (
 )
 from tf_interop.model.make_plan import plan as plan_model
 from tf_interop.planning.lookup import mode_of
-from tf_interop.planning.show import doubt, say_xla_is_faster, verdict
+from tf_interop.planning.show import say_xla_is_faster, verdict
 from tf_interop.planning.types import XLA, ComparedStep, GraphPlan, MeasuredStep, Plan
 from tf_interop.profile.entries import Entry
 from tf_interop.profile.types import Profile, profile_of
@@ -73,7 +73,7 @@ class TunedGraph:
 
     def __str__(self) -> str:
         """The result in a sentence."""
-        said = f"{self.name}: {verdict(self.plan)} {doubt(self.plan)}".rstrip()
+        said = f"{self.name}: {verdict(self.plan)}"
         if self.plan.measured is None and self.is_xla_faster:
             assert self.xla is not None and self.xla.ratio is not None
             said += f" {say_xla_is_faster(self.xla.ratio)}"
