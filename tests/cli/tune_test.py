@@ -9,9 +9,15 @@ from command_line import invoke, words_of
 
 from tf_interop.measure.device import QUEUES_VARIABLE
 from tf_interop.planning.types import load_plan
+from tf_interop.tuning.step_bench import OtherLoad
 from tf_interop.tuning.xla import XlaTimes
 
 MODEL = "branched_models:build"
+
+
+@pytest.fixture(autouse=True)
+def fixture_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OtherLoad, "share", lambda _: 0.0)
 
 
 def test_measures_reports_and_caches() -> None:
@@ -28,7 +34,7 @@ def test_measures_reports_and_caches() -> None:
     assert ("There is nothing to turn on" in said) == (not is_faster)
 
     said = words_of(invoke(f"tune {MODEL}"))
-    assert "From the cache; --fresh measures again" in said
+    assert "From the cache. --fresh measures again" in said
     listed = words_of(invoke("tuned"))
     assert "branches, inference, batch 2" in listed
     assert "2 plans" in listed

@@ -47,13 +47,13 @@ def fixture_choose(monkeypatch: pytest.MonkeyPatch) -> Choose:
     search = tune_module.search_units
     found: list[SearchResult] = []
 
-    def choose(all_narrow: bool, cores: int = 1) -> list[SearchResult]:
+    def choose(all_narrow: bool, cores: int = 1, other_load: float = 0.0) -> list[SearchResult]:
         def search_and_choose(*arguments: Any, **options: Any) -> SearchResult:
             result = search(*arguments, **options)
             best = max(result.variants, key=lambda each: len(each.unit_cores))
             best = dataclasses.replace(best, unit_cores=dict.fromkeys(best.unit_cores, cores))
             best = best if all_narrow else result.variants[0]
-            found.append(dataclasses.replace(result, best=best))
+            found.append(dataclasses.replace(result, best=best, other_load=other_load))
             return found[-1]
 
         monkeypatch.setattr(tune_module, "search_units", search_and_choose)
@@ -103,7 +103,7 @@ def test_a_second_call_measures_nothing(choose: Choose) -> None:
     first = tf_interop.tune(model, budget=BUDGET)
     again = tf_interop.tune(branched_models.build(), budget=BUDGET)
     assert len(found) == 1
-    assert again.graphs[0].is_cached
+    assert str(again).endswith("From the cache.")
     assert again.plan == first.plan
     assert "units on 2 cores each" in str(again)
     infer(model, IMAGES[:1])
@@ -115,6 +115,14 @@ def test_a_second_call_measures_nothing(choose: Choose) -> None:
     assert len(found) == 3
     tf_interop.tune(model, budget=BUDGET, use_cache=False)
     assert len(found) == 4
+
+
+def test_a_measurement_beside_other_programs_is_repeated(choose: Choose) -> None:
+    found = choose(True, other_load=0.5)
+    for count in (1, 2):
+        tuning = tf_interop.tune(branched_models.build(), budget=BUDGET, enable=False)
+        assert "Not reliable" in str(tuning)
+        assert len(found) == count
 
 
 def test_rewrites_a_damaged_file_of_the_cache(choose: Choose) -> None:

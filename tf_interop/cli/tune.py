@@ -155,8 +155,8 @@ def _show_graph(graph: TunedGraph, console: Console) -> None:
         )
         if graph.xla is not None and graph.xla.why_not:
             print_on(console, f"XLA was not measured: {graph.xla.why_not}.")
-    cached = " From the cache; --fresh measures again." if graph.is_cached else ""
-    print_on(console, f"\n{graph}{cached}")
+    fresh = " --fresh measures again." if graph.is_cached else ""
+    print_on(console, f"\n{graph}{fresh}")
 
 
 def _how_to_use(tuning: Tuning, path: pathlib.Path | None) -> str:

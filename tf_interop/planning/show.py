@@ -284,7 +284,7 @@ _MOST_OTHER_LOAD = 0.1
 
 
 def verdict(graph: GraphPlan) -> str:
-    """States the gain of a plan's entry after any `doubt`, and recommends XLA if that gains more."""
+    """States any `doubt`, the gain of a plan's entry, and that XLA gains more if it does."""
     xla = graph.measured and graph.measured.faster_xla
     advice = say_xla_is_faster(xla.ratio) if xla else ""
     return " ".join(filter(None, (doubt(graph), _gain(graph), advice)))

@@ -45,7 +45,7 @@ from tf_interop.model.graphs import (
 )
 from tf_interop.model.make_plan import plan as plan_model
 from tf_interop.planning.lookup import mode_of
-from tf_interop.planning.show import say_xla_is_faster, verdict
+from tf_interop.planning.show import doubt, say_xla_is_faster, verdict
 from tf_interop.planning.types import XLA, ComparedStep, GraphPlan, MeasuredStep, Plan
 from tf_interop.profile.entries import Entry
 from tf_interop.profile.types import Profile, profile_of
@@ -77,7 +77,7 @@ class TunedGraph:
         if self.plan.measured is None and self.is_xla_faster:
             assert self.xla is not None and self.xla.ratio is not None
             said += f" {say_xla_is_faster(self.xla.ratio)}"
-        return said
+        return f"{said} From the cache." if self.is_cached else said
 
     @property
     def is_xla_faster(self) -> bool:
@@ -141,7 +141,8 @@ def tune(
     and measures whole steps of the proposals, alternating with stock TensorFlow. It keeps only
     units that beat stock by more than the measurement error. The model or function runs once, on
     zeros, to get its graph; then the model's state is restored. Timed steps run on random values.
-    The result is cached in the user's cache folder, by graph, machine and versions.
+    The result is cached in the user's cache folder, by graph, machine and versions, unless other
+    programs disturbed the measurement.
 
     On a GPU it measures convolutions and stages, as `tf-interop profile` does, and plans from
     them, as `plan` does. It measures no whole step of the plan there.
@@ -287,7 +288,8 @@ def _tune_on_cpu(
     found_units = split_units if found.best.is_split else units
     plan = _plan_of(found, view, found_units, convolutions, xla)
     plan = dataclasses.replace(plan, mode=traced.mode)
-    save_cached(Plan((plan,), made_with=_made_with_cpu() | {"graph": traced.name}), key)
+    if not doubt(plan):
+        save_cached(Plan((plan,), made_with=_made_with_cpu() | {"graph": traced.name}), key)
     return TunedGraph(traced.name, plan, xla)
 
 
