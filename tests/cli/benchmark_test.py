@@ -156,7 +156,7 @@ def test_child_measures_each_kind(
     [
         (_request(Variant.STOCK, "branched_models:function"), "a Keras model"),
         (_request(Variant.STOCK, needs_gpu=True), "GPU"),
-        (_request(Variant.OURS, plan_path="plan.json"), "no stages: Expected a plan for"),
+        (_request(Variant.OURS, plan_path="plan.json"), "no stages: The plan is for another model"),
     ],
 )
 @pytest.mark.usefixtures("folder")
@@ -185,7 +185,12 @@ def fixture_planned(folder: pathlib.Path) -> GraphPlan:
     [
         ({}, {}, "", ""),
         ({"batch_size": 4}, {}, "", "batch size 4: its stages run as planned for 2"),
-        ({"model": "branched_models:build_other", "image_size": None}, {}, "for 'tiny' with 2", ""),
+        (
+            {"model": "branched_models:build_other", "image_size": None},
+            {},
+            "plan for 'tiny' is for another",
+            "",
+        ),
         ({"mode": Mode.TRAINING}, {"mode": "inference"}, "--training", ""),
         ({"model": "tiny_models:twice"}, {}, "clear_session()", ""),
     ],

@@ -199,9 +199,9 @@ def _as_for(taken: GraphPlan, batch_size: int) -> str:
 
 def _why_not_for(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> str:
     """Compares these convolutions with the closest graph of a plan; adds the remedy."""
-    expected = f"Expected a plan for this model, with {len(convolutions)} convolutions, got one"
+    refused = f"The plan{made_for(plan)}"
     if not plan.graphs:
-        return f"{expected} that contains no graph. Plan the model again."
+        return f"{refused} contains no graph. Plan the model again."
     found = set(canonical_names(node.name for node in convolutions).values())
     planned, closest = max(
         ((set(canonical_names(graph.planned_nodes).values()), graph) for graph in plan.graphs),
@@ -209,11 +209,12 @@ def _why_not_for(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> str:
     )
     lacking = sorted(planned - found)
     # A plan of units names no convolutions.
-    words = ", of the same names" if planned else ""
+    words = " with the same names but other attributes" if planned else ""
     if lacking:
         words = f", such as {', '.join(map(repr, lacking[:3]))}"
     return (
-        f"{expected}{made_for(plan)} with {closest.convolution_count}{words}. {OTHER_MODEL_REMEDY}"
+        f"{refused} is for another model: it has {closest.convolution_count} convolutions{words}, "
+        f"and this graph has {len(convolutions)}. {OTHER_MODEL_REMEDY}"
     )
 
 
