@@ -185,12 +185,7 @@ def fixture_planned(folder: pathlib.Path) -> GraphPlan:
     [
         ({}, {}, "", ""),
         ({"batch_size": 4}, {}, "", "batch size 4: its stages run as planned for 2"),
-        (
-            {"model": "branched_models:build_other", "image_size": None},
-            {},
-            "plan for 'tiny' is for another",
-            "",
-        ),
+        ({"model": "branched_models:build_other", "image_size": None}, {}, "for another model", ""),
         ({"mode": Mode.TRAINING}, {"mode": "inference"}, "--training", ""),
         ({"model": "tiny_models:twice"}, {}, "clear_session()", ""),
     ],
