@@ -244,9 +244,10 @@ def test_needs_no_tensorflow_without_a_model(arguments: str) -> None:
     assert ended.returncode == 0, ended.stderr
 
 
-@pytest.mark.parametrize("arguments", ["show plan.json", "profile --help"])
-def test_prints_in_any_encoding(arguments: str) -> None:
-    ended = run_process(*arguments.split(), PYTHONIOENCODING="ascii")
+@pytest.mark.parametrize("arguments", ["show plan.json", "profile --help", "report plan.json"])
+def test_reads_and_prints_in_any_encoding(arguments: str) -> None:
+    ascii_locale = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    ended = run_process(*arguments.split(), **ascii_locale)
     assert (ended.returncode, ended.stderr, bool(ended.stdout)) == (0, "", True)
 
 

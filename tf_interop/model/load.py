@@ -192,7 +192,7 @@ def _load_graph_def(path: pathlib.Path) -> graph_pb2.GraphDef:
     kinds = (message.DecodeError, text_format.ParseError, UnicodeDecodeError, OSError)
     with _refused(f"'{path}' is not a GraphDef", remedy, *kinds):
         if path.suffix == ".pbtxt":
-            text_format.Parse(path.read_text(), graph_def)
+            text_format.Parse(path.read_text("utf-8"), graph_def)
         else:
             graph_def.ParseFromString(path.read_bytes())
     if not graph_def.node:

@@ -15,7 +15,7 @@ from tf_interop.report.timeline import Timeline, Trace, TraceEvent
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_STAGE_COLORS = re.findall(r"--hue: (#\w{6})", (ASSETS / "report.css").read_text())
+_STAGE_COLORS = re.findall(r"--hue: (#\w{6})", (ASSETS / "report.css").read_text("utf-8"))
 _UNSTAGED_COLOR = "#a3abb8"
 _ROW_HEIGHT = 0.8
 # Thread numbers are unique among all processes. Perfetto treats a thread numbered 0, or numbered as
