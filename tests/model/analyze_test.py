@@ -13,6 +13,7 @@ import tf_interop
 from tf_interop import Analysis
 from tf_interop.convolution import RefusalReason
 from tf_interop.errors import GraphError
+from tf_interop.model.graphs import with_inferred_shapes
 
 FILTER = tf.ones((3, 3, 4, 4))
 SPEC = tf.TensorSpec((None, 8, 8, 4))
@@ -176,6 +177,26 @@ def test_takes_a_variable_that_a_branch_changes() -> None:
         return result
 
     assert tf_interop.analyze(changing).convolution_count == 1
+
+
+def test_infers_the_shape_of_a_fused_node_that_tensorflow_does_not_import() -> None:
+    with tf.Graph().as_default() as graph:
+        image = tf.compat.v1.placeholder(tf.bfloat16, (2, 8, 8, 4), "image")
+        filter_ = tf.compat.v1.placeholder(tf.bfloat16, (3, 3, 4, 4), "filter")
+        tf.compat.v1.placeholder(tf.bfloat16, (4,), "bias")
+        tf.nn.relu(tf.nn.conv2d(image, filter_, 2, "SAME", name="y"))
+    graph_def = graph.as_graph_def()
+    [fused] = [node for node in graph_def.node if node.name == "y"]
+    fused.op = "_FusedConv2D"
+    fused.input.append("bias")
+    fused.attr["num_args"].i = 1
+    fused.attr["TArgs"].list.type.append(fused.attr["T"].type)
+    fused.attr["fused_ops"].list.s.append(b"BiasAdd")
+    [shaped] = [node for node in with_inferred_shapes(graph_def).node if node.name == "y"]
+    [shape] = shaped.attr["_output_shapes"].list.shape
+    assert tf.TensorShape(shape) == (2, 4, 4, 4)
+    del shaped.attr["_output_shapes"]
+    assert shaped == fused
 
 
 def test_notes_functions_that_xla_compiles() -> None:
