@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import pathlib
 import re
 import time
@@ -141,6 +142,7 @@ class BenchmarkRun:
         if isinstance(plan, Failure):
             self._add(case, variant, None, Outcome(failure=plan))
         elif not self.should_stop():
+            self._refuse_another_plan(case, variant, plan)
             request = Request(
                 case,
                 variant,
@@ -153,8 +155,11 @@ class BenchmarkRun:
             self._add(case, variant, plan, outcome)
 
     def _check_plan(self) -> None:
-        path = self.source.plan_path
-        if path is None:
+        for case, variant in itertools.product(self.cases, self.variants):
+            path = self._plan_path(case) if variant.needs_plan else None
+            if path is None or path.exists():
+                self._refuse_another_plan(case, variant, path)
+        if self.source.plan_path is None:
             return
         # The graphs of a program are unknown before it runs.
         wanted = (
@@ -181,15 +186,21 @@ class BenchmarkRun:
         self.listener(f"{name}: {what}", done, total, left)
         return self.run_child(request, self.benchmark.options.timeout_seconds)
 
-    def _plan_for(self, case: Case) -> pathlib.Path | Failure | None:
-        """The plan of a case, or why there is none; None if a program runs with a policy."""
+    def _plan_path(self, case: Case) -> pathlib.Path | None:
+        """The file of a case's plan, which may not be made yet; None for a program's policy."""
         if self.source.plan_path is not None:
             return pathlib.Path(self.source.plan_path)
         if case.is_program:
             return None
+        name = re.sub(r"[^A-Za-z0-9.]+", "_", case.name)[-100:]
+        return self.path.with_name(f"{self.path.stem}.plans") / f"{name}.json"
+
+    def _plan_for(self, case: Case) -> pathlib.Path | Failure | None:
+        """The plan of a case, or why there is none; None if a program runs with a policy."""
+        path = self._plan_path(case)
+        if path is None or self.source.plan_path is not None:
+            return path
         if case not in self._plans:
-            name = re.sub(r"[^A-Za-z0-9.]+", "_", case.name)[-100:]
-            path = self.path.with_name(f"{self.path.stem}.plans") / f"{name}.json"
             # A plan of that name may be from an earlier run; only a measured one is used again.
             used = {each.plan for each in self.benchmark.results if each.case == case}
             failure = None
@@ -203,6 +214,17 @@ class BenchmarkRun:
                 self._plans[case] = dataclasses.replace(failure, message=message)
         return self._plans[case]
 
+    def _refuse_another_plan(
+        self, case: Case, variant: Variant, plan_path: pathlib.Path | None
+    ) -> None:
+        before = self.benchmark.of(case, variant)
+        if before.blocks and before.plan != (plan_path and _sha256(plan_path)):
+            plan = f"'{plan_path}'" if plan_path else "--policy always"
+            raise BenchmarkError(
+                f"'{self.path}' has results of '{case.name}' with another plan than {plan}. Choose "
+                "another file for the results."
+            )
+
     def _add(
         self, case: Case, variant: Variant, plan_path: pathlib.Path | None, outcome: Outcome
     ) -> None:
@@ -210,11 +232,6 @@ class BenchmarkRun:
             return
         plan = None if plan_path is None else _sha256(plan_path)
         before = self.benchmark.of(case, variant)
-        if before.blocks and before.plan != plan:
-            raise BenchmarkError(
-                f"'{case.name}' was measured before with another plan (SHA-256 {before.plan}), not "
-                f"with '{plan_path}'. Choose another file for the results."
-            )
         added = before.blocks if outcome.block is None else (*before.blocks, outcome.block)
         blocks = tuple(sorted(added, key=lambda each: each.repetition))
         result = Result(case, variant, plan, outcome.failure, blocks)

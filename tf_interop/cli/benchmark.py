@@ -242,11 +242,17 @@ def benchmark(
 
     def show() -> None:
         show_benchmark(measured, Console())
-        wanted = len(cases) * len(variants) * repetitions
-        blocks = sum(
-            len(measured.of(case, variant).blocks) for case in cases for variant in variants
+        before, after = (
+            sum(
+                block.repetition < repetitions
+                for case, variant in itertools.product(cases, variants)
+                for block in each.of(case, variant).blocks
+            )
+            for each in (begun, measured)
         )
-        click.echo(f"{output_path}: {blocks} of {wanted} blocks, {failure_count} failed")
+        origin = f" ({after - before} measured now, {before} before)" if before else ""
+        wanted = len(cases) * len(variants) * repetitions
+        click.echo(f"{output_path}: {after} of {wanted} blocks{origin}, {failure_count} failed")
 
     exit_code = 3 if failure_count else 0
     return Result(measured, show, 128 + signals[0] if signals else exit_code)
