@@ -221,8 +221,8 @@ def test_checks_a_given_plan_before_measuring(path: pathlib.Path) -> None:
     ("device", "versions", "measuring", "what"),
     [
         (GPU, VERSIONS, OPTIONS, "backend"),
-        (CPU, {"tensorflow": "2.22.0"}, OPTIONS, "software"),
-        (CPU, VERSIONS, dataclasses.replace(OPTIONS, steps=9), "options"),
+        (CPU, {"tensorflow": "2.22.0"}, OPTIONS, ": tensorflow was 2.21.0 and is 2.22.0 now"),
+        (CPU, VERSIONS, dataclasses.replace(OPTIONS, steps=9), ": --steps was 2 and is 9 now[.]"),
     ],
 )
 def test_refuses_to_resume_with_another_device_software_or_options(

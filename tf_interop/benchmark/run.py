@@ -56,22 +56,27 @@ def new_benchmark(
         return Benchmark(device, made_with, (command,), measuring)
     before = load_benchmark(path)
     difference = why_foreign(before.device, device)
-    if difference is None and before.made_with != made_with:
-        difference = f"software: expected {made_with}, got {before.made_with}"
-    if difference is None and _as_timed(before.options) != _as_timed(measuring):
-        difference = f"options: expected {measuring}, got {before.options}"
-    if difference is not None:
+    if difference is None:
+        was = before.made_with | _timing_options(before.options)
+        now = made_with | _timing_options(measuring)
+        difference = ", ".join(
+            f"{name} was {was.get(name)} and is {now.get(name)} now"
+            for name in was | now
+            if was.get(name) != now.get(name)
+        )
+    if difference:
         raise BenchmarkError(
-            f"The benchmark in '{path}' was measured differently: {difference}. Choose another "
-            "file."
+            f"The results in '{path}' were measured differently: {difference}. Choose another file."
         )
     commands = tuple(dict.fromkeys((*before.commands, command)))
     return dataclasses.replace(before, commands=commands, options=measuring)
 
 
-def _as_timed(measuring: MeasuringOptions) -> MeasuringOptions:
-    """The options that change values."""
-    return dataclasses.replace(measuring, timeout_seconds=1.0)
+def _timing_options(measuring: MeasuringOptions) -> dict[str, str]:
+    """The options that change values, as on the command line."""
+    values = dataclasses.asdict(measuring)
+    del values["timeout_seconds"]
+    return {f"--{name.replace('_', '-')}": str(value) for name, value in values.items()}
 
 
 @dataclasses.dataclass
