@@ -117,6 +117,7 @@ def test_a_table_of_a_cpu_says_so_and_has_no_tf32(tmp_path: pathlib.Path) -> Non
     on_cpu, on_gpu = _shown(BENCHMARK), _shown(dataclasses.replace(BENCHMARK, device=GPU))
     assert "ResNet50, inference, batch 8, float32" in on_cpu
     assert "ResNet50, inference, batch 8, tf32" in on_gpu
+    assert " units\n" in on_cpu and " stages\n" in on_gpu
     assert "Measured on a CPU" in on_cpu
     assert "Measured on a CPU" not in on_gpu
     without = dataclasses.replace(

@@ -43,9 +43,10 @@ def show_benchmark(benchmark: Benchmark, console: Console) -> None:
     if device.backend == "host":
         print_on(console, _ON_A_CPU)
     for case, results in benchmark.by_case.items():
-        columns = ["median", "quartiles", "times as fast", "first step", "memory", "stages"]
+        columns = ["median", "quartiles", "times as fast", "first step", "memory"]
         if case.is_program:
-            columns = ["whole run", "turns", "times as fast", "memory", "stages"]
+            columns = ["whole run", "turns", "times as fast", "memory"]
+        columns.append("units" if device.backend == "host" else "stages")
         table = new_table(case.name_on(device), "", *columns)
         for result in results:
             cells = _cells(benchmark, result) or (UNKNOWN,) * len(columns)
@@ -75,7 +76,7 @@ def _legend(benchmark: Benchmark) -> Iterator[str]:
         yield "xla was not compared: it may be faster. Add it with --variants xla."
     if any(each.ran_as_stock for each in others):
         yield (
-            "as stock: the plan has no stage for it, so stock TensorFlow ran, and a difference is "
+            "as stock: the plan changed nothing, so stock TensorFlow ran, and a difference is "
             "chance."
         )
     if not all(programs):
