@@ -32,6 +32,7 @@ def fixture_module(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> p
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", ["SIGKILL", "memory"]),
         ("import os, sys; print('F0000 fatal', file=sys.stderr)\nsys.exit(7)", ["code 7", "fatal"]),
         ("print('I0000 00:00:17.9 starts')", ["exit code 0"]),
+        ("import sys; print('│ starts │'); sys.exit('the cause')", ["exit code 1: the cause"]),
         # The same Python, and this package instead of sources in the working directory.
         ("import sys; sys.exit(sys.executable)", [sys.executable]),
         ("import sys, tf_interop; sys.exit(tf_interop.__file__)", [str(tf_interop.__file__)]),

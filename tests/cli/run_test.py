@@ -8,8 +8,10 @@ import subprocess
 
 import pytest
 from command_line import run_process
+from plan_values import PLAN
 
 import tf_interop
+from tf_interop.planning.types import save_plan
 from tf_interop.profile.worklist import load_configurations
 from tf_interop.runtime.plugin import get_plugin
 
@@ -130,9 +132,17 @@ print(tf_interop.status().policy)
 """
 
 
+CONVOLVES = """
+import branched_models, tensorflow as tf
+tf.function(branched_models.build_branches())(tf.ones((2, 8, 8, 3)))
+"""
+
+
 @pytest.mark.parametrize(
     ("program", "arguments", "exit_code", "output", "message"),
     [
+        (CONVOLVES, "--plan plan.json --trace new.json", 1, "",
+         "'new.json': no stage or unit was made: Expected a plan for this model"),
         (IMPORTS_LATE, "--policy always", 0, "always\n", ""),
         ("print('ran')", "", 0, "ran\n", "--policy always"),
         ("import tensorflow", "--policy always --save-plan new.json", 1, "", "'new.json'"),
@@ -147,9 +157,10 @@ def test_run_reports_errors_in_a_line(
 ) -> None:
     pathlib.Path("program.py").write_text(program)
     pathlib.Path("damaged.json").write_text("{")
+    save_plan(PLAN, "plan.json")
     process = _run(*arguments.split(), "program.py")
     assert (process.returncode, process.stdout) == (exit_code, output)
-    errors = _errors(process)
+    errors = [line for line in _errors(process) if not line.startswith("WARNING:absl")]
     if "Traceback" not in process.stderr:
         assert len(errors) == bool(message)
         assert not message or errors[0].startswith("Error: ") == bool(exit_code)

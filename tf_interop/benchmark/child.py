@@ -51,6 +51,7 @@ _LOG = "log.txt"
 _SECONDS_BETWEEN_LOOKS = 0.1
 _LINES_SHOWN = 5
 _PATH = "PYTHONPATH"
+_BOX = r"\s*[\u2500-\u257f]"  # a table or a panel
 # TensorFlow's messages may contain a whole graph.
 _LONGEST_MESSAGE = 600
 
@@ -141,7 +142,11 @@ def _crash(code: int, said: str) -> Failure:
     how = f"the process {describe_end(code)}"
     if code == -signal.SIGKILL:
         how += ", as the system does when it runs out of memory"
-    lines = [line for line in said.splitlines() if line.strip() and not re.match(CHATTER, line)]
+    lines = [
+        line
+        for line in said.splitlines()
+        if line.strip() and not re.match(CHATTER, line) and not re.match(_BOX, line)
+    ]
     message = ": ".join(filter(None, [how, " | ".join(lines[-_LINES_SHOWN:])]))
     return Failure(FailureKind.CRASHED, message)
 
@@ -200,7 +205,7 @@ def _run_program(request: Request, log: pathlib.Path) -> Outcome:
     if request.variant is Variant.OURS:
         python, program = _split_command(words)
         how = ["--plan", request.plan_path] if request.plan_path else ["--policy", "always"]
-        how += ["--report", "--save-plan", str(made_path)]
+        how += ["--save-plan", str(made_path)]
         words = [*python, "-m", "tf_interop", "run", *how, *program]
     environment = {name: value for name, value in os.environ.items() if name != _PATH}
     if request.python_path is not None:

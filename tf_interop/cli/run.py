@@ -31,6 +31,8 @@ from tf_interop.versioned_file import write_file
 if TYPE_CHECKING:
     from tensorflow.core.framework import graph_pb2
 
+    from tf_interop.runtime.status import Status
+
 # TensorFlow is not imported here: the program may set it up first.
 
 _TRACED_CALLS = 10  # of each op, after its first
@@ -134,7 +136,19 @@ def _write_list(path: pathlib.Path, program: str, graphs: Iterable[graph_pb2.Gra
     save_configurations(collected.configurations, path)
 
 
-def _write_trace(path: pathlib.Path) -> None:
+def _why_none_made(status: Status) -> str:
+    """Says that no stage or unit was made, with the causes in the status."""
+    causes = [
+        status.why_off,
+        *(each.cause for each in status.failures),
+        *(each.why_unchanged for each in status.current_graphs),
+        *(f"XLA compiles {each.name}" for each in status.xla_functions),
+    ]
+    said = "; ".join(cause.rstrip(".") for cause in dict.fromkeys(causes) if cause)
+    return "no stage or unit was made" + (said and f": {said}")
+
+
+def _write_trace(path: pathlib.Path, status: Status) -> None:
     """Writes the recorded times of the stages and units of this process.
 
     Raises:
@@ -147,10 +161,10 @@ def _write_trace(path: pathlib.Path) -> None:
 
     spans = get_plugin().library.read_timeline()
     if not spans:
-        raise PlanError(
-            f"There is nothing to write to '{path}': no stage or unit ran twice, and the first "
-            "call of each is left out. --report lists them."
-        )
+        why = "no stage or unit ran twice, and the first call of each is left out"
+        if not status.plan.graphs:
+            why = _why_none_made(status)
+        raise PlanError(f"There is nothing to write to '{path}': {why}.")
     gpu = running_device("cudnn") if tensorflow_internals.may_have_gpus() else None
     versions = {"tensorflow": tensorflow_internals.tensorflow_version()}
     trace = trace_of_run(spans, gpu or this_cpu(), versions)
@@ -276,12 +290,12 @@ def run(
             click.echo(str(status), err=True, nl=False)
         try:
             if trace_path is not None:
-                _write_trace(trace_path)
+                _write_trace(trace_path, status)
             if saved_plan_path is not None:
                 if not status.plan.graphs:
                     raise PlanError(
-                        f"There is nothing to save in '{saved_plan_path}': no stage or unit was "
-                        "made. --report shows why."
+                        f"There is nothing to save in '{saved_plan_path}': "
+                        f"{_why_none_made(status)}."
                     )
                 save_plan(status.plan, saved_plan_path)
             if list_path is not None:
