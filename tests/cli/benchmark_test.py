@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
-from command_line import ROOT, end_of, run_process, start_process, wait_for
+from command_line import ROOT, end_of, invoke, run_process, start_process, wait_for, words_of
 from plan_values import PLAN
 
 from tf_interop.benchmark.child import Outcome, Request, _failure_of, _measure, run_child
@@ -261,6 +261,19 @@ def test_a_program_that_fails_or_gets_no_stage_is_a_failure_with_the_reason(
     failure = run_child(Request(case, variant), 120.0).failure
     assert failure.kind is FailureKind.CRASHED
     assert re.search(message, failure.message, re.DOTALL)
+
+
+def test_a_plan_that_changes_nothing_here_is_refused_for_a_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TF_INTEROP_HOST_STAGES", "0")
+    pathlib.Path("train.py").touch()
+    save_plan(Plan(()), "empty.json")
+    save_plan(PLAN, "stages.json")
+    for plan, why in (("empty", "it has no stage and no unit"), ("stages", "stages run on GPUs")):
+        command = f"benchmark --plan {plan}.json -o r.json -- {sys.executable} train.py"
+        said = words_of(invoke(command, exit_code=1))
+        assert f"Error: '{plan}.json' changes nothing: {why}" in said
 
 
 def test_out_of_memory_is_its_own_kind_of_failure() -> None:

@@ -22,8 +22,9 @@ from tf_interop.graph.split_units import find_split_units
 from tf_interop.graph.units import planned_name
 from tf_interop.graph.view import GraphView
 from tf_interop.model.graphs import trace
-from tf_interop.planning.types import GraphPlan, MeasuredStep, Plan
+from tf_interop.planning.types import GraphPlan, MeasuredStep, Plan, PlannedStage
 from tf_interop.runtime.plugin import get_plugin
+from tf_interop.stage import Stage, Step
 from tf_interop.tuning.tune import step_to_tune
 
 pytestmark = pytest.mark.usefixtures("units_on_cpus")
@@ -116,6 +117,12 @@ def test_a_plan_names_the_narrow_units() -> None:
         assert report.plan.narrow_units == narrow
         assert report.unit_count == count
         assert report.why_unchanged == ("" if narrow else "the plan leaves this graph unchanged")
+    a_stage = PlannedStage(Stage.in_sequence([Step("a/convolution")]))
+    get_plugin().forget_reports()
+    tf_interop.enable(plan=Plan((dataclasses.replace(graph, narrow_units=(), stages=(a_stage,)),)))
+    compute(tf.constant(IMAGE))
+    [report] = tf_interop.status().graphs
+    assert "stages run on GPUs only" in report.why_unchanged
     run_with("somebody/else")
     [failure] = tf_interop.status().failures
     assert "somebody/else" in failure.cause

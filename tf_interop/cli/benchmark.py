@@ -24,9 +24,11 @@ from tf_interop.cli.main import Result, command, signals_caught
 from tf_interop.cli.progress import shown_progress, work_on_model
 from tf_interop.errors import BenchmarkError
 from tf_interop.measure.device import running_device, this_cpu
-from tf_interop.planning.types import load_plan
+from tf_interop.planning.lookup import STAGES_NEED_GPUS
+from tf_interop.planning.types import Plan, load_plan
 from tf_interop.profile.file import load_profile
 from tf_interop.profile.types import ProfiledDevice
+from tf_interop.runtime.settings import Settings
 
 _EXIT_CODES = {
     0: "success, even if the budget ended before everything was measured",
@@ -214,12 +216,18 @@ def benchmark(
             "out the variants ours, pinning and concurrency."
         )
     # Checked first, because every case would fail.
-    if plan_path is not None:
-        load_plan(plan_path)
+    plan = None if plan_path is None else load_plan(plan_path)
     if profile_path is not None:
         load_profile(profile_path)
     measuring = MeasuringOptions(**measuring_options)
     device, made_with = _environment(models or ("the program",))
+    what = f"'{plan_path}'" if plan_path else f"A plan from '{profile_path}'"
+    if (plan_path or profile_path) and any(variant.needs_plan for variant in variants):
+        why = _why_unchanged(plan, device)
+        if why and program is not None:
+            raise BenchmarkError(f"{what} changes nothing: {why}.")
+        if why:
+            click.echo(f"{what} changes nothing: {why}.", err=True)
     called = shlex.join(["tf-interop", *sys.argv[1:]])
     begun = new_benchmark(device, made_with, called, measuring, output_path)
     with signals_caught() as signals, shown_progress() as say:
@@ -256,6 +264,15 @@ def benchmark(
 
     exit_code = 3 if failure_count else 0
     return Result(measured, show, 128 + signals[0] if signals else exit_code)
+
+
+def _why_unchanged(plan: Plan | None, device: ProfiledDevice) -> str:
+    """Why a plan, or one from a profile if None, changes nothing here; empty if it may."""
+    if plan is not None and not any(each.changes_graph for each in plan.graphs):
+        return "it has no stage and no unit, and tf-interop show says why"
+    has_units = plan is not None and any(each.units for each in plan.graphs)
+    makes_units = device.backend == "host" and Settings().makes_units("CPU")
+    return STAGES_NEED_GPUS if makes_units and not has_units else ""
 
 
 def _settings_of_program(

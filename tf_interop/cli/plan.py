@@ -12,6 +12,7 @@ from tf_interop.cli import options
 from tf_interop.cli.main import Result, command
 from tf_interop.cli.progress import model_loaded
 from tf_interop.errors import ProfileError
+from tf_interop.planning.lookup import STAGES_NEED_GPUS
 from tf_interop.planning.show import predicted, show_plan, summarize_graph
 from tf_interop.planning.types import Plan, save_plan
 from tf_interop.profile.file import load_profile
@@ -75,6 +76,8 @@ def plan(
     """
     modes = options.modes_of(inference, training)
     profile = load_profile(profile_path)
+    if profile.device.backend == "host":
+        click.echo(f"'{profile_path}' is of a CPU, but {STAGES_NEED_GPUS}.", err=True)
     with model_loaded(model, chosen["image_size"], training=training) as (loaded, say):
         from tf_interop.model.make_plan import plan as plan_model
 

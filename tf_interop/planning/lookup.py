@@ -25,6 +25,9 @@ OTHER_MODEL_REMEDY = (
 )
 """The advice for a plan of another model."""
 
+STAGES_NEED_GPUS = "stages run on GPUs only; tf-interop tune makes plans for this CPU"
+"""Why a plan of stages changes nothing on a CPU."""
+
 
 def stages_from_plan(
     plan: Plan, convolutions: Sequence[ConvolutionNode]

@@ -56,6 +56,7 @@ from tf_interop.measure.device import has_bfloat16
 from tf_interop.planning.always import group_always, leave_out_unmeasured
 from tf_interop.planning.check import check_stages
 from tf_interop.planning.lookup import (
+    STAGES_NEED_GPUS,
     check_batch_size,
     entries_to_run,
     mode_of,
@@ -225,6 +226,8 @@ def _make_units(
         chosen = _units_of_plan(entries, are_split, batch_size, of_name.keys())
     if not chosen:
         why = _why_unchanged(units, "no operation of the graph can be in a unit")
+        if any(each.stages for each in entries):
+            why = STAGES_NEED_GPUS
         return None, dataclasses.replace(report, why_unchanged=why)
 
     check_time_limit()
