@@ -268,7 +268,14 @@ class ConvStages:
 
     def _tune(self, call: _Call, budget_s: float, *, training: bool) -> None:
         model = call.model
-        size = self._batch_size or tensorflow_internals.model_batch_size(model) or _KERAS_BATCH_SIZE
+        size = self._batch_size or tensorflow_internals.model_batch_size(model)
+        hint = ""
+        if size is None:
+            size = _KERAS_BATCH_SIZE
+            hint = (
+                f" This is for batch size {size}, because Keras does not tell callbacks yours: "
+                "pass it as ConvStages(batch_size=…)."
+            )
         try:
             tuning = tune_model(
                 model, batch_sizes=(size,), training=training, budget=budget_s, enable=False
@@ -276,7 +283,7 @@ class ConvStages:
         except (TfInteropError, ValueError, TypeError, RuntimeError, tf.errors.OpError) as error:
             self._say(f"ConvStages: not tuned, runs as stock TensorFlow: {error}")
         else:
-            self._say(f"ConvStages: {tuning}")
+            self._say(f"ConvStages: {tuning}{hint}")
             # If Keras compiles with XLA and XLA is the fastest, it stays on.
             if tuning.is_faster and not (call.turns_xla_off and tuning.is_xla_faster):
                 call.plugin.settings = dataclasses.replace(self._settings, plan=tuning.plan)

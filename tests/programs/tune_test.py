@@ -265,6 +265,7 @@ def test_the_callback_tunes_before_the_first_batch(
     said = capsys.readouterr().out
     assert f"training step with SGD, batch {BATCH}: " in said
     assert "narrow units of" in said
+    assert "pass it as ConvStages" not in said
     assert "failed" not in said
     assert sum(len(report.plan.narrow_units) for report in callback.graphs) > 0
     assert len(found) == 1
@@ -301,6 +302,7 @@ def test_the_callback_leaves_xla_on_if_units_are_not_the_fastest(
     said = capsys.readouterr().out
     expected = "XLA is faster: 99.00 times" if fastest == "XLA" else "No significant gain"
     assert expected in said
+    assert "This is for batch size 32, because Keras does not tell callbacks yours" in said
     assert "no stages" not in said
     assert set(compiled_by_xla) == {True}
 
