@@ -127,7 +127,7 @@ class ConvStages:
             tune: how long to tune the model before it runs, such as `"30s"`, instead of a plan.
             batch_size: the batch size to tune for. None means the model's fixed batch size, if any,
                 else 32, Keras's default for arrays.
-            verbose: 1 to print a report, 0 to print nothing.
+            verbose: 1 to print a report, and the progress of tuning; 0 to print nothing.
 
         Raises:
             ValueError: as for `tf_interop.enable`, or another argument is wrong.
@@ -278,7 +278,12 @@ class ConvStages:
             )
         try:
             tuning = tune_model(
-                model, batch_sizes=(size,), training=training, budget=budget_s, enable=False
+                model,
+                batch_sizes=(size,),
+                training=training,
+                budget=budget_s,
+                enable=False,
+                say=None if self._verbose else lambda text: None,
             )
         except (TfInteropError, ValueError, TypeError, RuntimeError, tf.errors.OpError) as error:
             self._say(f"ConvStages: not tuned, runs as stock TensorFlow: {error}")

@@ -1,13 +1,18 @@
-"""Tables for the terminal, at most 100 columns wide."""
+"""Tables for the terminal, at most 100 columns wide, and lines of progress."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
+import click
 from rich.console import Console, RenderableType
 from rich.table import Table
 
 UNKNOWN = "–"
 
 _WIDTH = 100
+_SECONDS_BETWEEN_LINES = 10.0
 
 
 class _Plain(Console):
@@ -50,3 +55,16 @@ def percent(share: float | None) -> str:
 def count_of(number: int, noun: str) -> str:
     """Formats a number with a noun, such as `1 stage` and `2 stages`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def now_and_then(clock: Callable[[], float] = time.monotonic) -> Callable[..., None]:
+    """Prints a line on stderr every few seconds at most, or `at_once`."""
+    last = clock()
+
+    def echo(text: str, *, at_once: bool = False) -> None:
+        nonlocal last
+        if at_once or clock() - last >= _SECONDS_BETWEEN_LINES:
+            last = clock()
+            click.echo(text, err=True)
+
+    return echo

@@ -255,14 +255,16 @@ def trained(**options: Any) -> list[np.ndarray]:
 
 
 def test_the_callback_tunes_before_the_first_batch(
-    choose: Choose, capsys: pytest.CaptureFixture[str]
+    choose: Choose, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("tf_interop.tables._SECONDS_BETWEEN_LINES", 0)
     found = choose(True)
     expected = trained(validation_data=(IMAGES, LABELS))
     callback = ConvStages(tune=BUDGET, batch_size=BATCH)
     weights = trained(validation_data=(IMAGES, LABELS), callbacks=[callback])
     assert_same(weights, expected, rtol=1e-5, atol=1e-6)
-    said = capsys.readouterr().out
+    said, progress = capsys.readouterr()
+    assert "measuring stock TensorFlow" in progress
     assert f"training step with SGD, batch {BATCH}: " in said
     assert "narrow units of" in said
     assert "pass it as ConvStages" not in said
@@ -272,8 +274,10 @@ def test_the_callback_tunes_before_the_first_batch(
     assert get_plugin().settings == Settings()
     # Prediction is another graph.
     model = branched_models.build()
+    callback = ConvStages(tune=BUDGET, batch_size=BATCH, verbose=0)
     model.predict(IMAGES, batch_size=BATCH, verbose=0, callbacks=[callback])
     assert len(found) == 2
+    assert capsys.readouterr() == ("", "")
     assert get_plugin().settings == Settings()
 
 

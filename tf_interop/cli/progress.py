@@ -15,11 +15,11 @@ from rich.console import Console
 
 import tf_interop
 from tf_interop.errors import INSTALL_TENSORFLOW, TfInteropError
+from tf_interop.tables import now_and_then
 from tf_interop.tensorflow_messages import tensorflow_hushed
 
 Say = Callable[[str, int, int, str], object]
 """Gets the phase, how much of it is done, how much there is, and the current item."""
-_SECONDS_BETWEEN_LINES = 10.0
 _MOST_COLUMNS = 60
 
 
@@ -47,7 +47,7 @@ def shown_progress() -> Iterator[Say]:
 def lines(clock: Callable[[], float] = time.monotonic) -> Say:
     """Prints a line when a phase begins or ends, and otherwise one every few seconds at most."""
     said: set[tuple[str, bool]] = set()
-    echo = _now_and_then(clock)
+    echo = now_and_then(clock)
 
     def say(label: str, done: int, total: int, detail: str) -> None:
         milestone = label, done == total
@@ -58,19 +58,6 @@ def lines(clock: Callable[[], float] = time.monotonic) -> Say:
     return say
 
 
-def _now_and_then(clock: Callable[[], float]) -> Callable[..., None]:
-    """Prints a line every few seconds at most, or `at_once`."""
-    last = clock()
-
-    def echo(text: str, *, at_once: bool = False) -> None:
-        nonlocal last
-        if at_once or clock() - last >= _SECONDS_BETWEEN_LINES:
-            last = clock()
-            click.echo(text, err=True)
-
-    return echo
-
-
 @contextlib.contextmanager
 def shown_status(text: str) -> Iterator[Callable[[str], None]]:
     """Shows the current work; if stderr is not a terminal, in a line every few seconds."""
@@ -79,7 +66,7 @@ def shown_status(text: str) -> Iterator[Callable[[str], None]]:
         with console.status(text) as status:
             yield status.update
         return
-    yield _now_and_then(time.monotonic)
+    yield now_and_then()
 
 
 @contextlib.contextmanager

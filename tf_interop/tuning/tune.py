@@ -52,6 +52,7 @@ from tf_interop.profile.entries import Entry
 from tf_interop.profile.types import Profile, profile_of
 from tf_interop.runtime.plugin import get_plugin
 from tf_interop.runtime.switch import enable as enable_plugin
+from tf_interop.tables import now_and_then
 from tf_interop.tuning.cache import load_cached, save_cached
 from tf_interop.tuning.search import SearchResult, as_step, search_units
 from tf_interop.tuning.xla import XlaTimes, time_xla
@@ -133,7 +134,7 @@ def tune(
     compare_xla: bool = True,
     use_cache: bool = True,
     enable: bool = True,
-    say: Callable[[str], None] = lambda text: None,
+    say: Callable[[str], None] | None = None,
 ) -> Tuning:
     """Finds what beats stock TensorFlow on this machine, and turns it on.
 
@@ -155,13 +156,15 @@ def tune(
         training: whether to tune a training step of a Keras model instead of its inference.
         image_size: height and width, for inputs of rank 4 that leave them open.
         budget: how long to measure one graph, such as `"30s"`, `"2m"` or seconds. Tracing the
-            model, and finishing a measurement, take extra time.
-        compare_xla: whether to measure `jit_compile=True` as well, which takes the budget once
-            more. XLA is never turned on: if the result calls it faster, compile the model with it.
+            model, and finishing a measurement, take extra time. With `compare_xla` a call takes
+            about twice the budget for each batch size.
+        compare_xla: whether to measure `jit_compile=True` as well, for the budget at most. XLA is
+            never turned on: if the result calls it faster, compile the model with it.
         use_cache: whether to use an earlier result.
         enable: whether to turn the plugin on with the plan if something is faster. Results of
             earlier calls stay on.
-        say: called with a few words on the progress.
+        say: called with a few words on the progress; None prints them on stderr, a line every few
+            seconds at most.
 
     Returns:
         The result. Its `str()` is a sentence for each batch size.
@@ -175,6 +178,7 @@ def tune(
         PlanError: the GPU has too little memory for a convolution.
     """
     budget_s = parse_duration(budget)
+    say = now_and_then() if say is None else say
     if isinstance(batch_sizes, int):
         raise ValueError(f"batch_sizes must be a list, such as [{batch_sizes}], not an int.")
     if not batch_sizes:
