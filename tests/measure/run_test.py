@@ -399,4 +399,4 @@ def test_reports_the_progress_of_each_phase() -> None:
     # Other algorithms take two rounds: those that the backend considers, then all.
     assert set(ends) == {(each.value, n, n) for each, n in zip(Phase, (2, 4, 1), strict=True)}
     assert sum("s left now" in what for *_, what in said) == 9
-    assert all(what.startswith("100 s left") for *_, what in said)
+    assert all(what.startswith("at most 100 s left") for *_, what in said)

@@ -272,7 +272,7 @@ class ProfileRun:
 
     def _time_left(self) -> str:
         left_s = max(0.0, self._start + self._budget_s - self.clock())
-        return f"{left_s:.0f} s left " if math.isfinite(left_s) else ""
+        return f"at most {left_s:.0f} s left " if math.isfinite(left_s) else ""
 
     def _is_over(self, share: float) -> bool:
         return self.clock() - self._start >= share * self._budget_s
