@@ -90,8 +90,8 @@ def test_keeps_everything_without_a_plan_and_says_why() -> None:
     assert stages_of() == 0
     status = tf_interop.status()
     assert status.is_on
-    assert "needs a plan" in status.why_off
-    assert "needs a plan" in str(status)
+    assert "no plan is in effect" in status.why_off
+    assert "no plan is in effect" in str(status)
 
 
 def chain_and_others(image: tf.Tensor) -> list[tf.Tensor]:

@@ -47,8 +47,8 @@ def test_separates_graphs_of_earlier_settings(plugin_as_after_import: None) -> N
     left = tf_interop.status()
     assert left.graphs == made.graphs
     assert left.current_graphs == ()
-    assert "under earlier settings" in left.why_off
-    assert "pass plan=" not in str(left)
+    assert "no plan is in effect" in left.why_off
+    assert "under earlier settings, no longer in effect" in str(left)
 
     tf_interop.enable(policy="always")
     assert tf_interop.status().current_graphs == made.graphs

@@ -142,17 +142,10 @@ def status() -> Status:
     elif not plugin.device_types:
         is_on, why_off = False, "the plugin could not be registered"
     elif not plugin.settings.can_change_graphs:
-        if any(report.plan.changes_graph for report in plugin.reports):
-            # For example after a call of Keras with the callback.
-            why_off = (
-                "nothing is rewritten now; graphs were rewritten under earlier settings, which are "
-                "no longer in effect"
-            )
-        else:
-            why_off = (
-                "nothing is rewritten: policy 'profiled' needs a plan; pass plan= to "
-                "tf_interop.enable(), or policy='always'"
-            )
+        why_off = (
+            "no plan is in effect, so graphs stay unchanged: pass plan= to tf_interop.enable(), "
+            "or policy='always'. A ConvStages callback is in effect only during its call"
+        )
     return Status(
         is_on=is_on,
         why_off=why_off,
