@@ -1,5 +1,10 @@
 """The errors of tf_interop. A wrong argument raises ValueError."""
 
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
 INSTALL_TENSORFLOW = "pip install 'tensorflow==2.21.*' (with a GPU: 'tensorflow[and-cuda]==2.21.*')"
 """The fix for a missing TensorFlow."""
 
@@ -30,3 +35,12 @@ class LibraryError(TfInteropError):
 
 class BenchmarkError(TfInteropError):
     """Benchmark results that cannot be read, or were measured elsewhere or in another way."""
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """A question, after a space, if some of `names` are close to `name`; else empty."""
+    by_lower_case = {each.lower(): each for each in names}
+    close = difflib.get_close_matches(name.lower(), by_lower_case, n=3)
+    if not close:
+        return ""
+    return f" Did you mean {' or '.join(repr(by_lower_case[each]) for each in close)}?"

@@ -214,7 +214,9 @@ def test_wrong_usage_names_the_option_or_value(command: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("benchmark missing.h5 --policy always -o r.json", "File or folder not found"),
+        ("benchmark plan.h5 --policy always -o r.json", "no file or folder 'plan.h5'. Did you"),
+        ("tune folder.of/model", "no file or folder 'folder.of/model'. Check the path."),
+        ("analyze plan.jsn", "no file or folder 'plan.jsn'. Did you mean 'plan.json' or"),
         ("tune ResNet50 -o /proc/plan.json", "'/proc/plan.json'"),
         ("report plan.json --model ResNet50 --png t.png", "tf-interop[report]"),
         ("analyze InceptionV3", "pip install 'tensorflow=="),

@@ -14,6 +14,7 @@ import click
 from click.core import ParameterSource
 
 from tf_interop.duration import parse_duration
+from tf_interop.errors import did_you_mean
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -93,9 +94,11 @@ def _target_of(text: str) -> str:
 def _model_of(text: str) -> str:
     """Refuses a missing file before TensorFlow is imported to load it."""
     path = pathlib.Path(text)
-    is_path = os.sep in text or path.suffix in (".keras", ".h5", ".hdf5", ".pb", ".pbtxt")
+    # A .json file is a list of convolutions, which profile reads without TensorFlow.
+    is_path = os.sep in text or (":" not in text and path.suffix not in ("", ".json"))
     if is_path and not path.exists():
-        raise ValueError(f"File or folder not found: '{text}'. Check the path.")
+        hint = did_you_mean(str(path), map(str, path.parent.glob("*"))) or " Check the path."
+        raise ValueError(f"There is no file or folder '{text}'.{hint}")
     return text
 
 

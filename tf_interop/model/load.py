@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import importlib
 import inspect
 import json
@@ -11,7 +10,7 @@ import os
 import pathlib
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import h5py  # Keras and tf_keras require it
@@ -19,6 +18,7 @@ import tensorflow as tf
 from google.protobuf import message, text_format
 from tensorflow.core.framework import graph_pb2
 
+from tf_interop.errors import did_you_mean
 from tf_interop.model.keras_functions import keras_of
 
 _KERAS_SUFFIXES = (".keras", ".h5", ".hdf5")
@@ -91,7 +91,7 @@ def _load(model: str, image_size: tuple[int, int] | None) -> Any:
     if colon and not path.exists():
         return _call_function(module, function, image_size)
     raise ModelArgumentError(
-        f"Model not found: '{model}'.{_hint(model, application_names)} Expected {_ACCEPTED}."
+        f"Model not found: '{model}'.{did_you_mean(model, application_names)} Expected {_ACCEPTED}."
     )
 
 
@@ -218,7 +218,7 @@ def _call_function(module_name: str, function_name: str, image_size: tuple[int, 
     if not hasattr(module, function_name):
         raise ModelArgumentError(
             f"The module '{module_name}' has no '{function_name}'."
-            f"{_hint(function_name, vars(module))}"
+            f"{did_you_mean(function_name, vars(module))}"
         )
     value = getattr(module, function_name)
     if _is_model(value):
@@ -251,15 +251,6 @@ def _is_model(value: Any) -> bool:
         graph_pb2.GraphDef,
     )
     return isinstance(value, kinds) or keras_of(value) is not None
-
-
-def _hint(name: str, names: Iterable[str]) -> str:
-    """A question, after a space, if some of `names` are close to `name`; else empty."""
-    by_lower_case = {each.lower(): each for each in names}
-    close = difflib.get_close_matches(name.lower(), by_lower_case, n=3)
-    if not close:
-        return ""
-    return f" Did you mean {' or '.join(repr(by_lower_case[each]) for each in close)}?"
 
 
 def _in_short(error: BaseException) -> str:
