@@ -233,6 +233,30 @@ def variable_spec(handle: Any) -> Any:
     return tf.TensorSpec(tf.TensorShape(value.shape), tf.as_dtype(value.dtype))
 
 
+_ONEDNN_FUSED = "_MklNativeFusedConv2D"
+
+
+def name_bfloat16_for_onednn(node: Any) -> None:
+    """Gives a _FusedConv2D of bfloat16 the name that a CPU runs it under.
+
+    Grappler makes such nodes, and the oneDNN pass renames them before a run, but an import refuses
+    them: the definition of _FusedConv2D lacks bfloat16.
+    """
+    from tensorflow.core.framework import types_pb2
+
+    if node.op == "_FusedConv2D" and node.attr["T"].type == types_pb2.DT_BFLOAT16:
+        node.op = _ONEDNN_FUSED
+        node.attr["_kernel"].s = b"MklNameChangeOp"
+
+
+def name_as_grappler_does(node: Any) -> None:
+    """Undoes `name_bfloat16_for_onednn`."""
+    if node.op == _ONEDNN_FUSED:
+        node.op = "_FusedConv2D"
+        for name in ("_kernel", "is_filter_const"):
+            del node.attr[name]
+
+
 def inline_function_calls(graph_def: Any, nodes_to_preserve: Iterable[str]) -> Any:
     """Inlines calls, and lowers conditionals and loops to Switch and Merge, as before a run.
 

@@ -195,8 +195,10 @@ def test_infers_the_shape_of_a_fused_node_that_tensorflow_does_not_import() -> N
     [shaped] = [node for node in with_inferred_shapes(graph_def).node if node.name == "y"]
     [shape] = shaped.attr["_output_shapes"].list.shape
     assert tf.TensorShape(shape) == (2, 4, 4, 4)
-    del shaped.attr["_output_shapes"]
-    assert shaped == fused
+    assert shaped.op == fused.op
+    assert shaped.input == fused.input
+    assert shaped.attr["fused_ops"] == fused.attr["fused_ops"]
+    assert "_kernel" not in shaped.attr
 
 
 def test_notes_functions_that_xla_compiles() -> None:

@@ -186,6 +186,18 @@ def test_a_function_of_strings_keeps_its_variables() -> None:
     assert runs.numpy() == 0
 
 
+# Grappler fuses them on CPUs with instructions for bfloat16.
+def test_convolutions_in_bfloat16(choose: Choose) -> None:
+    choose(True)
+    image = tf.keras.Input((8, 8, 3))
+    convolved = tf.keras.layers.Conv2D(4, 3, dtype="mixed_bfloat16")(image)
+    model = tf.keras.Model(image, tf.keras.layers.Conv2D(4, 1)(convolved))
+    expected = infer(model)
+    assert tf_interop.tune(model, batch_sizes=(BATCH,), budget=BUDGET).is_faster
+    np.testing.assert_allclose(infer(model), expected, rtol=2.0**-6, atol=2.0**-6)
+    assert tf_interop.status().unit_node_count > 0
+
+
 @tf.function(input_signature=[tf.TensorSpec((1, 8, 8, 3))], jit_compile=True)
 def compiled(image: tf.Tensor) -> tf.Tensor:
     return tf.nn.conv2d(image, tf.ones((3, 3, 3, 4)), 1, "SAME")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from typing import Any
@@ -13,7 +12,7 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from tf_interop import tensorflow_internals
 from tf_interop.errors import GraphError
-from tf_interop.graph.ops import CONVOLUTION_KINDS, attribute_of
+from tf_interop.graph.ops import CONVOLUTION_KINDS
 from tf_interop.graph.rewrite import COLOCATION
 from tf_interop.graph.view import parse_input
 from tf_interop.model.keras_functions import fill_shape, keras_of, trace_keras
@@ -165,31 +164,20 @@ def with_inferred_shapes(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
     """Infers the shapes of all nodes from the graph's inputs, variables and constants."""
     stripped = graph_pb2.GraphDef()
     stripped.CopyFrom(graph_def)
-    not_imported: dict[str, node_def_pb2.NodeDef] = {}
     for node in stripped.node:
         if node.op == "_Arg":
             _become_input(node)
+        tensorflow_internals.name_bfloat16_for_onednn(node)
         for name in _STALE_ATTRIBUTES:
             if name in node.attr:
                 del node.attr[name]
-        if is_fused_in_bfloat16(node):
-            not_imported[node.name] = copy.deepcopy(node)
-            _become_convolution(node)
     graph = tf.Graph()
     with graph.as_default():
         tf.graph_util.import_graph_def(stripped, name="")
-    shaped: graph_pb2.GraphDef = graph.as_graph_def(add_shapes=True)
+    shaped = graph.as_graph_def(add_shapes=True)
     for node in shaped.node:
-        if original := not_imported.get(node.name):
-            original.attr["_output_shapes"].CopyFrom(node.attr["_output_shapes"])
-            node.CopyFrom(original)
+        tensorflow_internals.name_as_grappler_does(node)
     return shaped
-
-
-def is_fused_in_bfloat16(node: node_def_pb2.NodeDef) -> bool:
-    """Whether TensorFlow made a node for oneDNN, but refuses to import it."""
-    dtype = attribute_of(node, "T").type
-    return bool(node.op == "_FusedConv2D" and dtype == tf.bfloat16.as_datatype_enum)
 
 
 def _trace_model(
@@ -353,15 +341,6 @@ def _concrete_function(value: Any) -> Any:
             "The tf.function has no input signature. Pass the result of its "
             "get_concrete_function(...)."
         ) from error
-
-
-def _become_convolution(node: node_def_pb2.NodeDef) -> None:
-    """Turns a fused convolution into one alone, whose result has the same shape."""
-    node.op = "Conv2D"
-    node.input[:] = [*node.input[:2], *(text for text in node.input if text.startswith("^"))]
-    own = {attribute.name for attribute in tensorflow_internals.op_def("Conv2D").attr}
-    for name in node.attr.keys() - own:
-        del node.attr[name]
 
 
 def _become_input(node: node_def_pb2.NodeDef) -> None:

@@ -19,6 +19,8 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tensorflow.core.protobuf import config_pb2
 
+from tf_interop import tensorflow_internals
+
 _SHARED_CONSTANT_BYTES = 1 << 10
 _WARM_UP_RUNS = 3
 _TRACED_RUNS = 5
@@ -91,7 +93,9 @@ class StepBench:
         with self._graph.as_default():
             self._add_shared(fresh)
             names = {node.name for node in graph_def.node} & self._shared.keys()
-            for node in own.node:  # shared nodes are always ready
+            for node in own.node:
+                tensorflow_internals.name_bfloat16_for_onednn(node)
+                # Shared nodes are always ready.
                 node.input[:] = [
                     text for text in node.input if text[0] != "^" or text[1:] not in names
                 ]

@@ -39,7 +39,6 @@ from tf_interop.model.collect import CollectOptions, collect_graphs
 from tf_interop.model.graphs import (
     TracedGraph,
     handed_graph_of,
-    is_fused_in_bfloat16,
     optimize_graph,
     trace,
     with_inferred_shapes,
@@ -270,11 +269,6 @@ def _tune_on_cpu(
 
     say_of_graph("optimizing the graph with TensorFlow")
     graph_def, fetches = step_to_tune(traced)
-    if any(map(is_fused_in_bfloat16, graph_def.node)):
-        raise ValueError(
-            f"{traced.name} has convolutions in bfloat16 that TensorFlow fuses for oneDNN, and "
-            "those cannot be measured. Use float32, or leave the model to stock TensorFlow."
-        )
     view = GraphView(graph_def)
     properties = GraphProperties(view)
     convolutions, _ = find_convolutions(view, properties)
