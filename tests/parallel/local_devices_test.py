@@ -9,7 +9,7 @@ from python.benchmarks.result_file import in_new_process
 from tf_interop import tensorflow_internals
 from tf_interop.errors import PlanError
 from tf_interop.parallel.costs import local_devices
-from tf_interop.parallel.costs.devices import DeviceGraph, save_device_graph
+from tf_interop.parallel.costs.devices import Device, DeviceGraph, save_device_graph
 from tf_interop.parallel.costs.local_devices import full_device_names, measure_devices
 from tf_interop.planning.problem import ValueSource
 
@@ -53,6 +53,25 @@ def test_measures_devices_and_their_links(tmp_path: object) -> None:
     for table in (graph.bytes_per_s, graph.latency_s):
         assert table[0][1] == table[1][0] > 0
     save_device_graph(graph, tmp_path / "devices.json")
+
+
+def test_the_plugin_is_off_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    options: list[bool | None] = []
+    option = tensorflow_internals.plugin_optimizers_option
+
+    def measure(name: str, _: str) -> Device:
+        options.append(option())
+        return Device(name, 1.0, 1.0)
+
+    monkeypatch.setattr(local_devices, "_measure_device", measure)
+    before = option()
+    tensorflow_internals.set_plugin_optimizers_option(True)
+    try:
+        measure_devices(["/device:CPU:0"])
+        assert options == [False]
+        assert option() is True
+    finally:
+        tensorflow_internals.set_plugin_optimizers_option(before)
 
 
 def test_rates_are_work_over_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,12 +91,22 @@ def measure_devices(names: Sequence[str]) -> DeviceGraph:
 
     This takes about a second for each device: one large convolution and one large copy, then
     messages of two sizes to and from each other device. A function call sends a message back and
-    forth; the time of the same chain of copies on one device is subtracted.
+    forth; the time of the same chain of copies on one device is subtracted. The plugin is off
+    meanwhile.
 
     Raises:
         PlanError: a name is not a device's, or there is no such device.
     """
     check_devices_are_there(names)
+    option = tensorflow_internals.plugin_optimizers_option()
+    tensorflow_internals.set_plugin_optimizers_option(False)
+    try:
+        return _measure(names)
+    finally:
+        tensorflow_internals.set_plugin_optimizers_option(option)
+
+
+def _measure(names: Sequence[str]) -> DeviceGraph:
     devices = tuple(map(_measure_device, names, full_device_names(names)))
     bytes_per_s = [[0.0] * len(names) for _ in names]
     latency_s = [[0.0] * len(names) for _ in names]
