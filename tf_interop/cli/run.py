@@ -276,18 +276,19 @@ def run(
 
     def finish(has_failed: bool) -> bool:
         observing.close()
-        if not (report or saved_plan_path or trace_path or list_path):
-            return True
+        is_asked = bool(report or saved_plan_path or trace_path or list_path)
         if "tensorflow" not in sys.modules:
-            if not has_failed:
+            if is_asked and not has_failed:
                 print_error(
                     "The program did not import TensorFlow, so the plugin did nothing. Name a "
                     "program that does."
                 )
-            return False
+            return not is_asked
         status = tf_interop.status()
         if report:
             click.echo(str(status), err=True, nl=False)
+        if plan is not None and not (is_asked or has_failed or status.plan.graphs):
+            click.echo(f"tf_interop: {_why_none_made(status)}.", err=True)
         try:
             if trace_path is not None:
                 _write_trace(trace_path, status)
