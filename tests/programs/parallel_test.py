@@ -42,13 +42,15 @@ STAGES = """
     if os.environ["TF_INTEROP_HOST_STAGES"] == "1":
         assert [len(each.stage.lanes) for each in status.graphs[0].plan.stages] == [2, 2]
 
-    # A plan of stages for another graph leaves the layers divided.
+    # A plan for the whole graph leaves the layers divided.
     get_plugin().forget_reports()
     other = tf_interop.Plan(())
     tf_interop.enable(plan=other, parallel=plan)
     np.testing.assert_array_equal(make()(images), expected)
     [report] = tf_interop.status().divided_graphs
     assert not report.why_unchanged
+    [failure] = tf_interop.status().failures
+    assert "whose layers the parallel plan divides" in failure.cause
 
     # A parallel plan for another graph leaves this one whole, and stages are still made.
     get_plugin().forget_reports()

@@ -19,9 +19,10 @@ from absl import logging
 from tensorflow.core.framework import graph_pb2
 
 from tf_interop import tensorflow_internals
-from tf_interop.errors import LibraryError, TfInteropError
+from tf_interop.errors import LibraryError, PlanError, TfInteropError
 from tf_interop.graph.time_limit import collection_pause, time_limit
 from tf_interop.measure.device import ask_for_all_hardware_queues, has_nvidia_gpu
+from tf_interop.parallel.rewrite import was_divided
 from tf_interop.parallel.types import ParallelPlan
 from tf_interop.runtime.graph_pass import run_conv_stage_pass
 from tf_interop.runtime.kernel_library import HandedGraph, KernelLibrary, load_kernel_library
@@ -220,14 +221,22 @@ class Plugin:
             raise LibraryError(
                 "The GPU is a pluggable device, not an NVIDIA GPU, so cuDNN does not run on it."
             )
-        staged, report = run_conv_stage_pass(
-            graph_def,
-            settings,
-            device_type,
-            handed.nodes_to_preserve,
-            handed.infer_output_shapes,
-            handed.fetches,
-        )
+        try:
+            staged, report = run_conv_stage_pass(
+                graph_def,
+                settings,
+                device_type,
+                handed.nodes_to_preserve,
+                handed.infer_output_shapes,
+                handed.fetches,
+            )
+        except PlanError as error:
+            if not was_divided(graph_def):
+                raise
+            raise PlanError(
+                "The plan does not fit this graph, whose layers the parallel plan divides. Use one "
+                "of the two plans, or the parallel plan with policy 'always'."
+            ) from error
         if report is not None:
             key = (device_type, report.plan.fingerprint)
             with self._lock:
