@@ -129,6 +129,8 @@ def test_takes_a_function_of_matrix_products() -> None:
     ("arguments", "expected"),
     [
         ({"devices": 0}, "0 devices were requested, but these exist: /device:GPU:0, "),
+        ({"devices": []}, "Expected devices to be a number or a list of names such as "),
+        ({"devices": "/device:GPU:1"}, "got '/device:GPU:1'."),
         ({"devices": ["/device:GPU:9"]}, "not /job:localhost/replica:0/task:0/device:GPU:9."),
         ({"memory_limit": 0}, "memory_limit must be 1 byte or more, not 0."),
         (

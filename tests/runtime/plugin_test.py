@@ -200,7 +200,7 @@ def test_a_plan_for_another_graph_changes_nothing_and_says_why() -> None:
         (
             {"parallel": ParallelPlan(("/device:CPU:0", "/device:CPU:1"), ())},
             PlanError,
-            "parallel plan are missing: .*CPU:1",
+            "Devices are missing: .*CPU:1",
         ),
         ({"workspace_limit_mb": -1}, ValueError, "workspace_limit_mb"),
         *(

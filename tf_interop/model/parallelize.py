@@ -123,6 +123,11 @@ def _devices_of(there: Sequence[str], wanted: Sequence[str] | int | None) -> Seq
     if wanted is None:
         return there
     if not isinstance(wanted, int):
+        if isinstance(wanted, str) or not wanted:
+            raise ValueError(
+                "Expected devices to be a number or a list of names such as ['/device:GPU:0', "
+                f"'/device:GPU:1'], got {wanted!r}."
+            )
         return wanted
     if not 1 <= wanted <= len(there):
         raise PlanError(

@@ -43,14 +43,12 @@ def full_device_names(devices: Sequence[str]) -> tuple[str, ...]:
             spec = tf.DeviceSpec()
         if spec.device_type is None or spec.device_index is None:
             raise PlanError(
-                f"'{device}' is not the name of a device, such as '/device:GPU:1'. Correct the "
-                "parallel plan."
+                f"'{device}' is not the name of a device. Write it like '/device:GPU:1'."
             )
         name = here.make_merged_spec(spec).to_string()
         if name in names:
             raise PlanError(
-                f"'{names[name]}' and '{device}' both mean the device {name}. Name each device "
-                "once in the parallel plan."
+                f"'{names[name]}' and '{device}' both mean the device {name}. Name each once."
             )
         names[name] = device
     return tuple(names)
@@ -80,9 +78,9 @@ def check_devices_are_there(devices: Sequence[str]) -> None:
     missing = [name for name in wanted if name not in there]
     if missing:
         raise PlanError(
-            f"Devices of the parallel plan are missing: {', '.join(missing)}. This process has "
-            f"{', '.join(there)}. Make a plan for these devices, or first connect to the cluster "
-            "that has the missing ones (tf.config.experimental_connect_to_cluster)."
+            f"Devices are missing: {', '.join(missing)}. This process has {', '.join(there)}. "
+            "Make a plan for these devices, or first connect to the cluster that has the missing "
+            "ones (tf.config.experimental_connect_to_cluster)."
         )
 
 
