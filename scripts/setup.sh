@@ -26,12 +26,12 @@ pip=("$venv/bin/python" -m pip --disable-pip-version-check)
 tensorflow="tensorflow==${TENSORFLOW_VERSION:-2.21.*}"
 
 echo "Installing TensorFlow and build tools into $venv …"
-"${pip[@]}" install --quiet "$tensorflow" \
+"${pip[@]}" install "$tensorflow" \
   "scikit-build-core>=0.11" "cmake>=3.22" ninja
 echo "Building tf_interop …"
 # The build is not isolated, because the library must be built against the TensorFlow that it will run
 # with. TensorFlow's version is given again, so that no other package changes it. Each environment has
 # its own build folder: a shared one would be rebuilt for each TensorFlow.
-PATH="$venv/bin:$PATH" "${pip[@]}" install --quiet --no-build-isolation \
+PATH="$venv/bin:$PATH" "${pip[@]}" install --no-build-isolation \
   --config-settings="build-dir=build/for-$(basename "$venv")" --editable ".${extras:+[$extras]}" "$tensorflow"
 echo "Done. Next: . ${venv#"$PWD"/}/bin/activate && tf-interop doctor"
