@@ -35,6 +35,11 @@ def _summary_of_ours(*blocks: Block) -> Summary:
     return benchmark.summarize(benchmark.of(CASE, Variant.OURS))
 
 
+def test_a_benchmark_without_results_has_no_legend() -> None:
+    benchmark = with_ours(*OURS_BLOCKS)
+    assert "times as fast" not in _shown(dataclasses.replace(benchmark, results=()))
+
+
 def test_summarizes_all_blocks() -> None:
     assert _summary_of_ours(
         make_block(4, 4.0, 1.0, 3.0, memory_peak_bytes=7, first_step_ms=100.0),

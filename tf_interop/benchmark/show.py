@@ -40,6 +40,8 @@ def show_benchmark(benchmark: Benchmark, console: Console) -> None:
     device = benchmark.device
     versions = ", ".join(f"{name} {version}" for name, version in benchmark.made_with.items())
     print_on(console, f"{device.name}, {device.date}; {versions}")
+    if not benchmark.results:
+        return
     if device.backend == "host":
         print_on(console, _ON_A_CPU)
     for case, results in benchmark.by_case.items():
