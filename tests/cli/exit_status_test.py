@@ -185,7 +185,7 @@ USAGE = {
     "benchmark --policy always -o r.json -- ./graph.pb graph.pb": "graph.pb' is not Python",
     "benchmark --policy always -o r.json -- python -c pass": "'python -c pass' is not Python",
     "benchmark --policy always -o r.json -- python -m": "'python -m' is not Python",
-    "benchmark --policy always -o r.json -- python -u missing.py": "missing.py'",
+    "benchmark --policy always -o r.json -- python -u missing.py": "no script 'missing.py' here.",
     "benchmark --policy always -o r.json -- /no/python graph.pb": "'/no/python' cannot be run",
     f"benchmark -o r.json -- {sys.executable} graph.pb": "Pass --plan or --policy",
     f"benchmark --batch 8 --policy always -o r.json -- {sys.executable} graph.pb": "out --batch",

@@ -158,12 +158,16 @@ def check_program(words: Sequence[str]) -> None:
         BenchmarkError: it does not run an existing script, or a module, with tf_interop's Python.
     """
     python, program = _split_command(words)
-    is_script = bool(program) and pathlib.Path(program[0]).exists()
+    is_script = bool(program) and not program[0].startswith("-")
     is_module = program[:1] == ["-m"] and len(program) > 1
     if "python" not in pathlib.Path(*python[:1]).name or not (is_script or is_module):
         raise BenchmarkError(
-            f"'{shlex.join(words)}' is not Python with an existing script, or with -m and a "
-            "module, such as -- python train.py. Check the path."
+            f"'{shlex.join(words)}' is not Python with a script, or with -m and a module. Write it "
+            "as -- python train.py, or as -- python -m package.train."
+        )
+    if is_script and not pathlib.Path(program[0]).exists():
+        raise BenchmarkError(
+            f"There is no script '{program[0]}' here. Check the path, or put -m before a module."
         )
     prefix = ""
     with contextlib.suppress(OSError):  # there is no such Python

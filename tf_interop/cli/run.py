@@ -248,7 +248,7 @@ def run(
         )
     if not is_module and not pathlib.Path(program).exists():
         raise click.BadParameter(
-            f"Script not found: '{program}'. Check the path, or put -m before a module.",
+            f"There is no script '{program}' here. Check the path, or put -m before a module.",
             param_hint="PROGRAM",
         )
     plan = None if plan_path is None else load_plan(plan_path)
