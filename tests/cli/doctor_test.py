@@ -167,6 +167,18 @@ def test_describes_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     assert finding.level is Level.PROBLEM and "CUDA_VISIBLE_DEVICES='-1'" in finding.text
 
 
+@pytest.mark.parametrize(("vendor", "level"), [("0x8086", "ok"), ("0x10de", "warning")])
+def test_no_driver_is_a_warning_if_there_is_a_gpu(
+    vendor: str, level: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "device").mkdir()
+    (tmp_path / "device" / "vendor").write_text(f"{vendor}\n")
+    monkeypatch.setattr(doctor_checks, "_PCI_DEVICES", tmp_path)
+    monkeypatch.setattr(doctor_checks, "has_nvidia_gpu", lambda: False)
+    [finding] = _check("NVIDIA driver")
+    assert finding.level.value == level
+
+
 def test_a_gpu_needs_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
     core = types.SimpleNamespace(cudnn_version=str)
     monkeypatch.setattr(doctor_checks, "load_core_library", lambda: core)

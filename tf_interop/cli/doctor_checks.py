@@ -42,6 +42,8 @@ _REBUILD = f"In tf_interop's source folder: {REBUILD_COMMAND}"
 _REPORT_IT = "If the message does not help, report it with the output of tf-interop doctor --json."
 # A stage has a workspace for each lane, and TensorFlow itself needs a few hundred MB.
 _LITTLE_MEMORY_BYTES = 1 << 30
+_PCI_DEVICES = pathlib.Path("/sys/bus/pci/devices")
+_NVIDIA = "0x10de"  # as a vendor of PCI devices
 
 
 class Level(enum.Enum):
@@ -141,10 +143,11 @@ def _core_library() -> Finding:
 
 def _driver() -> Iterator[Finding]:
     if not has_nvidia_gpu():
-        yield warning(
-            "none found: convolutions run on the CPU, as units and not as stages",
-            "On a machine with a GPU, install NVIDIA's driver; in a container, pass it the GPU.",
-        )
+        if any(path.read_text().strip() == _NVIDIA for path in _PCI_DEVICES.glob("*/vendor")):
+            remedy = "Install NVIDIA's driver; in a container, pass it the GPU."
+            yield warning("none found, so the NVIDIA GPU is not used", remedy)
+        else:
+            yield ok("not needed: there is no NVIDIA GPU, and CPUs get units")
         return
     gpus = visible_gpus()
     if not gpus:
@@ -256,7 +259,7 @@ def _plugin() -> Iterator[Finding]:
         yield ok("registered", f"plugin for {device_type}")
     for device_type, reason in plugin.refused_device_types.items():
         if device_type == "GPU" and not visible_gpus():
-            yield ok(f"none, and there is no GPU: {reason}", "plugin for GPU")
+            yield ok(f"none: {reason}", "plugin for GPU")
         else:
             yield problem(
                 reason,
