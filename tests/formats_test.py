@@ -110,6 +110,16 @@ def test_the_schema_accepts_written_files_and_no_other_field(
     )
 
 
+def test_another_kind_of_file_is_named_with_the_command_that_prints_it(
+    form: Form, path: pathlib.Path
+) -> None:
+    BENCHMARK_FILE.save(BENCHMARK, path)
+    if form.file is BENCHMARK_FILE:
+        save_profile(FORMS[-1].value, path)
+    with pytest.raises(form.file.error, match=r" is .*, not a .*: tf-interop show .*file\.json$"):
+        form.file.load(path)
+
+
 @pytest.mark.parametrize(
     ("edit", "place"),
     [

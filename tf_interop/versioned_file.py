@@ -8,6 +8,7 @@ import inspect
 import json
 import os
 import pathlib
+import re
 import secrets
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
@@ -19,6 +20,16 @@ from tf_interop.errors import TfInteropError
 T = TypeVar("T")
 PathLike = str | os.PathLike[str]
 _LONGEST_LINE = 1000
+_KINDS = {
+    "plan": "a plan",
+    "profile": "a profile",
+    "benchmark": "the result of a benchmark",
+    "parallel_plan": "a parallel plan",
+    "device_graph": "a device graph",
+    "configurations": "a list of configurations",
+}
+SHOWN_KINDS = ("plan", "profile", "benchmark")
+"""The kinds of files that `tf-interop show` prints."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,7 +60,9 @@ class VersionedFormat(Generic[T]):
 
     def load(self, path: PathLike) -> T:
         """Reads and checks a file; an unknown field is an error."""
-        return self._parse(read_file(path, self.noun, self.error), path)
+        content = read_file(path, self.noun, self.error)
+        self.refuse_another_kind(content, path)
+        return self._parse(content, path)
 
     def save(self, value: T, path: PathLike) -> None:
         """Writes a file that `load` reads back as an equal value; equal values give equal bytes."""
@@ -67,6 +80,16 @@ class VersionedFormat(Generic[T]):
         top["properties"] |= {name: {"const": value} for name, value in self.header.items()}
         top["required"] = sorted({*top["required"], *self.header})
         return schema
+
+    def refuse_another_kind(self, content: bytes, path: PathLike) -> None:
+        """Raises the error for another kind of file of this package."""
+        kind = kind_of(content)
+        if kind in _KINDS and self.header["format"] != f"tf_interop.{kind}":
+            cure = f"Print it with: tf-interop show {os.fspath(path)}"
+            raise self.error(
+                f"'{os.fspath(path)}' is {_KINDS[kind]}, not a {self.noun}. "
+                f"{cure if kind in SHOWN_KINDS else 'Choose another file.'}"
+            )
 
     def check_header(self, raw: object) -> None:
         """Raises ValueError for another format or version, before the content is checked."""
@@ -96,6 +119,12 @@ class VersionedFormat(Generic[T]):
             reason = str(error).replace(" - at ", " at ")
             raise self.error(f"{reason}, in {in_file}. {self.remedy}") from error
         return value
+
+
+def kind_of(content: bytes) -> str:
+    """The kind of a file of this package, such as `plan`, even if it is damaged; else empty."""
+    found = re.search(rb'"format":\s*"tf_interop\.(\w+)"', content)
+    return found[1].decode() if found else ""
 
 
 def in_lines(value: Any, indent: str = "") -> str:

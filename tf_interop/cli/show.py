@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-import re
 
 import click
 import msgspec
@@ -23,7 +22,7 @@ from tf_interop.profile.file import load_profile, profile_document, profile_sche
 from tf_interop.profile.tables import show_profile
 from tf_interop.report.network import Network
 from tf_interop.report.timeline import load_run
-from tf_interop.versioned_file import read_file, write_file
+from tf_interop.versioned_file import SHOWN_KINDS, kind_of, read_file, write_file
 
 # TensorFlow and Jinja are imported only if they are needed.
 
@@ -64,12 +63,11 @@ def show(file: str, csv_path: pathlib.Path | None) -> Result:
     with Console(stderr=True).status("Reading"):
         # A damaged file still names its kind, and the reader for that kind reports the place.
         content = read_file(file, "plan, profile or benchmark", TfInteropError)
-        found = re.search(rb'"format":\s*"tf_interop\.(plan|profile|benchmark)"', content)
-        if found is None:
+        kind = kind_of(content)
+        if kind not in SHOWN_KINDS:
             raise TfInteropError(
                 f"'{file}' is not a plan, a profile or results of a benchmark. Check the path."
             )
-        kind = found[1].decode()
         if csv_path is not None and kind != "benchmark":
             raise click.UsageError(
                 f"'{file}' is a {kind}, but --csv needs results of a benchmark. Leave out --csv."

@@ -88,7 +88,9 @@ def load_profile(path: PathLike) -> Profile:
         ProfileError: the file does not exist or has another format or version, or a line is
             damaged, invalid or from another device. The message names the line and the remedy.
     """
-    return _parse(read_file(path, "profile", ProfileError), path)
+    content = read_file(path, "profile", ProfileError)
+    _FORMAT.refuse_another_kind(content, path)
+    return _parse(content, path)
 
 
 def save_profile(profile: Profile, path: PathLike) -> None:
