@@ -106,6 +106,9 @@ def test_tables_and_csv_show_all_variants_and_failures(tmp_path: pathlib.Path) -
     assert any(line.strip().startswith("xla: timed out") for line in lines)
     assert any("3 times: no workspace" in line for line in lines)
     assert "RSS" in text
+    assert "Not reliable" not in text
+    busy = dataclasses.replace(OURS_BLOCKS[0], other_load=0.25)
+    assert "other programs took up to 25 % of the cores" in _shown(with_ours(busy))
     rows = _csv_rows(BENCHMARK, tmp_path)
     assert list(rows) == ["stock", "xla", "ours"]
     assert tuple(rows["ours"]) == CSV_COLUMNS

@@ -8,8 +8,8 @@ import pytest
 from command_line import invoke, words_of
 
 from tf_interop.measure.device import QUEUES_VARIABLE
+from tf_interop.measure.other_load import OtherLoad
 from tf_interop.planning.types import load_plan
-from tf_interop.tuning.step_bench import OtherLoad
 from tf_interop.tuning.xla import XlaTimes
 
 MODEL = "branched_models:build"

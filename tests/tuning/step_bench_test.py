@@ -1,17 +1,13 @@
-"""Variants run and are timed in turns, and share nodes; the load of other programs."""
+"""Variants run and are timed in turns, and share nodes."""
 
 from __future__ import annotations
 
 import collections
-import os
-import pathlib
-import time
 
 import pytest
 from tuning_graphs import FETCHES, branches, training_step
 
-from tf_interop.tuning import step_bench
-from tf_interop.tuning.step_bench import OtherLoad, StepBench
+from tf_interop.tuning.step_bench import StepBench
 
 
 def test_times_variants_by_turns() -> None:
@@ -51,23 +47,3 @@ def test_variants_of_a_training_step_share_variables_and_inputs() -> None:
     assert (counts["VarHandleOp"], counts["AssignSubVariableOp"]) == (1, 2)
     # Shared nodes are always ready, so nothing waits for them.
     assert [each.name for each in operations if each.type == "Conv2D" and each.control_inputs] == []
-
-
-def test_the_load_of_others_leaves_this_process_out(
-    monkeypatch: pytest.MonkeyPatch, path: pathlib.Path
-) -> None:
-    monkeypatch.setattr(step_bench, "_STATISTICS", path)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    monkeypatch.setattr(time, "process_time", iter([1.0, *[1.5] * 5]).__next__)
-    tick = os.sysconf("SC_CLK_TCK")
-    path.write_text("cpu 9 9 9 9\ncpu0 0 0 0 0 0 0 0 0 0 0\ncpu1 0 0 0 0 0 0 0 0 0 0\n")
-    load = OtherLoad()
-    # Two seconds: 0.5 busy here, all of it ours; 0.3 stolen by the host; the rest idle.
-    path.write_text(
-        f"cpu0 {tick // 2} 0 0 {tick // 2} 0 0 0 0 0 0\n"
-        f"cpu1 0 0 0 {7 * tick // 10} 0 0 0 {3 * tick // 10} 0 0\ncpu2 {tick} 0 0 0 0 0 0 0 0 0\n"
-    )
-    assert load.share() == pytest.approx(0.15)
-    assert OtherLoad().share() == 0  # no time has passed
-    path.unlink()
-    assert OtherLoad().share() == 0

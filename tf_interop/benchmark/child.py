@@ -43,6 +43,7 @@ from tf_interop.benchmark.result import (
 from tf_interop.child_process import child_environment, describe_end, module_command
 from tf_interop.errors import BenchmarkError, PlanError, TfInteropError
 from tf_interop.measure.device import ask_for_all_hardware_queues
+from tf_interop.measure.other_load import OtherLoad
 from tf_interop.planning.types import load_plan, save_plan
 from tf_interop.planning.variants import without_concurrency, without_pinning
 from tf_interop.tensorflow_messages import CHATTER
@@ -214,6 +215,7 @@ def _run_program(request: Request, log: pathlib.Path) -> Outcome:
     environment = {name: value for name, value in os.environ.items() if name != _PATH}
     if request.python_path is not None:
         environment[_PATH] = request.python_path
+    others = OtherLoad()
     begin_ns = time.perf_counter_ns()
     code = subprocess.call(words, env=environment)
     wall_ms = round((time.perf_counter_ns() - begin_ns) / 1e6, 4)
@@ -231,6 +233,7 @@ def _run_program(request: Request, log: pathlib.Path) -> Outcome:
             memory_peak_bytes=resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024,
             stage_count=sum(len(graph.stages) + len(graph.units) for graph in made),
             fallbacks={},
+            other_load=others.share(),
         )
     )
 
@@ -340,10 +343,12 @@ def _measure(request: Request, variant: Variant) -> Block:
         run()
     if has_gpu:
         tf.config.experimental.reset_memory_stats("GPU:0")
+    others = OtherLoad()
     step_ms = [_time_ms(run)]
     # Only timed steps count, not the time between them.
     while len(step_ms) < options.steps or math.fsum(step_ms) < options.seconds * 1e3:
         step_ms.append(_time_ms(run))
+    other_load = others.share()
     if has_gpu:
         peak_bytes = int(tf.config.experimental.get_memory_info("GPU:0")["peak"])
     else:
@@ -368,6 +373,7 @@ def _measure(request: Request, variant: Variant) -> Block:
         memory_peak_bytes=peak_bytes,
         stage_count=stage_count,
         fallbacks=dict(seen.counters.fallbacks),
+        other_load=other_load,
     )
 
 

@@ -173,6 +173,7 @@ class Block:
         stage_count: stages and narrow units in the graphs that ran.
         fallbacks: how often stages did not run as planned, by reason, in all steps; not counted
             for a program.
+        other_load: the share of the cores that other programs took meanwhile.
     """
 
     repetition: Count
@@ -184,6 +185,7 @@ class Block:
     memory_peak_bytes: Count
     stage_count: Count
     fallbacks: dict[str, Count]
+    other_load: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

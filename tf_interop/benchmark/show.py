@@ -13,7 +13,8 @@ from rich.console import Console
 
 from tf_interop.benchmark.result import Benchmark, Case, Result, Summary, Variant
 from tf_interop.errors import BenchmarkError
-from tf_interop.tables import UNKNOWN, new_table, print_on
+from tf_interop.measure.other_load import MOST_OTHER_LOAD
+from tf_interop.tables import UNKNOWN, new_table, percent, print_on
 from tf_interop.versioned_file import write_file
 
 _ON_A_CPU = "Measured on a CPU, with units. The results do not apply to stages on a GPU."
@@ -62,6 +63,12 @@ def show_benchmark(benchmark: Benchmark, console: Console) -> None:
 
 def _legend(benchmark: Benchmark) -> Iterator[str]:
     """Explains the columns, and warns of misreadings."""
+    load = max((block.other_load for each in benchmark.results for block in each.blocks), default=0)
+    if load >= MOST_OTHER_LOAD:
+        yield (
+            f"Not reliable, because other programs took up to {percent(load)} of the cores: "
+            "measure again when the machine is idle, into another file."
+        )
     programs = [case.is_program for case in benchmark.by_case]
     backend = benchmark.device.backend
     if any(programs):

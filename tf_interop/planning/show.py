@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
+from tf_interop.measure.other_load import MOST_OTHER_LOAD
 from tf_interop.planning.explain import SHARED_RESOURCES, sum_of_uses
 from tf_interop.planning.problem import ValueSource
 from tf_interop.planning.sm_model import SmUse
@@ -280,9 +281,6 @@ def _reasons(planned: PlannedStage) -> Iterator[str]:
         )
 
 
-_MOST_OTHER_LOAD = 0.1
-
-
 def verdict(graph: GraphPlan) -> str:
     """States any `doubt`, the gain of a plan's entry, and that XLA gains more if it does."""
     xla = graph.measured and graph.measured.faster_xla
@@ -370,7 +368,7 @@ def _ms(time_us: float) -> str:
 def doubt(graph: GraphPlan) -> str:
     """A reason not to trust the measurement; empty if there is none."""
     measured = graph.measured
-    if measured is None or measured.other_load < _MOST_OTHER_LOAD:
+    if measured is None or measured.other_load < MOST_OTHER_LOAD:
         return ""
     return (
         f"Not reliable, because other programs took {percent(measured.other_load)} of the cores "

@@ -13,8 +13,9 @@ from tensorflow.core.framework import graph_pb2
 from tf_interop.graph.rewrite import rewrite_units
 from tf_interop.graph.units import Unit, unit_name
 from tf_interop.graph.view import GraphView, parse_input
+from tf_interop.measure.other_load import OtherLoad
 from tf_interop.tuning.propose import Machine, StepModel, UnitTimes, propose
-from tf_interop.tuning.step_bench import OtherLoad, StepBench, StepTimes
+from tf_interop.tuning.step_bench import StepBench, StepTimes
 
 STOCK = "stock TensorFlow"
 ALL_NARROW = "all units narrow"

@@ -8,8 +8,6 @@ TensorFlow's executor, such as placement and oneDNN's op names, still apply.
 from __future__ import annotations
 
 import dataclasses
-import os
-import pathlib
 import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -25,8 +23,6 @@ _SHARED_CONSTANT_BYTES = 1 << 10
 _WARM_UP_RUNS = 3
 _TRACED_RUNS = 5
 _LEAST_TURN_S = 0.02
-_STATISTICS = pathlib.Path("/proc/stat")
-_IDLE_FIELDS = (3, 4)  # idle, and waiting for a disk
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -226,40 +222,3 @@ def _step_times(
         ratio=float(np.median(ratios)),
         error=float((quartiles[1] - quartiles[0]) / len(ratios) ** 0.5),
     )
-
-
-class OtherLoad:
-    """The load that other programs put on this process's cores, from now on.
-
-    Units that win on idle cores may lose on busy ones, where an operation on all cores waits for
-    its slowest part. So results include this load.
-    """
-
-    def __init__(self) -> None:
-        self._busy, self._all = _core_seconds()
-        self._own = time.process_time()
-
-    def share(self) -> float:
-        """The share of the cores' time, from 0 to 1; 0 if the system does not count it."""
-        busy, everything = _core_seconds()
-        others = (busy - self._busy) - (time.process_time() - self._own)
-        elapsed = everything - self._all
-        return min(1.0, max(0.0, others / elapsed)) if elapsed > 0 else 0.0
-
-
-def _core_seconds() -> tuple[float, float]:
-    """Busy and total time of this process's cores. Time that the host takes away is busy."""
-    cores = {f"cpu{number}" for number in os.sched_getaffinity(0)}
-    busy = total = 0
-    try:
-        lines = _STATISTICS.read_text().splitlines()
-    except OSError:
-        return 0.0, 0.0
-    for line in lines:
-        name, *fields = line.split()
-        if name in cores:
-            ticks = [int(field) for field in fields[:8]]  # these include the time of guests
-            total += sum(ticks)
-            busy += sum(ticks) - sum(ticks[place] for place in _IDLE_FIELDS)
-    tick = os.sysconf("SC_CLK_TCK")
-    return busy / tick, total / tick
