@@ -102,9 +102,9 @@ def network() -> Network:
 def tuned_graph() -> GraphPlan:
     """A tuned graph: two of four units are narrow."""
     compared = (
-        ComparedStep("stock TensorFlow", 20.0, 1.0, 0.0, 20.0),
+        ComparedStep("stock TensorFlow", 20.0, 1.0, 0.0),
         ComparedStep("2 of 4 units narrow (1)", 10.9, 1.84, 0.02, 11.5),
-        ComparedStep("all units narrow", 19.8, 1.01, 0.02, 19.8),
+        ComparedStep("all units narrow", 19.8, 1.01, 0.02),
         ComparedStep("XLA (jit_compile=True)", 16.0, 1.25),
     )
     measured = MeasuredStep(

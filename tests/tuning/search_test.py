@@ -91,6 +91,9 @@ def test_takes_the_fastest_of_all_variants(monkeypatch: pytest.MonkeyPatch) -> N
     found = bench.search(monkeypatch)
     assert 0 < len(found.best.unit_cores) < len(units)
     assert found.best.times.ratio == 1.6
+    # The simulation is fitted to these.
+    fitted = [each.name for each in found.variants if not each.predicted_ms]
+    assert fitted == [search.STOCK, search.ALL_NARROW]
 
 
 def test_tries_no_proposal_without_time_left(monkeypatch: pytest.MonkeyPatch) -> None:

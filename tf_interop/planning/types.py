@@ -256,7 +256,8 @@ class MeasuredStep:
         step_ms: median step with the plan, measured alternately with stock in one process.
         ratio: speed relative to stock.
         error: of `ratio`.
-        predicted_ms: step with the plan in the simulation of TensorFlow's executor.
+        predicted_ms: step with the plan in the simulation of TensorFlow's executor; 0 if there is
+            none, or if it is fitted to the measured step.
         unit_count: units of the graph, narrow or not.
         unit_op_count: operations in the narrow or split units.
         cores: cores that TensorFlow uses.

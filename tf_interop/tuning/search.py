@@ -33,7 +33,7 @@ class Variant:
 
     Attributes:
         unit_cores: the cores of each narrow unit, by its number; empty if the batch is split.
-        predicted_ms: the simulated step; 0 if there is none.
+        predicted_ms: the simulated step; 0 if there is none, or it is fitted to the measured one.
     """
 
     name: str
@@ -135,7 +135,7 @@ def search_units(
         )
     predicted = _predictions(model, split_step_us, variants)
     variants = {
-        name: dataclasses.replace(each, predicted_ms=predicted[name])
+        name: dataclasses.replace(each, predicted_ms=predicted.get(name, 0.0))
         for name, each in variants.items()
     }
     best = max(
@@ -228,8 +228,8 @@ def _predictions(
 ) -> dict[str, float]:
     """Simulated steps in ms, scaled to match the measured steps of stock and of all units narrow.
 
-    Between these two the scale follows the share of narrow units. A split batch leaves few ops,
-    which take little time to dispatch, so its step is not scaled.
+    These two are left out. Between them the scale follows the share of narrow units. A split batch
+    leaves few ops, which take little time to dispatch, so its step is not scaled.
     """
     simulated = {
         name: split_step_us if each.is_split else model.simulate(each.unit_cores).step_us
@@ -247,7 +247,8 @@ def _predictions(
         share = len(variant.unit_cores) / count
         return scales[STOCK] + (scales[ALL_NARROW] - scales[STOCK]) * share
 
-    return {name: simulated[name] * scale(each) for name, each in variants.items()}
+    others = {name: each for name, each in variants.items() if name not in scales}
+    return {name: simulated[name] * scale(each) for name, each in others.items()}
 
 
 def _machine() -> Machine:
