@@ -28,6 +28,8 @@ def test_prints_the_verdict_and_the_files() -> None:
         "The page is in page.html.",
     ]
     page = pathlib.Path("page.html").read_text()
+    save_plan(Plan((tuned_graph(),), made_with={"model": "ResNet50"}), "plan.json")
+    assert invoke("report plan.json").stdout.startswith("ResNet50, inference, batch 1: ")
     assert "<h1>Title</h1>" in page and "1.840 ± 0.020" in page
 
 

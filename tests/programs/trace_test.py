@@ -100,4 +100,4 @@ def test_has_lanes_inside_their_stage_for_a_report(
     monkeypatch.chdir(tmp_path)
     invoke("report plan.json --trace trace.json -o page.html")
     page = (tmp_path / "page.html").read_text()
-    assert "Measured: " in page and "the median of 3 calls" in page
+    assert "In a run: " in page and "the median of 3 calls" in page

@@ -118,9 +118,9 @@ def test_compared_steps_have_errors_and_are_bold_for_a_gain_beyond_them() -> Non
     page = page_of(tuned_graph())
     [table] = page.of_class("compared")
     assert rows_of(table) == [
-        "stock TensorFlow 1 20.00 ms 20.00 ms",
+        "stock TensorFlow 1 20.00 ms –",
         "2 of 4 units narrow (1) taken 1.840 ± 0.020 10.90 ms 11.50 ms",
-        "all units narrow 1.010 ± 0.020 19.80 ms 19.80 ms",
+        "all units narrow 1.010 ± 0.020 19.80 ms –",
         "XLA (jit_compile=True) 1.250 16.00 ms –",
     ]
     assert [each.words for each in table.of_tag("b")] == ["1.840 ± 0.020"]
@@ -153,6 +153,10 @@ def test_draws_and_lists_units_with_their_cores() -> None:
     many = replace(tuned_network(), nodes=tuned_network().nodes * 200)
     page = page_of(tuned_graph(), networks=[many])
     assert not page.of_class("network") and page.of_class("units")
+    # Without a gain nothing runs differently.
+    page = page_of(replace(tuned_graph(), narrow_units=()), networks=[tuned_network()])
+    assert "Compared" in page.words and "Units" not in page.words
+    assert not page.of_class("network") and not page.of_class("units")
 
 
 def test_shows_the_plans_totals_and_stages() -> None:
@@ -384,3 +388,11 @@ def test_says_first_that_times_are_unknown_without_a_planner() -> None:
     assert "priority -1, 64 SMs of its own merged into one wider convolution" in panel.words
     assert "the plan pins no algorithm" in page.words
     assert "A plan does not contain dependencies" in page.words
+
+
+def test_a_plan_of_the_policy_counts_its_units_and_names_its_graph_once() -> None:
+    graph = replace(NO_STAGE, fingerprint="f1", prediction=None, mode=None)
+    page = page_of(replace(graph, narrow_units=("a", "b")))
+    assert texts_of(page, "card") == ["narrow units 2"]
+    [heading] = page.of_tag("h2")
+    assert heading.words == "Graph f1"

@@ -161,7 +161,7 @@ def test_a_page_shows_the_run_and_the_machine(
 ) -> None:
     plan, run = Plan((graph,)), run_of(spans, tmp_path)
     page = page_of(plan, run=run)
-    [head] = [each for each in page.of_tag("h4") if each.words.startswith("Measured: ")]
+    [head] = [each for each in page.of_tag("h4") if each.words.startswith("In a run: ")]
     assert f"one call, {CPU.name}, {CPU.date}" in head.words
     assert "sum of" not in head.words and labels_of(head) == ["measured"]
     assert len(page.of_class("timeline")) == 1 + len(graph.stages)

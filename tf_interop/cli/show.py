@@ -165,7 +165,7 @@ def report(
 
         picture = draw_timelines(plan)
     networks = () if model is None else _trace(model, plan, image_size, target)
-    title = title or model or plan_path.name
+    title = title or model or plan.made_with.get("model") or plan_path.name
     with Console(stderr=True).status("Drawing"):
         from tf_interop.report.exports import trace_of_plan
         from tf_interop.report.page import render_page

@@ -250,7 +250,7 @@ def timeline_of_run(run: MeasuredRun, graph: GraphPlan) -> Timeline | None:
     )
     which = f"the median of {len(calls)} calls" if len(calls) > 1 else "one call"
     note = f"{which}, {run.where}"
-    return Timeline("measured", tuple(rows), spans, note)
+    return Timeline("in a run", tuple(rows), spans, note)
 
 
 def _ops_of(run: MeasuredRun, wanted: Iterable[str]) -> dict[str, str]:
