@@ -72,8 +72,9 @@ def test_gradients_are_in_the_layers_of_their_forward_ops() -> None:
 
 
 def reader_of_a_gradient() -> None:
-    gradient, *_ = gradients(tf.matmul(image(8, 6), parameter(6, 4, name="w"), name="y"))
-    tf.multiply(gradient, 0.1, name="scaled")
+    y = tf.matmul(image(8, 6), parameter(6, 4, name="w"), name="y")
+    gradient, *_ = gradients(y)
+    tf.multiply(gradient, tf.nn.l2_loss(y), name="scaled")
 
 
 def branches(join: str) -> None:

@@ -218,9 +218,15 @@ class _Finder:
         return np.asarray(sizes, np.int32) if is_fully_known(sizes) else None
 
     def _following(self, node: int) -> list[tuple[int, int]]:
-        """The inputs of a node that follow a layer: their places and their source nodes."""
-        fanins = enumerate(self._view.fanins[node])
-        return [(at, source) for at, (source, _) in fanins if self._followed[source] is not None]
+        """The inputs of a node that follow a layer: their places and their source nodes.
+
+        Scalars do not, such as the norm that scales all gradients.
+        """
+        return [
+            (at, source)
+            for at, (source, _) in enumerate(self._view.fanins[node])
+            if self._followed[source] is not None and self._properties.input_shape(node, at) != ()
+        ]
 
     def _principal(self, node: int) -> int | None:
         """The source of the largest input that follows a layer; the latest of equal ones."""
