@@ -148,7 +148,7 @@ def test_finds_units_by_their_operations_and_draws_them_on_threads(tmp_path: pat
     assert measured.total_us == 60.0
     assert {each.stage for each in measured.spans} == {None}
     assert [each.steps[0].operation for each in measured.spans if each.row == 0] == [
-        "net_1/add", "images 0 to 3",
+        "net/right", "images 0 to 3",
     ]  # fmt: skip
 
 

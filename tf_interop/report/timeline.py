@@ -236,11 +236,18 @@ def timeline_of_run(run: MeasuredRun, graph: GraphPlan) -> Timeline | None:
     events = calls[taken]
     rows = sorted({run.rows[each.tid] for each in events}, key=_row_order)
     origin_us = events[0].ts
+
+    def names_of(event: TraceEvent) -> list[str]:
+        # A unit has its plan's name, which is of its first convolution, not of its last operation.
+        if event.name == event.args["op"] and event.cat != "stage":
+            return [ops[event.name]]
+        return event.name.split(" + ")
+
     spans = tuple(
         Span(
             each.ts - origin_us,
             each.dur,
-            tuple(Step(name, each.args.get("algorithm")) for name in each.name.split(" + ")),
+            tuple(Step(name, each.args.get("algorithm")) for name in names_of(each)),
             None,
             "measured",
             rows.index(run.rows[each.tid]),
