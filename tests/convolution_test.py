@@ -91,6 +91,14 @@ def test_fingerprint_does_not_depend_on_sizes() -> None:
         ),
         (["conv_2"], ["conv_2"]),
         (["model_1/conv", "model_2/conv"], ["model_1/conv", "model_2/conv"]),  # of two models
+        # A function is called twice.
+        *(
+            (
+                [f"{call}PartitionedCall{number}/conv" for number in ("", "_1")],
+                ["PartitionedCall/conv", "PartitionedCall_1/conv"],
+            )
+            for call in CALLS
+        ),
     ],
 )
 def test_canonical_names_are_those_of_all_traces(names: list[str], expected: list[str]) -> None:

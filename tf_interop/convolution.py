@@ -17,6 +17,7 @@ import hashlib
 import json
 import math
 import operator
+import os
 import re
 from collections.abc import Iterable, Sequence
 from typing import Annotated, cast
@@ -256,8 +257,8 @@ _fields_covered = operator.attrgetter(
     *("op", "dtype", "layout", "filter_shape", "strides", "dilations", "padding"),
     *("explicit_paddings", "fused_ops", "leaky_relu_alpha"),
 )
-# The prefix that inlining a function adds to node names.
-_CALL_SCOPE = re.compile(r"(?:Stateful)?PartitionedCall(?:_\d+)?/")
+# The prefixes that inlined functions add to node names.
+_CALL_SCOPES = re.compile(r"(?:(?:Stateful)?PartitionedCall(?:_\d+)?/)*")
 # The model's own scope, with the number that distinguishes its traces.
 _MODEL_SCOPE = re.compile(r"(gradient_tape/)?([^/]+?)(?:_\d+)?(?=/)")
 
@@ -267,11 +268,13 @@ def canonical_names(names: Iterable[str]) -> dict[str, str]:
 
     `StatefulPartitionedCall/googlenet_1/conv1/Relu` under `fit` is `googlenet_2/conv1/Relu` in a
     user's function, and both are `googlenet/conv1/Relu` here. If two names would become equal (two
-    models in one graph), all stay as they are.
+    models in one graph, or two calls of one function), all lose only the calls that they share.
     """
     canonical = {name: _canonical_name(name) for name in names}
     if max(collections.Counter(canonical.values()).values(), default=1) > 1:
-        return {name: name for name in canonical}
+        shared = os.path.commonpath(list(canonical)) + "/"
+        calls = len(shared) - len(_CALL_SCOPES.sub("", shared, count=1))
+        return {name: name[calls:] for name in canonical}
     return canonical
 
 
@@ -294,6 +297,4 @@ def fingerprint_convolutions(convolutions: Sequence[ConvolutionNode]) -> str:
 
 
 def _canonical_name(name: str) -> str:
-    while match := _CALL_SCOPE.match(name):
-        name = name[match.end() :]
-    return _MODEL_SCOPE.sub(r"\1\2", name, count=1)
+    return _MODEL_SCOPE.sub(r"\1\2", _CALL_SCOPES.sub("", name, count=1), count=1)
