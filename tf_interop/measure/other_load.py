@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 
-MOST_OTHER_LOAD = 0.1
+MOST_OTHER_LOAD = 0.2
 """The share of the cores from which on a measurement is not reliable."""
 _STATISTICS = pathlib.Path("/proc/stat")
 _IDLE_FIELDS = (3, 4)  # idle, and waiting for a disk
