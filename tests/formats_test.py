@@ -123,7 +123,7 @@ def test_another_kind_of_file_is_named_with_the_command_that_prints_it(
 @pytest.mark.parametrize(
     ("edit", "place"),
     [
-        (lambda header: header.update(format="tf_interop.other"), "$.format"),
+        (lambda header: header.update(format="other"), "$.format"),
         (lambda header: header.pop("format"), "$.format"),
         (lambda header: header.update(version=2), "$.version"),
         (lambda header: header.update(version=0), "$.version"),

@@ -10,6 +10,7 @@ import os
 import pathlib
 import re
 import secrets
+import shlex
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
@@ -20,14 +21,6 @@ from tf_interop.errors import TfInteropError
 T = TypeVar("T")
 PathLike = str | os.PathLike[str]
 _LONGEST_LINE = 1000
-_KINDS = {
-    "plan": "a plan",
-    "profile": "a profile",
-    "benchmark": "the result of a benchmark",
-    "parallel_plan": "a parallel plan",
-    "device_graph": "a device graph",
-    "configurations": "a list of configurations",
-}
 SHOWN_KINDS = ("plan", "profile", "benchmark")
 """The kinds of files that `tf-interop show` prints."""
 
@@ -84,12 +77,12 @@ class VersionedFormat(Generic[T]):
     def refuse_another_kind(self, content: bytes, path: PathLike) -> None:
         """Raises the error for another kind of file of this package."""
         kind = kind_of(content)
-        if kind in _KINDS and self.header["format"] != f"tf_interop.{kind}":
-            cure = f"Print it with: tf-interop show {os.fspath(path)}"
-            raise self.error(
-                f"'{os.fspath(path)}' is {_KINDS[kind]}, not a {self.noun}. "
-                f"{cure if kind in SHOWN_KINDS else 'Choose another file.'}"
-            )
+        if kind and self.header["format"] != f"tf_interop.{kind}":
+            cure = "Choose another file."
+            if kind in SHOWN_KINDS:
+                cure = f"Print it with: tf-interop show {shlex.quote(os.fspath(path))}"
+            found = kind.replace("_", " ")
+            raise self.error(f"'{os.fspath(path)}' is a {found} file, not a {self.noun}. {cure}")
 
     def check_header(self, raw: object) -> None:
         """Raises ValueError for another format or version, before the content is checked."""
