@@ -17,7 +17,7 @@ from tf_interop.planning.types import Plan
 from tf_interop.runtime.plugin import Plugin, get_plugin
 from tf_interop.runtime.settings import DEFAULT_PASS_TIME_LIMIT_S, PassReport
 from tf_interop.runtime.switch import make_settings
-from tf_interop.tables import count_of
+from tf_interop.terminal import count_of
 from tf_interop.tuning.tune import tune as tune_model
 
 _KERAS_BATCH_SIZE = 32

@@ -269,7 +269,7 @@ def trained(**options: Any) -> list[np.ndarray]:
 def test_the_callback_tunes_before_the_first_batch(
     choose: Choose, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tf_interop.tables._SECONDS_BETWEEN_LINES", 0)
+    monkeypatch.setattr("tf_interop.terminal._SECONDS_BETWEEN_LINES", 0)
     found = choose(True)
     expected = trained(validation_data=(IMAGES, LABELS))
     callback = ConvStages(tune=BUDGET, batch_size=BATCH)

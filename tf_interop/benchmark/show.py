@@ -14,7 +14,7 @@ from rich.console import Console
 from tf_interop.benchmark.result import Benchmark, Case, Result, Summary, Variant
 from tf_interop.errors import BenchmarkError
 from tf_interop.measure.other_load import MOST_OTHER_LOAD
-from tf_interop.tables import UNKNOWN, new_table, percent, print_on
+from tf_interop.terminal import UNKNOWN, new_table, percent, print_on
 from tf_interop.versioned_file import write_file
 
 _ON_A_CPU = "Measured on a CPU, with units. The results do not apply to stages on a GPU."

@@ -18,7 +18,7 @@ from tf_interop.cli import doctor_checks
 from tf_interop.cli.doctor_checks import Finding, Level, problem
 from tf_interop.cli.main import Result, command
 from tf_interop.cli.progress import shown_status
-from tf_interop.tables import print_on
+from tf_interop.terminal import print_on
 
 _TIMEOUT_SECONDS = 180
 _STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "bold red"}

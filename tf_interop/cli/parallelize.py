@@ -15,7 +15,7 @@ from tf_interop.cli.main import Result, command
 from tf_interop.cli.progress import model_loaded
 from tf_interop.errors import PlanError
 from tf_interop.parallel.types import GraphDivision, save_parallel_plan
-from tf_interop.tables import new_table, print_on
+from tf_interop.terminal import new_table, print_on
 
 if TYPE_CHECKING:
     from tf_interop.model.parallelize import Parallelization

@@ -15,8 +15,8 @@ from rich.console import Console
 
 import tf_interop
 from tf_interop.errors import INSTALL_TENSORFLOW, TfInteropError
-from tf_interop.tables import now_and_then
 from tf_interop.tensorflow_messages import tensorflow_hushed
+from tf_interop.terminal import now_and_then
 
 Say = Callable[[str, int, int, str], object]
 """Gets the phase, how much of it is done, how much there is, and the current item."""

@@ -15,7 +15,7 @@ from tf_interop.cli.progress import model_loaded
 from tf_interop.measure.device import ask_for_all_hardware_queues
 from tf_interop.planning.show import doubt, name_graph, summarize_graph
 from tf_interop.planning.types import Plan, save_plan
-from tf_interop.tables import UNKNOWN, new_table, print_on
+from tf_interop.terminal import UNKNOWN, new_table, print_on
 from tf_interop.tuning.cache import cache_folder, cached_plans, clear_cache
 
 if TYPE_CHECKING:

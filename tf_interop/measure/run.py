@@ -46,7 +46,7 @@ from tf_interop.profile.entries import (
 from tf_interop.profile.tables import describe_convolution
 from tf_interop.profile.worklist import ConfigurationList, ListedStage
 from tf_interop.stage import Lane, Stage
-from tf_interop.tables import count_of
+from tf_interop.terminal import count_of
 
 Say = Callable[[str, int, int, str], object]
 """Called with the phase, the number of its convolutions or stages that are done, their total, and

@@ -18,7 +18,7 @@ from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
 from tf_interop.measure.device import visible_gpus
 from tf_interop.model.graphs import optimize_graph, trace
-from tf_interop.tables import count_of
+from tf_interop.terminal import count_of
 
 _INFERENCE = "inference"
 _MOST_EXAMPLES = 3

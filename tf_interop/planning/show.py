@@ -24,7 +24,7 @@ from tf_interop.planning.types import (
 )
 from tf_interop.profile.tables import describe_options
 from tf_interop.stage import Lane, Stage
-from tf_interop.tables import UNKNOWN, new_table, percent, print_on
+from tf_interop.terminal import UNKNOWN, new_table, percent, print_on
 
 _MEASURED_FIELDS = (
     *("unit_count", "unit_op_count", "step_ms", "stock_ms"),

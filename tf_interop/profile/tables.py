@@ -20,7 +20,7 @@ from tf_interop.profile.entries import (
 )
 from tf_interop.profile.types import Profile, ProfiledDevice
 from tf_interop.stage import Lane, Stage, T
-from tf_interop.tables import UNKNOWN, count_of, new_table, print_on
+from tf_interop.terminal import UNKNOWN, count_of, new_table, print_on
 
 _MOST_WINNERS = 10
 

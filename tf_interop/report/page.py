@@ -27,7 +27,7 @@ from tf_interop.profile.tables import describe_options
 from tf_interop.report import network as layout
 from tf_interop.report.network import Network, NetworkNode
 from tf_interop.report.timeline import MeasuredRun, Timeline, timeline_of_run, timelines_of
-from tf_interop.tables import count_of, percent
+from tf_interop.terminal import count_of, percent
 
 SIMULATED = "simulated"
 """The key of `Plan.made_with` for the origin of values if nothing was measured."""

@@ -25,7 +25,7 @@ from tf_interop.parallel.lookup import divided_layers, find_division, fingerprin
 from tf_interop.parallel.parted_graph import LayerDivision, part_graph
 from tf_interop.parallel.rewrite import rewrite_divided, was_divided
 from tf_interop.parallel.types import ParallelPlan
-from tf_interop.tables import count_of
+from tf_interop.terminal import count_of
 
 
 @dataclasses.dataclass(frozen=True)

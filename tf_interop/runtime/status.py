@@ -18,7 +18,7 @@ from tf_interop.runtime.kernel_library import Counters
 from tf_interop.runtime.parallel_pass import ParallelReport
 from tf_interop.runtime.plugin import PassFailure, get_plugin
 from tf_interop.runtime.settings import PassReport
-from tf_interop.tables import count_of
+from tf_interop.terminal import count_of
 
 
 @dataclasses.dataclass(frozen=True)

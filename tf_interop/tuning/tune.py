@@ -51,7 +51,7 @@ from tf_interop.profile.entries import Entry
 from tf_interop.profile.types import Profile, profile_of
 from tf_interop.runtime.plugin import get_plugin
 from tf_interop.runtime.switch import enable as enable_plugin
-from tf_interop.tables import now_and_then
+from tf_interop.terminal import now_and_then
 from tf_interop.tuning.cache import load_cached, save_cached
 from tf_interop.tuning.search import SearchResult, as_step, search_units
 from tf_interop.tuning.xla import XlaTimes, time_xla

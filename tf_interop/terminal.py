@@ -1,4 +1,4 @@
-"""Tables for the terminal, at most 100 columns wide, and lines of progress."""
+"""Output for the terminal: tables, at most 100 columns wide, and lines of progress."""
 
 from __future__ import annotations
 
