@@ -164,7 +164,8 @@ class Backend {
     (void)stream;
     return Unsupported("This backend cannot capture work.");
   }
-  // Ends the capture; a failed one is an error. `stream` must wait for all captured work.
+  // Ends the capture, even one that failed, which is an error. `stream` must wait for all captured
+  // work.
   virtual Status EndCapture(Stream stream, std::unique_ptr<CapturedWork>* captured) {
     (void)captured;
     return BeginCapture(stream);

@@ -74,7 +74,7 @@ typedef struct TfiLane {
 typedef struct TfiDescription {
   int64_t memory_bytes;
   int32_t sm_count;   // on a CPU, the cores that the process may use
-  int32_t registers;  // 32-bit registers per SM, as are the next three
+  int32_t registers;  // of 32 bits; this and the next three are per SM
   int32_t shared_memory_bytes;
   int32_t threads;
   int32_t blocks;

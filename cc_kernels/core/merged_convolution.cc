@@ -24,7 +24,7 @@ Status CheckPart(const Convolution& part, const Convolution& first) {
   Convolution as_wide_as_first = part;
   as_wide_as_first.output_channels = first.output_channels;
   if (as_wide_as_first == first) return Status::Ok();
-  return Unsupported("Expected convolutions to merge to differ only in output channels, got " +
+  return Unsupported("Expected a merged lane's convolutions to differ only in output channels, got " +
                      ToString(first) + " and " + ToString(part) + ".");
 }
 

@@ -12,8 +12,8 @@ extern "C" {
 
 #define TFI_EXPORT __attribute__((visibility("default")))
 
-// A graph that Grappler hands to the plugin; valid until the pass returns. Once Grappler has
-// stopped waiting for the pass, all functions fail.
+// A graph that Grappler hands to the plugin. It and the strings passed with it are valid until the
+// pass returns. Once Grappler has stopped waiting for the pass, all functions of a graph fail.
 typedef struct TfiGraph TfiGraph;
 
 // Rewrites a graph, given the device type, the names of the nodes that must stay, and those among

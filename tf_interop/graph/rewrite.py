@@ -51,7 +51,7 @@ COLOCATION = "_class"
 """The attribute that names the nodes a node is placed with."""
 
 COLOCATED_WITH = b"loc:@"
-"""The start of such an entry of `_class`."""
+"""The start of an entry of `_class` that names a node."""
 
 Tensor = tuple[int, int]
 """A tensor of the graph: the node and the port."""

@@ -6,7 +6,7 @@ import os
 import pathlib
 
 MOST_OTHER_LOAD = 0.2
-"""The share of the cores from which on a measurement is not reliable."""
+"""A measurement is not reliable if other programs take this share of the cores or more."""
 _STATISTICS = pathlib.Path("/proc/stat")
 _IDLE_FIELDS = (3, 4)  # idle, and waiting for a disk
 

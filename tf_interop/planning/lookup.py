@@ -212,9 +212,10 @@ def _why_not_for(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> str:
     )
     lacking = sorted(planned - found)
     # A plan of units names no convolutions.
-    words = " with the same names but other attributes" if planned else ""
+    is_as_large = closest.convolution_count == len(convolutions)
+    words = " with the same names but other attributes" if planned and is_as_large else ""
     if lacking:
-        words = f", such as {', '.join(map(repr, lacking[:3]))}"
+        words = f", some not in this graph, such as {', '.join(map(repr, lacking[:3]))}"
     return (
         f"{refused} is for another model: it has {closest.convolution_count} convolutions{words}, "
         f"and this graph has {len(convolutions)}. {OTHER_MODEL_REMEDY}"

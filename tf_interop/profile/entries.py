@@ -210,7 +210,7 @@ def as_with_tf32(
 ) -> tuple[AlgorithmMeasurement, ...]:
     """The measurements of one convolution that apply under a switch for TF32.
 
-    An algorithm that was measured in both ways rounds if it may.
+    An algorithm that was measured both with and without rounding rounds if it may.
     """
     rounding = {each.algorithm for each in measurements if each.tf32}
     return tuple(

@@ -51,7 +51,7 @@ using Bindings = std::vector<std::pair<TensorId, Place>>;
 // transposed out of it last, unless the order of bytes is the same.
 class Assembly {
  public:
-  // `options` allow TF32 for all types but float.
+  // For types other than float, `options` must allow TF32.
   Assembly(const CudnnLibrary& library, cudnnHandle_t handle, const Convolution& convolution,
            const Formulation& formulation, const PrepareOptions& options,
            bool wants_least_workspace)
