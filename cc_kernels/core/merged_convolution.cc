@@ -24,8 +24,9 @@ Status CheckPart(const Convolution& part, const Convolution& first) {
   Convolution as_wide_as_first = part;
   as_wide_as_first.output_channels = first.output_channels;
   if (as_wide_as_first == first) return Status::Ok();
-  return Unsupported("Expected a merged lane's convolutions to differ only in output channels, got " +
-                     ToString(first) + " and " + ToString(part) + ".");
+  return Unsupported(
+      "Expected a merged lane's convolutions to differ only in output channels, got " +
+      ToString(first) + " and " + ToString(part) + ".");
 }
 
 // Appends a tensor to the workspace.
