@@ -186,7 +186,10 @@ def test_a_plan_for_another_graph_changes_nothing_and_says_why() -> None:
     tf_interop.enable(plan=Plan((GraphPlan("0123456789abcdef", 2, (make_stage("p", "q"),)),)))
     assert stages_of() == 0
     [failure] = tf_interop.status().failures
-    assert "2 convolutions, some not in this graph, such as 'p', 'q', and this graph has 3" in failure.cause
+    assert (
+        "2 convolutions, some not in this graph, such as 'p', 'q', and this graph has 3"
+        in failure.cause
+    )
     assert tf_interop.status().graphs == ()
 
 
