@@ -196,7 +196,7 @@ class _Planner:
         )
 
     def _is_stage(self, unit: _Unit) -> bool:
-        """Whether a unit is a stage. One convolution is if, for memory, it gets a slower algorithm."""
+        """Whether a unit is a stage; one convolution is if memory forces a slower algorithm."""
         lanes, choice = unit
         if len(choice.stage.steps) > 1:
             return True

@@ -92,7 +92,7 @@ class Space:
 
         Args:
             predecessors: the direct dependencies of each node.
-            choices: returns the ways to run a stage, fastest first; an empty result forbids the stage.
+            choices: returns the ways to run a stage, fastest first; an empty result forbids it.
             follows: the nodes that each node may follow in a lane; None for all predecessors.
             available: as the attribute.
             max_lanes: as the attribute.
