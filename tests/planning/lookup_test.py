@@ -90,7 +90,7 @@ UNSTAGED = tuple(UnstagedConvolution(name, None, 1.0, 0, 0) for name in ("1x1", 
         (
             (plan_for(INCEPTION, make_stage("3x3")), plan_for(WIDE, make_stage(*WIDE))),
             (1, 1),
-            "'Net' .* 6 .*, some not in this graph, such as 'p0', 'p1', 'p2', and .* 2.*clear_session",
+            "'Net' .* 6 .*, some not in this graph, such as 'p0', 'p1', 'p2', .* 2.*clear_session",
         ),
         ((plan_for(CHAIN, make_stage("a")),), (2, 2), "2 convolutions with the same names"),
         ((dataclasses.replace(plan_for(INCEPTION), unstaged=UNSTAGED),), (1, 1), "'1x1', '3x3'"),
