@@ -107,6 +107,16 @@ class RefusalReason(enum.Enum):
     PAIRED = "joined with its gradient"
     PRESERVED = "preserved"
     REFERENCE = "reference"
+    SHAPE = "shape"
+    PATTERN = "another computation"
+    READ_ELSEWHERE = "read elsewhere"
+    CONTROL_DEPENDENCY = "control dependency"
+    SLOWER = "slower"
+    WRITTEN = "written in the same graph"
+    CONTROL_EDGES = "control dependencies"
+    SIZE = "size"
+    SHAPE = "unknown shape"
+    NO_PARAMETER = "no parameter"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
