@@ -22,7 +22,7 @@ import msgspec
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from python.benchmarks.result_file import FORMAT
-from tf_interop.benchmark.result import Benchmark, Case, Variant
+from tf_interop.benchmark.result import Benchmark, Case, Mode, Variant
 from tf_interop.benchmark.show import times_as_fast
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -39,7 +39,14 @@ _NO_GPU = """**No value is from a GPU**, because tf_interop has not run on one."
 _BENCHMARK = """
 The table shows the median step in stock TensorFlow, and how many times as fast the other
 [variants](guide.md#benchmark) are: the median turn, and in brackets the slowest and the fastest.
-"As stock" means that the plan changes nothing."""
+"As stock" means that the plan changes nothing. "–" means that the variant was not measured:
+`frozen`, `tflite`, `onnxruntime` and `openvino` do not train."""
+_MEANS = """
+The geometric means, and in brackets the number of rows. A variant's mean is over the rows that it
+has, so compare only variants with the same number. A row that runs as stock counts as 1."""
+_COMPETITORS = (Variant.ONNXRUNTIME, Variant.OPENVINO)
+_OF_THIS_PACKAGE = (Variant.ENABLED, Variant.OURS)
+_NOTHING = "–"
 _LONGEST_COMMANDS = 200  # characters; the page leaves out longer ones, which the file has
 
 
@@ -91,11 +98,9 @@ def _of_benchmark(name: str, benchmark: Benchmark) -> Iterator[str]:
             for case in benchmark.by_case
         ],
     )
-    if means := _geometric_means(benchmark):
-        listed = ", ".join(f"{variant} {mean:.2f}" for variant, mean in means.items())
-        yield _paragraph(
-            f"Geometric mean over all rows (a row that runs as stock counts as 1): {listed}."
-        )
+    if means := _means(benchmark, variants):
+        yield _paragraph(_MEANS)
+        yield _table(("", *(each.value for each in variants if each is not Variant.STOCK)), means)
     whys = {case.name_on(device): _why_slower(benchmark, case) for case in benchmark.by_case}
     if slower := "; ".join(f"{case} ({why})" for case, why in whys.items() if why):
         yield _paragraph(f"Slower than stock in every turn: {slower}.")
@@ -135,34 +140,64 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def _cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
-    return "–" if value is None else str(value)
+    return _NOTHING if value is None else str(value)
 
 
-def _geometric_means(benchmark: Benchmark) -> dict[str, float]:
-    """How many times as fast as stock each variant is, if it was measured in every case.
+def _means(benchmark: Benchmark, variants: Sequence[Variant]) -> list[list[str]]:
+    """The rows of a table: geometric means of each variant but stock."""
+    others = [each for each in variants if each is not Variant.STOCK]
+    rows = []
+    for mode in Mode:
+        means = [_mean(_ratios(benchmark, each, mode)) for each in others]
+        rows.append([f"{mode.value}, against stock", *means])
+    fastest = _ratios_of_fastest(benchmark, _COMPETITORS)
+    names = [each.value for each in _COMPETITORS if each in variants]
+    against = []
+    for each in others:
+        ratios = _ratios(benchmark, each, Mode.INFERENCE) if each in _OF_THIS_PACKAGE else {}
+        shared = {case: ratios[case] / fastest[case] for case in ratios.keys() & fastest.keys()}
+        against.append(_mean(shared))
+    rows.append([f"inference, against the faster of {' and '.join(names)}", *against])
+    return [row for row in rows if set(row[1:]) - {_NOTHING}]
+
+
+def _mean(ratios: Mapping[Case, float]) -> str:
+    """The geometric mean and the number of values."""
+    if not ratios:
+        return _NOTHING
+    return f"{statistics.geometric_mean(ratios.values()):.2f} ({len(ratios)})"
+
+
+def _ratios(benchmark: Benchmark, variant: Variant, mode: Mode) -> dict[Case, float]:
+    """How many times as fast as stock a variant is, in each case in which it was measured.
 
     A plan that changes nothing counts as 1, because the program is stock's.
     """
-    ratios: dict[str, list[float]] = {}
+    ratios = {}
     for result in benchmark.results:
         summary = benchmark.summarize(result)
-        if summary is not None and result.variant is not Variant.STOCK:
-            ratio = 1.0 if result.ran_as_stock else summary.speedup
-            if ratio is not None:
-                ratios.setdefault(result.variant.value, []).append(ratio)
-    count = len(benchmark.by_case)
-    return {
-        variant: statistics.geometric_mean(values)
-        for variant, values in ratios.items()
-        if len(values) == count
-    }
+        if (result.variant, result.case.mode) != (variant, mode) or summary is None:
+            continue
+        ratio = 1.0 if result.ran_as_stock else summary.speedup
+        if ratio is not None:
+            ratios[result.case] = ratio
+    return ratios
+
+
+def _ratios_of_fastest(benchmark: Benchmark, variants: Sequence[Variant]) -> dict[Case, float]:
+    """How many times as fast as stock the fastest of these variants is in inference."""
+    fastest: dict[Case, float] = {}
+    for variant in variants:
+        for case, ratio in _ratios(benchmark, variant, Mode.INFERENCE).items():
+            fastest[case] = max(ratio, fastest.get(case, ratio))
+    return fastest
 
 
 def _compared(benchmark: Benchmark, case: Case, variant: Variant) -> str:
     result = benchmark.of(case, variant)
     summary = benchmark.summarize(result)
     if summary is None:
-        return "–" if result.failure is None else result.failure.kind.value
+        return _NOTHING if result.failure is None else result.failure.kind.value
     if variant is Variant.STOCK:
         return f"{summary.median_ms:.1f} ms"
     return times_as_fast(benchmark, result, to=" to ")

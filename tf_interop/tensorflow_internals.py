@@ -219,6 +219,13 @@ def function_fetches(function: Any) -> list[str]:
     return [tensor.op.name for tensor in graph.outputs] + [op.name for op in graph.control_outputs]
 
 
+def without_variables(function: Any) -> Any:
+    """A copy of a concrete function in which constants replace the variables that it reads."""
+    from tensorflow.python.framework import convert_to_constants
+
+    return convert_to_constants.convert_variables_to_constants_v2(function)
+
+
 def variable_spec(handle: Any) -> Any:
     """The `tf.TensorSpec` of the variable behind a resource tensor of a graph, if it is known."""
     import tensorflow as tf

@@ -16,6 +16,7 @@ from tf_interop.benchmark.result import (
     Case,
     Failure,
     FailureKind,
+    Mode,
     PlanSource,
     Precision,
     Result,
@@ -91,6 +92,25 @@ def test_variants_take_turns_and_every_case_has_one_before_any_has_two(path: pat
         "tf32 xla 1", "tf32 stock 1", "float16 xla 1", "float16 stock 1",
     ]  # fmt: skip
     assert list(results(path)) == [STOCK, XLA]
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        ({"mode": Mode.TRAINING}, ["stock", "enabled"]),
+        ({"precision": Precision.FLOAT16}, ["stock", "frozen", "enabled"]),
+        ({}, ["stock", "frozen", "enabled", "tflite", "onnxruntime", "openvino"]),
+    ],
+)
+def test_leaves_out_what_a_variant_cannot_run(
+    path: pathlib.Path, case: dict[str, Any], expected: list[str]
+) -> None:
+    children, the_case = Children(), dataclasses.replace(CASE, **case)
+    variants = [Variant(each) for each in ("stock", "frozen", "enabled")]
+    variants += [each for each in Variant if each.is_other_runtime]
+    run(path, children, *variants, cases=(the_case,), repetitions=1)
+    assert [done.split()[1] for done in children.done] == expected
+    assert [each.value for each in results(path, the_case)] == expected
 
 
 def test_resumes_after_it_was_killed(path: pathlib.Path) -> None:
@@ -231,5 +251,8 @@ def test_refuses_to_resume_with_another_device_software_or_options(
     run(path, Children(), STOCK)
     with pytest.raises(BenchmarkError, match=what):
         new_benchmark(device, versions, "…", measuring, path)
+    # Other variants may need further packages.
+    more = VERSIONS | {"openvino": "2026.4.1"}
+    assert new_benchmark(CPU, more, "…", OPTIONS, path).made_with == more
     longer = dataclasses.replace(OPTIONS, timeout_seconds=99.0)
     assert new_benchmark(CPU, VERSIONS, "…", longer, path).options == longer

@@ -16,10 +16,14 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
+from benchmark_values import make_block
 from command_line import ROOT, end_of, invoke, run_process, start_process, wait_for, words_of
 from plan_values import PLAN
+from profile_values import GPU
 
+from tf_interop.benchmark import other_runtimes
 from tf_interop.benchmark.child import Outcome, Request, _failure_of, _measure, run_child
+from tf_interop.benchmark.other_runtimes import missing_packages
 from tf_interop.benchmark.result import (
     Case,
     FailureKind,
@@ -30,6 +34,7 @@ from tf_interop.benchmark.result import (
     Variant,
     load_benchmark,
 )
+from tf_interop.cli import benchmark as command
 from tf_interop.measure.device import QUEUES_VARIABLE
 from tf_interop.planning.types import GraphPlan, Plan, load_plan, save_plan
 from tf_interop.runtime.plugin import get_plugin
@@ -46,6 +51,11 @@ def tiny(image_size=(8, 8)):
 def twice(image_size=(8, 8)):
     tiny(image_size)
     return tiny(image_size)
+
+def random(image_size=(8, 8)):
+    model = tiny(image_size)
+    noise = tf.keras.layers.Lambda(lambda x: x + tf.random.normal(tf.shape(x)))
+    return tf.keras.Model(model.input, noise(model.output))
 
 def crashes():
     os.abort()
@@ -149,6 +159,26 @@ def test_child_measures_each_kind(
     block = run_child(_request(variant, case=dict(case), plan_path=plan), 120.0).block
     assert block.steps == 2
     assert bool(block.stage_count) == variant.needs_plan
+
+
+@pytest.mark.parametrize(
+    "variant", [each for each in Variant if each.is_checked and not each.needs_plan]
+)
+@pytest.mark.usefixtures("folder")
+def test_child_compares_with_stock_before_it_measures(variant: Variant) -> None:
+    if missing := missing_packages(variant):
+        pytest.skip(f"needs {', '.join(missing)}")
+    outcome = run_child(_request(variant), 120.0)
+    assert outcome.failure is None, outcome
+    assert (outcome.block.steps, outcome.block.stage_count) == (2, 0)
+
+
+@pytest.mark.parametrize("variant", [Variant.FROZEN, Variant.ENABLED])
+@pytest.mark.usefixtures("folder")
+def test_child_does_not_measure_what_computes_something_else(variant: Variant) -> None:
+    outcome = run_child(_request(variant, "tiny_models:random"), 120.0)
+    assert outcome.block is None
+    assert "The outputs differ from stock TensorFlow's by" in outcome.failure.message
 
 
 @pytest.mark.parametrize(
@@ -274,6 +304,44 @@ def test_a_plan_that_changes_nothing_here_is_refused_for_a_program(
         command = f"benchmark --plan {plan}.json -o r.json -- {sys.executable} train.py"
         said = words_of(invoke(command, exit_code=1))
         assert f"Error: '{plan}.json' changes nothing: {why}" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "missing", "message"),
+    [
+        (
+            "--variants stock,onnxruntime",
+            ("onnxruntime", "tf2onnx"),
+            "packages that are not installed. Install them: pip install onnxruntime tf2onnx",
+        ),
+        ("--variants frozen,tflite --no-inference --training", (), "cannot run any of these cases"),
+        ("--variants openvino --precision float16,bfloat16", (), "cannot run any of these cases"),
+    ],
+)
+def test_refuses_variants_that_can_run_nothing_before_it_measures(
+    options: str, missing: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(other_runtimes, "missing_packages", lambda variant: missing)
+    said = words_of(invoke(f"benchmark ResNet50 {options} -o r.json", exit_code=2))
+    assert message in said
+    assert not pathlib.Path("r.json").exists()
+
+
+def test_refuses_other_runtimes_where_stock_runs_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "_environment", lambda models: (GPU, {}))
+    ended = invoke("benchmark ResNet50 --variants stock,tflite -o r.json", exit_code=2)
+    assert "tflite would run on the CPU" in words_of(ended)
+
+
+def test_says_once_what_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measure(request: Request, *_: Any, **__: Any) -> Outcome:
+        return Outcome(make_block(request.repetition, 1.0))
+
+    monkeypatch.setattr(command, "run_child", measure)
+    options = "--variants stock,frozen,tflite --training --batch 1,2 --repetitions 1 -o r.json"
+    ended = invoke(f"benchmark ResNet50 VGG16 {options}")
+    assert ended.stderr.count("frozen, tflite cannot run some of these cases") == 1
+    assert "r.json: 16 of 16 blocks, 0 failed" in words_of(ended)
 
 
 def test_out_of_memory_is_its_own_kind_of_failure() -> None:

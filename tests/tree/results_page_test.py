@@ -9,6 +9,7 @@ from benchmark_values import BENCHMARK, CASE, make_block, with_ours
 from profile_values import CPU, GPU
 
 from scripts import write_results
+from tf_interop.benchmark.result import Mode, Result, Variant
 
 
 def test_page_agrees_with_the_result_files() -> None:
@@ -26,7 +27,7 @@ def test_a_benchmark_has_a_section() -> None:
     assert f"[it.json](results/it.json): {CPU.name}, {CPU.sm_count} cores, {CPU.date}" in page
     assert f"`{BENCHMARK.commands[0]}`" in page
     name = CASE.name_on(CPU)
-    assert f"| {name} | 15.5 ms | timed out | 2.25 (2.00 to 2.50) |" in page
+    assert f"| {name} | 15.5 ms | 2.25 (2.00 to 2.50) | timed out |" in page
     assert "Slower than stock" not in page
     on_gpu = _section(dataclasses.replace(BENCHMARK, device=GPU))
     assert "No value is from a GPU" not in on_gpu
@@ -44,3 +45,28 @@ def test_a_benchmark_says_where_stages_are_slower_and_why() -> None:
     assert "(one turn) |" in _section(with_ours(slower[0]))
     fallen = (dataclasses.replace(block, fallbacks={"no workspace": 2}) for block in slower)
     assert f"{name} (no workspace)" in _section(with_ours(*fallen))
+
+
+def test_means_are_over_the_rows_of_a_variant_and_by_mode() -> None:
+    larger = dataclasses.replace(CASE, batch_size=32)
+    training = dataclasses.replace(CASE, mode=Mode.TRAINING)
+    # Milliseconds of each variant in turn.
+    times = {
+        CASE: {"stock": 16.0, "enabled": 2.0, "onnxruntime": 4.0, "openvino": 8.0},
+        larger: {"stock": 16.0, "enabled": 8.0, "onnxruntime": 4.0, "openvino": 2.0},
+        training: {"stock": 9.0, "enabled": 3.0},
+    }
+    results = tuple(
+        Result(case, Variant(name), blocks=(make_block(0, time_ms),))
+        for case, of_case in times.items()
+        for name, time_ms in of_case.items()
+    )
+    frozen = Result(larger, Variant.FROZEN, blocks=(make_block(0, 8.0),))
+    page = _section(dataclasses.replace(BENCHMARK, results=(*results, frozen)))
+    assert f"| {training.name_on(CPU)} | 9.0 ms | – | 3.00 (one turn) | – | – |" in page
+    assert "| frozen | enabled | onnxruntime | openvino |" in page
+    assert "| inference, against stock | 2.00 (1) | 4.00 (2) | 4.00 (2) | 4.00 (2) |" in page
+    assert "| training, against stock | – | 3.00 (1) | – | – |" in page
+    faster = "| inference, against the faster of onnxruntime and openvino"
+    # Twice as fast as one, a quarter as fast as the other.
+    assert f"{faster} | – | 0.71 (2) | – | – |" in page

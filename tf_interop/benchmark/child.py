@@ -24,11 +24,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
+from tf_interop.benchmark import numbers, other_runtimes
 from tf_interop.benchmark.result import (
     Block,
     Case,
@@ -48,10 +49,14 @@ from tf_interop.planning.types import load_plan, save_plan
 from tf_interop.planning.variants import without_concurrency, without_pinning
 from tf_interop.tensorflow_messages import CHATTER
 
+if TYPE_CHECKING:
+    from tf_interop.model.keras_functions import KerasFunction  # imports TensorFlow
+
 _LOG = "log.txt"
 _SECONDS_BETWEEN_LOOKS = 0.1
 _LINES_SHOWN = 5
 _PATH = "PYTHONPATH"
+_KERAS_SUFFIXES = (".keras", ".h5", ".hdf5")
 _BOX = r"\s*[\u2500-\u257f]"  # a table or a panel
 # TensorFlow's messages may contain a whole graph.
 _LONGEST_MESSAGE = 600
@@ -279,7 +284,7 @@ def _make_plan(request: Request) -> None:
         made = tune(model, budget=source.tune_budget_s, **step).plan
     else:
         enable("always")
-        _function_of(model, case, compiled_by_xla=False)()
+        _step_of(_traced(model, case))()
         made = status().plan
     assert request.plan_path is not None
     save_plan(made, request.plan_path)
@@ -328,21 +333,38 @@ def _measure(request: Request, variant: Variant) -> Block:
             "TensorFlow does not see this machine's GPU. Its log names the missing CUDA library."
         )
     model = _load(case)
-    if request.plan_path is None:
-        disable()
+    disable()
+    traced = _traced(model, case, compiled_by_xla=variant is Variant.XLA)
+    # The weights in a user's file stay.
+    if pathlib.Path(case.model).suffix not in _KERAS_SUFFIXES:
+        numbers.set_weights(model, traced.inputs)
+    stock = None
+    if variant.is_checked and _is_exact(case, has_gpu):
+        stock = numbers.outputs_of_stock(traced.function, traced.inputs)
+    if variant is Variant.FROZEN or variant.is_other_runtime:
+        run = _step_of_frozen(variant, traced)
     else:
-        plan = load_plan(request.plan_path)
-        if variant is Variant.PINNING:
-            plan = without_concurrency(plan)
-        elif variant is Variant.CONCURRENCY:
-            plan = without_pinning(plan)
-        enable(plan=plan)
-    run = _function_of(model, case, compiled_by_xla=variant is Variant.XLA)
+        if variant is Variant.ENABLED:
+            enable()
+        elif request.plan_path is not None:
+            plan = load_plan(request.plan_path)
+            if variant is Variant.PINNING:
+                plan = without_concurrency(plan)
+            elif variant is Variant.CONCURRENCY:
+                plan = without_pinning(plan)
+            enable(plan=plan)
+        if stock is not None:
+            traced = _traced(model, case)  # the other one was optimized as stock's
+        run = _step_of(traced)
     first_step_ms = _time_ms(run)
+    if stock is not None:
+        numbers.check_outputs(numbers.flat_outputs(run()), stock)
     for _ in range(options.warmup_steps):
         run()
     if has_gpu:
         tf.config.experimental.reset_memory_stats("GPU:0")
+    else:
+        _reset_memory_peak()
     others = OtherLoad()
     step_ms = [_time_ms(run)]
     # Only timed steps count, not the time between them.
@@ -397,8 +419,7 @@ def _load(case: Case) -> Any:
     return model
 
 
-def _function_of(model: Any, case: Case, *, compiled_by_xla: bool) -> Callable[[], None]:
-    """A function that runs a step, always on the same images, and waits for all devices."""
+def _traced(model: Any, case: Case, *, compiled_by_xla: bool = False) -> KerasFunction:
     import tensorflow as tf
 
     from tf_interop.model.keras_functions import trace_keras
@@ -411,30 +432,62 @@ def _function_of(model: Any, case: Case, *, compiled_by_xla: bool) -> Callable[[
         training=case.mode is Mode.TRAINING,
         jit_compile=True if compiled_by_xla else None,
     )
-    inputs = tf.nest.map_structure(_noise, traced.inputs)
     sizes = {spec.shape[0] for spec in tf.nest.flatten(traced.inputs)}
     if sizes != {case.batch_size}:
         raise ValueError(
             f"The model does not accept batch {case.batch_size}: it fixes its inputs at "
             f"{sorted(sizes)}. Benchmark it with that batch size."
         )
+    return traced
 
-    def run() -> None:
-        traced.function(inputs)
+
+def _step_of(traced: KerasFunction) -> Callable[[], Any]:
+    """A function that runs a step, always on the same images, and waits for all devices."""
+    import tensorflow as tf
+
+    inputs = numbers.noise(traced.inputs, seed=0)
+
+    def run() -> Any:
+        outputs = traced.function(inputs)
         tf.test.experimental.sync_devices()
+        return outputs
 
     return run
 
 
-def _noise(spec: Any) -> Any:
+def _step_of_frozen(variant: Variant, traced: KerasFunction) -> Callable[[], Any]:
+    """A function that runs a step without variables, in TensorFlow or another runtime."""
     import tensorflow as tf
 
-    if not spec.dtype.is_floating:
-        return tf.zeros(spec.shape, spec.dtype)
-    return tf.random.stateless_normal(spec.shape, (0, 0), dtype=spec.dtype)
+    from tf_interop import tensorflow_internals
+
+    frozen = tensorflow_internals.without_variables(traced.function)
+    inputs = tf.nest.flatten(numbers.noise(traced.inputs, seed=0))
+    if variant.is_other_runtime:
+        arrays = [each.numpy() for each in inputs]
+        return other_runtimes.make_step(variant, frozen, arrays)
+
+    def run() -> Any:
+        outputs = frozen(*inputs)
+        tf.test.experimental.sync_devices()
+        return outputs
+
+    return run
 
 
-def _time_ms(run: Callable[[], None]) -> float:
+def _is_exact(case: Case, has_gpu: bool) -> bool:
+    """Whether a case is inference in float32, so that only rounding may change its outputs."""
+    precisions = (Precision.FLOAT32,) if has_gpu else (Precision.FLOAT32, Precision.TF32)
+    return case.mode is Mode.INFERENCE and case.precision in precisions
+
+
+def _reset_memory_peak() -> None:
+    """Forgets the peak of this process's memory, as `man 5 proc` describes it."""
+    with contextlib.suppress(OSError):  # not allowed in some sandboxes; the peak is then older
+        pathlib.Path("/proc/self/clear_refs").write_text("5")
+
+
+def _time_ms(run: Callable[[], object]) -> float:
     start = time.perf_counter_ns()
     run()
     return (time.perf_counter_ns() - start) / 1e6

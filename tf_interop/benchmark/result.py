@@ -28,26 +28,58 @@ class Variant(enum.Enum):
     """A way to run a model.
 
     STOCK: TensorFlow as it is.
-    XLA: compiled with `jit_compile=True`.
+    FROZEN: stock, on the function whose variables were replaced by constants.
+    ENABLED: with `tf_interop.enable()` alone, without a plan.
     OURS: with the stages or the narrow units of the plan.
     PINNING: only the plan's algorithms; the convolutions of a stage run one after another.
     CONCURRENCY: only the plan's lanes; cuDNN chooses the algorithms.
     INTRA_ONE: stock, with one thread inside an operation and one operation on each core.
     INTER_ONE: stock, with one operation at a time, on all cores.
+    XLA: compiled with `jit_compile=True`.
+    TFLITE: converted for TensorFlow Lite, with XNNPACK.
+    ONNXRUNTIME: converted for ONNX Runtime.
+    OPENVINO: converted for OpenVINO.
     """
 
     STOCK = "stock"
-    XLA = "xla"
+    FROZEN = "frozen"
+    ENABLED = "enabled"
     OURS = "ours"
     PINNING = "pinning"
     CONCURRENCY = "concurrency"
     INTRA_ONE = "intra-1"
     INTER_ONE = "inter-1"
+    XLA = "xla"
+    TFLITE = "tflite"
+    ONNXRUNTIME = "onnxruntime"
+    OPENVINO = "openvino"
 
     @property
     def needs_plan(self) -> bool:
         """Whether it runs with a plan."""
         return self in (Variant.OURS, Variant.PINNING, Variant.CONCURRENCY)
+
+    @property
+    def is_other_runtime(self) -> bool:
+        """Whether another runtime than TensorFlow's own runs the model, on the CPU."""
+        return self in (Variant.TFLITE, Variant.ONNXRUNTIME, Variant.OPENVINO)
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether its outputs are compared with stock's before it is timed."""
+        return self in (Variant.FROZEN, Variant.ENABLED, Variant.OURS) or self.is_other_runtime
+
+    def can_run(self, case: Case) -> bool:
+        """Whether it can run a case: a frozen function does not train, nor do other runtimes.
+
+        Those also compute in float32 only.
+        """
+        if case.is_program:
+            return self in (Variant.STOCK, Variant.OURS)
+        if self.is_other_runtime and case.precision not in (Precision.FLOAT32, Precision.TF32):
+            return False
+        is_for_inference = self is Variant.FROZEN or self.is_other_runtime
+        return case.mode is Mode.INFERENCE or not is_for_inference
 
 
 class Mode(enum.Enum):
@@ -168,8 +200,8 @@ class Block:
         median_ms: of these steps, as are the quartiles.
         first_step_ms: the first step, in which TensorFlow optimizes or compiles the graph and tries
             algorithms, without tracing. None for a program.
-        memory_peak_bytes: on a GPU the peak of TensorFlow's allocator during the timed steps; on a
-            CPU, and for a program, the peak of the whole process.
+        memory_peak_bytes: the peak during the timed steps; on a GPU of TensorFlow's allocator, on a
+            CPU of the process. For a program, the peak of its process.
         stage_count: stages and narrow units in the graphs that ran.
         fallbacks: how often stages did not run as planned, by reason, in all steps; not counted
             for a program.

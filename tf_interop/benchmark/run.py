@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import itertools
 import pathlib
 import re
 import time
@@ -59,17 +58,20 @@ def new_benchmark(
     if difference is None:
         was = before.made_with | _timing_options(before.options)
         now = made_with | _timing_options(measuring)
+        # A version is missing if none of its variants was measured.
         difference = ", ".join(
-            f"{name} was {was.get(name)} and is {now.get(name)} now"
-            for name in was | now
-            if was.get(name) != now.get(name)
+            f"{name} was {was[name]} and is {now[name]} now"
+            for name in was
+            if name in now and was[name] != now[name]
         )
     if difference:
         raise BenchmarkError(
             f"The results in '{path}' were measured differently: {difference}. Choose another file."
         )
     commands = tuple(dict.fromkeys((*before.commands, command)))
-    return dataclasses.replace(before, commands=commands, options=measuring)
+    return dataclasses.replace(
+        before, made_with=before.made_with | made_with, commands=commands, options=measuring
+    )
 
 
 def _timing_options(measuring: MeasuringOptions) -> dict[str, str]:
@@ -81,7 +83,10 @@ def _timing_options(measuring: MeasuringOptions) -> dict[str, str]:
 
 @dataclasses.dataclass
 class BenchmarkRun:
-    """Measures block by block; `benchmark` has the results so far."""
+    """Measures block by block; `benchmark` has the results so far.
+
+    A variant that cannot run a case has no result of it.
+    """
 
     benchmark: Benchmark
     path: pathlib.Path
@@ -118,6 +123,7 @@ class BenchmarkRun:
             # The first variant finds a cooler machine, so each is first in turn.
             for first in [repetition % len(self.variants)]
             for variant in (*self.variants[first:], *self.variants[:first])
+            if variant.can_run(case)
         ]
 
     def run(self) -> None:
@@ -160,7 +166,7 @@ class BenchmarkRun:
             self._add(case, variant, plan, outcome)
 
     def _check_plan(self) -> None:
-        for case, variant in itertools.product(self.cases, self.variants):
+        for case, variant in dict.fromkeys(block[:2] for block in self._blocks):
             path = self._plan_path(case) if variant.needs_plan else None
             if path is None or path.exists():
                 self._refuse_another_plan(case, variant, path)

@@ -24,7 +24,7 @@ _PROGRAMS_ARE = (
     "memory: of that process (RSS)."
 )
 _MEMORY_IS = {
-    "host": "memory: of the whole process (RSS).",
+    "host": "memory: the peak of the process during the timed steps (RSS).",
     "cudnn": "memory: the peak of TensorFlow's GPU allocator during the timed steps.",
 }
 CSV_COLUMNS = (

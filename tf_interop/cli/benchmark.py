@@ -1,4 +1,4 @@
-"""The command `tf-interop benchmark`: compares TensorFlow, XLA and the plugin."""
+"""The command `tf-interop benchmark`: compares TensorFlow, XLA, other runtimes and the plugin."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import click
 from rich.console import Console
 
 import tf_interop
+from tf_interop.benchmark import other_runtimes
 from tf_interop.benchmark.child import check_program, run_child
 from tf_interop.benchmark.result import Case, MeasuringOptions, Mode, PlanSource, Precision, Variant
 from tf_interop.benchmark.run import BenchmarkRun, new_benchmark
@@ -45,6 +46,9 @@ _OF_MODELS = {
     *("tune_budget_s", "steps", "seconds", "warmup_steps"),
 }
 _VARIANTS_OF_PROGRAMS = (Variant.STOCK, Variant.OURS)
+_LIMITS_OF_VARIANTS = (
+    "frozen, tflite, onnxruntime and openvino run inference only, the last three in float32 only"
+)
 _TIMEOUT_OF_PROGRAMS_S = 24 * 3600.0
 
 
@@ -103,7 +107,9 @@ benchmark InceptionV3 --image-size 75 --policy always --variants stock,ours \\
     help="stock: TensorFlow as it is. xla: compiled by XLA. ours: with the plan. pinning: only "
     "its algorithms, one after another. concurrency: only its lanes, with cuDNN's "
     "algorithms. intra-1: stock with one thread per operation. inter-1: stock with one "
-    "operation at a time.",
+    "operation at a time. enabled: with the plugin, but without a plan. frozen: stock, with "
+    "constants instead of variables (inference). tflite, onnxruntime, openvino: these runtimes "
+    "(inference in float32 on a CPU).",
 )
 @click.option("--plan", "plan_path", metavar="PLAN.json", help="A plan for all cases.")
 @options.profile("Plan each case from this profile, as tf-interop plan does.")
@@ -215,12 +221,22 @@ def benchmark(
             f"There is no plan for '{cases[0].name}'. Pass {ways} or --policy always, or leave "
             "out the variants ours, pinning and concurrency."
         )
+    _check_variants(variants, cases)
     # Checked first, because every case would fail.
     plan = None if plan_path is None else load_plan(plan_path)
     if profile_path is not None:
         load_profile(profile_path)
     measuring = MeasuringOptions(**measuring_options)
     device, made_with = _environment(models or ("the program",))
+    others = [each for each in variants if each.is_other_runtime]
+    if others and device.backend == "cudnn":
+        names = ", ".join(each.value for each in others)
+        raise click.UsageError(
+            f"{names} would run on the CPU, but stock TensorFlow runs on this machine's GPU. Leave "
+            "them out, or hide the GPU (CUDA_VISIBLE_DEVICES=-1)."
+        )
+    for each in others:
+        made_with |= other_runtimes.versions(each)
     what = f"'{plan_path}'" if plan_path else f"A plan from '{profile_path}'"
     if (plan_path or profile_path) and any(variant.needs_plan for variant in variants):
         why = _why_unchanged(plan, device)
@@ -250,20 +266,43 @@ def benchmark(
 
     def show() -> None:
         show_benchmark(measured, Console())
+        blocks = [pair for pair in itertools.product(cases, variants) if pair[1].can_run(pair[0])]
         before, after = (
             sum(
                 block.repetition < repetitions
-                for case, variant in itertools.product(cases, variants)
+                for case, variant in blocks
                 for block in each.of(case, variant).blocks
             )
             for each in (begun, measured)
         )
         origin = f" ({after - before} measured now, {before} before)" if before else ""
-        wanted = len(cases) * len(variants) * repetitions
+        wanted = len(blocks) * repetitions
         click.echo(f"{output_path}: {after} of {wanted} blocks{origin}, {failure_count} failed")
 
     exit_code = 3 if failure_count else 0
     return Result(measured, show, 128 + signals[0] if signals else exit_code)
+
+
+def _check_variants(variants: tuple[Variant, ...], cases: tuple[Case, ...]) -> None:
+    """Refuses variants whose packages are missing; says which cases a variant cannot run."""
+    for variant in variants:
+        if missing := other_runtimes.missing_packages(variant):
+            raise click.UsageError(
+                f"The variant {variant.value} needs packages that are not installed. Install them: "
+                f"pip install {' '.join(missing)}"
+            )
+    left_out = [variant for variant in variants if not all(variant.can_run(case) for case in cases)]
+    names = ", ".join(each.value for each in left_out)
+    if not any(variant.can_run(case) for variant in variants for case in cases):
+        raise click.UsageError(
+            f"{names} cannot run any of these cases: {_LIMITS_OF_VARIANTS}. Choose other variants."
+        )
+    if left_out:
+        click.echo(
+            f"{names} cannot run some of these cases, and have no result there: "
+            f"{_LIMITS_OF_VARIANTS}.",
+            err=True,
+        )
 
 
 def _why_unchanged(plan: Plan | None, device: ProfiledDevice) -> str:
