@@ -49,7 +49,7 @@ def leave_out_unmeasured(
 
     TensorFlow's own kernels and ours ask cuDNN for different layouts and formulations. cuDNN's
     engines for double, for volumes and for a fused LeakyRelu depend on its version and on the GPU
-    (tests/cc/cudnn_sweep.txt). If no engine accepts a convolution, its whole stage runs in
+    (docs/results/cudnn_sweep.json). If no engine accepts a convolution, its whole stage runs in
     sequence. So a GPU's stage may contain one of these only if it was measured, as for a plan.
 
     Args:
