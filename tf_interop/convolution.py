@@ -113,9 +113,7 @@ class RefusalReason(enum.Enum):
     CONTROL_DEPENDENCY = "control dependency"
     SLOWER = "slower"
     WRITTEN = "written in the same graph"
-    CONTROL_EDGES = "control dependencies"
     SIZE = "size"
-    SHAPE = "unknown shape"
     NO_PARAMETER = "no parameter"
 
 

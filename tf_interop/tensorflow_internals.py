@@ -76,6 +76,14 @@ def is_tf32_on() -> bool:
     return bool(tf.config.experimental.tensor_float_32_execution_enabled())
 
 
+@functools.cache
+def is_onednn_on() -> bool:
+    """Whether TensorFlow computes with oneDNN on CPUs."""
+    from tensorflow.python.util import _pywrap_util_port
+
+    return bool(_pywrap_util_port.IsMklEnabled())
+
+
 def is_op_determinism_on() -> bool:
     """Whether convolutions must return the same bits every time.
 

@@ -35,6 +35,8 @@ struct DeviceCounts {
   std::atomic<int64_t> filters_transformed{0};
   std::atomic<int64_t> stages_captured{0};
   std::atomic<int64_t> stages_replayed{0};
+  std::atomic<int64_t> kept_computations{0};
+  std::atomic<int64_t> kept_bytes{0};
   std::mutex mutex;
   CountsByReason fallbacks;             // guarded by mutex
   CountsByReason refused_lane_options;  // guarded by mutex
@@ -75,6 +77,11 @@ void CountStageRun() { ++CountsOfThread().stages_run; }
 void CountFilterTransformation() { ++CountsOfThread().filters_transformed; }
 void CountStageCapture() { ++CountsOfThread().stages_captured; }
 void CountStageReplay() { ++CountsOfThread().stages_replayed; }
+void CountKeptComputation() { ++CountsOfThread().kept_computations; }
+
+void AddKeptBytes(DeviceCounts* device, int64_t bytes) {
+  if (device != nullptr) device->kept_bytes += bytes;
+}
 
 void CountFallback(const std::string& kind, const std::string& detail) {
   DeviceCounts& counts = CountsOfThread();
@@ -95,9 +102,11 @@ std::map<std::string, Counters> ReadCountersByDevice() {
     std::lock_guard<std::mutex> of_device(counts.mutex);
     const Counters now = {counts.stages_run,         counts.filters_transformed,
                           counts.stages_captured,    counts.stages_replayed,
+                          counts.kept_computations,  counts.kept_bytes,
                           counts.fallbacks.counts(), counts.refused_lane_options.counts()};
     if (now.stages_run == 0 && now.filters_transformed == 0 && now.stages_captured == 0 &&
-        now.stages_replayed == 0 && now.fallbacks.empty() && now.refused_lane_options.empty()) {
+        now.stages_replayed == 0 && now.kept_computations == 0 && now.fallbacks.empty() &&
+        now.refused_lane_options.empty()) {
       continue;
     }
     read[device] = now;

@@ -18,6 +18,8 @@ struct Counters {
   int64_t filters_transformed = 0;  // each once for many launches
   int64_t stages_captured = 0;      // as CUDA graphs
   int64_t stages_replayed = 0;      // calls that launched a graph
+  int64_t kept_computations = 0;    // of values that depend only on variables
+  int64_t kept_bytes = 0;           // of those values, now
   // Reasons why something other than the plan's choice ran, and why lanes had no options.
   std::map<std::string, int64_t> fallbacks;
   std::map<std::string, int64_t> refused_lane_options;
@@ -39,11 +41,13 @@ class CountingFor {
   DeviceCounts* const outer_;
 };
 
-// All are thread-safe. The first four take no lock, because every call of a stage uses them.
+// All are thread-safe. Those without a reason take no lock, because calls of ops use them.
 void CountStageRun();
 void CountFilterTransformation();
 void CountStageCapture();
 void CountStageReplay();
+void CountKeptComputation();
+void AddKeptBytes(DeviceCounts* device, int64_t bytes);
 // The reason is `kind`, followed by `detail`, if any.
 void CountFallback(const std::string& kind, const std::string& detail = "");
 void CountRefusedLaneOptions(const std::string& reason);

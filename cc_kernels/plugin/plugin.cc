@@ -272,6 +272,8 @@ void TfiReadCounters(TfiSink sink) {
     give("filters_transformed", counters.filters_transformed);
     give("stages_captured", counters.stages_captured);
     give("stages_replayed", counters.stages_replayed);
+    give("kept_computations", counters.kept_computations);
+    give("kept_bytes", counters.kept_bytes);
     for (const auto& [reason, count] : counters.fallbacks) give("fallback", count, reason);
     for (const auto& [reason, count] : counters.refused_lane_options) {
       give("refused_lane_options", count, reason);

@@ -15,7 +15,6 @@
 #include "tensorflow/core/platform/tensor_float_32_utils.h"
 #include "tensorflow/core/public/version.h"
 #include "tensorflow/core/util/determinism.h"
-#include "tensorflow/core/util/device_name_utils.h"
 #include "tensorflow/core/util/env_var.h"
 
 namespace tf_interop {
@@ -38,14 +37,6 @@ size_t WorkspaceLimitBytes() {
     return static_cast<size_t>(megabytes < 0 ? 0 : megabytes) << 20;
   }();
   return limit;
-}
-
-// For example "GPU:0".
-std::string ShortDeviceName(const tensorflow::OpKernelConstruction* context) {
-  const std::string& name = context->device()->name();
-  tensorflow::DeviceNameUtils::ParsedName parsed;
-  if (!tensorflow::DeviceNameUtils::ParseFullName(name, &parsed) || !parsed.has_type) return name;
-  return absl::StrCat(parsed.type, ":", parsed.id);
 }
 
 // `limit` applies to all workspaces together.

@@ -15,6 +15,7 @@
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/platform/errors.h"
+#include "tensorflow/core/util/device_name_utils.h"
 #include "tensorflow/core/util/util.h"
 
 namespace tf_interop {
@@ -199,6 +200,13 @@ tensorflow::OpKernelContext::Params StepParams(const tensorflow::OpKernelContext
   params.eigen_gpu_device = nullptr;  // owned by `context`
   params.track_allocations = false;   // the tracker reads the allocations of `context`
   return params;
+}
+
+std::string ShortDeviceName(const tensorflow::OpKernelConstruction* context) {
+  const std::string& name = context->device()->name();
+  tensorflow::DeviceNameUtils::ParsedName parsed;
+  if (!tensorflow::DeviceNameUtils::ParseFullName(name, &parsed) || !parsed.has_type) return name;
+  return absl::StrCat(parsed.type, ":", parsed.id);
 }
 
 }  // namespace tf_interop

@@ -8,6 +8,7 @@
 #define TF_INTEROP_TF_STOCK_KERNEL_H_
 
 #include <memory>
+#include <string>
 
 #include "absl/status/status.h"
 #include "tensorflow/core/framework/device_base.h"
@@ -28,6 +29,9 @@ absl::Status MakeStockKernel(tensorflow::DeviceBase* device, int graph_def_versi
 // The parameters of a call of our op, for the kernel of one of its steps. The caller sets that
 // kernel, its inputs and their attributes.
 tensorflow::OpKernelContext::Params StepParams(const tensorflow::OpKernelContext& context);
+
+// The name of an op's device, for example "GPU:0".
+std::string ShortDeviceName(const tensorflow::OpKernelConstruction* context);
 
 }  // namespace tf_interop
 

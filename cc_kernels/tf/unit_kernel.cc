@@ -13,18 +13,14 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "cc_kernels/core/timeline.h"
 #include "cc_kernels/tf/narrow_device.h"
 #include "cc_kernels/tf/primitive_cache.h"
-#include "cc_kernels/tf/stock_kernel.h"
-#include "tensorflow/core/framework/node_def_util.h"
-#include "tensorflow/core/framework/op.h"
+#include "cc_kernels/tf/steps.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
@@ -32,15 +28,11 @@
 #include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/platform/threadpool.h"
 #include "tsl/platform/denormal.h"
-#include "tsl/profiler/lib/traceme.h"
 
 namespace tf_interop {
 namespace {
 
-using tensorflow::AllocatorAttributes;
 using tensorflow::DataType;
-using tensorflow::DataTypeString;
-using tensorflow::NodeDef;
 using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
@@ -51,201 +43,14 @@ absl::Status InvalidArgument(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
 }
 
-// Operands are numbered: the inputs of the op, then the outputs of all steps.
-struct Read {
-  int operand = 0;
-  bool is_last = false;  // nothing reads the operand later, and the op does not return it
-};
-
-struct Step {
-  std::unique_ptr<OpKernel> kernel;
-  std::vector<Read> reads;
-  int output_count = 0;             // of the step's op; its kernel may have more
-  int first_output = 0;             // its number among the operands
-  bool is_of_batch = false;         // reads a split input, directly or through other steps
-  int sizes_of_batch = -1;          // the read of sizes of the whole batch, or -1
-  std::vector<int> unread_outputs;  // freed after the step
-  std::vector<int> dead_operands;   // outputs of other steps that this is the last to read
-};
-
 // The attributes of a unit, read and checked.
 struct UnitProgram {
-  std::vector<Step> steps;
-  std::vector<int> results;  // operands
+  Steps steps;
   std::vector<int64_t> batch_sizes;
   std::vector<int> cores;  // for each batch size, or one for all
   std::vector<int64_t> split_inputs;
-  int operand_count = 0;
   std::vector<DataType> primitive_types;  // see PrimitiveCacheTypes
 };
-
-class UnitReader {
- public:
-  UnitReader(OpKernelConstruction* context, UnitProgram* unit) : context_(context), unit_(*unit) {}
-
-  absl::Status Read();
-
- private:
-  absl::Status ReadAttributes(std::vector<std::string>* steps, std::vector<std::string>* results);
-  absl::Status ReadStep(const NodeDef& node);
-  absl::Status ReadOperand(absl::string_view text, int* operand, DataType* dtype) const;
-  void FindLastReads();
-  absl::Status FindStepsOfBatch();
-
-  OpKernelConstruction* const context_;
-  UnitProgram& unit_;
-  std::vector<int64_t> constant_inputs_;
-  std::vector<DataType> onednn_types_;  // read and written by steps with oneDNN's kernels
-};
-
-absl::Status UnitReader::Read() {
-  std::vector<std::string> steps;
-  std::vector<std::string> results;
-  TF_RETURN_IF_ERROR(ReadAttributes(&steps, &results));
-  unit_.operand_count = context_->num_inputs();
-  for (const std::string& serialized : steps) {
-    NodeDef node;
-    if (!node.ParseFromString(serialized)) {
-      return InvalidArgument("Expected a serialized NodeDef at step ", unit_.steps.size(),
-                             ", got other bytes.");
-    }
-    const absl::Status status = ReadStep(node);
-    if (!status.ok()) {
-      return tensorflow::errors::CreateWithUpdatedMessage(
-          status, absl::StrCat(status.message(), " [at step '", node.name(), "']"));
-    }
-  }
-  unit_.primitive_types = PrimitiveCacheTypes(onednn_types_);
-  if (static_cast<int>(results.size()) != context_->num_outputs()) {
-    return InvalidArgument("Expected ", context_->num_outputs(),
-                           " results, one for each output, got ", results.size(), ".");
-  }
-  for (size_t i = 0; i < results.size(); ++i) {
-    const DataType expected = context_->output_type(static_cast<int>(i));
-    DataType dtype = tensorflow::DT_INVALID;
-    TF_RETURN_IF_ERROR(ReadOperand(results[i], &unit_.results.emplace_back(), &dtype));
-    if (dtype != expected) {
-      return InvalidArgument("Expected a ", DataTypeString(expected), " as result ", i, ", got '",
-                             results[i], "', a ", DataTypeString(dtype), ".");
-    }
-  }
-  FindLastReads();
-  return FindStepsOfBatch();
-}
-
-absl::Status UnitReader::ReadAttributes(std::vector<std::string>* steps,
-                                        std::vector<std::string>* results) {
-  TF_RETURN_IF_ERROR(context_->GetAttr("steps", steps));
-  TF_RETURN_IF_ERROR(context_->GetAttr("results", results));
-  TF_RETURN_IF_ERROR(context_->GetAttr("constant_inputs", &constant_inputs_));
-  TF_RETURN_IF_ERROR(context_->GetAttr("batch_sizes", &unit_.batch_sizes));
-  TF_RETURN_IF_ERROR(context_->GetAttr("cores", &unit_.cores));
-  TF_RETURN_IF_ERROR(context_->GetAttr("split_inputs", &unit_.split_inputs));
-  for (const auto& [name, inputs] :
-       {std::pair("constant_inputs", &constant_inputs_), {"split_inputs", &unit_.split_inputs}}) {
-    for (const int64_t input : *inputs) {
-      if (input < 0 || input >= context_->num_inputs()) {
-        return InvalidArgument("Expected ", name, " from 0 to ", context_->num_inputs() - 1,
-                               ", got ", input, ".");
-      }
-    }
-  }
-  if (!unit_.batch_sizes.empty() && context_->num_inputs() == 0) {
-    return InvalidArgument("Expected an input from which to read the batch size, got none.");
-  }
-  const size_t core_count = std::max<size_t>(1, unit_.batch_sizes.size());
-  if (unit_.cores.empty()) unit_.cores.assign(core_count, 1);
-  if (unit_.cores.size() != core_count || *absl::c_min_element(unit_.cores) < 1) {
-    return InvalidArgument("Expected ", core_count,
-                           " cores of at least 1, one for each batch size, got [",
-                           absl::StrJoin(unit_.cores, ", "), "].");
-  }
-  return absl::OkStatus();
-}
-
-absl::Status UnitReader::ReadStep(const NodeDef& node) {
-  const tensorflow::OpDef* op_def = nullptr;
-  TF_RETURN_IF_ERROR(tensorflow::OpRegistry::Global()->LookUpOpDef(node.op(), &op_def));
-  if (op_def->is_stateful()) {
-    return InvalidArgument("Expected an op without state, got ", node.op(), ".");
-  }
-  NodeDef complete = node;
-  tensorflow::AddDefaultsToNodeDef(*op_def, &complete);
-  tensorflow::DataTypeVector input_types;
-  tensorflow::DataTypeVector output_types;
-  TF_RETURN_IF_ERROR(tensorflow::InOutTypesForNode(complete, *op_def, &input_types, &output_types));
-
-  Step step;
-  if (node.input_size() != static_cast<int>(input_types.size())) {
-    return InvalidArgument("Expected ", input_types.size(), " operands of ", node.op(), ", got ",
-                           node.input_size(), ".");
-  }
-  for (int i = 0; i < node.input_size(); ++i) {
-    DataType dtype = tensorflow::DT_INVALID;
-    TF_RETURN_IF_ERROR(ReadOperand(node.input(i), &step.reads.emplace_back().operand, &dtype));
-    if (dtype != input_types[i]) {
-      return InvalidArgument("Expected a ", DataTypeString(input_types[i]), " as operand ", i,
-                             ", got '", node.input(i), "', a ", DataTypeString(dtype), ".");
-    }
-  }
-  const bool has_constant_filter =
-      step.reads.size() > 1 && absl::c_linear_search(constant_inputs_, step.reads[1].operand);
-  TF_RETURN_IF_ERROR(MakeStockKernel(context_->device(), context_->graph_def_version(),
-                                     has_constant_filter, node, &step.kernel));
-  step.output_count = static_cast<int>(output_types.size());
-  step.first_output = unit_.operand_count;
-  unit_.operand_count += step.kernel->num_outputs();
-  if (absl::StartsWith(step.kernel->type_string_view(), "_Mkl")) {
-    onednn_types_.insert(onednn_types_.end(), input_types.begin(), input_types.end());
-    onednn_types_.insert(onednn_types_.end(), output_types.begin(), output_types.end());
-  }
-  unit_.steps.push_back(std::move(step));
-  return absl::OkStatus();
-}
-
-absl::Status UnitReader::ReadOperand(absl::string_view text, int* operand, DataType* dtype) const {
-  const std::vector<absl::string_view> parts = absl::StrSplit(text, ':');
-  std::vector<int> numbers(parts.size() - 1);
-  bool is_known = true;
-  for (size_t i = 0; i < numbers.size(); ++i) {
-    is_known = is_known && absl::SimpleAtoi(parts[i + 1], &numbers[i]) && numbers[i] >= 0;
-  }
-  if (is_known && parts[0] == "inputs" && numbers.size() == 1 &&
-      numbers[0] < context_->num_inputs()) {
-    *operand = numbers[0];
-    *dtype = context_->input_type(numbers[0]);
-    return absl::OkStatus();
-  }
-  const int step_count = static_cast<int>(unit_.steps.size());
-  if (is_known && parts[0] == "steps" && numbers.size() == 2 && numbers[0] < step_count &&
-      numbers[1] < unit_.steps[numbers[0]].output_count) {
-    const Step& step = unit_.steps[numbers[0]];
-    *operand = step.first_output + numbers[1];
-    *dtype = step.kernel->output_type(numbers[1]);
-    return absl::OkStatus();
-  }
-  return InvalidArgument("Expected 'inputs:<i>' of ", context_->num_inputs(),
-                         " inputs or 'steps:<j>:<port>', an output of one of the ", step_count,
-                         " steps before, got '", text, "'.");
-}
-
-void UnitReader::FindLastReads() {
-  std::vector<bool> is_read_later(unit_.operand_count);
-  for (const int result : unit_.results) is_read_later[result] = true;
-  for (auto step = unit_.steps.rbegin(); step != unit_.steps.rend(); ++step) {
-    for (int port = 0; port < step->kernel->num_outputs(); ++port) {
-      const int output = step->first_output + port;
-      if (!is_read_later[output]) step->unread_outputs.push_back(output);
-    }
-    for (auto read = step->reads.rbegin(); read != step->reads.rend(); ++read) {
-      read->is_last = !is_read_later[read->operand];
-      is_read_later[read->operand] = true;
-      if (read->is_last && read->operand >= context_->num_inputs()) {
-        step->dead_operands.push_back(read->operand);
-      }
-    }
-  }
-}
 
 // The operand with all sizes of a kernel's result, or -1.
 int SizesOperand(const tensorflow::OpKernel& kernel) {
@@ -256,11 +61,13 @@ int SizesOperand(const tensorflow::OpKernel& kernel) {
   return is_transposed_convolution ? 0 : -1;
 }
 
-absl::Status UnitReader::FindStepsOfBatch() {
-  if (unit_.split_inputs.empty()) return absl::OkStatus();
-  std::vector<bool> is_of_batch(unit_.operand_count);
-  for (const int64_t input : unit_.split_inputs) is_of_batch[input] = true;
-  for (Step& step : unit_.steps) {
+// Finds the steps that depend on the batch.
+absl::Status FindStepsOfBatch(UnitProgram* unit) {
+  Steps& steps = unit->steps;
+  if (unit->split_inputs.empty()) return absl::OkStatus();
+  std::vector<bool> is_of_batch(steps.operand_count);
+  for (const int64_t input : unit->split_inputs) is_of_batch[input] = true;
+  for (KernelStep& step : steps.steps) {
     step.is_of_batch =
         absl::c_any_of(step.reads, [&](const auto& read) { return is_of_batch[read.operand]; });
     const int sizes = SizesOperand(*step.kernel);
@@ -271,8 +78,8 @@ absl::Status UnitReader::FindStepsOfBatch() {
       is_of_batch[step.first_output + port] = step.is_of_batch;
     }
   }
-  for (size_t i = 0; i < unit_.results.size(); ++i) {
-    if (unit_.results[i] < context_->num_inputs() || !is_of_batch[unit_.results[i]]) {
+  for (size_t i = 0; i < steps.results.size(); ++i) {
+    if (steps.results[i] < steps.input_count || !is_of_batch[steps.results[i]]) {
       return InvalidArgument("Expected results of steps that read a split input, got result ", i,
                              ", which does not depend on any.");
     }
@@ -280,148 +87,48 @@ absl::Status UnitReader::FindStepsOfBatch() {
   return absl::OkStatus();
 }
 
-absl::Status AtStep(const OpKernel& kernel, const absl::Status& status) {
-  return tensorflow::errors::CreateWithUpdatedMessage(
-      status, absl::StrCat(status.message(), " [at step '", kernel.name_view(), "' of the unit]"));
-}
-
-// Part of a batch: the images from `first` to before `last`.
-struct Part {
-  int64_t batch_size = 0;
-  int64_t first = 0;
-  int64_t last = 0;
-
-  int64_t size() const { return last - first; }
-};
-
-// A run of steps and the values that they compute.
-class UnitRun {
- public:
-  enum class Kind {
-    kWhole,   // all steps, over the whole batch
-    kShared,  // the steps whose values all parts read
-    kPart,    // all other steps, over a part
-  };
-
-  // `inputs` are those of `context`, or a part's slices of them. They must outlive this.
-  UnitRun(const OpKernelContext& context, const UnitProgram& unit, Kind kind,
-          absl::Span<const tensorflow::TensorValue> inputs, const Part& part = {})
-      : kind_(kind),
-        inputs_(inputs),
-        part_(part),
-        params_(StepParams(context)),
-        derived_(&params_, /*num_outputs=*/0),
-        attributes_(unit.operand_count),
-        outputs_(unit.operand_count) {
-    for (int i = 0; i < context.num_inputs(); ++i) attributes_[i] = context.input_alloc_attr(i);
-    for (size_t i = 0; i < unit.results.size(); ++i) {
-      if (unit.results[i] < context.num_inputs()) continue;
-      attributes_[unit.results[i]] = context.output_alloc_attr(static_cast<int>(i));
+absl::Status ReadUnit(OpKernelConstruction* context, UnitProgram* unit) {
+  std::vector<int64_t> constant_inputs;
+  std::vector<int64_t> kept_inputs;
+  TF_RETURN_IF_ERROR(context->GetAttr("constant_inputs", &constant_inputs));
+  TF_RETURN_IF_ERROR(context->GetAttr("kept_inputs", &kept_inputs));
+  TF_RETURN_IF_ERROR(context->GetAttr("batch_sizes", &unit->batch_sizes));
+  TF_RETURN_IF_ERROR(context->GetAttr("cores", &unit->cores));
+  TF_RETURN_IF_ERROR(context->GetAttr("split_inputs", &unit->split_inputs));
+  for (const int64_t input : unit->split_inputs) {
+    if (input < 0 || input >= context->num_inputs()) {
+      return InvalidArgument("Expected split_inputs from 0 to ", context->num_inputs() - 1,
+                             ", got ", input, ".");
     }
   }
-  UnitRun(const UnitRun&) = delete;
-  UnitRun& operator=(const UnitRun&) = delete;
-
-  absl::Status Run(const Step& step, tensorflow::DeviceBase* device);
-
-  // Adopts the outputs of the shared run, which all parts read.
-  void Share(const UnitRun& shared) {
-    for (size_t i = 0; i < outputs_.size(); ++i) {
-      if (shared.outputs_[i] != nullptr)
-        outputs_[i] = std::make_unique<Tensor>(*shared.outputs_[i]);
-    }
+  if (!unit->batch_sizes.empty() && context->num_inputs() == 0) {
+    return InvalidArgument("Expected an input from which to read the batch size, got none.");
   }
-
-  const Tensor& output(int operand) const { return *outputs_[operand]; }
-
- private:
-  // Replaces the batch size at the front of `sizes` with the part's.
-  Tensor SizesOfPart(const Tensor& sizes) const;
-
-  const Kind kind_;
-  const absl::Span<const tensorflow::TensorValue> inputs_;
-  const Part part_;
-  OpKernelContext::Params params_;
-  OpKernelContext derived_;
-  absl::InlinedVector<AllocatorAttributes, 16> attributes_;   // by operand
-  absl::InlinedVector<std::unique_ptr<Tensor>, 16> outputs_;  // by operand; null for inputs
-};
-
-absl::Status UnitRun::Run(const Step& step, tensorflow::DeviceBase* device) {
-  OpKernel* const kernel = step.kernel.get();
-  absl::InlinedVector<tensorflow::TensorValue, 4> inputs;
-  absl::InlinedVector<AllocatorAttributes, 4> input_attributes;
-  // Kernels may overwrite a tensor that nobody else holds, so this holds those that are read again.
-  absl::InlinedVector<Tensor, 2> held;
-  // The executor holds an input until the op returns. An input that nobody else holds is taken from
-  // the executor, so that a kernel can overwrite it and it is freed as early as in stock
-  // TensorFlow.
-  absl::InlinedVector<Tensor, 2> taken;
-  taken.reserve(step.reads.size());
-  for (const Read& read : step.reads) {
-    input_attributes.push_back(attributes_[read.operand]);
-    if (static_cast<size_t>(read.operand) >= inputs_.size()) {
-      inputs.emplace_back(outputs_[read.operand].get());
-    } else if (const tensorflow::TensorValue& input = inputs_[read.operand];
-               kind_ == Kind::kWhole && read.is_last && !input.is_ref() && input->RefCountIsOne()) {
-      inputs.emplace_back(&taken.emplace_back(std::move(*input.tensor)));
-    } else {
-      inputs.push_back(input);
-    }
-    if (!read.is_last || kind_ == Kind::kShared) held.push_back(*inputs.back().tensor);
+  const size_t core_count = std::max<size_t>(1, unit->batch_sizes.size());
+  if (unit->cores.empty()) unit->cores.assign(core_count, 1);
+  if (unit->cores.size() != core_count || *absl::c_min_element(unit->cores) < 0) {
+    return InvalidArgument("Expected ", core_count,
+                           " cores of at least 0, one for each batch size, got [",
+                           absl::StrJoin(unit->cores, ", "), "].");
   }
-  Tensor sizes;
-  if (kind_ == Kind::kPart && step.sizes_of_batch >= 0) {
-    tensorflow::TensorValue& given = inputs[step.sizes_of_batch];
-    sizes = SizesOfPart(*given.tensor);
-    given = tensorflow::TensorValue(&sizes);
-  }
-  params_.device = device;
-  params_.op_kernel = kernel;
-  params_.inputs = inputs;
-  params_.input_alloc_attrs = input_attributes;
-  params_.output_attr_array = attributes_.data() + step.first_output;
-  derived_.ResetOutputs(kernel->num_outputs());
-  {
-    const tsl::profiler::TraceMe trace(
-        [&] { return kernel->TraceString(derived_, tsl::profiler::TfOpDetailsEnabled()); },
-        tsl::profiler::GetTFTraceMeLevel(kernel->IsExpensive()));
-    kernel->Compute(&derived_);
-  }
-  if (!derived_.status().ok()) return AtStep(*kernel, derived_.status());
-  for (int port = 0; port < kernel->num_outputs(); ++port) {
-    const int output = step.first_output + port;
-    outputs_[output].reset(derived_.release_output(port).tensor);
-    if (outputs_[output] == nullptr && !absl::c_linear_search(step.unread_outputs, output)) {
-      return AtStep(*kernel, absl::InternalError(absl::StrCat("Missing ", port, "-th output")));
-    }
-  }
-  for (const int output : step.unread_outputs) outputs_[output].reset();
-  if (kind_ == Kind::kShared) return absl::OkStatus();
-  for (const int operand : step.dead_operands) outputs_[operand].reset();
-  return absl::OkStatus();
-}
-
-Tensor UnitRun::SizesOfPart(const Tensor& sizes) const {
-  Tensor of_part = tensorflow::tensor::DeepCopy(sizes);
-  const auto set_first = [&](auto flat) {
-    if (flat.size() > 0 && flat(0) == part_.batch_size) flat(0) = part_.size();
-  };
-  if (sizes.dtype() == tensorflow::DT_INT32) set_first(of_part.flat<int32_t>());
-  if (sizes.dtype() == tensorflow::DT_INT64) set_first(of_part.flat<int64_t>());
-  return of_part;
+  const tensorflow::DataTypeSlice types = context->input_types();
+  TF_RETURN_IF_ERROR(StepsReader(context, {types.begin(), types.end()}, std::move(constant_inputs),
+                                 std::move(kept_inputs), &unit->steps)
+                         .Read());
+  unit->primitive_types = PrimitiveCacheTypes(unit->steps.onednn_types);
+  return FindStepsOfBatch(unit);
 }
 
 class Unit : public OpKernel {
  public:
   explicit Unit(OpKernelConstruction* context) : OpKernel(context) {
-    OP_REQUIRES_OK(context, UnitReader(context, &unit_).Read());
+    OP_REQUIRES_OK(context, ReadUnit(context, &unit_));
   }
 
   void Compute(OpKernelContext* context) override {
     const TimelineCall call(&timeline_calls_, name_view());
     const ThreadSpan span(call, [&] {
-      return absl::StrJoin(unit_.steps, " ", [](std::string* names, const Step& step) {
+      return absl::StrJoin(unit_.steps.steps, " ", [](std::string* names, const KernelStep& step) {
         absl::StrAppend(names, step.kernel->name_view());
       });
     });
@@ -477,11 +184,23 @@ class Unit : public OpKernel {
     return std::max<int64_t>(1, std::min<int64_t>(batch_size, all_cores));
   }
 
+  // Gives the operands of a run the memory attributes of the op's inputs and outputs.
+  void SetAttributes(const OpKernelContext& context, StepsRun* run) const {
+    for (int i = 0; i < context.num_inputs(); ++i)
+      run->SetAttributes(i, context.input_alloc_attr(i));
+    for (size_t i = 0; i < unit_.steps.results.size(); ++i) {
+      const int result = unit_.steps.results[i];
+      if (result < context.num_inputs()) continue;
+      run->SetAttributes(result, context.output_alloc_attr(static_cast<int>(i)));
+    }
+  }
+
   void Run(OpKernelContext* context, tensorflow::DeviceBase* device) {
-    UnitRun run(*context, unit_, UnitRun::Kind::kWhole, context->params()->inputs);
-    for (const Step& step : unit_.steps) OP_REQUIRES_OK(context, run.Run(step, device));
+    StepsRun run(*context, unit_.steps, StepsRun::Kind::kWhole, context->params()->inputs);
+    SetAttributes(*context, &run);
+    for (const KernelStep& step : unit_.steps.steps) OP_REQUIRES_OK(context, run.Run(step, device));
     for (int i = 0; i < context->num_outputs(); ++i) {
-      const int result = unit_.results[i];
+      const int result = unit_.steps.results[i];
       context->set_output(
           i, result < context->num_inputs() ? context->input(result) : run.output(result));
     }
@@ -491,10 +210,11 @@ class Unit : public OpKernel {
   // through them on `cores` cores.
   void RunParts(OpKernelContext* context, int64_t part_count, int cores, const TimelineCall& call) {
     const int64_t batch_size = SplitInput(*context, 0).dim_size(0);
-    UnitRun shared(*context, unit_, UnitRun::Kind::kShared, context->params()->inputs);
+    StepsRun shared(*context, unit_.steps, StepsRun::Kind::kShared, context->params()->inputs);
+    SetAttributes(*context, &shared);
     {
       FewCores one(context, /*cores=*/1, unit_.primitive_types);
-      for (const Step& step : unit_.steps) {
+      for (const KernelStep& step : unit_.steps.steps) {
         if (!step.is_of_batch) OP_REQUIRES_OK(context, shared.Run(step, &one.device));
       }
     }
@@ -524,7 +244,7 @@ class Unit : public OpKernel {
   }
 
   absl::Status RunPart(const OpKernelContext& context, tensorflow::DeviceBase* device,
-                       const UnitRun& shared, const Part& part, std::vector<Tensor>* results) {
+                       const StepsRun& shared, const Part& part, std::vector<Tensor>* results) {
     std::vector<Tensor> slices(unit_.split_inputs.size());
     absl::InlinedVector<tensorflow::TensorValue, 16> inputs(context.params()->inputs.begin(),
                                                             context.params()->inputs.end());
@@ -533,12 +253,13 @@ class Unit : public OpKernel {
       if (!slices[i].IsAligned()) slices[i] = tensorflow::tensor::DeepCopy(slices[i]);
       inputs[unit_.split_inputs[i]] = tensorflow::TensorValue(&slices[i]);
     }
-    UnitRun run(context, unit_, UnitRun::Kind::kPart, inputs, part);
+    StepsRun run(context, unit_.steps, StepsRun::Kind::kPart, inputs, part);
+    SetAttributes(context, &run);
     run.Share(shared);
-    for (const Step& step : unit_.steps) {
+    for (const KernelStep& step : unit_.steps.steps) {
       if (step.is_of_batch) TF_RETURN_IF_ERROR(run.Run(step, device));
     }
-    for (const int result : unit_.results) {
+    for (const int result : unit_.steps.results) {
       const Tensor& value = results->emplace_back(run.output(result));
       if (value.dims() == 0 || value.dim_size(0) != part.size()) {
         return absl::InternalError(absl::StrCat("Expected results of ", part.size(),

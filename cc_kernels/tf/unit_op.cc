@@ -1,39 +1,8 @@
-// The op TfInterop>Unit and its shape function.
-#include <cstddef>
-#include <vector>
-
-#include "absl/strings/str_cat.h"
+// The op TfInterop>Unit.
+#include "cc_kernels/tf/stated_shapes.h"
 #include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/framework/partial_tensor_shape.h"
-#include "tensorflow/core/framework/shape_inference.h"
-#include "tensorflow/core/platform/errors.h"
 
 namespace tf_interop {
-namespace {
-
-using tensorflow::PartialTensorShape;
-using tensorflow::shape_inference::InferenceContext;
-using tensorflow::shape_inference::ShapeHandle;
-
-absl::Status InferShapes(InferenceContext* context) {
-  std::vector<PartialTensorShape> shapes;
-  TF_RETURN_IF_ERROR(context->GetAttr("output_shapes", &shapes));
-  const size_t output_count = context->num_outputs();
-  if (!shapes.empty() && shapes.size() != output_count) {
-    return absl::InvalidArgumentError(absl::StrCat("Expected output_shapes for all ", output_count,
-                                                   " outputs or none, got ", shapes.size(), "."));
-  }
-  for (size_t i = 0; i < output_count; ++i) {
-    ShapeHandle shape = context->UnknownShape();
-    if (!shapes.empty()) {
-      TF_RETURN_IF_ERROR(context->MakeShapeFromPartialTensorShape(shapes[i], &shape));
-    }
-    context->set_output(static_cast<int>(i), shape);
-  }
-  return absl::OkStatus();
-}
-
-}  // namespace
 
 REGISTER_OP("TfInterop>Unit")
     .Input("inputs: Tin")
@@ -43,11 +12,12 @@ REGISTER_OP("TfInterop>Unit")
     .Attr("steps: list(string) >= 1")
     .Attr("results: list(string) >= 1")
     .Attr("constant_inputs: list(int) = []")
+    .Attr("kept_inputs: list(int) = []")
     .Attr("batch_sizes: list(int) = []")
     .Attr("cores: list(int) = []")
     .Attr("split_inputs: list(int) = []")
     .Attr("output_shapes: list(shape) = []")
-    .SetShapeFn(InferShapes)
+    .SetShapeFn(InferStatedShapes)
     .Doc(R"doc(
 Runs pure operations back to back with TensorFlow's own kernels: on one core or a few, or each part
 of the batch on its own cores.
@@ -60,11 +30,13 @@ steps: Serialized NodeDefs in the order in which they run, with operands as inpu
   devices, control inputs and attributes that start with an underscore.
 results: The operand of each output.
 constant_inputs: Positions in `inputs` of constants. oneDNN's kernels transform constant filters once.
+kept_inputs: Positions in `inputs` of filters that seldom change. oneDNN's kernels transform each once,
+  and again after it has changed.
 batch_sizes: The batch sizes (the first dimension of the first input) to which `cores` and
   `split_inputs` apply. For others each step runs on all cores. Empty: all batch sizes.
 cores: The number of cores for each batch size, or one number for all. One core is the calling thread.
   Several are a group of threads, or the calling thread if too few are free. With as many as there
-  are intra-op threads, or more, steps run as in stock TensorFlow. Empty: 1.
+  are intra-op threads, or more, or with 0, steps run as in stock TensorFlow. Empty: 1.
 split_inputs: Positions in `inputs` of tensors whose first dimension is the batch. Steps that read
   them, directly or through others, must compute each image by itself. The batch is divided into as
   many parts as there are intra-op threads, and each part runs through the steps on one core, or on

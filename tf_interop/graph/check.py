@@ -25,6 +25,7 @@ from tf_interop.graph.ops import (
 )
 from tf_interop.graph.program import (
     CONV_STAGE_OP,
+    KEPT_OP,
     UNIT_OP,
     UnitNode,
     decode_node,
@@ -49,8 +50,7 @@ class _NewNode:
     operand_of: Callable[[Output], str]  # the operand for an output of another step
     operands: Mapping[str, int]  # the operand for each data input, in order, with its dtype
     ways: Sequence[Stage[int]]  # all ways to run the steps, by place
-    filters: Sequence[int]  # the inputs that it holds as filters from `filter_ops`
-    filter_ops: Collection[str]
+    filters: Mapping[int, Collection[str]]  # the ops that may make each input that it keeps
     allowed_ops: Collection[str]
 
 
@@ -184,8 +184,8 @@ def _read(view: GraphView, index: int) -> _NewNode:
             result_operand,
             operands,
             (Stage.in_sequence(map(Step, range(len(node.steps)))),),
-            node.constant_inputs,
-            ["Const"],
+            dict.fromkeys(node.constant_inputs, ("Const",))
+            | dict.fromkeys(node.kept_inputs, (KEPT_OP,)),
             STEP_OPS | COMPANION_OPS,
         )
     sizes = [f"sizes:{place}" for place in range(len(node.sizes))]
@@ -196,8 +196,7 @@ def _read(view: GraphView, index: int) -> _NewNode:
         lambda result: f"steps:{result[0]}",
         operands | dict.fromkeys(sizes, types_pb2.DT_INT32),
         [schedule.stage for schedule in node.schedules],
-        node.held_inputs,
-        HELD_FILTER_OPS,
+        dict.fromkeys(node.held_inputs, HELD_FILTER_OPS),
         CONVOLUTION_KINDS.keys(),
     )
 
@@ -274,14 +273,14 @@ def _check_new_node(
 
 def _check_filters(new: _NewNode, after: GraphView, feeds: Collection[str]) -> None:
     """Checks that a node may keep the filters that it keeps."""
-    for position in new.filters:
+    for position, ops in new.filters.items():
         source, _ = after.fanins[new.index][position]
         node = after.nodes[source]
         is_on_device = node.device == after.nodes[new.index].device
-        if node.op not in new.filter_ops or not is_on_device or node.name in feeds:
+        if node.op not in ops or not is_on_device or node.name in feeds:
             raise GraphError(
                 f"Expected filters that '{after.names[new.index]}' keeps to come from "
-                f"{' or '.join(new.filter_ops)} nodes on its device that cannot be fed, got input "
+                f"{' or '.join(ops)} nodes on its device that cannot be fed, got input "
                 f"{position}, '{node.name}' of op {node.op}."
             )
 

@@ -1,4 +1,4 @@
-"""The ConvStage and Unit nodes, and how they are written and read.
+"""The ConvStage, Unit and Kept nodes, and how they are written and read.
 
 A ConvStage runs the steps of a stage. Its data inputs are the device tensors that its steps read
 (`Tin`), then the size vectors that gradients read (`num_sizes`, int32, in host memory), each tensor
@@ -7,6 +7,9 @@ describes it.
 
 A Unit runs the steps of a unit back to back, on few cores or in parts. Its attributes are the
 fields of `UnitNode` and the dtypes `Tin` and `Tout`.
+
+A Kept computes values that depend only on variables and constants, and keeps them until a variable
+changes. Its attributes are the fields of `KeptNode`.
 
 An operand of a step is `inputs:<i>`, `sizes:<i>`, or an output of an earlier step: `steps:<j>` in a
 stage, `steps:<j>:<port>` in a unit.
@@ -30,6 +33,9 @@ from tf_interop.stage import Schedule
 
 CONV_STAGE_OP = "TfInterop>ConvStage"
 UNIT_OP = "TfInterop>Unit"
+KEPT_OP = "TfInterop>Kept"
+NEW_OPS = frozenset({CONV_STAGE_OP, UNIT_OP, KEPT_OP})
+"""The ops that only the pass makes."""
 
 Result = tuple[int, int]
 """An output of a step: the step's place in its unit, and the port."""
@@ -70,6 +76,7 @@ class UnitNode:
         steps: in running order; like the operations of a StageNode.
         results: the step output behind each output of the node.
         constant_inputs: positions in `inputs` of filters that no call changes, ascending.
+        kept_inputs: positions in `inputs` of filters that seldom change, ascending.
         batch_sizes: those at which it is narrow or split, ascending; empty for all.
         cores: number of cores at each of these, or one number for all; empty for one core.
         split_inputs: positions in `inputs` of the tensors that are divided with the batch,
@@ -85,13 +92,38 @@ class UnitNode:
     steps: tuple[node_def_pb2.NodeDef, ...]
     results: tuple[Result, ...]
     constant_inputs: tuple[int, ...] = ()
+    kept_inputs: tuple[int, ...] = ()
     batch_sizes: tuple[int, ...] = ()
     cores: tuple[int, ...] = ()
     split_inputs: tuple[int, ...] = ()
     output_shapes: tuple[Shape | None, ...] = ()
 
 
-_UNIT_LISTS = ("constant_inputs", "batch_sizes", "cores", "split_inputs")
+@dataclasses.dataclass(frozen=True, slots=True)
+class KeptNode:
+    """The contents of a Kept node; `variables`, `constants` and `device` as in a NodeDef.
+
+    Attributes:
+        constant_dtypes: TensorFlow's number of the dtype of each of `constants`.
+        reads: the ReadVariableOp of each variable.
+        steps: in running order; their operands are `inputs:<i>`, a variable's value or, after
+            those, a constant, or an output of an earlier step.
+        results: the operand of each output; `output_dtypes` and `output_shapes` are theirs.
+    """
+
+    name: str
+    device: str
+    variables: tuple[str, ...]
+    constants: tuple[str, ...]
+    constant_dtypes: tuple[int, ...]
+    reads: tuple[node_def_pb2.NodeDef, ...]
+    steps: tuple[node_def_pb2.NodeDef, ...]
+    results: tuple[str, ...]
+    output_dtypes: tuple[int, ...]
+    output_shapes: tuple[Shape | None, ...]
+
+
+_UNIT_LISTS = ("constant_inputs", "kept_inputs", "batch_sizes", "cores", "split_inputs")
 _Place = Annotated[int, msgspec.Meta(ge=0)]
 
 
@@ -168,6 +200,27 @@ def encode_unit(unit: UnitNode) -> node_def_pb2.NodeDef:
     shapes = [tf.TensorShape(shape).as_proto() for shape in unit.output_shapes]
     attributes["output_shapes"].list.SetInParent()
     attributes["output_shapes"].list.shape.extend(shapes)
+    return node
+
+
+def encode_kept(kept: KeptNode) -> node_def_pb2.NodeDef:
+    """Writes the node; the same contents always give the same bytes."""
+    node = node_def_pb2.NodeDef(name=kept.name, op=KEPT_OP, device=kept.device)
+    node.input.extend((*kept.variables, *kept.constants))
+    attributes = node.attr
+    attributes["N"].i = len(kept.variables)
+    for name, types in (("Tin", kept.constant_dtypes), ("Tout", kept.output_dtypes)):
+        attributes[name].list.SetInParent()
+        attributes[name].list.type.extend(types)
+    for name, nodes in (("reads", kept.reads), ("steps", kept.steps)):
+        attributes[name].list.SetInParent()
+        attributes[name].list.s.extend(
+            [each.SerializeToString(deterministic=True) for each in nodes]
+        )
+    attributes["results"].list.s.extend([operand.encode() for operand in kept.results])
+    attributes["output_shapes"].list.shape.extend(
+        [tf.TensorShape(shape).as_proto() for shape in kept.output_shapes]
+    )
     return node
 
 

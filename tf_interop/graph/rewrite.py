@@ -34,6 +34,7 @@ from tf_interop.graph.ops import (
     output_dtypes,
 )
 from tf_interop.graph.program import (
+    KEPT_OP,
     StageNode,
     UnitNode,
     encode_stage,
@@ -60,7 +61,10 @@ OutputShapes = Callable[[int, int], Shape | None]
 """Returns the shape of a node's output at a port."""
 
 Cores = Mapping[int | None, int]
-"""How many cores a unit runs on at each batch size; None stands for every size."""
+"""How many cores a unit runs on at each batch size; None stands for every size, and 0 cores for as
+many as stock TensorFlow takes."""
+
+AS_STOCK: Cores = {None: 0}
 
 ON_ONE_CORE: Cores = {None: 1}
 """Also for a split unit, whose parts share the cores when it runs."""
@@ -221,7 +225,7 @@ class _Replacement:
                 if (
                     tensor in position_of
                     and view.ops[source] in ops
-                    and port == 0
+                    and (port == 0 or view.ops[source] == KEPT_OP)
                     and view.nodes[source].device == device
                     and view.names[source] not in may_be_fed
                 ):
@@ -386,8 +390,11 @@ def _make_unit_def(
             constant_inputs=replacement.filters_from(
                 ["Const"], new, position_of, UNIT_FILTER_POSITIONS
             ),
+            kept_inputs=replacement.filters_from(
+                [KEPT_OP], new, position_of, UNIT_FILTER_POSITIONS
+            ),
             batch_sizes=tuple(size for size in by_size if size is not None),
-            cores=tuple(by_size.values()) if max(by_size.values()) > 1 else (),
+            cores=tuple(by_size.values()) if {*by_size.values()} != {1} else (),
             split_inputs=tuple(sorted(position_of[tensor] for tensor in unit.split)),
             output_shapes=tuple(shapes) if any(shape is not None for shape in shapes) else (),
         )

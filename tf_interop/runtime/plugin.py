@@ -24,6 +24,7 @@ from tf_interop.graph.time_limit import collection_pause, time_limit
 from tf_interop.measure.device import ask_for_all_hardware_queues, has_nvidia_gpu
 from tf_interop.parallel.rewrite import was_divided
 from tf_interop.parallel.types import ParallelPlan
+from tf_interop.runtime.fold_pass import FoldReport, arrange_filters, run_fold_pass
 from tf_interop.runtime.graph_pass import run_conv_stage_pass
 from tf_interop.runtime.kernel_library import HandedGraph, KernelLibrary, load_kernel_library
 from tf_interop.runtime.parallel_pass import ParallelReport, run_parallel_pass
@@ -62,6 +63,7 @@ class Plugin:
         # The latest ones come last; guarded by _lock.
         self._reports: dict[tuple[str, str], tuple[PassReport, Settings]] = {}
         self._parallel_reports: dict[str, ParallelReport] = {}
+        self._fold_reports: dict[str, FoldReport] = {}
         self._failures: dict[str, int] = {}
         self._register()
         if self.device_types:
@@ -106,6 +108,12 @@ class Plugin:
             return tuple(reversed(self._parallel_reports.values()))
 
     @property
+    def fold_reports(self) -> tuple[FoldReport, ...]:
+        """What was folded and kept in each graph, latest first."""
+        with self._lock:
+            return tuple(reversed(self._fold_reports.values()))
+
+    @property
     def failures(self) -> tuple[PassFailure, ...]:
         """Why graphs stayed unchanged; only the latest causes if there are many."""
         with self._lock:
@@ -121,6 +129,7 @@ class Plugin:
         with self._lock:
             self._reports.clear()
             self._parallel_reports.clear()
+            self._fold_reports.clear()
             self._failures.clear()
 
     @contextlib.contextmanager
@@ -180,9 +189,18 @@ class Plugin:
                 if settings.parallel is not None:
                     with self._leaving_the_graph():
                         changed = self._divide(graph_def, handed, settings.parallel)
+                divided = changed or graph_def
+                folded: graph_pb2.GraphDef | None = None
+                if settings.can_fold(handed.device_type):
+                    with self._leaving_the_graph():
+                        folded = self._fold(divided, handed, settings)
+                        changed = folded or changed
                 if settings.can_make_stages:
                     with self._leaving_the_graph():
-                        changed = self._stage(changed or graph_def, handed, settings) or changed
+                        changed = self._stage(folded, divided, handed, settings) or changed
+                if folded is not None and handed.device_type == "CPU":
+                    with self._leaving_the_graph():
+                        changed = self._arrange(changed or folded, handed) or changed
             if changed is not None:
                 handed.set_result(changed.SerializeToString(deterministic=True))
                 for observer in observers:
@@ -212,7 +230,50 @@ class Plugin:
                 _put_last(self._parallel_reports, report.fingerprint, report)
         return divided
 
+    def _fold(
+        self, graph_def: graph_pb2.GraphDef, handed: HandedGraph, settings: Settings
+    ) -> graph_pb2.GraphDef | None:
+        """The graph with its parameters folded and kept; None if it has nothing to fold."""
+        folded, report = run_fold_pass(
+            graph_def,
+            handed.device_type,
+            settings.kept_mb,
+            handed.nodes_to_preserve,
+            handed.infer_output_shapes,
+            handed.fetches,
+        )
+        if report is not None:
+            with self._lock:
+                _put_last(self._fold_reports, report.name, report)
+        return folded
+
+    def _arrange(
+        self, graph_def: graph_pb2.GraphDef, handed: HandedGraph
+    ) -> graph_pb2.GraphDef | None:
+        """The graph with large kept filters arranged; None if it has none."""
+        return arrange_filters(graph_def, handed.nodes_to_preserve, handed.fetches)
+
     def _stage(
+        self,
+        folded: graph_pb2.GraphDef | None,
+        graph_def: graph_pb2.GraphDef,
+        handed: HandedGraph,
+        settings: Settings,
+    ) -> graph_pb2.GraphDef | None:
+        """The graph with stages or units; None if it has none.
+
+        A plan may be for the folded graph or for the one before.
+        """
+        if folded is not None:
+            try:
+                return self._stage_one(folded, handed, settings)
+            except PlanError as error:
+                with contextlib.suppress(PlanError):
+                    return self._stage_one(graph_def, handed, settings)
+                raise error
+        return self._stage_one(graph_def, handed, settings)
+
+    def _stage_one(
         self, graph_def: graph_pb2.GraphDef, handed: HandedGraph, settings: Settings
     ) -> graph_pb2.GraphDef | None:
         """The graph with stages or units; None if it has none."""

@@ -27,6 +27,10 @@ class Policy(enum.Enum):
 DEFAULT_PASS_TIME_LIMIT_S = 60.0
 
 
+DEFAULT_KEPT_MB = 1024
+"""Enough for every application of Keras but the largest ConvNeXt."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Settings:
     """The settings of the pass. Replaced as a whole, never changed.
@@ -41,6 +45,8 @@ class Settings:
         has_host_stages: whether a CPU gets stages instead of narrow units. They are slower; tests
             of stages that have no GPU set TF_INTEROP_HOST_STAGES=1.
         parallel: how layers are divided over devices, before stages are made.
+        kept_mb: limit for the values of one graph that depend only on variables and are kept
+            between calls, in MiB; 0 keeps none and folds nothing.
     """
 
     policy: Policy = Policy.PROFILED
@@ -51,6 +57,7 @@ class Settings:
         default_factory=lambda: os.environ.get("TF_INTEROP_HOST_STAGES") == "1"
     )
     parallel: ParallelPlan | None = None
+    kept_mb: int = 0
 
     def makes_units(self, device_type: str) -> bool:
         """Whether a device of this type gets narrow units and no stages."""
@@ -61,10 +68,17 @@ class Settings:
         """Whether there is anything to make stages from."""
         return self.policy is Policy.ALWAYS or self.plan is not None
 
+    def can_fold(self, device_type: str) -> bool:
+        """Whether arithmetic on parameters is folded and kept.
+
+        Stages of a GPU were not compared with stock TensorFlow yet, so there it takes a plan.
+        """
+        return self.kept_mb > 0 and (device_type == "CPU" or self.can_make_stages)
+
     @property
     def can_change_graphs(self) -> bool:
-        """Whether there is anything to make stages from, or to divide layers by."""
-        return self.can_make_stages or self.parallel is not None
+        """Whether there is anything to do."""
+        return self.can_make_stages or self.parallel is not None or self.kept_mb > 0
 
 
 @dataclasses.dataclass(frozen=True)

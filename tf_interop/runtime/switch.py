@@ -17,7 +17,12 @@ from tf_interop.parallel.costs.local_devices import check_devices_are_there
 from tf_interop.parallel.types import ParallelPlan, load_parallel_plan
 from tf_interop.planning.types import Plan, load_plan
 from tf_interop.runtime.plugin import get_plugin
-from tf_interop.runtime.settings import DEFAULT_PASS_TIME_LIMIT_S, Policy, Settings
+from tf_interop.runtime.settings import (
+    DEFAULT_KEPT_MB,
+    DEFAULT_PASS_TIME_LIMIT_S,
+    Policy,
+    Settings,
+)
 from tf_interop.versioned_file import PathLike
 
 
@@ -28,6 +33,8 @@ def enable(
     parallel: ParallelPlan | PathLike | None = None,
     pass_time_limit_s: float = DEFAULT_PASS_TIME_LIMIT_S,
     workspace_limit_mb: int | None = None,
+    kept: bool | None = None,
+    kept_mb: int = DEFAULT_KEPT_MB,
 ) -> None:
     """Turns the plugin on, or changes its settings.
 
@@ -36,8 +43,8 @@ def enable(
     seed start again. Sessions and tf.data pipelines that have run keep their graphs.
 
     Args:
-        policy: `"profiled"` makes only the stages and units of `plan`; without one, nothing is
-            rewritten. `"always"` puts every convolution on a GPU into a stage, independent ones
+        policy: `"profiled"` makes only the stages and units of `plan`, and none without one.
+            `"always"` puts every convolution on a GPU into a stage, independent ones
             into the same one, and makes every unit on a CPU narrow, whether it is faster or not.
         plan: a plan or its file, for the policy `"profiled"`.
         parallel: a parallel plan or its file, which divides layers over devices. Stages are then
@@ -48,6 +55,12 @@ def enable(
             needs more runs on fewer lanes, with other algorithms or in sequence. With None, only
             memory limits it. TensorFlow's own limit for each convolution,
             `TF_CUDNN_WORKSPACE_LIMIT_IN_MB`, also applies.
+        kept: whether to fold normalizations and scales into filters, and to keep what depends only
+            on variables until one of them changes. None means only with the policy `"profiled"`,
+            because the policy `"always"` is for comparing bits. Folding rounds differently. On a
+            GPU nothing is folded without a plan or the policy `"always"`.
+        kept_mb: limit for the values of one graph that are kept, in MiB. Filters that oneDNN
+            arranges take their size once more.
 
     Raises:
         ValueError: the policy is unknown or allows no plan, a limit is negative, or the time limit
@@ -55,7 +68,9 @@ def enable(
         PlanError: a plan file cannot be read, or devices of a parallel plan are missing.
         LibraryError: the compiled library is missing or does not fit this TensorFlow.
     """
-    settings = make_settings(policy, plan, parallel, pass_time_limit_s, workspace_limit_mb)
+    settings = make_settings(
+        policy, plan, parallel, pass_time_limit_s, workspace_limit_mb, kept=kept, kept_mb=kept_mb
+    )
     plugin = get_plugin()
     plugin.check_registered()
     changes_graphs = settings != plugin.settings
@@ -94,6 +109,9 @@ def make_settings(
     parallel: ParallelPlan | PathLike | None,
     pass_time_limit_s: float,
     workspace_limit_mb: int | None,
+    *,
+    kept: bool | None = None,
+    kept_mb: int = DEFAULT_KEPT_MB,
 ) -> Settings:
     """Checks the arguments of `enable` and reads the plan's file; raises as it does."""
     policies = [each.value for each in Policy]
@@ -114,6 +132,12 @@ def make_settings(
             f"Expected workspace_limit_mb to be at least 0, got {workspace_limit_mb}. With 0 "
             "every stage uses the algorithms that need the least workspace."
         )
+    if kept_mb < 0:
+        raise ValueError(
+            f"Expected kept_mb to be at least 0, got {kept_mb}. With 0 nothing is kept."
+        )
+    if kept is None:
+        kept = policy == Policy.PROFILED.value
     if plan is not None and not isinstance(plan, Plan):
         plan = load_plan(plan)
     if plan is not None and (difference := why_tuned_elsewhere(plan)):
@@ -122,7 +146,14 @@ def make_settings(
         parallel = load_parallel_plan(parallel)
     if parallel is not None:
         check_devices_are_there(parallel.devices)
-    return Settings(Policy(policy), plan, pass_time_limit_s, workspace_limit_mb, parallel=parallel)
+    return Settings(
+        Policy(policy),
+        plan,
+        pass_time_limit_s,
+        workspace_limit_mb,
+        parallel=parallel,
+        kept_mb=kept_mb if kept else 0,
+    )
 
 
 def why_tuned_elsewhere(plan: Plan) -> str:

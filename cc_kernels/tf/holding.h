@@ -1,0 +1,54 @@
+// Values that are computed from others and held until those change.
+//
+// Holding a variable's value makes its next update copy the variable. A program that updates its
+// variables at every step would pay for that and gain nothing, so holding pauses after several
+// changes in a row, and is tried again later.
+#ifndef TF_INTEROP_TF_HOLDING_H_
+#define TF_INTEROP_TF_HOLDING_H_
+
+#include "tensorflow/core/common_runtime/dma_helper.h"
+#include "tensorflow/core/framework/tensor.h"
+
+namespace tf_interop {
+
+// Not thread-safe.
+class Holding {
+ public:
+  static constexpr int kMostChanges = 3;
+  static constexpr int kPausedCalls = 16;
+
+  void SawTheSame() { changes_ = 0; }
+
+  // Whether to hold new values, which nobody holds yet.
+  bool ShouldHoldNew() {
+    if (paused_calls_ > 0) {
+      --paused_calls_;
+      return false;
+    }
+    if (++changes_ <= kMostChanges) return true;
+    changes_ = kMostChanges - 1;  // then one more change pauses again
+    paused_calls_ = kPausedCalls - 1;
+    return false;
+  }
+
+ private:
+  int changes_ = 0;
+  int paused_calls_ = 0;
+};
+
+// Whether two tensors have the same shape and memory. If one of them is held, nobody can have
+// written into the memory meanwhile: a variable's update first copies what others hold.
+inline bool IsSame(const tensorflow::Tensor& a, const tensorflow::Tensor& b) {
+  return a.SharesBufferWith(b) && a.data() == b.data() && a.shape() == b.shape();
+}
+
+// Whether only TensorFlow can write into a tensor's memory. Memory from DLPack has other writers.
+inline bool IsTensorFlowsOwn(const tensorflow::Tensor& tensor) {
+  const tensorflow::TensorBuffer* const buffer = tensorflow::DMAHelper::buffer(&tensor);
+  return buffer == nullptr ||
+         const_cast<tensorflow::TensorBuffer*>(buffer)->root_buffer()->OwnsMemory();
+}
+
+}  // namespace tf_interop
+
+#endif  // TF_INTEROP_TF_HOLDING_H_

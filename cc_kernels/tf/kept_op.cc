@@ -1,0 +1,36 @@
+// The op TfInterop>Kept and its shape function.
+#include "cc_kernels/tf/stated_shapes.h"
+#include "tensorflow/core/framework/op.h"
+
+namespace tf_interop {
+
+// Not stateful, although it reads variables: a Session shares the kernels of stateful ops between
+// graphs by the node's name, and each graph has a Kept node of its own.
+REGISTER_OP("TfInterop>Kept")
+    .Input("variables: N * resource")
+    .Input("constants: Tin")
+    .Output("values: Tout")
+    .Attr("N: int >= 0")
+    .Attr("Tin: list(type) >= 0")
+    .Attr("Tout: list(type) >= 1")
+    .Attr("reads: list(string) >= 0")
+    .Attr("steps: list(string) >= 0")
+    .Attr("results: list(string) >= 1")
+    .Attr("output_shapes: list(shape) = []")
+    .SetShapeFn(InferStatedShapes)
+    .Doc(R"doc(
+Values that depend only on variables and constants: computed once, and again after a variable changed.
+
+An operand is `inputs:<i>`, the value of a variable or, after those, a constant; or
+`steps:<j>:<port>`, an output of an earlier step.
+
+variables: The variables. No op of the graph writes them.
+constants: Tensors that are the same in every call.
+values: The results.
+reads: The ReadVariableOp that reads each variable, as a serialized NodeDef.
+steps: Serialized NodeDefs of pure operations, with operands as inputs.
+results: The operand of each output.
+output_shapes: The outputs' shapes as far as they are known, or empty.
+)doc");
+
+}  // namespace tf_interop

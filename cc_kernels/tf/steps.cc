@@ -1,0 +1,272 @@
+#include "cc_kernels/tf/steps.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "cc_kernels/tf/stock_kernel.h"
+#include "tensorflow/core/framework/node_def_util.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/tensor_util.h"
+#include "tensorflow/core/platform/errors.h"
+#include "tsl/profiler/lib/traceme.h"
+
+namespace tf_interop {
+namespace {
+
+using tensorflow::AllocatorAttributes;
+using tensorflow::DataType;
+using tensorflow::DataTypeString;
+using tensorflow::NodeDef;
+using tensorflow::OpKernel;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+
+template <typename... Parts>
+absl::Status InvalidArgument(const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat(parts...));
+}
+
+absl::Status AtStep(const OpKernel& kernel, const absl::Status& status) {
+  return tensorflow::errors::CreateWithUpdatedMessage(
+      status, absl::StrCat(status.message(), " [at step '", kernel.name_view(), "']"));
+}
+
+}  // namespace
+
+StepsReader::StepsReader(tensorflow::OpKernelConstruction* context,
+                         tensorflow::DataTypeVector input_types,
+                         std::vector<int64_t> constant_inputs, std::vector<int64_t> kept_inputs,
+                         Steps* steps)
+    : context_(context),
+      input_types_(std::move(input_types)),
+      constant_inputs_(std::move(constant_inputs)),
+      kept_inputs_(std::move(kept_inputs)),
+      steps_(*steps) {}
+
+absl::Status StepsReader::Read() {
+  std::vector<std::string> steps;
+  std::vector<std::string> results;
+  TF_RETURN_IF_ERROR(context_->GetAttr("steps", &steps));
+  TF_RETURN_IF_ERROR(context_->GetAttr("results", &results));
+  const int input_count = static_cast<int>(input_types_.size());
+  for (const auto& [name, inputs] :
+       {std::pair("constant_inputs", &constant_inputs_), {"kept_inputs", &kept_inputs_}}) {
+    for (const int64_t input : *inputs) {
+      if (input < 0 || input >= input_count) {
+        return InvalidArgument("Expected ", name, " from 0 to ", input_count - 1, ", got ", input,
+                               ".");
+      }
+    }
+  }
+  steps_.input_count = steps_.operand_count = input_count;
+  for (const std::string& serialized : steps) {
+    NodeDef node;
+    if (!node.ParseFromString(serialized)) {
+      return InvalidArgument("Expected a serialized NodeDef at step ", steps_.steps.size(),
+                             ", got other bytes.");
+    }
+    const absl::Status status = ReadStep(node);
+    if (!status.ok()) {
+      return tensorflow::errors::CreateWithUpdatedMessage(
+          status, absl::StrCat(status.message(), " [at step '", node.name(), "']"));
+    }
+  }
+  if (static_cast<int>(results.size()) != context_->num_outputs()) {
+    return InvalidArgument("Expected ", context_->num_outputs(),
+                           " results, one for each output, got ", results.size(), ".");
+  }
+  for (size_t i = 0; i < results.size(); ++i) {
+    const DataType expected = context_->output_type(static_cast<int>(i));
+    DataType dtype = tensorflow::DT_INVALID;
+    TF_RETURN_IF_ERROR(ReadOperand(results[i], &steps_.results.emplace_back(), &dtype));
+    if (dtype != expected) {
+      return InvalidArgument("Expected a ", DataTypeString(expected), " as result ", i, ", got '",
+                             results[i], "', a ", DataTypeString(dtype), ".");
+    }
+  }
+  FindLastReads();
+  return absl::OkStatus();
+}
+
+absl::Status StepsReader::ReadStep(const NodeDef& node) {
+  const tensorflow::OpDef* op_def = nullptr;
+  TF_RETURN_IF_ERROR(tensorflow::OpRegistry::Global()->LookUpOpDef(node.op(), &op_def));
+  if (op_def->is_stateful()) {
+    return InvalidArgument("Expected an op without state, got ", node.op(), ".");
+  }
+  NodeDef complete = node;
+  tensorflow::AddDefaultsToNodeDef(*op_def, &complete);
+  tensorflow::DataTypeVector input_types;
+  tensorflow::DataTypeVector output_types;
+  TF_RETURN_IF_ERROR(tensorflow::InOutTypesForNode(complete, *op_def, &input_types, &output_types));
+
+  KernelStep step;
+  if (node.input_size() != static_cast<int>(input_types.size())) {
+    return InvalidArgument("Expected ", input_types.size(), " operands of ", node.op(), ", got ",
+                           node.input_size(), ".");
+  }
+  for (int i = 0; i < node.input_size(); ++i) {
+    DataType dtype = tensorflow::DT_INVALID;
+    TF_RETURN_IF_ERROR(ReadOperand(node.input(i), &step.reads.emplace_back().operand, &dtype));
+    if (dtype != input_types[i]) {
+      return InvalidArgument("Expected a ", DataTypeString(input_types[i]), " as operand ", i,
+                             ", got '", node.input(i), "', a ", DataTypeString(dtype), ".");
+    }
+  }
+  const bool has_constant_filter =
+      step.reads.size() > 1 && absl::c_linear_search(constant_inputs_, step.reads[1].operand);
+  TF_RETURN_IF_ERROR(MakeStockKernel(context_->device(), context_->graph_def_version(),
+                                     has_constant_filter, node, &step.kernel));
+  if (step.reads.size() > 1 && absl::c_linear_search(kept_inputs_, step.reads[1].operand)) {
+    step.filter_kernel =
+        std::make_unique<FilterKernel>(context_->device(), context_->graph_def_version(), node);
+  }
+  step.output_count = static_cast<int>(output_types.size());
+  step.first_output = steps_.operand_count;
+  steps_.operand_count += step.kernel->num_outputs();
+  if (absl::StartsWith(step.kernel->type_string_view(), "_Mkl")) {
+    steps_.onednn_types.insert(steps_.onednn_types.end(), input_types.begin(), input_types.end());
+    steps_.onednn_types.insert(steps_.onednn_types.end(), output_types.begin(), output_types.end());
+  }
+  steps_.steps.push_back(std::move(step));
+  return absl::OkStatus();
+}
+
+absl::Status StepsReader::ReadOperand(absl::string_view text, int* operand, DataType* dtype) const {
+  const std::vector<absl::string_view> parts = absl::StrSplit(text, ':');
+  std::vector<int> numbers(parts.size() - 1);
+  bool is_known = true;
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    is_known = is_known && absl::SimpleAtoi(parts[i + 1], &numbers[i]) && numbers[i] >= 0;
+  }
+  if (is_known && parts[0] == "inputs" && numbers.size() == 1 && numbers[0] < steps_.input_count) {
+    *operand = numbers[0];
+    *dtype = input_types_[numbers[0]];
+    return absl::OkStatus();
+  }
+  const int step_count = static_cast<int>(steps_.steps.size());
+  if (is_known && parts[0] == "steps" && numbers.size() == 2 && numbers[0] < step_count &&
+      numbers[1] < steps_.steps[numbers[0]].output_count) {
+    const KernelStep& step = steps_.steps[numbers[0]];
+    *operand = step.first_output + numbers[1];
+    *dtype = step.kernel->output_type(numbers[1]);
+    return absl::OkStatus();
+  }
+  return InvalidArgument("Expected 'inputs:<i>' of ", steps_.input_count,
+                         " inputs or 'steps:<j>:<port>', an output of one of the ", step_count,
+                         " steps before, got '", text, "'.");
+}
+
+void StepsReader::FindLastReads() {
+  std::vector<bool> is_read_later(steps_.operand_count);
+  for (const int result : steps_.results) is_read_later[result] = true;
+  for (auto step = steps_.steps.rbegin(); step != steps_.steps.rend(); ++step) {
+    for (int port = 0; port < step->kernel->num_outputs(); ++port) {
+      const int output = step->first_output + port;
+      if (!is_read_later[output]) step->unread_outputs.push_back(output);
+    }
+    for (auto read = step->reads.rbegin(); read != step->reads.rend(); ++read) {
+      read->is_last = !is_read_later[read->operand];
+      is_read_later[read->operand] = true;
+      if (read->is_last && read->operand >= steps_.input_count) {
+        step->dead_operands.push_back(read->operand);
+      }
+    }
+  }
+}
+
+StepsRun::StepsRun(const OpKernelContext& context, const Steps& steps, Kind kind,
+                   absl::Span<const tensorflow::TensorValue> inputs, const Part& part)
+    : kind_(kind),
+      inputs_(inputs),
+      part_(part),
+      params_(StepParams(context)),
+      derived_(&params_, /*num_outputs=*/0),
+      attributes_(steps.operand_count),
+      outputs_(steps.operand_count) {}
+
+void StepsRun::Share(const StepsRun& shared) {
+  for (size_t i = 0; i < outputs_.size(); ++i) {
+    if (shared.outputs_[i] != nullptr) outputs_[i] = std::make_unique<Tensor>(*shared.outputs_[i]);
+  }
+}
+
+absl::Status StepsRun::Run(const KernelStep& step, tensorflow::DeviceBase* device) {
+  OpKernel* kernel = step.kernel.get();
+  absl::InlinedVector<tensorflow::TensorValue, 4> inputs;
+  absl::InlinedVector<AllocatorAttributes, 4> input_attributes;
+  // Kernels may overwrite a tensor that nobody else holds, so this holds those that are read again.
+  absl::InlinedVector<Tensor, 2> held;
+  // The executor holds an input until the op returns. An input that nobody else holds is taken from
+  // the executor, so that a kernel can overwrite it and it is freed as early as in stock
+  // TensorFlow.
+  absl::InlinedVector<Tensor, 2> taken;
+  taken.reserve(step.reads.size());
+  for (const OperandRead& read : step.reads) {
+    input_attributes.push_back(attributes_[read.operand]);
+    if (static_cast<size_t>(read.operand) >= inputs_.size()) {
+      inputs.emplace_back(outputs_[read.operand].get());
+    } else if (const tensorflow::TensorValue& input = inputs_[read.operand];
+               kind_ == Kind::kWhole && read.is_last && !input.is_ref() && input->RefCountIsOne()) {
+      inputs.emplace_back(&taken.emplace_back(std::move(*input.tensor)));
+    } else {
+      inputs.push_back(input);
+    }
+    if (!read.is_last || kind_ == Kind::kShared) held.push_back(*inputs.back().tensor);
+  }
+  std::shared_ptr<OpKernel> filter_kernel;  // outlives its run, even if the filter changes
+  if (step.filter_kernel != nullptr) {
+    filter_kernel = step.filter_kernel->Find(*inputs[1].tensor);
+    if (filter_kernel != nullptr) kernel = filter_kernel.get();
+  }
+  Tensor sizes;
+  if (kind_ == Kind::kPart && step.sizes_of_batch >= 0) {
+    tensorflow::TensorValue& given = inputs[step.sizes_of_batch];
+    sizes = SizesOfPart(*given.tensor);
+    given = tensorflow::TensorValue(&sizes);
+  }
+  params_.device = device;
+  params_.op_kernel = kernel;
+  params_.inputs = inputs;
+  params_.input_alloc_attrs = input_attributes;
+  params_.output_attr_array = attributes_.data() + step.first_output;
+  derived_.ResetOutputs(kernel->num_outputs());
+  {
+    const tsl::profiler::TraceMe trace(
+        [&] { return kernel->TraceString(derived_, tsl::profiler::TfOpDetailsEnabled()); },
+        tsl::profiler::GetTFTraceMeLevel(kernel->IsExpensive()));
+    kernel->Compute(&derived_);
+  }
+  if (!derived_.status().ok()) return AtStep(*kernel, derived_.status());
+  for (int port = 0; port < kernel->num_outputs(); ++port) {
+    const int output = step.first_output + port;
+    outputs_[output].reset(derived_.release_output(port).tensor);
+    if (outputs_[output] == nullptr && !absl::c_linear_search(step.unread_outputs, output)) {
+      return AtStep(*kernel, absl::InternalError(absl::StrCat("Missing ", port, "-th output")));
+    }
+  }
+  for (const int output : step.unread_outputs) outputs_[output].reset();
+  if (kind_ == Kind::kShared) return absl::OkStatus();
+  for (const int operand : step.dead_operands) outputs_[operand].reset();
+  return absl::OkStatus();
+}
+
+Tensor StepsRun::SizesOfPart(const Tensor& sizes) const {
+  Tensor of_part = tensorflow::tensor::DeepCopy(sizes);
+  const auto set_first = [&](auto flat) {
+    if (flat.size() > 0 && flat(0) == part_.batch_size) flat(0) = part_.size();
+  };
+  if (sizes.dtype() == tensorflow::DT_INT32) set_first(of_part.flat<int32_t>());
+  if (sizes.dtype() == tensorflow::DT_INT64) set_first(of_part.flat<int64_t>());
+  return of_part;
+}
+
+}  // namespace tf_interop

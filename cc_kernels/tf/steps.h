@@ -1,0 +1,126 @@
+// Operations that an op runs back to back with TensorFlow's own kernels.
+//
+// An op's attribute lists its steps as serialized NodeDefs. An operand of a step is `inputs:<i>`, a
+// tensor that is given to the run, or `steps:<j>:<port>`, an output of an earlier step.
+#ifndef TF_INTEROP_TF_STEPS_H_
+#define TF_INTEROP_TF_STEPS_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "cc_kernels/tf/filter_kernel.h"
+#include "tensorflow/core/framework/node_def.pb.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/types.h"
+
+namespace tf_interop {
+
+// Operands are numbered: the inputs, then the outputs of all steps.
+struct OperandRead {
+  int operand = 0;
+  bool is_last = false;  // nothing reads the operand later, and it is no result
+};
+
+struct KernelStep {
+  std::unique_ptr<tensorflow::OpKernel> kernel;
+  std::unique_ptr<FilterKernel> filter_kernel;  // of a step whose filter seldom changes, else null
+  std::vector<OperandRead> reads;
+  int output_count = 0;             // of the step's op; its kernel may have more
+  int first_output = 0;             // its number among the operands
+  bool is_of_batch = false;         // reads a divided input, directly or through other steps
+  int sizes_of_batch = -1;          // the read of sizes of the whole batch, or -1
+  std::vector<int> unread_outputs;  // freed after the step
+  std::vector<int> dead_operands;   // outputs of other steps that this is the last to read
+};
+
+struct Steps {
+  std::vector<KernelStep> steps;
+  std::vector<int> results;  // operands
+  int input_count = 0;
+  int operand_count = 0;
+  std::vector<tensorflow::DataType> onednn_types;  // read and written by oneDNN's kernels
+};
+
+// Reads the attributes `steps` and `results` of an op.
+class StepsReader {
+ public:
+  // `input_types` are those of the inputs that operands name. `constant_inputs` and `kept_inputs`
+  // are positions of inputs: filters that no call changes, and filters that seldom change.
+  StepsReader(tensorflow::OpKernelConstruction* context, tensorflow::DataTypeVector input_types,
+              std::vector<int64_t> constant_inputs, std::vector<int64_t> kept_inputs, Steps* steps);
+
+  absl::Status Read();
+
+ private:
+  absl::Status ReadStep(const tensorflow::NodeDef& node);
+  absl::Status ReadOperand(absl::string_view text, int* operand, tensorflow::DataType* dtype) const;
+  void FindLastReads();
+
+  tensorflow::OpKernelConstruction* const context_;
+  const tensorflow::DataTypeVector input_types_;
+  const std::vector<int64_t> constant_inputs_;
+  const std::vector<int64_t> kept_inputs_;
+  Steps& steps_;
+};
+
+// Part of a batch: the images from `first` to before `last`.
+struct Part {
+  int64_t batch_size = 0;
+  int64_t first = 0;
+  int64_t last = 0;
+
+  int64_t size() const { return last - first; }
+};
+
+// A run of steps and the values that they compute.
+class StepsRun {
+ public:
+  enum class Kind {
+    kWhole,   // all steps, over the whole batch
+    kShared,  // steps whose values are read again later
+    kPart,    // all other steps, over a part
+  };
+
+  // `inputs` are those of `context`, a part's slices of them, or other tensors. They must outlive
+  // this.
+  StepsRun(const tensorflow::OpKernelContext& context, const Steps& steps, Kind kind,
+           absl::Span<const tensorflow::TensorValue> inputs, const Part& part = {});
+  StepsRun(const StepsRun&) = delete;
+  StepsRun& operator=(const StepsRun&) = delete;
+
+  // The attributes of the memory of an operand, before the run.
+  void SetAttributes(int operand, tensorflow::AllocatorAttributes attributes) {
+    attributes_[operand] = attributes;
+  }
+
+  absl::Status Run(const KernelStep& step, tensorflow::DeviceBase* device);
+
+  // Adopts the outputs of the shared run, which all parts read.
+  void Share(const StepsRun& shared);
+
+  const tensorflow::Tensor& output(int operand) const { return *outputs_[operand]; }
+
+ private:
+  // Replaces the batch size at the front of `sizes` with the part's.
+  tensorflow::Tensor SizesOfPart(const tensorflow::Tensor& sizes) const;
+
+  const Kind kind_;
+  const absl::Span<const tensorflow::TensorValue> inputs_;
+  const Part part_;
+  tensorflow::OpKernelContext::Params params_;
+  tensorflow::OpKernelContext derived_;
+  absl::InlinedVector<tensorflow::AllocatorAttributes, 16> attributes_;  // by operand
+  absl::InlinedVector<std::unique_ptr<tensorflow::Tensor>, 16>
+      outputs_;  // by operand; null: inputs
+};
+
+}  // namespace tf_interop
+
+#endif  // TF_INTEROP_TF_STEPS_H_

@@ -1,0 +1,471 @@
+"""Folds arithmetic into filters, and replaces parameters by Kept nodes.
+
+    before                                    after
+
+    h --> ReadVariableOp --> Mul --> Conv2D   h --+--> kept: Kept --:0--> Conv2D
+    g --> ReadVariableOp --> Rsqrt --^        g --^    steps Rsqrt, Mul
+
+Guaranteed: a node that absorbs others keeps its name and device; nodes that neither absorb nor read
+a parameter or an absorbed node keep their bytes; names that must be preserved stay. The same
+arguments give the same graph.
+
+The caller ensures that parameters and folds are those of the view. `check_folds` checks the result.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2, node_def_pb2, types_pb2
+
+from tf_interop.convolution import Refusal, RefusalReason, Shape
+from tf_interop.graph.fold import UNFUSED, Change, Fold, Kind, Tensor
+from tf_interop.graph.ops import UNIT_FILTER_POSITIONS, attribute_of, output_dtypes
+from tf_interop.graph.parameters import Parameters
+from tf_interop.graph.program import KeptNode, encode_kept, make_operation
+from tf_interop.graph.properties import GraphProperties, is_fully_known
+from tf_interop.graph.rewrite import COLOCATED_WITH, COLOCATION
+from tf_interop.graph.time_limit import check_time_limit
+from tf_interop.graph.view import GraphView, parse_input
+
+_LARGEST_CONSTANT_STEP = 1024
+"""Bytes of a constant that becomes a step of its own; larger ones are inputs, and exist once."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rewriting:
+    """A graph with folds and Kept nodes.
+
+    Attributes:
+        folds: those that were made.
+        kept_bytes: the size of all values that are computed and kept.
+        refusals: folds and parameters that were left out because of their size.
+    """
+
+    graph_def: graph_pb2.GraphDef
+    folds: tuple[Fold, ...]
+    kept_bytes: int
+    refusals: tuple[Refusal, ...]
+
+
+def rewrite_folds(
+    view: GraphView,
+    properties: GraphProperties,
+    parameters: Parameters,
+    folds: Sequence[Fold],
+    *,
+    most_bytes: int,
+) -> Rewriting | None:
+    """Makes folds, and one Kept node on each device for all parameters that other nodes read.
+
+    Args:
+        view: the graph.
+        properties: the shapes of its tensors.
+        parameters: those of the view.
+        folds: those of the view.
+        most_bytes: limit for all values that are computed and kept. Small ones go first.
+
+    Returns:
+        The new graph; None if it would not change.
+    """
+    made, refusals, used_bytes = [], [], 0
+
+    def size_of(fold: Fold) -> int:
+        shape = parameters.shapes[view.fanins[fold.node][1][0]]
+        return 4 * math.prod(shape or ())  # type: ignore[arg-type]
+
+    for fold in sorted(folds, key=size_of):
+        size = size_of(fold)
+        if used_bytes + size <= most_bytes:
+            made.append(fold)
+            used_bytes += size
+        else:
+            refusals.append(
+                _refuse_size(view.names[fold.node], view.ops[fold.node], size, most_bytes)
+            )
+    made.sort(key=lambda fold: fold.node)
+    rewriter = _Rewriter(view, properties, parameters, most_bytes)
+    for fold in made:
+        check_time_limit()
+        rewriter.fold(fold)
+    graph_def, kept_bytes = rewriter.graph(used_bytes)
+    if graph_def is None:
+        return None
+    return Rewriting(graph_def, tuple(made), kept_bytes, (*refusals, *rewriter.refusals))
+
+
+def _refuse_size(name: str, op: str, size: int, most_bytes: int) -> Refusal:
+    detail = (
+        f"Not kept: it takes {size / 2**20:.1f} MiB, and all kept values together may take "
+        f"{most_bytes / 2**20:.0f} MiB. Pass a larger kept_mb to enable()."
+    )
+    return Refusal(name, op, RefusalReason.SIZE, detail)
+
+
+class _Rewriter:
+    """A graph in the making. Tensors are the texts of inputs."""
+
+    def __init__(
+        self,
+        view: GraphView,
+        properties: GraphProperties,
+        parameters: Parameters,
+        most_bytes: int,
+    ) -> None:
+        self._view, self._properties, self._most_bytes = view, properties, most_bytes
+        self._shapes = parameters.shapes
+        self._parameters = {view.names[index] for index in parameters.shapes}
+        self._order = [
+            view.names[index] for index in view.topological_order() if index in parameters.shapes
+        ]
+        self._made: dict[str, node_def_pb2.NodeDef] = {}  # parameters that are no nodes yet
+        self._made_shapes: dict[str, Shape] = {}
+        self._constants: dict[tuple[object, ...], str] = {}
+        self._replaced: dict[str, node_def_pb2.NodeDef] = {}  # by the old node's name
+        self._absorbed: set[str] = set()
+        self._redirected: dict[str, str] = {}
+        self._prefix = "tf_interop/kept"
+        while any(name.startswith(self._prefix) for name in view.index_of):
+            self._prefix += "_"
+        self.refusals: list[Refusal] = []
+
+    def fold(self, fold: Fold) -> None:
+        """Replaces the fold's node, and its last absorbed node if a BiasAdd remains."""
+        view = self._view
+        old = view.nodes[fold.node]
+        scale, offset = self._scale_and_offset(fold)
+        new = node_def_pb2.NodeDef()
+        new.CopyFrom(old)
+        new.op = UNFUSED.get(old.op, old.op)
+        for name in ("num_args", "num_host_args", "TArgs", "fused_ops", "epsilon"):
+            new.attr.pop(name, None)
+        new.attr.pop("leakyrelu_alpha", None)
+        new.attr.pop("filter_format", None)
+        if new.op != old.op:
+            del new.input[2:]
+        if scale is not None:
+            new.input[1] = self._scaled_filter(fold, old.input[1], scale)
+        absorbed = [view.nodes[index] for index in fold.absorbed]
+        self._absorbed.update(node.name for node in absorbed)
+        last = absorbed[-1].name
+        if offset is None:
+            self._redirect(last, old.name)
+        elif fold.fused_op:
+            self._fuse(new, fold, self._bias(fold, offset))
+            self._redirect(last, old.name)
+        else:
+            bias_add = node_def_pb2.NodeDef(name=last, op="BiasAdd", device=old.device)
+            bias_add.input.extend([old.name, self._bias(fold, offset)])
+            bias_add.attr["T"].type = types_pb2.DT_FLOAT
+            layout = attribute_of(old, "data_format").s
+            bias_add.attr["data_format"].s = b"NCHW" if layout[:2] == b"NC" else b"NHWC"
+            self._replaced[last] = bias_add
+        names = [old.name, *(node.name for node in absorbed)]
+        new.experimental_debug_info.original_node_names.extend(names)
+        self._replaced[old.name] = new
+
+    def _redirect(self, old: str, new: str) -> None:
+        self._redirected |= dict.fromkeys((old, f"{old}:0"), new)
+
+    def _fuse(self, new: node_def_pb2.NodeDef, fold: Fold, bias: str) -> None:
+        new.op = fold.fused_op
+        arguments = [bias]
+        fused_ops = ["BiasAdd"]
+        if fold.shortcut is not None:
+            source, port = fold.shortcut
+            name = self._view.names[source]
+            arguments.append(f"{name}:{port}" if port else name)
+            fused_ops.append("Add")
+        if fold.activation:
+            fused_ops.append(fold.activation)
+        new.input.extend(arguments)
+        new.attr["num_args"].i = len(arguments)
+        new.attr["fused_ops"].list.s.extend([op.encode() for op in fused_ops])
+        new.attr["epsilon"].f = 0.0
+        if fold.activation == "LeakyRelu":
+            activation = self._view.nodes[fold.absorbed[-1]]
+            new.attr["leakyrelu_alpha"].f = attribute_of(activation, "alpha").f
+        if fold.fused_op == "_FusedConv2D":
+            new.attr["TArgs"].list.type.extend([types_pb2.DT_FLOAT] * len(arguments))
+        shapes = new.attr["_input_shapes"].list.shape
+        if len(shapes) >= 2:
+            del shapes[2:]
+            shapes.add().CopyFrom(tf.TensorShape([fold.channel_count]).as_proto())
+            if fold.shortcut is not None:
+                shape = self._properties.output_shape(fold.node, 0)
+                shapes.add().CopyFrom(tf.TensorShape(shape).as_proto())
+        else:
+            del new.attr["_input_shapes"]
+
+    def _scale_and_offset(self, fold: Fold) -> tuple[str | None, str | None]:
+        scale: str | None = None
+        offset: str | None = None
+        for change in fold.changes:
+            factor, added = self._terms(fold, change)
+            if factor is not None:
+                scale = self._product(scale, factor)
+                if offset is not None:
+                    offset = self._product(offset, factor)
+            if added is not None:
+                offset = self._sum(offset, added)
+        return scale, offset
+
+    def _terms(self, fold: Fold, change: Change) -> tuple[str | None, str | None]:
+        """The factor and the offset of a change, each a vector, a scalar or None."""
+        vectors = [self._vector(fold, tensor) for tensor in change.tensors]
+        if change.kind is Kind.FACTOR:
+            return vectors[0], None
+        if change.kind is Kind.OFFSET:
+            return None, vectors[0]
+        if change.kind is Kind.NEGATIVE_OFFSET:
+            return None, self._make("Neg", vectors[0])
+        scale, offset, mean, variance = vectors
+        epsilon = self._constant(np.float32(change.epsilon))
+        inverse = self._make("Rsqrt", self._make("AddV2", variance, epsilon))
+        factor = self._make("Mul", inverse, scale)
+        return factor, self._make("Sub", offset, self._make("Mul", mean, factor))
+
+    def _product(self, first: str | None, second: str) -> str:
+        return second if first is None else self._make("Mul", first, second)
+
+    def _sum(self, first: str | None, second: str) -> str:
+        return second if first is None else self._make("AddV2", first, second)
+
+    def _vector(self, fold: Fold, tensor: Tensor) -> str:
+        """A parameter as a vector of the channels, or as a scalar."""
+        source, port = tensor
+        name = self._view.names[source]
+        text = f"{name}:{port}" if port else name
+        shape = self._shape(text)
+        assert shape is not None
+        if len(shape) == 1 and shape[0] == fold.channel_count:
+            return text
+        size = math.prod(shape)  # type: ignore[arg-type]
+        return self._reshaped(text, () if size == 1 else (fold.channel_count,))
+
+    def _bias(self, fold: Fold, offset: str) -> str:
+        if self._shape(offset) == (fold.channel_count,):
+            return offset
+        sizes = self._constant(np.array([fold.channel_count], np.int32))
+        return self._make("BroadcastTo", offset, sizes, shape=(fold.channel_count,))
+
+    def _scaled_filter(self, fold: Fold, text: str, scale: str) -> str:
+        shape = self._shape(text)
+        assert shape is not None
+        if self._shape(scale) != ():
+            if fold.filter_axis is None:
+                scale = self._reshaped(scale, shape[-2:])
+            elif (after := len(shape) - fold.filter_axis - 1) > 0:
+                scale = self._reshaped(scale, (fold.channel_count, *(1,) * after))
+        return self._make("Mul", text, scale)
+
+    def _reshaped(self, text: str, shape: Shape) -> str:
+        if self._shape(text) == shape:
+            return text
+        sizes = self._constant(np.array(shape, np.int32))
+        return self._make("Reshape", text, sizes, shape=shape)
+
+    def _constant(self, value: np.ndarray | np.float32) -> str:
+        key = (value.dtype, value.shape, value.tobytes())
+        if key not in self._constants:
+            node = self._add("Const", np.shape(value))
+            node.attr["dtype"].type = tf.as_dtype(value.dtype).as_datatype_enum
+            node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
+            self._constants[key] = node.name
+        return self._constants[key]
+
+    def _make(self, op: str, *operands: str, shape: Shape | None = None) -> str:
+        """Adds a parameter; its shape is that of its operands, broadcast, if not given."""
+        if shape is None:
+            shape = np.broadcast_shapes(*(self._shape(each) for each in operands))  # type: ignore[arg-type]
+        node = self._add(op, shape)
+        node.input.extend(operands)
+        node.attr["T"].type = types_pb2.DT_FLOAT
+        if op == "Reshape":
+            node.attr["Tshape"].type = types_pb2.DT_INT32
+        elif op == "BroadcastTo":
+            node.attr["Tidx"].type = types_pb2.DT_INT32
+        return str(node.name)
+
+    def _add(self, op: str, shape: Shape) -> node_def_pb2.NodeDef:
+        name = f"{self._prefix}/{len(self._made)}"
+        node = node_def_pb2.NodeDef(name=name, op=op)
+        self._made[name] = node
+        self._made_shapes[name] = tuple(shape)
+        return node
+
+    def _shape(self, text: str) -> Shape | None:
+        name, port = parse_input(text)
+        if name in self._made_shapes:
+            return self._made_shapes[name]
+        index = self._view.index_of[name]
+        return self._properties.output_shape(index, port) if port else self._shapes[index]
+
+    def graph(self, used_bytes: int) -> tuple[graph_pb2.GraphDef | None, int]:
+        """The new graph and the size of what it keeps; None if nothing is worth keeping.
+
+        `used_bytes` is the size of the folded filters.
+        """
+        others = [
+            self._replaced.get(node.name, node)
+            for node in self._view.nodes
+            if node.name not in self._parameters
+            and (node.name not in self._absorbed or node.name in self._replaced)
+        ]
+        read: dict[str, dict[str, None]] = {}  # by device, in the order of the readers
+        is_worthwhile = False
+        for node in others:
+            for position, text in enumerate(node.input):
+                tensor = _canonical(text)
+                if not self._is_kept(tensor):
+                    continue
+                # Only what is read on the same device: nothing else was checked.
+                read.setdefault(node.device, {})[tensor] = None
+                is_worthwhile = (
+                    is_worthwhile
+                    or not self._is_read(tensor)
+                    or position == UNIT_FILTER_POSITIONS.get(node.op)
+                )
+        if not is_worthwhile:
+            return None, 0
+        kept_nodes = []
+        places: dict[str, str] = {}
+        for number, device in enumerate(sorted(read)):
+            check_time_limit()
+            tensors = []
+            for tensor in read[device]:
+                size = self._size(tensor)
+                if size is None or used_bytes + size > self._most_bytes:
+                    self.refusals.append(
+                        _refuse_size(tensor, self._node(tensor).op, size or 0, self._most_bytes)
+                    )
+                    continue
+                used_bytes += size
+                tensors.append(tensor)
+            name = f"{self._prefix}_{number}"
+            kept_nodes.append(encode_kept(self._kept(name, device, tensors)))
+            for port, tensor in enumerate(tensors):
+                places[tensor] = f"{name}:{port}" if port else name
+        return self._assemble(others, kept_nodes, places), used_bytes
+
+    def _is_kept(self, tensor: str) -> bool:
+        """Whether a tensor is a parameter, and no constant that already is one value."""
+        name = parse_input(tensor)[0]
+        if name in self._made:
+            return True
+        return name in self._parameters and str(self._node(tensor).op) != "Const"
+
+    def _is_read(self, tensor: str) -> bool:
+        return str(self._node(tensor).op) == "ReadVariableOp"
+
+    def _node(self, tensor: str) -> node_def_pb2.NodeDef:
+        name = parse_input(tensor)[0]
+        return self._made.get(name) or self._view.nodes[self._view.index_of[name]]
+
+    def _size(self, tensor: str) -> int | None:
+        """The bytes that keeping a tensor adds; None if unknown. Folds are counted already."""
+        if self._is_read(tensor) or parse_input(tensor)[0] in self._made:
+            return 0
+        shape = self._shape(tensor)
+        if not is_fully_known(shape):
+            return None
+        dtype = output_dtypes(self._node(tensor))[parse_input(tensor)[1]]
+        return int(math.prod(shape or ()) * tf.as_dtype(dtype).size)  # type: ignore[arg-type]
+
+    def _kept(self, name: str, device: str, tensors: Sequence[str]) -> KeptNode:
+        needed = self._ancestors(parse_input(tensor)[0] for tensor in tensors)
+        order = [each for each in (*self._order, *self._made) if each in needed]
+        reads = [each for each in order if self._is_read(each)]
+        constants = [each for each in order if self._is_large_constant(each)]
+        operands = {each: f"inputs:{place}" for place, each in enumerate((*reads, *constants))}
+        steps: list[node_def_pb2.NodeDef] = []
+        for each in order:
+            if each not in operands:
+                node = self._node(each)
+                inputs = [_operand(operands, text) for text in node.input]
+                operands[each] = f"steps:{len(steps)}"
+                steps.append(make_operation(node, inputs))
+        return KeptNode(
+            name=name,
+            device=device,
+            variables=tuple(self._node(each).input[0] for each in reads),
+            constants=tuple(constants),
+            constant_dtypes=tuple(output_dtypes(self._node(each))[0] for each in constants),
+            reads=tuple(make_operation(self._node(each), ["inputs:0"]) for each in reads),
+            steps=tuple(steps),
+            results=tuple(_operand(operands, tensor) for tensor in tensors),
+            output_dtypes=tuple(
+                output_dtypes(self._node(tensor))[parse_input(tensor)[1]] for tensor in tensors
+            ),
+            output_shapes=tuple(map(self._shape, tensors)),
+        )
+
+    def _is_large_constant(self, name: str) -> bool:
+        node = self._node(name)
+        return str(node.op) == "Const" and int(node.ByteSize()) > _LARGEST_CONSTANT_STEP
+
+    def _ancestors(self, names: Iterable[str]) -> set[str]:
+        """The parameters of these names, and all that they depend on."""
+        found: set[str] = set()
+        pending = list(names)
+        while pending:
+            name = pending.pop()
+            if name not in found:
+                found.add(name)
+                node = self._node(name)
+                if node.op != "ReadVariableOp":
+                    pending += [parse_input(text)[0] for text in node.input]
+        return found
+
+    def _assemble(
+        self,
+        others: Sequence[node_def_pb2.NodeDef],
+        kept_nodes: Sequence[node_def_pb2.NodeDef],
+        places: Mapping[str, str],
+    ) -> graph_pb2.GraphDef:
+        view = self._view
+        graph_def = graph_pb2.GraphDef(
+            versions=view.graph_def.versions, library=view.graph_def.library
+        )
+        graph_def.node.extend(kept_nodes)
+        graph_def.node.extend(others)
+        still_read: set[str] = set()
+        for node in graph_def.node:
+            for position, text in enumerate(node.input):
+                text = self._redirected.get(text, text)
+                node.input[position] = text = places.get(_canonical(text), text)
+                if parse_input(text)[0] in self._parameters:
+                    still_read.add(parse_input(text)[0])
+        remaining = self._ancestors(still_read)
+        graph_def.node.extend(
+            view.nodes[view.index_of[each]] for each in self._order if each in remaining
+        )
+        names = {node.name for node in graph_def.node}
+        for node in graph_def.node:
+            if COLOCATION in node.attr:
+                classes = node.attr[COLOCATION].list.s
+                there = [
+                    each
+                    for each in classes
+                    if not each.startswith(COLOCATED_WITH)
+                    or each.removeprefix(COLOCATED_WITH).decode("utf-8", "replace") in names
+                ]
+                classes[:] = there
+                if not there:
+                    del node.attr[COLOCATION]
+        return graph_def
+
+
+def _canonical(text: str) -> str:
+    """The text of a tensor without the port of a first output."""
+    return text.removesuffix(":0")
+
+
+def _operand(operands: Mapping[str, str], text: str) -> str:
+    name, port = parse_input(text)
+    operand = operands[name]
+    return f"{operand}:{port}" if operand.startswith("steps") else operand

@@ -1,0 +1,158 @@
+"""Folds and keeps the parameters of a graph, and fuses normalizations, before stages are made.
+
+Nothing is measured or planned here: what is folded is work that is gone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Collection
+
+from tensorflow.core.framework import graph_pb2
+
+from tf_interop.convolution import Refusal
+from tf_interop.graph.check_folds import check_folds
+from tf_interop.graph.fold import find_folds
+from tf_interop.graph.keep import rewrite_folds
+from tf_interop.graph.ops import CONVOLUTION_KINDS, UNIT_FILTER_POSITIONS
+from tf_interop.graph.parameters import find_parameters
+from tf_interop.graph.program import KEPT_OP
+from tf_interop.graph.properties import GraphProperties, ShapeInference
+from tf_interop.graph.rewrite import AS_STOCK, rewrite_units
+from tf_interop.graph.time_limit import check_time_limit
+from tf_interop.graph.units import ANCHOR_OPS, Unit, find_steps
+from tf_interop.graph.view import GraphView, device_type_of
+
+
+@dataclasses.dataclass(frozen=True)
+class FoldReport:
+    """The result of the pass for one graph.
+
+    Attributes:
+        name: a node of the graph, which tells the user which graph it is.
+        folded_count: nodes that convolutions and matrix products absorbed.
+        kept_count: tensors that are kept between calls.
+        kept_bytes: the size of those that are computed, and not a variable's own value.
+        refusals: variables and folds that were left out, with the reason.
+    """
+
+    name: str
+    device_type: str
+    node_count: int
+    node_count_after: int
+    fold_count: int
+    folded_count: int
+    kept_count: int
+    kept_bytes: int
+    refusals: tuple[Refusal, ...]
+    milliseconds: float
+
+
+def run_fold_pass(
+    graph_def: graph_pb2.GraphDef,
+    device_type: str,
+    kept_mb: int,
+    nodes_to_preserve: Collection[str] = (),
+    infer_output_shapes: ShapeInference | None = None,
+    fetches: Collection[str] = (),
+) -> tuple[graph_pb2.GraphDef | None, FoldReport | None]:
+    """Runs the pass on one graph; the arguments are those of `run_conv_stage_pass`.
+
+    Returns:
+        The new graph, or None if nothing changed; and a report, or None if the graph has nothing
+        to fold.
+
+    Raises:
+        GraphError: the graph is not well-formed.
+        TimeLimitError: it took longer than the `time_limit` around it.
+    """
+    start = time.perf_counter()
+    if any(
+        node.op == KEPT_OP and device_type_of(node.device) == device_type for node in graph_def.node
+    ):
+        return None, None
+    view = GraphView(graph_def)
+    if CONVOLUTION_KINDS.keys().isdisjoint(view.op_types):
+        return None, None
+    properties = GraphProperties(view, infer_output_shapes)
+    parameters = find_parameters(
+        view,
+        GraphProperties(view),
+        device_type,
+        nodes_to_preserve=nodes_to_preserve,
+        fetches=fetches,
+    )
+    folds, refusals = find_folds(
+        view, properties, parameters, device_type=device_type, nodes_to_preserve=nodes_to_preserve
+    )
+    check_time_limit()
+    rewriting = rewrite_folds(view, properties, parameters, folds, most_bytes=kept_mb << 20)
+    if rewriting is None:
+        return None, None
+    check_time_limit()
+    check_folds(view, GraphView(rewriting.graph_def), nodes_to_preserve)
+    kept_nodes = [node for node in rewriting.graph_def.node if node.op == KEPT_OP]
+    report = FoldReport(
+        name=next(view.names[i] for i, op in enumerate(view.ops) if op in CONVOLUTION_KINDS),
+        device_type=device_type,
+        node_count=len(view),
+        node_count_after=len(rewriting.graph_def.node),
+        fold_count=len(rewriting.folds),
+        folded_count=sum(len(fold.absorbed) for fold in rewriting.folds),
+        kept_count=sum(len(node.attr["Tout"].list.type) for node in kept_nodes),
+        kept_bytes=rewriting.kept_bytes,
+        refusals=(*parameters.refusals, *refusals, *rewriting.refusals),
+        milliseconds=(time.perf_counter() - start) * 1e3,
+    )
+    return rewriting.graph_def, report
+
+
+LEAST_ARRANGED_BYTES = 1 << 16
+"""Smaller filters are arranged in less time than an op of ours takes to find the arranged one."""
+
+
+def arrange_filters(
+    graph_def: graph_pb2.GraphDef,
+    nodes_to_preserve: Collection[str] = (),
+    fetches: Collection[str] = (),
+) -> graph_pb2.GraphDef | None:
+    """Makes a unit of each convolution and product on a CPU whose filter is kept and large.
+
+    A unit runs TensorFlow's own kernel on all cores, as stock TensorFlow does, but lets oneDNN keep
+    the filter in the form that it needs.
+
+    Returns:
+        The new graph, or None if there is none to arrange.
+    """
+    view = GraphView(graph_def)
+    properties = GraphProperties(view)
+
+    def is_large(index: int) -> bool:
+        source, port = view.fanins[index][UNIT_FILTER_POSITIONS[view.ops[index]]]
+        if view.ops[source] != KEPT_OP:
+            return False
+        shape = view.nodes[source].attr["output_shapes"].list.shape[port]
+        size = 4
+        for dim in shape.dim:
+            size *= dim.size
+        return size >= LEAST_ARRANGED_BYTES
+
+    found = [
+        index
+        for index, op in enumerate(view.ops)
+        if op in ANCHOR_OPS and op in UNIT_FILTER_POSITIONS and is_large(index)
+    ]
+    if not found:
+        return None
+    regions, _ = find_steps(view, found, frozenset(nodes_to_preserve), fetches)
+    units = [Unit((index,), index) for index in found if index in regions]
+    if not units:
+        return None
+    return rewrite_units(
+        view,
+        units,
+        nodes_to_preserve,
+        cores=[AS_STOCK] * len(units),
+        output_shapes=properties.output_shape,
+    )
