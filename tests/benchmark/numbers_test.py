@@ -62,6 +62,20 @@ def test_weights_are_always_the_same_and_normalizations_are_not_the_identity() -
     )
 
 
+def test_no_class_is_certain() -> None:
+    image = tf.keras.Input((16, 16, 3))
+    x = image
+    for _ in range(6):  # without normalizations, pooling makes activations larger
+        x = layers.MaxPooling2D(3, 1)(layers.Conv2D(16, 3, padding="same", activation="relu")(x))
+    x = layers.Conv2D(100, 1)(x)
+    x = layers.Softmax()(layers.GlobalAveragePooling2D()(x))
+    model = tf.keras.Model(image, x)
+    found = traced(model)
+    set_weights(model, found.inputs)
+    [outputs] = outputs_of_stock(found.function, found.inputs)
+    assert outputs.max() < 0.5
+
+
 def test_takes_a_fixed_batch_size_and_inputs_of_integers() -> None:
     word = tf.keras.Input((4,), batch_size=3, dtype="int32")
     x = layers.Flatten()(layers.Embedding(8, 4)(word))

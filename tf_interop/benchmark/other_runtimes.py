@@ -7,6 +7,7 @@ function's. Converting happens when the step is made.
 
 from __future__ import annotations
 
+import gc
 import importlib.metadata
 import importlib.util
 import os
@@ -83,16 +84,19 @@ def _onnxruntime_step(frozen: Any, inputs: _Arrays, cores: int) -> Step:
     import onnxruntime
     import tf2onnx
 
+    # tf2onnx 1.17 would copy the graph with all weights before each of its many optimizers.
+    os.environ["TF2ONNX_CATCH_ERRORS"] = "FALSE"
     names = [tensor.name for tensor in frozen.inputs]
     fetches = [tensor.name for tensor in frozen.outputs]
     converted, _ = tf2onnx.convert.from_graph_def(
         frozen.graph.as_graph_def(), input_names=names, output_names=fetches
     )
+    serialized = converted.SerializeToString()
+    del converted
+    gc.collect()  # what the conversion left must not count as memory of the steps
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = cores
-    session = onnxruntime.InferenceSession(
-        converted.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    session = onnxruntime.InferenceSession(serialized, options, providers=["CPUExecutionProvider"])
     feeds = dict(zip(names, inputs, strict=True))
 
     def step() -> Outputs:
