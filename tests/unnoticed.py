@@ -72,7 +72,10 @@ def counted() -> Iterator[types.SimpleNamespace]:
     before = tf_interop.status().counters
     yield new
     after = tf_interop.status().counters
-    for name in ("stages_run", "filters_transformed", "stages_captured", "stages_replayed"):
+    for name in (
+        *("stages_run", "filters_transformed", "stages_captured", "stages_replayed"),
+        *("kept_computations", "kept_bytes"),
+    ):
         setattr(new, name, getattr(after, name) - getattr(before, name))
     for name in ("fallbacks", "refused_lane_options"):
         counts = collections.Counter(getattr(after, name))

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "cc_kernels/tf/own_memory.h"
 #include "cc_kernels/tf/stock_kernel.h"
 
 namespace tf_interop {

@@ -6,7 +6,6 @@
 #ifndef TF_INTEROP_TF_HOLDING_H_
 #define TF_INTEROP_TF_HOLDING_H_
 
-#include "tensorflow/core/common_runtime/dma_helper.h"
 #include "tensorflow/core/framework/tensor.h"
 
 namespace tf_interop {
@@ -40,13 +39,6 @@ class Holding {
 // written into the memory meanwhile: a variable's update first copies what others hold.
 inline bool IsSame(const tensorflow::Tensor& a, const tensorflow::Tensor& b) {
   return a.SharesBufferWith(b) && a.data() == b.data() && a.shape() == b.shape();
-}
-
-// Whether only TensorFlow can write into a tensor's memory. Memory from DLPack has other writers.
-inline bool IsTensorFlowsOwn(const tensorflow::Tensor& tensor) {
-  const tensorflow::TensorBuffer* const buffer = tensorflow::DMAHelper::buffer(&tensor);
-  return buffer == nullptr ||
-         const_cast<tensorflow::TensorBuffer*>(buffer)->root_buffer()->OwnsMemory();
 }
 
 }  // namespace tf_interop

@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "cc_kernels/core/counters.h"
 #include "cc_kernels/tf/holding.h"
+#include "cc_kernels/tf/own_memory.h"
 #include "cc_kernels/tf/steps.h"
 #include "cc_kernels/tf/stock_kernel.h"
 #include "tensorflow/core/framework/op_kernel.h"

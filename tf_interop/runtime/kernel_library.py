@@ -57,7 +57,7 @@ class BuildInfo:
 
 @dataclasses.dataclass(frozen=True)
 class Counters:
-    """Counters of the stages in this process.
+    """Counters of stages and kept values in this process.
 
     Attributes:
         stages_run: runs of stages.
@@ -69,6 +69,8 @@ class Counters:
             read them.
         stages_captured: CUDA graphs made of stages.
         stages_replayed: runs of stages that launched such a graph.
+        kept_computations: how often values that depend only on variables were computed.
+        kept_bytes: the size of such values that are kept now.
         devices: the counters of each device, such as `GPU:0`; empty in each of those.
     """
 
@@ -78,6 +80,8 @@ class Counters:
     filters_transformed: int = 0
     stages_captured: int = 0
     stages_replayed: int = 0
+    kept_computations: int = 0
+    kept_bytes: int = 0
     devices: dict[str, Counters] = dataclasses.field(default_factory=dict)
 
 
@@ -240,6 +244,8 @@ def _counters(
         counts["filters_transformed"][""],
         counts["stages_captured"][""],
         counts["stages_replayed"][""],
+        counts["kept_computations"][""],
+        counts["kept_bytes"][""],
         devices,
     )
 
