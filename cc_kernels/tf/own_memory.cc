@@ -55,8 +55,8 @@ bool HasOneReference(const NumpyArray& array, const void* data) {
   const bool has_one = array.reference_count == 1;
   // Whatever a program wrote before it dropped its reference is there now.
   std::atomic_thread_fence(std::memory_order_acquire);
-  return has_one && array.data == data && array.base == nullptr &&
-         (array.flags & kOwnsData) != 0 && array.weak_references == nullptr;
+  return has_one && array.data == data && array.base == nullptr && (array.flags & kOwnsData) != 0 &&
+         array.weak_references == nullptr;
 }
 
 }  // namespace
@@ -70,9 +70,8 @@ bool IsTensorFlowsOwn(const tensorflow::Tensor& tensor) {
   const auto* const managed = dynamic_cast<const TF_ManagedBuffer*>(root);
   return managed != nullptr && &tensorflow::DelayedNumpyDecref != nullptr &&
          managed->*MemberOf(Deallocator()) == &tensorflow::DelayedNumpyDecref &&
-         HasOneReference(
-             *static_cast<const NumpyArray*>(managed->*MemberOf(DeallocatorArgument())),
-             root->data());
+         HasOneReference(*static_cast<const NumpyArray*>(managed->*MemberOf(DeallocatorArgument())),
+                         root->data());
 }
 
 }  // namespace tf_interop

@@ -128,7 +128,7 @@ def constant_value(node: node_def_pb2.NodeDef) -> Value | None:
         return None
     if tensor.dtype in (types_pb2.DT_INT32, types_pb2.DT_INT64):
         return np.asarray(tf.make_ndarray(tensor), np.int64)
-    if tensor.dtype != types_pb2.DT_FLOAT:
+    if tensor.dtype not in (types_pb2.DT_FLOAT, types_pb2.DT_DOUBLE):
         return None
     values = np.asarray(tf.make_ndarray(tensor), np.float64)
     if not values.size or (values != values.flat[0]).any():
