@@ -1,0 +1,229 @@
+"""Kept values belong to the variables' present values, however these are updated."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.framework import node_def_pb2
+
+from tf_interop.runtime.kernel_library import load_kernel_library
+
+SHAPE = (4, 3)
+Update = Callable[[tf.Variable], object]
+
+
+@pytest.fixture(autouse=True)
+def without_pass(plugin_off: None) -> Iterator[None]:
+    """Runs graphs as they are written."""
+    yield
+
+
+def node(op: str, inputs: list[str], **types: int) -> bytes:
+    made = node_def_pb2.NodeDef(name=op.lower(), op=op, input=inputs)
+    for name, value in types.items():
+        made.attr[name].type = value
+    return bytes(made.SerializeToString())
+
+
+def doubled(ops: Any, variable: tf.Variable) -> Any:
+    """A function that returns twice the variable's value, and the value itself."""
+
+    @tf.function
+    def run() -> Any:
+        return ops.tf_interop_kept(
+            variables=[variable.handle],
+            constants=[],
+            Tout=[tf.float32, tf.float32],
+            reads=[node("ReadVariableOp", ["inputs:0"], dtype=1)],
+            steps=[node("Add", ["inputs:0", "inputs:0"], T=1)],
+            results=["steps:0:0", "inputs:0"],
+        )
+
+    return run
+
+
+def computations() -> int:
+    return load_kernel_library().read_counters().kept_computations
+
+
+def zeros(variable: tf.Variable) -> Any:
+    return tf.Variable(tf.zeros_like(variable)).handle
+
+
+def number(value: float) -> Any:
+    return tf.constant(np.float32(value))
+
+
+raw = tf.raw_ops
+ONES = tf.ones(SHAPE)
+ROWS = tf.constant([0, 2])
+
+
+@tf.function(jit_compile=True)
+def add_with_xla(variable: tf.Variable) -> None:
+    variable.assign_add(tf.ones_like(variable))
+
+
+UPDATES: dict[str, Update] = {
+    "assign": lambda v: v.assign(v + 1),
+    "assign an array": lambda v: v.assign(v.numpy() + 1),
+    "assign_add": lambda v: v.assign_add(ONES),
+    "assign_sub": lambda v: v.assign_sub(ONES),
+    "strided slice": lambda v: v[1:2].assign(v[1:2] + 1),
+    "gradient descent": lambda v: raw.ResourceApplyGradientDescent(
+        var=v.handle, alpha=number(0.1), delta=ONES
+    ),
+    "momentum": lambda v: raw.ResourceApplyMomentum(
+        var=v.handle, accum=zeros(v), lr=number(0.1), grad=ONES, momentum=number(0.9)
+    ),
+    "adam": lambda v: raw.ResourceApplyAdam(
+        var=v.handle,
+        m=zeros(v),
+        v=zeros(v),
+        beta1_power=number(0.9),
+        beta2_power=number(0.99),
+        lr=number(0.1),
+        beta1=number(0.9),
+        beta2=number(0.99),
+        epsilon=number(1e-7),
+        grad=ONES,
+    ),
+    "sparse momentum": lambda v: raw.ResourceSparseApplyMomentum(
+        var=v.handle,
+        accum=zeros(v),
+        lr=number(0.1),
+        grad=tf.ones([2, 3]),
+        indices=ROWS,
+        momentum=number(0.9),
+    ),
+    "scatter": lambda v: raw.ResourceScatterAdd(
+        resource=v.handle, indices=ROWS, updates=tf.ones([2, 3])
+    ),
+    "scatter of slices": lambda v: raw.ResourceScatterNdAdd(
+        ref=v.handle, indices=[[0], [2]], updates=tf.ones([2, 3])
+    ),
+    "XLA": add_with_xla,
+}
+
+
+@pytest.mark.parametrize("how", UPDATES)
+def test_sees_every_update(ops: Any, how: str) -> None:
+    variable = tf.Variable(np.arange(12, dtype=np.float32).reshape(SHAPE))
+    run = doubled(ops, variable)
+    for _ in range(6):  # more than the changes after which holding pauses
+        before = variable.numpy()
+        run()
+        UPDATES[how](variable)
+        twice, value = run()
+        assert (variable.numpy() != before).any()
+        np.testing.assert_array_equal(value, variable.numpy())
+        np.testing.assert_array_equal(twice, 2 * variable.numpy())
+
+
+def test_sees_sparse_updates_after_copying_on_read_was_turned_off(ops: Any) -> None:
+    variable = tf.Variable(ONES)
+    run = doubled(ops, variable)
+    for _ in range(3):
+        UPDATES["scatter"](variable)
+        raw.DisableCopyOnRead(resource=variable.handle)
+        run()
+        UPDATES["scatter"](variable)
+        np.testing.assert_array_equal(run()[0], 2 * variable.numpy())
+
+
+def test_sees_writes_into_memory_from_dlpack(ops: Any) -> None:
+    array = np.ones([1024], np.float32)
+    variable = tf.Variable(tf.zeros([1024]))
+    variable.assign(tf.experimental.dlpack.from_dlpack(array.__dlpack__()))
+    run = doubled(ops, variable)
+    run()
+    array[0] = 7
+    stock = variable.numpy()
+    np.testing.assert_array_equal(run()[0], 2 * stock)
+
+
+def test_computes_once_while_nothing_changes(ops: Any) -> None:
+    for initial in (tf.random.normal([8, 8]), np.ones([8, 8]), np.zeros([300, 300], np.float32)):
+        variable = tf.Variable(initial, dtype=tf.float32)
+        run = doubled(ops, variable)
+        run()
+        before = computations()
+        for _ in range(5):
+            run()
+        assert computations() == before
+        variable.assign_add(tf.ones_like(variable))
+        run()
+        run()
+        assert computations() == before + 1
+
+
+def test_pauses_while_a_variable_keeps_changing_and_resumes(ops: Any) -> None:
+    variable = tf.Variable(ONES)
+    run = doubled(ops, variable)
+    for _ in range(8):
+        variable.assign_add(ONES)
+        np.testing.assert_array_equal(run()[0], 2 * variable.numpy())
+    before = computations()
+    run()
+    assert computations() == before + 1  # nothing is held
+    for _ in range(20):
+        run()
+    before = computations()
+    run()
+    assert computations() == before
+
+
+def test_reports_a_variable_without_value_as_stock_does(ops: Any) -> None:
+    handle = raw.VarHandleOp(dtype=tf.float32, shape=SHAPE, shared_name="without_value")
+    with pytest.raises(tf.errors.FailedPreconditionError, match="without_value"):
+        ops.tf_interop_kept(
+            variables=[handle],
+            constants=[],
+            Tout=[tf.float32],
+            reads=[node("ReadVariableOp", ["inputs:0"], dtype=1)],
+            steps=[],
+            results=["inputs:0"],
+        )
+
+
+def test_refuses_reads_of_another_number_or_kind(ops: Any) -> None:
+    variable = tf.Variable(ONES)
+    for reads in ([], [b"\xff"], [node("Add", ["inputs:0", "inputs:0"], T=1)]):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="read"):
+            ops.tf_interop_kept(
+                variables=[variable.handle],
+                constants=[],
+                Tout=[tf.float32],
+                reads=reads,
+                steps=[],
+                results=["inputs:0"],
+            )
+
+
+def test_a_call_computes_from_one_value(ops: Any) -> None:
+    variable = tf.Variable(tf.zeros([64, 64]))
+    run = doubled(ops, variable)
+    run()
+    is_over = threading.Event()
+
+    def assign() -> None:
+        value = 0
+        while not is_over.is_set():
+            value += 1
+            variable.assign(tf.fill([64, 64], float(value)))
+
+    thread = threading.Thread(target=assign)
+    thread.start()
+    try:
+        for _ in range(300):
+            twice, value = (each.numpy() for each in run())
+            assert (value == value[0, 0]).all()
+            assert (twice == 2 * value).all()
+    finally:
+        is_over.set()
+        thread.join()
