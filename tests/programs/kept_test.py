@@ -1,0 +1,240 @@
+"""Programs whose parameters are folded and kept compute what stock TensorFlow computes."""
+
+from __future__ import annotations
+
+import pathlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_interop
+from tf_interop.runtime.plugin import get_plugin
+
+RANDOM = np.random.default_rng(0)
+IMAGES = RANDOM.normal(size=[8, 16, 16, 3]).astype(np.float32)
+LABELS = np.arange(8) % 5
+
+pytestmark = pytest.mark.usefixtures("units_on_cpus")
+
+
+@pytest.fixture(autouse=True)
+def enabled(units_on_cpus: None) -> Iterator[None]:
+    tf_interop.enable()
+    yield
+    tf_interop.disable()
+
+
+def small_model() -> Any:
+    """Has every kind of fold: plain, depthwise, with bias and shortcut, and a matrix product."""
+    layers = keras.layers
+    given = keras.Input([16, 16, 3])
+    x = layers.Conv2D(8, 3, padding="same", use_bias=False)(given)
+    x = short = layers.ReLU()(layers.BatchNormalization()(x))
+    x = layers.DepthwiseConv2D(3, padding="same", use_bias=False)(x)
+    x = layers.ReLU(6.0)(layers.BatchNormalization()(x))
+    x = layers.BatchNormalization()(layers.Conv2D(8, 1)(x))
+    x = layers.ReLU()(layers.Add()([x, short]))
+    x = layers.GlobalAveragePooling2D()(layers.SeparableConv2D(64, 3)(x))
+    x = layers.BatchNormalization()(layers.Dense(64, use_bias=False)(x))
+    model = keras.Model(given, layers.Dense(5, activation="softmax")(x))
+    set_random(model, 1)
+    model.compile("sgd", "sparse_categorical_crossentropy", jit_compile=False)
+    return model
+
+
+def set_random(model: Any, seed: int) -> None:
+    """Sets weights with which outputs depend on all of them."""
+    random = np.random.default_rng(seed)
+    for variable in model.variables:
+        leaf = variable.path.split("/")[-1]
+        if leaf in ("gamma", "moving_variance"):
+            variable.assign(random.uniform(0.5, 1.5, variable.shape))
+        elif len(variable.shape) > 1:
+            size = np.prod(variable.shape[:-1])
+            variable.assign(random.normal(0, size**-0.5, variable.shape))
+        elif len(variable.shape) == 1 and "seed" not in leaf:
+            variable.assign(random.normal(0, 0.3, variable.shape))
+
+
+def stock_outputs(model: Any, images: Any = IMAGES) -> Any:
+    """What eager TensorFlow computes, which the plugin never sees."""
+    return model(images, training=False).numpy()
+
+
+def assert_equal(got: Any, expected: Any) -> None:
+    # Sums of up to 100 terms, rounded in another order.
+    np.testing.assert_allclose(got, expected, rtol=2e-5, atol=2e-6)
+
+
+def assert_folded(least: int = 4) -> None:
+    assert not get_plugin().failures
+    assert max((each.fold_count for each in get_plugin().fold_reports), default=0) >= least
+
+
+def test_outputs_are_stocks_at_any_batch_size() -> None:
+    model = small_model()
+    assert_equal(model.predict(IMAGES, batch_size=3, verbose=0), stock_outputs(model))
+    for count in (1, 5):
+        assert_equal(model.predict(IMAGES[:count], verbose=0), stock_outputs(model, IMAGES[:count]))
+    fixed = tf.function(lambda images: model(images, training=False))
+    assert_equal(fixed(IMAGES), stock_outputs(model))
+    assert_folded()
+
+
+def test_weights_may_change_between_calls(tmp_path: pathlib.Path) -> None:
+    model = small_model()
+    run = tf.function(lambda images: model(images, training=False))
+    run(IMAGES)
+    before = model.get_weights()
+    for seed in range(6):
+        set_random(model, seed)
+        assert_equal(run(IMAGES), stock_outputs(model))
+        assert_equal(run(IMAGES), stock_outputs(model))
+    model.set_weights(before)
+    assert_equal(run(IMAGES), stock_outputs(model))
+    model.save_weights(tmp_path / "some.weights.h5")
+    set_random(model, 9)
+    run(IMAGES)
+    model.load_weights(tmp_path / "some.weights.h5")
+    assert_equal(run(IMAGES), stock_outputs(model))
+    model.layers[1].kernel.assign_add(np.ones(model.layers[1].kernel.shape, np.float32))
+    assert_equal(run(IMAGES), stock_outputs(model))
+    assert_folded()
+
+
+def test_training_between_calls_and_evaluation_between_epochs() -> None:
+    model = small_model()
+    for _ in range(5):
+        model.train_on_batch(IMAGES, LABELS)
+        assert_equal(model.predict(IMAGES, verbose=0), stock_outputs(model))
+    history = model.fit(
+        IMAGES, LABELS, validation_data=(IMAGES, LABELS), epochs=3, batch_size=4, verbose=0
+    )
+    picked = stock_outputs(model)[np.arange(8), LABELS]
+    assert history.history["val_loss"][-1] == pytest.approx(-np.log(picked).mean(), rel=1e-4)
+    assert_folded()
+
+
+def test_a_step_that_trains_only_the_head_has_stocks_loss() -> None:
+    tf_interop.disable()
+    expected_model = small_model()
+    for layer in expected_model.layers[:-1]:
+        layer.trainable = False
+    expected_model.compile("sgd", "sparse_categorical_crossentropy", jit_compile=False)
+    expected = [float(expected_model.train_on_batch(IMAGES, LABELS)) for _ in range(4)]
+    tf_interop.enable()
+    model = small_model()
+    for layer in model.layers[:-1]:
+        layer.trainable = False
+    model.compile("sgd", "sparse_categorical_crossentropy", jit_compile=False)
+    losses = [float(model.train_on_batch(IMAGES, LABELS)) for _ in range(4)]
+    np.testing.assert_allclose(losses, expected, rtol=1e-4)
+
+
+def test_a_variable_that_the_function_assigns_is_read_anew() -> None:
+    kernel = tf.Variable(RANDOM.normal(size=[3, 3, 3, 4]).astype(np.float32))
+    scale = tf.Variable(tf.ones([4]))
+
+    @tf.function
+    def run(images: Any) -> Any:
+        before = tf.nn.conv2d(images, kernel, 1, "SAME") * scale
+        scale.assign_add(tf.ones([4]))
+        return before, tf.nn.conv2d(images, kernel, 1, "SAME") * scale
+
+    plain = tf.nn.conv2d(IMAGES, kernel, 1, "SAME")
+    for call in range(1, 4):
+        before, after = run(IMAGES)
+        assert_equal(before, plain * call)
+        assert_equal(after, plain * (call + 1))
+
+
+def test_branches_and_loops() -> None:
+    kernel = tf.Variable(RANDOM.normal(size=[1, 1, 3, 3]).astype(np.float32) / 2)
+    scale = tf.Variable(tf.constant([1.5, 0.5, 2.0]))
+
+    def layer(images: Any) -> Any:
+        return tf.nn.relu(tf.nn.conv2d(images, kernel, 1, "SAME") * scale + scale)
+
+    @tf.function
+    def run(images: Any, count: Any) -> Any:
+        images = layer(images)
+        for _ in tf.range(count):
+            images = layer(images)
+        return layer(images) if count > 1 else images
+
+    for count in (0, 1, 2):
+        expected = layer(IMAGES)
+        for _ in range(count):
+            expected = layer(expected)
+        if count > 1:
+            expected = layer(expected)
+        assert_equal(run(IMAGES, tf.constant(count)), expected)
+    assert not get_plugin().failures
+
+
+def test_saved_models_and_frozen_graphs(tmp_path: pathlib.Path) -> None:
+    from tensorflow.python.framework.convert_to_constants import (
+        convert_variables_to_constants_v2,
+    )
+
+    model = small_model()
+    expected = stock_outputs(model)
+    run = tf.function(lambda images: model(images, training=False))
+    concrete = run.get_concrete_function(tf.TensorSpec([None, 16, 16, 3]))
+    tf.saved_model.save(model, str(tmp_path), signatures=concrete)
+    loaded = tf.saved_model.load(str(tmp_path)).signatures["serving_default"]
+    assert_equal(next(iter(loaded(tf.constant(IMAGES)).values())), expected)
+    frozen = convert_variables_to_constants_v2(concrete)
+    assert_equal(frozen(tf.constant(IMAGES))[0], expected)
+    with tf.Graph().as_default() as graph, tf.compat.v1.Session(graph=graph) as session:
+        name = concrete.inputs[0].op.name
+        output = frozen.outputs[0].name
+        tf.import_graph_def(frozen.graph.as_graph_def(), name="")
+        assert_equal(session.run(output, {f"{name}:0": IMAGES}), expected)
+    assert not get_plugin().failures
+
+
+def test_threads_call_while_another_assigns() -> None:
+    kernel = tf.Variable(tf.ones([1, 1, 3, 128]))
+    scale = tf.Variable(tf.ones([128]))
+
+    @tf.function
+    def run(images: Any) -> Any:
+        return tf.nn.conv2d(images, kernel, 1, "SAME") * scale
+
+    plain = tf.nn.conv2d(IMAGES, tf.ones([1, 1, 3, 1]), 1, "SAME").numpy()
+    run(IMAGES)
+    wrong: list[float] = []
+    is_over = threading.Event()
+
+    def call() -> None:
+        while not is_over.is_set():
+            found = run(IMAGES).numpy()
+            factor = found[0, 0, 0, 0] / plain[0, 0, 0, 0]
+            if not np.allclose(found, plain * factor, rtol=1e-4, atol=1e-4):
+                wrong.append(factor)
+
+    threads = [threading.Thread(target=call) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for value in range(1, 60):
+        scale.assign(tf.fill([128], float(value)))
+    is_over.set()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert_equal(run(IMAGES), np.broadcast_to(plain * 59, [8, 16, 16, 128]))
+
+
+def test_keeps_nothing_without_room_or_permission() -> None:
+    for arguments in ({"kept": False}, {"kept_mb": 0}):
+        get_plugin().forget_reports()
+        tf_interop.enable(**arguments)
+        model = small_model()
+        assert_equal(model.predict(IMAGES, verbose=0), stock_outputs(model))
+        assert not get_plugin().fold_reports
