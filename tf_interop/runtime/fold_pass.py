@@ -5,6 +5,7 @@ Nothing is measured or planned here: what is folded is work that is gone.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import time
 from collections.abc import Collection
@@ -30,7 +31,9 @@ class FoldReport:
     """The result of the pass for one graph.
 
     Attributes:
-        name: a node of the graph, which tells the user which graph it is.
+        name: its first convolution.
+        node_count_after: nodes after the pass.
+        fold_count: convolutions and matrix products that absorbed nodes.
         folded_count: nodes that convolutions and matrix products absorbed.
         kept_count: tensors that are kept between calls.
         kept_bytes: the size of those that are computed, and not a variable's own value.
@@ -47,6 +50,17 @@ class FoldReport:
     kept_bytes: int
     refusals: tuple[Refusal, ...]
     milliseconds: float
+
+    def __str__(self) -> str:
+        """The result in a sentence."""
+        text = (
+            f"the graph with {self.name}: {self.node_count} nodes became {self.node_count_after}, "
+            f"{self.folded_count} of them folded into {self.fold_count} convolutions and matrix "
+            f"products; {self.kept_count} tensors kept, {self.kept_bytes / 2**20:.1f} MiB computed"
+        )
+        reasons = collections.Counter(refusal.reason.value for refusal in self.refusals)
+        left = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
+        return f"{text}; not kept: {left}" if left else text
 
 
 def run_fold_pass(

@@ -14,6 +14,7 @@ from tf_interop import tensorflow_internals
 from tf_interop.errors import TfInteropError
 from tf_interop.graph.xla import XlaFunction, find_xla_functions, xla_auto_clustering
 from tf_interop.planning.types import GraphPlan, Plan
+from tf_interop.runtime.fold_pass import FoldReport
 from tf_interop.runtime.kernel_library import Counters
 from tf_interop.runtime.parallel_pass import ParallelReport
 from tf_interop.runtime.plugin import PassFailure, get_plugin
@@ -35,6 +36,7 @@ class Status:
         current_graphs: those of `graphs` that were optimized under the current settings. The
             others are optimized again at their functions' next call.
         divided_graphs: how the layers of graphs were divided over devices, latest first.
+        folded_graphs: what was folded and kept in graphs, latest first.
         failures: graphs that stayed unchanged because the pass failed, with the cause.
         counters: counts of stage runs and fallbacks so far.
         xla_functions: functions with convolutions that XLA compiles, so the plugin never sees them.
@@ -49,6 +51,7 @@ class Status:
     graphs: tuple[PassReport, ...] = ()
     current_graphs: tuple[PassReport, ...] = ()
     divided_graphs: tuple[ParallelReport, ...] = ()
+    folded_graphs: tuple[FoldReport, ...] = ()
     failures: tuple[PassFailure, ...] = ()
     counters: Counters = Counters(0, {})  # noqa: RUF009 (frozen)
     xla_functions: tuple[XlaFunction, ...] = ()
@@ -97,6 +100,13 @@ class Status:
             console.print(_graph_table(earlier))
         for divided in self.divided_graphs:
             say(str(divided))
+        for folded in self.folded_graphs:
+            say(str(folded))
+        if self.counters.kept_computations:
+            say(
+                f"kept now: {self.counters.kept_bytes / 2**20:.1f} MiB, computed "
+                f"{count_of(self.counters.kept_computations, 'time')}"
+            )
         for failure in self.failures:
             say(f"{count_of(failure.count, 'graph')} left unchanged: {failure.cause}")
         for function in self.xla_functions:
@@ -155,6 +165,7 @@ def status() -> Status:
         graphs=plugin.reports,
         current_graphs=plugin.current_reports,
         divided_graphs=plugin.parallel_reports,
+        folded_graphs=plugin.fold_reports,
         failures=plugin.failures,
         counters=plugin.library.read_counters(),
         xla_functions=find_xla_functions(),
