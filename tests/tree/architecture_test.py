@@ -73,7 +73,7 @@ def test_the_core_knows_nothing_of_tensorflow() -> None:
 PRIVATE_MODULES = {
     *("eager.context", "framework.config", "framework.kernels", "framework.op_def_registry"),
     *("framework.load_library", "grappler.cluster", "grappler.tf_optimizer"),
-    *("framework.convert_to_constants", "ops.handle_data_util"),
+    *("framework.convert_to_constants", "ops.handle_data_util", "util._pywrap_util_port"),
 }
 PRIVATE_HEADERS = {
     "tensorflow/c/experimental/grappler/grappler.h",
