@@ -137,7 +137,10 @@ def test_sees_sparse_updates_after_copying_on_read_was_turned_off(ops: Any) -> N
 
 
 def test_sees_writes_into_memory_from_dlpack(ops: Any) -> None:
-    array = np.ones([1024], np.float32)
+    # TensorFlow's kernels abort on memory that is not aligned.
+    memory = np.zeros([1024 * 4 + 64], np.uint8)
+    start = -memory.ctypes.data % 64
+    array = memory[start : start + 1024 * 4].view(np.float32)
     variable = tf.Variable(tf.zeros([1024]))
     variable.assign(tf.experimental.dlpack.from_dlpack(array.__dlpack__()))
     run = doubled(ops, variable)
