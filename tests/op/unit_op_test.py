@@ -195,8 +195,8 @@ def setting(**attributes: Any) -> Change:
         (setting(Tout=[tf.half]), ["Expected a half as result 0", "a float"]),
         (setting(steps=[b"\xff"]), ["a serialized NodeDef at step 0"]),
         (setting(constant_inputs=[4]), ["constant_inputs from 0 to 3", "got 4"]),
-        (setting(cores=[0]), ["1 cores of at least 1", "got [0]"]),
-        (setting(cores=[1], batch_sizes=[2, 3]), ["2 cores of at least 1", "got [1]"]),
+        (setting(cores=[-1]), ["1 cores of at least 0", "got [-1]"]),
+        (setting(cores=[1], batch_sizes=[2, 3]), ["2 cores of at least 0", "got [1]"]),
         (setting(split_inputs=[0, -1]), ["split_inputs from 0 to 3", "got -1"]),
         (setting(split_inputs=[0], results=["inputs:0"]), ["result 0, which does not depend"]),
         (setting(output_shapes=[[], []]), ["output_shapes for all 1 outputs", "got 2"]),
@@ -230,7 +230,7 @@ def test_a_step_fails_as_the_own_op_does(unit: Any) -> None:
             run(left, right)
         [phrase] = re.findall(r"(Matrix size-incompatible.*\])", str(of_stock.value))
         assert phrase in str(error.value)
-        assert "[at step 'failing' of the unit]" in str(error.value)
+        assert "[at step 'failing']" in str(error.value)
     fitting = np.ones([3, 5], np.float32)
     assert_same_bits(run(left, fitting), own(tf.constant(left), tf.constant(fitting)))
 
@@ -317,7 +317,7 @@ def test_the_error_of_one_part_is_that_of_its_step(unit: Any) -> None:
     for wrong in ([0, 1, 2, 7], [7, 1, 2, 3]):
         with pytest.raises(tf.errors.InvalidArgumentError) as error:
             split(unit, steps, ["steps:1:0"], [np.array(wrong, np.int32), table, axis])
-        assert_names(error, "= 7 is not in [0, 5)", "[at step 'gather' of the unit]")
+        assert_names(error, "= 7 is not in [0, 5)", "[at step 'gather']")
     [result] = split(unit, steps, ["steps:1:0"], [np.array([4, 0, 3], np.int32), table, axis])
     np.testing.assert_array_equal(result, [4, 0, 3])
     add = [operation("add", "AddV2", ["inputs:0", "inputs:1"])]
