@@ -238,3 +238,32 @@ def test_keeps_nothing_without_room_or_permission() -> None:
         model = small_model()
         assert_equal(model.predict(IMAGES, verbose=0), stock_outputs(model))
         assert not get_plugin().fold_reports
+
+
+def test_graphs_of_one_session_keep_values_of_their_own() -> None:
+    """A Session shares the kernels of ops with state by name, and each run has a graph."""
+    v1 = tf.compat.v1
+    random = np.random.default_rng(3)
+    config = v1.ConfigProto()
+    config.graph_options.rewrite_options.use_plugin_optimizers = 1  # a Session's own option
+    config.graph_options.rewrite_options.min_graph_nodes = -1
+    with tf.Graph().as_default(), v1.Session(config=config) as session:
+        image = v1.placeholder(tf.float32, [None, 16, 16, 3])
+        outputs, variables, plain = [], [], []
+        for number in range(3):
+            kernel = random.normal(size=[3, 3, 3, 2 + number]).astype(np.float32)
+            scale = v1.get_variable(f"scale{number}", initializer=np.ones([2 + number], np.float32))
+            product = tf.nn.conv2d(image, kernel, 1, "SAME")
+            # Later graphs keep more values.
+            outputs.append(product * scale + (scale if number else 0))
+            variables.append(scale)
+            plain.append(product)
+        update = [each.assign_add(tf.ones_like(each)) for each in variables]
+        session.run(v1.global_variables_initializer())
+        for scale_now in (1, 2, 3):
+            for number, output in enumerate(outputs):
+                expected = session.run(plain[number], {image: IMAGES}) * scale_now
+                expected = expected + (scale_now if number else 0)
+                assert_equal(session.run(output, {image: IMAGES}), expected)
+            session.run(update)
+    assert len(get_plugin().fold_reports) >= 3 and not get_plugin().failures
