@@ -9,20 +9,19 @@ namespace tf_interop {
 namespace {
 
 absl::Status DefineKept(tensorflow::OpRegistrationData* op) {
-  TF_RETURN_IF_ERROR(
-      tensorflow::OpDefBuilder("TfInterop>Kept")
-          .Input("variables: N * resource")
-          .Input("constants: Tin")
-          .Output("values: Tout")
-          .Attr("N: int >= 0")
-          .Attr("Tin: list(type) >= 0")
-          .Attr("Tout: list(type) >= 1")
-          .Attr("reads: list(string) >= 0")
-          .Attr("steps: list(string) >= 0")
-          .Attr("results: list(string) >= 1")
-          .Attr("output_shapes: list(shape) = []")
-          .SetShapeFn(InferStatedShapes)
-          .Doc(R"doc(
+  TF_RETURN_IF_ERROR(tensorflow::OpDefBuilder("TfInterop>Kept")
+                         .Input("variables: N * resource")
+                         .Input("constants: Tin")
+                         .Output("values: Tout")
+                         .Attr("N: int >= 0")
+                         .Attr("Tin: list(type) >= 0")
+                         .Attr("Tout: list(type) >= 1")
+                         .Attr("reads: list(string) >= 0")
+                         .Attr("steps: list(string) >= 0")
+                         .Attr("results: list(string) >= 1")
+                         .Attr("output_shapes: list(shape) = []")
+                         .SetShapeFn(InferStatedShapes)
+                         .Doc(R"doc(
 Values that depend only on variables and constants: computed once, and again after a variable changed.
 
 An operand is `inputs:<i>`, the value of a variable or, after those, a constant; or
@@ -36,7 +35,7 @@ steps: Serialized NodeDefs of pure operations, with operands as inputs.
 results: The operand of each output.
 output_shapes: The outputs' shapes as far as they are known, or empty.
 )doc")
-          .Finalize(op));
+                         .Finalize(op));
   // TensorFlow takes every op that reads a resource for one with state. A Session shares the
   // kernels of ops with state between its graphs, by the node's name, and each graph has a Kept
   // node of its own.
