@@ -35,7 +35,6 @@ _INTRODUCTION = """# Results
 
 Every value is from a result file under results/, which names its machine, date, versions and
 command."""
-_NO_GPU = """**No value is from a GPU**, because tf_interop has not run on one."""
 _BENCHMARK = """
 The table shows the median step in stock TensorFlow, and how many times as fast the other
 [variants](guide.md#benchmark) are: the median turn, and in brackets the slowest and the fastest.
@@ -61,10 +60,7 @@ def read_results() -> dict[str, Any]:
 
 def render(results: Mapping[str, Any]) -> str:
     """Renders the page in Markdown from the results, by their files' names."""
-    benchmarks = [each for each in results.values() if isinstance(each, Benchmark)]
     parts = [_INTRODUCTION]
-    if not any(each.device.backend == "cudnn" for each in benchmarks):
-        parts.append(_paragraph(_NO_GPU))
     for name, result in results.items():
         section = _of_benchmark if isinstance(result, Benchmark) else _of_tables
         parts += section(name, result)
