@@ -36,7 +36,9 @@ TEST_F(CudnnBackendTest, TakesTheFirstProposalThatIsAllowed) {
   UseNewContext();
   const int descriptors = FakeCudnnCounts().live_descriptors;
   for (int64_t engine = 0; engine < 200; ++engine) FakeCudnn().unsupported_engines.insert(engine);
-  EXPECT_TRUE(IsError(PrepareError(MakeFused()), StatusCode::kUnsupported,
+  Convolution fused = MakeFused();
+  fused.batch = 1;
+  EXPECT_TRUE(IsError(PrepareError(fused), StatusCode::kUnsupported,
                       {"forward float NHWC", "[plain]", "[split]", "[nchw]", "[split+nchw]",
                        "engine switched off", "CUDNN_LOGLEVEL_DBG=3"}));
   EXPECT_EQ(FakeCudnnCounts().live_descriptors, descriptors);

@@ -3,6 +3,8 @@
 // epilogue and formulation, for images and volumes, against the definition of a convolution.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -23,7 +25,8 @@ std::vector<Convolution> AllCases() {
         WithEveryKindAndLayout(VolumeGeometries(), dtypes),
         WithEveryKindAndLayout({MakeConvolution(), MakeVolume(), MakeAsymmetric()},
                                {DataType::kBFloat16})}) {
-    cases.insert(cases.end(), some.begin(), some.end());
+    std::copy_if(some.begin(), some.end(), std::back_inserter(cases),
+                 [](const Convolution& c) { return CheckPadding(c).ok(); });
   }
   return cases;
 }
@@ -35,6 +38,8 @@ std::vector<Convolution> EveryEpilogue() {
   for (const Convolution& c : WithEveryEpilogue({MakeConvolution()})) {
     if (HasEpilogue(c) && c.dtype == DataType::kFloat) cases.push_back(c);
   }
+  // Only then may NCHW be split too.
+  for (Convolution& c : cases) c.batch = 1;
   return cases;
 }
 
@@ -48,6 +53,35 @@ TEST_F(CudnnConvolutionTest, MatchesReferenceForEveryGeometryInEveryFormulation)
   const int before = FakeCudnnCounts().copies;
   RunAndExpectMatch(MakeVolume(), Engines(MakeVolume(), {false, true})[0]);
   EXPECT_EQ(FakeCudnnCounts().copies - before, 3) << "one each for filter, image and output";
+}
+
+TEST_F(CudnnConvolutionTest, RefusesPaddingBeyondTheReachOfTheFilter) {
+  int refused = 0;
+  for (const Convolution& c : WithEveryKindAndLayout(VolumeGeometries(), {DataType::kDouble})) {
+    if (CheckPadding(c).ok()) continue;
+    EXPECT_TRUE(IsError(PrepareError(c), StatusCode::kUnsupported, {"the reach of the filter"}));
+    ++refused;
+  }
+  EXPECT_GT(refused, 0);
+}
+
+TEST_F(CudnnConvolutionTest, SplitsNoBiasOfSeveralImagesInNchw) {
+  Convolution c = MakeFused(Layout::kNHWC, DataType::kHalf);
+  ASSERT_GT(c.batch, 1);
+  const auto splits_nchw = [](const Convolution& each) {
+    const std::vector<Formulation> all = FormulationsOf(each);
+    return std::any_of(all.begin(), all.end(), [&](const Formulation& formulation) {
+      return formulation.splits_epilogue &&
+             FormulatedConvolution(each, formulation).layout == Layout::kNCHW;
+    });
+  };
+  EXPECT_FALSE(splits_nchw(c));
+  EXPECT_FALSE(splits_nchw(MakeFused(Layout::kNCHW, DataType::kHalf)));
+  c.batch = 1;
+  EXPECT_TRUE(splits_nchw(c));
+  c.batch = 2;
+  c.has_bias = false;
+  EXPECT_TRUE(splits_nchw(c));
 }
 
 TEST_F(CudnnConvolutionTest, FusesSplitsAndTransposesEveryEpilogue) {

@@ -120,8 +120,9 @@ std::vector<Convolution> SweepCases() {
 // arithmetic. Neither gets into a stage without a measurement (tf_interop/planning/always.py).
 std::string KnownToHaveNone(const Convolution& c, const std::string& device) {
   if (c.dtype == DataType::kBFloat16 && device == "t4") return "bfloat16";
-  const bool is_leaky = c.activation == Activation::kLeakyRelu;
-  return is_leaky && c.dtype == DataType::kDouble ? "double with LeakyRelu" : "";
+  if (c.activation != Activation::kLeakyRelu) return "";
+  if (c.dtype == DataType::kDouble) return "double with LeakyRelu";
+  return c.layout == Layout::kNCHW ? "NCHW with LeakyRelu" : "";
 }
 
 class CudnnSweepTest : public CudnnTest, public testing::WithParamInterface<const char*> {

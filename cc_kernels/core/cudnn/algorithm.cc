@@ -125,11 +125,14 @@ Status CheckComputesSomething(const Convolution& convolution) {
 }
 
 std::vector<Formulation> FormulationsOf(const Convolution& convolution) {
-  const bool splits = HasEpilogue(convolution);
   std::vector<Formulation> formulations;
   const auto add = [&](bool uses_nchw) {
     formulations.push_back({false, uses_nchw});
-    if (splits) formulations.push_back({true, uses_nchw});
+    // In an NCHW graph without a convolution, cuDNN 9.19 adds the bias to the first image only
+    // (seen on an H100): it does not broadcast the first dimension.
+    const bool is_nchw = uses_nchw || convolution.layout == Layout::kNCHW;
+    const bool loses_bias = is_nchw && convolution.has_bias && convolution.batch > 1;
+    if (HasEpilogue(convolution) && !loses_bias) formulations.push_back({true, uses_nchw});
   };
   add(false);
   if (convolution.layout == Layout::kNHWC) add(true);
@@ -153,6 +156,19 @@ Convolution ExecutedConvolution(const Convolution& convolution, const Formulatio
     executed.activation = Activation::kNone;
   }
   return executed;
+}
+
+Status CheckPadding(const Convolution& convolution) {
+  for (const SpatialSizes& sizes : SpatialSizesOf(convolution)) {
+    const int64_t reach = (sizes.filter - 1) * sizes.dilation;
+    const int64_t pad = std::max(sizes.pad_before, sizes.pad_after);
+    if (pad <= reach) continue;
+    return Unsupported("Expected a padding of at most " + std::to_string(reach) +
+                       ", the reach of the filter, got " + std::to_string(pad) + " in " +
+                       ToString(convolution) +
+                       ". cuDNN is not reliable then, so TensorFlow's own kernel runs it.");
+  }
+  return Status::Ok();
 }
 
 }  // namespace tf_interop

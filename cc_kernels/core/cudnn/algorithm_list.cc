@@ -195,6 +195,7 @@ Status ListCudnnAlgorithms(const CudnnLibrary& library, cudnnHandle_t handle,
                            const Convolution& convolution, AlgorithmScope scope, bool allow_tf32,
                            std::vector<std::string>* algorithms) {
   TF_INTEROP_RETURN_IF_ERROR(CheckComputesSomething(convolution));
+  TF_INTEROP_RETURN_IF_ERROR(CheckPadding(convolution));
   AlgorithmLister lister(library, handle, convolution,
                          allow_tf32 || convolution.dtype != DataType::kFloat);
   TF_INTEROP_RETURN_IF_ERROR(lister.BuildGraphs());

@@ -277,6 +277,7 @@ Status PrepareCudnnConvolution(const CudnnLibrary& library, cudnnHandle_t handle
                                PrepareOptions options,
                                std::shared_ptr<const CudnnConvolution>* prepared) {
   TF_INTEROP_RETURN_IF_ERROR(CheckComputesSomething(convolution));
+  TF_INTEROP_RETURN_IF_ERROR(CheckPadding(convolution));
   Algorithm pinned;
   std::vector<Formulation> formulations = FormulationsOf(convolution);
   if (!algorithm.empty()) {
