@@ -175,7 +175,7 @@ all       packages              120    install_packages
 op        module                120    run_tests "$python" -m pytest tests/gpu -v -k inception
 tests     sanitizer             180    run_tests compute-sanitizer --error-exitcode 9 "$build/tests/cc/gpu_test" --gtest_filter='*AMergedLane*'
 op        op_tests              240    run_tests "$python" -m pytest tests/gpu -v
-op        op_tests_as_graphs    240    TF_INTEROP_CUDA_GRAPHS=1 run_tests "$python" -m pytest tests/gpu -v
+op        op_tests_launched     240    TF_INTEROP_CUDA_GRAPHS=0 run_tests "$python" -m pytest tests/gpu -v
 profile   profile               left/3 profile_lists $(($(left) / 4))
 profile   check                 60     "$python" -m tf_interop show "$results/profile.json"
 op        op_matrix             300    run_tests "$python" -m pytest tests/op/op_matrix_test.py -k GPU

@@ -109,9 +109,9 @@ Status BenchmarkStage(MeasuringDevice* device, int lane_count) {
     stage.lanes.emplace_back().steps = {static_cast<size_t>(i)};
   }
   auto kept = std::make_shared<KeptStage>();
-  unsetenv("TF_INTEROP_CUDA_GRAPHS");
+  setenv("TF_INTEROP_CUDA_GRAPHS", "0", 1);
   TF_INTEROP_RETURN_IF_ERROR(PrepareStage(backend, stage, kOptions, &kept->prepared));
-  setenv("TF_INTEROP_CUDA_GRAPHS", "1", 1);
+  unsetenv("TF_INTEROP_CUDA_GRAPHS");
   TF_INTEROP_RETURN_IF_ERROR(PrepareStage(backend, stage, kOptions, &kept->replayed));
   StageBuffers allocated;
   allocated.steps.resize(lane_count);

@@ -1,7 +1,9 @@
 // CUDA graphs of a prepared stage. The work of one call is captured, and later calls on the same
 // memory enqueue all of it with one launch, without fork and join.
 //
-// Off unless the environment variable TF_INTEROP_CUDA_GRAPHS is 1 when the stage is prepared.
+// On, because the launches of a stage cost the host more than it saves the GPU at small batches
+// (docs/results.md). If the environment variable TF_INTEROP_CUDA_GRAPHS is 0 when a stage is
+// prepared, it runs plainly.
 //
 // *The capture* contains all work of RunStage, but begins on a private stream of the backend
 // instead of the caller's. The first successful call runs plainly: during it, libraries create
@@ -55,7 +57,7 @@ class StageReplays {
 
   using Capture = std::function<Status(std::unique_ptr<CapturedWork>* captured)>;
 
-  // Whether the environment turns graphs on.
+  // False if the environment turns graphs off.
   static bool AreOn();
 
   // Replays the stage on `caller`, after `capture` if these buffers are new. If it returns false,

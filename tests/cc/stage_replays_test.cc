@@ -23,7 +23,7 @@ namespace {
 class StageReplaysTest : public CudnnTest {
  protected:
   void SetUp() override {
-    setenv("TF_INTEROP_CUDA_GRAPHS", "1", 1);
+    unsetenv("TF_INTEROP_CUDA_GRAPHS");  // on by default
     CudnnTest::SetUp();
     before_ = ReadCounters();
     no_graph_before_ = CountFallbacks(kNoGraph);
@@ -247,7 +247,7 @@ TEST_F(StageReplaysTest, SomeStagesAreAlwaysPlain) {
     expect_plain(stage);
   }
   RecordTimeline(0);
-  unsetenv("TF_INTEROP_CUDA_GRAPHS");
+  setenv("TF_INTEROP_CUDA_GRAPHS", "0", 1);
   expect_plain(Prepared(backend_, planned, options_));
 }
 
