@@ -127,13 +127,15 @@ def test_sums_of_whole_numbers_are_exact(
 ) -> None:
     """Also with bias and activation."""
     matrix: list[tuple[Parameters, Any]] = [(each, None) for each in parameters_of(rank, padding)]
-    matrix += [
-        (each, activation)
-        for each, _ in matrix
-        if each.op == f"Conv{rank}D" and each.strides[0] == 1 and each.groups <= 2
-        for activation in ACTIVATIONS
-    ]
-    assert len(matrix) > 200
+    # TensorFlow has no kernel for a fused convolution of doubles on a GPU, nor has cuDNN.
+    if (device, dtype) != ("GPU", tf.float64):
+        matrix += [
+            (each, activation)
+            for each, _ in matrix
+            if each.op == f"Conv{rank}D" and each.strides[0] == 1 and each.groups <= 2
+            for activation in ACTIVATIONS
+        ]
+    assert len(matrix) > 100
     assert max(each.product_count for each, _ in matrix) <= 256
     bias = np.random.default_rng(3).integers(-LARGEST_BIAS, LARGEST_BIAS + 1, 8)
     cases = []
