@@ -352,7 +352,11 @@ class _Search:
         """The activations that TensorFlow's kernel may apply."""
         if not self._fused_op(index, "Relu"):
             return ()
-        return ACTIVATIONS if self._is_cpu and not has_shortcut else ("Relu",)
+        if not self._is_cpu or has_shortcut:
+            return ("Relu",)
+        # oneDNN's kernel returns no result of LeakyRelu after a depthwise convolution.
+        is_depthwise = _LINEAR[self._view.ops[index]].filter_axis is None
+        return ACTIVATIONS - {"LeakyRelu"} if is_depthwise else ACTIVATIONS
 
     def _fused_op(self, index: int, activation: str) -> str:
         """The op with a bias and an activation; empty if there is no kernel."""
