@@ -323,7 +323,7 @@ class _Rewriter:
                 tensor = _canonical(text)
                 if not self._is_kept(tensor):
                     continue
-                # Only what is read on the same device: nothing else was checked.
+                # All readers of a parameter are on its device, so it is kept there alone.
                 read.setdefault(node.device, {})[tensor] = None
                 is_worthwhile = (
                     is_worthwhile

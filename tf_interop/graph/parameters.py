@@ -13,8 +13,11 @@ and so are variables on another device or in another process, out of sight.
 
 A node is a parameter if all of its operands are, its op is pure, it has no control dependency in or
 out, no Session may feed or fetch it, it is in no loop or branch, and it is on the device of its
-operands. A Session's run may feed a value so that a variable need not be read; such a read is no
-parameter either, because the variable may have no value.
+operands and of all that read it. So what is made of parameters stays on one device of this process:
+TensorFlow sends the same bytes as before between devices, and no other process needs our ops.
+
+A Session's run may feed a value so that a variable need not be read; such a read is no parameter
+either, because the variable may have no value.
 """
 
 from __future__ import annotations
@@ -110,12 +113,13 @@ def find_parameters(
 
 
 def _is_in_place(view: GraphView, index: int, device_type: str) -> bool:
-    """Whether a node is on a local device of the type, with all of its operands."""
+    """Whether a node is on a local device of the type, with all of its operands and readers."""
     device = view.nodes[index].device
     return (
         device_type_of(device) == device_type
         and is_local(device)
         and all(view.nodes[source].device == device for source, _ in view.fanins[index])
+        and all(view.nodes[reader].device == device for reader in view.fanouts[index])
     )
 
 

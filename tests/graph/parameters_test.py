@@ -1,0 +1,37 @@
+"""Parameters: what may be kept between calls."""
+
+from __future__ import annotations
+
+from graph_builder import CPU, graph_of
+
+from tf_interop.convolution import RefusalReason
+from tf_interop.graph.parameters import find_parameters
+from tf_interop.graph.properties import GraphProperties
+from tf_interop.graph.view import GraphView
+
+SECOND_CPU = CPU.replace("CPU:0", "CPU:1")
+WORKER = CPU.replace("localhost", "worker")
+
+
+def test_what_another_device_or_process_reads_is_no_parameter() -> None:
+    view = GraphView(
+        graph_of(
+            {
+                "alone": "ReadVariableOp handle",
+                "root": "Rsqrt alone",
+                "conv": "Conv2D image root",
+                "shared": "ReadVariableOp handle",
+                "here": "Conv2D image shared",
+                "on_second": f"Conv2D image shared @{SECOND_CPU}",
+                "sent": "ReadVariableOp handle",
+                "on_worker": f"Conv2D image sent @{WORKER}",
+                "of_worker": f"ReadVariableOp worker_handle @{WORKER}",
+                "too": f"Conv2D image of_worker @{WORKER}",
+            },
+            CPU,
+        ).graph_def
+    )
+    parameters = find_parameters(view, GraphProperties(view), "CPU")
+    assert {view.names[index] for index in parameters.shapes} == {"alone", "root"}
+    refused = {each.node: each.reason for each in parameters.refusals}
+    assert refused == dict.fromkeys(("shared", "sent", "of_worker"), RefusalReason.DEVICE)
