@@ -254,8 +254,8 @@ def run(
     plan = None if plan_path is None else load_plan(plan_path)
     if policy == "profiled" and plan is None and list_path is None:
         click.echo(
-            "tf_interop changes nothing: policy 'profiled' needs a plan. Pass --plan or "
-            "--policy always.",
+            "Without a plan, tf_interop only folds and keeps parameters, on a CPU. For stages and "
+            "units, pass --plan or --policy always.",
             err=True,
         )
 
@@ -264,7 +264,9 @@ def run(
 
     def enable(_tensorflow: object) -> None:
         try:
-            tf_interop.enable(policy, plan=plan, workspace_limit_mb=workspace_limit_mb)
+            # A list has the graphs as they are: observers see folded ones as graphs of their own.
+            kept = None if list_path is None else False
+            tf_interop.enable(policy, plan=plan, workspace_limit_mb=workspace_limit_mb, kept=kept)
             from tf_interop.runtime.plugin import get_plugin
 
             if trace_path is not None:
