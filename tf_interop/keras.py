@@ -34,11 +34,7 @@ class _Call:
         self.model = model
         self.compilation = tensorflow_internals.model_compilation(model)
         self.functions = tensorflow_internals.model_functions(model)
-        # If no graph can be changed, turning XLA off gains nothing.
         self.is_xla_in_the_way = may_change_graphs and bool(model.jit_compile)
-        self.turns_xla_off = self.is_xla_in_the_way and (
-            tensorflow_internals.resolves_auto_to_xla(model)
-        )
         self.settings = plugin.settings
         self.option = tensorflow_internals.plugin_optimizers_option()
         self.reports = plugin.reports
@@ -65,15 +61,14 @@ class ConvStages:
     - the callback's settings apply to the model and to every other function that TensorFlow
       optimizes meanwhile;
     - Keras makes the model's functions again, because an optimized function keeps its graph. So
-      every call traces the model; for many short calls use `tf_interop.enable`;
-    - XLA, which leaves nothing to the plugin, is off if `jit_compile="auto"` has turned it on
-      (Keras 3 with a GPU). Keras 3 does not distinguish "auto" from an explicit True: if "auto"
-      turns XLA on, an explicit True is turned off as well. Otherwise an explicit True stays, with
-      a warning.
+      every call traces the model; for many short calls use `tf_interop.enable`.
 
-    At the end the callback restores the settings, the option `use_plugin_optimizers`,
-    `jit_compile` and the model's functions; a later call without the callback runs without stages.
-    A model that is compiled during the call keeps its new `jit_compile`.
+    `jit_compile` stays as it is. If XLA compiles the model, as Keras 3 lets it by itself where
+    there is a GPU, the callback changes nothing and warns. XLA was faster than stages on the GPU
+    where both were measured (docs/limits.md).
+
+    At the end the callback restores the settings, the option `use_plugin_optimizers` and the
+    model's functions; a later call without the callback runs without stages.
 
     The logs of each epoch of `fit` contain the number of stages (on a CPU, of units) as
     `conv_stages`. So does its History, and so does TensorBoard if its callback follows this one.
@@ -171,8 +166,6 @@ class ConvStages:
         if tensorflow_internals.model_compilation(call.model) is not call.compilation:
             tensorflow_internals.drop_model_functions(call.model)
         else:
-            if call.turns_xla_off:
-                call.model.jit_compile = True
             tensorflow_internals.set_model_functions(call.model, call.functions)
 
     def __enter__(self) -> ConvStages:
@@ -195,18 +188,11 @@ class ConvStages:
         plugin.check_registered()
         may_change = self._settings.can_make_stages or self._tune_budget_s is not None
         self._call = call = _Call(plugin, model, may_change_graphs=may_change)
-        if call.turns_xla_off:
-            model.jit_compile = False
-            self._say(
-                f"ConvStages: XLA is off for model {model.name!r} during this call. Compile the "
-                "model with jit_compile=False to keep XLA off. XLA may be faster: "
-                "compare with tf-interop benchmark"
-            )
-        elif call.is_xla_in_the_way:
+        if call.is_xla_in_the_way:
             logging.warning(
-                "Model %r was compiled with jit_compile=True: XLA compiles its functions, so "
-                "ConvStages cannot change them. Compile it with jit_compile=False to run it "
-                "with stages.",
+                "XLA compiles the functions of model %r, so ConvStages cannot change them. On a "
+                "GPU XLA may be much faster: compare with tf-interop benchmark. To use ConvStages, "
+                "compile the model with jit_compile=False.",
                 model.name,
             )
         tensorflow_internals.drop_model_functions(model)
@@ -289,15 +275,10 @@ class ConvStages:
             self._say(f"ConvStages: not tuned, runs as stock TensorFlow: {error}")
         else:
             self._say(f"ConvStages: {tuning}{hint}")
-            # If Keras compiles with XLA and XLA is the fastest, it stays on.
-            if tuning.is_faster and not (call.turns_xla_off and tuning.is_xla_faster):
+            if tuning.is_faster:
                 call.plugin.settings = dataclasses.replace(self._settings, plan=tuning.plan)
                 return
         call.is_reported = True
-        if call.turns_xla_off:
-            call.turns_xla_off = False
-            model.jit_compile = True
-            tensorflow_internals.make_model_functions_anew(model)
 
     def _report(self, logs: dict[str, Any] | None) -> None:
         call = self._call
@@ -352,7 +333,7 @@ def _why_no_graphs(call: _Call) -> str:
     if not call.plugin.settings.can_make_stages:
         return "policy 'profiled' needs a plan; pass plan=, or policy='always'"
     why = "TensorFlow optimized no graph with a convolution during this call"
-    if call.is_xla_in_the_way and not call.turns_xla_off:
+    if call.is_xla_in_the_way:
         return f"{why}; XLA compiles the model's functions (jit_compile=True)"
     if call.model.run_eagerly:
         return f"{why}; the model runs eagerly (run_eagerly=True)"

@@ -389,14 +389,6 @@ def drop_model_functions(model: Any) -> None:
     set_model_functions(model, dict.fromkeys(model_functions(model)))
 
 
-def make_model_functions_anew(model: Any) -> None:
-    """Makes the model's functions again, as it is compiled now."""
-    for name, function in model_functions(model).items():
-        make = getattr(model, f"make_{name}", None)
-        if function is not None and make is not None:
-            make(force=True)
-
-
 def model_batch_size(model: Any) -> int | None:
     """The batch size of a Keras model's inputs; None if they leave it open."""
     inputs = getattr(model, "inputs", None) or ()

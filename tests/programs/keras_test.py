@@ -230,47 +230,21 @@ def test_call_inside_a_hook_with_a_callback_of_its_own(keras: Any) -> None:
     assert tensorflow_internals.plugin_optimizers_option() is None
 
 
-def _jit_compile_during(model: Any, callback: ConvStages) -> bool:
-    """The model's `jit_compile` during a fit with the callback."""
-    during: list[bool] = []
-    look = _hook(tf.keras, "on_train_begin", lambda logs=None: during.append(model.jit_compile))
-    _fit(model, callback, look)
-    [value] = during
-    return value
-
-
-def test_turns_xla_off_where_auto_has_turned_it_on(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("asked", [True, "auto"])
+def test_leaves_xla_alone(
+    asked: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    # As on a machine with a GPU, where `jit_compile="auto"` becomes True.
+    # As on a machine with a GPU, where Keras turns "auto" into True.
     monkeypatch.setattr(tf.keras.Model, "_resolve_auto_jit_compile", lambda self: True)
-    model = _model(tf.keras)
-    callback = ConvStages("always")
-    with _runs_stages(True):
-        assert _jit_compile_during(model, callback) is False
-    assert callback.stage_count == 2
-    assert model.jit_compile is True
-    assert model.train_function is None
-    said = capsys.readouterr().out
-    assert said.count("XLA is off for model") == 1
-    assert "XLA may be faster" in said
-    # It stays on if no stage could be made anyway.
-    assert _jit_compile_during(model, ConvStages()) is True
-    # A model that is compiled during the call keeps its new option.
-    options = {"loss": "mse", "jit_compile": False}
-    _fit(model, ConvStages("always"), _compile_anew(tf.keras, model, **options))
-    assert model.jit_compile is False
-
-
-def test_leaves_explicit_xla_alone(
-    keras: Any, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model = _model(keras, jit_compile=True)
+    model = _model(tf.keras, jit_compile=asked)
     with caplog.at_level(logging.WARNING, "absl"), _runs_stages(False):
         assert _fit(model, ConvStages("always"))["conv_stages"] == [0]
     assert model.jit_compile is True
-    [warning] = [each for each in caplog.messages if "jit_compile=True" in each]
-    assert "Compile it with jit_compile=False" in warning
+    [warning] = [each for each in caplog.messages if "XLA compiles the functions" in each]
+    assert "jit_compile=False" in warning
     assert "XLA compiles the model's functions (jit_compile=True)" in capsys.readouterr().out
 
 

@@ -285,7 +285,8 @@ def _keras() -> Iterator[Finding]:
     if tensorflow_internals.resolves_auto_to_xla(model):
         yield warning(
             'jit_compile="auto" compiles models with XLA here, and XLA leaves nothing for stages',
-            "Compile models with jit_compile=False, or use tf_interop.keras.ConvStages.",
+            "Leave it so, because XLA may be much faster. To try stages, compile models with "
+            "jit_compile=False.",
             "Keras and XLA",
         )
     else:

@@ -87,8 +87,8 @@ def enable(
     if has_nvidia_gpu():
         logging.warning(
             "tf_interop is on, but on a GPU Keras compiles models with XLA, so tf_interop does not "
-            "see them. Compile with jit_compile=False, or use tf_interop.keras.ConvStages. XLA may "
-            "be faster: compare with tf-interop benchmark."
+            "see them. XLA may be much faster: compare with tf-interop benchmark. To use "
+            "tf_interop, compile models with jit_compile=False."
         )
 
 
