@@ -45,7 +45,9 @@ def show_plan(plan: Plan, console: Console) -> None:
             "One by one, every convolution runs alone with its fastest algorithm, as measured. "
             "'measured' is the\n"
             "measured share of the µs; the rest is modelled. Memory is the outputs of convolutions "
-            "and workspaces.",
+            "and workspaces.\nThis is the GPU's time for convolutions alone. A step also takes other "
+            "operations and the host's time,\nwhich is most of it in small batches: compare whole "
+            "steps with tf-interop benchmark.",
         )
     for graph in plan.graphs:
         for line in _remarks(graph):
