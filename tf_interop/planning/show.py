@@ -43,11 +43,11 @@ def show_plan(plan: Plan, console: Console) -> None:
             console,
             "\n"
             "One by one, every convolution runs alone with its fastest algorithm, as measured. "
-            "'measured' is the\n"
-            "measured share of the µs; the rest is modelled. Memory is the outputs of convolutions "
-            "and workspaces.\nThis is the GPU's time for convolutions alone. A step also takes other "
-            "operations and the host's time,\nwhich is most of it in small batches: compare whole "
-            "steps with tf-interop benchmark.",
+            "'measured' is the measured share of the µs; the rest is modelled. Memory is the "
+            "outputs of convolutions and workspaces.\n"
+            "The µs are the GPU's for convolutions alone. A step also takes other operations and "
+            "the host's time, which is most of it in small batches: compare whole steps with "
+            "tf-interop benchmark.",
         )
     for graph in plan.graphs:
         for line in _remarks(graph):
