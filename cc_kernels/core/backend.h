@@ -157,9 +157,11 @@ class Backend {
                           size_t destination_pitch, size_t row_bytes, size_t rows,
                           Stream stream) = 0;
 
+  // Whether the backend has the three functions that follow.
+  virtual bool CanCapture() const { return false; }
   // Until EndCapture on the same thread, work on `stream`, a group's, and on streams that wait for
   // it is captured and does not run. Meanwhile the thread may neither wait for the device nor
-  // create anything. Returns kUnsupported if the backend cannot capture.
+  // create anything.
   virtual Status BeginCapture(Stream stream) {
     (void)stream;
     return Unsupported("This backend cannot capture work.");

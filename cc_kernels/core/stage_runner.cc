@@ -405,7 +405,7 @@ Status PrepareStage(Backend* backend, const Stage& stage, const PrepareOptions& 
   }
   prepared->lane_groups = GroupOptionsOf(runs);
   prepared->launches = LaunchesOf(*prepared);
-  if (StageReplays::AreOn() && !HasPartition(prepared->lane_groups)) {
+  if (StageReplays::AreOn() && backend->CanCapture() && !HasPartition(prepared->lane_groups)) {
     prepared->replays = std::make_shared<StageReplays>();
   }
   return Status::Ok();

@@ -391,7 +391,7 @@ def _measure(request: Request, variant: Variant) -> Block:
         median_ms=median_ms,
         first_quartile_ms=first_quartile_ms,
         third_quartile_ms=third_quartile_ms,
-        first_step_ms=round(first_step_ms, 1),
+        first_step_ms=round(first_step_ms, 4),
         memory_peak_bytes=peak_bytes,
         stage_count=stage_count,
         fallbacks=dict(seen.counters.fallbacks),

@@ -306,6 +306,8 @@ class CudnnBackend : public Backend {
     return TF_INTEROP_CALL(driver_, cuMemcpy2DAsync, &copy, static_cast<CUstream>(stream));
   }
 
+  bool CanCapture() const override { return true; }
+
   Status BeginCapture(Stream stream) override {
     TF_INTEROP_ENTER_CONTEXT(driver_, context_);
     return TF_INTEROP_CALL(driver_, cuStreamBeginCapture, static_cast<CUstream>(stream),

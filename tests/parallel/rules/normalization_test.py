@@ -43,7 +43,9 @@ def case(op: str, *, training: bool, dtype: Any = np.float32) -> tuple[Any, ...]
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_divides_training_by_channels(version: str, dtype: Any) -> None:
     training = case(f"FusedBatchNorm{version}", training=True, dtype=dtype)
-    check(*training, OF_CHANNELS, outputs=5, tolerance=ROUNDING)
+    # A result in half may be rounded to its other neighbour.
+    tolerance = ROUNDING if dtype == np.float32 else 2.0**-10
+    check(*training, OF_CHANNELS, outputs=5, tolerance=tolerance)
     assert stays_whole(operation_of(*training)[0], Degrees(sample=2))
 
 
