@@ -86,6 +86,23 @@ def test_outputs_are_stocks_at_any_batch_size() -> None:
     assert_folded()
 
 
+@pytest.mark.parametrize("depthwise", [False, True], ids=["plain", "depthwise"])
+def test_every_activation_after_a_folded_normalization(depthwise: bool) -> None:
+    layers = keras.layers
+    for activation in ("relu", "relu6", "elu", "leaky_relu"):
+        given = keras.Input([16, 16, 3])
+        convolution = (
+            layers.DepthwiseConv2D(3, use_bias=False) if depthwise else layers.Conv2D(8, 3)
+        )
+        x = layers.BatchNormalization()(convolution(given))
+        model = keras.Model(given, layers.Activation(activation)(x))
+        set_random(model, 2)
+        model.compile(jit_compile=False)
+        assert_equal(model.predict(IMAGES, verbose=0), stock_outputs(model))
+        assert_folded(least=1)
+        get_plugin().forget_reports()
+
+
 def test_weights_may_change_between_calls(tmp_path: pathlib.Path) -> None:
     model = small_model()
     run = tf.function(lambda images: model(images, training=False))
