@@ -275,7 +275,7 @@ class ConvStages:
             self._say(f"ConvStages: not tuned, runs as stock TensorFlow: {error}")
         else:
             self._say(f"ConvStages: {tuning}{hint}")
-            if tuning.is_faster:
+            if tuning.is_faster and not call.is_xla_in_the_way:
                 call.plugin.settings = dataclasses.replace(self._settings, plan=tuning.plan)
                 return
         call.is_reported = True
