@@ -43,6 +43,8 @@ output_shapes: The outputs' shapes as far as they are known, or empty.
   return absl::OkStatus();
 }
 
+// As REGISTER_OP does.
+// NOLINTNEXTLINE(bugprone-throwing-static-initialization)
 [[maybe_unused]] const bool is_registered = [] {
   tensorflow::OpRegistry::Global()->Register(DefineKept);
   return true;
