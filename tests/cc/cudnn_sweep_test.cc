@@ -117,7 +117,9 @@ std::vector<Convolution> SweepCases() {
 
 // The reason why cuDNN has no engine, or "". Stock TensorFlow does not need these either: on a GPU
 // it fuses no LeakyRelu with doubles, and converts bfloat16 to float on GPUs without bfloat16
-// arithmetic. Neither gets into a stage without a measurement (tf_interop/planning/always.py).
+// arithmetic. Neither gets into a stage without a measurement (tf_interop/planning/always.py), nor
+// does a LeakyRelu in NCHW, which only a split epilogue has and which TensorFlow's own kernel then
+// computes.
 std::string KnownToHaveNone(const Convolution& c, const std::string& device) {
   if (c.dtype == DataType::kBFloat16 && device == "t4") return "bfloat16";
   if (c.activation != Activation::kLeakyRelu) return "";
