@@ -20,7 +20,6 @@ from tf_interop.graph.program import UNIT_OP, UnitNode, decode_unit
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.split_units import find_split_units
 from tf_interop.graph.units import planned_name
-from tf_interop.graph.view import GraphView
 from tf_interop.model.graphs import trace
 from tf_interop.planning.types import GraphPlan, MeasuredStep, Plan, PlannedStage
 from tf_interop.runtime.plugin import get_plugin
@@ -61,11 +60,10 @@ def units_made() -> Iterator[list[UnitNode]]:
 def split_plan(model: Any) -> Plan:
     """A plan that splits everything that can be split."""
     traced = trace(model, batch_size=BATCH, training=False, image_size=None)
-    graph_def, fetches = step_to_tune(traced)
-    view = GraphView(graph_def)
-    properties = GraphProperties(view)
-    convolutions, _ = find_convolutions(view, properties)
-    units = find_split_units(view, properties, nodes_to_preserve=fetches)
+    step = step_to_tune(traced)
+    view, properties = step.folded, GraphProperties(step.folded)
+    convolutions, _ = find_convolutions(step.stock, GraphProperties(step.stock))
+    units = find_split_units(view, properties, nodes_to_preserve=step.fetches)
     names = canonical_names(planned_name(view, unit) for unit in units)
     fingerprint, split = fingerprint_convolutions(convolutions), tuple(names.values())
     graph = GraphPlan(fingerprint, len(convolutions), (), BATCH, split_units=split)

@@ -80,7 +80,7 @@ WITHIN_ERROR = replace(planned_graph().prediction, latency_us=355.0)
         (
             False,
             replace(tuned(ratio=1.0, error=0.0), narrow_units=()),
-            "No significant gain over stock TensorFlow (20.0 ms per step): the graph stays",
+            "No significant gain over stock TensorFlow (20.0 ms a step): the graph stays",
         ),
         (False, planned_graph(), "Expected: 1.60 times as fast, for the convolutions alone"),
         (

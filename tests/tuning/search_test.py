@@ -12,6 +12,7 @@ from tensorflow.core.framework import graph_pb2
 from tuning_graphs import FETCHES, branches, training_step, units_of
 
 from tf_interop.graph.program import UNIT_OP, decode_unit
+from tf_interop.planning.types import FOLDED
 from tf_interop.tuning import search
 from tf_interop.tuning.propose import Machine
 from tf_interop.tuning.search import SearchResult, as_step, search_units
@@ -25,7 +26,7 @@ def test_a_graph_without_units_stays_unchanged() -> None:
         tf.identity(tf.compat.v1.placeholder(tf.float32, (2,)), "joined")
     view, units = units_of(graph.as_graph_def())
     assert units == ()
-    found = search_units(view, units, FETCHES, budget_s=0.1)
+    found = search_units(view.graph_def, view, units, FETCHES, budget_s=0.1)
     assert found.variants == (found.best,)
     assert found.best.unit_cores == {}
 
@@ -38,12 +39,15 @@ class FakeBench:
         self._counts: dict[str, int] = {}
         self.cores: dict[str, list[int]] = {}
 
-    def search(self, monkeypatch: pytest.MonkeyPatch, budget_s: float = 5.0) -> SearchResult:
+    def search(
+        self, monkeypatch: pytest.MonkeyPatch, budget_s: float = 5.0, is_folded: bool = False
+    ) -> SearchResult:
         """Searches the units of three branches with this bench, without measuring."""
         monkeypatch.setattr(search, "StepBench", lambda **_: contextlib.nullcontext(self))
         said: list[str] = []
-        units = units_of(branches(SIDES))
-        found = search_units(*units, FETCHES, budget_s=budget_s, say=said.append)
+        view, units = units_of(branches(SIDES))
+        stock = branches(SIDES) if is_folded else view.graph_def
+        found = search_units(stock, view, units, FETCHES, budget_s=budget_s, say=said.append)
         assert said
         return found
 
@@ -60,13 +64,15 @@ class FakeBench:
     def time(self, variants: Sequence[str], *, budget_s: float) -> dict[str, StepTimes]:
         times = {}
         for name in variants:
-            ratio, error = self._ratio_of(self._counts[name])
+            ratio, error = (
+                (1.0, 0.0) if name == search.STOCK else self._ratio_of(self._counts[name])
+            )
             times[name] = StepTimes(10 / ratio, ratio, error)
         return times
 
     def op_times_us(self, variant: str) -> dict[str, float]:
         # The third is much slower on one core, and runs alone most of the time.
-        if variant == search.STOCK:
+        if variant in (search.STOCK, FOLDED):
             return {"conv_1": 10.0, "conv_3": 10.0, "conv_5": 30.0}
         return {"relu_1": 10.0, "relu_3": 10.0, "relu_5": 200.0}
 
@@ -83,6 +89,29 @@ def test_takes_what_beats_stock_by_more_than_the_error(
     found = bench.search(monkeypatch)
     assert bool(found.best.unit_cores) == is_faster
     assert found.variants[0].name == search.STOCK
+
+
+@pytest.mark.parametrize(
+    ("ratio", "error", "expected"),
+    [
+        (1.7, 0.02, search.ALL_NARROW),
+        (1.55, 0.02, FOLDED),
+        (1.7, 0.3, FOLDED),
+        (0.9, 0.0, FOLDED),
+    ],
+    ids=["faster", "too_little", "within_the_error", "slower"],
+)
+def test_takes_units_that_beat_the_folded_graph(
+    ratio: float, error: float, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, units = units_of(branches(SIDES))
+    bench = FakeBench(
+        lambda count: {0: (1.5, 0.0), len(units): (ratio, error)}.get(count, (0.5, 0.0))
+    )
+    found = bench.search(monkeypatch, is_folded=True)
+    assert found.best.name == expected
+    assert [each.name for each in found.variants[:2]] == [search.STOCK, FOLDED]
+    assert not {each.name for each in found.variants if each.predicted_ms} & {search.STOCK, FOLDED}
 
 
 def test_takes_the_fastest_of_all_variants(monkeypatch: pytest.MonkeyPatch) -> None:

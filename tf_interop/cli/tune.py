@@ -123,7 +123,7 @@ def tuned(clear: bool) -> Result:
                 table.add_row(
                     _name_of(plan),
                     f"{len(graph.units)} of {measured.unit_count} {graph.unit_kind}",
-                    ratio if graph.units else "stock is fastest",
+                    ratio if graph.units or measured.is_gain else "stock is fastest",
                     plan.made_with.get("device", UNKNOWN),
                 )
             print_on(Console(), table)

@@ -30,12 +30,14 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 from collections.abc import Callable, Collection
 
 from tensorflow.core.framework import types_pb2
 
 from tf_interop import tensorflow_internals
 from tf_interop.convolution import Refusal, RefusalReason, Shape
+from tf_interop.graph.batch_origin import BatchOrigins
 from tf_interop.graph.ops import attribute_of
 from tf_interop.graph.parameters import Parameters
 from tf_interop.graph.properties import GraphProperties, is_fully_known
@@ -342,11 +344,17 @@ class _Search:
         if view.ops[reader] == "AddN":  # its operands always have one shape
             return True
         shapes = [self._properties.input_shape(reader, at) for at in (0, 1)]
-        return (
-            view.ops[reader] in ("Add", "AddV2")
-            and shapes[0] == shapes[1]
-            and is_fully_known(shapes[0])
-        )
+        if view.ops[reader] not in ("Add", "AddV2") or shapes[0] != shapes[1] or not shapes[0]:
+            return False
+        if is_fully_known(shapes[0]):
+            return True
+        first, second = view.fanins[reader]
+        origin = self._batch_origins.of
+        return is_fully_known(shapes[0][1:]) and origin(first) == origin(second)
+
+    @functools.cached_property
+    def _batch_origins(self) -> BatchOrigins:
+        return BatchOrigins(self._view, self._properties, self._preserved)
 
     def _activations(self, index: int, has_shortcut: bool) -> Collection[str]:
         """The activations that TensorFlow's kernel may apply."""

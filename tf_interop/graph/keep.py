@@ -189,6 +189,8 @@ class _Rewriter:
         if fold.activation == "LeakyRelu":
             activation = self._view.nodes[fold.absorbed[-1]]
             new.attr["leakyrelu_alpha"].f = attribute_of(activation, "alpha").f
+        if fold.fused_op == "_FusedDepthwiseConv2dNative":
+            new.attr.pop("explicit_paddings", None)  # TensorFlow logs an error for it
         if fold.fused_op == "_FusedConv2D":
             new.attr["TArgs"].list.type.extend([types_pb2.DT_FLOAT] * len(arguments))
         shapes = new.attr["_input_shapes"].list.shape

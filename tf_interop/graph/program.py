@@ -218,9 +218,9 @@ def encode_kept(kept: KeptNode) -> node_def_pb2.NodeDef:
             [each.SerializeToString(deterministic=True) for each in nodes]
         )
     attributes["results"].list.s.extend([operand.encode() for operand in kept.results])
-    attributes["output_shapes"].list.shape.extend(
-        [tf.TensorShape(shape).as_proto() for shape in kept.output_shapes]
-    )
+    shapes = [tf.TensorShape(shape).as_proto() for shape in kept.output_shapes]
+    for name in ("output_shapes", "_output_shapes"):  # TensorFlow reads one, the pass the other
+        attributes[name].list.shape.extend(shapes)
     return node
 
 

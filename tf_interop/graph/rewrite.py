@@ -408,7 +408,7 @@ def _batch_first(
     tensors = view.fanins[unit.head]
     usual = batch_position(view.ops[unit.head])
     for tensor in (*tensors[usual:], *tensors):
-        if tensor in inputs and view.ops[tensor[0]] not in PARAMETER_OPS:
+        if tensor in inputs and view.ops[tensor[0]] not in (*PARAMETER_OPS, KEPT_OP):
             return {tensor: inputs.pop(tensor)} | inputs
     return inputs
 

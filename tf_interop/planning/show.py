@@ -326,10 +326,16 @@ def _gain(graph: GraphPlan) -> str:
             )
         return f"{gain}, by {stages}. {no_step}"
     if not graph.changes_graph:
-        return (
-            f"No significant gain over stock TensorFlow ({measured.stock_ms:.1f} ms per step): "
-            "the graph stays unchanged."
-        )
+        if measured.is_gain:
+            return (
+                f"{measured.ratio:.2f} times as fast as stock TensorFlow ({measured.step_ms:.1f} "
+                f"ms a step, stock {measured.stock_ms:.1f} ms) by folding alone, which needs no "
+                "plan. No unit gains more."
+            )
+        end = ": the graph stays unchanged."
+        if measured.folded is not None:
+            end = f", neither folded ({measured.folded.ratio:.2f} times as fast) nor with units."
+        return f"No significant gain over stock TensorFlow ({measured.stock_ms:.1f} ms a step){end}"
     counts = collections.Counter(graph.cores_of.values())
     how = "by " + " and ".join(
         f"{count} unit{'s' * (count > 1)} on {say_cores(cores)} each"
@@ -338,6 +344,8 @@ def _gain(graph: GraphPlan) -> str:
     if graph.split_units:
         how = f"by splitting the batch over them for {measured.unit_op_count} operations"
     how = f"measured on {measured.cores} cores, {how}."
+    if measured.folded is not None:
+        how += f" Folding alone, without a plan: {measured.folded.ratio:.2f} times."
     if measured.is_gain:
         return (
             f"{measured.ratio:.2f} times as fast as stock TensorFlow ({measured.step_ms:.1f} ms a "

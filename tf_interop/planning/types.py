@@ -246,6 +246,9 @@ class ComparedStep:
 XLA = "XLA (jit_compile=True)"
 """The name of XLA's step in a comparison."""
 
+FOLDED = "folded, as without a plan"
+"""The name of the step that `enable()` alone makes in a comparison."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MeasuredStep:
@@ -258,7 +261,7 @@ class MeasuredStep:
         error: of `ratio`.
         predicted_ms: step with the plan in the simulation of TensorFlow's executor; 0 if there is
             none, or if it is fitted to the measured step.
-        unit_count: units of the graph, narrow or not.
+        unit_count: units of the folded graph, narrow or not.
         unit_op_count: operations in the narrow or split units.
         cores: cores that TensorFlow uses.
         other_load: share of the cores that other programs took meanwhile.
@@ -280,6 +283,11 @@ class MeasuredStep:
     def is_gain(self) -> bool:
         """Whether the plan is faster than stock by more than the error."""
         return self.ratio - self.error > 1
+
+    @property
+    def folded(self) -> ComparedStep | None:
+        """The step with parameters folded and no unit; None if the graph has nothing to fold."""
+        return next((each for each in self.compared if each.name == FOLDED), None)
 
     @property
     def faster_xla(self) -> ComparedStep | None:

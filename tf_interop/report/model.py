@@ -7,7 +7,7 @@ parts of the graph that Grappler hands over.
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from tensorflow.core.framework import graph_pb2
@@ -26,7 +26,7 @@ from tf_interop.planning.lookup import OTHER_MODEL_REMEDY, made_for
 from tf_interop.planning.types import GraphPlan, Plan
 from tf_interop.profile.tables import describe_convolution
 from tf_interop.report.network import Network, NetworkNode, describe_filter, named_as_in
-from tf_interop.tuning.tune import step_to_tune
+from tf_interop.tuning.tune import StepToTune, step_to_tune
 
 
 def networks_of_model(
@@ -60,7 +60,7 @@ def networks_of_model(
                 image_size=image_size,
             )
             if graph.measured is not None:
-                network = _network_of_units(*step_to_tune(traced), is_split=bool(graph.split_units))
+                network = _network_of_units(step_to_tune(traced), is_split=bool(graph.split_units))
             else:
                 network = _network_of_convolutions(optimize_graph(traced, compute_capability))
             if network.fingerprint == graph.fingerprint:
@@ -92,12 +92,10 @@ def _network_of_convolutions(graph_def: graph_pb2.GraphDef) -> Network:
     return Network(nodes, tuple(refusals), fingerprint_convolutions(convolutions))
 
 
-def _network_of_units(
-    graph_def: graph_pb2.GraphDef, fetches: Sequence[str], *, is_split: bool
-) -> Network:
-    view = GraphView(graph_def)
+def _network_of_units(step: StepToTune, *, is_split: bool) -> Network:
+    convolutions, _ = find_convolutions(step.stock, GraphProperties(step.stock))
+    view, fetches = step.folded, step.fetches
     properties = GraphProperties(view)
-    convolutions, _ = find_convolutions(view, properties)
     if is_split:
         units = find_split_units(view, properties, nodes_to_preserve=fetches)
     else:

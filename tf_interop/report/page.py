@@ -145,7 +145,7 @@ class ShownGraph:
         """The most promising alternative to the plan; empty if there is none."""
         measured = self.planned.measured
         if measured is not None:
-            taken = measured.ratio if self.planned.changes_graph else 1.0
+            taken = measured.ratio
             best = max(measured.compared, key=lambda each: each.ratio, default=None)
             if best is None or best.ratio <= taken:
                 return ""

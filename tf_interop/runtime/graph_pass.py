@@ -73,16 +73,19 @@ def run_conv_stage_pass(
     nodes_to_preserve: Collection[str] = (),
     infer_output_shapes: ShapeInference | None = None,
     fetches: Collection[str] = (),
+    *,
+    folded: graph_pb2.GraphDef | None = None,
 ) -> tuple[graph_pb2.GraphDef | None, PassReport | None]:
     """Runs the pass on one graph.
 
     Args:
-        graph_def: the graph; it is not changed.
+        graph_def: the graph, by whose convolutions a plan finds it; it is not changed.
         settings: what to make stages or units from; `can_make_stages` is true.
         device_type: `CPU` or `GPU`; convolutions on other devices stay as they are.
         nodes_to_preserve: names that must stay.
         infer_output_shapes: called only if the settings need shapes that the attributes lack.
         fetches: the nodes or tensors that the graph is run for; empty if unknown.
+        folded: the graph after folding, from which units are made.
 
     Returns:
         The new graph, or None if nothing changed; and a report, or None if the graph has no
@@ -122,9 +125,10 @@ def run_conv_stage_pass(
 
     check_time_limit()
     if settings.makes_units(device_type):
-        properties = GraphProperties(view, infer_output_shapes)
+        units_view = view if folded is None else GraphView(folded)
+        properties = GraphProperties(units_view, infer_output_shapes)
         rewritten, report = _make_units(
-            view, properties, settings, convolutions, nodes_to_preserve, fetches
+            units_view, properties, settings, convolutions, nodes_to_preserve, fetches
         )
     else:
         candidates = convolutions
@@ -187,6 +191,8 @@ def _make_units(
     fetches: Collection[str],
 ) -> tuple[graph_pb2.GraphDef | None, PassReport]:
     """Finds the units of a graph, and makes them narrow or splits them as the settings require.
+
+    `convolutions` are those before folding.
 
     Returns:
         The new graph, or None if it has no narrow or split units; and the report.

@@ -262,19 +262,23 @@ class Plugin:
     ) -> graph_pb2.GraphDef | None:
         """The graph with stages or units; None if it has none.
 
-        A plan may be for the folded graph or for the one before.
+        A plan of stages may be for the folded graph or for the one before.
         """
-        if folded is not None:
+        if folded is not None and not settings.makes_units(handed.device_type):
             try:
                 return self._stage_one(folded, handed, settings)
             except PlanError as error:
                 with contextlib.suppress(PlanError):
                     return self._stage_one(graph_def, handed, settings)
                 raise error
-        return self._stage_one(graph_def, handed, settings)
+        return self._stage_one(graph_def, handed, settings, folded)
 
     def _stage_one(
-        self, graph_def: graph_pb2.GraphDef, handed: HandedGraph, settings: Settings
+        self,
+        graph_def: graph_pb2.GraphDef,
+        handed: HandedGraph,
+        settings: Settings,
+        folded: graph_pb2.GraphDef | None = None,
     ) -> graph_pb2.GraphDef | None:
         """The graph with stages or units; None if it has none."""
         device_type = handed.device_type
@@ -290,6 +294,7 @@ class Plugin:
                 handed.nodes_to_preserve,
                 handed.infer_output_shapes,
                 handed.fetches,
+                folded=folded,
             )
         except PlanError as error:
             if not was_divided(graph_def):

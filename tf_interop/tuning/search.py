@@ -14,6 +14,8 @@ from tf_interop.graph.rewrite import rewrite_units
 from tf_interop.graph.units import Unit, unit_name
 from tf_interop.graph.view import GraphView, parse_input
 from tf_interop.measure.other_load import OtherLoad
+from tf_interop.planning.types import FOLDED
+from tf_interop.runtime.fold_pass import arrange_filters
 from tf_interop.tuning.propose import Machine, StepModel, UnitTimes, propose
 from tf_interop.tuning.step_bench import StepBench, StepTimes
 
@@ -52,8 +54,9 @@ class SearchResult:
     """The result of a search.
 
     Attributes:
-        variants: stock, the fastest others, and all units on one core each, in this order.
-        best: the fastest; stock if nothing beats it by more than the error.
+        variants: stock, folded if there is anything to fold, the fastest others, and all units on
+            one core each, in this order.
+        best: the fastest; the folded graph, or stock's, if nothing beats it by more than the error.
         cores: the number of cores that TensorFlow uses.
         other_load: the share of the cores that other programs took meanwhile.
     """
@@ -65,6 +68,7 @@ class SearchResult:
 
 
 def search_units(
+    stock: graph_pb2.GraphDef,
     view: GraphView,
     units: Sequence[Unit],
     fetches: Sequence[str],
@@ -73,13 +77,14 @@ def search_units(
     budget_s: float,
     say: Callable[[str], None] = lambda text: None,
 ) -> SearchResult:
-    """Measures a graph unchanged, with all units narrow or split, and with proposed units narrow.
+    """Measures a graph unchanged, folded, with all units narrow or split, and with proposed ones.
 
     All units are measured with each number of cores in `Machine.widths`.
 
     Args:
-        view: the graph as Grappler hands it over for a CPU.
-        units: the units that may be narrow.
+        stock: the graph as Grappler hands it over for a CPU.
+        view: the graph after folding, or the same graph if there is nothing to fold.
+        units: the units of `view` that may be narrow.
         fetches: the nodes that a step runs.
         split_units: the units that may be split.
         budget_s: how long to measure; a measurement that has begun is finished.
@@ -94,11 +99,16 @@ def search_units(
     others = OtherLoad()
     with StepBench() as bench:
         say("measuring stock TensorFlow")
-        bench.add(STOCK, view.graph_def, fetches)
+        bench.add(STOCK, stock, fetches)
         candidates: dict[str, Mapping[int, int]] = {STOCK: {}}
+        base = STOCK
+        if view.graph_def is not stock:
+            base = FOLDED
+            _add(bench, FOLDED, view, (), {}, fetches)
+            candidates[FOLDED] = {}
         if not units:
-            (stock,) = _time(bench, candidates, budget_s / 10).values()
-            return SearchResult((stock,), stock, machine.cores, others.share())
+            few = tuple(_time(bench, candidates, budget_s / 10).values())
+            return SearchResult(few, few[-1], machine.cores, others.share())
         for width in machine.widths:
             name = _all_on(width)
             say(f"measuring {name}, {len(units)} of them")
@@ -110,7 +120,7 @@ def search_units(
             each_part = dict.fromkeys(range(len(split_units)), 1)
             _add(bench, BATCH_SPLIT, view, split_units, each_part, fetches)
         variants = _time(bench, candidates, max(0.5, min(left() * 0.3, 5.0)))
-        unit_times, model = _model(bench, view, units, machine)
+        unit_times, model = _model(bench, base, view, units, machine)
         split_step_us = _split_step_us(bench, view, split_units, machine) if split_units else 0.0
         proposed = propose(model, unit_times, machine.widths)
         proposed = [each for each in proposed if each not in candidates.values()]
@@ -125,25 +135,26 @@ def search_units(
             variants = _time(bench, candidates, max(0.5, left() * 0.5))
         by_ratio = sorted(variants, key=lambda name: variants[name].times.ratio, reverse=True)
         # In turns once more, so that everything reported was measured over the same period.
-        fastest = [name for name in by_ratio if name != STOCK][:_FINALISTS]
-        last = dict.fromkeys((STOCK, *fastest, ALL_NARROW))
+        fastest = [name for name in by_ratio if candidates[name] or name == BATCH_SPLIT]
+        last = dict.fromkeys((STOCK, base, *fastest[:_FINALISTS], ALL_NARROW))
         say(f"comparing {fastest[0]} with stock TensorFlow")
         variants = _time(
             bench,
             {name: candidates[name] for name in last},
             max(0.5, min(left(), budget_s * 0.4)),
         )
-    predicted = _predictions(model, split_step_us, variants)
+    predicted = _predictions(model, split_step_us, base, variants)
     variants = {
         name: dataclasses.replace(each, predicted_ms=predicted.get(name, 0.0))
         for name, each in variants.items()
     }
     best = max(
-        (each for name, each in variants.items() if name != STOCK),
+        (each for name, each in variants.items() if name not in (STOCK, base)),
         key=lambda each: each.times.ratio,
     )
-    if best.times.ratio - max(best.times.error, _LEAST_GAIN) <= 1:
-        best = variants[STOCK]
+    least = variants[base].times.ratio
+    if best.times.ratio - max(best.times.error, _LEAST_GAIN * least) <= least:
+        best = variants[base]
     return SearchResult(tuple(variants.values()), best, machine.cores, others.share())
 
 
@@ -173,14 +184,17 @@ def _add(
     unit_cores: Mapping[int, int],
     fetches: Sequence[str],
 ) -> None:
+    """Adds a variant with narrow units; filters outside of units are arranged, as the pass does."""
     numbers = sorted(unit_cores)
-    rewritten = rewrite_units(
-        view,
-        [units[number] for number in numbers],
-        fetches,
-        cores=[{None: unit_cores[number]} for number in numbers],
-    )
-    bench.add(name, rewritten, fetches)
+    rewritten = view.graph_def
+    if numbers:
+        rewritten = rewrite_units(
+            view,
+            [units[number] for number in numbers],
+            fetches,
+            cores=[{None: unit_cores[number]} for number in numbers],
+        )
+    bench.add(name, arrange_filters(rewritten, fetches) or rewritten, fetches)
 
 
 def _all_on(width: int) -> str:
@@ -196,9 +210,9 @@ def _time(
 
 
 def _model(
-    bench: StepBench, view: GraphView, units: Sequence[Unit], machine: Machine
+    bench: StepBench, base: str, view: GraphView, units: Sequence[Unit], machine: Machine
 ) -> tuple[list[UnitTimes], StepModel]:
-    stock_us = bench.op_times_us(STOCK)
+    stock_us = bench.op_times_us(base)
     narrow_us = {width: bench.op_times_us(_all_on(width)) for width in machine.widths}
     unit_times = [
         UnitTimes(
@@ -224,20 +238,22 @@ def _split_step_us(
 
 
 def _predictions(
-    model: StepModel, split_step_us: float, variants: dict[str, Variant]
+    model: StepModel, split_step_us: float, base: str, variants: dict[str, Variant]
 ) -> dict[str, float]:
-    """Simulated steps in ms, scaled to match the measured steps of stock and of all units narrow.
+    """Simulated steps in ms, scaled to match the measured steps without and with all units narrow.
 
-    These two are left out. Between them the scale follows the share of narrow units. A split batch
-    leaves few ops, which take little time to dispatch, so its step is not scaled.
+    These two are left out, and so is stock if the graph is folded. Between them the scale follows
+    the share of narrow units. A split batch leaves few ops, which take little time to dispatch, so
+    its step is not scaled.
     """
     simulated = {
         name: split_step_us if each.is_split else model.simulate(each.unit_cores).step_us
         for name, each in variants.items()
+        if name == base or name != STOCK
     }
     scales = {
         name: variants[name].times.median_ms / max(simulated[name], 1e-9)
-        for name in (STOCK, ALL_NARROW)
+        for name in (base, ALL_NARROW)
     }
     count = len(variants[ALL_NARROW].unit_cores)
 
@@ -245,9 +261,9 @@ def _predictions(
         if variant.is_split:
             return 1e-3
         share = len(variant.unit_cores) / count
-        return scales[STOCK] + (scales[ALL_NARROW] - scales[STOCK]) * share
+        return scales[base] + (scales[ALL_NARROW] - scales[base]) * share
 
-    others = {name: each for name, each in variants.items() if name not in scales}
+    others = {name: variants[name] for name in simulated.keys() - scales.keys()}
     return {name: simulated[name] * scale(each) for name, each in others.items()}
 
 

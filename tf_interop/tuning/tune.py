@@ -49,7 +49,9 @@ from tf_interop.planning.show import doubt, say_xla_is_faster, verdict
 from tf_interop.planning.types import XLA, ComparedStep, GraphPlan, MeasuredStep, Plan
 from tf_interop.profile.entries import Entry
 from tf_interop.profile.types import Profile, profile_of
+from tf_interop.runtime.fold_pass import run_fold_pass
 from tf_interop.runtime.plugin import get_plugin
+from tf_interop.runtime.settings import DEFAULT_KEPT_MB
 from tf_interop.runtime.switch import enable as enable_plugin
 from tf_interop.terminal import now_and_then
 from tf_interop.tuning.cache import load_cached, save_cached
@@ -110,8 +112,15 @@ class Tuning:
 
     @property
     def is_faster(self) -> bool:
-        """Whether the plan beats stock TensorFlow at some batch size; on a GPU, is expected to."""
-        return any(each.plan.changes_graph for each in self.graphs)
+        """Whether the plan, or folding alone, beats stock TensorFlow at some batch size.
+
+        On a GPU it is only expected to.
+        """
+        plans = [each.plan for each in self.graphs]
+        return any(
+            each.changes_graph or (each.measured is not None and each.measured.is_gain)
+            for each in plans
+        )
 
     @property
     def is_xla_faster(self) -> bool:
@@ -137,10 +146,11 @@ def tune(
 ) -> Tuning:
     """Finds what beats stock TensorFlow on this machine, and turns it on.
 
-    On a CPU it times the operations of the model's graph on one core, on all cores, and on 2, 4 and
-    so on if there are more. From these times it proposes units and the number of cores for each,
-    and measures whole steps of the proposals, alternating with stock TensorFlow. It keeps only
-    units that beat stock by more than the measurement error. The model or function runs once, on
+    On a CPU it folds the model's graph, as `enable()` does, and times the operations of the folded
+    graph on one core, on all cores, and on 2, 4 and so on if there are more. From these times it
+    proposes units and the number of cores for each, and measures whole steps of the proposals,
+    alternating with stock TensorFlow and the folded graph. It keeps only units that beat the
+    folded graph by more than the measurement error. The model or function runs once, on
     zeros, to get its graph; then the model's state is restored. Timed steps run on random values.
     The result is cached in the user's cache folder, by graph, machine and versions, unless other
     programs disturbed the measurement.
@@ -268,15 +278,15 @@ def _tune_on_cpu(
         say(f"{traced.name}: {text}")
 
     say_of_graph("optimizing the graph with TensorFlow")
-    graph_def, fetches = step_to_tune(traced)
-    view = GraphView(graph_def)
-    properties = GraphProperties(view)
-    convolutions, _ = find_convolutions(view, properties)
+    step = step_to_tune(traced)
+    convolutions, _ = find_convolutions(step.stock, GraphProperties(step.stock))
     if not convolutions:
         raise ValueError(
             f"{traced.name} has no convolution that can be tuned. tf-interop analyze lists the "
             "refused ones and the reasons."
         )
+    view, fetches = step.folded, step.fetches
+    properties = GraphProperties(view)
     units, _ = find_units(view, properties, nodes_to_preserve=fetches)
     split_units: tuple[Unit, ...] = ()
     if mode_of(convolutions) == "inference":  # only the forward pass of training could be split
@@ -286,7 +296,13 @@ def _tune_on_cpu(
     if cached is not None:
         return TunedGraph(traced.name, cached, is_cached=True)
     found = search_units(
-        view, units, fetches, split_units=split_units, budget_s=budget_s, say=say_of_graph
+        step.stock.graph_def,
+        view,
+        units,
+        fetches,
+        split_units=split_units,
+        budget_s=budget_s,
+        say=say_of_graph,
     )
     xla = compare_with_xla(traced)
     found_units = split_units if found.best.is_split else units
@@ -297,13 +313,32 @@ def _tune_on_cpu(
     return TunedGraph(traced.name, plan, xla)
 
 
-def step_to_tune(traced: TracedGraph) -> tuple[graph_pb2.GraphDef, list[str]]:
-    """The graph as Grappler hands it over, in the form of `as_step`.
+@dataclasses.dataclass(frozen=True)
+class StepToTune:
+    """A graph in the form of `as_step`.
 
-    A model or function runs once, on zeros.
+    Attributes:
+        stock: as Grappler hands it over.
+        folded: after folding; the same as `stock` if there is nothing to fold.
+        fetches: the nodes that a step runs.
     """
+
+    stock: GraphView
+    folded: GraphView
+    fetches: list[str]
+
+
+def step_to_tune(traced: TracedGraph) -> StepToTune:
+    """The graph of a CPU; a model or function runs once, on zeros."""
+    graph_def, fetches = as_step(_graph_to_tune(traced))
+    folded, _ = run_fold_pass(graph_def, "CPU", DEFAULT_KEPT_MB, fetches, fetches=fetches)
+    stock = GraphView(graph_def)
+    return StepToTune(stock, stock if folded is None else GraphView(folded), fetches)
+
+
+def _graph_to_tune(traced: TracedGraph) -> graph_pb2.GraphDef:
     if traced.run is None:
-        return as_step(optimize_graph(traced, None))
+        return optimize_graph(traced, None)
     handed = handed_graph_of(traced)
     if handed is None:
         raise ValueError(
@@ -316,7 +351,7 @@ def step_to_tune(traced: TracedGraph) -> tuple[graph_pb2.GraphDef, list[str]]:
             f"{traced.name} reads the resource '{tables[0]}', such as a lookup table, which tune "
             "cannot fill. Tune the layers after it as a model of their own."
         )
-    return as_step(graph_def)
+    return graph_def
 
 
 def _plan_of(
@@ -349,7 +384,7 @@ def _plan_of(
         len(convolutions),
         (),
         batch_size=batch_size_of(node.configuration for node in convolutions),
-        why_no_stage="" if taken else "no variant beats stock TensorFlow",
+        why_no_stage="" if taken else "no variant beats the graph without units",
         narrow_units=() if best.is_split else names,
         split_units=names if best.is_split else (),
         unit_cores=unit_cores if max(unit_cores, default=1) > 1 else (),
