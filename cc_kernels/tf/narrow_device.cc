@@ -6,9 +6,10 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <utility>
 #include <vector>
 
-#include "tensorflow/core/platform/env.h"
+#include "cc_kernels/core/awake_group.h"
 #include "tensorflow/core/platform/threadpool.h"
 #include "tensorflow/core/platform/threadpool_interface.h"
 #include "unsupported/Eigen/CXX11/Tensor"
@@ -27,12 +28,27 @@ class InlinePool : public tensorflow::thread::ThreadPoolInterface {
   int CurrentThreadId() const override { return 0; }
 };
 
+// A group of threads that are awake. oneDNN and Eigen divide large work inside Schedule. Eigen's
+// small work, of at most one part for each thread, runs on the caller.
+class AwakePool : public tensorflow::thread::ThreadPoolInterface {
+ public:
+  explicit AwakePool(int cores) : group(cores) {}
+
+  void Schedule(std::function<void()> work) override { group.Schedule(std::move(work)); }
+  int NumThreads() const override { return group.cores(); }
+  // -1 on the caller, as in TensorFlow's pools: otherwise oneDNN does not divide its work.
+  int CurrentThreadId() const override { return group.CurrentHelper(); }
+
+  AwakeGroup group;
+};
+
 }  // namespace
 
 struct NarrowDevice::Workers {
   Workers(ThreadPool* pool, int cores)
       : eigen_device(pool->AsEigenThreadPool(), cores), threads{cores, pool} {}
 
+  AwakeGroup* group = nullptr;  // of several cores
   Eigen::ThreadPoolDevice eigen_device;
   CpuWorkerThreads threads;
 };
@@ -71,12 +87,11 @@ class NarrowDevice::Groups {
   }
 
  private:
-  // One thread for each core: oneDNN's work goes to the pool while the caller waits.
   static Workers* MakeGroup(int cores) {
-    return new Workers(
-        new ThreadPool(tensorflow::Env::Default(), tensorflow::ThreadOptions(), "interop", cores,
-                       /*low_latency_hint=*/true),
-        cores);
+    auto* const pool = new AwakePool(cores);
+    auto* const workers = new Workers(new ThreadPool(pool), cores);
+    workers->group = &pool->group;
+    return workers;
   }
 
   InlinePool inline_pool_;
@@ -93,8 +108,16 @@ NarrowDevice::NarrowDevice(DeviceBase* device, int cores)
       workers_(Groups::Get()->Lease(cores, device->tensorflow_cpu_worker_threads()->num_threads)) {
   set_tensorflow_cpu_worker_threads(&workers_->threads);
   set_eigen_cpu_device(&workers_->eigen_device);
+  if (workers_->group != nullptr) {
+    workers_->group->Begin([pool = device->tensorflow_cpu_worker_threads()->workers](auto helper) {
+      pool->Schedule(std::move(helper));
+    });
+  }
 }
 
-NarrowDevice::~NarrowDevice() { Groups::Get()->Return(workers_); }
+NarrowDevice::~NarrowDevice() {
+  if (workers_->group != nullptr) workers_->group->End();
+  Groups::Get()->Return(workers_);
+}
 
 }  // namespace tf_interop

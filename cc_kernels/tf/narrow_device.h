@@ -12,9 +12,9 @@ namespace tf_interop {
 
 // Leases cores for as long as it lives. In everything else it acts as the original device.
 //
-// One core is the calling thread; several are a group of threads. All leases of a process together
-// never exceed the device's own number of threads, except for calling threads, which exist anyway.
-// A group is created if none of its size is free, and is kept for later leases. Thread-safe.
+// One core is the calling thread; several are a group of it and threads of the device's pool, which
+// stay awake meanwhile (core/awake_group.h). All leases of a process together never exceed the
+// device's own number of threads, except for calling threads, which exist anyway. Thread-safe.
 class NarrowDevice : public tensorflow::DeviceBase {
  public:
   // Leases `cores` cores, or only the calling thread if too few are left. Never waits. `device`

@@ -1,4 +1,4 @@
-// TfInterop>Unit on a CPU: runs the kernels of its steps back to back, on one core or a few, or
+// TfInterop>Unit on a CPU: runs the kernels of its steps back to back, on one core or several, or
 // once for each part of the batch.
 #include <algorithm>
 #include <cstddef>
@@ -166,7 +166,7 @@ class Unit : public OpKernel {
       place = absl::c_find(unit_.batch_sizes, first.dim_size(0)) - unit_.batch_sizes.begin();
       if (place == unit_.batch_sizes.size()) return 0;
     }
-    return unit_.cores[place] > 1 && unit_.cores[place] >= all_cores ? 0 : unit_.cores[place];
+    return std::min(unit_.cores[place], all_cores);
   }
 
   const Tensor& SplitInput(const OpKernelContext& context, size_t i) const {

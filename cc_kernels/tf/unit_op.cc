@@ -35,8 +35,9 @@ kept_inputs: Positions in `inputs` of filters that seldom change. oneDNN's kerne
 batch_sizes: The batch sizes (the first dimension of the first input) to which `cores` and
   `split_inputs` apply. For others each step runs on all cores. Empty: all batch sizes.
 cores: The number of cores for each batch size, or one number for all. One core is the calling thread.
-  Several are a group of threads, or the calling thread if too few are free. With as many as there
-  are intra-op threads, or more, or with 0, steps run as in stock TensorFlow. Empty: 1.
+  Several are a group of threads that stay awake while the unit runs, or the calling thread if too
+  few are free. A group has no more threads than there are intra-op threads. With 0, steps run as in
+  stock TensorFlow. Empty: 1.
 split_inputs: Positions in `inputs` of tensors whose first dimension is the batch. Steps that read
   them, directly or through others, must compute each image by itself. The batch is divided into as
   many parts as there are intra-op threads, and each part runs through the steps on one core, or on

@@ -94,9 +94,9 @@ def test_a_unit_asks_for_its_cores_and_has_company_on_the_others() -> None:
 
 @pytest.mark.parametrize(
     ("cores", "widths"),
-    [(1, (1,)), (2, (1,)), (3, (1, 2)), (4, (1, 2)), (8, (1, 2, 4)), (16, (1, 2, 4, 8))],
+    [(1, (1,)), (2, (1, 2)), (3, (1, 2, 3)), (4, (1, 2, 4)), (16, (1, 2, 4, 8, 16))],
 )
-def test_widths_are_below_all_cores(cores: int, widths: tuple[int, ...]) -> None:
+def test_widths_are_powers_of_two_and_all_cores(cores: int, widths: tuple[int, ...]) -> None:
     assert Machine(cores, cores).widths == widths
 
 
@@ -108,18 +108,19 @@ class FakeModel:
 
 
 def test_proposes_units_that_lose_nothing_or_have_company() -> None:
-    no_slower, slower = unit_times(10.0, 10.0), unit_times(10.0, 20.0)
-    times = [no_slower, slower, slower, unit_times(0.01, 0.1)]
+    no_slower, slower = unit_times(10.0, 10.0, 12.0), unit_times(10.0, 20.0, 20.0)
+    times = [no_slower, slower, slower, unit_times(0.01, 0.1, 0.1)]
     proposed = propose(cast(StepModel, FakeModel()), times, TWO_CORES.widths)
     # The third is slower and runs alone. The last one takes too little time to make a candidate.
-    one_core = [dict.fromkeys(units, 1) for units in ((0,), (1,), (0, 1), (0, 1, 2, 3))]
-    assert proposed == one_core
+    every = (0, 1, 2, 3)
+    sets = [dict.fromkeys(units, 1) for units in ((0,), (0, 1), every)]
+    assert proposed == [*sets, dict.fromkeys(every, 2)]
 
 
 def test_proposes_the_fewest_cores_that_lose_nothing_or_leave_none_idle() -> None:
-    scales = unit_times(10.0, 100.0, 50.0, 26.0, 14.0)  # up to all 16 cores
-    saturates = unit_times(10.0, 20.0, 10.0, 10.0, 10.0)  # at two
-    small = unit_times(5.0, 4.0, 4.0, 4.0, 4.0)
+    scales = unit_times(10.0, 100.0, 50.0, 26.0, 14.0, 14.0)  # up to all 16 cores
+    saturates = unit_times(10.0, 20.0, 10.0, 10.0, 10.0, 10.0)  # at two
+    small = unit_times(5.0, 4.0, 4.0, 4.0, 4.0, 4.0)
     alone = model_of([scales, saturates, small], branches(SIDES), SIXTEEN_CORES)
     proposed = propose(alone, [scales, saturates, small], SIXTEEN_CORES.widths)
     assert {1: 2, 2: 1} in proposed  # the first stays on all cores

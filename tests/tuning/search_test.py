@@ -127,12 +127,13 @@ def test_takes_the_fastest_of_all_variants(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_tries_no_proposal_without_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
+    all_on_more = [f"all units on {width} cores" for width in search._machine().widths[1:]]
     for budget_s in (5.0, 1e-9):
         bench = FakeBench(lambda count: (1.0, 0.0))
         bench.search(monkeypatch, budget_s)
         tried.append(bench.variants)
     assert len(tried[0]) > 2
-    assert tried[1] == [search.STOCK, search.ALL_NARROW]
+    assert tried[1] == [search.STOCK, search.ALL_NARROW, *all_on_more]
 
 
 def test_all_units_are_measured_on_each_number_of_cores_and_the_fastest_is_taken(

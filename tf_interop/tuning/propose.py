@@ -1,8 +1,9 @@
-"""Proposes units of a graph to try as narrow ones, from measured times and simulated steps.
+"""Proposes units of a graph and their cores to try, from measured times and simulated steps.
 
-A unit should be narrow if it is no slower on few cores, or if other work, its company, uses the
-other cores meanwhile. It gets the fewest cores for which either is true. Candidates differ in the
-company that they require and the loss that they accept. A simulated step ranks them; measured whole
+A unit should have few cores if it is no slower on them, or if other work, its company, uses the
+other cores meanwhile. It gets the fewest cores for which either is true; all cores if they are
+fastest, and stay awake between its operations. Candidates differ in the company that they require
+and the loss that they accept. A simulated step ranks them; measured whole
 steps decide.
 
 The simulation models TensorFlow's executor on a CPU. Items (narrow units, and single operations on
@@ -24,7 +25,7 @@ from tf_interop.graph.view import GraphView
 
 # The last share exceeds a unit's whole time, so that company alone makes no unit narrow.
 _LEAST_COMPANY = (0.2, 0.4, 0.6, 0.8, 0.95, 1.1)
-_MOST_SLOWDOWN = (0.8, 0.95, 1.1, 1.3)
+_MOST_SLOWDOWN = (1.0, 1.1, 1.3)
 # Sets that differ by a smaller share of the units' time are one candidate.
 _LEAST_DIFFERENCE = 0.05
 
@@ -120,6 +121,11 @@ class UnitTimes:
     narrow_us: Mapping[int, float]
     stock_us: float
 
+    @property
+    def least_us(self) -> float:
+        """The time of the fastest way to run it."""
+        return min(self.stock_us, *self.narrow_us.values())
+
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
@@ -135,8 +141,9 @@ class Machine:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """The numbers of cores that a unit may have: 1, 2, 4 and so on, below all cores."""
-        return tuple(1 << power for power in range(max(1, (self.cores - 1).bit_length())))
+        """The numbers of cores that a unit may have: 1, 2, 4 and so on, and all cores."""
+        powers = range((self.cores - 1).bit_length())
+        return (*(1 << power for power in powers), self.cores)
 
 
 class StepModel:
@@ -225,7 +232,7 @@ def propose(
                 for number, times in enumerate(unit_times)
                 for width in reversed(widths)  # the last match, the smallest, stays
                 if company[width][number] >= least_company
-                or times.narrow_us[width] <= most_slowdown * times.stock_us
+                or times.narrow_us[width] <= most_slowdown * times.least_us
             }
             if candidate and candidate not in candidates:
                 candidates.append(candidate)
