@@ -99,10 +99,12 @@ def test_a_third_unit_gets_only_its_calling_thread() -> None:
     check_no_threads_of_ours()
     three = tf.function(lambda: [two(each, sizes, other)[0] for each in images], autograph=False)
     seen = set()
-    for _ in range(50):
+    for _ in range(2000):  # they seldom overlap on a busy machine
         seen.add(tuple(sorted(cores_of[each] for each in bits(three()))))
-        check_no_threads_of_ours()
+        if (1, 2, 2) in seen:
+            break
     assert (1, 2, 2) in seen, seen
+    check_no_threads_of_ours()
     """)
 
 
