@@ -303,6 +303,61 @@ def test_makes_one_operation(case: str) -> None:
     assert {op: count for op, count in ops.items() if op in SHOWN} == left
 
 
+def padded(*amounts: int, channels: int = 0) -> Function:
+    top, bottom, left, right = amounts
+    edges = [[0, 0], [top, bottom], [left, right], [channels, 0]]
+    return lambda x: tf.pad(x, edges)
+
+
+def strided(x: Any) -> Any:
+    return tf.nn.conv2d(x, WIDE_FILTER, 2, "VALID")
+
+
+def strided_depthwise(x: Any) -> Any:
+    filters = WIDE_DEPTHWISE_FILTER[:, :, : x.shape[-1]]
+    return tf.nn.depthwise_conv2d(x, filters, [1, 2, 2, 1], "VALID")
+
+
+WIDE_FILTER = variable(3, 3, CHANNELS, CHANNELS)
+WIDE_DEPTHWISE_FILTER = variable(3, 3, CHANNELS + 1, 1)
+PADDED: dict[str, tuple[Function, int]] = {
+    "convolution": (lambda x: NORMALIZATION(strided(padded(0, 3, 2, 1)(x))), 0),
+    "convolution without a fold": (lambda x: strided(padded(1, 1, 1, 1)(x)), 0),
+    "depthwise as SAME": (
+        lambda x: convolution(NORMALIZATION(strided_depthwise(padded(0, 1, 0, 1)(x)))),
+        0,
+    ),
+    "depthwise unlike SAME": (lambda x: convolution(strided_depthwise(padded(1, 1, 1, 1)(x))), 1),
+    "two readers": (
+        lambda x: (lambda y: strided(y) + strided_depthwise(y))(padded(0, 1, 0, 1)(x)),
+        0,
+    ),
+    "a reader of another kind": (
+        lambda x: (lambda y: strided(y) + tf.nn.max_pool2d(y, 3, 2, "VALID"))(
+            padded(0, 1, 0, 1)(x)
+        ),
+        1,
+    ),
+    # Stock TensorFlow fails where it merges such a Pad with a Conv2D.
+    "padded channels": (
+        lambda x: convolution(strided_depthwise(padded(0, 1, 0, 1, channels=1)(x))[..., 1:]),
+        1,
+    ),
+    "after a normalization": (
+        lambda x: strided(padded(1, 1, 1, 1)(tf.nn.relu(NORMALIZATION(x)))),
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PADDED)
+def test_merges_padding(case: str) -> None:
+    function, left = PADDED[case]
+    result, ops = run(function, LARGE_IMAGES)
+    assert_stocks(result, function(LARGE_IMAGES))
+    assert ops["Pad"] == left
+
+
 def test_keeps_passes_that_are_faster() -> None:
     function = RESCALED["before a convolution"][0]
     result, ops = run(function, IMAGES[:, :8])

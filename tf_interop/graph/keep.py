@@ -26,6 +26,7 @@ from tf_interop.convolution import Refusal, RefusalReason, Shape
 from tf_interop.graph.channel_changes import Change, Kind, Tensor
 from tf_interop.graph.fold import UNFUSED, Fold
 from tf_interop.graph.ops import UNIT_FILTER_POSITIONS, attribute_of, output_dtypes
+from tf_interop.graph.padding import Padding
 from tf_interop.graph.parameters import Parameters
 from tf_interop.graph.program import KeptNode, encode_kept, make_operation
 from tf_interop.graph.properties import GraphProperties, is_fully_known
@@ -60,6 +61,7 @@ def rewrite_folds(
     parameters: Parameters,
     folds: Sequence[Fold],
     rescalings: Sequence[Rescaling],
+    paddings: Sequence[Padding],
     *,
     most_bytes: int,
 ) -> Rewriting | None:
@@ -71,6 +73,7 @@ def rewrite_folds(
         parameters: those of the view.
         folds: those of the view.
         rescalings: those of the view.
+        paddings: those of the view.
         most_bytes: limit for all values that are computed and kept. Small ones go first.
 
     Returns:
@@ -103,6 +106,8 @@ def rewrite_folds(
             rewriter.fold(each)
         else:
             rewriter.rescale(each)
+    for padding in paddings:
+        rewriter.pad(padding)
     graph_def, kept_bytes = rewriter.graph(used_bytes)
     if graph_def is None:
         return None
@@ -207,6 +212,29 @@ class _Rewriter:
         new.experimental_debug_info.original_node_names.extend(names)
         self._absorbed.update(names)
         self._replaced[old.name] = new
+
+    def pad(self, padding: Padding) -> None:
+        """Drops a Pad; the convolutions that read it, folded or not, pad themselves."""
+        pad = self._view.nodes[padding.node]
+        for index in padding.readers:
+            old = self._view.nodes[index]
+            new = self._replaced.get(old.name)
+            if new is None:
+                new = self._replaced[old.name] = node_def_pb2.NodeDef()
+                new.CopyFrom(old)
+            new.input[0] = pad.input[0]
+            if "Depthwise" in new.op:
+                new.attr["padding"].s = b"SAME"
+            else:
+                new.attr["padding"].s = b"EXPLICIT"
+                new.attr["explicit_paddings"].list.i[:] = [0, 0, *padding.amounts, 0, 0]
+            new.experimental_debug_info.original_node_names.append(pad.name)
+            shapes, of_pad = (attribute_of(each, "_input_shapes").list.shape for each in (new, pad))
+            if shapes and of_pad:
+                shapes[0].CopyFrom(of_pad[0])
+            else:
+                new.attr.pop("_input_shapes", None)
+        self._absorbed.add(pad.name)
 
     def _redirect(self, old: str, new: str) -> None:
         self._redirected |= dict.fromkeys((old, f"{old}:0"), new)

@@ -18,6 +18,7 @@ from tf_interop.graph.check_folds import check_folds
 from tf_interop.graph.fold import Fold, find_folds
 from tf_interop.graph.keep import rewrite_folds
 from tf_interop.graph.ops import CONVOLUTION_KINDS, UNIT_FILTER_POSITIONS
+from tf_interop.graph.padding import find_paddings
 from tf_interop.graph.parameters import find_parameters
 from tf_interop.graph.program import KEPT_OP
 from tf_interop.graph.properties import GraphProperties, ShapeInference
@@ -109,9 +110,10 @@ def run_fold_pass(
     rescalings = find_rescalings(
         view, properties, parameters, device_type=device_type, changes=changes
     )
+    paddings = find_paddings(view, properties, device_type=device_type, changes=changes)
     check_time_limit()
     rewriting = rewrite_folds(
-        view, properties, parameters, folds, rescalings, most_bytes=kept_mb << 20
+        view, properties, parameters, folds, rescalings, paddings, most_bytes=kept_mb << 20
     )
     if rewriting is None:
         return None, None
