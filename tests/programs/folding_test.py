@@ -97,12 +97,18 @@ def transposed(x: Any) -> Any:
 
 TRANSPOSED_FILTER, DEPTHWISE_FILTER = variable(3, 3, 12, CHANNELS), variable(3, 3, CHANNELS, 1)
 VOLUME_FILTER, WEIGHTS = variable(2, 3, 3, CHANNELS, 12), variable(CHANNELS, 12)
+FACTORS_OF_96 = factors(96)
 NORMALIZATION_OF_12, BIAS, BIAS_OF_12 = normalization(12), offsets(), offsets(12)
 NORMALIZATION_OF_NCHW = normalization(1, CHANNELS, 1, 1)
 
 
 def to_volumes(x: Any) -> Any:
     return tf.reshape(x, [1, 4, 16, 32, CHANNELS])
+
+
+def rows(x: Any) -> Any:
+    """A Keras Dense layer without a bias, of an image."""
+    return tf.reshape(tf.reshape(x, [-1, CHANNELS]) @ WEIGHTS, [2, 32, 32, 12])
 
 
 def to_nchw(x: Any) -> Any:
@@ -162,6 +168,10 @@ FOLDED: dict[str, tuple[Function, dict[str, int]]] = {
         ),
         {"_FusedDepthwiseConv2dNative": 1},
     ),
+    "hard swish without an offset": (
+        lambda x: hard_swish(convolution(x) * SCALE),
+        {"Conv2D": 1, "AddV2": 1, "Relu6": 1, "Mul": 2},
+    ),
     "almost hard swish": (
         lambda x: hard_swish(NORMALIZATION(convolution(x)), shift=2.5),
         {"_FusedConv2D": 1, "AddV2": 1, "Relu6": 1, "Mul": 2},
@@ -171,6 +181,22 @@ FOLDED: dict[str, tuple[Function, dict[str, int]]] = {
             NORMALIZATION(convolution(x))
         ),
         {"_FusedConv2D": 1, "AddV2": 1, "Relu6": 1, "Mul": 2},
+    ),
+    "gelu of rows": (
+        lambda x: tf.nn.gelu(rows(convolution(x)) + BIAS_OF_12),
+        {"Conv2D": 1, "_FusedMatMul": 1},
+    ),
+    "a factor and an offset of rows": (
+        lambda x: NORMALIZATION_OF_12(rows(convolution(x)) + BIAS_OF_12),
+        {"Conv2D": 1, "_FusedMatMul": 1},
+    ),
+    "rows that become others": (
+        lambda x: tf.reshape(rows(convolution(x)), [2, 32, 4, 96]) * FACTORS_OF_96,
+        {"Conv2D": 1, "MatMul": 1, "Mul": 1},
+    ),
+    "gelu of an approximation": (
+        lambda x: tf.nn.gelu(rows(convolution(x)) + BIAS_OF_12, approximate=True),
+        {"Conv2D": 1, "_FusedMatMul": 1, "Mul": 5, "AddV2": 2},
     ),
     "swish": (
         lambda x: tf.nn.silu(NORMALIZATION(convolution(x))),
@@ -204,6 +230,7 @@ ACTIVATIONS = {
     "leaky_relu": tf.nn.leaky_relu,
     "swish": tf.nn.silu,
     "hard swish": hard_swish,
+    "gelu": tf.nn.gelu,
 }
 NORMALIZED = {
     "Conv2D": lambda x: NORMALIZATION(convolution(x)),
@@ -219,6 +246,7 @@ NORMALIZED = {
     ),
 }
 SEPARATE = {
+    *[(op, "gelu") for op in NORMALIZED if op != "MatMul"],
     *[("MatMul", "swish"), ("MatMul", "hard swish")],
     *[("Conv3D", "swish"), ("Conv3D", "hard swish")],
     *[("DepthwiseConv2dNative", "swish"), ("DepthwiseConv2dNative", "leaky_relu")],
@@ -236,7 +264,7 @@ def test_folds_an_activation(op: str, activation: str) -> None:
     assert_stocks(result, function(IMAGES))
     fused = {"Conv2D in NCHW": "_FusedConv2D"}.get(op, f"_Fused{op}")
     assert ops[fused] == 1
-    names = {"Relu", "Relu6", "Elu", "LeakyRelu", "_MklSwish", "AddV2"}
+    names = {"Relu", "Relu6", "Elu", "LeakyRelu", "_MklSwish", "AddV2", "Erfc"}
     assert (not names.isdisjoint(ops)) == ((op, activation) in SEPARATE)
 
 

@@ -19,8 +19,11 @@ The chain after a convolution is followed as long as:
   3. factors and offsets have one value for each channel, or one for all;
   4. no factor follows the added shortcut. Offsets may, because sums have any order.
 
-An activation ends the chain; hard swish is four nodes. It, the offset and the shortcut become part
-of the convolution where TensorFlow has a kernel for it; otherwise one BiasAdd remains.
+An activation ends the chain; hard swish and gelu are several nodes. It, the offset and the shortcut
+become part of the convolution where TensorFlow has a kernel for it; otherwise one BiasAdd remains.
+
+Keras multiplies images by matrices as rows, and then gives the rows their places back. The chain
+may follow such a Reshape: what changes each channel may as well do so before it.
 
 Nothing else can become part of a cycle: whatever reads the convolution's result does so through
 the chain, so the shortcut does not depend on it.
@@ -57,6 +60,8 @@ class Fold:
         channel_count: channels of the result.
         filter_axis: the filter's axis of these channels; None if its last two axes are the
             channels, as in a depthwise convolution.
+        end: the node that readers of the last absorbed one read instead: `node`, or the Reshape
+            between a matrix product and what it absorbs.
         shortcut: a tensor that is added; None if there is none.
         activation: the op of the activation that ends the chain; empty if there is none.
         fused_op: the op with bias, shortcut and activation; empty if TensorFlow has no kernel, so
@@ -68,6 +73,7 @@ class Fold:
     changes: tuple[Change, ...]
     channel_count: int
     filter_axis: int | None
+    end: int
     shortcut: Tensor | None = None
     activation: str = ""
     fused_op: str = ""
@@ -103,16 +109,21 @@ UNFUSED = {
 ACTIVATIONS = frozenset({"Relu", "Relu6", "Elu", "LeakyRelu"})
 """The activations of fused ops that are ops, too."""
 
-SWISH = "_MklSwish"
-HARD_SWISH = "_FusedHardSwish"
-"""The names of oneDNN's activations in fused ops; there is no op of the second."""
+SWISH, HARD_SWISH, GELU = "_MklSwish", "_FusedHardSwish", "GeluExact"
+"""The names of oneDNN's activations in fused ops; of these only swish is an op."""
+
+_GATES: dict[str, tuple[tuple[tuple[str, float | None], ...], float]] = {
+    HARD_SWISH: ((("AddV2", 3.0), ("Relu6", None)), 1 / 6),
+    GELU: ((("Neg", None), ("Mul", 0.5**0.5), ("Erfc", None)), 0.5),
+}
+"""The gate and the factor of `x * gate(x) * factor`; the gate as ops with their constants."""
 
 _ONEDNN_ACTIVATIONS = {
     "_FusedConv2D": ACTIVATIONS | {SWISH, HARD_SWISH},
     # Its kernel returns no result of LeakyRelu.
     "_FusedDepthwiseConv2dNative": ACTIVATIONS - {"LeakyRelu"} | {HARD_SWISH},
     "_FusedConv3D": ACTIVATIONS,
-    "_FusedMatMul": ACTIVATIONS,
+    "_FusedMatMul": ACTIVATIONS | {GELU},
 }
 
 
@@ -162,9 +173,10 @@ class _Search:
         """What a node absorbs; a refusal if it cannot absorb what follows; None if nothing does."""
         view = self._view
         node, linear = view.nodes[index], _LINEAR[view.ops[index]]
-        reader = self._changes.only_reader(index)
+        start = self._start(index)
+        reader = self._changes.only_reader(start)
         if reader is None:
-            if not self._hard_swish(index):
+            if self._gated(start) is None:
                 return None
         elif not self._changes.is_change(*reader) and view.ops[reader[0]] != SWISH:
             return None
@@ -199,15 +211,16 @@ class _Search:
     ) -> Fold | None:
         view = self._view
         layout = self._layout(index)
-        last, absorbed, shortcut, activation = index, list[int](), None, ""
+        last = start = self._start(index)
+        absorbed, shortcut, activation = list[int](), None, ""
         before_shortcut = (0, 0)
         while not activation:
             reader = self._changes.only_reader(last)
             if reader is None:
-                nodes = self._hard_swish(last)
-                if nodes and HARD_SWISH in self._activations(index, shortcut is not None):
-                    absorbed.extend(nodes)
-                    activation = HARD_SWISH
+                found = self._gated(last) if _has_offset(changes) else None
+                if found and found[0] in self._activations(index, shortcut is not None):
+                    activation = found[0]
+                    absorbed.extend(found[1])
                 break
             reader_index, position = reader
             op = view.ops[reader_index]
@@ -235,8 +248,25 @@ class _Search:
             return None
         self._changes.absorbed.update(absorbed)
         return Fold(
-            index, tuple(absorbed), tuple(changes), channels, axis, shortcut, activation, fused_op
+            node=index,
+            absorbed=tuple(absorbed),
+            changes=tuple(changes),
+            channel_count=channels,
+            filter_axis=axis,
+            end=start,
+            shortcut=shortcut,
+            activation=activation,
+            fused_op=fused_op,
         )
+
+    def _start(self, index: int) -> int:
+        """The node that the chain follows: a matrix product, or the Reshape of its rows."""
+        reader = self._changes.only_reader(index)
+        if "MatMul" not in self._view.ops[index] or reader is None:
+            return index
+        shapes = [self._properties.output_shape(each, 0) for each in (index, reader[0])]
+        keeps_channels = all(shapes) and shapes[0][-1] == shapes[1][-1] is not None  # type: ignore[index]
+        return reader[0] if self._view.ops[reader[0]] == "Reshape" and keeps_channels else index
 
     def _adds_shortcut(self, index: int, reader: int, position: int) -> bool:
         """Whether a reader adds another tensor of the same shape, in a way that has a kernel."""
@@ -269,26 +299,36 @@ class _Search:
             return ACTIVATIONS
         return _ONEDNN_ACTIVATIONS[_LINEAR[self._view.ops[index]].fused_op]
 
-    def _hard_swish(self, index: int) -> tuple[int, ...]:
-        """The nodes of `x * relu6(x + 3) / 6` after x, if they alone read x and each other."""
+    def _gated(self, index: int) -> tuple[str, tuple[int, ...]] | None:
+        """The activation `x * gate(x) * factor` after x, and its nodes, each after those it reads.
+
+        Nothing else reads x or a value between them. The three factors may come in any order.
+        """
         view = self._view
         readers = [reader for reader, _ in self._changes.readers(index)]
-        if sorted(view.ops[reader] for reader in readers) != ["AddV2", "Mul"]:
-            return ()
-        add, other = sorted(readers, key=lambda reader: view.ops[reader])
-        nodes = self._chain(add, 4)
-        if other not in nodes:  # x / 6 * relu6(x + 3)
-            nodes = [*nodes[:2], other, *self._chain(other, 2)[1:]]
-        if [view.ops[node] for node in nodes] != ["AddV2", "Relu6", "Mul", "Mul"]:
-            return ()
-        gate = self._changes.only_reader(nodes[1])
-        is_hard_swish = (
-            gate is not None
-            and gate[0] in nodes[2:]
-            and self._reads_constant(add, 3.0)
-            and any(self._reads_constant(node, 1 / 6) for node in nodes[2:])
-        )
-        return tuple(nodes) if is_hard_swish else ()
+        for activation, (gate, factor) in _GATES.items():
+            ops = [view.ops[reader] for reader in readers]
+            if sorted(ops) != sorted((gate[0][0], "Mul")):
+                continue
+            other = readers[ops.index("Mul")]
+            length = len(gate)
+            nodes = self._chain(readers[ops.index(gate[0][0])], length + 2)
+            if other not in nodes:  # x * factor * gate(x)
+                nodes = [*nodes[:length], other, *self._chain(other, 2)[1:]]
+            if [view.ops[node] for node in nodes] != [*(op for op, _ in gate), "Mul", "Mul"]:
+                continue
+            reader = self._changes.only_reader(nodes[length - 1])
+            if (
+                reader is not None
+                and reader[0] in nodes[length:]
+                and all(
+                    value is None or self._reads_constant(node, value)
+                    for node, (_, value) in zip(nodes, gate, strict=False)
+                )
+                and any(self._reads_constant(node, factor) for node in nodes[length:])
+            ):
+                return activation, tuple(nodes)
+        return None
 
     def _chain(self, index: int, length: int) -> list[int]:
         """A node and those after it, each the only reader of the one before."""

@@ -168,14 +168,15 @@ class _Rewriter:
         absorbed = [view.nodes[index] for index in fold.absorbed]
         self._absorbed.update(node.name for node in absorbed)
         last = absorbed[-1].name
+        end = view.names[fold.end]
         if offset is None:
-            self._redirect(last, old.name)
+            self._redirect(last, end)
         elif fold.fused_op:
             self._fuse(new, fold, self._vector_of(fold, offset))
-            self._redirect(last, old.name)
+            self._redirect(last, end)
         else:
             bias_add = node_def_pb2.NodeDef(name=last, op="BiasAdd", device=old.device)
-            bias_add.input.extend([old.name, self._vector_of(fold, offset)])
+            bias_add.input.extend([end, self._vector_of(fold, offset)])
             bias_add.attr["T"].type = types_pb2.DT_FLOAT
             layout = attribute_of(old, "data_format").s
             bias_add.attr["data_format"].s = b"NCHW" if layout[:2] == b"NC" else b"NHWC"
