@@ -19,8 +19,11 @@ The chain after a convolution is followed as long as:
   3. factors and offsets have one value for each channel, or one for all;
   4. no factor follows the added shortcut. Offsets may, because sums have any order.
 
-An activation ends the chain. It, the offset and the shortcut become part of the convolution where
-TensorFlow has a kernel for it; otherwise one BiasAdd remains.
+An activation ends the chain; hard swish and gelu are several nodes. It, the offset and the shortcut
+become part of the convolution where TensorFlow has a kernel for it; otherwise one BiasAdd remains.
+
+Keras multiplies images by matrices as rows, and then gives the rows their places back. The chain
+may follow such a Reshape: what changes each channel may as well do so before it.
 
 Nothing else can become part of a cycle: whatever reads the convolution's result does so through
 the chain, so the shortcut does not depend on it.
@@ -29,47 +32,23 @@ the chain, so the shortcut does not depend on it.
 from __future__ import annotations
 
 import dataclasses
-import enum
 import functools
 from collections.abc import Callable, Collection
 
+import numpy as np
+import tensorflow as tf
 from tensorflow.core.framework import types_pb2
 
 from tf_interop import tensorflow_internals
-from tf_interop.convolution import Refusal, RefusalReason, Shape
+from tf_interop.convolution import Refusal, RefusalReason
 from tf_interop.graph.batch_origin import BatchOrigins
+from tf_interop.graph.channel_changes import Change, ChannelChanges, Kind, Tensor
 from tf_interop.graph.ops import attribute_of
 from tf_interop.graph.parameters import Parameters
 from tf_interop.graph.properties import GraphProperties, is_fully_known
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.view import GraphView
 from tf_interop.graph.xla import xla_mark
-
-Tensor = tuple[int, int]
-"""A tensor of the graph: the node and the port."""
-
-
-class Kind(enum.Enum):
-    """How a parameter changes the values of a channel."""
-
-    FACTOR = "factor"
-    OFFSET = "offset"
-    NEGATIVE_OFFSET = "negative offset"
-    NORMALIZATION = "normalization"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Change:
-    """A change of each channel by parameters.
-
-    Attributes:
-        tensors: the parameter; of a normalization: scale, offset, mean and variance.
-        epsilon: of a normalization.
-    """
-
-    kind: Kind
-    tensors: tuple[Tensor, ...]
-    epsilon: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -83,6 +62,8 @@ class Fold:
         channel_count: channels of the result.
         filter_axis: the filter's axis of these channels; None if its last two axes are the
             channels, as in a depthwise convolution.
+        end: the node that readers of the last absorbed one read instead: `node`, or the Reshape
+            between a matrix product and what it absorbs.
         shortcut: a tensor that is added; None if there is none.
         activation: the op of the activation that ends the chain; empty if there is none.
         fused_op: the op with bias, shortcut and activation; empty if TensorFlow has no kernel, so
@@ -94,6 +75,7 @@ class Fold:
     changes: tuple[Change, ...]
     channel_count: int
     filter_axis: int | None
+    end: int
     shortcut: Tensor | None = None
     activation: str = ""
     fused_op: str = ""
@@ -112,22 +94,39 @@ _LINEAR = {
     "_FusedConv2D": _Linear(3, "_FusedConv2D"),
     "DepthwiseConv2dNative": _Linear(None, "_FusedDepthwiseConv2dNative"),
     "_FusedDepthwiseConv2dNative": _Linear(None, "_FusedDepthwiseConv2dNative"),
-    "Conv3D": _Linear(4),
+    "Conv3D": _Linear(4, "_FusedConv3D"),
+    "_FusedConv3D": _Linear(4, "_FusedConv3D"),
     "Conv2DBackpropInput": _Linear(2),
     "MatMul": _Linear(1, "_FusedMatMul"),
     "_FusedMatMul": _Linear(1, "_FusedMatMul"),
 }
 UNFUSED = {
     "_FusedConv2D": "Conv2D",
+    "_FusedConv3D": "Conv3D",
     "_FusedDepthwiseConv2dNative": "DepthwiseConv2dNative",
     "_FusedMatMul": "MatMul",
 }
 """The op without an epilogue of each fused op."""
 
 ACTIVATIONS = frozenset({"Relu", "Relu6", "Elu", "LeakyRelu"})
-"""The activations of fused ops."""
+"""The activations of fused ops that are ops, too."""
 
-_CHANNELS_LAST = frozenset({b"NHWC", b"NDHWC"})
+SWISH, HARD_SWISH, GELU = "_MklSwish", "_FusedHardSwish", "GeluExact"
+"""The names of oneDNN's activations in fused ops; of these only swish is an op."""
+
+_GATES: dict[str, tuple[tuple[tuple[str, float | None], ...], float]] = {
+    HARD_SWISH: ((("AddV2", 3.0), ("Relu6", None)), 1 / 6),
+    GELU: ((("Neg", None), ("Mul", 0.5**0.5), ("Erfc", None)), 0.5),
+}
+"""The gate and the factor of `x * gate(x) * factor`; the gate as ops with their constants."""
+
+_ONEDNN_ACTIVATIONS = {
+    "_FusedConv2D": ACTIVATIONS | {SWISH, HARD_SWISH},
+    # Its kernel returns no result of LeakyRelu.
+    "_FusedDepthwiseConv2dNative": ACTIVATIONS - {"LeakyRelu"} | {HARD_SWISH},
+    "_FusedConv3D": ACTIVATIONS,
+    "_FusedMatMul": ACTIVATIONS | {GELU},
+}
 
 
 def find_folds(
@@ -136,7 +135,7 @@ def find_folds(
     parameters: Parameters,
     *,
     device_type: str,
-    nodes_to_preserve: Collection[str] = (),
+    changes: ChannelChanges,
 ) -> tuple[tuple[Fold, ...], tuple[Refusal, ...]]:
     """Finds the convolutions and products with parameters as filters that absorb something.
 
@@ -144,7 +143,7 @@ def find_folds(
         The folds, which share no node, and the convolutions and products that do not absorb a
         factor or offset that follows them, each with the reason.
     """
-    search = _Search(view, properties, parameters, device_type, frozenset(nodes_to_preserve))
+    search = _Search(view, properties, parameters, device_type, changes)
     folds, refusals = [], []
     # Later ones first: of two convolutions whose results are added, the one that ends later should
     # add the other's.
@@ -165,21 +164,23 @@ class _Search:
         properties: GraphProperties,
         parameters: Parameters,
         device_type: str,
-        preserved: frozenset[str],
+        changes: ChannelChanges,
     ) -> None:
         self._view, self._properties = view, properties
         self._parameters = parameters.shapes
-        self._preserved = preserved
-        self._absorbed: set[int] = set()
+        self._changes = changes
         self._is_cpu = device_type == "CPU"
-        self._is_waited_for = {each for controls in view.control_fanins for each in controls}
 
     def fold(self, index: int) -> Fold | Refusal | None:
         """What a node absorbs; a refusal if it cannot absorb what follows; None if nothing does."""
         view = self._view
         node, linear = view.nodes[index], _LINEAR[view.ops[index]]
-        reader = self._only_reader(index)
-        if reader is None or not self._is_change(*reader):
+        start = self._start(index)
+        reader = self._changes.only_reader(start)
+        if reader is None:
+            if self._gated(start) is None:
+                return None
+        elif not self._changes.is_change(*reader) and view.ops[reader[0]] != SWISH:
             return None
         refuse = _refuser(view, index)
         if node.attr["T"].type != types_pb2.DT_FLOAT:
@@ -188,7 +189,7 @@ class _Search:
             return refuse(RefusalReason.NO_PARAMETER, "a filter that depends on variables alone")
         if view.control_fanins[index] or xla_mark(node) or attribute_of(node, "_kernel").s:
             return refuse(RefusalReason.CONTROL_DEPENDENCY, "a node without control dependencies")
-        filter_shape = self._shape(view.fanins[index][1])
+        filter_shape = self._changes.shape(view.fanins[index][1])
         if not is_fully_known(filter_shape):
             return refuse(RefusalReason.SHAPE, "a filter of known shape")
         assert filter_shape is not None
@@ -202,7 +203,7 @@ class _Search:
         if view.ops[index] in UNFUSED:
             fused_ops = [op.decode() for op in node.attr["fused_ops"].list.s]
             bias = view.fanins[index][2] if len(view.fanins[index]) == 3 else None
-            if fused_ops != ["BiasAdd"] or bias is None or self._shape(bias) != (channels,):
+            if fused_ops != ["BiasAdd"] or bias is None or self._changes.shape(bias) != (channels,):
                 return refuse(RefusalReason.FUSED_OPS, "no epilogue but a bias")
             changes.append(Change(Kind.OFFSET, (bias,)))
         return self._follow(index, channels, axis, changes)
@@ -212,12 +213,20 @@ class _Search:
     ) -> Fold | None:
         view = self._view
         layout = self._layout(index)
-        last, absorbed, shortcut, activation = index, list[int](), None, ""
+        last = start = self._start(index)
+        absorbed, shortcut, activation = list[int](), None, ""
         before_shortcut = (0, 0)
-        while not activation and (reader := self._only_reader(last)) is not None:
+        while not activation:
+            reader = self._changes.only_reader(last)
+            if reader is None:
+                found = self._gated(last) if _has_offset(changes) else None
+                if found and found[0] in self._activations(index, shortcut is not None):
+                    activation = found[0]
+                    absorbed.extend(found[1])
+                break
             reader_index, position = reader
             op = view.ops[reader_index]
-            change = self._change(reader_index, position, channels, layout)
+            change = self._changes.change(reader_index, position, channels, layout)
             if change is not None:
                 if shortcut is not None and change.kind in _FACTORS:
                     break
@@ -239,95 +248,27 @@ class _Search:
         has_factor = any(change.kind in _FACTORS for change in changes)
         if not absorbed or not (has_factor or fused_op):
             return None
-        self._absorbed.update(absorbed)
+        self._changes.absorbed.update(absorbed)
         return Fold(
-            index, tuple(absorbed), tuple(changes), channels, axis, shortcut, activation, fused_op
+            node=index,
+            absorbed=tuple(absorbed),
+            changes=tuple(changes),
+            channel_count=channels,
+            filter_axis=axis,
+            end=start,
+            shortcut=shortcut,
+            activation=activation,
+            fused_op=fused_op,
         )
 
-    def _only_reader(self, index: int) -> tuple[int, int] | None:
-        """The node and position that alone read a node, if they may become part of a fold."""
-        view = self._view
-        node = view.nodes[index]
-        if node.name in self._preserved or index in self._is_waited_for:
-            return None
-        readers = [
-            (reader, position, tensor[1])
-            for reader in view.fanouts[index]
-            for position, tensor in enumerate(view.fanins[reader])
-            if tensor[0] == index
-        ]
-        if len(readers) != 1 or readers[0][2] != 0:
-            return None
-        reader, position, _ = readers[0]
-        other = view.nodes[reader]
-        may_join = (
-            reader not in self._absorbed
-            and other.name not in self._preserved
-            and reader not in self._is_waited_for
-            and not view.control_fanins[reader]
-            and other.device == node.device
-            and attribute_of(other, "T").type == types_pb2.DT_FLOAT
-            and not attribute_of(other, "_kernel").s
-            and xla_mark(other) is None
-        )
-        return (reader, position) if may_join else None
-
-    def _is_change(self, index: int, position: int) -> bool:
-        """Whether a node may change each channel by parameters; its shapes are not looked at."""
-        op = self._view.ops[index]
-        others = [tensor for at, tensor in enumerate(self._view.fanins[index]) if at != position]
-        return op in _CHANGES and any(source in self._parameters for source, _ in others)
-
-    def _change(self, index: int, position: int, channels: int, layout: bytes) -> Change | None:
-        view = self._view
-        node, op, fanins = view.nodes[index], view.ops[index], view.fanins[index]
-        if op in ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"):
-            if (
-                position != 0
-                or attribute_of(node, "is_training").b
-                or attribute_of(node, "data_format").s != layout
-                or any(self._shape(tensor) != (channels,) for tensor in fanins[1:])
-                or self._reads_other_outputs(index)
-            ):
-                return None
-            return Change(Kind.NORMALIZATION, fanins[1:], attribute_of(node, "epsilon").f)
-        kind = _CHANGES.get(op)
-        if kind is None or len(fanins) != 2:
-            return None
-        tensor = fanins[1 - position]
-        if tensor[0] not in self._parameters or (op in ("Sub", "BiasAdd") and position != 0):
-            return None
-        if op == "BiasAdd":
-            is_last = layout in _CHANNELS_LAST or not layout
-            if (attribute_of(node, "data_format").s == b"NHWC") != is_last:
-                return None
-        elif not self._is_per_channel(index, 1 - position, channels, layout):
-            return None
-        return Change(kind, (tensor,))
-
-    def _shape(self, tensor: Tensor) -> Shape | None:
-        """The shape of a parameter; None if it is unknown, or if the tensor is no parameter."""
-        source, port = tensor
-        return None if port else self._parameters.get(source)
-
-    def _is_per_channel(self, index: int, position: int, channels: int, layout: bytes) -> bool:
-        """Whether an operand has one value for each channel of the result, or one for all."""
-        shape = self._shape(self._view.fanins[index][position])
-        rank = len(layout) or 2
-        if shape is None or len(shape) > rank:
-            return False
-        axis = rank - 1 if layout in _CHANNELS_LAST or not layout else 1
-        padded = (1,) * (rank - len(shape)) + shape
-        is_alone = all(size == 1 for at, size in enumerate(padded) if at != axis)
-        return is_alone and padded[axis] in (1, channels)
-
-    def _reads_other_outputs(self, index: int) -> bool:
-        view = self._view
-        return any(
-            source == index and port
-            for reader in view.fanouts[index]
-            for source, port in view.fanins[reader]
-        )
+    def _start(self, index: int) -> int:
+        """The node that the chain follows: a matrix product, or the Reshape of its rows."""
+        reader = self._changes.only_reader(index)
+        if "MatMul" not in self._view.ops[index] or reader is None:
+            return index
+        shapes = [self._properties.output_shape(each, 0) for each in (index, reader[0])]
+        keeps_channels = all(shapes) and shapes[0][-1] == shapes[1][-1] is not None  # type: ignore[index]
+        return reader[0] if self._view.ops[reader[0]] == "Reshape" and keeps_channels else index
 
     def _adds_shortcut(self, index: int, reader: int, position: int) -> bool:
         """Whether a reader adds another tensor of the same shape, in a way that has a kernel."""
@@ -362,9 +303,56 @@ class _Search:
             return ()
         if not self._is_cpu or has_shortcut:
             return ("Relu",)
-        # oneDNN's kernel returns no result of LeakyRelu after a depthwise convolution.
-        is_depthwise = _LINEAR[self._view.ops[index]].filter_axis is None
-        return ACTIVATIONS - {"LeakyRelu"} if is_depthwise else ACTIVATIONS
+        if not tensorflow_internals.is_onednn_on():
+            return ACTIVATIONS
+        return _ONEDNN_ACTIVATIONS[_LINEAR[self._view.ops[index]].fused_op]
+
+    def _gated(self, index: int) -> tuple[str, tuple[int, ...]] | None:
+        """The activation `x * gate(x) * factor` after x, and its nodes, each after those it reads.
+
+        Nothing else reads x or a value between them. The three factors may come in any order.
+        """
+        view = self._view
+        readers = [reader for reader, _ in self._changes.readers(index)]
+        for activation, (gate, factor) in _GATES.items():
+            ops = [view.ops[reader] for reader in readers]
+            if sorted(ops) != sorted((gate[0][0], "Mul")):
+                continue
+            other = readers[ops.index("Mul")]
+            length = len(gate)
+            nodes = self._chain(readers[ops.index(gate[0][0])], length + 2)
+            if other not in nodes:  # x * factor * gate(x)
+                nodes = [*nodes[:length], other, *self._chain(other, 2)[1:]]
+            if [view.ops[node] for node in nodes] != [*(op for op, _ in gate), "Mul", "Mul"]:
+                continue
+            reader = self._changes.only_reader(nodes[length - 1])
+            if (
+                reader is not None
+                and reader[0] in nodes[length:]
+                and all(
+                    value is None or self._reads_constant(node, value)
+                    for node, (_, value) in zip(nodes, gate, strict=False)
+                )
+                and any(self._reads_constant(node, factor) for node in nodes[length:])
+            ):
+                return activation, tuple(nodes)
+        return None
+
+    def _chain(self, index: int, length: int) -> list[int]:
+        """A node and those after it, each the only reader of the one before."""
+        nodes = [index]
+        while len(nodes) < length and (reader := self._changes.only_reader(nodes[-1])) is not None:
+            nodes.append(reader[0])
+        return nodes
+
+    def _reads_constant(self, index: int, value: float) -> bool:
+        """Whether an operand of a node is a constant scalar of this value."""
+        return any(
+            self._view.ops[source] == "Const"
+            and self._changes.shape((source, port)) == ()
+            and tf.make_ndarray(self._view.nodes[source].attr["value"].tensor) == np.float32(value)
+            for source, port in self._view.fanins[index]
+        )
 
     def _fused_op(self, index: int, activation: str) -> str:
         """The op with a bias and an activation; empty if there is no kernel."""
@@ -377,7 +365,9 @@ class _Search:
         is_depthwise = op == "_FusedDepthwiseConv2dNative"
         if is_depthwise and attribute_of(self._view.nodes[index], "padding").s == b"EXPLICIT":
             return ""
-        needs_onednn = is_depthwise or self._layout(index) == b"NCHW"
+        needs_onednn = op != "_FusedMatMul" and (
+            op != "_FusedConv2D" or self._layout(index) == b"NCHW"
+        )
         return "" if needs_onednn and not tensorflow_internals.is_onednn_on() else op
 
     def _layout(self, index: int) -> bytes:
@@ -386,21 +376,11 @@ class _Search:
         return b"" if is_matrix else attribute_of(self._view.nodes[index], "data_format").s
 
 
-_CHANGES = {
-    "Mul": Kind.FACTOR,
-    "Add": Kind.OFFSET,
-    "AddV2": Kind.OFFSET,
-    "BiasAdd": Kind.OFFSET,
-    "Sub": Kind.NEGATIVE_OFFSET,
-    "FusedBatchNorm": Kind.NORMALIZATION,
-    "FusedBatchNormV2": Kind.NORMALIZATION,
-    "FusedBatchNormV3": Kind.NORMALIZATION,
-}
-_FACTORS = (Kind.FACTOR, Kind.NORMALIZATION)
+_FACTORS = (Kind.FACTOR, Kind.DIVISOR, Kind.NORMALIZATION)
 
 
 def _has_offset(changes: list[Change]) -> bool:
-    return any(change.kind is not Kind.FACTOR for change in changes)
+    return any(change.kind not in (Kind.FACTOR, Kind.DIVISOR) for change in changes)
 
 
 def _refuser(view: GraphView, index: int) -> Callable[[RefusalReason, str], Refusal]:

@@ -23,11 +23,14 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2, types_pb2
 
 from tf_interop.convolution import Refusal, RefusalReason, Shape
-from tf_interop.graph.fold import UNFUSED, Change, Fold, Kind, Tensor
+from tf_interop.graph.channel_changes import Change, Kind, Tensor
+from tf_interop.graph.fold import UNFUSED, Fold
 from tf_interop.graph.ops import UNIT_FILTER_POSITIONS, attribute_of, output_dtypes
+from tf_interop.graph.padding import Padding
 from tf_interop.graph.parameters import Parameters
 from tf_interop.graph.program import KeptNode, encode_kept, make_operation
 from tf_interop.graph.properties import GraphProperties, is_fully_known
+from tf_interop.graph.rescale import Rescaling
 from tf_interop.graph.rewrite import COLOCATED_WITH, COLOCATION
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.view import GraphView, parse_input
@@ -41,13 +44,13 @@ class Rewriting:
     """A graph with folds and Kept nodes.
 
     Attributes:
-        folds: those that were made.
+        made: the folds and rescalings that were made.
         kept_bytes: the size of all values that are computed and kept.
         refusals: folds and parameters that were left out because of their size.
     """
 
     graph_def: graph_pb2.GraphDef
-    folds: tuple[Fold, ...]
+    made: tuple[Fold | Rescaling, ...]
     kept_bytes: int
     refusals: tuple[Refusal, ...]
 
@@ -57,6 +60,8 @@ def rewrite_folds(
     properties: GraphProperties,
     parameters: Parameters,
     folds: Sequence[Fold],
+    rescalings: Sequence[Rescaling],
+    paddings: Sequence[Padding],
     *,
     most_bytes: int,
 ) -> Rewriting | None:
@@ -67,31 +72,42 @@ def rewrite_folds(
         properties: the shapes of its tensors.
         parameters: those of the view.
         folds: those of the view.
+        rescalings: those of the view.
+        paddings: those of the view.
         most_bytes: limit for all values that are computed and kept. Small ones go first.
 
     Returns:
         The new graph; None if it would not change.
     """
-    made, refusals, used_bytes = [], [], 0
+    made: list[Fold | Rescaling] = []
+    refusals, used_bytes = [], 0
 
-    def size_of(fold: Fold) -> int:
-        shape = parameters.shapes[view.fanins[fold.node][1][0]]
+    def size_of(each: Fold | Rescaling) -> int:
+        if isinstance(each, Rescaling):
+            return 8 * each.channel_count
+        shape = parameters.shapes[view.fanins[each.node][1][0]]
         return 4 * math.prod(shape or ())  # type: ignore[arg-type]
 
-    for fold in sorted(folds, key=size_of):
-        size = size_of(fold)
+    found: tuple[Fold | Rescaling, ...] = (*folds, *rescalings)
+    for each in sorted(found, key=size_of):
+        size = size_of(each)
         if used_bytes + size <= most_bytes:
-            made.append(fold)
+            made.append(each)
             used_bytes += size
         else:
             refusals.append(
-                _refuse_size(view.names[fold.node], view.ops[fold.node], size, most_bytes)
+                _refuse_size(view.names[each.node], view.ops[each.node], size, most_bytes)
             )
-    made.sort(key=lambda fold: fold.node)
+    made.sort(key=lambda each: each.node)
     rewriter = _Rewriter(view, properties, parameters, most_bytes)
-    for fold in made:
+    for each in made:
         check_time_limit()
-        rewriter.fold(fold)
+        if isinstance(each, Fold):
+            rewriter.fold(each)
+        else:
+            rewriter.rescale(each)
+    for padding in paddings:
+        rewriter.pad(padding)
     graph_def, kept_bytes = rewriter.graph(used_bytes)
     if graph_def is None:
         return None
@@ -152,14 +168,15 @@ class _Rewriter:
         absorbed = [view.nodes[index] for index in fold.absorbed]
         self._absorbed.update(node.name for node in absorbed)
         last = absorbed[-1].name
+        end = view.names[fold.end]
         if offset is None:
-            self._redirect(last, old.name)
+            self._redirect(last, end)
         elif fold.fused_op:
-            self._fuse(new, fold, self._bias(fold, offset))
-            self._redirect(last, old.name)
+            self._fuse(new, fold, self._vector_of(fold, offset))
+            self._redirect(last, end)
         else:
             bias_add = node_def_pb2.NodeDef(name=last, op="BiasAdd", device=old.device)
-            bias_add.input.extend([old.name, self._bias(fold, offset)])
+            bias_add.input.extend([end, self._vector_of(fold, offset)])
             bias_add.attr["T"].type = types_pb2.DT_FLOAT
             layout = attribute_of(old, "data_format").s
             bias_add.attr["data_format"].s = b"NCHW" if layout[:2] == b"NC" else b"NHWC"
@@ -167,6 +184,58 @@ class _Rewriter:
         names = [old.name, *(node.name for node in absorbed)]
         new.experimental_debug_info.original_node_names.extend(names)
         self._replaced[old.name] = new
+
+    def rescale(self, rescaling: Rescaling) -> None:
+        """Replaces the last node of a rescaling, and drops the others."""
+        absorbed = [self._view.nodes[index] for index in rescaling.absorbed]
+        old = absorbed[-1]
+        scale, offset = self._scale_and_offset(rescaling)
+        channels = rescaling.channel_count
+        filter_ = self._vector_of(rescaling, scale or self._constant(np.float32(1)))
+        bias = self._vector_of(rescaling, offset or self._constant(np.float32(0)))
+        new = node_def_pb2.NodeDef(
+            name=old.name, op="_FusedDepthwiseConv2dNative", device=old.device
+        )
+        new.input.extend(
+            [self._text(rescaling.image), self._reshaped(filter_, (1, 1, channels, 1)), bias]
+        )
+        new.attr["T"].type = types_pb2.DT_FLOAT
+        new.attr["strides"].list.i.extend([1] * 4)
+        new.attr["dilations"].list.i.extend([1] * 4)
+        new.attr["padding"].s = b"VALID"
+        new.attr["data_format"].s = b"NHWC"
+        new.attr["num_args"].i = 1
+        epilogue = ["BiasAdd", rescaling.activation] if rescaling.activation else ["BiasAdd"]
+        new.attr["fused_ops"].list.s.extend(op.encode() for op in epilogue)
+        if "_output_shapes" in old.attr:
+            new.attr["_output_shapes"].CopyFrom(old.attr["_output_shapes"])
+        names = [node.name for node in absorbed]
+        new.experimental_debug_info.original_node_names.extend(names)
+        self._absorbed.update(names)
+        self._replaced[old.name] = new
+
+    def pad(self, padding: Padding) -> None:
+        """Drops a Pad; the convolutions that read it, folded or not, pad themselves."""
+        pad = self._view.nodes[padding.node]
+        for index in padding.readers:
+            old = self._view.nodes[index]
+            new = self._replaced.get(old.name)
+            if new is None:
+                new = self._replaced[old.name] = node_def_pb2.NodeDef()
+                new.CopyFrom(old)
+            new.input[0] = pad.input[0]
+            if "Depthwise" in new.op:
+                new.attr["padding"].s = b"SAME"
+            else:
+                new.attr["padding"].s = b"EXPLICIT"
+                new.attr["explicit_paddings"].list.i[:] = [0, 0, *padding.amounts, 0, 0]
+            new.experimental_debug_info.original_node_names.append(pad.name)
+            shapes, of_pad = (attribute_of(each, "_input_shapes").list.shape for each in (new, pad))
+            if shapes and of_pad:
+                shapes[0].CopyFrom(of_pad[0])
+            else:
+                new.attr.pop("_input_shapes", None)
+        self._absorbed.add(pad.name)
 
     def _redirect(self, old: str, new: str) -> None:
         self._redirected |= dict.fromkeys((old, f"{old}:0"), new)
@@ -176,9 +245,7 @@ class _Rewriter:
         arguments = [bias]
         fused_ops = ["BiasAdd"]
         if fold.shortcut is not None:
-            source, port = fold.shortcut
-            name = self._view.names[source]
-            arguments.append(f"{name}:{port}" if port else name)
+            arguments.append(self._text(fold.shortcut))
             fused_ops.append("Add")
         if fold.activation:
             fused_ops.append(fold.activation)
@@ -203,7 +270,7 @@ class _Rewriter:
         else:
             del new.attr["_input_shapes"]
 
-    def _scale_and_offset(self, fold: Fold) -> tuple[str | None, str | None]:
+    def _scale_and_offset(self, fold: Fold | Rescaling) -> tuple[str | None, str | None]:
         scale: str | None = None
         offset: str | None = None
         for change in fold.changes:
@@ -216,11 +283,13 @@ class _Rewriter:
                 offset = self._sum(offset, added)
         return scale, offset
 
-    def _terms(self, fold: Fold, change: Change) -> tuple[str | None, str | None]:
+    def _terms(self, fold: Fold | Rescaling, change: Change) -> tuple[str | None, str | None]:
         """The factor and the offset of a change, each a vector, a scalar or None."""
         vectors = [self._vector(fold, tensor) for tensor in change.tensors]
         if change.kind is Kind.FACTOR:
             return vectors[0], None
+        if change.kind is Kind.DIVISOR:
+            return self._make("RealDiv", self._constant(np.float32(1)), vectors[0]), None
         if change.kind is Kind.OFFSET:
             return None, vectors[0]
         if change.kind is Kind.NEGATIVE_OFFSET:
@@ -231,17 +300,20 @@ class _Rewriter:
         factor = self._make("Mul", inverse, scale)
         return factor, self._make("Sub", offset, self._make("Mul", mean, factor))
 
+    def _text(self, tensor: Tensor) -> str:
+        source, port = tensor
+        name = self._view.names[source]
+        return f"{name}:{port}" if port else name
+
     def _product(self, first: str | None, second: str) -> str:
         return second if first is None else self._make("Mul", first, second)
 
     def _sum(self, first: str | None, second: str) -> str:
         return second if first is None else self._make("AddV2", first, second)
 
-    def _vector(self, fold: Fold, tensor: Tensor) -> str:
+    def _vector(self, fold: Fold | Rescaling, tensor: Tensor) -> str:
         """A parameter as a vector of the channels, or as a scalar."""
-        source, port = tensor
-        name = self._view.names[source]
-        text = f"{name}:{port}" if port else name
+        text = self._text(tensor)
         shape = self._shape(text)
         assert shape is not None
         if len(shape) == 1 and shape[0] == fold.channel_count:
@@ -249,11 +321,12 @@ class _Rewriter:
         size = math.prod(shape)  # type: ignore[arg-type]
         return self._reshaped(text, () if size == 1 else (fold.channel_count,))
 
-    def _bias(self, fold: Fold, offset: str) -> str:
-        if self._shape(offset) == (fold.channel_count,):
-            return offset
+    def _vector_of(self, fold: Fold | Rescaling, value: str) -> str:
+        """A vector of the channels, from one or from a scalar."""
+        if self._shape(value) == (fold.channel_count,):
+            return value
         sizes = self._constant(np.array([fold.channel_count], np.int32))
-        return self._make("BroadcastTo", offset, sizes, shape=(fold.channel_count,))
+        return self._make("BroadcastTo", value, sizes, shape=(fold.channel_count,))
 
     def _scaled_filter(self, fold: Fold, text: str, scale: str) -> str:
         shape = self._shape(text)
@@ -323,7 +396,7 @@ class _Rewriter:
         for node in others:
             for position, text in enumerate(node.input):
                 tensor = _canonical(text)
-                if not self._is_kept(tensor):
+                if text.startswith("^") or not self._is_kept(tensor):
                     continue
                 # All readers of a parameter are on its device, so it is kept there alone.
                 read.setdefault(node.device, {})[tensor] = None
@@ -334,7 +407,7 @@ class _Rewriter:
                 )
         if not is_worthwhile:
             return None, 0
-        kept_nodes = []
+        kept_nodes: list[KeptNode] = []
         places: dict[str, str] = {}
         for number, device in enumerate(sorted(read)):
             check_time_limit()
@@ -349,7 +422,7 @@ class _Rewriter:
                 used_bytes += size
                 tensors.append(tensor)
             name = f"{self._prefix}_{number}"
-            kept_nodes.append(encode_kept(self._kept(name, device, tensors)))
+            kept_nodes.append(self._kept(name, device, tensors))
             for port, tensor in enumerate(tensors):
                 places[tensor] = f"{name}:{port}" if port else name
         return self._assemble(others, kept_nodes, places), used_bytes
@@ -406,6 +479,16 @@ class _Rewriter:
             output_shapes=tuple(map(self._shape, tensors)),
         )
 
+    def _wait(self, text: str, kept_nodes: Sequence[KeptNode]) -> str:
+        """What a NoOp waits for: for a Kept node instead of a read of the same variable."""
+        name = parse_input(text)[0]
+        if name in self._parameters and self._is_read(name):
+            handle = self._node(name).input[0]
+            for kept in kept_nodes:
+                if handle in kept.variables:
+                    return f"^{kept.name}"
+        return text
+
     def _is_large_constant(self, name: str) -> bool:
         node = self._node(name)
         return str(node.op) == "Const" and int(node.ByteSize()) > _LARGEST_CONSTANT_STEP
@@ -426,17 +509,20 @@ class _Rewriter:
     def _assemble(
         self,
         others: Sequence[node_def_pb2.NodeDef],
-        kept_nodes: Sequence[node_def_pb2.NodeDef],
+        kept_nodes: Sequence[KeptNode],
         places: Mapping[str, str],
     ) -> graph_pb2.GraphDef:
         view = self._view
         graph_def = graph_pb2.GraphDef(
             versions=view.graph_def.versions, library=view.graph_def.library
         )
-        graph_def.node.extend(kept_nodes)
+        graph_def.node.extend(map(encode_kept, kept_nodes))
         graph_def.node.extend(others)
         still_read: set[str] = set()
         for node in graph_def.node:
+            if node.op == "NoOp":
+                waits = dict.fromkeys(self._wait(text, kept_nodes) for text in node.input)
+                node.input[:] = list(waits)
             for position, text in enumerate(node.input):
                 text = self._redirected.get(text, text)
                 node.input[position] = text = places.get(_canonical(text), text)

@@ -13,13 +13,16 @@ from collections.abc import Collection
 from tensorflow.core.framework import graph_pb2
 
 from tf_interop.convolution import Refusal
+from tf_interop.graph.channel_changes import ChannelChanges
 from tf_interop.graph.check_folds import check_folds
-from tf_interop.graph.fold import find_folds
+from tf_interop.graph.fold import Fold, find_folds
 from tf_interop.graph.keep import rewrite_folds
 from tf_interop.graph.ops import CONVOLUTION_KINDS, UNIT_FILTER_POSITIONS
+from tf_interop.graph.padding import find_paddings
 from tf_interop.graph.parameters import find_parameters
 from tf_interop.graph.program import KEPT_OP
 from tf_interop.graph.properties import GraphProperties, ShapeInference
+from tf_interop.graph.rescale import find_rescalings
 from tf_interop.graph.rewrite import AS_STOCK, rewrite_units
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.units import ANCHOR_OPS, Unit, find_steps
@@ -35,6 +38,7 @@ class FoldReport:
         node_count_after: nodes after the pass.
         fold_count: convolutions and matrix products that absorbed nodes.
         folded_count: nodes that convolutions and matrix products absorbed.
+        rescaling_count: normalizations that became one operation each.
         kept_count: tensors that are kept between calls.
         kept_bytes: the size of those that are computed, and not a variable's own value.
         refusals: variables and folds that were left out, with the reason.
@@ -46,6 +50,7 @@ class FoldReport:
     node_count_after: int
     fold_count: int
     folded_count: int
+    rescaling_count: int
     kept_count: int
     kept_bytes: int
     refusals: tuple[Refusal, ...]
@@ -56,7 +61,8 @@ class FoldReport:
         text = (
             f"the graph with {self.name}: {self.node_count} nodes became {self.node_count_after}, "
             f"{self.folded_count} of them folded into {self.fold_count} convolutions and matrix "
-            f"products; {self.kept_count} tensors kept, {self.kept_bytes / 2**20:.1f} MiB computed"
+            f"products; {self.rescaling_count} normalizations became one operation each; "
+            f"{self.kept_count} tensors kept, {self.kept_bytes / 2**20:.1f} MiB computed"
         )
         reasons = collections.Counter(refusal.reason.value for refusal in self.refusals)
         left = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
@@ -97,23 +103,32 @@ def run_fold_pass(
         nodes_to_preserve=nodes_to_preserve,
         fetches=fetches,
     )
+    changes = ChannelChanges(view, parameters, frozenset(nodes_to_preserve))
     folds, refusals = find_folds(
-        view, properties, parameters, device_type=device_type, nodes_to_preserve=nodes_to_preserve
+        view, properties, parameters, device_type=device_type, changes=changes
     )
+    rescalings = find_rescalings(
+        view, properties, parameters, device_type=device_type, changes=changes
+    )
+    paddings = find_paddings(view, properties, device_type=device_type, changes=changes)
     check_time_limit()
-    rewriting = rewrite_folds(view, properties, parameters, folds, most_bytes=kept_mb << 20)
+    rewriting = rewrite_folds(
+        view, properties, parameters, folds, rescalings, paddings, most_bytes=kept_mb << 20
+    )
     if rewriting is None:
         return None, None
     check_time_limit()
     check_folds(view, GraphView(rewriting.graph_def), nodes_to_preserve)
+    made_folds = [each for each in rewriting.made if isinstance(each, Fold)]
     kept_nodes = [node for node in rewriting.graph_def.node if node.op == KEPT_OP]
     report = FoldReport(
         name=next(view.names[i] for i, op in enumerate(view.ops) if op in CONVOLUTION_KINDS),
         device_type=device_type,
         node_count=len(view),
         node_count_after=len(rewriting.graph_def.node),
-        fold_count=len(rewriting.folds),
-        folded_count=sum(len(fold.absorbed) for fold in rewriting.folds),
+        fold_count=len(made_folds),
+        folded_count=sum(len(fold.absorbed) for fold in made_folds),
+        rescaling_count=len(rewriting.made) - len(made_folds),
         kept_count=sum(len(node.attr["Tout"].list.type) for node in kept_nodes),
         kept_bytes=rewriting.kept_bytes,
         refusals=(*parameters.refusals, *refusals, *rewriting.refusals),

@@ -1,0 +1,438 @@
+"""What is folded, and what a normalization that cannot be folded becomes; numbers against stock."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
+
+import tf_interop
+from tf_interop.runtime.plugin import get_plugin
+
+RANDOM = np.random.default_rng(0)
+CHANNELS = 24
+IMAGES = RANDOM.normal(size=[2, 32, 32, CHANNELS]).astype(np.float32)
+LARGE_IMAGES = RANDOM.normal(size=[2, 64, 64, CHANNELS]).astype(np.float32)
+
+pytestmark = pytest.mark.usefixtures("units_on_cpus")
+
+Function = Callable[[Any], Any]
+
+
+@pytest.fixture(autouse=True)
+def enabled(units_on_cpus: None) -> Iterator[None]:
+    tf_interop.enable()
+    yield
+    tf_interop.disable()
+
+
+def variable(*shape: int) -> Any:
+    """A filter, whose results are of the size of what it reads."""
+    return tf.Variable(RANDOM.normal(0, np.prod(shape[:-1]) ** -0.5, shape).astype(np.float32))
+
+
+def offsets(*shape: int) -> Any:
+    return tf.Variable(RANDOM.normal(0, 0.3, shape or [CHANNELS]).astype(np.float32))
+
+
+def factors(*shape: int) -> Any:
+    return tf.Variable(RANDOM.uniform(0.5, 1.5, shape or [CHANNELS]).astype(np.float32))
+
+
+def normalization(*shape: int) -> Function:
+    """A batch normalization as Keras 3 computes it."""
+    scale, offset, mean, variance = (
+        factors(*shape),
+        offsets(*shape),
+        offsets(*shape),
+        factors(*shape),
+    )
+    return lambda x: tf.nn.batch_normalization(x, mean, variance, offset, scale, 1e-3)
+
+
+def fused_normalization(x: Any) -> Any:
+    """A batch normalization as Keras 2 computes it."""
+    return tf.compat.v1.nn.fused_batch_norm(
+        x, SCALE, OFFSET, OFFSET, SCALE, epsilon=1e-3, is_training=False
+    )[0]
+
+
+SCALE, OFFSET = factors(), offsets()
+FILTER = variable(1, 1, CHANNELS, CHANNELS)
+NORMALIZATION = normalization()
+OTHER_NORMALIZATION = normalization()
+
+
+def convolution(x: Any) -> Any:
+    return tf.nn.conv2d(x, FILTER, 1, "SAME")
+
+
+def hard_swish(x: Any, shift: float = 3.0) -> Any:
+    return x * (tf.nn.relu6(x + shift) * (1 / 6))
+
+
+def run(function: Function, images: Any) -> tuple[Any, collections.Counter[str]]:
+    """What a function returns, and the ops of the graph that computed it."""
+    graphs: list[graph_pb2.GraphDef] = []
+    with get_plugin().observe(lambda graph_def, _: graphs.append(graph_def)):
+        result = tf.nest.map_structure(np.asarray, tf.function(function)(images))
+    assert not get_plugin().failures
+    return result, collections.Counter(node.op for node in graphs[-1].node)
+
+
+def assert_stocks(got: Any, expected: Any) -> None:
+    for one, other in zip(tf.nest.flatten(got), tf.nest.flatten(expected), strict=True):
+        # Sums of up to 250 terms, rounded in another order.
+        np.testing.assert_allclose(one, other, rtol=2e-5, atol=5e-6)
+
+
+def transposed(x: Any) -> Any:
+    return tf.nn.conv2d_transpose(x, TRANSPOSED_FILTER, [2, 64, 64, 12], 2, "SAME")
+
+
+TRANSPOSED_FILTER, DEPTHWISE_FILTER = variable(3, 3, 12, CHANNELS), variable(3, 3, CHANNELS, 1)
+VOLUME_FILTER, WEIGHTS = variable(2, 3, 3, CHANNELS, 12), variable(CHANNELS, 12)
+FACTORS_OF_96 = factors(96)
+NORMALIZATION_OF_12, BIAS, BIAS_OF_12 = normalization(12), offsets(), offsets(12)
+NORMALIZATION_OF_NCHW = normalization(1, CHANNELS, 1, 1)
+
+
+def to_volumes(x: Any) -> Any:
+    return tf.reshape(x, [1, 4, 16, 32, CHANNELS])
+
+
+def rows(x: Any) -> Any:
+    """A Keras Dense layer without a bias, of an image."""
+    return tf.reshape(tf.reshape(x, [-1, CHANNELS]) @ WEIGHTS, [2, 32, 32, 12])
+
+
+def to_nchw(x: Any) -> Any:
+    return tf.transpose(x, [0, 3, 1, 2])
+
+
+FOLDED: dict[str, tuple[Function, dict[str, int]]] = {
+    "convolution with bias": (
+        lambda x: tf.nn.relu(NORMALIZATION(tf.nn.bias_add(convolution(x), BIAS))),
+        {"_FusedConv2D": 1},
+    ),
+    "depthwise with bias": (
+        lambda x: tf.nn.relu6(
+            NORMALIZATION(
+                tf.nn.bias_add(
+                    tf.nn.depthwise_conv2d(convolution(x), DEPTHWISE_FILTER, [1] * 4, "SAME"), BIAS
+                )
+            )
+        ),
+        {"Conv2D": 1, "_FusedDepthwiseConv2dNative": 1},
+    ),
+    "transposed with bias": (
+        lambda x: tf.nn.relu(NORMALIZATION_OF_12(tf.nn.bias_add(transposed(x), BIAS_OF_12))),
+        {"Conv2DBackpropInput": 1, "BiasAdd": 1, "Relu": 1},
+    ),
+    "volumes with bias": (
+        lambda x: NORMALIZATION_OF_12(
+            tf.nn.conv3d(to_volumes(x), VOLUME_FILTER, [1] * 5, "SAME") + BIAS_OF_12
+        ),
+        {"_FusedConv3D": 1},
+    ),
+    "NCHW": (
+        lambda x: tf.nn.relu(
+            NORMALIZATION_OF_NCHW(tf.nn.conv2d(to_nchw(x), FILTER, 1, "SAME", data_format="NCHW"))
+        ),
+        {"_FusedConv2D": 1},
+    ),
+    "matrix product": (
+        lambda x: tf.nn.relu(
+            NORMALIZATION_OF_12(tf.reduce_mean(convolution(x), [1, 2]) @ WEIGHTS + BIAS_OF_12)
+        ),
+        {"Conv2D": 1, "_FusedMatMul": 1},
+    ),
+    "scalars": (lambda x: (convolution(x) * SCALE / 2.0 - 1.0) * 0.5, {"_FusedConv2D": 1}),
+    "division": (lambda x: (convolution(x) - OFFSET) / SCALE, {"_FusedConv2D": 1}),
+    "hard swish": (
+        lambda x: hard_swish(NORMALIZATION(convolution(x))),
+        {"_FusedConv2D": 1},
+    ),
+    "hard swish, multiplied in another order": (
+        lambda x: (lambda y: y * tf.nn.relu6(y + 3.0) * (1 / 6))(NORMALIZATION(convolution(x))),
+        {"_FusedConv2D": 1},
+    ),
+    "hard swish after depthwise": (
+        lambda x: hard_swish(
+            NORMALIZATION(tf.nn.depthwise_conv2d(x, DEPTHWISE_FILTER, [1] * 4, "SAME"))
+        ),
+        {"_FusedDepthwiseConv2dNative": 1},
+    ),
+    "hard swish without an offset": (
+        lambda x: hard_swish(convolution(x) * SCALE),
+        {"Conv2D": 1, "AddV2": 1, "Relu6": 1, "Mul": 2},
+    ),
+    "almost hard swish": (
+        lambda x: hard_swish(NORMALIZATION(convolution(x)), shift=2.5),
+        {"_FusedConv2D": 1, "AddV2": 1, "Relu6": 1, "Mul": 2},
+    ),
+    "hard swish whose gate is read elsewhere": (
+        lambda x: (lambda y: (y * (tf.nn.relu6(y + 3.0) * (1 / 6)), tf.nn.relu6(y + 3.0)))(
+            NORMALIZATION(convolution(x))
+        ),
+        {"_FusedConv2D": 1, "AddV2": 1, "Relu6": 1, "Mul": 2},
+    ),
+    "gelu of rows": (
+        lambda x: tf.nn.gelu(rows(convolution(x)) + BIAS_OF_12),
+        {"Conv2D": 1, "_FusedMatMul": 1},
+    ),
+    "a factor and an offset of rows": (
+        lambda x: NORMALIZATION_OF_12(rows(convolution(x)) + BIAS_OF_12),
+        {"Conv2D": 1, "_FusedMatMul": 1},
+    ),
+    "rows that become others": (
+        lambda x: tf.reshape(rows(convolution(x)), [2, 32, 4, 96]) * FACTORS_OF_96,
+        {"Conv2D": 1, "MatMul": 1, "Mul": 1},
+    ),
+    "gelu of an approximation": (
+        lambda x: tf.nn.gelu(rows(convolution(x)) + BIAS_OF_12, approximate=True),
+        {"Conv2D": 1, "_FusedMatMul": 1, "Mul": 5, "AddV2": 2},
+    ),
+    "swish": (
+        lambda x: tf.nn.silu(NORMALIZATION(convolution(x))),
+        {"_FusedConv2D": 1},
+    ),
+    "swish after a bias": (
+        lambda x: tf.nn.silu(tf.nn.bias_add(convolution(x), BIAS)),
+        {"_FusedConv2D": 1},
+    ),
+    "swish after depthwise": (
+        lambda x: tf.nn.silu(
+            NORMALIZATION(tf.nn.depthwise_conv2d(x, DEPTHWISE_FILTER, [1] * 4, "SAME"))
+        ),
+        {"_FusedDepthwiseConv2dNative": 1, "_MklSwish": 1},
+    ),
+}
+SHOWN = {
+    *("Conv2D", "DepthwiseConv2dNative", "Conv2DBackpropInput", "Conv3D", "MatMul"),
+    *("_FusedConv2D", "_FusedDepthwiseConv2dNative", "_FusedConv3D", "_FusedMatMul"),
+    *("Mul", "AddV2", "Sub", "RealDiv", "BiasAdd", "ConcatV2", "Pad"),
+    *("Relu", "Relu6", "Elu", "LeakyRelu", "_MklSwish"),
+    *("FusedBatchNormV3", "_FusedBatchNormEx"),
+}
+"""The ops that the tables count."""
+
+
+ACTIVATIONS = {
+    "relu": tf.nn.relu,
+    "relu6": tf.nn.relu6,
+    "elu": tf.nn.elu,
+    "leaky_relu": tf.nn.leaky_relu,
+    "swish": tf.nn.silu,
+    "hard swish": hard_swish,
+    "gelu": tf.nn.gelu,
+}
+NORMALIZED = {
+    "Conv2D": lambda x: NORMALIZATION(convolution(x)),
+    "DepthwiseConv2dNative": lambda x: NORMALIZATION(
+        tf.nn.depthwise_conv2d(convolution(x), DEPTHWISE_FILTER, [1] * 4, "SAME")
+    ),
+    "Conv3D": lambda x: NORMALIZATION_OF_12(
+        tf.nn.conv3d(to_volumes(x), VOLUME_FILTER, [1] * 5, "SAME")
+    ),
+    "MatMul": lambda x: NORMALIZATION_OF_12(tf.reduce_mean(convolution(x), [1, 2]) @ WEIGHTS),
+    "Conv2D in NCHW": lambda x: NORMALIZATION_OF_NCHW(
+        tf.nn.conv2d(to_nchw(x), FILTER, 1, "SAME", data_format="NCHW")
+    ),
+}
+SEPARATE = {
+    *[(op, "gelu") for op in NORMALIZED if op != "MatMul"],
+    *[("MatMul", "swish"), ("MatMul", "hard swish")],
+    *[("Conv3D", "swish"), ("Conv3D", "hard swish")],
+    *[("DepthwiseConv2dNative", "swish"), ("DepthwiseConv2dNative", "leaky_relu")],
+}
+"""The activations that have no kernel."""
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("op", NORMALIZED)
+def test_folds_an_activation(op: str, activation: str) -> None:
+    def function(x: Any) -> Any:
+        return ACTIVATIONS[activation](NORMALIZED[op](x))
+
+    result, ops = run(function, IMAGES)
+    assert_stocks(result, function(IMAGES))
+    fused = {"Conv2D in NCHW": "_FusedConv2D"}.get(op, f"_Fused{op}")
+    assert ops[fused] == 1
+    names = {"Relu", "Relu6", "Elu", "LeakyRelu", "_MklSwish", "AddV2", "Erfc"}
+    assert (not names.isdisjoint(ops)) == ((op, activation) in SEPARATE)
+
+
+@pytest.mark.parametrize("case", FOLDED)
+def test_folds(case: str) -> None:
+    function, left = FOLDED[case]
+    result, ops = run(function, IMAGES)
+    assert_stocks(result, function(IMAGES))
+    assert {op: count for op, count in ops.items() if op in SHOWN} == left
+
+
+RESCALED: dict[str, tuple[Function, dict[str, int]]] = {
+    "before a convolution": (
+        lambda x: convolution(tf.nn.relu(NORMALIZATION(x))),
+        {"_FusedDepthwiseConv2dNative": 1, "Conv2D": 1},
+    ),
+    "after a concatenation": (
+        lambda x: tf.nn.relu6(NORMALIZATION(tf.concat([convolution(x)[..., 4:], x[..., :4]], -1))),
+        {"Conv2D": 1, "ConcatV2": 1, "_FusedDepthwiseConv2dNative": 1},
+    ),
+    "after an addition that others read, read by two": (
+        lambda x: (lambda y: (y, tf.nn.elu(NORMALIZATION(y)), OTHER_NORMALIZATION(y)))(
+            convolution(x) + x
+        ),
+        {"Conv2D": 1, "AddV2": 1, "_FusedDepthwiseConv2dNative": 2},
+    ),
+    "two in a row": (
+        lambda x: convolution(OTHER_NORMALIZATION(NORMALIZATION(x))),
+        {"_FusedDepthwiseConv2dNative": 1, "Conv2D": 1},
+    ),
+    "scalars": (
+        lambda x: convolution((x / 127.5 - 1.0 - OFFSET) / SCALE),
+        {"_FusedDepthwiseConv2dNative": 1, "Conv2D": 1},
+    ),
+    "an activation without a kernel": (
+        lambda x: convolution(tf.nn.leaky_relu(NORMALIZATION(x))),
+        {"_FusedDepthwiseConv2dNative": 1, "LeakyRelu": 1, "Conv2D": 1},
+    ),
+    "an inner value that others read": (
+        lambda x: (lambda y: (convolution(y + OFFSET), y))(x * SCALE),
+        {"Mul": 1, "AddV2": 1, "Conv2D": 1},
+    ),
+    "a factor that is no parameter": (
+        lambda x: convolution(x * tf.reduce_mean(x, [1, 2], keepdims=True) + OFFSET),
+        {"Mul": 1, "AddV2": 1, "Conv2D": 1},
+    ),
+    "a factor of each pixel": (
+        lambda x: convolution(x * PIXELS + OFFSET),
+        {"Mul": 1, "AddV2": 1, "Conv2D": 1},
+    ),
+    "a matrix": (
+        lambda x: tf.reshape(NORMALIZATION(tf.reshape(convolution(x), [-1, CHANNELS])), x.shape),
+        {"Mul": 1, "AddV2": 1, "Conv2D": 1},
+    ),
+}
+PIXELS = factors(64, 64, 1)
+
+
+@pytest.mark.parametrize("case", RESCALED)
+def test_makes_one_operation(case: str) -> None:
+    function, left = RESCALED[case]
+    result, ops = run(function, LARGE_IMAGES)
+    assert_stocks(result, function(LARGE_IMAGES))
+    assert {op: count for op, count in ops.items() if op in SHOWN} == left
+
+
+def padded(*amounts: int, channels: int = 0) -> Function:
+    top, bottom, left, right = amounts
+    edges = [[0, 0], [top, bottom], [left, right], [channels, 0]]
+    return lambda x: tf.pad(x, edges)
+
+
+def strided(x: Any) -> Any:
+    return tf.nn.conv2d(x, WIDE_FILTER, 2, "VALID")
+
+
+def strided_depthwise(x: Any) -> Any:
+    filters = WIDE_DEPTHWISE_FILTER[:, :, : x.shape[-1]]
+    return tf.nn.depthwise_conv2d(x, filters, [1, 2, 2, 1], "VALID")
+
+
+WIDE_FILTER = variable(3, 3, CHANNELS, CHANNELS)
+WIDE_DEPTHWISE_FILTER = variable(3, 3, CHANNELS + 1, 1)
+PADDED: dict[str, tuple[Function, int]] = {
+    "convolution": (lambda x: NORMALIZATION(strided(padded(0, 3, 2, 1)(x))), 0),
+    "convolution without a fold": (lambda x: strided(padded(1, 1, 1, 1)(x)), 0),
+    "depthwise as SAME": (
+        lambda x: convolution(NORMALIZATION(strided_depthwise(padded(0, 1, 0, 1)(x)))),
+        0,
+    ),
+    "depthwise unlike SAME": (lambda x: convolution(strided_depthwise(padded(1, 1, 1, 1)(x))), 1),
+    "two readers": (
+        lambda x: (lambda y: strided(y) + strided_depthwise(y))(padded(0, 1, 0, 1)(x)),
+        0,
+    ),
+    "a reader of another kind": (
+        lambda x: (lambda y: strided(y) + tf.nn.max_pool2d(y, 3, 2, "VALID"))(
+            padded(0, 1, 0, 1)(x)
+        ),
+        1,
+    ),
+    # Stock TensorFlow fails where it merges such a Pad with a Conv2D.
+    "padded channels": (
+        lambda x: convolution(strided_depthwise(padded(0, 1, 0, 1, channels=1)(x))[..., 1:]),
+        1,
+    ),
+    "after a normalization": (
+        lambda x: strided(padded(1, 1, 1, 1)(tf.nn.relu(NORMALIZATION(x)))),
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PADDED)
+def test_merges_padding(case: str) -> None:
+    function, left = PADDED[case]
+    result, ops = run(function, LARGE_IMAGES)
+    assert_stocks(result, function(LARGE_IMAGES))
+    assert ops["Pad"] == left
+
+
+def test_keeps_passes_that_are_faster() -> None:
+    function = RESCALED["before a convolution"][0]
+    result, ops = run(function, IMAGES[:, :8])
+    assert_stocks(result, function(IMAGES[:, :8]))
+    assert (ops["Mul"], ops["AddV2"], ops["Relu"]) == (1, 1, 1)
+
+
+def test_the_fused_op_of_a_normalization_is_replaced_at_any_size() -> None:
+    def function(x: Any) -> Any:
+        return convolution(fused_normalization(x))
+
+    result, ops = run(function, IMAGES[:, :8])
+    assert_stocks(result, function(IMAGES[:, :8]))
+    assert ops["_FusedDepthwiseConv2dNative"] == 1 and not ops["FusedBatchNormV3"]
+
+
+def test_infinite_values_and_nan_stay_where_they_are() -> None:
+    images = LARGE_IMAGES.copy()
+    images[0, 3, 4] = np.nan
+    images[0, 5, ::2, ::3] = np.inf
+    images[1, 6, 7] = -np.inf
+
+    def function(x: Any) -> Any:
+        return NORMALIZATION(x), convolution(x)
+
+    result, ops = run(function, images)
+    assert ops["_FusedDepthwiseConv2dNative"] == 1
+    assert_stocks(result[0], function(images)[0])
+
+
+def test_an_unknown_batch_counts_as_one_image_and_may_be_empty() -> None:
+    signature = [tf.TensorSpec([None, 64, 64, CHANNELS])]
+    function = RESCALED["before a convolution"][0]
+    compiled = tf.function(function, input_signature=signature)
+    for count in (2, 0, 1):
+        assert_stocks(compiled(LARGE_IMAGES[:count]), function(LARGE_IMAGES[:count]))
+    assert get_plugin().fold_reports[0].rescaling_count == 1
+
+
+def test_a_change_of_the_normalization_is_seen() -> None:
+    scale = factors()
+
+    @tf.function
+    def function(x: Any) -> Any:
+        return convolution(x * scale + OFFSET)
+
+    for factor in (1.0, 2.0, -3.0):
+        scale.assign(tf.ones_like(scale) * factor)
+        assert_stocks(function(LARGE_IMAGES), convolution(LARGE_IMAGES * factor + OFFSET))
+    assert get_plugin().fold_reports[0].rescaling_count == 1

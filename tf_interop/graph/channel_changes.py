@@ -1,0 +1,173 @@
+"""Recognizes operations that change each channel of a tensor by parameters.
+
+A batch normalization in inference is such a change: a factor and an offset of each channel. Keras
+computes it by Mul and AddV2, and `FusedBatchNormV3` is one too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+
+from tensorflow.core.framework import types_pb2
+
+from tf_interop.convolution import Shape
+from tf_interop.graph.ops import attribute_of
+from tf_interop.graph.parameters import Parameters
+from tf_interop.graph.view import GraphView
+from tf_interop.graph.xla import xla_mark
+
+Tensor = tuple[int, int]
+"""A tensor of the graph: the node and the port."""
+
+
+class Kind(enum.Enum):
+    """How a parameter changes the values of a channel."""
+
+    FACTOR = "factor"
+    OFFSET = "offset"
+    DIVISOR = "divisor"
+    NEGATIVE_OFFSET = "negative offset"
+    NORMALIZATION = "normalization"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Change:
+    """A change of each channel by parameters.
+
+    Attributes:
+        tensors: the parameter; of a normalization: scale, offset, mean and variance.
+        epsilon: of a normalization.
+    """
+
+    kind: Kind
+    tensors: tuple[Tensor, ...]
+    epsilon: float = 0.0
+
+
+_CHANGES = {
+    "Mul": Kind.FACTOR,
+    "Add": Kind.OFFSET,
+    "AddV2": Kind.OFFSET,
+    "BiasAdd": Kind.OFFSET,
+    "RealDiv": Kind.DIVISOR,
+    "Sub": Kind.NEGATIVE_OFFSET,
+    "FusedBatchNorm": Kind.NORMALIZATION,
+    "FusedBatchNormV2": Kind.NORMALIZATION,
+    "FusedBatchNormV3": Kind.NORMALIZATION,
+}
+
+_ORDERED = frozenset({"Sub", "RealDiv", "BiasAdd"})
+"""Their second operand alone may be the parameter."""
+
+_CHANNELS_LAST = frozenset({b"NHWC", b"NDHWC"})
+
+
+class ChannelChanges:
+    """The changes in one graph, and who reads what.
+
+    A chain of nodes that becomes one operation is *absorbed*; no other chain may have its nodes.
+    """
+
+    def __init__(self, view: GraphView, parameters: Parameters, preserved: frozenset[str]) -> None:
+        self._view = view
+        self._parameters = parameters.shapes
+        self._preserved = preserved
+        self._is_waited_for = {each for controls in view.control_fanins for each in controls}
+        self.absorbed: set[int] = set()
+
+    def only_reader(self, index: int) -> tuple[int, int] | None:
+        """The node and position that alone read a node, if both may be in one chain."""
+        readers = self.readers(index)
+        return readers[0] if len(readers) == 1 else None
+
+    def readers(self, index: int) -> list[tuple[int, int]]:
+        """The nodes and positions that read a node; none if one may not be in its chain."""
+        view = self._view
+        if view.names[index] in self._preserved or index in self._is_waited_for:
+            return []
+        readers = [
+            (reader, position, port)
+            for reader in view.fanouts[index]
+            for position, (source, port) in enumerate(view.fanins[reader])
+            if source == index
+        ]
+        device = view.nodes[index].device
+        if any(port or not self.may_join(reader, device) for reader, _, port in readers):
+            return []
+        return [(reader, position) for reader, position, _ in readers]
+
+    def may_join(self, index: int, device: str) -> bool:
+        """Whether a node may be in a chain on a device."""
+        node = self._view.nodes[index]
+        return (
+            index not in self.absorbed
+            and node.name not in self._preserved
+            and index not in self._is_waited_for
+            and not self._view.control_fanins[index]
+            and node.device == device
+            and attribute_of(node, "T").type == types_pb2.DT_FLOAT
+            and not attribute_of(node, "_kernel").s
+            and xla_mark(node) is None
+        )
+
+    def is_change(self, index: int, position: int) -> bool:
+        """Whether a node may change each channel by parameters; its shapes are not looked at."""
+        op = self._view.ops[index]
+        others = [tensor for at, tensor in enumerate(self._view.fanins[index]) if at != position]
+        return op in _CHANGES and any(source in self._parameters for source, _ in others)
+
+    def change(self, index: int, position: int, channels: int, layout: bytes) -> Change | None:
+        """How a node changes the channels of what it reads at a position; None if it does not.
+
+        The layout is that of an image or a volume; empty for a matrix.
+        """
+        view = self._view
+        node, op, fanins = view.nodes[index], view.ops[index], view.fanins[index]
+        if op in ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"):
+            if (
+                position != 0
+                or attribute_of(node, "is_training").b
+                or attribute_of(node, "data_format").s != layout
+                or any(self.shape(tensor) != (channels,) for tensor in fanins[1:])
+                or self._reads_other_outputs(index)
+            ):
+                return None
+            return Change(Kind.NORMALIZATION, fanins[1:], attribute_of(node, "epsilon").f)
+        kind = _CHANGES.get(op)
+        if kind is None or len(fanins) != 2:
+            return None
+        tensor = fanins[1 - position]
+        if tensor[0] not in self._parameters or (op in _ORDERED and position != 0):
+            return None
+        if op == "BiasAdd":
+            is_last = layout in _CHANNELS_LAST or not layout
+            if (attribute_of(node, "data_format").s == b"NHWC") != is_last:
+                return None
+        elif not self._is_per_channel(index, 1 - position, channels, layout):
+            return None
+        return Change(kind, (tensor,))
+
+    def shape(self, tensor: Tensor) -> Shape | None:
+        """The shape of a parameter; None if it is unknown, or if the tensor is no parameter."""
+        source, port = tensor
+        return None if port else self._parameters.get(source)
+
+    def _is_per_channel(self, index: int, position: int, channels: int, layout: bytes) -> bool:
+        """Whether an operand has one value for each channel of the result, or one for all."""
+        shape = self.shape(self._view.fanins[index][position])
+        rank = len(layout) or 2
+        if shape is None or len(shape) > rank:
+            return False
+        axis = rank - 1 if layout in _CHANNELS_LAST or not layout else 1
+        padded = (1,) * (rank - len(shape)) + shape
+        is_alone = all(size == 1 for at, size in enumerate(padded) if at != axis)
+        return is_alone and padded[axis] in (1, channels)
+
+    def _reads_other_outputs(self, index: int) -> bool:
+        view = self._view
+        return any(
+            source == index and port
+            for reader in view.fanouts[index]
+            for source, port in view.fanins[reader]
+        )
