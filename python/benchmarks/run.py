@@ -33,6 +33,7 @@ CASES = {
     "plan_time": "plan_time:CASE",
     "pass_time": "pass_time:CASE",
     "applications": "applications:CASE",
+    "kept_parameters": "kept_parameters:CASE",
     "random_networks": "random_networks:CASE",
     "predicted_steps": "predicted_steps:CASE",
     "parallel_papers": "parallel_papers:CASE",

@@ -6,8 +6,8 @@
     g --> ReadVariableOp --> Rsqrt --^        g --^    steps Rsqrt, Mul
 
 Guaranteed: a node that absorbs others keeps its name and device; nodes that neither absorb nor read
-a parameter or an absorbed node keep their bytes; names that must be preserved stay. The same
-arguments give the same graph.
+a parameter or an absorbed node, nor wait for a read, keep their bytes; names that must be preserved
+stay. The same arguments give the same graph.
 
 The caller ensures that parameters and folds are those of the view. `check_folds` checks the result.
 """
@@ -321,7 +321,7 @@ class _Rewriter:
         for node in others:
             for position, text in enumerate(node.input):
                 tensor = _canonical(text)
-                if not self._is_kept(tensor):
+                if tensor.startswith("^") or not self._is_kept(tensor):
                     continue
                 # All readers of a parameter are on its device, so it is kept there alone.
                 read.setdefault(node.device, {})[tensor] = None
@@ -348,6 +348,9 @@ class _Rewriter:
                 tensors.append(tensor)
             name = f"{self._prefix}_{number}"
             kept_nodes.append(encode_kept(self._kept(name, device, tensors)))
+            for each in self._ancestors(parse_input(tensor)[0] for tensor in tensors):
+                if self._is_read(each):
+                    places[f"^{each}"] = f"^{name}"
             for port, tensor in enumerate(tensors):
                 places[tensor] = f"{name}:{port}" if port else name
         return self._assemble(others, kept_nodes, places), used_bytes
@@ -435,11 +438,16 @@ class _Rewriter:
         graph_def.node.extend(others)
         still_read: set[str] = set()
         for node in graph_def.node:
-            for position, text in enumerate(node.input):
+            inputs = list[str]()
+            for text in node.input:
                 text = self._redirected.get(text, text)
-                node.input[position] = text = places.get(_canonical(text), text)
+                text = places.get(_canonical(text), text)
+                if text.startswith("^") and text in inputs:
+                    continue
+                inputs.append(text)
                 if parse_input(text)[0] in self._parameters:
                     still_read.add(parse_input(text)[0])
+            node.input[:] = inputs
         remaining = self._ancestors(still_read)
         graph_def.node.extend(
             view.nodes[view.index_of[each]] for each in self._order if each in remaining

@@ -14,7 +14,9 @@ and so are variables on another device or in another process, out of sight.
 A node is a parameter if all of its operands are, its op is pure, it has no control dependency in or
 out, no Session may feed or fetch it, it is in no loop or branch, and it is on the device of its
 operands and of all that read it. So what is made of parameters stays on one device of this process:
-TensorFlow sends the same bytes as before between devices, and no other process needs our ops.
+TensorFlow sends the same bytes as before between devices, and no other process needs our ops. Other
+nodes may wait for a read, as each output of a function does for all of its reads: they can wait for
+whatever reads the variable instead.
 
 A Session's run may feed a value so that a variable need not be read; such a read is no parameter
 either, because the variable may have no value.
@@ -92,7 +94,7 @@ def find_parameters(
         reason = None
         if is_read and (len(fanins) != 1 or fanins[0][0] in written):
             reason = RefusalReason.WRITTEN
-        elif view.control_fanins[index] or index in has_control_readers:
+        elif view.control_fanins[index] or (index in has_control_readers and not is_read):
             reason = RefusalReason.CONTROL_DEPENDENCY
         elif node.name in preserved and not (is_read and is_called):
             reason = RefusalReason.PRESERVED
