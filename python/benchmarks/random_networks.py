@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 import tf_interop
 from python.benchmarks.applications import Numbers, distances, nudge
@@ -56,8 +57,7 @@ class RandomNetwork:
         self.initial: list[np.ndarray] = []
         self.read_once: list[bool] = []
         self.writes = False
-        self._random = random.Random()
-        self._used = 0  # variables, by the present trace
+        self._random = random.Random(seed)
         self._depth = 0  # of branches and loops
         numbers = np.random.default_rng(seed)
         self.width = int(numbers.choice([4, 4, 8, 8, 24, 48]))
@@ -76,9 +76,6 @@ class RandomNetwork:
             variable.assign(value)
 
     def _network(self, images: tf.Tensor) -> list[tf.Tensor]:
-        # TensorFlow traces it twice: the first time makes the variables.
-        self._random.seed(self.seed)
-        self._used = 0
         tensors = [images]
         for _ in range(self._random.randint(2, 7)):
             tensors.append(self._block(tensors))
@@ -91,22 +88,21 @@ class RandomNetwork:
         """The value of a variable, mostly a new one."""
         same = [
             number
-            for number, variable in enumerate(self.variables[: self._used])
+            for number, variable in enumerate(self.variables)
             if variable.shape == shape and self.roles[number] == role
         ]
         if same and self._draw(0.15):
             number = self._random.choice(same)
             self.read_once[number] = False
         else:
-            number = self._used
-            self._used += 1
-            if number == len(self.variables):
-                numbers = np.random.default_rng([self.seed, number])
-                self.initial.append(value_for(role, shape, numbers))
-                self.roles.append(role)
-                self.read_once.append(not self._depth)
-                with tf.init_scope():
-                    self.variables.append(tf.Variable(self.initial[-1]))
+            number = len(self.variables)
+            numbers = np.random.default_rng([self.seed, number])
+            self.initial.append(value_for(role, shape, numbers))
+            self.roles.append(role)
+            self.read_once.append(not self._depth)
+            # A function that makes a `tf.Variable` is traced twice.
+            with tf.init_scope():
+                self.variables.append(ResourceVariable(self.initial[-1]))
         value = self.variables[number].read_value()
         if self._draw(0.1):
             value = tf.identity(value)
@@ -146,7 +142,7 @@ class RandomNetwork:
                 return self._writing(x)
             case _:
                 result = self._layer(x)
-                if self._draw(0.3):
+                if self._draw(0.5):
                     other = self._random.choice(tensors)
                     result = tf.add_n([other, result]) if self._draw(0.2) else result + other
                     result = self._activation(result)
@@ -154,10 +150,10 @@ class RandomNetwork:
 
     def _writing(self, x: tf.Tensor) -> tf.Tensor:
         """Layers around an update of a variable that they read."""
-        first = self._used
+        first = len(self.variables)
         before = self._layer(x)
-        places = range(first, self._used)
-        written = self.variables[self._random.choice(places or range(self._used))]
+        places = range(first, len(self.variables))
+        written = self.variables[self._random.choice(places or range(first))]
         for place in places:
             self.read_once[place] = False
         self.writes = True
@@ -209,7 +205,7 @@ class RandomNetwork:
                 filters = self._parameter("filter", 3, 3, channels, depth)
                 shape = tf.concat([tf.shape(x)[:-1], [channels]], 0)
                 y = tf.nn.conv2d_transpose(x, filters, shape, 1, "SAME")
-                y = tf.ensure_shape(y, [*x.shape[:-1], channels])
+                y.set_shape([*x.shape[:-1], channels])
             case "volume":
                 filters = self._parameter("filter", 1, 3, 3, depth, channels)
                 y = tf.nn.conv3d(
