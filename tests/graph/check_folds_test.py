@@ -1,4 +1,4 @@
-"""The check of a folded graph: what a node waits for."""
+"""What `check_folds` accepts of control dependencies."""
 
 from __future__ import annotations
 
@@ -7,33 +7,44 @@ from graph_builder import CPU, graph_of
 
 from tf_interop.errors import GraphError
 from tf_interop.graph.check_folds import check_folds
+from tf_interop.graph.program import KEPT_OP
 from tf_interop.graph.view import GraphView
 
-OTHERS = "; result = Identity conv ^wait; returned = _Retval result"
-BEFORE = "read = ReadVariableOp handle; conv = Conv2D image read; wait = NoOp ^read ^image" + OTHERS
-OTHERS_AFTER = "; kept = TfInterop>Kept handle; conv = Conv2D image kept" + OTHERS
 
-
-def graph(text: str) -> GraphView:
-    builder = graph_of(text, CPU)
-    for node in builder.graph_def.node:
-        if node.op == "TfInterop>Kept":
-            node.attr["N"].i = 1
-    return GraphView(builder.graph_def)
-
-
-def test_a_kept_node_may_be_waited_for_instead_of_a_read() -> None:
-    check_folds(graph(BEFORE), graph("wait = NoOp ^kept ^image" + OTHERS_AFTER))
-
-
-@pytest.mark.parametrize("waits", ["^image", "^kept", "^kept ^image ^conv"])
-def test_other_waits_must_stay(waits: str) -> None:
-    with pytest.raises(GraphError, match="Expected the control dependencies of 'wait' to stay"):
-        check_folds(graph(BEFORE), graph(f"wait = NoOp {waits}" + OTHERS_AFTER))
-
-
-def test_a_kept_node_of_another_variable_is_not_enough() -> None:
-    second = "second = ReadVariableOp other; moved = Mul image second; also = _Retval moved; "
-    after = second + "wait = NoOp ^kept ^image" + OTHERS_AFTER.replace("Kept handle", "Kept other")
-    with pytest.raises(GraphError, match="Expected the control dependencies of 'wait' to stay"):
-        check_folds(graph(second + BEFORE), graph(after))
+@pytest.mark.parametrize(
+    ("handle", "waits", "is_right"),
+    [
+        ("handle", "^kept", True),
+        ("handle", "^kept ^other", True),
+        ("handle", "^other", False),
+        ("handle", "^kept ^other ^image", False),
+        ("other_handle", "^kept ^other", False),
+    ],
+    ids=["for_kept", "for_both", "lost", "new", "of_another_variable"],
+)
+def test_waits_for_a_read_or_for_what_reads_the_variable(
+    handle: str, waits: str, is_right: bool
+) -> None:
+    reads = {"read": "ReadVariableOp handle", "other": "ReadVariableOp other_handle"}
+    before = graph_of(
+        reads
+        | {"conv": "Conv2D image read ^read" + " ^other" * ("other" in waits), "end": "Relu other"},
+        CPU,
+    )
+    after = graph_of(
+        {
+            "handle": "_Arg",
+            "kept": f"{KEPT_OP} {handle}",
+            "other": reads["other"],
+            "conv": f"Conv2D image kept {waits}",
+            "end": "Relu other",
+        },
+        CPU,
+    )
+    after.node("kept").attr["N"].i = 1
+    views = GraphView(before.graph_def), GraphView(after.graph_def)
+    if is_right:
+        check_folds(*views)
+    else:
+        with pytest.raises(GraphError, match="control dependencies of 'conv'"):
+            check_folds(*views)

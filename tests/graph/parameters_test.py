@@ -37,22 +37,21 @@ def test_what_another_device_or_process_reads_is_no_parameter() -> None:
     assert refused == dict.fromkeys(("shared", "sent", "of_worker"), RefusalReason.DEVICE)
 
 
-def test_only_a_noop_may_wait_for_a_read() -> None:
+def test_a_read_may_be_waited_for_and_other_parameters_may_not() -> None:
     view = GraphView(
         graph_of(
             {
                 "read": "ReadVariableOp handle",
                 "root": "Rsqrt read",
-                "wait": "NoOp ^read ^computed",
-                "held": "ReadVariableOp other_handle",
-                "holder": "Identity image ^held",
-                "computed": "Rsqrt read",
-                "conv": "Conv2D image root",
+                "alone": "Sqrt read",
+                "late": "ReadVariableOp handle ^image",
+                "conv": "Conv2D image alone ^read",
+                "last": "Conv2D conv root ^root",
             },
             CPU,
         ).graph_def
     )
     parameters = find_parameters(view, GraphProperties(view), "CPU")
-    assert {view.names[index] for index in parameters.shapes} == {"read", "root"}
+    assert {view.names[index] for index in parameters.shapes} == {"read", "alone"}
     refused = {each.node: each.reason for each in parameters.refusals}
-    assert refused == {"held": RefusalReason.CONTROL_DEPENDENCY}
+    assert refused == {"late": RefusalReason.CONTROL_DEPENDENCY}

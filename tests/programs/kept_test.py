@@ -194,6 +194,31 @@ def test_branches_and_loops() -> None:
     assert not get_plugin().failures
 
 
+def test_folds_where_outputs_wait_for_the_reads_of_others() -> None:
+    """Outputs of a function wait for all of its reads; loops keep Grappler from changing that."""
+    kernels = [tf.Variable(RANDOM.normal(size=[1, 1, 3, 3]).astype("f") / 4) for _ in range(3)]
+    scale = tf.Variable(tf.constant([1.5, 0.5, 2.0]))
+
+    def layers(images: Any) -> list[Any]:
+        results = [images]
+        for kernel in kernels:
+            results.append(tf.nn.conv2d(results[-1], kernel, 1, "SAME") * scale)
+        return results[1:]
+
+    def looping(images: Any) -> Any:
+        loop = tf.while_loop(lambda i, _: i < 2, lambda i, x: (i + 1, x / 2), (0, images))
+        return layers(loop[1])[-1]
+
+    for program in (layers, looping):
+        get_plugin().forget_reports()
+        run = tf.function(program)
+        for _ in range(3):
+            for one, other in zip(run(IMAGES), program(tf.constant(IMAGES)), strict=True):
+                assert_equal(one, other)
+            scale.assign_add([0.5, 0.5, 0.5])
+        assert_folded(least=3)
+
+
 def test_saved_models_and_frozen_graphs(tmp_path: pathlib.Path) -> None:
     from tensorflow.python.framework.convert_to_constants import (
         convert_variables_to_constants_v2,

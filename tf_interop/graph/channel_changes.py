@@ -67,12 +67,16 @@ class ChannelChanges:
     """The changes in one graph, and who reads what.
 
     A chain of nodes that becomes one operation is *absorbed*; no other chain may have its nodes.
+
+    Attributes:
+        preserved: names that must stay, because a Session may feed or fetch them.
+        absorbed: the nodes of all chains so far.
     """
 
     def __init__(self, view: GraphView, parameters: Parameters, preserved: frozenset[str]) -> None:
         self._view = view
         self._parameters = parameters.shapes
-        self._preserved = preserved
+        self.preserved = preserved
         self._is_waited_for = {each for controls in view.control_fanins for each in controls}
         self.absorbed: set[int] = set()
 
@@ -84,7 +88,7 @@ class ChannelChanges:
     def readers(self, index: int) -> list[tuple[int, int]]:
         """The nodes and positions that read a node; none if one may not be in its chain."""
         view = self._view
-        if view.names[index] in self._preserved or index in self._is_waited_for:
+        if view.names[index] in self.preserved or index in self._is_waited_for:
             return []
         readers = [
             (reader, position, port)
@@ -102,7 +106,7 @@ class ChannelChanges:
         node = self._view.nodes[index]
         return (
             index not in self.absorbed
-            and node.name not in self._preserved
+            and node.name not in self.preserved
             and index not in self._is_waited_for
             and not self._view.control_fanins[index]
             and node.device == device

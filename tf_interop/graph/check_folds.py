@@ -5,7 +5,7 @@ It does not know how folds were found. Whether the arithmetic is right is a matt
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from tf_interop.errors import GraphError
 from tf_interop.graph.control_flow import is_function
@@ -21,8 +21,8 @@ def check_folds(
     1. It has no cycle.
     2. Its nodes are Kept nodes and nodes of `before`, with their devices; preserved ones and those
        with effects are there.
-    3. Whatever is gone is read by nothing else: control dependencies stay. Only a wait for a read
-       may become one for a Kept node that reads the variable.
+    3. Whatever is gone is read by nothing else: control dependencies stay, but what waited for a
+       read may wait for a Kept node that reads the variable.
     4. No variable is read that `before` does not read.
 
     Raises:
@@ -38,12 +38,26 @@ def check_folds(
             raise GraphError(
                 f"Expected Kept nodes and nodes of the graph on their devices, got '{name}'."
             )
-        if not _has_its_waits(before, after, old, index):
+        waits = set(after.control_fanins[index])
+        handles = {
+            after.names[source] for each in waits & made for source, _ in _variables(after, each)
+        }
+        lost = [
+            source
+            for source in before.control_fanins[old]
+            if after.index_of.get(before.names[source]) not in waits
+            and not (
+                before.ops[source] == "ReadVariableOp"
+                and before.names[before.fanins[source][0][0]] in handles
+            )
+        ]
+        new = {after.names[source] for source in waits - made}
+        if lost or new - {before.names[source] for source in before.control_fanins[old]}:
             raise GraphError(f"Expected the control dependencies of '{name}' to stay.")
     gone = before.index_of.keys() - after.index_of.keys()
     stay = {parse_input(name)[0] for name in nodes_to_preserve}
     is_called = is_function(before)
-    lost = sorted(
+    missing = sorted(
         name
         for name in gone
         if (
@@ -53,14 +67,15 @@ def check_folds(
         or not before.readers[before.index_of[name]]
         or before.ops[before.index_of[name]] in ("_Arg", "_Retval", "VarHandleOp")
     )
-    if lost:
-        raise GraphError(f"Expected preserved nodes and results to stay, got {lost[:5]} missing.")
+    if missing:
+        raise GraphError(
+            f"Expected preserved nodes and results to stay, got {missing[:5]} missing."
+        )
     read = {
         before.fanins[index][0][0] for index, op in enumerate(before.ops) if op == "ReadVariableOp"
     }
     for index in made:
-        count = after.nodes[index].attr["N"].i
-        for source, _ in after.fanins[index][:count]:
+        for source, _ in _variables(after, index):
             if before.index_of.get(after.names[source]) not in read:
                 raise GraphError(
                     "Expected Kept nodes to read variables that the graph reads, got "
@@ -68,15 +83,6 @@ def check_folds(
                 )
 
 
-def _has_its_waits(before: GraphView, after: GraphView, old: int, new: int) -> bool:
-    """Whether a node waits for what it waited for."""
-    waits = {after.names[source] for source in after.control_fanins[new]}
-    kept = {source for source in after.control_fanins[new] if after.ops[source] == KEPT_OP}
-    kept_handles = {after.names[handle] for source in kept for handle, _ in after.fanins[source]}
-    gone = {source for source in before.control_fanins[old] if before.names[source] not in waits}
-    added = waits - {before.names[source] for source in before.control_fanins[old]}
-    return added <= {after.names[source] for source in kept} and all(
-        before.ops[source] == "ReadVariableOp"
-        and before.names[before.fanins[source][0][0]] in kept_handles
-        for source in gone
-    )
+def _variables(view: GraphView, kept: int) -> Sequence[tuple[int, int]]:
+    """The handles of the variables that a Kept node reads."""
+    return view.fanins[kept][: view.nodes[kept].attr["N"].i]

@@ -295,7 +295,7 @@ class _Search:
 
     @functools.cached_property
     def _batch_origins(self) -> BatchOrigins:
-        return BatchOrigins(self._view, self._properties, self._preserved)
+        return BatchOrigins(self._view, self._properties, self._changes.preserved)
 
     def _activations(self, index: int, has_shortcut: bool) -> Collection[str]:
         """The activations that TensorFlow's kernel may apply."""

@@ -6,8 +6,8 @@
     g --> ReadVariableOp --> Rsqrt --^        g --^    steps Rsqrt, Mul
 
 Guaranteed: a node that absorbs others keeps its name and device; nodes that neither absorb nor read
-a parameter or an absorbed node keep their bytes; names that must be preserved stay. The same
-arguments give the same graph.
+a parameter or an absorbed node, nor wait for a read, keep their bytes; names that must be preserved
+stay. The same arguments give the same graph.
 
 The caller ensures that parameters and folds are those of the view. `check_folds` checks the result.
 """
@@ -34,6 +34,12 @@ from tf_interop.graph.rescale import Rescaling
 from tf_interop.graph.rewrite import COLOCATED_WITH, COLOCATION
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.view import GraphView, parse_input
+
+_UNKNOWN_TO_FUSED = {
+    "_FusedDepthwiseConv2dNative": ("explicit_paddings",),
+    "_FusedMatMul": ("grad_a", "grad_b"),
+}
+"""Attributes of an op that its fused op lacks, so that TensorFlow would log an error."""
 
 _LARGEST_CONSTANT_STEP = 1024
 """Bytes of a constant that becomes a step of its own; larger ones are inputs, and exist once."""
@@ -256,8 +262,8 @@ class _Rewriter:
         if fold.activation == "LeakyRelu":
             activation = self._view.nodes[fold.absorbed[-1]]
             new.attr["leakyrelu_alpha"].f = attribute_of(activation, "alpha").f
-        if fold.fused_op == "_FusedDepthwiseConv2dNative":
-            new.attr.pop("explicit_paddings", None)  # TensorFlow logs an error for it
+        for name in _UNKNOWN_TO_FUSED.get(fold.fused_op, ()):
+            new.attr.pop(name, None)
         if fold.fused_op == "_FusedConv2D":
             new.attr["TArgs"].list.type.extend([types_pb2.DT_FLOAT] * len(arguments))
         shapes = new.attr["_input_shapes"].list.shape
@@ -396,7 +402,7 @@ class _Rewriter:
         for node in others:
             for position, text in enumerate(node.input):
                 tensor = _canonical(text)
-                if text.startswith("^") or not self._is_kept(tensor):
+                if tensor.startswith("^") or not self._is_kept(tensor):
                     continue
                 # All readers of a parameter are on its device, so it is kept there alone.
                 read.setdefault(node.device, {})[tensor] = None
@@ -407,7 +413,7 @@ class _Rewriter:
                 )
         if not is_worthwhile:
             return None, 0
-        kept_nodes: list[KeptNode] = []
+        kept_nodes = []
         places: dict[str, str] = {}
         for number, device in enumerate(sorted(read)):
             check_time_limit()
@@ -422,7 +428,10 @@ class _Rewriter:
                 used_bytes += size
                 tensors.append(tensor)
             name = f"{self._prefix}_{number}"
-            kept_nodes.append(self._kept(name, device, tensors))
+            kept_nodes.append(encode_kept(self._kept(name, device, tensors)))
+            for each in self._ancestors(parse_input(tensor)[0] for tensor in tensors):
+                if self._is_read(each):
+                    places[f"^{each}"] = f"^{name}"
             for port, tensor in enumerate(tensors):
                 places[tensor] = f"{name}:{port}" if port else name
         return self._assemble(others, kept_nodes, places), used_bytes
@@ -479,16 +488,6 @@ class _Rewriter:
             output_shapes=tuple(map(self._shape, tensors)),
         )
 
-    def _wait(self, text: str, kept_nodes: Sequence[KeptNode]) -> str:
-        """What a NoOp waits for: for a Kept node instead of a read of the same variable."""
-        name = parse_input(text)[0]
-        if name in self._parameters and self._is_read(name):
-            handle = self._node(name).input[0]
-            for kept in kept_nodes:
-                if handle in kept.variables:
-                    return f"^{kept.name}"
-        return text
-
     def _is_large_constant(self, name: str) -> bool:
         node = self._node(name)
         return str(node.op) == "Const" and int(node.ByteSize()) > _LARGEST_CONSTANT_STEP
@@ -509,25 +508,27 @@ class _Rewriter:
     def _assemble(
         self,
         others: Sequence[node_def_pb2.NodeDef],
-        kept_nodes: Sequence[KeptNode],
+        kept_nodes: Sequence[node_def_pb2.NodeDef],
         places: Mapping[str, str],
     ) -> graph_pb2.GraphDef:
         view = self._view
         graph_def = graph_pb2.GraphDef(
             versions=view.graph_def.versions, library=view.graph_def.library
         )
-        graph_def.node.extend(map(encode_kept, kept_nodes))
+        graph_def.node.extend(kept_nodes)
         graph_def.node.extend(others)
         still_read: set[str] = set()
         for node in graph_def.node:
-            if node.op == "NoOp":
-                waits = dict.fromkeys(self._wait(text, kept_nodes) for text in node.input)
-                node.input[:] = list(waits)
-            for position, text in enumerate(node.input):
+            inputs = list[str]()
+            for text in node.input:
                 text = self._redirected.get(text, text)
-                node.input[position] = text = places.get(_canonical(text), text)
+                text = places.get(_canonical(text), text)
+                if text.startswith("^") and text in inputs:
+                    continue
+                inputs.append(text)
                 if parse_input(text)[0] in self._parameters:
                     still_read.add(parse_input(text)[0])
+            node.input[:] = inputs
         remaining = self._ancestors(still_read)
         graph_def.node.extend(
             view.nodes[view.index_of[each]] for each in self._order if each in remaining

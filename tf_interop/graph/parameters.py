@@ -14,10 +14,9 @@ and so are variables on another device or in another process, out of sight.
 A node is a parameter if all of its operands are, its op is pure, it has no control dependency in or
 out, no Session may feed or fetch it, it is in no loop or branch, and it is on the device of its
 operands and of all that read it. So what is made of parameters stays on one device of this process:
-TensorFlow sends the same bytes as before between devices, and no other process needs our ops.
-
-A NoOp may wait for a read. In a function with several results each of them does: it waits for a
-NoOp, and that for all reads.
+TensorFlow sends the same bytes as before between devices, and no other process needs our ops. Other
+nodes may wait for a read, as each output of a function does for all of its reads: they can wait for
+whatever reads the variable instead.
 
 A Session's run may feed a value so that a variable need not be read; such a read is no parameter
 either, because the variable may have no value.
@@ -75,12 +74,7 @@ def find_parameters(
     # TensorFlow preserves all reads of a function among its effects, but to read is no effect.
     is_called = is_function(view)
     written = _written_handles(view)
-    is_waited_for: set[int] = set()
-    is_waited_for_by_more: set[int] = set()
-    for reader, controls in enumerate(view.control_fanins):
-        is_waited_for.update(controls)
-        if view.ops[reader] != "NoOp":
-            is_waited_for_by_more.update(controls)
+    has_control_readers = {source for controls in view.control_fanins for source in controls}
     found: dict[int, Shape | None] = {}
     refusals = []
     for index in view.topological_order():
@@ -100,9 +94,7 @@ def find_parameters(
         reason = None
         if is_read and (len(fanins) != 1 or fanins[0][0] in written):
             reason = RefusalReason.WRITTEN
-        elif view.control_fanins[index] or index in (
-            is_waited_for_by_more if is_read else is_waited_for
-        ):
+        elif view.control_fanins[index] or (index in has_control_readers and not is_read):
             reason = RefusalReason.CONTROL_DEPENDENCY
         elif node.name in preserved and not (is_read and is_called):
             reason = RefusalReason.PRESERVED
