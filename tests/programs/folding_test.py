@@ -12,6 +12,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 import tf_interop
+from tf_interop.convolution import RefusalReason
 from tf_interop.runtime.plugin import get_plugin
 
 RANDOM = np.random.default_rng(0)
@@ -423,6 +424,16 @@ def test_an_unknown_batch_counts_as_one_image_and_may_be_empty() -> None:
     for count in (2, 0, 1):
         assert_stocks(compiled(LARGE_IMAGES[:count]), function(LARGE_IMAGES[:count]))
     assert get_plugin().fold_reports[0].rescaling_count == 1
+
+
+def test_keeps_passes_over_images_of_unknown_size() -> None:
+    signature = [tf.TensorSpec([None, None, None, CHANNELS])]
+    function = RESCALED["before a convolution"][0]
+    compiled = tf.function(function, input_signature=signature)
+    assert_stocks(compiled(LARGE_IMAGES), function(LARGE_IMAGES))
+    report = get_plugin().fold_reports[0]
+    assert report.rescaling_count == 0
+    assert RefusalReason.SHAPE in {refusal.reason for refusal in report.refusals}
 
 
 def test_a_change_of_the_normalization_is_seen() -> None:
