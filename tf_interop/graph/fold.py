@@ -228,7 +228,10 @@ class _Search:
             if change is not None:
                 if shortcut is not None and change.kind in _FACTORS:
                     break
+                if change.activation and change.activation not in self._activations(index, False):
+                    break
                 changes.append(change)
+                activation = change.activation
             elif op in self._activations(index, shortcut is not None) and _has_offset(changes):
                 activation = op
             elif shortcut is None and self._adds_shortcut(index, reader_index, position):

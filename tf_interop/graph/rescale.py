@@ -125,6 +125,7 @@ def _follow(
         change = changes.change(*reader, channels, b"NHWC")
         if change is not None:
             made.append(change)
+            activation = change.activation
         elif made and view.ops[reader[0]] in _ACTIVATIONS:
             activation = view.ops[reader[0]]
         else:
