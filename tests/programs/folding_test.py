@@ -12,6 +12,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 import tf_interop
+from tf_interop.convolution import RefusalReason
 from tf_interop.runtime.plugin import get_plugin
 
 RANDOM = np.random.default_rng(0)
@@ -95,6 +96,10 @@ def transposed(x: Any) -> Any:
     return tf.nn.conv2d_transpose(x, TRANSPOSED_FILTER, [2, 64, 64, 12], 2, "SAME")
 
 
+def widened(x: Any) -> Any:
+    return tf.nn.conv2d_transpose(x, FILTER, x.shape, 1, "SAME")
+
+
 TRANSPOSED_FILTER, DEPTHWISE_FILTER = variable(3, 3, 12, CHANNELS), variable(3, 3, CHANNELS, 1)
 VOLUME_FILTER, WEIGHTS = variable(2, 3, 3, CHANNELS, 12), variable(CHANNELS, 12)
 FACTORS_OF_96 = factors(96)
@@ -153,6 +158,22 @@ FOLDED: dict[str, tuple[Function, dict[str, int]]] = {
         {"Conv2D": 1, "_FusedMatMul": 1},
     ),
     "scalars": (lambda x: (convolution(x) * SCALE / 2.0 - 1.0) * 0.5, {"_FusedConv2D": 1}),
+    "fused normalization and Relu": (
+        lambda x: tf.nn.relu(fused_normalization(convolution(x))),
+        {"_FusedConv2D": 1},
+    ),
+    "fused normalization and Relu after depthwise": (
+        lambda x: tf.nn.relu(
+            fused_normalization(
+                tf.nn.depthwise_conv2d(convolution(x), DEPTHWISE_FILTER, [1] * 4, "SAME")
+            )
+        ),
+        {"Conv2D": 1, "_FusedDepthwiseConv2dNative": 1},
+    ),
+    "fused normalization and Relu without a kernel": (
+        lambda x: tf.nn.relu(fused_normalization(widened(x))),
+        {"Conv2DBackpropInput": 1, "_FusedDepthwiseConv2dNative": 1},
+    ),
     "division": (lambda x: (convolution(x) - OFFSET) / SCALE, {"_FusedConv2D": 1}),
     "hard swish": (
         lambda x: hard_swish(NORMALIZATION(convolution(x))),
@@ -393,13 +414,17 @@ def test_keeps_passes_that_are_faster() -> None:
     assert (ops["Mul"], ops["AddV2"], ops["Relu"]) == (1, 1, 1)
 
 
-def test_the_fused_op_of_a_normalization_is_replaced_at_any_size() -> None:
+@pytest.mark.parametrize("activation", [tf.identity, tf.nn.relu, tf.nn.relu6])
+def test_the_fused_op_of_a_normalization_is_replaced_at_any_size(activation: Function) -> None:
     def function(x: Any) -> Any:
-        return convolution(fused_normalization(x))
+        return convolution(activation(fused_normalization(x)))
 
     result, ops = run(function, IMAGES[:, :8])
     assert_stocks(result, function(IMAGES[:, :8]))
-    assert ops["_FusedDepthwiseConv2dNative"] == 1 and not ops["FusedBatchNormV3"]
+    assert {op: count for op, count in ops.items() if op in SHOWN} == {
+        "_FusedDepthwiseConv2dNative": 1,
+        "Conv2D": 1,
+    }
 
 
 def test_infinite_values_and_nan_stay_where_they_are() -> None:
@@ -423,6 +448,16 @@ def test_an_unknown_batch_counts_as_one_image_and_may_be_empty() -> None:
     for count in (2, 0, 1):
         assert_stocks(compiled(LARGE_IMAGES[:count]), function(LARGE_IMAGES[:count]))
     assert get_plugin().fold_reports[0].rescaling_count == 1
+
+
+def test_keeps_passes_over_images_of_unknown_size() -> None:
+    signature = [tf.TensorSpec([None, None, None, CHANNELS])]
+    function = RESCALED["before a convolution"][0]
+    compiled = tf.function(function, input_signature=signature)
+    assert_stocks(compiled(LARGE_IMAGES), function(LARGE_IMAGES))
+    report = get_plugin().fold_reports[0]
+    assert report.rescaling_count == 0
+    assert RefusalReason.SHAPE in {refusal.reason for refusal in report.refusals}
 
 
 def test_a_change_of_the_normalization_is_seen() -> None:

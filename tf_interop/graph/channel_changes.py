@@ -1,7 +1,7 @@
 """Recognizes operations that change each channel of a tensor by parameters.
 
 A batch normalization in inference is such a change: a factor and an offset of each channel. Keras
-computes it by Mul and AddV2, and `FusedBatchNormV3` is one too.
+computes it by Mul and AddV2, and `FusedBatchNormV3` is one too, which TensorFlow fuses with a Relu.
 """
 
 from __future__ import annotations
@@ -38,11 +38,13 @@ class Change:
     Attributes:
         tensors: the parameter; of a normalization: scale, offset, mean and variance.
         epsilon: of a normalization.
+        activation: the op of the activation that the same node applies; empty if there is none.
     """
 
     kind: Kind
     tensors: tuple[Tensor, ...]
     epsilon: float = 0.0
+    activation: str = ""
 
 
 _CHANGES = {
@@ -55,6 +57,7 @@ _CHANGES = {
     "FusedBatchNorm": Kind.NORMALIZATION,
     "FusedBatchNormV2": Kind.NORMALIZATION,
     "FusedBatchNormV3": Kind.NORMALIZATION,
+    "_FusedBatchNormEx": Kind.NORMALIZATION,
 }
 
 _ORDERED = frozenset({"Sub", "RealDiv", "BiasAdd"})
@@ -128,17 +131,21 @@ class ChannelChanges:
         """
         view = self._view
         node, op, fanins = view.nodes[index], view.ops[index], view.fanins[index]
-        if op in ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"):
+        kind = _CHANGES.get(op)
+        if kind is Kind.NORMALIZATION:
+            activation = attribute_of(node, "activation_mode").s.decode() or "Identity"
             if (
                 position != 0
+                or len(fanins) != 5  # the sixth of _FusedBatchNormEx is added
+                or activation not in ("Identity", "Relu")
                 or attribute_of(node, "is_training").b
                 or attribute_of(node, "data_format").s != layout
                 or any(self.shape(tensor) != (channels,) for tensor in fanins[1:])
                 or self._reads_other_outputs(index)
             ):
                 return None
-            return Change(Kind.NORMALIZATION, fanins[1:], attribute_of(node, "epsilon").f)
-        kind = _CHANGES.get(op)
+            epsilon = attribute_of(node, "epsilon").f
+            return Change(kind, fanins[1:], epsilon, activation.removeprefix("Identity"))
         if kind is None or len(fanins) != 2:
             return None
         tensor = fanins[1 - position]

@@ -230,7 +230,10 @@ class _Search:
             if change is not None:
                 if shortcut is not None and change.kind in _FACTORS:
                     break
+                if change.activation and change.activation not in self._activations(index, False):
+                    break
                 changes.append(change)
+                activation = change.activation
             elif op in self._activations(index, shortcut is not None) and _has_offset(changes):
                 activation = op
             elif shortcut is None and self._adds_shortcut(index, reader_index, position):
@@ -263,12 +266,14 @@ class _Search:
 
     def _start(self, index: int) -> int:
         """The node that the chain follows: a matrix product, or the Reshape of its rows."""
-        reader = self._changes.only_reader(index)
-        if "MatMul" not in self._view.ops[index] or reader is None:
+        if "MatMul" not in self._view.ops[index]:
             return index
-        shapes = [self._properties.output_shape(each, 0) for each in (index, reader[0])]
-        keeps_channels = all(shapes) and shapes[0][-1] == shapes[1][-1] is not None  # type: ignore[index]
-        return reader[0] if self._view.ops[reader[0]] == "Reshape" and keeps_channels else index
+        reader = self._changes.only_reader(index)
+        if reader is None or self._view.ops[reader[0]] != "Reshape":
+            return index
+        rows, others = (self._properties.output_shape(each, 0) for each in (index, reader[0]))
+        keeps_channels = rows and others and rows[-1] == others[-1] is not None
+        return reader[0] if keeps_channels else index
 
     def _adds_shortcut(self, index: int, reader: int, position: int) -> bool:
         """Whether a reader adds another tensor of the same shape, in a way that has a kernel."""

@@ -30,7 +30,7 @@ import dataclasses
 import math
 
 from tf_interop import tensorflow_internals
-from tf_interop.convolution import Shape
+from tf_interop.convolution import Refusal, RefusalReason, Shape
 from tf_interop.graph.channel_changes import Change, ChannelChanges, Kind, Tensor
 from tf_interop.graph.parameters import Parameters
 from tf_interop.graph.properties import GraphProperties, is_fully_known
@@ -75,11 +75,15 @@ def find_rescalings(
     *,
     device_type: str,
     changes: ChannelChanges,
-) -> tuple[Rescaling, ...]:
-    """Finds the chains that no fold has absorbed."""
+) -> tuple[tuple[Rescaling, ...], tuple[Refusal, ...]]:
+    """Finds the chains that no fold has absorbed.
+
+    Returns:
+        The chains, and nodes of those whose images are of unknown size.
+    """
     if device_type != "CPU" or not tensorflow_internals.is_onednn_on():
-        return ()
-    found = []
+        return (), ()
+    found, refusals = [], []
     for index in view.topological_order():
         images = [
             position
@@ -94,13 +98,19 @@ def find_rescalings(
             continue
         check_time_limit()
         shape = properties.input_shape(index, images[0])
-        if shape is None or len(shape) != 4 or not is_fully_known(shape[1:]):
+        if shape is None or len(shape) != 4:
+            continue
+        if not is_fully_known(shape[1:]):
+            detail = "Not one operation: expected an image of known size."
+            refusals.append(
+                Refusal(view.names[index], view.ops[index], RefusalReason.SHAPE, detail)
+            )
             continue
         rescaling = _follow(view, changes, index, images[0], shape)
         if rescaling is not None:
             changes.absorbed.update(rescaling.absorbed)
             found.append(rescaling)
-    return tuple(found)
+    return tuple(found), tuple(refusals)
 
 
 def _follow(
@@ -115,6 +125,7 @@ def _follow(
         change = changes.change(*reader, channels, b"NHWC")
         if change is not None:
             made.append(change)
+            activation = change.activation
         elif made and view.ops[reader[0]] in _ACTIVATIONS:
             activation = view.ops[reader[0]]
         else:

@@ -107,7 +107,7 @@ def run_fold_pass(
     folds, refusals = find_folds(
         view, properties, parameters, device_type=device_type, changes=changes
     )
-    rescalings = find_rescalings(
+    rescalings, not_rescaled = find_rescalings(
         view, properties, parameters, device_type=device_type, changes=changes
     )
     paddings = find_paddings(view, properties, device_type=device_type, changes=changes)
@@ -131,7 +131,7 @@ def run_fold_pass(
         rescaling_count=len(rewriting.made) - len(made_folds),
         kept_count=sum(len(node.attr["Tout"].list.type) for node in kept_nodes),
         kept_bytes=rewriting.kept_bytes,
-        refusals=(*parameters.refusals, *refusals, *rewriting.refusals),
+        refusals=(*parameters.refusals, *refusals, *not_rescaled, *rewriting.refusals),
         milliseconds=(time.perf_counter() - start) * 1e3,
     )
     return rewriting.graph_def, report
