@@ -62,7 +62,7 @@ def compare_network(name: str) -> dict[str, Any]:
     size = model.input_shape[1]
     pixels = np.random.default_rng(1).uniform(0, 255, (BATCH, size, size, 3)).astype(np.float32)
     images = tf.constant(pixels)
-    infer, train, frozen_gradients = _functions(model)
+    infer, train, frozen_gradients = functions_of(model)
 
     tf_interop.disable()
     stock = [*infer(images), *train(images)]
@@ -80,8 +80,8 @@ def compare_network(name: str) -> dict[str, Any]:
     outputs: float = 0.0
     gradients: float | None = 0.0
     if not same_bits:
-        outputs = max(_shares(infer, model, pixels))
-        shares = _shares(frozen_gradients, model, pixels)
+        outputs = max(shares_of_tolerance(infer, model, pixels, "always"))
+        shares = shares_of_tolerance(frozen_gradients, model, pixels, "always")
         gradients = max(shares) if shares else None
     return {
         "image size": size,
@@ -130,7 +130,7 @@ def distances(first: Numbers, second: Numbers) -> np.ndarray:
     return np.array([distance(a, b) for a, b in zip(first, second, strict=True)])
 
 
-def _functions(model: Any) -> tuple[Compute, Compute, Compute]:
+def functions_of(model: Any) -> tuple[Compute, Compute, Compute]:
     """Inference; a training step with the state after it; gradients with everything frozen.
 
     Each starts with the model's current statistics and seeds of dropout.
@@ -165,10 +165,17 @@ def _functions(model: Any) -> tuple[Compute, Compute, Compute]:
     )
 
 
-def _shares(compute: Compute, model: Any, pixels: np.ndarray) -> list[float]:
-    """How far the plugin moves each result but the state, over the tolerance."""
+def shares_of_tolerance(
+    compute: Compute, model: Any, pixels: np.ndarray, policy: str, *, with_state: bool = False
+) -> list[float]:
+    """How far the plugin moves each result over the tolerance; it is on, and stays on.
+
+    Returns:
+        A share for each result, and for each variable of the state if asked; nothing if some
+        result is zero without the plugin.
+    """
     images = tf.constant(pixels)
-    count = -len(model.non_trainable_variables) or None
+    count = None if with_state else -len(model.non_trainable_variables) or None
     changed = compute(images)[:count]
     tf_interop.disable()
     stock = compute(images)[:count]
@@ -177,10 +184,10 @@ def _shares(compute: Compute, model: Any, pixels: np.ndarray) -> list[float]:
     model.set_weights([nudge(each) for each in weights])
     of_weights = compute(images)[:count]
     model.set_weights(weights)
-    tf_interop.enable("always")
+    tf_interop.enable(policy)
     # Gradients after a saturated gate are zero. Whether anything passes such a gate depends on the
     # last bit, in stock TensorFlow as well, and zero gives no scale to compare with.
-    if not all(map(np.any, stock)):
+    if not with_state and not all(map(np.any, stock)):
         return []
     of_rounding = np.maximum(distances(of_pixels, stock), distances(of_weights, stock))
     moved = distances(changed, stock)

@@ -3,8 +3,9 @@
     python python/benchmarks/run.py plan_time --network InceptionV3 -o docs/results/plan_time.json
 
 `plan_time` times the planner, and `pass_time` the graph pass. `applications` compares the numbers
-of networks with and without the plugin, `random_networks` those of random ones whose variables
-change, and `predicted_steps` the steps that tuning predicts with those that it measures.
+of networks with and without the plugin, `folded_applications` those of folded networks, and
+`random_networks` those of random ones whose variables change. `kept_parameters` times calls after
+an update. `predicted_steps` compares the steps that tuning predicts with those that it measures.
 `parallel_papers` models networks whose layers many GPUs share, `parallel_time` times the search for
 that, and `divided_training` compares training on several devices and on one.
 """
@@ -33,6 +34,7 @@ CASES = {
     "plan_time": "plan_time:CASE",
     "pass_time": "pass_time:CASE",
     "applications": "applications:CASE",
+    "folded_applications": "folded_applications:CASE",
     "kept_parameters": "kept_parameters:CASE",
     "random_networks": "random_networks:CASE",
     "predicted_steps": "predicted_steps:CASE",
