@@ -7,11 +7,9 @@ reciprocal root of their inputs. Two different ones agree only at the zeros of t
 a random point is none of them, except with a probability of zero.
 
 The images are large, so only `SAMPLES` pixels of each are evaluated. Each stands for an equal part
-of the image: its value occurs `pixels / SAMPLES` times. A mean over all pixels is then the mean
-over the samples, and a sum is that mean times the number of pixels. Channels do not meet in a
-normalization, so the channels of a sample are `POINTS` independent evaluations.
-
-The results are in float64. Constants of the graph are in float32, which `agree` allows for.
+of the image. A mean over all pixels is then the mean over the samples, and a sum is that mean times
+the number of pixels. Channels do not meet in a normalization, so the channels of a sample are
+`POINTS` independent evaluations.
 """
 
 from __future__ import annotations
@@ -19,12 +17,14 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2, types_pb2
+
+from tf_interop.graph.ops import attribute_of
 
 SAMPLES = 5
 """The pixels of an image that are evaluated."""
@@ -32,9 +32,9 @@ SAMPLES = 5
 POINTS = 4
 """The independent random points."""
 
-# A constant is within 6e-8 of the number that it stands for. Different expressions differ by much
-# more at one of the points.
-_TOLERANCE = 1e-5
+# Results are in float64, but constants of the graph are in float32: within 6e-8 of the number that
+# they stand for.
+_TOLERANCE = 2e-6
 # The most elements of a constant that is read: the channels of a wide layer.
 _MOST_CONSTANTS = 16384
 
@@ -65,6 +65,7 @@ class ImageShapes:
         image: the shape of its images, `[N, H, W, C]` or `[N, C, H, W]`.
         channel_axis: 3 or 1.
         pixels: N times H times W.
+        vectors: the shapes of vectors, the second with the rank of the image.
     """
 
     def __init__(self, image: tuple[int, ...], channel_axis: int) -> None:
@@ -72,42 +73,29 @@ class ImageShapes:
         self.image, self.channel_axis = image, channel_axis
         channels = image[channel_axis]
         self.pixels = math.prod(image) // channels
-        self.axes = tuple(axis for axis in range(4) if axis != channel_axis)
-        vector = [1] * 4
-        vector[channel_axis] = channels
-        self.vectors = ((channels,), tuple(vector))
-        scalars = tuple((1,) * rank for rank in range(5))
-        self._known = {image, *self.vectors, *scalars}
-        self._broadcasts: dict[tuple[tuple[int, ...], ...], tuple[int, ...] | None] = {}
+        self.vectors = ((channels,), tuple(channels if i == channel_axis else 1 for i in range(4)))
+        self._known = {image, *self.vectors, *((1,) * rank for rank in range(5))}
 
-    def is_known(self, shape: tuple[int, ...]) -> bool:
-        """Whether tensors of this shape can be evaluated."""
-        return shape in self._known
+    def reshaped(self, sampled: Sampled, shape: tuple[int, ...]) -> Sampled | None:
+        """The same numbers, repeated if the new shape is larger; None if that is not understood."""
+        is_smaller = math.prod(shape) < math.prod(sampled.shape)
+        return None if shape not in self._known or is_smaller else Sampled(sampled.data, shape)
 
     def broadcast(self, *shapes: tuple[int, ...]) -> tuple[int, ...] | None:
-        """The shape of an elementwise result; None if it cannot be evaluated."""
-        if shapes not in self._broadcasts:
-            self._broadcasts[shapes] = self._broadcast(shapes)
-        return self._broadcasts[shapes]
-
-    def _broadcast(self, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
-        try:
-            result = np.broadcast_shapes(*shapes)
-        except ValueError:
-            return None
+        """The shape of an elementwise result; None if it is not understood."""
+        result = _broadcast(shapes)
         # A flat vector meets the last axis of an image, which must be the axis of channels.
-        is_flat = len(result) == 4 and any(len(shape) == 1 for shape in shapes)
-        if not self.is_known(result) or (is_flat and self.channel_axis != 3):
-            return None
-        return result
+        is_flat = result is not None and len(result) == 4 and self.vectors[0] in shapes
+        is_known = result in self._known and not (is_flat and self.channel_axis != 3)
+        return result if is_known else None
 
-    def random_image(self, random: np.random.Generator) -> Sampled:
-        """An image of random numbers."""
-        return Sampled(random.uniform(-2, 3, (SAMPLES, POINTS)), self.image)
 
-    def random_vector(self, random: np.random.Generator, shape: tuple[int, ...]) -> Sampled:
-        """A positive random number for each channel."""
-        return Sampled(random.uniform(0.5, 2, (1, POINTS)), shape)
+@functools.lru_cache(maxsize=1024)
+def _broadcast(shapes: tuple[tuple[int, ...], ...]) -> tuple[int, ...] | None:
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        return None
 
 
 def agree(first: Floats, second: Floats) -> bool:
@@ -139,189 +127,127 @@ def constant_value(node: node_def_pb2.NodeDef) -> Value | None:
 def evaluate(
     node: node_def_pb2.NodeDef, operands: Sequence[Value], shapes: ImageShapes
 ) -> Value | None:
-    """The result of a node; None if its op or the shape of the result is not understood."""
-    rule = _RULES.get(node.op)
-    return None if rule is None else rule(node, operands, shapes)
-
-
-_Rule = Callable[[node_def_pb2.NodeDef, Sequence[Value], ImageShapes], Value | None]
-
-
-def _elementwise(function: Callable[..., Floats]) -> _Rule:
-    def rule(
-        node: node_def_pb2.NodeDef, operands: Sequence[Value], shapes: ImageShapes
-    ) -> Value | None:
-        sampled = [each for each in operands if isinstance(each, Sampled)]
-        if len(sampled) != len(operands):
-            return None
-        shape = sampled[0].shape
-        if any(each.shape != shape for each in sampled):
-            broadcast = shapes.broadcast(*(each.shape for each in sampled))
-            if broadcast is None:
-                return None
-            shape = broadcast
-        return Sampled(function(*(each.data for each in sampled)), shape)
-
-    return rule
-
-
-def _add_all(*values: Floats) -> Floats:
-    return functools.reduce(np.add, values)
-
-
-def _rsqrt_gradient(result: Floats, gradient: Floats) -> Floats:
-    return -0.5 * gradient * result**3
+    """The result of a node; None if its op, operands or result are not understood."""
+    numbers = [each for each in operands if isinstance(each, Sampled)]
+    integers = [each for each in operands if not isinstance(each, Sampled)]
+    if node.op in _ELEMENTWISE and not integers:
+        shape = shapes.broadcast(*(each.shape for each in numbers))
+        data = [each.data for each in numbers]
+        return None if shape is None else Sampled(_ELEMENTWISE[node.op](*data), shape)
+    rule = _RULES.get((node.op, len(numbers), len(integers)))
+    return None if rule is None else rule(node, *numbers, *integers, shapes)
 
 
 def _reduce(
-    node: node_def_pb2.NodeDef, operands: Sequence[Value], shapes: ImageShapes
+    node: node_def_pb2.NodeDef, image: Sampled, axes: Integers, shapes: ImageShapes
 ) -> Value | None:
     """Mean or Sum over the pixels of an image."""
-    image, axes = operands
-    if isinstance(axes, Sampled) or not isinstance(image, Sampled) or image.shape != shapes.image:
-        return None
     reduced = {int(axis) % 4 for axis in axes.reshape(-1)}
+    keeps_rank = attribute_of(node, "keep_dims").b
     # Grappler leaves out axes of size 1.
-    kept = [axis for axis in shapes.axes if axis not in reduced]
-    if shapes.channel_axis in reduced or any(shapes.image[axis] != 1 for axis in kept):
-        return None
-    keeps_dimensions = "keep_dims" in node.attr and node.attr["keep_dims"].b
-    if kept and not keeps_dimensions:
+    left = [axis for axis in range(4) if axis not in reduced | {shapes.channel_axis}]
+    if (
+        image.shape != shapes.image
+        or shapes.channel_axis in reduced
+        or any(shapes.image[axis] != 1 for axis in left)
+        or (left and not keeps_rank)
+    ):
         return None
     data = np.broadcast_to(image.data, (SAMPLES, image.data.shape[1])).mean(0, keepdims=True)
-    if node.op == "Sum":
-        data = data * shapes.pixels
-    return Sampled(data, shapes.vectors[keeps_dimensions])
+    return Sampled(data * (shapes.pixels if node.op == "Sum" else 1), shapes.vectors[keeps_rank])
 
 
 def _reshape(
-    node: node_def_pb2.NodeDef, operands: Sequence[Value], shapes: ImageShapes
+    _node: node_def_pb2.NodeDef, sampled: Sampled, sizes: Integers, shapes: ImageShapes
 ) -> Value | None:
-    sampled, sizes = operands
-    if not isinstance(sampled, Sampled) or isinstance(sizes, Sampled):
-        return None
     shape = tuple(sizes.reshape(-1).tolist())
-    if -1 in shape:
-        known = math.prod(size for size in shape if size != -1)
-        rest = math.prod(sampled.shape) // known if known else 0
-        shape = tuple(rest if size == -1 else size for size in shape)
-    if math.prod(shape) != math.prod(sampled.shape):
-        return None
-    return _with_shape(sampled, shape, shapes)
+    count = math.prod(sampled.shape)
+    if shape.count(-1) == 1:
+        shape = tuple(count // -math.prod(shape) if size == -1 else size for size in shape)
+    return shapes.reshaped(sampled, shape) if math.prod(shape) == count else None
 
 
-def _squeeze(
-    node: node_def_pb2.NodeDef, operands: Sequence[Value], shapes: ImageShapes
-) -> Value | None:
-    (sampled,) = operands
-    if not isinstance(sampled, Sampled):
-        return None
-    rank = len(sampled.shape)
-    dims = node.attr["squeeze_dims"].list.i if "squeeze_dims" in node.attr else ()
-    axes = {axis % rank for axis in dims} or {
-        axis for axis, size in enumerate(sampled.shape) if size == 1
-    }
-    shape = tuple(size for axis, size in enumerate(sampled.shape) if axis not in axes)
-    return _with_shape(sampled, shape, shapes)
+def _squeeze(node: node_def_pb2.NodeDef, sampled: Sampled, shapes: ImageShapes) -> Value | None:
+    axes = {axis % len(sampled.shape) for axis in attribute_of(node, "squeeze_dims").list.i}
+    shape = [
+        size for axis, size in enumerate(sampled.shape) if axis not in axes and (axes or size != 1)
+    ]
+    return shapes.reshaped(sampled, tuple(shape))
 
 
 def _tile(
-    node: node_def_pb2.NodeDef, operands: Sequence[Value], shapes: ImageShapes
+    _node: node_def_pb2.NodeDef, sampled: Sampled, multiples: Integers, shapes: ImageShapes
 ) -> Value | None:
-    sampled, multiples = operands
-    if not isinstance(sampled, Sampled) or isinstance(multiples, Sampled):
-        return None
     if multiples.shape != (len(sampled.shape),):
         return None
-    shape = tuple((np.array(sampled.shape, np.int64) * multiples).tolist())
-    return _with_shape(sampled, shape, shapes)
+    pairs = list(zip(sampled.shape, multiples.tolist(), strict=True))
+    is_repetition = all(1 in pair for pair in pairs)
+    return shapes.reshaped(sampled, tuple(map(math.prod, pairs))) if is_repetition else None
 
 
 def _broadcast_to(
-    node: node_def_pb2.NodeDef, operands: Sequence[Value], shapes: ImageShapes
+    _node: node_def_pb2.NodeDef, sampled: Sampled, sizes: Integers, shapes: ImageShapes
 ) -> Value | None:
-    sampled, sizes = operands
-    if not isinstance(sampled, Sampled) or isinstance(sizes, Sampled):
-        return None
     shape = tuple(sizes.reshape(-1).tolist())
-    if shapes.broadcast(sampled.shape, shape) != shape:
-        return None
-    return Sampled(sampled.data, shape)
+    is_larger = shapes.broadcast(sampled.shape, shape) == shape
+    return Sampled(sampled.data, shape) if is_larger else None
 
 
-def _with_shape(sampled: Sampled, shape: tuple[int, ...], shapes: ImageShapes) -> Sampled | None:
-    """The same numbers in another shape: an image stays one, and a vector only becomes larger."""
-    if not shapes.is_known(shape) or (sampled.shape == shapes.image != shape):
-        return None
-    if sampled.shape == shapes.vectors[0] and shape == shapes.image:
-        return None
-    return Sampled(sampled.data, shape)
+def _cast(node: node_def_pb2.NodeDef, value: Integers, _shapes: ImageShapes) -> Value | None:
+    is_number = node.attr["DstT"].type == types_pb2.DT_FLOAT and not value.ndim
+    return Sampled(value.reshape(1, 1).astype(np.float64), ()) if is_number else None
 
 
-def _cast(
-    node: node_def_pb2.NodeDef, operands: Sequence[Value], shapes: ImageShapes
-) -> Value | None:
-    (value,) = operands
-    if isinstance(value, Sampled) or node.attr["DstT"].type != types_pb2.DT_FLOAT or value.ndim:
-        return None
-    return Sampled(value.reshape(1, 1).astype(np.float64), ())
-
-
-def _shape(
-    node: node_def_pb2.NodeDef, operands: Sequence[Value], shapes: ImageShapes
-) -> Value | None:
-    (value,) = operands
-    return np.array(value.shape, np.int64)
+def _shape(_node: node_def_pb2.NodeDef, sampled: Sampled, _shapes: ImageShapes) -> Value | None:
+    return np.array(sampled.shape, np.int64)
 
 
 def _gather(
-    node: node_def_pb2.NodeDef, operands: Sequence[Value], shapes: ImageShapes
+    _node: node_def_pb2.NodeDef,
+    values: Integers,
+    indices: Integers,
+    axis: Integers,
+    _shapes: ImageShapes,
 ) -> Value | None:
-    values, indices, axis = operands
-    if isinstance(values, Sampled) or isinstance(indices, Sampled) or isinstance(axis, Sampled):
-        return None
     is_in_range = indices.size and indices.min() >= 0 and indices.max() < len(values)
-    if values.ndim != 1 or axis.ndim or axis != 0 or not is_in_range:
-        return None
-    return values[indices]
+    return values[indices] if values.ndim == 1 and axis.size == 1 and is_in_range else None
 
 
 def _product(
-    node: node_def_pb2.NodeDef, operands: Sequence[Value], shapes: ImageShapes
+    node: node_def_pb2.NodeDef, values: Integers, axes: Integers, _shapes: ImageShapes
 ) -> Value | None:
-    values, axes = operands
-    if isinstance(values, Sampled) or isinstance(axes, Sampled) or values.ndim != 1:
-        return None
-    if axes.reshape(-1).tolist() not in ([0], [-1]):
-        return None
-    keeps_dimensions = "keep_dims" in node.attr and node.attr["keep_dims"].b
-    return np.asarray(values.prod(keepdims=keeps_dimensions), np.int64)
+    is_whole = values.ndim == 1 and axes.reshape(-1).tolist() in ([0], [-1])
+    keeps_rank = attribute_of(node, "keep_dims").b
+    return np.asarray(values.prod(keepdims=keeps_rank), np.int64) if is_whole else None
 
 
-_RULES: Mapping[str, _Rule] = {
-    "Add": _elementwise(np.add),
-    "AddV2": _elementwise(np.add),
-    "AddN": _elementwise(_add_all),
-    "Sub": _elementwise(np.subtract),
-    "Mul": _elementwise(np.multiply),
-    "RealDiv": _elementwise(np.divide),
-    "SquaredDifference": _elementwise(lambda first, second: np.square(first - second)),
-    "Neg": _elementwise(np.negative),
-    "Square": _elementwise(np.square),
-    "Sqrt": _elementwise(np.sqrt),
-    "Rsqrt": _elementwise(lambda value: 1 / np.sqrt(value)),
-    "RsqrtGrad": _elementwise(_rsqrt_gradient),
-    "Mean": _reduce,
-    "Sum": _reduce,
-    "Reshape": _reshape,
-    "Squeeze": _squeeze,
-    "Tile": _tile,
-    "BroadcastTo": _broadcast_to,
-    "Cast": _cast,
-    "Shape": _shape,
-    "GatherV2": _gather,
-    "Prod": _product,
+_ELEMENTWISE: Mapping[str, Callable[..., Floats]] = {
+    "Add": np.add,
+    "AddV2": np.add,
+    "AddN": lambda *values: functools.reduce(np.add, values),
+    "Sub": np.subtract,
+    "Mul": np.multiply,
+    "RealDiv": np.divide,
+    "SquaredDifference": lambda first, second: np.square(first - second),
+    "Neg": np.negative,
+    "Square": np.square,
+    "Sqrt": np.sqrt,
+    "Rsqrt": lambda value: 1 / np.sqrt(value),
+    "RsqrtGrad": lambda result, gradient: -0.5 * gradient * result**3,
+}
+# By op, and the numbers of real and integer operands, which come in this order.
+_RULES: Mapping[tuple[str, int, int], Callable[..., Any]] = {
+    ("Mean", 1, 1): _reduce,
+    ("Sum", 1, 1): _reduce,
+    ("Reshape", 1, 1): _reshape,
+    ("Squeeze", 1, 0): _squeeze,
+    ("Tile", 1, 1): _tile,
+    ("BroadcastTo", 1, 1): _broadcast_to,
+    ("Cast", 0, 1): _cast,
+    ("Shape", 1, 0): _shape,
+    ("GatherV2", 0, 3): _gather,
+    ("Prod", 0, 2): _product,
 }
 
-EVALUATED_OPS = frozenset(_RULES)
+EVALUATED_OPS = frozenset(_ELEMENTWISE) | {op for op, _, _ in _RULES}
 """The ops that can be evaluated; none of them has a state or an effect."""
