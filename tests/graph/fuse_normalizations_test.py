@@ -28,6 +28,7 @@ from tf_interop.tuning.search import as_step
 
 v1 = tf.compat.v1
 IMAGE = (4, 48, 48, 16)
+FEW_PIXELS = (4, 4, 4, 2048)
 R = RefusalReason
 Found = tuple[tuple[TrainingNormalization, ...], tuple[Refusal, ...]]
 Graph = tuple[graph_pb2.GraphDef, list[str]]
@@ -267,6 +268,14 @@ FUSED: dict[str, tuple[int, Callable[[], Graph]]] = {
     "a_named_axis": (1, lambda: one(axis=3)),
     "a_named_axis_and_no_scale": (1, lambda: one(axis=3, scale=False)),
     "an_unknown_batch_size": (1, lambda: in_a_row(normalization(), batch_size=tf.Variable(4))),
+    # The biased variance of few pixels, which the moving variance takes as it is.
+    "few_pixels": (1, lambda: one(shape=FEW_PIXELS, momentum=0.0)),
+    "few_pixels_of_unknown_number": (
+        1,
+        lambda: in_a_row(
+            normalization(FEW_PIXELS, momentum=0.0), shape=FEW_PIXELS, batch_size=tf.Variable(4)
+        ),
+    ),
     "a_learning_rate": (1, lambda: in_a_row(normalization(), rate=tf.Variable(0.1))),
     "two_in_a_row": (2, lambda: in_a_row(normalization(), normalization())),
     "read_twice": (1, read_twice),
