@@ -138,6 +138,11 @@ class ControlFlow:
         """Whether node `index` is in no loop and in no branch of a conditional."""
         return self._places is None or self._places[index] == _ROOT
 
+    def waits_for_no_more(self, index: int, other: int) -> bool:
+        """Whether all waits that end before node `index` has run end before `other` has, too."""
+        waits = self._waits_before
+        return waits is None or not waits[index] & ~waits[other]
+
     def _place_outputs(self, index: int, places: list[_Place | None]) -> _Place | None:
         """Places the outputs of node `index`; the nodes before it are already in `places`."""
         op = self._view.ops[index]

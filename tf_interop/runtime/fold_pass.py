@@ -1,4 +1,4 @@
-"""Folds and keeps the parameters of a graph, and fuses normalizations, before stages are made.
+"""Fuses normalizations in training, then folds and keeps parameters, before stages are made.
 
 Nothing is measured or planned here: what is folded is work that is gone.
 """
@@ -15,7 +15,10 @@ from tensorflow.core.framework import graph_pb2
 from tf_interop.convolution import Refusal
 from tf_interop.graph.channel_changes import ChannelChanges
 from tf_interop.graph.check_folds import check_folds
+from tf_interop.graph.check_normalizations import check_normalizations
+from tf_interop.graph.find_normalizations import find_training_normalizations
 from tf_interop.graph.fold import Fold, find_folds
+from tf_interop.graph.fuse_normalizations import rewrite_normalizations
 from tf_interop.graph.keep import rewrite_folds
 from tf_interop.graph.ops import CONVOLUTION_KINDS, UNIT_FILTER_POSITIONS
 from tf_interop.graph.padding import find_paddings
@@ -27,6 +30,7 @@ from tf_interop.graph.rewrite import AS_STOCK, rewrite_units
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.units import ANCHOR_OPS, Unit, find_steps
 from tf_interop.graph.view import GraphView, device_type_of
+from tf_interop.terminal import count_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +45,9 @@ class FoldReport:
         rescaling_count: normalizations that became one operation each.
         kept_count: tensors that are kept between calls.
         kept_bytes: the size of those that are computed, and not a variable's own value.
+        normalization_count: normalizations in training that were fused.
         refusals: variables and folds that were left out, with the reason.
+        separate_normalizations: normalizations in training that stay, with the reason.
     """
 
     name: str
@@ -53,20 +59,37 @@ class FoldReport:
     rescaling_count: int
     kept_count: int
     kept_bytes: int
+    normalization_count: int
     refusals: tuple[Refusal, ...]
+    separate_normalizations: tuple[Refusal, ...]
     milliseconds: float
 
     def __str__(self) -> str:
         """The result in a sentence."""
-        text = (
-            f"the graph with {self.name}: {self.node_count} nodes became {self.node_count_after}, "
-            f"{self.folded_count} of them folded into {self.fold_count} convolutions and matrix "
-            f"products; {self.rescaling_count} normalizations became one operation each; "
-            f"{self.kept_count} tensors kept, {self.kept_bytes / 2**20:.1f} MiB computed"
-        )
-        reasons = collections.Counter(refusal.reason.value for refusal in self.refusals)
-        left = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
-        return f"{text}; not kept: {left}" if left else text
+        parts = [
+            f"the graph with {self.name}: {self.node_count} nodes became {self.node_count_after}"
+        ]
+        if self.normalization_count:
+            parts.append(f"{count_of(self.normalization_count, 'normalization')} fused")
+        if self.kept_count:
+            parts.append(
+                f"{self.folded_count} nodes folded into {self.fold_count} convolutions and matrix "
+                f"products; {self.kept_count} tensors kept, {self.kept_bytes / 2**20:.1f} MiB "
+                "computed"
+            )
+        if self.rescaling_count:
+            parts.append(
+                f"{count_of(self.rescaling_count, 'normalization')} became one operation each"
+            )
+        for what, refusals in (
+            ("normalizations not fused", self.separate_normalizations),
+            ("not kept", self.refusals),
+        ):
+            reasons = collections.Counter(refusal.reason.value for refusal in refusals)
+            if reasons:
+                left = (f"{count} {reason}" for reason, count in reasons.items())
+                parts.append(f"{what}: {', '.join(left)}")
+        return "; ".join(parts)
 
 
 def run_fold_pass(
@@ -81,7 +104,7 @@ def run_fold_pass(
 
     Returns:
         The new graph, or None if nothing changed; and a report, or None if the graph has nothing
-        to fold.
+        to fold or fuse.
 
     Raises:
         GraphError: the graph is not well-formed.
@@ -95,7 +118,23 @@ def run_fold_pass(
     view = GraphView(graph_def)
     if CONVOLUTION_KINDS.keys().isdisjoint(view.op_types):
         return None, None
+    node_count = len(view)
     properties = GraphProperties(view, infer_output_shapes)
+    normalizations, separate = find_training_normalizations(
+        view,
+        properties,
+        device_type=device_type,
+        nodes_to_preserve=nodes_to_preserve,
+        fetches=fetches,
+    )
+    changed: graph_pb2.GraphDef | None = None
+    if normalizations:
+        check_time_limit()
+        changed = rewrite_normalizations(view, normalizations)
+        fused = GraphView(changed)
+        check_normalizations(view, fused, normalizations, nodes_to_preserve)
+        view, properties = fused, GraphProperties(fused, infer_output_shapes)
+        check_time_limit()
     parameters = find_parameters(
         view,
         GraphProperties(view),
@@ -115,26 +154,33 @@ def run_fold_pass(
     rewriting = rewrite_folds(
         view, properties, parameters, folds, rescalings, paddings, most_bytes=kept_mb << 20
     )
-    if rewriting is None:
+    if rewriting is not None:
+        check_time_limit()
+        check_folds(view, GraphView(rewriting.graph_def), nodes_to_preserve)
+        changed = rewriting.graph_def
+    if changed is None and not separate:
         return None, None
-    check_time_limit()
-    check_folds(view, GraphView(rewriting.graph_def), nodes_to_preserve)
-    made_folds = [each for each in rewriting.made if isinstance(each, Fold)]
-    kept_nodes = [node for node in rewriting.graph_def.node if node.op == KEPT_OP]
+    made = () if rewriting is None else rewriting.made
+    made_folds = [each for each in made if isinstance(each, Fold)]
+    kept_nodes = [node for node in (changed or graph_def).node if node.op == KEPT_OP]
     report = FoldReport(
         name=next(view.names[i] for i, op in enumerate(view.ops) if op in CONVOLUTION_KINDS),
         device_type=device_type,
-        node_count=len(view),
-        node_count_after=len(rewriting.graph_def.node),
+        node_count=node_count,
+        node_count_after=node_count if changed is None else len(changed.node),
         fold_count=len(made_folds),
         folded_count=sum(len(fold.absorbed) for fold in made_folds),
-        rescaling_count=len(rewriting.made) - len(made_folds),
+        rescaling_count=len(made) - len(made_folds),
         kept_count=sum(len(node.attr["Tout"].list.type) for node in kept_nodes),
-        kept_bytes=rewriting.kept_bytes,
-        refusals=(*parameters.refusals, *refusals, *not_rescaled, *rewriting.refusals),
+        kept_bytes=0 if rewriting is None else rewriting.kept_bytes,
+        normalization_count=len(normalizations),
+        refusals=()
+        if rewriting is None
+        else (*parameters.refusals, *refusals, *not_rescaled, *rewriting.refusals),
+        separate_normalizations=separate,
         milliseconds=(time.perf_counter() - start) * 1e3,
     )
-    return rewriting.graph_def, report
+    return changed, report
 
 
 LEAST_ARRANGED_BYTES = 1 << 16

@@ -63,7 +63,7 @@ class Plugin:
         # The latest ones come last; guarded by _lock.
         self._reports: dict[tuple[str, str], tuple[PassReport, Settings]] = {}
         self._parallel_reports: dict[str, ParallelReport] = {}
-        self._fold_reports: dict[str, FoldReport] = {}
+        self._fold_reports: dict[tuple[str, int], FoldReport] = {}
         self._failures: dict[str, int] = {}
         self._register()
         if self.device_types:
@@ -233,7 +233,7 @@ class Plugin:
     def _fold(
         self, graph_def: graph_pb2.GraphDef, handed: HandedGraph, settings: Settings
     ) -> graph_pb2.GraphDef | None:
-        """The graph with its parameters folded and kept; None if it has nothing to fold."""
+        """The graph with normalizations fused and parameters folded and kept, or None."""
         folded, report = run_fold_pass(
             graph_def,
             handed.device_type,
@@ -244,7 +244,7 @@ class Plugin:
         )
         if report is not None:
             with self._lock:
-                _put_last(self._fold_reports, report.name, report)
+                _put_last(self._fold_reports, (report.name, report.node_count), report)
         return folded
 
     def _arrange(

@@ -1,0 +1,129 @@
+"""Programs that train with fused normalizations compute what stock TensorFlow computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_interop
+from tf_interop.runtime.plugin import get_plugin
+
+RANDOM = np.random.default_rng(0)
+IMAGES = RANDOM.normal(size=[19, 48, 48, 3]).astype(np.float32)
+LABELS = np.arange(19) % 10
+
+pytestmark = pytest.mark.usefixtures("units_on_cpus")
+
+
+@pytest.fixture(autouse=True)
+def disabled(units_on_cpus: None) -> Iterator[None]:
+    policy = keras.config.dtype_policy()
+    yield
+    keras.config.set_dtype_policy(policy)
+    tf_interop.disable()
+
+
+def small_model(last: dict[str, Any]) -> Any:
+    """Normalizations after each other, before an addition, and added to each other."""
+    layers = keras.layers
+
+    def normalized(image: Any, **options: Any) -> Any:
+        image = layers.Conv2D(16, 3, padding="same", use_bias=False)(image)
+        return layers.BatchNormalization(**options)(image)
+
+    given = keras.Input([48, 48, 3])
+    x = short = layers.Activation("tanh")(normalized(given))
+    x = short = layers.Add()([normalized(x), short])
+    x = layers.Add()([normalized(x, scale=False), normalized(short, **last)])
+    x = layers.GlobalAveragePooling2D()(layers.Activation("tanh")(x))
+    return keras.Model(given, layers.Dense(10, activation="softmax", dtype="float32")(x))
+
+
+def fit(model: Any) -> list[float]:
+    """Batches of 8, 8 and 3."""
+    history = model.fit(IMAGES, LABELS, batch_size=8, epochs=2, shuffle=False, verbose=0)
+    return [*history.history["loss"], model.evaluate(IMAGES, LABELS, verbose=0)]
+
+
+def train_on_batches(model: Any) -> list[float]:
+    return [float(model.train_on_batch(IMAGES[:8], LABELS[:8])) for _ in range(3)]
+
+
+def train_with_tape(model: Any) -> list[float]:
+    weights = [each.value for each in model.trainable_variables]
+
+    @tf.function(autograph=False)  # type: ignore[untyped-decorator]
+    def step() -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            probabilities = model(IMAGES[:8], training=True)
+            loss = tf.reduce_mean(
+                keras.losses.sparse_categorical_crossentropy(LABELS[:8], probabilities)
+            )
+        for weight, gradient in zip(weights, tape.gradient(loss, weights), strict=True):
+            weight.assign_sub(0.1 * gradient)
+        return loss
+
+    return [float(step()) for _ in range(3)]
+
+
+def trained(program: Callable[[Any], list[float]], last: dict[str, Any], optimizer: str) -> Any:
+    """Losses, and the weights and moving averages after them."""
+    keras.utils.set_random_seed(0)
+    model = small_model(last)
+    model.compile(optimizer, "sparse_categorical_crossentropy", jit_compile=False)
+    losses = program(model)
+    names = [variable.path for variable in model.variables]
+    return losses, dict(zip(names, model.get_weights(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("program", "policy", "optimizer", "last", "count"),
+    [
+        (fit, "float32", "sgd", {}, 4),
+        (fit, "float32", "adam", {"center": False, "momentum": 0.9}, 4),
+        (fit, "mixed_bfloat16", "sgd", {}, 4),
+        (train_on_batches, "float32", "sgd", {"axis": 3}, 4),
+        (train_with_tape, "float32", "sgd", {}, 4),
+        (fit, "float32", "sgd", {"trainable": False}, 3),
+        (fit, "float32", "sgd", {"synchronized": True}, 3),
+        (fit, "float32", "sgd", {"renorm": True}, 3),
+    ],
+)
+def test_training_is_stocks(
+    program: Callable[[Any], list[float]],
+    policy: str,
+    optimizer: str,
+    last: dict[str, Any],
+    count: int,
+) -> None:
+    keras.config.set_dtype_policy(policy)
+    losses, weights = trained(program, last, optimizer)
+    get_plugin().forget_reports()
+    tf_interop.enable()
+    new_losses, new_weights = trained(program, last, optimizer)
+    assert not get_plugin().failures
+    assert {each.normalization_count for each in get_plugin().fold_reports} - {0} == {count}
+    assert f"{count} normalizations fused" in str(tf_interop.status())
+    # Adam divides by gradients, and the rounding of 8 bits differs.
+    tolerance = {"mixed_bfloat16": 3e-3}.get(policy, 2e-5 if optimizer == "sgd" else 2e-3)
+    np.testing.assert_allclose(new_losses, losses, rtol=tolerance)
+    for value, new in zip(weights.values(), new_weights.values(), strict=True):
+        np.testing.assert_allclose(new, value, rtol=tolerance, atol=tolerance)
+    moved = [value for name, value in new_weights.items() if "moving_variance" in name]
+    assert all(np.ptp(value) > 0 for value in moved[:3])
+
+
+def test_status_tells_why_a_normalization_stays() -> None:
+    tf_interop.enable()
+    layers = keras.layers
+    given = keras.Input([16, 16, 3])
+    x = layers.BatchNormalization()(layers.Conv2D(8, 3)(given))
+    model = keras.Model(given, layers.Dense(1)(layers.GlobalAveragePooling2D()(x)))
+    model.compile("sgd", "mse", jit_compile=False)
+    model.train_on_batch(np.zeros([2, 16, 16, 3]), np.zeros([2, 1]))
+    assert "normalizations not fused: 1 slower" in str(tf_interop.status())

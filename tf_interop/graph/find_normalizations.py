@@ -1,0 +1,481 @@
+"""Finds batch normalizations in training, which Keras 3 computes in separate operations.
+
+    x --> Mean --> SquaredDifference --> Mean --> + epsilon --> Rsqrt --> * scale --> inverse
+    x --> * inverse --> + (offset - mean * inverse) --> y
+    dy, x, mean, inverse, ... --> about twenty operations --> dx, dscale, doffset
+
+The statistics have one form, that of `tf.nn.moments`. They lead to the image, epsilon, the scale,
+the offset, and the gradient of the output. What the rest computes is proved at random points
+(`sampled_values`): every node that can be evaluated from these tensors is, and its value is
+compared with the formulas of
+
+    deviation = sqrt(mean((x - mean)^2) + epsilon),  xhat = (x - mean) / deviation
+    y = scale * xhat + offset
+    doffset = sum(dy),  dscale = sum(dy * xhat)
+    dx = scale / deviation * (dy - doffset / n - xhat * dscale / n)
+
+(Ioffe and Szegedy, Batch Normalization, 2015, section 3), with means and sums over the n pixels of
+the batch. Tensors that agree are *results*. `fuse_normalizations` makes their readers read the
+fused operations.
+
+Preconditions:
+  1. the statistics are over all axes but that of channels, of an image of rank 4, in float32 (mixed
+     precision casts to it), and on CPUs of at least `_LEAST_ELEMENTS`;
+  2. scale and offset are parameters or absent, because others may depend on the statistics;
+  3. nothing but the results is needed of any image between them;
+  4. the nodes between are on one local CPU or GPU, not compiled by XLA, always run once, wait for
+     nothing else, and are neither fed nor fetched.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+from tensorflow.core.framework import types_pb2
+
+from tf_interop.convolution import Refusal, RefusalReason, Shape
+from tf_interop.graph.control_flow import ControlFlow
+from tf_interop.graph.normalization_proof import Evaluation, Inputs, Result, Vector
+from tf_interop.graph.ops import attribute_of
+from tf_interop.graph.properties import PARAMETER_OPS, GraphProperties
+from tf_interop.graph.rewrite import Tensor
+from tf_interop.graph.sampled_values import ImageShapes, Sampled, Value, constant_value
+from tf_interop.graph.time_limit import check_time_limit
+from tf_interop.graph.view import GraphView, device_type_of, is_local
+from tf_interop.graph.xla import xla_mark
+
+_PASS_ON_OPS = frozenset({"Identity", "Cast", "Reshape"})
+_HALF_TYPES = frozenset({types_pb2.DT_HALF, types_pb2.DT_BFLOAT16})
+# The fused kernels of CPUs (oneDNN's) take 0.4 to 0.8 ms even for tiny images. How many times
+# as fast as the separate operations they are depends on the number of elements, hardly on sizes:
+# 16,384: 0.2 to 0.4; 50,000: 0.4 to 0.7; 65,536: 0.6 to 1.0; 200,000: 1.6 to 2.4; 800,000: 2.7 to
+# 4.7; 3,200,000: 2.2 to 6 (two cores, in pairs, both ways together, 1 to 16 images of 2 to 112
+# pixels a side and 16 to 1,024 channels).
+_LEAST_ELEMENTS = 1 << 17
+# Stands for an unknown batch size, which is 32 in Keras by default.
+_USUAL_BATCH_SIZE = 16
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TrainingNormalization:
+    """A normalization in training that the fused operations can compute.
+
+    Nodes are places in the view.
+
+    Attributes:
+        name: the name of the SquaredDifference.
+        device: the device of its nodes.
+        layout: `NHWC` or `NCHW`.
+        dtype: of the image, output and their gradients; the rest is float32.
+        epsilon: as in the graph.
+        image_shape: in `layout`; only the batch size may be unknown.
+        image: the tensor x.
+        scale: None stands for 1.
+        offset: None stands for 0.
+        gradient: the tensor dy; None if nothing is differentiated.
+        results: the tensors that the new operations compute, with their shapes.
+        dropped: inputs that additions lose, as (node, place): the other addends of y or dx, where
+            one addend is the result, because the addition has foreign addends too.
+        members: the nodes that go, except those that something else still needs.
+    """
+
+    name: str
+    device: str
+    layout: str
+    dtype: int
+    epsilon: float
+    image_shape: tuple[int | None, ...]
+    image: Tensor
+    scale: Vector | None
+    offset: Vector | None
+    gradient: Tensor | None
+    results: Mapping[Tensor, tuple[Result, tuple[int, ...]]]
+    dropped: frozenset[tuple[int, int]]
+    members: frozenset[int]
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """The tensors that the new operations read."""
+        vectors = tuple(each.tensor for each in (self.scale, self.offset) if each is not None)
+        return (self.image, *vectors, *(() if self.gradient is None else (self.gradient,)))
+
+
+class _RefusalError(Exception):
+    """Ends the reading of one normalization; never leaves this module."""
+
+
+def _require(holds: object, reason: RefusalReason, expected: str, got: object) -> None:
+    if not holds:
+        raise _RefusalError(reason, f"Expected {expected}, got {got}.")
+
+
+def find_training_normalizations(
+    view: GraphView,
+    properties: GraphProperties,
+    *,
+    device_type: str,
+    nodes_to_preserve: Collection[str] = (),
+    fetches: Collection[str] = (),
+) -> tuple[tuple[TrainingNormalization, ...], tuple[Refusal, ...]]:
+    """Finds the normalizations in training that the fused operations compute faster.
+
+    Returns:
+        The normalizations, and those that stay as they are, each with a reason, at the
+        SquaredDifference. Both are ordered by level in the graph and then by name.
+
+    Raises:
+        GraphError: the graph has a cycle.
+    """
+    if not {"SquaredDifference", "Rsqrt", "Mean"} <= view.op_types:
+        return (), ()
+    finder = _Finder(view, properties, nodes_to_preserve, fetches)
+    found, refusals = [], []
+    anchors = [
+        index
+        for index, op in enumerate(view.ops)
+        if op == "SquaredDifference" and device_type_of(view.nodes[index].device) == device_type
+    ]
+    for index in view.by_rank(anchors):
+        check_time_limit()
+        statistics = finder.statistics(index)
+        try:
+            if statistics is not None:
+                found.append(finder.match(statistics))
+        except _RefusalError as refused:
+            refusals.append(Refusal(view.names[index], view.ops[index], *refused.args))
+    return tuple(found), tuple(refusals)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Statistics:
+    """The first part of a normalization, up to the Rsqrt."""
+
+    squares: int  # the SquaredDifference
+    mean: int
+    variance: int
+    rsqrt: int
+    image: Tensor
+    epsilon: float
+
+
+class _Finder:
+    """Finds the normalizations of one graph."""
+
+    def __init__(
+        self,
+        view: GraphView,
+        properties: GraphProperties,
+        nodes_to_preserve: Collection[str],
+        fetches: Collection[str],
+    ) -> None:
+        self._view, self._properties = view, properties
+        self._control_flow = ControlFlow(view, nodes_to_preserve, fetches)
+        self._preserved = frozenset(
+            view.index_of[name] for name in nodes_to_preserve if name in view.index_of
+        )
+        self._positions = positions(view)
+        self._constants: dict[int, Value | None] = {}
+
+    def statistics(self, squares: int) -> _Statistics | None:
+        """The statistics that a SquaredDifference is part of; None if there are none.
+
+        A loss has SquaredDifferences, too, and no reason to be refused.
+        """
+        view = self._view
+        first, second = view.fanins[squares]
+        for (mean, _), image in ((first, second), (second, first)):
+            if view.ops[mean] != "Mean" or view.fanins[mean][0] != image:
+                continue
+            for variance in self._readers(squares, {"Mean"}):
+                for vector in self._reshaped(variance):
+                    for total in self._readers(vector, {"Add", "AddV2"}):
+                        epsilon = self._positive_constant(self._other(total, (vector, 0)))
+                        for rsqrt in self._readers(total, {"Rsqrt"}) if epsilon else ():
+                            return _Statistics(squares, mean, variance, rsqrt, image, epsilon)
+        return None
+
+    def match(self, statistics: _Statistics) -> TrainingNormalization:
+        """Matches a whole normalization; raises _RefusalError if it must stay as it is."""
+        node = self._view.nodes[statistics.squares]
+        dtype = types_pb2.DataType.Name(attribute_of(node, "T").type)
+        _require(dtype == "DT_FLOAT", RefusalReason.DTYPE, "statistics of DT_FLOAT", dtype)
+        is_ours = is_local(node.device)
+        _require(is_ours, RefusalReason.DEVICE, "a device of this process", f"'{node.device}'")
+        shape, channel_axis = self._image_shape(statistics)
+        known = tuple(_some_size(shape) if size is None else size for size in shape)
+        shapes = ImageShapes(known, channel_axis)
+        scale, offset = self._parameters(statistics.rsqrt, shapes)
+        # Few images are multiplied by anything else that is then summed.
+        for gradient in (*self._possible_gradients(statistics.image, shape), None):
+            inputs = Inputs(
+                statistics.image, scale, offset, gradient, statistics.mean, statistics.epsilon
+            )
+            evaluation = Evaluation(self._view, self._positions, self._constant, shapes, inputs)
+            if evaluation.is_differentiated:
+                break
+        _require(
+            evaluation.has(Result.OUTPUT),
+            RefusalReason.PATTERN,
+            "scale * (image - mean) / deviation + offset after the statistics",
+            "none",
+        )
+        match = TrainingNormalization(
+            name=node.name,
+            device=node.device,
+            layout="NHWC" if channel_axis == 3 else "NCHW",
+            dtype=types_pb2.DT_FLOAT,
+            epsilon=statistics.epsilon,
+            image_shape=shape,
+            image=statistics.image,
+            scale=scale,
+            offset=offset,
+            gradient=gradient,
+            results=evaluation.results,
+            dropped=frozenset(evaluation.dropped),
+            members=frozenset(evaluation.members),
+        )
+        self._require_free(match, evaluation)
+        return self._in_half(match)
+
+    def _image_shape(self, statistics: _Statistics) -> tuple[tuple[int | None, ...], int]:
+        """The shape of the image, and its axis of channels; raises if the passes should stay."""
+        shape = self._properties.input_shape(statistics.mean, 0)
+        has_rank = shape is not None and len(shape) == 4 and None not in shape[1:]
+        expected = "an image of rank 4 with known height, width and channels"
+        _require(has_rank, RefusalReason.SHAPE, expected, shape)
+        assert shape is not None
+        axes = [self._axes(index) for index in (statistics.mean, statistics.variance)]
+        is_cpu = device_type_of(self._view.nodes[statistics.squares].device) == "CPU"
+        is_nchw = axes == [(0, 2, 3)] * 2 and not is_cpu
+        _require(
+            axes == [(0, 1, 2)] * 2 or is_nchw,
+            RefusalReason.LAYOUT,
+            "statistics over axes 0, 1 and 2 (on a GPU also 0, 2 and 3)",
+            " and ".join(map(str, axes)),
+        )
+        elements = math.prod(_USUAL_BATCH_SIZE if size is None else size for size in shape)
+        _require(
+            elements >= _LEAST_ELEMENTS or not is_cpu,
+            RefusalReason.SLOWER,
+            f"an image of {_LEAST_ELEMENTS} elements (in batches of {_USUAL_BATCH_SIZE} if their "
+            "size is unknown)",
+            elements,
+        )
+        channel_axis = 1 if is_nchw else 3
+        pixels = elements // (shape[channel_axis] or 1)
+        _require(pixels > 1, RefusalReason.SHAPE, "more than one pixel", shape)
+        return shape, channel_axis
+
+    def _parameters(self, inverse: int, shapes: ImageShapes) -> tuple[Vector | None, Vector | None]:
+        """The scale and the offset, after 1 / deviation."""
+        view, scale = self._view, None
+        for product in self._readers(inverse, {"Mul"}):
+            scale = self._parameter(self._other(product, (inverse, 0)), shapes)
+            if scale is not None:
+                inverse = product
+                break
+        for product in self._readers(inverse, {"Mul"}):
+            for shift in self._readers(product, {"Sub"}):
+                offset = self._parameter(self._other(shift, (product, 0)), shapes)
+                if offset is not None and view.fanins[shift][1] == (product, 0):
+                    return scale, offset
+        return scale, None
+
+    def _parameter(self, tensor: Tensor | None, shapes: ImageShapes) -> Vector | None:
+        """A parameter with one number for each channel; None for other tensors."""
+        if tensor is None:
+            return None
+        view, index = self._view, tensor[0]
+        while view.ops[index] in _PASS_ON_OPS:
+            index = view.fanins[index][0][0]
+        shape = self._properties.output_shape(*tensor)
+        is_parameter = view.ops[index] in PARAMETER_OPS and shape in shapes.vectors
+        return Vector(tensor, shape) if is_parameter else None  # type: ignore[arg-type]
+
+    def _possible_gradients(self, image: Tensor, shape: Shape) -> Iterator[Tensor]:
+        """The images that are multiplied by the image and then summed, as dy is."""
+        for product in self._readers(image[0], {"Mul"}):
+            other = self._other(product, image)
+            if other is None or not self._readers(product, {"Sum"}):
+                continue
+            other_shape = self._properties.output_shape(*other)
+            if other_shape is not None and _may_be_same(other_shape, shape):
+                yield other
+
+    def _require_free(self, match: TrainingNormalization, evaluation: Evaluation) -> None:
+        """Requires that every image in between can go, and that nothing else is in the way."""
+        view, flow = self._view, self._control_flow
+        own = evaluation.inner | {index for index, _ in match.results}
+        names = sorted(view.names[index] for index in own & self._preserved)
+        _require(not names, RefusalReason.PRESERVED, "nodes that nobody feeds or fetches", names)
+        removed = removed_members(view, [match], self._positions)
+        for index in sorted(evaluation.images - removed, key=self._positions.__getitem__):
+            self._refuse_reader(index, removed)
+        for index in sorted(own, key=self._positions.__getitem__):
+            node = view.nodes[index]
+            name = f"'{node.device}' at node '{node.name}'"
+            is_same = node.device == match.device
+            _require(is_same, RefusalReason.DEVICE, f"nodes on '{match.device}'", name)
+            mark = xla_mark(node)
+            _require(not mark, RefusalReason.XLA, "nodes that TensorFlow runs", f"'{mark}'")
+            waits = [each for each in view.control_fanins[index] if each not in removed]
+            expected = "no control dependencies on other nodes"
+            _require(not waits, RefusalReason.CONTROL_DEPENDENCY, expected, f"'{node.name}'")
+            once = flow.always_runs_once(index)
+            _require(once, RefusalReason.CONTROL_FLOW, "no loop or branch", f"'{node.name}'")
+            runs = not flow.may_not_run(index)
+            _require(runs, RefusalReason.NOT_RUN, "nodes that always run", f"'{node.name}'")
+        # The mean now waits for the scale and offset, and doffset for the image.
+        image, gradient = match.image[0], (match.gradient or match.image)[0]
+        pairs = [(index, image) for index, _ in match.inputs[1:] if index != gradient]
+        for early, late in (*pairs, (image, gradient)):
+            what = f"'{view.names[early]}' to wait for nothing that '{view.names[late]}' does not"
+            is_early = flow.waits_for_no_more(early, late)
+            _require(is_early, RefusalReason.CONTROL_FLOW, what, "more")
+
+    def _refuse_reader(self, index: int, removed: Collection[int]) -> None:
+        """Raises for the reason why an image stays."""
+        view, name = self._view, self._view.names[index]
+        for reader in view.fanouts[index]:
+            if reader not in removed:
+                raise _RefusalError(
+                    RefusalReason.CONTROL_DEPENDENCY
+                    if index in view.control_fanins[reader]
+                    else RefusalReason.READ_ELSEWHERE,
+                    f"Expected only the normalization and its gradient to need '{name}', got "
+                    f"{view.ops[reader]} at node '{view.names[reader]}'.",
+                )
+        raise _RefusalError(RefusalReason.PATTERN, f"Expected '{name}' to be unneeded, got others.")
+
+    def _in_half(self, match: TrainingNormalization) -> TrainingNormalization:
+        """The normalization in the type of mixed precision, if it is exactly inside casts.
+
+        Otherwise it stays in float32, between the casts.
+        """
+        view = self._view
+        dtype = attribute_of(view.nodes[match.image[0]], "SrcT").type
+        of_casts = [match.image] if match.gradient is None else [match.image, match.gradient]
+        if dtype not in _HALF_TYPES or match.dropped:
+            return match
+        for index, _ in of_casts:
+            node = view.nodes[index]
+            if node.op != "Cast" or attribute_of(node, "SrcT").type != dtype:
+                return match
+        results, members = {}, set(match.members) | {index for index, _ in of_casts}
+        for tensor, (result, shape) in match.results.items():
+            if not result.is_image:
+                results[tensor] = result, shape
+                continue
+            for reader in view.fanouts[tensor[0]]:
+                node = view.nodes[reader]
+                is_cast = node.op == "Cast" and attribute_of(node, "DstT").type == dtype
+                if not is_cast or tensor not in view.fanins[reader] or reader in self._preserved:
+                    return match
+                results[reader, 0] = result, shape
+                members.add(reader)
+        image, gradient = view.fanins[match.image[0]][0], match.gradient
+        if gradient is not None:
+            gradient = view.fanins[gradient[0]][0]
+        return dataclasses.replace(
+            match,
+            dtype=dtype,
+            image=image,
+            gradient=gradient,
+            results=results,
+            members=frozenset(members),
+        )
+
+    def _readers(self, index: int, ops: Collection[str]) -> list[int]:
+        """The nodes of `ops` that read the first output of a node."""
+        view = self._view
+        return [
+            reader
+            for reader in view.readers[index]
+            if view.ops[reader] in ops and (index, 0) in view.fanins[reader]
+        ]
+
+    def _reshaped(self, index: int) -> Iterator[int]:
+        """A node, and those that only give its output another shape."""
+        yield index
+        for reader in self._readers(index, {"Squeeze", "Reshape"}):
+            yield from self._reshaped(reader)
+
+    def _other(self, index: int, one: Tensor) -> Tensor | None:
+        """The other input of a node with two; None if `one` is both or none of them."""
+        others = [tensor for tensor in self._view.fanins[index] if tensor != one]
+        return others[0] if len(others) == 1 == len(self._view.fanins[index]) - 1 else None
+
+    def _constant(self, index: int) -> Value | None:
+        """The value of a Const; None for other nodes."""
+        if index not in self._constants:
+            node = self._view.nodes[index]
+            self._constants[index] = constant_value(node) if node.op == "Const" else None
+        return self._constants[index]
+
+    def _positive_constant(self, tensor: Tensor | None) -> float:
+        """The value of a scalar; 0 for others."""
+        value = None if tensor is None else self._constant(tensor[0])
+        is_number = isinstance(value, Sampled) and math.prod(value.shape) == 1
+        return max(float(value.data[0, 0]), 0.0) if is_number else 0.0  # type: ignore[union-attr]
+
+    def _axes(self, index: int) -> tuple[int, ...]:
+        """The axes of a reduction of rank 4, ascending; empty if unknown."""
+        axes = self._constant(self._view.fanins[index][1][0])
+        if axes is None or isinstance(axes, Sampled):
+            return ()
+        return tuple(sorted((axes.reshape(-1) % 4).tolist()))
+
+
+def _may_be_same(first: Shape, second: Shape) -> bool:
+    return len(first) == len(second) and all(
+        one is None or other is None or one == other
+        for one, other in zip(first, second, strict=True)
+    )
+
+
+def _some_size(shape: Shape) -> int:
+    """A batch size that is none of the other sizes, so that no size is taken for another."""
+    return next(size for size in (5, 7, 11, 13) if size not in shape)
+
+
+def positions(view: GraphView) -> list[int]:
+    """The place of each node in the topological order."""
+    places = [0] * len(view)
+    for place, index in enumerate(view.topological_order()):
+        places[index] = place
+    return places
+
+
+def removed_members(
+    view: GraphView, matches: Iterable[TrainingNormalization], places: list[int]
+) -> set[int]:
+    """The members that nothing needs once the new nodes compute the results.
+
+    What nothing reads is there for another reason, such as a fetch, and stays.
+    """
+    results = {tensor for match in matches for tensor in match.results}
+    result_nodes = {index for index, _ in results}
+    dropped = {place for match in matches for place in match.dropped}
+    needed = {tensor for match in matches for tensor in match.inputs} - results
+    removed: set[int] = set()
+
+    def needs(reader: int, index: int) -> bool:
+        """Whether a reader will still read a node, or wait for one without a result."""
+        if reader in removed:
+            return False
+        if index in view.control_fanins[reader] and index not in result_nodes:
+            return True
+        return any(
+            tensor[0] == index and tensor not in results and (reader, place) not in dropped
+            for place, tensor in enumerate(view.fanins[reader])
+        )
+
+    members = {index for match in matches for index in match.members}
+    for index in sorted(members, key=places.__getitem__, reverse=True):
+        readers = view.fanouts[index]
+        is_needed = not readers or any(tensor[0] == index for tensor in needed)
+        if not is_needed and not any(needs(reader, index) for reader in readers):
+            removed.add(index)
+    return removed
