@@ -48,12 +48,12 @@ from tf_interop.graph.xla import xla_mark
 
 _PASS_ON_OPS = frozenset({"Identity", "Cast", "Reshape"})
 _HALF_TYPES = frozenset({types_pb2.DT_HALF, types_pb2.DT_BFLOAT16})
-# The fused kernels of CPUs (oneDNN's) take 0.4 to 0.8 ms even for tiny images. How many times
-# as fast as the separate operations they are depends on the number of elements, hardly on sizes:
-# 16,384: 0.2 to 0.4; 50,000: 0.4 to 0.7; 65,536: 0.6 to 1.0; 200,000: 1.6 to 2.4; 800,000: 2.7 to
-# 4.7; 3,200,000: 2.2 to 6 (two cores, in pairs, both ways together, 1 to 16 images of 2 to 112
-# pixels a side and 16 to 1,024 channels).
-_LEAST_ELEMENTS = 1 << 17
+# The fused kernels of CPUs (oneDNN's) take 0.2 ms even for tiny images. How many times as fast as
+# the separate operations they are depends on the number of elements, hardly on sizes: 31,000: 0.6;
+# 50,000: 0.8; 75,000: 0.8 to 1.1; 100,000: 1.4 to 1.6; 150,000: 1.7 to 2; 800,000: 2.2 to 2.6 (two
+# cores with other load, least times in turns, both ways together, 4 and 32 images of 7 to 56 pixels
+# a side).
+_LEAST_ELEMENTS = 100_000
 # Stands for an unknown batch size, which is 32 in Keras by default.
 _USUAL_BATCH_SIZE = 16
 

@@ -69,7 +69,7 @@ class Settings:
         return self.policy is Policy.ALWAYS or self.plan is not None
 
     def can_fold(self, device_type: str) -> bool:
-        """Whether arithmetic on parameters is folded and kept.
+        """Whether parameters are folded and kept, and normalizations in training fused.
 
         Stages of a GPU were not compared with stock TensorFlow yet, so there it takes a plan.
         """

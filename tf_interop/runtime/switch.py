@@ -55,10 +55,11 @@ def enable(
             needs more runs on fewer lanes, with other algorithms or in sequence. With None, only
             memory limits it. TensorFlow's own limit for each convolution,
             `TF_CUDNN_WORKSPACE_LIMIT_IN_MB`, also applies.
-        kept: whether to fold normalizations and scales into filters, and to keep what depends only
-            on variables until one of them changes. None means only with the policy `"profiled"`,
-            because the policy `"always"` is for comparing bits. Folding rounds differently. On a
-            GPU nothing is folded without a plan or the policy `"always"`.
+        kept: whether to fold normalizations and scales into filters, to keep what depends only on
+            variables until one of them changes, and to fuse normalizations in training. None means
+            only with the policy `"profiled"`, because the policy `"always"` is for comparing bits.
+            Folding and fusing round differently. On a GPU nothing is folded or fused without a plan
+            or the policy `"always"`.
         kept_mb: limit for the values of one graph that are kept, in MiB. Filters that oneDNN
             arranges take their size once more.
 
