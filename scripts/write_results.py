@@ -38,7 +38,7 @@ command."""
 _BENCHMARK = """
 The table shows the median step in stock TensorFlow, and how many times as fast the other
 [variants](guide.md#benchmark) are: the median turn, and in brackets the slowest and the fastest.
-"As stock" means that the plan changes nothing. "–" means that the variant was not measured:
+"As stock" means that nothing was changed. "–" means that the variant was not measured:
 `frozen`, `tflite`, `onnxruntime` and `openvino` do not train."""
 _MEANS = """
 The geometric means, and in brackets the number of rows. A variant's mean is over the rows that it

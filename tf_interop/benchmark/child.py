@@ -396,6 +396,10 @@ def _measure(request: Request, variant: Variant) -> Block:
         stage_count=stage_count,
         fallbacks=dict(seen.counters.fallbacks),
         other_load=other_load,
+        folded_count=sum(
+            each.folded_count + each.rescaling_count + each.normalization_count
+            for each in seen.folded_graphs
+        ),
     )
 
 

@@ -206,6 +206,7 @@ class Block:
         fallbacks: how often stages did not run as planned, by reason, in all steps; not counted
             for a program.
         other_load: the share of the cores that other programs took meanwhile.
+        folded_count: nodes and normalizations that were folded or fused in the graphs that ran.
     """
 
     repetition: Count
@@ -218,6 +219,7 @@ class Block:
     stage_count: Count
     fallbacks: dict[str, Count]
     other_load: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
+    folded_count: Count = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -246,9 +248,9 @@ class Result:
 
     @property
     def ran_as_stock(self) -> bool:
-        """Whether the plan had no stage for the case, so that a difference from stock is noise."""
-        has_stage = any(block.stage_count for block in self.blocks)
-        return self.variant.needs_plan and bool(self.blocks) and not has_stage
+        """Whether nothing was changed in the case, so that a difference from stock is noise."""
+        is_changed = any(block.stage_count or block.folded_count for block in self.blocks)
+        return self.variant.needs_plan and bool(self.blocks) and not is_changed
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
