@@ -471,3 +471,26 @@ def test_a_change_of_the_normalization_is_seen() -> None:
         scale.assign(tf.ones_like(scale) * factor)
         assert_stocks(function(LARGE_IMAGES), convolution(LARGE_IMAGES * factor + OFFSET))
     assert get_plugin().fold_reports[0].rescaling_count == 1
+
+
+@pytest.mark.parametrize(("other_batch", "is_fused"), [(None, False), (2, False), (0, True)])
+def test_a_shortcut_of_an_unknown_batch_size_is_fused_if_it_cannot_broadcast(
+    other_batch: int | None, is_fused: bool
+) -> None:
+    """With 0 the shortcut comes from the same images; otherwise from others, perhaps only one."""
+    image = tf.TensorSpec([None, 32, 32, CHANNELS])
+    other = tf.TensorSpec([other_batch or None, 32, 32, CHANNELS])
+
+    @tf.function(input_signature=[image, other], autograph=False)  # type: ignore[untyped-decorator]
+    def compute(x: Any, y: Any) -> Any:
+        shortcut = tf.nn.max_pool2d(x, 3, 1, "SAME") if other_batch == 0 else tf.nn.relu(y)
+        return tf.nn.relu(NORMALIZATION(convolution(x)) + shortcut)
+
+    seen: list[graph_pb2.GraphDef] = []
+    with get_plugin().observe(lambda graph_def, _: seen.append(graph_def)):
+        found = compute(IMAGES, IMAGES[:1] if other_batch is None else IMAGES)
+    fused = [b"Add" in node.attr["fused_ops"].list.s for node in seen[-1].node]
+    assert any(fused) == is_fused
+    tf_interop.disable()
+    expected = compute(IMAGES, IMAGES[:1] if other_batch is None else IMAGES)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
