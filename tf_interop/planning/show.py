@@ -345,7 +345,7 @@ def _gain(graph: GraphPlan) -> str:
         how = f"by splitting the batch over them for {measured.unit_op_count} operations"
     how = f"measured on {measured.cores} cores, {how}."
     if measured.folded is not None:
-        how += f" Folding alone, without a plan: {measured.folded.ratio:.2f} times."
+        how += f" Folding alone, without a plan, is {measured.folded.ratio:.2f} times as fast."
     if measured.is_gain:
         return (
             f"{measured.ratio:.2f} times as fast as stock TensorFlow ({measured.step_ms:.1f} ms a "
