@@ -129,6 +129,11 @@ absl::Status StepsReader::ReadStep(const NodeDef& node) {
     step.filter_kernel =
         std::make_unique<FilterKernel>(context_->device(), context_->graph_def_version(), node);
   }
+  std::vector<std::string> fused_ops;
+  if (tensorflow::TryGetNodeAttr(complete, "fused_ops", &fused_ops) &&
+      absl::c_linear_search(fused_ops, "Add")) {
+    step.summand = node.input_size() - 1;
+  }
   step.output_count = static_cast<int>(output_types.size());
   step.first_output = steps_.operand_count;
   steps_.operand_count += step.kernel->num_outputs();
@@ -232,6 +237,13 @@ absl::Status StepsRun::Run(const KernelStep& step, tensorflow::DeviceBase* devic
     tensorflow::TensorValue& given = inputs[step.sizes_of_batch];
     sizes = SizesOfPart(*given.tensor);
     given = tensorflow::TensorValue(&sizes);
+  }
+  // oneDNN's convolution writes its result over the summand. If others hold the summand, the kernel
+  // copies it first, with members that calls at the same time would share. So the copy is made here.
+  Tensor summand;
+  if (step.summand >= 0 && !inputs[step.summand]->RefCountIsOne()) {
+    summand = tensorflow::tensor::DeepCopy(*inputs[step.summand].tensor);
+    inputs[step.summand] = tensorflow::TensorValue(&summand);
   }
   params_.device = device;
   params_.op_kernel = kernel;

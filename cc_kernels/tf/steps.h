@@ -36,6 +36,7 @@ struct KernelStep {
   int first_output = 0;             // its number among the operands
   bool is_of_batch = false;         // reads a divided input, directly or through other steps
   int sizes_of_batch = -1;          // the read of sizes of the whole batch, or -1
+  int summand = -1;                 // the read of a tensor that a convolution adds, or -1
   std::vector<int> unread_outputs;  // freed after the step
   std::vector<int> dead_operands;   // outputs of other steps that this is the last to read
 };

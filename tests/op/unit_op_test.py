@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 import re
 from collections.abc import Callable, Iterator, Sequence
+from concurrent import futures
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import tensorflow as tf
 from stage_program import assert_names, operation
 from tensorflow.core.framework import node_def_pb2
 from unit_program import (
+    PLAIN,
     RANDOM,
     assert_same_bits,
     chain,
@@ -333,3 +335,29 @@ def test_results_that_are_not_of_a_batch(unit: Any) -> None:
         with pytest.raises(tf.errors.InternalError) as error:
             split(unit, product, ["steps:0:0"], [np.ones([3, 4], np.float32)])
         assert_names(error, words)
+
+
+def test_adds_a_tensor_that_others_hold_in_many_calls_at_once(unit: Any) -> None:
+    # oneDNN's own convolution copies such a tensor through members of its kernel, which calls at
+    # the same time share: results were wrong, or the process crashed.
+    convolution = operation(
+        *("convolution", "_FusedConv2D", ["inputs:0", "inputs:1", "inputs:2", "inputs:0"]),
+        num_args=2,
+        fused_ops=["BiasAdd", "Add"],
+        TArgs=[tf.float32, tf.float32],
+        **PLAIN,
+    )
+    run = in_graph(unit, [convolution], ["steps:0:0"])
+    filters = RANDOM.standard_normal([3, 3, 4, 4]).astype(np.float32)
+    bias = RANDOM.standard_normal([4]).astype(np.float32)
+    images = [RANDOM.standard_normal([2, 64, 64, 4]).astype(np.float32) for _ in range(4)]
+    expected = [run(image, filters, bias)[0].numpy() for image in images]
+
+    def calls(number: int) -> bool:
+        return all(
+            np.array_equal(run(images[number], filters, bias)[0], expected[number])
+            for _ in range(200)
+        )
+
+    with futures.ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(calls, range(4)))

@@ -13,6 +13,7 @@ from collections.abc import Collection
 from tensorflow.core.framework import graph_pb2
 
 from tf_interop.convolution import Refusal
+from tf_interop.errors import GraphError
 from tf_interop.graph.channel_changes import ChannelChanges
 from tf_interop.graph.check_folds import check_folds
 from tf_interop.graph.check_normalizations import check_normalizations
@@ -20,7 +21,7 @@ from tf_interop.graph.find_normalizations import find_training_normalizations
 from tf_interop.graph.fold import Fold, find_folds
 from tf_interop.graph.fuse_normalizations import rewrite_normalizations
 from tf_interop.graph.keep import rewrite_folds
-from tf_interop.graph.ops import CONVOLUTION_KINDS, UNIT_FILTER_POSITIONS
+from tf_interop.graph.ops import CONVOLUTION_KINDS, UNIT_FILTER_POSITIONS, attribute_of
 from tf_interop.graph.padding import find_paddings
 from tf_interop.graph.parameters import find_parameters
 from tf_interop.graph.program import KEPT_OP
@@ -192,13 +193,17 @@ def arrange_filters(
     nodes_to_preserve: Collection[str] = (),
     fetches: Collection[str] = (),
 ) -> graph_pb2.GraphDef | None:
-    """Makes a unit of each convolution and product on a CPU whose filter is kept and large.
+    """Makes units of convolutions and products on a CPU that are in none, where that matters.
 
-    A unit runs TensorFlow's own kernel on all cores, as stock TensorFlow does, but lets oneDNN keep
-    the filter in the form that it needs.
+    A unit runs TensorFlow's own kernel on all cores, as stock TensorFlow does. It lets oneDNN keep
+    a large filter in the form that it needs, and makes a convolution that adds a shortcut
+    safe to call by several threads at once, which oneDNN's kernel alone is not.
 
     Returns:
-        The new graph, or None if there is none to arrange.
+        The new graph, or None if there is none to make.
+
+    Raises:
+        GraphError: a convolution that adds a shortcut cannot be in a unit.
     """
     view = GraphView(graph_def)
     properties = GraphProperties(view)
@@ -213,14 +218,28 @@ def arrange_filters(
             size *= dim.size
         return size >= LEAST_ARRANGED_BYTES
 
+    def adds_shortcut(index: int) -> bool:
+        return b"Add" in attribute_of(view.nodes[index], "fused_ops").list.s
+
+    adding = {
+        index
+        for index, op in enumerate(view.ops)
+        if op in ("_FusedConv2D", "_FusedConv3D") and adds_shortcut(index)
+    }
     found = [
         index
         for index, op in enumerate(view.ops)
-        if op in ANCHOR_OPS and op in UNIT_FILTER_POSITIONS and is_large(index)
+        if index in adding or (op in ANCHOR_OPS and op in UNIT_FILTER_POSITIONS and is_large(index))
     ]
     if not found:
         return None
-    regions, _ = find_steps(view, found, frozenset(nodes_to_preserve), fetches)
+    regions, reasons = find_steps(view, found, frozenset(nodes_to_preserve), fetches)
+    if unsafe := adding & reasons.keys():
+        index = min(unsafe)
+        raise GraphError(
+            f"Expected '{view.names[index]}', which adds a shortcut, to fit into a unit, but "
+            f"{reasons[index].value}."
+        )
     units = [Unit((index,), index) for index in found if index in regions]
     if not units:
         return None

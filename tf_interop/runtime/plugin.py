@@ -199,8 +199,9 @@ class Plugin:
                     with self._leaving_the_graph():
                         changed = self._stage(folded, divided, handed, settings) or changed
                 if folded is not None and handed.device_type == "CPU":
+                    folded, changed = changed or folded, None
                     with self._leaving_the_graph():
-                        changed = self._arrange(changed or folded, handed) or changed
+                        changed = self._arrange(folded, handed)
             if changed is not None:
                 handed.set_result(changed.SerializeToString(deterministic=True))
                 for observer in observers:
@@ -249,9 +250,10 @@ class Plugin:
 
     def _arrange(
         self, graph_def: graph_pb2.GraphDef, handed: HandedGraph
-    ) -> graph_pb2.GraphDef | None:
-        """The graph with large kept filters arranged; None if it has none."""
-        return arrange_filters(graph_def, handed.nodes_to_preserve, handed.fetches)
+    ) -> graph_pb2.GraphDef:
+        """The graph with its large kept filters arranged."""
+        arranged = arrange_filters(graph_def, handed.nodes_to_preserve, handed.fetches)
+        return arranged or graph_def
 
     def _stage(
         self,
