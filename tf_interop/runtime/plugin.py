@@ -248,9 +248,7 @@ class Plugin:
                 _put_last(self._fold_reports, (report.name, report.node_count), report)
         return folded
 
-    def _arrange(
-        self, graph_def: graph_pb2.GraphDef, handed: HandedGraph
-    ) -> graph_pb2.GraphDef:
+    def _arrange(self, graph_def: graph_pb2.GraphDef, handed: HandedGraph) -> graph_pb2.GraphDef:
         """The graph with its large kept filters arranged."""
         arranged = arrange_filters(graph_def, handed.nodes_to_preserve, handed.fetches)
         return arranged or graph_def
