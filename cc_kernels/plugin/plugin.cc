@@ -16,7 +16,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "cc_kernels/core/counters.h"
+#include "cc_kernels/core/self_timing.h"
 #include "cc_kernels/core/timeline.h"
 #include "cc_kernels/core/workspace_limit.h"
 #include "cc_kernels/plugin/tensorflow_registry.h"
@@ -291,6 +293,19 @@ void TfiReadTimeline(TfiSink sink) {
     const std::string text =
         absl::StrCat(kRows[static_cast<int>(span.row)], "\n", span.number, "\n", op, "\n", call,
                      "\n", span.name, "\n", span.algorithm, "\n", begin_ns, "\n", end_ns);
+    sink(text.data(), text.size());
+  });
+}
+
+void TfiReadSelfTimings(TfiSink sink) {
+  using tf_interop::SelfTiming;
+  tf_interop::ReadSelfTimings([sink](const std::string& graph, const SelfTiming::Report& report) {
+    std::string text =
+        absl::StrCat(graph, "\n", absl::StrJoin(report.sizes, "x"), "\n", report.cores, "\n",
+                     report.is_trying ? 1 : 0, "\n", report.share_lost);
+    for (const SelfTiming::Way& way : report.ways) {
+      absl::StrAppend(&text, "\n", way.cores, "\n", way.median_us, "\n", way.steps);
+    }
     sink(text.data(), text.size());
   });
 }

@@ -69,6 +69,12 @@ TFI_EXPORT void TfiRecordTimeline(int calls);
 // convolutions or operations; the algorithm; begin and end, in nanoseconds of a steady clock.
 TFI_EXPORT void TfiReadTimeline(TfiSink sink);
 
+// Passes what the units of each graph that time themselves found out, for each sizes of its input.
+// The lines are: the graph; the sizes; the cores of the next step (0: as in stock TensorFlow);
+// whether numbers of cores are tried now; the share of the time lost to slower ones; and for each
+// number of cores that number, the median of its steps in us (0: not timed), and their count.
+TFI_EXPORT void TfiReadSelfTimings(TfiSink sink);
+
 // Limits the total bytes of a stage's workspaces from now on, on all devices; a negative number
 // lifts the limit.
 TFI_EXPORT void TfiSetWorkspaceLimit(int64_t bytes);

@@ -17,6 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "cc_kernels/core/self_timing.h"
 #include "cc_kernels/core/timeline.h"
 #include "cc_kernels/tf/narrow_device.h"
 #include "cc_kernels/tf/primitive_cache.h"
@@ -27,6 +28,7 @@
 #include "tensorflow/core/framework/tensor_util.h"
 #include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/platform/threadpool.h"
+#include "tensorflow/core/util/determinism.h"
 #include "tsl/platform/denormal.h"
 
 namespace tf_interop {
@@ -50,6 +52,8 @@ struct UnitProgram {
   std::vector<int> cores;  // for each batch size, or one for all
   std::vector<int64_t> split_inputs;
   std::vector<DataType> primitive_types;  // see PrimitiveCacheTypes
+  std::shared_ptr<SelfTiming> timing;     // of the unit's graph; null if it does not time itself
+  int timed_unit = 0;
 };
 
 // The operand with all sizes of a kernel's result, or -1.
@@ -87,6 +91,32 @@ absl::Status FindStepsOfBatch(UnitProgram* unit) {
   return absl::OkStatus();
 }
 
+int AllCores(const tensorflow::DeviceBase& device) {
+  return device.tensorflow_cpu_worker_threads()->num_threads;
+}
+
+absl::Status FindTiming(OpKernelConstruction* context, UnitProgram* unit) {
+  std::string graph;
+  int unit_count = 0;
+  TF_RETURN_IF_ERROR(context->GetAttr("timed_graph", &graph));
+  TF_RETURN_IF_ERROR(context->GetAttr("timed_unit", &unit->timed_unit));
+  TF_RETURN_IF_ERROR(context->GetAttr("timed_units", &unit_count));
+  if (graph.empty()) return absl::OkStatus();
+  if (unit->timed_unit < 0 || unit->timed_unit >= unit_count) {
+    return InvalidArgument("Expected timed_unit from 0 to ", unit_count - 1, ", got ",
+                           unit->timed_unit, ".");
+  }
+  if (context->num_inputs() == 0 || !unit->split_inputs.empty()) {
+    return InvalidArgument("Expected a unit that times itself to have inputs, and no split ones.");
+  }
+  unit->timing = FindSelfTiming(graph, unit_count, AllCores(*context->device()));
+  if (unit->timing == nullptr) {
+    return InvalidArgument("Expected as many timed_units as in the other units of '", graph,
+                           "', got ", unit_count, ".");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ReadUnit(OpKernelConstruction* context, UnitProgram* unit) {
   std::vector<int64_t> constant_inputs;
   std::vector<int64_t> kept_inputs;
@@ -116,7 +146,8 @@ absl::Status ReadUnit(OpKernelConstruction* context, UnitProgram* unit) {
                                  std::move(kept_inputs), &unit->steps)
                          .Read());
   unit->primitive_types = PrimitiveCacheTypes(unit->steps.onednn_types);
-  return FindStepsOfBatch(unit);
+  TF_RETURN_IF_ERROR(FindStepsOfBatch(unit));
+  return FindTiming(context, unit);
 }
 
 class Unit : public OpKernel {
@@ -132,8 +163,9 @@ class Unit : public OpKernel {
         absl::StrAppend(names, step.kernel->name_view());
       });
     });
-    const int all_cores = context->device()->tensorflow_cpu_worker_threads()->num_threads;
-    const int cores = CoresFor(*context, all_cores);
+    const int all_cores = AllCores(*context->device());
+    const TimedRun run(unit_, *context);
+    const int cores = unit_.timing == nullptr ? PlannedCores(*context, all_cores) : run.cores();
     const int64_t part_count = unit_.split_inputs.empty() ? 0 : PartCount(*context, all_cores);
     if (cores == 0 || part_count == 1) {
       Run(context, context->device());
@@ -157,8 +189,39 @@ class Unit : public OpKernel {
     const tsl::port::ScopedFlushDenormal flush;
   };
 
-  // The number of cores for the steps; 0 to run them on all cores, as TensorFlow does.
-  int CoresFor(const OpKernelContext& context, int all_cores) const {
+  // A run of a unit that times itself; does nothing for others.
+  class TimedRun {
+   public:
+    TimedRun(const UnitProgram& unit, const OpKernelContext& context)
+        : unit_(unit), step_(context.step_id()) {
+      // Results may depend on the number of cores, so none is tried where all must be the same.
+      if (unit.timing == nullptr || tensorflow::OpDeterminismRequired()) return;
+      const auto sizes = [&context] {
+        const auto sizes = context.input(0).shape().dim_sizes();
+        return SelfTiming::Sizes(sizes.begin(), sizes.end());
+      };
+      cores_ = unit.timing->Begin(step_, unit.timed_unit, sizes, NowNs());
+      is_timed_ = true;
+    }
+    ~TimedRun() {
+      if (is_timed_) unit_.timing->End(step_, NowNs());
+    }
+    TimedRun(const TimedRun&) = delete;
+    TimedRun& operator=(const TimedRun&) = delete;
+
+    // 0 as in stock TensorFlow.
+    int cores() const { return cores_; }
+
+   private:
+    const UnitProgram& unit_;
+    const int64_t step_;
+    int cores_ = 0;
+    bool is_timed_ = false;
+  };
+
+  // The number of cores that a plan gives the steps; 0 to run them on all cores, as TensorFlow
+  // does.
+  int PlannedCores(const OpKernelContext& context, int all_cores) const {
     size_t place = 0;
     if (!unit_.batch_sizes.empty()) {
       const Tensor& first = context.input(0);

@@ -16,11 +16,14 @@ REGISTER_OP("TfInterop>Unit")
     .Attr("batch_sizes: list(int) = []")
     .Attr("cores: list(int) = []")
     .Attr("split_inputs: list(int) = []")
+    .Attr("timed_graph: string = ''")
+    .Attr("timed_unit: int = 0")
+    .Attr("timed_units: int = 0")
     .Attr("output_shapes: list(shape) = []")
     .SetShapeFn(InferStatedShapes)
     .Doc(R"doc(
 Runs pure operations back to back with TensorFlow's own kernels: on one core or a few, or each part
-of the batch on its own cores.
+of the batch on its own cores. The units of a graph may find out by themselves what is fastest.
 
 An operand is `inputs:<i>`, an input of the op, or `steps:<j>:<port>`, an output of an earlier step.
 
@@ -42,6 +45,11 @@ split_inputs: Positions in `inputs` of tensors whose first dimension is the batc
   them, directly or through others, must compute each image by itself. The batch is divided into as
   many parts as there are intra-op threads, and each part runs through the steps on one core, or on
   its share of the cores if there are fewer images. Empty: the batch is not divided.
+timed_graph: A name for the graph. Not empty: `batch_sizes` and `cores` do not apply. The units of this
+  name time their steps, and run on the fastest number of cores: one, several, or as in stock
+  TensorFlow. `split_inputs` must be empty.
+timed_unit: The number of this unit among those of the graph.
+timed_units: Their count. Each runs once in a step.
 output_shapes: The outputs' shapes as far as they are known, or empty.
 )doc");
 

@@ -24,7 +24,7 @@ from typing import Annotated, Literal
 import msgspec
 import tensorflow as tf
 from google.protobuf.message import DecodeError
-from tensorflow.core.framework import node_def_pb2
+from tensorflow.core.framework import attr_value_pb2, node_def_pb2
 
 from tf_interop.convolution import Shape
 from tf_interop.errors import GraphError
@@ -82,6 +82,9 @@ class UnitNode:
         split_inputs: positions in `inputs` of the tensors that are divided with the batch,
             ascending; empty if the unit is narrow.
         output_shapes: shape of each output; empty if nothing is known.
+        timed_graph: if the units of the graph time themselves, a name for it, else empty; then
+            `batch_sizes` and `cores` do not apply.
+        timed_unit: the number of this unit among `timed_units`.
     """
 
     name: str
@@ -97,6 +100,9 @@ class UnitNode:
     cores: tuple[int, ...] = ()
     split_inputs: tuple[int, ...] = ()
     output_shapes: tuple[Shape | None, ...] = ()
+    timed_graph: str = ""
+    timed_unit: int = 0
+    timed_units: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -200,6 +206,10 @@ def encode_unit(unit: UnitNode) -> node_def_pb2.NodeDef:
     shapes = [tf.TensorShape(shape).as_proto() for shape in unit.output_shapes]
     attributes["output_shapes"].list.SetInParent()
     attributes["output_shapes"].list.shape.extend(shapes)
+    if unit.timed_graph:
+        attributes["timed_graph"].s = unit.timed_graph.encode()
+        attributes["timed_unit"].i = unit.timed_unit
+        attributes["timed_units"].i = unit.timed_units
     return node
 
 
@@ -266,7 +276,10 @@ def decode_stage(node: node_def_pb2.NodeDef) -> StageNode:
 
 def decode_unit(node: node_def_pb2.NodeDef) -> UnitNode:
     """Reads a Unit node; raises as its parser does."""
-    attributes = {name: value.list for name, value in node.attr.items()}
+    values = dict(node.attr)  # indexing the node's own map would add missing attributes
+    attributes = {name: value.list for name, value in values.items()}
+    constant, kept, batch_sizes, cores, split = (tuple(attributes[name].i) for name in _UNIT_LISTS)
+    absent = attr_value_pb2.AttrValue()
     tensors = [text for text in node.input if not text.startswith("^")]
     results = [text.decode().split(":") for text in attributes["results"].s]
     return UnitNode(
@@ -277,6 +290,13 @@ def decode_unit(node: node_def_pb2.NodeDef) -> UnitNode:
         output_dtypes=tuple(attributes["Tout"].type),
         steps=tuple(map(node_def_pb2.NodeDef.FromString, attributes["steps"].s)),
         results=tuple((int(place), int(port)) for _, place, port in results),
+        constant_inputs=constant,
+        kept_inputs=kept,
+        batch_sizes=batch_sizes,
+        cores=cores,
+        split_inputs=split,
         output_shapes=tuple(map(shape_of, attributes["output_shapes"].shape)),
-        **{name: tuple(attributes[name].i) for name in _UNIT_LISTS},
+        timed_graph=values.get("timed_graph", absent).s.decode(),
+        timed_unit=values.get("timed_unit", absent).i,
+        timed_units=values.get("timed_units", absent).i,
     )

@@ -101,6 +101,7 @@ def rewrite_units(
     *,
     cores: Sequence[Cores] = (),
     output_shapes: OutputShapes | None = None,
+    timed_graph: str = "",
 ) -> graph_pb2.GraphDef:
     """Replaces each unit by one Unit node.
 
@@ -114,6 +115,7 @@ def rewrite_units(
         cores: one for each unit, which runs as in stock TensorFlow at other batch sizes. Empty
             means one core each, always.
         output_shapes: shapes for the new nodes to state; None to state none.
+        timed_graph: a name for the graph if its units are to time themselves; `cores` is empty.
     """
     new_nodes = [
         _NewNode(
@@ -126,9 +128,16 @@ def rewrite_units(
     replacement = _Replacement(view, new_nodes, nodes_to_preserve)
     return replacement.graph(
         [
-            _make_unit_def(view, replacement, new, unit, each, output_shapes)
-            for new, unit, each in zip(
-                new_nodes, units, cores or [ON_ONE_CORE] * len(units), strict=True
+            encode_unit(
+                dataclasses.replace(
+                    _unit_node(view, replacement, new, unit, each, output_shapes),
+                    timed_graph=timed_graph,
+                    timed_unit=number,
+                    timed_units=len(units),
+                )
+            )
+            for number, (new, unit, each) in enumerate(
+                zip(new_nodes, units, cores or [ON_ONE_CORE] * len(units), strict=True)
             )
         ]
     )
@@ -353,14 +362,14 @@ def _make_stage_def(
     )
 
 
-def _make_unit_def(
+def _unit_node(
     view: GraphView,
     replacement: _Replacement,
     new: _NewNode,
     unit: Unit,
     cores: Cores,
     output_shapes: OutputShapes | None,
-) -> node_def_pb2.NodeDef:
+) -> UnitNode:
     place_of = {index: place for place, index in enumerate(unit.steps)}
     inputs = _batch_first(view, unit, replacement.inputs(new))
     position_of = {tensor: position for position, tensor in enumerate(inputs)}
@@ -376,33 +385,29 @@ def _make_unit_def(
         shapes = [output_shapes(index, port) for index, port in new.results]
     texts = tuple(text for text, _ in inputs.values())
     by_size = dict(sorted(cores.items(), key=lambda each: each[0] or 0))
-    return encode_unit(
-        UnitNode(
-            name=new.name,
-            inputs=texts,
-            control_inputs=replacement.control_inputs(new, texts),
-            input_dtypes=tuple(dtype for _, dtype in inputs.values()),
-            output_dtypes=tuple(
-                output_dtypes(view.nodes[index])[port] for index, port in new.results
-            ),
-            steps=replacement.steps(new, operand_of),
-            results=tuple((place_of[index], port) for index, port in new.results),
-            constant_inputs=replacement.filters_from(
-                ["Const"], new, position_of, UNIT_FILTER_POSITIONS
-            ),
-            kept_inputs=replacement.filters_from(
-                [KEPT_OP], new, position_of, UNIT_FILTER_POSITIONS
-            ),
-            batch_sizes=tuple(size for size in by_size if size is not None),
-            cores=tuple(by_size.values()) if {*by_size.values()} != {1} else (),
-            split_inputs=tuple(sorted(position_of[tensor] for tensor in unit.split)),
-            output_shapes=tuple(shapes) if any(shape is not None for shape in shapes) else (),
-        )
+    return UnitNode(
+        name=new.name,
+        inputs=texts,
+        control_inputs=replacement.control_inputs(new, texts),
+        input_dtypes=tuple(dtype for _, dtype in inputs.values()),
+        output_dtypes=tuple(output_dtypes(view.nodes[index])[port] for index, port in new.results),
+        steps=replacement.steps(new, operand_of),
+        results=tuple((place_of[index], port) for index, port in new.results),
+        constant_inputs=replacement.filters_from(
+            ["Const"], new, position_of, UNIT_FILTER_POSITIONS
+        ),
+        kept_inputs=replacement.filters_from([KEPT_OP], new, position_of, UNIT_FILTER_POSITIONS),
+        batch_sizes=tuple(size for size in by_size if size is not None),
+        cores=tuple(by_size.values()) if {*by_size.values()} != {1} else (),
+        split_inputs=tuple(sorted(position_of[tensor] for tensor in unit.split)),
+        output_shapes=tuple(shapes) if any(shape is not None for shape in shapes) else (),
     )
 
 
 def _batch_first(
-    view: GraphView, unit: Unit, inputs: dict[Tensor, tuple[str, int]]
+    view: GraphView,
+    unit: Unit,
+    inputs: dict[Tensor, tuple[str, int]],
 ) -> dict[Tensor, tuple[str, int]]:
     """Moves the input whose first dimension is the batch to the front, where the op expects it."""
     tensors = view.fanins[unit.head]

@@ -29,6 +29,7 @@ as the scale of a normalization, which is computed from variables.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Collection, Iterable
 
 from tf_interop.convolution import Refusal, RefusalReason
@@ -42,7 +43,12 @@ from tf_interop.graph.ops import (
     has_reference_outputs,
     why_no_step_node,
 )
-from tf_interop.graph.properties import GraphProperties, find_small
+from tf_interop.graph.properties import (
+    MOST_ELEMENTS,
+    GraphProperties,
+    find_small,
+    is_fully_known,
+)
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.view import GraphView, device_type_of, is_local
 from tf_interop.graph.xla import xla_mark
@@ -202,6 +208,17 @@ def planned_name(view: GraphView, unit: Unit) -> str:
     """
     anchors = (view.names[step] for step in unit.steps if view.ops[step] in ANCHOR_OPS)
     return next(anchors, None) or unit_name(view, unit)
+
+
+def is_small_unit(view: GraphView, properties: GraphProperties, unit: Unit) -> bool:
+    """Whether a unit has no convolution or product, and small results of known shapes."""
+    shapes = [
+        properties.output_shape(unit.steps[place], port) for place, port in unit_results(view, unit)
+    ]
+    return ANCHOR_OPS.isdisjoint(view.ops[step] for step in unit.steps) and all(
+        is_fully_known(shape) and math.prod(shape or ()) <= MOST_ELEMENTS  # type: ignore[arg-type]
+        for shape in shapes
+    )
 
 
 def _is_paired(view: GraphView, index: int) -> bool:

@@ -28,7 +28,9 @@ function library. A second run changes nothing. The same graph gives the same by
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import hashlib
 import time
 from collections.abc import Collection, Mapping, Sequence
 
@@ -42,6 +44,7 @@ from tf_interop.convolution import (
 )
 from tf_interop.errors import PlanError
 from tf_interop.graph.check import check_rewrite
+from tf_interop.graph.control_flow import ControlFlow
 from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.independence import Independence
 from tf_interop.graph.ops import CONVOLUTION_KINDS
@@ -50,7 +53,7 @@ from tf_interop.graph.properties import GraphProperties, ShapeInference
 from tf_interop.graph.rewrite import ON_ONE_CORE, Cores, rewrite_stages, rewrite_units
 from tf_interop.graph.split_units import find_split_units
 from tf_interop.graph.time_limit import check_time_limit
-from tf_interop.graph.units import find_units, planned_name
+from tf_interop.graph.units import Unit, find_units, is_small_unit, planned_name
 from tf_interop.graph.view import GraphView, device_type_of, is_local
 from tf_interop.measure.device import has_bfloat16
 from tf_interop.planning.always import group_always, leave_out_unmeasured
@@ -230,6 +233,8 @@ def _make_units(
         chosen: Mapping[str, Cores] = dict.fromkeys(of_name, ON_ONE_CORE)
     else:
         chosen = _units_of_plan(entries, are_split, batch_size, of_name.keys())
+    if not chosen and settings.times_itself and units and mode_of(convolutions) == "inference":
+        return _time_units(view, properties, units, report, nodes_to_preserve, fetches)
     if not chosen:
         why = _why_unchanged(units, "no operation of the graph can be in a unit")
         if any(each.stages for each in entries):
@@ -257,6 +262,38 @@ def _make_units(
     )
     unit_op_count = sum(len(unit.steps) for unit in taken)
     return rewritten, dataclasses.replace(report, plan=made, unit_op_count=unit_op_count)
+
+
+def _time_units(
+    view: GraphView,
+    properties: GraphProperties,
+    units: Sequence[Unit],
+    report: PassReport,
+    nodes_to_preserve: Collection[str],
+    fetches: Collection[str],
+) -> tuple[graph_pb2.GraphDef | None, PassReport]:
+    """Makes units that find out by themselves on how many cores they run fastest.
+
+    A step is one run of all of them, so all are in one region: that of most. Others stay ops.
+    Small ones too: one that runs first would hide the sizes of the step's input.
+    """
+    control_flow = ControlFlow(view, nodes_to_preserve, fetches)
+    large = [unit for unit in units if not is_small_unit(view, properties, unit)]
+    if not large:
+        return None, dataclasses.replace(report, why_unchanged="all operations are small")
+    regions = collections.Counter(control_flow.region(unit.head) for unit in large)
+    (region, _), *_ = regions.most_common(1)
+    timed = [unit for unit in large if control_flow.region(unit.head) == region]
+    # Functions with the same units share their times, such as one that is traced again.
+    steps = "\n".join(view.names[step] for unit in timed for step in (*unit.steps, unit.head))
+    name = hashlib.sha256(f"{report.plan.fingerprint}\n{steps}".encode()).hexdigest()[:16]
+    rewritten = rewrite_units(
+        view, timed, nodes_to_preserve, output_shapes=properties.output_shape, timed_graph=name
+    )
+    check_time_limit()
+    check_rewrite(view, GraphView(rewritten), nodes_to_preserve, fetches=fetches)
+    unit_op_count = sum(len(unit.steps) for unit in timed)
+    return rewritten, dataclasses.replace(report, unit_op_count=unit_op_count, timed_graph=name)
 
 
 def _are_split(entries: Collection[GraphPlan]) -> bool:

@@ -20,6 +20,7 @@ from tf_interop import tensorflow_internals
 from tf_interop.convolution import Shape
 from tf_interop.errors import LibraryError, TimeLimitError
 from tf_interop.measure.core import find_library_file
+from tf_interop.terminal import count_of
 
 LIBRARY_NAME = "libtf_interop.so"
 # Without isolation it is built for the installed TensorFlow, but needs the build tools installed.
@@ -43,6 +44,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "TfiReadCounters": (_SINK_TYPE, None),
     "TfiRecordTimeline": (ctypes.c_int, None),
     "TfiReadTimeline": (_SINK_TYPE, None),
+    "TfiReadSelfTimings": (_SINK_TYPE, None),
 }
 
 
@@ -83,6 +85,56 @@ class Counters:
     kept_computations: int = 0
     kept_bytes: int = 0
     devices: dict[str, Counters] = dataclasses.field(default_factory=dict)
+
+
+class TimedCores(NamedTuple):
+    """The steps of a graph on a number of cores.
+
+    Attributes:
+        cores: of each unit; 0 as in stock TensorFlow.
+        median_ms: of the steps in the latest trial; 0 if they were not timed.
+        steps: how many ran.
+    """
+
+    cores: int
+    median_ms: float
+    steps: int
+
+
+class SelfTiming(NamedTuple):
+    """What the units of a graph found out about one size of its input.
+
+    Attributes:
+        graph: `PassReport.timed_graph`.
+        sizes: those of the input, such as `8x224x224x3`.
+        cores: of each unit in the next step; 0 as in stock TensorFlow.
+        is_trying: whether numbers of cores take turns now.
+        share_lost: the share of the time that slower ones cost.
+        tried: one for each number of cores.
+    """
+
+    graph: str
+    sizes: str
+    cores: int
+    is_trying: bool
+    share_lost: float
+    tried: tuple[TimedCores, ...]
+
+    def __str__(self) -> str:
+        """The result in a sentence."""
+        times = ", ".join(
+            f"{_on(each.cores)} {each.median_ms:.2f} ms" for each in self.tried if each.median_ms
+        )
+        state = "still trying" if self.is_trying else f"runs {_on(self.cores)}"
+        steps = sum(each.steps for each in self.tried)
+        return (
+            f"input {self.sizes}: {state} ({times or 'nothing timed yet'}); trying took "
+            f"{self.share_lost:.1%} of the time of {count_of(steps, 'step')}"
+        )
+
+
+def _on(cores: int) -> str:
+    return f"on {count_of(cores, 'core')}" if cores else "as stock TensorFlow"
 
 
 class TimedSpan(NamedTuple):
@@ -217,6 +269,22 @@ class KernelLibrary:
         self.functions.TfiReadTimeline(sink)
         rows = [each.decode().split("\n") for each in collected]
         return msgspec.convert(rows, list[TimedSpan], strict=False)
+
+    def read_self_timings(self) -> list[SelfTiming]:
+        """What graphs that time themselves found out."""
+        collected, sink = _collecting_sink()
+        self.functions.TfiReadSelfTimings(sink)
+        timings = []
+        for each in collected:
+            graph, sizes, cores, is_trying, share_lost, *rest = each.decode().split("\n")
+            tried = tuple(
+                TimedCores(int(number), float(us) / 1e3, int(steps))
+                for number, us, steps in zip(rest[::3], rest[1::3], rest[2::3], strict=True)
+            )
+            timings.append(
+                SelfTiming(graph, sizes, int(cores), is_trying == "1", float(share_lost), tried)
+            )
+        return timings
 
     def read_counters(self) -> Counters:
         """The counters so far."""

@@ -47,6 +47,8 @@ class Settings:
         parallel: how layers are divided over devices, before stages are made.
         kept_mb: limit for the values of one graph that depend only on variables and are kept
             between calls, in MiB; 0 keeps none and folds nothing.
+        times_itself: whether the units of inference on a CPU, where no plan says how they run, find
+            it out while they run.
     """
 
     policy: Policy = Policy.PROFILED
@@ -58,6 +60,7 @@ class Settings:
     )
     parallel: ParallelPlan | None = None
     kept_mb: int = 0
+    times_itself: bool = False
 
     def makes_units(self, device_type: str) -> bool:
         """Whether a device of this type gets narrow units and no stages."""
@@ -67,6 +70,10 @@ class Settings:
     def can_make_stages(self) -> bool:
         """Whether there is anything to make stages from."""
         return self.policy is Policy.ALWAYS or self.plan is not None
+
+    def can_make_units(self, device_type: str) -> bool:
+        """Whether units may time themselves on a device of this type."""
+        return self.times_itself and self.makes_units(device_type)
 
     def can_fold(self, device_type: str) -> bool:
         """Whether parameters are folded and kept, and normalizations in training fused.
@@ -78,7 +85,9 @@ class Settings:
     @property
     def can_change_graphs(self) -> bool:
         """Whether there is anything to do."""
-        return self.can_make_stages or self.parallel is not None or self.kept_mb > 0
+        return (
+            self.can_make_stages or self.parallel is not None or self.kept_mb > 0
+        ) or self.times_itself
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +102,7 @@ class PassReport:
         why_unchanged: empty if stages or units were made, else why not.
         unit_count: units of the graph, used or not; 0 if stages are made.
         unit_op_count: nodes that units replaced.
+        timed_graph: the name under which its units time themselves; empty if they do not.
     """
 
     device_type: str
@@ -104,3 +114,4 @@ class PassReport:
     why_unchanged: str = ""
     unit_count: int = 0
     unit_op_count: int = 0
+    timed_graph: str = ""

@@ -7,6 +7,8 @@ set it; setting it directly does the same.
 
 from __future__ import annotations
 
+import os
+
 import tensorflow as tf
 from absl import logging
 
@@ -35,6 +37,7 @@ def enable(
     workspace_limit_mb: int | None = None,
     kept: bool | None = None,
     kept_mb: int = DEFAULT_KEPT_MB,
+    self_timing: bool | None = None,
 ) -> None:
     """Turns the plugin on, or changes its settings.
 
@@ -62,6 +65,11 @@ def enable(
             or the policy `"always"`.
         kept_mb: limit for the values of one graph that are kept, in MiB. Filters that oneDNN
             arranges take their size once more.
+        self_timing: whether inference on a CPU finds out by itself, during its first calls and now
+            and then, how its operations run fastest: as in stock TensorFlow, on one core each, on
+            several that stay awake, or with the batch divided. A plan decides for the graphs that
+            it knows. None means with the policy `"profiled"`, unless TF_INTEROP_SELF_TIMING=0 is
+            set. Under `tf.config.experimental.enable_op_determinism` nothing is tried.
 
     Raises:
         ValueError: the policy is unknown or allows no plan, a limit is negative, or the time limit
@@ -70,7 +78,10 @@ def enable(
         LibraryError: the compiled library is missing or does not fit this TensorFlow.
     """
     settings = make_settings(
-        policy, plan, parallel, pass_time_limit_s, workspace_limit_mb, kept=kept, kept_mb=kept_mb
+        *(policy, plan, parallel, pass_time_limit_s, workspace_limit_mb),
+        kept=kept,
+        kept_mb=kept_mb,
+        self_timing=self_timing,
     )
     plugin = get_plugin()
     plugin.check_registered()
@@ -113,6 +124,7 @@ def make_settings(
     *,
     kept: bool | None = None,
     kept_mb: int = DEFAULT_KEPT_MB,
+    self_timing: bool | None = None,
 ) -> Settings:
     """Checks the arguments of `enable` and reads the plan's file; raises as it does."""
     policies = [each.value for each in Policy]
@@ -137,8 +149,11 @@ def make_settings(
         raise ValueError(
             f"Expected kept_mb to be at least 0, got {kept_mb}. With 0 nothing is kept."
         )
+    is_profiled = policy == Policy.PROFILED.value
     if kept is None:
-        kept = policy == Policy.PROFILED.value
+        kept = is_profiled
+    if self_timing is None:
+        self_timing = is_profiled and os.environ.get("TF_INTEROP_SELF_TIMING") != "0"
     if plan is not None and not isinstance(plan, Plan):
         plan = load_plan(plan)
     if plan is not None and (difference := why_tuned_elsewhere(plan)):
@@ -154,6 +169,7 @@ def make_settings(
         workspace_limit_mb,
         parallel=parallel,
         kept_mb=kept_mb if kept else 0,
+        times_itself=self_timing,
     )
 
 

@@ -1,0 +1,155 @@
+#include "cc_kernels/core/self_timing.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+namespace tf_interop {
+namespace {
+
+// A program may run a graph with inputs of any number of sizes; and a step whose units do not all
+// run, because an op before them failed, never ends.
+constexpr size_t kMostSizes = 16;
+constexpr size_t kMostOpenSteps = 64;
+constexpr size_t kMostUnheldGraphs = 64;
+
+std::vector<int> WaysOn(int cores) {
+  std::vector<int> ways = {0};
+  for (int width = 1; width < cores; width *= 2) ways.push_back(width);
+  ways.push_back(cores);
+  return ways;
+}
+
+}  // namespace
+
+SelfTiming::SelfTiming(int unit_count, int cores) : unit_count_(unit_count), ways_(WaysOn(cores)) {}
+
+int SelfTiming::Begin(int64_t id, int unit, const std::function<Sizes()>& sizes, int64_t now_ns) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  auto step = FindStep(id);
+  if (step == steps_.end()) {
+    Open(id, sizes(), now_ns);
+    step = steps_.begin();
+  }
+  // Calls of a function at the same time may belong to one step of TensorFlow's.
+  if (step->has_begun[unit]) step->counts = false;
+  step->has_begun[unit] = true;
+  const WayTrials& trials = step->of->trials;
+  const double us = static_cast<double>(now_ns - step->begin_ns) * 1e-3;
+  if (step->counts && step->turn == trials.turn() && us > trials.limit_us()) {
+    step->is_too_long = true;
+  }
+  return step->is_too_long ? 0 : ways_[step->way];
+}
+
+void SelfTiming::End(int64_t id, int64_t now_ns) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto step = FindStep(id);
+  if (step == steps_.end() || --step->left > 0) return;
+  WayTrials& trials = step->of->trials;
+  if (step->counts && step->turn == trials.turn()) {
+    const double us = static_cast<double>(now_ns - step->begin_ns) * 1e-3;
+    if (step->is_too_long) {
+      trials.RecordTooLong(us);
+    } else {
+      trials.Record(us);
+    }
+  }
+  steps_.erase(step);
+}
+
+SelfTiming::Steps::iterator SelfTiming::FindStep(int64_t id) {
+  return std::find_if(steps_.begin(), steps_.end(),
+                      [id](const Step& each) { return each.id == id; });
+}
+
+void SelfTiming::Open(int64_t id, Sizes sizes, int64_t now_ns) {
+  if (steps_.size() == kMostOpenSteps) steps_.pop_back();
+  Step step;
+  step.id = id;
+  step.of = FindSizes(std::move(sizes));
+  step.way = step.of->trials.way();
+  step.turn = step.of->trials.turn();
+  step.begin_ns = now_ns;
+  step.left = unit_count_;
+  step.has_begun.resize(unit_count_);
+  for (Step& other : steps_) {
+    if (other.of != step.of || other.turn != step.turn) step.counts = other.counts = false;
+  }
+  steps_.push_front(std::move(step));
+}
+
+std::shared_ptr<SelfTiming::OfSizes> SelfTiming::FindSizes(Sizes sizes) {
+  const auto found = std::find_if(sizes_.begin(), sizes_.end(),
+                                  [&](const auto& each) { return each->sizes == sizes; });
+  if (found != sizes_.end()) {
+    sizes_.splice(sizes_.begin(), sizes_, found);
+    return sizes_.front();
+  }
+  if (sizes_.size() == kMostSizes) sizes_.pop_back();  // an open step holds its own
+  const int ways = static_cast<int>(ways_.size());
+  return sizes_.emplace_front(
+      std::make_shared<OfSizes>(OfSizes{std::move(sizes), WayTrials(ways)}));
+}
+
+std::vector<SelfTiming::Report> SelfTiming::Reports() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<Report> reports;
+  for (const auto& of : sizes_) {
+    const WayTrials& trials = of->trials;
+    Report& report = reports.emplace_back();
+    report.sizes = of->sizes;
+    report.cores = ways_[trials.way()];
+    report.is_trying = trials.is_trying();
+    report.share_lost = trials.share_lost();
+    for (int way = 0; way < static_cast<int>(ways_.size()); ++way) {
+      report.ways.push_back({ways_[way], trials.median_us(way), trials.runs(way)});
+    }
+  }
+  return reports;
+}
+
+namespace {
+
+struct AllTimings {
+  std::mutex mutex;
+  // By name and cores: a Session may have fewer. Guarded by mutex.
+  std::map<std::pair<std::string, int>, std::shared_ptr<SelfTiming>> of_graph;
+};
+
+// Never destroyed, because kernels may still run while the process ends.
+AllTimings& Timings() {
+  static auto* const timings = new AllTimings();
+  return *timings;
+}
+
+}  // namespace
+
+std::shared_ptr<SelfTiming> FindSelfTiming(const std::string& graph, int unit_count, int cores) {
+  AllTimings& timings = Timings();
+  const std::lock_guard<std::mutex> lock(timings.mutex);
+  std::shared_ptr<SelfTiming>& found = timings.of_graph[{graph, cores}];
+  if (found == nullptr) found = std::make_shared<SelfTiming>(unit_count, cores);
+  std::shared_ptr<SelfTiming> timing = found->unit_count() == unit_count ? found : nullptr;
+  // A graph that no kernel holds may come back, when its function is traced again.
+  for (auto each = timings.of_graph.begin();
+       each != timings.of_graph.end() && timings.of_graph.size() > kMostUnheldGraphs;) {
+    each = each->second.use_count() == 1 ? timings.of_graph.erase(each) : std::next(each);
+  }
+  return timing;
+}
+
+void ReadSelfTimings(
+    const std::function<void(const std::string& graph, const SelfTiming::Report& report)>& give) {
+  std::vector<std::pair<std::string, std::shared_ptr<SelfTiming>>> graphs;
+  {
+    AllTimings& timings = Timings();
+    const std::lock_guard<std::mutex> lock(timings.mutex);
+    for (const auto& [key, timing] : timings.of_graph) graphs.emplace_back(key.first, timing);
+  }
+  for (const auto& [graph, timing] : graphs) {
+    for (const SelfTiming::Report& report : timing->Reports()) give(graph, report);
+  }
+}
+
+}  // namespace tf_interop

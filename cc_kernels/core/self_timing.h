@@ -1,0 +1,90 @@
+// Times the steps of a graph whose units may run on one core or several, and keeps what is fastest.
+#ifndef TF_INTEROP_CORE_SELF_TIMING_H_
+#define TF_INTEROP_CORE_SELF_TIMING_H_
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "cc_kernels/core/way_trials.h"
+
+namespace tf_interop {
+
+// The units of one graph. A step is one run of all of them, from the begin of the first to the end
+// of the last. In each step all units run on the same number of cores, which WayTrials chooses by
+// the sizes of the step's input: as in stock TensorFlow, on one core, on several, or on all.
+//
+// A step counts only if all steps that ran at the same time ran on as many cores. Thread-safe.
+class SelfTiming {
+ public:
+  using Sizes = std::vector<int64_t>;
+
+  // `cores` is the number of TensorFlow's threads for one op, the most that a unit may have.
+  SelfTiming(int unit_count, int cores);
+
+  int unit_count() const { return unit_count_; }
+
+  // Begins a unit of a step, and returns its cores; 0 stands for stock TensorFlow. The first unit
+  // of a step calls `sizes`, which returns the sizes of its input. Begin and End come in pairs.
+  int Begin(int64_t step, int unit, const std::function<Sizes()>& sizes, int64_t now_ns);
+  void End(int64_t step, int64_t now_ns);
+
+  struct Way {
+    int cores = 0;         // as Begin returns them
+    double median_us = 0;  // 0: not timed
+    int64_t steps = 0;
+  };
+  struct Report {
+    Sizes sizes;
+    int cores = 0;  // of the next step
+    bool is_trying = false;
+    double share_lost = 0;  // of the time, to slower ways
+    std::vector<Way> ways;
+  };
+  // One for each sizes of the input, the latest used first.
+  std::vector<Report> Reports() const;
+
+ private:
+  struct OfSizes {
+    Sizes sizes;
+    WayTrials trials;
+  };
+  struct Step {
+    int64_t id = 0;
+    std::shared_ptr<OfSizes> of;
+    int way = 0;
+    int64_t turn = 0;
+    int64_t begin_ns = 0;
+    int left = 0;  // units that have not ended
+    std::vector<bool> has_begun;
+    bool counts = true;
+    bool is_too_long = false;
+  };
+  using Steps = std::list<Step>;
+
+  std::shared_ptr<OfSizes> FindSizes(Sizes sizes);
+  Steps::iterator FindStep(int64_t id);
+  void Open(int64_t id, Sizes sizes, int64_t now_ns);
+
+  const int unit_count_;
+  const std::vector<int> ways_;                // the cores of each
+  mutable std::mutex mutex_;                   // guards the rest
+  std::list<std::shared_ptr<OfSizes>> sizes_;  // the latest used first
+  Steps steps_;
+};
+
+// The timing of the graph of this name, which kernels hold. Null if another unit of it named
+// another count.
+std::shared_ptr<SelfTiming> FindSelfTiming(const std::string& graph, int unit_count, int cores);
+
+// Passes the reports of all graphs to `give`.
+void ReadSelfTimings(
+    const std::function<void(const std::string& graph, const SelfTiming::Report& report)>& give);
+
+}  // namespace tf_interop
+
+#endif  // TF_INTEROP_CORE_SELF_TIMING_H_

@@ -1,0 +1,76 @@
+// Finds the fastest of several ways to run the same work, from the times of its own runs.
+//
+// As cuDNN's benchmark mode does for one convolution, but for as long as the program runs. In a
+// trial the ways take turns, so that all meet the same load. Ways that are much slower than the
+// fastest drop out early. The fastest is kept until the next trial. Trials follow at intervals that
+// double while the result stays the same, and at once if the time of the kept way has changed.
+#ifndef TF_INTEROP_CORE_WAY_TRIALS_H_
+#define TF_INTEROP_CORE_WAY_TRIALS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace tf_interop {
+
+// Not thread-safe. Times are in microseconds.
+class WayTrials {
+ public:
+  // Way 0 is the one to trust: it always takes part, and wins if no other is clearly faster. Begins
+  // with a trial.
+  explicit WayTrials(int ways);
+
+  // The way of a run that begins now.
+  int way() const { return is_trying_ ? candidates_[place_] : kept_; }
+  // Changes whenever the way may change. Only runs of this turn count.
+  int64_t turn() const { return turn_; }
+  // A run that has taken so long should be finished in way 0; infinite for way 0 itself.
+  double limit_us() const;
+
+  // A run of this turn, from its begin to its end, took `us`.
+  void Record(double us);
+  // A run of this turn reached the limit after `us`: its way is out of this trial.
+  void RecordTooLong(double us);
+
+  bool is_trying() const { return is_trying_; }
+  // The median of a way's runs in the latest trial that it took part in; 0 if it never did.
+  double median_us(int way) const { return entries_[way].median_us; }
+  // The time that runs in slower ways cost more than the fastest, of the time of all runs.
+  double share_lost() const { return total_us_ > 0 ? lost_us_ / total_us_ : 0; }
+  int64_t runs(int way) const { return entries_[way].runs; }
+
+ private:
+  struct Entry {
+    double median_us = 0;
+    int64_t runs = 0;
+    std::vector<double> samples;  // of this trial
+  };
+
+  void Begin(bool is_full);
+  void BeginTurn();
+  void EndTurn();
+  void EndRound();
+  void End();
+  double FastestUs() const;
+
+  std::vector<Entry> entries_;
+  std::vector<int> candidates_;  // in the order of their turns
+  size_t place_ = 0;             // of the way whose turn it is
+  int64_t turn_ = 0;
+  int round_ = 0;      // rounds of this trial that are over
+  int uncounted_ = 0;  // runs of this turn that only fill caches
+  int counted_ = 0;    // runs of this turn that still count
+  bool is_trying_ = false;
+  bool is_full_ = true;  // all ways take part in this trial, not only those near in the last
+
+  int kept_ = 0;
+  double usual_us_ = 0;  // a running mean of the kept way since the trial
+  int64_t since_ = 0;    // runs since the trial
+  int64_t interval_;     // runs until the next
+  double total_us_ = 0;
+  double lost_us_ = 0;
+};
+
+}  // namespace tf_interop
+
+#endif  // TF_INTEROP_CORE_WAY_TRIALS_H_
