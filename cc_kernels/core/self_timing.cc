@@ -7,16 +7,19 @@
 namespace tf_interop {
 namespace {
 
-// A program may run a graph with inputs of any number of sizes; and a step whose units do not all
-// run, because an op before them failed, never ends.
+// A program may run a graph with inputs of any number of sizes.
 constexpr size_t kMostSizes = 16;
-constexpr size_t kMostOpenSteps = 64;
+// A step whose units do not all run, because an op failed, never ends. It is forgotten when as many
+// others have begun after it.
+constexpr int64_t kMostLaterSteps = 64;
 constexpr size_t kMostUnheldGraphs = 64;
 
+// All cores first: seldom much slower than stock TensorFlow.
 std::vector<int> WaysOn(int cores) {
-  std::vector<int> ways = {0};
-  for (int width = 1; width < cores; width *= 2) ways.push_back(width);
-  ways.push_back(cores);
+  std::vector<int> ways = {0, cores};
+  int width = 1;
+  while (2 * width < cores) width *= 2;
+  for (; width >= 1 && width < cores; width /= 2) ways.push_back(width);
   return ways;
 }
 
@@ -64,8 +67,9 @@ SelfTiming::Steps::iterator SelfTiming::FindStep(int64_t id) {
 }
 
 void SelfTiming::Open(int64_t id, Sizes sizes, int64_t now_ns) {
-  if (steps_.size() == kMostOpenSteps) steps_.pop_back();
+  while (!steps_.empty() && opened_ - steps_.back().number >= kMostLaterSteps) steps_.pop_back();
   Step step;
+  step.number = opened_++;
   step.id = id;
   step.of = FindSizes(std::move(sizes));
   step.way = step.of->trials.way();

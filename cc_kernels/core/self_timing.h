@@ -55,6 +55,7 @@ class SelfTiming {
   };
   struct Step {
     int64_t id = 0;
+    int64_t number = 0;  // of the steps that were opened
     std::shared_ptr<OfSizes> of;
     int way = 0;
     int64_t turn = 0;
@@ -74,7 +75,8 @@ class SelfTiming {
   const std::vector<int> ways_;                // the cores of each
   mutable std::mutex mutex_;                   // guards the rest
   std::list<std::shared_ptr<OfSizes>> sizes_;  // the latest used first
-  Steps steps_;
+  Steps steps_;                                // open ones, the latest first
+  int64_t opened_ = 0;
 };
 
 // The timing of the graph of this name, which kernels hold. Null if another unit of it named

@@ -62,9 +62,9 @@ void WayTrials::Begin(bool is_full) {
 
 void WayTrials::BeginTurn() {
   const double fastest = FastestUs();
-  const bool is_long = fastest > kLongUs;
+  const bool is_short = fastest > 0 && fastest <= kLongUs;
   const bool is_first = entries_[candidates_[place_]].samples.empty();
-  uncounted_ = (is_first ? 1 : 0) + (is_long ? 0 : 1);
+  uncounted_ = (is_first ? 1 : 0) + (is_short ? 1 : 0);
   counted_ = 1;
   if (fastest > 0) {
     counted_ = std::clamp(static_cast<int>(kTurnUs / fastest), 1, kMostRunsOfTurn);
@@ -74,9 +74,10 @@ void WayTrials::BeginTurn() {
 double WayTrials::FastestUs() const {
   double fastest = 0;
   for (const int way : candidates_) {
-    const Entry& entry = entries_[way];
-    const double us = entry.samples.empty() ? entry.median_us : Median(entry.samples);
-    if (us > 0 && (fastest == 0 || us < fastest)) fastest = us;
+    const std::vector<double>& samples = entries_[way].samples;
+    if (samples.empty()) continue;
+    const double us = Median(samples);
+    if (fastest == 0 || us < fastest) fastest = us;
   }
   return fastest;
 }

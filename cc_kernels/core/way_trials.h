@@ -51,6 +51,7 @@ class WayTrials {
   void EndTurn();
   void EndRound();
   void End();
+  // The least median of this trial; 0 before the first.
   double FastestUs() const;
 
   std::vector<Entry> entries_;

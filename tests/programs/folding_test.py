@@ -28,7 +28,7 @@ Function = Callable[[Any], Any]
 
 @pytest.fixture(autouse=True)
 def enabled(units_on_cpus: None) -> Iterator[None]:
-    tf_interop.enable()
+    tf_interop.enable(self_timing=False)
     yield
     tf_interop.disable()
 

@@ -253,7 +253,10 @@ def test_a_plan_for_training_leaves_validation_alone_without_a_failure(choose: C
     infer(model, IMAGES)
     status = tf_interop.status()
     assert (status.unit_node_count, status.failures) == (0, ())
-    assert "for training only" in status.graphs[0].why_unchanged
+    assert status.graphs[0].timed_graph
+    tf_interop.enable(plan=plan, self_timing=False)
+    infer(model, IMAGES)
+    assert "for training only" in tf_interop.status().graphs[0].why_unchanged
 
 
 def trained(**options: Any) -> list[np.ndarray]:

@@ -86,7 +86,7 @@ def test_the_option_alone_turns_it_off_and_on() -> None:
 
 
 def test_keeps_everything_without_a_plan_and_says_why() -> None:
-    tf_interop.enable(kept=False)
+    tf_interop.enable(kept=False, self_timing=False)
     assert stages_of() == 0
     status = tf_interop.status()
     assert status.is_on

@@ -42,7 +42,7 @@ def test_separates_graphs_of_earlier_settings(plugin_as_after_import: None) -> N
     assert made.current_graphs == made.graphs
     assert "earlier settings" not in str(made)
 
-    tf_interop.enable(kept=False)
+    tf_interop.enable(kept=False, self_timing=False)
     branches(image)
     left = tf_interop.status()
     assert left.graphs == made.graphs

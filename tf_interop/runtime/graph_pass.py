@@ -213,11 +213,15 @@ def _make_units(
     )
     plan = settings.plan
     modes = {each.mode for each in plan.graphs} if plan is not None else set()
-    if modes == {"training"} and mode_of(convolutions) == "inference":
+    mode = mode_of(convolutions)
+    is_other_mode = modes == {"training"} and mode == "inference"
+    entries = () if plan is None or is_other_mode else entries_to_run(plan, convolutions)
+    if settings.times_itself and mode == "inference" and units and not entries:
+        return _time_units(view, properties, units, report, nodes_to_preserve, fetches)
+    if is_other_mode:
         # This is no mistake (it happens in validation under `fit`), so there is no warning.
         why = "the plan is for training only; tune with training=False for this graph"
         return None, dataclasses.replace(report, why_unchanged=why)
-    entries = () if plan is None else entries_to_run(plan, convolutions)
     batch_size = batch_size_of(node.configuration for node in convolutions)
     if entries and batch_size is not None:
         check_batch_size(entries, batch_size)
@@ -233,8 +237,6 @@ def _make_units(
         chosen: Mapping[str, Cores] = dict.fromkeys(of_name, ON_ONE_CORE)
     else:
         chosen = _units_of_plan(entries, are_split, batch_size, of_name.keys())
-    if not chosen and settings.times_itself and units and mode_of(convolutions) == "inference":
-        return _time_units(view, properties, units, report, nodes_to_preserve, fetches)
     if not chosen:
         why = _why_unchanged(units, "no operation of the graph can be in a unit")
         if any(each.stages for each in entries):

@@ -15,7 +15,7 @@ from tf_interop.errors import TfInteropError
 from tf_interop.graph.xla import XlaFunction, find_xla_functions, xla_auto_clustering
 from tf_interop.planning.types import GraphPlan, Plan
 from tf_interop.runtime.fold_pass import FoldReport
-from tf_interop.runtime.kernel_library import Counters
+from tf_interop.runtime.kernel_library import Counters, SelfTiming
 from tf_interop.runtime.parallel_pass import ParallelReport
 from tf_interop.runtime.plugin import PassFailure, get_plugin
 from tf_interop.runtime.settings import PassReport
@@ -39,6 +39,7 @@ class Status:
         folded_graphs: what was folded and kept in graphs, latest first.
         failures: graphs that stayed unchanged because the pass failed, with the cause.
         counters: counts of stage runs and fallbacks so far.
+        self_timings: what graphs that time themselves found out, for each size of their input.
         xla_functions: functions with convolutions that XLA compiles, so the plugin never sees them.
         xla_auto_clustering: the switch that turned XLA on for all graphs, or empty.
     """
@@ -54,6 +55,7 @@ class Status:
     folded_graphs: tuple[FoldReport, ...] = ()
     failures: tuple[PassFailure, ...] = ()
     counters: Counters = Counters(0, {})  # noqa: RUF009 (frozen)
+    self_timings: tuple[SelfTiming, ...] = ()
     xla_functions: tuple[XlaFunction, ...] = ()
     xla_auto_clustering: str = ""
 
@@ -94,6 +96,8 @@ class Status:
             say(f"not on {device_type}: {reason}")
         if self.current_graphs:
             console.print(_graph_table(self.current_graphs))
+        for timing in self.self_timings:
+            say(str(timing))
         current = {id(graph) for graph in self.current_graphs}
         if earlier := [graph for graph in self.graphs if id(graph) not in current]:
             say("under earlier settings, no longer in effect:")
@@ -168,6 +172,7 @@ def status() -> Status:
         folded_graphs=plugin.fold_reports,
         failures=plugin.failures,
         counters=plugin.library.read_counters(),
+        self_timings=tuple(plugin.library.read_self_timings()),
         xla_functions=find_xla_functions(),
         xla_auto_clustering=xla_auto_clustering(),
     )
@@ -192,8 +197,11 @@ def _graph_table(graphs: Sequence[PassReport]) -> Table:
             cells += [str(len(stages)), str(widest)]
         if has_units:
             measured = report.plan.measured
+            made = f"{len(report.plan.units)} of {report.unit_count} {report.plan.unit_kind}"
+            if report.timed_graph:
+                made = f"{report.unit_count} self-timed"
             cells += [
-                f"{len(report.plan.units)} of {report.unit_count} {report.plan.unit_kind}",
+                made,
                 str(report.unit_op_count),
                 "" if measured is None else f"{measured.ratio:.2f} ± {measured.error:.2f}",
             ]

@@ -1,0 +1,159 @@
+"""Inference that times itself: right numbers on any number of cores; the choice is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from unnoticed import IMAGE, conv, in_threads, run_python
+
+import tf_interop
+from tf_interop.graph.program import UNIT_OP, UnitNode, decode_unit
+from tf_interop.runtime.kernel_library import SelfTiming
+from tf_interop.runtime.plugin import get_plugin
+
+pytestmark = pytest.mark.usefixtures("units_on_cpus")
+
+ENOUGH = 100
+"""Calls after which the first trial is over."""
+
+
+@pytest.fixture(autouse=True)
+def enabled(units_on_cpus: None) -> Iterator[None]:
+    tf_interop.enable()
+    yield
+    tf_interop.disable()
+
+
+def branches(image: tf.Tensor) -> tf.Tensor:
+    """Two branches with a wide and a narrow convolution, and a shortcut."""
+    left = tf.nn.relu(conv(image, 0))
+    right = tf.nn.max_pool2d(conv(tf.nn.relu(conv(image, 1)), 2), 3, 1, "SAME")
+    return tf.concat([left, right], 3)[..., :4] + image
+
+
+def function_of_any_batch() -> Any:
+    return tf.function(branches, input_signature=[tf.TensorSpec([None, 6, 6, 4])], autograph=False)
+
+
+def images(batch: int) -> np.ndarray:
+    return np.random.default_rng(batch).normal(size=[batch, *IMAGE.shape[1:]]).astype(np.float32)
+
+
+def units_of(function: Any, *arguments: Any) -> list[UnitNode]:
+    units: list[UnitNode] = []
+
+    def look(graph_def: Any, _: str) -> None:
+        units[:] = [decode_unit(node) for node in graph_def.node if node.op == UNIT_OP]
+
+    with get_plugin().observe(look):
+        function(*arguments)
+    return units
+
+
+def timings_of(units: list[UnitNode]) -> dict[str, SelfTiming]:
+    """What the graph of these units found out, by the sizes of its input."""
+    found = tf_interop.status().self_timings
+    return {each.sizes: each for each in found if each.graph == units[0].timed_graph}
+
+
+def test_each_batch_size_is_timed_and_every_call_is_right() -> None:
+    run = function_of_any_batch()
+    units = units_of(run, images(1))
+    assert [unit.timed_unit for unit in units] == list(range(len(units)))
+    assert {unit.timed_units for unit in units} == {len(units)}
+    for batch in (1, 3):
+        expected = branches(images(batch)).numpy()
+        for _ in range(ENOUGH):
+            np.testing.assert_allclose(run(images(batch)), expected, rtol=1e-5, atol=1e-5)
+    timings = timings_of(units)
+    assert set(timings) == {"1x6x6x4", "3x6x6x4"}
+    for timing in timings.values():
+        assert not timing.is_trying
+        assert timing.cores in {each.cores for each in timing.tried}
+        assert sum(each.steps for each in timing.tried) >= ENOUGH - 1
+        assert all(each.steps and each.median_ms > 0 for each in timing.tried)
+        assert 0 <= timing.share_lost < 1
+    report = tf_interop.status().current_graphs[0]
+    assert report.timed_graph == units[0].timed_graph
+    assert not report.plan.changes_graph
+    assert "self-timed" in str(tf_interop.status())
+    assert "input 3x6x6x4: runs " in str(tf_interop.status())
+
+
+def test_a_function_that_is_traced_again_goes_on_with_its_times() -> None:
+    units = units_of(function_of_any_batch(), images(2))
+    again = units_of(function_of_any_batch(), images(2))
+    assert [each.timed_graph for each in again] == [each.timed_graph for each in units]
+
+
+def test_other_sizes_by_many_threads_are_right() -> None:
+    run = function_of_any_batch()
+    expected = {batch: branches(images(batch)).numpy() for batch in range(1, 6)}
+
+    def call(thread: int) -> None:
+        for number in range(ENOUGH):
+            batch = (number + thread) % 5 + 1
+            np.testing.assert_allclose(run(images(batch)), expected[batch], rtol=1e-5, atol=1e-5)
+
+    in_threads(call, range(4))
+
+
+def test_a_loop_times_its_body() -> None:
+    @tf.function(autograph=False)  # type: ignore[untyped-decorator]
+    def loop(image: tf.Tensor) -> tf.Tensor:
+        return tf.while_loop(
+            lambda count, _: count < 5,
+            lambda count, value: (count + 1, branches(value) * 0.1),
+            (0, image),
+        )[1]
+
+    expected = images(2)
+    for _ in range(5):
+        expected = branches(expected).numpy() * 0.1
+    for _ in range(ENOUGH):
+        np.testing.assert_allclose(loop(images(2)), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_training_does_not_time_itself() -> None:
+    variable = tf.Variable(tf.ones([3, 3, 4, 4]))
+
+    @tf.function(autograph=False)  # type: ignore[untyped-decorator]
+    def train(image: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.nn.conv2d(image, variable, 1, "SAME") ** 2)
+        variable.assign_sub(0.1 * tape.gradient(loss, variable))
+
+    assert not any(unit.timed_graph for unit in units_of(train, images(2)))
+
+
+def test_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    tf_interop.enable(self_timing=False)
+    assert units_of(function_of_any_batch(), images(1)) == []
+    monkeypatch.setenv("TF_INTEROP_SELF_TIMING", "0")
+    tf_interop.enable()
+    assert units_of(function_of_any_batch(), images(1)) == []
+    tf_interop.enable(self_timing=True)
+    assert units_of(function_of_any_batch(), images(1)) != []
+
+
+def test_nothing_is_tried_where_every_call_must_be_the_same() -> None:
+    run_python(
+        """
+    import tensorflow as tf
+    import tf_interop
+    from unnoticed import IMAGE, conv
+
+    tf.keras.utils.set_random_seed(0)
+    tf.config.experimental.enable_op_determinism()
+    tf_interop.enable()
+    run = tf.function(lambda image: tf.nn.relu(conv(image, 0)), autograph=False)
+    first = run(IMAGE).numpy().tobytes()
+    assert all(run(IMAGE).numpy().tobytes() == first for _ in range(50))
+    assert "self-timed" in str(tf_interop.status())
+    assert tf_interop.status().self_timings == ()
+    """
+    )
