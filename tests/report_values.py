@@ -103,7 +103,7 @@ def tuned_graph() -> GraphPlan:
     """A tuned graph: two of four units are narrow."""
     compared = (
         ComparedStep("stock TensorFlow", 20.0, 1.0, 0.0),
-        ComparedStep("2 of 4 units narrow (1)", 10.9, 1.84, 0.02, 11.5),
+        ComparedStep("2 of 4 units narrow (1)", 10.9, 1.84, 0.02),
         ComparedStep("all units narrow", 19.8, 1.01, 0.02),
         ComparedStep("XLA (jit_compile=True)", 16.0, 1.25),
     )
@@ -112,7 +112,6 @@ def tuned_graph() -> GraphPlan:
         step_ms=10.9,
         ratio=1.84,
         error=0.02,
-        predicted_ms=11.5,
         unit_count=4,
         unit_op_count=12,
         cores=2,

@@ -14,7 +14,6 @@ from tuning_graphs import FETCHES, branches, training_step, units_of
 from tf_interop.graph.program import UNIT_OP, decode_unit
 from tf_interop.planning.types import FOLDED
 from tf_interop.tuning import search
-from tf_interop.tuning.propose import Machine
 from tf_interop.tuning.search import SearchResult, as_step, search_units
 from tf_interop.tuning.step_bench import StepTimes
 
@@ -28,7 +27,7 @@ def test_a_graph_without_units_stays_unchanged() -> None:
     assert units == ()
     found = search_units(view.graph_def, view, units, FETCHES, budget_s=0.1)
     assert found.variants == (found.best,)
-    assert found.best.unit_cores == {}
+    assert found.best.cores == 0
 
 
 class FakeBench:
@@ -39,21 +38,15 @@ class FakeBench:
         self._counts: dict[str, int] = {}
         self.cores: dict[str, list[int]] = {}
 
-    def search(
-        self, monkeypatch: pytest.MonkeyPatch, budget_s: float = 5.0, is_folded: bool = False
-    ) -> SearchResult:
+    def search(self, monkeypatch: pytest.MonkeyPatch, is_folded: bool = False) -> SearchResult:
         """Searches the units of three branches with this bench, without measuring."""
         monkeypatch.setattr(search, "StepBench", lambda **_: contextlib.nullcontext(self))
         said: list[str] = []
         view, units = units_of(branches(SIDES))
         stock = branches(SIDES) if is_folded else view.graph_def
-        found = search_units(stock, view, units, FETCHES, budget_s=budget_s, say=said.append)
+        found = search_units(stock, view, units, FETCHES, budget_s=5.0, say=said.append)
         assert said
         return found
-
-    @property
-    def variants(self) -> list[str]:
-        return list(self._counts)
 
     def add(self, variant: str, graph_def: graph_pb2.GraphDef, fetches: Sequence[str]) -> None:
         assert set(fetches) <= {node.name for node in graph_def.node}
@@ -70,12 +63,6 @@ class FakeBench:
             times[name] = StepTimes(10 / ratio, ratio, error)
         return times
 
-    def op_times_us(self, variant: str) -> dict[str, float]:
-        # The third is much slower on one core, and runs alone most of the time.
-        if variant in (search.STOCK, FOLDED):
-            return {"conv_1": 10.0, "conv_3": 10.0, "conv_5": 30.0}
-        return {"relu_1": 10.0, "relu_3": 10.0, "relu_5": 200.0}
-
 
 @pytest.mark.parametrize(
     ("ratio", "error", "is_faster"),
@@ -87,7 +74,7 @@ def test_takes_what_beats_stock_by_more_than_the_error(
 ) -> None:
     bench = FakeBench(lambda count: (ratio, error) if count else (1.0, 0.0))
     found = bench.search(monkeypatch)
-    assert bool(found.best.unit_cores) == is_faster
+    assert bool(found.best.cores) == is_faster
     assert found.variants[0].name == search.STOCK
 
 
@@ -111,29 +98,6 @@ def test_takes_units_that_beat_the_folded_graph(
     found = bench.search(monkeypatch, is_folded=True)
     assert found.best.name == expected
     assert [each.name for each in found.variants[:2]] == [search.STOCK, FOLDED]
-    assert not {each.name for each in found.variants if each.predicted_ms} & {search.STOCK, FOLDED}
-
-
-def test_takes_the_fastest_of_all_variants(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, units = units_of(branches(SIDES))
-    bench = FakeBench(lambda count: ({0: 1.0, len(units): 1.2}.get(count, 1.6), 0.0))
-    found = bench.search(monkeypatch)
-    assert 0 < len(found.best.unit_cores) < len(units)
-    assert found.best.times.ratio == 1.6
-    # The simulation is fitted to these.
-    fitted = [each.name for each in found.variants if not each.predicted_ms]
-    assert fitted == [search.STOCK, search.ALL_NARROW]
-
-
-def test_tries_no_proposal_without_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried = []
-    all_on_more = [f"all units on {width} cores" for width in search._machine().widths[1:]]
-    for budget_s in (5.0, 1e-9):
-        bench = FakeBench(lambda count: (1.0, 0.0))
-        bench.search(monkeypatch, budget_s)
-        tried.append(bench.variants)
-    assert len(tried[0]) > 2
-    assert tried[1] == [search.STOCK, search.ALL_NARROW, *all_on_more]
 
 
 def test_all_units_are_measured_on_each_number_of_cores_and_the_fastest_is_taken(
@@ -143,7 +107,7 @@ def test_all_units_are_measured_on_each_number_of_cores_and_the_fastest_is_taken
     bench = FakeBench(lambda count: (1.2, 0.0) if count else (1.0, 0.0))
     is_on_two = "all units on 2 cores"
     times = bench.time
-    monkeypatch.setattr(search, "_machine", lambda: Machine(cores=4, threads=4))
+    monkeypatch.setattr(search, "core_count", lambda: 4)
     monkeypatch.setattr(
         bench,
         "time",
@@ -154,9 +118,10 @@ def test_all_units_are_measured_on_each_number_of_cores_and_the_fastest_is_taken
     )
     found = bench.search(monkeypatch)
     assert found.best.name == is_on_two
-    assert found.best.unit_cores == dict.fromkeys(range(len(units)), 2)
+    assert found.best.cores == 2
     assert [2] * len(units) == bench.cores[is_on_two]
     assert [1] * len(units) == bench.cores[search.ALL_NARROW]
+    assert [4] * len(units) == bench.cores["all units on 4 cores"]
 
 
 def test_a_step_runs_nodes_that_give_results_or_are_unread() -> None:

@@ -15,13 +15,10 @@ def test_times_variants_by_turns() -> None:
         for name, sides in (("stock", (1, 3)), ("other", (1, 5))):
             bench.add(name, branches(sides), FETCHES)
         times = bench.time(["stock", "other"], budget_s=0.05)
-        ops = bench.op_times_us("other")
     assert times["stock"].ratio == 1
     assert times["stock"].error == 0
     for each in times.values():
         assert each.median_ms > 0 and each.ratio > 0 <= each.error
-    assert ops["relu_1"] > 0
-    assert "relu_3" not in ops
 
 
 def test_a_ratio_is_how_many_times_as_fast_as_the_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -228,14 +228,12 @@ class ComparedStep:
         step_ms: median.
         ratio: speed relative to stock TensorFlow in the same process.
         error: of `ratio`; None if it is unknown.
-        predicted_ms: the simulated step; None if none was simulated.
     """
 
     name: str
     step_ms: Positive
     ratio: Positive
     error: NotNegative | None = None
-    predicted_ms: NotNegative | None = None
 
     @property
     def is_gain(self) -> bool:
@@ -259,8 +257,6 @@ class MeasuredStep:
         step_ms: median step with the plan, measured alternately with stock in one process.
         ratio: speed relative to stock.
         error: of `ratio`.
-        predicted_ms: step with the plan in the simulation of TensorFlow's executor; 0 if there is
-            none, or if it is fitted to the measured step.
         unit_count: units of the folded graph, narrow or not.
         unit_op_count: operations in the narrow or split units.
         cores: cores that TensorFlow uses.
@@ -272,7 +268,6 @@ class MeasuredStep:
     step_ms: Positive
     ratio: Positive
     error: NotNegative
-    predicted_ms: NotNegative
     unit_count: Count
     unit_op_count: Count
     cores: PositiveCount

@@ -5,18 +5,17 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from tf_interop.graph.rewrite import rewrite_units
-from tf_interop.graph.units import Unit, unit_name
+from tf_interop.graph.units import Unit
 from tf_interop.graph.view import GraphView, parse_input
 from tf_interop.measure.other_load import OtherLoad
 from tf_interop.planning.types import FOLDED
 from tf_interop.runtime.fold_pass import arrange_filters
-from tf_interop.tuning.propose import Machine, StepModel, UnitTimes, propose
 from tf_interop.tuning.step_bench import StepBench, StepTimes
 
 STOCK = "stock TensorFlow"
@@ -34,19 +33,14 @@ class Variant:
     """A measured way to run a graph.
 
     Attributes:
-        unit_cores: the cores of each narrow unit, by its number; empty if the batch is split.
-        predicted_ms: the simulated step; 0 if there is none, or it is fitted to the measured one.
+        cores: of each unit; 0 if the graph has none.
+        is_split: whether the units split the batch.
     """
 
     name: str
-    unit_cores: Mapping[int, int]
+    cores: int
+    is_split: bool
     times: StepTimes
-    predicted_ms: float = 0.0
-
-    @property
-    def is_split(self) -> bool:
-        """Whether the batch is split."""
-        return self.name == BATCH_SPLIT
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,8 +48,7 @@ class SearchResult:
     """The result of a search.
 
     Attributes:
-        variants: stock, folded if there is anything to fold, the fastest others, and all units on
-            one core each, in this order.
+        variants: stock, folded if there is anything to fold, and the fastest others, in this order.
         best: the fastest; the folded graph, or stock's, if nothing beats it by more than the error.
         cores: the number of cores that TensorFlow uses.
         other_load: the share of the cores that other programs took meanwhile.
@@ -77,9 +70,7 @@ def search_units(
     budget_s: float,
     say: Callable[[str], None] = lambda text: None,
 ) -> SearchResult:
-    """Measures a graph unchanged, folded, with all units narrow or split, and with proposed ones.
-
-    All units are measured with each number of cores in `Machine.widths`.
+    """Measures a graph unchanged, folded, with all units on each number of cores, and split.
 
     Args:
         stock: the graph as Grappler hands it over for a CPU.
@@ -95,67 +86,63 @@ def search_units(
     def left() -> float:
         return end - time.perf_counter()
 
-    machine = _machine()
+    cores = core_count()
     others = OtherLoad()
     with StepBench() as bench:
         say("measuring stock TensorFlow")
         bench.add(STOCK, stock, fetches)
-        candidates: dict[str, Mapping[int, int]] = {STOCK: {}}
+        added: dict[str, tuple[int, bool]] = {STOCK: (0, False)}  # as in Variant
         base = STOCK
         if view.graph_def is not stock:
             base = FOLDED
-            _add(bench, FOLDED, view, (), {}, fetches)
-            candidates[FOLDED] = {}
-        if not units:
-            few = tuple(_time(bench, candidates, budget_s / 10).values())
-            return SearchResult(few, few[-1], machine.cores, others.share())
-        for width in machine.widths:
-            name = _all_on(width)
+            _add(bench, FOLDED, view, (), 0, fetches)
+            added[FOLDED] = (0, False)
+        for width in widths_on(cores) if units else ():
+            name = ALL_NARROW if width == 1 else f"all units on {width} cores"
             say(f"measuring {name}, {len(units)} of them")
-            candidates[name] = dict.fromkeys(range(len(units)), width)
-            _add(bench, name, view, units, candidates[name], fetches)
+            _add(bench, name, view, units, width, fetches)
+            added[name] = (width, False)
         if split_units:
             say("measuring the batch split over all cores")
-            candidates[BATCH_SPLIT] = {}
-            each_part = dict.fromkeys(range(len(split_units)), 1)
-            _add(bench, BATCH_SPLIT, view, split_units, each_part, fetches)
-        variants = _time(bench, candidates, max(0.5, min(left() * 0.3, 5.0)))
-        unit_times, model = _model(bench, base, view, units, machine)
-        split_step_us = _split_step_us(bench, view, split_units, machine) if split_units else 0.0
-        proposed = propose(model, unit_times, machine.widths)
-        proposed = [each for each in proposed if each not in candidates.values()]
-        for number, unit_cores in enumerate(proposed, 1):
-            if left() < budget_s * 0.4:
-                break
-            name = f"proposal {number}: {len(unit_cores)} of {len(units)} units narrow"
-            say(f"measuring {name}")
-            _add(bench, name, view, units, unit_cores, fetches)
-            candidates[name] = unit_cores
-        if len(candidates) > len(variants):
-            variants = _time(bench, candidates, max(0.5, left() * 0.5))
-        by_ratio = sorted(variants, key=lambda name: variants[name].times.ratio, reverse=True)
-        # In turns once more, so that everything reported was measured over the same period.
-        fastest = [name for name in by_ratio if candidates[name] or name == BATCH_SPLIT]
-        last = dict.fromkeys((STOCK, base, *fastest[:_FINALISTS], ALL_NARROW))
-        say(f"comparing {fastest[0]} with stock TensorFlow")
-        variants = _time(
-            bench,
-            {name: candidates[name] for name in last},
-            max(0.5, min(left(), budget_s * 0.4)),
+            _add(bench, BATCH_SPLIT, view, split_units, 1, fetches)
+            added[BATCH_SPLIT] = (1, True)
+
+        def measure(names: Sequence[str], budget_s: float) -> dict[str, Variant]:
+            times = bench.time(names, budget_s=budget_s)
+            return {name: Variant(name, *added[name], each) for name, each in times.items()}
+
+        variants = measure(list(added), max(0.5, left() * 0.5))
+        others_by_ratio = sorted(
+            (name for name in variants if name not in (STOCK, base)),
+            key=lambda name: variants[name].times.ratio,
+            reverse=True,
         )
-    predicted = _predictions(model, split_step_us, base, variants)
-    variants = {
-        name: dataclasses.replace(each, predicted_ms=predicted.get(name, 0.0))
-        for name, each in variants.items()
-    }
+        # In turns once more, so that everything reported was measured over the same period.
+        last = dict.fromkeys((STOCK, base, *others_by_ratio[:_FINALISTS]))
+        if others_by_ratio:
+            say(f"comparing {others_by_ratio[0]} with stock TensorFlow")
+            variants = measure(list(last), max(0.5, left()))
     best = max(
-        (each for name, each in variants.items() if name not in (STOCK, base)),
+        (variants[name] for name in others_by_ratio[:_FINALISTS]),
         key=lambda each: each.times.ratio,
+        default=variants[base],
     )
     least = variants[base].times.ratio
     if best.times.ratio - max(best.times.error, _LEAST_GAIN * least) <= least:
         best = variants[base]
-    return SearchResult(tuple(variants.values()), best, machine.cores, others.share())
+    return SearchResult(tuple(variants.values()), best, cores, others.share())
+
+
+def core_count() -> int:
+    """The number of cores that the intra-op threads use."""
+    cores = len(os.sched_getaffinity(0))
+    return min(cores, tf.config.threading.get_intra_op_parallelism_threads() or cores)
+
+
+def widths_on(cores: int) -> tuple[int, ...]:
+    """The numbers of cores that a unit may have: 1, 2, 4 and so on, and all cores."""
+    powers = range((cores - 1).bit_length())
+    return (*(1 << power for power in powers), cores)
 
 
 def as_step(graph_def: graph_pb2.GraphDef) -> tuple[graph_pb2.GraphDef, list[str]]:
@@ -181,94 +168,11 @@ def _add(
     name: str,
     view: GraphView,
     units: Sequence[Unit],
-    unit_cores: Mapping[int, int],
+    cores: int,
     fetches: Sequence[str],
 ) -> None:
-    """Adds a variant with narrow units; filters outside of units are arranged, as the pass does."""
-    numbers = sorted(unit_cores)
+    """Adds a variant with units; filters outside of units are arranged, as the pass does."""
     rewritten = view.graph_def
-    if numbers:
-        rewritten = rewrite_units(
-            view,
-            [units[number] for number in numbers],
-            fetches,
-            cores=[{None: unit_cores[number]} for number in numbers],
-        )
+    if units:
+        rewritten = rewrite_units(view, units, fetches, cores=[{None: cores}] * len(units))
     bench.add(name, arrange_filters(rewritten, fetches) or rewritten, fetches)
-
-
-def _all_on(width: int) -> str:
-    return ALL_NARROW if width == 1 else f"all units on {width} cores"
-
-
-def _time(
-    bench: StepBench, candidates: Mapping[str, Mapping[int, int]], budget_s: float
-) -> dict[str, Variant]:
-    """Times candidates, given as `unit_cores` by name."""
-    times = bench.time(list(candidates), budget_s=budget_s)
-    return {name: Variant(name, candidates[name], each) for name, each in times.items()}
-
-
-def _model(
-    bench: StepBench, base: str, view: GraphView, units: Sequence[Unit], machine: Machine
-) -> tuple[list[UnitTimes], StepModel]:
-    stock_us = bench.op_times_us(base)
-    narrow_us = {width: bench.op_times_us(_all_on(width)) for width in machine.widths}
-    unit_times = [
-        UnitTimes(
-            {width: us.get(unit_name(view, unit), 0.0) for width, us in narrow_us.items()},
-            sum(stock_us.get(view.names[step], 0.0) for step in unit.steps),
-        )
-        for unit in units
-    ]
-    return unit_times, StepModel(view, units, unit_times, stock_us, machine)
-
-
-def _split_step_us(
-    bench: StepBench, view: GraphView, units: Sequence[Unit], machine: Machine
-) -> float:
-    """Simulates a step with a split batch, from the measured times of its ops."""
-    op_times_us = bench.op_times_us(BATCH_SPLIT)
-    unit_times = [
-        UnitTimes({machine.cores: op_times_us.get(unit_name(view, unit), 0.0)}, 0.0)
-        for unit in units
-    ]
-    model = StepModel(view, units, unit_times, op_times_us, machine)
-    return model.simulate(dict.fromkeys(range(len(units)), machine.cores)).step_us
-
-
-def _predictions(
-    model: StepModel, split_step_us: float, base: str, variants: dict[str, Variant]
-) -> dict[str, float]:
-    """Simulated steps in ms, scaled to match the measured steps without and with all units narrow.
-
-    These two are left out, and so is stock if the graph is folded. Between them the scale follows
-    the share of narrow units. A split batch leaves few ops, which take little time to dispatch, so
-    its step is not scaled.
-    """
-    simulated = {
-        name: split_step_us if each.is_split else model.simulate(each.unit_cores).step_us
-        for name, each in variants.items()
-        if name == base or name != STOCK
-    }
-    scales = {
-        name: variants[name].times.median_ms / max(simulated[name], 1e-9)
-        for name in (base, ALL_NARROW)
-    }
-    count = len(variants[ALL_NARROW].unit_cores)
-
-    def scale(variant: Variant) -> float:
-        if variant.is_split:
-            return 1e-3
-        share = len(variant.unit_cores) / count
-        return scales[base] + (scales[ALL_NARROW] - scales[base]) * share
-
-    others = {name: variants[name] for name in simulated.keys() - scales.keys()}
-    return {name: simulated[name] * scale(each) for name, each in others.items()}
-
-
-def _machine() -> Machine:
-    cores = len(os.sched_getaffinity(0))
-    intra_op_threads = tf.config.threading.get_intra_op_parallelism_threads() or cores
-    inter_op_threads = tf.config.threading.get_inter_op_parallelism_threads() or cores
-    return Machine(min(cores, intra_op_threads), inter_op_threads)

@@ -21,7 +21,6 @@ from tf_interop import tensorflow_internals
 
 _SHARED_CONSTANT_BYTES = 1 << 10
 _WARM_UP_RUNS = 3
-_TRACED_RUNS = 5
 _LEAST_TURN_S = 0.02
 
 
@@ -59,8 +58,6 @@ class StepBench:
         self._session = tf.compat.v1.Session(graph=self._graph, config=config)
         self._random = np.random.default_rng(0)
         self._shared: dict[str, Any] = {}
-        self._scopes: dict[str, str] = {}
-        self._targets: dict[str, list[Any]] = {}
         self._calls: dict[str, Any] = {}
 
     def __enter__(self) -> StepBench:
@@ -78,7 +75,7 @@ class StepBench:
                 VarHandleOps, which variants share by name.
             fetches: the nodes that a step runs.
         """
-        scope = self._scopes[variant] = f"variant_{len(self._scopes)}"
+        scope = f"variant_{len(self._calls)}"
         own = graph_pb2.GraphDef(versions=graph_def.versions, library=graph_def.library)
         fresh: list[node_def_pb2.NodeDef] = []
         for node in graph_def.node:
@@ -104,7 +101,6 @@ class StepBench:
             else self._graph.get_operation_by_name(f"{scope}/{name}")
             for name in fetches
         ]
-        self._targets[variant] = targets
         call = self._session.make_callable(targets)
         for _ in range(_WARM_UP_RUNS):
             call()
@@ -126,24 +122,6 @@ class StepBench:
                     for name, times in steps.items()
                 }
         return {name: _step_times(rounds[1:], variants[0], name) for name in variants}
-
-    def op_times_us(self, variant: str) -> dict[str, float]:
-        """The time of each node of a variant's graph, by its name: the median of traced runs."""
-        # Enough for times; a full trace also looks for GPUs, and logs each time that it finds none.
-        options = config_pb2.RunOptions(trace_level=config_pb2.RunOptions.SOFTWARE_TRACE)
-        samples: dict[str, list[int]] = {}
-        prefix = f"{self._scopes[variant]}/"
-        for _ in range(_TRACED_RUNS):
-            metadata = config_pb2.RunMetadata()
-            self._session.run(self._targets[variant], options=options, run_metadata=metadata)
-            for device in metadata.step_stats.dev_stats:
-                for node in device.node_stats:
-                    name = node.node_name.partition(":")[0]
-                    if name.startswith(prefix):
-                        samples.setdefault(name.removeprefix(prefix), []).append(
-                            node.op_end_rel_nanos - node.op_start_rel_nanos
-                        )
-        return {name: float(np.median(times)) / 1e3 for name, times in samples.items()}
 
     def _turn(self, variant: str, count: int) -> list[float]:
         call = self._calls[variant]

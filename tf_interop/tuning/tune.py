@@ -146,14 +146,13 @@ def tune(
 ) -> Tuning:
     """Finds what beats stock TensorFlow on this machine, and turns it on.
 
-    On a CPU it folds the model's graph, as `enable()` does, and times the operations of the folded
-    graph on one core, on all cores, and on 2, 4 and so on if there are more. From these times it
-    proposes units and the number of cores for each, and measures whole steps of the proposals,
-    alternating with stock TensorFlow and the folded graph. It keeps only units that beat the
-    folded graph by more than the measurement error. The model or function runs once, on
-    zeros, to get its graph; then the model's state is restored. Timed steps run on random values.
-    The result is cached in the user's cache folder, by graph, machine and versions, unless other
-    programs disturbed the measurement.
+    On a CPU it folds the model's graph, as `enable()` does. It measures whole steps of the folded
+    graph with all units on one core, on all cores, on 2, 4 and so on if there are more, and with
+    the batch split, alternating with stock TensorFlow and the folded graph. It keeps only units
+    that beat the folded graph by more than the measurement error. The model or function runs once,
+    on zeros, to get its graph; then the model's state is restored. Timed steps run on random
+    values. The result is cached in the user's cache folder, by graph, machine and versions, unless
+    other programs disturbed the measurement.
 
     On a GPU it measures convolutions and stages, as `tf-interop profile` does, and plans from
     them, as `plan` does. It measures no whole step of the plan there.
@@ -362,9 +361,7 @@ def _plan_of(
     xla: XlaTimes | None,
 ) -> GraphPlan:
     best, stock = found.best, found.variants[0]
-    numbers = sorted(best.unit_cores)
-    unit_cores = tuple(best.unit_cores[number] for number in numbers)
-    taken = units if best.is_split else [units[number] for number in numbers]
+    taken = units if best.cores else ()
     canonical = canonical_names(planned_name(view, unit) for unit in units)
     names = tuple(canonical[planned_name(view, unit)] for unit in taken)
     compared = [
@@ -373,7 +370,6 @@ def _plan_of(
             each.times.median_ms,
             each.times.ratio,
             each.times.error,
-            each.predicted_ms or None,
         )
         for each in found.variants
     ]
@@ -387,13 +383,12 @@ def _plan_of(
         why_no_stage="" if taken else "no variant beats the graph without units",
         narrow_units=() if best.is_split else names,
         split_units=names if best.is_split else (),
-        unit_cores=unit_cores if max(unit_cores, default=1) > 1 else (),
+        unit_cores=(best.cores,) * len(taken) if best.cores > 1 else (),
         measured=MeasuredStep(
             stock_ms=stock.times.median_ms,
             step_ms=best.times.median_ms,
             ratio=best.times.ratio,
             error=best.times.error,
-            predicted_ms=best.predicted_ms,
             unit_count=len(units),
             unit_op_count=sum(len(unit.steps) for unit in taken),
             cores=found.cores,
