@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets everything up, tunes NASNetMobile and InceptionV3 on this machine, and writes a report of each.
+# Sets everything up, and compares some networks with and without tf_interop on this machine's CPU.
 #
 #   scripts/demo.sh [OPTIONS]
 #

@@ -142,9 +142,11 @@ launch() { # Names libcuda, so that the stand-ins for machines without a GPU are
   TF_INTEROP_LIBCUDA=libcuda.so.1 BUILD=$build scripts/benchmark_launch.sh "$results/launch_overhead.json"
 }
 
-demonstration() { # It measures while TensorFlow runs, which would otherwise take all memory.
-  TF_FORCE_GPU_ALLOW_GROWTH=true "$python" python/examples/demonstration.py --dtype "$1" \
-    --plan-dir "$results/plans_$1"
+tune() { # It measures while TensorFlow runs, which would otherwise take all memory.
+  local network
+  for network in NASNetMobile InceptionV3; do
+    TF_FORCE_GPU_ALLOW_GROWTH=true "$python" -m tf_interop tune "$network" -o "$results/$network.json"
+  done
 }
 
 benchmark() { # benchmark OPTIONS…
@@ -187,8 +189,7 @@ op        op_tests_launched     240    TF_INTEROP_CUDA_GRAPHS=0 run_tests "$pyth
 profile   profile               left/3 profile_lists $(($(left) / 4))
 profile   check                 60     "$python" -m tf_interop show "$results/profile.json"
 op        op_matrix             300    op_matrix
-op        demonstration_float32 300    demonstration float32
-op        demonstration_half    300    demonstration mixed_float16
+op        tune                  300    tune
 benchmark inference             left   benchmark $first --batch 1,32
 benchmark training              left   benchmark $first --batch 32 --no-inference --training
 benchmark batches               left   benchmark $first --batch 8,128 --training
