@@ -87,7 +87,7 @@ def fixture_folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     save_plan(network_plan(), folder / "plan.json")
     save_device_graph(DEVICE_GRAPH, folder / "devices.json")
     (folder / "tf_interop" / "tuned").mkdir(parents=True)
-    measured = MeasuredStep(2.0, 1.0, 2.0, 0.1, 1.0, 3, 9, 2)
+    measured = MeasuredStep(2.0, 1.0, 2.0, 0.1, 3, 9, 2)
     tuned = GraphPlan("f", 2, (), narrow_units=("a", "b"), measured=measured)
     save_plan(Plan((tuned,)), folder / "tf_interop" / "tuned" / "key.json")
     save_configurations(ConfigurationList((ListedConvolution(TINY),)), folder / "list.json")

@@ -118,16 +118,30 @@ def test_a_loop_times_its_body() -> None:
         np.testing.assert_allclose(loop(images(2)), expected, rtol=1e-4, atol=1e-6)
 
 
-def test_training_does_not_time_itself() -> None:
-    variable = tf.Variable(tf.ones([3, 3, 4, 4]))
+def test_training_times_itself() -> None:
+    filters = np.random.default_rng(0).normal(size=[3, 3, 4, 4]).astype(np.float32)
 
-    @tf.function(autograph=False)  # type: ignore[untyped-decorator]
-    def train(image: tf.Tensor) -> None:
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.nn.conv2d(image, variable, 1, "SAME") ** 2)
-        variable.assign_sub(0.1 * tape.gradient(loss, variable))
+    def trained(step_count: int) -> tuple[np.ndarray, list[UnitNode]]:
+        variable = tf.Variable(filters)
 
-    assert not any(unit.timed_graph for unit in units_of(train, images(2)))
+        @tf.function(autograph=False)  # type: ignore[untyped-decorator]
+        def train(image: tf.Tensor) -> None:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.nn.relu(tf.nn.conv2d(image, variable, 1, "SAME")) ** 2)
+            variable.assign_sub(0.1 * tape.gradient(loss, variable))
+
+        units = units_of(train, images(4))
+        for _ in range(step_count - 1):
+            train(images(4))
+        return variable.numpy(), units
+
+    ours, units = trained(ENOUGH)
+    assert {unit.timed_units for unit in units} == {len(units)}
+    assert not any(timing.is_trying for timing in timings_of(units).values())
+    tf_interop.disable()
+    stocks, none = trained(ENOUGH)
+    assert none == []
+    np.testing.assert_allclose(ours, stocks, rtol=1e-4, atol=1e-6)
 
 
 def test_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:

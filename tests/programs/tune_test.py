@@ -50,9 +50,10 @@ def fixture_choose(monkeypatch: pytest.MonkeyPatch) -> Choose:
     def choose(all_narrow: bool, cores: int = 1, other_load: float = 0.0) -> list[SearchResult]:
         def search_and_choose(*arguments: Any, **options: Any) -> SearchResult:
             result = search(*arguments, **options)
-            best = max(result.variants, key=lambda each: len(each.unit_cores))
-            best = dataclasses.replace(best, unit_cores=dict.fromkeys(best.unit_cores, cores))
-            best = best if all_narrow else result.variants[0]
+            best = result.variants[0]
+            if all_narrow:
+                best = next(each for each in result.variants if each.cores and not each.is_split)
+                best = dataclasses.replace(best, cores=cores)
             found.append(dataclasses.replace(result, best=best, other_load=other_load))
             return found[-1]
 

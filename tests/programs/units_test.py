@@ -152,7 +152,7 @@ def test_the_greater_gain_decides_for_a_graph_of_any_batch_size(
     narrow_ratio: float, split_ratio: float
 ) -> None:
     def measured(ratio: float) -> MeasuredStep:
-        return MeasuredStep(ratio, 1.0, ratio, 0.0, 1.0, 1, 1, 2)
+        return MeasuredStep(ratio, 1.0, ratio, 0.0, 1, 1, 2)
 
     tf_interop.enable("always")
     images = [tf.constant(digits(size, size, 6, 6, 4)) for size in (1, 2, BATCH)]

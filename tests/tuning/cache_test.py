@@ -10,7 +10,7 @@ from tf_interop.planning.types import GraphPlan, MeasuredStep, Plan
 from tf_interop.tuning.cache import cached_plans, load_cached, save_cached
 
 TUNED = GraphPlan(
-    "f", 1, (), narrow_units=("a",), measured=MeasuredStep(2.0, 1.0, 2.0, 0.1, 1.0, 3, 4, 2)
+    "f", 1, (), narrow_units=("a",), measured=MeasuredStep(2.0, 1.0, 2.0, 0.1, 3, 4, 2)
 )
 
 

@@ -216,7 +216,7 @@ def _make_units(
     mode = mode_of(convolutions)
     is_other_mode = modes == {"training"} and mode == "inference"
     entries = () if plan is None or is_other_mode else entries_to_run(plan, convolutions)
-    if settings.times_itself and mode == "inference" and units and not entries:
+    if settings.times_itself and units and not entries:
         return _time_units(view, properties, units, report, nodes_to_preserve, fetches)
     if is_other_mode:
         # This is no mistake (it happens in validation under `fit`), so there is no warning.

@@ -47,8 +47,8 @@ class Settings:
         parallel: how layers are divided over devices, before stages are made.
         kept_mb: limit for the values of one graph that depend only on variables and are kept
             between calls, in MiB; 0 keeps none and folds nothing.
-        times_itself: whether the units of inference on a CPU, where no plan says how they run, find
-            it out while they run.
+        times_itself: whether units on a CPU, where no plan says how they run, find it out while
+            they run.
     """
 
     policy: Policy = Policy.PROFILED

@@ -65,11 +65,11 @@ def enable(
             or the policy `"always"`.
         kept_mb: limit for the values of one graph that are kept, in MiB. Filters that oneDNN
             arranges take their size once more.
-        self_timing: whether inference on a CPU finds out by itself, during its first calls and now
-            and then, how its operations run fastest: as in stock TensorFlow, on one core each, on
-            several that stay awake, or with the batch divided. A plan decides for the graphs that
-            it knows. None means with the policy `"profiled"`, unless TF_INTEROP_SELF_TIMING=0 is
-            set. Under `tf.config.experimental.enable_op_determinism` nothing is tried.
+        self_timing: whether a graph on a CPU finds out by itself, during its first steps and now
+            and then, how its operations run fastest: as in stock TensorFlow, on one core each, or
+            on several that stay awake. A plan decides for the graphs that it knows. None means with
+            the policy `"profiled"`, unless TF_INTEROP_SELF_TIMING=0 is set. Under
+            `tf.config.experimental.enable_op_determinism` nothing is tried.
 
     Raises:
         ValueError: the policy is unknown or allows no plan, a limit is negative, or the time limit
