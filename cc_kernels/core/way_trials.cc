@@ -25,11 +25,12 @@ constexpr int kMostRunsOfTurn = 4;
 // Longer runs replace the caches' contents anyway.
 constexpr double kLongUs = 20e3;
 
-constexpr int64_t kFirstInterval = 400;
 constexpr int64_t kLongestInterval = 25600;
 // The usual time of the kept way has changed if it is not within this factor of the trial's.
 constexpr double kDrift = 1.3;
-constexpr int64_t kLeastIntervalAfterDrift = 100;
+// Steps before a change counts. More after each, so that a load that comes and goes costs little.
+constexpr int64_t kFirstDriftInterval = 100;
+constexpr int64_t kLongestDriftInterval = 6400;
 
 double Median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
@@ -39,7 +40,8 @@ double Median(std::vector<double> values) {
 
 }  // namespace
 
-WayTrials::WayTrials(int ways) : entries_(ways), interval_(kFirstInterval) {
+WayTrials::WayTrials(int ways)
+    : entries_(ways), interval_(4 * kFirstDriftInterval), drift_interval_(kFirstDriftInterval) {
   Begin(/*is_full=*/true);
 }
 
@@ -106,9 +108,9 @@ void WayTrials::Record(double us) {
   ++since_;
   usual_us_ = since_ == 1 ? us : 0.95 * usual_us_ + 0.05 * us;
   const double expected = entries_[kept_].median_us;
-  if (since_ >= kLeastIntervalAfterDrift &&
+  if (since_ >= drift_interval_ &&
       (usual_us_ > kDrift * expected || kDrift * usual_us_ < expected)) {
-    interval_ = kFirstInterval;
+    drift_interval_ = std::min(2 * drift_interval_, kLongestDriftInterval);
     Begin(/*is_full=*/true);
   } else if (since_ >= interval_) {
     Begin(/*is_full=*/false);
@@ -171,8 +173,9 @@ void WayTrials::End() {
   if (median_of(kept_) > kClearlyFaster * median_of(0)) kept_ = 0;
   if (kept_ == before && !is_full_) {
     interval_ = std::min(2 * interval_, kLongestInterval);
+    drift_interval_ = std::max(drift_interval_ / 2, kFirstDriftInterval);
   } else {
-    interval_ = kFirstInterval;
+    interval_ = 4 * drift_interval_;
   }
   is_trying_ = false;
   since_ = 0;

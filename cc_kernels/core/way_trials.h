@@ -65,9 +65,10 @@ class WayTrials {
   bool is_full_ = true;  // all ways take part in this trial, not only those near in the last
 
   int kept_ = 0;
-  double usual_us_ = 0;  // a running mean of the kept way since the trial
-  int64_t since_ = 0;    // runs since the trial
-  int64_t interval_;     // runs until the next
+  double usual_us_ = 0;     // a running mean of the kept way since the trial
+  int64_t since_ = 0;       // runs since the trial
+  int64_t interval_;        // runs until the next
+  int64_t drift_interval_;  // runs until the next if the time has changed
   double total_us_ = 0;
   double lost_us_ = 0;
 };

@@ -103,6 +103,21 @@ TEST(WayTrialsTest, NoticesASmallChangeAtTheNextTrial) {
   EXPECT_EQ(trials.way(), 0);
 }
 
+TEST(WayTrialsTest, ALoadThatComesAndGoesCostsLittle) {
+  const std::vector<double> alone = {10e3, 5e3, 9e3};
+  const std::vector<double> loaded = {20e3, 15e3, 14e3};
+  WayTrials trials(3);
+  double total = 0;
+  double in_way_0 = 0;
+  for (int i = 0; i < 400; ++i) {
+    const std::vector<double>& us = i % 2 == 0 ? alone : loaded;
+    total += TotalUs(RunSteps(&trials, 150, us), us);
+    in_way_0 += 150 * us[0];
+  }
+  EXPECT_LT(total, 0.75 * in_way_0);  // at best 0.63, with all changes known
+  EXPECT_LT(trials.share_lost(), 0.03);
+}
+
 TEST(WayTrialsTest, AnswersTheSameUnderNoise) {
   // Every tenth run takes twice as long, in one way after the other.
   WayTrials trials(2);
