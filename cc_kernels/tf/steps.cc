@@ -239,7 +239,8 @@ absl::Status StepsRun::Run(const KernelStep& step, tensorflow::DeviceBase* devic
     given = tensorflow::TensorValue(&sizes);
   }
   // oneDNN's convolution writes its result over the summand. If others hold the summand, the kernel
-  // copies it first, with members that calls at the same time would share. So the copy is made here.
+  // copies it first, with members that calls at the same time would share. So the copy is made
+  // here.
   Tensor summand;
   if (step.summand >= 0 && !inputs[step.summand]->RefCountIsOne()) {
     summand = tensorflow::tensor::DeepCopy(*inputs[step.summand].tensor);
