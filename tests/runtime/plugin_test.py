@@ -198,6 +198,7 @@ def test_a_plan_for_another_graph_changes_nothing_and_says_why() -> None:
     [
         ({"policy": "greedy"}, ValueError, "greedy"),
         ({"policy": "always", "plan": Plan(())}, ValueError, "plan"),
+        ({"policy": "always", "self_timing": True}, ValueError, "self_timing"),
         ({"plan": "half.json"}, PlanError, r"half\.json"),
         ({"parallel": "none.json"}, PlanError, "File not found: .none.json"),
         (

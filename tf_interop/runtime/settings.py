@@ -85,9 +85,8 @@ class Settings:
     @property
     def can_change_graphs(self) -> bool:
         """Whether there is anything to do."""
-        return (
-            self.can_make_stages or self.parallel is not None or self.kept_mb > 0
-        ) or self.times_itself
+        is_folding = self.kept_mb > 0
+        return self.can_make_stages or self.parallel is not None or is_folding or self.times_itself
 
 
 @dataclasses.dataclass(frozen=True)

@@ -72,8 +72,8 @@ def enable(
             `tf.config.experimental.enable_op_determinism` nothing is tried.
 
     Raises:
-        ValueError: the policy is unknown or allows no plan, a limit is negative, or the time limit
-            is 0.
+        ValueError: the policy is unknown or allows no plan or self-timing, a limit is negative, or
+            the time limit is 0.
         PlanError: a plan file cannot be read, or devices of a parallel plan are missing.
         LibraryError: the compiled library is missing or does not fit this TensorFlow.
     """
@@ -150,6 +150,11 @@ def make_settings(
             f"Expected kept_mb to be at least 0, got {kept_mb}. With 0 nothing is kept."
         )
     is_profiled = policy == Policy.PROFILED.value
+    if self_timing and not is_profiled:
+        raise ValueError(
+            "policy 'always' runs every unit on one core, but self_timing was given. Leave it out, "
+            "or use policy 'profiled'."
+        )
     if kept is None:
         kept = is_profiled
     if self_timing is None:
