@@ -28,10 +28,11 @@ class SelfTiming {
 
   int unit_count() const { return unit_count_; }
 
-  // Begins a unit of a step, and returns its cores; 0 stands for stock TensorFlow. The first unit
-  // of a step calls `sizes`, which returns the sizes of its input. Begin and End come in pairs.
-  int Begin(int64_t step, int unit, const std::function<Sizes()>& sizes, int64_t now_ns);
-  void End(int64_t step, int64_t now_ns);
+  // Begins a unit of the step `id`, and returns its cores; 0 stands for stock TensorFlow. The first
+  // unit of a step calls `sizes`, which returns the sizes of its input. Begin and End come in
+  // pairs.
+  int Begin(int64_t id, int unit, const std::function<Sizes()>& sizes, int64_t now_ns);
+  void End(int64_t id, int64_t now_ns);
 
   struct Way {
     int cores = 0;         // as Begin returns them
