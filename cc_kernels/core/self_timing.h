@@ -14,7 +14,7 @@
 
 namespace tf_interop {
 
-// The units of one graph. A step is one run of all of them, from the begin of the first to the end
+// The units of one graph. A step is one run of all of them, from the start of the first to the end
 // of the last. In each step all units run on the same number of cores, which WayTrials chooses by
 // the sizes of the step's input: as in stock TensorFlow, on one core, on several, or on all.
 //

@@ -114,8 +114,12 @@ def test_a_loop_times_its_body() -> None:
     expected = images(2)
     for _ in range(5):
         expected = branches(expected).numpy() * 0.1
+    units = units_of(loop, images(2))
     for _ in range(ENOUGH):
         np.testing.assert_allclose(loop(images(2)), expected, rtol=1e-4, atol=1e-6)
+    # Each iteration is a step of its own.
+    [timing] = timings_of(units).values()
+    assert sum(each.steps for each in timing.tried) > ENOUGH
 
 
 def test_training_times_itself() -> None:

@@ -287,8 +287,8 @@ def _time_units(
     (region, _), *_ = regions.most_common(1)
     timed = [unit for unit in large if control_flow.region(unit.head) == region]
     # Functions with the same units share their times, such as one that is traced again.
-    steps = "\n".join(view.names[step] for unit in timed for step in (*unit.steps, unit.head))
-    name = hashlib.sha256(f"{report.plan.fingerprint}\n{steps}".encode()).hexdigest()[:16]
+    steps = [[view.names[step] for step in unit.steps] for unit in timed]
+    name = hashlib.sha256(repr((report.plan.fingerprint, steps)).encode()).hexdigest()[:16]
     rewritten = rewrite_units(
         view, timed, nodes_to_preserve, output_shapes=properties.output_shape, timed_graph=name
     )

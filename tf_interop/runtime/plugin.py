@@ -195,7 +195,7 @@ class Plugin:
                     with self._leaving_the_graph():
                         folded = self._fold(divided, handed, settings)
                         changed = folded or changed
-                if settings.can_make_stages or settings.can_make_units(handed.device_type):
+                if settings.can_make_stages or settings.units_time_themselves(handed.device_type):
                     with self._leaving_the_graph():
                         changed = self._stage(folded, divided, handed, settings) or changed
                 if folded is not None and handed.device_type == "CPU":

@@ -71,8 +71,8 @@ class Settings:
         """Whether there is anything to make stages from."""
         return self.policy is Policy.ALWAYS or self.plan is not None
 
-    def can_make_units(self, device_type: str) -> bool:
-        """Whether units may time themselves on a device of this type."""
+    def units_time_themselves(self, device_type: str) -> bool:
+        """Whether a device of this type gets units that time themselves, without a plan."""
         return self.times_itself and self.makes_units(device_type)
 
     def can_fold(self, device_type: str) -> bool:
