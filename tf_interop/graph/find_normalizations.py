@@ -20,7 +20,7 @@ fused operations.
 
 Preconditions:
   1. the statistics are over all axes but that of channels, of an image of rank 4, in float32 (mixed
-     precision casts to it), and on CPUs of at least `_LEAST_ELEMENTS`;
+     precision casts to it), and on CPUs of at least `LEAST_ELEMENTS`;
   2. scale and offset are parameters or absent, because others may depend on the statistics;
   3. nothing but the results is needed of any image between them;
   4. the nodes between are on one local CPU or GPU, not compiled by XLA, always run once, wait for
@@ -53,7 +53,7 @@ _HALF_TYPES = frozenset({types_pb2.DT_HALF, types_pb2.DT_BFLOAT16})
 # 50,000: 0.8; 75,000: 0.8 to 1.1; 100,000: 1.4 to 1.6; 150,000: 1.7 to 2; 800,000: 2.2 to 2.6 (two
 # cores with other load, least times in turns, both ways together, 4 and 32 images of 7 to 56 pixels
 # a side).
-_LEAST_ELEMENTS = 100_000
+LEAST_ELEMENTS = 100_000
 # Stands for an unknown batch size, which is 32 in Keras by default.
 _USUAL_BATCH_SIZE = 16
 
@@ -257,9 +257,9 @@ class _Finder:
         )
         elements = math.prod(_USUAL_BATCH_SIZE if size is None else size for size in shape)
         _require(
-            elements >= _LEAST_ELEMENTS or not is_cpu,
+            elements >= LEAST_ELEMENTS or not is_cpu,
             RefusalReason.SLOWER,
-            f"an image of {_LEAST_ELEMENTS} elements (in batches of {_USUAL_BATCH_SIZE} if their "
+            f"an image of {LEAST_ELEMENTS} elements (in batches of {_USUAL_BATCH_SIZE} if their "
             "size is unknown)",
             elements,
         )
