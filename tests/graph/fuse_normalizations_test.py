@@ -224,9 +224,9 @@ def without_gradient_of(statistic: str) -> Graph:
     return step_of(model, [])
 
 
-def network() -> Graph:
+def network(compute_capability: str | None = None, size: int = 48) -> Graph:
     layers = keras.layers
-    image = keras.Input((48, 48, 16))
+    image = keras.Input((size, size, 16))
     start = layers.Conv2D(16, 3, padding="same", use_bias=False)(image)
     x = layers.Activation("tanh")(layers.BatchNormalization()(start))
     x = layers.DepthwiseConv2D(3, padding="same", use_bias=False)(x)
@@ -234,7 +234,8 @@ def network() -> Graph:
     x = layers.BatchNormalization(scale=False)(layers.Conv2D(16, 1)(x))
     x = layers.GlobalAveragePooling2D()(layers.Activation("tanh")(layers.Add()([x, start])))
     model = keras.Model(image, layers.Dense(5, activation="softmax")(x))
-    return as_step(optimize_graph(trace(model, batch_size=4, training=True), None))
+    traced = trace(model, batch_size=4, training=True)
+    return as_step(optimize_graph(traced, compute_capability))
 
 
 def random_stack(seed: int) -> Graph:
@@ -502,7 +503,7 @@ def test_what_others_need(control: bool) -> None:
                 assert_same_numbers(graph, new)
 
 
-def test_fuses_on_gpus_in_both_layouts() -> None:
+def test_fuses_nchw_on_gpus() -> None:
     graph_def, fetches = one(shape=(4, 16, 48, 48), axis=1)
     for node in graph_def.node:
         node.device = node.device.replace("CPU", "GPU")
@@ -510,6 +511,19 @@ def test_fuses_on_gpus_in_both_layouts() -> None:
     node = next(node for node in new.node if node.op == "FusedBatchNormV3")
     assert node.attr["data_format"].s == b"NCHW"
     assert node.device.endswith("GPU:0")
+
+
+@pytest.mark.parametrize("size", [48, 16])  # 16 is also the number of channels
+def test_fuses_where_grappler_changed_the_layout(size: int) -> None:
+    graph_def, fetches = network("9.0", size)
+    assert "Transpose" in GraphView(graph_def).op_types
+    new = fused((graph_def, fetches), 3, "GPU")
+    layouts = {node.attr["data_format"].s for node in new.node if node.op == "FusedBatchNormV3"}
+    assert layouts == {b"NCHW"}
+    for each in (graph_def, new):
+        for node in each.node:
+            node.device = node.device.replace("GPU", "CPU")
+    assert_same_numbers((graph_def, fetches), new)
 
 
 @pytest.mark.parametrize(

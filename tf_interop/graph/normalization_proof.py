@@ -24,6 +24,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import heapq
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -107,7 +108,7 @@ class Evaluation:
         dropped: inputs that sums lose, as (node, place), because another addend is a result.
         members: the evaluated nodes, and the constants that they read.
         inner: those that belong to this normalization alone.
-        images: those of `inner` whose outputs are images.
+        images: those of `inner` whose outputs are images, in either layout.
     """
 
     def __init__(
@@ -156,10 +157,10 @@ class Evaluation:
         scale, offset = np.ones((1, 1)), np.zeros((1, 1))
         if inputs.scale is not None:
             scale = random.uniform(0.5, 2, (1, POINTS))
-            self._set(inputs.scale.tensor, Sampled(scale, inputs.scale.shape), 0)
+            self._set_vector(inputs.scale, scale)
         if inputs.offset is not None:
             offset = random.uniform(0.5, 2, (1, POINTS))
-            self._set(inputs.offset.tensor, Sampled(offset, inputs.offset.shape), 0)
+            self._set_vector(inputs.offset, offset)
         self._input_nodes = {index for index, _ in self._values}
         n = self._shapes.pixels
         mean = x.mean(0, keepdims=True)
@@ -184,6 +185,11 @@ class Evaluation:
 
     def _set(self, tensor: Tensor, value: Value, depends: int) -> None:
         self._values[tensor], self._depends[tensor] = value, depends
+
+    def _set_vector(self, vector: Vector, data: Floats) -> None:
+        value = self._shapes.vector(data, vector.shape)
+        assert value is not None, "the finder looked for shapes that are known"
+        self._set(vector.tensor, value, 0)
 
     def _evaluate_all(self) -> None:
         view = self._view
@@ -231,10 +237,10 @@ class Evaluation:
             self.results[index, 0] = result, value.shape
             if result.is_image:
                 return False
-        is_image = value.shape == self._shapes.image
+        is_image = self._shapes.is_image(value)
         if depends & _ON_MEAN or depends == _ON_IMAGE | _ON_GRADIENT:
             self.inner.add(index)
-            if is_image:
+            if math.prod(value.shape) == math.prod(self._shapes.image):
                 self.images.add(index)
         if is_image and agree(value.data, self._product):
             self._products.append(index)
@@ -245,7 +251,7 @@ class Evaluation:
 
     def _result(self, value: Sampled, depends: int) -> Result | None:
         """The formula that a value agrees with."""
-        is_image, is_backward = value.shape == self._shapes.image, bool(depends & _ON_GRADIENT)
+        is_image, is_backward = self._shapes.is_image(value), bool(depends & _ON_GRADIENT)
         if not is_image and value.shape not in self._shapes.vectors:
             return None
         for result, expected in self._formulas.items():

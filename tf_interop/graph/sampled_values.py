@@ -48,10 +48,13 @@ class Sampled(NamedTuple):
     Attributes:
         data: `[SAMPLES, POINTS]`, where a 1 stands for equal values.
         shape: the shape of the whole tensor.
+        in_other_layout: whether its axes are in the other order of `NHWC` and `NCHW`. TensorFlow
+            changes the layout of convolutions on a GPU, and transposes around some operations.
     """
 
     data: Floats
     shape: tuple[int, ...]
+    in_other_layout: bool = False
 
 
 Value = Sampled | Integers
@@ -65,7 +68,7 @@ class ImageShapes:
         image: the shape of its images, `[N, H, W, C]` or `[N, C, H, W]`.
         channel_axis: 3 or 1.
         pixels: N times H times W.
-        vectors: the shapes of vectors, the second with the rank of the image.
+        vectors: the shapes of vectors: flat, in the layout of the image, and in the other one.
     """
 
     def __init__(self, image: tuple[int, ...], channel_axis: int) -> None:
@@ -73,21 +76,65 @@ class ImageShapes:
         self.image, self.channel_axis = image, channel_axis
         channels = image[channel_axis]
         self.pixels = math.prod(image) // channels
-        self.vectors = ((channels,), tuple(channels if i == channel_axis else 1 for i in range(4)))
-        self._known = {image, *self.vectors, *((1,) * rank for rank in range(5))}
+        vector = tuple(channels if i == channel_axis else 1 for i in range(4))
+        self._known = {image, (channels,), vector, *((1,) * rank for rank in range(5))}
+        self._to_other = _TO_NCHW if channel_axis == 3 else _TO_NHWC
+        other_image, other_vector = (
+            tuple(each[i] for i in self._to_other) for each in (image, vector)
+        )
+        self._others = {other_image, other_vector}
+        self.vectors = ((channels,), vector, other_vector)
+
+    def is_image(self, sampled: Sampled) -> bool:
+        """Whether a tensor has the shape and the layout of the images."""
+        return sampled.shape == self.image and not sampled.in_other_layout
+
+    def placed(
+        self, data: Floats, shape: tuple[int, ...], in_other_layout: bool = False
+    ) -> Sampled | None:
+        """The numbers in a shape; None if it is not understood."""
+        is_known = shape in (self._others if in_other_layout else self._known)
+        return Sampled(data, shape, in_other_layout) if is_known else None
 
     def reshaped(self, sampled: Sampled, shape: tuple[int, ...]) -> Sampled | None:
-        """The same numbers, repeated if the new shape is larger; None if that is not understood."""
-        is_smaller = math.prod(shape) < math.prod(sampled.shape)
-        return None if shape not in self._known or is_smaller else Sampled(sampled.data, shape)
+        """As many numbers in another shape; None if that is not understood."""
+        if shape == sampled.shape:
+            return sampled
+        # The numbers of an image get other places.
+        return self.vector(sampled.data, shape) if math.prod(shape) < math.prod(self.image) else None
 
-    def broadcast(self, *shapes: tuple[int, ...]) -> tuple[int, ...] | None:
-        """The shape of an elementwise result; None if it is not understood."""
-        result = _broadcast(shapes)
+    def vector(self, data: Floats, shape: tuple[int, ...]) -> Sampled | None:
+        """A vector or scalar in a shape; None if it is not understood."""
+        return self.placed(data, shape) or self.placed(data, shape, True)
+
+    def broadcast(self, *operands: Sampled) -> tuple[tuple[int, ...], bool] | None:
+        """The shape and layout of an elementwise result; None if it is not understood."""
+        shape = _broadcast(tuple(each.shape for each in operands))
+        if shape is None:
+            return None
+        layouts = {each.in_other_layout for each in operands if _has_layout(each.shape)}
+        in_other_layout = layouts == {True}
         # A flat vector meets the last axis of an image, which must be the axis of channels.
-        is_flat = result is not None and len(result) == 4 and self.vectors[0] in shapes
-        is_known = result in self._known and not (is_flat and self.channel_axis != 3)
-        return result if is_known else None
+        is_flat = len(shape) == 4 and any(each.shape == self.vectors[0] for each in operands)
+        is_channels_last = (self.channel_axis == 3) != in_other_layout
+        if len(layouts) > 1 or (is_flat and not is_channels_last):
+            return None
+        return shape, in_other_layout
+
+    def transposed(self, sampled: Sampled, order: Sequence[int]) -> Sampled | None:
+        """The tensor with its axes in another order; None if it is not understood."""
+        to_own = _TO_NHWC if self._to_other == _TO_NCHW else _TO_NCHW
+        if order != (to_own if sampled.in_other_layout else self._to_other):
+            return None
+        shape = tuple(sampled.shape[axis] for axis in order)
+        return self.placed(sampled.data, shape, not sampled.in_other_layout)
+
+
+_TO_NCHW, _TO_NHWC = [0, 3, 1, 2], [0, 2, 3, 1]
+
+
+def _has_layout(shape: tuple[int, ...]) -> bool:
+    return len(shape) == 4 and math.prod(shape) > 1
 
 
 @functools.lru_cache(maxsize=1024)
@@ -131,9 +178,9 @@ def evaluate(
     numbers = [each for each in operands if isinstance(each, Sampled)]
     integers = [each for each in operands if not isinstance(each, Sampled)]
     if node.op in _ELEMENTWISE and not integers:
-        shape = shapes.broadcast(*(each.shape for each in numbers))
-        data = [each.data for each in numbers]
-        return None if shape is None else Sampled(_ELEMENTWISE[node.op](*data), shape)
+        place = shapes.broadcast(*numbers)
+        data = (each.data for each in numbers)
+        return None if place is None else shapes.placed(_ELEMENTWISE[node.op](*data), *place)
     rule = _RULES.get((node.op, len(numbers), len(integers)))
     return None if rule is None else rule(node, *numbers, *integers, shapes)
 
@@ -147,7 +194,7 @@ def _reduce(
     # Grappler leaves out axes of size 1.
     left = [axis for axis in range(4) if axis not in reduced | {shapes.channel_axis}]
     if (
-        image.shape != shapes.image
+        not shapes.is_image(image)
         or shapes.channel_axis in reduced
         or any(shapes.image[axis] != 1 for axis in left)
         or (left and not keeps_rank)
@@ -182,15 +229,23 @@ def _tile(
         return None
     pairs = list(zip(sampled.shape, multiples.tolist(), strict=True))
     is_repetition = all(1 in pair for pair in pairs)
-    return shapes.reshaped(sampled, tuple(map(math.prod, pairs))) if is_repetition else None
+    shape = tuple(map(math.prod, pairs))
+    return shapes.placed(sampled.data, shape, sampled.in_other_layout) if is_repetition else None
 
 
 def _broadcast_to(
     _node: node_def_pb2.NodeDef, sampled: Sampled, sizes: Integers, shapes: ImageShapes
 ) -> Value | None:
     shape = tuple(sizes.reshape(-1).tolist())
-    is_larger = shapes.broadcast(sampled.shape, shape) == shape
-    return Sampled(sampled.data, shape) if is_larger else None
+    place = shapes.broadcast(sampled, Sampled(sampled.data, shape, sampled.in_other_layout))
+    is_larger = place is not None and place[0] == shape
+    return shapes.placed(sampled.data, shape, sampled.in_other_layout) if is_larger else None
+
+
+def _transpose(
+    _node: node_def_pb2.NodeDef, sampled: Sampled, order: Integers, shapes: ImageShapes
+) -> Value | None:
+    return shapes.transposed(sampled, order.reshape(-1).tolist())
 
 
 def _cast(node: node_def_pb2.NodeDef, value: Integers, _shapes: ImageShapes) -> Value | None:
@@ -243,6 +298,7 @@ _RULES: Mapping[tuple[str, int, int], Callable[..., Any]] = {
     ("Squeeze", 1, 0): _squeeze,
     ("Tile", 1, 1): _tile,
     ("BroadcastTo", 1, 1): _broadcast_to,
+    ("Transpose", 1, 1): _transpose,
     ("Cast", 0, 1): _cast,
     ("Shape", 1, 0): _shape,
     ("GatherV2", 0, 3): _gather,
