@@ -37,6 +37,17 @@ def build_module() -> tf.keras.Model:
     return tf.keras.Model(image, layers.Dense(3, activation="softmax")(x), name="tiny")
 
 
+def build_normalized() -> tf.keras.Model:
+    """Two normalized branches of one image."""
+    image = tf.keras.Input((16, 16, 3))
+    branches = []
+    for size in (3, 5):
+        x = layers.Conv2D(8, size, padding="same", use_bias=False)(image)
+        branches.append(layers.ReLU()(layers.BatchNormalization()(x)))
+    x = layers.GlobalAveragePooling2D()(layers.Conv2D(8, 1)(layers.Add()(branches)))
+    return tf.keras.Model(image, layers.Dense(3)(x), name="normalized")
+
+
 def build_other() -> tf.keras.Model:
     """A convolution that the other models lack."""
     image = tf.keras.Input((8, 8, 3))

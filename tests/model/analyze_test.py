@@ -48,8 +48,14 @@ def _shape(analysis: Analysis) -> tuple[int, int, int, int]:
     ],
 )
 def test_counts_of_networks(
-    name: str, training: bool, shape: tuple[int, ...], kinds: tuple[int, ...], conclusion: str
+    name: str,
+    training: bool,
+    shape: tuple[int, ...],
+    kinds: tuple[int, ...],
+    conclusion: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("TF_INTEROP_HOST_STAGES", "0")
     model = getattr(tf.keras.applications, name)(weights=None)
     analysis = tf_interop.analyze(model, training=training)
     what = "one training step with SGD" if training else "inference"

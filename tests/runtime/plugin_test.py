@@ -183,14 +183,18 @@ def test_an_illegal_plan_changes_nothing_and_says_why(lanes: tuple[str, ...], ca
 
 
 def test_a_plan_for_another_graph_changes_nothing_and_says_why() -> None:
-    tf_interop.enable(plan=Plan((GraphPlan("0123456789abcdef", 2, (make_stage("p", "q"),)),)))
+    plan = Plan((GraphPlan("0123456789abcdef", 2, (make_stage("p", "q"),)),))
+    tf_interop.enable(plan=plan)
     assert stages_of() == 0
     [failure] = tf_interop.status().failures
-    assert (
-        "2 convolutions, some not in this graph, such as 'p', 'q', and this graph has 3"
-        in failure.cause
-    )
+    expected = "2 convolutions, some not in this graph, such as 'p', 'q', and this graph has 3"
+    assert expected in failure.cause
+    assert "folded" not in failure.cause
     assert tf_interop.status().graphs == ()
+    tf_interop.enable(plan=plan, kept=False)
+    assert stages_of() == 0
+    *_, failure = tf_interop.status().failures
+    assert "Stages are planned for graphs whose parameters are folded" in failure.cause
 
 
 @pytest.mark.parametrize(

@@ -301,7 +301,7 @@ def _look_at_plan(case: Case, path: str) -> Outcome:
     from tf_interop.graph.properties import GraphProperties
     from tf_interop.graph.view import GraphView
     from tf_interop.measure.device import running_device
-    from tf_interop.model.graphs import optimize_graph, trace
+    from tf_interop.model.graphs import planned_graph, trace
     from tf_interop.planning.lookup import check_plan_holds
 
     is_training = case.mode is Mode.TRAINING
@@ -310,7 +310,7 @@ def _look_at_plan(case: Case, path: str) -> Outcome:
         _load(case), batch_size=case.batch_size, training=is_training, image_size=case.image_size
     )
     gpu = running_device("cudnn") if tensorflow_internals.may_have_gpus() else None
-    view = GraphView(optimize_graph(traced, gpu.compute_capability if gpu else None))
+    view = GraphView(planned_graph(traced, gpu.compute_capability if gpu else None))
     convolutions, _ = find_convolutions(view, GraphProperties(view))
     try:
         return Outcome(note=check_plan_holds(load_plan(path), convolutions))

@@ -114,18 +114,32 @@ def _is_raised_by_runpy(error: ImportError) -> bool:
     )
 
 
-def _write_list(path: pathlib.Path, program: str, graphs: Iterable[graph_pb2.GraphDef]) -> None:
+def _write_list(
+    path: pathlib.Path, program: str, graphs: Iterable[tuple[graph_pb2.GraphDef, str]]
+) -> None:
     """Writes the list of convolutions and stages of a program's graphs.
+
+    Args:
+        path: of the list.
+        program: its name.
+        graphs: as Grappler hands them over, each with the device type.
 
     Raises:
         PlanError: there are none.
         ProfileError: the file cannot be written.
     """
     from tf_interop.model.collect import CollectOptions, collect_graphs
+    from tf_interop.model.graphs import folded_graph
     from tf_interop.profile.worklist import save_configurations
+    from tf_interop.runtime.settings import Settings
 
+    # Stages are planned for folded graphs.
+    folded = (
+        graph if Settings().makes_units(device_type) else folded_graph(graph, device_type)
+        for graph, device_type in graphs
+    )
     # TensorFlow may optimize a function several times.
-    distinct = {graph.SerializeToString(deterministic=True): graph for graph in graphs}
+    distinct = {graph.SerializeToString(deterministic=True): graph for graph in folded}
     named = ((f"{program}, graph {n}", graph) for n, graph in enumerate(distinct.values(), 1))
     try:
         collected = collect_graphs(named, CollectOptions())
@@ -259,12 +273,12 @@ def run(
             err=True,
         )
 
-    graphs: list[graph_pb2.GraphDef] = []
+    graphs: list[tuple[graph_pb2.GraphDef, str]] = []
     observing = contextlib.ExitStack()
 
     def enable(_tensorflow: object) -> None:
         try:
-            # A list has the graphs as they are: observers see folded ones as graphs of their own.
+            # Observers would see folded graphs as graphs of their own.
             kept = None if list_path is None else False
             tf_interop.enable(policy, plan=plan, workspace_limit_mb=workspace_limit_mb, kept=kept)
             from tf_interop.runtime.plugin import get_plugin
@@ -272,7 +286,7 @@ def run(
             if trace_path is not None:
                 get_plugin().library.record_timeline(_TRACED_CALLS)
             if list_path is not None:
-                observing.enter_context(get_plugin().observe(lambda graph, _: graphs.append(graph)))
+                observing.enter_context(get_plugin().observe(lambda *graph: graphs.append(graph)))
         except TfInteropError as error:
             end_with(error)
 

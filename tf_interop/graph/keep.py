@@ -186,6 +186,7 @@ class _Rewriter:
             bias_add.attr["T"].type = types_pb2.DT_FLOAT
             layout = attribute_of(old, "data_format").s
             bias_add.attr["data_format"].s = b"NCHW" if layout[:2] == b"NC" else b"NHWC"
+            _copy_output_shapes(absorbed[-1], bias_add)
             self._replaced[last] = bias_add
         names = [old.name, *(node.name for node in absorbed)]
         new.experimental_debug_info.original_node_names.extend(names)
@@ -213,8 +214,7 @@ class _Rewriter:
         new.attr["num_args"].i = 1
         epilogue = ["BiasAdd", rescaling.activation] if rescaling.activation else ["BiasAdd"]
         new.attr["fused_ops"].list.s.extend(op.encode() for op in epilogue)
-        if "_output_shapes" in old.attr:
-            new.attr["_output_shapes"].CopyFrom(old.attr["_output_shapes"])
+        _copy_output_shapes(old, new)
         names = [node.name for node in absorbed]
         new.experimental_debug_info.original_node_names.extend(names)
         self._absorbed.update(names)
@@ -558,3 +558,8 @@ def _operand(operands: Mapping[str, str], text: str) -> str:
     name, port = parse_input(text)
     operand = operands[name]
     return f"{operand}:{port}" if operand.startswith("steps") else operand
+
+
+def _copy_output_shapes(old: node_def_pb2.NodeDef, new: node_def_pb2.NodeDef) -> None:
+    if "_output_shapes" in old.attr:
+        new.attr["_output_shapes"].CopyFrom(old.attr["_output_shapes"])

@@ -17,7 +17,7 @@ from tf_interop.graph.ops import CONVOLUTION_KINDS
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
 from tf_interop.measure.device import visible_gpus
-from tf_interop.model.graphs import optimize_graph, trace
+from tf_interop.model.graphs import planned_graph, trace
 from tf_interop.terminal import count_of
 
 _INFERENCE = "inference"
@@ -152,7 +152,7 @@ def analyze(
         model_or_function_or_graph, batch_size=batch_size, training=training, image_size=image_size
     )
     gpus = visible_gpus()
-    graph_def = optimize_graph(traced, gpus[0].compute_capability if gpus else None)
+    graph_def = planned_graph(traced, gpus[0].compute_capability if gpus else None)
     view = GraphView(graph_def)
     # With properties, as in the pass: TensorFlow's own kernels may accept NCHW there.
     convolutions, refused = find_convolutions(view, GraphProperties(view))

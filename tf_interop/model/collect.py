@@ -29,7 +29,7 @@ from tf_interop.graph.independence import (
 )
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
-from tf_interop.model.graphs import optimize_graph, trace
+from tf_interop.model.graphs import planned_graph, trace
 from tf_interop.model.load import check_trains, load_model
 from tf_interop.planning.lookup import stages_from_plan
 from tf_interop.planning.types import Plan
@@ -200,7 +200,7 @@ def _trace(
             traced = trace(
                 loaded, batch_size=batch_size, training=training, image_size=options.image_size
             )
-            yield origin, optimize_graph(traced, options.compute_capability)
+            yield origin, planned_graph(traced, options.compute_capability)
 
 
 def _images_of(view: GraphView, nodes: Sequence[ConvolutionNode]) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Collection, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -17,8 +17,9 @@ from tf_interop.graph.rewrite import COLOCATION
 from tf_interop.graph.view import parse_input
 from tf_interop.model.keras_functions import fill_shape, keras_of, trace_keras
 from tf_interop.planning.types import GraphMode
+from tf_interop.runtime.fold_pass import run_fold_pass
 from tf_interop.runtime.plugin import Plugin, get_plugin
-from tf_interop.runtime.settings import Settings
+from tf_interop.runtime.settings import DEFAULT_KEPT_MB, Settings
 
 _STALE_ATTRIBUTES = (
     *("_output_shapes", "_input_shapes", "_handle_shapes", "_handle_dtypes"),
@@ -158,6 +159,29 @@ def optimize_graph(traced: TracedGraph, compute_capability: str | None) -> graph
         shaped = with_inferred_shapes(graph_def)
         optimized = tensorflow_internals.optimize_for_device(shaped, fetches, compute_capability)
     return with_inferred_shapes(optimized)
+
+
+def planned_graph(traced: TracedGraph, compute_capability: str | None) -> graph_pb2.GraphDef:
+    """The graph by which a plan is found, optimized for a device.
+
+    For stages it is folded; units are found by the graph before folding. The exceptions are those
+    of `optimize_graph`.
+    """
+    device_type = "CPU" if compute_capability is None else "GPU"
+    optimized = optimize_graph(traced, compute_capability)
+    if Settings().makes_units(device_type):
+        return optimized
+    # TensorFlow fetches the reads of a function to keep their order, which folding keeps, too.
+    reads = {node.name for node in optimized.node if node.op == "ReadVariableOp"}
+    return folded_graph(optimized, device_type, [f for f in traced.fetches if f not in reads])
+
+
+def folded_graph(
+    graph_def: graph_pb2.GraphDef, device_type: str, fetches: Sequence[str] = ()
+) -> graph_pb2.GraphDef:
+    """The graph after the plugin has folded and fused what it can on devices of a type."""
+    folded, _ = run_fold_pass(graph_def, device_type, DEFAULT_KEPT_MB, fetches, fetches=fetches)
+    return graph_def if folded is None else folded
 
 
 def with_inferred_shapes(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:

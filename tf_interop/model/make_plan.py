@@ -16,7 +16,7 @@ from tf_interop.graph.independence import Independence
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
 from tf_interop.measure.device import free_memory_bytes, running_device, this_cpu
-from tf_interop.model.graphs import optimize_graph, trace
+from tf_interop.model.graphs import planned_graph, trace
 from tf_interop.planning.check import check_stages
 from tf_interop.planning.explain import explain_plan
 from tf_interop.planning.make import PlanOptions, make_plan
@@ -108,7 +108,7 @@ def plan(
         )
         entry = _plan_graph(
             traced.name,
-            optimize_graph(traced, None if capability in ("", CPU_TARGET) else capability),
+            planned_graph(traced, None if capability in ("", CPU_TARGET) else capability),
             loaded,
             options,
             say,

@@ -20,7 +20,7 @@ from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.split_units import find_split_units
 from tf_interop.graph.units import find_units, planned_name
 from tf_interop.graph.view import GraphView
-from tf_interop.model.graphs import optimize_graph, trace
+from tf_interop.model.graphs import planned_graph, trace
 from tf_interop.model.keras_functions import keras_of
 from tf_interop.planning.lookup import OTHER_MODEL_REMEDY, made_for
 from tf_interop.planning.types import GraphPlan, Plan
@@ -62,7 +62,7 @@ def networks_of_model(
             if graph.measured is not None:
                 network = _network_of_units(step_to_tune(traced), is_split=bool(graph.split_units))
             else:
-                network = _network_of_convolutions(optimize_graph(traced, compute_capability))
+                network = _network_of_convolutions(planned_graph(traced, compute_capability))
             if network.fingerprint == graph.fingerprint:
                 return named_as_in(graph, network)
         return None

@@ -262,47 +262,37 @@ class Plugin:
     ) -> graph_pb2.GraphDef | None:
         """The graph with stages or units; None if it has none.
 
-        A plan of stages may be for the folded graph or for the one before.
+        Stages are planned for the folded graph. Units are made from it, too, but found by the
+        graph before it.
         """
-        if folded is not None and not settings.makes_units(handed.device_type):
-            try:
-                return self._stage_one(folded, handed, settings)
-            except PlanError as error:
-                with contextlib.suppress(PlanError):
-                    return self._stage_one(graph_def, handed, settings)
-                raise error
-        return self._stage_one(graph_def, handed, settings, folded)
-
-    def _stage_one(
-        self,
-        graph_def: graph_pb2.GraphDef,
-        handed: HandedGraph,
-        settings: Settings,
-        folded: graph_pb2.GraphDef | None = None,
-    ) -> graph_pb2.GraphDef | None:
-        """The graph with stages or units; None if it has none."""
         device_type = handed.device_type
         if device_type == "GPU" and tensorflow_internals.has_pluggable_gpu():
             raise LibraryError(
                 "The GPU is a pluggable device, not an NVIDIA GPU, so cuDNN does not run on it."
             )
+        makes_units = settings.makes_units(device_type)
         try:
             staged, report = run_conv_stage_pass(
-                graph_def,
+                graph_def if makes_units or folded is None else folded,
                 settings,
                 device_type,
                 handed.nodes_to_preserve,
                 handed.infer_output_shapes,
                 handed.fetches,
-                folded=folded,
+                folded=folded if makes_units else None,
             )
         except PlanError as error:
-            if not was_divided(graph_def):
-                raise
-            raise PlanError(
-                "The plan does not fit this graph, whose layers the parallel plan divides. Use one "
-                "of the two plans, or the parallel plan with policy 'always'."
-            ) from error
+            if was_divided(graph_def):
+                raise PlanError(
+                    "The plan does not fit this graph, whose layers the parallel plan divides. Use "
+                    "one of the two plans, or the parallel plan with policy 'always'."
+                ) from error
+            if not makes_units and not settings.kept_mb:
+                raise PlanError(
+                    f"{error} Stages are planned for graphs whose parameters are folded: keep "
+                    "parameters (without kept=False and kept_mb=0)."
+                ) from error
+            raise
         if report is not None:
             key = (device_type, report.plan.fingerprint)
             with self._lock:

@@ -38,8 +38,10 @@ from tf_interop.measure.run import End, ProfileRun, RunOptions
 from tf_interop.model.collect import CollectOptions, collect_graphs
 from tf_interop.model.graphs import (
     TracedGraph,
+    folded_graph,
     handed_graph_of,
     optimize_graph,
+    planned_graph,
     trace,
     with_inferred_shapes,
 )
@@ -49,9 +51,7 @@ from tf_interop.planning.show import doubt, say_xla_is_faster, verdict
 from tf_interop.planning.types import XLA, ComparedStep, GraphPlan, MeasuredStep, Plan
 from tf_interop.profile.entries import Entry
 from tf_interop.profile.types import Profile, profile_of
-from tf_interop.runtime.fold_pass import run_fold_pass
 from tf_interop.runtime.plugin import get_plugin
-from tf_interop.runtime.settings import DEFAULT_KEPT_MB
 from tf_interop.runtime.switch import enable as enable_plugin
 from tf_interop.terminal import now_and_then
 from tf_interop.tuning.cache import load_cached, save_cached
@@ -245,7 +245,7 @@ def _profile(
     opened = load_core_library().open_backend(backend)
     device = identify_device(opened.describe())
     collected = collect_graphs(
-        ((each.name, optimize_graph(each, device.compute_capability or None)) for each in graphs),
+        ((each.name, planned_graph(each, device.compute_capability or None)) for each in graphs),
         CollectOptions(),
     )
     entries: list[Entry] = []
@@ -330,9 +330,8 @@ class StepToTune:
 def step_to_tune(traced: TracedGraph) -> StepToTune:
     """The graph of a CPU; a model or function runs once, on zeros."""
     graph_def, fetches = as_step(_graph_to_tune(traced))
-    folded, _ = run_fold_pass(graph_def, "CPU", DEFAULT_KEPT_MB, fetches, fetches=fetches)
-    stock = GraphView(graph_def)
-    return StepToTune(stock, stock if folded is None else GraphView(folded), fetches)
+    folded = folded_graph(graph_def, "CPU", fetches)
+    return StepToTune(GraphView(graph_def), GraphView(folded), fetches)
 
 
 def _graph_to_tune(traced: TracedGraph) -> graph_pb2.GraphDef:
