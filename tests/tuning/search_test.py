@@ -100,6 +100,18 @@ def test_takes_units_that_beat_the_folded_graph(
     assert [each.name for each in found.variants[:2]] == [search.STOCK, FOLDED]
 
 
+@pytest.mark.parametrize(
+    ("folded", "error", "expected"),
+    [(0.9, 0.02, search.STOCK), (0.9, 0.08, FOLDED), (0.97, 0.0, FOLDED)],
+    ids=["slower", "within_the_error", "too_little"],
+)
+def test_takes_stock_if_folding_loses(
+    folded: float, error: float, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = FakeBench(lambda count: (0.5, 0.0) if count else (folded, error))
+    assert bench.search(monkeypatch, is_folded=True).best.name == expected
+
+
 def test_all_units_are_measured_on_each_number_of_cores_and_the_fastest_is_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

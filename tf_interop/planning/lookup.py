@@ -84,6 +84,22 @@ def entries_to_run(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> tuple
     return (min(entries, key=lambda graph: _distance(graph.batch_size, size)),)
 
 
+def is_unfolded(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> bool:
+    """Whether a plan leaves a graph, as it is before folding, without folding.
+
+    If the batch size is unknown, folding must lose at each planned one.
+    """
+    size = batch_size_of(node.configuration for node in convolutions)
+    fingerprint = fingerprint_convolutions(convolutions)
+    entries = [
+        graph.unfolded
+        for graph in plan.graphs
+        if graph.fingerprint == fingerprint
+        and (size is None or graph.batch_size in (None, size))
+    ]
+    return bool(entries) and all(entries)
+
+
 def check_plan_holds(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> str:
     """Refuses a plan for another model, after this model was traced.
 

@@ -315,6 +315,8 @@ class GraphPlan:
             part on its share of a CPU's cores. A plan has either these or `narrow_units`.
         unit_cores: cores for each of `narrow_units`; empty for one each.
         measured: steps with these units, if they were measured.
+        unfolded: whether its parameters are not folded or kept, nor its normalizations fused,
+            because stock TensorFlow was measured faster.
     """
 
     fingerprint: str
@@ -330,6 +332,7 @@ class GraphPlan:
     split_units: tuple[str, ...] = ()
     unit_cores: tuple[Annotated[int, msgspec.Meta(ge=1, le=LARGEST_INT)], ...] = ()
     measured: MeasuredStep | None = None
+    unfolded: bool = False
 
     @property
     def cores_of(self) -> dict[str, int]:
@@ -419,6 +422,11 @@ def _check_plan(plan: Plan) -> None:
             raise ValueError(
                 f"Expected the cores of {len(graph.narrow_units)} narrow units, got "
                 f"{len(graph.unit_cores)} at `{place}.unit_cores`"
+            )
+        if graph.unfolded and graph.changes_graph:
+            raise ValueError(
+                "Expected no stages and no units, which are those of a folded graph, got some at "
+                f"`{place}` with `unfolded`"
             )
         names = graph.planned_nodes
         if len(set(names)) < len(names) or len(names) > graph.convolution_count:

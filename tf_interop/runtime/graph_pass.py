@@ -38,6 +38,7 @@ from tensorflow.core.framework import graph_pb2
 
 from tf_interop.convolution import (
     ConvolutionNode,
+    Refusal,
     batch_size_of,
     canonical_names,
     fingerprint_convolutions,
@@ -62,6 +63,7 @@ from tf_interop.planning.lookup import (
     STAGES_NEED_GPUS,
     check_batch_size,
     entries_to_run,
+    is_unfolded,
     mode_of,
     stages_from_plan,
 )
@@ -107,21 +109,8 @@ def run_conv_stage_pass(
     ):
         return None, None
     view = GraphView(graph_def)
-    # The batch size decides which entry of a plan applies to the graph.
-    needs_batch_size = settings.plan is not None and any(
-        graph.batch_size is not None for graph in settings.plan.graphs
-    )
-    found, refused = find_convolutions(
-        view,
-        GraphProperties(view, infer_output_shapes if needs_batch_size else None),
-        nodes_to_preserve=nodes_to_preserve,
-        fetches=fetches,
-    )
-    convolutions = tuple(node for node in found if _is_on(node.device, device_type))
-    refusals = tuple(
-        refusal
-        for refusal in refused
-        if _is_on(view.nodes[view.index_of[refusal.node]].device, device_type)
+    convolutions, refusals = _convolutions_on(
+        device_type, view, settings, nodes_to_preserve, infer_output_shapes, fetches
     )
     if not convolutions and not refusals:
         return None, None
@@ -162,6 +151,55 @@ def run_conv_stage_pass(
     check_time_limit()
     milliseconds = (time.perf_counter() - start) * 1e3
     return rewritten, dataclasses.replace(report, milliseconds=milliseconds)
+
+
+def plan_leaves_unfolded(
+    graph_def: graph_pb2.GraphDef,
+    settings: Settings,
+    device_type: str,
+    nodes_to_preserve: Collection[str] = (),
+    infer_output_shapes: ShapeInference | None = None,
+    fetches: Collection[str] = (),
+) -> bool:
+    """Whether the plan says that stock TensorFlow is faster than the graph folded.
+
+    The arguments are those of `run_conv_stage_pass`, and so are the exceptions.
+    """
+    plan = settings.plan
+    if plan is None or not any(graph.unfolded for graph in plan.graphs):
+        return False
+    convolutions, _ = _convolutions_on(
+        device_type, GraphView(graph_def), settings, nodes_to_preserve, infer_output_shapes, fetches
+    )
+    return is_unfolded(plan, convolutions)
+
+
+def _convolutions_on(
+    device_type: str,
+    view: GraphView,
+    settings: Settings,
+    nodes_to_preserve: Collection[str],
+    infer_output_shapes: ShapeInference | None,
+    fetches: Collection[str],
+) -> tuple[tuple[ConvolutionNode, ...], tuple[Refusal, ...]]:
+    """The convolutions on devices of a type, and those that are left alone there."""
+    # The batch size decides which entry of a plan applies to the graph.
+    needs_batch_size = settings.plan is not None and any(
+        graph.batch_size is not None for graph in settings.plan.graphs
+    )
+    found, refused = find_convolutions(
+        view,
+        GraphProperties(view, infer_output_shapes if needs_batch_size else None),
+        nodes_to_preserve=nodes_to_preserve,
+        fetches=fetches,
+    )
+    convolutions = tuple(node for node in found if _is_on(node.device, device_type))
+    refusals = tuple(
+        refusal
+        for refusal in refused
+        if _is_on(view.nodes[view.index_of[refusal.node]].device, device_type)
+    )
+    return convolutions, refusals
 
 
 def _is_on(device: str, device_type: str) -> bool:

@@ -25,7 +25,7 @@ from tf_interop.measure.device import ask_for_all_hardware_queues, has_nvidia_gp
 from tf_interop.parallel.rewrite import was_divided
 from tf_interop.parallel.types import ParallelPlan
 from tf_interop.runtime.fold_pass import FoldReport, arrange_filters, run_fold_pass
-from tf_interop.runtime.graph_pass import run_conv_stage_pass
+from tf_interop.runtime.graph_pass import plan_leaves_unfolded, run_conv_stage_pass
 from tf_interop.runtime.kernel_library import HandedGraph, KernelLibrary, load_kernel_library
 from tf_interop.runtime.parallel_pass import ParallelReport, run_parallel_pass
 from tf_interop.runtime.settings import PassReport, Settings
@@ -235,6 +235,15 @@ class Plugin:
         self, graph_def: graph_pb2.GraphDef, handed: HandedGraph, settings: Settings
     ) -> graph_pb2.GraphDef | None:
         """The graph with normalizations fused and parameters folded and kept, or None."""
+        if plan_leaves_unfolded(
+            graph_def,
+            settings,
+            handed.device_type,
+            handed.nodes_to_preserve,
+            handed.infer_output_shapes,
+            handed.fetches,
+        ):
+            return None
         folded, report = run_fold_pass(
             graph_def,
             handed.device_type,

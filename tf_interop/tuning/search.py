@@ -49,7 +49,8 @@ class SearchResult:
 
     Attributes:
         variants: stock, folded if there is anything to fold, and the fastest others, in this order.
-        best: the fastest; the folded graph, or stock's, if nothing beats it by more than the error.
+        best: the fastest; the folded graph if nothing beats it by more than the error, and stock's
+            if that beats the folded graph by more than the error.
         cores: the number of cores that TensorFlow uses.
         other_load: the share of the cores that other programs took meanwhile.
     """
@@ -130,6 +131,8 @@ def search_units(
     least = variants[base].times.ratio
     if best.times.ratio - max(best.times.error, _LEAST_GAIN * least) <= least:
         best = variants[base]
+        is_loss = base == FOLDED and least + best.times.error < 1 - _LEAST_GAIN
+        best = variants[STOCK] if is_loss else best
     return SearchResult(tuple(variants.values()), best, cores, others.share())
 
 

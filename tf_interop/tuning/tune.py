@@ -48,14 +48,14 @@ from tf_interop.model.graphs import (
 from tf_interop.model.make_plan import plan as plan_model
 from tf_interop.planning.lookup import mode_of
 from tf_interop.planning.show import doubt, say_xla_is_faster, verdict
-from tf_interop.planning.types import XLA, ComparedStep, GraphPlan, MeasuredStep, Plan
+from tf_interop.planning.types import FOLDED, XLA, ComparedStep, GraphPlan, MeasuredStep, Plan
 from tf_interop.profile.entries import Entry
 from tf_interop.profile.types import Profile, profile_of
 from tf_interop.runtime.plugin import get_plugin
 from tf_interop.runtime.switch import enable as enable_plugin
 from tf_interop.terminal import now_and_then
 from tf_interop.tuning.cache import load_cached, save_cached
-from tf_interop.tuning.search import SearchResult, as_step, search_units
+from tf_interop.tuning.search import STOCK, SearchResult, as_step, search_units
 from tf_interop.tuning.xla import XlaTimes, time_xla
 
 
@@ -394,6 +394,7 @@ def _plan_of(
             other_load=found.other_load,
             compared=tuple(compared),
         ),
+        unfolded=best.name == STOCK and any(each.name == FOLDED for each in found.variants),
     )
 
 
