@@ -10,7 +10,7 @@ depends on the images, and an error does not: so one of several batches must agr
 
 from __future__ import annotations
 
-import os
+import pathlib
 import tempfile
 import time
 from typing import Any
@@ -76,7 +76,7 @@ def compare_folded(name: str) -> dict[str, Any]:
     row |= _compare_training(name, model)
     compare("inference after a step")
     with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "saved.weights.h5")
+        path = pathlib.Path(folder, "saved.weights.h5")
         _scale_weights(model, 1.1)
         model.save_weights(path)
         _scale_weights(model, 0.5)
@@ -199,7 +199,8 @@ normalizations fused, however small: their distance to those in float64 may be e
 stock TensorFlow, with the last bits as they are or altered. Gradients jump where rounding moves an
 activation to the other side of a Relu, with stock TensorFlow as with the plugin. A jump depends on
 the images, and an error does not: "batches" counts the batches up to the first that agrees, at most
-five. "Off" and "stock is off" are the medians of the relative distances in that batch. "Folded" counts the nodes that became part of others.
+five. "Off" and "stock is off" are the medians of the relative distances in that batch. "Folded"
+counts the nodes that became part of others.
 """,
     networks=application_names(),
     measure=measure,

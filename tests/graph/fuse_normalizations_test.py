@@ -369,7 +369,7 @@ def test_computes_the_formulas() -> None:
 def reasons(graph_def: graph_pb2.GraphDef, preserve: Sequence[str] = ()) -> set[RefusalReason]:
     matches, refusals = find(graph_def, preserve)
     assert not matches
-    assert all(refusal.op == "SquaredDifference" for refusal in refusals)
+    assert all(refusal.op in ("SquaredDifference", "Rsqrt") for refusal in refusals)
     return {refusal.reason for refusal in refusals}
 
 
@@ -400,7 +400,8 @@ KEPT: dict[str, tuple[set[RefusalReason], Callable[[], Graph]]] = {
     "double": ({R.DTYPE}, lambda: one(dtype="float64")),
     "a_scale_that_depends_on_statistics": ({R.PATTERN}, lambda: one(renorm=True)),
     "an_incomplete_gradient": ({R.READ_ELSEWHERE}, lambda: without_gradient_of("mean")),
-    "a_mask": (set(), masked),
+    "a_mask": ({R.PATTERN}, masked),
+    "synchronized": ({R.PATTERN}, lambda: one(synchronized=True)),
     "a_layer_normalization": ({R.LAYOUT}, layer_normalization),
     "a_loss": (set(), squared_loss),
     "inference": (set(), lambda: in_a_row(normalization().func)),

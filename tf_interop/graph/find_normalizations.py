@@ -123,28 +123,43 @@ def find_training_normalizations(
 
     Returns:
         The normalizations, and those that stay as they are, each with a reason, at the
-        SquaredDifference. Both are ordered by level in the graph and then by name.
+        SquaredDifference or, if the variance is computed otherwise, the Rsqrt.
 
     Raises:
         GraphError: the graph has a cycle.
     """
-    if not {"SquaredDifference", "Rsqrt", "Mean"} <= view.op_types:
+    if "Rsqrt" not in view.op_types:
         return (), ()
     finder = _Finder(view, properties, nodes_to_preserve, fetches)
-    found, refusals = [], []
-    anchors = [
-        index
-        for index, op in enumerate(view.ops)
-        if op == "SquaredDifference" and device_type_of(view.nodes[index].device) == device_type
-    ]
-    for index in view.by_rank(anchors):
+    found, refusals, seen = [], [], set[int]()
+
+    def anchors(op: str) -> list[int]:
+        return view.by_rank(
+            index
+            for index, its in enumerate(view.ops)
+            if its == op and device_type_of(view.nodes[index].device) == device_type
+        )
+
+    for index in anchors("SquaredDifference"):
         check_time_limit()
         statistics = finder.statistics(index)
+        if statistics is None:
+            continue
+        seen.add(statistics.rsqrt)
         try:
-            if statistics is not None:
-                found.append(finder.match(statistics))
+            found.append(finder.match(statistics))
         except _RefusalError as refused:
             refusals.append(Refusal(view.names[index], view.ops[index], *refused.args))
+    for index in anchors("Rsqrt"):
+        if index not in seen and (other := finder.other_statistics(index)) is not None:
+            detail = (
+                "Expected the mean of squared differences as the variance, got "
+                f"{view.ops[other]} at node '{view.names[other]}', as of a normalization that is "
+                "masked or synchronized."
+            )
+            refusals.append(
+                Refusal(view.names[index], view.ops[index], RefusalReason.PATTERN, detail)
+            )
     return tuple(found), tuple(refusals)
 
 
@@ -194,6 +209,25 @@ class _Finder:
                         epsilon = self._positive_constant(self._other(total, (vector, 0)))
                         for rsqrt in self._readers(total, {"Rsqrt"}) if epsilon else ():
                             return _Statistics(squares, mean, variance, rsqrt, image, epsilon)
+        return None
+
+    def other_statistics(self, rsqrt: int) -> int | None:
+        """The node that computes the variance of a batch otherwise; None if nothing does.
+
+        Keras squeezes the variance of images to a vector, and adds epsilon to it.
+        """
+        view = self._view
+        total = view.fanins[rsqrt][0][0]
+        if view.ops[total] not in ("Add", "AddV2"):
+            return None
+        for place, (vector, _) in enumerate(view.fanins[total]):
+            if view.ops[vector] != "Squeeze":
+                continue
+            variance, _ = view.fanins[vector][0]
+            sources = [view.ops[source] for source, _ in view.fanins[variance][:1]]
+            is_other = view.ops[variance] not in PARAMETER_OPS and sources != ["SquaredDifference"]
+            if is_other and self._positive_constant(view.fanins[total][1 - place]):
+                return variance
         return None
 
     def match(self, statistics: _Statistics) -> TrainingNormalization:

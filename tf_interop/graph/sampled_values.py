@@ -101,7 +101,9 @@ class ImageShapes:
         if shape == sampled.shape:
             return sampled
         # The numbers of an image get other places.
-        return self.vector(sampled.data, shape) if math.prod(shape) < math.prod(self.image) else None
+        return (
+            self.vector(sampled.data, shape) if math.prod(shape) < math.prod(self.image) else None
+        )
 
     def vector(self, data: Floats, shape: tuple[int, ...]) -> Sampled | None:
         """A vector or scalar in a shape; None if it is not understood."""

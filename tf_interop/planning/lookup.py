@@ -94,8 +94,7 @@ def is_unfolded(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> bool:
     entries = [
         graph.unfolded
         for graph in plan.graphs
-        if graph.fingerprint == fingerprint
-        and (size is None or graph.batch_size in (None, size))
+        if graph.fingerprint == fingerprint and (size is None or graph.batch_size in (None, size))
     ]
     return bool(entries) and all(entries)
 
