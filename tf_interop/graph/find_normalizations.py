@@ -492,7 +492,8 @@ def removed_members(
     results = {tensor for match in matches for tensor in match.results}
     result_nodes = {index for index, _ in results}
     dropped = {place for match in matches for place in match.dropped}
-    needed = {tensor for match in matches for tensor in match.inputs} - results
+    inputs = {tensor for match in matches for tensor in match.inputs}
+    needed = {index for index, _ in inputs - results}
     removed: set[int] = set()
 
     def needs(reader: int, index: int) -> bool:
@@ -509,7 +510,7 @@ def removed_members(
     members = {index for match in matches for index in match.members}
     for index in sorted(members, key=places.__getitem__, reverse=True):
         readers = view.fanouts[index]
-        is_needed = not readers or any(tensor[0] == index for tensor in needed)
+        is_needed = not readers or index in needed
         if not is_needed and not any(needs(reader, index) for reader in readers):
             removed.add(index)
     return removed
