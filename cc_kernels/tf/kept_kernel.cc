@@ -44,15 +44,16 @@ using tensorflow::Var;
 constexpr int kAhead = 8;
 
 struct HeldVariable {
-  Tensor handle;            // keeps `variable`
-  Var* variable = nullptr;  // null if every call has to find it by name
-  Tensor value;
+  Tensor handle;                 // keeps `variable`
+  Var* variable = nullptr;       // null if every call has to find it by name
+  Tensor value;                  // empty if no step reads it
+  const void* buffer = nullptr;  // of its value when this was made; only to load it early
 };
 
 // The results of one computation, and the values of the variables that it read.
 struct HeldValues {
-  std::vector<HeldVariable> variables;  // empty ones for variables that no step reads
-  std::vector<Tensor> results;          // empty tensors for results that are a variable's value
+  std::vector<HeldVariable> variables;
+  std::vector<Tensor> results;  // empty tensors for results that are a variable's value
   DeviceCounts* counts = nullptr;
   int64_t bytes = 0;  // of the results
 
@@ -81,9 +82,12 @@ class Kept : public OpKernel {
     std::vector<Tensor> values(steps_.input_count);
     bool may_hold = true;
     for (int i = 0; i < variable_count_; ++i) {
+      if (was_held && i + kAhead < variable_count_ && !is_step_input_[i + kAhead]) {
+        __builtin_prefetch(held->variables[i + kAhead].buffer, /*rw=*/1);
+      }
       if (was_held && is_step_input_[i]) continue;
       bool is_plain = false;
-      OP_REQUIRES_OK(context, ReadVariable(context, i, &values[i], &is_plain));
+      OP_REQUIRES_OK(context, ReadVariable(context, i, held.get(), &values[i], &is_plain));
       may_hold = may_hold && (is_plain || !is_step_input_[i]);
     }
     if (!was_held && !steps_.steps.empty()) {
@@ -149,18 +153,21 @@ class Kept : public OpKernel {
     return tensorflow::LookupResource(context, handle, looked_up).ok() ? looked_up->get() : nullptr;
   }
 
-  // Reads variable `i`. `is_plain` becomes whether its value may be held.
-  absl::Status ReadVariable(OpKernelContext* context, int i, Tensor* value, bool* is_plain) {
+  // Reads variable `i`; `held` may be null. `is_plain` becomes whether its value may be held.
+  absl::Status ReadVariable(OpKernelContext* context, int i, const HeldValues* held, Tensor* value,
+                            bool* is_plain) {
     tensorflow::core::RefCountPtr<Var> looked_up;
-    Var* const variable =
-        FindVariable(context, tensorflow::HandleFromInput(context, i), &looked_up);
+    Var* variable = held == nullptr ? nullptr : held->variables[i].variable;
+    if (variable == nullptr || !IsSameBuffer(context->input(i), held->variables[i].handle)) {
+      variable = FindVariable(context, tensorflow::HandleFromInput(context, i), &looked_up);
+    }
     if (variable != nullptr) {
       const tensorflow::tf_shared_lock lock(*variable->mu());
       const Tensor& tensor = *variable->tensor();
       if (variable->is_initialized && !variable->copy_on_read_mode.load() &&
           tensor.dtype() == reads_[i]->output_type(0)) {
         *value = tensor;
-        *is_plain = IsTensorFlowsOwn(tensor);
+        *is_plain = is_step_input_[i] && IsTensorFlowsOwn(tensor);
         return absl::OkStatus();
       }
     }
@@ -258,12 +265,12 @@ class Kept : public OpKernel {
     AddKeptBytes(counts_, made->bytes);
     made->variables.resize(variable_count_);
     for (int i = 0; i < variable_count_; ++i) {
-      if (!is_step_input_[i]) continue;
       const Tensor& handle = context->input(i);
       const auto& resource = handle.scalar<tensorflow::ResourceHandle>()();
       Var* const variable =
           resource.IsRefCounting() ? FindVariable(context, resource, nullptr) : nullptr;
-      made->variables[i] = {handle, variable, values[i]};
+      made->variables[i] = {handle, variable, is_step_input_[i] ? values[i] : Tensor(),
+                            tensorflow::DMAHelper::buffer(&values[i])};
     }
     const std::lock_guard<std::mutex> lock(mutex_);
     held_ = std::move(made);
