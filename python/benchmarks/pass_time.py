@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import statistics
 import time
-from typing import Any
 
 import tensorflow as tf
 
@@ -41,8 +40,7 @@ def measure(name: str) -> dict[str, float]:
             raise ValueError(f"Expected no failure of the pass, got {failures}.")
         row |= {
             f"{kind}, nodes": len(traced.graph_def.node),
-            f"{kind}, pass_ms": statistics.median(times),
-            f"{kind}, most, ms": max(times),
+            f"{kind}, pass, ms": statistics.median(times),
             f"{kind}, first call, ms": statistics.median(first_calls),
         }
     return row
@@ -68,14 +66,6 @@ class _PassTimer:
         return self._seconds * 1e3
 
 
-def is_fast(row: dict[str, Any]) -> bool:
-    """Whether the pass takes less than half of each first call."""
-    return all(
-        2 * row[f"{kind}, pass_ms"] < row[f"{kind}, first call, ms"]
-        for kind in ("inference", "training")
-    )
-
-
 CASE = Case(
     title="Time of the graph pass",
     says="""
@@ -86,5 +76,4 @@ TensorFlow's own optimization. Medians of five functions.
 """,
     networks=("ResNet50", "DenseNet121", "InceptionV3", "InceptionResNetV2", "NASNetMobile"),
     measure=measure,
-    is_right=is_fast,
 )
