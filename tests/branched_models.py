@@ -38,13 +38,15 @@ def build_module() -> tf.keras.Model:
 
 
 def build_normalized() -> tf.keras.Model:
-    """Two normalized branches of one image."""
+    """Two normalized branches of one image, and two convolutions with nothing between them."""
     image = tf.keras.Input((16, 16, 3))
     branches = []
     for size in (3, 5):
         x = layers.Conv2D(8, size, padding="same", use_bias=False)(image)
         branches.append(layers.ReLU()(layers.BatchNormalization()(x)))
-    x = layers.GlobalAveragePooling2D()(layers.Conv2D(8, 1)(layers.Add()(branches)))
+    x = layers.Conv2D(8, 1, use_bias=False)(layers.Add()(branches))
+    x = layers.Conv2D(8, 1)(layers.BatchNormalization()(x))
+    x = layers.GlobalAveragePooling2D()(x)
     return tf.keras.Model(image, layers.Dense(3)(x), name="normalized")
 
 

@@ -130,31 +130,31 @@ def distances(first: Numbers, second: Numbers) -> np.ndarray:
     return np.array([distance(a, b) for a, b in zip(first, second, strict=True)])
 
 
-def functions_of(model: Any) -> tuple[Compute, Compute, Compute]:
+def functions_of(model: Any, batch_size: int = BATCH) -> tuple[Compute, Compute, Compute]:
     """Inference; a training step with the state after it; gradients with everything frozen.
 
-    Each starts with the model's current statistics and seeds of dropout.
+    Each leaves the model's statistics and seeds of dropout as they were.
     """
     trainable = [getattr(each, "value", each) for each in model.trainable_variables]
     state = model.non_trainable_variables
-    values = [each.numpy() for each in state]
-    cotangent = tf.constant(
-        np.random.default_rng(2).standard_normal((BATCH, CLASSES)).astype(np.float32)
-    )
+    cotangent = np.random.default_rng(2).standard_normal((batch_size, CLASSES)).astype(np.float32)
 
     def gradients_of(images: tf.Tensor, *, training: bool) -> list[tf.Tensor]:
         with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(model(images, training=training) * cotangent)
+            output = model(images, training=training)
+            loss = tf.reduce_sum(output * tf.cast(cotangent, output.dtype))
         return [loss, *tape.gradient(loss, trainable)]
 
     def compute(program: Compute) -> Compute:
         function = tf.function(program, jit_compile=False, autograph=False)
 
         def run(images: tf.Tensor) -> Numbers:
-            for variable, value in zip(state, values, strict=True):
-                variable.assign(value)
+            before = [each.numpy() for each in state]
             results = [each.numpy() for each in function(images)]
-            return [*results, *(each.numpy() for each in state)]
+            after = [each.numpy() for each in state]
+            for variable, value in zip(state, before, strict=True):
+                variable.assign(value)
+            return [*results, *after]
 
         return run
 
@@ -166,16 +166,15 @@ def functions_of(model: Any) -> tuple[Compute, Compute, Compute]:
 
 
 def shares_of_tolerance(
-    compute: Compute, model: Any, pixels: np.ndarray, policy: str, *, with_state: bool = False
+    compute: Compute, model: Any, pixels: np.ndarray, policy: str
 ) -> list[float]:
     """How far the plugin moves each result over the tolerance; it is on, and stays on.
 
     Returns:
-        A share for each result, and for each variable of the state if asked; nothing if some
-        result is zero without the plugin.
+        A share for each result, without the state; nothing if some is zero without the plugin.
     """
     images = tf.constant(pixels)
-    count = None if with_state else -len(model.non_trainable_variables) or None
+    count = -len(model.non_trainable_variables) or None
     changed = compute(images)[:count]
     tf_interop.disable()
     stock = compute(images)[:count]
@@ -187,7 +186,7 @@ def shares_of_tolerance(
     tf_interop.enable(policy)
     # Gradients after a saturated gate are zero. Whether anything passes such a gate depends on the
     # last bit, in stock TensorFlow as well, and zero gives no scale to compare with.
-    if not with_state and not all(map(np.any, stock)):
+    if not all(map(np.any, stock)):
         return []
     of_rounding = np.maximum(distances(of_pixels, stock), distances(of_weights, stock))
     moved = distances(changed, stock)

@@ -21,7 +21,6 @@ import tensorflow as tf
 import tf_interop
 from python.benchmarks.applications import (
     BATCH,
-    CLASSES,
     Numbers,
     application_names,
     build_smallest,
@@ -118,20 +117,21 @@ def _compare_training(name: str, model: Any) -> dict[str, Any]:
         state, each in the batch of images where it is least; `batches` counts these.
     """
     weights = model.get_weights()
-    step = _training_step(model)
-    step_in_float64 = _training_step(_build_in_float64(name, weights))
+    _, step, _ = functions_of(model, TRAINING_BATCH)
+    _, step_in_float64, _ = functions_of(_build_in_float64(name, weights), TRAINING_BATCH)
     least, batches = np.full(1, np.inf), 0
     while batches < MOST_BATCHES and least.max() > 1:
         pixels = _pixels(TRAINING_BATCH, model.input_shape[1], seed=batches)
         batches += 1
         tf_interop.enable()
-        changed = step(pixels)
+        images = tf.constant(pixels)
+        changed = step(images)
         tf_interop.disable()
-        stock = [step(pixels), step(nudge(pixels))]
+        stock = [step(images), step(tf.constant(nudge(pixels)))]
         model.set_weights([nudge(each) for each in weights])
-        stock.append(step(pixels))
+        stock.append(step(images))
         model.set_weights(weights)
-        exact = step_in_float64(pixels.astype(np.float64))
+        exact = step_in_float64(tf.cast(images, tf.float64))
         stock_is_off = np.max([distances(each, exact) for each in stock], axis=0)
         is_off = distances(changed, exact)
         least = np.minimum(least, [*map(share_of_tolerance, is_off, stock_is_off)])
@@ -148,31 +148,6 @@ def _compare_training(name: str, model: Any) -> dict[str, Any]:
         "off": float(np.median(is_off)),
         "stock is off": float(np.median(stock_is_off)),
     }
-
-
-def _training_step(model: Any) -> Any:
-    """A function that returns the loss, the gradients and the state, and keeps the state."""
-    state = model.non_trainable_variables
-    values = [each.numpy() for each in state]
-    trainable = [getattr(each, "value", each) for each in model.trainable_variables]
-    random = np.random.default_rng(2)
-    cotangent = random.standard_normal((TRAINING_BATCH, CLASSES)).astype(np.float32)
-
-    @tf.function(jit_compile=False, autograph=False)
-    def gradients(images: tf.Tensor) -> list[tf.Tensor]:
-        with tf.GradientTape() as tape:
-            output = model(images, training=True)
-            loss = tf.reduce_sum(output * tf.cast(cotangent, output.dtype))
-        return [loss, *tape.gradient(loss, trainable)]
-
-    def run(images: np.ndarray) -> Numbers:
-        results = [each.numpy() for each in gradients(tf.constant(images))]
-        results += [each.numpy() for each in state]
-        for variable, value in zip(state, values, strict=True):
-            variable.assign(value)
-        return results
-
-    return run
 
 
 def _build_in_float64(name: str, weights: Numbers) -> Any:

@@ -106,6 +106,16 @@ def test_run_exports_configurations() -> None:
     assert {len(each.stage.lanes) for each in listed.stages} >= {2}
 
 
+def test_run_exports_folded_configurations(program: pathlib.Path) -> None:
+    program.write_text(
+        PROGRAM.replace("build_branches", "build_normalized").replace("8, 8", "16, 16")
+    )
+    process = _run("--export-configurations", "list.json", "folder/program.py", "--exit_code=0")
+    assert process.returncode == 0, process.stderr
+    listed = load_configurations("list.json").convolutions
+    assert ("BiasAdd", "Relu") in {each.configuration.fused_ops for each in listed}
+
+
 LEANS_ON_PYTHON = r"""
 import atexit, os, pickle
 class Kept:

@@ -527,6 +527,16 @@ def test_fuses_where_grappler_changed_the_layout(size: int) -> None:
     assert_same_numbers((graph_def, fetches), new)
 
 
+def test_keeps_what_others_need_of_an_image_in_the_other_layout() -> None:
+    graph_def, fetches = network("9.0")
+    tile = next(n for n in graph_def.node if n.op == "Tile" and "batch_norm" in n.name)
+    reader = graph_def.node.add(name="reader", op="Tanh", device=tile.device, input=[tile.name])
+    reader.attr["T"].type = 1
+    matches, refusals = find(graph_def, [*fetches, "reader"], "GPU")
+    assert len(matches) == 2
+    assert [refusal.reason for refusal in refusals] == [R.READ_ELSEWHERE]
+
+
 @pytest.mark.parametrize(
     ("op", "changes"),
     [

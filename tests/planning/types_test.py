@@ -99,6 +99,7 @@ def test_graphs_may_share_a_fingerprint_and_nodes(path: pathlib.Path, raw: dict[
         ),
         ("graphs.0.unstaged.0.node", "a", "`$.graphs[0]`"),
         ("graphs.1.unit_cores", [2], "`$.graphs[1].unit_cores`"),
+        ("graphs.0.unfolded", True, "`$.graphs[0]` with `unfolded`"),
     ],
 )
 def test_refuses_with_its_place(

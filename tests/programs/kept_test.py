@@ -339,3 +339,26 @@ def test_a_plan_can_leave_folding_out(batch_size: int | None) -> None:
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
     is_folded = bool(tf_interop.status().folded_graphs)
     assert is_folded == (batch_size == 4)
+
+
+def test_keeps_each_of_several_results() -> None:
+    weight = tf.Variable([0.5, -1.0, 2.0])
+    filters = [tf.Variable(RANDOM.normal(size=[3, 3, 3, 8]).astype(np.float32)) for _ in range(3)]
+
+    @tf.function(jit_compile=False)
+    def weighted(images: tf.Tensor) -> tf.Tensor:
+        factors = tf.unstack(tf.sigmoid(weight))
+        convolved = [tf.nn.conv2d(images, filter_, 1, "SAME") for filter_ in filters]
+        return tf.add_n([image * factor for image, factor in zip(convolved, factors, strict=True)])
+
+    def expected() -> np.ndarray:
+        convolved = [tf.nn.conv2d(IMAGES, filter_, 1, "SAME") for filter_ in filters]
+        factors = 1 / (1 + np.exp(-weight.numpy()))
+        return sum(image * factor for image, factor in zip(convolved, factors, strict=True))
+
+    np.testing.assert_allclose(weighted(tf.constant(IMAGES)), expected(), rtol=1e-4, atol=1e-4)
+    [report] = tf_interop.status().folded_graphs
+    assert report.refusals == ()
+    assert report.folded_count >= 3  # the products
+    weight.assign([1.0, 0.0, -2.0])
+    np.testing.assert_allclose(weighted(tf.constant(IMAGES)), expected(), rtol=1e-4, atol=1e-4)

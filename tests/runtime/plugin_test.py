@@ -194,7 +194,7 @@ def test_a_plan_for_another_graph_changes_nothing_and_says_why() -> None:
     tf_interop.enable(plan=plan, kept=False)
     assert stages_of() == 0
     *_, failure = tf_interop.status().failures
-    assert "Stages are planned for graphs whose parameters are folded" in failure.cause
+    assert "graphs with folded parameters, and folding is off" in failure.cause
 
 
 @pytest.mark.parametrize(

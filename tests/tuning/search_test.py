@@ -102,7 +102,7 @@ def test_takes_units_that_beat_the_folded_graph(
 
 @pytest.mark.parametrize(
     ("folded", "error", "expected"),
-    [(0.9, 0.02, search.STOCK), (0.9, 0.08, FOLDED), (0.97, 0.0, FOLDED)],
+    [(0.9, 0.02, search.STOCK), (0.9, 0.12, FOLDED), (0.97, 0.0, FOLDED)],
     ids=["slower", "within_the_error", "too_little"],
 )
 def test_takes_stock_if_folding_loses(

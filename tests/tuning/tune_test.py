@@ -18,8 +18,11 @@ from tf_interop import tensorflow_internals
 from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.measure.device import this_cpu
+from tf_interop.planning.types import FOLDED
 from tf_interop.runtime.plugin import get_plugin
 from tf_interop.tuning import tune
+from tf_interop.tuning.search import STOCK, SearchResult, Variant
+from tf_interop.tuning.step_bench import StepTimes
 from tf_interop.tuning.xla import XlaTimes
 
 Patch = pytest.MonkeyPatch
@@ -43,6 +46,21 @@ def test_another_graph_has_another_key_and_the_same_graph_the_same() -> None:
     other.attr["dtype"].type = tf.float32.as_datatype_enum
     keys = [key_of(each) for each in (branches(), branches((1, 5)), longer, larger)]
     assert len(set(keys)) == 4
+
+
+@pytest.mark.parametrize(("best", "is_unfolded"), [(0, True), (1, False)])
+def test_a_plan_leaves_folding_out_if_stock_is_fastest(best: int, is_unfolded: bool) -> None:
+    graph_def = branches()
+    view, units = units_of(graph_def)
+    convolutions, _ = find_convolutions(view, GraphProperties(view))
+    variants = tuple(
+        Variant(name, 0, False, StepTimes(1 / ratio, ratio, 0.0))
+        for name, ratio in ((STOCK, 1.0), (FOLDED, 0.8 if is_unfolded else 1.2))
+    )
+    found = SearchResult(variants, variants[best], cores=2, other_load=0.0)
+    plan = tune._plan_of(found, view, units, convolutions, None)
+    assert (plan.unfolded, plan.units) == (is_unfolded, ())
+    assert plan.measured is not None and plan.measured.ratio == variants[best].times.ratio
 
 
 @pytest.mark.parametrize(

@@ -268,8 +268,8 @@ def run(
     plan = None if plan_path is None else load_plan(plan_path)
     if policy == "profiled" and plan is None and list_path is None:
         click.echo(
-            "Without a plan, tf_interop only folds and keeps parameters, on a CPU. For stages and "
-            "units, pass --plan or --policy always.",
+            "Without a plan, tf_interop changes nothing on a GPU. On a CPU it folds and keeps "
+            "parameters, and graphs time themselves. For stages, pass --plan or --policy always.",
             err=True,
         )
 

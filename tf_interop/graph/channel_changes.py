@@ -162,7 +162,8 @@ class ChannelChanges:
     def shape(self, tensor: Tensor) -> Shape | None:
         """The shape of a parameter; None if it is unknown, or if the tensor is no parameter."""
         source, port = tensor
-        return None if port else self._parameters.get(source)
+        is_known = not port or self._view.ops[source] == "Unpack"
+        return self._parameters.get(source) if is_known else None
 
     def _is_per_channel(self, index: int, position: int, channels: int, layout: bytes) -> bool:
         """Whether an operand has one value for each channel of the result, or one for all."""

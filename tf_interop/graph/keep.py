@@ -384,7 +384,9 @@ class _Rewriter:
         if name in self._made_shapes:
             return self._made_shapes[name]
         index = self._view.index_of[name]
-        return self._properties.output_shape(index, port) if port else self._shapes[index]
+        if not port or self._view.ops[index] == "Unpack":
+            return self._shapes[index]
+        return self._properties.output_shape(index, port)
 
     def graph(self, used_bytes: int) -> tuple[graph_pb2.GraphDef | None, int]:
         """The new graph and the size of what it keeps; None if nothing is worth keeping.
@@ -419,11 +421,13 @@ class _Rewriter:
             check_time_limit()
             tensors = []
             for tensor in read[device]:
-                size = self._size(tensor)
-                if size is None or used_bytes + size > self._most_bytes:
-                    self.refusals.append(
-                        _refuse_size(tensor, self._node(tensor).op, size or 0, self._most_bytes)
-                    )
+                size, op = self._size(tensor), self._node(tensor).op
+                if size is None:
+                    detail = "Not kept: its shape is unknown."
+                    self.refusals.append(Refusal(tensor, op, RefusalReason.SHAPE, detail))
+                    continue
+                if used_bytes + size > self._most_bytes:
+                    self.refusals.append(_refuse_size(tensor, op, size, self._most_bytes))
                     continue
                 used_bytes += size
                 tensors.append(tensor)

@@ -48,7 +48,8 @@ class Parameters:
     """The parameters of a graph.
 
     Attributes:
-        shapes: the shape of each parameter node's first output; all of its outputs are parameters.
+        shapes: the shape of each parameter node's first output, and of all outputs of an Unpack;
+            all outputs of these nodes are parameters.
         refusals: reads of variables that are no parameters, each with the reason.
     """
 
@@ -141,6 +142,9 @@ def _shape(
         sizes = properties.held_shape(view.fanins[index][1][0], 0)
         if is_fully_known(sizes):
             return sizes
+    if op == "Unpack" and operands[0] is not None:
+        axis = attribute_of(view.nodes[index], "axis").i % len(operands[0])
+        return operands[0][:axis] + operands[0][axis + 1 :]
     if op == "Squeeze" and is_fully_known(operands[0]):
         shape = operands[0] or ()
         axes = attribute_of(view.nodes[index], "squeeze_dims").list.i
@@ -155,7 +159,8 @@ def _shape(
 
 _ELEMENTWISE = {
     *("Add", "AddV2", "AddN", "Sub", "Mul", "RealDiv", "Maximum"),
-    *("Rsqrt", "Sqrt", "Neg", "Square", "Cast"),
+    *("Rsqrt", "Sqrt", "Neg", "Square", "Cast", "Identity"),
+    *("Sigmoid", "Tanh", "Softplus", "Exp", "Abs"),
 }
 
 

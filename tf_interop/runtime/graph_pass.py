@@ -68,6 +68,7 @@ from tf_interop.planning.lookup import (
     stages_from_plan,
 )
 from tf_interop.planning.types import GraphPlan, PlannedStage
+from tf_interop.runtime.kernel_library import HandedGraph
 from tf_interop.runtime.settings import PassReport, Policy, Settings
 
 
@@ -154,22 +155,25 @@ def run_conv_stage_pass(
 
 
 def plan_leaves_unfolded(
-    graph_def: graph_pb2.GraphDef,
-    settings: Settings,
-    device_type: str,
-    nodes_to_preserve: Collection[str] = (),
-    infer_output_shapes: ShapeInference | None = None,
-    fetches: Collection[str] = (),
+    graph_def: graph_pb2.GraphDef, settings: Settings, handed: HandedGraph
 ) -> bool:
     """Whether the plan says that stock TensorFlow is faster than the graph folded.
 
-    The arguments are those of `run_conv_stage_pass`, and so are the exceptions.
+    `graph_def` is the handed graph, perhaps divided.
+
+    Raises:
+        GraphError: the graph is not well-formed.
     """
     plan = settings.plan
     if plan is None or not any(graph.unfolded for graph in plan.graphs):
         return False
     convolutions, _ = _convolutions_on(
-        device_type, GraphView(graph_def), settings, nodes_to_preserve, infer_output_shapes, fetches
+        handed.device_type,
+        GraphView(graph_def),
+        settings,
+        handed.nodes_to_preserve,
+        handed.infer_output_shapes,
+        handed.fetches,
     )
     return is_unfolded(plan, convolutions)
 

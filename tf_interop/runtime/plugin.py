@@ -235,14 +235,7 @@ class Plugin:
         self, graph_def: graph_pb2.GraphDef, handed: HandedGraph, settings: Settings
     ) -> graph_pb2.GraphDef | None:
         """The graph with normalizations fused and parameters folded and kept, or None."""
-        if plan_leaves_unfolded(
-            graph_def,
-            settings,
-            handed.device_type,
-            handed.nodes_to_preserve,
-            handed.infer_output_shapes,
-            handed.fetches,
-        ):
+        if plan_leaves_unfolded(graph_def, settings, handed):
             return None
         folded, report = run_fold_pass(
             graph_def,
@@ -298,8 +291,8 @@ class Plugin:
                 ) from error
             if not makes_units and not settings.kept_mb:
                 raise PlanError(
-                    f"{error} Stages are planned for graphs whose parameters are folded: keep "
-                    "parameters (without kept=False and kept_mb=0)."
+                    f"{error} Stages are planned for graphs with folded parameters, and folding "
+                    "is off. Turn it on: call enable() without kept=False and kept_mb=0."
                 ) from error
             raise
         if report is not None:

@@ -131,8 +131,8 @@ def search_units(
     least = variants[base].times.ratio
     if best.times.ratio - max(best.times.error, _LEAST_GAIN * least) <= least:
         best = variants[base]
-        is_loss = base == FOLDED and least + best.times.error < 1 - _LEAST_GAIN
-        best = variants[STOCK] if is_loss else best
+        if least + max(best.times.error, _LEAST_GAIN) < 1:
+            best = variants[STOCK]
     return SearchResult(tuple(variants.values()), best, cores, others.share())
 
 
