@@ -362,3 +362,23 @@ def test_keeps_each_of_several_results() -> None:
     assert report.folded_count >= 3  # the products
     weight.assign([1.0, 0.0, -2.0])
     np.testing.assert_allclose(weighted(tf.constant(IMAGES)), expected(), rtol=1e-4, atol=1e-4)
+
+
+def test_a_variable_that_is_passed_on_may_be_another_in_each_call() -> None:
+    first, second, folded = (
+        tf.Variable(RANDOM.normal(size=[3, 3, 3, 8]).astype(np.float32)) for _ in range(3)
+    )
+    scale = tf.Variable(RANDOM.normal(size=[8]).astype(np.float32))
+
+    @tf.function(jit_compile=False)
+    def convolve(images: tf.Tensor, filter_: tf.Variable) -> tf.Tensor:
+        scaled = tf.nn.conv2d(images, folded, 1, "SAME") * scale
+        return scaled - tf.nn.conv2d(images, filter_, 1, "SAME")
+
+    for filter_ in (first, first, first, second, first):
+        expected = tf.nn.conv2d(IMAGES, folded, 1, "SAME") * scale
+        expected -= tf.nn.conv2d(IMAGES, filter_, 1, "SAME")
+        got = convolve(tf.constant(IMAGES), filter_)
+        np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-4)
+    [report] = tf_interop.status().folded_graphs
+    assert report.folded_count == 1 and report.refusals == ()
