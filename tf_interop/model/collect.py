@@ -94,7 +94,7 @@ def collect_configurations(
     """Collects the distinct convolutions of models, as the pass will meet them.
 
     The models do not run; only Grappler's own passes do, on the traced graphs, for the chosen
-    device.
+    device, and then the plugin's folding.
 
     Args:
         models: arguments of `load_model`.
