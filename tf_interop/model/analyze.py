@@ -135,7 +135,8 @@ def analyze(
     """Counts the convolutions of a graph and how many of them are independent.
 
     The graph is traced and goes through Grappler's own passes, as it does before the plugin on this
-    machine. For a GPU its parameters are then folded, as they are before stages. Nothing runs, and neither the compiled library nor a GPU is needed.
+    machine. For a GPU its parameters are then folded, as they are before stages. Nothing runs, and
+    neither the compiled library nor a GPU is needed.
 
     Args:
         model_or_function_or_graph: a Keras model with known inputs, a concrete function, a
