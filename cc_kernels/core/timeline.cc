@@ -91,9 +91,8 @@ void TimelineCall::Add(TimelineSpan span) const {
   timeline.spans.push_back({op_, number_, std::move(span)});
 }
 
-void ThreadSpan::Begin(const TimelineCall& call, std::string name) {
+void ThreadSpan::Begin(const TimelineCall& call) {
   call_ = &call;
-  name_ = std::move(name);
   begin_ = std::make_shared<HostTimeMark>();
   begin_->Pass();
 }
@@ -102,7 +101,8 @@ ThreadSpan::~ThreadSpan() {
   if (call_ == nullptr) return;
   const auto end = std::make_shared<HostTimeMark>();
   end->Pass();
-  call_->Add({TimelineSpan::Row::kThread, ThreadNumber(), std::move(name_), "", begin_, end});
+  call_->Add({TimelineSpan::Row::kThread, ThreadNumber(), std::move(name_), std::move(algorithm_),
+              begin_, end});
 }
 
 }  // namespace tf_interop

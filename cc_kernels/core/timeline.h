@@ -12,6 +12,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
+#include <utility>
 
 namespace tf_interop {
 
@@ -45,7 +47,7 @@ struct TimelineSpan {
   Row row = Row::kThread;
   int number = 0;         // of the lane or thread
   std::string name;       // of the op, the convolutions, or the unit's operations
-  std::string algorithm;  // may be empty
+  std::string algorithm;  // or how a unit runs; may be empty
   std::shared_ptr<const TimeMark> begin, end;
 };
 
@@ -92,20 +94,22 @@ class TimelineCall {
 // A span of this thread, for a call that outlives it and may be another thread's.
 class ThreadSpan {
  public:
-  // Calls `make_name` only if the call is recorded.
+  // Calls `make_name`, which returns the name and the algorithm, only if the call is recorded.
   template <typename MakeName>
   ThreadSpan(const TimelineCall& call, const MakeName& make_name) {
-    if (call.is_recorded()) Begin(call, make_name());
+    if (!call.is_recorded()) return;
+    std::tie(name_, algorithm_) = make_name();
+    Begin(call);
   }
   ~ThreadSpan();
   ThreadSpan(const ThreadSpan&) = delete;
   ThreadSpan& operator=(const ThreadSpan&) = delete;
 
  private:
-  void Begin(const TimelineCall& call, std::string name);
+  void Begin(const TimelineCall& call);
 
   const TimelineCall* call_ = nullptr;
-  std::string name_;
+  std::string name_, algorithm_;
   std::shared_ptr<HostTimeMark> begin_;
 };
 

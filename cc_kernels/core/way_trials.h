@@ -38,6 +38,7 @@ class WayTrials {
   // The time that runs in slower ways cost more than the fastest, of the time of all runs.
   double share_lost() const { return total_us_ > 0 ? lost_us_ / total_us_ : 0; }
   int64_t runs(int way) const { return entries_[way].runs; }
+  int way_count() const { return static_cast<int>(entries_.size()); }
 
  private:
   struct Entry {

@@ -19,6 +19,7 @@
 #include "absl/strings/str_join.h"
 #include "cc_kernels/core/counters.h"
 #include "cc_kernels/core/self_timing.h"
+#include "cc_kernels/core/stage_timing.h"
 #include "cc_kernels/core/timeline.h"
 #include "cc_kernels/core/workspace_limit.h"
 #include "cc_kernels/plugin/tensorflow_registry.h"
@@ -305,6 +306,21 @@ void TfiReadSelfTimings(TfiSink sink) {
                      report.is_trying ? 1 : 0, "\n", report.share_lost);
     for (const SelfTiming::Way& way : report.ways) {
       absl::StrAppend(&text, "\n", way.cores, "\n", way.median_us, "\n", way.steps);
+    }
+    sink(text.data(), text.size());
+  });
+}
+
+void TfiReadStageTimings(TfiSink sink) {
+  using tf_interop::StageTiming;
+  tf_interop::ReadStageTimings([sink](const StageTiming::Report& report) {
+    const auto name_of = [](StageTiming::Way way) {
+      return StageTiming::kWayNames[static_cast<int>(way)];
+    };
+    std::string text = absl::StrCat(report.name, "\n", report.sizes, "\n", name_of(report.way),
+                                    "\n", report.is_trying ? 1 : 0, "\n", report.share_lost);
+    for (const StageTiming::TimedWay& each : report.ways) {
+      absl::StrAppend(&text, "\n", name_of(each.way), "\n", each.median_us, "\n", each.calls);
     }
     sink(text.data(), text.size());
   });

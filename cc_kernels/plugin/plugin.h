@@ -75,6 +75,12 @@ TFI_EXPORT void TfiReadTimeline(TfiSink sink);
 // number of cores that number, the median of its steps in us (0: not timed), and their count.
 TFI_EXPORT void TfiReadSelfTimings(TfiSink sink);
 
+// Passes what each stage that times itself found out for the sizes of its inputs. The lines are:
+// the node's name; the sizes of its first input; the way of the next call; whether ways are tried
+// now; the share of the time of timed calls that was lost to slower ways; and for each way its
+// name, the median of its calls in us (0: not timed), and their count.
+TFI_EXPORT void TfiReadStageTimings(TfiSink sink);
+
 // Limits the total bytes of a stage's workspaces from now on, on all devices; a negative number
 // lifts the limit.
 TFI_EXPORT void TfiSetWorkspaceLimit(int64_t bytes);

@@ -44,7 +44,7 @@ class ConvStageCpu : public tensorflow::AsyncOpKernel {
     StageTrace trace(*this);
     HostBackend* const backend = TheBackend();
     auto call = std::make_shared<StageCall>(&node_, context, backend);
-    TF_RETURN_IF_ERROR(call->Prepare());
+    TF_RETURN_IF_ERROR(call->Prepare(/*caller=*/nullptr));
     trace.Describe(*call);
     if (call->runs_stock()) return call->RunStock(/*caller=*/nullptr);
     std::unique_ptr<StreamGroup> acquired;

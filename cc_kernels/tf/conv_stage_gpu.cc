@@ -41,7 +41,7 @@ class ConvStageGpu : public tensorflow::OpKernel {
     Backend* backend = nullptr;
     OP_REQUIRES_OK(context, ToAbslStatus(FindCudnnBackend(stream, &backend)));
     StageCall call(&node_, context, backend);
-    OP_REQUIRES_OK(context, call.Prepare());
+    OP_REQUIRES_OK(context, call.Prepare(stream));
     trace.Describe(call);
     OP_REQUIRES_OK(context,
                    call.runs_stock() ? call.RunStock(stream) : ToAbslStatus(call.Enqueue(stream)));

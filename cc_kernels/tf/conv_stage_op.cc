@@ -84,6 +84,7 @@ REGISTER_OP("TfInterop>ConvStage")
     .Attr("Tout: list({float, half, bfloat16, double}) >= 1")
     .Attr("num_sizes: int >= 0")
     .Attr("program: string")
+    .Attr("timed: bool = false")
     .SetShapeFn(InferShapes)
     .Doc(R"doc(
 Runs lanes of convolutions together, each lane on its own stream group.
@@ -93,6 +94,8 @@ sizes: The input_sizes and filter_sizes of backward convolutions, in host memory
 outputs: The results of the program's outputs.
 program: A JSON document with the steps' operations and the lanes that run them. Its format is in
   cc_kernels/tf/stage_program.h.
+timed: Whether the stage compares the plan with TensorFlow's own kernels while it runs, and keeps
+  what is faster.
 )doc");
 
 }  // namespace tf_interop

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "cc_kernels/core/ladder.h"
 #include "cc_kernels/core/stage.h"
 #include "cc_kernels/core/stage_runner.h"
+#include "cc_kernels/core/stage_timing.h"
 #include "cc_kernels/core/transformed_filters.h"
 #include "cc_kernels/tf/stage_program.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -50,6 +52,10 @@ struct ResolvedStage {
   // nothing is prepared.
   std::optional<Rung> rung;
   std::vector<HeldFilter> held_filters;
+
+  // If the stage times itself, else null; and `prepared` on one lane, if that is another way.
+  std::shared_ptr<StageTiming> timing;
+  std::optional<PreparedStage> in_sequence;
 
   // If something was refused only for now, such as for lack of memory: when to resolve it again.
   std::optional<std::chrono::steady_clock::time_point> try_again_at;

@@ -8,7 +8,9 @@
 #include "absl/algorithm/container.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "cc_kernels/core/host/stream.h"
+#include "cc_kernels/core/stage_replays.h"
 #include "cc_kernels/core/workspace_limit.h"
 #include "cc_kernels/tf/stock_kernel.h"
 #include "tensorflow/core/platform/errors.h"
@@ -88,6 +90,7 @@ StageNode::StageNode(tensorflow::OpKernelConstruction* context)
     : counts_(FindCounts(ShortDeviceName(context))),
       is_on_cpu_(context->device_type() == tensorflow::DEVICE_CPU) {
   OP_REQUIRES_OK(context, GetStageProgram(context, &program_));
+  OP_REQUIRES_OK(context, context->GetAttr("timed", &is_timed_));
   stock_kernels_.resize(program_.steps.size());
 }
 
@@ -106,9 +109,28 @@ absl::Status StageNode::Resolve(const OpKernelContext& context, Backend* backend
   }
   auto made = std::make_shared<ResolvedStage>();
   TF_RETURN_IF_ERROR(ResolveStage(program_, context, options, limit, backend, made.get()));
+  if (is_timed_) AddTiming(context, backend, made.get());
   *resolved = cache_.Insert(signature, std::move(made),
                             [](const auto& there) { return there->try_again_at.has_value(); });
   return absl::OkStatus();
+}
+
+void StageNode::AddTiming(const OpKernelContext& context, Backend* backend,
+                          ResolvedStage* resolved) const {
+  const bool has_plan = resolved->unplanned_kind == nullptr && resolved->rung != Rung::kStock;
+  // Ways may round differently, so none is tried where all results must be the same.
+  if (!has_plan || resolved->try_again_at.has_value() || resolved->options.deterministic) return;
+  const PreparedStage& planned = resolved->prepared;
+  if (planned.lane_workspace_bytes.size() > 1 && planned.merged.empty()) {
+    resolved->in_sequence = PreparedInSequence(planned);
+    if (StageReplays::AreOn() && backend->CanCapture()) {
+      resolved->in_sequence->replays = std::make_shared<StageReplays>();
+    }
+  }
+  const auto sizes = context.num_inputs() == 0 ? absl::InlinedVector<int64_t, 4>()
+                                               : context.input(0).shape().dim_sizes();
+  resolved->timing = MakeStageTiming(std::string(context.op_kernel().name_view()),
+                                     absl::StrJoin(sizes, "x"), resolved->in_sequence.has_value());
 }
 
 absl::Status StageNode::FindStockKernel(OpKernelContext* context, size_t operation,
@@ -127,10 +149,15 @@ absl::Status StageNode::FindStockKernel(OpKernelContext* context, size_t operati
 StageCall::StageCall(StageNode* node, OpKernelContext* context, Backend* backend)
     : node_(node), context_(context), backend_(backend) {}
 
-absl::Status StageCall::Prepare() {
+absl::Status StageCall::Prepare(Stream caller) {
   TF_RETURN_IF_ERROR(node_->Resolve(*context_, backend_, &resolved_));
   results_.resize(node_->program().steps.size());
   runs_stock_ = resolved_->unplanned_kind != nullptr || resolved_->rung == Rung::kStock;
+  if (resolved_->timing != nullptr) {
+    timed_ = resolved_->timing->Begin();
+    runs_stock_ = timed_.way == StageTiming::Way::kStock;
+    if (timed_.is_timed) begin_ = Mark(caller, nullptr);
+  }
   if (resolved_->rung.has_value()) CountForMemory(*resolved_->rung);
   if (!runs_stock_) {
     TF_RETURN_IF_ERROR(AllocateResults());
@@ -148,7 +175,8 @@ absl::Status StageCall::Prepare() {
 }
 
 const PreparedStage& StageCall::prepared() const {
-  return lesser_ == nullptr ? resolved_->prepared : lesser_->stage;
+  if (lesser_ != nullptr) return lesser_->stage;
+  return timed_.way == StageTiming::Way::kSequence ? *resolved_->in_sequence : resolved_->prepared;
 }
 
 // If there is no memory for a result, frees transformed filters: stock TensorFlow keeps none.
@@ -219,7 +247,7 @@ bool StageCall::GetWorkspaces(const std::vector<size_t>& bytes, std::vector<void
 // If there is no memory for the workspaces, frees transformed filters. If that is not enough,
 // prepares the stage to need less.
 void StageCall::AllocateWorkspaces() {
-  const std::vector<size_t>& planned = resolved_->prepared.lane_workspace_bytes;
+  const std::vector<size_t>& planned = prepared().lane_workspace_bytes;
   std::vector<void*>* const lanes = &buffers_.lane_workspaces;
   const auto get = [&](bool) { return GetWorkspaces(planned, lanes); };
   if (TransformedFilters::GetWithoutWaiting(backend_, get)) return;
@@ -348,7 +376,11 @@ LadderCalls StageCall::Ladder() {
 absl::Status StageCall::RunStock(Stream caller) {
   caller_ = caller;
   // A lack of memory has already been counted.
-  if (resolved_->unplanned_kind == nullptr) return ToAbslStatus(Ladder().run_stock());
+  if (resolved_->unplanned_kind == nullptr) {
+    TF_RETURN_IF_ERROR(ToAbslStatus(Ladder().run_stock()));
+    EndTiming(caller);
+    return absl::OkStatus();
+  }
   CountFallback(resolved_->unplanned_kind, resolved_->why_unplanned);
   const Status ran = Ladder().run_stock();
   if (ran.ok()) return absl::OkStatus();
@@ -360,8 +392,10 @@ Status StageCall::Enqueue(Stream caller) {
   caller_ = caller;
   if (lesser_ == nullptr) BindHeldFilters();
   const TimelineCall timed(node_->timeline_calls(), context_->op_kernel().name_view());
-  return RunOrDescend(backend_, resolved_->stage, resolved_->options, prepared(), buffers_, caller,
-                      Ladder());
+  TF_INTEROP_RETURN_IF_ERROR(RunOrDescend(backend_, resolved_->stage, resolved_->options,
+                                          prepared(), buffers_, caller, Ladder()));
+  if (!node_->is_on_cpu()) EndTiming(caller);
+  return Status::Ok();
 }
 
 // Binds transformed filters to launches. Enqueues the transformations that are still missing.
@@ -402,7 +436,23 @@ void StageCall::BindHeldFilters() {
   }
 }
 
+std::shared_ptr<const TimeMark> StageCall::Mark(
+    Stream caller, const std::shared_ptr<const TimeMark>& since) const {
+  if (node_->is_on_cpu()) {
+    auto now = std::make_shared<HostTimeMark>();
+    now->Pass();
+    return now;
+  }
+  std::shared_ptr<const TimeMark> mark;
+  return backend_->Mark(caller, since, &mark).ok() ? mark : nullptr;
+}
+
+void StageCall::EndTiming(Stream caller) {
+  if (begin_ != nullptr) resolved_->timing->End(timed_, begin_, Mark(caller, begin_));
+}
+
 void StageCall::MarkComplete() {
+  EndTiming(nullptr);
   for (const auto& filter : transformed_filters_) filter->is_complete = true;
 }
 

@@ -16,6 +16,7 @@
 #include "cc_kernels/core/ladder.h"
 #include "cc_kernels/core/lru_cache.h"
 #include "cc_kernels/core/stage_runner.h"
+#include "cc_kernels/core/stage_timing.h"
 #include "cc_kernels/core/status.h"
 #include "cc_kernels/core/timeline.h"
 #include "cc_kernels/core/transformed_filters.h"
@@ -51,8 +52,13 @@ class StageNode {
                                tensorflow::OpKernel** kernel);
 
  private:
+  // Lets a resolved stage time itself if it has a plan that lasts.
+  void AddTiming(const tensorflow::OpKernelContext& context, Backend* backend,
+                 ResolvedStage* resolved) const;
+
   DeviceCounts* const counts_;
   const bool is_on_cpu_;
+  bool is_timed_ = false;
   StageProgram program_;
   TransformedFilters filters_;
   TimelineCalls timeline_calls_;
@@ -74,8 +80,9 @@ class StageCall {
   // not enough memory even after freeing transformed filters, prepares the stage to need less
   // (core/ladder.h). TensorFlow's switches for TF32
   // (tf.config.experimental.enable_tensor_float_32_execution) and determinism
-  // (enable_op_determinism) are read once, when the call begins.
-  absl::Status Prepare();
+  // (enable_op_determinism) are read once, when the call begins. `caller` is the stream of the
+  // call, null on a CPU.
+  absl::Status Prepare(Stream caller);
 
   // Whether to call RunStock rather than Enqueue.
   bool runs_stock() const { return runs_stock_; }
@@ -87,8 +94,8 @@ class StageCall {
   // Enqueues the stage on `caller`, or a lesser one if that fails (core/ladder.h).
   Status Enqueue(Stream caller);
 
-  // Call this once the caller's stream has run everything, so that calls on other streams can use
-  // the filters that were transformed for this one.
+  // Call this on a CPU once the caller's stream has run everything, so that calls on other streams
+  // can use the filters that were transformed for this one.
   void MarkComplete();
 
   const ResolvedStage& resolved() const { return *resolved_; }
@@ -110,13 +117,19 @@ class StageCall {
   absl::Status ComputeStock();
   absl::Status FillZero(tensorflow::Tensor* tensor);
   LadderCalls Ladder();
+  // A point in the stream; null if there is none. On a CPU, now.
+  std::shared_ptr<const TimeMark> Mark(Stream caller,
+                                       const std::shared_ptr<const TimeMark>& since) const;
+  void EndTiming(Stream caller);
 
   StageNode* const node_;
   tensorflow::OpKernelContext* const context_;
   Backend* const backend_;
   std::shared_ptr<const ResolvedStage> resolved_;
   bool runs_stock_ = false;
-  std::unique_ptr<LesserStage> lesser_;  // if there was no memory for the resolved stage
+  StageTiming::Call timed_;
+  std::shared_ptr<const TimeMark> begin_;  // of a call that is timed, else null
+  std::unique_ptr<LesserStage> lesser_;    // if there was no memory for the resolved stage
   Stream caller_ = nullptr;
   StageBuffers buffers_;
   std::vector<tensorflow::Tensor> results_;  // by operation

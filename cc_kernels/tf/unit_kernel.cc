@@ -158,15 +158,22 @@ class Unit : public OpKernel {
 
   void Compute(OpKernelContext* context) override {
     const TimelineCall call(&timeline_calls_, name_view());
-    const ThreadSpan span(call, [&] {
-      return absl::StrJoin(unit_.steps.steps, " ", [](std::string* names, const KernelStep& step) {
-        absl::StrAppend(names, step.kernel->name_view());
-      });
-    });
     const int all_cores = AllCores(*context->device());
     const TimedRun run(unit_, *context);
     const int cores = unit_.timing == nullptr ? PlannedCores(*context, all_cores) : run.cores();
     const int64_t part_count = unit_.split_inputs.empty() ? 0 : PartCount(*context, all_cores);
+    const ThreadSpan span(call, [&] {
+      std::string names =
+          absl::StrJoin(unit_.steps.steps, " ", [](std::string* names, const KernelStep& step) {
+            absl::StrAppend(names, step.kernel->name_view());
+          });
+      std::string how = "as stock TensorFlow";
+      if (part_count > 1) how = absl::StrCat("in ", part_count, " parts");
+      if (part_count == 0 && cores > 0) {
+        how = absl::StrCat("on ", cores, cores == 1 ? " core" : " cores");
+      }
+      return std::pair(std::move(names), std::move(how));
+    });
     if (cores == 0 || part_count == 1) {
       Run(context, context->device());
     } else if (part_count > 1) {
@@ -288,8 +295,10 @@ class Unit : public OpKernel {
       for (int64_t i = first; i < last; ++i) {
         const Part part = {batch_size, i * batch_size / part_count,
                            (i + 1) * batch_size / part_count};
-        const ThreadSpan span(
-            call, [&] { return absl::StrCat("images ", part.first, " to ", part.last - 1); });
+        const ThreadSpan span(call, [&] {
+          return std::pair(absl::StrCat("images ", part.first, " to ", part.last - 1),
+                           std::string());
+        });
         statuses[i] = RunPart(*context, &few.device, shared, part, &results[i]);
       }
     };

@@ -76,6 +76,7 @@ def test_has_the_units_of_the_first_calls(tmp_path: pathlib.Path) -> None:
     assert all(each["ts"] >= last.get(each["args"]["call"] - 1, 0) for each in events)
     operations = {name for each in events for name in each["args"]["operations"]}
     assert any("stem" in name for name in operations)
+    assert {each["args"]["runs"] for each in events} == {"on 1 core"}
 
 
 def test_has_lanes_inside_their_stage_for_a_report(

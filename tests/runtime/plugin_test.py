@@ -24,6 +24,7 @@ from unnoticed import (
     FILTERS,
     IMAGE,
     Program,
+    assert_same,
     conv,
     counted,
     digits,
@@ -42,6 +43,8 @@ from tf_interop.runtime import kernel_library
 from tf_interop.runtime.plugin import PassFailure, get_plugin
 from tf_interop.runtime.settings import Policy, Settings
 from tf_interop.stage import Lane, Stage, Step
+
+WIDE = {name: digits(seed, 3, 3, 32, 32) for seed, name in enumerate("ab", 1)}
 
 pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
 
@@ -107,6 +110,43 @@ def test_a_lane_of_a_plan_holds_a_chain() -> None:
     assert stages_of(in_function(chain_and_others), chain_and_others) == 1
     assert tf_interop.status().failures == ()
     assert stages_of_last_graph() == [[["a", "b"], ["c"]]]
+
+
+def wide(image: tf.Tensor) -> list[tf.Tensor]:
+    return [tf.nn.conv2d(image, filter_, 1, "SAME", name=name) for name, filter_ in WIDE.items()]
+
+
+def test_a_stage_that_is_slower_than_its_parts_runs_as_stock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The convolutions of the host's stages are far slower than TensorFlow's.
+    monkeypatch.setattr(Settings, "stages_time_themselves", lambda self, _: self.times_itself)
+    image = digits(0, 2, 16, 16, 32)
+    expected = wide(image)
+    tf_interop.enable("always")
+    in_function(wide)()(image)
+    [report] = tf_interop.status().graphs
+    get_plugin().forget_reports()
+    entry = GraphPlan(report.plan.fingerprint, 2, (make_stage("a", "b"),))
+    tf_interop.enable(plan=Plan((entry,)))
+    function = in_function(wide)()
+    with counted() as new:
+        for _ in range(60):
+            assert_same(function(image), expected)
+    [timing] = tf_interop.status().stage_timings
+    assert (timing.sizes, timing.way, timing.is_trying) == (
+        "2x16x16x32",
+        "as stock TensorFlow",
+        False,
+    )
+    assert [each.way for each in timing.tried] == [
+        "as stock TensorFlow",
+        "as planned",
+        "in sequence",
+    ]
+    assert all(each.calls and each.median_us for each in timing.tried)
+    assert new.stages_run == 60 and new.fallbacks == {}
+    assert "1 as stock TensorFlow" in str(tf_interop.status())
 
 
 def test_refused_lane_options_of_a_plan_are_counted(

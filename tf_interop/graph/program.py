@@ -64,6 +64,7 @@ class StageNode:
     outputs: tuple[int, ...]
     schedules: tuple[Schedule[int], ...]
     held_inputs: tuple[int, ...] = ()
+    is_timed: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -184,6 +185,8 @@ def encode_stage(stage: StageNode) -> node_def_pb2.NodeDef:
         [stage.operations[operation].attr["T"].type for operation in stage.outputs]
     )
     attributes["program"].s = msgspec.json.encode(document)
+    if stage.is_timed:
+        attributes["timed"].b = True
     return node_def
 
 
@@ -271,6 +274,7 @@ def decode_stage(node: node_def_pb2.NodeDef) -> StageNode:
         outputs=document.outputs,
         schedules=document.schedules,
         held_inputs=document.held_inputs,
+        is_timed="timed" in attributes and attributes["timed"].b,
     )
 
 

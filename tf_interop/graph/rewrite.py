@@ -74,11 +74,14 @@ def rewrite_stages(
     view: GraphView,
     stages: Sequence[Sequence[Schedule[str]]],
     nodes_to_preserve: Collection[str],
+    *,
+    are_timed: bool = False,
 ) -> graph_pb2.GraphDef:
     """Replaces the steps of each stage, given by all its schedules, by one ConvStage node.
 
     Stage `k` becomes the node `tf_interop/stage_<k>`, with a number appended if that name is taken.
-    `nodes_to_preserve` are fed or fetched and must stay. The same arguments give the same graph.
+    `nodes_to_preserve` are fed or fetched and must stay. If `are_timed`, each stage compares its
+    plan with TensorFlow's own kernels while it runs. The same arguments give the same graph.
     """
     new_nodes = []
     for number, schedules in enumerate(stages):
@@ -88,7 +91,7 @@ def rewrite_stages(
     replacement = _Replacement(view, new_nodes, nodes_to_preserve)
     return replacement.graph(
         [
-            _make_stage_def(view, replacement, new, schedules)
+            _make_stage_def(view, replacement, new, schedules, are_timed)
             for new, schedules in zip(new_nodes, stages, strict=True)
         ]
     )
@@ -329,7 +332,11 @@ def _stage_results(
 
 
 def _make_stage_def(
-    view: GraphView, replacement: _Replacement, new: _NewNode, schedules: Sequence[Schedule[str]]
+    view: GraphView,
+    replacement: _Replacement,
+    new: _NewNode,
+    schedules: Sequence[Schedule[str]],
+    is_timed: bool,
 ) -> node_def_pb2.NodeDef:
     place_of = {index: place for place, index in enumerate(new.members)}
     read = replacement.inputs(new)
@@ -358,6 +365,7 @@ def _make_stage_def(
             held_inputs=replacement.filters_from(
                 HELD_FILTER_OPS, new, position_of, FILTER_POSITIONS
             ),
+            is_timed=is_timed,
         )
     )
 

@@ -175,7 +175,7 @@ def trace_of_run(
         row = f"{name} ({slot + 1})" if slot else name
         args: dict[str, Any] = {"op": span.op, "call": span.call}
         if span.algorithm:
-            args["algorithm"] = span.algorithm
+            args["runs" if span.row == "thread" else "algorithm"] = span.algorithm
         shown = span.name
         if span.row == "thread" and not span.name.startswith("images "):
             shown, args["operations"] = span.op, span.name.split()

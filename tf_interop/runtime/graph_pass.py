@@ -135,7 +135,12 @@ def run_conv_stage_pass(
         if stages:
             check_time_limit()
             check_stages(stages, view, convolutions)
-            rewritten = rewrite_stages(view, [each.ways for each in stages], nodes_to_preserve)
+            rewritten = rewrite_stages(
+                view,
+                [each.ways for each in stages],
+                nodes_to_preserve,
+                are_timed=settings.stages_time_themselves(device_type),
+            )
             check_time_limit()
             check_rewrite(view, GraphView(rewritten), nodes_to_preserve, fetches=fetches)
         report = PassReport(

@@ -45,6 +45,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "TfiRecordTimeline": (ctypes.c_int, None),
     "TfiReadTimeline": (_SINK_TYPE, None),
     "TfiReadSelfTimings": (_SINK_TYPE, None),
+    "TfiReadStageTimings": (_SINK_TYPE, None),
 }
 
 
@@ -133,6 +134,40 @@ class SelfTiming(NamedTuple):
         )
 
 
+class TimedWay(NamedTuple):
+    """The timed calls of a stage in one way.
+
+    Attributes:
+        way: `as stock TensorFlow`, `as planned` or `in sequence`.
+        median_us: of the calls in the latest trial; 0 if they were not timed.
+        calls: how many were timed.
+    """
+
+    way: str
+    median_us: float
+    calls: int
+
+
+class StageTiming(NamedTuple):
+    """What a stage found out about its plan for one size of its inputs.
+
+    Attributes:
+        stage: the name of its node.
+        sizes: those of its first input.
+        way: of the next call.
+        is_trying: whether ways take turns now.
+        share_lost: the share of the time of timed calls that slower ways cost.
+        tried: one for each way.
+    """
+
+    stage: str
+    sizes: str
+    way: str
+    is_trying: bool
+    share_lost: float
+    tried: tuple[TimedWay, ...]
+
+
 def _on(cores: int) -> str:
     return f"on {count_of(cores, 'core')}" if cores else "as stock TensorFlow"
 
@@ -148,7 +183,7 @@ class TimedSpan(NamedTuple):
         call: the number of the op's call; the first is 0.
         name: of the stage or the convolutions; or a unit's operations, separated by spaces, or its
             part of the batch.
-        algorithm: of the convolutions; empty if there is none.
+        algorithm: of the convolutions; how a unit runs, such as `on 2 cores`; or empty.
         begin_ns: by a steady clock, like `end_ns`.
     """
 
@@ -283,6 +318,22 @@ class KernelLibrary:
             )
             timings.append(
                 SelfTiming(graph, sizes, int(cores), is_trying == "1", float(share_lost), tried)
+            )
+        return timings
+
+    def read_stage_timings(self) -> list[StageTiming]:
+        """What stages that time themselves found out."""
+        collected, sink = _collecting_sink()
+        self.functions.TfiReadStageTimings(sink)
+        timings = []
+        for each in collected:
+            stage, sizes, way, is_trying, share_lost, *rest = each.decode().split("\n")
+            tried = tuple(
+                TimedWay(name, float(us), int(calls))
+                for name, us, calls in zip(rest[::3], rest[1::3], rest[2::3], strict=True)
+            )
+            timings.append(
+                StageTiming(stage, sizes, way, is_trying == "1", float(share_lost), tried)
             )
         return timings
 

@@ -48,7 +48,7 @@ class Settings:
         kept_mb: limit for the values of one graph that depend only on variables and are kept
             between calls, in MiB; 0 keeps none and folds nothing.
         times_itself: whether units on a CPU, where no plan says how they run, find it out while
-            they run.
+            they run, and stages of a GPU find out whether their plan is faster than TensorFlow.
     """
 
     policy: Policy = Policy.PROFILED
@@ -74,6 +74,10 @@ class Settings:
     def units_time_themselves(self, device_type: str) -> bool:
         """Whether a device of this type gets units that time themselves, without a plan."""
         return self.times_itself and self.makes_units(device_type)
+
+    def stages_time_themselves(self, device_type: str) -> bool:
+        """Whether a device of this type gets stages that compare their plan with TensorFlow."""
+        return self.times_itself and device_type == "GPU"
 
     def can_fold(self, device_type: str) -> bool:
         """Whether parameters are folded and kept, and normalizations in training fused.

@@ -15,7 +15,7 @@ from tf_interop.errors import TfInteropError
 from tf_interop.graph.xla import XlaFunction, find_xla_functions, xla_auto_clustering
 from tf_interop.planning.types import GraphPlan, Plan
 from tf_interop.runtime.fold_pass import FoldReport
-from tf_interop.runtime.kernel_library import Counters, SelfTiming
+from tf_interop.runtime.kernel_library import Counters, SelfTiming, StageTiming
 from tf_interop.runtime.parallel_pass import ParallelReport
 from tf_interop.runtime.plugin import PassFailure, get_plugin
 from tf_interop.runtime.settings import PassReport
@@ -40,6 +40,7 @@ class Status:
         failures: graphs that stayed unchanged because the pass failed, with the cause.
         counters: counts of stage runs and fallbacks so far.
         self_timings: what graphs that time themselves found out, for each size of their input.
+        stage_timings: what stages that time themselves found out, for each size of their inputs.
         xla_functions: functions with convolutions that XLA compiles, so the plugin never sees them.
         xla_auto_clustering: the switch that turned XLA on for all graphs, or empty.
     """
@@ -56,6 +57,7 @@ class Status:
     failures: tuple[PassFailure, ...] = ()
     counters: Counters = Counters(0, {})  # noqa: RUF009 (frozen)
     self_timings: tuple[SelfTiming, ...] = ()
+    stage_timings: tuple[StageTiming, ...] = ()
     xla_functions: tuple[XlaFunction, ...] = ()
     xla_auto_clustering: str = ""
 
@@ -121,6 +123,8 @@ class Status:
             say(f"XLA is on for all graphs ({how}): stages stay outside its clusters")
         if self.stage_count or self.counters.stages_run:
             say(f"stages run: {self.counters.stages_run}")
+        if self.stage_timings:
+            say(_ways_of(self.stage_timings))
         if self.counters.filters_transformed:
             say(f"filters transformed once: {self.counters.filters_transformed}")
         if self.counters.stages_replayed:
@@ -173,9 +177,17 @@ def status() -> Status:
         failures=plugin.failures,
         counters=plugin.library.read_counters(),
         self_timings=tuple(plugin.library.read_self_timings()),
+        stage_timings=tuple(plugin.library.read_stage_timings()),
         xla_functions=find_xla_functions(),
         xla_auto_clustering=xla_auto_clustering(),
     )
+
+
+def _ways_of(timings: Sequence[StageTiming]) -> str:
+    """How many stages run in which way."""
+    ways = collections.Counter("still trying" if each.is_trying else each.way for each in timings)
+    shares = ", ".join(f"{count} {way}" for way, count in ways.most_common())
+    return f"stages that time themselves, for each size of their inputs: {shares}"
 
 
 def _graph_table(graphs: Sequence[PassReport]) -> Table:

@@ -67,9 +67,11 @@ def enable(
             arranges take their size once more.
         self_timing: whether a graph on a CPU finds out by itself, during its first steps and now
             and then, how its operations run fastest: as in stock TensorFlow, on one core each, or
-            on several that stay awake. A plan decides for the graphs that it knows. None means with
-            the policy `"profiled"`, unless TF_INTEROP_SELF_TIMING=0 is set. Under
-            `tf.config.experimental.enable_op_determinism` nothing is tried.
+            on several that stay awake. A plan decides for the graphs that it knows. On a GPU,
+            whether each stage of a plan is compared with TensorFlow's own kernels, which run if
+            they are faster. None means with the policy `"profiled"`, unless
+            TF_INTEROP_SELF_TIMING=0 is set. Under `tf.config.experimental.enable_op_determinism`
+            nothing is tried.
 
     Raises:
         ValueError: the policy is unknown or allows no plan or self-timing, a limit is negative, or
