@@ -220,6 +220,37 @@ FOLDED: dict[str, tuple[Function, dict[str, int]]] = {
         lambda x: tf.nn.gelu(rows(convolution(x)) + BIAS_OF_12, approximate=True),
         {"Conv2D": 1, "_FusedMatMul": 1, "Mul": 5, "AddV2": 2},
     ),
+    "an activation that Grappler moves after a concatenation": (
+        lambda x: tf.concat(
+            [
+                tf.nn.relu(NORMALIZATION(convolution(x))),
+                tf.nn.relu(
+                    tf.nn.bias_add(
+                        tf.nn.depthwise_conv2d(x, DEPTHWISE_FILTER, [1] * 4, "SAME"), BIAS
+                    )
+                ),
+                tf.nn.relu(tf.nn.bias_add(convolution(x), BIAS)),
+            ],
+            -1,
+        ),
+        {"_FusedConv2D": 2, "_FusedDepthwiseConv2dNative": 1, "ConcatV2": 1},
+    ),
+    "an activation after a concatenation with something else": (
+        lambda x: tf.nn.relu6(tf.concat([x, NORMALIZATION(convolution(x))], 1)),
+        {"_FusedConv2D": 1, "ConcatV2": 1, "Relu6": 1},
+    ),
+    "an activation after a concatenation that would change its results again": (
+        lambda x: tf.nn.elu(
+            tf.concat([NORMALIZATION(convolution(x)), OTHER_NORMALIZATION(convolution(x + 1.0))], 3)
+        ),
+        {"AddV2": 1, "_FusedConv2D": 2, "ConcatV2": 1, "Elu": 1},
+    ),
+    "an activation after a concatenation that something else reads": (
+        lambda x: (lambda y: (tf.nn.relu(y), tf.reduce_max(y)))(
+            tf.concat([NORMALIZATION(convolution(x)), OTHER_NORMALIZATION(convolution(x + 1.0))], 3)
+        ),
+        {"AddV2": 1, "_FusedConv2D": 2, "ConcatV2": 1, "Relu": 1},
+    ),
     "swish": (
         lambda x: tf.nn.silu(NORMALIZATION(convolution(x))),
         {"_FusedConv2D": 1},

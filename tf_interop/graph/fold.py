@@ -25,6 +25,9 @@ become part of the convolution where TensorFlow has a kernel for it; otherwise o
 Keras multiplies images by matrices as rows, and then gives the rows their places back. The chain
 may follow such a Reshape: what changes each channel may as well do so before it.
 
+Grappler moves an activation that all operands of a ConcatV2 have to its result. A chain that ends
+at such a ConcatV2 applies the activation again; if all its operands do, the one after it goes.
+
 Nothing else can become part of a cycle: whatever reads the convolution's result does so through
 the chain, so the shortcut does not depend on it.
 """
@@ -66,6 +69,8 @@ class Fold:
             between a matrix product and what it absorbs.
         shortcut: a tensor that is added; None if there is none.
         activation: the op of the activation that ends the chain; empty if there is none.
+        hoisted: the node with this activation after the ConcatV2 that reads the chain, if it was
+            moved there; else None.
         fused_op: the op with bias, shortcut and activation; empty if TensorFlow has no kernel, so
             that a BiasAdd follows.
     """
@@ -78,6 +83,7 @@ class Fold:
     end: int
     shortcut: Tensor | None = None
     activation: str = ""
+    hoisted: int | None = None
     fused_op: str = ""
 
 
@@ -110,6 +116,9 @@ UNFUSED = {
 
 ACTIVATIONS = frozenset({"Relu", "Relu6", "Elu", "LeakyRelu"})
 """The activations of fused ops that are ops, too."""
+
+_IDEMPOTENT = frozenset({"Relu", "Relu6"})
+"""The activations that change nothing when they are applied twice."""
 
 SWISH, HARD_SWISH, GELU = "_MklSwish", "_FusedHardSwish", "GeluExact"
 """The names of oneDNN's activations in fused ops; of these only swish is an op."""
@@ -180,7 +189,11 @@ class _Search:
         if reader is None:
             if self._gated(start) is None:
                 return None
-        elif not self._changes.is_change(*reader) and view.ops[reader[0]] != SWISH:
+        elif (
+            not self._changes.is_change(*reader)
+            and view.ops[reader[0]] != SWISH
+            and self._hoisted(reader[0]) is None
+        ):
             return None
         refuse = _refuser(view, index)
         if node.attr["T"].type != types_pb2.DT_FLOAT:
@@ -214,7 +227,7 @@ class _Search:
         view = self._view
         layout = self._layout(index)
         last = start = self._start(index)
-        absorbed, shortcut, activation = list[int](), None, ""
+        absorbed, shortcut, activation, hoisted = list[int](), None, "", None
         before_shortcut = (0, 0)
         while not activation:
             reader = self._changes.only_reader(last)
@@ -226,6 +239,12 @@ class _Search:
                 break
             reader_index, position = reader
             op = view.ops[reader_index]
+            after_concat = self._hoisted(reader_index)
+            if after_concat is not None:
+                moved = view.ops[after_concat]
+                if moved in self._activations(index, shortcut is not None) and _has_offset(changes):
+                    activation, hoisted = moved, after_concat
+                break
             change = self._changes.change(reader_index, position, channels, layout)
             if change is not None:
                 if shortcut is not None and change.kind in _FACTORS:
@@ -246,10 +265,11 @@ class _Search:
         if shortcut is not None and not _has_offset(changes):
             # TensorFlow has no kernel that adds a shortcut without a bias.
             del absorbed[before_shortcut[0] :], changes[before_shortcut[1] :]
-            shortcut, activation = None, ""
+            shortcut, activation, hoisted = None, "", None
         fused_op = self._fused_op(index, activation)
         has_factor = any(change.kind in _FACTORS for change in changes)
-        if not absorbed or not (has_factor or fused_op):
+        absorbs = bool(absorbed) or hoisted is not None
+        if not absorbs or not (has_factor or fused_op):
             return None
         self._changes.absorbed.update(absorbed)
         return Fold(
@@ -261,6 +281,7 @@ class _Search:
             end=start,
             shortcut=shortcut,
             activation=activation,
+            hoisted=hoisted,
             fused_op=fused_op,
         )
 
@@ -274,6 +295,13 @@ class _Search:
         rows, others = (self._properties.output_shape(each, 0) for each in (index, reader[0]))
         keeps_channels = rows and others and rows[-1] == others[-1] is not None
         return reader[0] if keeps_channels else index
+
+    def _hoisted(self, index: int) -> int | None:
+        """The activation that alone reads a ConcatV2; None if there is none, or it is no concat."""
+        if self._view.ops[index] != "ConcatV2":
+            return None
+        reader = self._changes.only_reader(index)
+        return reader[0] if reader and self._view.ops[reader[0]] in _IDEMPOTENT else None
 
     def _adds_shortcut(self, index: int, reader: int, position: int) -> bool:
         """Whether a reader adds another tensor of the same shape, in a way that has a kernel."""

@@ -14,6 +14,7 @@ The caller ensures that parameters and folds are those of the view. `check_folds
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -112,6 +113,10 @@ def rewrite_folds(
             rewriter.fold(each)
         else:
             rewriter.rescale(each)
+    hoisted = (each.hoisted for each in made if isinstance(each, Fold))
+    for index, count in collections.Counter(hoisted).items():
+        if index is not None:
+            rewriter.drop_hoisted(index, count)
     for padding in paddings:
         rewriter.pad(padding)
     graph_def, kept_bytes = rewriter.graph(used_bytes)
@@ -173,8 +178,8 @@ class _Rewriter:
             new.input[1] = self._scaled_filter(fold, old.input[1], scale)
         absorbed = [view.nodes[index] for index in fold.absorbed]
         self._absorbed.update(node.name for node in absorbed)
-        last = absorbed[-1].name
         end = view.names[fold.end]
+        last = absorbed[-1].name if absorbed else end  # if only a hoisted activation follows
         if offset is None:
             self._redirect(last, end)
         elif fold.fused_op:
@@ -242,6 +247,14 @@ class _Rewriter:
             else:
                 new.attr.pop("_input_shapes", None)
         self._absorbed.add(pad.name)
+
+    def drop_hoisted(self, index: int, applied: int) -> None:
+        """Drops an activation after a ConcatV2, if it was applied to all operands."""
+        name = self._view.names[index]
+        [(concat, _)] = self._view.fanins[index]
+        if applied == len(self._view.fanins[concat]) - 1:  # the last operand is the axis
+            self._absorbed.add(name)
+            self._redirect(name, self._view.names[concat])
 
     def _redirect(self, old: str, new: str) -> None:
         self._redirected |= dict.fromkeys((old, f"{old}:0"), new)
