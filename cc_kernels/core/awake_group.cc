@@ -7,10 +7,12 @@
 namespace tf_interop {
 namespace {
 
-// The group whose work this thread runs, and the thread's number in it.
+// The group whose scheduled work this thread runs, and the thread's number in it. `given` counts
+// the parts of that work which others run. All are empty outside scheduled work.
 struct Place {
   const AwakeGroup* group = nullptr;
   int number = -1;
+  std::atomic<int>* given = nullptr;
 };
 
 Place& CurrentPlace() {
@@ -49,7 +51,7 @@ class Waiting {
 
 }  // namespace
 
-AwakeGroup::AwakeGroup(int cores) : helpers_(cores - 1) {}
+AwakeGroup::AwakeGroup(int cores) : helpers_(cores) {}
 
 void AwakeGroup::Begin(Pool pool) {
   pool_ = std::move(pool);
@@ -58,7 +60,7 @@ void AwakeGroup::Begin(Pool pool) {
 }
 
 void AwakeGroup::AskForHelpers() {
-  for (size_t i = 0; i < helpers_.size(); ++i) {
+  for (size_t i = 0; i + 1 < helpers_.size(); ++i) {
     State state = State::kAbsent;
     if (helpers_[i].state.load(std::memory_order_relaxed) == state &&
         helpers_[i].state.compare_exchange_strong(state, State::kAsked)) {
@@ -75,25 +77,29 @@ int AwakeGroup::CurrentHelper() const {
 void AwakeGroup::Schedule(std::function<void()> work) {
   Place& place = CurrentPlace();
   if (place.group == this) {
-    if (!Give(&work)) work();
+    if (!Give(&work, place.given, /*is_task=*/false)) work();
     return;
   }
   AskForHelpers();
-  const Place outer = place;
-  place = {this, -1};
+  std::atomic<int> given{0};
+  const Place outer = std::exchange(place, {this, -1, &given});
   work();
+  WaitFor(&given);
+  place = outer;
+}
+
+void AwakeGroup::WaitFor(std::atomic<int>* given) {
   Waiting wait;
-  while (given_.load(std::memory_order_acquire) > 0) {
-    if (TakeBack()) {
+  while (given->load(std::memory_order_acquire) > 0) {
+    if (TakeBack(given)) {
       wait = {};
     } else {
       wait();
     }
   }
-  place = outer;
 }
 
-bool AwakeGroup::Give(std::function<void()>* work) {
+bool AwakeGroup::Give(std::function<void()>* work, std::atomic<int>* given, bool is_task) {
   for (Helper& helper : helpers_) {
     State state = State::kIdle;
     if (helper.state.load(std::memory_order_relaxed) != state ||
@@ -101,51 +107,89 @@ bool AwakeGroup::Give(std::function<void()>* work) {
       continue;
     }
     helper.work = std::move(*work);
-    given_.fetch_add(1, std::memory_order_relaxed);
+    helper.given = given;
+    helper.is_task = is_task;
+    given->fetch_add(1, std::memory_order_relaxed);
     helper.state.store(State::kGiven, std::memory_order_release);
     return true;
   }
   return false;
 }
 
-bool AwakeGroup::TakeBack() {
+bool AwakeGroup::TakeBack(std::atomic<int>* given) {
   for (Helper& helper : helpers_) {
     State state = State::kGiven;
     if (helper.state.load(std::memory_order_relaxed) != state ||
         !helper.state.compare_exchange_strong(state, State::kReserved)) {
       continue;
     }
+    if (helper.given != given) {
+      helper.state.store(State::kGiven, std::memory_order_release);
+      continue;
+    }
     const std::function<void()> work = std::exchange(helper.work, nullptr);
     helper.state.store(State::kIdle, std::memory_order_release);
     work();
-    given_.fetch_sub(1, std::memory_order_relaxed);
+    given->fetch_sub(1, std::memory_order_relaxed);
     return true;
   }
   return false;
 }
 
-void AwakeGroup::Help(int number) {
+bool AwakeGroup::RunGiven(int number) {
+  Helper& helper = helpers_[number];
+  State state = helper.state.load(std::memory_order_relaxed);
+  if (state != State::kGiven || !helper.state.compare_exchange_strong(state, State::kWorking)) {
+    return false;
+  }
+  std::atomic<int>* const given = helper.given;
   Place& place = CurrentPlace();
-  const Place outer = std::exchange(place, {this, number});
+  const Place outer = std::exchange(place, helper.is_task ? Place() : Place{this, number, given});
+  std::exchange(helper.work, nullptr)();
+  place = outer;
+  helper.state.store(State::kIdle, std::memory_order_release);
+  given->fetch_sub(1, std::memory_order_release);
+  return true;
+}
+
+void AwakeGroup::Help(int number) {
   Helper& helper = helpers_[number];
   helper.state.store(State::kIdle, std::memory_order_release);
   Waiting wait;
   while (true) {
-    State state = helper.state.load(std::memory_order_relaxed);
-    if (state == State::kGiven && helper.state.compare_exchange_strong(state, State::kWorking)) {
-      std::exchange(helper.work, nullptr)();
-      helper.state.store(State::kIdle, std::memory_order_release);
-      given_.fetch_sub(1, std::memory_order_release);
+    if (RunGiven(number)) {
       wait = {};
       continue;
     }
     if (wait.sleeps() || !is_leased_.load(std::memory_order_acquire)) {
-      state = State::kIdle;
+      State state = State::kIdle;
       if (helper.state.compare_exchange_strong(state, State::kAbsent)) break;
     }
     wait();
   }
-  place = outer;
+}
+
+void AwakeGroup::HelpUntil(const std::function<bool()>& is_over) {
+  const int number = cores() - 1;
+  Helper& own = helpers_[number];
+  own.state.store(State::kIdle, std::memory_order_release);
+  Waiting wait;
+  while (true) {
+    if (RunGiven(number)) {
+      wait = {};
+      continue;
+    }
+    const bool may_leave = is_over();
+    if (may_leave || wait.sleeps()) {  // nobody gives work to a thread that sleeps
+      State state = State::kIdle;
+      if (!own.state.compare_exchange_strong(state, State::kAbsent)) continue;
+      if (may_leave) break;
+      wait();
+      own.state.store(State::kIdle, std::memory_order_release);
+      continue;
+    }
+    wait();
+  }
 }
 
 }  // namespace tf_interop

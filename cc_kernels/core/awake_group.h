@@ -16,6 +16,9 @@ namespace tf_interop {
 // helper has begun, and spins until the rest is done. So whoever waits for scheduled work after
 // Schedule finds it done.
 //
+// Helpers also run whole tasks, such as operations that do not depend on each other. What a task
+// schedules is divided like the caller's own work. A caller that waits for tasks helps meanwhile.
+//
 // A helper is a closure on a pool of the caller's, so no thread is made. It leaves when the lease
 // ends, or after a while without work. One that does not come, because the pool is busy or another
 // program has the core, is not waited for. A group must outlive the closures on the pool.
@@ -29,15 +32,23 @@ class AwakeGroup {
 
   // Begins a lease: asks for helpers from `pool`.
   void Begin(Pool pool);
-  // Ends it; all work is done. Helpers may leave later, and may come to the next lease instead.
+  // Ends it; all work and all tasks are done. Helpers may leave later, and may come to the next
+  // lease instead.
   void End() { is_leased_.store(false, std::memory_order_release); }
 
   // Returns after `work` and all that it scheduled; on a helper, or inside `work`, some time
   // before.
   void Schedule(std::function<void()> work);
-  int cores() const { return static_cast<int>(helpers_.size()) + 1; }
-  // The number of a helper, from 0; -1 on any other thread.
+  int cores() const { return static_cast<int>(helpers_.size()); }
+  // The number of a thread that runs a part of scheduled work, from 0; -1 on any other thread.
   int CurrentHelper() const;
+
+  // Gives a task to a helper that is idle; false if there is none.
+  bool GiveTask(std::function<void()> task) { return Give(&task, &tasks_, /*is_task=*/true); }
+  // The caller helps until `is_over` returns true.
+  void HelpUntil(const std::function<bool()>& is_over);
+  // The caller waits until all tasks are done, and runs those that no helper has begun.
+  void FinishTasks() { WaitFor(&tasks_); }
 
  private:
   enum class State {
@@ -51,17 +62,22 @@ class AwakeGroup {
   struct alignas(64) Helper {
     std::atomic<State> state{State::kAbsent};
     std::function<void()> work;
+    std::atomic<int>* given = nullptr;  // counts the work that is not done, together with others
+    bool is_task = false;
   };
 
   void AskForHelpers();
   void Help(int number);
   // Gives work to an idle helper; false if there is none.
-  bool Give(std::function<void()>* work);
-  // Runs the work that a helper has not begun; false if there is none.
-  bool TakeBack();
+  bool Give(std::function<void()>* work, std::atomic<int>* given, bool is_task);
+  // Runs what this helper was given; false if that is nothing.
+  bool RunGiven(int number);
+  // Waits for all work that `given` counts, and runs what no helper has begun.
+  void WaitFor(std::atomic<int>* given);
+  bool TakeBack(std::atomic<int>* given);
 
-  std::vector<Helper> helpers_;
-  std::atomic<int> given_{0};  // parts that are not done
+  std::vector<Helper> helpers_;  // the last is the caller
+  std::atomic<int> tasks_{0};    // that are not done
   std::atomic<bool> is_leased_{false};
   Pool pool_;
 };

@@ -15,19 +15,22 @@ constexpr int64_t kMostLaterSteps = 64;
 constexpr size_t kMostUnheldGraphs = 64;
 
 // All cores first: seldom much slower than stock TensorFlow.
-std::vector<int> WaysOn(int cores) {
-  std::vector<int> ways = {0, cores};
+std::vector<int> WaysOn(int cores, bool can_divide) {
+  std::vector<int> ways = {SelfTiming::kStock, cores};
   int width = 1;
   while (2 * width < cores) width *= 2;
   for (; width >= 1 && width < cores; width /= 2) ways.push_back(width);
+  if (can_divide && cores > 1) ways.push_back(SelfTiming::kDivided);
   return ways;
 }
 
 }  // namespace
 
-SelfTiming::SelfTiming(int unit_count, int cores) : unit_count_(unit_count), ways_(WaysOn(cores)) {}
+SelfTiming::SelfTiming(int unit_count, int cores, bool can_divide)
+    : unit_count_(unit_count), ways_(WaysOn(cores, can_divide)) {}
 
-int SelfTiming::Begin(int64_t id, int unit, const std::function<Sizes()>& sizes, int64_t now_ns) {
+SelfTiming::Run SelfTiming::Begin(int64_t id, int unit, const std::function<Sizes()>& sizes,
+                                  int64_t now_ns) {
   const std::lock_guard<std::mutex> lock(mutex_);
   auto step = FindStep(id);
   if (step == steps_.end()) {
@@ -42,7 +45,7 @@ int SelfTiming::Begin(int64_t id, int unit, const std::function<Sizes()>& sizes,
   if (step->counts && step->turn == trials.turn() && us > trials.limit_us()) {
     step->is_too_long = true;
   }
-  return step->is_too_long ? 0 : ways_[step->way];
+  return {step->is_too_long ? kStock : ways_[step->way], trials.is_trying()};
 }
 
 void SelfTiming::End(int64_t id, int64_t now_ns) {
@@ -91,7 +94,8 @@ std::shared_ptr<SelfTiming::OfSizes> SelfTiming::FindSizes(Sizes sizes) {
     return sizes_.front();
   }
   if (sizes_.size() == kMostSizes) sizes_.pop_back();  // an open step holds its own
-  const int ways = static_cast<int>(ways_.size());
+  int ways = static_cast<int>(ways_.size());
+  if (ways_.back() == kDivided && (sizes.empty() || sizes.front() < 2)) --ways;
   return sizes_.emplace_front(
       std::make_shared<OfSizes>(OfSizes{std::move(sizes), WayTrials(ways)}));
 }
@@ -106,7 +110,7 @@ std::vector<SelfTiming::Report> SelfTiming::Reports() const {
     report.cores = ways_[trials.way()];
     report.is_trying = trials.is_trying();
     report.share_lost = trials.share_lost();
-    for (int way = 0; way < static_cast<int>(ways_.size()); ++way) {
+    for (int way = 0; way < trials.way_count(); ++way) {
       report.ways.push_back({ways_[way], trials.median_us(way), trials.runs(way)});
     }
   }
@@ -129,11 +133,12 @@ AllTimings& Timings() {
 
 }  // namespace
 
-std::shared_ptr<SelfTiming> FindSelfTiming(const std::string& graph, int unit_count, int cores) {
+std::shared_ptr<SelfTiming> FindSelfTiming(const std::string& graph, int unit_count, int cores,
+                                           bool can_divide) {
   AllTimings& timings = Timings();
   const std::lock_guard<std::mutex> lock(timings.mutex);
   std::shared_ptr<SelfTiming>& found = timings.of_graph[{graph, cores}];
-  if (found == nullptr) found = std::make_shared<SelfTiming>(unit_count, cores);
+  if (found == nullptr) found = std::make_shared<SelfTiming>(unit_count, cores, can_divide);
   std::shared_ptr<SelfTiming> timing = found->unit_count() == unit_count ? found : nullptr;
   // A graph that no kernel holds may come back, when its function is traced again.
   for (auto each = timings.of_graph.begin();

@@ -16,22 +16,29 @@ namespace tf_interop {
 
 // The units of one graph. A step is one run of all of them, from the start of the first to the end
 // of the last. In each step all units run on the same number of cores, which WayTrials chooses by
-// the sizes of the step's input: as in stock TensorFlow, on one core, on several, or on all.
+// the sizes of the step's input: as in stock TensorFlow, on one core, on several, or on all; or, if
+// the units can, with the batch divided once over all cores.
 //
 // A step counts only if all steps that ran at the same time ran on as many cores. Thread-safe.
 class SelfTiming {
  public:
   using Sizes = std::vector<int64_t>;
 
+  static constexpr int kStock = 0;
+  static constexpr int kDivided = -1;
+
   // `cores` is the number of TensorFlow's threads for one op, the most that a unit may have.
-  SelfTiming(int unit_count, int cores);
+  SelfTiming(int unit_count, int cores, bool can_divide);
 
   int unit_count() const { return unit_count_; }
 
-  // Begins a unit of the step `id`, and returns its cores; 0 stands for stock TensorFlow. The first
-  // unit of a step calls `sizes`, which returns the sizes of its input. Begin and End come in
-  // pairs.
-  int Begin(int64_t id, int unit, const std::function<Sizes()>& sizes, int64_t now_ns);
+  struct Run {
+    int cores = kStock;  // or kStock or kDivided
+    bool is_trial = false;
+  };
+  // Begins a unit of the step `id`. The first unit of a step calls `sizes`, which returns the sizes
+  // of its input. Begin and End come in pairs.
+  Run Begin(int64_t id, int unit, const std::function<Sizes()>& sizes, int64_t now_ns);
   void End(int64_t id, int64_t now_ns);
 
   struct Way {
@@ -73,7 +80,7 @@ class SelfTiming {
   void Open(int64_t id, Sizes sizes, int64_t now_ns);
 
   const int unit_count_;
-  const std::vector<int> ways_;                // the cores of each
+  const std::vector<int> ways_;                // the cores of each; kDivided is the last
   mutable std::mutex mutex_;                   // guards the rest
   std::list<std::shared_ptr<OfSizes>> sizes_;  // the latest used first
   Steps steps_;                                // open ones, the latest first
@@ -82,7 +89,8 @@ class SelfTiming {
 
 // The timing of the graph of this name, which kernels hold. Null if another unit of it named
 // another count.
-std::shared_ptr<SelfTiming> FindSelfTiming(const std::string& graph, int unit_count, int cores);
+std::shared_ptr<SelfTiming> FindSelfTiming(const std::string& graph, int unit_count, int cores,
+                                           bool can_divide);
 
 // Passes the reports of all graphs to `give`.
 void ReadSelfTimings(

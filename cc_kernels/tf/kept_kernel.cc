@@ -246,8 +246,9 @@ class Kept : public OpKernel {
     absl::InlinedVector<TensorValue, 16> operands;
     for (Tensor& input : inputs) operands.emplace_back(&input);
     StepsRun run(*context, steps_, StepsRun::Kind::kShared, operands);
+    StepsRun::Lane lane(&run);
     for (const KernelStep& step : steps_.steps) {
-      TF_RETURN_IF_ERROR(run.Run(step, static_cast<tensorflow::DeviceBase*>(context->device())));
+      TF_RETURN_IF_ERROR(lane.Run(step, static_cast<tensorflow::DeviceBase*>(context->device())));
     }
     auto made = std::make_shared<HeldValues>();
     made->counts = counts_;

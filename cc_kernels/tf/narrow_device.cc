@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "cc_kernels/core/awake_group.h"
 #include "tensorflow/core/platform/threadpool.h"
 #include "tensorflow/core/platform/threadpool_interface.h"
 #include "unsupported/Eigen/CXX11/Tensor"
@@ -114,6 +113,8 @@ NarrowDevice::NarrowDevice(DeviceBase* device, int cores)
     });
   }
 }
+
+AwakeGroup* NarrowDevice::group() const { return workers_->group; }
 
 NarrowDevice::~NarrowDevice() {
   if (workers_->group != nullptr) workers_->group->End();

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "cc_kernels/core/awake_group.h"
 #include "tensorflow/core/framework/allocator.h"
 #include "tensorflow/core/framework/device_base.h"
 
@@ -26,6 +27,8 @@ class NarrowDevice : public tensorflow::DeviceBase {
 
   // The number of leased cores.
   int cores() const { return tensorflow_cpu_worker_threads()->num_threads; }
+  // The group of several cores; null for one.
+  AwakeGroup* group() const;
 
   tensorflow::Allocator* GetAllocator(tensorflow::AllocatorAttributes attributes) override {
     return device_->GetAllocator(attributes);

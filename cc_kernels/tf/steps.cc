@@ -92,7 +92,7 @@ absl::Status StepsReader::Read() {
                              results[i], "', a ", DataTypeString(dtype), ".");
     }
   }
-  FindLastReads();
+  FindReads();
   return absl::OkStatus();
 }
 
@@ -170,33 +170,55 @@ absl::Status StepsReader::ReadOperand(absl::string_view text, int* operand, Data
                          " steps before, got '", text, "'.");
 }
 
-void StepsReader::FindLastReads() {
-  std::vector<bool> is_read_later(steps_.operand_count);
-  for (const int result : steps_.results) is_read_later[result] = true;
-  for (auto step = steps_.steps.rbegin(); step != steps_.steps.rend(); ++step) {
-    for (int port = 0; port < step->kernel->num_outputs(); ++port) {
-      const int output = step->first_output + port;
-      if (!is_read_later[output]) step->unread_outputs.push_back(output);
-    }
-    for (auto read = step->reads.rbegin(); read != step->reads.rend(); ++read) {
-      read->is_last = !is_read_later[read->operand];
-      is_read_later[read->operand] = true;
-      if (read->is_last && read->operand >= steps_.input_count) {
-        step->dead_operands.push_back(read->operand);
+void StepsReader::FindReads() {
+  steps_.read_counts.resize(steps_.operand_count);
+  std::vector<int> maker(steps_.operand_count, -1);
+  std::vector<std::vector<int>> sources;
+  std::vector<bool> is_long;
+  for (const int result : steps_.results) ++steps_.read_counts[result];
+  for (KernelStep& step : steps_.steps) {
+    std::vector<int>& read_steps = sources.emplace_back();
+    for (OperandRead& read : step.reads) {
+      ++steps_.read_counts[read.operand];
+      for (OperandRead& other : step.reads) {
+        if (&other < &read && other.operand == read.operand) {
+          read.reads_of_step += std::exchange(other.reads_of_step, 0);
+        }
       }
+      ++read.reads_of_step;
+      const int source = maker[read.operand];
+      if (source >= 0 && !absl::c_linear_search(read_steps, source)) read_steps.push_back(source);
+    }
+    for (int port = 0; port < step.kernel->num_outputs(); ++port) {
+      maker[step.first_output + port] = static_cast<int>(is_long.size());
+    }
+    is_long.push_back(step.kernel->IsExpensive());
+  }
+  for (KernelStep& step : steps_.steps) {
+    for (int port = 0; port < step.kernel->num_outputs(); ++port) {
+      const int output = step.first_output + port;
+      if (steps_.read_counts[output] == 0) step.unread_outputs.push_back(output);
     }
   }
+  steps_.order = StepOrder(sources, std::move(is_long));
 }
 
 StepsRun::StepsRun(const OpKernelContext& context, const Steps& steps, Kind kind,
                    absl::Span<const tensorflow::TensorValue> inputs, const Part& part)
-    : kind_(kind),
+    : context_(context),
+      kind_(kind),
       inputs_(inputs),
       part_(part),
-      params_(StepParams(context)),
-      derived_(&params_, /*num_outputs=*/0),
       attributes_(steps.operand_count),
-      outputs_(steps.operand_count) {}
+      outputs_(steps.operand_count),
+      reads_left_(steps.operand_count) {
+  for (int i = 0; i < steps.operand_count; ++i) {
+    reads_left_[i].store(steps.read_counts[i], std::memory_order_relaxed);
+  }
+}
+
+StepsRun::Lane::Lane(StepsRun* run)
+    : run_(*run), params_(StepParams(run->context_)), derived_(&params_, /*num_outputs=*/0) {}
 
 void StepsRun::Share(const StepsRun& shared) {
   for (size_t i = 0; i < outputs_.size(); ++i) {
@@ -204,7 +226,8 @@ void StepsRun::Share(const StepsRun& shared) {
   }
 }
 
-absl::Status StepsRun::Run(const KernelStep& step, tensorflow::DeviceBase* device) {
+absl::Status StepsRun::Lane::Run(const KernelStep& step, tensorflow::DeviceBase* device) {
+  const Kind kind = run_.kind_;
   OpKernel* kernel = step.kernel.get();
   absl::InlinedVector<tensorflow::TensorValue, 4> inputs;
   absl::InlinedVector<AllocatorAttributes, 4> input_attributes;
@@ -216,16 +239,20 @@ absl::Status StepsRun::Run(const KernelStep& step, tensorflow::DeviceBase* devic
   absl::InlinedVector<Tensor, 2> taken;
   taken.reserve(step.reads.size());
   for (const OperandRead& read : step.reads) {
-    input_attributes.push_back(attributes_[read.operand]);
-    if (static_cast<size_t>(read.operand) >= inputs_.size()) {
-      inputs.emplace_back(outputs_[read.operand].get());
-    } else if (const tensorflow::TensorValue& input = inputs_[read.operand];
-               kind_ == Kind::kWhole && read.is_last && !input.is_ref() && input->RefCountIsOne()) {
+    input_attributes.push_back(run_.attributes_[read.operand]);
+    // Steps that read it at the same time have not counted themselves down yet.
+    const bool is_last =
+        kind != Kind::kShared &&
+        run_.reads_left_[read.operand].load(std::memory_order_acquire) == read.reads_of_step;
+    if (static_cast<size_t>(read.operand) >= run_.inputs_.size()) {
+      inputs.emplace_back(run_.outputs_[read.operand].get());
+    } else if (const tensorflow::TensorValue& input = run_.inputs_[read.operand];
+               kind == Kind::kWhole && is_last && !input.is_ref() && input->RefCountIsOne()) {
       inputs.emplace_back(&taken.emplace_back(std::move(*input.tensor)));
     } else {
       inputs.push_back(input);
     }
-    if (!read.is_last || kind_ == Kind::kShared) held.push_back(*inputs.back().tensor);
+    if (!is_last) held.push_back(*inputs.back().tensor);
   }
   std::shared_ptr<OpKernel> filter_kernel;  // outlives its run, even if the filter changes
   if (step.filter_kernel != nullptr) {
@@ -233,9 +260,9 @@ absl::Status StepsRun::Run(const KernelStep& step, tensorflow::DeviceBase* devic
     if (filter_kernel != nullptr) kernel = filter_kernel.get();
   }
   Tensor sizes;
-  if (kind_ == Kind::kPart && step.sizes_of_batch >= 0) {
+  if (kind == Kind::kPart && step.sizes_of_batch >= 0) {
     tensorflow::TensorValue& given = inputs[step.sizes_of_batch];
-    sizes = SizesOfPart(*given.tensor);
+    sizes = run_.SizesOfPart(*given.tensor);
     given = tensorflow::TensorValue(&sizes);
   }
   // oneDNN's convolution writes its result over the summand. If others hold the summand, the kernel
@@ -250,7 +277,7 @@ absl::Status StepsRun::Run(const KernelStep& step, tensorflow::DeviceBase* devic
   params_.op_kernel = kernel;
   params_.inputs = inputs;
   params_.input_alloc_attrs = input_attributes;
-  params_.output_attr_array = attributes_.data() + step.first_output;
+  params_.output_attr_array = run_.attributes_.data() + step.first_output;
   derived_.ResetOutputs(kernel->num_outputs());
   {
     const tsl::profiler::TraceMe trace(
@@ -261,14 +288,18 @@ absl::Status StepsRun::Run(const KernelStep& step, tensorflow::DeviceBase* devic
   if (!derived_.status().ok()) return AtStep(*kernel, derived_.status());
   for (int port = 0; port < kernel->num_outputs(); ++port) {
     const int output = step.first_output + port;
-    outputs_[output].reset(derived_.release_output(port).tensor);
-    if (outputs_[output] == nullptr && !absl::c_linear_search(step.unread_outputs, output)) {
+    run_.outputs_[output].reset(derived_.release_output(port).tensor);
+    if (run_.outputs_[output] == nullptr && !absl::c_linear_search(step.unread_outputs, output)) {
       return AtStep(*kernel, absl::InternalError(absl::StrCat("Missing ", port, "-th output")));
     }
   }
-  for (const int output : step.unread_outputs) outputs_[output].reset();
-  if (kind_ == Kind::kShared) return absl::OkStatus();
-  for (const int operand : step.dead_operands) outputs_[operand].reset();
+  for (const int output : step.unread_outputs) run_.outputs_[output].reset();
+  if (kind == Kind::kShared) return absl::OkStatus();
+  held.clear();
+  for (const OperandRead& read : step.reads) {
+    const int left = run_.reads_left_[read.operand].fetch_sub(1, std::memory_order_acq_rel);
+    if (left == 1) run_.outputs_[read.operand].reset();
+  }
   return absl::OkStatus();
 }
 

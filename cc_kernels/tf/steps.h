@@ -5,6 +5,7 @@
 #ifndef TF_INTEROP_TF_STEPS_H_
 #define TF_INTEROP_TF_STEPS_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -14,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "cc_kernels/core/ready_steps.h"
 #include "cc_kernels/tf/filter_kernel.h"
 #include "tensorflow/core/framework/node_def.pb.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -25,7 +27,8 @@ namespace tf_interop {
 // Operands are numbered: the inputs, then the outputs of all steps.
 struct OperandRead {
   int operand = 0;
-  bool is_last = false;  // nothing reads the operand later, and it is no result
+  // How often the step reads the operand up to here; 0 if it does so again.
+  int reads_of_step = 0;
 };
 
 struct KernelStep {
@@ -38,12 +41,13 @@ struct KernelStep {
   int sizes_of_batch = -1;          // the read of sizes of the whole batch, or -1
   int summand = -1;                 // the read of a tensor that a convolution adds, or -1
   std::vector<int> unread_outputs;  // freed after the step
-  std::vector<int> dead_operands;   // outputs of other steps that this is the last to read
 };
 
 struct Steps {
   std::vector<KernelStep> steps;
-  std::vector<int> results;  // operands
+  StepOrder order;
+  std::vector<int> results;      // operands
+  std::vector<int> read_counts;  // by operand: its reads by steps and as a result
   int input_count = 0;
   int operand_count = 0;
   std::vector<tensorflow::DataType> onednn_types;  // read and written by oneDNN's kernels
@@ -62,7 +66,7 @@ class StepsReader {
  private:
   absl::Status ReadStep(const tensorflow::NodeDef& node);
   absl::Status ReadOperand(absl::string_view text, int* operand, tensorflow::DataType* dtype) const;
-  void FindLastReads();
+  void FindReads();
 
   tensorflow::OpKernelConstruction* const context_;
   const tensorflow::DataTypeVector input_types_;
@@ -80,7 +84,8 @@ struct Part {
   int64_t size() const { return last - first; }
 };
 
-// A run of steps and the values that they compute.
+// A run of steps and the values that they compute. Threads may run steps at the same time, each
+// with a lane of its own and after those that the step reads.
 class StepsRun {
  public:
   enum class Kind {
@@ -101,7 +106,20 @@ class StepsRun {
     attributes_[operand] = attributes;
   }
 
-  absl::Status Run(const KernelStep& step, tensorflow::DeviceBase* device);
+  // Runs steps one after another.
+  class Lane {
+   public:
+    explicit Lane(StepsRun* run);
+    Lane(const Lane&) = delete;
+    Lane& operator=(const Lane&) = delete;
+
+    absl::Status Run(const KernelStep& step, tensorflow::DeviceBase* device);
+
+   private:
+    StepsRun& run_;
+    tensorflow::OpKernelContext::Params params_;
+    tensorflow::OpKernelContext derived_;
+  };
 
   // Adopts the outputs of the shared run, which all parts read.
   void Share(const StepsRun& shared);
@@ -112,14 +130,14 @@ class StepsRun {
   // Replaces the batch size at the front of `sizes` with the part's.
   tensorflow::Tensor SizesOfPart(const tensorflow::Tensor& sizes) const;
 
+  const tensorflow::OpKernelContext& context_;
   const Kind kind_;
   const absl::Span<const tensorflow::TensorValue> inputs_;
   const Part part_;
-  tensorflow::OpKernelContext::Params params_;
-  tensorflow::OpKernelContext derived_;
   absl::InlinedVector<tensorflow::AllocatorAttributes, 16> attributes_;  // by operand
   absl::InlinedVector<std::unique_ptr<tensorflow::Tensor>, 16>
-      outputs_;  // by operand; null: inputs
+      outputs_;                               // by operand; null: inputs
+  std::vector<std::atomic<int>> reads_left_;  // by operand
 };
 
 }  // namespace tf_interop

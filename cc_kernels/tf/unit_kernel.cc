@@ -1,11 +1,16 @@
 // TfInterop>Unit on a CPU: runs the kernels of its steps back to back, on one core or several, or
 // once for each part of the batch.
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -17,11 +22,16 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "cc_kernels/core/awake_group.h"
+#include "cc_kernels/core/lru_cache.h"
+#include "cc_kernels/core/ready_steps.h"
 #include "cc_kernels/core/self_timing.h"
+#include "cc_kernels/core/step_times.h"
 #include "cc_kernels/core/timeline.h"
 #include "cc_kernels/tf/narrow_device.h"
 #include "cc_kernels/tf/primitive_cache.h"
 #include "cc_kernels/tf/steps.h"
+#include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
@@ -106,10 +116,12 @@ absl::Status FindTiming(OpKernelConstruction* context, UnitProgram* unit) {
     return InvalidArgument("Expected timed_unit from 0 to ", unit_count - 1, ", got ",
                            unit->timed_unit, ".");
   }
-  if (context->num_inputs() == 0 || !unit->split_inputs.empty()) {
-    return InvalidArgument("Expected a unit that times itself to have inputs, and no split ones.");
+  const bool can_divide = !unit->split_inputs.empty();
+  if (context->num_inputs() == 0 || (can_divide && unit_count > 1)) {
+    return InvalidArgument(
+        "Expected a unit that times itself to have inputs, and no split ones unless it is alone.");
   }
-  unit->timing = FindSelfTiming(graph, unit_count, AllCores(*context->device()));
+  unit->timing = FindSelfTiming(graph, unit_count, AllCores(*context->device()), can_divide);
   if (unit->timing == nullptr) {
     return InvalidArgument("Expected as many timed_units as in the other units of '", graph,
                            "', got ", unit_count, ".");
@@ -160,8 +172,10 @@ class Unit : public OpKernel {
     const TimelineCall call(&timeline_calls_, name_view());
     const int all_cores = AllCores(*context->device());
     const TimedRun run(unit_, *context);
-    const int cores = unit_.timing == nullptr ? PlannedCores(*context, all_cores) : run.cores();
-    const int64_t part_count = unit_.split_inputs.empty() ? 0 : PartCount(*context, all_cores);
+    const bool is_timed = unit_.timing != nullptr;
+    const int cores = is_timed ? run.cores() : PlannedCores(*context, all_cores);
+    const bool is_divided = is_timed ? cores == SelfTiming::kDivided : !unit_.split_inputs.empty();
+    const int64_t part_count = is_divided ? PartCount(*context, all_cores) : 0;
     const ThreadSpan span(call, [&] {
       std::string names =
           absl::StrJoin(unit_.steps.steps, " ", [](std::string* names, const KernelStep& step) {
@@ -179,8 +193,7 @@ class Unit : public OpKernel {
     } else if (part_count > 1) {
       RunParts(context, part_count, all_cores / static_cast<int>(part_count), call);
     } else {
-      FewCores few(context, cores, unit_.primitive_types);
-      Run(context, &few.device);
+      RunOn(context, cores, run.is_trial());
     }
   }
 
@@ -196,6 +209,11 @@ class Unit : public OpKernel {
     const tsl::port::ScopedFlushDenormal flush;
   };
 
+  static SelfTiming::Sizes SizesOf(const OpKernelContext& context) {
+    const auto sizes = context.input(0).shape().dim_sizes();
+    return {sizes.begin(), sizes.end()};
+  }
+
   // A run of a unit that times itself; does nothing for others.
   class TimedRun {
    public:
@@ -203,11 +221,8 @@ class Unit : public OpKernel {
         : unit_(unit), step_(context.step_id()) {
       // Results may depend on the number of cores, so none is tried where all must be the same.
       if (unit.timing == nullptr || tensorflow::OpDeterminismRequired()) return;
-      const auto sizes = [&context] {
-        const auto sizes = context.input(0).shape().dim_sizes();
-        return SelfTiming::Sizes(sizes.begin(), sizes.end());
-      };
-      cores_ = unit.timing->Begin(step_, unit.timed_unit, sizes, NowNs());
+      const auto sizes = [&context] { return SizesOf(context); };
+      run_ = unit.timing->Begin(step_, unit.timed_unit, sizes, NowNs());
       is_timed_ = true;
     }
     ~TimedRun() {
@@ -216,13 +231,13 @@ class Unit : public OpKernel {
     TimedRun(const TimedRun&) = delete;
     TimedRun& operator=(const TimedRun&) = delete;
 
-    // 0 as in stock TensorFlow.
-    int cores() const { return cores_; }
+    int cores() const { return run_.cores; }
+    bool is_trial() const { return run_.is_trial; }
 
    private:
     const UnitProgram& unit_;
     const int64_t step_;
-    int cores_ = 0;
+    SelfTiming::Run run_;
     bool is_timed_ = false;
   };
 
@@ -265,15 +280,167 @@ class Unit : public OpKernel {
     }
   }
 
+  // As in stock TensorFlow.
   void Run(OpKernelContext* context, tensorflow::DeviceBase* device) {
     StepsRun run(*context, unit_.steps, StepsRun::Kind::kWhole, context->params()->inputs);
     SetAttributes(*context, &run);
-    for (const KernelStep& step : unit_.steps.steps) OP_REQUIRES_OK(context, run.Run(step, device));
+    if (unit_.steps.order.is_chain()) {
+      StepsRun::Lane lane(&run);
+      for (const KernelStep& step : unit_.steps.steps) {
+        OP_REQUIRES_OK(context, RunStep(*context, step, device, &lane));
+      }
+    } else {
+      OP_REQUIRES_OK(context, RunByExecutor(context, &run));
+    }
+    SetResults(context, run);
+  }
+
+  void SetResults(OpKernelContext* context, const StepsRun& run) const {
     for (int i = 0; i < context->num_outputs(); ++i) {
       const int result = unit_.steps.results[i];
       context->set_output(
           i, result < context->num_inputs() ? context->input(result) : run.output(result));
     }
+  }
+
+  // On a few cores. Without times of the steps, one after another on all of them.
+  void RunOn(OpKernelContext* context, int cores, bool is_trial) {
+    const std::shared_ptr<StepTimes> times = FindTimes(*context);
+    if (times != nullptr && is_trial) times->Plan();
+    const std::shared_ptr<const LanePlan> plan = times == nullptr ? nullptr : times->plan(cores);
+    StepsRun run(*context, unit_.steps, StepsRun::Kind::kWhole, context->params()->inputs);
+    SetAttributes(*context, &run);
+    const tsl::port::ScopedFlushDenormal flush;  // see FewCores
+    NarrowDevice device(context->device(), cores);
+    if (plan != nullptr && device.group() != nullptr &&
+        absl::c_linear_search(plan->is_wide, false)) {
+      OP_REQUIRES_OK(context, RunLanes(context, &device, *plan, &run));
+    } else {
+      const NarrowPrimitives primitives(unit_.primitive_types, device.cores());
+      StepsRun::Lane lane(&run);
+      for (size_t i = 0; i < unit_.steps.steps.size(); ++i) {
+        const int64_t begin_ns = is_trial ? NowNs() : 0;
+        OP_REQUIRES_OK(context, RunStep(*context, unit_.steps.steps[i], &device, &lane));
+        if (times != nullptr && is_trial) {
+          times->Record(static_cast<int>(i), device.cores(),
+                        static_cast<double>(NowNs() - begin_ns) * 1e-3);
+        }
+      }
+    }
+    SetResults(context, run);
+  }
+
+  // The times of the steps for inputs of these sizes; null if the steps are not timed, because they
+  // are a chain, or because a plan decides.
+  std::shared_ptr<StepTimes> FindTimes(const OpKernelContext& context) {
+    if (unit_.timing == nullptr || unit_.steps.order.is_chain()) return nullptr;
+    const auto sizes = SizesOf(context);
+    if (const auto found = times_.Find(sizes)) return *found;
+    return times_.Insert(sizes, std::make_shared<StepTimes>(unit_.steps.order));
+  }
+
+  static absl::Status RunStep(const OpKernelContext& context, const KernelStep& step,
+                              tensorflow::DeviceBase* device, StepsRun::Lane* lane) {
+    tensorflow::CancellationManager* const cancellation = context.cancellation_manager();
+    if (cancellation != nullptr && cancellation->IsCancelled()) {
+      return absl::CancelledError("The step was cancelled.");
+    }
+    return lane->Run(step, device);
+  }
+
+  // Runs the steps that `ready` gives to the calling thread. `offer` asks another thread to take
+  // steps, too, and returns whether it will; `run_step` runs one.
+  static void RunReady(ReadySteps* ready, int step, const std::function<bool()>& offer,
+                       const std::function<absl::Status(int)>& run_step, absl::Status* failed,
+                       std::mutex* failed_mutex) {
+    while (step != ReadySteps::kNone) {
+      for (int others = ready->free_count(); others > 0 && offer(); --others) {
+      }
+      const absl::Status status = run_step(step);
+      if (!status.ok()) {
+        const std::lock_guard<std::mutex> lock(*failed_mutex);
+        failed->Update(status);
+        ready->Stop();
+      }
+      step = ready->TakeAfter(step);
+    }
+  }
+
+  // As TensorFlow's executor runs the nodes of a graph: on threads of its pool for operations.
+  absl::Status RunByExecutor(OpKernelContext* context, StepsRun* run) {
+    struct Shared {
+      Shared(const StepOrder& order, const LanePlan& plan) : ready(order, plan) {}
+      ReadySteps ready;
+      std::function<void(int)> lane;
+      std::atomic<int> lanes{1};
+    };
+    const LanePlan plan = PlanOfOneCoreEach(unit_.steps.order);
+    // A closure on the pool may come after the run. It finds no step then.
+    const auto shared = std::make_shared<Shared>(unit_.steps.order, plan);
+    const int most_lanes = AllCores(*context->device());
+    std::mutex mutex;
+    absl::Status failed;
+    const auto offer = [&, shared] {
+      if (shared->lanes.fetch_add(1) >= most_lanes) {
+        shared->lanes.fetch_sub(1);
+        return false;
+      }
+      (*context->runner())([shared] {
+        const int step = shared->ready.Take();
+        if (step != ReadySteps::kNone) shared->lane(step);
+        shared->lanes.fetch_sub(1);
+      });
+      return true;
+    };
+    shared->lane = [&](int step) {
+      StepsRun::Lane lane(run);
+      const auto run_step = [&](int each) {
+        return RunStep(*context, unit_.steps.steps[each], context->device(), &lane);
+      };
+      RunReady(&shared->ready, step, offer, run_step, &failed, &mutex);
+    };
+    while (!shared->ready.is_over()) {
+      shared->ready.Wait();
+      const int step = shared->ready.Take();
+      if (step != ReadySteps::kNone) shared->lane(step);
+    }
+    return failed;
+  }
+
+  // On threads that are awake, as the plan says.
+  absl::Status RunLanes(OpKernelContext* context, NarrowDevice* all, const LanePlan& plan,
+                        StepsRun* run) {
+    AwakeGroup* const group = all->group();
+    NarrowDevice one(context->device(), /*cores=*/1);
+    ReadySteps ready(unit_.steps.order, plan);
+    std::mutex mutex;
+    absl::Status failed;
+    std::function<void(int)> lane;
+    const auto offer = [&] {
+      return group->GiveTask([&] {
+        const int step = ready.Take();
+        if (step != ReadySteps::kNone) lane(step);
+      });
+    };
+    lane = [&](int first) {
+      StepsRun::Lane of_thread(run);
+      const auto run_step = [&](int step) {
+        NarrowDevice* const device = plan.is_wide[step] ? all : &one;
+        const NarrowPrimitives primitives(unit_.primitive_types, device->cores());
+        return RunStep(*context, unit_.steps.steps[step], device, &of_thread);
+      };
+      RunReady(&ready, first, offer, run_step, &failed, &mutex);
+    };
+    while (!ready.is_over()) {
+      const int step = ready.Take();
+      if (step != ReadySteps::kNone) {
+        lane(step);
+      } else {
+        group->HelpUntil([&] { return ready.is_over() || ready.free_count() > 0; });
+      }
+    }
+    group->FinishTasks();
+    return failed;
   }
 
   // Divides the batch as TensorFlow divides an operation, but once for all steps: each part runs
@@ -284,8 +451,9 @@ class Unit : public OpKernel {
     SetAttributes(*context, &shared);
     {
       FewCores one(context, /*cores=*/1, unit_.primitive_types);
+      StepsRun::Lane lane(&shared);
       for (const KernelStep& step : unit_.steps.steps) {
-        if (!step.is_of_batch) OP_REQUIRES_OK(context, shared.Run(step, &one.device));
+        if (!step.is_of_batch) OP_REQUIRES_OK(context, lane.Run(step, &one.device));
       }
     }
     std::vector<absl::Status> statuses(part_count);
@@ -328,8 +496,9 @@ class Unit : public OpKernel {
     StepsRun run(context, unit_.steps, StepsRun::Kind::kPart, inputs, part);
     SetAttributes(context, &run);
     run.Share(shared);
+    StepsRun::Lane lane(&run);
     for (const KernelStep& step : unit_.steps.steps) {
-      if (step.is_of_batch) TF_RETURN_IF_ERROR(run.Run(step, device));
+      if (step.is_of_batch) TF_RETURN_IF_ERROR(RunStep(context, step, device, &lane));
     }
     for (const int result : unit_.steps.results) {
       const Tensor& value = results->emplace_back(run.output(result));
@@ -366,6 +535,7 @@ class Unit : public OpKernel {
 
   UnitProgram unit_;
   TimelineCalls timeline_calls_;
+  LruCache<SelfTiming::Sizes, std::shared_ptr<StepTimes>> times_{16};  // by sizes of the input
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfInterop>Unit").Device(tensorflow::DEVICE_CPU), Unit);

@@ -130,6 +130,73 @@ TEST(AwakeGroupTest, AHelperWithoutWorkLeavesAndIsAskedAgain) {
   threads.Join();
 }
 
+// Runs tasks that each divide work, on whatever helpers come, and on the caller.
+void RunTasks(AwakeGroup* group, int tasks, int parts) {
+  std::vector<std::vector<int>> runs(tasks, std::vector<int>(parts));
+  std::atomic<int> left = tasks;
+  for (int i = 0; i < tasks; ++i) {
+    const auto task = [group, parts, &left, of_task = &runs[i]] {
+      EXPECT_EQ(group->CurrentHelper(), -1);  // so that oneDNN divides its work
+      group->Schedule([&] { RunParts(group, 0, parts, of_task); });
+      EXPECT_EQ(*of_task, std::vector<int>(parts, 1));
+      --left;
+    };
+    if (!group->GiveTask(task)) task();
+  }
+  group->HelpUntil([&] { return left == 0; });
+  group->FinishTasks();
+  ASSERT_EQ(left, 0);
+}
+
+TEST_P(AwakeGroupTest, TasksDivideTheirWork) {
+  Threads threads;
+  AwakeGroup group(GetParam());
+  for (int lease = 0; lease < 20; ++lease) {
+    group.Begin(threads.pool());
+    for (const int tasks : {1, 2, 7}) RunTasks(&group, tasks, 9);
+    group.End();
+  }
+  threads.Join();
+}
+
+TEST(AwakeGroupTest, ACallerThatWaitsTakesPartsOfATask) {
+  Threads threads;
+  AwakeGroup group(2);
+  group.Begin(threads.pool());
+  std::atomic<bool> is_over = false, was_helped = false;
+  const auto task = [&] {
+    while (!was_helped) {
+      const std::thread::id helper = std::this_thread::get_id();
+      group.Schedule([&] {
+        group.Schedule([&] { was_helped = was_helped || std::this_thread::get_id() != helper; });
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      });
+    }
+    is_over = true;
+  };
+  while (!group.GiveTask(task)) std::this_thread::yield();
+  group.HelpUntil([&] { return is_over.load(); });
+  group.FinishTasks();
+  EXPECT_TRUE(was_helped);
+  group.End();
+  threads.Join();
+}
+
+TEST(AwakeGroupTest, TheCallerRunsATaskThatNoHelperBegan) {
+  AwakeGroup group(2);
+  Threads threads(std::chrono::milliseconds(1));
+  group.Begin(threads.pool());
+  for (int i = 0; i < 200; ++i) {
+    int runs = 0;
+    if (group.GiveTask([&] { ++runs; })) {
+      group.FinishTasks();
+      ASSERT_EQ(runs, 1);
+    }
+  }
+  group.End();
+  threads.Join();
+}
+
 TEST(AwakeGroupTest, WaitsForAPartThatAHelperHasBegun) {
   Threads threads;
   AwakeGroup group(2);

@@ -27,7 +27,7 @@ class Graph {
     std::vector<int> cores;
     ++id_;
     for (int unit = 0; unit < kUnits; ++unit) {
-      cores.push_back(timing_.Begin(id_, unit, [&] { return sizes; }, now_ns_));
+      cores.push_back(timing_.Begin(id_, unit, [&] { return sizes; }, now_ns_).cores);
       now_ns_ += static_cast<int64_t>(us.at(cores.back()) * 1e3);
       timing_.End(id_, now_ns_);
     }
@@ -45,7 +45,7 @@ class Graph {
 };
 
 TEST(SelfTimingTest, KeepsTheFastestNumberOfCoresForEachSizes) {
-  SelfTiming timing(kUnits, /*cores=*/4);
+  SelfTiming timing(kUnits, /*cores=*/4, /*can_divide=*/false);
   Graph graph(&timing);
   for (int i = 0; i < 200; ++i) {
     graph.Step({{0, 20}, {1, 40}, {2, 10}, {4, 15}}, {1, 8});
@@ -65,8 +65,35 @@ TEST(SelfTimingTest, KeepsTheFastestNumberOfCoresForEachSizes) {
   EXPECT_GT(reports[2].ways[0].steps, 0);
 }
 
+TEST(SelfTimingTest, TriesToDivideABatchOfSeveral) {
+  SelfTiming timing(kUnits, /*cores=*/2, /*can_divide=*/true);
+  Graph graph(&timing);
+  for (int i = 0; i < 200; ++i) {
+    graph.Step({{0, 20}, {1, 40}, {2, 15}, {SelfTiming::kDivided, 10}}, {8, 4});
+    graph.Step({{0, 20}, {1, 40}, {2, 15}}, {1, 4});
+  }
+  const std::vector<SelfTiming::Report> reports = timing.Reports();
+  ASSERT_EQ(reports.size(), 2);
+  EXPECT_EQ(reports[0].cores, 2);
+  EXPECT_EQ(reports[0].ways.size(), 3);
+  EXPECT_EQ(reports[1].cores, SelfTiming::kDivided);
+  EXPECT_EQ(reports[1].ways.back().cores, SelfTiming::kDivided);
+}
+
+TEST(SelfTimingTest, SaysWhichRunsAreTrials) {
+  SelfTiming timing(/*unit_count=*/1, /*cores=*/2, /*can_divide=*/false);
+  bool was_trial = true;
+  for (int i = 0; i < 200; ++i) {
+    const SelfTiming::Run run = timing.Begin(i, 0, [] { return Sizes{1}; }, i * 100'000);
+    EXPECT_TRUE(was_trial || !run.is_trial);
+    was_trial = run.is_trial;
+    timing.End(i, i * 100'000 + 50'000);
+  }
+  EXPECT_FALSE(was_trial);
+}
+
 TEST(SelfTimingTest, AllUnitsOfAStepRunAlike) {
-  SelfTiming timing(kUnits, /*cores=*/2);
+  SelfTiming timing(kUnits, /*cores=*/2, /*can_divide=*/false);
   Graph graph(&timing);
   for (int i = 0; i < 300; ++i) {
     const std::vector<int> cores = graph.Step({{0, 10}, {1, 12}, {2, 9}});
@@ -75,7 +102,7 @@ TEST(SelfTimingTest, AllUnitsOfAStepRunAlike) {
 }
 
 TEST(SelfTimingTest, FinishesAStepThatTakesTooLongAsStockTensorFlow) {
-  SelfTiming timing(kUnits, /*cores=*/2);
+  SelfTiming timing(kUnits, /*cores=*/2, /*can_divide=*/false);
   Graph graph(&timing);
   int slow = 0;
   for (int i = 0; i < 300; ++i) {
@@ -88,7 +115,7 @@ TEST(SelfTimingTest, FinishesAStepThatTakesTooLongAsStockTensorFlow) {
 }
 
 TEST(SelfTimingTest, StepsAtTheSameTimeDoNotMixWays) {
-  SelfTiming timing(kUnits, /*cores=*/2);
+  SelfTiming timing(kUnits, /*cores=*/2, /*can_divide=*/false);
   const auto sizes = [] { return Sizes{1}; };
   int64_t now_ns = 0;
   // Two steps overlap all the time, each taking twice as long with one core as with two.
@@ -97,7 +124,7 @@ TEST(SelfTimingTest, StepsAtTheSameTimeDoNotMixWays) {
   int64_t next = 3;
   for (int i = 0; i < 6000; ++i) {
     const int lane = i % 2;
-    const int cores = timing.Begin(ids[lane], units[lane], sizes, now_ns);
+    const int cores = timing.Begin(ids[lane], units[lane], sizes, now_ns).cores;
     now_ns += cores == 2 ? 5000 : cores == 1 ? 9000 : 8000;
     timing.End(ids[lane], now_ns);
     if (++units[lane] == kUnits) {
@@ -111,7 +138,7 @@ TEST(SelfTimingTest, StepsAtTheSameTimeDoNotMixWays) {
 }
 
 TEST(SelfTimingTest, ForgetsStepsThatNeverEnd) {
-  SelfTiming timing(kUnits, /*cores=*/2);
+  SelfTiming timing(kUnits, /*cores=*/2, /*can_divide=*/false);
   const auto sizes = [] { return Sizes{1}; };
   for (int64_t id = 1000; id < 3000; ++id) {
     timing.Begin(id, 0, sizes, 0);
@@ -126,7 +153,7 @@ TEST(SelfTimingTest, ForgetsStepsThatNeverEnd) {
 }
 
 TEST(SelfTimingTest, ForgetsSizesThatAreNoLongerUsed) {
-  SelfTiming timing(kUnits, /*cores=*/2);
+  SelfTiming timing(kUnits, /*cores=*/2, /*can_divide=*/false);
   Graph graph(&timing);
   for (int64_t batch = 0; batch < 100; ++batch) graph.Steps(3, {{0, 1}, {1, 1}, {2, 1}}, {batch});
   EXPECT_LE(timing.Reports().size(), 16);
@@ -134,7 +161,7 @@ TEST(SelfTimingTest, ForgetsSizesThatAreNoLongerUsed) {
 }
 
 TEST(SelfTimingTest, AUnitThatRunsTwiceInAStepDoesNotCount) {
-  SelfTiming timing(/*unit_count=*/1, /*cores=*/2);
+  SelfTiming timing(/*unit_count=*/1, /*cores=*/2, /*can_divide=*/false);
   const auto sizes = [] { return Sizes{1}; };
   for (int i = 0; i < 100; ++i) {
     timing.Begin(i, 0, sizes, i * 100);
@@ -147,12 +174,12 @@ TEST(SelfTimingTest, AUnitThatRunsTwiceInAStepDoesNotCount) {
 }
 
 TEST(SelfTimingTest, UnitsOfOneGraphShareATiming) {
-  const auto first = FindSelfTiming("a graph", 2, 4);
-  EXPECT_EQ(FindSelfTiming("a graph", 2, 4), first);
-  EXPECT_NE(FindSelfTiming("a graph", 2, 1), first);  // of a Session with one thread
-  EXPECT_EQ(FindSelfTiming("a graph", 3, 4), nullptr);
-  for (int i = 0; i < 1000; ++i) FindSelfTiming("graph " + std::to_string(i), 1, 2);
-  EXPECT_EQ(FindSelfTiming("a graph", 2, 4), first);
+  const auto first = FindSelfTiming("a graph", 2, 4, false);
+  EXPECT_EQ(FindSelfTiming("a graph", 2, 4, false), first);
+  EXPECT_NE(FindSelfTiming("a graph", 2, 1, false), first);  // of a Session with one thread
+  EXPECT_EQ(FindSelfTiming("a graph", 3, 4, false), nullptr);
+  for (int i = 0; i < 1000; ++i) FindSelfTiming("graph " + std::to_string(i), 1, 2, false);
+  EXPECT_EQ(FindSelfTiming("a graph", 2, 4, false), first);
   first->Begin(0, 0, [] { return Sizes{7}; }, 0);
   int count = 0;
   ReadSelfTimings([&](const std::string& graph, const SelfTiming::Report& report) {
@@ -162,7 +189,7 @@ TEST(SelfTimingTest, UnitsOfOneGraphShareATiming) {
 }
 
 TEST(SelfTimingTest, ManyThreadsRunSteps) {
-  SelfTiming timing(kUnits, /*cores=*/2);
+  SelfTiming timing(kUnits, /*cores=*/2, /*can_divide=*/false);
   std::atomic<int64_t> next = 0;
   std::vector<std::thread> threads;
   for (int64_t i = 0; i < 4; ++i) {
@@ -170,7 +197,7 @@ TEST(SelfTimingTest, ManyThreadsRunSteps) {
       for (int j = 0; j < 2000; ++j) {
         const int64_t id = next++;
         for (int unit = 0; unit < kUnits; ++unit) {
-          const int cores = timing.Begin(id, unit, [i] { return Sizes{i % 2}; }, NowNs());
+          const int cores = timing.Begin(id, unit, [i] { return Sizes{i % 2}; }, NowNs()).cores;
           EXPECT_TRUE(cores >= 0 && cores <= 2);
           timing.End(id, NowNs());
         }

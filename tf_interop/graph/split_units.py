@@ -286,12 +286,48 @@ def find_split_units(
     Raises:
         GraphError: the graph has a cycle.
     """
+    return _find(_Search, view, properties, nodes_to_preserve, fetches)
+
+
+def find_whole_unit(
+    view: GraphView,
+    properties: GraphProperties,
+    *,
+    nodes_to_preserve: Collection[str] = (),
+    fetches: Collection[str] = (),
+) -> Unit | None:
+    """Finds the largest unit of any steps: in inference, the whole network.
+
+    Its members are the convolutions, products and all steps that depend on them, batchwise or not.
+    Its batch may be split if all are batchwise.
+
+    The arguments are those of `find_units`.
+
+    Raises:
+        GraphError: the graph has a cycle.
+    """
+    units = _find(_WholeSearch, view, properties, nodes_to_preserve, fetches)
+    if not units:
+        return None
+    whole = max(units, key=lambda unit: len(unit.steps))
+    splits = _find(_Search, view, properties, nodes_to_preserve, fetches)
+    steps = set(whole.steps)
+    return next((unit for unit in splits if set(unit.steps) == steps), whole)
+
+
+def _find(
+    kind: type[_Search],
+    view: GraphView,
+    properties: GraphProperties,
+    nodes_to_preserve: Collection[str],
+    fetches: Collection[str],
+) -> tuple[Unit, ...]:
     order = view.by_rank(range(len(view)))
     companions = _find_companions(view, order, properties)
     preserved = frozenset(nodes_to_preserve)
     while True:
         regions, _ = find_steps(view, order, preserved, fetches, companions=companions)
-        search = _Search(view, order, regions, companions, properties, preserved)
+        search = kind(view, order, regions, companions, properties, preserved)
         units = search.units()
         # Another unit must not read the sizes of a part, nor its constants.
         astray = search.find_astray(units)
@@ -436,3 +472,11 @@ class _Search:
         if any(self._is_parameter[fanins[position][0]] for position in images):
             return None
         return images
+
+
+class _WholeSearch(_Search):
+    """One search for members that need not be batchwise."""
+
+    def _images_of(self, index: int) -> tuple[int, ...] | None:
+        comes_in = any(source in self._images for source, _ in self._view.fanins[index])
+        return () if comes_in or self._view.ops[index] in ANCHOR_OPS else None

@@ -52,9 +52,9 @@ from tf_interop.graph.ops import CONVOLUTION_KINDS
 from tf_interop.graph.program import CONV_STAGE_OP, UNIT_OP
 from tf_interop.graph.properties import GraphProperties, ShapeInference
 from tf_interop.graph.rewrite import ON_ONE_CORE, Cores, rewrite_stages, rewrite_units
-from tf_interop.graph.split_units import find_split_units
+from tf_interop.graph.split_units import find_split_units, find_whole_unit
 from tf_interop.graph.time_limit import check_time_limit
-from tf_interop.graph.units import Unit, find_units, is_small_unit, planned_name
+from tf_interop.graph.units import ANCHOR_OPS, Unit, find_units, is_small_unit, planned_name
 from tf_interop.graph.view import GraphView, device_type_of, is_local
 from tf_interop.measure.device import has_bfloat16
 from tf_interop.planning.always import group_always, leave_out_unmeasured
@@ -264,6 +264,8 @@ def _make_units(
     is_other_mode = modes == {"training"} and mode == "inference"
     entries = () if plan is None or is_other_mode else entries_to_run(plan, convolutions)
     if settings.times_itself and units and not entries:
+        if mode == "inference":
+            units = _as_one(view, properties, units, nodes_to_preserve, fetches)
         return _time_units(view, properties, units, report, nodes_to_preserve, fetches)
     if is_other_mode:
         # This is no mistake (it happens in validation under `fit`), so there is no warning.
@@ -311,6 +313,19 @@ def _make_units(
     )
     unit_op_count = sum(len(unit.steps) for unit in taken)
     return rewritten, dataclasses.replace(report, plan=made, unit_op_count=unit_op_count)
+
+
+def _as_one(
+    view: GraphView,
+    properties: GraphProperties,
+    units: tuple[Unit, ...],
+    nodes_to_preserve: Collection[str],
+    fetches: Collection[str],
+) -> tuple[Unit, ...]:
+    """One unit in place of all, if it has all their convolutions and products."""
+    whole = find_whole_unit(view, properties, nodes_to_preserve=nodes_to_preserve, fetches=fetches)
+    anchors = {step for unit in units for step in unit.steps if view.ops[step] in ANCHOR_OPS}
+    return (whole,) if whole is not None and anchors <= set(whole.steps) else units
 
 
 def _time_units(

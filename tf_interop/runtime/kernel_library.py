@@ -92,7 +92,7 @@ class TimedCores(NamedTuple):
     """The steps of a graph on a number of cores.
 
     Attributes:
-        cores: of each unit; 0 as in stock TensorFlow.
+        cores: of each unit; 0 as in stock TensorFlow; -1 with the batch divided over all cores.
         median_ms: of the steps in the latest trial; 0 if they were not timed.
         steps: how many ran.
     """
@@ -108,7 +108,7 @@ class SelfTiming(NamedTuple):
     Attributes:
         graph: `PassReport.timed_graph`.
         sizes: those of the input, such as `8x224x224x3`.
-        cores: of each unit in the next step; 0 as in stock TensorFlow.
+        cores: of each unit in the next step, as in `tried`.
         is_trying: whether numbers of cores take turns now.
         share_lost: the share of the time that slower ones cost.
         tried: one for each number of cores.
@@ -169,6 +169,8 @@ class StageTiming(NamedTuple):
 
 
 def _on(cores: int) -> str:
+    if cores < 0:
+        return "with the batch divided"
     return f"on {count_of(cores, 'core')}" if cores else "as stock TensorFlow"
 
 

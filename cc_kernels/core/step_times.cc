@@ -1,0 +1,105 @@
+#include "cc_kernels/core/step_times.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <functional>
+#include <limits>
+#include <queue>
+#include <utility>
+
+namespace tf_interop {
+namespace {
+
+constexpr double kUnknown = std::numeric_limits<double>::infinity();
+// Limits between steps that are divided and others, of which the best is taken.
+constexpr int kLimits = 16;
+// Steps that run at the same time slow each other down, by up to a fifth where this was measured,
+// so lanes must be clearly faster in a simulation.
+constexpr double kClearlyFaster = 0.9;
+
+// Steps that take at least `limit_us` on one core are divided over all.
+LanePlan PlanWithLimit(const StepOrder& order, const std::vector<double>& one_us,
+                       const std::vector<double>& all_us, double limit_us) {
+  const int count = order.step_count();
+  LanePlan plan{std::vector<bool>(count), std::vector<double>(count)};
+  for (int step = count - 1; step >= 0; --step) {
+    plan.is_wide[step] = one_us[step] >= limit_us;
+    for (const int reader : order.readers(step)) {
+      plan.ranks[step] = std::max(plan.ranks[step], plan.ranks[reader]);
+    }
+    plan.ranks[step] += plan.is_wide[step] ? all_us[step] : one_us[step];
+  }
+  return plan;
+}
+
+}  // namespace
+
+double SimulateLanes(const StepOrder& order, const LanePlan& plan,
+                     const std::vector<double>& one_us, const std::vector<double>& all_us,
+                     int cores) {
+  using End = std::pair<double, int>;  // of a step
+  std::priority_queue<End, std::vector<End>, std::greater<>> running;
+  ReadySteps ready(order, plan);
+  double now_us = 0;
+  const auto begin = [&](int step) {
+    if (step == ReadySteps::kNone) return false;
+    running.emplace(now_us + (plan.is_wide[step] ? all_us[step] : one_us[step]), step);
+    return true;
+  };
+  while (true) {
+    while (static_cast<int>(running.size()) < cores && begin(ready.Take())) {
+    }
+    if (running.empty()) return now_us;
+    const int step = running.top().second;
+    now_us = running.top().first;
+    running.pop();
+    begin(ready.TakeAfter(step));
+  }
+}
+
+LanePlan PlanLanes(const StepOrder& order, const std::vector<double>& one_us,
+                   const std::vector<double>& all_us, int cores) {
+  std::vector<double> sorted = one_us;
+  std::sort(sorted.begin(), sorted.end());
+  LanePlan best = PlanWithLimit(order, one_us, all_us, /*limit_us=*/0);
+  double best_us = kClearlyFaster * SimulateLanes(order, best, one_us, all_us, cores);
+  for (int i = 1; i <= kLimits; ++i) {
+    const size_t place = i * sorted.size() / kLimits;
+    const double limit_us = place < sorted.size() ? sorted[place] : kUnknown;
+    LanePlan plan = PlanWithLimit(order, one_us, all_us, limit_us);
+    const double us = SimulateLanes(order, plan, one_us, all_us, cores);
+    if (us < best_us) {
+      best_us = us;
+      best = std::move(plan);
+    }
+  }
+  return best;
+}
+
+void StepTimes::Record(int step, int cores, double us) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<double>& times = of_cores_[cores].us;
+  times.resize(order_.step_count(), kUnknown);
+  times[step] = std::min(times[step], us);
+}
+
+void StepTimes::Plan() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto is_complete = [](const std::vector<double>& times) {
+    return !times.empty() && std::find(times.begin(), times.end(), kUnknown) == times.end();
+  };
+  const std::vector<double>& one_us = of_cores_[1].us;
+  if (!is_complete(one_us)) return;
+  for (auto& [cores, of] : of_cores_) {
+    if (cores == 1 || !is_complete(of.us)) continue;
+    of.plan = std::make_shared<LanePlan>(PlanLanes(order_, one_us, of.us, cores));
+  }
+}
+
+std::shared_ptr<const LanePlan> StepTimes::plan(int cores) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = of_cores_.find(cores);
+  return found == of_cores_.end() ? nullptr : found->second.plan;
+}
+
+}  // namespace tf_interop
