@@ -46,8 +46,8 @@ split_inputs: Positions in `inputs` of tensors whose first dimension is the batc
   many parts as there are intra-op threads, and each part runs through the steps on one core, or on
   its share of the cores if there are fewer images. Empty: the batch is not divided.
 timed_graph: A name for the graph. Not empty: `batch_sizes` and `cores` do not apply. The units of this
-  name time their steps, and run on the fastest number of cores: one, several, or as in stock
-  TensorFlow. `split_inputs` must be empty.
+  name time their steps, and run in the fastest way: on one core, on several, as in stock TensorFlow, or,
+  if there is one unit with `split_inputs`, with the batch divided.
 timed_unit: The number of this unit among those of the graph.
 timed_units: Their count. Each runs once in a step.
 output_shapes: The outputs' shapes as far as they are known, or empty.

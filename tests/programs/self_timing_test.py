@@ -84,6 +84,66 @@ def test_each_batch_size_is_timed_and_every_call_is_right() -> None:
     assert "input 3x6x6x4: runs " in str(tf_interop.status())
 
 
+def modules(image: tf.Tensor) -> tf.Tensor:
+    """Modules of four short branches each, with shortcuts that are read twice."""
+    value = image
+    for number in range(3):
+        left = tf.nn.relu(conv(value, number))
+        right = conv(tf.nn.relu(conv(value, number + 1)), number)
+        pooled = tf.nn.max_pool2d(value, 3, 1, "SAME") * tf.sigmoid(value)
+        value = value + tf.concat([left, right, pooled, value], 3)[:, :, :, 4:8] * 0.1
+    return value
+
+
+def test_inference_is_one_unit_whose_batch_may_be_divided() -> None:
+    run = tf.function(modules, input_signature=[tf.TensorSpec([None, 6, 6, 4])], autograph=False)
+    [unit] = units_of(run, images(3))
+    assert unit.timed_units == 1 and unit.split_inputs
+    expected = {batch: modules(images(batch)).numpy() for batch in (1, 3)}
+
+    def call(_: int) -> None:
+        for batch in (1, 3):
+            for _ in range(ENOUGH):
+                np.testing.assert_allclose(
+                    run(images(batch)), expected[batch], rtol=1e-5, atol=1e-5
+                )
+
+    call(0)
+    timings = timings_of([unit])
+    cores = {sizes: {each.cores for each in timings[sizes].tried} for sizes in timings}
+    assert cores["3x6x6x4"] - cores["1x6x6x4"] == {-1}
+    in_threads(call, range(4))
+
+
+def test_a_network_whose_images_depend_on_each_other_is_not_divided() -> None:
+    def centred(image: tf.Tensor) -> tf.Tensor:
+        value = conv(image, 0)
+        return conv(value - tf.reduce_mean(value, 0, keepdims=True), 1)
+
+    run = tf.function(centred, autograph=False)
+    [unit] = units_of(run, images(3))
+    assert not unit.split_inputs
+    expected = centred(images(3)).numpy()
+    for _ in range(ENOUGH):
+        np.testing.assert_allclose(run(images(3)), expected, rtol=1e-5, atol=1e-5)
+    [timing] = timings_of([unit]).values()
+    assert -1 not in {each.cores for each in timing.tried}
+
+
+def test_an_error_in_a_branch_is_stocks_in_every_way() -> None:
+    def function(image: tf.Tensor) -> tf.Tensor:
+        value = modules(image)
+        return tf.reshape(value, [27, -1]), conv(value, 0)
+
+    run = tf.function(function, input_signature=[tf.TensorSpec([None, 6, 6, 4])], autograph=False)
+    assert len(units_of(run, images(3))) == 1
+    expected = function(images(3))[1].numpy()
+    for _ in range(ENOUGH):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="reshape"):
+            run(images(4))
+        np.testing.assert_allclose(run(images(3))[1], expected, rtol=1e-5, atol=1e-5)
+
+
 def test_a_function_that_is_traced_again_goes_on_with_its_times() -> None:
     units = units_of(function_of_any_batch(), images(2))
     again = units_of(function_of_any_batch(), images(2))
