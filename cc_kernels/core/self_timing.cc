@@ -1,6 +1,7 @@
 #include "cc_kernels/core/self_timing.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <utility>
 
@@ -41,17 +42,22 @@ SelfTiming::Run SelfTiming::Begin(int64_t id, int unit, const std::function<Size
   if (step->has_begun[unit]) step->counts = false;
   step->has_begun[unit] = true;
   const WayTrials& trials = step->of->trials;
-  const double us = static_cast<double>(now_ns - step->begin_ns) * 1e-3;
-  if (step->counts && step->turn == trials.turn() && us > trials.limit_us()) {
-    step->is_too_long = true;
+  Run run{ways_[step->way], trials.is_trying()};
+  const double limit_us = trials.limit_us();
+  if (step->counts && step->turn == trials.turn() && std::isfinite(limit_us)) {
+    run.limit_ns = step->begin_ns + static_cast<int64_t>(limit_us * 1e3);
+    step->is_too_long = step->is_too_long || now_ns > run.limit_ns;
   }
-  return {step->is_too_long ? kStock : ways_[step->way], trials.is_trying()};
+  if (step->is_too_long) run.cores = kStock;
+  return run;
 }
 
-void SelfTiming::End(int64_t id, int64_t now_ns) {
+void SelfTiming::End(int64_t id, int64_t now_ns, bool is_too_long) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto step = FindStep(id);
-  if (step == steps_.end() || --step->left > 0) return;
+  if (step == steps_.end()) return;
+  step->is_too_long = step->is_too_long || is_too_long;
+  if (--step->left > 0) return;
   WayTrials& trials = step->of->trials;
   if (step->counts && step->turn == trials.turn()) {
     const double us = static_cast<double>(now_ns - step->begin_ns) * 1e-3;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -33,13 +34,15 @@ class SelfTiming {
   int unit_count() const { return unit_count_; }
 
   struct Run {
-    int cores = kStock;  // or kStock or kDivided
+    int cores = kStock;  // or kDivided
     bool is_trial = false;
+    // After this the step takes too long, and the unit should go on as in stock TensorFlow.
+    int64_t limit_ns = std::numeric_limits<int64_t>::max();
   };
   // Begins a unit of the step `id`. The first unit of a step calls `sizes`, which returns the sizes
   // of its input. Begin and End come in pairs.
   Run Begin(int64_t id, int unit, const std::function<Sizes()>& sizes, int64_t now_ns);
-  void End(int64_t id, int64_t now_ns);
+  void End(int64_t id, int64_t now_ns, bool is_too_long = false);
 
   struct Way {
     int cores = 0;         // as Begin returns them

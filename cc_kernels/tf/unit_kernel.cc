@@ -62,6 +62,7 @@ struct UnitProgram {
   std::vector<int> cores;  // for each batch size, or one for all
   std::vector<int64_t> split_inputs;
   std::vector<DataType> primitive_types;  // see PrimitiveCacheTypes
+  LanePlan one_each;                      // all steps on one core each
   std::shared_ptr<SelfTiming> timing;     // of the unit's graph; null if it does not time itself
   int timed_unit = 0;
 };
@@ -158,6 +159,7 @@ absl::Status ReadUnit(OpKernelConstruction* context, UnitProgram* unit) {
                                  std::move(kept_inputs), &unit->steps)
                          .Read());
   unit->primitive_types = PrimitiveCacheTypes(unit->steps.onednn_types);
+  unit->one_each = PlanOfOneCoreEach(unit->steps.order);
   TF_RETURN_IF_ERROR(FindStepsOfBatch(unit));
   return FindTiming(context, unit);
 }
@@ -171,7 +173,7 @@ class Unit : public OpKernel {
   void Compute(OpKernelContext* context) override {
     const TimelineCall call(&timeline_calls_, name_view());
     const int all_cores = AllCores(*context->device());
-    const TimedRun run(unit_, *context);
+    TimedRun run(unit_, *context);
     const bool is_timed = unit_.timing != nullptr;
     const int cores = is_timed ? run.cores() : PlannedCores(*context, all_cores);
     const bool is_divided = is_timed ? cores == SelfTiming::kDivided : !unit_.split_inputs.empty();
@@ -193,7 +195,7 @@ class Unit : public OpKernel {
     } else if (part_count > 1) {
       RunParts(context, part_count, all_cores / static_cast<int>(part_count), call);
     } else {
-      RunOn(context, cores, run.is_trial());
+      RunOn(context, cores, &run);
     }
   }
 
@@ -226,19 +228,25 @@ class Unit : public OpKernel {
       is_timed_ = true;
     }
     ~TimedRun() {
-      if (is_timed_) unit_.timing->End(step_, NowNs());
+      if (is_timed_) unit_.timing->End(step_, NowNs(), is_too_long_);
     }
     TimedRun(const TimedRun&) = delete;
     TimedRun& operator=(const TimedRun&) = delete;
 
     int cores() const { return run_.cores; }
     bool is_trial() const { return run_.is_trial; }
+    // Whether the unit should go on as in stock TensorFlow.
+    bool CheckIsTooLong(int64_t now_ns) {
+      is_too_long_ = is_too_long_ || now_ns > run_.limit_ns;
+      return is_too_long_;
+    }
 
    private:
     const UnitProgram& unit_;
     const int64_t step_;
     SelfTiming::Run run_;
     bool is_timed_ = false;
+    bool is_too_long_ = false;
   };
 
   // The number of cores that a plan gives the steps; 0 to run them on all cores, as TensorFlow
@@ -304,9 +312,9 @@ class Unit : public OpKernel {
   }
 
   // On a few cores. Without times of the steps, one after another on all of them.
-  void RunOn(OpKernelContext* context, int cores, bool is_trial) {
+  void RunOn(OpKernelContext* context, int cores, TimedRun* timed) {
     const std::shared_ptr<StepTimes> times = FindTimes(*context);
-    if (times != nullptr && is_trial) times->Plan();
+    if (times != nullptr && timed->is_trial()) times->Plan();
     const std::shared_ptr<const LanePlan> plan = times == nullptr ? nullptr : times->plan(cores);
     StepsRun run(*context, unit_.steps, StepsRun::Kind::kWhole, context->params()->inputs);
     SetAttributes(*context, &run);
@@ -316,18 +324,30 @@ class Unit : public OpKernel {
         absl::c_linear_search(plan->is_wide, false)) {
       OP_REQUIRES_OK(context, RunLanes(context, &device, *plan, &run));
     } else {
-      const NarrowPrimitives primitives(unit_.primitive_types, device.cores());
-      StepsRun::Lane lane(&run);
-      for (size_t i = 0; i < unit_.steps.steps.size(); ++i) {
-        const int64_t begin_ns = is_trial ? NowNs() : 0;
-        OP_REQUIRES_OK(context, RunStep(*context, unit_.steps.steps[i], &device, &lane));
-        if (times != nullptr && is_trial) {
-          times->Record(static_cast<int>(i), device.cores(),
-                        static_cast<double>(NowNs() - begin_ns) * 1e-3);
-        }
-      }
+      OP_REQUIRES_OK(context, RunInTurn(context, &device, times.get(), timed, &run));
     }
     SetResults(context, run);
+  }
+
+  absl::Status RunInTurn(OpKernelContext* context, NarrowDevice* device, StepTimes* times,
+                         TimedRun* timed, StepsRun* run) {
+    std::optional<NarrowPrimitives> primitives(std::in_place, unit_.primitive_types,
+                                               device->cores());
+    StepsRun::Lane lane(run);
+    int64_t begin_ns = NowNs();
+    for (size_t i = 0; i < unit_.steps.steps.size(); ++i) {
+      if (primitives.has_value() && timed->CheckIsTooLong(begin_ns)) primitives.reset();
+      tensorflow::DeviceBase* const of_step = primitives.has_value() ? device : context->device();
+      TF_RETURN_IF_ERROR(RunStep(*context, unit_.steps.steps[i], of_step, &lane));
+      if (!timed->is_trial()) continue;
+      const int64_t end_ns = NowNs();
+      if (times != nullptr && primitives.has_value()) {
+        times->Record(static_cast<int>(i), device->cores(),
+                      static_cast<double>(end_ns - begin_ns) * 1e-3);
+      }
+      begin_ns = end_ns;
+    }
+    return absl::OkStatus();
   }
 
   // The times of the steps for inputs of these sizes; null if the steps are not timed, because they
@@ -369,14 +389,13 @@ class Unit : public OpKernel {
   // As TensorFlow's executor runs the nodes of a graph: on threads of its pool for operations.
   absl::Status RunByExecutor(OpKernelContext* context, StepsRun* run) {
     struct Shared {
-      Shared(const StepOrder& order, const LanePlan& plan) : ready(order, plan) {}
+      explicit Shared(const UnitProgram& unit) : ready(unit.steps.order, unit.one_each) {}
       ReadySteps ready;
       std::function<void(int)> lane;
       std::atomic<int> lanes{1};
     };
-    const LanePlan plan = PlanOfOneCoreEach(unit_.steps.order);
     // A closure on the pool may come after the run. It finds no step then.
-    const auto shared = std::make_shared<Shared>(unit_.steps.order, plan);
+    const auto shared = std::make_shared<Shared>(unit_);
     const int most_lanes = AllCores(*context->device());
     std::mutex mutex;
     absl::Status failed;

@@ -2,6 +2,7 @@
 // to those that never end, run at the same time, or take too long.
 #include "cc_kernels/core/self_timing.h"
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <string>
@@ -90,6 +91,22 @@ TEST(SelfTimingTest, SaysWhichRunsAreTrials) {
     timing.End(i, i * 100'000 + 50'000);
   }
   EXPECT_FALSE(was_trial);
+}
+
+TEST(SelfTimingTest, AUnitThatStopsAtTheLimitLeavesTheTrial) {
+  SelfTiming timing(/*unit_count=*/1, /*cores=*/2, /*can_divide=*/false);
+  int64_t now_ns = 0;
+  for (int i = 0; i < 100; ++i) {
+    const SelfTiming::Run run = timing.Begin(i, 0, [] { return Sizes{1}; }, now_ns);
+    const std::map<int, int64_t> us = {{0, 100}, {1, 10'000}, {2, 90}};
+    const int64_t end_ns = now_ns + us.at(run.cores) * 1000;
+    const bool is_too_long = end_ns > run.limit_ns;
+    now_ns = std::min(end_ns, run.limit_ns);
+    EXPECT_EQ(is_too_long, run.cores == 1);
+    timing.End(i, now_ns, is_too_long);
+  }
+  EXPECT_LT(now_ns, 12'000'000);
+  EXPECT_EQ(timing.Reports()[0].cores, 2);
 }
 
 TEST(SelfTimingTest, AllUnitsOfAStepRunAlike) {

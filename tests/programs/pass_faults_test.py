@@ -249,8 +249,8 @@ def test_a_wrong_graph_is_not_handed_over(
 ) -> None:
     original = graph_pass.rewrite_stages
 
-    def rewrite_wrongly(*arguments: Any) -> graph_pb2.GraphDef:
-        graph_def = original(*arguments)
+    def rewrite_wrongly(*arguments: Any, **options: Any) -> graph_pb2.GraphDef:
+        graph_def = original(*arguments, **options)
         next(node for node in graph_def.node if node.op == CONV_STAGE_OP).input.reverse()
         return graph_def
 
