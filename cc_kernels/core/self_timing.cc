@@ -52,11 +52,12 @@ SelfTiming::Run SelfTiming::Begin(int64_t id, int unit, const std::function<Size
   return run;
 }
 
-void SelfTiming::End(int64_t id, int64_t now_ns, bool is_too_long) {
+void SelfTiming::End(int64_t id, int64_t now_ns, Outcome outcome) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto step = FindStep(id);
   if (step == steps_.end()) return;
-  step->is_too_long = step->is_too_long || is_too_long;
+  if (outcome == Outcome::kTooLong) step->is_too_long = true;
+  if (outcome == Outcome::kWarmedUp) step->counts = false;
   if (--step->left > 0) return;
   WayTrials& trials = step->of->trials;
   if (step->counts && step->turn == trials.turn()) {

@@ -42,7 +42,12 @@ class SelfTiming {
   // Begins a unit of the step `id`. The first unit of a step calls `sizes`, which returns the sizes
   // of its input. Begin and End come in pairs.
   Run Begin(int64_t id, int unit, const std::function<Sizes()>& sizes, int64_t now_ns);
-  void End(int64_t id, int64_t now_ns, bool is_too_long = false);
+  enum class Outcome {
+    kRan,
+    kTooLong,   // the rest of it as in stock TensorFlow
+    kWarmedUp,  // for the first time in this form, so its time says little
+  };
+  void End(int64_t id, int64_t now_ns, Outcome outcome = Outcome::kRan);
 
   struct Way {
     int cores = 0;         // as Begin returns them

@@ -16,6 +16,10 @@ constexpr int kLimits = 16;
 // Steps that run at the same time slow each other down, by up to a fifth where this was measured,
 // so lanes must be clearly faster in a simulation.
 constexpr double kClearlyFaster = 0.9;
+// Another plan must take at most this share of the time of the one before.
+constexpr double kWorthAnotherPlan = 0.97;
+// Runs of a plan in which threads still meet steps that they have not run before.
+constexpr int kFirstRuns = 3;
 
 // Steps that take at least `limit_us` on one core are divided over all.
 LanePlan PlanWithLimit(const StepOrder& order, const std::vector<double>& one_us,
@@ -92,14 +96,25 @@ void StepTimes::Plan() {
   if (!is_complete(one_us)) return;
   for (auto& [cores, of] : of_cores_) {
     if (cores == 1 || !is_complete(of.us)) continue;
-    of.plan = std::make_shared<LanePlan>(PlanLanes(order_, one_us, of.us, cores));
+    LanePlan plan = PlanLanes(order_, one_us, of.us, cores);
+    const auto simulated_us = [&, &us = of.us, cores = cores](const LanePlan& each) {
+      return SimulateLanes(order_, each, one_us, us, cores);
+    };
+    if (of.plan != nullptr && simulated_us(plan) > kWorthAnotherPlan * simulated_us(*of.plan)) {
+      continue;
+    }
+    of.plan = std::make_shared<LanePlan>(std::move(plan));
+    of.runs = 0;
   }
 }
 
-std::shared_ptr<const LanePlan> StepTimes::plan(int cores) const {
+StepTimes::Planned StepTimes::BeginRun(int cores) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = of_cores_.find(cores);
-  return found == of_cores_.end() ? nullptr : found->second.plan;
+  if (found == of_cores_.end() || found->second.plan == nullptr) return {};
+  OfCores& of = found->second;
+  if (of.runs <= kFirstRuns) ++of.runs;
+  return {of.plan, of.runs <= kFirstRuns};
 }
 
 }  // namespace tf_interop

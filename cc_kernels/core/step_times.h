@@ -30,19 +30,26 @@ class StepTimes {
   explicit StepTimes(const StepOrder& order) : order_(order) {}
 
   void Record(int step, int cores, double us);
-  // Makes the plans anew from the times so far.
+  // Makes the plans anew from the times so far; keeps those that are nearly as fast.
   void Plan();
-  // Null until Plan has found times of all steps on one core and on `cores`.
-  std::shared_ptr<const LanePlan> plan(int cores) const;
+
+  struct Planned {
+    std::shared_ptr<const LanePlan>
+        plan;             // null until times of all steps on one core and on all are known
+    bool is_new = false;  // its first runs fill caches of threads
+  };
+  // The plan for a run that begins now.
+  Planned BeginRun(int cores);
 
  private:
   struct OfCores {
     std::vector<double> us;  // by step
     std::shared_ptr<const LanePlan> plan;
+    int runs = 0;  // of the plan
   };
 
   const StepOrder& order_;
-  mutable std::mutex mutex_;  // guards the rest
+  std::mutex mutex_;  // guards the rest
   std::map<int, OfCores> of_cores_;
 };
 

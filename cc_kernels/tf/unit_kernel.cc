@@ -228,7 +228,7 @@ class Unit : public OpKernel {
       is_timed_ = true;
     }
     ~TimedRun() {
-      if (is_timed_) unit_.timing->End(step_, NowNs(), is_too_long_);
+      if (is_timed_) unit_.timing->End(step_, NowNs(), outcome_);
     }
     TimedRun(const TimedRun&) = delete;
     TimedRun& operator=(const TimedRun&) = delete;
@@ -237,16 +237,17 @@ class Unit : public OpKernel {
     bool is_trial() const { return run_.is_trial; }
     // Whether the unit should go on as in stock TensorFlow.
     bool CheckIsTooLong(int64_t now_ns) {
-      is_too_long_ = is_too_long_ || now_ns > run_.limit_ns;
-      return is_too_long_;
+      if (now_ns > run_.limit_ns) outcome_ = SelfTiming::Outcome::kTooLong;
+      return outcome_ == SelfTiming::Outcome::kTooLong;
     }
+    void SetWarmedUp() { outcome_ = SelfTiming::Outcome::kWarmedUp; }
 
    private:
     const UnitProgram& unit_;
     const int64_t step_;
     SelfTiming::Run run_;
     bool is_timed_ = false;
-    bool is_too_long_ = false;
+    SelfTiming::Outcome outcome_ = SelfTiming::Outcome::kRan;
   };
 
   // The number of cores that a plan gives the steps; 0 to run them on all cores, as TensorFlow
@@ -315,13 +316,14 @@ class Unit : public OpKernel {
   void RunOn(OpKernelContext* context, int cores, TimedRun* timed) {
     const std::shared_ptr<StepTimes> times = FindTimes(*context);
     if (times != nullptr && timed->is_trial()) times->Plan();
-    const std::shared_ptr<const LanePlan> plan = times == nullptr ? nullptr : times->plan(cores);
+    const auto [plan, is_new] = times == nullptr ? StepTimes::Planned() : times->BeginRun(cores);
     StepsRun run(*context, unit_.steps, StepsRun::Kind::kWhole, context->params()->inputs);
     SetAttributes(*context, &run);
     const tsl::port::ScopedFlushDenormal flush;  // see FewCores
     NarrowDevice device(context->device(), cores);
     if (plan != nullptr && device.group() != nullptr &&
         absl::c_linear_search(plan->is_wide, false)) {
+      if (is_new) timed->SetWarmedUp();
       OP_REQUIRES_OK(context, RunLanes(context, &device, *plan, &run));
     } else {
       OP_REQUIRES_OK(context, RunInTurn(context, &device, times.get(), timed, &run));

@@ -93,6 +93,21 @@ TEST(SelfTimingTest, SaysWhichRunsAreTrials) {
   EXPECT_FALSE(was_trial);
 }
 
+TEST(SelfTimingTest, RunsThatWarmUpDoNotCount) {
+  SelfTiming timing(/*unit_count=*/1, /*cores=*/2, /*can_divide=*/false);
+  int64_t now_ns = 0;
+  int left = 5;
+  for (int i = 0; i < 100; ++i) {
+    const SelfTiming::Run run = timing.Begin(i, 0, [] { return Sizes{1}; }, now_ns);
+    const bool is_first = run.cores == 2 && left-- > 0;
+    now_ns +=
+        is_first ? 900'000 : std::map<int, int>{{0, 100'000}, {1, 150'000}, {2, 90'000}}[run.cores];
+    timing.End(i, now_ns, is_first ? SelfTiming::Outcome::kWarmedUp : SelfTiming::Outcome::kRan);
+  }
+  EXPECT_EQ(timing.Reports()[0].cores, 2);
+  EXPECT_EQ(timing.Reports()[0].ways[1].median_us, 90);
+}
+
 TEST(SelfTimingTest, AUnitThatStopsAtTheLimitLeavesTheTrial) {
   SelfTiming timing(/*unit_count=*/1, /*cores=*/2, /*can_divide=*/false);
   int64_t now_ns = 0;
@@ -103,7 +118,7 @@ TEST(SelfTimingTest, AUnitThatStopsAtTheLimitLeavesTheTrial) {
     const bool is_too_long = end_ns > run.limit_ns;
     now_ns = std::min(end_ns, run.limit_ns);
     EXPECT_EQ(is_too_long, run.cores == 1);
-    timing.End(i, now_ns, is_too_long);
+    timing.End(i, now_ns, is_too_long ? SelfTiming::Outcome::kTooLong : SelfTiming::Outcome::kRan);
   }
   EXPECT_LT(now_ns, 12'000'000);
   EXPECT_EQ(timing.Reports()[0].cores, 2);

@@ -56,15 +56,34 @@ TEST(StepTimesTest, PlansWhenAllTimesAreKnown) {
     times.Plan();
   };
   record(2, 90);
-  EXPECT_EQ(times.plan(2), nullptr);
+  EXPECT_EQ(times.BeginRun(2).plan, nullptr);
   record(1, 100);
-  ASSERT_NE(times.plan(2), nullptr);
-  EXPECT_FALSE(times.plan(2)->is_wide[1]);
-  EXPECT_EQ(times.plan(4), nullptr);
+  ASSERT_NE(times.BeginRun(2).plan, nullptr);
+  EXPECT_FALSE(times.BeginRun(2).plan->is_wide[1]);
+  EXPECT_EQ(times.BeginRun(4).plan, nullptr);
   record(2, 50);  // the least counts: the first runs fill caches
-  EXPECT_TRUE(times.plan(2)->is_wide[1]);
+  EXPECT_TRUE(times.BeginRun(2).plan->is_wide[1]);
   record(2, 90);
-  EXPECT_TRUE(times.plan(2)->is_wide[1]);
+  EXPECT_TRUE(times.BeginRun(2).plan->is_wide[1]);
+}
+
+TEST(StepTimesTest, KeepsAPlanUnlessAnotherIsFaster) {
+  StepTimes times(kOrder);
+  const auto record = [&](int cores, const Times& us) {
+    for (int step = 0; step < 6; ++step) times.Record(step, cores, us[step]);
+    times.Plan();
+  };
+  record(1, Times(6, 100));
+  record(2, Times(6, 90));
+  const auto first = times.BeginRun(2);
+  EXPECT_TRUE(first.is_new);
+  for (int i = 0; i < 5; ++i) times.BeginRun(2);
+  EXPECT_FALSE(times.BeginRun(2).is_new);
+  record(1, {99, 100, 100, 100, 100, 100});
+  EXPECT_EQ(times.BeginRun(2).plan, first.plan);
+  record(2, Times(6, 50));
+  EXPECT_NE(times.BeginRun(2).plan, first.plan);
+  EXPECT_TRUE(times.BeginRun(2).is_new);
 }
 
 }  // namespace
