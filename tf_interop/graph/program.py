@@ -145,6 +145,11 @@ class _Document:
     schedules: Annotated[tuple[Schedule[int], ...], msgspec.Meta(min_length=1)]
 
 
+# Made while only one thread imports this. msgspec 0.22 crashes if several threads at once make the
+# decoder of a dataclass for the first time, and several may trace functions.
+_DECODER = msgspec.json.Decoder(_Document)
+
+
 def result_operand(result: Result) -> str:
     """The operand that is an output of a unit's step."""
     place, port = result
@@ -255,7 +260,7 @@ def decode_stage(node: node_def_pb2.NodeDef) -> StageNode:
     """Reads a ConvStage node; raises as its parser does."""
     # Indexing the node's own map would add missing attributes.
     attributes = dict(node.attr)
-    document = msgspec.json.decode(attributes["program"].s, type=_Document)
+    document = _DECODER.decode(attributes["program"].s)
     for schedule in document.schedules:
         schedule.stage.validate()
         if sorted(schedule.stage.operations) != list(range(len(document.operations))):
