@@ -176,7 +176,9 @@ absl::Status StageCall::Prepare(Stream caller) {
 
 const PreparedStage& StageCall::prepared() const {
   if (lesser_ != nullptr) return lesser_->stage;
-  return timed_.way == StageTiming::Way::kSequence ? *resolved_->in_sequence : resolved_->prepared;
+  const bool is_sequence = timed_.way == StageTiming::Way::kSequence;
+  if (is_sequence && resolved_->in_sequence.has_value()) return *resolved_->in_sequence;
+  return resolved_->prepared;
 }
 
 // If there is no memory for a result, frees transformed filters: stock TensorFlow keeps none.

@@ -2,6 +2,7 @@
 // is ahead.
 #include "cc_kernels/core/stage_timing.h"
 
+#include <atomic>
 #include <cstddef>
 #include <deque>
 #include <map>
@@ -19,8 +20,12 @@ namespace {
 using Way = StageTiming::Way;
 
 struct Mark : TimeMark {
-  std::optional<int64_t> ns;
-  std::optional<int64_t> ReadNs() const override { return ns; }
+  static constexpr int64_t kNotPassed = -1;
+  std::atomic<int64_t> ns{kNotPassed};
+  std::optional<int64_t> ReadNs() const override {
+    const int64_t read = ns;
+    return read == kNotPassed ? std::nullopt : std::optional(read);
+  }
 };
 
 // A device that runs what the host enqueues, a number of calls behind it.
