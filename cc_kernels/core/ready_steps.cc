@@ -39,7 +39,7 @@ ReadySteps::ReadySteps(const StepOrder& order, const LanePlan& plan)
 
 int ReadySteps::Take() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return TakeBest();
+  return Take(FindBest(0));
 }
 
 int ReadySteps::TakeAfter(int step) {
@@ -50,12 +50,16 @@ int ReadySteps::TakeAfter(int step) {
     --running_;
     --not_done_;
     runs_wide_ = false;
+    const size_t first_new = ready_.size();
     if (!is_stopped_) {
       for (const int reader : order_.readers(step)) {
         if (--left_[reader] == 0) ready_.push_back(reader);
       }
     }
-    next = TakeBest();
+    // A step that reads the result is best run where the result is in the cache.
+    int place = FindBest(first_new);
+    if (place == kNone || plan_.is_wide[ready_[place]]) place = FindBest(0);
+    next = Take(place);
     changes = !ready_.empty() || is_over();
   }
   if (changes) changed_.notify_all();
@@ -74,13 +78,13 @@ void ReadySteps::Stop() {
 
 void ReadySteps::Wait() {
   std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait(lock, [this] { return FindBest() != kNone || is_over(); });
+  changed_.wait(lock, [this] { return FindBest(0) != kNone || is_over(); });
 }
 
-int ReadySteps::FindBest() const {
+int ReadySteps::FindBest(size_t first) const {
   if (runs_wide_) return kNone;
   int best = kNone;
-  for (size_t place = 0; place < ready_.size(); ++place) {
+  for (size_t place = first; place < ready_.size(); ++place) {
     if (running_ > 0 && plan_.is_wide[ready_[place]]) continue;
     if (best == kNone || plan_.ranks[ready_[place]] > plan_.ranks[ready_[best]]) {
       best = static_cast<int>(place);
@@ -89,8 +93,7 @@ int ReadySteps::FindBest() const {
   return best;
 }
 
-int ReadySteps::TakeBest() {
-  const int place = FindBest();
+int ReadySteps::Take(int place) {
   int step = kNone;
   if (place != kNone) {
     step = ready_[place];

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstddef>
 #include <mutex>
 #include <vector>
 
@@ -51,7 +52,7 @@ class ReadySteps {
 
   // A step for the calling thread; kNone if none can run now.
   int Take();
-  // `step` is done: takes the next one.
+  // `step` is done: takes the next one, if possible one that reads its result.
   int TakeAfter(int step);
   // Nobody gets another step. The run is over when those that were taken are done.
   void Stop();
@@ -64,9 +65,10 @@ class ReadySteps {
   void Wait();
 
  private:
-  int FindBest() const;  // the place in ready_, or kNone; requires mutex_
-  int TakeBest();        // requires mutex_
-  void Update();         // requires mutex_
+  // All require mutex_. The place in ready_, from `first` on, of the step to take next, or kNone.
+  int FindBest(size_t first) const;
+  int Take(int place);
+  void Update();
 
   const StepOrder& order_;
   const LanePlan& plan_;

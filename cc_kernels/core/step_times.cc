@@ -19,7 +19,7 @@ constexpr double kClearlyFaster = 0.9;
 // Another plan must take at most this share of the time of the one before.
 constexpr double kWorthAnotherPlan = 0.97;
 // Runs of a plan in which threads still meet steps that they have not run before.
-constexpr int kFirstRuns = 3;
+constexpr int kFirstRuns = 10;
 
 // Steps that take at least `limit_us` on one core are divided over all.
 LanePlan PlanWithLimit(const StepOrder& order, const std::vector<double>& one_us,

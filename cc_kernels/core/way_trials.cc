@@ -14,6 +14,8 @@ constexpr double kOutAfterRound[] = {2.0, 1.3, 1.15, 1.1, 1.1, 1.1};
 constexpr int kRounds = std::size(kOutAfterRound);
 // A run in a way that takes this many times the fastest is not finished in it.
 constexpr double kTooLong = 2.0;
+// The first run in a way makes oneDNN's primitives, so it may take longer.
+constexpr double kTooLongAtFirst = 4.0;
 // Another way must take at most this share of the time of way 0, or of the way kept before.
 constexpr double kClearlyFaster = 0.98;
 // Ways of the last trial that took at most this many times the fastest take part in the next.
@@ -86,7 +88,9 @@ double WayTrials::FastestUs() const {
 
 double WayTrials::limit_us() const {
   const double fastest = is_trying_ && way() != 0 ? FastestUs() : 0;
-  return fastest > 0 ? kTooLong * fastest : std::numeric_limits<double>::infinity();
+  if (fastest == 0) return std::numeric_limits<double>::infinity();
+  const bool is_first = uncounted_ > 0 && entries_[way()].samples.empty();
+  return (is_first ? kTooLongAtFirst : kTooLong) * fastest;
 }
 
 void WayTrials::Record(double us) {

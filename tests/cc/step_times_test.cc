@@ -77,7 +77,7 @@ TEST(StepTimesTest, KeepsAPlanUnlessAnotherIsFaster) {
   record(2, Times(6, 90));
   const auto first = times.BeginRun(2);
   EXPECT_TRUE(first.is_new);
-  for (int i = 0; i < 5; ++i) times.BeginRun(2);
+  for (int i = 0; i < 10; ++i) times.BeginRun(2);
   EXPECT_FALSE(times.BeginRun(2).is_new);
   record(1, {99, 100, 100, 100, 100, 100});
   EXPECT_EQ(times.BeginRun(2).plan, first.plan);
