@@ -17,7 +17,7 @@ from tf_interop.runtime.plugin import get_plugin
 
 pytestmark = pytest.mark.usefixtures("units_on_cpus")
 
-ENOUGH = 100
+ENOUGH = 130
 """Calls after which the first trial is over."""
 
 
@@ -74,7 +74,8 @@ def test_each_batch_size_is_timed_and_every_call_is_right() -> None:
     for timing in timings.values():
         assert not timing.is_trying
         assert timing.cores in {each.cores for each in timing.tried}
-        assert sum(each.steps for each in timing.tried) >= ENOUGH - 1
+        # The first runs of a plan for lanes do not count.
+        assert sum(each.steps for each in timing.tried) >= ENOUGH - 20
         assert all(each.steps and each.median_ms > 0 for each in timing.tried)
         assert 0 <= timing.share_lost < 1
     report = tf_interop.status().current_graphs[0]
