@@ -57,7 +57,7 @@ def units_of(function: Any, *arguments: Any) -> list[UnitNode]:
 def timings_of(units: list[UnitNode]) -> dict[str, SelfTiming]:
     """What the graph of these units found out, by the sizes of its input."""
     found = tf_interop.status().self_timings
-    return {each.sizes: each for each in found if each.graph == units[0].timed_graph}
+    return {each.sizes: each for each in found if each.name == units[0].timed_graph}
 
 
 def test_each_batch_size_is_timed_and_every_call_is_right() -> None:
@@ -73,10 +73,10 @@ def test_each_batch_size_is_timed_and_every_call_is_right() -> None:
     assert set(timings) == {"1x6x6x4", "3x6x6x4"}
     for timing in timings.values():
         assert not timing.is_trying
-        assert timing.cores in {each.cores for each in timing.tried}
+        assert timing.way in {each.way for each in timing.tried}
         # The first runs of a plan for lanes do not count.
-        assert sum(each.steps for each in timing.tried) >= ENOUGH - 20
-        assert all(each.steps and each.median_ms > 0 for each in timing.tried)
+        assert sum(each.runs for each in timing.tried) >= ENOUGH - 20
+        assert all(each.runs and each.median_ms > 0 for each in timing.tried)
         assert 0 <= timing.share_lost < 1
     report = tf_interop.status().current_graphs[0]
     assert report.timed_graph == units[0].timed_graph
@@ -100,6 +100,8 @@ def test_inference_is_one_unit_whose_batch_may_be_divided() -> None:
     run = tf.function(modules, input_signature=[tf.TensorSpec([None, 6, 6, 4])], autograph=False)
     [unit] = units_of(run, images(3))
     assert unit.timed_units == 1 and unit.split_inputs
+    assert tf_interop.status().current_graphs[0].unit_count == 1
+    assert "1 self-timed" in str(tf_interop.status())
     expected = {batch: modules(images(batch)).numpy() for batch in (1, 3)}
 
     def call(_: int) -> None:
@@ -111,8 +113,8 @@ def test_inference_is_one_unit_whose_batch_may_be_divided() -> None:
 
     call(0)
     timings = timings_of([unit])
-    cores = {sizes: {each.cores for each in timings[sizes].tried} for sizes in timings}
-    assert cores["3x6x6x4"] - cores["1x6x6x4"] == {-1}
+    ways = {sizes: {each.way for each in timings[sizes].tried} for sizes in timings}
+    assert ways["3x6x6x4"] - ways["1x6x6x4"] == {"with the batch divided"}
     in_threads(call, range(4))
 
 
@@ -128,7 +130,7 @@ def test_a_network_whose_images_depend_on_each_other_is_not_divided() -> None:
     for _ in range(ENOUGH):
         np.testing.assert_allclose(run(images(3)), expected, rtol=1e-5, atol=1e-5)
     [timing] = timings_of([unit]).values()
-    assert -1 not in {each.cores for each in timing.tried}
+    assert "with the batch divided" not in {each.way for each in timing.tried}
 
 
 def test_an_error_in_a_branch_is_stocks_in_every_way() -> None:
@@ -180,7 +182,7 @@ def test_a_loop_times_its_body() -> None:
         np.testing.assert_allclose(loop(images(2)), expected, rtol=1e-4, atol=1e-6)
     # Each iteration is a step of its own.
     [timing] = timings_of(units).values()
-    assert sum(each.steps for each in timing.tried) > ENOUGH
+    assert sum(each.runs for each in timing.tried) > ENOUGH
 
 
 def test_training_times_itself() -> None:

@@ -265,7 +265,7 @@ class _Search:
         if shortcut is not None and not _has_offset(changes):
             # TensorFlow has no kernel that adds a shortcut without a bias.
             del absorbed[before_shortcut[0] :], changes[before_shortcut[1] :]
-            shortcut, activation, hoisted = None, "", None
+            shortcut, activation = None, ""
         fused_op = self._fused_op(index, activation)
         has_factor = any(change.kind in _FACTORS for change in changes)
         absorbs = bool(absorbed) or hoisted is not None

@@ -266,6 +266,7 @@ def _make_units(
     if settings.times_itself and units and not entries:
         if mode == "inference":
             units = _as_one(view, properties, units, nodes_to_preserve, fetches)
+            report = dataclasses.replace(report, unit_count=len(units))
         return _time_units(view, properties, units, report, nodes_to_preserve, fetches)
     if is_other_mode:
         # This is no mistake (it happens in validation under `fit`), so there is no warning.

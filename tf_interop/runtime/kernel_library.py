@@ -88,90 +88,73 @@ class Counters:
     devices: dict[str, Counters] = dataclasses.field(default_factory=dict)
 
 
-class TimedCores(NamedTuple):
-    """The steps of a graph on a number of cores.
-
-    Attributes:
-        cores: of each unit; 0 as in stock TensorFlow; -1 with the batch divided over all cores.
-        median_ms: of the steps in the latest trial; 0 if they were not timed.
-        steps: how many ran.
-    """
-
-    cores: int
-    median_ms: float
-    steps: int
-
-
-class SelfTiming(NamedTuple):
-    """What the units of a graph found out about one size of its input.
-
-    Attributes:
-        graph: `PassReport.timed_graph`.
-        sizes: those of the input, such as `8x224x224x3`.
-        cores: of each unit in the next step, as in `tried`.
-        is_trying: whether numbers of cores take turns now.
-        share_lost: the share of the time that slower ones cost.
-        tried: one for each number of cores.
-    """
-
-    graph: str
-    sizes: str
-    cores: int
-    is_trying: bool
-    share_lost: float
-    tried: tuple[TimedCores, ...]
-
-    def __str__(self) -> str:
-        """The result in a sentence."""
-        times = ", ".join(
-            f"{_on(each.cores)} {each.median_ms:.2f} ms" for each in self.tried if each.median_ms
-        )
-        state = "still trying" if self.is_trying else f"runs {_on(self.cores)}"
-        steps = sum(each.steps for each in self.tried)
-        return (
-            f"input {self.sizes}: {state} ({times or 'nothing timed yet'}); trying took "
-            f"{self.share_lost:.1%} of the time of {count_of(steps, 'step')}"
-        )
-
-
 class TimedWay(NamedTuple):
-    """The timed calls of a stage in one way.
+    """The runs of a graph or stage in one way.
 
     Attributes:
-        way: `as stock TensorFlow`, `as planned` or `in sequence`.
-        median_us: of the calls in the latest trial; 0 if they were not timed.
-        calls: how many were timed.
+        way: a graph on a CPU runs `as stock TensorFlow`, `on 2 cores` or `with the batch divided`;
+            a stage `as stock TensorFlow`, `as planned` or `in sequence`.
+        median_ms: of the runs in the latest trial; 0 if they were not timed.
+        runs: how many count; the first after a change do not.
     """
 
     way: str
-    median_us: float
-    calls: int
+    median_ms: float
+    runs: int
 
 
-class StageTiming(NamedTuple):
-    """What a stage found out about its plan for one size of its inputs.
+class SelfTiming(NamedTuple):
+    """What a graph on a CPU, or a stage on a GPU, found out about one size of its input.
 
     Attributes:
-        stage: the name of its node.
-        sizes: those of its first input.
-        way: of the next call.
+        name: `PassReport.timed_graph` of a graph, or the name of a stage's node.
+        sizes: those of the first input, such as `8x224x224x3`.
+        way: of the next run.
         is_trying: whether ways take turns now.
-        share_lost: the share of the time of timed calls that slower ways cost.
+        share_lost: the share of the time that slower ways cost.
         tried: one for each way.
     """
 
-    stage: str
+    name: str
     sizes: str
     way: str
     is_trying: bool
     share_lost: float
     tried: tuple[TimedWay, ...]
 
+    def __str__(self) -> str:
+        """The result in a sentence."""
+        times = ", ".join(
+            f"{each.way} {each.median_ms:.2f} ms" for each in self.tried if each.median_ms
+        )
+        state = "still trying" if self.is_trying else f"runs {self.way}"
+        runs = sum(each.runs for each in self.tried)
+        return (
+            f"input {self.sizes}: {state} ({times or 'nothing timed yet'}); trying took "
+            f"{self.share_lost:.1%} of the time of {count_of(runs, 'step')}"
+        )
 
-def _on(cores: int) -> str:
-    if cores < 0:
+
+def _read_timings(read: Callable[[Any], None], way_of: Callable[[str], str]) -> list[SelfTiming]:
+    collected, sink = _collecting_sink()
+    read(sink)
+    timings = []
+    for each in collected:
+        name, sizes, way, is_trying, share_lost, *rest = each.decode().split("\n")
+        tried = tuple(
+            TimedWay(way_of(each_way), float(us) / 1e3, int(runs))
+            for each_way, us, runs in zip(rest[::3], rest[1::3], rest[2::3], strict=True)
+        )
+        timings.append(
+            SelfTiming(name, sizes, way_of(way), is_trying == "1", float(share_lost), tried)
+        )
+    return timings
+
+
+def _way_on(cores: str) -> str:
+    if int(cores) < 0:
         return "with the batch divided"
-    return f"on {count_of(cores, 'core')}" if cores else "as stock TensorFlow"
+    return f"on {count_of(int(cores), 'core')}" if int(cores) else "as stock TensorFlow"
 
 
 class TimedSpan(NamedTuple):
@@ -309,35 +292,11 @@ class KernelLibrary:
 
     def read_self_timings(self) -> list[SelfTiming]:
         """What graphs that time themselves found out."""
-        collected, sink = _collecting_sink()
-        self.functions.TfiReadSelfTimings(sink)
-        timings = []
-        for each in collected:
-            graph, sizes, cores, is_trying, share_lost, *rest = each.decode().split("\n")
-            tried = tuple(
-                TimedCores(int(number), float(us) / 1e3, int(steps))
-                for number, us, steps in zip(rest[::3], rest[1::3], rest[2::3], strict=True)
-            )
-            timings.append(
-                SelfTiming(graph, sizes, int(cores), is_trying == "1", float(share_lost), tried)
-            )
-        return timings
+        return _read_timings(self.functions.TfiReadSelfTimings, _way_on)
 
-    def read_stage_timings(self) -> list[StageTiming]:
+    def read_stage_timings(self) -> list[SelfTiming]:
         """What stages that time themselves found out."""
-        collected, sink = _collecting_sink()
-        self.functions.TfiReadStageTimings(sink)
-        timings = []
-        for each in collected:
-            stage, sizes, way, is_trying, share_lost, *rest = each.decode().split("\n")
-            tried = tuple(
-                TimedWay(name, float(us), int(calls))
-                for name, us, calls in zip(rest[::3], rest[1::3], rest[2::3], strict=True)
-            )
-            timings.append(
-                StageTiming(stage, sizes, way, is_trying == "1", float(share_lost), tried)
-            )
-        return timings
+        return _read_timings(self.functions.TfiReadStageTimings, str)
 
     def read_counters(self) -> Counters:
         """The counters so far."""

@@ -15,7 +15,7 @@ from tf_interop.errors import TfInteropError
 from tf_interop.graph.xla import XlaFunction, find_xla_functions, xla_auto_clustering
 from tf_interop.planning.types import GraphPlan, Plan
 from tf_interop.runtime.fold_pass import FoldReport
-from tf_interop.runtime.kernel_library import Counters, SelfTiming, StageTiming
+from tf_interop.runtime.kernel_library import Counters, SelfTiming
 from tf_interop.runtime.parallel_pass import ParallelReport
 from tf_interop.runtime.plugin import PassFailure, get_plugin
 from tf_interop.runtime.settings import PassReport
@@ -57,7 +57,7 @@ class Status:
     failures: tuple[PassFailure, ...] = ()
     counters: Counters = Counters(0, {})  # noqa: RUF009 (frozen)
     self_timings: tuple[SelfTiming, ...] = ()
-    stage_timings: tuple[StageTiming, ...] = ()
+    stage_timings: tuple[SelfTiming, ...] = ()
     xla_functions: tuple[XlaFunction, ...] = ()
     xla_auto_clustering: str = ""
 
@@ -183,7 +183,7 @@ def status() -> Status:
     )
 
 
-def _ways_of(timings: Sequence[StageTiming]) -> str:
+def _ways_of(timings: Sequence[SelfTiming]) -> str:
     """How many stages run in which way."""
     ways = collections.Counter("still trying" if each.is_trying else each.way for each in timings)
     shares = ", ".join(f"{count} {way}" for way, count in ways.most_common())
