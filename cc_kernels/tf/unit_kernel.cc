@@ -1,16 +1,12 @@
 // TfInterop>Unit on a CPU: runs the kernels of its steps back to back, on one core or several, or
 // once for each part of the batch.
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -22,7 +18,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "cc_kernels/core/awake_group.h"
 #include "cc_kernels/core/lru_cache.h"
 #include "cc_kernels/core/ready_steps.h"
 #include "cc_kernels/core/self_timing.h"
@@ -30,8 +25,8 @@
 #include "cc_kernels/core/timeline.h"
 #include "cc_kernels/tf/narrow_device.h"
 #include "cc_kernels/tf/primitive_cache.h"
+#include "cc_kernels/tf/step_lanes.h"
 #include "cc_kernels/tf/steps.h"
-#include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
@@ -62,7 +57,7 @@ struct UnitProgram {
   std::vector<int> cores;  // for each batch size, or one for all
   std::vector<int64_t> split_inputs;
   std::vector<DataType> primitive_types;  // see PrimitiveCacheTypes
-  LanePlan one_each;                      // all steps on one core each
+  LanePlan one_each;                      // all steps beside each other
   std::shared_ptr<SelfTiming> timing;     // of the unit's graph; null if it does not time itself
   int timed_unit = 0;
 };
@@ -296,10 +291,10 @@ class Unit : public OpKernel {
     if (unit_.steps.order.is_chain()) {
       StepsRun::Lane lane(&run);
       for (const KernelStep& step : unit_.steps.steps) {
-        OP_REQUIRES_OK(context, RunStep(*context, step, device, &lane));
+        OP_REQUIRES_OK(context, lane.Run(step, device));
       }
     } else {
-      OP_REQUIRES_OK(context, RunByExecutor(context, &run));
+      OP_REQUIRES_OK(context, RunByExecutor(context, unit_.steps, unit_.one_each, &run));
     }
     SetResults(context, run);
   }
@@ -324,7 +319,8 @@ class Unit : public OpKernel {
     if (plan != nullptr && device.group() != nullptr &&
         absl::c_linear_search(plan->is_wide, false)) {
       if (is_new) timed->SetWarmedUp();
-      OP_REQUIRES_OK(context, RunLanes(context, &device, *plan, &run));
+      OP_REQUIRES_OK(
+          context, RunByGroup(*context, unit_.steps, *plan, unit_.primitive_types, &device, &run));
     } else {
       OP_REQUIRES_OK(context, RunInTurn(context, &device, times.get(), timed, &run));
     }
@@ -340,7 +336,7 @@ class Unit : public OpKernel {
     for (size_t i = 0; i < unit_.steps.steps.size(); ++i) {
       if (primitives.has_value() && timed->CheckIsTooLong(begin_ns)) primitives.reset();
       tensorflow::DeviceBase* const of_step = primitives.has_value() ? device : context->device();
-      TF_RETURN_IF_ERROR(RunStep(*context, unit_.steps.steps[i], of_step, &lane));
+      TF_RETURN_IF_ERROR(lane.Run(unit_.steps.steps[i], of_step));
       if (!timed->is_trial()) continue;
       const int64_t end_ns = NowNs();
       if (times != nullptr && primitives.has_value()) {
@@ -359,109 +355,6 @@ class Unit : public OpKernel {
     const auto sizes = SizesOf(context);
     if (const auto found = times_.Find(sizes)) return *found;
     return times_.Insert(sizes, std::make_shared<StepTimes>(unit_.steps.order));
-  }
-
-  static absl::Status RunStep(const OpKernelContext& context, const KernelStep& step,
-                              tensorflow::DeviceBase* device, StepsRun::Lane* lane) {
-    tensorflow::CancellationManager* const cancellation = context.cancellation_manager();
-    if (cancellation != nullptr && cancellation->IsCancelled()) {
-      return absl::CancelledError("The step was cancelled.");
-    }
-    return lane->Run(step, device);
-  }
-
-  // Runs the steps that `ready` gives to the calling thread. `offer` asks another thread to take
-  // steps, too, and returns whether it will; `run_step` runs one.
-  static void RunReady(ReadySteps* ready, int step, const std::function<bool()>& offer,
-                       const std::function<absl::Status(int)>& run_step, absl::Status* failed,
-                       std::mutex* failed_mutex) {
-    while (step != ReadySteps::kNone) {
-      for (int others = ready->free_count(); others > 0 && offer(); --others) {
-      }
-      const absl::Status status = run_step(step);
-      if (!status.ok()) {
-        const std::lock_guard<std::mutex> lock(*failed_mutex);
-        failed->Update(status);
-        ready->Stop();
-      }
-      step = ready->TakeAfter(step);
-    }
-  }
-
-  // As TensorFlow's executor runs the nodes of a graph: on threads of its pool for operations.
-  absl::Status RunByExecutor(OpKernelContext* context, StepsRun* run) {
-    struct Shared {
-      explicit Shared(const UnitProgram& unit) : ready(unit.steps.order, unit.one_each) {}
-      ReadySteps ready;
-      std::function<void(int)> lane;
-      std::atomic<int> lanes{1};
-    };
-    // A closure on the pool may come after the run. It finds no step then.
-    const auto shared = std::make_shared<Shared>(unit_);
-    const int most_lanes = AllCores(*context->device());
-    std::mutex mutex;
-    absl::Status failed;
-    const auto offer = [&, shared] {
-      if (shared->lanes.fetch_add(1) >= most_lanes) {
-        shared->lanes.fetch_sub(1);
-        return false;
-      }
-      (*context->runner())([shared] {
-        const int step = shared->ready.Take();
-        if (step != ReadySteps::kNone) shared->lane(step);
-        shared->lanes.fetch_sub(1);
-      });
-      return true;
-    };
-    shared->lane = [&](int step) {
-      StepsRun::Lane lane(run);
-      const auto run_step = [&](int each) {
-        return RunStep(*context, unit_.steps.steps[each], context->device(), &lane);
-      };
-      RunReady(&shared->ready, step, offer, run_step, &failed, &mutex);
-    };
-    while (!shared->ready.is_over()) {
-      shared->ready.Wait();
-      const int step = shared->ready.Take();
-      if (step != ReadySteps::kNone) shared->lane(step);
-    }
-    return failed;
-  }
-
-  // On threads that are awake, as the plan says.
-  absl::Status RunLanes(OpKernelContext* context, NarrowDevice* all, const LanePlan& plan,
-                        StepsRun* run) {
-    AwakeGroup* const group = all->group();
-    NarrowDevice one(context->device(), /*cores=*/1);
-    ReadySteps ready(unit_.steps.order, plan);
-    std::mutex mutex;
-    absl::Status failed;
-    std::function<void(int)> lane;
-    const auto offer = [&] {
-      return group->GiveTask([&] {
-        const int step = ready.Take();
-        if (step != ReadySteps::kNone) lane(step);
-      });
-    };
-    lane = [&](int first) {
-      StepsRun::Lane of_thread(run);
-      const auto run_step = [&](int step) {
-        NarrowDevice* const device = plan.is_wide[step] ? all : &one;
-        const NarrowPrimitives primitives(unit_.primitive_types, device->cores());
-        return RunStep(*context, unit_.steps.steps[step], device, &of_thread);
-      };
-      RunReady(&ready, first, offer, run_step, &failed, &mutex);
-    };
-    while (!ready.is_over()) {
-      const int step = ready.Take();
-      if (step != ReadySteps::kNone) {
-        lane(step);
-      } else {
-        group->HelpUntil([&] { return ready.is_over() || ready.free_count() > 0; });
-      }
-    }
-    group->FinishTasks();
-    return failed;
   }
 
   // Divides the batch as TensorFlow divides an operation, but once for all steps: each part runs
@@ -519,7 +412,7 @@ class Unit : public OpKernel {
     run.Share(shared);
     StepsRun::Lane lane(&run);
     for (const KernelStep& step : unit_.steps.steps) {
-      if (step.is_of_batch) TF_RETURN_IF_ERROR(RunStep(context, step, device, &lane));
+      if (step.is_of_batch) TF_RETURN_IF_ERROR(lane.Run(step, device));
     }
     for (const int result : unit_.steps.results) {
       const Tensor& value = results->emplace_back(run.output(result));
