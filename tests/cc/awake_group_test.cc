@@ -182,16 +182,23 @@ TEST(AwakeGroupTest, ACallerThatWaitsTakesPartsOfATask) {
   threads.Join();
 }
 
-TEST(AwakeGroupTest, TheCallerRunsATaskThatNoHelperBegan) {
+TEST(AwakeGroupTest, WaitsForATaskThatAHelperHasBegun) {
+  Threads threads;
   AwakeGroup group(2);
-  Threads threads(std::chrono::milliseconds(1));
   group.Begin(threads.pool());
-  for (int i = 0; i < 200; ++i) {
-    int runs = 0;
-    if (group.GiveTask([&] { ++runs; })) {
-      group.FinishTasks();
-      ASSERT_EQ(runs, 1);
+  for (int given = 0; given < 5;) {
+    int runs = 0;  // not atomic: what does not wait is a data race
+    const auto task = [&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      ++runs;
+    };
+    if (!group.GiveTask(task)) {
+      group.Schedule([] {});  // asks for a helper that has left
+      continue;
     }
+    group.FinishTasks();
+    ASSERT_EQ(runs, 1);
+    ++given;
   }
   group.End();
   threads.Join();

@@ -53,6 +53,15 @@ TEST(ReadyStepsTest, TheLongestPathGoesFirst) {
   EXPECT_TRUE(ready.is_over());
 }
 
+TEST(ReadyStepsTest, AStepThatReadsTheResultFollows) {
+  const StepOrder order = OrderOf({{}, {}, {}, {0}});
+  const LanePlan plan{{false, false, false, false}, {4, 3, 2, 1}};
+  ReadySteps ready(order, plan);
+  ASSERT_EQ(ready.Take(), 0);
+  EXPECT_EQ(ready.TakeAfter(0), 3);  // although others have higher ranks
+  EXPECT_EQ(ready.TakeAfter(3), 1);
+}
+
 TEST(ReadyStepsTest, AWideStepRunsAlone) {
   const StepOrder order = OrderOf({{}, {}, {}, {}});
   const LanePlan plan{{true, false, false, true}, {3, 2, 1, 0}};
