@@ -84,11 +84,14 @@ void StepTimes::Record(int step, int cores, double us) {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::vector<double>& times = of_cores_[cores].us;
   times.resize(order_.step_count(), kUnknown);
-  times[step] = std::min(times[step], us);
+  if (us >= times[step]) return;
+  times[step] = us;
+  is_stale_ = true;
 }
 
 void StepTimes::Plan() {
   const std::lock_guard<std::mutex> lock(mutex_);
+  if (!std::exchange(is_stale_, false)) return;
   const auto is_complete = [](const std::vector<double>& times) {
     return !times.empty() && std::find(times.begin(), times.end(), kUnknown) == times.end();
   };

@@ -34,11 +34,10 @@ class StepTimes {
   void Plan();
 
   struct Planned {
-    std::shared_ptr<const LanePlan>
-        plan;             // null until times of all steps on one core and on all are known
+    std::shared_ptr<const LanePlan> plan;
     bool is_new = false;  // its first runs fill caches of threads
   };
-  // The plan for a run that begins now.
+  // The plan for a run that begins now; null until all steps have times on one core and on `cores`.
   Planned BeginRun(int cores);
 
  private:
@@ -51,6 +50,7 @@ class StepTimes {
   const StepOrder& order_;
   std::mutex mutex_;  // guards the rest
   std::map<int, OfCores> of_cores_;
+  bool is_stale_ = false;  // some time is less than it was for the plans
 };
 
 }  // namespace tf_interop

@@ -222,9 +222,7 @@ class Unit : public OpKernel {
       run_ = unit.timing->Begin(step_, unit.timed_unit, sizes, NowNs());
       is_timed_ = true;
     }
-    ~TimedRun() {
-      if (is_timed_) unit_.timing->End(step_, NowNs(), outcome_);
-    }
+    ~TimedRun() { End(); }
     TimedRun(const TimedRun&) = delete;
     TimedRun& operator=(const TimedRun&) = delete;
 
@@ -234,6 +232,11 @@ class Unit : public OpKernel {
     bool CheckIsTooLong(int64_t now_ns) {
       if (now_ns > run_.limit_ns) outcome_ = SelfTiming::Outcome::kTooLong;
       return outcome_ == SelfTiming::Outcome::kTooLong;
+    }
+    // What follows does not count.
+    void End() {
+      if (is_timed_) unit_.timing->End(step_, NowNs(), outcome_);
+      is_timed_ = false;
     }
     void SetWarmedUp() { outcome_ = SelfTiming::Outcome::kWarmedUp; }
 
@@ -310,7 +313,6 @@ class Unit : public OpKernel {
   // On a few cores. Without times of the steps, one after another on all of them.
   void RunOn(OpKernelContext* context, int cores, TimedRun* timed) {
     const std::shared_ptr<StepTimes> times = FindTimes(*context);
-    if (times != nullptr && timed->is_trial()) times->Plan();
     const auto [plan, is_new] = times == nullptr ? StepTimes::Planned() : times->BeginRun(cores);
     StepsRun run(*context, unit_.steps, StepsRun::Kind::kWhole, context->params()->inputs);
     SetAttributes(*context, &run);
@@ -325,6 +327,8 @@ class Unit : public OpKernel {
       OP_REQUIRES_OK(context, RunInTurn(context, &device, times.get(), timed, &run));
     }
     SetResults(context, run);
+    timed->End();
+    if (times != nullptr && timed->is_trial()) times->Plan();
   }
 
   absl::Status RunInTurn(OpKernelContext* context, NarrowDevice* device, StepTimes* times,
