@@ -235,13 +235,13 @@ def without_variables(function: Any) -> Any:
 
 
 def variable_spec(handle: Any) -> Any:
-    """The `tf.TensorSpec` of the variable behind a resource tensor of a graph, if it is known."""
+    """The `tf.TensorSpec` of the variable behind a resource tensor, if it is known."""
     import tensorflow as tf
     from tensorflow.python.ops import handle_data_util
 
     if handle.dtype != tf.resource:
         return None
-    data = handle_data_util.get_resource_handle_data(handle)
+    data = handle_data_util.get_handle_data(handle)
     if data is None or not data.is_set or len(data.shape_and_type) != 1:
         return None
     [value] = data.shape_and_type

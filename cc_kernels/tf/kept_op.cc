@@ -1,27 +1,26 @@
 // The op TfInterop>Kept and its shape function.
-#include "absl/status/status.h"
+#include "cc_kernels/tf/register_op.h"
 #include "cc_kernels/tf/stated_shapes.h"
-#include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_def_builder.h"
-#include "tensorflow/core/platform/errors.h"
 
 namespace tf_interop {
 namespace {
 
-absl::Status DefineKept(tensorflow::OpRegistrationData* op) {
-  TF_RETURN_IF_ERROR(tensorflow::OpDefBuilder("TfInterop>Kept")
-                         .Input("variables: N * resource")
-                         .Input("constants: Tin")
-                         .Output("values: Tout")
-                         .Attr("N: int >= 0")
-                         .Attr("Tin: list(type) >= 0")
-                         .Attr("Tout: list(type) >= 1")
-                         .Attr("reads: list(string) >= 0")
-                         .Attr("steps: list(string) >= 0")
-                         .Attr("results: list(string) >= 1")
-                         .Attr("output_shapes: list(shape) = []")
-                         .SetShapeFn(InferStatedShapes)
-                         .Doc(R"doc(
+// NOLINTNEXTLINE(bugprone-throwing-static-initialization)
+[[maybe_unused]] const bool is_registered = RegisterWithoutState([] {
+  return tensorflow::OpDefBuilder("TfInterop>Kept")
+      .Input("variables: N * resource")
+      .Input("constants: Tin")
+      .Output("values: Tout")
+      .Attr("N: int >= 0")
+      .Attr("Tin: list(type) >= 0")
+      .Attr("Tout: list(type) >= 1")
+      .Attr("reads: list(string) >= 0")
+      .Attr("steps: list(string) >= 0")
+      .Attr("results: list(string) >= 1")
+      .Attr("output_shapes: list(shape) = []")
+      .SetShapeFn(InferStatedShapes)
+      .Doc(R"doc(
 Values that depend only on variables and constants: computed once, and again after a variable changed.
 
 An operand is `inputs:<i>`, the value of a variable or, after those, a constant; or
@@ -34,21 +33,8 @@ reads: The ReadVariableOp that reads each variable, as a serialized NodeDef.
 steps: Serialized NodeDefs of pure operations, with operands as inputs.
 results: The operand of each output.
 output_shapes: The outputs' shapes as far as they are known, or empty.
-)doc")
-                         .Finalize(op));
-  // TensorFlow takes every op that reads a resource for one with state. A Session shares the
-  // kernels of ops with state between its graphs, by the node's name, and each graph has a Kept
-  // node of its own.
-  op->op_def.set_is_stateful(false);
-  return absl::OkStatus();
-}
-
-// As REGISTER_OP does.
-// NOLINTNEXTLINE(bugprone-throwing-static-initialization)
-[[maybe_unused]] const bool is_registered = [] {
-  tensorflow::OpRegistry::Global()->Register(DefineKept);
-  return true;
-}();
+)doc");
+});
 
 }  // namespace
 }  // namespace tf_interop

@@ -17,6 +17,13 @@ from tensorflow.core.framework import attr_value_pb2, node_def_pb2, types_pb2
 from tf_interop import tensorflow_internals
 from tf_interop.convolution import ConvolutionKind, RefusalReason
 
+PACK_OP = "TfInterop>PackVariables"
+UNPACK_OP = "TfInterop>UnpackVariables"
+"""The ops that pass the variables of a function in one tensor."""
+
+HANDLE_OPS = {"_Arg": "_handle_shapes", "VarHandleOp": "shape", UNPACK_OP: "shapes"}
+"""The ops that give handles of variables, and the attribute with the shape of each."""
+
 CONVOLUTION_KINDS = {
     "Conv2D": ConvolutionKind.FORWARD,
     "_FusedConv2D": ConvolutionKind.FORWARD,

@@ -33,13 +33,12 @@ import numpy as np
 
 from tf_interop.convolution import Refusal, RefusalReason, Shape
 from tf_interop.graph.control_flow import ControlFlow, is_function
-from tf_interop.graph.ops import STEP_OPS, attribute_of, why_no_step_node
+from tf_interop.graph.ops import HANDLE_OPS, STEP_OPS, attribute_of, why_no_step_node
 from tf_interop.graph.properties import GraphProperties, is_fully_known
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.view import GraphView, device_type_of, is_local
 from tf_interop.graph.xla import xla_mark
 
-_HANDLE_OPS = frozenset({"_Arg", "VarHandleOp"})
 _READING_OPS = frozenset({"ReadVariableOp", "VariableShape", "VarIsInitializedOp"})
 
 
@@ -93,7 +92,7 @@ def find_parameters(
         check_time_limit()
         node = view.nodes[index]
         reason = None
-        if is_read and (len(fanins) != 1 or fanins[0][0] in written):
+        if is_read and (len(fanins) != 1 or fanins[0] in written):
             reason = RefusalReason.WRITTEN
         elif view.control_fanins[index] or (index in has_control_readers and not is_read):
             reason = RefusalReason.CONTROL_DEPENDENCY
@@ -164,18 +163,18 @@ _ELEMENTWISE = {
 }
 
 
-def _written_handles(view: GraphView) -> set[int]:
-    """The nodes whose handles an op may write through, or pass on to others."""
-    written: set[int] = set()
+def _written_handles(view: GraphView) -> set[tuple[int, int]]:
+    """The handles, as nodes and ports, that an op may write through or pass on to others."""
+    written: set[tuple[int, int]] = set()
     names = collections.defaultdict(list)
     for index, op in enumerate(view.ops):
         if op == "VarHandleOp":
             node = view.nodes[index]
             shared = attribute_of(node, "shared_name").s or node.name.encode()
-            names[attribute_of(node, "container").s, shared].append(index)
-        for source, _ in view.fanins[index]:
-            if op not in _READING_OPS or view.ops[source] not in _HANDLE_OPS:
-                written.add(source)
+            names[attribute_of(node, "container").s, shared].append((index, 0))
+        for source, port in view.fanins[index]:
+            if op not in _READING_OPS or view.ops[source] not in HANDLE_OPS:
+                written.add((source, port))
     # Handles of one name are handles of one variable.
     for same in names.values():
         if not written.isdisjoint(same):

@@ -14,13 +14,11 @@ import tensorflow as tf
 from tensorflow.core.framework import tensor_shape_pb2, types_pb2
 
 from tf_interop.convolution import Shape
-from tf_interop.graph.ops import attribute_of
+from tf_interop.graph.ops import HANDLE_OPS, attribute_of
 from tf_interop.graph.view import GraphView
 
 ShapeInference = Callable[[str], Sequence[Shape | None] | None]
 """Returns the shapes of a node's outputs by the node's name; None if it knows nothing."""
-
-_VARIABLE_SHAPES = {"_Arg": "_handle_shapes", "VarHandleOp": "shape"}
 
 
 def is_fully_known(shape: Shape | None) -> bool:
@@ -114,13 +112,14 @@ class GraphProperties:
                 shape_of(attributes["value"].tensor.tensor_shape) if "value" in attributes else None
             )
         if op == "ReadVariableOp" and view.fanins[node_index]:
-            variable = view.fanins[node_index][0][0]
-            name = _VARIABLE_SHAPES.get(view.ops[variable], "")
-            attribute = attribute_of(view.nodes[variable], name)
+            variable, port = view.fanins[node_index][0]
+            attribute = attribute_of(
+                view.nodes[variable], HANDLE_OPS.get(view.ops[variable], "")
+            )
             if attribute.HasField("shape"):
                 return shape_of(attribute.shape)
-            if len(attribute.list.shape) == 1:
-                return shape_of(attribute.list.shape[0])
+            if port < len(attribute.list.shape):
+                return shape_of(attribute.list.shape[port])
         return None
 
     def _constant_sizes(self, node_index: int) -> Shape | None:

@@ -1,0 +1,30 @@
+// The variables of a function in one tensor, so that a call need not pass each of them.
+#ifndef TF_INTEROP_TF_PACKED_VARIABLES_H_
+#define TF_INTEROP_TF_PACKED_VARIABLES_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/variant_tensor_data.h"
+
+namespace tf_interop {
+
+// The value of a scalar tensor of type variant.
+struct PackedVariables {
+  // Scalars of type resource. Null only in a default value.
+  std::shared_ptr<const std::vector<tensorflow::Tensor>> handles;
+
+  // What a variant needs. Handles mean nothing outside this process, so nothing is encoded.
+  static std::string TypeName() { return "TfInterop>PackedVariables"; }
+  static void Encode(tensorflow::VariantTensorData* /*data*/) {}
+  static bool Decode(const tensorflow::VariantTensorData& /*data*/) { return false; }
+};
+
+// The handles in a tensor; null if it has none.
+const std::vector<tensorflow::Tensor>* HandlesIn(const tensorflow::Tensor& packed);
+
+}  // namespace tf_interop
+
+#endif  // TF_INTEROP_TF_PACKED_VARIABLES_H_
