@@ -19,15 +19,21 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 
 @pytest.fixture
-def plugin_as_after_import() -> Iterator[None]:
-    """Restores the plugin and TensorFlow's options to their state after `import tf_interop`."""
+def plugin_as_after_import(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Restores the plugin and TensorFlow's options to their state after `import tf_interop`.
+
+    Once it is on, the variables of every function are packed, even of those with few.
+    """
     import tensorflow as tf
 
+    from tf_interop.runtime import packed_calls
     from tf_interop.runtime.plugin import get_plugin
     from tf_interop.runtime.settings import Settings
 
+    monkeypatch.setattr(packed_calls, "FEWEST_VARIABLES", 1)
     get_plugin().forget_reports()
     yield
+    packed_calls.turn_off()
     get_plugin().settings = Settings()
     tf.config.optimizer.set_experimental_options(
         {"use_plugin_optimizers": True, "debug_stripper": False}

@@ -8,18 +8,23 @@
 // that changed between calls several times in a row (see holding.h).
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "cc_kernels/core/counters.h"
 #include "cc_kernels/tf/holding.h"
+#include "cc_kernels/tf/kept_values.h"
 #include "cc_kernels/tf/own_memory.h"
+#include "cc_kernels/tf/packed_variables.h"
 #include "cc_kernels/tf/steps.h"
 #include "cc_kernels/tf/stock_kernel.h"
 #include "tensorflow/core/common_runtime/dma_helper.h"
@@ -52,6 +57,7 @@ struct HeldVariable {
 
 // The results of one computation, and the values of the variables that it read.
 struct HeldValues {
+  PackedVariables::Handles packed;  // that the handles are in; null if they are inputs
   std::vector<HeldVariable> variables;
   std::vector<Tensor> results;  // empty tensors for results that are a variable's value
   DeviceCounts* counts = nullptr;
@@ -70,6 +76,34 @@ bool IsSameBuffer(const Tensor& a, const Tensor& b) {
   return tensorflow::DMAHelper::buffer(&a) == tensorflow::DMAHelper::buffer(&b);
 }
 
+// What one call found.
+struct CallValues {
+  std::shared_ptr<const HeldValues> held;
+  std::vector<Tensor> inputs;  // by operand; empty tensors for those that are held
+};
+
+// The handles of the variables in one call.
+class Handles {
+ public:
+  Handles(const OpKernelContext& context, const std::vector<int>& places, int unpacked_count)
+      : context_(context), places_(places), unpacked_count_(unpacked_count) {}
+
+  void Unpack(PackedVariables::Handles packed) { packed_ = std::move(packed); }
+  const PackedVariables::Handles& packed() const { return packed_; }
+
+  bool is_packed(int i) const { return places_[i] >= unpacked_count_; }
+  const Tensor& operator[](int i) const {
+    const int place = places_[i];
+    return is_packed(i) ? (*packed_)[place - unpacked_count_] : context_.input(place);
+  }
+
+ private:
+  const OpKernelContext& context_;
+  const std::vector<int>& places_;
+  const int unpacked_count_;
+  PackedVariables::Handles packed_;
+};
+
 class Kept : public OpKernel {
  public:
   explicit Kept(OpKernelConstruction* context) : OpKernel(context) {
@@ -77,29 +111,48 @@ class Kept : public OpKernel {
   }
 
   void Compute(OpKernelContext* context) override {
-    std::shared_ptr<const HeldValues> held = FindHeld(context);
-    const bool was_held = held != nullptr;
-    std::vector<Tensor> values(steps_.input_count);
-    bool may_hold = true;
-    for (int i = 0; i < variable_count_; ++i) {
-      if (was_held && i + kAhead < variable_count_ && !is_step_input_[i + kAhead]) {
-        __builtin_prefetch(held->variables[i + kAhead].buffer, /*rw=*/1);
+    Handles handles(*context, handles_, unpacked_count_);
+    if (has_packed_) OP_REQUIRES_OK(context, Unpack(*context, &handles));
+    const auto call = std::make_shared<CallValues>();
+    call->held = FindHeld(context, handles);
+    const bool was_held = call->held != nullptr;
+    if (!was_held || reads_others_) {
+      call->inputs.resize(steps_.input_count);
+      for (int i = read_count_; i < steps_.input_count; ++i) {
+        call->inputs[i] = context->input(first_constant_ + i - read_count_);
       }
+    }
+    bool may_hold = true;
+    for (int i = 0; i < read_count_; ++i) {
       if (was_held && is_step_input_[i]) continue;
+      if (was_held && i + kAhead < read_count_ && !is_step_input_[i + kAhead]) {
+        __builtin_prefetch(call->held->variables[i + kAhead].buffer, /*rw=*/1);
+      }
       bool is_plain = false;
-      OP_REQUIRES_OK(context, ReadVariable(context, i, held.get(), &values[i], &is_plain));
+      OP_REQUIRES_OK(context, ReadVariable(context, handles, i, call->held.get(), &call->inputs[i],
+                                           &is_plain));
       may_hold = may_hold && (is_plain || !is_step_input_[i]);
     }
     if (!was_held && !steps_.steps.empty()) {
-      for (int i = variable_count_; i < steps_.input_count; ++i) values[i] = context->input(i);
-      OP_REQUIRES_OK(context, ComputeSteps(context, values, may_hold, &held));
+      OP_REQUIRES_OK(context, ComputeSteps(context, handles, call->inputs, may_hold, &call->held));
     }
     const auto value_of = [&](int i) -> const Tensor& {
       const int result = steps_.results[i];
-      if (result >= steps_.input_count) return held->results[i];
-      if (result >= variable_count_) return context->input(result);
-      return was_held && is_step_input_[result] ? held->variables[result].value : values[result];
+      if (result >= steps_.input_count) return call->held->results[i];
+      return was_held && result < read_count_ && is_step_input_[result]
+                 ? call->held->variables[result].value
+                 : call->inputs[result];
     };
+    if (is_packing_) {
+      auto content = std::make_shared<KeptValues::Content>();
+      content->values.reserve(steps_.results.size());
+      for (size_t i = 0; i < steps_.results.size(); ++i) content->values.push_back(&value_of(i));
+      content->owner = call;
+      Tensor* packed = nullptr;
+      OP_REQUIRES_OK(context, context->allocate_output(0, tensorflow::TensorShape(), &packed));
+      packed->scalar<tensorflow::Variant>()() = KeptValues{std::move(content)};
+      return;
+    }
     for (int i = 0; i < context->num_outputs(); ++i) {
       if (i + kAhead < context->num_outputs()) {
         __builtin_prefetch(tensorflow::DMAHelper::buffer(&value_of(i + kAhead)), /*rw=*/1);
@@ -111,12 +164,30 @@ class Kept : public OpKernel {
  private:
   absl::Status Read(OpKernelConstruction* context) {
     std::vector<std::string> reads;
+    int packed_count = 0;
+    tensorflow::DataTypeVector kept_types;
     TF_RETURN_IF_ERROR(context->GetAttr("reads", &reads));
-    TF_RETURN_IF_ERROR(context->GetAttr("N", &variable_count_));
-    if (static_cast<int>(reads.size()) != variable_count_) {
+    TF_RETURN_IF_ERROR(context->GetAttr("N", &unpacked_count_));
+    TF_RETURN_IF_ERROR(context->GetAttr("P", &packed_count));
+    TF_RETURN_IF_ERROR(context->GetAttr("handles", &handles_));
+    TF_RETURN_IF_ERROR(context->GetAttr("kept_types", &kept_types));
+    has_packed_ = packed_count > 0;
+    is_packing_ = !kept_types.empty();
+    first_constant_ = unpacked_count_ + packed_count;
+    read_count_ = static_cast<int>(reads.size());
+    const int most = has_packed_ ? std::numeric_limits<int>::max() : unpacked_count_;
+    if (packed_count > 1 || handles_.size() != reads.size() ||
+        absl::c_any_of(handles_, [&](int handle) { return handle < 0 || handle >= most; })) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "Expected ", variable_count_, " reads, one for each variable, got ", reads.size(), "."));
+          "Expected the handle of each of ", read_count_, " reads, from 0 to ", most - 1, ", got [",
+          absl::StrJoin(handles_, ", "), "], and ", packed_count, " packed inputs."));
     }
+    const tensorflow::DataTypeSlice results = context->output_types();
+    if (is_packing_ && (results.size() != 1 || results[0] != tensorflow::DT_VARIANT)) {
+      return absl::InvalidArgumentError(absl::StrCat("Expected one output for ", kept_types.size(),
+                                                     " packed values, got ", results.size(), "."));
+    }
+    if (!is_packing_) kept_types.assign(results.begin(), results.end());
     tensorflow::DataTypeVector types;
     for (const std::string& serialized : reads) {
       tensorflow::NodeDef node;
@@ -130,16 +201,34 @@ class Kept : public OpKernel {
       types.push_back(reads_.back()->output_type(0));
     }
     const tensorflow::DataTypeSlice all = context->input_types();
-    types.insert(types.end(), all.begin() + variable_count_, all.end());
-    TF_RETURN_IF_ERROR(
-        StepsReader(context, types, /*constant_inputs=*/{}, /*kept_inputs=*/{}, &steps_).Read());
+    types.insert(types.end(), all.begin() + first_constant_, all.end());
+    TF_RETURN_IF_ERROR(StepsReader(context, types, kept_types, /*constant_inputs=*/{},
+                                   /*kept_inputs=*/{}, &steps_)
+                           .Read());
     is_step_input_.resize(steps_.input_count);
     for (const KernelStep& step : steps_.steps) {
       for (const OperandRead& read : step.reads) {
         if (read.operand < steps_.input_count) is_step_input_[read.operand] = true;
       }
     }
+    reads_others_ = absl::c_any_of(steps_.results, [&](int result) {
+      return result < steps_.input_count && (result >= read_count_ || !is_step_input_[result]);
+    });
     counts_ = FindCounts(ShortDeviceName(context));
+    return absl::OkStatus();
+  }
+
+  absl::Status Unpack(const OpKernelContext& context, Handles* handles) const {
+    const PackedVariables* const packed = PackedVariablesIn(context.input(unpacked_count_));
+    const size_t count = packed == nullptr ? 0 : packed->handles->size();
+    for (const int handle : handles_) {
+      if (handle - unpacked_count_ >= static_cast<int64_t>(count)) {
+        return absl::InvalidArgumentError(absl::StrCat("Expected more than ",
+                                                       handle - unpacked_count_,
+                                                       " packed variables, got ", count, "."));
+      }
+    }
+    handles->Unpack(packed->handles);
     return absl::OkStatus();
   }
 
@@ -154,12 +243,12 @@ class Kept : public OpKernel {
   }
 
   // Reads variable `i`; `held` may be null. `is_plain` becomes whether its value may be held.
-  absl::Status ReadVariable(OpKernelContext* context, int i, const HeldValues* held, Tensor* value,
-                            bool* is_plain) {
+  absl::Status ReadVariable(OpKernelContext* context, const Handles& handles, int i,
+                            const HeldValues* held, Tensor* value, bool* is_plain) {
     tensorflow::core::RefCountPtr<Var> looked_up;
     Var* variable = held == nullptr ? nullptr : held->variables[i].variable;
-    if (variable == nullptr || !IsSameBuffer(context->input(i), held->variables[i].handle)) {
-      variable = FindVariable(context, tensorflow::HandleFromInput(context, i), &looked_up);
+    if (variable == nullptr || !IsSameHandle(handles, i, *held)) {
+      variable = FindVariable(context, HandleIn(handles[i]), &looked_up);
     }
     if (variable != nullptr) {
       const tensorflow::tf_shared_lock lock(*variable->mu());
@@ -175,8 +264,10 @@ class Kept : public OpKernel {
     *is_plain = false;
     OpKernel* const kernel = reads_[i].get();
     OpKernelContext::Params params = StepParams(*context);
-    const TensorValue input = context->params()->inputs[i];
-    const tensorflow::AllocatorAttributes input_attributes = context->input_alloc_attr(i);
+    Tensor handle = handles[i];
+    const TensorValue input(&handle);
+    tensorflow::AllocatorAttributes input_attributes;
+    input_attributes.set_on_host(true);
     tensorflow::AllocatorAttributes output_attributes;
     params.op_kernel = kernel;
     params.inputs = absl::MakeConstSpan(&input, 1);
@@ -191,15 +282,15 @@ class Kept : public OpKernel {
   }
 
   // The held values if no variable has changed since they were computed, else null.
-  std::shared_ptr<const HeldValues> FindHeld(OpKernelContext* context) {
+  std::shared_ptr<const HeldValues> FindHeld(OpKernelContext* context, const Handles& handles) {
     std::shared_ptr<const HeldValues> held;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       held = held_;
     }
     if (held == nullptr) return nullptr;
-    for (int i = 0; i < variable_count_; ++i) {
-      if (i + kAhead < variable_count_) {
+    for (int i = 0; i < read_count_; ++i) {
+      if (i + kAhead < read_count_) {
         Var* const next = held->variables[i + kAhead].variable;
         if (next != nullptr) {
           __builtin_prefetch(next->mu(), /*rw=*/1);
@@ -207,19 +298,30 @@ class Kept : public OpKernel {
           __builtin_prefetch(&next->copy_on_read_mode);
         }
       }
-      if (is_step_input_[i] && !IsUnchanged(context, i, held->variables[i])) return nullptr;
+      if (is_step_input_[i] && !IsUnchanged(context, handles, i, *held)) return nullptr;
     }
     const std::lock_guard<std::mutex> lock(mutex_);
     holding_.SawTheSame();
     return held;
   }
 
-  bool IsUnchanged(OpKernelContext* context, int i, const HeldVariable& held) const {
+  static const tensorflow::ResourceHandle& HandleIn(const Tensor& handle) {
+    return handle.scalar<tensorflow::ResourceHandle>()();
+  }
+
+  static bool IsSameHandle(const Handles& handles, int i, const HeldValues& held) {
+    return (handles.is_packed(i) && held.packed == handles.packed()) ||
+           IsSameBuffer(handles[i], held.variables[i].handle);
+  }
+
+  bool IsUnchanged(OpKernelContext* context, const Handles& handles, int i,
+                   const HeldValues& values) const {
     tensorflow::core::RefCountPtr<Var> looked_up;
+    const HeldVariable& held = values.variables[i];
     Var* variable = held.variable;
     if (variable == nullptr) {
-      variable = FindVariable(context, tensorflow::HandleFromInput(context, i), &looked_up);
-    } else if (!IsSameBuffer(context->input(i), held.handle)) {
+      variable = FindVariable(context, HandleIn(handles[i]), &looked_up);
+    } else if (!IsSameHandle(handles, i, values)) {
       return false;  // perhaps another variable
     }
     if (variable == nullptr) return false;
@@ -231,8 +333,8 @@ class Kept : public OpKernel {
   }
 
   // Drops what is held before it computes anew, so that both need no memory at the same time.
-  absl::Status ComputeSteps(OpKernelContext* context, const std::vector<Tensor>& values,
-                            bool may_hold, std::shared_ptr<const HeldValues>* computed) {
+  absl::Status ComputeSteps(OpKernelContext* context, const Handles& handles,
+                            const std::vector<Tensor>& values, bool may_hold, std::shared_ptr<const HeldValues>* computed) {
     std::shared_ptr<const HeldValues> old;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -264,10 +366,11 @@ class Kept : public OpKernel {
       return absl::OkStatus();
     }
     AddKeptBytes(counts_, made->bytes);
-    made->variables.resize(variable_count_);
-    for (int i = 0; i < variable_count_; ++i) {
-      const Tensor& handle = context->input(i);
-      const auto& resource = handle.scalar<tensorflow::ResourceHandle>()();
+    made->packed = handles.packed();
+    made->variables.resize(read_count_);
+    for (int i = 0; i < read_count_; ++i) {
+      const Tensor& handle = handles[i];
+      const tensorflow::ResourceHandle& resource = HandleIn(handle);
       Var* const variable =
           resource.IsRefCounting() ? FindVariable(context, resource, nullptr) : nullptr;
       made->variables[i] = {handle, variable, is_step_input_[i] ? values[i] : Tensor(),
@@ -278,7 +381,13 @@ class Kept : public OpKernel {
     return absl::OkStatus();
   }
 
-  int variable_count_ = 0;
+  int unpacked_count_ = 0;  // handles that are inputs of their own
+  bool has_packed_ = false;
+  std::vector<int> handles_;  // of each read: its place among those and then the packed ones
+  int first_constant_ = 0;    // input
+  int read_count_ = 0;
+  bool reads_others_ = false;  // results that no step reads or makes
+  bool is_packing_ = false;    // all results in one output
   std::vector<std::unique_ptr<OpKernel>> reads_;
   Steps steps_;
   std::vector<bool> is_step_input_;
@@ -290,8 +399,11 @@ class Kept : public OpKernel {
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfInterop>Kept").Device(tensorflow::DEVICE_CPU), Kept);
-REGISTER_KERNEL_BUILDER(
-    Name("TfInterop>Kept").Device(tensorflow::DEVICE_GPU).HostMemory("variables"), Kept);
+REGISTER_KERNEL_BUILDER(Name("TfInterop>Kept")
+                            .Device(tensorflow::DEVICE_GPU)
+                            .HostMemory("variables")
+                            .HostMemory("packed"),
+                        Kept);
 
 }  // namespace
 }  // namespace tf_interop

@@ -22,12 +22,6 @@ using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 
-const std::vector<Tensor>* HandlesIn(const Tensor& packed) {
-  if (packed.dtype() != tensorflow::DT_VARIANT || packed.dims() != 0) return nullptr;
-  const auto* variables = packed.scalar<tensorflow::Variant>()().get<PackedVariables>();
-  return variables == nullptr ? nullptr : variables->handles.get();
-}
-
 namespace {
 
 class PackVariables : public OpKernel {
@@ -48,13 +42,13 @@ class UnpackVariables : public OpKernel {
   using OpKernel::OpKernel;
 
   void Compute(OpKernelContext* context) override {
-    const std::vector<Tensor>* const handles = HandlesIn(context->input(0));
-    const int count = context->num_outputs();
-    OP_REQUIRES(context, handles != nullptr && handles->size() == static_cast<size_t>(count),
-                absl::InvalidArgumentError(absl::StrCat(
-                    "Expected ", count, " packed variables, got ",
-                    handles == nullptr ? "none" : absl::StrCat(handles->size()), ".")));
-    for (int i = 0; i < count; ++i) context->set_output(i, (*handles)[i]);
+    const PackedVariables* const packed = PackedVariablesIn(context->input(0));
+    const int count = packed == nullptr ? 0 : static_cast<int>(packed->handles->size());
+    OP_REQUIRES(
+        context, count == context->num_outputs(),
+        absl::InvalidArgumentError(absl::StrCat("Expected ", context->num_outputs(),
+                                                " packed variables, got ", count, ".")));
+    for (int i = 0; i < count; ++i) context->set_output(i, (*packed->handles)[i]);
   }
 };
 

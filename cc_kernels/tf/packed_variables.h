@@ -7,14 +7,15 @@
 #include <vector>
 
 #include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/variant.h"
 #include "tensorflow/core/framework/variant_tensor_data.h"
 
 namespace tf_interop {
 
 // The value of a scalar tensor of type variant.
 struct PackedVariables {
-  // Scalars of type resource. Null only in a default value.
-  std::shared_ptr<const std::vector<tensorflow::Tensor>> handles;
+  using Handles = std::shared_ptr<const std::vector<tensorflow::Tensor>>;
+  Handles handles;  // scalars of type resource
 
   // What a variant needs. Handles mean nothing outside this process, so nothing is encoded.
   static std::string TypeName() { return "TfInterop>PackedVariables"; }
@@ -22,8 +23,12 @@ struct PackedVariables {
   static bool Decode(const tensorflow::VariantTensorData& /*data*/) { return false; }
 };
 
-// The handles in a tensor; null if it has none.
-const std::vector<tensorflow::Tensor>* HandlesIn(const tensorflow::Tensor& packed);
+// Null if a tensor has none.
+inline const PackedVariables* PackedVariablesIn(const tensorflow::Tensor& tensor) {
+  if (tensor.dtype() != tensorflow::DT_VARIANT || tensor.dims() != 0) return nullptr;
+  const auto* packed = tensor.scalar<tensorflow::Variant>()().get<PackedVariables>();
+  return packed == nullptr || packed->handles == nullptr ? nullptr : packed;
+}
 
 }  // namespace tf_interop
 

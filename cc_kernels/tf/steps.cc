@@ -43,10 +43,12 @@ absl::Status AtStep(const OpKernel& kernel, const absl::Status& status) {
 
 StepsReader::StepsReader(tensorflow::OpKernelConstruction* context,
                          tensorflow::DataTypeVector input_types,
+                         tensorflow::DataTypeVector result_types,
                          std::vector<int64_t> constant_inputs, std::vector<int64_t> kept_inputs,
                          Steps* steps)
     : context_(context),
       input_types_(std::move(input_types)),
+      result_types_(std::move(result_types)),
       constant_inputs_(std::move(constant_inputs)),
       kept_inputs_(std::move(kept_inputs)),
       steps_(*steps) {}
@@ -66,7 +68,7 @@ absl::Status StepsReader::Read() {
       }
     }
   }
-  steps_.input_count = steps_.operand_count = input_count;
+  steps_.input_count = steps_.first_held_input = steps_.operand_count = input_count;
   for (const std::string& serialized : steps) {
     NodeDef node;
     if (!node.ParseFromString(serialized)) {
@@ -79,12 +81,12 @@ absl::Status StepsReader::Read() {
           status, absl::StrCat(status.message(), " [at step '", node.name(), "']"));
     }
   }
-  if (static_cast<int>(results.size()) != context_->num_outputs()) {
-    return InvalidArgument("Expected ", context_->num_outputs(),
+  if (results.size() != result_types_.size()) {
+    return InvalidArgument("Expected ", result_types_.size(),
                            " results, one for each output, got ", results.size(), ".");
   }
   for (size_t i = 0; i < results.size(); ++i) {
-    const DataType expected = context_->output_type(static_cast<int>(i));
+    const DataType expected = result_types_[i];
     DataType dtype = tensorflow::DT_INVALID;
     TF_RETURN_IF_ERROR(ReadOperand(results[i], &steps_.results.emplace_back(), &dtype));
     if (dtype != expected) {
@@ -208,6 +210,7 @@ StepsRun::StepsRun(const OpKernelContext& context, const Steps& steps, Kind kind
     : context_(context),
       kind_(kind),
       inputs_(inputs),
+      first_held_input_(steps.first_held_input),
       part_(part),
       attributes_(steps.operand_count),
       outputs_(steps.operand_count),
@@ -240,11 +243,17 @@ absl::Status StepsRun::Lane::Run(const KernelStep& step, tensorflow::DeviceBase*
   taken.reserve(step.reads.size());
   for (const OperandRead& read : step.reads) {
     input_attributes.push_back(run_.attributes_[read.operand]);
+    const bool is_input = static_cast<size_t>(read.operand) < run_.inputs_.size();
+    if (is_input && read.operand >= run_.first_held_input_) {
+      inputs.push_back(run_.inputs_[read.operand]);
+      held.push_back(*inputs.back().tensor);
+      continue;
+    }
     // Steps that read it at the same time have not counted themselves down yet.
     const bool is_last =
         kind != Kind::kShared &&
         run_.reads_left_[read.operand].load(std::memory_order_acquire) == read.reads_of_step;
-    if (static_cast<size_t>(read.operand) >= run_.inputs_.size()) {
+    if (!is_input) {
       inputs.emplace_back(run_.outputs_[read.operand].get());
     } else if (const tensorflow::TensorValue& input = run_.inputs_[read.operand];
                kind == Kind::kWhole && is_last && !input.is_ref() && input->RefCountIsOne()) {

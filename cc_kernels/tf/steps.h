@@ -49,6 +49,8 @@ struct Steps {
   std::vector<int> results;      // operands
   std::vector<int> read_counts;  // by operand: its reads by steps and as a result
   int input_count = 0;
+  // Inputs from here on belong to a Kept op, which holds them beyond the run.
+  int first_held_input = 0;
   int operand_count = 0;
   std::vector<tensorflow::DataType> onednn_types;  // read and written by oneDNN's kernels
 };
@@ -56,10 +58,12 @@ struct Steps {
 // Reads the attributes `steps` and `results` of an op.
 class StepsReader {
  public:
-  // `input_types` are those of the inputs that operands name. `constant_inputs` and `kept_inputs`
-  // are positions of inputs: filters that no call changes, and filters that seldom change.
+  // `input_types` and `result_types` are those of the inputs that operands name, and of the
+  // results. `constant_inputs` and `kept_inputs` are positions of inputs: filters that no call
+  // changes, and filters that seldom change.
   StepsReader(tensorflow::OpKernelConstruction* context, tensorflow::DataTypeVector input_types,
-              std::vector<int64_t> constant_inputs, std::vector<int64_t> kept_inputs, Steps* steps);
+              tensorflow::DataTypeVector result_types, std::vector<int64_t> constant_inputs,
+              std::vector<int64_t> kept_inputs, Steps* steps);
 
   absl::Status Read();
 
@@ -70,6 +74,7 @@ class StepsReader {
 
   tensorflow::OpKernelConstruction* const context_;
   const tensorflow::DataTypeVector input_types_;
+  const tensorflow::DataTypeVector result_types_;
   const std::vector<int64_t> constant_inputs_;
   const std::vector<int64_t> kept_inputs_;
   Steps& steps_;
@@ -133,6 +138,7 @@ class StepsRun {
   const tensorflow::OpKernelContext& context_;
   const Kind kind_;
   const absl::Span<const tensorflow::TensorValue> inputs_;
+  const int first_held_input_;
   const Part part_;
   absl::InlinedVector<tensorflow::AllocatorAttributes, 16> attributes_;  // by operand
   absl::InlinedVector<std::unique_ptr<tensorflow::Tensor>, 16>

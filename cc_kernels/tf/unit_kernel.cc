@@ -23,6 +23,7 @@
 #include "cc_kernels/core/self_timing.h"
 #include "cc_kernels/core/step_times.h"
 #include "cc_kernels/core/timeline.h"
+#include "cc_kernels/tf/kept_values.h"
 #include "cc_kernels/tf/narrow_device.h"
 #include "cc_kernels/tf/primitive_cache.h"
 #include "cc_kernels/tf/step_lanes.h"
@@ -40,10 +41,12 @@ namespace tf_interop {
 namespace {
 
 using tensorflow::DataType;
+using tensorflow::DataTypeVector;
 using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
+using tensorflow::TensorValue;
 
 template <typename... Parts>
 absl::Status InvalidArgument(const Parts&... parts) {
@@ -56,6 +59,7 @@ struct UnitProgram {
   std::vector<int64_t> batch_sizes;
   std::vector<int> cores;  // for each batch size, or one for all
   std::vector<int64_t> split_inputs;
+  DataTypeVector kept_types;  // of the values in the last input; empty if it is a tensor like others
   std::vector<DataType> primitive_types;  // see PrimitiveCacheTypes
   LanePlan one_each;                      // all steps beside each other
   std::shared_ptr<SelfTiming> timing;     // of the unit's graph; null if it does not time itself
@@ -125,6 +129,16 @@ absl::Status FindTiming(OpKernelConstruction* context, UnitProgram* unit) {
   return absl::OkStatus();
 }
 
+absl::Status ReadKeptTypes(OpKernelConstruction* context, UnitProgram* unit) {
+  TF_RETURN_IF_ERROR(context->GetAttr("kept_types", &unit->kept_types));
+  const int last = context->num_inputs() - 1;
+  if (!unit->kept_types.empty() &&
+      (last < 0 || context->input_type(last) != tensorflow::DT_VARIANT)) {
+    return InvalidArgument("Expected kept values as the last input, got none.");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ReadUnit(OpKernelConstruction* context, UnitProgram* unit) {
   std::vector<int64_t> constant_inputs;
   std::vector<int64_t> kept_inputs;
@@ -133,10 +147,15 @@ absl::Status ReadUnit(OpKernelConstruction* context, UnitProgram* unit) {
   TF_RETURN_IF_ERROR(context->GetAttr("batch_sizes", &unit->batch_sizes));
   TF_RETURN_IF_ERROR(context->GetAttr("cores", &unit->cores));
   TF_RETURN_IF_ERROR(context->GetAttr("split_inputs", &unit->split_inputs));
+  TF_RETURN_IF_ERROR(ReadKeptTypes(context, unit));
+  DataTypeVector types(context->input_types().begin(), context->input_types().end());
+  if (!unit->kept_types.empty()) types.pop_back();
+  const int first_held_input = static_cast<int>(types.size());
+  types.insert(types.end(), unit->kept_types.begin(), unit->kept_types.end());
   for (const int64_t input : unit->split_inputs) {
-    if (input < 0 || input >= context->num_inputs()) {
-      return InvalidArgument("Expected split_inputs from 0 to ", context->num_inputs() - 1,
-                             ", got ", input, ".");
+    if (input < 0 || input >= first_held_input) {
+      return InvalidArgument("Expected split_inputs from 0 to ", first_held_input - 1, ", got ",
+                             input, ".");
     }
   }
   if (!unit->batch_sizes.empty() && context->num_inputs() == 0) {
@@ -149,10 +168,12 @@ absl::Status ReadUnit(OpKernelConstruction* context, UnitProgram* unit) {
                            " cores of at least 0, one for each batch size, got [",
                            absl::StrJoin(unit->cores, ", "), "].");
   }
-  const tensorflow::DataTypeSlice types = context->input_types();
-  TF_RETURN_IF_ERROR(StepsReader(context, {types.begin(), types.end()}, std::move(constant_inputs),
-                                 std::move(kept_inputs), &unit->steps)
+  const tensorflow::DataTypeSlice result_types = context->output_types();
+  TF_RETURN_IF_ERROR(StepsReader(context, std::move(types),
+                                 {result_types.begin(), result_types.end()},
+                                 std::move(constant_inputs), std::move(kept_inputs), &unit->steps)
                          .Read());
+  unit->steps.first_held_input = first_held_input;
   unit->primitive_types = PrimitiveCacheTypes(unit->steps.onednn_types);
   unit->one_each = PlanOfOneCoreEach(unit->steps.order);
   TF_RETURN_IF_ERROR(FindStepsOfBatch(unit));
@@ -168,6 +189,8 @@ class Unit : public OpKernel {
   void Compute(OpKernelContext* context) override {
     const TimelineCall call(&timeline_calls_, name_view());
     const int all_cores = AllCores(*context->device());
+    Inputs inputs;
+    OP_REQUIRES_OK(context, FindInputs(*context, &inputs));
     TimedRun run(unit_, *context);
     const bool is_timed = unit_.timing != nullptr;
     const int cores = is_timed ? run.cores() : PlannedCores(*context, all_cores);
@@ -186,15 +209,36 @@ class Unit : public OpKernel {
       return std::pair(std::move(names), std::move(how));
     });
     if (cores == 0 || part_count == 1) {
-      Run(context, context->device());
+      Run(context, inputs, context->device());
     } else if (part_count > 1) {
-      RunParts(context, part_count, all_cores / static_cast<int>(part_count), call);
+      RunParts(context, inputs, part_count, all_cores / static_cast<int>(part_count), call);
     } else {
-      RunOn(context, cores, &run);
+      RunOn(context, inputs, cores, &run);
     }
   }
 
  private:
+  // What operands name: the op's inputs, and the kept values in the last one.
+  using Inputs = absl::InlinedVector<TensorValue, 16>;
+
+  absl::Status FindInputs(const OpKernelContext& context, Inputs* inputs) const {
+    const auto given = context.params()->inputs;
+    inputs->reserve(unit_.steps.input_count);
+    inputs->assign(given.begin(), given.end());
+    if (unit_.kept_types.empty()) return absl::OkStatus();
+    const KeptValues* const kept = KeptValuesIn(*inputs->back().tensor);
+    inputs->pop_back();
+    const size_t count = kept == nullptr ? 0 : kept->content->values.size();
+    if (count != unit_.kept_types.size()) {
+      return InvalidArgument("Expected ", unit_.kept_types.size(), " kept values, got ", count, ".");
+    }
+    for (const Tensor* const value : kept->content->values) {
+      // No step changes it; see Steps::first_held_input.
+      inputs->emplace_back(const_cast<Tensor*>(value));
+    }
+    return absl::OkStatus();
+  }
+
   // Makes the calling thread compute on a few cores.
   struct FewCores {
     FewCores(OpKernelContext* context, int cores, absl::Span<const DataType> types)
@@ -278,18 +322,19 @@ class Unit : public OpKernel {
 
   // Gives the operands of a run the memory attributes of the op's inputs and outputs.
   void SetAttributes(const OpKernelContext& context, StepsRun* run) const {
-    for (int i = 0; i < context.num_inputs(); ++i)
+    for (int i = 0; i < unit_.steps.first_held_input; ++i) {
       run->SetAttributes(i, context.input_alloc_attr(i));
+    }
     for (size_t i = 0; i < unit_.steps.results.size(); ++i) {
       const int result = unit_.steps.results[i];
-      if (result < context.num_inputs()) continue;
+      if (result < unit_.steps.input_count) continue;
       run->SetAttributes(result, context.output_alloc_attr(static_cast<int>(i)));
     }
   }
 
   // As in stock TensorFlow.
-  void Run(OpKernelContext* context, tensorflow::DeviceBase* device) {
-    StepsRun run(*context, unit_.steps, StepsRun::Kind::kWhole, context->params()->inputs);
+  void Run(OpKernelContext* context, const Inputs& inputs, tensorflow::DeviceBase* device) {
+    StepsRun run(*context, unit_.steps, StepsRun::Kind::kWhole, inputs);
     SetAttributes(*context, &run);
     if (unit_.steps.order.is_chain()) {
       StepsRun::Lane lane(&run);
@@ -299,22 +344,22 @@ class Unit : public OpKernel {
     } else {
       OP_REQUIRES_OK(context, RunByExecutor(context, unit_.steps, unit_.one_each, &run));
     }
-    SetResults(context, run);
+    SetResults(context, inputs, run);
   }
 
-  void SetResults(OpKernelContext* context, const StepsRun& run) const {
+  void SetResults(OpKernelContext* context, const Inputs& inputs, const StepsRun& run) const {
     for (int i = 0; i < context->num_outputs(); ++i) {
       const int result = unit_.steps.results[i];
-      context->set_output(
-          i, result < context->num_inputs() ? context->input(result) : run.output(result));
+      const bool is_input = result < unit_.steps.input_count;
+      context->set_output(i, is_input ? *inputs[result].tensor : run.output(result));
     }
   }
 
   // On a few cores. Without times of the steps, one after another on all of them.
-  void RunOn(OpKernelContext* context, int cores, TimedRun* timed) {
+  void RunOn(OpKernelContext* context, const Inputs& inputs, int cores, TimedRun* timed) {
     const std::shared_ptr<StepTimes> times = FindTimes(*context);
     const auto [plan, is_new] = times == nullptr ? StepTimes::Planned() : times->BeginRun(cores);
-    StepsRun run(*context, unit_.steps, StepsRun::Kind::kWhole, context->params()->inputs);
+    StepsRun run(*context, unit_.steps, StepsRun::Kind::kWhole, inputs);
     SetAttributes(*context, &run);
     const tsl::port::ScopedFlushDenormal flush;  // see FewCores
     NarrowDevice device(context->device(), cores);
@@ -326,7 +371,7 @@ class Unit : public OpKernel {
     } else {
       OP_REQUIRES_OK(context, RunInTurn(context, &device, times.get(), timed, &run));
     }
-    SetResults(context, run);
+    SetResults(context, inputs, run);
     timed->End();
     if (times != nullptr && timed->is_trial()) times->Plan();
   }
@@ -363,9 +408,10 @@ class Unit : public OpKernel {
 
   // Divides the batch as TensorFlow divides an operation, but once for all steps: each part runs
   // through them on `cores` cores.
-  void RunParts(OpKernelContext* context, int64_t part_count, int cores, const TimelineCall& call) {
+  void RunParts(OpKernelContext* context, const Inputs& inputs, int64_t part_count, int cores,
+                const TimelineCall& call) {
     const int64_t batch_size = SplitInput(*context, 0).dim_size(0);
-    StepsRun shared(*context, unit_.steps, StepsRun::Kind::kShared, context->params()->inputs);
+    StepsRun shared(*context, unit_.steps, StepsRun::Kind::kShared, inputs);
     SetAttributes(*context, &shared);
     {
       FewCores one(context, /*cores=*/1, unit_.primitive_types);
@@ -385,14 +431,14 @@ class Unit : public OpKernel {
           return std::pair(absl::StrCat("images ", part.first, " to ", part.last - 1),
                            std::string());
         });
-        statuses[i] = RunPart(*context, &few.device, shared, part, &results[i]);
+        statuses[i] = RunPart(*context, inputs, &few.device, shared, part, &results[i]);
       }
     };
     context->device()->tensorflow_cpu_worker_threads()->workers->ParallelFor(
         part_count, tsl::thread::ThreadPool::SchedulingParams::Fixed(/*block_size=*/1), run_parts);
     const auto failed = absl::c_find_if(statuses, [](const auto& status) { return !status.ok(); });
     if (failed != statuses.end()) {
-      Run(context, context->device());  // its error names the shapes of the whole batch
+      Run(context, inputs, context->device());  // its error names the shapes of the whole batch
       context->SetStatus(*failed);      // keeps that error
       return;
     }
@@ -401,15 +447,14 @@ class Unit : public OpKernel {
     }
   }
 
-  absl::Status RunPart(const OpKernelContext& context, tensorflow::DeviceBase* device,
-                       const StepsRun& shared, const Part& part, std::vector<Tensor>* results) {
+  absl::Status RunPart(const OpKernelContext& context, Inputs inputs,
+                       tensorflow::DeviceBase* device, const StepsRun& shared, const Part& part,
+                       std::vector<Tensor>* results) {
     std::vector<Tensor> slices(unit_.split_inputs.size());
-    absl::InlinedVector<tensorflow::TensorValue, 16> inputs(context.params()->inputs.begin(),
-                                                            context.params()->inputs.end());
     for (size_t i = 0; i < slices.size(); ++i) {
       slices[i] = SplitInput(context, i).Slice(part.first, part.last);
       if (!slices[i].IsAligned()) slices[i] = tensorflow::tensor::DeepCopy(slices[i]);
-      inputs[unit_.split_inputs[i]] = tensorflow::TensorValue(&slices[i]);
+      inputs[unit_.split_inputs[i]] = TensorValue(&slices[i]);
     }
     StepsRun run(context, unit_.steps, StepsRun::Kind::kPart, inputs, part);
     SetAttributes(context, &run);

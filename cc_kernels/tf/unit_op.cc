@@ -13,6 +13,7 @@ REGISTER_OP("TfInterop>Unit")
     .Attr("results: list(string) >= 1")
     .Attr("constant_inputs: list(int) = []")
     .Attr("kept_inputs: list(int) = []")
+    .Attr("kept_types: list(type) = []")
     .Attr("batch_sizes: list(int) = []")
     .Attr("cores: list(int) = []")
     .Attr("split_inputs: list(int) = []")
@@ -25,7 +26,7 @@ REGISTER_OP("TfInterop>Unit")
 Runs pure operations back to back with TensorFlow's own kernels: on one core or a few, or each part
 of the batch on its own cores. The units of a graph may find out by themselves what is fastest.
 
-An operand is `inputs:<i>`, an input of the op, or `steps:<j>:<port>`, an output of an earlier step.
+An operand is `inputs:<i>`, an input of the op or a value in the last one (see kept_types), or `steps:<j>:<port>`, an output of an earlier step.
 
 inputs: The tensors that the steps read, each once.
 outputs: The tensors that other nodes read.
@@ -35,6 +36,8 @@ results: The operand of each output.
 constant_inputs: Positions in `inputs` of constants. oneDNN's kernels transform constant filters once.
 kept_inputs: Positions in `inputs` of filters that seldom change. oneDNN's kernels transform each once,
   and again after it has changed.
+kept_types: The types of all values of a TfInterop>Kept, if the last input has them. They take the
+  place of that input and those after it. Empty: the last input is like others.
 batch_sizes: The batch sizes (the first dimension of the first input) to which `cores` and
   `split_inputs` apply. For others each step runs on all cores. Empty: all batch sizes.
 cores: The number of cores for each batch size, or one number for all. One core is the calling thread.

@@ -30,19 +30,48 @@ def node(op: str, inputs: list[str], **types: int) -> bytes:
     return bytes(made.SerializeToString())
 
 
-def doubled(ops: Any, variable: tf.Variable) -> Any:
+READ = node("ReadVariableOp", ["inputs:0"], dtype=1)
+
+
+def kept(ops: Any, variables: list[Any], packed: Any = None, **attributes: Any) -> Any:
+    given = {
+        "packed": [] if packed is None else [packed],
+        "handles": list(range(len(variables))),
+        "constants": [],
+        "Tout": [tf.float32] * len(attributes["results"]),
+        "reads": [READ],
+        "steps": [],
+    }
+    return ops.tf_interop_kept(variables=variables, **given | attributes)
+
+
+def doubled(ops: Any, variable: tf.Variable, how: str = "handles") -> Any:
     """A function that returns twice the variable's value, and the value itself."""
+    steps = [node("Add", ["inputs:0", "inputs:0"], T=1)]
+    given = {"steps": steps, "results": ["steps:0:0", "inputs:0"]}
+    pack = ops.tf_interop_pack_variables(handles=[variable.handle] * 2)
+    unit_steps = [node("Neg", [f"inputs:{place}"], T=1) for place in range(2)]
+    results = ["steps:0:0", "steps:1:0"]
 
     @tf.function
     def run() -> Any:
-        return ops.tf_interop_kept(
-            variables=[variable.handle],
-            constants=[],
-            Tout=[tf.float32, tf.float32],
-            reads=[node("ReadVariableOp", ["inputs:0"], dtype=1)],
-            steps=[node("Add", ["inputs:0", "inputs:0"], T=1)],
-            results=["steps:0:0", "inputs:0"],
+        if how == "handles":
+            return kept(ops, [variable.handle], **given)
+        if how == "packed":
+            return kept(ops, [], pack, handles=[1], **given)
+        assert how == "packed for a unit"
+        values = kept(
+            ops, [], pack, handles=[0], **given, Tout=[tf.variant], kept_types=[tf.float32] * 2
         )
+        # Element-wise kernels write into an operand that nobody else holds.
+        negative = ops.tf_interop_unit(
+            inputs=values,
+            kept_types=[tf.float32] * 2,
+            steps=unit_steps,
+            results=results,
+            Tout=[tf.float32] * 2,
+        )
+        return [-each for each in negative]
 
     return run
 
@@ -111,14 +140,18 @@ UPDATES: dict[str, Update] = {
 }
 
 
-@pytest.mark.parametrize("how", UPDATES)
-def test_sees_every_update(ops: Any, how: str) -> None:
+WAYS = ("handles", "packed", "packed for a unit")
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("update", UPDATES)
+def test_sees_every_update(ops: Any, update: str, way: str) -> None:
     variable = tf.Variable(np.arange(12, dtype=np.float32).reshape(SHAPE))
-    run = doubled(ops, variable)
+    run = doubled(ops, variable, way)
     for _ in range(6):  # more than the changes after which holding pauses
         before = variable.numpy()
         run()
-        UPDATES[how](variable)
+        UPDATES[update](variable)
         twice, value = run()
         assert (variable.numpy() != before).any()
         np.testing.assert_array_equal(value, variable.numpy())
@@ -150,14 +183,15 @@ def test_sees_writes_into_memory_from_dlpack(ops: Any) -> None:
     np.testing.assert_array_equal(run()[0], 2 * stock)
 
 
-def test_computes_once_while_nothing_changes(ops: Any) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_computes_once_while_nothing_changes(ops: Any, way: str) -> None:
     for initial in (tf.random.normal([8, 8]), np.ones([8, 8]), np.zeros([300, 300], np.float32)):
         variable = tf.Variable(initial, dtype=tf.float32)
-        run = doubled(ops, variable)
+        run = doubled(ops, variable, way)
         run()
         before = computations()
         for _ in range(5):
-            run()
+            np.testing.assert_array_equal(run()[0], 2 * variable.numpy())
         assert computations() == before
         variable.assign_add(tf.ones_like(variable))
         run()
@@ -184,33 +218,71 @@ def test_pauses_while_a_variable_keeps_changing_and_resumes(ops: Any) -> None:
 def test_reports_a_variable_without_value_as_stock_does(ops: Any) -> None:
     handle = raw.VarHandleOp(dtype=tf.float32, shape=SHAPE, shared_name="without_value")
     with pytest.raises(tf.errors.FailedPreconditionError, match="without_value"):
-        ops.tf_interop_kept(
-            variables=[handle],
-            constants=[],
-            Tout=[tf.float32],
-            reads=[node("ReadVariableOp", ["inputs:0"], dtype=1)],
-            steps=[],
-            results=["inputs:0"],
-        )
+        kept(ops, [handle], results=["inputs:0"])
+    with pytest.raises(tf.errors.FailedPreconditionError, match="without_value"):
+        pack = ops.tf_interop_pack_variables(handles=[handle])
+        kept(ops, [], pack, handles=[0], results=["inputs:0"])
 
 
 def test_refuses_reads_of_another_number_or_kind(ops: Any) -> None:
     variable = tf.Variable(ONES)
     for reads in ([], [b"\xff"], [node("Add", ["inputs:0", "inputs:0"], T=1)]):
         with pytest.raises(tf.errors.InvalidArgumentError, match="read"):
-            ops.tf_interop_kept(
-                variables=[variable.handle],
-                constants=[],
+            kept(ops, [variable.handle], reads=reads, results=["inputs:0"])
+
+
+def test_refuses_handles_and_types_that_are_not_there(ops: Any) -> None:
+    handle = tf.Variable(ONES).handle
+    pack = ops.tf_interop_pack_variables(handles=[handle])
+    for variables, packed, given, message in (
+        ([handle], None, {"handles": [1]}, "from 0 to 0, got .1."),
+        ([handle], None, {"handles": [-1]}, "got .-1."),
+        ([handle], pack, {"handles": [2]}, "more than 1 packed variables, got 1"),
+        ([], tf.constant(1.0)[None], {"handles": [0]}, "variant"),
+        ([handle], None, {"kept_types": [tf.float32]}, "one output for 1 packed values"),
+    ):
+        with pytest.raises((tf.errors.InvalidArgumentError, TypeError), match=message):
+            kept(ops, variables, packed, results=["inputs:0"], **given)
+    for wrong in (
+        tf.raw_ops.EmptyTensorList(element_shape=-1, max_num_elements=1, element_dtype=tf.float32),
+        pack,
+    ):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="Expected 1 kept values, got 0"):
+            ops.tf_interop_unit(
+                inputs=[wrong],
+                kept_types=[tf.float32],
+                steps=[node("Neg", ["inputs:0"], T=1)],
+                results=["steps:0:0"],
                 Tout=[tf.float32],
-                reads=reads,
-                steps=[],
-                results=["inputs:0"],
             )
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Expected 2 packed variables, got 1"):
+        ops.tf_interop_unpack_variables(packed=pack, N=2, dtypes=[tf.float32] * 2, shapes=[[]] * 2)
 
 
-def test_a_call_computes_from_one_value(ops: Any) -> None:
+def test_packed_variables_beside_one_that_is_another_in_each_call(ops: Any) -> None:
+    first, second, packed = (tf.Variable(ONES * value) for value in (1.0, 2.0, 10.0))
+    pack = ops.tf_interop_pack_variables(handles=[packed.handle])
+
+    @tf.function
+    def add(variable: tf.Variable) -> Any:
+        return kept(
+            ops,
+            [variable.handle],
+            pack,
+            handles=[1, 0],
+            reads=[READ, READ],
+            steps=[node("Add", ["inputs:0", "inputs:1"], T=1)],
+            results=["steps:0:0"],
+        )[0]
+
+    for variable in (first, first, first, second, first, second):
+        np.testing.assert_array_equal(add(variable), packed + variable)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_call_computes_from_one_value(ops: Any, way: str) -> None:
     variable = tf.Variable(tf.zeros([64, 64]))
-    run = doubled(ops, variable)
+    run = doubled(ops, variable, way)
     run()
     is_over = threading.Event()
 

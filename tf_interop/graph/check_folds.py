@@ -40,16 +40,15 @@ def check_folds(
             )
         waits = set(after.control_fanins[index])
         handles = {
-            after.names[source] for each in waits & made for source, _ in _variables(after, each)
+            (after.names[source], port)
+            for each in waits & made
+            for source, port in _variables(after, each)
         }
         lost = [
             source
             for source in before.control_fanins[old]
             if after.index_of.get(before.names[source]) not in waits
-            and not (
-                before.ops[source] == "ReadVariableOp"
-                and before.names[before.fanins[source][0][0]] in handles
-            )
+            and not (before.ops[source] == "ReadVariableOp" and _handle(before, source) in handles)
         ]
         new = {after.names[source] for source in waits - made}
         if lost or new - {before.names[source] for source in before.control_fanins[old]}:
@@ -71,16 +70,20 @@ def check_folds(
         raise GraphError(
             f"Expected preserved nodes and results to stay, got {missing[:5]} missing."
         )
-    read = {
-        before.fanins[index][0][0] for index, op in enumerate(before.ops) if op == "ReadVariableOp"
-    }
+    read = {_handle(before, index) for index, op in enumerate(before.ops) if op == "ReadVariableOp"}
     for index in made:
-        for source, _ in _variables(after, index):
-            if before.index_of.get(after.names[source]) not in read:
+        for source, port in _variables(after, index):
+            if (after.names[source], port) not in read:
                 raise GraphError(
                     "Expected Kept nodes to read variables that the graph reads, got "
                     f"'{after.names[source]}' at node '{after.names[index]}'."
                 )
+
+
+def _handle(view: GraphView, read: int) -> tuple[str, int]:
+    """The handle of the variable that a ReadVariableOp reads."""
+    source, port = view.fanins[read][0]
+    return view.names[source], port
 
 
 def _variables(view: GraphView, kept: int) -> Sequence[tuple[int, int]]:

@@ -83,6 +83,8 @@ class UnitNode:
         split_inputs: positions in `inputs` of the tensors that are divided with the batch,
             ascending; empty if the unit is narrow.
         output_shapes: shape of each output; empty if nothing is known.
+        kept_types: TensorFlow's number of the dtype of each value in the last input, if that has
+            all values of a Kept node; operands name them in place of it, and beyond the inputs.
         timed_graph: if the units of the graph time themselves, a name for it, else empty; then
             `batch_sizes` and `cores` do not apply.
         timed_unit: the number of this unit among `timed_units`.
@@ -101,6 +103,7 @@ class UnitNode:
     cores: tuple[int, ...] = ()
     split_inputs: tuple[int, ...] = ()
     output_shapes: tuple[Shape | None, ...] = ()
+    kept_types: tuple[int, ...] = ()
     timed_graph: str = ""
     timed_unit: int = 0
     timed_units: int = 0
@@ -214,6 +217,8 @@ def encode_unit(unit: UnitNode) -> node_def_pb2.NodeDef:
     shapes = [tf.TensorShape(shape).as_proto() for shape in unit.output_shapes]
     attributes["output_shapes"].list.SetInParent()
     attributes["output_shapes"].list.shape.extend(shapes)
+    if unit.kept_types:
+        attributes["kept_types"].list.type[:] = unit.kept_types
     if unit.timed_graph:
         attributes["timed_graph"].s = unit.timed_graph.encode()
         attributes["timed_unit"].i = unit.timed_unit
@@ -226,7 +231,9 @@ def encode_kept(kept: KeptNode) -> node_def_pb2.NodeDef:
     node = node_def_pb2.NodeDef(name=kept.name, op=KEPT_OP, device=kept.device)
     node.input.extend((*kept.variables, *kept.constants))
     attributes = node.attr
+    attributes["P"].i = 0
     attributes["N"].i = len(kept.variables)
+    attributes["handles"].list.i[:] = range(len(kept.variables))
     for name, types in (("Tin", kept.constant_dtypes), ("Tout", kept.output_dtypes)):
         attributes[name].list.SetInParent()
         attributes[name].list.type.extend(types)
@@ -305,6 +312,7 @@ def decode_unit(node: node_def_pb2.NodeDef) -> UnitNode:
         cores=cores,
         split_inputs=split,
         output_shapes=tuple(map(shape_of, attributes["output_shapes"].shape)),
+        kept_types=tuple(values.get("kept_types", absent).list.type),
         timed_graph=values.get("timed_graph", absent).s.decode(),
         timed_unit=values.get("timed_unit", absent).i,
         timed_units=values.get("timed_units", absent).i,

@@ -113,9 +113,7 @@ class GraphProperties:
             )
         if op == "ReadVariableOp" and view.fanins[node_index]:
             variable, port = view.fanins[node_index][0]
-            attribute = attribute_of(
-                view.nodes[variable], HANDLE_OPS.get(view.ops[variable], "")
-            )
+            attribute = attribute_of(view.nodes[variable], HANDLE_OPS.get(view.ops[variable], ""))
             if attribute.HasField("shape"):
                 return shape_of(attribute.shape)
             if port < len(attribute.list.shape):

@@ -17,6 +17,7 @@ from tf_interop.graph.rewrite import COLOCATION
 from tf_interop.graph.view import parse_input
 from tf_interop.model.keras_functions import fill_shape, keras_of, trace_keras
 from tf_interop.planning.types import GraphMode
+from tf_interop.runtime import packed_calls
 from tf_interop.runtime.fold_pass import run_fold_pass
 from tf_interop.runtime.plugin import Plugin, get_plugin
 from tf_interop.runtime.settings import DEFAULT_KEPT_MB, Settings
@@ -334,13 +335,14 @@ def _unread_nodes(graph_def: graph_pb2.GraphDef) -> list[str]:
 
 @contextlib.contextmanager
 def _rewriting_nothing(plugin: Plugin) -> Iterator[None]:
-    """Makes TensorFlow call the plugin, and the plugin leave graphs alone."""
+    """Makes TensorFlow call the plugin with each function's own graph, and changes none."""
     settings, option = plugin.settings, tensorflow_internals.plugin_optimizers_option()
     plugin.settings = Settings()
     try:
         if option is False:
             tensorflow_internals.set_plugin_optimizers_option(True)
-        yield
+        with packed_calls.turned_off():
+            yield
     finally:
         if option is False:
             tensorflow_internals.set_plugin_optimizers_option(False)

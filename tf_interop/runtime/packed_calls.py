@@ -20,13 +20,15 @@ This module changes methods of classes that TensorFlow does not document: `Concr
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import operator
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
+from absl import logging
 from tensorflow.core.framework import function_pb2, types_pb2
 from tensorflow.core.function.polymorphism import function_type
 from tensorflow.python.eager import context, execute, record
@@ -36,7 +38,9 @@ from tensorflow.python.framework import ops
 from tf_interop import tensorflow_internals
 from tf_interop.graph.ops import PACK_OP, UNPACK_OP
 
-_FEWEST_VARIABLES = 16
+FEWEST_VARIABLES = 16
+_MOST_BYTES = 32 << 20
+"""Of a function's definition. Larger ones have large constants, which would exist twice."""
 _CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
 _PACKED = "tf_interop_packed"
 _UNPACKED = "tf_interop_unpacked"
@@ -100,8 +104,20 @@ def turn_off() -> None:
     _FunctionType.__hash__ = _stock_hash
 
 
+@contextlib.contextmanager
+def turned_off() -> Iterator[None]:
+    """Calls functions as TensorFlow does inside the `with` block, in all threads."""
+    was_on = _ConcreteFunction._call_flat is _call_flat
+    turn_off()
+    try:
+        yield
+    finally:
+        if was_on:
+            turn_on()
+
+
 def _hash(self: Any) -> int:
-    # It is a key of dictionaries, so it does not change.
+    # TensorFlow's dictionaries have it as a key, so it does not change.
     found = self.__dict__.get(_HASH)
     if found is None:
         found = self.__dict__[_HASH] = _stock_hash(self)
@@ -111,7 +127,7 @@ def _hash(self: Any) -> int:
 def _captured_inputs(self: Any) -> list[Any]:
     call = self.__dict__.get(_ATTRIBUTE)
     if call is not None and _are_same(call.captured, self._captured_inputs):
-        return list[Any].copy(call.captured) if call.function is None else call.captured
+        return call.captured.copy() if call.function is None else call.captured
     return list(_stock_captured_inputs.fget(self))
 
 
@@ -122,7 +138,7 @@ def _are_same(first: Sequence[Any], second: Sequence[Any]) -> bool:
 def _call_flat(self: Any, tensor_inputs: Sequence[Any], captured_inputs: list[Any]) -> Any:
     # Nothing of a call that may be recorded, or that is part of a graph, is changed.
     if (
-        len(captured_inputs) >= _FEWEST_VARIABLES
+        len(captured_inputs) >= FEWEST_VARIABLES
         and context.executing_eagerly()
         and not record.could_possibly_record()
         and not ops.get_default_graph().building_function
@@ -143,16 +159,25 @@ def _make_call(concrete: Any, captured: list[Any]) -> _PackedCall:
         found = concrete.__dict__.get(_ATTRIBUTE)
         if found is not None and _are_same(found.captured, captured):
             return found
-        # What is captured may change: it is passed as it is from then on.
+        # If what is captured changes, it is passed as it is from then on.
         if found is None and _are_same(concrete._captured_inputs, captured):
-            call = _pack(concrete._inference_function, captured) or call
+            try:
+                call = _pack(concrete._inference_function, captured) or call
+            except Exception as error:
+                # Whatever cannot be packed can still be called.
+                logging.warning(
+                    "tf_interop calls %s as TensorFlow does, because its variables cannot be "
+                    "packed: %s",
+                    concrete.name,
+                    error,
+                )
         concrete.__dict__[_ATTRIBUTE] = call
         return call
 
 
 def _pack(function: Any, captured: list[Any]) -> _PackedCall | None:
     packed = [place for place, tensor in enumerate(captured) if _is_variable_here(tensor)]
-    if len(packed) < _FEWEST_VARIABLES:
+    if len(packed) < FEWEST_VARIABLES:
         return None
     chosen = set(packed)
     definition = function.definition
@@ -195,7 +220,8 @@ def _copy(
     Returns None if that is not possible.
     """
     signature = definition.signature
-    if "_XlaMustCompile" in definition.attr and definition.attr["_XlaMustCompile"].b:
+    is_compiled = "_XlaMustCompile" in definition.attr and definition.attr["_XlaMustCompile"].b
+    if is_compiled or definition.ByteSize() > _MOST_BYTES:
         return None
     copy = function_pb2.FunctionDef()
     copy.CopyFrom(definition)

@@ -20,6 +20,7 @@ from tensorflow.core.framework import graph_pb2
 
 from tf_interop import tensorflow_internals
 from tf_interop.errors import LibraryError, PlanError, TfInteropError
+from tf_interop.graph.join import join_kept
 from tf_interop.graph.time_limit import collection_pause, time_limit
 from tf_interop.measure.device import ask_for_all_hardware_queues, has_nvidia_gpu
 from tf_interop.parallel.rewrite import was_divided
@@ -202,6 +203,7 @@ class Plugin:
                     folded, changed = changed or folded, None
                     with self._leaving_the_graph():
                         changed = self._arrange(folded, handed)
+                        changed = join_kept(changed, handed.nodes_to_preserve) or changed
             if changed is not None:
                 handed.set_result(changed.SerializeToString(deterministic=True))
                 for observer in observers:

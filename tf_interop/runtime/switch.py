@@ -18,6 +18,7 @@ from tf_interop.measure.device import has_nvidia_gpu, this_cpu
 from tf_interop.parallel.costs.local_devices import check_devices_are_there
 from tf_interop.parallel.types import ParallelPlan, load_parallel_plan
 from tf_interop.planning.types import Plan, load_plan
+from tf_interop.runtime import packed_calls
 from tf_interop.runtime.plugin import get_plugin
 from tf_interop.runtime.settings import (
     DEFAULT_KEPT_MB,
@@ -90,6 +91,7 @@ def enable(
     changes_graphs = settings != plugin.settings
     plugin.settings = settings
     tensorflow_internals.set_plugin_optimizers_option(True)
+    packed_calls.turn_on()
     if changes_graphs:
         tensorflow_internals.optimize_functions_anew()
     if auto_clustering := xla_auto_clustering():
@@ -113,6 +115,7 @@ def disable() -> None:
     graph-optimizer plugins are turned off, too.
     """
     tensorflow_internals.set_plugin_optimizers_option(False)
+    packed_calls.turn_off()
     # TensorFlow keeps options by thread, so functions of other threads still reach the pass once.
     tensorflow_internals.optimize_functions_anew()
 

@@ -1,0 +1,301 @@
+"""Calls that pass variables in one tensor give what TensorFlow's own calls give."""
+
+from __future__ import annotations
+
+import gc
+import pathlib
+import threading
+import traceback
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_interop
+from tf_interop import tensorflow_internals
+from tf_interop.runtime import packed_calls
+from tf_interop.runtime.plugin import get_plugin
+
+COUNT = 20
+IMAGES = np.random.default_rng(0).normal(size=[2, 8, 8, 4]).astype(np.float32)
+
+pytestmark = pytest.mark.usefixtures("units_on_cpus")
+
+
+@pytest.fixture(autouse=True)
+def enabled(units_on_cpus: None) -> Iterator[None]:
+    tf_interop.enable()
+    yield
+    tf_interop.disable()
+
+
+class Model(tf.Module):
+    """Convolutions in sequence, with a variable each."""
+
+    def __init__(self, count: int = COUNT) -> None:
+        super().__init__()
+        random = np.random.default_rng(1)
+        values = random.normal(0, 0.4, [count, 1, 1, 4, 4]).astype(np.float32)
+        self.filters = [tf.Variable(value) for value in values]
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 8, 8, 4])])
+    def __call__(self, images: Any) -> Any:
+        for each in self.filters:
+            images = tf.nn.elu(tf.nn.conv2d(images, each, 1, "SAME"))
+        return images
+
+
+def expected(filters: Any, images: Any = IMAGES) -> Any:
+    for each in filters:
+        images = tf.nn.elu(tf.nn.conv2d(images, each, 1, "SAME"))
+    return images.numpy()
+
+
+def packed_functions() -> list[str]:
+    names = tensorflow_internals.function_names()
+    return [name for name in names if name.endswith("_tf_interop_packed")]
+
+
+def assert_close(got: Any, values: Any) -> None:
+    np.testing.assert_allclose(got, values, rtol=1e-5, atol=1e-6)
+
+
+def test_runs_a_copy_that_sees_every_value() -> None:
+    model = Model()
+    before = len(packed_functions())
+    assert_close(model(IMAGES), expected(model.filters))
+    assert len(packed_functions()) == before + 1
+    for each in model.filters[::3]:
+        each.assign_add(tf.ones_like(each) * 0.01)
+        assert_close(model(IMAGES), expected(model.filters))
+    # A sparse update makes TensorFlow copy the variable whenever it is read.
+    row = tf.IndexedSlices(tf.ones([1, 1, 4, 4]), tf.constant([0]))
+    model.filters[0].scatter_add(row)
+    assert_close(model(IMAGES), expected(model.filters))
+    assert len(packed_functions()) == before + 1
+
+
+def test_passes_one_tensor_to_the_unit() -> None:
+    model = Model()
+    graphs = []
+    with get_plugin().observe(lambda graph, _: graphs.append(graph)):
+        model(IMAGES)
+    nodes = {node.op: node for node in graphs[-1].node}
+    assert "TfInterop>UnpackVariables" not in nodes  # only the Kept node needs them
+    kept, unit = nodes["TfInterop>Kept"], nodes["TfInterop>Unit"]
+    assert list(kept.input) == ["tf_interop_packed"]
+    assert list(kept.attr["handles"].list.i) == list(range(COUNT))
+    assert unit.input[-1] == kept.name
+    assert len(unit.input) == 2
+
+
+def test_few_variables_are_passed_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed_calls, "FEWEST_VARIABLES", 16)
+    model = Model(count=15)
+    before = packed_functions()
+    assert_close(model(IMAGES), expected(model.filters))
+    assert packed_functions() == before
+
+
+def test_tapes_record_as_before() -> None:
+    model = Model()
+    model(IMAGES)
+    before = packed_functions()
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(model(IMAGES) ** 2)
+    gradients = tape.gradient(loss, model.filters)
+    with tf.GradientTape() as tape:
+        x = tf.constant(IMAGES)
+        for each in model.filters:
+            x = tf.nn.elu(tf.nn.conv2d(x, each, 1, "SAME"))
+        loss = tf.reduce_sum(x**2)
+    for got, value in zip(gradients, tape.gradient(loss, model.filters), strict=True):
+        np.testing.assert_allclose(got, value, rtol=1e-3, atol=1e-4)
+    assert tape.watched_variables() == tuple(model.filters)
+    assert packed_functions() == before
+    x = tf.constant(IMAGES)
+    with tf.autodiff.ForwardAccumulator(x, tf.ones_like(x)) as accumulator:
+        y = model(x)
+    assert accumulator.jvp(y) is not None
+
+
+def test_functions_that_write_variables() -> None:
+    model = Model()
+    total = tf.Variable(0.0)
+
+    @tf.function
+    def step(rate: Any) -> Any:
+        for each in model.filters:
+            each.assign(each * (1 - rate))
+        return total.assign_add(tf.reduce_sum(model(tf.constant(IMAGES))))
+
+    values = [each.numpy() for each in model.filters]
+    before = len(packed_functions())
+    sums = 0.0
+    for _ in range(3):
+        got = step(0.1)
+        values = [value * np.float32(0.9) for value in values]
+        sums += expected(values).sum(dtype=np.float64)
+        np.testing.assert_allclose(got, sums, rtol=1e-4)
+    assert len(packed_functions()) == before + 1
+
+
+def test_loops_branches_and_nested_functions() -> None:
+    model = Model()
+    compiled = tf.function(lambda x: x + tf.add_n(list(model.filters))[0, 0, 0], jit_compile=True)
+
+    @tf.function
+    def run(images: Any, repetitions: Any) -> Any:
+        for _ in tf.range(repetitions):
+            images = model(images)
+        if repetitions > 1:
+            model.filters[0].assign_add(tf.ones([1, 1, 4, 4]))
+        return compiled(images)
+
+    def eager(repetitions: int) -> Any:
+        images = IMAGES
+        for _ in range(repetitions):
+            images = expected(model.filters, images)
+        if repetitions > 1:
+            model.filters[0].assign_add(tf.ones([1, 1, 4, 4]))
+        return images + sum(model.filters)[0, 0, 0]
+
+    for repetitions in (0, 1, 3):
+        value = model.filters[0].numpy()
+        got = run(IMAGES, repetitions)
+        after = model.filters[0].numpy()
+        model.filters[0].assign(value)
+        assert_close(got, eager(repetitions))
+        np.testing.assert_array_equal(model.filters[0], after)
+    assert packed_functions()
+
+
+def test_compiled_functions_are_called_as_before() -> None:
+    model = Model()
+    before = packed_functions()
+    function = tf.function(lambda x: model(x) * 2, jit_compile=True)
+    np.testing.assert_allclose(function(IMAGES), expected(model.filters) * 2, rtol=1e-4, atol=1e-5)
+    assert packed_functions() == before
+
+
+def test_other_captures_and_arguments() -> None:
+    model = Model()
+    table = tf.lookup.StaticHashTable(
+        tf.lookup.KeyValueTensorInitializer(tf.constant([7]), tf.constant([2.0])), 0.0
+    )
+    offset = tf.constant(IMAGES * 0.5)
+    dataset = tf.data.Dataset.from_tensors(IMAGES).repeat()
+
+    @tf.function
+    def run(iterator: Any, scale: Any) -> Any:
+        return model(next(iterator) + offset) * scale * table.lookup(tf.constant(7))
+
+    iterator = iter(dataset)
+    for scale in (1.0, 3.0):
+        got = run(iterator, tf.constant(scale))
+        assert_close(got, expected(model.filters, IMAGES * 1.5) * 2 * scale)
+
+
+def test_replaced_captures() -> None:
+    model, other = Model(), Model()
+    for each in other.filters:
+        each.assign(each * 0.5)
+    function = model.__call__.get_concrete_function()
+    assert_close(function(IMAGES), expected(model.filters))
+    function.set_external_captures([each.handle for each in other.filters])
+    for _ in range(2):
+        assert_close(function(IMAGES), expected(other.filters))
+
+
+def test_saved_models(tmp_path: pathlib.Path) -> None:
+    model = Model()
+    model(IMAGES)
+    tf.saved_model.save(model, str(tmp_path))
+    loaded = tf.saved_model.load(str(tmp_path))
+    before = len(packed_functions())
+    assert_close(loaded(IMAGES), expected(model.filters))
+    assert len(packed_functions()) == before + 1
+    loaded.filters[0].assign(tf.zeros([1, 1, 4, 4]))
+    assert_close(loaded(IMAGES), expected(loaded.filters))
+
+
+def test_first_calls_by_several_threads() -> None:
+    model = Model()
+    before = len(packed_functions())
+    results: list[Any] = [None] * 8
+    barrier = threading.Barrier(8)
+
+    def run(place: int) -> None:
+        barrier.wait()
+        results[place] = model(IMAGES)
+
+    threads = [threading.Thread(target=run, args=[place]) for place in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for each in results:
+        assert_close(each, expected(model.filters))
+    assert len(packed_functions()) == before + 1
+
+
+def test_a_deleted_model_leaves_nothing() -> None:
+    model = Model()
+    kept_before = get_plugin().library.read_counters().kept_bytes
+    before = packed_functions()
+    for _ in range(3):
+        model(IMAGES)
+    variable = weakref.ref(model.filters[0])
+    del model
+    gc.collect()
+    assert variable() is None
+    assert packed_functions() == before
+    assert get_plugin().library.read_counters().kept_bytes == kept_before
+
+
+def test_errors_name_the_line_as_before() -> None:
+    def run() -> str:
+        model = Model()
+
+        @tf.function
+        def fail(images: Any, limit: Any) -> Any:
+            tf.debugging.assert_less(tf.reduce_max(images), limit, "too large")
+            return model(images)
+
+        with pytest.raises(tf.errors.InvalidArgumentError) as raised:
+            fail(IMAGES, tf.constant(-1e9))
+        return "".join(traceback.format_exception_only(raised.value))
+
+    packed = run()
+    tf_interop.disable()
+    stock = run()
+    for text in ("too large", "in fail\n", "Detected at node"):
+        assert text in packed, packed
+        assert text in stock
+
+
+def test_what_cannot_be_packed_is_called(
+    monkeypatch: pytest.MonkeyPatch, logged: list[str]
+) -> None:
+    def fail(*_: Any) -> None:
+        raise TypeError("no such field")
+
+    monkeypatch.setattr(packed_calls, "_copy", fail)
+    model = Model()
+    for _ in range(2):
+        assert_close(model(IMAGES), expected(model.filters))
+    assert len([text for text in logged if "no such field" in text]) == 1
+
+
+def test_disable_calls_as_before() -> None:
+    model = Model()
+    assert_close(model(IMAGES), expected(model.filters))
+    tf_interop.disable()
+    assert_close(model(IMAGES), expected(model.filters))
+    before = packed_functions()
+    second = Model()
+    assert_close(second(IMAGES), expected(second.filters))
+    assert packed_functions() == before
