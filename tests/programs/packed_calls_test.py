@@ -290,10 +290,14 @@ def test_what_cannot_be_packed_is_called(
     assert len([text for text in logged if "no such field" in text]) == 1
 
 
-def test_disable_calls_as_before() -> None:
+@pytest.mark.parametrize("how", ["disable", "option"])
+def test_disable_calls_as_before(how: str) -> None:
     model = Model()
     assert_close(model(IMAGES), expected(model.filters))
-    tf_interop.disable()
+    if how == "disable":
+        tf_interop.disable()
+    else:
+        tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": False})
     assert_close(model(IMAGES), expected(model.filters))
     before = packed_functions()
     second = Model()

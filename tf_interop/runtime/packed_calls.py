@@ -142,6 +142,7 @@ def _call_flat(self: Any, tensor_inputs: Sequence[Any], captured_inputs: list[An
         and context.executing_eagerly()
         and not record.could_possibly_record()
         and not ops.get_default_graph().building_function
+        and not tensorflow_internals.are_plugins_turned_off()
     ):
         call = self.__dict__.get(_ATTRIBUTE)
         if call is None or (
