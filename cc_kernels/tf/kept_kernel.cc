@@ -46,13 +46,12 @@ using tensorflow::Var;
 
 // How far ahead to load what the caches have lost since the last call: thousands of variables and
 // results, where each miss takes up to 0.1 us.
-constexpr int kAhead = 8;
+constexpr int kAhead = 64;
 
 struct HeldVariable {
-  Tensor handle;                 // keeps `variable`
-  Var* variable = nullptr;       // null if every call has to find it by name
-  Tensor value;                  // empty if no step reads it
-  const void* buffer = nullptr;  // of its value when this was made; only to load it early
+  Tensor handle;            // keeps `variable`
+  Var* variable = nullptr;  // null if every call has to find it by name
+  Tensor value;             // empty if no step reads it
 };
 
 // The results of one computation, and the values of the variables that it read.
@@ -79,7 +78,7 @@ bool IsSameBuffer(const Tensor& a, const Tensor& b) {
 // What one call found.
 struct CallValues {
   std::shared_ptr<const HeldValues> held;
-  std::vector<Tensor> inputs;  // by operand; empty tensors for those that are held
+  std::vector<Tensor> inputs;  // those that are not held, or all if nothing was held
 };
 
 // The handles of the variables in one call.
@@ -116,32 +115,30 @@ class Kept : public OpKernel {
     const auto call = std::make_shared<CallValues>();
     call->held = FindHeld(context, handles);
     const bool was_held = call->held != nullptr;
-    if (!was_held || reads_others_) {
-      call->inputs.resize(steps_.input_count);
-      for (int i = read_count_; i < steps_.input_count; ++i) {
-        call->inputs[i] = context->input(first_constant_ + i - read_count_);
+    std::vector<Tensor>& inputs = call->inputs;
+    inputs.resize(was_held ? not_held_.size() : steps_.input_count);
+    const auto read = [&](int i, Tensor* value, bool* is_plain) {
+      if (i < read_count_) {
+        return ReadVariable(context, handles, i, call->held.get(), value, is_plain);
       }
-    }
+      *value = context->input(first_constant_ + i - read_count_);
+      return absl::OkStatus();
+    };
     bool may_hold = true;
-    for (int i = 0; i < read_count_; ++i) {
-      if (was_held && is_step_input_[i]) continue;
-      if (was_held && i + kAhead < read_count_ && !is_step_input_[i + kAhead]) {
-        __builtin_prefetch(call->held->variables[i + kAhead].buffer, /*rw=*/1);
-      }
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const int input = was_held ? not_held_[i] : static_cast<int>(i);
       bool is_plain = false;
-      OP_REQUIRES_OK(context, ReadVariable(context, handles, i, call->held.get(), &call->inputs[i],
-                                           &is_plain));
-      may_hold = may_hold && (is_plain || !is_step_input_[i]);
+      OP_REQUIRES_OK(context, read(input, &inputs[i], &is_plain));
+      may_hold = may_hold && (is_plain || !IsHeld(input));
     }
     if (!was_held && !steps_.steps.empty()) {
-      OP_REQUIRES_OK(context, ComputeSteps(context, handles, call->inputs, may_hold, &call->held));
+      OP_REQUIRES_OK(context, ComputeSteps(context, handles, inputs, may_hold, &call->held));
     }
     const auto value_of = [&](int i) -> const Tensor& {
       const int result = steps_.results[i];
       if (result >= steps_.input_count) return call->held->results[i];
-      return was_held && result < read_count_ && is_step_input_[result]
-                 ? call->held->variables[result].value
-                 : call->inputs[result];
+      if (!was_held) return inputs[result];
+      return IsHeld(result) ? call->held->variables[result].value : inputs[place_[result]];
     };
     if (is_packing_) {
       auto content = std::make_shared<KeptValues::Content>();
@@ -211,12 +208,18 @@ class Kept : public OpKernel {
         if (read.operand < steps_.input_count) is_step_input_[read.operand] = true;
       }
     }
-    reads_others_ = absl::c_any_of(steps_.results, [&](int result) {
-      return result < steps_.input_count && (result >= read_count_ || !is_step_input_[result]);
-    });
+    place_.resize(steps_.input_count);
+    for (int i = 0; i < steps_.input_count; ++i) {
+      if (IsHeld(i)) continue;
+      place_[i] = static_cast<int>(not_held_.size());
+      not_held_.push_back(i);
+    }
     counts_ = FindCounts(ShortDeviceName(context));
     return absl::OkStatus();
   }
+
+  // Whether an input of the steps is held between calls.
+  bool IsHeld(int input) const { return input < read_count_ && is_step_input_[input]; }
 
   absl::Status Unpack(const OpKernelContext& context, Handles* handles) const {
     const PackedVariables* const packed = PackedVariablesIn(context.input(unpacked_count_));
@@ -334,7 +337,8 @@ class Kept : public OpKernel {
 
   // Drops what is held before it computes anew, so that both need no memory at the same time.
   absl::Status ComputeSteps(OpKernelContext* context, const Handles& handles,
-                            const std::vector<Tensor>& values, bool may_hold, std::shared_ptr<const HeldValues>* computed) {
+                            const std::vector<Tensor>& values, bool may_hold,
+                            std::shared_ptr<const HeldValues>* computed) {
     std::shared_ptr<const HeldValues> old;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -373,8 +377,7 @@ class Kept : public OpKernel {
       const tensorflow::ResourceHandle& resource = HandleIn(handle);
       Var* const variable =
           resource.IsRefCounting() ? FindVariable(context, resource, nullptr) : nullptr;
-      made->variables[i] = {handle, variable, is_step_input_[i] ? values[i] : Tensor(),
-                            tensorflow::DMAHelper::buffer(&values[i])};
+      made->variables[i] = {handle, variable, is_step_input_[i] ? values[i] : Tensor()};
     }
     const std::lock_guard<std::mutex> lock(mutex_);
     held_ = std::move(made);
@@ -386,11 +389,12 @@ class Kept : public OpKernel {
   std::vector<int> handles_;  // of each read: its place among those and then the packed ones
   int first_constant_ = 0;    // input
   int read_count_ = 0;
-  bool reads_others_ = false;  // results that no step reads or makes
-  bool is_packing_ = false;    // all results in one output
+  bool is_packing_ = false;  // all results in one output
   std::vector<std::unique_ptr<OpKernel>> reads_;
   Steps steps_;
   std::vector<bool> is_step_input_;
+  std::vector<int> not_held_;  // inputs
+  std::vector<int> place_;     // by input: in `not_held_`
   DeviceCounts* counts_ = nullptr;
 
   std::mutex mutex_;                        // guards the rest

@@ -44,10 +44,9 @@ class UnpackVariables : public OpKernel {
   void Compute(OpKernelContext* context) override {
     const PackedVariables* const packed = PackedVariablesIn(context->input(0));
     const int count = packed == nullptr ? 0 : static_cast<int>(packed->handles->size());
-    OP_REQUIRES(
-        context, count == context->num_outputs(),
-        absl::InvalidArgumentError(absl::StrCat("Expected ", context->num_outputs(),
-                                                " packed variables, got ", count, ".")));
+    OP_REQUIRES(context, count == context->num_outputs(),
+                absl::InvalidArgumentError(absl::StrCat("Expected ", context->num_outputs(),
+                                                        " packed variables, got ", count, ".")));
     for (int i = 0; i < count; ++i) context->set_output(i, (*packed->handles)[i]);
   }
 };
@@ -73,30 +72,32 @@ absl::Status SetHandleShapes(tensorflow::shape_inference::InferenceContext* cont
 }
 
 // NOLINTNEXTLINE(bugprone-throwing-static-initialization)
-[[maybe_unused]] const bool are_registered = RegisterWithoutState([] {
-  return tensorflow::OpDefBuilder("TfInterop>PackVariables")
-      .Input("handles: N * resource")
-      .Output("packed: variant")
-      .Attr("N: int >= 1")
-      .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
-        context->set_output(0, context->Scalar());
-        return absl::OkStatus();
-      })
-      .Doc(R"doc(
+[[maybe_unused]] const bool are_registered =
+    RegisterWithoutState([] {
+      return tensorflow::OpDefBuilder("TfInterop>PackVariables")
+          .Input("handles: N * resource")
+          .Output("packed: variant")
+          .Attr("N: int >= 1")
+          .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
+            context->set_output(0, context->Scalar());
+            return absl::OkStatus();
+          })
+          .Doc(R"doc(
 Packs the handles of variables into one tensor, which a function takes in place of all of them.
 
 handles: Scalars.
 packed: A scalar. The variables live as long as it does.
 )doc");
-}) && RegisterWithoutState([] {
-  return tensorflow::OpDefBuilder("TfInterop>UnpackVariables")
-      .Input("packed: variant")
-      .Output("handles: N * resource")
-      .Attr("N: int >= 1")
-      .Attr("dtypes: list(type) >= 1")
-      .Attr("shapes: list(shape) >= 1")
-      .SetShapeFn(SetHandleShapes)
-      .Doc(R"doc(
+    }) &&
+    RegisterWithoutState([] {
+      return tensorflow::OpDefBuilder("TfInterop>UnpackVariables")
+          .Input("packed: variant")
+          .Output("handles: N * resource")
+          .Attr("N: int >= 1")
+          .Attr("dtypes: list(type) >= 1")
+          .Attr("shapes: list(shape) >= 1")
+          .SetShapeFn(SetHandleShapes)
+          .Doc(R"doc(
 The handles in a tensor that TfInterop>PackVariables made.
 
 packed: A scalar with N handles.
@@ -104,7 +105,7 @@ handles: Scalars.
 dtypes: The types of the variables.
 shapes: Their shapes as far as they are known.
 )doc");
-});
+    });
 
 REGISTER_KERNEL_BUILDER(Name("TfInterop>PackVariables").Device(tensorflow::DEVICE_CPU),
                         PackVariables);

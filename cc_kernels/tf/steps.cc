@@ -82,8 +82,8 @@ absl::Status StepsReader::Read() {
     }
   }
   if (results.size() != result_types_.size()) {
-    return InvalidArgument("Expected ", result_types_.size(),
-                           " results, one for each output, got ", results.size(), ".");
+    return InvalidArgument("Expected ", result_types_.size(), " results, one for each output, got ",
+                           results.size(), ".");
   }
   for (size_t i = 0; i < results.size(); ++i) {
     const DataType expected = result_types_[i];

@@ -59,7 +59,8 @@ struct UnitProgram {
   std::vector<int64_t> batch_sizes;
   std::vector<int> cores;  // for each batch size, or one for all
   std::vector<int64_t> split_inputs;
-  DataTypeVector kept_types;  // of the values in the last input; empty if it is a tensor like others
+  DataTypeVector
+      kept_types;  // of the values in the last input; empty if it is a tensor like others
   std::vector<DataType> primitive_types;  // see PrimitiveCacheTypes
   LanePlan one_each;                      // all steps beside each other
   std::shared_ptr<SelfTiming> timing;     // of the unit's graph; null if it does not time itself
@@ -230,7 +231,8 @@ class Unit : public OpKernel {
     inputs->pop_back();
     const size_t count = kept == nullptr ? 0 : kept->content->values.size();
     if (count != unit_.kept_types.size()) {
-      return InvalidArgument("Expected ", unit_.kept_types.size(), " kept values, got ", count, ".");
+      return InvalidArgument("Expected ", unit_.kept_types.size(), " kept values, got ", count,
+                             ".");
     }
     for (const Tensor* const value : kept->content->values) {
       // No step changes it; see Steps::first_held_input.
@@ -439,7 +441,7 @@ class Unit : public OpKernel {
     const auto failed = absl::c_find_if(statuses, [](const auto& status) { return !status.ok(); });
     if (failed != statuses.end()) {
       Run(context, inputs, context->device());  // its error names the shapes of the whole batch
-      context->SetStatus(*failed);      // keeps that error
+      context->SetStatus(*failed);              // keeps that error
       return;
     }
     for (int i = 0; i < context->num_outputs(); ++i) {

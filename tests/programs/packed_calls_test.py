@@ -243,6 +243,7 @@ def test_first_calls_by_several_threads() -> None:
 
 
 def test_a_deleted_model_leaves_nothing() -> None:
+    gc.collect()
     model = Model()
     kept_before = get_plugin().library.read_counters().kept_bytes
     before = packed_functions()
