@@ -1,6 +1,7 @@
-"""All Python code that depends on TensorFlow and Keras interfaces that may change between versions.
+"""The Python code that depends on TensorFlow and Keras interfaces that may change between versions.
 
-`docs/development.md` lists the C++ files that depend on such interfaces.
+What changes how TensorFlow calls functions is in `runtime/packed_calls.py`. `docs/development.md`
+lists the C++ files that depend on such interfaces.
 """
 
 from __future__ import annotations

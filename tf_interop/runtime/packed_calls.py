@@ -55,7 +55,7 @@ _stock_hash = _FunctionType.__hash__
 _lock = threading.Lock()
 
 
-class _PackedFunction(atomic_function.AtomicFunction):
+class _PackedFunction(atomic_function.AtomicFunction):  # type: ignore[misc]
     """The copy of a function. Errors of its nodes have the stack traces of the original."""
 
     def __init__(self, original: Any, name: str) -> None:
@@ -125,7 +125,7 @@ def _hash(self: Any) -> int:
 
 
 def _captured_inputs(self: Any) -> list[Any]:
-    call = self.__dict__.get(_ATTRIBUTE)
+    call: _PackedCall | None = self.__dict__.get(_ATTRIBUTE)
     if call is not None and _are_same(call.captured, self._captured_inputs):
         return call.captured.copy() if call.function is None else call.captured
     return list(_stock_captured_inputs.fget(self))
@@ -157,7 +157,7 @@ def _call_flat(self: Any, tensor_inputs: Sequence[Any], captured_inputs: list[An
 def _make_call(concrete: Any, captured: list[Any]) -> _PackedCall:
     with _lock:
         call = _PackedCall(captured)
-        found = concrete.__dict__.get(_ATTRIBUTE)
+        found: _PackedCall | None = concrete.__dict__.get(_ATTRIBUTE)
         if found is not None and _are_same(found.captured, captured):
             return found
         # If what is captured changes, it is passed as it is from then on.
