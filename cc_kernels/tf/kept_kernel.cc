@@ -142,8 +142,9 @@ class Kept : public OpKernel {
     };
     if (is_packing_) {
       auto content = std::make_shared<KeptValues::Content>();
-      content->values.reserve(steps_.results.size());
-      for (size_t i = 0; i < steps_.results.size(); ++i) content->values.push_back(&value_of(i));
+      const int count = static_cast<int>(steps_.results.size());
+      content->values.reserve(count);
+      for (int i = 0; i < count; ++i) content->values.push_back(&value_of(i));
       content->owner = call;
       Tensor* packed = nullptr;
       OP_REQUIRES_OK(context, context->allocate_output(0, tensorflow::TensorShape(), &packed));

@@ -66,12 +66,13 @@ def fused_normalization(x: Any) -> Any:
 
 SCALE, OFFSET = factors(), offsets()
 FILTER = variable(1, 1, CHANNELS, CHANNELS)
+LARGER_FILTER = variable(1, 1, CHANNELS, CHANNELS + 1)
 NORMALIZATION = normalization()
 OTHER_NORMALIZATION = normalization()
 
 
-def convolution(x: Any) -> Any:
-    return tf.nn.conv2d(x, FILTER, 1, "SAME")
+def convolution(x: Any, filters: Any = None) -> Any:
+    return tf.nn.conv2d(x, FILTER if filters is None else filters, 1, "SAME")
 
 
 def hard_swish(x: Any, shift: float = 3.0) -> Any:
@@ -319,6 +320,22 @@ def test_folds_an_activation(op: str, activation: str) -> None:
     assert ops[fused] == 1
     names = {"Relu", "Relu6", "Elu", "LeakyRelu", "_MklSwish", "AddV2", "Erfc"}
     assert (not names.isdisjoint(ops)) == ((op, activation) in SEPARATE)
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        lambda: FILTER - tf.reduce_mean(FILTER, [0, 1, 2], keepdims=True),
+        lambda: LARGER_FILTER[..., :CHANNELS],
+        lambda: tf.sqrt(tf.abs(FILTER)),  # TensorFlow makes one operation of it
+    ],
+    ids=["standardized", "a part", "several functions"],
+)
+def test_keeps_filters_that_are_computed(filters: Callable[[], Any]) -> None:
+    result, ops = run(lambda x: convolution(x, filters()), IMAGES)
+    assert_stocks(result, convolution(IMAGES, filters()))
+    assert ops.keys() & {"Sub", "Mean", "StridedSlice", "_UnaryOpsComposition", "Abs"} == set()
+    assert ops["Conv2D"] == 1
 
 
 @pytest.mark.parametrize("case", FOLDED)

@@ -54,6 +54,10 @@ def expected(filters: Any, images: Any = IMAGES) -> Any:
     return images.numpy()
 
 
+def computations() -> int:
+    return get_plugin().library.read_counters().kept_computations
+
+
 def packed_functions() -> list[str]:
     names = tensorflow_internals.function_names()
     return [name for name in names if name.endswith("_tf_interop_packed")]
@@ -141,6 +145,31 @@ def test_functions_that_write_variables() -> None:
         sums += expected(values).sum(dtype=np.float64)
         np.testing.assert_allclose(got, sums, rtol=1e-4)
     assert len(packed_functions()) == before + 1
+
+
+def test_variables_that_are_kept_beside_one_that_is_written() -> None:
+    filters = [tf.Variable(value) for value in Model().filters]
+    total = tf.Variable(0.0)
+
+    @tf.function
+    def add(images: Any) -> Any:
+        for each in filters:
+            images = tf.nn.elu(tf.nn.conv2d(images, tf.sqrt(tf.abs(each)), 1, "SAME"))
+        return total.assign_add(tf.reduce_sum(images)), total.handle
+
+    one = expected([tf.sqrt(tf.abs(each)) for each in filters]).sum()
+    for count in (1, 2, 3):
+        got, handle = add(tf.constant(IMAGES))
+        np.testing.assert_allclose(got, count * one, rtol=1e-4)
+        value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)
+        np.testing.assert_array_equal(got, value)
+    [report] = tf_interop.status().folded_graphs
+    assert report.kept_count == COUNT
+    # If TensorFlow does not accept the plugin's graph, it runs its own, which keeps nothing.
+    before = computations()
+    filters[0].assign_add(tf.ones([1, 1, 4, 4]))
+    add(tf.constant(IMAGES))
+    assert computations() == before + 1
 
 
 def test_loops_branches_and_nested_functions() -> None:

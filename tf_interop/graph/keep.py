@@ -398,7 +398,9 @@ class _Rewriter:
             return self._made_shapes[name]
         index = self._view.index_of[name]
         if not port or self._view.ops[index] == "Unpack":
-            return self._shapes[index]
+            shape = self._shapes[index]
+            if is_fully_known(shape):
+                return shape
         return self._properties.output_shape(index, port)
 
     def graph(self, used_bytes: int) -> tuple[graph_pb2.GraphDef | None, int]:

@@ -90,7 +90,7 @@ _LISTED = (
     "Add AddV2 AddN Sub Mul MulNoNan RealDiv Div DivNoNan Xdivy Maximum Minimum Pow "
     "SquaredDifference BiasAdd BiasAddGrad Abs Neg Sign Square Sqrt SqrtGrad Rsqrt RsqrtGrad "
     "Reciprocal Inv InvGrad ReciprocalGrad Exp Expm1 Log Log1p Erf Erfc Sin Cos Floor Ceil Rint "
-    "Round ClipByValue Cast Select SelectV2 OnesLike ZerosLike "
+    "Round _UnaryOpsComposition ClipByValue Cast Select SelectV2 OnesLike ZerosLike "
     "Greater GreaterEqual Less LessEqual Equal NotEqual LogicalAnd LogicalOr LogicalNot "
     # Quantization-aware training.
     "FakeQuantWithMinMaxArgs FakeQuantWithMinMaxArgsGradient "

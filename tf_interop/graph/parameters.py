@@ -159,7 +159,7 @@ def _shape(
 _ELEMENTWISE = {
     *("Add", "AddV2", "AddN", "Sub", "Mul", "RealDiv", "Maximum"),
     *("Rsqrt", "Sqrt", "Neg", "Square", "Cast", "Identity"),
-    *("Sigmoid", "Tanh", "Softplus", "Exp", "Abs"),
+    *("Sigmoid", "Tanh", "Softplus", "Exp", "Abs", "_UnaryOpsComposition"),
 }
 
 

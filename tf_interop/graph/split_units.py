@@ -233,8 +233,8 @@ _RULES_OF_SEVERAL: dict[str, _Rule] = {
     "Conv2DBackpropInput Conv3DBackpropInputV2": _transposed_convolution,
     "Relu Relu6 LeakyRelu Elu Selu Softplus Softsign Sigmoid Tanh _MklSwish _MklFusedMish "
     "Abs Neg Sign Square Sqrt Rsqrt Reciprocal Inv Exp Expm1 Log Log1p Erf Erfc Sin Cos "
-    "Floor Ceil Rint Round Cast OnesLike ZerosLike Identity Snapshot StopGradient "
-    "PreventGradient BiasAdd LRN DepthToSpace SpaceToDepth ResizeBilinear "
+    "Floor Ceil Rint Round _UnaryOpsComposition Cast OnesLike ZerosLike Identity Snapshot "
+    "StopGradient PreventGradient BiasAdd LRN DepthToSpace SpaceToDepth ResizeBilinear "
     "ResizeNearestNeighbor ResizeBicubic LogicalNot FakeQuantWithMinMaxArgs "
     "FakeQuantWithMinMaxVars": _first,
     "Add AddV2 Sub Mul MulNoNan RealDiv Div DivNoNan Xdivy Maximum Minimum Pow "
