@@ -1,11 +1,12 @@
 // TfInterop>Kept: values that depend only on variables, computed again only after a change.
 //
 // A change is seen without reading any data. The op holds a reference to the memory of each
-// variable that its steps read. An update that would write into this memory must then copy it
-// first, so the next call finds the variable at other memory. Three kinds of variables have no such
-// rule, and are never held: those that TensorFlow has switched to copying on read, because sparse
-// updates write into them in place; those whose memory has other writers; and, for a while, those
-// that changed between calls several times in a row (see holding.h).
+// variable that its steps read, and to small ones that it only passes on. An update that would
+// write into this memory must then copy it first, so the next call finds the variable at other
+// memory. Three kinds of variables have no such rule, and are never held: those that TensorFlow has
+// switched to copying on read, because sparse updates write into them in place; those whose memory
+// has other writers; and, for a while, those that changed between calls several times in a row (see
+// holding.h).
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -48,17 +49,31 @@ using tensorflow::Var;
 // results, where each miss takes up to 0.1 us.
 constexpr int kAhead = 64;
 
+// To hold a larger variable that no step reads would take memory after an update, and save little.
+constexpr size_t kLargestHeldForPassing = 1 << 16;
+
 struct HeldVariable {
   Tensor handle;            // keeps `variable`
   Var* variable = nullptr;  // null if every call has to find it by name
-  Tensor value;             // empty if no step reads it
+  Tensor value;             // empty if every call reads it
+};
+
+// A held variable that cannot change its shape. While it has this memory, it has the held value.
+struct WatchedVariable {
+  int read;
+  Var* variable;
+  const tensorflow::TensorBuffer* memory;
 };
 
 // The results of one computation, and the values of the variables that it read.
 struct HeldValues {
   PackedVariables::Handles packed;  // that the handles are in; null if they are inputs
   std::vector<HeldVariable> variables;
-  std::vector<Tensor> results;  // empty tensors for results that are a variable's value
+  std::vector<WatchedVariable> watched;  // some of those that are held
+  std::vector<int> unwatched;            // the others
+  std::vector<int> read;                 // inputs that every call reads
+  std::vector<int> place;                // by input: in `read`; -1 if held
+  std::vector<Tensor> results;           // empty tensors for results that are a variable's value
   DeviceCounts* counts = nullptr;
   int64_t bytes = 0;  // of the results
 
@@ -78,7 +93,8 @@ bool IsSameBuffer(const Tensor& a, const Tensor& b) {
 // What one call found.
 struct CallValues {
   std::shared_ptr<const HeldValues> held;
-  std::vector<Tensor> inputs;  // those that are not held, or all if nothing was held
+  std::vector<Tensor> inputs;         // those that are not held, or all if nothing was held
+  std::vector<const Tensor*> values;  // all results
 };
 
 // The handles of the variables in one call.
@@ -114,41 +130,40 @@ class Kept : public OpKernel {
     if (has_packed_) OP_REQUIRES_OK(context, Unpack(*context, &handles));
     const auto call = std::make_shared<CallValues>();
     call->held = FindHeld(context, handles);
-    const bool was_held = call->held != nullptr;
+    const std::shared_ptr<const HeldValues> held = call->held;  // computed by an earlier call
     std::vector<Tensor>& inputs = call->inputs;
-    inputs.resize(was_held ? not_held_.size() : steps_.input_count);
-    const auto read = [&](int i, Tensor* value, bool* is_plain) {
+    inputs.resize(held != nullptr ? held->read.size() : steps_.input_count);
+    const auto read = [&](int i, Tensor* value, bool* may_hold) {
       if (i < read_count_) {
-        return ReadVariable(context, handles, i, call->held.get(), value, is_plain);
+        return ReadVariable(context, handles, i, held.get(), value, may_hold);
       }
       *value = context->input(first_constant_ + i - read_count_);
       return absl::OkStatus();
     };
-    bool may_hold = true;
+    std::vector<bool> may_hold(inputs.size());
     for (size_t i = 0; i < inputs.size(); ++i) {
-      const int input = was_held ? not_held_[i] : static_cast<int>(i);
-      bool is_plain = false;
-      OP_REQUIRES_OK(context, read(input, &inputs[i], &is_plain));
-      may_hold = may_hold && (is_plain || !IsHeld(input));
+      bool may_hold_it = false;
+      const int input = held != nullptr ? held->read[i] : static_cast<int>(i);
+      OP_REQUIRES_OK(context, read(input, &inputs[i], &may_hold_it));
+      may_hold[i] = may_hold_it;
     }
-    if (!was_held && !steps_.steps.empty()) {
+    if (held == nullptr && !steps_.steps.empty()) {
       OP_REQUIRES_OK(context, ComputeSteps(context, handles, inputs, may_hold, &call->held));
     }
     const auto value_of = [&](int i) -> const Tensor& {
       const int result = steps_.results[i];
       if (result >= steps_.input_count) return call->held->results[i];
-      if (!was_held) return inputs[result];
-      return IsHeld(result) ? call->held->variables[result].value : inputs[place_[result]];
+      if (held == nullptr) return inputs[result];
+      const int place = held->place[result];
+      return place < 0 ? held->variables[result].value : inputs[place];
     };
     if (is_packing_) {
-      auto content = std::make_shared<KeptValues::Content>();
       const int count = static_cast<int>(steps_.results.size());
-      content->values.reserve(count);
-      for (int i = 0; i < count; ++i) content->values.push_back(&value_of(i));
-      content->owner = call;
+      call->values.reserve(count);
+      for (int i = 0; i < count; ++i) call->values.push_back(&value_of(i));
       Tensor* packed = nullptr;
       OP_REQUIRES_OK(context, context->allocate_output(0, tensorflow::TensorShape(), &packed));
-      packed->scalar<tensorflow::Variant>()() = KeptValues{std::move(content)};
+      packed->scalar<tensorflow::Variant>()() = KeptValues{{call, &call->values}};
       return;
     }
     for (int i = 0; i < context->num_outputs(); ++i) {
@@ -209,18 +224,9 @@ class Kept : public OpKernel {
         if (read.operand < steps_.input_count) is_step_input_[read.operand] = true;
       }
     }
-    place_.resize(steps_.input_count);
-    for (int i = 0; i < steps_.input_count; ++i) {
-      if (IsHeld(i)) continue;
-      place_[i] = static_cast<int>(not_held_.size());
-      not_held_.push_back(i);
-    }
     counts_ = FindCounts(ShortDeviceName(context));
     return absl::OkStatus();
   }
-
-  // Whether an input of the steps is held between calls.
-  bool IsHeld(int input) const { return input < read_count_ && is_step_input_[input]; }
 
   absl::Status Unpack(const OpKernelContext& context, Handles* handles) const {
     const PackedVariables* const packed = PackedVariablesIn(context.input(unpacked_count_));
@@ -246,9 +252,9 @@ class Kept : public OpKernel {
     return tensorflow::LookupResource(context, handle, looked_up).ok() ? looked_up->get() : nullptr;
   }
 
-  // Reads variable `i`; `held` may be null. `is_plain` becomes whether its value may be held.
+  // Reads variable `i`; `held` may be null.
   absl::Status ReadVariable(OpKernelContext* context, const Handles& handles, int i,
-                            const HeldValues* held, Tensor* value, bool* is_plain) {
+                            const HeldValues* held, Tensor* value, bool* may_hold) {
     tensorflow::core::RefCountPtr<Var> looked_up;
     Var* variable = held == nullptr ? nullptr : held->variables[i].variable;
     if (variable == nullptr || !IsSameHandle(handles, i, *held)) {
@@ -260,12 +266,13 @@ class Kept : public OpKernel {
       if (variable->is_initialized && !variable->copy_on_read_mode.load() &&
           tensor.dtype() == reads_[i]->output_type(0)) {
         *value = tensor;
-        *is_plain = is_step_input_[i] && IsTensorFlowsOwn(tensor);
+        *may_hold = (is_step_input_[i] || tensor.TotalBytes() <= kLargestHeldForPassing) &&
+                    IsTensorFlowsOwn(tensor);
         return absl::OkStatus();
       }
     }
     // TensorFlow's own op copies the value, or has an error to report.
-    *is_plain = false;
+    *may_hold = false;
     OpKernel* const kernel = reads_[i].get();
     OpKernelContext::Params params = StepParams(*context);
     Tensor handle = handles[i];
@@ -292,25 +299,42 @@ class Kept : public OpKernel {
       const std::lock_guard<std::mutex> lock(mutex_);
       held = held_;
     }
-    if (held == nullptr) return nullptr;
-    for (int i = 0; i < read_count_; ++i) {
-      if (i + kAhead < read_count_) {
-        Var* const next = held->variables[i + kAhead].variable;
-        if (next != nullptr) {
-          __builtin_prefetch(next->mu(), /*rw=*/1);
-          __builtin_prefetch(next->tensor());
-          __builtin_prefetch(&next->copy_on_read_mode);
-        }
-      }
-      if (is_step_input_[i] && !IsUnchanged(context, handles, i, *held)) return nullptr;
-    }
+    if (held == nullptr || !AreUnchanged(context, handles, *held)) return nullptr;
     const std::lock_guard<std::mutex> lock(mutex_);
     holding_.SawTheSame();
     return held;
   }
 
+  bool AreUnchanged(OpKernelContext* context, const Handles& handles,
+                    const HeldValues& held) const {
+    const std::vector<WatchedVariable>& watched = held.watched;
+    const size_t count = watched.size();
+    for (size_t i = 0; i < count + kAhead; ++i) {
+      // The pointer is a tensor's last member.
+      if (i < count) {
+        __builtin_prefetch(reinterpret_cast<void**>(watched[i].variable->tensor() + 1) - 1);
+      }
+      if (i < kAhead) continue;
+      const WatchedVariable& each = watched[i - kAhead];
+      // Reads a pointer without the variable's lock: an update that has not ended is not seen, or
+      // is seen already.
+      if ((tensorflow::DMAHelper::buffer(each.variable->tensor()) != each.memory ||
+           !IsSameHandle(handles, each.read, held)) &&
+          !IsUnchanged(context, handles, each.read, held)) {
+        return false;
+      }
+    }
+    return absl::c_all_of(held.unwatched,
+                          [&](int i) { return IsUnchanged(context, handles, i, held); });
+  }
+
   static const tensorflow::ResourceHandle& HandleIn(const Tensor& handle) {
     return handle.scalar<tensorflow::ResourceHandle>()();
+  }
+
+  static bool HasOneShape(const tensorflow::ResourceHandle& handle) {
+    const auto stated = handle.dtypes_and_shapes();
+    return stated.size() == 1 && stated[0].shape.IsFullyDefined();
   }
 
   static bool IsSameHandle(const Handles& handles, int i, const HeldValues& held) {
@@ -338,13 +362,17 @@ class Kept : public OpKernel {
 
   // Drops what is held before it computes anew, so that both need no memory at the same time.
   absl::Status ComputeSteps(OpKernelContext* context, const Handles& handles,
-                            const std::vector<Tensor>& values, bool may_hold,
+                            const std::vector<Tensor>& values, const std::vector<bool>& may_hold,
                             std::shared_ptr<const HeldValues>* computed) {
+    bool may_hold_results = true;
+    for (int i = 0; i < read_count_; ++i) {
+      may_hold_results = may_hold_results && (may_hold[i] || !is_step_input_[i]);
+    }
     std::shared_ptr<const HeldValues> old;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       old = std::exchange(held_, nullptr);
-      may_hold = may_hold && holding_.ShouldHoldNew();
+      may_hold_results = may_hold_results && holding_.ShouldHoldNew();
     }
     old.reset();
     const CountingFor counting(counts_);
@@ -366,19 +394,30 @@ class Kept : public OpKernel {
       made->bytes += static_cast<int64_t>(made->results[i].TotalBytes());
     }
     *computed = made;
-    if (!may_hold) {
+    if (!may_hold_results) {
       made->bytes = 0;
       return absl::OkStatus();
     }
     AddKeptBytes(counts_, made->bytes);
     made->packed = handles.packed();
     made->variables.resize(read_count_);
-    for (int i = 0; i < read_count_; ++i) {
-      const Tensor& handle = handles[i];
-      const tensorflow::ResourceHandle& resource = HandleIn(handle);
+    made->place.assign(steps_.input_count, -1);
+    for (int i = 0; i < steps_.input_count; ++i) {
+      if (!may_hold[i]) {
+        made->place[i] = static_cast<int>(made->read.size());
+        made->read.push_back(i);
+      }
+      if (i >= read_count_) continue;
+      const tensorflow::ResourceHandle& resource = HandleIn(handles[i]);
       Var* const variable =
           resource.IsRefCounting() ? FindVariable(context, resource, nullptr) : nullptr;
-      made->variables[i] = {handle, variable, is_step_input_[i] ? values[i] : Tensor()};
+      made->variables[i] = {handles[i], variable, may_hold[i] ? values[i] : Tensor()};
+      if (!may_hold[i]) continue;
+      if (variable != nullptr && HasOneShape(resource)) {
+        made->watched.push_back({i, variable, tensorflow::DMAHelper::buffer(&values[i])});
+      } else {
+        made->unwatched.push_back(i);
+      }
     }
     const std::lock_guard<std::mutex> lock(mutex_);
     held_ = std::move(made);
@@ -394,8 +433,6 @@ class Kept : public OpKernel {
   std::vector<std::unique_ptr<OpKernel>> reads_;
   Steps steps_;
   std::vector<bool> is_step_input_;
-  std::vector<int> not_held_;  // inputs
-  std::vector<int> place_;     // by input: in `not_held_`
   DeviceCounts* counts_ = nullptr;
 
   std::mutex mutex_;                        // guards the rest

@@ -14,11 +14,7 @@ namespace tf_interop {
 
 // The value of a scalar tensor of type variant.
 struct KeptValues {
-  struct Content {
-    std::vector<const tensorflow::Tensor*> values;
-    std::shared_ptr<const void> owner;
-  };
-  std::shared_ptr<const Content> content;
+  std::shared_ptr<const std::vector<const tensorflow::Tensor*>> values;
 
   // What a variant needs. Nothing is encoded: the values are in this process.
   static std::string TypeName() { return "TfInterop>KeptValues"; }
@@ -30,7 +26,7 @@ struct KeptValues {
 inline const KeptValues* KeptValuesIn(const tensorflow::Tensor& tensor) {
   if (tensor.dtype() != tensorflow::DT_VARIANT || tensor.dims() != 0) return nullptr;
   const auto* kept = tensor.scalar<tensorflow::Variant>()().get<KeptValues>();
-  return kept == nullptr || kept->content == nullptr ? nullptr : kept;
+  return kept == nullptr || kept->values == nullptr ? nullptr : kept;
 }
 
 }  // namespace tf_interop

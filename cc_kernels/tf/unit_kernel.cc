@@ -229,12 +229,12 @@ class Unit : public OpKernel {
     if (unit_.kept_types.empty()) return absl::OkStatus();
     const KeptValues* const kept = KeptValuesIn(*inputs->back().tensor);
     inputs->pop_back();
-    const size_t count = kept == nullptr ? 0 : kept->content->values.size();
+    const size_t count = kept == nullptr ? 0 : kept->values->size();
     if (count != unit_.kept_types.size()) {
       return InvalidArgument("Expected ", unit_.kept_types.size(), " kept values, got ", count,
                              ".");
     }
-    for (const Tensor* const value : kept->content->values) {
+    for (const Tensor* const value : *kept->values) {
       // No step changes it; see Steps::first_held_input.
       inputs->emplace_back(const_cast<Tensor*>(value));
     }

@@ -199,6 +199,52 @@ def test_computes_once_while_nothing_changes(ops: Any, way: str) -> None:
         assert computations() == before + 1
 
 
+@pytest.mark.parametrize("size", [4, 200])  # a large one is not held
+@pytest.mark.parametrize("update", ["assign", "assign_add", "strided slice", "scatter", "XLA"])
+def test_sees_updates_of_a_variable_that_is_only_passed_on(
+    ops: Any, update: str, size: int
+) -> None:
+    doubled_one, passed = tf.Variable(ONES), tf.Variable(tf.random.normal([size, size]))
+
+    @tf.function
+    def run() -> Any:
+        return kept(
+            ops,
+            [doubled_one.handle, passed.handle],
+            reads=[READ, READ],
+            steps=[node("Add", ["inputs:0", "inputs:0"], T=1)],
+            results=["steps:0:0", "inputs:1"],
+        )
+
+    updates = UPDATES | {
+        "assign_add": lambda v: v.assign_add(tf.ones_like(v)),
+        "scatter": lambda v: raw.ResourceScatterAdd(
+            resource=v.handle, indices=ROWS, updates=tf.ones([2, size])
+        ),
+    }
+    for _ in range(6):
+        run()
+        updates[update](passed)
+        twice, value = run()
+        np.testing.assert_array_equal(value, passed)
+        np.testing.assert_array_equal(twice, 2 * ONES)
+    for _ in range(20):  # perhaps holding paused
+        run()
+    before = computations()
+    run()
+    assert computations() == before
+
+
+def test_sees_another_shape_of_the_same_memory(ops: Any) -> None:
+    variable = tf.Variable(tf.random.normal([2, 6]), shape=tf.TensorShape(None))
+    run = doubled(ops, variable)
+    for shape in ([2, 6], [6, 2], [3, 4], [12]):
+        variable.assign(tf.reshape(variable.read_value(), shape))
+        twice, value = run()
+        np.testing.assert_array_equal(value, variable.read_value())
+        np.testing.assert_array_equal(twice, 2 * variable.read_value())
+
+
 def test_pauses_while_a_variable_keeps_changing_and_resumes(ops: Any) -> None:
     variable = tf.Variable(ONES)
     run = doubled(ops, variable)
