@@ -14,7 +14,7 @@ from tensorflow.core.framework import graph_pb2
 from tf_interop.graph.check import check_rewrite
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.rewrite import rewrite_units
-from tf_interop.graph.split_units import find_split_units
+from tf_interop.graph.split_units import find_split_units, find_whole_unit
 from tf_interop.graph.units import Unit
 from tf_interop.graph.view import GraphView
 from tf_interop.runtime.kernel_library import load_kernel_library
@@ -199,6 +199,71 @@ def test_leaves_out_an_operation_that_is_not_batchwise(op: str) -> None:
     ops = assert_split_computes_the_same(*graph_of(layers))
     assert ops[0] >= {"Conv2D", "Relu"}
     assert op == "Conv2D" or all(op not in each for each in ops)
+
+
+def conv_of_any(x: tf.Tensor) -> tf.Tensor:
+    return conv(tf.reshape(x, [-1, int(np.prod(x.shape[1:])), 1, 1]))
+
+
+@pytest.mark.parametrize("batch", [len(IMAGES), None])
+@pytest.mark.parametrize("op", [op for op in BATCHWISE if op != "ArgMax"])  # Cast is no step
+def test_includes_a_batchwise_operation_before_a_convolution(op: str, batch: int | None) -> None:
+    [ops] = assert_split_computes_the_same(
+        *graph_of(lambda images: conv_of_any(BATCHWISE[op](images)), batch)
+    )
+    assert {"Conv2D", op} <= ops
+
+
+@pytest.mark.parametrize("op", [op for op in OTHERS if "Conv" not in op])
+def test_leaves_out_an_operation_before_a_convolution_that_is_not_batchwise(op: str) -> None:
+    def layers(images: tf.Tensor) -> tf.Tensor:
+        return conv_of_any(tf.reshape(OTHERS[op](images), [-1, 1]))
+
+    for ops in assert_split_computes_the_same(*graph_of(layers)):
+        assert op == "Reshape" or op not in ops
+
+
+def test_leaves_out_what_makes_a_filter_of_images_or_is_read_outside() -> None:
+    def layers(images: tf.Tensor) -> tf.Tensor:
+        read_twice, scaled = tf.exp(images), tf.sqrt(tf.abs(images))
+        filters = tf.tanh(tf.reduce_sum(scaled, 0))[:3, :3, :, None]
+        return (
+            conv(read_twice)
+            + tf.nn.conv2d(scaled, filters, 1, "SAME")
+            + tf.reverse(read_twice, [0])
+        )
+
+    [ops] = assert_split_computes_the_same(*graph_of(layers))
+    assert "Conv2D" in ops
+    assert ops.isdisjoint({"Exp", "Sqrt", "Tanh", "Sum"})
+
+
+def network(x: tf.Tensor) -> tf.Tensor:
+    return tf.nn.relu(conv(tf.exp(x - 1.0)))
+
+
+@pytest.mark.parametrize(
+    ("layers", "inside", "is_split"),
+    [
+        (network, {"Sub", "Exp", "Relu"}, True),
+        (lambda x: network(tf.reverse(x, [0])), {"Sub", "Exp", "Relu"}, True),
+        (lambda x: tf.reverse(network(x), [0]), {"Sub", "Exp", "Relu", "ReverseV2"}, False),
+    ],
+    ids=["all", "one before is not batchwise", "one after is not batchwise"],
+)
+def test_finds_a_whole_network(layers: Layer, inside: set[str], is_split: bool) -> None:
+    graph_def, result = graph_of(layers)
+    view = GraphView(graph_def)
+    unit = find_whole_unit(view, GraphProperties(view), nodes_to_preserve=[result])
+    assert unit is not None
+    ops = {view.ops[step] for step in unit.steps}
+    assert ops & {"Sub", "Exp", "Relu", "ReverseV2"} == inside
+    assert bool(unit.split) == is_split
+    rewritten = rewrite_units(view, [unit], [result])
+    check_rewrite(view, GraphView(rewritten), [result])
+    np.testing.assert_allclose(
+        run(rewritten, result, IMAGES), run(graph_def, result, IMAGES), rtol=1e-5
+    )
 
 
 def test_starts_a_new_unit_after_an_operation_that_is_not_batchwise() -> None:

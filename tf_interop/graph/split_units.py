@@ -298,8 +298,9 @@ def find_whole_unit(
 ) -> Unit | None:
     """Finds the largest unit of any steps: in inference, the whole network.
 
-    Its members are the convolutions, products and all steps that depend on them, batchwise or not.
-    Its batch may be split if all are batchwise.
+    Its members are the convolutions, products and all steps that depend on them, batchwise or not,
+    and steps that only members read. Its batch may be split if all that depend on convolutions and
+    products are batchwise; then steps before these are members only if they are batchwise, too.
 
     The arguments are those of `find_units`.
 
@@ -310,9 +311,12 @@ def find_whole_unit(
     if not units:
         return None
     whole = max(units, key=lambda unit: len(unit.steps))
+    dependent: set[int] = set()
+    for step in whole.steps:
+        if view.ops[step] in ANCHOR_OPS or not dependent.isdisjoint(view.sources(step)):
+            dependent.add(step)
     splits = _find(_Search, view, properties, nodes_to_preserve, fetches)
-    steps = set(whole.steps)
-    return next((unit for unit in splits if set(unit.steps) == steps), whole)
+    return next((unit for unit in splits if dependent <= set(unit.steps)), whole)
 
 
 def _find(
@@ -390,12 +394,17 @@ class _Search:
         }
         small = find_small(self._view, self._regions, self._properties)
         for index in reversed(self._order):
-            if self._is_parameter[index] and small[index] and index in self._regions:
-                keys = {key_of.get(reader) for reader in self._view.readers[index]}
-                key = keys.pop() if len(keys) == 1 else None
-                if key is not None and self._place(index) == key[1:]:
-                    key_of[index] = key
-                    members[key].append(index)
+            keys = {key_of.get(reader) for reader in self._view.readers[index]}
+            key = keys.pop() if len(keys) == 1 else None
+            if (
+                key is not None
+                and index in self._regions
+                and index not in key_of
+                and self._place(index) == key[1:]
+                and (small[index] if self._is_parameter[index] else self._is_before(index))
+            ):
+                key_of[index] = key
+                members[key].append(index)
         rank = {index: place for place, index in enumerate(self._order)}
         made = (self._unit(sorted(members[key], key=rank.__getitem__)) for key in sorted(members))
         return tuple(unit for unit in made if unit is not None)
@@ -473,6 +482,22 @@ class _Search:
             return None
         return images
 
+    def _is_before(self, index: int) -> bool:
+        """Whether a step that only members read is one, too, such as the scaling of an input."""
+        view = self._view
+        images = Operation(view, self._properties, index, preserved=self._preserved).images()
+        if not images or any(
+            self._is_parameter[view.fanins[index][position][0]] for position in images
+        ):
+            return False
+        self._images[index] = images
+        return all(
+            position in self._images.get(reader, ())
+            for reader in view.readers[index]
+            for position, (source, _) in enumerate(view.fanins[reader])
+            if source == index
+        )
+
 
 class _WholeSearch(_Search):
     """One search for members that need not be batchwise."""
@@ -480,3 +505,6 @@ class _WholeSearch(_Search):
     def _images_of(self, index: int) -> tuple[int, ...] | None:
         comes_in = any(source in self._images for source, _ in self._view.fanins[index])
         return () if comes_in or self._view.ops[index] in ANCHOR_OPS else None
+
+    def _is_before(self, index: int) -> bool:
+        return True
