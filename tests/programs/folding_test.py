@@ -264,7 +264,7 @@ FOLDED: dict[str, tuple[Function, dict[str, int]]] = {
         lambda x: tf.nn.silu(
             NORMALIZATION(tf.nn.depthwise_conv2d(x, DEPTHWISE_FILTER, [1] * 4, "SAME"))
         ),
-        {"_FusedDepthwiseConv2dNative": 1, "_MklSwish": 1},
+        {"_FusedConv2D": 1},  # of as many groups as channels
     ),
 }
 SHOWN = {
@@ -303,7 +303,6 @@ SEPARATE = {
     *[(op, "gelu") for op in NORMALIZED if op != "MatMul"],
     *[("MatMul", "swish"), ("MatMul", "hard swish")],
     *[("Conv3D", "swish"), ("Conv3D", "hard swish")],
-    *[("DepthwiseConv2dNative", "swish"), ("DepthwiseConv2dNative", "leaky_relu")],
 }
 """The activations that have no kernel."""
 
@@ -316,7 +315,8 @@ def test_folds_an_activation(op: str, activation: str) -> None:
 
     result, ops = run(function, IMAGES)
     assert_stocks(result, function(IMAGES))
-    fused = {"Conv2D in NCHW": "_FusedConv2D"}.get(op, f"_Fused{op}")
+    is_grouped = op == "DepthwiseConv2dNative" and activation in ("swish", "leaky_relu")
+    fused = "_FusedConv2D" if is_grouped or op == "Conv2D in NCHW" else f"_Fused{op}"
     assert ops[fused] == 1
     names = {"Relu", "Relu6", "Elu", "LeakyRelu", "_MklSwish", "AddV2", "Erfc"}
     assert (not names.isdisjoint(ops)) == ((op, activation) in SEPARATE)

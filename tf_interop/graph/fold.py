@@ -131,11 +131,15 @@ _GATES: dict[str, tuple[tuple[tuple[str, float | None], ...], float]] = {
 
 _ONEDNN_ACTIVATIONS = {
     "_FusedConv2D": ACTIVATIONS | {SWISH, HARD_SWISH},
-    # Its kernel returns no result of LeakyRelu.
     "_FusedDepthwiseConv2dNative": ACTIVATIONS - {"LeakyRelu"} | {HARD_SWISH},
     "_FusedConv3D": ACTIVATIONS,
     "_FusedMatMul": ACTIVATIONS | {GELU},
 }
+_GROUPED_ACTIVATIONS = frozenset({SWISH, "LeakyRelu"})
+"""The activations that a depthwise convolution takes as a convolution of as many groups as channels.
+
+oneDNN computes both alike. The depthwise kernel has no swish, and returns no result of LeakyRelu.
+"""
 
 
 def find_folds(
@@ -338,7 +342,15 @@ class _Search:
             return ("Relu",)
         if not tensorflow_internals.is_onednn_on():
             return ACTIVATIONS
-        return _ONEDNN_ACTIVATIONS[_LINEAR[self._view.ops[index]].fused_op]
+        known = _ONEDNN_ACTIVATIONS[_LINEAR[self._view.ops[index]].fused_op]
+        return known | _GROUPED_ACTIVATIONS if self._may_be_grouped(index) else known
+
+    def _may_be_grouped(self, index: int) -> bool:
+        """Whether a node is a depthwise convolution with one result for each channel."""
+        if _LINEAR[self._view.ops[index]].filter_axis is not None:
+            return False
+        shape = self._changes.shape(self._view.fanins[index][1])
+        return shape is not None and shape[-1] == 1 and self._layout(index) == b"NHWC"
 
     def _gated(self, index: int) -> tuple[str, tuple[int, ...]] | None:
         """The activation `x * gate(x) * factor` after x, and its nodes, each after those it reads.
@@ -398,6 +410,8 @@ class _Search:
         is_depthwise = op == "_FusedDepthwiseConv2dNative"
         if is_depthwise and attribute_of(self._view.nodes[index], "padding").s == b"EXPLICIT":
             return ""
+        if is_depthwise and activation in _GROUPED_ACTIVATIONS:
+            return "_FusedConv2D"
         needs_onednn = op != "_FusedMatMul" and (
             op != "_FusedConv2D" or self._layout(index) == b"NCHW"
         )

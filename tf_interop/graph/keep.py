@@ -261,6 +261,13 @@ class _Rewriter:
 
     def _fuse(self, new: node_def_pb2.NodeDef, fold: Fold, bias: str) -> None:
         new.op = fold.fused_op
+        if fold.fused_op == "_FusedConv2D" and fold.filter_axis is None:
+            shape = self._shape(new.input[1])
+            assert shape is not None
+            grouped = (*shape[:2], 1, fold.channel_count)
+            new.input[1] = self._reshaped(new.input[1], grouped)
+            if len(new.attr["_input_shapes"].list.shape) >= 2:
+                new.attr["_input_shapes"].list.shape[1].CopyFrom(tf.TensorShape(grouped).as_proto())
         arguments = [bias]
         fused_ops = ["BiasAdd"]
         if fold.shortcut is not None:
