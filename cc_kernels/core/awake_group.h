@@ -3,10 +3,14 @@
 #define TF_INTEROP_CORE_AWAKE_GROUP_H_
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <vector>
 
 namespace tf_interop {
+
+// Moves this thread to another core if it is on this one. Its affinity stays as it is.
+void LeaveCore(int core);
 
 // A calling thread and its helpers, for one caller at a time.
 //
@@ -20,8 +24,10 @@ namespace tf_interop {
 // schedules is divided like the caller's own work. A caller that waits for tasks helps meanwhile.
 //
 // A helper is a closure on a pool of the caller's, so no thread is made. It leaves when the lease
-// ends, or after a while without work. One that does not come, because the pool is busy or another
-// program has the core, is not waited for. A group must outlive the closures on the pool.
+// ends, or after a while without work. One that begins on the caller's core moves to another: Linux
+// may have woken it there, and would let it wait for milliseconds. One that does not come, because
+// the pool is busy or another program has the core, is not waited for. A group must outlive the
+// closures on the pool.
 class AwakeGroup {
  public:
   // Runs a closure on a thread of a pool, some time.
@@ -66,7 +72,11 @@ class AwakeGroup {
     bool is_task = false;
   };
 
+  using Clock = std::chrono::steady_clock;
+
   void AskForHelpers();
+  // Yields this core once in a lease if a helper is late, because it may wait for this core.
+  void LetHelpersCome();
   void Help(int number);
   // Gives work to an idle helper; false if there is none.
   bool Give(std::function<void()>* work, std::atomic<int>* given, bool is_task);
@@ -79,6 +89,9 @@ class AwakeGroup {
   std::vector<Helper> helpers_;  // the last is the caller
   std::atomic<int> tasks_{0};    // that are not done
   std::atomic<bool> is_leased_{false};
+  std::atomic<int> core_{-1};  // the caller's at the beginning; -1 if unknown
+  std::atomic<bool> may_yield_{false};
+  Clock::time_point begin_;
   Pool pool_;
 };
 

@@ -2,6 +2,10 @@
 // helpers come at once, late, or never.
 #include "cc_kernels/core/awake_group.h"
 
+#if defined(__linux__)
+#include <sched.h>
+#endif
+
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -100,6 +104,41 @@ TEST(AwakeGroupTest, HelpersMayComeLate) {
   }
   threads.Join();
 }
+
+#if defined(__linux__)
+cpu_set_t Affinity() {
+  cpu_set_t cores;
+  EXPECT_EQ(sched_getaffinity(0, sizeof(cores), &cores), 0);
+  return cores;
+}
+
+TEST(LeaveCoreTest, MovesTheThreadAndLeavesItsAffinity) {
+  const cpu_set_t allowed = Affinity();
+  if (CPU_COUNT(&allowed) < 2) GTEST_SKIP() << "Needs two cores.";
+  bool has_moved = false;
+  // The system may move the thread back at any time.
+  for (int i = 0; i < 10 && !has_moved; ++i) {
+    const int core = sched_getcpu();
+    LeaveCore(core);
+    has_moved = sched_getcpu() != core;
+  }
+  EXPECT_TRUE(has_moved);
+  const cpu_set_t after = Affinity();
+  EXPECT_TRUE(CPU_EQUAL(&after, &allowed));
+}
+
+TEST(LeaveCoreTest, StaysIfThereIsNoOther) {
+  const cpu_set_t allowed = Affinity();
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(sched_getcpu(), &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+  LeaveCore(sched_getcpu());
+  const cpu_set_t after = Affinity();
+  EXPECT_TRUE(CPU_EQUAL(&after, &one));
+  sched_setaffinity(0, sizeof(allowed), &allowed);
+}
+#endif
 
 TEST(AwakeGroupTest, AHelperTakesPart) {
   Threads threads;
