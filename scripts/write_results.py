@@ -43,6 +43,8 @@ The table shows the median step in stock TensorFlow, and how many times as fast 
 _MEANS = """
 The geometric means, and in brackets the number of rows. A variant's mean is over the rows that it
 has, so compare only variants with the same number. A row that runs as stock counts as 1."""
+_TITLE = "Compared with stock TensorFlow"
+_TITLES = {"cpu_other_networks.json": f"{_TITLE}: other networks and batch sizes"}
 _COMPETITORS = (Variant.ONNXRUNTIME, Variant.OPENVINO)
 _OF_THIS_PACKAGE = (Variant.ENABLED, Variant.OURS)
 _NOTHING = "–"
@@ -80,7 +82,7 @@ def _of_tables(name: str, result: dict[str, Any]) -> Iterator[str]:
 def _of_benchmark(name: str, benchmark: Benchmark) -> Iterator[str]:
     device = benchmark.device
     unit = "SMs" if device.backend == "cudnn" else "cores"
-    yield "## Compared with stock TensorFlow"
+    yield f"## {_TITLES.get(name, _TITLE)}"
     versions = benchmark.made_with | ({"cudnn": device.cudnn} if device.cudnn else {})
     machine = f"{device.name}, {device.sm_count} {unit}"
     yield _origin(name, machine, device.date, versions, benchmark.commands)
