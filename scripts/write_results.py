@@ -44,7 +44,10 @@ _MEANS = """
 The geometric means, and in brackets the number of rows. A variant's mean is over the rows that it
 has, so compare only variants with the same number. A row that runs as stock counts as 1."""
 _TITLE = "Compared with stock TensorFlow"
-_TITLES = {"cpu_other_networks.json": f"{_TITLE}: other networks and batch sizes"}
+_TITLES = {
+    "cpu_one_core_taken.json": f"{_TITLE}, while another program takes one of two cores",
+    "cpu_other_networks.json": f"{_TITLE}: other networks and batch sizes",
+}
 _COMPETITORS = (Variant.ONNXRUNTIME, Variant.OPENVINO)
 _OF_THIS_PACKAGE = (Variant.ENABLED, Variant.OURS)
 _NOTHING = "–"

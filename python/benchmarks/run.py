@@ -5,7 +5,7 @@
 `plan_time` times the planner, and `pass_time` the graph pass. `applications` compares the numbers
 of networks with and without the plugin, `folded_applications` those of folded networks, and
 `random_networks` those of random ones whose variables change. `kept_parameters` times calls after
-an update.
+an update, and `serving` serves a network for fifteen minutes.
 `parallel_papers` models networks whose layers many GPUs share, `parallel_time` times the search for
 that, and `divided_training` compares training on several devices and on one.
 """
@@ -37,6 +37,7 @@ CASES = {
     "folded_applications": "folded_applications:CASE",
     "kept_parameters": "kept_parameters:CASE",
     "random_networks": "random_networks:CASE",
+    "serving": "serving:CASE",
     "parallel_papers": "parallel_papers:CASE",
     "parallel_time": "parallel_papers:TIME_CASE",
     "divided_training": "divided_training:CASE",
