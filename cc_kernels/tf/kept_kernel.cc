@@ -50,7 +50,7 @@ using tensorflow::Var;
 constexpr int kAhead = 64;
 
 // To hold a larger variable that no step reads would take memory after an update, and save little.
-constexpr size_t kLargestHeldForPassing = 1 << 16;
+constexpr size_t kLargestHeldForPassing = 1 << 18;
 
 struct HeldVariable {
   Tensor handle;            // keeps `variable`
