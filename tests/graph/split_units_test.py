@@ -34,10 +34,12 @@ def conv(image: tf.Tensor) -> tf.Tensor:
     return tf.nn.conv2d(image, ones(3, 3, image.shape[-1], CHANNELS), 1, "SAME")
 
 
-def graph_of(make: Layer, batch: int | None = len(IMAGES)) -> tuple[graph_pb2.GraphDef, str]:
+def graph_of(
+    make: Layer, batch: int | None = len(IMAGES), sizes: Sequence[int | None] = (6, 6)
+) -> tuple[graph_pb2.GraphDef, str]:
     """A graph in which `make` computes something from images, and its result's name."""
     with tf.Graph().as_default() as graph:
-        images = v1.placeholder(tf.float32, (batch, *IMAGES.shape[1:]), "images")
+        images = v1.placeholder(tf.float32, (batch, *sizes, CHANNELS), "images")
         result = tf.identity(make(images), "result")
     graph_def = graph.as_graph_def(add_shapes=True)
     for node in graph_def.node:
@@ -236,6 +238,20 @@ def test_leaves_out_what_makes_a_filter_of_images_or_is_read_outside() -> None:
     [ops] = assert_split_computes_the_same(*graph_of(layers))
     assert "Conv2D" in ops
     assert ops.isdisjoint({"Exp", "Sqrt", "Tanh", "Sum"})
+
+
+def test_leaves_out_what_gives_images_one_size() -> None:
+    """Otherwise a network would be timed anew for each size."""
+
+    def layers(images: tf.Tensor) -> tf.Tensor:
+        return conv(tf.image.resize(images / 255, (6, 6)) - 1.0)
+
+    graph_def, result = graph_of(layers, None, (None, None))
+    view = GraphView(graph_def)
+    unit = find_whole_unit(view, GraphProperties(view), nodes_to_preserve=[result])
+    assert unit is not None
+    ops = {view.ops[step] for step in unit.steps}
+    assert ops & {"Sub", "ResizeBilinear", "RealDiv"} == {"Sub"}
 
 
 def network(x: tf.Tensor) -> tf.Tensor:

@@ -401,7 +401,11 @@ class _Search:
                 and index in self._regions
                 and index not in key_of
                 and self._place(index) == key[1:]
-                and (small[index] if self._is_parameter[index] else self._is_before(index))
+                and (
+                    small[index]
+                    if self._is_parameter[index]
+                    else self._has_one_size(index) and self._is_before(index)
+                )
             ):
                 key_of[index] = key
                 members[key].append(index)
@@ -481,6 +485,14 @@ class _Search:
         if any(self._is_parameter[fanins[position][0]] for position in images):
             return None
         return images
+
+    def _has_one_size(self, index: int) -> bool:
+        """Whether a step's images have one size, so that it hides no other from those who time."""
+        shapes = (
+            self._properties.input_shape(index, position)
+            for position in range(len(self._view.fanins[index]))
+        )
+        return all(shape is not None and is_fully_known(shape[1:]) for shape in shapes)
 
     def _is_before(self, index: int) -> bool:
         """Whether a step that only members read is one, too, such as the scaling of an input."""
