@@ -150,10 +150,13 @@ bool AwakeGroup::Give(std::function<void()>* work, std::atomic<int>* given, bool
 }
 
 void AwakeGroup::LetHelpersCome() {
-  if (!may_yield_.load(std::memory_order_relaxed)) return;
+  if (!may_yield_.load(std::memory_order_relaxed) || Clock::now() - begin_ < kTimeToCome ||
+      CurrentCore() != core_.load(std::memory_order_relaxed)) {
+    return;
+  }
   for (const Helper& helper : helpers_) {
     if (helper.state.load(std::memory_order_relaxed) == State::kAsked &&
-        Clock::now() - begin_ > kTimeToCome && may_yield_.exchange(false)) {
+        may_yield_.exchange(false)) {
       std::this_thread::yield();
     }
   }

@@ -9,7 +9,7 @@
 
 namespace tf_interop {
 
-// Moves this thread to another core if it is on this one. Its affinity stays as it is.
+// Moves this thread to another core if it is on this one. It may run on the same cores as before.
 void LeaveCore(int core);
 
 // A calling thread and its helpers, for one caller at a time.
@@ -75,7 +75,7 @@ class AwakeGroup {
   using Clock = std::chrono::steady_clock;
 
   void AskForHelpers();
-  // Yields this core once in a lease if a helper is late, because it may wait for this core.
+  // Yields the caller's core once in a lease if a helper is late, because it may wait for this core.
   void LetHelpersCome();
   void Help(int number);
   // Gives work to an idle helper; false if there is none.

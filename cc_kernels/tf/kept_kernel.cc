@@ -7,6 +7,7 @@
 // switched to copying on read, because sparse updates write into them in place; those whose memory
 // has other writers; and, for a while, those that changed between calls several times in a row (see
 // holding.h).
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -58,29 +59,40 @@ struct HeldVariable {
   Tensor value;             // empty if every call reads it
 };
 
-// A held variable that cannot change its shape. While it has this memory, it has the held value.
+// A held variable whose handle states one shape, which TensorFlow lets nobody change, except by a
+// raw op outside of graphs. While it has this memory, it has the held value.
 struct WatchedVariable {
   int read;
   Var* variable;
   const tensorflow::TensorBuffer* memory;
 };
 
+// What the steps computed once. Results that are a variable's value have empty tensors.
+struct StepResults {
+  std::vector<Tensor> tensors;
+  DeviceCounts* counts = nullptr;
+  int64_t bytes = 0;  // that are counted as kept
+
+  StepResults() = default;
+  StepResults(const StepResults&) = delete;
+  StepResults& operator=(const StepResults&) = delete;
+  ~StepResults() { AddKeptBytes(counts, -bytes); }
+};
+
 // The results of one computation, and the values of the variables that it read.
 struct HeldValues {
+  std::shared_ptr<const StepResults> results;
   PackedVariables::Handles packed;  // that the handles are in; null if they are inputs
   std::vector<HeldVariable> variables;
   std::vector<WatchedVariable> watched;  // some of those that are held
   std::vector<int> unwatched;            // the others
   std::vector<int> read;                 // inputs that every call reads
   std::vector<int> place;                // by input: in `read`; -1 if held
-  std::vector<Tensor> results;           // empty tensors for results that are a variable's value
-  DeviceCounts* counts = nullptr;
-  int64_t bytes = 0;  // of the results
 
-  HeldValues() = default;
-  HeldValues(const HeldValues&) = delete;
-  HeldValues& operator=(const HeldValues&) = delete;
-  ~HeldValues() { AddKeptBytes(counts, -bytes); }
+  void Read(int input) {
+    place[input] = static_cast<int>(read.size());
+    read.push_back(input);
+  }
 };
 
 // Whether two tensors have the same memory, without reading anything from it. If one of them is
@@ -152,7 +164,7 @@ class Kept : public OpKernel {
     }
     const auto value_of = [&](int i) -> const Tensor& {
       const int result = steps_.results[i];
-      if (result >= steps_.input_count) return call->held->results[i];
+      if (result >= steps_.input_count) return call->held->results->tensors[i];
       if (held == nullptr) return inputs[result];
       const int place = held->place[result];
       return place < 0 ? held->variables[result].value : inputs[place];
@@ -292,40 +304,65 @@ class Kept : public OpKernel {
     return absl::OkStatus();
   }
 
-  // The held values if no variable has changed since they were computed, else null.
+  // The held values if no variable that they were computed from has changed, else null.
   std::shared_ptr<const HeldValues> FindHeld(OpKernelContext* context, const Handles& handles) {
     std::shared_ptr<const HeldValues> held;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       held = held_;
     }
-    if (held == nullptr || !AreUnchanged(context, handles, *held)) return nullptr;
+    std::vector<int> changed;
+    if (held == nullptr || !Look(context, handles, *held, &changed)) return nullptr;
+    const std::shared_ptr<const HeldValues> found =
+        changed.empty() ? held : WithoutHolding(changed, *held);
     const std::lock_guard<std::mutex> lock(mutex_);
     holding_.SawTheSame();
-    return held;
+    if (held_ == held) held_ = found;
+    return found;
   }
 
-  bool AreUnchanged(OpKernelContext* context, const Handles& handles,
-                    const HeldValues& held) const {
+  // Whether all variables that steps read are unchanged; `changed` becomes the others that are not.
+  bool Look(OpKernelContext* context, const Handles& handles, const HeldValues& held,
+            std::vector<int>* changed) const {
+    const auto may_go_on = [&](int read) {
+      if (IsUnchanged(context, handles, read, held)) return true;
+      changed->push_back(read);
+      return !is_step_input_[read];
+    };
     const std::vector<WatchedVariable>& watched = held.watched;
     const size_t count = watched.size();
     for (size_t i = 0; i < count + kAhead; ++i) {
-      // The pointer is a tensor's last member.
       if (i < count) {
+        // The pointer is a tensor's last member.
         __builtin_prefetch(reinterpret_cast<void**>(watched[i].variable->tensor() + 1) - 1);
       }
       if (i < kAhead) continue;
       const WatchedVariable& each = watched[i - kAhead];
-      // Reads a pointer without the variable's lock: an update that has not ended is not seen, or
-      // is seen already.
-      if ((tensorflow::DMAHelper::buffer(each.variable->tensor()) != each.memory ||
-           !IsSameHandle(handles, each.read, held)) &&
-          !IsUnchanged(context, handles, each.read, held)) {
-        return false;
-      }
+      // Compares a pointer without the variable's lock: an update that has not ended is not seen,
+      // or is seen already. Nothing else can have this memory while it is held.
+      const bool is_same = tensorflow::DMAHelper::buffer(each.variable->tensor()) == each.memory &&
+                           IsSameHandle(handles, each.read, held);
+      if (!is_same && !may_go_on(each.read)) return false;
     }
-    return absl::c_all_of(held.unwatched,
-                          [&](int i) { return IsUnchanged(context, handles, i, held); });
+    return absl::c_all_of(held.unwatched, may_go_on);
+  }
+
+  // The same values, but calls read some variables from now on.
+  static std::shared_ptr<const HeldValues> WithoutHolding(const std::vector<int>& variables,
+                                                          const HeldValues& held) {
+    auto rest = std::make_shared<HeldValues>(held);
+    for (const int read : variables) {
+      rest->variables[read].value = Tensor();
+      rest->Read(read);
+    }
+    const auto is_read = [&](int read) { return rest->place[read] >= 0; };
+    rest->watched.erase(
+        std::remove_if(rest->watched.begin(), rest->watched.end(),
+                       [&](const WatchedVariable& each) { return is_read(each.read); }),
+        rest->watched.end());
+    rest->unwatched.erase(std::remove_if(rest->unwatched.begin(), rest->unwatched.end(), is_read),
+                          rest->unwatched.end());
+    return rest;
   }
 
   static const tensorflow::ResourceHandle& HandleIn(const Tensor& handle) {
@@ -385,28 +422,26 @@ class Kept : public OpKernel {
     for (const KernelStep& step : steps_.steps) {
       TF_RETURN_IF_ERROR(lane.Run(step, static_cast<tensorflow::DeviceBase*>(context->device())));
     }
-    auto made = std::make_shared<HeldValues>();
-    made->counts = counts_;
-    made->results.resize(steps_.results.size());
+    auto results = std::make_shared<StepResults>();
+    results->tensors.resize(steps_.results.size());
+    int64_t bytes = 0;
     for (size_t i = 0; i < steps_.results.size(); ++i) {
       if (steps_.results[i] < steps_.input_count) continue;
-      made->results[i] = run.output(steps_.results[i]);
-      made->bytes += static_cast<int64_t>(made->results[i].TotalBytes());
+      results->tensors[i] = run.output(steps_.results[i]);
+      bytes += static_cast<int64_t>(results->tensors[i].TotalBytes());
     }
+    auto made = std::make_shared<HeldValues>();
+    made->results = results;
     *computed = made;
-    if (!may_hold_results) {
-      made->bytes = 0;
-      return absl::OkStatus();
-    }
-    AddKeptBytes(counts_, made->bytes);
+    if (!may_hold_results) return absl::OkStatus();
+    AddKeptBytes(counts_, bytes);
+    results->counts = counts_;
+    results->bytes = bytes;
     made->packed = handles.packed();
     made->variables.resize(read_count_);
     made->place.assign(steps_.input_count, -1);
     for (int i = 0; i < steps_.input_count; ++i) {
-      if (!may_hold[i]) {
-        made->place[i] = static_cast<int>(made->read.size());
-        made->read.push_back(i);
-      }
+      if (!may_hold[i]) made->Read(i);
       if (i >= read_count_) continue;
       const tensorflow::ResourceHandle& resource = HandleIn(handles[i]);
       Var* const variable =

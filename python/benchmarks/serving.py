@@ -126,14 +126,16 @@ def _turn(
     tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": variant == "enabled"})
     end = time.monotonic() + SECONDS[variant]
     errors: list[BaseException] = []
+    lock = threading.Lock()
 
     def work(seed: int) -> None:
         choose = random.Random(seed)
         try:
             while time.monotonic() < end:
                 ms, is_right = server.serve(choose.randint(1, LARGEST_BATCH))
-                times[variant].append(ms)
-                wrong[variant] += not is_right
+                with lock:
+                    times[variant].append(ms)
+                    wrong[variant] += not is_right
         except BaseException as error:
             errors.append(error)
 

@@ -12,6 +12,7 @@ from graph_builder import CPU
 from tensorflow.core.framework import graph_pb2
 
 from tf_interop.graph.check import check_rewrite
+from tf_interop.graph.program import UNIT_OP
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.rewrite import rewrite_units
 from tf_interop.graph.split_units import find_split_units, find_whole_unit
@@ -210,10 +211,12 @@ def conv_of_any(x: tf.Tensor) -> tf.Tensor:
 @pytest.mark.parametrize("batch", [len(IMAGES), None])
 @pytest.mark.parametrize("op", [op for op in BATCHWISE if op != "ArgMax"])  # Cast is no step
 def test_includes_a_batchwise_operation_before_a_convolution(op: str, batch: int | None) -> None:
-    [ops] = assert_split_computes_the_same(
-        *graph_of(lambda images: conv_of_any(BATCHWISE[op](images)), batch)
-    )
+    graph_def, result = graph_of(lambda images: conv_of_any(BATCHWISE[op](images)), batch)
+    [ops] = assert_split_computes_the_same(graph_def, result)
     assert {"Conv2D", op} <= ops
+    view, units = split(graph_def, result)
+    [unit] = [node for node in rewrite_units(view, units, [result]).node if node.op == UNIT_OP]
+    assert unit.input[0] == "images"
 
 
 @pytest.mark.parametrize("op", [op for op in OTHERS if "Conv" not in op])
@@ -238,6 +241,16 @@ def test_leaves_out_what_makes_a_filter_of_images_or_is_read_outside() -> None:
     [ops] = assert_split_computes_the_same(*graph_of(layers))
     assert "Conv2D" in ops
     assert ops.isdisjoint({"Exp", "Sqrt", "Tanh", "Sum"})
+
+
+def test_leaves_out_what_reads_images_as_a_matrix_before_a_convolution() -> None:
+    def layers(images: tf.Tensor) -> tf.Tensor:
+        rows = tf.reshape(images, [len(IMAGES), -1])
+        return conv_of_any(tf.matmul(rows, rows, transpose_b=True))
+
+    [ops] = assert_split_computes_the_same(*graph_of(layers))
+    assert "Conv2D" in ops
+    assert "MatMul" not in ops
 
 
 def test_leaves_out_what_gives_images_one_size() -> None:

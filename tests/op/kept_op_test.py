@@ -222,17 +222,21 @@ def test_sees_updates_of_a_variable_that_is_only_passed_on(
             resource=v.handle, indices=ROWS, updates=tf.ones([2, size])
         ),
     }
+    run()
+    before = computations()
     for _ in range(6):
         run()
         updates[update](passed)
         twice, value = run()
         np.testing.assert_array_equal(value, passed)
         np.testing.assert_array_equal(twice, 2 * ONES)
-    for _ in range(20):  # perhaps holding paused
-        run()
-    before = computations()
-    run()
     assert computations() == before
+    doubled_one.assign_add(ONES)
+    for _ in range(3):
+        twice, value = run()
+        np.testing.assert_array_equal(value, passed)
+        np.testing.assert_array_equal(twice, 4 * ONES)
+    assert computations() == before + 1
 
 
 def test_sees_another_shape_of_the_same_memory(ops: Any) -> None:

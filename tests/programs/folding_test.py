@@ -66,6 +66,7 @@ def fused_normalization(x: Any) -> Any:
 
 SCALE, OFFSET = factors(), offsets()
 FILTER = variable(1, 1, CHANNELS, CHANNELS)
+FILTER_OF_TWO = variable(3, 3, CHANNELS // 2, 2)
 LARGER_FILTER = variable(1, 1, CHANNELS, CHANNELS + 1)
 NORMALIZATION = normalization()
 OTHER_NORMALIZATION = normalization()
@@ -265,6 +266,25 @@ FOLDED: dict[str, tuple[Function, dict[str, int]]] = {
             NORMALIZATION(tf.nn.depthwise_conv2d(x, DEPTHWISE_FILTER, [1] * 4, "SAME"))
         ),
         {"_FusedConv2D": 1},  # of as many groups as channels
+    ),
+    "swish after depthwise with strides and padding": (
+        lambda x: tf.nn.silu(
+            NORMALIZATION(
+                tf.nn.depthwise_conv2d(
+                    tf.pad(x, [[0, 0], [0, 1], [0, 1], [0, 0]]),
+                    DEPTHWISE_FILTER,
+                    [1, 2, 2, 1],
+                    "VALID",
+                )
+            )
+        ),
+        {"_FusedConv2D": 1},
+    ),
+    "swish after depthwise with two results for each channel": (
+        lambda x: tf.nn.silu(
+            NORMALIZATION(tf.nn.depthwise_conv2d(x[..., ::2], FILTER_OF_TWO, [1] * 4, "SAME"))
+        ),
+        {"_FusedDepthwiseConv2dNative": 1, "_MklSwish": 1},
     ),
 }
 SHOWN = {

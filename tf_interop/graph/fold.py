@@ -136,7 +136,7 @@ _ONEDNN_ACTIVATIONS = {
     "_FusedMatMul": ACTIVATIONS | {GELU},
 }
 _GROUPED_ACTIVATIONS = frozenset({SWISH, "LeakyRelu"})
-"""The activations that a depthwise convolution takes as one with as many groups as channels.
+"""With these a depthwise convolution becomes a convolution with one group for each channel.
 
 oneDNN computes both alike. The depthwise kernel has no swish, and returns no result of LeakyRelu.
 """

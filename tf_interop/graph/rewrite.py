@@ -19,6 +19,7 @@ and `graph.check` checks both afterwards.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from tensorflow.core.framework import graph_pb2, node_def_pb2, types_pb2
@@ -113,7 +114,7 @@ def rewrite_units(
 
     Args:
         view: the graph.
-        units: any that `find_units` or `find_split_units` found in it.
+        units: any that `find_units`, `find_split_units` or `find_whole_unit` found in it.
         nodes_to_preserve: names that are fed or fetched and must stay.
         cores: one for each unit, which runs as in stock TensorFlow at other batch sizes. Empty
             means one core each, always.
@@ -379,7 +380,7 @@ def _unit_node(
     output_shapes: OutputShapes | None,
 ) -> UnitNode:
     place_of = {index: place for place, index in enumerate(unit.steps)}
-    inputs = _batch_first(view, unit, replacement.inputs(new))
+    inputs = _batch_first(view, unit, replacement.inputs(new), output_shapes)
     position_of = {tensor: position for position, tensor in enumerate(inputs)}
 
     def operand_of(tensor: Tensor) -> str:
@@ -416,14 +417,40 @@ def _batch_first(
     view: GraphView,
     unit: Unit,
     inputs: dict[Tensor, tuple[str, int]],
+    output_shapes: OutputShapes | None,
 ) -> dict[Tensor, tuple[str, int]]:
-    """Moves the input whose first dimension is the batch to the front, where the op expects it."""
+    """Moves the input whose first dimension is the batch to the front, where the op expects it.
+
+    It is what the head reads, or the largest of what the steps before the head read.
+    """
     tensors = view.fanins[unit.head]
-    usual = batch_position(view.ops[unit.head])
-    for tensor in (*tensors[usual:], *tensors):
-        if tensor in inputs and view.ops[tensor[0]] not in (*PARAMETER_OPS, KEPT_OP):
-            return {tensor: inputs.pop(tensor)} | inputs
-    return inputs
+    pending = [*reversed((*tensors[batch_position(view.ops[unit.head]) :], *tensors))]
+    inside, seen = set(unit.steps), set[Tensor]()
+    found: list[Tensor] = []
+    while pending:
+        tensor = pending.pop()
+        if tensor in seen:
+            continue
+        seen.add(tensor)
+        if tensor[0] in inside:
+            pending.extend(reversed(view.fanins[tensor[0]]))
+        elif (
+            tensor in inputs
+            and view.ops[tensor[0]] not in (*PARAMETER_OPS, KEPT_OP)
+            and (not unit.split or tensor in unit.split)
+        ):
+            found.append(tensor)
+
+    def size(tensor: Tensor) -> tuple[bool, int]:
+        shape = None if output_shapes is None else output_shapes(*tensor)
+        if shape is None:
+            return False, 0
+        return None in shape, math.prod(each for each in shape if each is not None)
+
+    if not found:
+        return inputs
+    first = found[0] if found[0] in tensors else max(found, key=size)
+    return {first: inputs.pop(first)} | inputs
 
 
 def _free_name(view: GraphView, base: str) -> str:

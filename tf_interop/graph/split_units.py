@@ -13,13 +13,15 @@ images, and on no other image of them. `_RULES` has a rule for each such op, abo
 shapes and constants.
 
 A node is a *member* if it is a convolution, or if it is batchwise and one of its images comes from
-a member. Small parameters that only members read join them. So do *companions*: nodes that make
-sizes from a member's shape, and small constants that wait for a member, which Grappler makes.
+a member. Small parameters and batchwise nodes that only members read join them. So do *companions*:
+nodes that make sizes from a member's shape, and small constants that wait for a member, which
+Grappler makes.
 
 Members are contracted by generation. A node's generation is the largest of its sources', plus one
 on each edge out of a member to another kind of node, device or control-flow region. Members of one
 generation, device and region form a unit. Contracting them leaves no cycle: generations never fall
-along edges and rise on every edge out of a unit, so no path that leaves a unit returns to it.
+along edges and rise on every edge out of a unit, so no path that leaves a unit returns to it. What
+joins for its readers has only edges into their unit.
 """
 
 from __future__ import annotations
@@ -497,10 +499,12 @@ class _Search:
     def _is_before(self, index: int) -> bool:
         """Whether a step that only members read is one, too, such as the scaling of an input."""
         view = self._view
-        images = Operation(view, self._properties, index, preserved=self._preserved).images()
-        if not images or any(
-            self._is_parameter[view.fanins[index][position][0]] for position in images
-        ):
+        found = Operation(view, self._properties, index, preserved=self._preserved).images()
+        images = found or ()
+        operands = list(enumerate(view.fanins[index]))
+        split = {tensor for position, tensor in operands if position in images}
+        shared = {tensor for position, tensor in operands if position not in images}
+        if not split or split & shared or any(self._is_parameter[source] for source, _ in split):
             return False
         self._images[index] = images
         return all(
