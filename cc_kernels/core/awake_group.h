@@ -75,7 +75,7 @@ class AwakeGroup {
   using Clock = std::chrono::steady_clock;
 
   void AskForHelpers();
-  // Yields the caller's core once in a lease if a helper is late, because it may wait for this core.
+  // Yields the caller's core once in a lease if a helper is late, because it may wait for it.
   void LetHelpersCome();
   void Help(int number);
   // Gives work to an idle helper; false if there is none.
