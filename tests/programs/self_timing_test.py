@@ -86,7 +86,7 @@ def test_each_batch_size_is_timed_and_every_call_is_right() -> None:
 
 
 def modules(image: tf.Tensor) -> tf.Tensor:
-    """Modules of four short branches each, with shortcuts that are read twice, of a scaled image."""
+    """Modules of four short branches each, with shortcuts read twice, of a scaled image."""
     value = image * 0.5 - 0.1
     for number in range(3):
         left = tf.nn.relu(conv(value, number))
