@@ -102,11 +102,12 @@ def _least_us(op: str, call: Callable[[], object]) -> float:
 CASE = Case(
     title="Calls after an update of parameters",
     says="""
-Calls of networks at batch 1 with `enable()`: nothing changed since the last call, one variable was
-updated, and all were. "Variables passed one by one" is a call in which nothing changed, too, but as
-TensorFlow calls functions. Each time is the least of many turns in one process, in which stock
-TensorFlow takes turns. "Look" is the time of the op that looks whether any parameter has changed,
-if none has, as TensorFlow's profiler reports it.
+Calls of networks at batch 1 with `enable()`: nothing changed since the last call, one variable
+was updated, and all were. "Variables passed one by one" is a call in which nothing changed, too,
+but as TensorFlow calls functions. Each time is the least of many turns in one process, in which
+stock TensorFlow takes turns. Graphs are still timing themselves, so calls take longer than later.
+"Look" is the time of the op that looks whether any parameter has changed, if none has, as
+TensorFlow's profiler reports it.
 """,
     networks=("ResNet50", "MobileNetV2", "EfficientNetB0", "NASNetMobile"),
     measure=measure,
