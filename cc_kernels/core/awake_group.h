@@ -9,7 +9,7 @@
 
 namespace tf_interop {
 
-// Moves this thread to another core if it is on this one. It may run on the same cores as before.
+// Moves the calling thread off a core if it is there. It may run on the same cores as before.
 void LeaveCore(int core);
 
 // A calling thread and its helpers, for one caller at a time.

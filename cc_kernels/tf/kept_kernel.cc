@@ -264,7 +264,7 @@ class Kept : public OpKernel {
     return tensorflow::LookupResource(context, handle, looked_up).ok() ? looked_up->get() : nullptr;
   }
 
-  // Reads variable `i`; `held` may be null.
+  // Reads variable `i`; `held` may be null. `may_hold` becomes whether its value may be held.
   absl::Status ReadVariable(OpKernelContext* context, const Handles& handles, int i,
                             const HeldValues* held, Tensor* value, bool* may_hold) {
     tensorflow::core::RefCountPtr<Var> looked_up;

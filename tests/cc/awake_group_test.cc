@@ -127,6 +127,23 @@ TEST(LeaveCoreTest, MovesTheThreadAndLeavesItsAffinity) {
   EXPECT_TRUE(CPU_EQUAL(&after, &allowed));
 }
 
+TEST(AwakeGroupTest, AHelperLeavesTheCallersCore) {
+  const cpu_set_t allowed = Affinity();
+  if (CPU_COUNT(&allowed) < 2) GTEST_SKIP() << "Needs two cores.";
+  AwakeGroup group(2);
+  bool has_moved = false;
+  for (int i = 0; i < 10 && !has_moved; ++i) {  // the system may move the thread, too
+    std::function<void()> help;
+    const int core = sched_getcpu();
+    group.Begin([&](std::function<void()> work) { help = std::move(work); });
+    group.End();
+    ASSERT_NE(help, nullptr);
+    help();  // on the caller's own thread, and so on its core
+    has_moved = sched_getcpu() != core;
+  }
+  EXPECT_TRUE(has_moved);
+}
+
 TEST(LeaveCoreTest, StaysIfThereIsNoOther) {
   const cpu_set_t allowed = Affinity();
   cpu_set_t one;
