@@ -253,6 +253,20 @@ def test_leaves_out_what_reads_images_as_a_matrix_before_a_convolution() -> None
     assert "MatMul" not in ops
 
 
+def test_the_largest_input_is_that_of_the_images() -> None:
+    def layers(images: tf.Tensor) -> tf.Tensor:
+        return conv(v1.placeholder(tf.float32, (1, 1, 1, CHANNELS), "mean") - images)
+
+    graph_def, result = graph_of(layers, 1)
+    view = GraphView(graph_def)
+    properties = GraphProperties(view)
+    unit = find_whole_unit(view, properties, nodes_to_preserve=[result])
+    assert unit is not None
+    rewritten = rewrite_units(view, [unit], [result], output_shapes=properties.output_shape)
+    [node] = [node for node in rewritten.node if node.op == UNIT_OP]
+    assert list(node.input[:2]) == ["images", "mean"]
+
+
 def test_leaves_out_what_gives_images_one_size() -> None:
     """Otherwise a network would be timed anew for each size."""
 
