@@ -35,6 +35,7 @@ def plugin_as_after_import(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     packed_calls.turn_off()
     get_plugin().settings = Settings()
+    get_plugin().library.set_xla_calls(False)
     tf.config.optimizer.set_experimental_options(
         {"use_plugin_optimizers": True, "debug_stripper": False}
     )

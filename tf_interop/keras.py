@@ -13,6 +13,7 @@ from absl import logging
 from tf_interop import tensorflow_internals
 from tf_interop.duration import parse_duration
 from tf_interop.errors import TfInteropError
+from tf_interop.model.graphs import is_count
 from tf_interop.planning.types import Plan
 from tf_interop.runtime.plugin import Plugin, get_plugin
 from tf_interop.runtime.settings import DEFAULT_PASS_TIME_LIMIT_S, PassReport
@@ -64,8 +65,9 @@ class ConvStages:
       every call traces the model; for many short calls use `tf_interop.enable`.
 
     `jit_compile` stays as it is. If XLA compiles the model, as Keras 3 lets it by itself where
-    there is a GPU, the callback changes nothing and warns. XLA was faster than stages on the GPU
-    where both were measured (docs/limits.md).
+    there is a GPU, the callback makes no stages or units and warns; on a CPU depthwise convolutions
+    run TensorFlow's own kernels. XLA was faster than stages on the GPU where both were measured
+    (docs/limits.md).
 
     At the end the callback restores the settings, the option `use_plugin_optimizers` and the
     model's functions; a later call without the callback runs without stages.
@@ -135,9 +137,10 @@ class ConvStages:
             raise ValueError(
                 "Expected only one of tune, plan and policy 'always'. Leave the others out."
             )
-        if batch_size is not None and (tune is None or batch_size < 1):
+        if batch_size is not None and (tune is None or not is_count(batch_size)):
             raise ValueError(
-                f"Expected a batch_size of 1 or more, and only with tune, got {batch_size}."
+                "Expected batch_size to be a whole number of 1 or more, and only with tune, got "
+                f"{batch_size!r}."
             )
         self._tune_budget_s = None if tune is None else parse_duration(tune)
         self._batch_size = batch_size
@@ -162,7 +165,7 @@ class ConvStages:
         self._call = None
         self.graphs = call.find_new_reports()
         call.plugin.settings = call.settings
-        tensorflow_internals.set_plugin_optimizers_option(call.option)
+        call.plugin.set_option(call.option)
         if tensorflow_internals.model_compilation(call.model) is not call.compilation:
             tensorflow_internals.drop_model_functions(call.model)
         else:
@@ -190,14 +193,14 @@ class ConvStages:
         self._call = call = _Call(plugin, model, may_change_graphs=may_change)
         if call.is_xla_in_the_way:
             logging.warning(
-                "XLA compiles the functions of model %r, so ConvStages cannot change them. On a "
-                "GPU XLA may be much faster: compare with tf-interop benchmark. To use ConvStages, "
-                "compile the model with jit_compile=False.",
+                "XLA compiles the functions of model %r, so ConvStages makes no stages or units in "
+                "them. On a GPU XLA may be much faster: compare with tf-interop benchmark. To use "
+                "ConvStages, compile the model with jit_compile=False.",
                 model.name,
             )
         tensorflow_internals.drop_model_functions(model)
         plugin.settings = self._settings
-        tensorflow_internals.set_plugin_optimizers_option(True)
+        plugin.set_option(True)
 
     def set_params(self, params: dict[str, Any] | None) -> None:
         """Keeps Keras's parameters for their `verbose`."""

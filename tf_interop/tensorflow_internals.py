@@ -77,9 +77,13 @@ def is_tf32_on() -> bool:
     return bool(tf.config.experimental.tensor_float_32_execution_enabled())
 
 
+ONEDNN_VARIABLE = "TF_ENABLE_ONEDNN_OPTS"
+"""The environment variable that turns oneDNN on (1) or off (0), before TensorFlow is imported."""
+
+
 @functools.cache
 def is_onednn_on() -> bool:
-    """Whether TensorFlow computes with oneDNN on CPUs."""
+    """Whether TensorFlow computes with oneDNN on CPUs; by default only on those with VNNI."""
     from tensorflow.python.util import _pywrap_util_port
 
     return bool(_pywrap_util_port.IsMklEnabled())

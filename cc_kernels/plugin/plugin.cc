@@ -23,6 +23,8 @@
 #include "cc_kernels/core/timeline.h"
 #include "cc_kernels/core/workspace_limit.h"
 #include "cc_kernels/plugin/tensorflow_registry.h"
+#include "cc_kernels/xla/convolutions.h"
+#include "cc_kernels/xla/stock_call.h"
 #include "tensorflow/c/c_api.h"
 #include "tensorflow/c/experimental/grappler/grappler.h"
 
@@ -324,6 +326,15 @@ void TfiReadStageTimings(TfiSink sink) {
     }
     sink(text.data(), text.size());
   });
+}
+
+void TfiSetXlaCalls(int is_on) { tf_interop::SetStockConvolutions(is_on != 0); }
+
+void TfiReadXlaCalls(TfiSink sink) {
+  const tf_interop::CompiledConvolutions compiled = tf_interop::ReadCompiledConvolutions();
+  const std::string text = absl::StrCat(compiled.as_calls, " ", compiled.refused, " ",
+                                        compiled.left, " ", tf_interop::StockCallCount());
+  sink(text.data(), text.size());
 }
 
 void TfiSetWorkspaceLimit(int64_t bytes) {

@@ -81,6 +81,15 @@ TFI_EXPORT void TfiReadSelfTimings(TfiSink sink);
 // name, the median of its calls in us (0: not timed), and their count.
 TFI_EXPORT void TfiReadStageTimings(TfiSink sink);
 
+// Turns calls of TensorFlow's kernels for depthwise convolutions (xla/convolutions.h) on or off,
+// for functions that XLA compiles for a CPU from now on.
+TFI_EXPORT void TfiSetXlaCalls(int is_on);
+
+// Passes four numbers, separated by spaces: the depthwise convolutions that were compiled as calls;
+// those left to XLA, because TensorFlow's kernels do not take them; those left to it because calls
+// were off; and the calls that ran.
+TFI_EXPORT void TfiReadXlaCalls(TfiSink sink);
+
 // Limits the total bytes of a stage's workspaces from now on, on all devices; a negative number
 // lifts the limit.
 TFI_EXPORT void TfiSetWorkspaceLimit(int64_t bytes);

@@ -59,7 +59,7 @@ def test_counts_of_networks(
     model = getattr(tf.keras.applications, name)(weights=None)
     analysis = tf_interop.analyze(model, training=training)
     what = "one training step with SGD" if training else "inference"
-    assert analysis.name == f"{model.name}, {what}, batch 2"
+    assert analysis.name == f"{model.name}, {what}, batch 1"
     assert _shape(analysis) == shape
     assert tuple(analysis.counts_by_kind.values()) == kinds
     assert sum(analysis.counts_by_op.values()) == shape[0]
@@ -207,6 +207,12 @@ def test_infers_the_shape_of_a_fused_node_that_tensorflow_does_not_import() -> N
     assert "_kernel" not in shaped.attr
 
 
+def test_one_number_is_height_and_width() -> None:
+    model = _model(size=None)
+    sizes = [tf_interop.analyze(model, image_size=size) for size in (8, (8, 8))]
+    assert sizes[0] == sizes[1]
+
+
 def test_notes_functions_that_xla_compiles() -> None:
     compiled = _convolution_function(jit_compile=True)
 
@@ -251,7 +257,12 @@ def test_counts_refusals() -> None:
         (lambda: lambda image: image, {}, "function"),
         (lambda: tf.function(lambda image: image), {}, "signature"),
         (_convolution_function, {"training": True}, "training=True"),
-        (_convolution_function, {"batch_size": 0}, "batch_size"),
+        (_convolution_function, {"training": "yes"}, "True or False, got 'yes'"),
+        (_convolution_function, {"batch_size": 0}, "batch size .* 1 or more, got 0"),
+        (_convolution_function, {"batch_size": 8.5}, "whole number .* got 8.5"),
+        (_convolution_function, {"batch_size": "8"}, "whole number .* got '8'"),
+        (_model, {"image_size": (9, 9, 3)}, r"height and width, .* got \(9, 9, 3\)"),
+        (_model, {"image_size": "64"}, "height and width, .* got '64'"),
         (lambda: _model(), {"image_size": (9, 9)}, r"\(9, 9\)"),
         (lambda: _model(size=None), {}, "image_size="),
         (_Subclassed, {}, "inputs"),

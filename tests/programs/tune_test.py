@@ -11,6 +11,7 @@ import branched_models
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 from unnoticed import assert_same
 
 import tf_interop
@@ -166,7 +167,8 @@ def test_a_function_and_a_graph(choose: Choose) -> None:
     choose(True)
     expected = infer(branches)
     concrete = branches.get_concrete_function()
-    for subject in (branches, concrete, concrete.graph.as_graph_def()):
+    frozen = convert_variables_to_constants_v2(concrete)
+    for subject in (branches, concrete, concrete.graph.as_graph_def(), frozen):
         tuning = tf_interop.tune(subject, batch_sizes=(BATCH,), budget=BUDGET, use_cache=False)
         assert tuning.is_faster
         assert tuning.graphs[0].plan.mode is None

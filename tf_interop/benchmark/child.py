@@ -338,17 +338,19 @@ def _measure(request: Request, variant: Variant) -> Block:
         )
     model = _load(case)
     disable()
-    traced = _traced(model, case, compiled_by_xla=variant is Variant.XLA)
+    is_checked = variant.is_checked and _is_exact(case, has_gpu)
+    # Outputs are compared with those of stock TensorFlow.
+    traced = _traced(model, case, compiled_by_xla=variant.is_compiled_by_xla and not is_checked)
     # The weights in a user's file stay.
     if pathlib.Path(case.model).suffix not in _KERAS_SUFFIXES:
         numbers.set_weights(model, traced.inputs)
     stock = None
-    if variant.is_checked and _is_exact(case, has_gpu):
+    if is_checked:
         stock = numbers.outputs_of_stock(traced.function, traced.inputs)
     if variant is Variant.FROZEN or variant.is_other_runtime:
         run = _step_of_frozen(variant, traced)
     else:
-        if variant is Variant.ENABLED:
+        if variant in (Variant.ENABLED, Variant.XLA_ENABLED):
             enable()
         elif request.plan_path is not None:
             plan = load_plan(request.plan_path)
@@ -358,7 +360,8 @@ def _measure(request: Request, variant: Variant) -> Block:
                 plan = without_pinning(plan)
             enable(plan=plan)
         if stock is not None:
-            traced = _traced(model, case)  # the other one was optimized as stock's
+            # The other one was optimized as stock's.
+            traced = _traced(model, case, compiled_by_xla=variant.is_compiled_by_xla)
         run = _step_of(traced)
     first_step_ms = _time_ms(run)
     for step in range(_MOST_WARMUP_STEPS):

@@ -36,6 +36,7 @@ class Variant(enum.Enum):
     INTRA_ONE: stock, with one thread inside an operation and one operation on each core.
     INTER_ONE: stock, with one operation at a time, on all cores.
     XLA: compiled with `jit_compile=True`.
+    XLA_ENABLED: the same, with `tf_interop.enable()`.
     TFLITE: converted for TensorFlow Lite, with XNNPACK.
     ONNXRUNTIME: converted for ONNX Runtime.
     OPENVINO: converted for OpenVINO.
@@ -50,6 +51,7 @@ class Variant(enum.Enum):
     INTRA_ONE = "intra-1"
     INTER_ONE = "inter-1"
     XLA = "xla"
+    XLA_ENABLED = "xla-enabled"
     TFLITE = "tflite"
     ONNXRUNTIME = "onnxruntime"
     OPENVINO = "openvino"
@@ -60,6 +62,11 @@ class Variant(enum.Enum):
         return self in (Variant.OURS, Variant.PINNING, Variant.CONCURRENCY)
 
     @property
+    def is_compiled_by_xla(self) -> bool:
+        """Whether XLA compiles the step."""
+        return self in (Variant.XLA, Variant.XLA_ENABLED)
+
+    @property
     def is_other_runtime(self) -> bool:
         """Whether another runtime than TensorFlow's own runs the model, on the CPU."""
         return self in (Variant.TFLITE, Variant.ONNXRUNTIME, Variant.OPENVINO)
@@ -67,7 +74,8 @@ class Variant(enum.Enum):
     @property
     def is_checked(self) -> bool:
         """Whether its outputs are compared with stock's before it is timed."""
-        return self in (Variant.FROZEN, Variant.ENABLED, Variant.OURS) or self.is_other_runtime
+        changed = (Variant.FROZEN, Variant.ENABLED, Variant.XLA_ENABLED, Variant.OURS)
+        return self in changed or self.is_other_runtime
 
     def can_run(self, case: Case) -> bool:
         """Whether it can run a case: a frozen function does not train, nor do other runtimes.

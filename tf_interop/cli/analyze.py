@@ -25,7 +25,7 @@ The graph is counted after TensorFlow's own optimizations, as it is for stages."
 
 @command(
     """
-analyze InceptionV3 --batch 1
+analyze InceptionV3 --batch 8
 analyze ResNet50 --training --json
 analyze my_package.models:build --image-size 299x299
 """,
@@ -35,7 +35,7 @@ analyze my_package.models:build --image-size 299x299
 @options.count(
     "--batch",
     "batch_size",
-    default=2,
+    default=1,
     least=1,
     help="The batch size, if the model leaves it open.",
 )

@@ -107,7 +107,8 @@ benchmark InceptionV3 --image-size 75 --policy always --variants stock,ours \\
     help="stock: TensorFlow as it is. xla: compiled by XLA. ours: with the plan. pinning: only "
     "its algorithms, one after another. concurrency: only its lanes, with cuDNN's "
     "algorithms. intra-1: stock with one thread per operation. inter-1: stock with one "
-    "operation at a time. enabled: with the plugin, but without a plan. frozen: stock, with "
+    "operation at a time. enabled: with the plugin, but without a plan. xla-enabled: that, "
+    "compiled by XLA. frozen: stock, with "
     "constants instead of variables (inference). tflite, onnxruntime, openvino: these runtimes "
     "(inference in float32 on a CPU).",
 )

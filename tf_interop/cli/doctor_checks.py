@@ -194,7 +194,7 @@ _SETTINGS: tuple[tuple[str, Callable[[str], object], str, str], ...] = (
         "Remove --tf_xla_auto_jit from it.",
     ),
     (
-        "TF_ENABLE_ONEDNN_OPTS",
+        ONEDNN_VARIABLE,
         lambda value: value == "0",
         "TensorFlow's own convolutions on a CPU, the baseline, are slower and round differently",
         "Unset it, unless you want that.",
@@ -231,6 +231,18 @@ def _tensorflow_imports() -> Finding:
 
     built = "with" if tf.test.is_built_with_cuda() else "without"
     return ok(f"{tf.version.VERSION}, built {built} CUDA")
+
+
+def _onednn() -> Finding:
+    if tensorflow_internals.is_onednn_on():
+        return ok("on")
+    if os.environ.get(ONEDNN_VARIABLE) == "0":
+        return ok(f"off, because of {ONEDNN_VARIABLE}")
+    return warning(
+        "TensorFlow leaves it off on this CPU, which has no instructions for neural networks (VNNI)",
+        f"Set {ONEDNN_VARIABLE}=1 before Python starts, and measure: TensorFlow may be faster, and "
+        "tf_interop gains much more. Results round differently.",
+    )
 
 
 def _library() -> Finding:
@@ -355,6 +367,7 @@ CHECKS: dict[str, dict[str, Check]] = {
         "TensorFlow imports": _tensorflow_imports,
         "compiled library": _library,
         "plugin": _plugin,
+        "oneDNN on CPUs": _onednn,
         "Keras": _keras,
         "TensorFlow's GPUs": _gpus,
         "two convolutions": _convolutions,

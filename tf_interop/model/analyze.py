@@ -128,9 +128,9 @@ class Analysis:
 def analyze(
     model_or_function_or_graph: Any,
     *,
-    batch_size: int = 2,
+    batch_size: int = 1,
     training: bool = False,
-    image_size: tuple[int, int] | None = None,
+    image_size: tuple[int, int] | int | None = None,
 ) -> Analysis:
     """Counts the convolutions of a graph and how many of them are independent.
 
@@ -143,7 +143,7 @@ def analyze(
             tf.function with an input signature, or a GraphDef.
         batch_size: for inputs whose first dimension is unknown.
         training: whether to analyze a training step of a Keras model instead of its inference.
-        image_size: height and width, for inputs of rank 4 that leave them open.
+        image_size: height and width, or one number for both, where inputs of rank 4 lack them.
 
     Raises:
         ValueError: an argument is of the wrong kind, or an input's shape is unknown.

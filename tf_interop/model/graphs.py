@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
@@ -61,7 +62,7 @@ def trace(
     *,
     batch_size: int = 1,
     training: bool = False,
-    image_size: tuple[int, int] | None = None,
+    image_size: tuple[int, int] | int | None = None,
 ) -> TracedGraph:
     """Traces a model or a function, and inlines function calls.
 
@@ -72,8 +73,14 @@ def trace(
         GraphError: TensorFlow refuses the graph.
     """
     subject = model_or_function_or_graph
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be 1 or more, not {batch_size}.")
+    if not is_count(batch_size):
+        raise ValueError(
+            f"Expected a batch size to be a whole number of 1 or more, got {batch_size!r}. Several "
+            "are a list, such as [1, 8]."
+        )
+    if not isinstance(training, bool):
+        raise ValueError(f"Expected training to be True or False, got {training!r}.")
+    image_size = _height_and_width(image_size)
     if keras_of(subject) is not None:
         traced = _trace_model(subject, batch_size, training, image_size)
         traced = dataclasses.replace(traced, mode="training" if training else "inference")
@@ -228,7 +235,7 @@ def _trace_function(
                 if isinstance(value, tf.TensorSpec)
                 else value
             ),
-            function.structured_input_signature,
+            _input_signature(function),
         )
         # A function that has run before is not optimized again, but a function around it is.
         tf.function(lambda: function(*arguments, **keyword_arguments), autograph=False)()
@@ -237,6 +244,14 @@ def _trace_function(
     if tensorflow_internals.is_compiled_by_xla(function):
         notes = ("the function is compiled by XLA, so Grappler does not see it",)
     return _graph_of(function.graph.name, function, run, notes)
+
+
+def _input_signature(function: Any) -> Any:
+    """Arguments and keyword arguments; only arguments for a frozen function, which forgot which."""
+    if function.structured_input_signature is not None:
+        return function.structured_input_signature
+    count = len(function.inputs) - len(function.captured_inputs)
+    return [tf.TensorSpec(each.shape, each.dtype) for each in function.inputs[:count]], {}
 
 
 def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
@@ -347,6 +362,26 @@ def _rewriting_nothing(plugin: Plugin) -> Iterator[None]:
         if option is False:
             tensorflow_internals.set_plugin_optimizers_option(False)
         plugin.settings = settings
+
+
+def is_count(value: object) -> bool:
+    """Whether a value of any type is a whole number of 1 or more."""
+    is_whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    return is_whole and value >= 1
+
+
+def _height_and_width(image_size: Any) -> tuple[int, int] | None:
+    """Checks an image size of any type; one number is both."""
+    if image_size is None:
+        return None
+    if is_count(image_size):
+        return image_size, image_size
+    is_pair = isinstance(image_size, Sequence) and len(image_size) == 2
+    if not is_pair or not all(map(is_count, image_size)):
+        raise ValueError(
+            f"Expected image_size to be height and width, such as (224, 224), got {image_size!r}."
+        )
+    return image_size[0], image_size[1]
 
 
 def _concrete_function(value: Any) -> Any:

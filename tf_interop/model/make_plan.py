@@ -34,7 +34,7 @@ def plan(
     *,
     batch_sizes: Sequence[int] = (1,),
     training: bool = False,
-    image_size: tuple[int, int] | None = None,
+    image_size: tuple[int, int] | int | None = None,
     memory_budget_bytes: int | None = None,
     allow_tf32: bool | None = None,
     deterministic: bool | None = None,
@@ -55,7 +55,7 @@ def plan(
         profile: of the model with these batch sizes, from `tf-interop profile`; or its file.
         batch_sizes: one plan entry each, for inputs whose first dimension is unknown.
         training: whether to plan training of a Keras model instead of its inference.
-        image_size: height and width, for inputs of rank 4 that leave them open.
+        image_size: height and width, or one number for both, where inputs of rank 4 lack them.
         memory_budget_bytes: for live outputs of convolutions, and workspaces. None: the GPU's free
             memory; on a CPU no limit.
         allow_tf32: TensorFlow's switch for TF32 when the plan is used; None: as it is now.

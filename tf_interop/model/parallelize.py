@@ -43,7 +43,7 @@ def parallelize(
     *,
     batch_size: int = 1,
     training: bool = False,
-    image_size: tuple[int, int] | None = None,
+    image_size: tuple[int, int] | int | None = None,
     memory_limit: int | None = None,
     profile: Profile | PathLike | None = None,
     device_graph: DeviceGraph | PathLike | None = None,
@@ -64,7 +64,7 @@ def parallelize(
             must be the one that the model runs on without a plan.
         batch_size: for inputs whose first dimension is unknown. The plan is for this size only.
         training: whether to plan a training step of a Keras model instead of its inference.
-        image_size: height and width, for inputs of rank 4 that leave them open.
+        image_size: height and width, or one number for both, where inputs of rank 4 lack them.
         memory_limit: bytes that no device may exceed.
         profile: measured convolutions of one of the devices, or their file. Parts missing from it
             are modelled.

@@ -46,6 +46,8 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "TfiReadTimeline": (_SINK_TYPE, None),
     "TfiReadSelfTimings": (_SINK_TYPE, None),
     "TfiReadStageTimings": (_SINK_TYPE, None),
+    "TfiSetXlaCalls": (ctypes.c_int, None),
+    "TfiReadXlaCalls": (_SINK_TYPE, None),
 }
 
 
@@ -86,6 +88,32 @@ class Counters:
     kept_computations: int = 0
     kept_bytes: int = 0
     devices: dict[str, Counters] = dataclasses.field(default_factory=dict)
+
+
+class XlaCalls(NamedTuple):
+    """Depthwise convolutions in functions that XLA compiled for a CPU in this process.
+
+    Attributes:
+        compiled: convolutions that were compiled as calls of TensorFlow's own kernels.
+        refused: those that were left to XLA, because TensorFlow's kernels do not take them.
+        left: those that were left to XLA, because the plugin was off.
+        run: calls that ran.
+    """
+
+    compiled: int = 0
+    refused: int = 0
+    left: int = 0
+    run: int = 0
+
+    def __str__(self) -> str:
+        """The calls in a sentence."""
+        text = (
+            f"depthwise convolutions that XLA compiled for a CPU: {self.compiled} run TensorFlow's "
+            f"own kernels ({count_of(self.run, 'run')})"
+        )
+        if self.refused:
+            text += f", {self.refused} stay XLA's, which TensorFlow's kernels do not take"
+        return text
 
 
 class TimedWay(NamedTuple):
@@ -278,6 +306,16 @@ class KernelLibrary:
     def set_workspace_limit(self, limit_bytes: int | None) -> None:
         """Limits all workspaces of one stage together, from now on; None for no limit."""
         self.functions.TfiSetWorkspaceLimit(-1 if limit_bytes is None else limit_bytes)
+
+    def set_xla_calls(self, is_on: bool) -> None:
+        """Turns calls of TensorFlow's kernels on or off, for functions that XLA compiles."""
+        self.functions.TfiSetXlaCalls(int(is_on))
+
+    def read_xla_calls(self) -> XlaCalls:
+        """The calls so far."""
+        collected, sink = _collecting_sink()
+        self.functions.TfiReadXlaCalls(sink)
+        return XlaCalls(*map(int, collected[0].split()))
 
     def record_timeline(self, calls: int) -> None:
         """Records `calls` calls of each op from now on, after its first."""

@@ -85,6 +85,16 @@ class Plugin:
             self.library.set_workspace_limit(None if limit_mb is None else limit_mb << 20)
             self._update_pass()
 
+    def set_option(self, option: bool | None) -> None:
+        """Sets TensorFlow's option that lets it call plugins; None: as if it was never set.
+
+        XLA follows it: in functions that it compiles for a CPU from now on, depthwise convolutions
+        are calls of TensorFlow's own kernels, or no longer are. TensorFlow compiles a function
+        anew for each value of the option, but not one that other functions call.
+        """
+        tensorflow_internals.set_plugin_optimizers_option(option)
+        self.library.set_xla_calls(bool(option))
+
     @property
     def reports(self) -> tuple[PassReport, ...]:
         """The report of each graph, latest first."""

@@ -15,7 +15,7 @@ from tf_interop.errors import TfInteropError
 from tf_interop.graph.xla import XlaFunction, find_xla_functions, xla_auto_clustering
 from tf_interop.planning.types import GraphPlan, Plan
 from tf_interop.runtime.fold_pass import FoldReport
-from tf_interop.runtime.kernel_library import Counters, SelfTiming
+from tf_interop.runtime.kernel_library import Counters, SelfTiming, XlaCalls
 from tf_interop.runtime.parallel_pass import ParallelReport
 from tf_interop.runtime.plugin import PassFailure, get_plugin
 from tf_interop.runtime.settings import PassReport
@@ -41,8 +41,10 @@ class Status:
         counters: counts of stage runs and fallbacks so far.
         self_timings: what graphs that time themselves found out, for each size of their input.
         stage_timings: what stages that time themselves found out, for each size of their inputs.
-        xla_functions: functions with convolutions that XLA compiles, so the plugin never sees them.
+        xla_functions: functions with convolutions that XLA compiles, so they have no stages or units.
+        xla_calls: depthwise convolutions in such functions that run TensorFlow's own kernels.
         xla_auto_clustering: the switch that turned XLA on for all graphs, or empty.
+        has_onednn: whether TensorFlow computes with oneDNN on CPUs.
     """
 
     is_on: bool
@@ -59,7 +61,9 @@ class Status:
     self_timings: tuple[SelfTiming, ...] = ()
     stage_timings: tuple[SelfTiming, ...] = ()
     xla_functions: tuple[XlaFunction, ...] = ()
+    xla_calls: XlaCalls = XlaCalls()
     xla_auto_clustering: str = ""
+    has_onednn: bool = True
 
     @property
     def stage_count(self) -> int:
@@ -118,9 +122,16 @@ class Status:
         for function in self.xla_functions:
             convolutions = count_of(function.convolution_count, "convolution")
             say(f"left to XLA (jit_compile=True): {function.name}, {convolutions}")
+        if any(self.xla_calls):
+            say(str(self.xla_calls))
         if self.xla_auto_clustering:
             how = self.xla_auto_clustering
             say(f"XLA is on for all graphs ({how}): stages stay outside its clusters")
+        if not self.has_onednn and any(each.device_type == "CPU" for each in self.graphs):
+            say(
+                "TensorFlow computes without oneDNN on this CPU, and then tf_interop gains little: "
+                f"try {tensorflow_internals.ONEDNN_VARIABLE}=1, set before Python starts"
+            )
         if self.stage_count or self.counters.stages_run:
             say(f"stages run: {self.counters.stages_run}")
         if self.stage_timings:
@@ -179,7 +190,9 @@ def status() -> Status:
         self_timings=tuple(plugin.library.read_self_timings()),
         stage_timings=tuple(plugin.library.read_stage_timings()),
         xla_functions=find_xla_functions(),
+        xla_calls=plugin.library.read_xla_calls(),
         xla_auto_clustering=xla_auto_clustering(),
+        has_onednn=tensorflow_internals.is_onednn_on(),
     )
 
 

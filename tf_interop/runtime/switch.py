@@ -13,6 +13,7 @@ import tensorflow as tf
 from absl import logging
 
 from tf_interop import tensorflow_internals
+from tf_interop.errors import TfInteropError
 from tf_interop.graph.xla import xla_auto_clustering
 from tf_interop.measure.device import has_nvidia_gpu, this_cpu
 from tf_interop.parallel.costs.local_devices import check_devices_are_there
@@ -26,6 +27,7 @@ from tf_interop.runtime.settings import (
     Policy,
     Settings,
 )
+from tf_interop.terminal import count_of
 from tf_interop.versioned_file import PathLike
 
 
@@ -90,7 +92,16 @@ def enable(
     plugin.check_registered()
     changes_graphs = settings != plugin.settings
     plugin.settings = settings
-    tensorflow_internals.set_plugin_optimizers_option(True)
+    was_on = tensorflow_internals.plugin_optimizers_option()
+    plugin.set_option(True)
+    if not was_on and (left := plugin.library.read_xla_calls().left):
+        logging.warning(
+            "XLA compiled %s for this CPU before tf_interop was on. They are many times slower "
+            "than TensorFlow's own, and stay so in compiled functions that other functions call, "
+            "as in Keras. Call tf_interop.enable() before the first step, or make these functions "
+            "anew, for example with model.compile.",
+            count_of(left, "depthwise convolution"),
+        )
     packed_calls.turn_on()
     if changes_graphs:
         tensorflow_internals.optimize_functions_anew()
@@ -114,7 +125,10 @@ def disable() -> None:
     New tf.data pipelines and Sessions get no stages either; those that have run keep theirs. Other
     graph-optimizer plugins are turned off, too.
     """
-    tensorflow_internals.set_plugin_optimizers_option(False)
+    try:
+        get_plugin().set_option(False)
+    except (TfInteropError, ImportError):  # without the library there is only the option
+        tensorflow_internals.set_plugin_optimizers_option(False)
     packed_calls.turn_off()
     # TensorFlow keeps options by thread, so functions of other threads still reach the pass once.
     tensorflow_internals.optimize_functions_anew()

@@ -137,7 +137,7 @@ def tune(
     *,
     batch_sizes: Sequence[int] = (1,),
     training: bool = False,
-    image_size: tuple[int, int] | None = None,
+    image_size: tuple[int, int] | int | None = None,
     budget: str | float = "30s",
     compare_xla: bool = True,
     use_cache: bool = True,
@@ -162,7 +162,7 @@ def tune(
             an input signature, or a GraphDef.
         batch_sizes: for inputs whose first dimension is unknown.
         training: whether to tune a training step of a Keras model instead of its inference.
-        image_size: height and width, for inputs of rank 4 that leave them open.
+        image_size: height and width, or one number for both, where inputs of rank 4 lack them.
         budget: how long to measure one graph, such as `"30s"`, `"2m"` or seconds. Tracing the
             model, and finishing a measurement, take extra time. With `compare_xla` a call takes
             about twice the budget for each batch size.
@@ -444,6 +444,6 @@ def cache_key(
         tf_interop.__version__,
         tf.config.threading.get_intra_op_parallelism_threads(),
         tf.config.threading.get_inter_op_parallelism_threads(),
-        os.environ.get("TF_ENABLE_ONEDNN_OPTS", ""),
+        os.environ.get(tensorflow_internals.ONEDNN_VARIABLE, ""),
     ]
     return hashlib.sha256(json.dumps(key).encode()).hexdigest()[:24]

@@ -1,0 +1,79 @@
+#define EIGEN_USE_THREADS
+
+#include "cc_kernels/xla/host_device.h"
+
+#include <functional>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "tensorflow/core/framework/device.h"
+#include "tensorflow/core/framework/types.h"
+#include "tensorflow/core/platform/env.h"
+#include "tensorflow/core/platform/threadpool.h"
+#include "tensorflow/core/platform/threadpool_interface.h"
+#include "unsupported/Eigen/CXX11/Tensor"
+
+namespace tf_interop {
+namespace {
+
+// Gives Eigen's pool to kernels as TensorFlow's; without one, runs work inside Schedule.
+class BorrowedPool : public tensorflow::thread::ThreadPoolInterface {
+ public:
+  explicit BorrowedPool(Eigen::ThreadPoolInterface* pool) : pool_(pool) {}
+
+  void Schedule(std::function<void()> work) override {
+    if (pool_ == nullptr) return work();
+    pool_->Schedule(std::move(work));
+  }
+  int NumThreads() const override { return pool_ == nullptr ? 1 : pool_->NumThreads(); }
+  int CurrentThreadId() const override { return pool_ == nullptr ? 0 : pool_->CurrentThreadId(); }
+
+ private:
+  Eigen::ThreadPoolInterface* const pool_;
+};
+
+}  // namespace
+
+struct HostDevice::Workers {
+  explicit Workers(Eigen::ThreadPoolInterface* threads)
+      : borrowed(threads),
+        pool(&borrowed),
+        eigen_device(pool.AsEigenThreadPool(), borrowed.NumThreads()),
+        cpu_threads{borrowed.NumThreads(), &pool} {}
+
+  BorrowedPool borrowed;
+  tensorflow::thread::ThreadPool pool;
+  Eigen::ThreadPoolDevice eigen_device;
+  CpuWorkerThreads cpu_threads;
+};
+
+HostDevice::HostDevice(Workers* workers)
+    : DeviceBase(tensorflow::Env::Default()),
+      workers_(workers),
+      attributes_(tensorflow::Device::BuildDeviceAttributes("/device:CPU:0", tensorflow::DEVICE_CPU,
+                                                            tensorflow::Bytes(0),
+                                                            tensorflow::DeviceLocality())) {
+  set_tensorflow_cpu_worker_threads(&workers->cpu_threads);
+  set_eigen_cpu_device(&workers->eigen_device);
+}
+
+HostDevice* HostDevice::Over(const Eigen::ThreadPoolDevice* threads) {
+  static auto* const mutex = new std::mutex();
+  static auto* const devices = new std::map<Eigen::ThreadPoolInterface*, HostDevice*>();
+  Eigen::ThreadPoolInterface* const pool = threads == nullptr ? nullptr : threads->getPool();
+  const std::lock_guard<std::mutex> lock(*mutex);
+  HostDevice*& device = (*devices)[pool];
+  if (device == nullptr) device = new HostDevice(new Workers(pool));
+  return device;
+}
+
+int HostDevice::CoresForCaller() const {
+  return workers_->borrowed.CurrentThreadId() < 0 ? workers_->borrowed.NumThreads() : 1;
+}
+
+tensorflow::Allocator* HostDevice::GetAllocator(tensorflow::AllocatorAttributes) {
+  return tensorflow::cpu_allocator();
+}
+
+}  // namespace tf_interop

@@ -1,0 +1,44 @@
+// A CPU device over the threads that XLA computes with, for TensorFlow's own kernels inside
+// compiled functions.
+#ifndef TF_INTEROP_XLA_HOST_DEVICE_H_
+#define TF_INTEROP_XLA_HOST_DEVICE_H_
+
+#include <string>
+
+#include "tensorflow/core/framework/allocator.h"
+#include "tensorflow/core/framework/device_base.h"
+
+namespace Eigen {
+struct ThreadPoolDevice;
+}  // namespace Eigen
+
+namespace tf_interop {
+
+// Has only what kernels that compute without state need: threads and memory.
+class HostDevice : public tensorflow::DeviceBase {
+ public:
+  // The device over the pool of `threads`, which is TensorFlow's own; one for each pool, never
+  // freed. Null gives a device whose kernels compute on the calling thread.
+  static HostDevice* Over(const Eigen::ThreadPoolDevice* threads);
+
+  // The cores that the calling thread may use: only its own if it is one of the pool's, because
+  // threads of a pool that wait for each other wait for ever.
+  int CoresForCaller() const;
+
+  tensorflow::Allocator* GetAllocator(tensorflow::AllocatorAttributes attributes) override;
+  const tensorflow::DeviceAttributes& attributes() const override { return attributes_; }
+  const std::string& name() const override { return attributes_.name(); }
+  const std::string& device_type() const override { return attributes_.device_type(); }
+
+ private:
+  struct Workers;
+
+  explicit HostDevice(Workers* workers);
+
+  Workers* const workers_;
+  const tensorflow::DeviceAttributes attributes_;
+};
+
+}  // namespace tf_interop
+
+#endif  // TF_INTEROP_XLA_HOST_DEVICE_H_

@@ -1,0 +1,230 @@
+"""Depthwise convolutions in functions that XLA compiles for a CPU run TensorFlow's own kernels.
+
+The values are whole numbers, so results are compared to the bit, with those of XLA.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from unnoticed import digits, run_python
+
+import tf_interop
+from tf_interop.runtime.kernel_library import XlaCalls
+
+pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
+
+SIZES = (2, 9, 8, 3)
+
+Convolution = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+
+
+def depthwise(
+    *,
+    strides: tuple[int, int] = (1, 1),
+    padding: Any = "SAME",
+    data_format: str = "NHWC",
+    dilations: int = 1,
+) -> Convolution:
+    """The op itself: `tf.nn.depthwise_conv2d` divides dilated ones."""
+    is_last = data_format == "NHWC"
+
+    def along_space(first: int, second: int) -> list[int]:
+        return [1, first, second, 1] if is_last else [1, 1, first, second]
+
+    explicit = [] if isinstance(padding, str) else [0, 0, *padding, 0, 0]
+
+    def convolution(image: tf.Tensor, filters: tf.Tensor) -> tf.Tensor:
+        if not is_last:
+            image = tf.transpose(image, [0, 3, 1, 2])
+        return tf.raw_ops.DepthwiseConv2dNative(
+            input=image,
+            filter=filters,
+            strides=along_space(*strides),
+            padding="EXPLICIT" if explicit else padding,
+            explicit_paddings=explicit,
+            data_format=data_format,
+            dilations=along_space(dilations, dilations),
+        )
+
+    return convolution
+
+
+def step_of(convolution: Convolution, *, compiled: bool = True) -> Any:
+    """A new function, so XLA compiles it anew: the results and both gradients."""
+
+    @tf.function(jit_compile=compiled, autograph=False)
+    def step(image: tf.Tensor, filters: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch([image, filters])
+            result = convolution(image, filters)
+            loss = tf.reduce_sum(result * result)
+        return [result, *tape.gradient(loss, [image, filters])]
+
+    return step
+
+
+def new_calls(before: XlaCalls) -> XlaCalls:
+    now = tf_interop.status().xla_calls
+    return XlaCalls(*(a - b for a, b in zip(now, before, strict=True)))
+
+
+def compare(convolution: Convolution, *, dtype: Any = tf.float32, multiplier: int = 1) -> XlaCalls:
+    """The calls of one step, whose results must be XLA's."""
+    image = tf.constant(digits(0, *SIZES), dtype)
+    filters = tf.constant(digits(1, 3, 3, SIZES[3], multiplier), dtype)
+    tf_interop.disable()
+    before = tf_interop.status().xla_calls
+    expected = step_of(convolution)(image, filters)
+    assert new_calls(before) == XlaCalls(left=3 if dtype == tf.float32 else 0)
+    tf_interop.enable()
+    before = tf_interop.status().xla_calls
+    for got, wanted in zip(step_of(convolution)(image, filters), expected, strict=True):
+        assert np.any(wanted.numpy() != 0)
+        np.testing.assert_array_equal(got, wanted)
+    return new_calls(before)
+
+
+@pytest.mark.parametrize("multiplier", [1, 2])
+@pytest.mark.parametrize(
+    ("padding", "stride"),
+    [*itertools.product(["SAME", "VALID"], [1, 2, 3]), ((1, 0, 2, 1), 1), ((0, 1, 1, 2), 2)],
+)
+def test_forward_and_both_gradients_run_as_calls(
+    padding: Any, stride: int, multiplier: int
+) -> None:
+    convolution = depthwise(padding=padding, strides=(stride, stride))
+    assert compare(convolution, multiplier=multiplier) == XlaCalls(compiled=3, run=3)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"data_format": "NCHW"}, {"dilations": 2}, {"strides": (1, 2)}],
+    ids=["channels first", "dilated", "unequal strides"],
+)
+def test_what_tensorflows_kernels_do_not_take_stays_xlas(options: dict[str, Any]) -> None:
+    assert compare(depthwise(**options)) == XlaCalls(refused=3)
+
+
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float64])
+def test_other_dtypes_stay_xlas(dtype: tf.DType) -> None:
+    assert compare(depthwise(), dtype=dtype) == XlaCalls()
+
+
+def test_an_empty_batch_and_an_error_of_xlas_stay() -> None:
+    tf_interop.enable()
+    empty = step_of(depthwise())(tf.zeros([0, *SIZES[1:]]), tf.ones([3, 3, 3, 1]))
+    assert empty[0].shape == [0, *SIZES[1:]]
+    unknown = tf.TensorSpec([None] * 4)
+    function = tf.function(depthwise(), [unknown, unknown], jit_compile=True)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Depth of input must be a multiple"):
+        function(tf.ones(SIZES), tf.ones([3, 3, 4, 1]))
+
+
+def test_each_way_into_a_compiled_function() -> None:
+    """Nested, in a loop, with an unknown batch, by Keras, and in a saved model's function."""
+    image, filters = digits(0, *SIZES), tf.constant(digits(1, 3, 3, 3, 1))
+    expected = tf.nn.depthwise_conv2d(image, filters, [1, 1, 1, 1], "SAME").numpy()
+
+    def convolution(image: tf.Tensor) -> tf.Tensor:
+        return tf.nn.depthwise_conv2d(image, filters, [1, 1, 1, 1], "SAME")
+
+    tf_interop.enable()
+    inner = tf.function(convolution, jit_compile=True)
+    open_batch = [tf.TensorSpec([None, *SIZES[1:]])]
+    ways = {
+        "in another function": tf.function(lambda image: inner(image) + 0),
+        "unknown batch": tf.function(convolution, open_batch, jit_compile=True),
+        "loop": tf.function(
+            lambda image: tf.while_loop(
+                lambda i, _: i < 2, lambda i, _: (i + 1, convolution(image)), (0, image)
+            )[1],
+            jit_compile=True,
+        ),
+    }
+    for way, function in ways.items():
+        before = tf_interop.status().xla_calls
+        np.testing.assert_array_equal(function(tf.constant(image)), expected, way)
+        new = new_calls(before)
+        assert new.compiled and new.run, way
+    layer = tf.keras.layers.DepthwiseConv2D(3, padding="same", use_bias=False)
+    model = tf.keras.Sequential([tf.keras.Input(SIZES[1:]), layer])
+    layer.set_weights([filters.numpy()])
+    model.compile(optimizer="sgd", loss="mse", jit_compile=True)
+    before = tf_interop.status().xla_calls
+    np.testing.assert_array_equal(model.predict(image, verbose=0), expected)
+    model.fit(image, expected, verbose=0)
+    assert new_calls(before).run == 3  # nothing reads the gradient of the images
+
+
+def test_turning_it_on_reaches_functions_unless_others_call_them(logged: list[str]) -> None:
+    inputs = tf.constant(digits(0, *SIZES)), tf.constant(digits(1, 3, 3, 3, 1))
+    called, inner = step_of(depthwise()), step_of(depthwise())
+    outer = tf.function(lambda *inputs: inner(*inputs)[0] + 0)
+    tf_interop.disable()
+    for function in (called, outer):
+        function(*inputs)
+    tf_interop.enable()
+    [warning] = logged
+    left = tf_interop.status().xla_calls.left
+    assert left >= 6
+    assert warning.startswith(f"XLA compiled {left} depthwise convolutions")
+    for function, calls in ((called, 3), (outer, 0)):
+        before = tf_interop.status().xla_calls
+        function(*inputs)
+        assert new_calls(before) == XlaCalls(compiled=calls, run=calls)
+    tf_interop.disable()
+    before = tf_interop.status().xla_calls
+    called(*inputs)
+    assert new_calls(before).run == 0
+    line = "depthwise convolutions that XLA compiled for a CPU: "
+    assert line in str(tf_interop.status())
+
+
+def test_calls_that_run_at_the_same_time_and_on_threads_of_the_pool() -> None:
+    """Independent calls, which XLA's threads may run, and functions called from threads."""
+    run_python(
+        """
+    import concurrent.futures
+    import numpy as np, tensorflow as tf, tf_interop
+    tf_interop.enable()
+    filters = [tf.random.stateless_normal([5, 5, 32, 1], [i, 0]) for i in range(12)]
+    def branches(image):
+        return tf.concat(
+            [tf.nn.depthwise_conv2d(image, each, [1, 1, 1, 1], "SAME") for each in filters], -1)
+    image = tf.random.stateless_normal([4, 56, 56, 32], [1, 2])
+    expected = branches(image)
+    compiled = tf.function(branches, jit_compile=True)
+    compiled(image)
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        for result in threads.map(lambda _: compiled(image), range(40)):
+            np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)
+    calls = tf_interop.status().xla_calls
+    assert (calls.compiled, calls.run) == (12, 12 * 41), calls
+    """
+    )
+
+
+def test_a_cluster_of_xlas_has_calls() -> None:
+    run_python(
+        """
+    import numpy as np, tensorflow as tf, tf_interop
+    tf_interop.enable()
+    filters = tf.ones([3, 3, 4, 1])
+    @tf.function
+    def step(image):
+        image = tf.nn.depthwise_conv2d(image, filters, [1, 1, 1, 1], "SAME")
+        for _ in range(10):
+            image = tf.clip_by_value(image * 3 - 1, -2, 2)
+        return image
+    step(tf.ones([1, 5, 5, 4]))
+    assert tf_interop.status().xla_calls.run == 1, tf_interop.status().xla_calls
+    """,
+        TF_XLA_FLAGS="--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit --tf_xla_min_cluster_size=2",
+        TF_INTEROP_SELF_TIMING="0",
+    )
