@@ -103,12 +103,13 @@ class DepthwiseConvolution : public tensorflow::XlaOpKernel {
 };
 
 // The kernel registry prefers a kernel of higher priority to TensorFlow's own.
+// NOLINTNEXTLINE(bugprone-throwing-static-initialization): only if memory runs out
 const bool is_registered = [] {
   for (const char* op : {"DepthwiseConv2dNative", "DepthwiseConv2dNativeBackpropInput",
                          "DepthwiseConv2dNativeBackpropFilter"}) {
     auto* const def = new tensorflow::KernelDef;  // owned by the registry
     def->set_op(op);
-    def->set_device_type(tensorflow::DEVICE_CPU_XLA_JIT);
+    def->set_device_type("XLA_CPU_JIT");
     def->set_priority(1);
     auto* const constraint = def->add_constraint();
     constraint->set_name("T");

@@ -10,7 +10,7 @@
 namespace tf_interop {
 
 // Turns it on or off for functions that are compiled from now on.
-void SetStockConvolutions(bool is_on);
+void SetStockConvolutions(bool is_now_on);
 
 // Depthwise convolutions that were compiled so far in this process.
 struct CompiledConvolutions {

@@ -112,13 +112,11 @@ class CallDevice : public NarrowDevice {
 // A compiled call.
 struct Call {
   static ffi::TypeId id;
-  static ffi::TypeInfo info;
 
   std::unique_ptr<OpKernel> kernel;
   std::vector<tensorflow::DataType> primitive_types;  // see PrimitiveCacheTypes
 };
 ffi::TypeId Call::id = {};
-ffi::TypeInfo Call::info = ffi::MakeTypeInfo<Call>();
 
 ffi::Error Internal(const std::string& message) {
   return ffi::Error(ffi::ErrorCode::kInternal, absl::StrCat("tf_interop: ", message));
@@ -257,8 +255,9 @@ absl::Status Check(const XLA_FFI_Api* api, XLA_FFI_Error* error) {
 
 absl::Status RegisterHandler() {
   const XLA_FFI_Api* const api = ffi::GetXlaFfiApi();
+  static auto* const info = new ffi::TypeInfo(ffi::MakeTypeInfo<Call>());
   TF_RETURN_IF_ERROR(
-      Check(api, ffi::Ffi::RegisterTypeId(api, "tf_interop_stock_call", &Call::id, &Call::info)));
+      Check(api, ffi::Ffi::RegisterTypeId(api, "tf_interop_stock_call", &Call::id, info)));
   const XLA_FFI_Handler_Bundle bundle = {RunInstantiate, /*prepare=*/nullptr,
                                          /*initialize=*/nullptr, RunExecute};
   return Check(api, ffi::Ffi::RegisterStaticHandler(api, kTarget, "Host", bundle));

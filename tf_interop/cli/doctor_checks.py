@@ -35,6 +35,7 @@ from tf_interop.runtime.kernel_library import (
     REBUILD_COMMAND,
     read_build_info,
 )
+from tf_interop.tensorflow_internals import ONEDNN_VARIABLE
 
 _PYTHONS = ((3, 10), (3, 13))
 _SETUP = "Build it, in tf_interop's source folder: scripts/setup.sh"
@@ -239,9 +240,9 @@ def _onednn() -> Finding:
     if os.environ.get(ONEDNN_VARIABLE) == "0":
         return ok(f"off, because of {ONEDNN_VARIABLE}")
     return warning(
-        "TensorFlow leaves it off on this CPU, which has no instructions for neural networks (VNNI)",
-        f"Set {ONEDNN_VARIABLE}=1 before Python starts, and measure: TensorFlow may be faster, and "
-        "tf_interop gains much more. Results round differently.",
+        "TensorFlow leaves it off on this CPU, which has no VNNI instructions",
+        f"Set {ONEDNN_VARIABLE}=1 before Python starts, and measure: tf_interop may gain more, "
+        "though TensorFlow alone may be slower. Results round differently.",
     )
 
 

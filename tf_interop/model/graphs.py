@@ -366,8 +366,9 @@ def _rewriting_nothing(plugin: Plugin) -> Iterator[None]:
 
 def is_count(value: object) -> bool:
     """Whether a value of any type is a whole number of 1 or more."""
-    is_whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    return is_whole and value >= 1
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        return False
+    return int(value) >= 1
 
 
 def _height_and_width(image_size: Any) -> tuple[int, int] | None:

@@ -41,7 +41,7 @@ class Status:
         counters: counts of stage runs and fallbacks so far.
         self_timings: what graphs that time themselves found out, for each size of their input.
         stage_timings: what stages that time themselves found out, for each size of their inputs.
-        xla_functions: functions with convolutions that XLA compiles, so they have no stages or units.
+        xla_functions: functions with convolutions that XLA compiles; they have no stages or units.
         xla_calls: depthwise convolutions in such functions that run TensorFlow's own kernels.
         xla_auto_clustering: the switch that turned XLA on for all graphs, or empty.
         has_onednn: whether TensorFlow computes with oneDNN on CPUs.
@@ -61,7 +61,7 @@ class Status:
     self_timings: tuple[SelfTiming, ...] = ()
     stage_timings: tuple[SelfTiming, ...] = ()
     xla_functions: tuple[XlaFunction, ...] = ()
-    xla_calls: XlaCalls = XlaCalls()
+    xla_calls: XlaCalls = XlaCalls()  # noqa: RUF009 (frozen)
     xla_auto_clustering: str = ""
     has_onednn: bool = True
 
@@ -129,7 +129,7 @@ class Status:
             say(f"XLA is on for all graphs ({how}): stages stay outside its clusters")
         if not self.has_onednn and any(each.device_type == "CPU" for each in self.graphs):
             say(
-                "TensorFlow computes without oneDNN on this CPU, and then tf_interop gains little: "
+                "TensorFlow computes without oneDNN on this CPU. tf_interop may gain more with it: "
                 f"try {tensorflow_internals.ONEDNN_VARIABLE}=1, set before Python starts"
             )
         if self.stage_count or self.counters.stages_run:
