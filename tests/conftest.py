@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is imported
+# TensorFlow leaves oneDNN off on CPUs without VNNI; tests run the same kernels on every CPU.
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 # Lets tests of stages run without a GPU; `units_on_cpus` removes this for tests of narrow units.
 os.environ.setdefault("TF_INTEROP_HOST_STAGES", "1")
 
