@@ -83,7 +83,7 @@ class DepthwiseConvolution : public tensorflow::XlaOpKernel {
   }
 
   // Whether TensorFlow's kernel takes this, as XLA does: static sizes that are not 0, images with
-  // their channels last, no dilation, equal strides (without them no kernel is made).
+  // their channels last, no dilation. Without oneDNN it cannot be made for unequal strides.
   bool CanCall(XlaOpKernelContext* context, xla::XlaOp result) const {
     const auto is_plain = [](const absl::StatusOr<xla::Shape>& shape) {
       return shape.ok() && shape->is_static() &&

@@ -50,7 +50,6 @@ struct HostDevice::Workers {
 
 HostDevice::HostDevice(Workers* workers)
     : DeviceBase(tensorflow::Env::Default()),
-      workers_(workers),
       attributes_(tensorflow::Device::BuildDeviceAttributes("/device:CPU:0", tensorflow::DEVICE_CPU,
                                                             tensorflow::Bytes(0),
                                                             tensorflow::DeviceLocality())) {
@@ -66,10 +65,6 @@ HostDevice* HostDevice::Over(const Eigen::ThreadPoolDevice* threads) {
   HostDevice*& device = (*devices)[pool];
   if (device == nullptr) device = new HostDevice(new Workers(pool));
   return device;
-}
-
-int HostDevice::CoresForCaller() const {
-  return workers_->borrowed.CurrentThreadId() < 0 ? workers_->borrowed.NumThreads() : 1;
 }
 
 tensorflow::Allocator* HostDevice::GetAllocator(tensorflow::AllocatorAttributes) {

@@ -21,10 +21,6 @@ class HostDevice : public tensorflow::DeviceBase {
   // freed. Null gives a device whose kernels compute on the calling thread.
   static HostDevice* Over(const Eigen::ThreadPoolDevice* threads);
 
-  // The cores that the calling thread may use: only its own if it is one of the pool's, because
-  // threads of a pool that wait for each other wait for ever.
-  int CoresForCaller() const;
-
   tensorflow::Allocator* GetAllocator(tensorflow::AllocatorAttributes attributes) override;
   const tensorflow::DeviceAttributes& attributes() const override { return attributes_; }
   const std::string& name() const override { return attributes_.name(); }
@@ -35,7 +31,6 @@ class HostDevice : public tensorflow::DeviceBase {
 
   explicit HostDevice(Workers* workers);
 
-  Workers* const workers_;
   const tensorflow::DeviceAttributes attributes_;
 };
 

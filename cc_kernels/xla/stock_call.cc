@@ -179,7 +179,8 @@ ffi::Error Execute(Call* call, const Eigen::ThreadPoolDevice* threads, ffi::Rema
 
   HostDevice* const device = HostDevice::Over(threads);
   ResultAllocator allocator(result.untyped_data(), result.size_bytes());
-  CallDevice few(device, device->CoresForCaller(), &allocator);
+  // XLA may call from threads of the pool. A group does not wait for a helper that cannot come.
+  CallDevice few(device, device->tensorflow_cpu_worker_threads()->num_threads, &allocator);
   const NarrowPrimitives primitives(call->primitive_types, few.cores());
   const tsl::port::ScopedFlushDenormal flush;
   const std::vector<tensorflow::AllocatorAttributes> input_attributes(values.size());

@@ -16,6 +16,7 @@ from unnoticed import digits, run_python
 
 import tf_interop
 from tf_interop.runtime.kernel_library import XlaCalls
+from tf_interop.tensorflow_internals import is_onednn_on
 
 pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
 
@@ -109,6 +110,11 @@ def test_forward_and_both_gradients_run_as_calls(
 )
 def test_what_tensorflows_kernels_do_not_take_stays_xlas(options: dict[str, Any]) -> None:
     assert compare(depthwise(**options)) == XlaCalls(refused=3)
+
+
+def test_unequal_strides_need_onednn() -> None:
+    taken = XlaCalls(compiled=3, run=3) if is_onednn_on() else XlaCalls(refused=3)
+    assert compare(depthwise(strides=(1, 2))) == taken
 
 
 @pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float64])

@@ -34,7 +34,7 @@ def test_a_compiled_function_is_left_to_xla_and_listed_while_it_lives() -> None:
     assert new.stages_run == 0
     [listed] = compiled()
     assert listed.convolution_count == 4
-    line = f"left to XLA (jit_compile=True): {listed.name}, 4 convolutions"
+    line = f"compiled by XLA (jit_compile=True): {listed.name}, 4 convolutions"
     assert line in str(tf_interop.status())
     del function
     gc.collect()

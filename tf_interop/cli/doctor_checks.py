@@ -240,7 +240,7 @@ def _onednn() -> Finding:
     if os.environ.get(ONEDNN_VARIABLE) == "0":
         return ok(f"off, because of {ONEDNN_VARIABLE}")
     return warning(
-        "TensorFlow leaves it off on this CPU, which has no VNNI instructions",
+        "TensorFlow leaves it off on this CPU, which has no instructions for neural networks",
         f"Set {ONEDNN_VARIABLE}=1 before Python starts, and measure: tf_interop may gain more, "
         "though TensorFlow alone may be slower. Results round differently.",
     )

@@ -121,7 +121,7 @@ class Status:
             say(f"{count_of(failure.count, 'graph')} left unchanged: {failure.cause}")
         for function in self.xla_functions:
             convolutions = count_of(function.convolution_count, "convolution")
-            say(f"left to XLA (jit_compile=True): {function.name}, {convolutions}")
+            say(f"compiled by XLA (jit_compile=True): {function.name}, {convolutions}")
         if any(self.xla_calls):
             say(str(self.xla_calls))
         if self.xla_auto_clustering:
