@@ -211,8 +211,8 @@ ffi::Error Execute(Call* call, const Eigen::ThreadPoolDevice* threads, ffi::Rema
 }  // namespace
 }  // namespace tf_interop
 
-// XLA's pool. The public interface only schedules, and does not tell whether a thread is the
-// pool's.
+// XLA's pool. What the public interface gives is valid only during the call, and a group's helpers
+// may come later.
 template <>
 struct xla::ffi::CtxDecoding<const Eigen::ThreadPoolDevice*> {
   using Type = const Eigen::ThreadPoolDevice*;
