@@ -46,7 +46,7 @@ has, so compare only variants with the same number. A row that runs as stock cou
 _TITLE = "Compared with stock TensorFlow"
 _TITLES = {
     "cpu_one_core_taken.json": f"{_TITLE}, while another program takes one of two cores",
-    "cpu_xla.json": f"{_TITLE}, in functions that XLA compiles",
+    "cpu_xla.json": f"{_TITLE}, in functions that XLA compiles, on a CPU without VNNI",
     "cpu_other_networks.json": f"{_TITLE}: other networks and batch sizes",
 }
 _COMPETITORS = (Variant.ONNXRUNTIME, Variant.OPENVINO)
