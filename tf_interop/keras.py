@@ -13,6 +13,7 @@ from absl import logging
 from tf_interop import tensorflow_internals
 from tf_interop.duration import parse_duration
 from tf_interop.errors import TfInteropError
+from tf_interop.measure.device import has_nvidia_gpu
 from tf_interop.model.graphs import is_count
 from tf_interop.planning.types import Plan
 from tf_interop.runtime.plugin import Plugin, get_plugin
@@ -35,7 +36,8 @@ class _Call:
         self.model = model
         self.compilation = tensorflow_internals.model_compilation(model)
         self.functions = tensorflow_internals.model_functions(model)
-        self.is_xla_in_the_way = may_change_graphs and bool(model.jit_compile)
+        has_stages = has_nvidia_gpu() or plugin.settings.has_host_stages
+        self.is_xla_in_the_way = may_change_graphs and bool(model.jit_compile) and not has_stages
         self.settings = plugin.settings
         self.option = tensorflow_internals.plugin_optimizers_option()
         self.reports = plugin.reports
@@ -65,9 +67,9 @@ class ConvStages:
       every call traces the model; for many short calls use `tf_interop.enable`.
 
     `jit_compile` stays as it is. If XLA compiles the model, as Keras 3 lets it by itself where
-    there is a GPU, the callback makes no stages or units and warns; on a CPU depthwise convolutions
-    run TensorFlow's own kernels. XLA was faster than stages on the GPU where both were measured
-    (docs/limits.md).
+    there is a GPU, stages run inside the compiled functions; their plan is made with
+    `jit_compile=True`. On a CPU the callback makes no units there and warns; depthwise convolutions
+    run TensorFlow's own kernels.
 
     At the end the callback restores the settings, the option `use_plugin_optimizers` and the
     model's functions; a later call without the callback runs without stages.
@@ -193,9 +195,8 @@ class ConvStages:
         self._call = call = _Call(plugin, model, may_change_graphs=may_change)
         if call.is_xla_in_the_way:
             logging.warning(
-                "XLA compiles the functions of model %r, so ConvStages makes no stages or units in "
-                "them. On a GPU XLA may be much faster: compare with tf-interop benchmark. To use "
-                "ConvStages, compile the model with jit_compile=False.",
+                "XLA compiles the functions of model %r, so ConvStages makes no units in them. To "
+                "use ConvStages, compile the model with jit_compile=False.",
                 model.name,
             )
         tensorflow_internals.drop_model_functions(model)
@@ -270,6 +271,7 @@ class ConvStages:
                 model,
                 batch_sizes=(size,),
                 training=training,
+                jit_compile=bool(model.jit_compile),
                 budget=budget_s,
                 enable=False,
                 say=None if self._verbose else lambda text: None,

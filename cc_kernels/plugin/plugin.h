@@ -12,16 +12,17 @@ extern "C" {
 
 #define TFI_EXPORT __attribute__((visibility("default")))
 
-// A graph that Grappler hands to the plugin. It and the strings passed with it are valid until the
-// pass returns. Once Grappler has stopped waiting for the pass, all functions of a graph fail.
+// A graph that TensorFlow hands to the plugin: Grappler's, or the body of a function that XLA
+// compiles. It and the strings passed with it are valid until the pass returns. Once TensorFlow has
+// stopped waiting for the pass, all functions of a graph fail.
 typedef struct TfiGraph TfiGraph;
 
-// Rewrites a graph, given the device type, the names of the nodes that must stay, and those among
-// them that are fetched. A line feed ends each name. Nodes that must stay and are not fetched may
+// Rewrites a graph, given the device type, whether XLA compiles it, the names of the nodes that must
+// stay, and those among them that are fetched. A line feed ends each name. Nodes that must stay and are not fetched may
 // be fed. Returns 1 after TfiSetResult, or 0 if the graph stays unchanged. Called from several
 // threads at once, even from some that have never run Python. Must not throw.
-typedef int (*TfiPass)(TfiGraph* graph, const char* device_type, const char* nodes_to_preserve,
-                       const char* fetches);
+typedef int (*TfiPass)(TfiGraph* graph, const char* device_type, int is_compiled,
+                       const char* nodes_to_preserve, const char* fetches);
 
 // Whether the calling thread holds Python's interpreter (PyGILState_Check).
 typedef int (*TfiIsInterpreterHeld)();
@@ -29,7 +30,8 @@ typedef int (*TfiIsInterpreterHeld)();
 // Receives `size` bytes at `data`, which are valid only during the call.
 typedef void (*TfiSink)(const void* data, size_t size);
 
-// Registers the plugin for a device type, "CPU" or "GPU", unless it is registered already. Returns
+// Registers the plugin for a device type, "CPU" or "GPU", unless it is registered already. The first
+// time, functions that XLA compiles are handed over from then on, on both (compiled_functions.h). Returns
 // NULL, or an error, which stays valid until the thread's next call.
 TFI_EXPORT const char* TfiRegisterPlugin(const char* device_type);
 
@@ -81,13 +83,15 @@ TFI_EXPORT void TfiReadSelfTimings(TfiSink sink);
 // name, the median of its calls in us (0: not timed), and their count.
 TFI_EXPORT void TfiReadStageTimings(TfiSink sink);
 
-// Turns calls of TensorFlow's kernels for depthwise convolutions (xla/convolutions.h) on or off,
-// for functions that XLA compiles for a CPU from now on.
+// Turns calls of TensorFlow's kernels (xla/kernel_call.h) on or off, for functions that XLA compiles
+// from now on: depthwise convolutions on a CPU, and stages. While it is off, functions that XLA
+// compiles are not handed over.
 TFI_EXPORT void TfiSetXlaCalls(int is_on);
 
-// Passes four numbers, separated by spaces: the depthwise convolutions that were compiled as calls;
+// Passes six numbers, separated by spaces: the depthwise convolutions that were compiled as calls;
 // those left to XLA, because TensorFlow's kernels do not take them; those left to it because calls
-// were off; and the calls that ran.
+// were off; the calls that ran, also of stages; the stages that were compiled as calls; and those
+// that became XLA's own convolutions.
 TFI_EXPORT void TfiReadXlaCalls(TfiSink sink);
 
 // Limits the total bytes of a stage's workspaces from now on, on all devices; a negative number

@@ -10,15 +10,12 @@
 #include "absl/types/span.h"
 #include "cc_kernels/core/ladder.h"
 #include "tensorflow/core/framework/kernel_shape_util.h"
-#include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/util/tensor_format.h"
 
 namespace tf_interop {
 namespace {
 
-using tensorflow::OpKernelContext;
-using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
 absl::Status ExpectRank(const StepProgram& step, const char* tensor, const TensorShape& shape) {
@@ -200,33 +197,6 @@ absl::Status ResolveStep(const StepProgram& step, const std::vector<TensorShape>
   return absl::OkStatus();
 }
 
-// Resolves the shapes of all results and all convolutions, by operation.
-absl::Status ResolveSteps(const StageProgram& program, const OpKernelContext& context,
-                          std::vector<TensorShape>* result_shapes,
-                          std::vector<Convolution>* convolutions) {
-  result_shapes->resize(program.steps.size());
-  convolutions->resize(program.steps.size());
-  for (const size_t operation : program.order()) {
-    const StepProgram& step = program.steps[operation];
-    std::vector<TensorShape> operand_shapes;
-    std::vector<int64_t> sizes;
-    for (const Operand& operand : step.operands) {
-      if (operand.source == Operand::Source::kStep) {
-        operand_shapes.push_back((*result_shapes)[operand.index]);
-        continue;
-      }
-      const Tensor& input = context.input(static_cast<int>(operand.index));
-      operand_shapes.push_back(input.shape());
-      if (operand.source == Operand::Source::kInput) continue;
-      const auto values = input.flat<int32_t>();
-      sizes.assign(values.data(), values.data() + values.size());
-    }
-    TF_RETURN_IF_ERROR(ResolveStep(step, operand_shapes, sizes, &(*convolutions)[operation],
-                                   &(*result_shapes)[operation]));
-  }
-  return absl::OkStatus();
-}
-
 // 0 if every convolution computes nothing.
 int64_t BatchSizeOf(const std::vector<Convolution>& convolutions) {
   std::map<int64_t, int> counts;
@@ -240,16 +210,6 @@ int64_t BatchSizeOf(const std::vector<Convolution>& convolutions) {
     }
   }
   return most_frequent;
-}
-
-// The schedule for a batch size, or null.
-const StageSchedule* FindSchedule(const std::vector<StageSchedule>& schedules, int64_t batch_size) {
-  // If nothing is computed, any schedule will do.
-  if (schedules.front().batch_size == 0 || batch_size == 0) return &schedules.front();
-  const auto found = std::find_if(
-      schedules.begin(), schedules.end(),
-      [&](const StageSchedule& schedule) { return schedule.batch_size == batch_size; });
-  return found == schedules.end() ? nullptr : &*found;
 }
 
 // If the workspaces of a prepared stage exceed the user's limit, which no call can change, prepares
@@ -313,22 +273,57 @@ std::vector<HeldFilter> FindHeldFilters(const StageProgram& program, const Resol
 
 }  // namespace
 
-absl::Status ResolveStage(const StageProgram& program, const OpKernelContext& context,
+absl::Status ResolveConvolutions(const StageProgram& program, const StageInputs& inputs,
+                                 std::vector<Convolution>* convolutions,
+                                 std::vector<TensorShape>* result_shapes) {
+  result_shapes->resize(program.steps.size());
+  convolutions->resize(program.steps.size());
+  for (const size_t operation : program.order()) {
+    const StepProgram& step = program.steps[operation];
+    std::vector<TensorShape> operand_shapes;
+    std::vector<int64_t> sizes;
+    for (const Operand& operand : step.operands) {
+      if (operand.source == Operand::Source::kStep) {
+        operand_shapes.push_back((*result_shapes)[operand.index]);
+        continue;
+      }
+      operand_shapes.push_back(inputs.shapes[operand.index]);
+      if (operand.source == Operand::Source::kSize) sizes = inputs.sizes[operand.index];
+    }
+    TF_RETURN_IF_ERROR(ResolveStep(step, operand_shapes, sizes, &(*convolutions)[operation],
+                                   &(*result_shapes)[operation]));
+  }
+  return absl::OkStatus();
+}
+
+const StageSchedule* FindSchedule(const StageProgram& program,
+                                  const std::vector<Convolution>& convolutions) {
+  const std::vector<StageSchedule>& schedules = program.schedules;
+  const int64_t batch_size = BatchSizeOf(convolutions);
+  // If nothing is computed, any schedule will do.
+  if (schedules.front().batch_size == 0 || batch_size == 0) return &schedules.front();
+  const auto found = absl::c_find_if(schedules, [&](const StageSchedule& schedule) {
+    return schedule.batch_size == batch_size;
+  });
+  return found == schedules.end() ? nullptr : &*found;
+}
+
+absl::Status ResolveStage(const StageProgram& program, const StageInputs& inputs,
                           const PrepareOptions& options, size_t workspace_limit, Backend* backend,
                           ResolvedStage* resolved) {
   std::vector<Convolution> convolutions;
-  TF_RETURN_IF_ERROR(ResolveSteps(program, context, &resolved->result_shapes, &convolutions));
+  TF_RETURN_IF_ERROR(
+      ResolveConvolutions(program, inputs, &convolutions, &resolved->result_shapes));
   for (const Convolution& each : convolutions) {
     resolved->computes_nothing.push_back(!each.computes_something());
   }
   resolved->options = options;
-  const int64_t batch_size = BatchSizeOf(convolutions);
-  resolved->schedule = FindSchedule(program.schedules, batch_size);
+  resolved->schedule = FindSchedule(program, convolutions);
   if (resolved->schedule == nullptr) {
     resolved->schedule = &program.schedules.front();
     resolved->unplanned_kind = kNoPlan;
     resolved->why_unplanned =
-        absl::StrCat("batch size ", batch_size, " is not in the plan (",
+        absl::StrCat("batch size ", BatchSizeOf(convolutions), " is not in the plan (",
                      absl::StrJoin(program.schedules, ", ",
                                    [](std::string* text, const StageSchedule& schedule) {
                                      absl::StrAppend(text, schedule.batch_size);

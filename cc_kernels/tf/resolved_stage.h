@@ -13,13 +13,13 @@
 
 #include "absl/status/status.h"
 #include "cc_kernels/core/backend.h"
+#include "cc_kernels/core/convolution.h"
 #include "cc_kernels/core/ladder.h"
 #include "cc_kernels/core/stage.h"
 #include "cc_kernels/core/stage_runner.h"
 #include "cc_kernels/core/stage_timing.h"
 #include "cc_kernels/core/transformed_filters.h"
 #include "cc_kernels/tf/stage_program.h"
-#include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 
 namespace tf_interop {
@@ -61,13 +61,28 @@ struct ResolvedStage {
   std::optional<std::chrono::steady_clock::time_point> try_again_at;
 };
 
+// What the convolutions of a call follow from.
+struct StageInputs {
+  std::vector<tensorflow::TensorShape> shapes;  // of all inputs of the node
+  std::vector<std::vector<int64_t>> sizes;      // the values of those that are sizes, else empty
+};
+
+// Resolves all convolutions, and the shapes of their results, by operation.
+absl::Status ResolveConvolutions(const StageProgram& program, const StageInputs& inputs,
+                                 std::vector<Convolution>* convolutions,
+                                 std::vector<tensorflow::TensorShape>* result_shapes);
+
+// The schedule for the batch size of a stage; null if the program has none for it.
+//
+// As in a plan, the batch size is the convolutions' most frequent one, or the first of several that
+// are equally frequent. So a convolution of a detector's regions, or of a constant, does not decide.
+// Convolutions that compute nothing do not count.
+const StageSchedule* FindSchedule(const StageProgram& program,
+                                  const std::vector<Convolution>& convolutions);
+
 // Resolves the shapes of all steps and prepares them by the schedule for their batch size, within
 // the limit for all workspaces together.
-//
-// As in a plan, the stage's batch size is its convolutions' most frequent one, or the first of
-// several that are equally frequent. So a convolution of a detector's regions, or of a constant,
-// does not decide. Convolutions that compute nothing do not count.
-absl::Status ResolveStage(const StageProgram& program, const tensorflow::OpKernelContext& context,
+absl::Status ResolveStage(const StageProgram& program, const StageInputs& inputs,
                           const PrepareOptions& options, size_t workspace_limit, Backend* backend,
                           ResolvedStage* resolved);
 

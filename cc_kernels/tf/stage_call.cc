@@ -58,6 +58,19 @@ CallSignature SignatureOf(const OpKernelContext& context, const PrepareOptions& 
   return signature;
 }
 
+StageInputs InputsOf(const OpKernelContext& context) {
+  StageInputs inputs;
+  for (int i = 0; i < context.num_inputs(); ++i) {
+    const Tensor& input = context.input(i);
+    inputs.shapes.push_back(input.shape());
+    std::vector<int64_t>& sizes = inputs.sizes.emplace_back();
+    if (input.dtype() != tensorflow::DT_INT32) continue;
+    const auto values = input.flat<int32_t>();
+    sizes.assign(values.data(), values.data() + values.size());
+  }
+  return inputs;
+}
+
 // Allocates from the device's allocator. Neither waits for memory nor logs a failure.
 absl::Status AllocateBytes(OpKernelContext* context, size_t bytes, Tensor* tensor) {
   tensorflow::AllocationAttributes attributes;
@@ -88,9 +101,15 @@ FilterMemory AllocateFor(OpKernelContext* context, const std::vector<size_t>& in
 
 StageNode::StageNode(tensorflow::OpKernelConstruction* context)
     : counts_(FindCounts(ShortDeviceName(context))),
-      is_on_cpu_(context->device_type() == tensorflow::DEVICE_CPU) {
+      is_on_cpu_(context->device_type() == tensorflow::DEVICE_CPU),
+      is_in_xla_(context->HasAttr(kInXla)) {
   OP_REQUIRES_OK(context, GetStageProgram(context, &program_));
   OP_REQUIRES_OK(context, context->GetAttr("timed", &is_timed_));
+  if (is_in_xla_) {
+    is_timed_ = false;
+    // XLA may use the memory of a filter for something else after the call.
+    for (StepProgram& step : program_.steps) step.has_held_filter = false;
+  }
   stock_kernels_.resize(program_.steps.size());
 }
 
@@ -108,7 +127,8 @@ absl::Status StageNode::Resolve(const OpKernelContext& context, Backend* backend
     return absl::OkStatus();
   }
   auto made = std::make_shared<ResolvedStage>();
-  TF_RETURN_IF_ERROR(ResolveStage(program_, context, options, limit, backend, made.get()));
+  TF_RETURN_IF_ERROR(
+      ResolveStage(program_, InputsOf(context), options, limit, backend, made.get()));
   if (is_timed_) AddTiming(context, backend, made.get());
   *resolved = cache_.Insert(signature, std::move(made),
                             [](const auto& there) { return there->try_again_at.has_value(); });
@@ -366,6 +386,9 @@ LadderCalls StageCall::Ladder() {
     return GetWorkspaces(bytes, lanes);
   };
   calls.run_stock = [this] {
+    if (!node_->can_run_stock()) {
+      return Unsupported("TensorFlow's own kernels cannot run in a function that XLA compiled.");
+    }
     // On a GPU this enqueues kernels on the caller's stream. On a CPU they run at once, so they
     // must wait for the work on the stream, if there is one.
     if (!node_->is_on_cpu() || caller_ == nullptr) return FromAbslStatus(ComputeStock());

@@ -38,6 +38,8 @@ class StageNode {
 
   DeviceCounts* counts() const { return counts_; }
   bool is_on_cpu() const { return is_on_cpu_; }
+  // Whether TensorFlow's own kernels can run the steps.
+  bool can_run_stock() const { return is_on_cpu_ || !is_in_xla_; }
   const StageProgram& program() const { return program_; }
   TransformedFilters* filters() { return &filters_; }
   TimelineCalls* timeline_calls() { return &timeline_calls_; }
@@ -58,6 +60,7 @@ class StageNode {
 
   DeviceCounts* const counts_;
   const bool is_on_cpu_;
+  const bool is_in_xla_;
   bool is_timed_ = false;
   StageProgram program_;
   TransformedFilters filters_;

@@ -118,6 +118,10 @@ struct StageTensors {
 absl::Status ParseStageProgram(absl::string_view document, const StageTensors& tensors,
                                StageProgram* program);
 
+// An attribute of a ConvStage node in a function that XLA compiled. The memory of such a call
+// belongs to XLA, and TensorFlow's own kernels cannot run on a GPU there.
+inline constexpr char kInXla[] = "_tf_interop_in_xla";
+
 // Reads the attributes of a ConvStage node from an OpKernelConstruction or an InferenceContext.
 template <typename Context>
 absl::Status GetStageProgram(Context* context, StageProgram* program) {

@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "cc_kernels/xla/stock_call.h"
+#include "cc_kernels/xla/kernel_call.h"
 #include "tensorflow/compiler/tf2xla/kernels/conv_op_helpers.h"
 #include "tensorflow/compiler/tf2xla/shape_util.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
@@ -22,7 +22,6 @@ namespace {
 
 using tensorflow::XlaOpKernelContext;
 
-std::atomic<bool> is_on = false;
 std::atomic<int64_t> as_calls = 0;
 std::atomic<int64_t> refused_count = 0;
 std::atomic<int64_t> left_count = 0;
@@ -44,16 +43,25 @@ class DepthwiseConvolution : public tensorflow::XlaOpKernel {
     // not read.
     const absl::StatusOr<xla::XlaOp> lowered = Lower(context);
     OP_REQUIRES_OK(context, lowered.status());
+    const bool is_on = AreXlaCallsOn();
     if (!is_on || !CanCall(context, *lowered)) {
       ++(is_on ? refused_count : left_count);
       return context->SetOutput(0, *lowered);
     }
-    std::vector<xla::XlaOp> inputs;
-    for (int i = 0; i < context->num_inputs(); ++i) inputs.push_back(context->Input(i));
-    const absl::StatusOr<xla::XlaOp> call = CallStockKernel(node_, inputs, *lowered);
-    OP_REQUIRES_OK(context, call.status());
+    std::vector<CallInput> inputs;
+    for (int i = 0; i < context->num_inputs(); ++i) {
+      if (context->input_type(i) != tensorflow::DT_INT32) {
+        inputs.push_back({context->Input(i)});
+        continue;
+      }
+      absl::StatusOr<tensorflow::Tensor> sizes = context->ConstantInputTensor(i);
+      OP_REQUIRES_OK(context, sizes.status());
+      inputs.push_back(CallInput::Constant(*std::move(sizes)));
+    }
+    const auto called = CallKernel(node_, inputs, {*lowered});
+    OP_REQUIRES_OK(context, called.status());
     ++as_calls;
-    context->SetOutput(0, *call);
+    context->SetOutput(0, called->front());
   }
 
  private:
@@ -95,7 +103,7 @@ class DepthwiseConvolution : public tensorflow::XlaOpKernel {
     return is_plain(context->builder()->GetShape(result)) &&
            attrs_.data_format == tensorflow::FORMAT_NHWC &&
            absl::c_all_of(attrs_.dilations, [](int32_t dilation) { return dilation == 1; }) &&
-           HasStockKernel(node_);
+           HasKernel(tensorflow::DEVICE_CPU, node_);
   }
 
   const tensorflow::NodeDef node_;
@@ -124,8 +132,6 @@ const bool is_registered = [] {
 }();
 
 }  // namespace
-
-void SetStockConvolutions(bool is_now_on) { is_on = is_now_on; }
 
 CompiledConvolutions ReadCompiledConvolutions() { return {as_calls, refused_count, left_count}; }
 

@@ -37,6 +37,7 @@ class Variant(enum.Enum):
     INTER_ONE: stock, with one operation at a time, on all cores.
     XLA: compiled with `jit_compile=True`.
     XLA_ENABLED: the same, with `tf_interop.enable()`.
+    XLA_OURS: the same, with the stages of the plan, which is for functions that XLA compiles.
     TFLITE: converted for TensorFlow Lite, with XNNPACK.
     ONNXRUNTIME: converted for ONNX Runtime.
     OPENVINO: converted for OpenVINO.
@@ -52,6 +53,7 @@ class Variant(enum.Enum):
     INTER_ONE = "inter-1"
     XLA = "xla"
     XLA_ENABLED = "xla-enabled"
+    XLA_OURS = "xla-ours"
     TFLITE = "tflite"
     ONNXRUNTIME = "onnxruntime"
     OPENVINO = "openvino"
@@ -59,12 +61,12 @@ class Variant(enum.Enum):
     @property
     def needs_plan(self) -> bool:
         """Whether it runs with a plan."""
-        return self in (Variant.OURS, Variant.PINNING, Variant.CONCURRENCY)
+        return self in (Variant.OURS, Variant.PINNING, Variant.CONCURRENCY, Variant.XLA_OURS)
 
     @property
     def is_compiled_by_xla(self) -> bool:
         """Whether XLA compiles the step."""
-        return self in (Variant.XLA, Variant.XLA_ENABLED)
+        return self in (Variant.XLA, Variant.XLA_ENABLED, Variant.XLA_OURS)
 
     @property
     def is_other_runtime(self) -> bool:
@@ -74,8 +76,9 @@ class Variant(enum.Enum):
     @property
     def is_checked(self) -> bool:
         """Whether its outputs are compared with stock's before it is timed."""
-        changed = (Variant.FROZEN, Variant.ENABLED, Variant.XLA_ENABLED, Variant.OURS)
-        return self in changed or self.is_other_runtime
+        changed = (Variant.FROZEN, Variant.ENABLED, Variant.OURS)
+        compiled = (Variant.XLA_ENABLED, Variant.XLA_OURS)
+        return self in (*changed, *compiled) or self.is_other_runtime
 
     def can_run(self, case: Case) -> bool:
         """Whether it can run a case: a frozen function does not train, nor do other runtimes.

@@ -176,7 +176,13 @@ class BenchmarkRun:
         wanted = (
             block for block in self._blocks if self._is_wanted(*block) and not block[0].is_program
         )
-        for case in dict.fromkeys(case for case, variant, _ in wanted if variant.needs_plan):
+        # So are those of functions that XLA compiles.
+        checked = (
+            case
+            for case, variant, _ in wanted
+            if variant.needs_plan and not variant.is_compiled_by_xla
+        )
+        for case in dict.fromkeys(checked):
             found = self._start("checking the plan", Request(case, None, source=self.source))
             if found.refusal:
                 raise BenchmarkError(f"{case.name}: {found.refusal}")

@@ -41,11 +41,13 @@ analyze my_package.models:build --image-size 299x299
 )
 @click.option("--training", is_flag=True, help="Analyze a training step instead of inference.")
 @options.image_size
+@options.jit_compile
 def analyze(
     model: str,
     batch_size: int,
     training: bool,
     image_size: tuple[int, int] | None,
+    jit_compile: bool,
 ) -> Result:
     """Counts the convolutions of MODEL, and how many are independent.
 
@@ -62,6 +64,7 @@ def analyze(
             batch_size=batch_size,
             training=training,
             image_size=image_size,
+            jit_compile=jit_compile,
         )
         if keras_of(loaded) is None:
             # TensorFlow's name, such as signature_wrapper___call__, means nothing to the user.

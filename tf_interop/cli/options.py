@@ -189,6 +189,9 @@ batches = click.option(
 )
 inference = click.option("--inference/--no-inference", default=True, help="Inference.")
 training = click.option("--training", is_flag=True, help="Also a training step.")
+jit_compile = click.option(
+    "--jit-compile", is_flag=True, help="The model as XLA compiles it (jit_compile=True)."
+)
 image_size = click.option(
     "--image-size",
     type=Text("N|HxW", _image_size_of),

@@ -37,6 +37,7 @@ plan ResNet50 --profile profile.json --for 9.0 -o plan.json
     "PLAN.json", "The plan, for tf-interop run --plan and enable(plan=…).", required=True
 )
 @options.steps
+@options.jit_compile
 @click.option(
     "--memory",
     "memory_budget_bytes",

@@ -29,7 +29,9 @@ _EXIT_CODES = {
     130: "stopped by Ctrl-C, 143 by SIGTERM; the profile contains everything measured before",
 }
 # A list of configurations fixes these.
-_COLLECTING = ("batch_sizes", "dtype", "inference", "training", "image_size", "target")
+_COLLECTING = (
+    *("batch_sizes", "dtype", "inference", "training", "image_size", "jit_compile", "target"),
+)
 
 
 def _stages_of(text: str) -> tuple[str, ...]:
@@ -74,6 +76,7 @@ profile list.json --budget 10m -o profile.json
     "Write the list of convolutions and stages to measure. Without -o nothing is measured.",
 )
 @options.steps
+@options.jit_compile
 @click.option(
     "--dtype",
     type=click.Choice(["float32", "float64", "mixed_float16", "mixed_bfloat16"]),
@@ -234,7 +237,7 @@ def _collect(models: tuple[str, ...], chosen: dict[str, Any]) -> ConfigurationLi
 
         plans = [word for word in chosen["stages"] if word.endswith(".json")]
         sources = [StageSource(word) for word in chosen["stages"] if word not in plans]
-        same = ("batch_sizes", "dtype", "inference", "training", "image_size", "max_pairs")
+        same = (name for name in (*_COLLECTING[:-1], "max_pairs"))
         collected = collect_configurations(
             models,
             CollectOptions(

@@ -27,6 +27,9 @@ _XLA_MARKS = frozenset(
         "_tpu_replicate",
     }
 )
+_COPY = "__tf_interop_"
+"""In the names of functions that the plugin made with stages (cc_kernels/plugin)."""
+
 _XLA_SWITCHES = frozenset({"_XlaMustCompile", "_XlaCompile"})
 
 
@@ -72,6 +75,8 @@ def find_xla_functions() -> tuple[XlaFunction, ...]:
 
     found = []
     for name in tensorflow_internals.function_names():
+        if _COPY in name:
+            continue
         definition = _read_definition(name)
         if definition is not None and definition.must_compile and count(name):
             found.append(XlaFunction(name, count(name)))

@@ -131,12 +131,14 @@ def analyze(
     batch_size: int = 1,
     training: bool = False,
     image_size: tuple[int, int] | int | None = None,
+    jit_compile: bool = False,
 ) -> Analysis:
     """Counts the convolutions of a graph and how many of them are independent.
 
     The graph is traced and goes through Grappler's own passes, as it does before the plugin on this
-    machine. For a GPU its parameters are then folded, as they are before stages. Nothing runs, and
-    neither the compiled library nor a GPU is needed.
+    machine. For a GPU its parameters are then folded, as they are before stages. If XLA compiles
+    it, only biases and activations are fused. Nothing runs, and neither the compiled library nor a
+    GPU is needed.
 
     Args:
         model_or_function_or_graph: a Keras model with known inputs, a concrete function, a
@@ -144,13 +146,19 @@ def analyze(
         batch_size: for inputs whose first dimension is unknown.
         training: whether to analyze a training step of a Keras model instead of its inference.
         image_size: height and width, or one number for both, where inputs of rank 4 lack them.
+        jit_compile: whether XLA compiles the model. A function that XLA compiles needs no such
+            argument.
 
     Raises:
         ValueError: an argument is of the wrong kind, or an input's shape is unknown.
         GraphError: the GraphDef is not well-formed.
     """
     traced = trace(
-        model_or_function_or_graph, batch_size=batch_size, training=training, image_size=image_size
+        model_or_function_or_graph,
+        batch_size=batch_size,
+        training=training,
+        image_size=image_size,
+        jit_compile=jit_compile,
     )
     gpus = visible_gpus()
     graph_def = planned_graph(traced, gpus[0].compute_capability if gpus else None)

@@ -60,6 +60,7 @@ class CollectOptions:
         batch_sizes: for inputs whose first dimension is unknown.
         dtype: Keras' policy for models that are built here; None leaves it to the model.
         image_size: height and width, for inputs of rank 4 that leave them open.
+        jit_compile: whether XLA compiles the models.
         compute_capability: of the GPU that the graphs are made for, such as `9.0`; None for a CPU.
         stage_sources: sources of stages in addition to the plan.
         max_pairs: the most pairs of one graph.
@@ -71,6 +72,7 @@ class CollectOptions:
     inference: bool = True
     training: bool = False
     image_size: tuple[int, int] | None = None
+    jit_compile: bool = False
     compute_capability: str | None = None
     stage_sources: Collection[StageSource] = tuple(StageSource)
     max_pairs: int = 32
@@ -196,9 +198,15 @@ def _trace(
             origin = f"{short}, batch {batch_size}, {'training step' if training else 'inference'}"
             if options.dtype not in (None, "float32"):
                 origin += f", {options.dtype}"
+            if options.jit_compile:
+                origin += ", compiled by XLA"
             say(f"Tracing {origin}")
             traced = trace(
-                loaded, batch_size=batch_size, training=training, image_size=options.image_size
+                loaded,
+                batch_size=batch_size,
+                training=training,
+                image_size=options.image_size,
+                jit_compile=options.jit_compile,
             )
             yield origin, planned_graph(traced, options.compute_capability)
 

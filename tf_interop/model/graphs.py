@@ -13,9 +13,11 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from tf_interop import tensorflow_internals
 from tf_interop.errors import GraphError
+from tf_interop.graph.epilogues import find_epilogues, fuse_epilogues
 from tf_interop.graph.ops import CONVOLUTION_KINDS
+from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.rewrite import COLOCATION
-from tf_interop.graph.view import parse_input
+from tf_interop.graph.view import GraphView, parse_input
 from tf_interop.model.keras_functions import fill_shape, keras_of, trace_keras
 from tf_interop.planning.types import GraphMode
 from tf_interop.runtime import packed_calls
@@ -43,6 +45,7 @@ class TracedGraph:
         run: runs the function on zeros, and restores its variables; None for a GraphDef.
         fetches: names of the nodes that the graph is run for; empty if unknown.
         variables: shapes and dtypes of the variables, by the name of the node that stands for them.
+        is_compiled: whether XLA compiles it, so that Grappler does not change it.
         notes: remarks for the user.
     """
 
@@ -54,6 +57,7 @@ class TracedGraph:
     run: Callable[[], object] | None = None
     fetches: tuple[str, ...] = ()
     variables: Mapping[str, tf.TensorSpec] = dataclasses.field(default_factory=dict)
+    is_compiled: bool = False
     notes: tuple[str, ...] = ()
 
 
@@ -63,6 +67,7 @@ def trace(
     batch_size: int = 1,
     training: bool = False,
     image_size: tuple[int, int] | int | None = None,
+    jit_compile: bool = False,
 ) -> TracedGraph:
     """Traces a model or a function, and inlines function calls.
 
@@ -80,6 +85,8 @@ def trace(
         )
     if not isinstance(training, bool):
         raise ValueError(f"Expected training to be True or False, got {training!r}.")
+    if not isinstance(jit_compile, bool):
+        raise ValueError(f"Expected jit_compile to be True or False, got {jit_compile!r}.")
     image_size = _height_and_width(image_size)
     if keras_of(subject) is not None:
         traced = _trace_model(subject, batch_size, training, image_size)
@@ -92,7 +99,9 @@ def trace(
     elif isinstance(subject, graph_pb2.GraphDef):
         traced = TracedGraph("GraphDef", _inline_calls(subject))
     else:
-        traced = _trace_function(_concrete_function(subject), batch_size, image_size)
+        function = _concrete_function(subject)
+        traced = _trace_function(function, batch_size, image_size)
+        jit_compile = jit_compile or tensorflow_internals.is_compiled_by_xla(function)
     hidden = sum(
         node.op in CONVOLUTION_KINDS
         for function in traced.graph_def.library.function
@@ -101,7 +110,13 @@ def trace(
     notes = traced.notes
     if hidden:
         notes += (f"not counted: {hidden} in functions that cannot be inlined, such as XLA's",)
-    return dataclasses.replace(traced, batch_size=batch_size, image_size=image_size, notes=notes)
+    return dataclasses.replace(
+        traced,
+        batch_size=batch_size,
+        image_size=image_size,
+        is_compiled=jit_compile,
+        notes=notes,
+    )
 
 
 def handed_graph_of(
@@ -154,6 +169,16 @@ def optimize_graph(traced: TracedGraph, compute_capability: str | None) -> graph
         ValueError: an input's shape is unknown.
         GraphError: TensorFlow refuses the graph.
     """
+    fetches = traced.fetches or _unread_nodes(traced.graph_def)
+    with _refusals_explained("optimize the graph"):
+        # Grappler chooses layouts by shapes, which may still leave the batch open.
+        shaped = _with_shapes(traced)
+        optimized = tensorflow_internals.optimize_for_device(shaped, fetches, compute_capability)
+    return with_inferred_shapes(optimized)
+
+
+def _with_shapes(traced: TracedGraph) -> graph_pb2.GraphDef:
+    """The graph with VarHandleOps, and the shapes of all nodes' outputs."""
     graph_def = graph_pb2.GraphDef()
     graph_def.CopyFrom(traced.graph_def)
     for node in graph_def.node:
@@ -161,20 +186,19 @@ def optimize_graph(traced: TracedGraph, compute_capability: str | None) -> graph
             _become_variable(node, traced.variables[node.name])
         elif node.op == "Placeholder":
             _fill_placeholder(node, traced.batch_size, traced.image_size)
-    fetches = traced.fetches or _unread_nodes(traced.graph_def)
-    with _refusals_explained("optimize the graph"):
-        # Grappler chooses layouts by shapes, which may still leave the batch open.
-        shaped = with_inferred_shapes(graph_def)
-        optimized = tensorflow_internals.optimize_for_device(shaped, fetches, compute_capability)
-    return with_inferred_shapes(optimized)
+    return with_inferred_shapes(graph_def)
 
 
 def planned_graph(traced: TracedGraph, compute_capability: str | None) -> graph_pb2.GraphDef:
     """The graph by which a plan is found, optimized for a device.
 
-    For stages it is folded; units are found by the graph before folding. The exceptions are those
-    of `optimize_graph`.
+    For stages it is folded; units are found by the graph before folding. If XLA compiles it, only
+    epilogues are fused. The exceptions are those of `optimize_graph`.
     """
+    if traced.is_compiled:
+        with _refusals_explained("infer the graph's shapes"):
+            view = GraphView(_with_shapes(traced))
+        return fuse_epilogues(view, find_epilogues(view, GraphProperties(view), traced.fetches))
     device_type = "CPU" if compute_capability is None else "GPU"
     optimized = optimize_graph(traced, compute_capability)
     if Settings().makes_units(device_type):
@@ -240,10 +264,7 @@ def _trace_function(
         # A function that has run before is not optimized again, but a function around it is.
         tf.function(lambda: function(*arguments, **keyword_arguments), autograph=False)()
 
-    notes: tuple[str, ...] = ()
-    if tensorflow_internals.is_compiled_by_xla(function):
-        notes = ("the function is compiled by XLA, so Grappler does not see it",)
-    return _graph_of(function.graph.name, function, run, notes)
+    return _graph_of(function.graph.name, function, run, ())
 
 
 def _input_signature(function: Any) -> Any:

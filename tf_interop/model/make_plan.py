@@ -35,6 +35,7 @@ def plan(
     batch_sizes: Sequence[int] = (1,),
     training: bool = False,
     image_size: tuple[int, int] | int | None = None,
+    jit_compile: bool = False,
     memory_budget_bytes: int | None = None,
     allow_tf32: bool | None = None,
     deterministic: bool | None = None,
@@ -47,7 +48,8 @@ def plan(
 
     The model does not run; only Grappler's own passes do, on the traced graph, so that the plan is
     for the graph that the plugin will get. The graph is assumed to run on one device. Convolutions
-    missing from the profile stay unchanged; the prediction counts them.
+    missing from the profile stay unchanged; the prediction counts them. It counts convolutions with
+    their biases and activations, and nothing else that XLA may fuse with them.
 
     Args:
         model_or_function_or_graph: a Keras model with known inputs, a concrete function, a
@@ -56,6 +58,8 @@ def plan(
         batch_sizes: one plan entry each, for inputs whose first dimension is unknown.
         training: whether to plan training of a Keras model instead of its inference.
         image_size: height and width, or one number for both, where inputs of rank 4 lack them.
+        jit_compile: whether XLA compiles the model. Its graph is then another, so the profile must
+            be of it, too. A function that XLA compiles needs no such argument.
         memory_budget_bytes: for live outputs of convolutions, and workspaces. None: the GPU's free
             memory; on a CPU no limit.
         allow_tf32: TensorFlow's switch for TF32 when the plan is used; None: as it is now.
@@ -105,6 +109,7 @@ def plan(
             batch_size=batch_size,
             training=training,
             image_size=image_size,
+            jit_compile=jit_compile,
         )
         entry = _plan_graph(
             traced.name,
@@ -116,7 +121,7 @@ def plan(
             deterministic=deterministic,
             memory_budget_bytes=memory_budget_bytes,
         )
-        entry = dataclasses.replace(entry, mode=traced.mode)
+        entry = dataclasses.replace(entry, mode=traced.mode, jit_compile=traced.is_compiled)
         # A model with a fixed batch size has the same graph for all of `batch_sizes`.
         entries.setdefault((entry.fingerprint, entry.batch_size), entry)
     return Plan(tuple(entries.values()), made_with=_made_with(loaded))

@@ -294,7 +294,7 @@ def say_xla_is_faster(ratio: float) -> str:
     """Recommends XLA, which is `ratio` times as fast as stock TensorFlow."""
     return (
         f"XLA is faster: {ratio:.2f} times as fast as stock TensorFlow. Compile the model with "
-        "jit_compile=True instead."
+        "jit_compile=True instead, after tf_interop.enable()."
     )
 
 

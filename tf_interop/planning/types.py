@@ -317,6 +317,7 @@ class GraphPlan:
         measured: steps with these units, if they were measured.
         unfolded: whether its parameters are not folded or kept, nor its normalizations fused,
             because stock TensorFlow was measured faster.
+        jit_compile: whether it is a function that XLA compiles.
     """
 
     fingerprint: str
@@ -333,6 +334,7 @@ class GraphPlan:
     unit_cores: tuple[Annotated[int, msgspec.Meta(ge=1, le=LARGEST_INT)], ...] = ()
     measured: MeasuredStep | None = None
     unfolded: bool = False
+    jit_compile: bool = False
 
     @property
     def cores_of(self) -> dict[str, int]:

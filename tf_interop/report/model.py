@@ -58,6 +58,7 @@ def networks_of_model(
                 batch_size=batch_size,
                 training=mode == "training",
                 image_size=image_size,
+                jit_compile=graph.jit_compile,
             )
             if graph.measured is not None:
                 network = _network_of_units(step_to_tune(traced), is_split=bool(graph.split_units))

@@ -46,6 +46,7 @@ from tf_interop.convolution import (
 from tf_interop.errors import PlanError
 from tf_interop.graph.check import check_rewrite
 from tf_interop.graph.control_flow import ControlFlow
+from tf_interop.graph.epilogues import find_epilogues, fuse_epilogues, separate_epilogues
 from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.independence import Independence
 from tf_interop.graph.ops import CONVOLUTION_KINDS
@@ -157,6 +158,32 @@ def run_conv_stage_pass(
     check_time_limit()
     milliseconds = (time.perf_counter() - start) * 1e3
     return rewritten, dataclasses.replace(report, milliseconds=milliseconds)
+
+
+def run_compiled_pass(
+    graph_def: graph_pb2.GraphDef, settings: Settings, handed: HandedGraph
+) -> tuple[graph_pb2.GraphDef | None, PassReport | None]:
+    """Runs the pass on the body of a function that XLA compiles.
+
+    `graph_def` is the handed graph. Returns and raises as `run_conv_stage_pass` does.
+    """
+    view = GraphView(graph_def)
+    properties = GraphProperties(view, handed.infer_output_shapes)
+    epilogues = find_epilogues(view, properties, handed.nodes_to_preserve)
+    changed, report = run_conv_stage_pass(
+        fuse_epilogues(view, epilogues),
+        settings,
+        handed.device_type,
+        handed.nodes_to_preserve,
+        handed.infer_output_shapes,
+        handed.fetches,
+    )
+    if changed is not None:
+        changed = separate_epilogues(changed, view, epilogues)
+        GraphView(changed)  # raises if an input is missing
+    if report is not None:
+        report = dataclasses.replace(report, is_compiled=True)
+    return changed, report
 
 
 def plan_leaves_unfolded(

@@ -30,7 +30,7 @@ REBUILD_COMMAND = (
 )
 
 _GRAPH, _TEXT = ctypes.c_void_p, ctypes.c_char_p
-_PASS_TYPE = ctypes.CFUNCTYPE(ctypes.c_int, _GRAPH, _TEXT, _TEXT, _TEXT)
+_PASS_TYPE = ctypes.CFUNCTYPE(ctypes.c_int, _GRAPH, _TEXT, ctypes.c_int, _TEXT, _TEXT)
 _SINK_TYPE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t)
 
 # Each function's argument types, then its result type.
@@ -91,29 +91,41 @@ class Counters:
 
 
 class XlaCalls(NamedTuple):
-    """Depthwise convolutions in functions that XLA compiled for a CPU in this process.
+    """Calls of kernels in functions that XLA compiled in this process.
 
     Attributes:
-        compiled: convolutions that were compiled as calls of TensorFlow's own kernels.
+        compiled: depthwise convolutions that were compiled for a CPU as calls of TensorFlow's own
+            kernels.
         refused: those that were left to XLA, because TensorFlow's kernels do not take them.
         left: those that were left to XLA, because the plugin was off.
-        run: calls that ran.
+        run: calls that ran, also of stages.
+        stages: stages that were compiled as calls.
+        translated_stages: stages that became XLA's own convolutions, because they are on a CPU, or
+            the plan has no stages for their batch size.
     """
 
     compiled: int = 0
     refused: int = 0
     left: int = 0
     run: int = 0
+    stages: int = 0
+    translated_stages: int = 0
 
     def __str__(self) -> str:
         """The calls in a sentence."""
-        text = (
-            f"depthwise convolutions that XLA compiled for a CPU: {self.compiled} run TensorFlow's "
-            f"own kernels ({count_of(self.run, 'run')})"
-        )
+        parts = []
+        if self.compiled or self.refused or not (self.stages or self.translated_stages):
+            parts.append(
+                f"depthwise convolutions that XLA compiled for a CPU: {self.compiled} run "
+                "TensorFlow's own kernels"
+            )
         if self.refused:
-            text += f", {self.refused} stay XLA's, which TensorFlow's kernels do not take"
-        return text
+            parts.append(f"{self.refused} stay XLA's, which TensorFlow's kernels do not take")
+        if self.stages or self.translated_stages:
+            parts.append(f"{count_of(self.stages, 'stage')} in functions that XLA compiled")
+        if self.translated_stages:
+            parts.append(f"{self.translated_stages} that XLA runs without their plan")
+        return f"{', '.join(parts)} ({count_of(self.run, 'run')})"
 
 
 class TimedWay(NamedTuple):
@@ -211,20 +223,29 @@ class TimedSpan(NamedTuple):
 
 
 class HandedGraph:
-    """A graph as Grappler hands it over; valid only during the call of the pass.
+    """A graph as TensorFlow hands it over; valid only during the call of the pass.
 
     Attributes:
         device_type: `CPU` or `GPU`: the device type that the plugin was called for.
+        is_compiled: whether it is the body of a function that XLA compiles, and not Grappler's.
         nodes_to_preserve: names that must stay in the graph.
         fetches: names of the nodes that the graph is run for.
     """
 
-    def __init__(self, functions: ctypes.CDLL, handle: int, *texts: bytes) -> None:
+    def __init__(
+        self,
+        functions: ctypes.CDLL,
+        handle: int,
+        device_type: bytes,
+        is_compiled: int,
+        *lists: bytes,
+    ) -> None:
         self._functions = functions
         self._handle = handle
-        self.device_type, *lists = (text.decode() for text in texts)
+        self.device_type = device_type.decode()
+        self.is_compiled = bool(is_compiled)
         self.nodes_to_preserve, self.fetches = (
-            frozenset(names.split("\n")[:-1]) for names in lists
+            frozenset(names.decode().split("\n")[:-1]) for names in lists
         )
 
     @property
@@ -285,7 +306,7 @@ class KernelLibrary:
     def set_pass(
         self, run: Callable[[HandedGraph], bool] | None, time_limit_s: float = 60.0
     ) -> None:
-        """Sets the function that Grappler calls for every graph that may have a convolution.
+        """Sets the function that TensorFlow calls for every graph that may have a convolution.
 
         Args:
             run: returns whether it has set a result. It must not raise. It runs on its own thread,
@@ -299,9 +320,9 @@ class KernelLibrary:
             time_limit_s,
         )
 
-    def _call(self, handle: int, *texts: bytes) -> int:
+    def _call(self, *handed: Any) -> int:
         run = self._run
-        return 0 if run is None else int(run(HandedGraph(self.functions, handle, *texts)))
+        return 0 if run is None else int(run(HandedGraph(self.functions, *handed)))
 
     def set_workspace_limit(self, limit_bytes: int | None) -> None:
         """Limits all workspaces of one stage together, from now on; None for no limit."""

@@ -1,6 +1,6 @@
 """The process's plugin: registered once, and controlled by replaceable settings.
 
-TensorFlow may hold locks when Grappler calls `_run`. So `_run` works only on protobufs, runs no
+TensorFlow may hold locks when it calls `_run`. So `_run` works only on protobufs, runs no
 TensorFlow op, and takes only the short lock of its records, never while it calls TensorFlow. It
 runs on its own thread, so that signal handlers, which Python runs on the main thread, do not raise
 in it.
@@ -26,7 +26,11 @@ from tf_interop.measure.device import ask_for_all_hardware_queues, has_nvidia_gp
 from tf_interop.parallel.rewrite import was_divided
 from tf_interop.parallel.types import ParallelPlan
 from tf_interop.runtime.fold_pass import FoldReport, arrange_filters, run_fold_pass
-from tf_interop.runtime.graph_pass import plan_leaves_unfolded, run_conv_stage_pass
+from tf_interop.runtime.graph_pass import (
+    plan_leaves_unfolded,
+    run_compiled_pass,
+    run_conv_stage_pass,
+)
 from tf_interop.runtime.kernel_library import HandedGraph, KernelLibrary, load_kernel_library
 from tf_interop.runtime.parallel_pass import ParallelReport, run_parallel_pass
 from tf_interop.runtime.settings import PassReport, Settings
@@ -62,7 +66,7 @@ class Plugin:
         self._change_lock = threading.Lock()  # held while one of them and the pass are set
         self._lock = threading.Lock()
         # The latest ones come last; guarded by _lock.
-        self._reports: dict[tuple[str, str], tuple[PassReport, Settings]] = {}
+        self._reports: dict[tuple[str, str, bool], tuple[PassReport, Settings]] = {}
         self._parallel_reports: dict[str, ParallelReport] = {}
         self._fold_reports: dict[tuple[str, int], FoldReport] = {}
         self._failures: dict[str, int] = {}
@@ -185,10 +189,11 @@ class Plugin:
         self.library.set_pass(self._run if is_needed else None, self._settings.pass_time_limit_s)
 
     def _run(self, handed: HandedGraph) -> bool:
-        """Called by Grappler; returns whether it handed a new graph back. Never raises."""
+        """Called by TensorFlow; returns whether it handed a new graph back. Never raises."""
         settings = self._settings
         observers = self._observers
-        changed: graph_pb2.GraphDef | None = None
+        if handed.is_compiled and not settings.changes_compiled_functions(handed.device_type):
+            return False
         with self._leaving_the_graph():
             graph_def = graph_pb2.GraphDef.FromString(handed.serialized)
             for observer in observers:
@@ -197,29 +202,40 @@ class Plugin:
             if not settings.can_change_graphs or tensorflow_internals.are_plugins_turned_off():
                 return False
             with time_limit(settings.pass_time_limit_s), collection_pause():
-                if settings.parallel is not None:
-                    with self._leaving_the_graph():
-                        changed = self._divide(graph_def, handed, settings.parallel)
-                divided = changed or graph_def
-                folded: graph_pb2.GraphDef | None = None
-                if settings.can_fold(handed.device_type):
-                    with self._leaving_the_graph():
-                        folded = self._fold(divided, handed, settings)
-                        changed = folded or changed
-                if settings.can_make_stages or settings.units_time_themselves(handed.device_type):
-                    with self._leaving_the_graph():
-                        changed = self._stage(folded, divided, handed, settings) or changed
-                if folded is not None and handed.device_type == "CPU":
-                    folded, changed = changed or folded, None
-                    with self._leaving_the_graph():
-                        changed = self._arrange(folded, handed)
-                        changed = join_kept(changed, handed.nodes_to_preserve) or changed
+                if handed.is_compiled:
+                    changed = self._stage(None, graph_def, handed, settings)
+                else:
+                    changed = self._change(graph_def, handed, settings)
             if changed is not None:
                 handed.set_result(changed.SerializeToString(deterministic=True))
                 for observer in observers:
                     observer(changed, handed.device_type)
                 return True
         return False
+
+    def _change(
+        self, graph_def: graph_pb2.GraphDef, handed: HandedGraph, settings: Settings
+    ) -> graph_pb2.GraphDef | None:
+        """The new graph in place of one of Grappler's, or None."""
+        changed: graph_pb2.GraphDef | None = None
+        if settings.parallel is not None:
+            with self._leaving_the_graph():
+                changed = self._divide(graph_def, handed, settings.parallel)
+        divided = changed or graph_def
+        folded: graph_pb2.GraphDef | None = None
+        if settings.can_fold(handed.device_type):
+            with self._leaving_the_graph():
+                folded = self._fold(divided, handed, settings)
+                changed = folded or changed
+        if settings.can_make_stages or settings.units_time_themselves(handed.device_type):
+            with self._leaving_the_graph():
+                changed = self._stage(folded, divided, handed, settings) or changed
+        if folded is not None and handed.device_type == "CPU":
+            folded, changed = changed or folded, None
+            with self._leaving_the_graph():
+                changed = self._arrange(folded, handed)
+                changed = join_kept(changed, handed.nodes_to_preserve) or changed
+        return changed
 
     @contextlib.contextmanager
     def _leaving_the_graph(self) -> Iterator[None]:
@@ -286,16 +302,25 @@ class Plugin:
             )
         makes_units = settings.makes_units(device_type)
         try:
-            staged, report = run_conv_stage_pass(
-                graph_def if makes_units or folded is None else folded,
-                settings,
-                device_type,
-                handed.nodes_to_preserve,
-                handed.infer_output_shapes,
-                handed.fetches,
-                folded=folded if makes_units else None,
-            )
+            if handed.is_compiled:
+                staged, report = run_compiled_pass(graph_def, settings, handed)
+            else:
+                staged, report = run_conv_stage_pass(
+                    graph_def if makes_units or folded is None else folded,
+                    settings,
+                    device_type,
+                    handed.nodes_to_preserve,
+                    handed.infer_output_shapes,
+                    handed.fetches,
+                    folded=folded if makes_units else None,
+                )
         except PlanError as error:
+            if handed.is_compiled:
+                raise PlanError(
+                    f"{error} This function is compiled by XLA, so its graph is another: nothing "
+                    "is folded or fused in it. Profile and plan it with jit_compile=True (on the "
+                    "command line: --jit-compile)."
+                ) from error
             if was_divided(graph_def):
                 raise PlanError(
                     "The plan does not fit this graph, whose layers the parallel plan divides. Use "
@@ -308,7 +333,7 @@ class Plugin:
                 ) from error
             raise
         if report is not None:
-            key = (device_type, report.plan.fingerprint)
+            key = (device_type, report.plan.fingerprint, report.is_compiled)
             with self._lock:
                 _put_last(self._reports, key, (report, settings))
         return staged

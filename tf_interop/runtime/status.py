@@ -41,8 +41,9 @@ class Status:
         counters: counts of stage runs and fallbacks so far.
         self_timings: what graphs that time themselves found out, for each size of their input.
         stage_timings: what stages that time themselves found out, for each size of their inputs.
-        xla_functions: functions with convolutions that XLA compiles; they have no stages or units.
-        xla_calls: depthwise convolutions in such functions that run TensorFlow's own kernels.
+        xla_functions: functions with convolutions that XLA compiles, as the program made them. They
+            have no units; the reports of those with stages are among `graphs`.
+        xla_calls: calls of kernels in such functions: depthwise convolutions on a CPU, and stages.
         xla_auto_clustering: the switch that turned XLA on for all graphs, or empty.
         has_onednn: whether TensorFlow computes with oneDNN on CPUs.
     """
@@ -126,7 +127,7 @@ class Status:
             say(str(self.xla_calls))
         if self.xla_auto_clustering:
             how = self.xla_auto_clustering
-            say(f"XLA is on for all graphs ({how}): stages stay outside its clusters")
+            say(f"XLA is on for all graphs ({how}): it chooses its clusters around stages")
         if not self.has_onednn and any(each.device_type == "CPU" for each in self.graphs):
             say(
                 "TensorFlow computes without oneDNN on this CPU. tf_interop may gain more with it: "
@@ -216,7 +217,8 @@ def _graph_table(graphs: Sequence[PassReport]) -> Table:
         stages = report.plan.stages
         refused = collections.Counter(refusal.reason.value for refusal in report.refusals)
         reasons = [f"{count} {reason}" for reason, count in refused.items()]
-        cells = [report.device_type, str(report.node_count), str(report.convolution_count)]
+        device = f"{report.device_type}, XLA" if report.is_compiled else report.device_type
+        cells = [device, str(report.node_count), str(report.convolution_count)]
         if has_stages:
             widest = max((len(each.stage.lanes) for each in stages), default=0)
             cells += [str(len(stages)), str(widest)]

@@ -107,15 +107,9 @@ def enable(
         tensorflow_internals.optimize_functions_anew()
     if auto_clustering := xla_auto_clustering():
         logging.warning(
-            "tf_interop is on, and XLA is on for all graphs (%s). Stages stay outside XLA's "
-            "clusters, which may cost more than they gain. Turn one of the two off.",
+            "tf_interop is on, and XLA is on for all graphs (%s). XLA chooses its clusters around "
+            "stages, which may cost more than they gain. Turn one of the two off.",
             auto_clustering,
-        )
-    if has_nvidia_gpu():
-        logging.warning(
-            "tf_interop is on, but on a GPU Keras compiles models with XLA, so tf_interop does not "
-            "see them. XLA may be much faster: compare with tf-interop benchmark. To use "
-            "tf_interop, compile models with jit_compile=False."
         )
 
 

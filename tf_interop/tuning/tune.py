@@ -138,6 +138,7 @@ def tune(
     batch_sizes: Sequence[int] = (1,),
     training: bool = False,
     image_size: tuple[int, int] | int | None = None,
+    jit_compile: bool = False,
     budget: str | float = "30s",
     compare_xla: bool = True,
     use_cache: bool = True,
@@ -163,11 +164,14 @@ def tune(
         batch_sizes: for inputs whose first dimension is unknown.
         training: whether to tune a training step of a Keras model instead of its inference.
         image_size: height and width, or one number for both, where inputs of rank 4 lack them.
+        jit_compile: whether XLA compiles the model. On a GPU the stages are then for the compiled
+            functions. On a CPU it changes nothing, because units stay outside of them.
         budget: how long to measure one graph, such as `"30s"`, `"2m"` or seconds. Tracing the
             model, and finishing a measurement, take extra time. With `compare_xla` a call takes
             about twice the budget for each batch size.
-        compare_xla: whether to measure `jit_compile=True` as well, for the budget at most. XLA is
-            never turned on: if the result calls it faster, compile the model with it.
+        compare_xla: whether to measure `jit_compile=True` as well, for the budget at most; on a CPU
+            as it is under `enable()`, where depthwise convolutions run TensorFlow's own kernels.
+            XLA is never turned on: if the result calls it faster, compile the model with it.
         use_cache: whether to use an earlier result.
         enable: whether to turn the plugin on with the plan if something is faster. Results of
             earlier calls stay on.
@@ -196,7 +200,11 @@ def tune(
     def trace_batch(batch_size: int) -> TracedGraph:
         say(f"tracing batch {batch_size}")
         return trace(
-            model_or_function, batch_size=batch_size, training=training, image_size=image_size
+            model_or_function,
+            batch_size=batch_size,
+            training=training,
+            image_size=image_size,
+            jit_compile=jit_compile,
         )
 
     def compare_with_xla(traced: TracedGraph) -> XlaTimes | None:
@@ -222,6 +230,7 @@ def tune(
             batch_sizes=batch_sizes,
             training=training,
             image_size=image_size,
+            jit_compile=jit_compile,
             target=gpu.compute_capability or "cpu",
             say=say,
         )

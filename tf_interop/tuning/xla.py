@@ -1,7 +1,8 @@
 """Times whole steps of a graph under XLA, in a process of its own.
 
 XLA may take minutes to compile a network, and only ending its process stops it. The process
-alternates between the compiled graph (`jit_compile=True`) and the uncompiled one.
+alternates between the compiled graph (`jit_compile=True`) and the uncompiled one. XLA compiles as
+it does under `tf_interop.enable()`: on a CPU depthwise convolutions run TensorFlow's own kernels.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from tf_interop.child_process import child_environment, describe_end, module_command
+from tf_interop.runtime.kernel_library import load_kernel_library
 from tf_interop.tuning.step_bench import random_values
 
 _TIMED_S = 3.0
@@ -87,6 +89,7 @@ def time_xla(
 
 
 def _measure(work: _Work) -> XlaTimes:
+    load_kernel_library().set_xla_calls(True)
     tf.config.threading.set_intra_op_parallelism_threads(work.intra_op_threads)
     tf.config.threading.set_inter_op_parallelism_threads(work.inter_op_threads)
     graph_def = graph_pb2.GraphDef.FromString(work.graph_def)

@@ -1,12 +1,14 @@
 #define EIGEN_USE_THREADS
 
-#include "cc_kernels/xla/host_device.h"
+#include "cc_kernels/xla/devices.h"
 
 #include <functional>
 #include <map>
 #include <mutex>
+#include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/device.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/platform/env.h"
@@ -16,6 +18,11 @@
 
 namespace tf_interop {
 namespace {
+
+tensorflow::DeviceAttributes AttributesOf(const std::string& name, const char* type) {
+  return tensorflow::Device::BuildDeviceAttributes(name, type, tensorflow::Bytes(0),
+                                                   tensorflow::DeviceLocality());
+}
 
 // Gives Eigen's pool to kernels as TensorFlow's; without one, runs work inside Schedule.
 class BorrowedPool : public tensorflow::thread::ThreadPoolInterface {
@@ -50,9 +57,7 @@ struct HostDevice::Workers {
 
 HostDevice::HostDevice(Workers* workers)
     : DeviceBase(tensorflow::Env::Default()),
-      attributes_(tensorflow::Device::BuildDeviceAttributes("/device:CPU:0", tensorflow::DEVICE_CPU,
-                                                            tensorflow::Bytes(0),
-                                                            tensorflow::DeviceLocality())) {
+      attributes_(AttributesOf("/device:CPU:0", tensorflow::DEVICE_CPU)) {
   set_tensorflow_cpu_worker_threads(&workers->cpu_threads);
   set_eigen_cpu_device(&workers->eigen_device);
 }
@@ -68,6 +73,24 @@ HostDevice* HostDevice::Over(const Eigen::ThreadPoolDevice* threads) {
 }
 
 tensorflow::Allocator* HostDevice::GetAllocator(tensorflow::AllocatorAttributes) {
+  return tensorflow::cpu_allocator();
+}
+
+GpuDevice::GpuDevice(int number)
+    : DeviceBase(tensorflow::Env::Default()),
+      attributes_(AttributesOf(absl::StrCat("/device:GPU:", number), tensorflow::DEVICE_GPU)) {}
+
+GpuDevice* GpuDevice::Number(int number) {
+  static auto* const mutex = new std::mutex();
+  static auto* const devices = new std::map<int, GpuDevice*>();
+  const std::lock_guard<std::mutex> lock(*mutex);
+  GpuDevice*& device = (*devices)[number];
+  if (device == nullptr) device = new GpuDevice(number);
+  return device;
+}
+
+// Kernels allocate nothing on a GPU while they are made.
+tensorflow::Allocator* GpuDevice::GetAllocator(tensorflow::AllocatorAttributes) {
   return tensorflow::cpu_allocator();
 }
 

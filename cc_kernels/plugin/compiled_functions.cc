@@ -1,0 +1,253 @@
+#include "cc_kernels/plugin/compiled_functions.h"
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "cc_kernels/plugin/graph_pass.h"
+#include "cc_kernels/xla/kernel_call.h"
+#include "tensorflow/c/tf_status.h"
+#include "tensorflow/core/common_runtime/eager/context.h"
+#include "tensorflow/core/common_runtime/eager/eager_op_rewrite_registry.h"
+#include "tensorflow/core/common_runtime/eager/eager_operation.h"
+#include "tensorflow/core/common_runtime/optimization_registry.h"
+#include "tensorflow/core/framework/function.h"
+#include "tensorflow/core/framework/node_def_util.h"
+#include "tensorflow/core/graph/graph.h"
+#include "tensorflow/core/grappler/utils/functions.h"
+#include "tensorflow/core/platform/hash.h"
+#include "tensorflow/core/public/version.h"
+#include "tensorflow/core/util/device_name_utils.h"
+
+namespace tf_interop {
+namespace {
+
+using tensorflow::FunctionDef;
+using tensorflow::FunctionLibraryDefinition;
+
+constexpr char kMustCompile[] = "_XlaMustCompile";
+constexpr char kCopy[] = "__tf_interop_";  // in the name of a copy
+
+bool AreHandedOver() { return HasPass() && AreXlaCallsOn(); }
+
+bool MustCompile(tensorflow::AttrSlice attributes) {
+  bool must_compile = false;
+  return tensorflow::TryGetNodeAttr(attributes, kMustCompile, &must_compile) && must_compile;
+}
+
+// Copies a function and those that it calls, with new bodies.
+class Copies {
+ public:
+  using Add = std::function<absl::Status(const FunctionDef&)>;
+
+  // Finds functions in `library`, and adds copies to it by `add`.
+  Copies(const FunctionLibraryDefinition& library, const char* device_type, Add add)
+      : library_(library), device_type_(device_type), add_(std::move(add)) {}
+
+  // The name of a function's copy, or its own name if nothing in it changes.
+  std::string Of(const std::string& name) {
+    const auto known = names_.find(name);
+    if (known != names_.end()) return known->second;
+    names_[name] = name;  // for a function that calls itself
+    const FunctionDef* const original = library_.Find(name);
+    if (original == nullptr || absl::StrContains(name, kCopy)) return name;
+    FunctionDef copy = *original;
+    const bool calls_copies = CallCopies(&copy);
+    const bool has_new_body = ReplaceBody(&copy);
+    if (!calls_copies && !has_new_body) return name;
+    // The same body has the same name, so its program is compiled once.
+    copy.mutable_signature()->clear_name();
+    const std::string bytes = copy.SerializeAsString();
+    const std::string copy_name =
+        absl::StrCat(name, kCopy, absl::Hex(tensorflow::Hash64(bytes.data(), bytes.size())));
+    copy.mutable_signature()->set_name(copy_name);
+    if (library_.Find(copy_name) == nullptr && !add_(copy).ok()) return name;
+    return names_[name] = copy_name;
+  }
+
+ private:
+  // Points the function's calls at copies; returns whether there are any.
+  bool CallCopies(FunctionDef* function) {
+    bool is_changed = false;
+    const auto replace = [&](std::string* name) {
+      std::string copy = Of(*name);
+      if (copy == *name) return;
+      *name = std::move(copy);
+      is_changed = true;
+    };
+    for (tensorflow::NodeDef& node : *function->mutable_node_def()) {
+      if (library_.Find(node.op()) != nullptr) replace(node.mutable_op());
+      for (auto& [name, value] : *node.mutable_attr()) {
+        if (value.has_func()) replace(value.mutable_func()->mutable_name());
+        if (!value.has_list()) continue;
+        for (auto& each : *value.mutable_list()->mutable_func()) replace(each.mutable_name());
+      }
+    }
+    return is_changed;
+  }
+
+  // Lets the pass replace the function's body. Returns whether it did.
+  bool ReplaceBody(FunctionDef* function) const {
+    if (!MayHoldConvolution(function->SerializeAsString())) return false;
+    tensorflow::grappler::GrapplerFunctionItem item;
+    if (!tensorflow::grappler::MakeGrapplerFunctionItem(*function, library_, TF_GRAPH_DEF_VERSION,
+                                                        &item)
+             .ok()) {
+      return false;
+    }
+    const std::unique_ptr<TF_Status, decltype(&TF_DeleteStatus)> status(TF_NewStatus(),
+                                                                        TF_DeleteStatus);
+    // tensorflow/c/experimental/grappler/grappler.cc casts items like this too.
+    const OwnedBuffer body = RunGraphPass({item.graph.SerializeAsString(), device_type_,
+                                           /*is_compiled=*/true,
+                                           reinterpret_cast<const TF_GrapplerItem*>(&item)},
+                                          status.get());
+    tensorflow::GraphDef graph;
+    if (body == nullptr || !graph.ParseFromArray(body->data, static_cast<int>(body->length))) {
+      return false;
+    }
+    item.SwapFunctionBody(std::move(graph));
+    FunctionDef made;
+    if (!tensorflow::grappler::MakeFunctionDef(item, library_, &made).ok()) return false;
+    *made.mutable_resource_arg_unique_id() = function->resource_arg_unique_id();
+    *function = std::move(made);
+    return true;
+  }
+
+  const FunctionLibraryDefinition& library_;
+  const char* const device_type_;
+  const Add add_;
+  std::map<std::string, std::string> names_;  // of the copies
+};
+
+// Calls in graphs.
+class CallsInGraphs : public tensorflow::GraphOptimizationPass {
+ public:
+  absl::Status Run(const tensorflow::GraphOptimizationPassOptions& options) override {
+    if (options.graph == nullptr || *options.graph == nullptr || options.flib_def == nullptr ||
+        !AreHandedOver()) {
+      return absl::OkStatus();
+    }
+    FunctionLibraryDefinition* const library = options.flib_def;
+    for (tensorflow::Node* const node : (*options.graph)->op_nodes()) {
+      const tensorflow::AttrValue* const called = node->attrs().Find("f");
+      if (called == nullptr || !called->has_func()) continue;
+      const std::string& name = called->func().name();
+      const FunctionDef* const function = library->Find(name);
+      if (function == nullptr || (!MustCompile(node->attrs()) &&
+                                  !MustCompile(tensorflow::AttrSlice(&function->attr())))) {
+        continue;
+      }
+      const std::string& device = node->assigned_device_name().empty()
+                                      ? node->requested_device()
+                                      : node->assigned_device_name();
+      Copies copies(*library, DeviceTypeOf(device), [library](const FunctionDef& copy) {
+        return library->AddFunctionDef(copy);
+      });
+      const std::string copy = copies.Of(name);
+      if (copy == name) continue;
+      tensorflow::NameAttrList call = called->func();
+      call.set_name(copy);
+      node->ClearAttr("f");
+      node->AddAttr("f", call);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  static const char* DeviceTypeOf(const std::string& device) {
+    tensorflow::DeviceNameUtils::ParsedName parsed;
+    const bool is_gpu = tensorflow::DeviceNameUtils::ParseFullName(device, &parsed) &&
+                        parsed.has_type && parsed.type == kGpu;
+    return is_gpu ? kGpu : kCpu;
+  }
+};
+
+// Calls from Python.
+class CallsFromPython : public tensorflow::EagerOpRewrite {
+ public:
+  CallsFromPython() : EagerOpRewrite("tf_interop", __FILE__, "0") {}
+
+  absl::Status Run(tensorflow::EagerOperation* call,
+                   std::unique_ptr<tensorflow::EagerOperation>*) override {
+    if (!call->is_function() || !AreHandedOver()) return absl::OkStatus();
+    tensorflow::EagerContext& context = call->EagerContext();
+    const char* const device_type = DeviceTypeOf(*call, context);
+    const std::string name(call->op_name());
+    const std::string key =
+        absl::StrCat(reinterpret_cast<uintptr_t>(&context), " ", device_type, " ", name);
+    std::string copy;
+    if (!Find(key, &copy)) {
+      const FunctionDef* const function = call->GetFunctionDef();
+      if (function != nullptr && MustCompile(tensorflow::AttrSlice(&function->attr()))) {
+        Copies copies(*context.FuncLibDef(), device_type, [&](const FunctionDef& added) {
+          return context.AddFunctionDef(added);
+        });
+        copy = copies.Of(name);
+      } else {
+        copy = name;
+      }
+      Remember(key, copy);
+    }
+    if (copy != name) call->UpdateName(copy);
+    return absl::OkStatus();
+  }
+
+ private:
+  // Of a call without a device TensorFlow decides later; it prefers a GPU.
+  static const char* DeviceTypeOf(const tensorflow::EagerOperation& call,
+                                  const tensorflow::EagerContext& context) {
+    const auto& wanted = call.GetDeviceParsedName();
+    if (wanted.has_type) return wanted.type == kGpu ? kGpu : kCpu;
+    for (const tensorflow::Device* const device : context.local_device_mgr()->ListDevices()) {
+      if (device->device_type() == kGpu) return kGpu;
+    }
+    return kCpu;
+  }
+
+  bool Find(const std::string& key, std::string* copy) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (version_ != PassVersion()) {
+      version_ = PassVersion();
+      names_.clear();
+    }
+    const auto found = names_.find(key);
+    if (found == names_.end()) return false;
+    *copy = found->second;
+    return true;
+  }
+
+  void Remember(const std::string& key, const std::string& copy) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    names_[key] = copy;
+  }
+
+  std::mutex mutex_;  // not held while Python runs
+  int64_t version_ = 0;
+  absl::flat_hash_map<std::string, std::string> names_;  // of functions that are called
+};
+
+}  // namespace
+
+void HandOverCompiledFunctions() {
+  static const bool is_registered = [] {
+    tensorflow::OptimizationPassRegistry::Global()->Register(
+        tensorflow::OptimizationPassRegistry::POST_REWRITE_FOR_EXEC, /*phase=*/5,
+        std::make_unique<CallsInGraphs>());
+    tensorflow::EagerOpRewriteRegistry::Global()->Register(
+        tensorflow::EagerOpRewriteRegistry::PRE_EXECUTION, /*ordinal=*/20000,
+        std::make_unique<CallsFromPython>());
+    return true;
+  }();
+  (void)is_registered;
+}
+
+}  // namespace tf_interop

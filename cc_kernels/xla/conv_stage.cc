@@ -1,0 +1,233 @@
+#include "cc_kernels/xla/conv_stage.h"
+
+#include <atomic>
+#include <cstddef>
+#include <cstdlib>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "cc_kernels/tf/resolved_stage.h"
+#include "cc_kernels/tf/stage_program.h"
+#include "cc_kernels/xla/kernel_call.h"
+#include "tensorflow/compiler/tf2xla/kernels/conv_op_helpers.h"
+#include "tensorflow/compiler/tf2xla/shape_util.h"
+#include "tensorflow/compiler/tf2xla/type_util.h"
+#include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
+#include "tensorflow/compiler/tf2xla/xla_op_registry.h"
+#include "tensorflow/core/framework/kernel_def.pb.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/platform/errors.h"
+#include "xla/hlo/builder/lib/constants.h"
+
+namespace tf_interop {
+namespace {
+
+using tensorflow::XlaOpKernelContext;
+
+constexpr char kOp[] = "TfInterop>ConvStage";
+
+std::atomic<int64_t> as_calls = 0;
+std::atomic<int64_t> translated = 0;
+
+// On a CPU stages are slower than XLA's convolutions, and only for tests.
+bool AreForHosts() {
+  const char* const variable = std::getenv("TF_INTEROP_HOST_STAGES");
+  return variable != nullptr && absl::string_view(variable) == "1";
+}
+
+tensorflow::ConvOpAttrs AttrsOf(const StepProgram& step) {
+  tensorflow::ConvOpAttrs attrs;
+  attrs.depthwise = step.depthwise;
+  attrs.num_spatial_dims = step.spatial_rank;
+  attrs.data_format = step.format;
+  attrs.padding = step.padding;
+  attrs.strides.assign(step.rank(), 1);
+  attrs.dilations.assign(step.rank(), 1);
+  const bool is_explicit = step.padding == tensorflow::EXPLICIT;
+  if (is_explicit) attrs.explicit_paddings.assign(size_t{2} * step.rank(), 0);
+  for (int i = step.first_spatial(); i < 3; ++i) {
+    const int dimension = step.image_dimension(i);
+    attrs.strides[dimension] = static_cast<int32_t>(step.strides[i]);
+    attrs.dilations[dimension] = static_cast<int32_t>(step.dilations[i]);
+    if (!is_explicit) continue;
+    attrs.explicit_paddings[size_t{2} * dimension] = step.explicit_pads[i][0];
+    attrs.explicit_paddings[size_t{2} * dimension + 1] = step.explicit_pads[i][1];
+  }
+  return attrs;
+}
+
+xla::XlaOp Activate(const StepProgram& step, xla::XlaOp x) {
+  const xla::XlaOp zero = xla::ZerosLike(x);
+  switch (step.activation) {
+    case Activation::kNone:
+      return x;
+    case Activation::kRelu:
+      return xla::Max(x, zero);
+    case Activation::kRelu6:
+      return xla::Clamp(zero, x, xla::FullLike(x, 6));
+    case Activation::kLeakyRelu:
+      return xla::Select(xla::Gt(x, zero), x, x * xla::FullLike(x, step.leaky_relu_alpha));
+    case Activation::kElu:
+      return xla::Select(xla::Gt(x, zero), x, xla::Expm1(x));
+  }
+  return x;
+}
+
+// A stage as a call of the op's kernel, or as XLA's own convolutions.
+class ConvStage : public tensorflow::XlaOpKernel {
+ public:
+  explicit ConvStage(tensorflow::OpKernelConstruction* context)
+      : XlaOpKernel(context),
+        device_type_(context->device_type() == tensorflow::DEVICE_GPU_XLA_JIT
+                         ? tensorflow::DEVICE_GPU
+                         : tensorflow::DEVICE_CPU),
+        node_(context->def()) {
+    OP_REQUIRES_OK(context, GetStageProgram(context, &program_));
+    (*node_.mutable_attr())[kInXla].set_b(true);
+    node_.clear_device();
+  }
+
+  void Compile(XlaOpKernelContext* context) override {
+    // Made in any case: they check the inputs and have the shapes of the results. XLA drops what is
+    // not read.
+    std::vector<xla::XlaOp> results;
+    OP_REQUIRES_OK(context, Translate(context, &results));
+    const bool is_call = CanCall(context);
+    ++(is_call ? as_calls : translated);
+    if (is_call) OP_REQUIRES_OK(context, Call(context, &results));
+    for (size_t i = 0; i < results.size(); ++i) {
+      context->SetOutput(static_cast<int>(i), results[i]);
+    }
+  }
+
+ private:
+  absl::Status Translate(XlaOpKernelContext* context, std::vector<xla::XlaOp>* results) const {
+    std::vector<xla::XlaOp> computed(program_.steps.size());
+    for (const size_t operation : program_.order()) {
+      const StepProgram& step = program_.steps[operation];
+      const auto translated_step = TranslateStep(context, step, computed);
+      if (!translated_step.ok()) return AtStep(step.name, translated_step.status().message());
+      computed[operation] = *translated_step;
+    }
+    for (const size_t operation : program_.outputs) results->push_back(computed[operation]);
+    return absl::OkStatus();
+  }
+
+  static absl::StatusOr<xla::XlaOp> TranslateStep(XlaOpKernelContext* context,
+                                                  const StepProgram& step,
+                                                  const std::vector<xla::XlaOp>& computed) {
+    const auto operand = [&](int i) {
+      const auto [source, index] = step.operands[i];
+      return source == Operand::Source::kStep ? computed[index]
+                                              : context->Input(static_cast<int>(index));
+    };
+    const auto shape_of_sizes = [&]() -> absl::StatusOr<xla::Shape> {
+      const int index = static_cast<int>(step.operands[step.sizes_operand()].index);
+      tensorflow::TensorShape shape;
+      TF_RETURN_IF_ERROR(context->ConstantInputAsShape(index, &shape));
+      xla::PrimitiveType type = xla::PRIMITIVE_TYPE_INVALID;
+      TF_RETURN_IF_ERROR(tensorflow::DataTypeToPrimitiveType(step.dtype, &type));
+      return tensorflow::TensorShapeToXLAShape(type, shape);
+    };
+    const tensorflow::ConvOpAttrs attrs = AttrsOf(step);
+    const std::string& op = step.node_def.op();
+    if (step.kind == ConvolutionKind::kBackwardInput) {
+      TF_ASSIGN_OR_RETURN(const xla::Shape shape, shape_of_sizes());
+      return tensorflow::MakeXlaBackpropInputConvOp(op, shape, operand(step.filter_operand()),
+                                                    operand(step.output_operand()), attrs);
+    }
+    if (step.kind == ConvolutionKind::kBackwardFilter) {
+      TF_ASSIGN_OR_RETURN(const xla::Shape shape, shape_of_sizes());
+      return tensorflow::MakeXlaBackpropFilterConvOp(op, operand(step.image_operand()), shape,
+                                                     operand(step.output_operand()), attrs);
+    }
+    TF_ASSIGN_OR_RETURN(
+        const xla::XlaOp result,
+        tensorflow::MakeXlaForwardConvOp(op, operand(step.image_operand()),
+                                         operand(step.filter_operand()), attrs));
+    if (!step.has_bias) return result;
+    TF_ASSIGN_OR_RETURN(const xla::Shape shape, context->builder()->GetShape(result));
+    const int channels = tensorflow::GetTensorFeatureDimIndex(step.rank(), step.format);
+    const xla::XlaOp bias = xla::Reshape(operand(2), {shape.dimensions(channels)});
+    return Activate(step, xla::Add(result, bias, {channels}));
+  }
+
+  // Whether the op's kernel runs this as it was planned: static sizes that are not 0, and a batch
+  // size of the plan.
+  bool CanCall(XlaOpKernelContext* context) const {
+    if (!AreXlaCallsOn() || program_.outputs.size() > kMostResults ||
+        (device_type_ == tensorflow::DEVICE_CPU && !AreForHosts())) {
+      return false;
+    }
+    StageInputs inputs;
+    for (int i = 0; i < context->num_inputs(); ++i) {
+      const absl::StatusOr<xla::Shape> shape = context->InputXlaShape(i);
+      if (!shape.ok() || !shape->is_static()) return false;
+      if (!tensorflow::XLAShapeToTensorShape(*shape, &inputs.shapes.emplace_back()).ok()) {
+        return false;
+      }
+      std::vector<int64_t>& sizes = inputs.sizes.emplace_back();
+      if (IsSizes(context, i) && !context->ConstantInputAsIntVector(i, &sizes).ok()) return false;
+    }
+    std::vector<Convolution> convolutions;
+    std::vector<tensorflow::TensorShape> shapes;
+    return ResolveConvolutions(program_, inputs, &convolutions, &shapes).ok() &&
+           absl::c_all_of(convolutions,
+                          [](const Convolution& each) { return each.computes_something(); }) &&
+           FindSchedule(program_, convolutions) != nullptr && HasKernel(device_type_, node_);
+  }
+
+  static bool IsSizes(XlaOpKernelContext* context, int input) {
+    return context->input_type(input) == tensorflow::DT_INT32;
+  }
+
+  // Replaces the results with those of a call.
+  absl::Status Call(XlaOpKernelContext* context, std::vector<xla::XlaOp>* results) const {
+    std::vector<CallInput> inputs;
+    for (int i = 0; i < context->num_inputs(); ++i) {
+      if (!IsSizes(context, i)) {
+        inputs.push_back({context->Input(i)});
+        continue;
+      }
+      TF_ASSIGN_OR_RETURN(tensorflow::Tensor sizes, context->ConstantInputTensor(i));
+      inputs.push_back(CallInput::Constant(std::move(sizes)));
+    }
+    TF_ASSIGN_OR_RETURN(*results, CallKernel(node_, inputs, *results));
+    return absl::OkStatus();
+  }
+
+  const char* const device_type_;  // of the kernel that is called
+  tensorflow::NodeDef node_;
+  StageProgram program_;
+};
+
+// For what XLA must know of the op before it is compiled.
+REGISTER_XLA_OP(Name(kOp).CompileTimeConstantInput("sizes"), ConvStage);
+
+// XLA takes the kernels of its registry once, perhaps before this library is loaded.
+// NOLINTNEXTLINE(bugprone-throwing-static-initialization): only if memory runs out
+const bool is_registered = [] {
+  for (const char* device_type :
+       {tensorflow::DEVICE_CPU_XLA_JIT, tensorflow::DEVICE_GPU_XLA_JIT}) {
+    auto* const def = new tensorflow::KernelDef;  // owned by the registry
+    def->set_op(kOp);
+    def->set_device_type(device_type);
+    def->set_priority(1);
+    tensorflow::kernel_factory::OpKernelRegistrar(
+        def, "tf_interop::ConvStage",
+        [](tensorflow::OpKernelConstruction* context) -> tensorflow::OpKernel* {
+          return new ConvStage(context);
+        });
+  }
+  return true;
+}();
+
+}  // namespace
+
+CompiledStages ReadCompiledStages() { return {as_calls, translated}; }
+
+}  // namespace tf_interop

@@ -1,0 +1,538 @@
+#include "cc_kernels/xla/kernel_call.h"
+
+#include <atomic>
+#include <cstddef>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "cc_kernels/tf/narrow_device.h"
+#include "cc_kernels/tf/primitive_cache.h"
+#include "cc_kernels/tf/stock_kernel.h"
+#include "cc_kernels/xla/devices.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/tensor_util.h"
+#include "tensorflow/core/platform/errors.h"
+#include "tensorflow/core/public/version.h"
+#include "tsl/platform/denormal.h"
+#include "xla/ffi/api/c_api_internal.h"
+#include "xla/ffi/api/ffi.h"
+#include "xla/shape_util.h"
+#include "xla/stream_executor/stream.h"
+#include "xla/xla_data.pb.h"
+
+namespace xla::ffi {
+// Defined in xla/ffi/ffi_api.cc and exported. Its header needs those of MLIR, which TensorFlow does
+// not install.
+const XLA_FFI_Api* GetXlaFfiApi();
+}  // namespace xla::ffi
+
+namespace tf_interop {
+namespace {
+
+namespace ffi = xla::ffi;
+using tensorflow::OpKernel;
+using tensorflow::Tensor;
+using tensorflow::TensorValue;
+
+constexpr char kTarget[] = "tf_interop_kernel";
+constexpr char kConstant[] = "_tf_interop_constant_";  // an attribute of the called node
+
+std::atomic<bool> are_on = false;
+std::atomic<int64_t> call_count = 0;
+
+// Memory of XLA's.
+class BorrowedBuffer : public tensorflow::TensorBuffer {
+ public:
+  BorrowedBuffer(void* data, size_t size) : TensorBuffer(data), size_(size) {}
+
+  size_t size() const override { return size_; }
+  TensorBuffer* root_buffer() override { return this; }
+  void FillAllocationDescription(tensorflow::AllocationDescription*) const override {}
+  bool OwnsMemory() const override { return false; }
+
+ private:
+  const size_t size_;
+};
+
+// Gives XLA's memory of a result to the kernel that allocates it. Other memory is `other`'s.
+class ResultAllocator : public tensorflow::Allocator {
+ public:
+  ResultAllocator(void* data, size_t size, tensorflow::Allocator* other)
+      : data_(data), size_(size), other_(other) {}
+
+  std::string Name() override { return "tf_interop_xla_result"; }
+  void* AllocateRaw(size_t alignment, size_t size) override {
+    const bool is_aligned = reinterpret_cast<uintptr_t>(data_) % alignment == 0;
+    if (is_given_ || size > size_ || !is_aligned) return other_->AllocateRaw(alignment, size);
+    is_given_ = true;
+    return data_;
+  }
+  void DeallocateRaw(void* data) override {
+    if (data != data_) return other_->DeallocateRaw(data);
+    is_given_ = false;
+  }
+  tensorflow::AllocatorMemoryType GetMemoryType() const override {
+    return other_->GetMemoryType();
+  }
+
+ private:
+  void* const data_;
+  const size_t size_;
+  tensorflow::Allocator* const other_;
+  bool is_given_ = false;
+};
+
+// The results of one call.
+class Results {
+ public:
+  Results(ffi::RemainingRets results, tensorflow::Allocator* other) {
+    for (size_t i = 0; i < results.size(); ++i) {
+      buffers_.push_back(**results.get<ffi::AnyBuffer>(i));
+      allocators_.push_back(std::make_unique<ResultAllocator>(
+          buffers_.back().untyped_data(), buffers_.back().size_bytes(), other));
+    }
+  }
+
+  // Attributes with which a kernel allocates its outputs.
+  std::vector<tensorflow::AllocatorAttributes> Attributes(int output_count) const {
+    std::vector<tensorflow::AllocatorAttributes> attributes(output_count);
+    for (size_t i = 0; i < buffers_.size(); ++i) {
+      attributes[i].value = static_cast<uint32_t>(i + 1) << kShift;
+    }
+    return attributes;
+  }
+
+  // Null for memory that is no result's.
+  tensorflow::Allocator* AllocatorOf(tensorflow::AllocatorAttributes attributes) const {
+    const uint32_t number = attributes.value >> kShift;
+    return number == 0 ? nullptr : allocators_[number - 1].get();
+  }
+
+  size_t size() const { return buffers_.size(); }
+  const ffi::AnyBuffer& operator[](size_t i) const { return buffers_[i]; }
+
+ private:
+  static constexpr int kShift = 24;  // the upper eight bits belong to the device
+
+  std::vector<ffi::AnyBuffer> buffers_;
+  std::vector<std::unique_ptr<ResultAllocator>> allocators_;
+};
+
+// The CPU of one call.
+class HostCallDevice : public NarrowDevice {
+ public:
+  HostCallDevice(HostDevice* device, int cores, const Results* results)
+      : NarrowDevice(device, cores), results_(results) {}
+
+  tensorflow::Allocator* GetAllocator(tensorflow::AllocatorAttributes attributes) override {
+    auto* const of_result = results_->AllocatorOf(attributes);
+    return of_result != nullptr ? of_result : NarrowDevice::GetAllocator(attributes);
+  }
+
+ private:
+  const Results* const results_;
+};
+
+// Memory that XLA takes back at the end of the call, for later work on the same stream.
+class ScratchMemory : public tensorflow::Allocator {
+ public:
+  explicit ScratchMemory(ffi::ScratchAllocator* scratch) : scratch_(scratch) {}
+
+  std::string Name() override { return "tf_interop_xla_scratch"; }
+  void* AllocateRaw(size_t alignment, size_t size) override {
+    return scratch_->Allocate(size, alignment).value_or(nullptr);
+  }
+  void DeallocateRaw(void*) override {}
+  tensorflow::AllocatorMemoryType GetMemoryType() const override {
+    return tensorflow::AllocatorMemoryType::kDevice;
+  }
+
+ private:
+  ffi::ScratchAllocator* const scratch_;
+};
+
+// The GPU of one call.
+class GpuCallDevice : public tensorflow::DeviceBase {
+ public:
+  GpuCallDevice(GpuDevice* device, tensorflow::Allocator* scratch, const Results* results)
+      : DeviceBase(device->env()), device_(device), scratch_(scratch), results_(results) {}
+
+  tensorflow::Allocator* GetAllocator(tensorflow::AllocatorAttributes attributes) override {
+    if (attributes.on_host()) return tensorflow::cpu_allocator();
+    auto* const of_result = results_->AllocatorOf(attributes);
+    return of_result != nullptr ? of_result : scratch_;
+  }
+  const tensorflow::DeviceAttributes& attributes() const override { return device_->attributes(); }
+  const std::string& name() const override { return device_->name(); }
+  const std::string& device_type() const override { return device_->device_type(); }
+
+ private:
+  GpuDevice* const device_;
+  tensorflow::Allocator* const scratch_;
+  const Results* const results_;
+};
+
+// XLA's stream, for TensorFlow's kernels.
+class StreamContext : public tensorflow::DeviceContext {
+ public:
+  explicit StreamContext(stream_executor::Stream* stream) : stream_(stream) {}
+
+  stream_executor::Stream* stream() const override { return stream_; }
+
+ private:
+  stream_executor::Stream* const stream_;
+};
+
+ffi::Error Internal(const std::string& message) {
+  return ffi::Error(ffi::ErrorCode::kInternal, absl::StrCat("tf_interop: ", message));
+}
+
+absl::Status MakeKernel(tensorflow::DeviceBase* device, const tensorflow::NodeDef& node,
+                        std::unique_ptr<OpKernel>* kernel) {
+  return MakeStockKernel(device, TF_GRAPH_DEF_VERSION, /*has_constant_filter=*/false, node, kernel);
+}
+
+// A compiled call. Thread-safe.
+class Call {
+ public:
+  static ffi::TypeId id;
+
+  static ffi::ErrorOr<std::unique_ptr<Call>> Make(std::string_view hex) {
+    std::string serialized;
+    auto call = std::make_unique<Call>();
+    if (!absl::HexStringToBytes(hex, &serialized) || !call->node_.ParseFromString(serialized)) {
+      return ffi::Unexpected(Internal("Expected a serialized NodeDef, got other bytes."));
+    }
+    for (int i = 0; i < call->node_.input_size(); ++i) {
+      const auto constant = call->node_.attr().find(absl::StrCat(kConstant, i));
+      auto& tensor = call->constants_.emplace_back();
+      if (constant == call->node_.attr().end()) continue;
+      if (!tensor.emplace().FromProto(constant->second.tensor())) {
+        return ffi::Unexpected(Internal(absl::StrCat("Expected a tensor for input ", i, ".")));
+      }
+    }
+    return call;
+  }
+
+  // The kernel on a device, which must live forever.
+  absl::Status FindKernel(tensorflow::DeviceBase* device, OpKernel** kernel) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::unique_ptr<OpKernel>& known = kernels_[device];
+    if (known == nullptr) TF_RETURN_IF_ERROR(MakeKernel(device, node_, &known));
+    *kernel = known.get();
+    return absl::OkStatus();
+  }
+
+  // The value of an input that was known when the function was compiled; else null.
+  const Tensor* constant(int input) const {
+    return constants_[input].has_value() ? &*constants_[input] : nullptr;
+  }
+
+ private:
+  tensorflow::NodeDef node_;
+  std::vector<std::optional<Tensor>> constants_;  // by input
+  std::mutex mutex_;
+  std::map<tensorflow::DeviceBase*, std::unique_ptr<OpKernel>> kernels_;  // guarded
+};
+ffi::TypeId Call::id = {};
+
+tensorflow::TensorShape ShapeOf(const ffi::AnyBuffer& buffer) {
+  const auto sizes = buffer.dimensions();
+  return tensorflow::TensorShape(absl::MakeConstSpan(sizes.begin(), sizes.size()));
+}
+
+Tensor TensorOf(const ffi::AnyBuffer& buffer, tensorflow::DataType dtype) {
+  auto* const memory = new BorrowedBuffer(buffer.untyped_data(), buffer.size_bytes());
+  Tensor tensor(dtype, ShapeOf(buffer), memory);
+  memory->Unref();
+  return tensor;
+}
+
+// One run of a call's kernel.
+class Run {
+ public:
+  // `device` is that of this call, and `context` its stream, or null. All must outlive this.
+  Run(const Call& call, OpKernel* kernel, tensorflow::DeviceBase* device,
+      tensorflow::DeviceContext* context, ffi::RemainingArgs args, const Results* results)
+      : call_(call),
+        kernel_(kernel),
+        device_(device),
+        context_(context),
+        args_(args),
+        results_(*results) {}
+
+  ffi::Error Compute() {
+    ++call_count;
+    const absl::Status status = TakeInputs();
+    if (!status.ok()) return Internal(std::string(status.message()));
+    const std::vector<tensorflow::AllocatorAttributes> output_attributes =
+        results_.Attributes(kernel_->num_outputs());
+    tensorflow::OpKernelContext::Params params;
+    params.device = device_;
+    params.op_kernel = kernel_;
+    params.inputs = values_;
+    params.input_alloc_attrs = input_attributes_;
+    params.output_attr_array = output_attributes.data();
+    params.op_device_context = context_;
+    params.frame_iter = tensorflow::FrameAndIter(0, 0);
+    tensorflow::OpKernelContext context(&params, kernel_->num_outputs());
+    if (tensorflow::AsyncOpKernel* const async = kernel_->AsAsync()) {
+      absl::Notification done;
+      async->ComputeAsync(&context, [&] { done.Notify(); });
+      done.WaitForNotification();
+    } else {
+      kernel_->Compute(&context);
+    }
+    if (!context.status().ok()) return Internal(std::string(context.status().message()));
+    for (size_t i = 0; i < results_.size(); ++i) {
+      ffi::Error error = GiveBack(*context.mutable_output(static_cast<int>(i)), results_[i]);
+      if (error.failure()) return error;
+    }
+    return ffi::Error::Success();
+  }
+
+ private:
+  bool is_on_cpu() const { return device_->device_type() == tensorflow::DEVICE_CPU; }
+
+  absl::Status TakeInputs() {
+    const int count = kernel_->num_inputs();
+    inputs_.reserve(count);
+    size_t next = 0;
+    for (int i = 0; i < count; ++i) {
+      const Tensor* const constant = call_.constant(i);
+      input_attributes_.emplace_back().set_on_host(constant != nullptr);
+      if (constant == nullptr && next == args_.size()) {
+        return absl::InternalError(absl::StrCat("Expected ", count, " inputs."));
+      }
+      inputs_.push_back(constant != nullptr
+                            ? *constant
+                            : TensorOf(*args_.get<ffi::AnyBuffer>(next++), kernel_->input_type(i)));
+      // Kernels need aligned memory.
+      if (!inputs_.back().IsAligned() && is_on_cpu()) {
+        inputs_.back() = tensorflow::tensor::DeepCopy(inputs_.back());
+      }
+      values_.emplace_back(&inputs_.back());
+    }
+    return absl::OkStatus();
+  }
+
+  ffi::Error GiveBack(const Tensor& output, const ffi::AnyBuffer& result) const {
+    if (output.shape() != ShapeOf(result)) {
+      return Internal(absl::StrCat("Expected a result of shape ", ShapeOf(result).DebugString(),
+                                   " from '", kernel_->name_view(), "', got ",
+                                   output.shape().DebugString(), "."));
+    }
+    if (output.data() == result.untyped_data()) return ffi::Error::Success();
+    if (!is_on_cpu()) {
+      return Internal(absl::StrCat("Expected '", kernel_->name_view(),
+                                   "' to write its result into XLA's memory."));
+    }
+    std::memcpy(result.untyped_data(), output.data(), result.size_bytes());
+    return ffi::Error::Success();
+  }
+
+  const Call& call_;
+  OpKernel* const kernel_;
+  tensorflow::DeviceBase* const device_;
+  tensorflow::DeviceContext* const context_;
+  const ffi::RemainingArgs args_;
+  const Results& results_;
+  std::vector<Tensor> inputs_;
+  absl::InlinedVector<TensorValue, 4> values_;
+  absl::InlinedVector<tensorflow::AllocatorAttributes, 4> input_attributes_;
+};
+
+ffi::Error ExecuteOnHost(Call* call, const Eigen::ThreadPoolDevice* threads,
+                         ffi::RemainingArgs args, ffi::RemainingRets rets) {
+  OpKernel* kernel = nullptr;
+  const absl::Status status = call->FindKernel(HostDevice::Over(nullptr), &kernel);
+  if (!status.ok()) return Internal(std::string(status.message()));
+  HostDevice* const device = HostDevice::Over(threads);
+  const Results results(rets, tensorflow::cpu_allocator());
+  // XLA may call from threads of the pool. A group does not wait for a helper that cannot come.
+  HostCallDevice awake(device, device->tensorflow_cpu_worker_threads()->num_threads, &results);
+  // Sizes, of another type, are constants.
+  const NarrowPrimitives primitives(PrimitiveCacheTypes({kernel->output_type(0)}), awake.cores());
+  const tsl::port::ScopedFlushDenormal flush;
+  return Run(*call, kernel, &awake, nullptr, args, &results).Compute();
+}
+
+ffi::Error ExecuteOnGpu(Call* call, stream_executor::Stream* stream, int32_t number,
+                        ffi::ScratchAllocator scratch, ffi::RemainingArgs args,
+                        ffi::RemainingRets rets) {
+  GpuDevice* const device = GpuDevice::Number(number);
+  OpKernel* kernel = nullptr;
+  const absl::Status status = call->FindKernel(device, &kernel);
+  if (!status.ok()) return Internal(std::string(status.message()));
+  ScratchMemory memory(&scratch);
+  const Results results(rets, &memory);
+  GpuCallDevice of_call(device, &memory, &results);
+  const tensorflow::core::RefCountPtr<StreamContext> context(new StreamContext(stream));
+  return Run(*call, kernel, &of_call, context.get(), args, &results).Compute();
+}
+
+}  // namespace
+}  // namespace tf_interop
+
+// XLA's pool. What the public interface gives is valid only during the call, and a group's helpers
+// may come later.
+template <>
+struct xla::ffi::CtxDecoding<const Eigen::ThreadPoolDevice*> {
+  using Type = const Eigen::ThreadPoolDevice*;
+
+  static std::optional<Type> Decode(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext* context,
+                                    DiagnosticEngine&) {
+    void* pool = nullptr;
+    XLA_FFI_Error* const error =
+        api->internal_api->XLA_FFI_INTERNAL_IntraOpThreadPool_Get(context, &pool);
+    if (error != nullptr) internal::DestroyError(api, error);  // none, so work stays here
+    return static_cast<Type>(pool);
+  }
+};
+
+// XLA's stream as StreamExecutor's, which TensorFlow's kernels take.
+template <>
+struct xla::ffi::CtxDecoding<stream_executor::Stream*> {
+  using Type = stream_executor::Stream*;
+
+  static std::optional<Type> Decode(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext* context,
+                                    DiagnosticEngine& diagnostic) {
+    void* stream = nullptr;
+    XLA_FFI_Error* const error = api->internal_api->XLA_FFI_INTERNAL_Stream_Get(context, &stream);
+    if (error == nullptr) return static_cast<Type>(stream);
+    diagnostic.Emit("Failed to get the stream: ") << internal::GetErrorMessage(api, error);
+    internal::DestroyError(api, error);
+    return std::nullopt;
+  }
+};
+
+namespace tf_interop {
+namespace {
+
+XLA_FFI_Error* Instantiate(XLA_FFI_CallFrame* frame) {
+  static auto* const handler =
+      ffi::Ffi::BindInstantiate().Attr<std::string_view>("node").To(Call::Make).release();
+  return handler->Call(frame);
+}
+
+XLA_FFI_Error* HandleOnHost(XLA_FFI_CallFrame* frame) {
+  static auto* const handler = ffi::Ffi::Bind()
+                                   .Ctx<ffi::State<Call>>()
+                                   .Ctx<const Eigen::ThreadPoolDevice*>()
+                                   .RemainingArgs()
+                                   .RemainingRets()
+                                   .To(ExecuteOnHost)
+                                   .release();
+  return handler->Call(frame);
+}
+
+XLA_FFI_Error* HandleOnGpu(XLA_FFI_CallFrame* frame) {
+  static auto* const handler = ffi::Ffi::Bind()
+                                   .Ctx<ffi::State<Call>>()
+                                   .Ctx<stream_executor::Stream*>()
+                                   .Ctx<ffi::DeviceOrdinal>()
+                                   .Ctx<ffi::ScratchAllocator>()
+                                   .RemainingArgs()
+                                   .RemainingRets()
+                                   .To(ExecuteOnGpu)
+                                   .release();
+  return handler->Call(frame);
+}
+
+absl::Status Check(const XLA_FFI_Api* api, XLA_FFI_Error* error) {
+  if (error == nullptr) return absl::OkStatus();
+  const absl::Status status = absl::InternalError(ffi::internal::GetErrorMessage(api, error));
+  ffi::internal::DestroyError(api, error);
+  return status;
+}
+
+absl::Status RegisterHandlers() {
+  const XLA_FFI_Api* const api = ffi::GetXlaFfiApi();
+  static auto* const info = new ffi::TypeInfo(ffi::MakeTypeInfo<Call>());
+  TF_RETURN_IF_ERROR(
+      Check(api, ffi::Ffi::RegisterTypeId(api, "tf_interop_kernel_call", &Call::id, info)));
+  for (const auto& [platform, handle] :
+       {std::pair("Host", HandleOnHost), std::pair("CUDA", HandleOnGpu)}) {
+    const XLA_FFI_Handler_Bundle bundle = {Instantiate, /*prepare=*/nullptr,
+                                           /*initialize=*/nullptr, handle};
+    TF_RETURN_IF_ERROR(
+        Check(api, ffi::Ffi::RegisterStaticHandler(api, kTarget, platform, bundle)));
+  }
+  return absl::OkStatus();
+}
+
+// Row-major, as TensorFlow's kernels read and write.
+absl::Status RowMajorShapeOf(xla::XlaOp op, std::vector<xla::Shape>* shapes) {
+  TF_ASSIGN_OR_RETURN(const xla::Shape shape, op.builder()->GetShape(op));
+  shapes->push_back(
+      xla::ShapeUtil::MakeShapeWithDescendingLayout(shape.element_type(), shape.dimensions()));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void SetXlaCalls(bool are_now_on) { are_on = are_now_on; }
+
+bool AreXlaCallsOn() { return are_on; }
+
+bool HasKernel(const std::string& device_type, const tensorflow::NodeDef& node) {
+  std::unique_ptr<OpKernel> kernel;
+  if (device_type == tensorflow::DEVICE_CPU) {
+    return MakeKernel(HostDevice::Over(nullptr), node, &kernel).ok();
+  }
+  return tensorflow::KernelDefAvailable(tensorflow::DeviceType(device_type), node);
+}
+
+absl::StatusOr<std::vector<xla::XlaOp>> CallKernel(const tensorflow::NodeDef& node,
+                                                   absl::Span<const CallInput> inputs,
+                                                   absl::Span<const xla::XlaOp> like) {
+  static const auto* const registered = new absl::Status(RegisterHandlers());
+  TF_RETURN_IF_ERROR(*registered);
+  tensorflow::NodeDef called = node;
+  called.clear_input();
+  std::vector<xla::XlaOp> operands;
+  std::vector<xla::Shape> operand_shapes;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    called.add_input(absl::StrCat("inputs:", i));
+    if (inputs[i].constant.has_value()) {
+      inputs[i].constant->AsProtoTensorContent(
+          (*called.mutable_attr())[absl::StrCat(kConstant, i)].mutable_tensor());
+    } else {
+      operands.push_back(inputs[i].op);
+      TF_RETURN_IF_ERROR(RowMajorShapeOf(inputs[i].op, &operand_shapes));
+    }
+  }
+  std::vector<xla::Shape> shapes;
+  for (const xla::XlaOp each : like) TF_RETURN_IF_ERROR(RowMajorShapeOf(each, &shapes));
+  const bool is_one = shapes.size() == 1;
+  const std::string config =
+      absl::StrCat("{node = \"", absl::BytesToHexString(called.SerializeAsString()), "\"}");
+  const xla::XlaOp call = xla::CustomCallWithLayout(
+      like[0].builder(), kTarget, operands,
+      is_one ? shapes[0] : xla::ShapeUtil::MakeTupleShape(shapes), operand_shapes, config,
+      /*has_side_effect=*/false, /*output_operand_aliasing=*/{}, /*literal=*/nullptr,
+      xla::CustomCallSchedule::SCHEDULE_NONE, xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
+  if (is_one) return std::vector<xla::XlaOp>{call};
+  std::vector<xla::XlaOp> results;
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    results.push_back(xla::GetTupleElement(call, static_cast<int64_t>(i)));
+  }
+  return results;
+}
+
+int64_t KernelCallCount() { return call_count; }
+
+}  // namespace tf_interop

@@ -1,0 +1,56 @@
+// TensorFlow's kernels inside functions that XLA compiles: a custom call of XLA's for one node of
+// TensorFlow's.
+//
+// The kernel reads XLA's memory and writes its results there. On a CPU it computes on cores that
+// stay awake during the call. On a GPU it enqueues its work on XLA's stream, and its temporary
+// memory is XLA's; XLA does not capture such a call in its command buffers, because temporary
+// memory is new in each call.
+#ifndef TF_INTEROP_XLA_KERNEL_CALL_H_
+#define TF_INTEROP_XLA_KERNEL_CALL_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "tensorflow/core/framework/node_def.pb.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "xla/hlo/builder/xla_builder.h"
+
+namespace tf_interop {
+
+// An input of a called kernel.
+struct CallInput {
+  // A value that is known when the function is compiled; the kernel gets it in host memory.
+  static CallInput Constant(tensorflow::Tensor value) { return {xla::XlaOp(), std::move(value)}; }
+
+  xla::XlaOp op;
+  std::optional<tensorflow::Tensor> constant = std::nullopt;  // in place of `op`
+};
+
+// Whether functions that are compiled from now on call kernels. Off at first.
+void SetXlaCalls(bool are_now_on);
+bool AreXlaCallsOn();
+
+// Whether TensorFlow makes a kernel for `node` on this type of device (tensorflow::DEVICE_CPU or
+// DEVICE_GPU).
+bool HasKernel(const std::string& device_type, const tensorflow::NodeDef& node);
+
+// Emits a call of the kernel that TensorFlow runs for `node`. `like` has a shape for each result.
+//
+// An error of the kernel, or a result of another shape, fails the compiled function's run.
+absl::StatusOr<std::vector<xla::XlaOp>> CallKernel(const tensorflow::NodeDef& node,
+                                                   absl::Span<const CallInput> inputs,
+                                                   absl::Span<const xla::XlaOp> like);
+
+// The most results that a called kernel can have.
+constexpr int kMostResults = 255;
+
+// The calls that ran so far in this process.
+int64_t KernelCallCount();
+
+}  // namespace tf_interop
+
+#endif  // TF_INTEROP_XLA_KERNEL_CALL_H_
