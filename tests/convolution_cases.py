@@ -94,9 +94,12 @@ def run_stage(
     cases: Sequence[Case],
     lanes: Sequence[int] | None = None,
     algorithm: str | None = None,
+    *,
+    jit_compile: bool = False,
 ) -> list[tf.Tensor]:
     """Runs cases as one stage."""
-    return in_graph(conv_stage, **arguments(*program_of(cases, lanes, algorithm)))
+    of_op = arguments(*program_of(cases, lanes, algorithm))
+    return in_graph(conv_stage, jit_compile=jit_compile, **of_op)
 
 
 def digits(shape: Sequence[int], dtype: tf.DType = tf.float32, seed: int = 0) -> np.ndarray:

@@ -96,8 +96,10 @@ def assert_names(error: pytest.ExceptionInfo, *words: str) -> None:
         assert word in str(error.value)
 
 
-def in_graph(conv_stage: Any, **of_op: Any) -> list[tf.Tensor]:
+def in_graph(conv_stage: Any, *, jit_compile: bool = False, **of_op: Any) -> list[tf.Tensor]:
     """Runs the op in a graph, because eager execution sometimes used another program's kernel."""
     # Tensors from outside the function; otherwise Grappler would compute the stage.
     tensors = {key: list(map(tf.constant, of_op[key])) for key in ("inputs", "sizes")}
-    return tf.function(lambda: conv_stage(**(of_op | tensors)), autograph=False)()
+    return tf.function(
+        lambda: conv_stage(**(of_op | tensors)), autograph=False, jit_compile=jit_compile
+    )()

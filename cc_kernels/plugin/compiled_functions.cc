@@ -1,12 +1,15 @@
 #include "cc_kernels/plugin/compiled_functions.h"
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
@@ -18,9 +21,11 @@
 #include "tensorflow/core/common_runtime/eager/context.h"
 #include "tensorflow/core/common_runtime/eager/eager_op_rewrite_registry.h"
 #include "tensorflow/core/common_runtime/eager/eager_operation.h"
+#include "tensorflow/core/common_runtime/eager/tensor_handle.h"
 #include "tensorflow/core/common_runtime/optimization_registry.h"
 #include "tensorflow/core/framework/function.h"
 #include "tensorflow/core/framework/node_def_util.h"
+#include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/graph/graph.h"
 #include "tensorflow/core/grappler/utils/functions.h"
 #include "tensorflow/core/platform/hash.h"
@@ -34,6 +39,9 @@ using tensorflow::FunctionDef;
 using tensorflow::FunctionLibraryDefinition;
 
 constexpr char kMustCompile[] = "_XlaMustCompile";
+constexpr char kUnpackOp[] = "TfInterop>UnpackVariables";  // gives a function its variables
+constexpr char kHandleShapes[] = "_handle_shapes";
+constexpr char kHandleTypes[] = "_handle_dtypes";
 constexpr char kCopy[] = "__tf_interop_";  // in the name of a copy
 
 bool AreHandedOver() { return HasPass() && AreXlaCallsOn(); }
@@ -41,6 +49,17 @@ bool AreHandedOver() { return HasPass() && AreXlaCallsOn(); }
 bool MustCompile(tensorflow::AttrSlice attributes) {
   bool must_compile = false;
   return tensorflow::TryGetNodeAttr(attributes, kMustCompile, &must_compile) && must_compile;
+}
+
+// What is known of a function's arguments, by position: the attributes kHandleShapes and
+// kHandleTypes of variables. FunctionDefs lack them, but without them no filter has a shape.
+using Arguments = std::vector<FunctionDef::ArgAttrs>;
+
+void AddVariable(tensorflow::DataType dtype, const tensorflow::PartialTensorShape& shape,
+                 FunctionDef::ArgAttrs* argument) {
+  auto& attributes = *argument->mutable_attr();
+  attributes[kHandleTypes].mutable_list()->add_type(dtype);
+  shape.AsProto(attributes[kHandleShapes].mutable_list()->add_shape());
 }
 
 // Copies a function and those that it calls, with new bodies.
@@ -52,17 +71,24 @@ class Copies {
   Copies(const FunctionLibraryDefinition& library, const char* device_type, Add add)
       : library_(library), device_type_(device_type), add_(std::move(add)) {}
 
-  // The name of a function's copy, or its own name if nothing in it changes.
-  std::string Of(const std::string& name) {
+  // The name of the copy of a function with these arguments, or its own name if nothing in it
+  // changes.
+  std::string Of(const std::string& name, const Arguments& arguments) {
     const auto known = names_.find(name);
     if (known != names_.end()) return known->second;
     names_[name] = name;  // for a function that calls itself
     const FunctionDef* const original = library_.Find(name);
     if (original == nullptr || absl::StrContains(name, kCopy)) return name;
     FunctionDef copy = *original;
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      auto& known_before = (*copy.mutable_arg_attr())[static_cast<uint32_t>(i)];
+      known_before.mutable_attr()->insert(arguments[i].attr().begin(), arguments[i].attr().end());
+    }
     const bool calls_copies = CallCopies(&copy);
     const bool has_new_body = ReplaceBody(&copy);
     if (!calls_copies && !has_new_body) return name;
+    // Without what is known of this call's arguments: another call may pass other variables.
+    *copy.mutable_arg_attr() = original->arg_attr();
     // The same body has the same name, so its program is compiled once.
     copy.mutable_signature()->clear_name();
     const std::string bytes = copy.SerializeAsString();
@@ -77,21 +103,45 @@ class Copies {
   // Points the function's calls at copies; returns whether there are any.
   bool CallCopies(FunctionDef* function) {
     bool is_changed = false;
-    const auto replace = [&](std::string* name) {
-      std::string copy = Of(*name);
+    const auto replace = [&](const tensorflow::NodeDef& call, std::string* name) {
+      std::string copy = Of(*name, ArgumentsOf(*function, call, *name));
       if (copy == *name) return;
       *name = std::move(copy);
       is_changed = true;
     };
     for (tensorflow::NodeDef& node : *function->mutable_node_def()) {
-      if (library_.Find(node.op()) != nullptr) replace(node.mutable_op());
+      if (library_.Find(node.op()) != nullptr) replace(node, node.mutable_op());
       for (auto& [name, value] : *node.mutable_attr()) {
-        if (value.has_func()) replace(value.mutable_func()->mutable_name());
+        if (value.has_func()) replace(node, value.mutable_func()->mutable_name());
         if (!value.has_list()) continue;
-        for (auto& each : *value.mutable_list()->mutable_func()) replace(each.mutable_name());
+        for (auto& each : *value.mutable_list()->mutable_func()) replace(node, each.mutable_name());
       }
     }
     return is_changed;
+  }
+
+  // Of a function that `call` in `caller` calls. They are the last inputs of the call: an If first
+  // reads its condition.
+  Arguments ArgumentsOf(const FunctionDef& caller, const tensorflow::NodeDef& call,
+                        const std::string& called) const {
+    const FunctionDef* const function = library_.Find(called);
+    const int inputs = static_cast<int>(absl::c_count_if(
+        call.input(), [](const std::string& text) { return !absl::StartsWith(text, "^"); }));
+    Arguments arguments(function == nullptr ? 0 : function->signature().input_arg_size());
+    const int first = inputs - static_cast<int>(arguments.size());
+    for (int i = 0; i < caller.signature().input_arg_size(); ++i) {
+      const auto known = caller.arg_attr().find(i);
+      if (known == caller.arg_attr().end()) continue;
+      for (int input = std::max(first, 0); input < inputs; ++input) {
+        if (call.input(input) != caller.signature().input_arg(i).name()) continue;
+        for (const char* const name : {kHandleShapes, kHandleTypes}) {
+          const auto attribute = known->second.attr().find(name);
+          if (attribute == known->second.attr().end()) continue;
+          (*arguments[input - first].mutable_attr())[name] = attribute->second;
+        }
+      }
+    }
+    return arguments;
   }
 
   // Lets the pass replace the function's body. Returns whether it did.
@@ -152,7 +202,7 @@ class CallsInGraphs : public tensorflow::GraphOptimizationPass {
       Copies copies(*library, DeviceTypeOf(device), [library](const FunctionDef& copy) {
         return library->AddFunctionDef(copy);
       });
-      const std::string copy = copies.Of(name);
+      const std::string copy = copies.Of(name, ArgumentsOf(*node));
       if (copy == name) continue;
       tensorflow::NameAttrList call = called->func();
       call.set_name(copy);
@@ -163,6 +213,38 @@ class CallsInGraphs : public tensorflow::GraphOptimizationPass {
   }
 
  private:
+  static Arguments ArgumentsOf(const tensorflow::Node& call) {
+    Arguments arguments(call.num_inputs());
+    for (const tensorflow::Edge* const edge : call.in_edges()) {
+      if (edge->IsControlEdge()) continue;
+      FunctionDef::ArgAttrs& argument = arguments[edge->dst_input()];
+      const tensorflow::AttrSlice source = edge->src()->attrs();
+      const std::string& op = edge->src()->type_string();
+      const size_t output = edge->src_output();
+      if (op == "_Arg") {
+        for (const char* const name : {kHandleShapes, kHandleTypes}) {
+          const tensorflow::AttrValue* const attribute = source.Find(name);
+          if (attribute != nullptr) (*argument.mutable_attr())[name] = *attribute;
+        }
+        continue;
+      }
+      std::vector<tensorflow::DataType> types;
+      std::vector<tensorflow::PartialTensorShape> shapes;
+      bool is_known = false;
+      if (op == "VarHandleOp") {
+        is_known = tensorflow::GetNodeAttr(source, "dtype", &types.emplace_back()).ok() &&
+                   tensorflow::GetNodeAttr(source, "shape", &shapes.emplace_back()).ok();
+      } else if (op == kUnpackOp) {
+        is_known = tensorflow::GetNodeAttr(source, "dtypes", &types).ok() &&
+                   tensorflow::GetNodeAttr(source, "shapes", &shapes).ok();
+      }
+      if (is_known && output < types.size() && output < shapes.size()) {
+        AddVariable(types[output], shapes[output], &argument);
+      }
+    }
+    return arguments;
+  }
+
   static const char* DeviceTypeOf(const std::string& device) {
     tensorflow::DeviceNameUtils::ParsedName parsed;
     const bool is_gpu = tensorflow::DeviceNameUtils::ParseFullName(device, &parsed) &&
@@ -191,7 +273,7 @@ class CallsFromPython : public tensorflow::EagerOpRewrite {
         Copies copies(*context.FuncLibDef(), device_type, [&](const FunctionDef& added) {
           return context.AddFunctionDef(added);
         });
-        copy = copies.Of(name);
+        copy = copies.Of(name, ArgumentsOf(*call));
       } else {
         copy = name;
       }
@@ -202,6 +284,23 @@ class CallsFromPython : public tensorflow::EagerOpRewrite {
   }
 
  private:
+  static Arguments ArgumentsOf(const tensorflow::EagerOperation& call) {
+    Arguments arguments;
+    for (tensorflow::ImmediateExecutionTensorHandle* const input : call.GetInputs()) {
+      FunctionDef::ArgAttrs& argument = arguments.emplace_back();
+      std::vector<tensorflow::DtypeAndPartialTensorShape> variables;
+      if (input->DataType() != tensorflow::DT_RESOURCE ||
+          !tensorflow::TensorHandle::classof(input) ||
+          !tensorflow::TensorHandleFromInterface(input)
+               ->GetResourceHandleDtypesAndShapes(&variables)
+               .ok()) {
+        continue;
+      }
+      for (const auto& [dtype, shape] : variables) AddVariable(dtype, shape, &argument);
+    }
+    return arguments;
+  }
+
   // Of a call without a device TensorFlow decides later; it prefers a GPU.
   static const char* DeviceTypeOf(const tensorflow::EagerOperation& call,
                                   const tensorflow::EagerContext& context) {

@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/algorithm/container.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "cc_kernels/tf/resolved_stage.h"
@@ -156,8 +155,7 @@ class ConvStage : public tensorflow::XlaOpKernel {
     return Activate(step, xla::Add(result, bias, {channels}));
   }
 
-  // Whether the op's kernel runs this as it was planned: static sizes that are not 0, and a batch
-  // size of the plan.
+  // Whether the op's kernel runs this as it was planned: static sizes, and a batch size of the plan.
   bool CanCall(XlaOpKernelContext* context) const {
     if (!AreXlaCallsOn() || program_.outputs.size() > kMostResults ||
         (device_type_ == tensorflow::DEVICE_CPU && !AreForHosts())) {
@@ -176,8 +174,6 @@ class ConvStage : public tensorflow::XlaOpKernel {
     std::vector<Convolution> convolutions;
     std::vector<tensorflow::TensorShape> shapes;
     return ResolveConvolutions(program_, inputs, &convolutions, &shapes).ok() &&
-           absl::c_all_of(convolutions,
-                          [](const Convolution& each) { return each.computes_something(); }) &&
            FindSchedule(program_, convolutions) != nullptr && HasKernel(device_type_, node_);
   }
 

@@ -9,6 +9,7 @@ because its algorithms transform their operands.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,10 @@ from convolution_cases import (
     whole_numbers,
 )
 
+from tf_interop.runtime.kernel_library import load_kernel_library
+
 LANES = 4
+MOST_RESULTS_IN_XLA = 255
 LARGEST_BIAS = 3
 
 # Half the distance from 1 to the next number, and the smallest positive number.
@@ -67,15 +71,29 @@ COMBINED = pytest.mark.parametrize(
 )
 
 
-@pytest.fixture(params=["CPU", "GPU"])
-def device(request: pytest.FixtureRequest) -> str:
-    if not tf.config.list_physical_devices(request.param):
+@pytest.fixture(params=["CPU", "XLA", "GPU"])
+def device(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Where the stage runs; XLA is a function that it compiles for a CPU."""
+    library = load_kernel_library()
+    library.set_xla_calls(True)
+    before = library.read_xla_calls()
+    if request.param != "XLA" and not tf.config.list_physical_devices(request.param):
         pytest.skip(f"needs a {request.param}, TensorFlow sees none")
-    return request.param
+    yield request.param
+    calls = library.read_xla_calls()
+    library.set_xla_calls(False)
+    if request.param == "XLA":
+        assert calls.run > before.run
+        assert calls.translated_stages == before.translated_stages
 
 
 def run(conv_stage: Any, cases: list[Case], device: str) -> list[np.ndarray]:
+    if device == "XLA" and len(cases) > MOST_RESULTS_IN_XLA:
+        rest = run(conv_stage, cases[MOST_RESULTS_IN_XLA:], device)
+        return run(conv_stage, cases[:MOST_RESULTS_IN_XLA], device) + rest
     lanes = [index * LANES // len(cases) for index in range(len(cases))]
+    if device == "XLA":
+        return [each.numpy() for each in run_stage(conv_stage, cases, lanes, jit_compile=True)]
     with tf.device(f"/{device}:0"):
         results = run_stage(conv_stage, cases, lanes)
     assert all(device in result.device for result in results)
@@ -106,7 +124,7 @@ def assert_sums(
     result: np.ndarray, exact: np.ndarray, parameters: Parameters, dtype: tf.DType, device: str
 ) -> None:
     """Compares sums of whole numbers, perhaps with a bias; on a CPU they are exact."""
-    if device == "CPU":
+    if device != "GPU":
         assert result.dtype == dtype.as_numpy_dtype, parameters
         expected = exact.astype(dtype.as_numpy_dtype)
         np.testing.assert_array_equal(result, expected, err_msg=str(parameters))
@@ -153,7 +171,7 @@ def test_sums_of_whole_numbers_are_exact(
         if activation is not None:
             exact = ACTIVATIONS[activation](exact + bias)
         exact = in_layout_of(parameters, exact, layout)
-        if device == "CPU" and activation == ("Elu",):
+        if device != "GPU" and activation == ("Elu",):
             # The sum is exact; exp(x) - 1 is two roundings of numbers of at most 1.
             bound = np.full(exact.shape, 4 * UNIT_ROUNDOFF[tf.float32])
             assert_within(result, exact, bound, dtype, parameters)

@@ -25,7 +25,7 @@ from collections.abc import Collection, Mapping, Sequence
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from tf_interop.convolution import Shape
-from tf_interop.graph.ops import SUPPORTED_DTYPES, attribute_of
+from tf_interop.graph.ops import CONVOLUTION_KINDS, SUPPORTED_DTYPES, attribute_of
 from tf_interop.graph.properties import GraphProperties, is_fully_known
 from tf_interop.graph.rewrite import COLOCATED_WITH, COLOCATION
 from tf_interop.graph.view import GraphView
@@ -61,6 +61,27 @@ class Epilogue:
     def last(self) -> int:
         """The node whose place the fused one takes."""
         return self.bias_add if self.activation is None else self.activation
+
+
+def without_unread_convolutions(
+    graph_def: graph_pb2.GraphDef, nodes_to_preserve: Collection[str]
+) -> graph_pb2.GraphDef:
+    """Drops convolutions that nothing reads, as XLA does: a stage would compute them.
+
+    The gradient of a network by its images is one.
+    """
+    view = GraphView(graph_def)
+    preserved = frozenset(nodes_to_preserve)
+    unread = {
+        index
+        for index, op in enumerate(view.ops)
+        if op in CONVOLUTION_KINDS and not view.fanouts[index] and view.names[index] not in preserved
+    }
+    if not unread:
+        return graph_def
+    kept = graph_pb2.GraphDef(versions=graph_def.versions, library=graph_def.library)
+    kept.node.extend(node for index, node in enumerate(view.nodes) if index not in unread)
+    return kept
 
 
 def find_epilogues(

@@ -46,7 +46,12 @@ from tf_interop.convolution import (
 from tf_interop.errors import PlanError
 from tf_interop.graph.check import check_rewrite
 from tf_interop.graph.control_flow import ControlFlow
-from tf_interop.graph.epilogues import find_epilogues, fuse_epilogues, separate_epilogues
+from tf_interop.graph.epilogues import (
+    find_epilogues,
+    fuse_epilogues,
+    separate_epilogues,
+    without_unread_convolutions,
+)
 from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.independence import Independence
 from tf_interop.graph.ops import CONVOLUTION_KINDS
@@ -167,7 +172,7 @@ def run_compiled_pass(
 
     `graph_def` is the handed graph. Returns and raises as `run_conv_stage_pass` does.
     """
-    view = GraphView(graph_def)
+    view = GraphView(without_unread_convolutions(graph_def, handed.nodes_to_preserve))
     properties = GraphProperties(view, handed.infer_output_shapes)
     epilogues = find_epilogues(view, properties, handed.nodes_to_preserve)
     changed, report = run_conv_stage_pass(

@@ -1,0 +1,310 @@
+"""Stages inside functions that XLA compiles. Values are whole numbers, compared to the bit."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from branched_models import build_module, build_normalized
+from tensorflow.core.framework import graph_pb2, node_def_pb2
+from unnoticed import (
+    FILTERS,
+    IMAGE,
+    assert_same,
+    branches,
+    conv,
+    counted,
+    digits,
+    gradients,
+    in_session,
+    run_python,
+    stages_run_by,
+)
+
+import tf_interop
+from tf_interop.convolution import fingerprint_convolutions
+from tf_interop.graph.find import find_convolutions
+from tf_interop.graph.properties import GraphProperties
+from tf_interop.graph.view import GraphView
+from tf_interop.model.graphs import planned_graph, trace
+from tf_interop.planning.types import Plan
+from tf_interop.runtime import plugin as plugin_module
+from tf_interop.runtime.plugin import get_plugin
+
+pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
+
+BIAS = np.float32([1, -2, 3, 0])
+
+
+def compiled(program: Callable[..., Any], *signature: Any) -> Any:
+    """A function that XLA compiles anew."""
+    return tf.function(program, signature or None, jit_compile=True, autograph=False)
+
+
+def biased(image: tf.Tensor, number: int) -> tf.Tensor:
+    return tf.nn.relu(tf.nn.bias_add(conv(image, number), BIAS))
+
+
+def modules(image: tf.Tensor) -> tf.Tensor:
+    """Two modules with a bias and an activation, as BiasAdd and as Keras adds it."""
+    first = biased(image, 0) + tf.nn.relu(conv(image, 1))
+    return tf.nn.relu6(conv(first, 2) + tf.reshape(BIAS, [1, 1, 1, 4])) - biased(first, 3)
+
+
+def loop(image: tf.Tensor) -> tf.Tensor:
+    body = lambda i, x: (i + 1, branches(x))  # noqa: E731
+    return tf.while_loop(lambda i, _: i < 3, body, (0, image), maximum_iterations=3)[1]
+
+
+def cond(image: tf.Tensor) -> tf.Tensor:
+    is_large = tf.reduce_sum(image) > 1e6
+    return tf.cond(is_large, lambda: conv(image, 2), lambda: branches(image)) + branches(image)
+
+
+def nested(image: tf.Tensor) -> tf.Tensor:
+    inner = tf.function(branches, autograph=False)
+    return inner(image) + conv(image, 2) - inner(conv(image, 3))
+
+
+PROGRAMS: dict[str, tuple[Callable[[tf.Tensor], Any], int]] = {
+    "branches": (branches, 1),
+    "epilogues": (modules, 2),
+    "gradients": (gradients(modules), 4),
+    "loop": (loop, 3),
+    "gradients of a loop": (gradients(loop), 6),
+    "cond": (cond, 2),
+    "nested functions": (nested, 3),
+    "bfloat16": (
+        lambda x: tf.nn.conv2d(tf.cast(x, tf.bfloat16), FILTERS[0].astype("bfloat16"), 1, "SAME"),
+        1,
+    ),
+    "volumes": (lambda x: tf.nn.conv3d(x[None], FILTERS[0][None], [1] * 5, "SAME"), 1),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program(name: str) -> None:
+    program, stages = PROGRAMS[name]
+    expected = compiled(program)(IMAGE)
+    tf_interop.enable("always")
+    assert stages_run_by(lambda: compiled(program)(tf.constant(IMAGE)), expected) == stages
+    assert tf_interop.status().failures == ()
+
+
+def test_each_way_into_a_compiled_function(tmp_path: pathlib.Path) -> None:
+    expected = branches(IMAGE)
+    open_batch = tf.TensorSpec([None, *IMAGE.shape[1:]])
+    module = tf.Module()
+    module.function = compiled(branches, tf.TensorSpec(IMAGE.shape, name="image"))
+    tf.saved_model.save(module, str(tmp_path), signatures=module.function)
+    loaded = tf.saved_model.load(str(tmp_path))
+    inner = compiled(branches)
+
+    def in_a_session() -> Any:
+        spec = tf.TensorSpec(IMAGE.shape, tf.float32)
+        inside = compiled(branches, spec)
+        return in_session(lambda session: session.run(inside(tf.constant(IMAGE))))()(IMAGE)
+
+    def on_replicas() -> Any:
+        strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+        return tf.function(lambda: strategy.run(inner, [tf.constant(IMAGE)]), autograph=False)()
+
+    ways: dict[str, Callable[[], Any]] = {
+        "again": lambda: inner(IMAGE),
+        "concrete": lambda: inner.get_concrete_function(tf.constant(IMAGE))(tf.constant(IMAGE)),
+        "under a tape": lambda: under_a_tape(inner),
+        "in another function": lambda: tf.function(lambda: inner(IMAGE) + 0, autograph=False)(),
+        "unknown batch": lambda: compiled(branches, open_batch)(IMAGE),
+        "unknown shape": lambda: compiled(branches, tf.TensorSpec([None] * 4))(IMAGE),
+        "saved function": lambda: loaded.function(tf.constant(IMAGE)),
+        "saved signature": lambda: loaded.signatures["serving_default"](image=tf.constant(IMAGE)),
+        "session": in_a_session,
+        "replicas": on_replicas,
+    }
+    inner(IMAGE)
+    tf_interop.enable("always")
+    for way, call in ways.items():
+        with counted() as new:
+            assert_same(list(tf.nest.flatten(call()))[:1], [expected])
+        assert new.stages_run, way
+    assert tf_interop.status().failures == ()
+
+
+def under_a_tape(function: Any) -> tf.Tensor:
+    image = tf.constant(IMAGE)
+    with tf.GradientTape() as tape:
+        tape.watch(image)
+        result = function(image)
+    assert tape.gradient(result, image).shape == image.shape
+    return result
+
+
+def test_a_biass_epilogue_is_part_of_the_stage() -> None:
+    tf_interop.enable("always")
+    graphs: list[graph_pb2.GraphDef] = []
+    with get_plugin().observe(lambda graph, _: graphs.append(graph)):
+        compiled(modules)(IMAGE)
+    before, after = graphs
+    assert {"BiasAdd", "Relu", "Relu6"} <= {node.op for node in before.node}
+    # One activation has no bias before it.
+    left = [node.op for node in after.node if node.op in ("BiasAdd", "Relu", "Relu6", "AddV2")]
+    assert sorted(left) == ["AddV2", "Relu"]
+    stages = [node for node in after.node if node.op == "TfInterop>ConvStage"]
+    steps = [
+        node_def_pb2.NodeDef.FromString(base64.b64decode(each))
+        for stage in stages
+        for each in json.loads(stage.attr["program"].s)["operations"]
+    ]
+    fused = [b" ".join(each.attr["fused_ops"].list.s) for each in steps]
+    assert sorted(fused) == [b"", b"BiasAdd Relu", b"BiasAdd Relu", b"BiasAdd Relu6"]
+
+
+def plan_of_first_stage(program: Callable[..., Any]) -> Plan:
+    tf_interop.enable("always")
+    compiled(program)(IMAGE)
+    plan = tf_interop.status().plan
+    [graph] = plan.graphs
+    get_plugin().forget_reports()
+    return Plan((dataclasses.replace(graph, stages=graph.stages[:1]),), plan.made_with)
+
+
+def test_convolutions_outside_the_plans_stages_are_xlas() -> None:
+    expected = compiled(modules)(IMAGE)
+    plan = plan_of_first_stage(modules)
+    tf_interop.enable(plan=plan)
+    assert stages_run_by(lambda: compiled(modules)(IMAGE), expected) == 1
+    [report] = tf_interop.status().graphs
+    assert report.is_compiled
+    assert len(report.plan.stages) == 1
+    assert "CPU, XLA" in str(tf_interop.status())
+
+
+def test_a_plan_for_another_graph_leaves_the_function_alone() -> None:
+    plan = plan_of_first_stage(branches)
+    tf_interop.enable(plan=plan)
+    assert stages_run_by(lambda: compiled(modules)(IMAGE), compiled(modules)(IMAGE)) == 0
+    [failure] = tf_interop.status().failures
+    assert "--jit-compile" in failure.cause
+
+
+def test_a_function_is_analyzed_as_xla_gets_it() -> None:
+    function = tf.function(modules, [tf.TensorSpec(IMAGE.shape)], jit_compile=True)
+    analysis = tf_interop.analyze(function)
+    assert analysis.counts_by_op == {"Conv2D": 1, "_FusedConv2D": 3}
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_plan_made_with_jit_compile_is_for_kerass_functions(training: bool) -> None:
+    model = build_module()
+    traced = trace(model, batch_size=4, training=training, jit_compile=True)
+    view = GraphView(planned_graph(traced, None))
+    planned = fingerprint_convolutions(find_convolutions(view, GraphProperties(view))[0])
+    model.compile("sgd", "categorical_crossentropy", jit_compile=True)
+    images = digits(2, 4, *model.input_shape[1:])
+    tf_interop.enable("always")
+    if training:
+        model.fit(images, np.eye(3)[[0, 1, 2, 0]], verbose=0)
+    else:
+        model.predict(images, verbose=0)
+    [report] = tf_interop.status().graphs
+    assert report.is_compiled
+    assert report.plan.fingerprint == planned
+
+
+def test_batch_sizes_without_a_plan_and_empty_batches_are_xlas() -> None:
+    plan = plan_of_first_stage(branches)
+    [graph] = plan.graphs
+    fixed = dataclasses.replace(graph, batch_size=2)
+    other = dataclasses.replace(graph, batch_size=3)
+    function = compiled(branches, tf.TensorSpec([None, *IMAGE.shape[1:]]))
+    tf_interop.enable(plan=Plan((fixed, other), plan.made_with))
+    for batch, stages in ((2, 1), (5, 0), (3, 1), (0, 0)):
+        image = digits(0, batch, *IMAGE.shape[1:])
+        assert stages_run_by(lambda image=image: function(image), branches(image)) == stages, batch
+    assert tf_interop.status().xla_calls.translated_stages
+
+
+def test_turning_it_off_and_on_reaches_functions_that_ran() -> None:
+    function = compiled(branches)
+    outer = tf.function(lambda image: function(image) + 0, autograph=False)
+    expected = function(IMAGE)
+    for is_on in (False, True, False, True):
+        (lambda: tf_interop.enable("always") if is_on else tf_interop.disable())()
+        for called in (function, outer):
+            assert stages_run_by(lambda called=called: called(IMAGE), expected) == is_on
+    # Each graph was compiled once without and once with stages.
+    assert {each.name for each in tf_interop.status().xla_functions}
+    assert not any("__tf_interop_" in each.name for each in tf_interop.status().xla_functions)
+
+
+def test_a_pass_that_fails_leaves_the_function_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("broken pass")
+
+    monkeypatch.setattr(plugin_module, "run_compiled_pass", fail)
+    tf_interop.enable("always")
+    assert stages_run_by(lambda: compiled(branches)(IMAGE), branches(IMAGE)) == 0
+    [failure] = tf_interop.status().failures
+    assert failure.cause == "RuntimeError: broken pass"
+
+
+def test_errors_are_xlas() -> None:
+    unknown = tf.TensorSpec([None] * 4)
+    function = compiled(lambda x, f: tf.nn.conv2d(x, f, 1, "SAME") + 0, unknown, unknown)
+    messages = []
+    for turn in (tf_interop.disable, lambda: tf_interop.enable("always")):
+        turn()
+        with pytest.raises(tf.errors.InvalidArgumentError) as error:
+            function(tf.ones(IMAGE.shape), tf.ones([3, 3, 3, 4]))
+        messages.append(str(error.value).split("\n")[0][:60])
+    assert messages[0] in messages[1] or "ConvStage step" in str(error.value)
+
+
+def test_keras_trains_and_predicts_with_stages() -> None:
+
+    def run() -> list[Any]:
+        tf.keras.utils.set_random_seed(1)
+        model = build_normalized()
+        model.compile(tf.keras.optimizers.SGD(0.05), "mse", jit_compile=True)
+        images = digits(2, 8, *model.input_shape[1:])
+        labels = digits(3, 8, *model.output_shape[1:])
+        history = model.fit(images, labels, batch_size=4, epochs=2, verbose=0, shuffle=False)
+        loss = model.evaluate(images, labels, verbose=0)
+        return [history.history["loss"], loss, model.predict(images, batch_size=3, verbose=0)]
+
+    expected = run()
+    tf_interop.enable("always")
+    with counted() as new:
+        assert_same(tf.nest.flatten(run()), tf.nest.flatten(expected), rtol=1e-4, atol=1e-6)
+    assert new.stages_run > 10
+    assert tf_interop.status().failures == ()
+
+
+def test_clusters_of_xlas_take_stages_in() -> None:
+    run_python(
+        """
+    import numpy as np
+    import tensorflow as tf
+    import tf_interop
+    from unnoticed import IMAGE, conv, in_function, stages_run
+    def branches(image):
+        # Ten more ops for a cluster.
+        for _ in range(10):
+            image = tf.clip_by_value(image * 3 - 1, -2, 2)
+        return tf.nn.relu(conv(image, 0) + conv(image, 1)) * 2 - 1
+    expected = branches(tf.constant(IMAGE))
+    tf_interop.enable("always")
+    result = in_function(branches)()(tf.constant(IMAGE))
+    np.testing.assert_array_equal(result, expected)
+    assert tf_interop.status().xla_calls.stages == 1, tf_interop.status().xla_calls
+    assert stages_run() == 1
+    """,
+        TF_XLA_FLAGS="--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit --tf_xla_min_cluster_size=2",
+    )
