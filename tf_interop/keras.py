@@ -31,13 +31,12 @@ class _Call:
     `depth` counts the begin hooks whose end hook has not been called.
     """
 
-    def __init__(self, plugin: Plugin, model: Any, *, may_change_graphs: bool) -> None:
+    def __init__(self, plugin: Plugin, model: Any, *, may_make_units: bool) -> None:
         self.plugin = plugin
         self.model = model
         self.compilation = tensorflow_internals.model_compilation(model)
         self.functions = tensorflow_internals.model_functions(model)
-        has_stages = has_nvidia_gpu() or plugin.settings.has_host_stages
-        self.is_xla_in_the_way = may_change_graphs and bool(model.jit_compile) and not has_stages
+        self.is_xla_in_the_way = may_make_units and bool(model.jit_compile)
         self.settings = plugin.settings
         self.option = tensorflow_internals.plugin_optimizers_option()
         self.reports = plugin.reports
@@ -192,7 +191,8 @@ class ConvStages:
         plugin = get_plugin()
         plugin.check_registered()
         may_change = self._settings.can_make_stages or self._tune_budget_s is not None
-        self._call = call = _Call(plugin, model, may_change_graphs=may_change)
+        makes_units = self._settings.makes_units("CPU") and not has_nvidia_gpu()
+        self._call = call = _Call(plugin, model, may_make_units=may_change and makes_units)
         if call.is_xla_in_the_way:
             logging.warning(
                 "XLA compiles the functions of model %r, so ConvStages makes no units in them. To "

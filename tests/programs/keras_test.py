@@ -231,7 +231,21 @@ def test_call_inside_a_hook_with_a_callback_of_its_own(keras: Any) -> None:
 
 
 @pytest.mark.parametrize("asked", [True, "auto"])
-def test_leaves_xla_alone(
+def test_stages_run_in_functions_that_xla_compiles(
+    asked: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # As on a machine with a GPU, where Keras turns "auto" into True.
+    monkeypatch.setattr(tf.keras.Model, "_resolve_auto_jit_compile", lambda self: True)
+    model = _model(tf.keras, jit_compile=asked)
+    with caplog.at_level(logging.WARNING, "absl"), _runs_stages(True):
+        assert _fit(model, ConvStages("always"))["conv_stages"] == [2]
+    assert model.jit_compile is True
+    assert not any("XLA compiles the functions" in each for each in caplog.messages)
+
+
+@pytest.mark.usefixtures("units_on_cpus")
+@pytest.mark.parametrize("asked", [True, "auto"])
+def test_makes_no_units_in_functions_that_xla_compiles(
     asked: Any,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,

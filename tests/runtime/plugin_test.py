@@ -317,7 +317,9 @@ def test_leaves_a_gpu_of_another_maker_alone(monkeypatch: pytest.MonkeyPatch) ->
         for name, op in (("a", "Placeholder"), ("b", "Conv2D"))
     ]
     handed = types.SimpleNamespace(
-        serialized=graph_pb2.GraphDef(node=nodes).SerializeToString(), device_type="GPU"
+        serialized=graph_pb2.GraphDef(node=nodes).SerializeToString(),
+        device_type="GPU",
+        is_compiled=False,
     )
     assert not plugin._run(handed)
     [failure] = plugin.failures

@@ -14,7 +14,6 @@ from unnoticed import IMAGE, branches, in_function, in_session, stages_run_by, v
 
 import tf_interop
 from tf_interop.planning.types import Plan
-from tf_interop.runtime import switch
 
 pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
 
@@ -94,17 +93,6 @@ def test_only_a_thread_that_ran_while_it_was_off_stays_off(
     assert stages_in(other_thread, lambda: function(IMAGE)) == 0
     with concurrent.futures.ThreadPoolExecutor(1) as new_thread:
         assert stages_in(new_thread, lambda: function(IMAGE)) == 1
-
-
-@pytest.mark.parametrize("has_gpu", [True, False])
-def test_warns_that_keras_uses_xla_on_a_gpu(
-    has_gpu: bool, logged: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(switch, "has_nvidia_gpu", lambda: has_gpu)
-    tf_interop.enable("always")
-    warnings = [text for text in logged if "Keras compiles models with XLA" in text]
-    assert len(warnings) == has_gpu
-    assert all("compile models with jit_compile=False" in text for text in warnings)
 
 
 def run_pipeline() -> np.ndarray:

@@ -85,6 +85,7 @@ PRIVATE_HEADERS = {
     "tensorflow/c/experimental/grappler/grappler.h",
     "tensorflow/core/grappler/grappler_item.h",
     "tensorflow/core/grappler/optimizers/custom_graph_optimizer_registry.h",
+    "tensorflow/core/grappler/utils/functions.h",
 }
 
 

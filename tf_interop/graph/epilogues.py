@@ -75,7 +75,9 @@ def without_unread_convolutions(
     unread = {
         index
         for index, op in enumerate(view.ops)
-        if op in CONVOLUTION_KINDS and not view.fanouts[index] and view.names[index] not in preserved
+        if op in CONVOLUTION_KINDS
+        and not view.fanouts[index]
+        and view.names[index] not in preserved
     }
     if not unread:
         return graph_def

@@ -110,6 +110,8 @@ def trace(
     notes = traced.notes
     if hidden:
         notes += (f"not counted: {hidden} in functions that cannot be inlined, such as XLA's",)
+    if jit_compile:
+        notes += ("compiled by XLA: nothing is folded, only biases and activations are fused",)
     return dataclasses.replace(
         traced,
         batch_size=batch_size,
