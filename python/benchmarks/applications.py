@@ -11,6 +11,7 @@ because normalization by the statistics of two images makes any rounding as larg
 from __future__ import annotations
 
 import inspect
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -130,7 +131,9 @@ def distances(first: Numbers, second: Numbers) -> np.ndarray:
     return np.array([distance(a, b) for a, b in zip(first, second, strict=True)])
 
 
-def functions_of(model: Any, batch_size: int = BATCH) -> tuple[Compute, Compute, Compute]:
+def functions_of(
+    model: Any, batch_size: int = BATCH, *, jit_compile: bool = False
+) -> tuple[Compute, Compute, Compute]:
     """Inference; a training step with the state after it; gradients with everything frozen.
 
     Each leaves the model's statistics and seeds of dropout as they were.
@@ -146,7 +149,7 @@ def functions_of(model: Any, batch_size: int = BATCH) -> tuple[Compute, Compute,
         return [loss, *tape.gradient(loss, trainable)]
 
     def compute(program: Compute) -> Compute:
-        function = tf.function(program, jit_compile=False, autograph=False)
+        function = tf.function(program, jit_compile=jit_compile, autograph=False)
 
         def run(images: tf.Tensor) -> Numbers:
             before = [each.numpy() for each in state]
@@ -204,6 +207,64 @@ def _changed(report: Any) -> str:
     """The nodes in units or stages, of all nodes of the graph."""
     in_stages = sum(len(stage.nodes) for stage in report.plan.stages)
     return f"{report.unit_op_count + in_stages} of {report.node_count}"
+
+
+def measure_compiled(name: str) -> dict[str, Any]:
+    """Calls `compare_compiled`, with stages on the CPU."""
+    os.environ["TF_INTEROP_HOST_STAGES"] = "1"
+    return compare_compiled(name)
+
+
+def compare_compiled(name: str) -> dict[str, Any]:
+    """Runs one network in functions that XLA compiles, without the plugin and with it.
+
+    Returns:
+        A row of the result, as from `compare_network`; "stages" are those that XLA compiled.
+    """
+    start = time.perf_counter()
+    tf.keras.utils.set_random_seed(0)
+    model = build_smallest(name)
+    set_random_weights(model)
+    size = model.input_shape[1]
+    pixels = np.random.default_rng(1).uniform(0, 255, (BATCH, size, size, 3)).astype(np.float32)
+    infer, _, frozen_gradients = functions_of(model, jit_compile=True)
+    before = tf_interop.status().xla_calls
+    tf_interop.enable("always")
+    outputs = max(shares_of_tolerance(infer, model, pixels, "always"))
+    shares = shares_of_tolerance(frozen_gradients, model, pixels, "always")
+    status = tf_interop.status()
+    if status.failures:
+        raise ValueError(f"Expected no failure of the pass, got {status.failures}.")
+    return {
+        "image size": size,
+        "convolutions": sum(each.convolution_count for each in status.graphs),
+        "stages": status.xla_calls.stages - before.stages,
+        "outputs": outputs,
+        "gradients": max(shares) if shares else None,
+        "seconds": round(time.perf_counter() - start, 1),
+    }
+
+
+def agrees_compiled(row: dict[str, Any]) -> bool:
+    """Whether there were stages, and rounding explains all differences."""
+    return bool(row["stages"]) and agrees(row)
+
+
+COMPILED_CASE = Case(
+    title="Same results: keras.applications compiled by XLA",
+    says="""
+The architectures of keras.applications in functions with `jit_compile=True`, with every convolution
+in a stage, compared with XLA alone, in batches of two of the smallest images that they take. Stages
+run on the CPU here, in the reference kernels of tests. "Convolutions" and "stages" are those of
+inference and of all gradients together. "Outputs" and "gradients" are the largest change as a share
+of the tolerance, with normalization and dropout frozen. The tolerance is eight times the change
+that altered last bits cause under XLA alone, plus four roundings; a share above 1 would be an
+error.
+""",
+    networks=application_names(),
+    measure=measure_compiled,
+    is_right=agrees_compiled,
+)
 
 
 CASE = Case(

@@ -3,9 +3,10 @@
     python python/benchmarks/run.py plan_time --network InceptionV3 -o docs/results/plan_time.json
 
 `plan_time` times the planner, and `pass_time` the graph pass. `applications` compares the numbers
-of networks with and without the plugin, `folded_applications` those of folded networks, and
-`random_networks` those of random ones whose variables change. `kept_parameters` times calls after
-an update, and `serving` serves a network for fifteen minutes.
+of networks with and without the plugin, `compiled_applications` those of networks that XLA
+compiles, `folded_applications` those of folded networks, and `random_networks` those of random ones
+whose variables change. `kept_parameters` times calls after an update, and `serving` serves a
+network for fifteen minutes.
 `parallel_papers` models networks whose layers many GPUs share, `parallel_time` times the search for
 that, and `divided_training` compares training on several devices and on one.
 """
@@ -34,6 +35,7 @@ CASES = {
     "plan_time": "plan_time:CASE",
     "pass_time": "pass_time:CASE",
     "applications": "applications:CASE",
+    "compiled_applications": "applications:COMPILED_CASE",
     "folded_applications": "folded_applications:CASE",
     "kept_parameters": "kept_parameters:CASE",
     "random_networks": "random_networks:CASE",
