@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -28,6 +29,7 @@
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/graph/graph.h"
 #include "tensorflow/core/grappler/utils/functions.h"
+#include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/platform/hash.h"
 #include "tensorflow/core/public/version.h"
 #include "tensorflow/core/util/device_name_utils.h"
@@ -67,7 +69,8 @@ class Copies {
  public:
   using Add = std::function<absl::Status(const FunctionDef&)>;
 
-  // Finds functions in `library`, and adds copies to it by `add`.
+  // Finds functions in `library`, and adds copies to it by `add`, also those that are there
+  // already.
   Copies(const FunctionLibraryDefinition& library, const char* device_type, Add add)
       : library_(library), device_type_(device_type), add_(std::move(add)) {}
 
@@ -95,7 +98,7 @@ class Copies {
     const std::string copy_name =
         absl::StrCat(name, kCopy, absl::Hex(tensorflow::Hash64(bytes.data(), bytes.size())));
     copy.mutable_signature()->set_name(copy_name);
-    if (library_.Find(copy_name) == nullptr && !add_(copy).ok()) return name;
+    if (!add_(copy).ok()) return name;
     return names_[name] = copy_name;
   }
 
@@ -156,10 +159,10 @@ class Copies {
     const std::unique_ptr<TF_Status, decltype(&TF_DeleteStatus)> status(TF_NewStatus(),
                                                                         TF_DeleteStatus);
     // tensorflow/c/experimental/grappler/grappler.cc casts items like this too.
-    const OwnedBuffer body = RunGraphPass({item.graph.SerializeAsString(), device_type_,
-                                           /*is_compiled=*/true,
-                                           reinterpret_cast<const TF_GrapplerItem*>(&item)},
-                                          status.get());
+    const OwnedBuffer body =
+        RunGraphPass({item.graph.SerializeAsString(), device_type_,
+                      /*is_compiled=*/true, reinterpret_cast<const TF_GrapplerItem*>(&item)},
+                     status.get());
     tensorflow::GraphDef graph;
     if (body == nullptr || !graph.ParseFromArray(body->data, static_cast<int>(body->length))) {
       return false;
@@ -192,16 +195,15 @@ class CallsInGraphs : public tensorflow::GraphOptimizationPass {
       if (called == nullptr || !called->has_func()) continue;
       const std::string& name = called->func().name();
       const FunctionDef* const function = library->Find(name);
-      if (function == nullptr || (!MustCompile(node->attrs()) &&
-                                  !MustCompile(tensorflow::AttrSlice(&function->attr())))) {
+      if (function == nullptr ||
+          (!MustCompile(node->attrs()) && !MustCompile(tensorflow::AttrSlice(&function->attr())))) {
         continue;
       }
       const std::string& device = node->assigned_device_name().empty()
                                       ? node->requested_device()
                                       : node->assigned_device_name();
-      Copies copies(*library, DeviceTypeOf(device), [library](const FunctionDef& copy) {
-        return library->AddFunctionDef(copy);
-      });
+      Copies copies(*library, DeviceTypeOf(device),
+                    [library](const FunctionDef& copy) { return library->AddFunctionDef(copy); });
       const std::string copy = copies.Of(name, ArgumentsOf(*node));
       if (copy == name) continue;
       tensorflow::NameAttrList call = called->func();
@@ -269,13 +271,18 @@ class CallsFromPython : public tensorflow::EagerOpRewrite {
     std::string copy;
     if (!Find(key, &copy)) {
       const FunctionDef* const function = call->GetFunctionDef();
+      copy = name;
       if (function != nullptr && MustCompile(tensorflow::AttrSlice(&function->attr()))) {
-        Copies copies(*context.FuncLibDef(), device_type, [&](const FunctionDef& added) {
-          return context.AddFunctionDef(added);
+        RemoveCopiesOfRemoved(&context);
+        Added added = {&context, name, {}};
+        Copies copies(*context.FuncLibDef(), device_type, [&](const FunctionDef& each) {
+          TF_RETURN_IF_ERROR(context.AddFunctionDef(each));
+          added.copies.push_back(each.signature().name());
+          return absl::OkStatus();
         });
         copy = copies.Of(name, ArgumentsOf(*call));
-      } else {
-        copy = name;
+        const std::lock_guard<std::mutex> lock(mutex_);
+        if (!added.copies.empty()) added_.push_back(std::move(added));
       }
       Remember(key, copy);
     }
@@ -324,12 +331,38 @@ class CallsFromPython : public tensorflow::EagerOpRewrite {
     return true;
   }
 
+  // Removes the copies that were made for functions that the program has removed since. The context
+  // counts how often each was added.
+  void RemoveCopiesOfRemoved(tensorflow::EagerContext* context) {
+    std::vector<Added> removed;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      const auto first =
+          std::stable_partition(added_.begin(), added_.end(), [&](const Added& each) {
+            return each.context != context || context->FindFunctionDef(each.name) != nullptr;
+          });
+      std::move(first, added_.end(), std::back_inserter(removed));
+      added_.erase(first, added_.end());
+    }
+    for (const Added& each : removed) {
+      for (const std::string& copy : each.copies) (void)context->RemoveFunction(copy);
+    }
+  }
+
   void Remember(const std::string& key, const std::string& copy) {
     const std::lock_guard<std::mutex> lock(mutex_);
     names_[key] = copy;
   }
 
+  // The copies that were added to a context for a function that was called.
+  struct Added {
+    tensorflow::EagerContext* context;
+    std::string name;
+    std::vector<std::string> copies;
+  };
+
   std::mutex mutex_;  // not held while Python runs
+  std::vector<Added> added_;
   int64_t version_ = 0;
   absl::flat_hash_map<std::string, std::string> names_;  // of functions that are called
 };

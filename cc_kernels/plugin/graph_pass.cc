@@ -131,8 +131,7 @@ OwnedBuffer RunGraphPass(const Handed& handed, TF_Status* status) {
   graph->nodes_to_preserve =
       ReadNames(TF_GetNodesToPreserveListSize, TF_GetNodesToPreserveList, handed.item, status);
   if (TF_GetCode(status) != TF_OK) return result;
-  graph->fetches =
-      ReadNames(TF_GetFetchNodesListSize, TF_GetFetchNodesList, handed.item, status);
+  graph->fetches = ReadNames(TF_GetFetchNodesListSize, TF_GetFetchNodesList, handed.item, status);
   if (TF_GetCode(status) != TF_OK) return result;
   graph->input = std::string(handed.graph);
   graph->device_type = handed.device_type;

@@ -166,9 +166,9 @@ void TfiSetXlaCalls(int is_on) { tf_interop::SetXlaCalls(is_on != 0); }
 void TfiReadXlaCalls(TfiSink sink) {
   const tf_interop::CompiledConvolutions compiled = tf_interop::ReadCompiledConvolutions();
   const tf_interop::CompiledStages stages = tf_interop::ReadCompiledStages();
-  const std::string text = absl::StrCat(
-      compiled.as_calls, " ", compiled.refused, " ", compiled.left, " ",
-      tf_interop::KernelCallCount(), " ", stages.as_calls, " ", stages.translated);
+  const std::string text =
+      absl::StrCat(compiled.as_calls, " ", compiled.refused, " ", compiled.left, " ",
+                   tf_interop::KernelCallCount(), " ", stages.as_calls, " ", stages.translated);
   sink(text.data(), text.size());
 }
 

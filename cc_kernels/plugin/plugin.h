@@ -17,10 +17,11 @@ extern "C" {
 // stopped waiting for the pass, all functions of a graph fail.
 typedef struct TfiGraph TfiGraph;
 
-// Rewrites a graph, given the device type, whether XLA compiles it, the names of the nodes that must
-// stay, and those among them that are fetched. A line feed ends each name. Nodes that must stay and are not fetched may
-// be fed. Returns 1 after TfiSetResult, or 0 if the graph stays unchanged. Called from several
-// threads at once, even from some that have never run Python. Must not throw.
+// Rewrites a graph, given the device type, whether XLA compiles it, the names of the nodes that
+// must stay, and those among them that are fetched. A line feed ends each name. Nodes that must
+// stay and are not fetched may be fed. Returns 1 after TfiSetResult, or 0 if the graph stays
+// unchanged. Called from several threads at once, even from some that have never run Python. Must
+// not throw.
 typedef int (*TfiPass)(TfiGraph* graph, const char* device_type, int is_compiled,
                        const char* nodes_to_preserve, const char* fetches);
 
@@ -30,9 +31,10 @@ typedef int (*TfiIsInterpreterHeld)();
 // Receives `size` bytes at `data`, which are valid only during the call.
 typedef void (*TfiSink)(const void* data, size_t size);
 
-// Registers the plugin for a device type, "CPU" or "GPU", unless it is registered already. The first
-// time, functions that XLA compiles are handed over from then on, on both (compiled_functions.h). Returns
-// NULL, or an error, which stays valid until the thread's next call.
+// Registers the plugin for a device type, "CPU" or "GPU", unless it is registered already. The
+// first time, functions that XLA compiles are handed over from then on, on both
+// (compiled_functions.h). Returns NULL, or an error, which stays valid until the thread's next
+// call.
 TFI_EXPORT const char* TfiRegisterPlugin(const char* device_type);
 
 // Sets the pass; NULL turns it off.
@@ -83,9 +85,9 @@ TFI_EXPORT void TfiReadSelfTimings(TfiSink sink);
 // name, the median of its calls in us (0: not timed), and their count.
 TFI_EXPORT void TfiReadStageTimings(TfiSink sink);
 
-// Turns calls of TensorFlow's kernels (xla/kernel_call.h) on or off, for functions that XLA compiles
-// from now on: depthwise convolutions on a CPU, and stages. While it is off, functions that XLA
-// compiles are not handed over.
+// Turns calls of TensorFlow's kernels (xla/kernel_call.h) on or off, for functions that XLA
+// compiles from now on: depthwise convolutions on a CPU, and stages. While it is off, functions
+// that XLA compiles are not handed over.
 TFI_EXPORT void TfiSetXlaCalls(int is_on);
 
 // Passes six numbers, separated by spaces: the depthwise convolutions that were compiled as calls;

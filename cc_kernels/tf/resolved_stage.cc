@@ -302,9 +302,8 @@ const StageSchedule* FindSchedule(const StageProgram& program,
   const int64_t batch_size = BatchSizeOf(convolutions);
   // If nothing is computed, any schedule will do.
   if (schedules.front().batch_size == 0 || batch_size == 0) return &schedules.front();
-  const auto found = absl::c_find_if(schedules, [&](const StageSchedule& schedule) {
-    return schedule.batch_size == batch_size;
-  });
+  const auto found = absl::c_find_if(
+      schedules, [&](const StageSchedule& schedule) { return schedule.batch_size == batch_size; });
   return found == schedules.end() ? nullptr : &*found;
 }
 
@@ -312,8 +311,7 @@ absl::Status ResolveStage(const StageProgram& program, const StageInputs& inputs
                           const PrepareOptions& options, size_t workspace_limit, Backend* backend,
                           ResolvedStage* resolved) {
   std::vector<Convolution> convolutions;
-  TF_RETURN_IF_ERROR(
-      ResolveConvolutions(program, inputs, &convolutions, &resolved->result_shapes));
+  TF_RETURN_IF_ERROR(ResolveConvolutions(program, inputs, &convolutions, &resolved->result_shapes));
   for (const Convolution& each : convolutions) {
     resolved->computes_nothing.push_back(!each.computes_something());
   }

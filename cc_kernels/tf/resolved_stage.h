@@ -75,8 +75,8 @@ absl::Status ResolveConvolutions(const StageProgram& program, const StageInputs&
 // The schedule for the batch size of a stage; null if the program has none for it.
 //
 // As in a plan, the batch size is the convolutions' most frequent one, or the first of several that
-// are equally frequent. So a convolution of a detector's regions, or of a constant, does not decide.
-// Convolutions that compute nothing do not count.
+// are equally frequent. So a convolution of a detector's regions, or of a constant, does not
+// decide. Convolutions that compute nothing do not count.
 const StageSchedule* FindSchedule(const StageProgram& program,
                                   const std::vector<Convolution>& convolutions);
 

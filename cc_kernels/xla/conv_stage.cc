@@ -144,10 +144,9 @@ class ConvStage : public tensorflow::XlaOpKernel {
       return tensorflow::MakeXlaBackpropFilterConvOp(op, operand(step.image_operand()), shape,
                                                      operand(step.output_operand()), attrs);
     }
-    TF_ASSIGN_OR_RETURN(
-        const xla::XlaOp result,
-        tensorflow::MakeXlaForwardConvOp(op, operand(step.image_operand()),
-                                         operand(step.filter_operand()), attrs));
+    TF_ASSIGN_OR_RETURN(const xla::XlaOp result,
+                        tensorflow::MakeXlaForwardConvOp(op, operand(step.image_operand()),
+                                                         operand(step.filter_operand()), attrs));
     if (!step.has_bias) return result;
     TF_ASSIGN_OR_RETURN(const xla::Shape shape, context->builder()->GetShape(result));
     const int channels = tensorflow::GetTensorFeatureDimIndex(step.rank(), step.format);
@@ -155,7 +154,8 @@ class ConvStage : public tensorflow::XlaOpKernel {
     return Activate(step, xla::Add(result, bias, {channels}));
   }
 
-  // Whether the op's kernel runs this as it was planned: static sizes, and a batch size of the plan.
+  // Whether the op's kernel runs this as it was planned: static sizes, and a batch size of the
+  // plan.
   bool CanCall(XlaOpKernelContext* context) const {
     if (!AreXlaCallsOn() || program_.outputs.size() > kMostResults ||
         (device_type_ == tensorflow::DEVICE_CPU && !AreForHosts())) {
@@ -207,8 +207,7 @@ REGISTER_XLA_OP(Name(kOp).CompileTimeConstantInput("sizes"), ConvStage);
 // XLA takes the kernels of its registry once, perhaps before this library is loaded.
 // NOLINTNEXTLINE(bugprone-throwing-static-initialization): only if memory runs out
 const bool is_registered = [] {
-  for (const char* device_type :
-       {tensorflow::DEVICE_CPU_XLA_JIT, tensorflow::DEVICE_GPU_XLA_JIT}) {
+  for (const char* device_type : {tensorflow::DEVICE_CPU_XLA_JIT, tensorflow::DEVICE_GPU_XLA_JIT}) {
     auto* const def = new tensorflow::KernelDef;  // owned by the registry
     def->set_op(kOp);
     def->set_device_type(device_type);

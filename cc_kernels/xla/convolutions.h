@@ -1,7 +1,7 @@
 // Depthwise convolutions inside functions that XLA compiles for a CPU.
 //
-// XLA compiles them to loops that are many times slower than TensorFlow's kernels. While calls are on
-// (kernel_call.h), functions that are compiled call those kernels instead.
+// XLA compiles them to loops that are many times slower than TensorFlow's kernels. While calls are
+// on (kernel_call.h), functions that are compiled call those kernels instead.
 #ifndef TF_INTEROP_XLA_CONVOLUTIONS_H_
 #define TF_INTEROP_XLA_CONVOLUTIONS_H_
 

@@ -84,9 +84,7 @@ class ResultAllocator : public tensorflow::Allocator {
     if (data != data_) return other_->DeallocateRaw(data);
     is_given_ = false;
   }
-  tensorflow::AllocatorMemoryType GetMemoryType() const override {
-    return other_->GetMemoryType();
-  }
+  tensorflow::AllocatorMemoryType GetMemoryType() const override { return other_->GetMemoryType(); }
 
  private:
   void* const data_;
@@ -101,8 +99,8 @@ class Results {
   Results(ffi::RemainingRets results, tensorflow::Allocator* other) {
     for (size_t i = 0; i < results.size(); ++i) {
       buffers_.push_back(**results.get<ffi::AnyBuffer>(i));
-      allocators_.push_back(std::make_unique<ResultAllocator>(
-          buffers_.back().untyped_data(), buffers_.back().size_bytes(), other));
+      allocators_.push_back(std::make_unique<ResultAllocator>(buffers_.back().untyped_data(),
+                                                              buffers_.back().size_bytes(), other));
     }
   }
 
@@ -469,8 +467,7 @@ absl::Status RegisterHandlers() {
        {std::pair("Host", HandleOnHost), std::pair("CUDA", HandleOnGpu)}) {
     const XLA_FFI_Handler_Bundle bundle = {Instantiate, /*prepare=*/nullptr,
                                            /*initialize=*/nullptr, handle};
-    TF_RETURN_IF_ERROR(
-        Check(api, ffi::Ffi::RegisterStaticHandler(api, kTarget, platform, bundle)));
+    TF_RETURN_IF_ERROR(Check(api, ffi::Ffi::RegisterStaticHandler(api, kTarget, platform, bundle)));
   }
   return absl::OkStatus();
 }

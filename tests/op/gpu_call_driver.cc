@@ -1,15 +1,17 @@
 // Calls the handler of cc_kernels/xla/kernel_call.cc for GPUs as XLA does, over the stand-ins for
 // libcuda and libcudnn. gpu_call_test.py builds this and calls it.
 #include <algorithm>
-#include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <future>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -17,9 +19,15 @@
 #include "tests/cc/fake_cuda.h"
 #include "tests/cc/fake_cudnn.h"
 #include "xla/ffi/api/c_api.h"
-#include "xla/ffi/ffi_structs.h"
 #include "xla/stream_executor/device_address_allocator.h"
 #include "xla/stream_executor/stream.h"
+
+// The next header needs only pointers to this class, whose own header takes ten seconds.
+#define XLA_HLO_IR_HLO_COMPUTATION_H_
+namespace xla {
+class HloComputation;
+}  // namespace xla
+#include "xla/ffi/ffi_structs.h"
 
 namespace xla::ffi {
 // Defined in xla/ffi/ffi_api.cc and exported. Their header needs those of MLIR.
@@ -34,10 +42,9 @@ const XLA_FFI_Api* GetXlaFfiApi();
 namespace {
 
 namespace se = stream_executor;
+using Address = se::DeviceAddressBase;
 
-absl::Status Unexpected() {
-  return absl::UnimplementedError("A call that no kernel of ours makes.");
-}
+absl::Status Fail() { return absl::UnimplementedError("no call of ours"); }
 
 // A stream of the stand-in, which has only its handle.
 class HandleStream : public se::Stream {
@@ -46,20 +53,16 @@ class HandleStream : public se::Stream {
 
   PlatformSpecificHandle platform_specific_handle() const override { return {stream_}; }
   bool ok() const override { return true; }
-  absl::StatusOr<Stream*> GetOrCreateSubStream() override { return Unexpected(); }
+  absl::StatusOr<Stream*> GetOrCreateSubStream() override { return Fail(); }
   void ReturnSubStream(Stream*) override {}
-  absl::Status WaitFor(Stream*) override { return Unexpected(); }
-  absl::Status WaitFor(se::Event*) override { return Unexpected(); }
-  absl::Status RecordEvent(se::Event*) override { return Unexpected(); }
-  absl::Status Memcpy(void*, const se::DeviceAddressBase&, uint64_t) override {
-    return Unexpected();
-  }
-  absl::Status Memcpy(se::DeviceAddressBase*, const void*, uint64_t) override {
-    return Unexpected();
-  }
-  absl::Status BlockHostUntilDone() override { return Unexpected(); }
+  absl::Status WaitFor(Stream*) override { return Fail(); }
+  absl::Status WaitFor(se::Event*) override { return Fail(); }
+  absl::Status RecordEvent(se::Event*) override { return Fail(); }
+  absl::Status Memcpy(void*, const Address&, uint64_t) override { return Fail(); }
+  absl::Status Memcpy(Address*, const void*, uint64_t) override { return Fail(); }
+  absl::Status BlockHostUntilDone() override { return Fail(); }
   absl::Status DoHostCallbackWithStatus(absl::AnyInvocable<absl::Status() &&>) override {
-    return Unexpected();
+    return Fail();
   }
   se::StreamExecutor* parent() const override { return nullptr; }
   se::CudaComputeCapability GetCudaComputeCapability() const override { return {}; }
@@ -74,8 +77,7 @@ class HandleStream : public se::Stream {
   std::string name_;
 };
 
-// As XLA's, it aligns memory to 256 bytes, and gives freed memory away for later work on the
-// stream.
+// As XLA's, aligns to 256 bytes, and gives freed memory away for later work on the stream.
 class StreamAllocator : public se::DeviceAddressAllocator {
  public:
   StreamAllocator(CUstream stream, int64_t limit)
@@ -88,9 +90,9 @@ class StreamAllocator : public se::DeviceAddressAllocator {
     void* const data = std::aligned_alloc(256, rounded);
     std::memset(data, 0xff, rounded);  // no numbers
     ++allocated;
-    return se::ScopedDeviceAddress<uint8_t>(se::DeviceAddressBase(data, size), device, this);
+    return se::ScopedDeviceAddress<uint8_t>(Address(data, size), device, this);
   }
-  absl::Status Deallocate(int, se::DeviceAddressBase memory) override {
+  absl::Status Deallocate(int, Address memory) override {
     ++freed;
     tf_interop::FakeCudaEnqueue(stream_, [memory] {
       std::memset(memory.opaque(), 0xff, memory.size());
@@ -98,7 +100,7 @@ class StreamAllocator : public se::DeviceAddressAllocator {
     });
     return absl::OkStatus();
   }
-  absl::StatusOr<se::Stream*> GetStream(int) override { return Unexpected(); }
+  absl::StatusOr<se::Stream*> GetStream(int) override { return Fail(); }
 
   int64_t allocated = 0, freed = 0;
 
@@ -106,12 +108,6 @@ class StreamAllocator : public se::DeviceAddressAllocator {
   const CUstream stream_;
   const int64_t limit_;
 };
-
-std::string TakeMessage(XLA_FFI_Error* error) {
-  if (error == nullptr) return "";
-  const std::unique_ptr<XLA_FFI_Error> owned(error);
-  return "error: " + owned->status.ToString();
-}
 
 // Calls with one attribute, `node`, and the context.
 std::string CallHandler(XLA_FFI_Handler* handler, XLA_FFI_ExecutionStage stage,
@@ -136,7 +132,8 @@ std::string CallHandler(XLA_FFI_Handler* handler, XLA_FFI_ExecutionStage stage,
   frame.rets = {XLA_FFI_Rets_STRUCT_SIZE, nullptr, static_cast<int64_t>(rets->size()),
                 ret_types.data(), ret_buffers.data()};
   frame.attrs = {XLA_FFI_Attrs_STRUCT_SIZE, nullptr, 1, attr_types, names, attrs};
-  return TakeMessage(handler(&frame));
+  const std::unique_ptr<XLA_FFI_Error> error(handler(&frame));
+  return error == nullptr ? "" : "error: " + error->status.ToString();
 }
 
 // A custom call of a compiled function.
@@ -164,9 +161,9 @@ struct Array {
 };
 
 struct Run {
-  int64_t memory_limit;             // of one allocation
-  int64_t allocated, freed;         // out: when the handler returned
-  int64_t is_finished_before_work;  // out: whether it returned while the stream did nothing
+  int64_t limit;             // of bytes in one allocation
+  int64_t allocated, freed;  // out: when the handler returned
+  int64_t is_early;          // out: whether it returned before its work began
 };
 
 // Returns an error, or "". The node is in hexadecimal digits.
@@ -187,21 +184,17 @@ const char* Execute(CustomCall* call, Run* run, int arg_count, Array* args, int 
   static const CUcontext device = tf_interop::FakeCudaMakeContext();
   const CUstream stream = tf_interop::FakeCudaMakeStream(device);
   HandleStream handle(stream);
-  StreamAllocator allocator(stream, run->memory_limit);
+  StreamAllocator allocator(stream, run->limit);
   XLA_FFI_ExecutionContext context;
   context.device_ordinal = 0;
   context.backend_context = XLA_FFI_ExecutionContext::GpuContext{&handle, &allocator};
   context.execution_state = &call->state;
-  const auto buffers_of = [](int count, Array* arrays) {
-    std::vector<XLA_FFI_Buffer> buffers;
-    for (Array* each = arrays; each != arrays + count; ++each) {
-      buffers.push_back({XLA_FFI_Buffer_STRUCT_SIZE, nullptr, XLA_FFI_DataType_F32, each->data,
-                         each->rank, each->dims});
-    }
-    return buffers;
+  std::vector<XLA_FFI_Buffer> inputs, results;
+  const auto buffer = [](Array& of) -> XLA_FFI_Buffer {
+    return {XLA_FFI_Buffer_STRUCT_SIZE, nullptr, XLA_FFI_DataType_F32, of.data, of.rank, of.dims};
   };
-  std::vector<XLA_FFI_Buffer> inputs = buffers_of(arg_count, args);
-  std::vector<XLA_FFI_Buffer> results = buffers_of(ret_count, rets);
+  std::transform(args, args + arg_count, std::back_inserter(inputs), buffer);
+  std::transform(rets, rets + ret_count, std::back_inserter(results), buffer);
   std::promise<void> returned;
   std::atomic<bool> has_begun = false;
   tf_interop::FakeCudaEnqueue(stream, [&, waiting = returned.get_future().share()] {
@@ -210,7 +203,7 @@ const char* Execute(CustomCall* call, Run* run, int arg_count, Array* args, int 
   });
   std::string message = CallHandler(call->handlers.execute, XLA_FFI_ExecutionStage_EXECUTE,
                                     &context, call->node, &inputs, &results);
-  run->is_finished_before_work = has_begun ? 0 : 1;
+  run->is_early = has_begun ? 0 : 1;
   run->allocated = allocator.allocated;
   run->freed = allocator.freed;
   returned.set_value();
@@ -220,10 +213,7 @@ const char* Execute(CustomCall* call, Run* run, int arg_count, Array* args, int 
 
 void Delete(CustomCall* call) { delete call; }
 
-// Failures of the stand-ins from now on: of executions by cuDNN, and of copies of rows.
-void SetFailures(int of_executions, int of_copies) {
-  tf_interop::FakeCudnn().fail_execution = of_executions != 0;
-  tf_interop::FakeCuda().fail_copy = of_copies != 0;
-}
+// Whether cuDNN's executions fail from now on.
+void SetFailure(int fails) { tf_interop::FakeCudnn().fail_execution = fails != 0; }
 
 }  // extern "C"

@@ -250,9 +250,8 @@ def run(
     Arguments after PROGRAM belong to it. It runs as under python: as __main__, with its own
     sys.argv, and its exit code is passed on.
 
-    If there is a GPU, Keras compiles models with XLA, which may be much faster and leaves nothing
-    for the plugin. To use the plugin, compile the models with jit_compile=False in the program.
-    The plugin is not on in processes that the program starts.
+    If there is a GPU, Keras compiles models with XLA. Their plans are made with --jit-compile. The
+    plugin is not on in processes that the program starts.
     """
     if policy == "always" and plan_path:
         raise click.UsageError("Pass only one of --plan and --policy always.")

@@ -47,6 +47,7 @@ from tf_interop.errors import PlanError
 from tf_interop.graph.check import check_rewrite
 from tf_interop.graph.control_flow import ControlFlow
 from tf_interop.graph.epilogues import (
+    Epilogue,
     find_epilogues,
     fuse_epilogues,
     separate_epilogues,
@@ -165,18 +166,42 @@ def run_conv_stage_pass(
     return rewritten, dataclasses.replace(report, milliseconds=milliseconds)
 
 
-def run_compiled_pass(
-    graph_def: graph_pb2.GraphDef, settings: Settings, handed: HandedGraph
-) -> tuple[graph_pb2.GraphDef | None, PassReport | None]:
-    """Runs the pass on the body of a function that XLA compiles.
+@dataclasses.dataclass(frozen=True)
+class CompiledBody:
+    """The body of a function that XLA compiles.
 
-    `graph_def` is the handed graph. Returns and raises as `run_conv_stage_pass` does.
+    Attributes:
+        original: without convolutions that nothing reads.
+        epilogues: those of `original`.
+        fused: with these in their convolutions; plans are for this graph.
+    """
+
+    original: GraphView
+    epilogues: tuple[Epilogue, ...]
+    fused: graph_pb2.GraphDef
+
+
+def read_compiled_body(graph_def: graph_pb2.GraphDef, handed: HandedGraph) -> CompiledBody:
+    """Prepares a handed body for the pass.
+
+    Raises:
+        GraphError: the graph is not well-formed.
     """
     view = GraphView(without_unread_convolutions(graph_def, handed.nodes_to_preserve))
     properties = GraphProperties(view, handed.infer_output_shapes)
     epilogues = find_epilogues(view, properties, handed.nodes_to_preserve)
+    return CompiledBody(view, epilogues, fuse_epilogues(view, epilogues))
+
+
+def run_compiled_pass(
+    body: CompiledBody, settings: Settings, handed: HandedGraph
+) -> tuple[graph_pb2.GraphDef | None, PassReport | None]:
+    """Runs the pass on the body of a function that XLA compiles.
+
+    Returns and raises as `run_conv_stage_pass` does.
+    """
     changed, report = run_conv_stage_pass(
-        fuse_epilogues(view, epilogues),
+        body.fused,
         settings,
         handed.device_type,
         handed.nodes_to_preserve,
@@ -184,10 +209,11 @@ def run_compiled_pass(
         handed.fetches,
     )
     if changed is not None:
-        changed = separate_epilogues(changed, view, epilogues)
+        changed = separate_epilogues(changed, body.original, body.epilogues)
         GraphView(changed)  # raises if an input is missing
     if report is not None:
-        report = dataclasses.replace(report, is_compiled=True)
+        plan = dataclasses.replace(report.plan, jit_compile=True)
+        report = dataclasses.replace(report, plan=plan)
     return changed, report
 
 

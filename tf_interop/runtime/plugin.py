@@ -27,7 +27,9 @@ from tf_interop.parallel.rewrite import was_divided
 from tf_interop.parallel.types import ParallelPlan
 from tf_interop.runtime.fold_pass import FoldReport, arrange_filters, run_fold_pass
 from tf_interop.runtime.graph_pass import (
+    CompiledBody,
     plan_leaves_unfolded,
+    read_compiled_body,
     run_compiled_pass,
     run_conv_stage_pass,
 )
@@ -192,20 +194,26 @@ class Plugin:
         """Called by TensorFlow; returns whether it handed a new graph back. Never raises."""
         settings = self._settings
         observers = self._observers
-        if handed.is_compiled and not settings.changes_compiled_functions(handed.device_type):
+        # Functions that XLA compiles get no units, which would compute what XLA fuses.
+        if handed.is_compiled and settings.makes_units(handed.device_type):
             return False
         with self._leaving_the_graph():
             graph_def = graph_pb2.GraphDef.FromString(handed.serialized)
+            if handed.is_compiled:
+                body = read_compiled_body(graph_def, handed)
+                graph_def = body.fused
             for observer in observers:
                 observer(graph_def, handed.device_type)
             # Graphs of tf.data and Sessions keep the option as it was when they were made.
             if not settings.can_change_graphs or tensorflow_internals.are_plugins_turned_off():
                 return False
             with time_limit(settings.pass_time_limit_s), collection_pause():
-                if handed.is_compiled:
-                    changed = self._stage(None, graph_def, handed, settings)
-                else:
+                if not handed.is_compiled:
                     changed = self._change(graph_def, handed, settings)
+                elif settings.can_make_stages:
+                    changed = self._stage_compiled(body, handed, settings)
+                else:
+                    return False
             if changed is not None:
                 handed.set_result(changed.SerializeToString(deterministic=True))
                 for observer in observers:
@@ -296,31 +304,19 @@ class Plugin:
         graph before it.
         """
         device_type = handed.device_type
-        if device_type == "GPU" and tensorflow_internals.has_pluggable_gpu():
-            raise LibraryError(
-                "The GPU is a pluggable device, not an NVIDIA GPU, so cuDNN does not run on it."
-            )
+        _check_device(device_type)
         makes_units = settings.makes_units(device_type)
         try:
-            if handed.is_compiled:
-                staged, report = run_compiled_pass(graph_def, settings, handed)
-            else:
-                staged, report = run_conv_stage_pass(
-                    graph_def if makes_units or folded is None else folded,
-                    settings,
-                    device_type,
-                    handed.nodes_to_preserve,
-                    handed.infer_output_shapes,
-                    handed.fetches,
-                    folded=folded if makes_units else None,
-                )
+            staged, report = run_conv_stage_pass(
+                graph_def if makes_units or folded is None else folded,
+                settings,
+                device_type,
+                handed.nodes_to_preserve,
+                handed.infer_output_shapes,
+                handed.fetches,
+                folded=folded if makes_units else None,
+            )
         except PlanError as error:
-            if handed.is_compiled:
-                raise PlanError(
-                    f"{error} This function is compiled by XLA, so its graph is another: nothing "
-                    "is folded or fused in it. Profile and plan it with jit_compile=True (on the "
-                    "command line: --jit-compile)."
-                ) from error
             if was_divided(graph_def):
                 raise PlanError(
                     "The plan does not fit this graph, whose layers the parallel plan divides. Use "
@@ -332,11 +328,30 @@ class Plugin:
                     "is off. Turn it on: call enable() without kept=False and kept_mb=0."
                 ) from error
             raise
+        self._record(report, settings)
+        return staged
+
+    def _stage_compiled(
+        self, body: CompiledBody, handed: HandedGraph, settings: Settings
+    ) -> graph_pb2.GraphDef | None:
+        """The body of a function that XLA compiles with stages; None if it has none."""
+        _check_device(handed.device_type)
+        try:
+            staged, report = run_compiled_pass(body, settings, handed)
+        except PlanError as error:
+            raise PlanError(
+                f"{error} This function is compiled by XLA, so its graph is another: nothing is "
+                "folded in it. Profile and plan it with jit_compile=True (on the command line: "
+                "--jit-compile)."
+            ) from error
+        self._record(report, settings)
+        return staged
+
+    def _record(self, report: PassReport | None, settings: Settings) -> None:
         if report is not None:
-            key = (device_type, report.plan.fingerprint, report.is_compiled)
+            key = (report.device_type, report.plan.fingerprint, report.is_compiled)
             with self._lock:
                 _put_last(self._reports, key, (report, settings))
-        return staged
 
     def _record_failure(self, error: BaseException) -> None:
         cause = str(error)
@@ -349,6 +364,13 @@ class Plugin:
             logging.warning(
                 "tf_interop left a graph unchanged: %s", cause, exc_info=logging.vlog_is_on(1)
             )
+
+
+def _check_device(device_type: str) -> None:
+    if device_type == "GPU" and tensorflow_internals.has_pluggable_gpu():
+        raise LibraryError(
+            "The GPU is a pluggable device, not an NVIDIA GPU, so cuDNN does not run on it."
+        )
 
 
 def _put_last(reports: dict[K, V], key: K, report: V) -> None:

@@ -86,13 +86,6 @@ class Settings:
         """
         return self.kept_mb > 0 and (device_type == "CPU" or self.can_make_stages)
 
-    def changes_compiled_functions(self, device_type: str) -> bool:
-        """Whether functions that XLA compiles for a device of this type get stages.
-
-        Units would compute what XLA fuses.
-        """
-        return self.can_make_stages and not self.makes_units(device_type)
-
     @property
     def can_change_graphs(self) -> bool:
         """Whether there is anything to do."""
@@ -113,7 +106,6 @@ class PassReport:
         unit_count: units of the graph, used or not; 0 if stages are made.
         unit_op_count: nodes that units replaced.
         timed_graph: the name under which its units time themselves; empty if they do not.
-        is_compiled: whether it is a function that XLA compiles.
     """
 
     device_type: str
@@ -126,4 +118,8 @@ class PassReport:
     unit_count: int = 0
     unit_op_count: int = 0
     timed_graph: str = ""
-    is_compiled: bool = False
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether it is a function that XLA compiles."""
+        return self.plan.jit_compile

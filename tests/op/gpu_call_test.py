@@ -1,0 +1,222 @@
+"""Stages on GPUs in functions that XLA compiles: the handler of their custom call, without a GPU.
+
+A driver in C++ calls it as XLA does. The C++ tests build stand-ins for libcuda and libcudnn, which
+compute on the host; TF_INTEROP_STAND_INS names their folder. A process of its own opens them,
+because other tests must not find them. Values are small whole numbers, so sums are exact.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import pathlib
+import pickle
+import subprocess
+import types
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from command_line import ROOT
+from convolution_cases import digits
+from graph_builder import set_attributes
+from stage_program import Document, lane, operation, program, schedule
+from tensorflow.core.framework import node_def_pb2
+from unnoticed import assert_same, counted, in_threads, run_python
+
+from tf_interop.runtime.kernel_library import load_kernel_library
+
+v1 = tf.compat.v1
+
+DRIVER = pathlib.Path(__file__).with_name("gpu_call_driver.cc")
+INCLUDE = pathlib.Path(tf.sysconfig.get_include())
+STAND_INS = pathlib.Path(os.environ.get("TF_INTEROP_STAND_INS", "")).resolve()
+CUDA, CUDNN = (str(STAND_INS / f"libfake_{name}.so") for name in ("cuda", "cudnn"))
+pytestmark = pytest.mark.skipif(
+    "TF_INTEROP_STAND_INS" not in os.environ
+    or not (DRIVER.exists() and (INCLUDE / "xla/ffi/ffi_structs.h").exists()),
+    reason="needs the stand-ins of scripts/test.sh, gpu_call_driver.cc and TensorFlow 2.21",
+)
+
+PLAIN = {"strides": [1, 1, 1, 1], "padding": "SAME"}
+FUSED = PLAIN | {"num_args": 1, "TArgs": [tf.float32], "fused_ops": ["BiasAdd", "Relu"]}
+IMAGE, FILTER, GRADIENT = [2, 6, 5, 4], [3, 3, 4, 8], [2, 6, 5, 8]
+SHAPES, SIZES = (IMAGE, FILTER, [1, 1, 8, 4], [4], GRADIENT), (IMAGE, FILTER)
+RESULTS = (IMAGE, IMAGE, FILTER)
+STAGE = program(
+    [
+        operation("forward", "Conv2D", ["inputs:0", "inputs:1"], **PLAIN),
+        operation("fused", "_FusedConv2D", ["steps:0", "inputs:2", "inputs:3"], **FUSED),
+        operation("image", "Conv2DBackpropInput", ["sizes:0", "inputs:1", "inputs:4"], **PLAIN),
+        operation("filter", "Conv2DBackpropFilter", ["inputs:0", "sizes:1", "inputs:4"], **PLAIN),
+    ],
+    *(schedule(lane(0, 1), lane(2, 3), batch_size=size) for size in (2, 5)),
+    outputs=[1, 2, 3],
+)
+MERGED_SHAPES = (IMAGE, FILTER, FILTER)
+MERGED = program(
+    [operation(f"c{i}", "Conv2D", ["inputs:0", f"inputs:{i}"], **PLAIN) for i in (1, 2)],
+    schedule(lane(0, 1, merged=True)),
+    held_inputs=[1, 2],
+)
+NO_STOCK = "TensorFlow's own kernels cannot run in a function that XLA compiled"
+
+
+class Array(ctypes.Structure):
+    _fields_ = (("data", ctypes.c_void_p), ("rank", ctypes.c_int64), ("dims", ctypes.c_int64 * 5))
+
+
+class Run(ctypes.Structure):
+    _fields_ = tuple((name, ctypes.c_int64) for name in ("limit", "allocated", "freed", "is_early"))
+
+
+class Call:
+    """An instance of the custom call of a stage's node, as `CallKernel` writes it."""
+
+    def __init__(
+        self, driver: ctypes.CDLL, document: Document, count: int, sizes: Any = (), **changes: Any
+    ) -> None:
+        names = [f"inputs:{i}" for i in range(count + len(sizes))]
+        node = node_def_pb2.NodeDef(name="stage", op="TfInterop>ConvStage", input=names)
+        tin, tout = ([tf.float32.as_datatype_enum] * n for n in (count, len(document["outputs"])))
+        set_attributes(node, Tin=tin, Tout=tout, timed=False, program=json.dumps(document))
+        for i, each in enumerate(sizes, count):
+            constant = tf.make_tensor_proto(np.array(each, np.int32))
+            node.attr[f"_tf_interop_constant_{i}"].tensor.CopyFrom(constant)
+        set_attributes(node, num_sizes=len(sizes), _tf_interop_in_xla=True, **changes)
+        self.driver, self.call, text = driver, ctypes.c_void_p(), node.SerializeToString().hex()
+        self.message = driver.Instantiate(text.encode(), ctypes.byref(self.call)).decode()
+
+    def __del__(self) -> None:
+        self.driver.Delete(self.call)
+
+    def __call__(
+        self, inputs: Sequence[np.ndarray], shapes: Any = RESULTS, limit: int = 1 << 30
+    ) -> types.SimpleNamespace:
+        """Runs it with new memory for results; without an error the message is empty."""
+        results, run = list(map(aligned, shapes)), Run(limit)
+        arguments: list[Any] = []
+        for each in (inputs, results):
+            made = [Array(one.ctypes.data, one.ndim, one.shape) for one in each]
+            arguments += [len(made), (Array * len(made))(*made)]
+        message = self.driver.Execute(self.call, ctypes.byref(run), *arguments).decode()
+        of_run = {name: getattr(run, name) for name, _ in Run._fields_}
+        return types.SimpleNamespace(message=message, results=results, **of_run)
+
+
+def aligned(shape: Sequence[int]) -> np.ndarray:
+    """Memory aligned as XLA's, without numbers."""
+    memory = np.full(4 * np.prod(shape) + 256, 0xFF, np.uint8)
+    begin = -memory.ctypes.data % 256
+    return memory[begin : len(memory) - 256 + begin].view(np.float32).reshape(shape)
+
+
+def inputs_of(seed: int, shapes: Any = SHAPES) -> list[np.ndarray]:
+    return [digits(shape, seed=seed) for shape in shapes]
+
+
+def record(driver_path: str, outcomes_path: str) -> None:
+    """Makes all calls, and writes their outcomes."""
+    load_kernel_library().set_xla_calls(True)
+    ones = tf.ones([2, 2, 2, 2])
+    # The first compiled call registers the handlers.
+    tf.function(tf.nn.depthwise_conv2d, jit_compile=True)(ones, ones, [1, 1, 1, 1], "SAME")
+    driver = ctypes.CDLL(driver_path)
+    driver.Instantiate.restype = driver.Execute.restype = ctypes.c_char_p
+    stage = Call(driver, STAGE, 5, SIZES)
+    with counted() as of_stage:
+        in_turn = [stage(inputs_of(seed)) for seed in (0, 1)]
+    together = in_threads(lambda seed: [stage(inputs_of(seed)) for _ in range(10)], (2, 3))
+
+    merged = Call(driver, MERGED, 3, timed=True)
+    inputs, merged_in_turn = inputs_of(4, MERGED_SHAPES), []
+    with counted() as of_merged:
+        for seed in (4, 5):
+            for each in inputs:  # in the same memory
+                each[...] = digits(each.shape, seed=seed)
+            merged_in_turn.append(merged(inputs, [GRADIENT, GRADIENT]))
+
+    no_program = Call(driver, STAGE, 5, SIZES, program="{")
+    no_sizes = Call(driver, STAGE, 5, SIZES, _tf_interop_constant_6="")
+    inputs = inputs_of(6)
+    batch_3 = [np.concatenate([each, each[:1]]) if each.shape[0] == 2 else each for each in inputs]
+    driver.SetFailure(1)
+    failures: list[tuple[str, ...]]
+    failures = [(stage(inputs).message, "EXECUTION_FAILED", NO_STOCK)]
+    driver.SetFailure(0)
+    after = stage(inputs)
+    failures += [
+        (stage(inputs, limit=0).message, "OOM when allocating tensor with shape[2,6,5,8]"),
+        (stage(inputs[:4]).message, "Expected 7 inputs."),
+        (stage(inputs, [IMAGE, IMAGE, IMAGE]).message, "Expected a result of shape [2,6,5,4] from"),
+        (stage(batch_3).message, NO_STOCK, "batch size 3 is not in the plan (2, 5)"),
+        (no_program(inputs).message, "ConvStage program: expected a JSON document"),
+        (no_sizes.message, "Expected a tensor for input 6."),
+    ]
+    outcomes = (in_turn, together, of_stage, merged_in_turn, of_merged, failures, after)
+    pathlib.Path(outcomes_path).write_bytes(pickle.dumps(outcomes))
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("gpu_call")
+    driver, file = folder / "libdriver.so", folder / "outcomes"
+    flags = [
+        *("-shared", "-fPIC", "-O1", "-DNDEBUG", "-mavx2", "-mfma", "-w", f"-I{ROOT}"),
+        *(f"-I{INCLUDE}/third_party/gpus/{name}/include" for name in ("cuda", "cudnn")),
+        *(f"-I{ROOT}/cc_kernels/missing_headers", *tf.sysconfig.get_compile_flags()),
+        *(CUDA, CUDNN, f"-Wl,-rpath,{STAND_INS}"),
+        *(*tf.sysconfig.get_link_flags(), "-l:libtensorflow_cc.so.2"),
+    ]
+    subprocess.run(["g++", DRIVER, "-o", driver, *flags], check=True)
+    text = f"import gpu_call_test; gpu_call_test.record({str(driver)!r}, {str(file)!r})"
+    libraries = {"TF_INTEROP_LIBCUDA": CUDA, "TF_INTEROP_LIBCUDNN": CUDNN}
+    # For a T4 cuDNN compiles little.
+    run_python(text, folder=DRIVER.parent, TF_INTEROP_FAKE_CUDNN_DEVICE="t4", **libraries)
+    return pickle.loads(file.read_bytes())
+
+
+def assert_ran(outcome: types.SimpleNamespace, expected: Sequence[tf.Tensor]) -> None:
+    assert outcome.message == ""
+    assert_same(outcome.results, expected)
+    assert outcome.is_early  # enqueued its work, and did not wait
+    # A result that only the stage reads and joined filters are in XLA's temporary memory.
+    assert outcome.freed == outcome.allocated > 0
+
+
+def stage_results(seed: int) -> list[tf.Tensor]:
+    image, filters, second, bias, gradient = inputs_of(seed)
+    forward = tf.nn.conv2d(image, filters, 1, "SAME")
+    return [
+        tf.nn.relu(tf.nn.conv2d(forward, second, 1, "SAME") + bias),
+        v1.nn.conv2d_backprop_input(IMAGE, filters, gradient, **PLAIN),
+        v1.nn.conv2d_backprop_filter(image, FILTER, gradient, **PLAIN),
+    ]
+
+
+def test_a_stage_on_two_lanes_writes_into_xlas_memory_from_two_threads(outcomes: Any) -> None:
+    in_turn, together, counts, *_ = outcomes
+    for seed, runs in enumerate([*([each] for each in in_turn), *together]):
+        for outcome in runs:
+            assert_ran(outcome, stage_results(seed))
+    assert (counts.stages_run, counts.fallbacks) == (2, {})
+
+
+def test_neither_keeps_filters_nor_times_ways(outcomes: Any) -> None:
+    """XLA may write to a filter's memory after the call. Reading the time would wait."""
+    *_, in_turn, counts, _, _ = outcomes
+    for seed, outcome in zip((4, 5), in_turn, strict=True):
+        image, *filters = inputs_of(seed, MERGED_SHAPES)
+        assert_ran(outcome, [tf.nn.conv2d(image, each, 1, "SAME") for each in filters])
+    assert (counts.filters_transformed, counts.fallbacks) == (0, {})
+
+
+def test_a_failure_is_an_error_that_names_its_cause(outcomes: Any) -> None:
+    *_, failures, after = outcomes
+    for message, *words in failures:
+        for word in ("error: INTERNAL: tf_interop: ", *words):
+            assert word in message
+    assert_ran(after, stage_results(6))
