@@ -67,7 +67,8 @@ void AddVariable(tensorflow::DataType dtype, const tensorflow::PartialTensorShap
 // Copies a function and those that it calls, with new bodies.
 class Copies {
  public:
-  using Add = std::function<absl::Status(const FunctionDef&)>;
+  // The second argument are Python's stacks, by node, for messages.
+  using Add = std::function<absl::Status(const FunctionDef&, const tensorflow::StackTracesMap&)>;
 
   // Finds functions in `library`, and adds copies to it by `add`, also those that are there
   // already.
@@ -80,9 +81,10 @@ class Copies {
     const auto known = names_.find(name);
     if (known != names_.end()) return known->second;
     names_[name] = name;  // for a function that calls itself
-    const FunctionDef* const original = library_.Find(name);
-    if (original == nullptr || absl::StrContains(name, kCopy)) return name;
-    FunctionDef copy = *original;
+    const auto record = library_.FindRecord(name);
+    if (record == nullptr || absl::StrContains(name, kCopy)) return name;
+    const FunctionDef& original = record->fdef();
+    FunctionDef copy = original;
     for (size_t i = 0; i < arguments.size(); ++i) {
       auto& known_before = (*copy.mutable_arg_attr())[static_cast<uint32_t>(i)];
       known_before.mutable_attr()->insert(arguments[i].attr().begin(), arguments[i].attr().end());
@@ -91,14 +93,14 @@ class Copies {
     const bool has_new_body = ReplaceBody(&copy);
     if (!calls_copies && !has_new_body) return name;
     // Without what is known of this call's arguments: another call may pass other variables.
-    *copy.mutable_arg_attr() = original->arg_attr();
+    *copy.mutable_arg_attr() = original.arg_attr();
     // The same body has the same name, so its program is compiled once.
     copy.mutable_signature()->clear_name();
     const std::string bytes = copy.SerializeAsString();
     const std::string copy_name =
         absl::StrCat(name, kCopy, absl::Hex(tensorflow::Hash64(bytes.data(), bytes.size())));
     copy.mutable_signature()->set_name(copy_name);
-    if (!add_(copy).ok()) return name;
+    if (!add_(copy, record->stack_traces()).ok()) return name;
     return names_[name] = copy_name;
   }
 
@@ -203,7 +205,9 @@ class CallsInGraphs : public tensorflow::GraphOptimizationPass {
                                       ? node->requested_device()
                                       : node->assigned_device_name();
       Copies copies(*library, DeviceTypeOf(device),
-                    [library](const FunctionDef& copy) { return library->AddFunctionDef(copy); });
+                    [library](const FunctionDef& copy, const tensorflow::StackTracesMap& stacks) {
+                      return library->AddFunctionDef(copy, stacks);
+                    });
       const std::string copy = copies.Of(name, ArgumentsOf(*node));
       if (copy == name) continue;
       tensorflow::NameAttrList call = called->func();
@@ -275,11 +279,12 @@ class CallsFromPython : public tensorflow::EagerOpRewrite {
       if (function != nullptr && MustCompile(tensorflow::AttrSlice(&function->attr()))) {
         RemoveCopiesOfRemoved(&context);
         Added added = {&context, name, {}};
-        Copies copies(*context.FuncLibDef(), device_type, [&](const FunctionDef& each) {
-          TF_RETURN_IF_ERROR(context.AddFunctionDef(each));
-          added.copies.push_back(each.signature().name());
-          return absl::OkStatus();
-        });
+        Copies copies(*context.FuncLibDef(), device_type,
+                      [&](const FunctionDef& each, const tensorflow::StackTracesMap& stacks) {
+                        TF_RETURN_IF_ERROR(context.AddFunctionDefWithStackTraces(each, stacks));
+                        added.copies.push_back(each.signature().name());
+                        return absl::OkStatus();
+                      });
         copy = copies.Of(name, ArgumentsOf(*call));
         const std::lock_guard<std::mutex> lock(mutex_);
         if (!added.copies.empty()) added_.push_back(std::move(added));
