@@ -109,9 +109,11 @@ algorithms() { # One process per convolution, and another for the rest after an 
 }
 
 op_matrix() { # One process per type: some have ended with a segmentation fault.
-  local wrong=0 dtype
-  for dtype in float32 float16 bfloat16 float64; do
-    run_tests "$python" -m pytest tests/op/op_matrix_test.py -v -k "GPU and $dtype" || wrong=1
+  local wrong=0 dtype where
+  for where in "not XLA" XLA; do
+    for dtype in float32 float16 bfloat16 float64; do
+      run_tests "$python" -m pytest tests/op/op_matrix_test.py -v -k "GPU and $dtype and $where" || wrong=1
+    done
   done
   return "$wrong"
 }
