@@ -19,6 +19,7 @@
 #include "cc_kernels/plugin/graph_pass.h"
 #include "cc_kernels/xla/kernel_call.h"
 #include "tensorflow/c/tf_status.h"
+#include "tensorflow/core/common_runtime/device_set.h"
 #include "tensorflow/core/common_runtime/eager/context.h"
 #include "tensorflow/core/common_runtime/eager/eager_op_rewrite_registry.h"
 #include "tensorflow/core/common_runtime/eager/eager_operation.h"
@@ -29,6 +30,7 @@
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/graph/graph.h"
 #include "tensorflow/core/grappler/utils/functions.h"
+#include "tensorflow/core/lib/strings/proto_serialization.h"
 #include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/platform/hash.h"
 #include "tensorflow/core/public/version.h"
@@ -78,9 +80,13 @@ class Copies {
   // The name of the copy of a function with these arguments, or its own name if nothing in it
   // changes.
   std::string Of(const std::string& name, const Arguments& arguments) {
-    const auto known = names_.find(name);
+    std::string key = name;
+    for (const FunctionDef::ArgAttrs& each : arguments) {
+      absl::StrAppend(&key, " ", tensorflow::DeterministicProtoHash64(each));
+    }
+    const auto known = names_.find(key);
     if (known != names_.end()) return known->second;
-    names_[name] = name;  // for a function that calls itself
+    names_[key] = name;  // for a function that calls itself
     const auto record = library_.FindRecord(name);
     if (record == nullptr || absl::StrContains(name, kCopy)) return name;
     const FunctionDef& original = record->fdef();
@@ -92,16 +98,15 @@ class Copies {
     const bool calls_copies = CallCopies(&copy);
     const bool has_new_body = ReplaceBody(&copy);
     if (!calls_copies && !has_new_body) return name;
-    // Without what is known of this call's arguments: another call may pass other variables.
+    // Without what is known of this call's arguments, which XLA knows better.
     *copy.mutable_arg_attr() = original.arg_attr();
     // The same body has the same name, so its program is compiled once.
     copy.mutable_signature()->clear_name();
-    const std::string bytes = copy.SerializeAsString();
     const std::string copy_name =
-        absl::StrCat(name, kCopy, absl::Hex(tensorflow::Hash64(bytes.data(), bytes.size())));
+        absl::StrCat(name, kCopy, absl::Hex(tensorflow::DeterministicProtoHash64(copy)));
     copy.mutable_signature()->set_name(copy_name);
     if (!add_(copy, record->stack_traces()).ok()) return name;
-    return names_[name] = copy_name;
+    return names_[key] = copy_name;
   }
 
  private:
@@ -180,8 +185,17 @@ class Copies {
   const FunctionLibraryDefinition& library_;
   const char* const device_type_;
   const Add add_;
-  std::map<std::string, std::string> names_;  // of the copies
+  std::map<std::string, std::string> names_;  // of the copies, by function and arguments
 };
+
+// Whether a device, which may be given in part, can be in this process. Another process may lack
+// the op, or have a pass of its own.
+bool IsLocal(const tensorflow::DeviceNameUtils::ParsedName& device,
+             const tensorflow::DeviceNameUtils::ParsedName& here) {
+  return (!device.has_job || device.job == here.job) &&
+         (!device.has_replica || device.replica == here.replica) &&
+         (!device.has_task || device.task == here.task);
+}
 
 // Calls in graphs.
 class CallsInGraphs : public tensorflow::GraphOptimizationPass {
@@ -192,6 +206,8 @@ class CallsInGraphs : public tensorflow::GraphOptimizationPass {
       return absl::OkStatus();
     }
     FunctionLibraryDefinition* const library = options.flib_def;
+    const tensorflow::Device* const client =
+        options.device_set == nullptr ? nullptr : options.device_set->client_device();
     for (tensorflow::Node* const node : (*options.graph)->op_nodes()) {
       const tensorflow::AttrValue* const called = node->attrs().Find("f");
       if (called == nullptr || !called->has_func()) continue;
@@ -204,7 +220,12 @@ class CallsInGraphs : public tensorflow::GraphOptimizationPass {
       const std::string& device = node->assigned_device_name().empty()
                                       ? node->requested_device()
                                       : node->assigned_device_name();
-      Copies copies(*library, DeviceTypeOf(device),
+      tensorflow::DeviceNameUtils::ParsedName parsed;
+      if (!tensorflow::DeviceNameUtils::ParseFullName(device, &parsed) ||
+          (client != nullptr && !IsLocal(parsed, client->parsed_name()))) {
+        continue;
+      }
+      Copies copies(*library, DeviceTypeOf(parsed),
                     [library](const FunctionDef& copy, const tensorflow::StackTracesMap& stacks) {
                       return library->AddFunctionDef(copy, stacks);
                     });
@@ -251,11 +272,8 @@ class CallsInGraphs : public tensorflow::GraphOptimizationPass {
     return arguments;
   }
 
-  static const char* DeviceTypeOf(const std::string& device) {
-    tensorflow::DeviceNameUtils::ParsedName parsed;
-    const bool is_gpu = tensorflow::DeviceNameUtils::ParseFullName(device, &parsed) &&
-                        parsed.has_type && parsed.type == kGpu;
-    return is_gpu ? kGpu : kCpu;
+  static const char* DeviceTypeOf(const tensorflow::DeviceNameUtils::ParsedName& device) {
+    return device.has_type && device.type == kGpu ? kGpu : kCpu;
   }
 };
 
@@ -268,10 +286,11 @@ class CallsFromPython : public tensorflow::EagerOpRewrite {
                    std::unique_ptr<tensorflow::EagerOperation>*) override {
     if (!call->is_function() || !AreHandedOver()) return absl::OkStatus();
     tensorflow::EagerContext& context = call->EagerContext();
+    if (!IsLocal(call->GetDeviceParsedName(), context.HostCPUParsedName())) return absl::OkStatus();
     const char* const device_type = DeviceTypeOf(*call, context);
     const std::string name(call->op_name());
-    const std::string key =
-        absl::StrCat(reinterpret_cast<uintptr_t>(&context), " ", device_type, " ", name);
+    const std::string key = absl::StrCat(reinterpret_cast<uintptr_t>(&context), " ", device_type,
+                                         " ", VariablesOf(*call), " ", name);
     std::string copy;
     if (!Find(key, &copy)) {
       const FunctionDef* const function = call->GetFunctionDef();
@@ -296,6 +315,17 @@ class CallsFromPython : public tensorflow::EagerOpRewrite {
   }
 
  private:
+  // A number that is the same as long as a function is called with the same variables.
+  static size_t VariablesOf(const tensorflow::EagerOperation& call) {
+    size_t number = 0;
+    for (const tensorflow::ImmediateExecutionTensorHandle* const input : call.GetInputs()) {
+      if (input->DataType() == tensorflow::DT_RESOURCE) {
+        number = tensorflow::Hash64Combine(number, reinterpret_cast<uintptr_t>(input));
+      }
+    }
+    return number;
+  }
+
   static Arguments ArgumentsOf(const tensorflow::EagerOperation& call) {
     Arguments arguments;
     for (tensorflow::ImmediateExecutionTensorHandle* const input : call.GetInputs()) {

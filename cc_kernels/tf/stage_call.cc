@@ -402,7 +402,14 @@ absl::Status StageCall::RunStock(Stream caller) {
   caller_ = caller;
   // A lack of memory has already been counted.
   if (resolved_->unplanned_kind == nullptr) {
-    TF_RETURN_IF_ERROR(ToAbslStatus(Ladder().run_stock()));
+    const Status ran = Ladder().run_stock();
+    if (!ran.ok() && !node_->can_run_stock()) {
+      return ToAbslStatus(
+          ResourceExhausted(ran.message() +
+                            " There is no memory for the stage's workspaces, or workspace_limit_mb "
+                            "is too small for them."));
+    }
+    TF_RETURN_IF_ERROR(ToAbslStatus(ran));
     EndTiming(caller);
     return absl::OkStatus();
   }

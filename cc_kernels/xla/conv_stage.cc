@@ -157,7 +157,7 @@ class ConvStage : public tensorflow::XlaOpKernel {
   // Whether the op's kernel runs this as it was planned: static sizes, and a batch size of the
   // plan.
   bool CanCall(XlaOpKernelContext* context) const {
-    if (!AreXlaCallsOn() || program_.outputs.size() > kMostResults ||
+    if (program_.outputs.size() > kMostResults ||
         (device_type_ == tensorflow::DEVICE_CPU && !AreForHosts())) {
       return false;
     }
@@ -169,7 +169,8 @@ class ConvStage : public tensorflow::XlaOpKernel {
         return false;
       }
       std::vector<int64_t>& sizes = inputs.sizes.emplace_back();
-      if (IsSizes(context, i) && !context->ConstantInputAsIntVector(i, &sizes).ok()) return false;
+      const bool is_sizes = context->input_type(i) == tensorflow::DT_INT32;
+      if (is_sizes && !context->ConstantInputAsIntVector(i, &sizes).ok()) return false;
     }
     std::vector<Convolution> convolutions;
     std::vector<tensorflow::TensorShape> shapes;
@@ -177,21 +178,9 @@ class ConvStage : public tensorflow::XlaOpKernel {
            FindSchedule(program_, convolutions) != nullptr && HasKernel(device_type_, node_);
   }
 
-  static bool IsSizes(XlaOpKernelContext* context, int input) {
-    return context->input_type(input) == tensorflow::DT_INT32;
-  }
-
   // Replaces the results with those of a call.
   absl::Status Call(XlaOpKernelContext* context, std::vector<xla::XlaOp>* results) const {
-    std::vector<CallInput> inputs;
-    for (int i = 0; i < context->num_inputs(); ++i) {
-      if (!IsSizes(context, i)) {
-        inputs.push_back({context->Input(i)});
-        continue;
-      }
-      TF_ASSIGN_OR_RETURN(tensorflow::Tensor sizes, context->ConstantInputTensor(i));
-      inputs.push_back(CallInput::Constant(std::move(sizes)));
-    }
+    TF_ASSIGN_OR_RETURN(const std::vector<CallInput> inputs, ReadInputs(context));
     TF_ASSIGN_OR_RETURN(*results, CallKernel(node_, inputs, *results));
     return absl::OkStatus();
   }

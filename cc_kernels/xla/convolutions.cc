@@ -48,17 +48,9 @@ class DepthwiseConvolution : public tensorflow::XlaOpKernel {
       ++(is_on ? refused_count : left_count);
       return context->SetOutput(0, *lowered);
     }
-    std::vector<CallInput> inputs;
-    for (int i = 0; i < context->num_inputs(); ++i) {
-      if (context->input_type(i) != tensorflow::DT_INT32) {
-        inputs.push_back({context->Input(i)});
-        continue;
-      }
-      absl::StatusOr<tensorflow::Tensor> sizes = context->ConstantInputTensor(i);
-      OP_REQUIRES_OK(context, sizes.status());
-      inputs.push_back(CallInput::Constant(*std::move(sizes)));
-    }
-    const auto called = CallKernel(node_, inputs, {*lowered});
+    const auto inputs = ReadInputs(context);
+    OP_REQUIRES_OK(context, inputs.status());
+    const auto called = CallKernel(node_, *inputs, {*lowered});
     OP_REQUIRES_OK(context, called.status());
     ++as_calls;
     context->SetOutput(0, called->front());

@@ -37,7 +37,7 @@ class HostDevice : public tensorflow::DeviceBase {
 // A GPU. Kernels are made on it, but a call needs memory and a stream of its own.
 class GpuDevice : public tensorflow::DeviceBase {
  public:
-  // By TensorFlow's number of the GPU; never freed.
+  // By XLA's number of the GPU; never freed.
   static GpuDevice* Number(int number);
 
   tensorflow::Allocator* GetAllocator(tensorflow::AllocatorAttributes attributes) override;

@@ -1,5 +1,6 @@
 #include "cc_kernels/xla/kernel_call.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstring>
@@ -21,6 +22,7 @@
 #include "cc_kernels/tf/primitive_cache.h"
 #include "cc_kernels/tf/stock_kernel.h"
 #include "cc_kernels/xla/devices.h"
+#include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_util.h"
@@ -124,6 +126,7 @@ class Results {
 
  private:
   static constexpr int kShift = 24;  // the upper eight bits belong to the device
+  static_assert(kMostResults < 1 << 8);
 
   std::vector<ffi::AnyBuffer> buffers_;
   std::vector<std::unique_ptr<ResultAllocator>> allocators_;
@@ -144,22 +147,53 @@ class HostCallDevice : public NarrowDevice {
   const Results* const results_;
 };
 
-// Memory that XLA takes back at the end of the call, for later work on the same stream.
+// XLA's memory of a GPU, during a call.
+struct DeviceMemory {
+  const XLA_FFI_Api* api;
+  XLA_FFI_ExecutionContext* context;
+};
+
+// Temporary memory from XLA. What is freed is for later work on the same stream.
 class ScratchMemory : public tensorflow::Allocator {
  public:
-  explicit ScratchMemory(ffi::ScratchAllocator* scratch) : scratch_(scratch) {}
+  explicit ScratchMemory(const DeviceMemory& memory) : memory_(memory) {}
+  ~ScratchMemory() override {
+    while (!sizes_.empty()) DeallocateRaw(sizes_.begin()->first);
+  }
 
   std::string Name() override { return "tf_interop_xla_scratch"; }
+  // XLA refuses a larger alignment than 16, but aligns all memory of a GPU to more than 64.
   void* AllocateRaw(size_t alignment, size_t size) override {
-    return scratch_->Allocate(size, alignment).value_or(nullptr);
+    XLA_FFI_DeviceMemory_Allocate_Args args = {};
+    args.struct_size = XLA_FFI_DeviceMemory_Allocate_Args_STRUCT_SIZE;
+    args.ctx = memory_.context;
+    args.size = size;
+    args.alignment = std::min(alignment, size_t{16});
+    if (Fails(memory_.api->XLA_FFI_DeviceMemory_Allocate(&args))) return nullptr;
+    sizes_[args.data] = size;
+    return args.data;
   }
-  void DeallocateRaw(void*) override {}
+  void DeallocateRaw(void* data) override {
+    XLA_FFI_DeviceMemory_Free_Args args = {};
+    args.struct_size = XLA_FFI_DeviceMemory_Free_Args_STRUCT_SIZE;
+    args.ctx = memory_.context;
+    args.size = sizes_.extract(data).mapped();
+    args.data = data;
+    (void)Fails(memory_.api->XLA_FFI_DeviceMemory_Free(&args));
+  }
   tensorflow::AllocatorMemoryType GetMemoryType() const override {
     return tensorflow::AllocatorMemoryType::kDevice;
   }
 
  private:
-  ffi::ScratchAllocator* const scratch_;
+  bool Fails(XLA_FFI_Error* error) const {
+    if (error == nullptr) return false;
+    ffi::internal::DestroyError(memory_.api, error);
+    return true;
+  }
+
+  const DeviceMemory memory_;
+  std::map<void*, size_t> sizes_;
 };
 
 // The GPU of one call.
@@ -370,13 +404,13 @@ ffi::Error ExecuteOnHost(Call* call, const Eigen::ThreadPoolDevice* threads,
 }
 
 ffi::Error ExecuteOnGpu(Call* call, stream_executor::Stream* stream, int32_t number,
-                        ffi::ScratchAllocator scratch, ffi::RemainingArgs args,
+                        DeviceMemory device_memory, ffi::RemainingArgs args,
                         ffi::RemainingRets rets) {
   GpuDevice* const device = GpuDevice::Number(number);
   OpKernel* kernel = nullptr;
   const absl::Status status = call->FindKernel(device, &kernel);
   if (!status.ok()) return Internal(std::string(status.message()));
-  ScratchMemory memory(&scratch);
+  ScratchMemory memory(device_memory);
   const Results results(rets, &memory);
   GpuCallDevice of_call(device, &memory, &results);
   const tensorflow::core::RefCountPtr<StreamContext> context(new StreamContext(stream));
@@ -399,6 +433,16 @@ struct xla::ffi::CtxDecoding<const Eigen::ThreadPoolDevice*> {
         api->internal_api->XLA_FFI_INTERNAL_IntraOpThreadPool_Get(context, &pool);
     if (error != nullptr) internal::DestroyError(api, error);  // none, so work stays here
     return static_cast<Type>(pool);
+  }
+};
+
+template <>
+struct xla::ffi::CtxDecoding<tf_interop::DeviceMemory> {
+  using Type = tf_interop::DeviceMemory;
+
+  static std::optional<Type> Decode(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext* context,
+                                    DiagnosticEngine&) {
+    return Type{api, context};
   }
 };
 
@@ -443,7 +487,7 @@ XLA_FFI_Error* HandleOnGpu(XLA_FFI_CallFrame* frame) {
                                    .Ctx<ffi::State<Call>>()
                                    .Ctx<stream_executor::Stream*>()
                                    .Ctx<ffi::DeviceOrdinal>()
-                                   .Ctx<ffi::ScratchAllocator>()
+                                   .Ctx<DeviceMemory>()
                                    .RemainingArgs()
                                    .RemainingRets()
                                    .To(ExecuteOnGpu)
@@ -464,7 +508,7 @@ absl::Status RegisterHandlers() {
   TF_RETURN_IF_ERROR(
       Check(api, ffi::Ffi::RegisterTypeId(api, "tf_interop_kernel_call", &Call::id, info)));
   for (const auto& [platform, handle] :
-       {std::pair("Host", HandleOnHost), std::pair("CUDA", HandleOnGpu)}) {
+       {std::pair("Host", &HandleOnHost), std::pair("CUDA", &HandleOnGpu)}) {
     const XLA_FFI_Handler_Bundle bundle = {Instantiate, /*prepare=*/nullptr,
                                            /*initialize=*/nullptr, handle};
     TF_RETURN_IF_ERROR(Check(api, ffi::Ffi::RegisterStaticHandler(api, kTarget, platform, bundle)));
@@ -492,6 +536,19 @@ bool HasKernel(const std::string& device_type, const tensorflow::NodeDef& node) 
     return MakeKernel(HostDevice::Over(nullptr), node, &kernel).ok();
   }
   return tensorflow::KernelDefAvailable(tensorflow::DeviceType(device_type), node);
+}
+
+absl::StatusOr<std::vector<CallInput>> ReadInputs(tensorflow::XlaOpKernelContext* context) {
+  std::vector<CallInput> inputs;
+  for (int i = 0; i < context->num_inputs(); ++i) {
+    if (context->input_type(i) != tensorflow::DT_INT32) {
+      inputs.push_back({context->Input(i)});
+      continue;
+    }
+    TF_ASSIGN_OR_RETURN(tensorflow::Tensor sizes, context->ConstantInputTensor(i));
+    inputs.push_back({xla::XlaOp(), std::move(sizes)});
+  }
+  return inputs;
 }
 
 absl::StatusOr<std::vector<xla::XlaOp>> CallKernel(const tensorflow::NodeDef& node,

@@ -15,6 +15,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 #include "tensorflow/core/framework/node_def.pb.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "xla/hlo/builder/xla_builder.h"
@@ -23,12 +24,14 @@ namespace tf_interop {
 
 // An input of a called kernel.
 struct CallInput {
-  // A value that is known when the function is compiled; the kernel gets it in host memory.
-  static CallInput Constant(tensorflow::Tensor value) { return {xla::XlaOp(), std::move(value)}; }
-
   xla::XlaOp op;
-  std::optional<tensorflow::Tensor> constant = std::nullopt;  // in place of `op`
+  // In place of `op`: a value that is known when the function is compiled. The kernel gets it in
+  // host memory.
+  std::optional<tensorflow::Tensor> constant = std::nullopt;
 };
+
+// The inputs of a convolution or a stage. Those of int32 are sizes, which must be known.
+absl::StatusOr<std::vector<CallInput>> ReadInputs(tensorflow::XlaOpKernelContext* context);
 
 // Whether functions that are compiled from now on call kernels. Off at first.
 void SetXlaCalls(bool are_now_on);

@@ -22,7 +22,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 
-from tensorflow.core.framework import graph_pb2, node_def_pb2
+from tensorflow.core.framework import graph_pb2, node_def_pb2, types_pb2
 
 from tf_interop.convolution import Shape
 from tf_interop.graph.ops import CONVOLUTION_KINDS, SUPPORTED_DTYPES, attribute_of
@@ -35,6 +35,8 @@ _FUSED = {"Conv2D": "_FusedConv2D", "Conv3D": "_FusedConv3D"}
 _SUMS = frozenset({"Add", "AddV2"})
 # Not LeakyRelu: not every cuDNN has an engine for it.
 _ACTIVATIONS = frozenset({"Relu", "Relu6", "Elu"})
+# cuDNN has no engine for an epilogue of doubles.
+_DTYPES = SUPPORTED_DTYPES.keys() - {types_pb2.DT_DOUBLE}
 _SHARED_ATTRIBUTES = (
     *("T", "strides", "padding", "explicit_paddings", "data_format", "dilations"),
     "_output_shapes",
@@ -155,8 +157,13 @@ def separate_epilogues(
         bias_add.CopyFrom(original.nodes[epilogue.bias_add])
         bias_add.input[1 - epilogue.bias_position] = convolution.name
         bias_add.input[epilogue.bias_position] = bias
+        restored = [convolution, bias_add]
         if epilogue.activation is not None:
-            separated.node.add().CopyFrom(original.nodes[epilogue.activation])
+            restored.append(separated.node.add())
+            restored[-1].CopyFrom(original.nodes[epilogue.activation])
+        for each in restored:  # placed with nodes that may be in a stage now
+            if COLOCATION in each.attr:
+                del each.attr[COLOCATION]
     return separated
 
 
@@ -172,7 +179,7 @@ def _only_reader(view: GraphView, index: int, preserved: Collection[str]) -> int
         and not view.control_fanins[reader]
         and node.device == other.device
         and attribute_of(node, "T").type == attribute_of(other, "T").type
-        and attribute_of(node, "T").type in SUPPORTED_DTYPES
+        and attribute_of(node, "T").type in _DTYPES
         and xla_mark(node) is None
         and xla_mark(other) is None
     )
@@ -200,7 +207,8 @@ def _bias_position(
     rank = len(filter_shape)
     axis = rank - 1 if layout.endswith(b"C") else 1
     expected: Shape = tuple(filter_shape[-1] if i == axis else 1 for i in range(rank))
-    fits = (1,) * (rank - len(bias_shape)) + tuple(bias_shape) == expected
+    # Stages take no scalar.
+    fits = bias_shape and (1,) * (rank - len(bias_shape)) + tuple(bias_shape) == expected
     return position if fits else None
 
 
