@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from graph_builder import HALF, GraphBuilder, add_shapes, graph_of, same_graph
+from graph_builder import DOUBLE, HALF, GraphBuilder, add_shapes, graph_of, same_graph
 
 from tf_interop.graph.epilogues import (
     find_epilogues,
@@ -69,7 +69,7 @@ def test_keeps_what_is_no_bias(nodes: str, left: str) -> None:
     assert fused(graph)[left] == "Conv2D x f"
 
 
-@pytest.mark.parametrize("bias", [(), (1,), (CHANNELS, 1), (2, CHANNELS), (8, 8, 8, CHANNELS)])
+@pytest.mark.parametrize("bias", [(1,), (CHANNELS, 1), (2, CHANNELS), (8, 8, 8, CHANNELS)])
 def test_keeps_an_addition_of_another_shape(bias: tuple[int, ...]) -> None:
     assert "c" in fused(network("c = Conv2D x f; a = AddV2 c b; y = Neg a", bias))
 
@@ -79,6 +79,16 @@ def test_channels_first_have_their_bias_there() -> None:
         graph = network("c = Conv2D x f; a = AddV2 c b; y = Neg a", bias)
         graph.node("c").attr["data_format"].s = b"NCHW"
         assert ("c" not in fused(graph)) == is_fused
+
+
+def test_keeps_a_scalar_of_one_channel_and_doubles() -> None:
+    graph = network("c = Conv2D x f; a = AddV2 c b; y = Neg a", ())
+    add_shapes(graph.node("f"), "_output_shapes", [(3, 3, 2, 1)])
+    assert "c" in fused(graph)
+    doubles = network("c = Conv2D x f; a = AddV2 c b; y = Neg a")
+    for name in "ca":
+        doubles.node(name).attr["T"].type = DOUBLE
+    assert "c" in fused(doubles)
 
 
 def test_keeps_preserved_names_other_dtypes_and_other_devices() -> None:

@@ -297,9 +297,9 @@ def _keras() -> Iterator[Finding]:
     model = tf.keras.Sequential([tf.keras.Input((1,)), tf.keras.layers.Dense(1)])
     if tensorflow_internals.resolves_auto_to_xla(model):
         yield warning(
-            'jit_compile="auto" compiles models with XLA here, and XLA leaves nothing for stages',
-            "Leave it so, because XLA may be much faster. To try stages, compile models with "
-            "jit_compile=False.",
+            'jit_compile="auto" compiles models with XLA here, for which plans are made apart',
+            "Leave it so, because XLA may be much faster. To try stages, profile and plan with "
+            "--jit-compile.",
             "Keras and XLA",
         )
     else:

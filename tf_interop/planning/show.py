@@ -291,10 +291,13 @@ def verdict(graph: GraphPlan) -> str:
 
 
 def say_xla_is_faster(ratio: float) -> str:
-    """Recommends XLA, which is `ratio` times as fast as stock TensorFlow."""
+    """Recommends XLA, which is `ratio` times as fast as stock TensorFlow.
+
+    On a CPU it was measured with TensorFlow's own kernels for depthwise convolutions.
+    """
     return (
         f"XLA is faster: {ratio:.2f} times as fast as stock TensorFlow. Compile the model with "
-        "jit_compile=True instead, after tf_interop.enable()."
+        "jit_compile=True instead, and keep tf_interop.enable(), without the plan."
     )
 
 

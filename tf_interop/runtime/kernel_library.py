@@ -100,8 +100,8 @@ class XlaCalls(NamedTuple):
         left: those that were left to XLA, because the plugin was off.
         run: calls that ran, also of stages.
         stages: stages that were compiled as calls.
-        translated_stages: stages that became XLA's own convolutions, because they are on a CPU, or
-            the plan has no stages for their batch size.
+        translated_stages: stages that became XLA's own convolutions, because they are on a CPU, the
+            plan has no stages for their batch size, or a size is unknown.
     """
 
     compiled: int = 0

@@ -341,8 +341,8 @@ class Plugin:
         except PlanError as error:
             raise PlanError(
                 f"{error} This function is compiled by XLA, so its graph is another: nothing is "
-                "folded in it. Profile and plan it with jit_compile=True (on the command line: "
-                "--jit-compile)."
+                "folded in it, and functions that it calls are graphs of their own. Profile and "
+                "plan it with jit_compile=True (on the command line: --jit-compile)."
             ) from error
         self._record(report, settings)
         return staged

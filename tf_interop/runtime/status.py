@@ -127,7 +127,7 @@ class Status:
             say(str(self.xla_calls))
         if self.xla_auto_clustering:
             how = self.xla_auto_clustering
-            say(f"XLA is on for all graphs ({how}): it chooses its clusters around stages")
+            say(f"XLA is on for all graphs ({how}): it fuses nothing into stages")
         if not self.has_onednn and any(each.device_type == "CPU" for each in self.graphs):
             say(
                 "TensorFlow computes without oneDNN on this CPU. tf_interop may gain more with it: "

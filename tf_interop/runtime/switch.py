@@ -2,7 +2,7 @@
 
 TensorFlow's own option decides whether it calls plugins:
 `tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": …})`. `enable` and `disable`
-set it; setting it directly does the same.
+set it; setting it directly does the same, except for functions that XLA compiles.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ def enable(
         tensorflow_internals.optimize_functions_anew()
     if auto_clustering := xla_auto_clustering():
         logging.warning(
-            "tf_interop is on, and XLA is on for all graphs (%s). XLA chooses its clusters around "
-            "stages, which may cost more than they gain. Turn one of the two off.",
+            "tf_interop is on, and XLA is on for all graphs (%s). XLA fuses nothing into stages, "
+            "which may cost more than they gain. Turn one of the two off.",
             auto_clustering,
         )
 
