@@ -10,7 +10,9 @@ import pytest
 
 from python.benchmarks.applications import (
     agrees,
+    agrees_compiled,
     application_names,
+    compare_compiled,
     compare_network,
     distances,
     measure,
@@ -40,6 +42,14 @@ def test_stages_give_the_same_numbers() -> None:
     assert row["training step"].startswith("161 of ")
 
 
+@pytest.mark.usefixtures("plugin_as_after_import")
+def test_stages_inside_xla_give_the_same_numbers() -> None:
+    row = compare_compiled("MobileNetV3Small")
+    assert agrees_compiled(row) and row["gradients"] is not None
+    # Convolutions at the same depth share one, in inference and in all gradients.
+    assert row["stages"] == 161
+
+
 def test_distances() -> None:
     stock = [np.array([3.0, 4.0]), np.zeros(2)]
     np.testing.assert_allclose(distances([np.array([3.0, 4.5]), np.zeros(2)], stock), [0.1, 0])
@@ -50,7 +60,8 @@ def test_distances() -> None:
 
 
 def test_the_committed_results_agree_and_their_networks_exist() -> None:
-    rows = json.loads((ROOT / "docs" / "results" / "applications.json").read_text())["rows"]
-    names = [each["network"] for each in rows]
-    assert names == [each for each in application_names() if each in names]
-    assert all(map(agrees, rows))
+    for name, agree in (("applications", agrees), ("compiled_applications", agrees_compiled)):
+        rows = json.loads((ROOT / "docs" / "results" / f"{name}.json").read_text())["rows"]
+        names = [each["network"] for each in rows]
+        assert names == [each for each in application_names() if each in names]
+        assert all(map(agree, rows))
