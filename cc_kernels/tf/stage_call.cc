@@ -99,6 +99,14 @@ FilterMemory AllocateFor(OpKernelContext* context, const std::vector<size_t>& in
 
 }  // namespace
 
+PrepareOptions PrepareOptionsNow() {
+  PrepareOptions options;
+  options.workspace_limit_bytes = WorkspaceLimitBytes();
+  options.allow_tf32 = tensorflow::tensor_float_32_execution_enabled();
+  options.deterministic = tensorflow::OpDeterminismRequired();
+  return options;
+}
+
 StageNode::StageNode(tensorflow::OpKernelConstruction* context)
     : counts_(FindCounts(ShortDeviceName(context))),
       is_on_cpu_(context->device_type() == tensorflow::DEVICE_CPU),
@@ -115,10 +123,7 @@ StageNode::StageNode(tensorflow::OpKernelConstruction* context)
 
 absl::Status StageNode::Resolve(const OpKernelContext& context, Backend* backend,
                                 std::shared_ptr<const ResolvedStage>* resolved) {
-  PrepareOptions options;
-  options.workspace_limit_bytes = WorkspaceLimitBytes();
-  options.allow_tf32 = tensorflow::tensor_float_32_execution_enabled();
-  options.deterministic = tensorflow::OpDeterminismRequired();
+  const PrepareOptions options = PrepareOptionsNow();
   const size_t limit = stage_workspace_limit_bytes;
   const CallSignature signature = SignatureOf(context, options, limit, backend);
   *resolved = cache_.Find(signature).value_or(nullptr);

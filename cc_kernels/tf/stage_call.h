@@ -27,6 +27,10 @@
 
 namespace tf_interop {
 
+// TensorFlow's switches for TF32 (tf.config.experimental.enable_tensor_float_32_execution) and
+// determinism (enable_op_determinism) as they are now, and its workspace limit.
+PrepareOptions PrepareOptionsNow();
+
 // All numbers that a resolved stage depends on.
 using CallSignature = absl::InlinedVector<int64_t, 128>;
 
@@ -81,10 +85,8 @@ class StageCall {
 
   // Resolves the stage and, unless it runs stock, allocates its results and workspaces. If there is
   // not enough memory even after freeing transformed filters, prepares the stage to need less
-  // (core/ladder.h). TensorFlow's switches for TF32
-  // (tf.config.experimental.enable_tensor_float_32_execution) and determinism
-  // (enable_op_determinism) are read once, when the call begins. `caller` is the stream of the
-  // call, null on a CPU.
+  // (core/ladder.h). TensorFlow's switches are read once, when the call begins. `caller` is the
+  // stream of the call, null on a CPU.
   absl::Status Prepare(Stream caller);
 
   // Whether to call RunStock rather than Enqueue.

@@ -1,5 +1,6 @@
 #include "cc_kernels/xla/conv_stage.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdlib>
@@ -9,7 +10,12 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#ifdef TF_INTEROP_HAS_CUDNN
+#include "cc_kernels/core/cudnn/backend.h"
+#endif
+#include "cc_kernels/core/workspace_limit.h"
 #include "cc_kernels/tf/resolved_stage.h"
+#include "cc_kernels/tf/stage_call.h"
 #include "cc_kernels/tf/stage_program.h"
 #include "cc_kernels/xla/kernel_call.h"
 #include "tensorflow/compiler/tf2xla/kernels/conv_op_helpers.h"
@@ -172,10 +178,28 @@ class ConvStage : public tensorflow::XlaOpKernel {
       const bool is_sizes = context->input_type(i) == tensorflow::DT_INT32;
       if (is_sizes && !context->ConstantInputAsIntVector(i, &sizes).ok()) return false;
     }
+    return HasKernel(device_type_, node_) && HasPlan(*context, inputs);
+  }
+
+  // On a GPU the stage is prepared, because at run time TensorFlow's own kernels cannot take over.
+  bool HasPlan(const XlaOpKernelContext& context, const StageInputs& inputs) const {
+#ifdef TF_INTEROP_HAS_CUDNN
+    if (device_type_ == tensorflow::DEVICE_GPU) {
+      const int device = std::max(context.compiler()->options().device_ordinal, 0);
+      Backend* backend = nullptr;
+      ResolvedStage resolved;
+      return FindCudnnBackendOf(device, &backend).ok() &&
+             ResolveStage(program_, inputs, PrepareOptionsNow(), stage_workspace_limit_bytes,
+                          backend, &resolved)
+                 .ok() &&
+             resolved.unplanned_kind == nullptr && resolved.rung != Rung::kStock;
+    }
+#endif
+    (void)context;
     std::vector<Convolution> convolutions;
     std::vector<tensorflow::TensorShape> shapes;
     return ResolveConvolutions(program_, inputs, &convolutions, &shapes).ok() &&
-           FindSchedule(program_, convolutions) != nullptr && HasKernel(device_type_, node_);
+           FindSchedule(program_, convolutions) != nullptr;
   }
 
   // Replaces the results with those of a call.

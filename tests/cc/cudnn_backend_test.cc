@@ -44,6 +44,23 @@ TEST_F(CudnnBackendTest, TakesTheFirstProposalThatIsAllowed) {
   EXPECT_EQ(FakeCudnnCounts().live_descriptors, descriptors);
 }
 
+TEST_F(CudnnBackendTest, IsFoundByTheNumberOfItsGpu) {
+  Backend* by_number = nullptr;
+  ASSERT_TRUE(IsOk(FindCudnnBackendOf(0, &by_number)));
+  CUcontext context = nullptr;
+  ASSERT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+  Backend* by_stream = nullptr;
+  ASSERT_TRUE(IsOk(FindCudnnBackend(FakeCudaMakeStream(context), &by_stream)));
+  EXPECT_EQ(by_number, by_stream);
+  std::shared_ptr<const PreparedConvolution> prepared;
+  PrepareOptions options;
+  options.workspace_limit_bytes = kAmpleWorkspace;
+  EXPECT_TRUE(IsOk(by_number->Prepare(MakeConvolution(), "", options, &prepared)));
+  for (int round = 0; round < 2; ++round) {  // no context is kept for a GPU that is not there
+    EXPECT_FALSE(FindCudnnBackendOf(7, &by_number).ok());
+  }
+}
+
 TEST_F(CudnnBackendTest, KeepsToTheWorkspaceLimit) {
   Convolution c = MakeConvolution();
   const size_t copies = 1024;  // the filter, 3 * 3 * 4 * 6 floats, rounded up to 256

@@ -410,16 +410,12 @@ class CudnnBackend : public Backend {
   LruCache<PrepareKey, PrepareOutcome> prepared_{kMostPrepared};
 };
 
-}  // namespace
+Status GetLibraries(const CudaDriver** driver, const CudnnLibrary** library) {
+  TF_INTEROP_RETURN_IF_ERROR(CudaDriver::Get(driver));
+  return CudnnLibrary::Get(library);
+}
 
-Status FindCudnnBackend(CUstream_st* caller, Backend** backend) {
-  const CudaDriver* driver = nullptr;
-  const CudnnLibrary* library = nullptr;
-  TF_INTEROP_RETURN_IF_ERROR(CudaDriver::Get(&driver));
-  TF_INTEROP_RETURN_IF_ERROR(CudnnLibrary::Get(&library));
-  CUcontext context = nullptr;
-  TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(*driver, cuStreamGetCtx, caller, &context));
-
+Backend* BackendOf(CUcontext context, const CudaDriver& driver, const CudnnLibrary& library) {
   // Most calls take no lock: their thread last used the same context.
   thread_local std::pair<CUcontext, Backend*> last;
   if (last.second == nullptr || last.first != context) {
@@ -427,10 +423,39 @@ Status FindCudnnBackend(CUstream_st* caller, Backend** backend) {
     static auto* backends = new std::unordered_map<CUcontext, Backend*>();
     std::lock_guard<std::mutex> lock(*mutex);
     Backend*& entry = (*backends)[context];
-    if (entry == nullptr) entry = new CudnnBackend(*driver, *library, context);
+    if (entry == nullptr) entry = new CudnnBackend(driver, library, context);
     last = {context, entry};
   }
-  *backend = last.second;
+  return last.second;
+}
+
+}  // namespace
+
+Status FindCudnnBackend(CUstream_st* caller, Backend** backend) {
+  const CudaDriver* driver = nullptr;
+  const CudnnLibrary* library = nullptr;
+  TF_INTEROP_RETURN_IF_ERROR(GetLibraries(&driver, &library));
+  CUcontext context = nullptr;
+  TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(*driver, cuStreamGetCtx, caller, &context));
+  *backend = BackendOf(context, *driver, *library);
+  return Status::Ok();
+}
+
+Status FindCudnnBackendOf(int device, Backend** backend) {
+  const CudaDriver* driver = nullptr;
+  const CudnnLibrary* library = nullptr;
+  TF_INTEROP_RETURN_IF_ERROR(GetLibraries(&driver, &library));
+  static auto* mutex = new std::mutex();
+  static auto* contexts = new std::unordered_map<int, CUcontext>();
+  std::lock_guard<std::mutex> lock(*mutex);
+  CUcontext& context = (*contexts)[device];
+  if (context == nullptr) {
+    CUdevice handle = 0;
+    TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(*driver, cuDeviceGet, &handle, device));
+    TF_INTEROP_RETURN_IF_ERROR(
+        TF_INTEROP_CALL(*driver, cuDevicePrimaryCtxRetain, &context, handle));
+  }
+  *backend = BackendOf(context, *driver, *library);
   return Status::Ok();
 }
 

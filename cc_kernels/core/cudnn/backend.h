@@ -21,6 +21,10 @@ namespace tf_interop {
 // there is no NVIDIA driver, no GPU, or no cuDNN 9.0 or newer.
 Status FindCudnnBackend(CUstream_st* caller, Backend** backend);
 
+// Finds the backend for the primary context of a GPU, which TensorFlow uses, by CUDA's number of
+// the GPU. Keeps that context.
+Status FindCudnnBackendOf(int device, Backend** backend);
+
 }  // namespace tf_interop
 
 #endif  // TF_INTEROP_CORE_CUDNN_BACKEND_H_
