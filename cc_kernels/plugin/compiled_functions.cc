@@ -79,6 +79,7 @@ class Copies {
 
   // The name of the copy of a function with these arguments, or its own name if nothing in it
   // changes.
+  // NOLINTNEXTLINE(misc-no-recursion): functions call each other only so deep
   std::string Of(const std::string& name, const Arguments& arguments) {
     std::string key = name;
     for (const FunctionDef::ArgAttrs& each : arguments) {
@@ -111,8 +112,10 @@ class Copies {
 
  private:
   // Points the function's calls at copies; returns whether there are any.
+  // NOLINTNEXTLINE(misc-no-recursion): see Of
   bool CallCopies(FunctionDef* function) {
     bool is_changed = false;
+    // NOLINTNEXTLINE(misc-no-recursion)
     const auto replace = [&](const tensorflow::NodeDef& call, std::string* name) {
       std::string copy = Of(*name, ArgumentsOf(*function, call, *name));
       if (copy == *name) return;

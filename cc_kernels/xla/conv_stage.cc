@@ -220,7 +220,7 @@ REGISTER_XLA_OP(Name(kOp).CompileTimeConstantInput("sizes"), ConvStage);
 // XLA takes the kernels of its registry once, perhaps before this library is loaded.
 // NOLINTNEXTLINE(bugprone-throwing-static-initialization): only if memory runs out
 const bool is_registered = [] {
-  for (const char* device_type : {tensorflow::DEVICE_CPU_XLA_JIT, tensorflow::DEVICE_GPU_XLA_JIT}) {
+  for (const char* device_type : {"XLA_CPU_JIT", "XLA_GPU_JIT"}) {
     auto* const def = new tensorflow::KernelDef;  // owned by the registry
     def->set_op(kOp);
     def->set_device_type(device_type);

@@ -270,7 +270,8 @@ class Call {
 
   // The value of an input that was known when the function was compiled; else null.
   const Tensor* constant(int input) const {
-    return constants_[input].has_value() ? &*constants_[input] : nullptr;
+    const std::optional<Tensor>& constant = constants_[input];
+    return constant.has_value() ? &*constant : nullptr;
   }
 
  private:
@@ -562,8 +563,9 @@ absl::StatusOr<std::vector<xla::XlaOp>> CallKernel(const tensorflow::NodeDef& no
   std::vector<xla::Shape> operand_shapes;
   for (size_t i = 0; i < inputs.size(); ++i) {
     called.add_input(absl::StrCat("inputs:", i));
-    if (inputs[i].constant.has_value()) {
-      inputs[i].constant->AsProtoTensorContent(
+    const std::optional<Tensor>& constant = inputs[i].constant;
+    if (constant.has_value()) {
+      constant->AsProtoTensorContent(
           (*called.mutable_attr())[absl::StrCat(kConstant, i)].mutable_tensor());
     } else {
       operands.push_back(inputs[i].op);
