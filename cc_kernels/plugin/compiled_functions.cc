@@ -15,7 +15,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "cc_kernels/plugin/graph_pass.h"
 #include "cc_kernels/xla/kernel_call.h"
 #include "tensorflow/c/tf_status.h"
@@ -66,6 +65,15 @@ void AddVariable(tensorflow::DataType dtype, const tensorflow::PartialTensorShap
   shape.AsProto(attributes[kHandleShapes].mutable_list()->add_shape());
 }
 
+// Stands for a function that is called with these arguments.
+std::string KeyOf(const std::string& name, const Arguments& arguments) {
+  std::string key = name;
+  for (const FunctionDef::ArgAttrs& each : arguments) {
+    absl::StrAppend(&key, " ", tensorflow::DeterministicProtoHash64(each));
+  }
+  return key;
+}
+
 // Copies a function and those that it calls, with new bodies.
 class Copies {
  public:
@@ -81,10 +89,7 @@ class Copies {
   // changes.
   // NOLINTNEXTLINE(misc-no-recursion): functions call each other only so deep
   std::string Of(const std::string& name, const Arguments& arguments) {
-    std::string key = name;
-    for (const FunctionDef::ArgAttrs& each : arguments) {
-      absl::StrAppend(&key, " ", tensorflow::DeterministicProtoHash64(each));
-    }
+    const std::string key = KeyOf(name, arguments);
     const auto known = names_.find(key);
     if (known != names_.end()) return known->second;
     names_[key] = name;  // for a function that calls itself
@@ -299,17 +304,14 @@ class CallsFromPython : public tensorflow::EagerOpRewrite {
       const FunctionDef* const function = call->GetFunctionDef();
       copy = name;
       if (function != nullptr && MustCompile(tensorflow::AttrSlice(&function->attr()))) {
-        RemoveCopiesOfRemoved(&context);
-        Added added = {&context, name, {}};
-        Copies copies(*context.FuncLibDef(), device_type,
-                      [&](const FunctionDef& each, const tensorflow::StackTracesMap& stacks) {
-                        TF_RETURN_IF_ERROR(context.AddFunctionDefWithStackTraces(each, stacks));
-                        added.copies.push_back(each.signature().name());
-                        return absl::OkStatus();
-                      });
-        copy = copies.Of(name, ArgumentsOf(*call));
-        const std::lock_guard<std::mutex> lock(mutex_);
-        if (!added.copies.empty()) added_.push_back(std::move(added));
+        // A call with other variables of the same shapes needs no other copy.
+        const Arguments arguments = ArgumentsOf(*call);
+        const std::string with_shapes = absl::StrCat(reinterpret_cast<uintptr_t>(&context), " ",
+                                                     device_type, " ", KeyOf(name, arguments));
+        if (!Find(with_shapes, &copy)) {
+          copy = Copy(&context, device_type, name, arguments);
+          Remember(with_shapes, copy);
+        }
       }
       Remember(key, copy);
     }
@@ -344,6 +346,22 @@ class CallsFromPython : public tensorflow::EagerOpRewrite {
       for (const auto& [dtype, shape] : variables) AddVariable(dtype, shape, &argument);
     }
     return arguments;
+  }
+
+  std::string Copy(tensorflow::EagerContext* context, const char* device_type,
+                   const std::string& name, const Arguments& arguments) {
+    RemoveCopiesOfRemoved(context);
+    Added added = {context, name, {}};
+    Copies copies(*context->FuncLibDef(), device_type,
+                  [&](const FunctionDef& each, const tensorflow::StackTracesMap& stacks) {
+                    TF_RETURN_IF_ERROR(context->AddFunctionDefWithStackTraces(each, stacks));
+                    added.copies.push_back(each.signature().name());
+                    return absl::OkStatus();
+                  });
+    std::string copy = copies.Of(name, arguments);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!added.copies.empty()) added_.push_back(std::move(added));
+    return copy;
   }
 
   // Of a call without a device TensorFlow decides later; it prefers a GPU.
@@ -389,6 +407,8 @@ class CallsFromPython : public tensorflow::EagerOpRewrite {
 
   void Remember(const std::string& key, const std::string& copy) {
     const std::lock_guard<std::mutex> lock(mutex_);
+    // A program may call functions with new variables forever.
+    if (names_.size() >= kMostNames) names_.clear();
     names_[key] = copy;
   }
 
@@ -398,6 +418,8 @@ class CallsFromPython : public tensorflow::EagerOpRewrite {
     std::string name;
     std::vector<std::string> copies;
   };
+
+  static constexpr size_t kMostNames = 10'000;
 
   std::mutex mutex_;  // not held while Python runs
   std::vector<Added> added_;

@@ -57,11 +57,8 @@ def compare_network(name: str) -> dict[str, Any]:
         are None if some are zero without the plugin, and cannot be compared.
     """
     start = time.perf_counter()
-    tf.keras.utils.set_random_seed(0)
-    model = build_smallest(name)
-    set_random_weights(model)
+    model, pixels = _network_and_images(name)
     size = model.input_shape[1]
-    pixels = np.random.default_rng(1).uniform(0, 255, (BATCH, size, size, 3)).astype(np.float32)
     images = tf.constant(pixels)
     infer, train, frozen_gradients = functions_of(model)
 
@@ -94,6 +91,15 @@ def compare_network(name: str) -> dict[str, Any]:
         "gradients": gradients,
         "seconds": round(time.perf_counter() - start, 1),
     }
+
+
+def _network_and_images(name: str) -> tuple[Any, np.ndarray]:
+    tf.keras.utils.set_random_seed(0)
+    model = build_smallest(name)
+    set_random_weights(model)
+    size = model.input_shape[1]
+    pixels = np.random.default_rng(1).uniform(0, 255, (BATCH, size, size, 3))
+    return model, pixels.astype(np.float32)
 
 
 def build_smallest(name: str) -> Any:
@@ -222,11 +228,7 @@ def compare_compiled(name: str) -> dict[str, Any]:
         A row of the result, as from `compare_network`; "stages" are those that XLA compiled.
     """
     start = time.perf_counter()
-    tf.keras.utils.set_random_seed(0)
-    model = build_smallest(name)
-    set_random_weights(model)
-    size = model.input_shape[1]
-    pixels = np.random.default_rng(1).uniform(0, 255, (BATCH, size, size, 3)).astype(np.float32)
+    model, pixels = _network_and_images(name)
     infer, _, frozen_gradients = functions_of(model, jit_compile=True)
     before = tf_interop.status().xla_calls
     tf_interop.enable("always")
@@ -236,7 +238,7 @@ def compare_compiled(name: str) -> dict[str, Any]:
     if status.failures:
         raise ValueError(f"Expected no failure of the pass, got {status.failures}.")
     return {
-        "image size": size,
+        "image size": model.input_shape[1],
         "convolutions": sum(each.convolution_count for each in status.graphs),
         "stages": status.xla_calls.stages - before.stages,
         "outputs": outputs,

@@ -297,7 +297,7 @@ def _keras() -> Iterator[Finding]:
     model = tf.keras.Sequential([tf.keras.Input((1,)), tf.keras.layers.Dense(1)])
     if tensorflow_internals.resolves_auto_to_xla(model):
         yield warning(
-            'jit_compile="auto" compiles models with XLA here, for which plans are made apart',
+            'jit_compile="auto" compiles models with XLA here, and these need plans of their own',
             "Leave it so, because XLA may be much faster. To try stages, profile and plan with "
             "--jit-compile.",
             "Keras and XLA",

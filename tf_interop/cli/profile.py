@@ -29,9 +29,7 @@ _EXIT_CODES = {
     130: "stopped by Ctrl-C, 143 by SIGTERM; the profile contains everything measured before",
 }
 # A list of configurations fixes these.
-_COLLECTING = (
-    *("batch_sizes", "dtype", "inference", "training", "image_size", "jit_compile", "target"),
-)
+_COLLECTING = ("batch_sizes", "dtype", "inference", "training", "image_size", "jit_compile")
 
 
 def _stages_of(text: str) -> tuple[str, ...]:
@@ -221,7 +219,11 @@ def _refuse_collecting_options(context: click.Context) -> None:
             "A list of configurations must be the only argument. Profile the others with "
             "another command."
         )
-    wrong = [option for name, option in options.given(context).items() if name in _COLLECTING]
+    wrong = [
+        option
+        for name, option in options.given(context).items()
+        if name in (*_COLLECTING, "target")
+    ]
     if wrong:
         raise click.UsageError(
             f"A list of configurations already fixes {wrong[0]}. Leave out {wrong[0]}."
@@ -237,14 +239,13 @@ def _collect(models: tuple[str, ...], chosen: dict[str, Any]) -> ConfigurationLi
 
         plans = [word for word in chosen["stages"] if word.endswith(".json")]
         sources = [StageSource(word) for word in chosen["stages"] if word not in plans]
-        same = (name for name in (*_COLLECTING[:-1], "max_pairs"))
         collected = collect_configurations(
             models,
             CollectOptions(
                 compute_capability=_compute_capability(chosen["target"], chosen["backend"]),
                 stage_sources=sources,
                 plan=load_plan(plans[0]) if plans else None,
-                **{name: chosen[name] for name in same},
+                **{name: chosen[name] for name in (*_COLLECTING, "max_pairs")},
             ),
             say=say,
         )
