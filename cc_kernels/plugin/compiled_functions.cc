@@ -196,15 +196,6 @@ class Copies {
   std::map<std::string, std::string> names_;  // of the copies, by function and arguments
 };
 
-// Whether a device, which may be given in part, can be in this process. Another process may lack
-// the op, or have a pass of its own.
-bool IsLocal(const tensorflow::DeviceNameUtils::ParsedName& device,
-             const tensorflow::DeviceNameUtils::ParsedName& here) {
-  return (!device.has_job || device.job == here.job) &&
-         (!device.has_replica || device.replica == here.replica) &&
-         (!device.has_task || device.task == here.task);
-}
-
 // Calls in graphs.
 class CallsInGraphs : public tensorflow::GraphOptimizationPass {
  public:
@@ -214,8 +205,6 @@ class CallsInGraphs : public tensorflow::GraphOptimizationPass {
       return absl::OkStatus();
     }
     FunctionLibraryDefinition* const library = options.flib_def;
-    const tensorflow::Device* const client =
-        options.device_set == nullptr ? nullptr : options.device_set->client_device();
     for (tensorflow::Node* const node : (*options.graph)->op_nodes()) {
       const tensorflow::AttrValue* const called = node->attrs().Find("f");
       if (called == nullptr || !called->has_func()) continue;
@@ -230,7 +219,7 @@ class CallsInGraphs : public tensorflow::GraphOptimizationPass {
                                       : node->assigned_device_name();
       tensorflow::DeviceNameUtils::ParsedName parsed;
       if (!tensorflow::DeviceNameUtils::ParseFullName(device, &parsed) ||
-          (client != nullptr && !IsLocal(parsed, client->parsed_name()))) {
+          (options.device_set != nullptr && IsElsewhere(*options.device_set, device))) {
         continue;
       }
       Copies copies(*library, DeviceTypeOf(parsed),
@@ -280,6 +269,12 @@ class CallsInGraphs : public tensorflow::GraphOptimizationPass {
     return arguments;
   }
 
+  // Another process may lack the op, or have a pass of its own.
+  static bool IsElsewhere(const tensorflow::DeviceSet& devices, const std::string& name) {
+    const tensorflow::Device* const device = devices.FindDeviceByName(name);
+    return device != nullptr && !device->IsLocal();
+  }
+
   static const char* DeviceTypeOf(const tensorflow::DeviceNameUtils::ParsedName& device) {
     return device.has_type && device.type == kGpu ? kGpu : kCpu;
   }
@@ -294,7 +289,7 @@ class CallsFromPython : public tensorflow::EagerOpRewrite {
                    std::unique_ptr<tensorflow::EagerOperation>*) override {
     if (!call->is_function() || !AreHandedOver()) return absl::OkStatus();
     tensorflow::EagerContext& context = call->EagerContext();
-    if (!IsLocal(call->GetDeviceParsedName(), context.HostCPUParsedName())) return absl::OkStatus();
+    if (!call->IsLocal()) return absl::OkStatus();  // see CallsInGraphs::IsElsewhere
     const char* const device_type = DeviceTypeOf(*call, context);
     const std::string name(call->op_name());
     const std::string key = absl::StrCat(reinterpret_cast<uintptr_t>(&context), " ", device_type,

@@ -178,3 +178,35 @@ def test_nodes_of_another_process_are_in_no_unit() -> None:
     """,
         TF_INTEROP_HOST_STAGES="0",
     )
+
+
+def test_a_compiled_function_on_another_task_stays_as_it_is() -> None:
+    """That task has neither the op nor the pass."""
+    run_python(
+        """
+    import subprocess, sys
+    import numpy as np
+    import tensorflow as tf
+    import tf_interop
+    from unnoticed import IMAGE, branches, stages_run
+    server = (
+        "import tensorflow as tf; s = tf.distribute.Server.create_local_server();"
+        "print(s.target, flush=True); s.join()"
+    )
+    worker = subprocess.Popen(
+        [sys.executable, "-c", server], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    try:
+        tf.config.experimental_connect_to_host(worker.stdout.readline().strip())
+        tf_interop.enable("always")
+        inner = tf.function(branches, jit_compile=True, autograph=False)
+        def outer(image):
+            with tf.device("/job:worker/replica:0/task:0/device:CPU:0"):
+                return inner(image) + 0
+        result = tf.function(outer, autograph=False)(tf.constant(IMAGE))
+        np.testing.assert_array_equal(result, branches(IMAGE))
+        assert stages_run() == 0
+    finally:
+        worker.kill()
+    """
+    )
