@@ -51,6 +51,7 @@ _TITLES = {
 }
 _COMPETITORS = (Variant.ONNXRUNTIME, Variant.OPENVINO)
 _OF_THIS_PACKAGE = (Variant.ENABLED, Variant.OURS)
+_COMPILED = (Variant.XLA, Variant.XLA_ENABLED)
 _NOTHING = "–"
 _LONGEST_COMMANDS = 200  # characters; the page leaves out longer ones, which the file has
 
@@ -100,6 +101,15 @@ def _of_benchmark(name: str, benchmark: Benchmark) -> Iterator[str]:
             for case in benchmark.by_case
         ],
     )
+    if measured.issuperset(_COMPILED):
+        yield _paragraph("The first step in seconds, in the median turn. It includes compiling.")
+        yield _table(
+            ["", *(each.value for each in _COMPILED)],
+            [
+                [case.name_on(device), *(_first_step(benchmark, case, each) for each in _COMPILED)]
+                for case in benchmark.by_case
+            ],
+        )
     if means := _means(benchmark, variants):
         yield _paragraph(_MEANS)
         yield _table(("", *(each.value for each in variants if each is not Variant.STOCK)), means)
@@ -152,6 +162,11 @@ def _means(benchmark: Benchmark, variants: Sequence[Variant]) -> list[list[str]]
     for mode in Mode:
         means = [_mean(_ratios(benchmark, each, mode)) for each in others]
         rows.append([f"{mode.value}, against stock", *means])
+    for mode in Mode:
+        theirs, ours = (_ratios(benchmark, each, mode) for each in _COMPILED)
+        shared = {case: ours[case] / theirs[case] for case in ours.keys() & theirs.keys()}
+        against = [_mean(shared if each is Variant.XLA_ENABLED else {}) for each in others]
+        rows.append([f"{mode.value}, against {Variant.XLA.value}", *against])
     fastest = _ratios_of_fastest(benchmark, _COMPETITORS)
     names = [each.value for each in _COMPETITORS if each in variants]
     against = []
@@ -203,6 +218,12 @@ def _compared(benchmark: Benchmark, case: Case, variant: Variant) -> str:
     if variant is Variant.STOCK:
         return f"{summary.median_ms:.1f} ms"
     return times_as_fast(benchmark, result, to=" to ")
+
+
+def _first_step(benchmark: Benchmark, case: Case, variant: Variant) -> str:
+    result = benchmark.of(case, variant)
+    first_ms = [block.first_step_ms for block in result.blocks]
+    return f"{statistics.median(first_ms) / 1e3:.1f}" if first_ms else _NOTHING
 
 
 def _why_slower(benchmark: Benchmark, case: Case) -> str | None:

@@ -1,21 +1,17 @@
-"""Merging of convolutions, canonical names, and fingerprints."""
+"""Merging of convolutions, and their forms."""
 
 from __future__ import annotations
 
 import dataclasses
-import re
 from typing import Any
 
 import pytest
 from convolution_values import CONFIGURATION
-from planning_graphs import make_graph
 
 from tf_interop.convolution import (
     ConvolutionKind,
-    ConvolutionNode,
     can_merge,
-    canonical_names,
-    fingerprint_convolutions,
+    describe_form,
     merged_configuration,
 )
 
@@ -51,55 +47,30 @@ def test_merges_only_plain_forward_convolutions(change: dict[str, object]) -> No
     assert not can_merge([CONFIGURATION])
 
 
-CALLS = ("", "StatefulPartitionedCall/", "StatefulPartitionedCall_3/PartitionedCall/")
-NODES = {"a": "Conv2D", "b": "Conv2D a"}
-
-
-def _convolutions(**changes: Any) -> tuple[ConvolutionNode, ...]:
-    changed = dataclasses.replace(CONFIGURATION, **changes)
-    return make_graph(NODES, configurations={"b": changed})[1]
-
-
-def test_fingerprint_is_the_same_in_every_process_and_release() -> None:
-    assert fingerprint_convolutions(_convolutions()) == "181911e9117bebd7"
-    assert re.fullmatch("[0-9a-f]{16}", fingerprint_convolutions(()))
-
-
-def test_fingerprint_depends_on_layers_and_names_and_not_on_order() -> None:
-    first, second = _convolutions(padding="VALID")
-    expected = fingerprint_convolutions((first, second))
-    assert fingerprint_convolutions((second, first)) == expected
-    renamed = dataclasses.replace(second, name="c")
-    exchanged = [dataclasses.replace(first, name="b"), dataclasses.replace(second, name="a")]
-    others = ([first], [first, renamed], exchanged, _convolutions())
-    assert expected not in {fingerprint_convolutions(each) for each in others}
-
-
-def test_fingerprint_does_not_depend_on_sizes() -> None:
-    sizes = {"image_shape": (None, 56, 56, 16), "output_shape": (None, 56, 56, 32)}
-    expected = fingerprint_convolutions(_convolutions())
-    assert fingerprint_convolutions(_convolutions(**sizes)) == expected
-
-
 @pytest.mark.parametrize(
-    ("names", "expected"),
+    ("change", "form"),
     [
-        *(([f"{call}googlenet_12/conv1"], ["googlenet/conv1"]) for call in CALLS),
+        ({}, "Conv2D 3x3x16x32 SAME float32 NHWC"),
         (
-            ["model_1/conv2d/convolution", "gradient_tape/model_1/conv2d_1/convolution/Conv2D"],
-            ["model/conv2d/convolution", "gradient_tape/model/conv2d_1/convolution/Conv2D"],
+            {"image_shape": (None, 56, 56, 16), "output_shape": None},
+            "Conv2D 3x3x16x32 SAME float32 NHWC",
         ),
-        (["conv_2"], ["conv_2"]),
-        (["model_1/conv", "model_2/conv"], ["model_1/conv", "model_2/conv"]),  # of two models
-        # A function is called twice.
-        *(
-            (
-                [f"{call}PartitionedCall{number}/conv" for number in ("", "_1")],
-                ["PartitionedCall/conv", "PartitionedCall_1/conv"],
-            )
-            for call in CALLS
+        (
+            {"strides": (2, 1), "dilations": (1, 2)},
+            "Conv2D 3x3x16x32 strides 2x1 dilations 1x2 SAME float32 NHWC",
+        ),
+        ({"filter_shape": (3, None, 16, 32)}, "Conv2D 3x?x16x32 SAME float32 NHWC"),
+        ({"filter_shape": None}, "Conv2D filter of unknown shape SAME float32 NHWC"),
+        (
+            {"padding": "EXPLICIT", "explicit_paddings": (0, 1, 2, 0)},
+            "Conv2D 3x3x16x32 EXPLICIT 0,1,2,0 float32 NHWC",
+        ),
+        ({"dtype": "bfloat16", "layout": "NCHW"}, "Conv2D 3x3x16x32 SAME bfloat16 NCHW"),
+        (
+            {"op": "_FusedConv2D", "fused_ops": ("BiasAdd", "LeakyRelu"), "leaky_relu_alpha": 0.2},
+            "_FusedConv2D 3x3x16x32 SAME float32 NHWC +BiasAdd +LeakyRelu alpha 0.2",
         ),
     ],
 )
-def test_canonical_names_are_those_of_all_traces(names: list[str], expected: list[str]) -> None:
-    assert list(canonical_names(names).values()) == expected
+def test_a_form_is_everything_but_sizes(change: dict[str, Any], form: str) -> None:
+    assert describe_form(dataclasses.replace(CONFIGURATION, **change)) == form

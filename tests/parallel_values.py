@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from plan_values import landmarks_of
+
 from tf_interop.parallel.costs.devices import uniform_device_graph
 from tf_interop.parallel.types import (
     Degrees,
@@ -18,9 +20,10 @@ PARALLEL_PLAN = ParallelPlan(
     graphs=(
         GraphDivision(
             fingerprint="0123456789abcdef",
+            landmarks=landmarks_of("conv1/Conv2D", "dense/MatMul"),
             layers=(
-                DividedLayer("conv1/Conv2D", Degrees(sample=2), (0, 1)),
-                DividedLayer("dense/MatMul", Degrees(filter=2), (1, 0)),
+                DividedLayer("0", "conv1/Conv2D", Degrees(sample=2), (0, 1)),
+                DividedLayer("1", "dense/MatMul", Degrees(filter=2), (1, 0)),
             ),
             batch_size=8,
             mode="training",
@@ -32,7 +35,9 @@ PARALLEL_PLAN = ParallelPlan(
                 memory_bytes=(10_000, 8_000),
             ),
         ),
-        GraphDivision("fedcba9876543210", layers=(), why_whole="no layer gets faster"),
+        GraphDivision(
+            "fedcba9876543210", landmarks_of("conv1/Conv2D"), (), why_whole="no layer gets faster"
+        ),
     ),
     made_with={"tensorflow": "2.21.0", "model": "LeNet5"},
 )

@@ -1,4 +1,4 @@
-"""A plan with every field of a plan file."""
+"""A plan with every field of a plan file, and made-up landmarks."""
 
 from __future__ import annotations
 
@@ -17,6 +17,13 @@ from tf_interop.planning.types import (
     UnstagedConvolution,
 )
 from tf_interop.stage import Lane, Stage, Step
+from tf_interop.structure import Landmark
+
+
+def landmarks_of(*names: str) -> tuple[Landmark, ...]:
+    """Landmarks with these names, of which no two are alike."""
+    return tuple(Landmark(name, f"Conv2D {name}", f"origin of {name}") for name in names)
+
 
 STAGE = Stage(
     (
@@ -28,7 +35,7 @@ PLAN = Plan(
     graphs=(
         GraphPlan(
             fingerprint="8c5ad1e0a2f14b07",
-            convolution_count=4,
+            landmarks=landmarks_of("left/Conv2D", "a", "b", "c"),
             stages=(
                 PlannedStage(
                     STAGE,
@@ -80,8 +87,7 @@ PLAN = Plan(
         ),
         GraphPlan(
             fingerprint="0000000000000001",
-            convolution_count=1,
-            stages=(),
+            landmarks=landmarks_of("d"),
             why_no_stage="the one measured set does not beat",
         ),
     ),

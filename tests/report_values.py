@@ -8,6 +8,7 @@ import re
 from typing import Any
 from xml.etree import ElementTree
 
+from plan_values import landmarks_of
 from planning_values import H200
 from profile_values import KERNEL
 
@@ -31,6 +32,7 @@ from tf_interop.planning.types import (
 from tf_interop.report.network import Network, NetworkNode
 from tf_interop.report.page import render_page
 from tf_interop.stage import Lane, Stage, Step
+from tf_interop.structure import Structure
 
 EVIL_NAME = "<script>alert(1)</script>\"'&"
 FINGERPRINT = "0123456789abcdef"
@@ -70,8 +72,7 @@ def network_problem() -> PlanningProblem:
         stages=(MeasuredStage(Stage.side_by_side(measured), 30.0, 61.0, 1.0, 5 << 18),),
         memory_budget_bytes=32 << 20,
         device=H200,
-        fingerprint=FINGERPRINT,
-        convolution_count=8,
+        structure=Structure(FINGERPRINT, landmarks_of(*_NODES)),
         batch_size=8,
     )
 
@@ -100,11 +101,11 @@ def network() -> Network:
 
 
 def tuned_graph() -> GraphPlan:
-    """A tuned graph: two of four units are narrow."""
+    """A tuned graph: all of its four units are narrow."""
     compared = (
         ComparedStep("stock TensorFlow", 20.0, 1.0, 0.0),
-        ComparedStep("2 of 4 units narrow (1)", 10.9, 1.84, 0.02),
-        ComparedStep("all units narrow", 19.8, 1.01, 0.02),
+        ComparedStep("all units narrow", 10.9, 1.84, 0.02),
+        ComparedStep("all units on 2 cores", 19.8, 1.01, 0.02),
         ComparedStep("XLA (jit_compile=True)", 16.0, 1.25),
     )
     measured = MeasuredStep(
@@ -117,8 +118,10 @@ def tuned_graph() -> GraphPlan:
         cores=2,
         compared=compared,
     )
-    units = (EVIL_NAME, "net/right")
-    return GraphPlan(FINGERPRINT, 4, (), 1, mode="inference", narrow_units=units, measured=measured)
+    landmarks = landmarks_of("net/stem", EVIL_NAME, "net/right")
+    return GraphPlan(
+        FINGERPRINT, landmarks, batch_size=1, mode="inference", unit_count=4, measured=measured
+    )
 
 
 def tuned_network() -> Network:
@@ -137,7 +140,8 @@ def plan_without_values() -> Plan:
     """A policy's plan: a stage without values, with options and a lane of two convolutions."""
     merged = Lane((Step("left"), Step("left_too")), priority=-1, sm_count=64, merged=True)
     stage = PlannedStage(Stage((merged, Lane((Step("right"),)))), why="always: depth 1")
-    return Plan((GraphPlan("fedcba9876543210", 4, (stage,)),))
+    landmarks = landmarks_of("left", "left_too", "right", "alone")
+    return Plan((GraphPlan("fedcba9876543210", landmarks, (stage,)),))
 
 
 class Element(ElementTree.Element):

@@ -1,11 +1,9 @@
-"""The convolutions of a graph: their configurations, sizes, merging, and fingerprint.
+"""The convolutions of a graph: their configurations, sizes and merging.
 
 Convolutions that differ only in filters and output channels can run as one wider convolution:
 
 image -+-> filter a [3, 3, 64, 96]                    image ---> filter a, b [3, 3, 64, 128]
        +-> filter b [3, 3, 64, 32]
-
-Plans recognize a graph by the fingerprint of its convolutions.
 """
 
 from __future__ import annotations
@@ -13,12 +11,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import enum
-import hashlib
-import json
 import math
-import operator
-import os
-import re
 from collections.abc import Iterable, Sequence
 from typing import Annotated, cast
 
@@ -261,48 +254,27 @@ def _widened(shapes: Iterable[Shape | None], axis: int) -> Shape:
     return tuple(sizes)
 
 
-_fields_covered = operator.attrgetter(
-    *("op", "dtype", "layout", "filter_shape", "strides", "dilations", "padding"),
-    *("explicit_paddings", "fused_ops", "leaky_relu_alpha"),
-)
-# The prefixes that inlined functions add to node names.
-_CALL_SCOPES = re.compile(r"(?:(?:Stateful)?PartitionedCall(?:_\d+)?/)*")
-# The model's own scope, with the number that distinguishes its traces.
-_MODEL_SCOPE = re.compile(r"(gradient_tape/)?([^/]+?)(?:_\d+)?(?=/)")
+def describe_form(configuration: ConvolutionConfiguration) -> str:
+    """Everything by which a plan recognizes a convolution, in words.
 
-
-def canonical_names(names: Iterable[str]) -> dict[str, str]:
-    """Names of convolutions without the parts that differ between traces of one model.
-
-    `StatefulPartitionedCall/googlenet_1/conv1/Relu` under `fit` is `googlenet_2/conv1/Relu` in a
-    user's function, and both are `googlenet/conv1/Relu` here. If two names would become equal (two
-    models in one graph, or two calls of one function), all lose only the calls that they share.
+    Such as `Conv2D 3x3x64x96 strides 2x2 SAME float32 NHWC`. Batch and image sizes are not in it,
+    because one plan serves several.
     """
-    canonical = {name: _canonical_name(name) for name in names}
-    if max(collections.Counter(canonical.values()).values(), default=1) > 1:
-        shared = os.path.commonpath(list(canonical)) + "/"
-        calls = len(shared) - len(_CALL_SCOPES.sub("", shared, count=1))
-        return {name: name[calls:] for name in canonical}
-    return canonical
+    each = configuration
+    filter_ = each.filter_shape
+    words = [each.op, "filter of unknown shape" if filter_ is None else _by_x(filter_)]
+    if set(each.strides) != {1}:
+        words.append(f"strides {_by_x(each.strides)}")
+    if set(each.dilations) != {1}:
+        words.append(f"dilations {_by_x(each.dilations)}")
+    words.append(each.padding)
+    if each.explicit_paddings:
+        words.append(",".join(map(str, each.explicit_paddings)))
+    words += [each.dtype, each.layout, *(f"+{name}" for name in each.fused_ops)]
+    if "LeakyRelu" in each.fused_ops:
+        words.append(f"alpha {each.leaky_relu_alpha:g}")
+    return " ".join(words)
 
 
-def fingerprint_convolutions(convolutions: Sequence[ConvolutionNode]) -> str:
-    """A digest of everything that a plan for these convolutions depends on.
-
-    It covers canonical names, op types, dtypes, layouts, filter shapes, strides, dilations,
-    paddings and fused operations. It does not cover batch and image sizes, because one plan serves
-    several, nor devices or the order of the convolutions.
-
-    Returns:
-        16 hexadecimal digits, the same in every process and release.
-    """
-    canonical = canonical_names(convolution.name for convolution in convolutions)
-    rows = sorted(
-        ((canonical[each.name], _fields_covered(each.configuration)) for each in convolutions),
-        key=lambda row: row[0],
-    )
-    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]
-
-
-def _canonical_name(name: str) -> str:
-    return _MODEL_SCOPE.sub(r"\1\2", _CALL_SCOPES.sub("", name, count=1), count=1)
+def _by_x(sizes: Iterable[int | None]) -> str:
+    return "x".join("?" if size is None else str(size) for size in sizes)

@@ -153,7 +153,7 @@ class ConvStages:
     @property
     def stage_count(self) -> int:
         """The number of stages, or units on a CPU, in all `graphs`."""
-        return sum(len(report.plan.stages) + len(report.plan.units) for report in self.graphs)
+        return sum(len(report.plan.stages) + report.plan.unit_count for report in self.graphs)
 
     def restore(self) -> None:
         """Undoes all changes of the callback, if any.
@@ -313,10 +313,10 @@ def _summarize(graphs: tuple[PassReport, ...], call: _Call) -> str:
         for cause, count in call.find_new_failures().items()
     ]
     stages = [stage for report in graphs for stage in report.plan.stages]
-    units = sum(len(report.plan.units) for report in graphs)
+    units = sum(report.plan.unit_count for report in graphs)
     if units:
         operations = sum(report.unit_op_count for report in graphs)
-        kind = "split" if any(report.plan.split_units for report in graphs) else "narrow"
+        kind = "split" if any(report.plan.are_split for report in graphs) else "narrow"
         text = f"{count_of(units, f'{kind} unit')} of {count_of(operations, 'operation')}"
         return "; ".join([text, *failures])
     if not stages:

@@ -32,6 +32,9 @@
 #include "tensorflow/core/lib/strings/proto_serialization.h"
 #include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/platform/hash.h"
+#include "tensorflow/core/protobuf/config.pb.h"
+#include "tensorflow/core/protobuf/rewriter_config.pb.h"
+#include "tensorflow/core/public/session_options.h"
 #include "tensorflow/core/public/version.h"
 #include "tensorflow/core/util/device_name_utils.h"
 
@@ -48,6 +51,12 @@ constexpr char kHandleTypes[] = "_handle_dtypes";
 constexpr char kCopy[] = "__tf_interop_";  // in the name of a copy
 
 bool AreHandedOver() { return HasPass() && AreXlaCallsOn(); }
+
+// Whether a program wants no graph plugins, as for graphs that Grappler optimizes.
+bool ForbidsPlugins(const tensorflow::ConfigProto& config) {
+  return config.graph_options().rewrite_options().use_plugin_optimizers() ==
+         tensorflow::RewriterConfig::OFF;
+}
 
 bool MustCompile(tensorflow::AttrSlice attributes) {
   bool must_compile = false;
@@ -201,7 +210,8 @@ class CallsInGraphs : public tensorflow::GraphOptimizationPass {
  public:
   absl::Status Run(const tensorflow::GraphOptimizationPassOptions& options) override {
     if (options.graph == nullptr || *options.graph == nullptr || options.flib_def == nullptr ||
-        !AreHandedOver()) {
+        !AreHandedOver() ||
+        (options.session_options != nullptr && ForbidsPlugins(options.session_options->config))) {
       return absl::OkStatus();
     }
     FunctionLibraryDefinition* const library = options.flib_def;
@@ -295,7 +305,9 @@ class CallsFromPython : public tensorflow::EagerOpRewrite {
     const std::string key = absl::StrCat(reinterpret_cast<uintptr_t>(&context), " ", device_type,
                                          " ", VariablesOf(*call), " ", name);
     std::string copy;
-    if (!Find(key, &copy)) {
+    const bool is_known = Find(key, &copy);
+    if ((is_known && copy == name) || ForbidsPlugins(*call)) return absl::OkStatus();
+    if (!is_known) {
       const FunctionDef* const function = call->GetFunctionDef();
       copy = name;
       if (function != nullptr && MustCompile(tensorflow::AttrSlice(&function->attr()))) {
@@ -315,6 +327,13 @@ class CallsFromPython : public tensorflow::EagerOpRewrite {
   }
 
  private:
+  static bool ForbidsPlugins(const tensorflow::EagerOperation& call) {
+    std::string serialized;
+    tensorflow::ConfigProto config;
+    return call.Attrs().Get("config_proto", &serialized).ok() &&
+           config.ParseFromString(serialized) && tf_interop::ForbidsPlugins(config);
+  }
+
   // A number that is the same as long as a function is called with the same variables.
   static size_t VariablesOf(const tensorflow::EagerOperation& call) {
     size_t number = 0;

@@ -1,8 +1,6 @@
 #include "cc_kernels/xla/kernel_call.h"
 
-#include <algorithm>
 #include <atomic>
-#include <cstddef>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -21,11 +19,13 @@
 #include "cc_kernels/tf/narrow_device.h"
 #include "cc_kernels/tf/primitive_cache.h"
 #include "cc_kernels/tf/stock_kernel.h"
+#include "cc_kernels/xla/call_memory.h"
 #include "cc_kernels/xla/devices.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_util.h"
+#include "tensorflow/core/lib/strings/proto_serialization.h"
 #include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/public/version.h"
 #include "tsl/platform/denormal.h"
@@ -49,88 +49,13 @@ using tensorflow::OpKernel;
 using tensorflow::Tensor;
 using tensorflow::TensorValue;
 
+static_assert(kMostResults <= Results::kMost);
+
 constexpr char kTarget[] = "tf_interop_kernel";
 constexpr char kConstant[] = "_tf_interop_constant_";  // an attribute of the called node
 
 std::atomic<bool> are_on = false;
 std::atomic<int64_t> call_count = 0;
-
-// Memory of XLA's.
-class BorrowedBuffer : public tensorflow::TensorBuffer {
- public:
-  BorrowedBuffer(void* data, size_t size) : TensorBuffer(data), size_(size) {}
-
-  size_t size() const override { return size_; }
-  TensorBuffer* root_buffer() override { return this; }
-  void FillAllocationDescription(tensorflow::AllocationDescription*) const override {}
-  bool OwnsMemory() const override { return false; }
-
- private:
-  const size_t size_;
-};
-
-// Gives XLA's memory of a result to the kernel that allocates it. Other memory is `other`'s.
-class ResultAllocator : public tensorflow::Allocator {
- public:
-  ResultAllocator(void* data, size_t size, tensorflow::Allocator* other)
-      : data_(data), size_(size), other_(other) {}
-
-  std::string Name() override { return "tf_interop_xla_result"; }
-  void* AllocateRaw(size_t alignment, size_t size) override {
-    const bool is_aligned = reinterpret_cast<uintptr_t>(data_) % alignment == 0;
-    if (is_given_ || size > size_ || !is_aligned) return other_->AllocateRaw(alignment, size);
-    is_given_ = true;
-    return data_;
-  }
-  void DeallocateRaw(void* data) override {
-    if (data != data_) return other_->DeallocateRaw(data);
-    is_given_ = false;
-  }
-  tensorflow::AllocatorMemoryType GetMemoryType() const override { return other_->GetMemoryType(); }
-
- private:
-  void* const data_;
-  const size_t size_;
-  tensorflow::Allocator* const other_;
-  bool is_given_ = false;
-};
-
-// The results of one call.
-class Results {
- public:
-  Results(ffi::RemainingRets results, tensorflow::Allocator* other) {
-    for (size_t i = 0; i < results.size(); ++i) {
-      buffers_.push_back(**results.get<ffi::AnyBuffer>(i));
-      allocators_.push_back(std::make_unique<ResultAllocator>(buffers_.back().untyped_data(),
-                                                              buffers_.back().size_bytes(), other));
-    }
-  }
-
-  // Attributes with which a kernel allocates its outputs.
-  std::vector<tensorflow::AllocatorAttributes> Attributes(int output_count) const {
-    std::vector<tensorflow::AllocatorAttributes> attributes(output_count);
-    for (size_t i = 0; i < buffers_.size(); ++i) {
-      attributes[i].value = static_cast<uint32_t>(i + 1) << kShift;
-    }
-    return attributes;
-  }
-
-  // Null for memory that is no result's.
-  tensorflow::Allocator* AllocatorOf(tensorflow::AllocatorAttributes attributes) const {
-    const uint32_t number = attributes.value >> kShift;
-    return number == 0 ? nullptr : allocators_[number - 1].get();
-  }
-
-  size_t size() const { return buffers_.size(); }
-  const ffi::AnyBuffer& operator[](size_t i) const { return buffers_[i]; }
-
- private:
-  static constexpr int kShift = 24;  // the upper eight bits belong to the device
-  static_assert(kMostResults < 1 << 8);
-
-  std::vector<ffi::AnyBuffer> buffers_;
-  std::vector<std::unique_ptr<ResultAllocator>> allocators_;
-};
 
 // The CPU of one call.
 class HostCallDevice : public NarrowDevice {
@@ -145,55 +70,6 @@ class HostCallDevice : public NarrowDevice {
 
  private:
   const Results* const results_;
-};
-
-// XLA's memory of a GPU, during a call.
-struct DeviceMemory {
-  const XLA_FFI_Api* api;
-  XLA_FFI_ExecutionContext* context;
-};
-
-// Temporary memory from XLA. What is freed is for later work on the same stream.
-class ScratchMemory : public tensorflow::Allocator {
- public:
-  explicit ScratchMemory(const DeviceMemory& memory) : memory_(memory) {}
-  ~ScratchMemory() override {
-    while (!sizes_.empty()) DeallocateRaw(sizes_.begin()->first);
-  }
-
-  std::string Name() override { return "tf_interop_xla_scratch"; }
-  // XLA refuses a larger alignment than 16, but aligns all memory of a GPU to more than 64.
-  void* AllocateRaw(size_t alignment, size_t size) override {
-    XLA_FFI_DeviceMemory_Allocate_Args args = {};
-    args.struct_size = XLA_FFI_DeviceMemory_Allocate_Args_STRUCT_SIZE;
-    args.ctx = memory_.context;
-    args.size = size;
-    args.alignment = std::min(alignment, size_t{16});
-    if (Fails(memory_.api->XLA_FFI_DeviceMemory_Allocate(&args))) return nullptr;
-    sizes_[args.data] = size;
-    return args.data;
-  }
-  void DeallocateRaw(void* data) override {
-    XLA_FFI_DeviceMemory_Free_Args args = {};
-    args.struct_size = XLA_FFI_DeviceMemory_Free_Args_STRUCT_SIZE;
-    args.ctx = memory_.context;
-    args.size = sizes_.extract(data).mapped();
-    args.data = data;
-    (void)Fails(memory_.api->XLA_FFI_DeviceMemory_Free(&args));
-  }
-  tensorflow::AllocatorMemoryType GetMemoryType() const override {
-    return tensorflow::AllocatorMemoryType::kDevice;
-  }
-
- private:
-  bool Fails(XLA_FFI_Error* error) const {
-    if (error == nullptr) return false;
-    ffi::internal::DestroyError(memory_.api, error);
-    return true;
-  }
-
-  const DeviceMemory memory_;
-  std::map<void*, size_t> sizes_;
 };
 
 // The GPU of one call.
@@ -281,18 +157,6 @@ class Call {
   std::map<tensorflow::DeviceBase*, std::unique_ptr<OpKernel>> kernels_;  // guarded
 };
 ffi::TypeId Call::id = {};
-
-tensorflow::TensorShape ShapeOf(const ffi::AnyBuffer& buffer) {
-  const auto sizes = buffer.dimensions();
-  return tensorflow::TensorShape(absl::MakeConstSpan(sizes.begin(), sizes.size()));
-}
-
-Tensor TensorOf(const ffi::AnyBuffer& buffer, tensorflow::DataType dtype) {
-  auto* const memory = new BorrowedBuffer(buffer.untyped_data(), buffer.size_bytes());
-  Tensor tensor(dtype, ShapeOf(buffer), memory);
-  memory->Unref();
-  return tensor;
-}
 
 // One run of a call's kernel.
 class Run {
@@ -437,16 +301,6 @@ struct xla::ffi::CtxDecoding<const Eigen::ThreadPoolDevice*> {
   }
 };
 
-template <>
-struct xla::ffi::CtxDecoding<tf_interop::DeviceMemory> {
-  using Type = tf_interop::DeviceMemory;
-
-  static std::optional<Type> Decode(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext* context,
-                                    DiagnosticEngine&) {
-    return Type{api, context};
-  }
-};
-
 // XLA's stream as StreamExecutor's, which TensorFlow's kernels take.
 template <>
 struct xla::ffi::CtxDecoding<stream_executor::Stream*> {
@@ -575,8 +429,13 @@ absl::StatusOr<std::vector<xla::XlaOp>> CallKernel(const tensorflow::NodeDef& no
   std::vector<xla::Shape> shapes;
   for (const xla::XlaOp each : like) TF_RETURN_IF_ERROR(RowMajorShapeOf(each, &shapes));
   const bool is_one = shapes.size() == 1;
+  // XLA's persistent cache finds a program by its text.
+  std::string serialized;
+  if (!tensorflow::SerializeToStringDeterministic(called, &serialized)) {
+    return absl::InternalError(absl::StrCat("'", node.name(), "' cannot be serialized."));
+  }
   const std::string config =
-      absl::StrCat("{node = \"", absl::BytesToHexString(called.SerializeAsString()), "\"}");
+      absl::StrCat("{node = \"", absl::BytesToHexString(serialized), "\"}");
   const xla::XlaOp call = xla::CustomCallWithLayout(
       like[0].builder(), kTarget, operands,
       is_one ? shapes[0] : xla::ShapeUtil::MakeTupleShape(shapes), operand_shapes, config,

@@ -27,7 +27,7 @@ from tf_interop.model.graphs import with_inferred_shapes
 from tf_interop.parallel.explain import WHOLE, baselines
 from tf_interop.parallel.layers.find import LayerGraph, legal_degrees
 from tf_interop.parallel.layers.prepare import prepare
-from tf_interop.parallel.lookup import fingerprint_layers, names_of_layers
+from tf_interop.parallel.lookup import keys_of_layers, structure_of_layers
 from tf_interop.parallel.types import Axis, Degrees, DividedLayer, GraphDivision, ParallelPlan
 from tf_interop.runtime.plugin import get_plugin
 
@@ -63,13 +63,13 @@ def strategies(
 
     A layer that is too short for all devices is divided as far as possible.
     """
-    names = names_of_layers(graph)
+    keys = keys_of_layers(graph, structure_of_layers(graph))
 
     def in_order(degrees: Iterable[Degrees]) -> tuple[DividedLayer, ...]:
         """Puts divided layers on the first devices, and leaves whole ones out."""
         return tuple(
-            DividedLayer(name, each, tuple(range(each.count)))
-            for name, each in zip(names, degrees, strict=True)
+            DividedLayer(key, layer.name, each, tuple(range(each.count)))
+            for key, layer, each in zip(keys, graph.layers, degrees, strict=True)
             if each.count > 1
         )
 
@@ -105,7 +105,8 @@ def plan_of(
     layers: LayerGraph, division: Iterable[DividedLayer], devices: Sequence[str]
 ) -> ParallelPlan:
     """A plan for one graph."""
-    entry = GraphDivision(fingerprint_layers(layers), tuple(division))
+    structure = structure_of_layers(layers)
+    entry = GraphDivision(structure.fingerprint, structure.landmarks, tuple(division))
     return ParallelPlan(tuple(devices), (entry,))
 
 
@@ -113,12 +114,13 @@ def random_division(graph: LayerGraph, device_count: int, seed: int) -> tuple[Di
     """A random division of each layer, on random devices."""
     source = random.Random(seed)
     divided = []
-    for name, layer in zip(names_of_layers(graph), graph.layers, strict=True):
+    keys = keys_of_layers(graph, structure_of_layers(graph))
+    for key, layer in zip(keys, graph.layers, strict=True):
         choices = legal_degrees(layer, source.randint(1, device_count))
         if choices:
             degrees = source.choice(choices)
             devices = tuple(source.sample(range(device_count), degrees.count))
-            divided.append(DividedLayer(name, degrees, devices))
+            divided.append(DividedLayer(key, layer.name, degrees, devices))
     return tuple(divided)
 
 

@@ -152,9 +152,9 @@ tf.function(branched_models.build_branches())(tf.ones((2, 8, 8, 3)))
     ("program", "arguments", "exit_code", "output", "message"),
     [
         (CONVOLVES, "--plan plan.json --trace new.json", 1, "",
-         "'new.json': no stage or unit was made: The plan is for another model"),
+         "'new.json': no stage or unit was made: The plan is for another network"),
         (CONVOLVES, "--plan plan.json", 0, "",
-         "tf_interop: no stage or unit was made: The plan is for another model"),
+         "tf_interop: no stage or unit was made: The plan is for another network"),
         (IMPORTS_LATE, "--policy always", 0, "always\n", ""),
         ("print('ran')", "", 0, "ran\n", "--policy always"),
         ("import tensorflow", "--policy always --save-plan new.json", 1, "", "'new.json'"),

@@ -29,7 +29,7 @@ def test_measures_reports_and_caches() -> None:
     assert "the median over the turns of one run" in said
     graphs = load_plan("plan.json").graphs
     assert [graph.batch_size for graph in graphs] == [1, 2]
-    is_faster = any(graph.units for graph in graphs)
+    is_faster = any(graph.unit_count for graph in graphs)
     assert ("run --plan plan.json" in said) == is_faster
     assert ("There is nothing to turn on" in said) == (not is_faster)
 
@@ -66,7 +66,7 @@ def test_a_plan_is_for_its_own_batch_size_and_step() -> None:
     assert "tuned at batch size 1, but the graph has 8" in said
     assert "--batch 8" in said
     said = words_of(invoke(f"{benchmark} --no-inference --training", exit_code=1))
-    assert "This plan was made for inference, but the graph is for training" in said
+    assert "is for inference, but this graph is for training. Tune or plan again with" in said
     assert not pathlib.Path("results.json").exists()
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 from branched_models import build_module
+from plan_values import landmarks_of
 from planning_graphs import make_graph
 
 import tf_interop
@@ -212,14 +213,15 @@ def test_lists_the_stages_of_a_plan_with_its_algorithms() -> None:
             Lane((Step(second, "DIRECT"),), priority=-1),
         )
     )
-    pinned = Plan((GraphPlan(graph.fingerprint, graph.convolution_count, (PlannedStage(stage),)),))
+    pinned = Plan((dataclasses.replace(graph, stages=(PlannedStage(stage),)),))
     listed = _collect(stage_sources=(), plan=pinned)
     [found] = _stages(listed)
     sizes = found.map(lambda place: _configurations(listed)[place].filter_shape[0])  # type: ignore[index]
     assert sizes.operations == (5, 1, 3)
     assert found.map(lambda _: "") == stage.map(lambda _: "")  # all but the convolutions
 
-    other = Plan((GraphPlan("0", 1, (PlannedStage(Stage.in_sequence([Step("x")])),)),))
+    unknown = PlannedStage(Stage.in_sequence([Step("x")]))
+    other = Plan((GraphPlan("0", landmarks_of("x"), (unknown,)),))
     with pytest.raises(PlanError):
         _collect(plan=other)
 

@@ -214,3 +214,30 @@ def test_a_failure_is_an_error_that_names_its_cause(outcomes: Any) -> None:
         for word in ("error: INTERNAL: tf_interop: ", *words):
             assert word in message
     assert_ran(after, stage_results(6))
+
+
+def lower() -> None:
+    """Prints XLA's program of a stage for a GPU."""
+    path = load_kernel_library().build_info.path
+    stage = tf.load_op_library(str(path)).tf_interop_conv_stage
+    tensors = [tf.constant(each) for each in inputs_of(0)]
+    sizes = [np.array(each, np.int32) for each in SIZES]
+
+    def call(*inputs: tf.Tensor) -> list[tf.Tensor]:
+        return stage(inputs=inputs, sizes=sizes, Tout=[tf.float32] * 3, program=json.dumps(STAGE))
+
+    function = tf.function(call, jit_compile=True, autograph=False)
+    print(function.experimental_get_compiler_ir(*tensors)(stage="hlo", platform_name="GPU"))
+
+
+def test_xla_lowers_a_stage_for_a_gpu_to_one_call() -> None:
+    """So far XLA needs no GPU. It cannot compile the program without one."""
+    text = run_python(
+        "import gpu_call_test; gpu_call_test.lower()", folder=DRIVER.parent, **LIBRARIES
+    )
+    [call] = [
+        line for line in text.splitlines() if 'custom_call_target="tf_interop_kernel"' in line
+    ]
+    for shape in RESULTS:
+        assert f"f32[{','.join(map(str, shape))}]" in call.partition("custom-call(")[0]
+    assert "api_version=API_VERSION_TYPED_FFI" in call

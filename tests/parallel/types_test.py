@@ -11,6 +11,7 @@ import re
 
 import pytest
 from parallel_values import PARALLEL_PLAN
+from plan_values import landmarks_of
 
 from tf_interop.errors import PlanError
 from tf_interop.parallel.types import (
@@ -23,8 +24,10 @@ from tf_interop.parallel.types import (
 
 
 def with_layer(degrees: Degrees, devices: tuple[int, ...], *others: DividedLayer) -> ParallelPlan:
-    layers = (DividedLayer("conv", degrees, devices), *others)
-    return ParallelPlan(("/device:CPU:0", "/device:CPU:1"), (GraphDivision("f", layers),))
+    layers = (DividedLayer("0", "conv", degrees, devices), *others)
+    return ParallelPlan(
+        ("/device:CPU:0", "/device:CPU:1"), (GraphDivision("f", landmarks_of("conv"), layers),)
+    )
 
 
 @pytest.mark.parametrize(
@@ -53,8 +56,8 @@ def with_layer(degrees: Degrees, devices: tuple[int, ...], *others: DividedLayer
             "Expected devices below 2, got [1, 2] at `$.graphs[0].layers[0].devices`",
         ),
         (
-            with_layer(Degrees(), (0,), DividedLayer("conv", Degrees(), (1,))),
-            "Expected each layer once, got ['conv', 'conv'] at `$.graphs[0].layers`",
+            with_layer(Degrees(), (0,), DividedLayer("0", "conv", Degrees(), (1,))),
+            "Expected each layer once, got ['0', '0'] at `$.graphs[0].layers`",
         ),
     ],
 )

@@ -7,6 +7,7 @@ import io
 from typing import Any
 
 import pytest
+from plan_values import landmarks_of
 from planning_values import make_lanes, make_problem, merge
 from profile_values import KERNEL
 from rich.console import Console
@@ -33,6 +34,7 @@ from tf_interop.planning.types import (
 )
 from tf_interop.profile.types import SmLimits
 from tf_interop.stage import Lane, Schedule, Stage, Step
+from tf_interop.structure import Structure
 
 MEASURED = ValueSource.MEASURED
 
@@ -75,7 +77,7 @@ PAPER_PROBLEM = PlanningProblem(
         for algorithms, us in TOGETHER_US.items()
     ),
     device=Device(SmLimits(66783, 98304, threads=2048, blocks=32), sm_count=60),
-    convolution_count=3,
+    structure=Structure("f", landmarks_of("layer_3x3", "layer_5x5", "unmeasured")),
     batch_size=8,
 )
 
@@ -198,7 +200,7 @@ def test_explains_a_lane_of_dependent_steps() -> None:
 def test_shows_every_batch_size_of_a_stage() -> None:
     apart = Stage((Lane((Step("a", "GEMM"),), priority=-1), Lane((Step("b", "GEMM"),))))
     schedules = (Schedule(2, merge("a b", "GEMM")), Schedule(8, apart))
-    graph = GraphPlan("f", 2, (PlannedStage(apart, schedules=schedules),))
+    graph = GraphPlan("f", landmarks_of("a", "b"), (PlannedStage(apart, schedules=schedules),))
     assert (
         "batch size 2: lane 0: a and b, merged into one wider convolution, with GEMM "
         "batch size 8: lane 0: a with GEMM, priority -1 lane 1: b with GEMM "

@@ -1,14 +1,18 @@
-"""The plan's stages for a graph: the entry, the names of its nodes, and refusals."""
+"""The plan's stages for a graph: the entry, the graph's own names, and refusals."""
 
 from __future__ import annotations
 
 import dataclasses
+import re
+from collections.abc import Mapping
 
 import pytest
+from plan_values import landmarks_of
 from planning_graphs import CONFIGURATION, INCEPTION, make_graph, make_lanes, make_stage
 
-from tf_interop.convolution import ConvolutionConfiguration, fingerprint_convolutions
+from tf_interop.convolution import ConvolutionConfiguration
 from tf_interop.errors import PlanError
+from tf_interop.graph.landmarks import find_structure
 from tf_interop.planning.lookup import stages_for_batch_sizes, stages_from_plan
 from tf_interop.planning.problem import ValueSource
 from tf_interop.planning.types import (
@@ -22,12 +26,29 @@ from tf_interop.planning.types import (
 from tf_interop.stage import Lane, Schedule, Stage, Step
 
 CHAIN = {"a": "Conv2D", "b": "Conv2D a"}
+LONGER = CHAIN | {"c": "Conv2D b", "d": "Conv2D c"}
 ABC = dict.fromkeys("abc", "Conv2D")
+STRIDED = dataclasses.replace(CONFIGURATION, strides=(2, 2))
 
 
-def plan_for(nodes: dict[str, str], *stages: PlannedStage) -> GraphPlan:
-    _, convolutions = make_graph(nodes)
-    return GraphPlan(fingerprint_convolutions(convolutions), len(convolutions), stages)
+def plan_for(
+    nodes: dict[str, str],
+    *stages: PlannedStage,
+    configurations: Mapping[str, ConvolutionConfiguration] = {},
+) -> GraphPlan:
+    structure = find_structure(*make_graph(nodes, configurations=configurations))
+    return GraphPlan(structure.fingerprint, structure.landmarks, stages)
+
+
+def stages_for(
+    nodes: dict[str, str],
+    *entries: GraphPlan,
+    configurations: Mapping[str, ConvolutionConfiguration] = {},
+) -> tuple[PlannedStage, ...]:
+    """The stages that a plan of these entries has for a graph."""
+    view, convolutions = make_graph(nodes, configurations=configurations)
+    plan = Plan(entries, made_with={"model": "Net"})
+    return stages_from_plan(plan, convolutions, find_structure(view, convolutions))
 
 
 def of_batch(nodes: dict[str, str], size: int | None) -> dict[str, ConvolutionConfiguration]:
@@ -58,8 +79,7 @@ def test_takes_the_entry_of_the_batch_size(
     entries = (
         dataclasses.replace(plan_for(CHAIN, stage(size)), batch_size=size) for size in planned
     )
-    _, convolutions = make_graph(CHAIN, configurations=of_batch(CHAIN, batch_size))
-    [found] = stages_from_plan(Plan(tuple(entries)), convolutions)
+    [found] = stages_for(CHAIN, *entries, configurations=of_batch(CHAIN, batch_size))
     if taken in (None, batch_size):
         assert found == stage(taken)
     else:
@@ -68,44 +88,84 @@ def test_takes_the_entry_of_the_batch_size(
         assert found == dataclasses.replace(make_stage("a"), why=why)
 
 
-def test_takes_a_plan_of_another_trace_of_the_model() -> None:
+def test_takes_a_plan_of_the_network_with_other_names() -> None:
     def stage(a: str, b: str) -> PlannedStage:
         made = make_stage(a, b)
         in_sequence = Stage.in_sequence(made.stage.steps)
         return dataclasses.replace(made, schedules=(Schedule(8, in_sequence),))
 
-    planned = {"net_1/a": "Conv2D", "net_1/b": "Conv2D"}
-    trace = {"PartitionedCall/net_4/a": "Conv2D", "PartitionedCall/net_4/b": "Conv2D"}
-    plan = Plan((plan_for(planned, stage(*planned)),))
-    assert stages_from_plan(plan, make_graph(trace)[1]) == (stage(*trace),)
+    # The order of the names is another, too.
+    other = {"net_1/y": "Conv2D", "net_1/x": "Conv2D net_1/y"}
+    assert stages_for(other, plan_for(CHAIN, stage(*CHAIN))) == (stage(*other),)
 
 
-WIDE = {"a": "Conv2D", **{f"p{index}": "Conv2D" for index in range(5)}}
+@pytest.mark.parametrize(("planned", "used"), [("a c", "x"), ("ab c", "xy"), ("ac b", "y")])
+def test_half_of_the_stages_are_enough(
+    planned: str, used: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The graph has no `c` and no `d`."""
+    entry = plan_for(LONGER, *(make_stage(*names) for names in planned.split()))
+    [stage] = stages_for({"x": "Conv2D", "y": "Conv2D x"}, entry)
+    assert stage.stage == make_lanes(*used)
+    assert stage.why == "2 of the plan's 4 convolutions are here"
+    [warned] = caplog.messages
+    assert "this graph lacks 'c'" in warned and "Of its stages, 1 of 2 are used." in warned
+
+
+FAR = plan_for({"p": "Conv2D"}, make_stage("p"), configurations={"p": STRIDED})
 UNSTAGED = tuple(UnstagedConvolution(name, None, 1.0, 0, 0) for name in ("1x1", "3x3"))
 
 
 @pytest.mark.parametrize(
-    ("entries", "strides", "said"),
+    ("entries", "is_strided", "said"),
     [
         (
-            (plan_for(INCEPTION, make_stage("3x3")), plan_for(WIDE, make_stage(*WIDE))),
-            (1, 1),
-            "'Net' .* 6 .*, some not in this graph, such as 'p0', 'p1', 'p2', .* 2.*clear_session",
+            (FAR, plan_for(LONGER, make_stage("c"))),
+            False,
+            "The plan for 'Net' is for another network: it has 4 convolutions, and this graph has "
+            "2; this graph lacks 'c' (Conv2D 3x3x16x32 SAME float32 NHWC)",
         ),
-        ((plan_for(CHAIN, make_stage("a")),), (2, 2), "2 convolutions with the same names"),
-        ((dataclasses.replace(plan_for(INCEPTION), unstaged=UNSTAGED),), (1, 1), "'1x1', '3x3'"),
-        ((dataclasses.replace(plan_for(CHAIN), narrow_units=("a",)),), (2, 2), "s, and .* has 2"),
-        ((), (1, 1), "contains no graph"),
+        (
+            (plan_for(LONGER, *map(make_stage, "acd")),),
+            False,
+            "this graph lacks 'c'",
+        ),
+        (
+            (plan_for(CHAIN, make_stage("a")),),
+            True,
+            "'a' is Conv2D 3x3x16x32 strides 2x2 SAME float32 NHWC, but 'a' of the plan is Conv2D "
+            "3x3x16x32 SAME",
+        ),
+        (
+            (dataclasses.replace(plan_for(INCEPTION), unstaged=UNSTAGED),),
+            False,
+            "it has 6 convolutions",
+        ),
+        ((dataclasses.replace(plan_for(LONGER), unit_count=2),), False, "this graph lacks 'c'"),
+        (
+            (dataclasses.replace(plan_for(LONGER, make_stage("a")), mode="training"),),
+            False,
+            "is for training, but this graph is for inference. Tune or plan again with "
+            "training=False (on the command line without --training)",
+        ),
+        (
+            (dataclasses.replace(FAR, mode="training", landmarks=landmarks_of("p")),),
+            False,
+            "another network (and for training, while this graph is for inference)",
+        ),
+        ((), False, "contains no graph"),
     ],
-    ids=["closest", "other_configuration", "only_unstaged", "units", "empty"],
+    ids=[
+        *("closest", "less_than_half", "other_configuration", "only_unstaged", "units"),
+        *("mode", "mode_of_another", "empty"),
+    ],
 )
 def test_a_refusal_compares_with_the_closest_graph(
-    entries: tuple[GraphPlan, ...], strides: tuple[int, int], said: str
+    entries: tuple[GraphPlan, ...], is_strided: bool, said: str
 ) -> None:
-    configurations = {"a": dataclasses.replace(CONFIGURATION, strides=strides)}
-    _, convolutions = make_graph(CHAIN, configurations=configurations)
-    with pytest.raises(PlanError, match=said):
-        stages_from_plan(Plan(entries, made_with={"model": "Net"}), convolutions)
+    configurations = {"a": STRIDED} if is_strided else {}
+    with pytest.raises(PlanError, match=re.escape(said)):
+        stages_for(CHAIN, *entries, configurations=configurations)
 
 
 def entry(
@@ -138,8 +198,7 @@ def test_a_stage_runs_in_sequence_where_the_plan_groups_otherwise() -> None:
     small = entry(8, make_stage("b:GEMM", "c"), unstaged={"a": "WINOGRAD"})
     # A later trace of the model has other names.
     trace = {f"PartitionedCall/{name}": "Conv2D" for name in ABC}
-    _, convolutions = make_graph(trace, configurations=of_batch(trace, None))
-    [stage] = stages_from_plan(Plan((large, small)), convolutions)
+    [stage] = stages_for(trace, large, small, configurations=of_batch(trace, None))
     # At batch size 8, "a" was planned to run alone; for "b", GEMM was chosen to run beside "c".
     expected = make_lanes("PartitionedCall/a:WINOGRAD PartitionedCall/b")
     assert stage.schedules[0] == Schedule(8, expected)

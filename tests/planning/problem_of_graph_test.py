@@ -21,8 +21,9 @@ from profile_values import (
     make_stage,
 )
 
-from tf_interop.convolution import ConvolutionConfiguration, fingerprint_convolutions
+from tf_interop.convolution import ConvolutionConfiguration
 from tf_interop.graph.independence import Independence
+from tf_interop.graph.landmarks import find_structure
 from tf_interop.planning.problem import MeasuredStage, PlanningProblem
 from tf_interop.planning.problem_of_graph import make_planning_problem, output_bytes
 from tf_interop.planning.sm_model import Device
@@ -66,7 +67,7 @@ def test_keeps_all_dependencies_and_no_needless_predecessor(seed: int) -> None:
     problem = problem_of(nodes, configurations=unmeasured)
     planned = {node.name for node in problem.nodes}
     assert planned.isdisjoint(unmeasured)
-    assert problem.convolution_count == len(planned) + len(unmeasured)
+    assert set(problem.structure.names) == planned | unmeasured.keys()
     reached = {name: _reached(name, nodes) & planned for name in planned}
     for node in problem.nodes:
         nearest = set(node.predecessors)
@@ -96,9 +97,9 @@ def test_convolutions_of_one_configuration_share_their_costs() -> None:
 
 def test_describes_graph_device_and_memory() -> None:
     problem = problem_of(INCEPTION, memory_budget_bytes=1 << 30)
-    _, convolutions = make_graph(INCEPTION, configurations=dict.fromkeys(INCEPTION, SMALL))
-    assert problem.fingerprint == fingerprint_convolutions(convolutions)
-    assert (problem.convolution_count, problem.batch_size) == (6, 8)
+    graph = make_graph(INCEPTION, configurations=dict.fromkeys(INCEPTION, SMALL))
+    assert problem.structure == find_structure(*graph)
+    assert (len(problem.structure.landmarks), problem.batch_size) == (6, 8)
     assert problem.device == Device(HOPPER_SM, 132)
     assert problem.memory_budget_bytes == 1 << 30
     assert problem_of(INCEPTION, dataclasses.replace(PROFILE, device=CPU)).device is None

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 from edits import set_at
-from plan_values import PLAN, STAGE
+from plan_values import PLAN, STAGE, landmarks_of
 
 from tf_interop.errors import PlanError
 from tf_interop.planning.types import (
@@ -54,17 +54,18 @@ def test_writes_a_stage_as_documented(raw: dict[str, Any]) -> None:
 def test_reads_fields_that_may_be_left_out(path: pathlib.Path) -> None:
     graph = {
         "fingerprint": "f",
-        "convolution_count": 1,
+        "landmarks": [{"name": "a", "form": "Conv2D a", "origin": "origin of a"}],
         "stages": [{"stage": {"lanes": [{"steps": [{"operation": "a"}]}]}}],
     }
     path.write_text(json.dumps({"graphs": [graph], "format": "tf_interop.plan", "version": 1}))
     stage = PlannedStage(Stage.in_sequence([Step("a")]))
-    assert load_plan(path) == Plan((GraphPlan("f", 1, (stage,)),))
+    assert load_plan(path) == Plan((GraphPlan("f", landmarks_of("a"), (stage,)),))
 
 
 def test_graphs_may_share_a_fingerprint_and_nodes(path: pathlib.Path, raw: dict[str, Any]) -> None:
     raw["graphs"][1].update(
         fingerprint=raw["graphs"][0]["fingerprint"],
+        landmarks=raw["graphs"][0]["landmarks"],
         batch_size=9,
         stages=[{"stage": {"lanes": [LANE]}}],
     )
@@ -76,13 +77,12 @@ def test_graphs_may_share_a_fingerprint_and_nodes(path: pathlib.Path, raw: dict[
     ("place", "value", "at"),
     [
         ("graphs.0.mode", "evaluation", "graphs[0].mode"),
-        ("graphs.0.convolution_count", 2, "at `$.graphs[0]`"),
+        ("graphs.0.landmarks.2.name", "other", "at `$.graphs[0]`"),
         (
             "graphs.1",
             {
                 "fingerprint": "8c5ad1e0a2f14b07",
-                "convolution_count": 1,
-                "stages": [],
+                "landmarks": [],
                 "batch_size": 8,
             },
             "graphs[1].fingerprint",
@@ -98,7 +98,9 @@ def test_graphs_may_share_a_fingerprint_and_nodes(path: pathlib.Path, raw: dict[
             "schedules",
         ),
         ("graphs.0.unstaged.0.node", "a", "`$.graphs[0]`"),
-        ("graphs.1.unit_cores", [2], "`$.graphs[1].unit_cores`"),
+        ("graphs.1.unit_cores", 0, "`$.graphs[1].unit_cores`"),
+        ("graphs.1.unit_cores", 2**31, "`$.graphs[1].unit_cores`"),
+        ("graphs.1.fingerprint", "8c5ad1e0a2f14b07", "`$.graphs[1].landmarks`"),
         ("graphs.0.unfolded", True, "`$.graphs[0]` with `unfolded`"),
     ],
 )
@@ -147,7 +149,9 @@ UNPINNED = APART.with_algorithms([None] * 3)
 def test_takes_out_concurrency_or_pinning(
     change: Callable[[Plan], Plan], stage: PlannedStage, expected: list[PlannedStage]
 ) -> None:
-    [graph] = change(Plan((GraphPlan("0123456789abcdef", 3, (stage,), batch_size=8),))).graphs
+    [graph] = change(
+        Plan((GraphPlan("0123456789abcdef", landmarks_of(*"abc"), (stage,), 8),))
+    ).graphs
     assert [dataclasses.replace(planned, why="") for planned in graph.stages] == expected
     assert (graph.fingerprint, graph.batch_size) == ("0123456789abcdef", 8)
 

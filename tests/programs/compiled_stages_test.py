@@ -31,8 +31,8 @@ from unnoticed import (
 
 import tf_interop
 from tf_interop import tensorflow_internals
-from tf_interop.convolution import fingerprint_convolutions
 from tf_interop.graph.find import find_convolutions
+from tf_interop.graph.landmarks import find_structure
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
 from tf_interop.model.graphs import planned_graph, trace
@@ -206,7 +206,7 @@ def test_a_plan_made_with_jit_compile_is_for_kerass_functions(training: bool) ->
     model = build_module()
     traced = trace(model, batch_size=4, training=training, jit_compile=True)
     view = GraphView(planned_graph(traced, None))
-    planned = fingerprint_convolutions(find_convolutions(view, GraphProperties(view))[0])
+    planned = find_structure(view, find_convolutions(view, GraphProperties(view))[0])
     model.compile("sgd", "categorical_crossentropy", jit_compile=True)
     images = digits(2, 4, *model.input_shape[1:])
     tf_interop.enable("always")
@@ -216,7 +216,7 @@ def test_a_plan_made_with_jit_compile_is_for_kerass_functions(training: bool) ->
         model.predict(images, verbose=0)
     [report] = tf_interop.status().graphs
     assert report.is_compiled
-    assert report.plan.fingerprint == planned
+    assert report.plan.fingerprint == planned.fingerprint
 
 
 def test_batch_sizes_without_a_plan_and_empty_batches_are_xlas() -> None:
@@ -232,13 +232,26 @@ def test_batch_sizes_without_a_plan_and_empty_batches_are_xlas() -> None:
     assert tf_interop.status().xla_calls.translated_stages
 
 
-def test_turning_it_off_and_on_reaches_functions_that_ran() -> None:
+def by_switch(is_on: bool) -> None:
+    if is_on:
+        tf_interop.enable("always")
+    else:
+        tf_interop.disable()
+
+
+def by_option(is_on: bool) -> None:
+    tf_interop.enable("always")
+    tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": is_on})
+
+
+@pytest.mark.parametrize("turn", [by_switch, by_option])
+def test_turning_it_off_and_on_reaches_functions_that_ran(turn: Callable[[bool], None]) -> None:
     function = compiled(branches)
     outer = tf.function(lambda image: function(image) + 0, autograph=False)
     expected = function(IMAGE)
     before = tf_interop.status().xla_calls.stages
     for is_on in (False, True, False, True):
-        (lambda: tf_interop.enable("always") if is_on else tf_interop.disable())()
+        turn(is_on)
         for called in (function, outer):
             assert stages_run_by(lambda called=called: called(IMAGE), expected) == is_on
     # The function was compiled once for each of the two ways to call it.

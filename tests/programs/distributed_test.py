@@ -173,7 +173,7 @@ def test_nodes_of_another_process_are_in_no_unit() -> None:
         here, there = here_and_there(tf.constant(IMAGE))
     np.testing.assert_array_equal(here, there)
     status = tf_interop.status()
-    assert not status.failures and status.plan.graphs[0].narrow_units, str(status)
+    assert not status.failures and status.plan.graphs[0].unit_count, str(status)
     assert devices and not any("worker" in device for device in devices), devices
     """,
         TF_INTEROP_HOST_STAGES="0",

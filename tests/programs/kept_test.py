@@ -13,8 +13,8 @@ import pytest
 import tensorflow as tf
 
 import tf_interop
-from tf_interop.convolution import fingerprint_convolutions
 from tf_interop.graph.find import find_convolutions
+from tf_interop.graph.landmarks import find_structure
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
 from tf_interop.model.graphs import trace
@@ -322,16 +322,11 @@ def test_graphs_of_one_session_keep_values_of_their_own() -> None:
 def test_a_plan_can_leave_folding_out(batch_size: int | None) -> None:
     model = small_model()
     expected = model(IMAGES)
-    convolutions, _ = find_convolutions(
-        view := GraphView(step_to_tune(trace(model, batch_size=8)).stock.graph_def),
-        GraphProperties(view),
-    )
+    view = GraphView(step_to_tune(trace(model, batch_size=8)).stock.graph_def)
+    convolutions, _ = find_convolutions(view, GraphProperties(view))
+    structure = find_structure(view, convolutions)
     entry = GraphPlan(
-        fingerprint_convolutions(convolutions),
-        len(convolutions),
-        (),
-        batch_size=batch_size,
-        unfolded=True,
+        structure.fingerprint, structure.landmarks, batch_size=batch_size, unfolded=True
     )
     get_plugin().forget_reports()
     tf_interop.enable(plan=Plan((entry,)))

@@ -62,7 +62,7 @@ STAGES = """
     status = tf_interop.status()
     assert not status.divided_graphs and len(status.graphs) == 1, str(status)
     [failure] = status.failures
-    assert "not for this graph" in failure.cause
+    assert "it has 2 layers, and this graph has 1" in failure.cause
 
     # Without the plan, functions that have run are whole again.
     function = make()

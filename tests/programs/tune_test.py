@@ -81,7 +81,7 @@ def test_tuned_graphs_compute_what_stock_does(choose: Choose) -> None:
     np.testing.assert_allclose(infer(model), expected, rtol=1e-5, atol=1e-6)
     status = tf_interop.status()
     assert status.failures == ()
-    assert status.unit_node_count == len(graph.plan.narrow_units) > 0
+    assert status.unit_node_count == graph.plan.unit_count > 0
     assert graph.plan.measured is not None
     assert f"{graph.plan.measured.ratio:.2f}" in str(status)
     assert_same(model.get_weights(), weights)
@@ -110,7 +110,7 @@ def test_a_second_call_measures_nothing(choose: Choose) -> None:
     assert "units on 2 cores each" in str(again)
     infer(model, IMAGES[:1])
     [report] = tf_interop.status().graphs
-    assert set(report.plan.cores_of.values()) == {2}
+    assert report.plan.unit_cores == 2
     # Another batch size is another graph, and so is another step.
     tf_interop.tune(model, batch_sizes=(2,), budget=BUDGET)
     tf_interop.tune(model, training=True, budget=BUDGET)
@@ -133,7 +133,7 @@ def test_rewrites_a_damaged_file_of_the_cache(choose: Choose) -> None:
     tf_interop.tune(model, budget=BUDGET)
     (path,) = cache_folder().glob("*.json")
     good = path.read_text()
-    for damaged in ("", "{", good.replace('"narrow_units"', '"other"'), good[:-20]):
+    for damaged in ("", "{", good.replace('"landmarks"', '"other"'), good[:-20]):
         path.write_text(damaged)
         count = len(found)
         assert not tf_interop.tune(model, budget=BUDGET).graphs[0].is_cached
@@ -287,7 +287,7 @@ def test_the_callback_tunes_before_the_first_batch(
     assert "narrow units of" in said
     assert "pass it as ConvStages" not in said
     assert "failed" not in said
-    assert sum(len(report.plan.narrow_units) for report in callback.graphs) > 0
+    assert sum(report.plan.unit_count for report in callback.graphs) > 0
     assert len(found) == 1
     assert get_plugin().settings == Settings()
     # Prediction is another graph.

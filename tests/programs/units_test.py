@@ -14,15 +14,15 @@ import tensorflow as tf
 from unnoticed import IMAGE, assert_same, conv, digits, in_threads, run_python
 
 import tf_interop
-from tf_interop.convolution import canonical_names, fingerprint_convolutions
 from tf_interop.graph.find import find_convolutions
+from tf_interop.graph.landmarks import find_structure
 from tf_interop.graph.program import UNIT_OP, UnitNode, decode_unit
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.split_units import find_split_units
-from tf_interop.graph.units import planned_name
 from tf_interop.model.graphs import trace
 from tf_interop.planning.types import GraphPlan, MeasuredStep, Plan, PlannedStage
 from tf_interop.runtime.plugin import get_plugin
+from tf_interop.runtime.settings import PassReport
 from tf_interop.stage import Stage, Step
 from tf_interop.tuning.tune import step_to_tune
 
@@ -64,9 +64,14 @@ def split_plan(model: Any) -> Plan:
     view, properties = step.folded, GraphProperties(step.folded)
     convolutions, _ = find_convolutions(step.stock, GraphProperties(step.stock))
     units = find_split_units(view, properties, nodes_to_preserve=step.fetches)
-    names = canonical_names(planned_name(view, unit) for unit in units)
-    fingerprint, split = fingerprint_convolutions(convolutions), tuple(names.values())
-    graph = GraphPlan(fingerprint, len(convolutions), (), BATCH, split_units=split)
+    structure = find_structure(step.stock, convolutions)
+    graph = GraphPlan(
+        structure.fingerprint,
+        structure.landmarks,
+        batch_size=BATCH,
+        unit_count=len(units),
+        are_split=True,
+    )
     return Plan((graph,))
 
 
@@ -92,59 +97,59 @@ def test_data_pipeline() -> None:
     )
 
 
-def test_a_plan_names_the_narrow_units() -> None:
+def test_a_plan_makes_all_units_narrow_or_none() -> None:
     compute = tf.function(pooled_branches, autograph=False)
     tf_interop.enable("always")
     expected = compute(tf.constant(IMAGE))
     status = tf_interop.status()
     [graph], [report] = status.plan.graphs, status.graphs
-    count = len(graph.narrow_units)
+    count = graph.unit_count
     assert report.unit_count == status.unit_node_count == count > 1
     assert report.unit_op_count > count
     assert f"{count} of {count} narrow" in str(status)
     assert graph.stages == ()
 
-    def run_with(*narrow: str) -> None:
+    def run_with(**changes: Any) -> PassReport:
         get_plugin().forget_reports()
-        tf_interop.enable(plan=Plan((dataclasses.replace(graph, narrow_units=narrow),)))
+        tf_interop.enable(plan=Plan((dataclasses.replace(graph, **changes),)))
         np.testing.assert_array_equal(compute(tf.constant(IMAGE)), expected)
-
-    for narrow in ((), graph.narrow_units[:1], graph.narrow_units):
-        run_with(*narrow)
         [report] = tf_interop.status().graphs
-        assert report.plan.narrow_units == narrow
+        return report
+
+    measured = MeasuredStep(2.0, 1.0, 2.0, 0.0, 1, 1, 2)
+    # With another loss, for example, a graph has other units than the planned one.
+    for planned in (0, 1, count):
+        report = run_with(unit_count=planned, measured=measured)
+        made = count if planned else 0
+        assert report.plan.unit_count == len(report.unit_names) == made
         assert report.unit_count == count
-        assert report.why_unchanged == ("" if narrow else "the plan leaves this graph unchanged")
-    a_stage = PlannedStage(Stage.in_sequence([Step("a/convolution")]))
-    get_plugin().forget_reports()
-    tf_interop.enable(plan=Plan((dataclasses.replace(graph, narrow_units=(), stages=(a_stage,)),)))
-    compute(tf.constant(IMAGE))
-    [report] = tf_interop.status().graphs
+        assert report.why_unchanged == ("" if made else "the plan leaves this graph unchanged")
+        # The measured gain is only that of these units.
+        assert report.plan.measured == (measured if planned == count else None)
+    a_stage = PlannedStage(Stage.in_sequence([Step(graph.structure.names[0])]))
+    report = run_with(unit_count=0, stages=(a_stage,))
     assert "stages run on GPUs only" in report.why_unchanged
-    run_with("somebody/else")
-    [failure] = tf_interop.status().failures
-    assert "somebody/else" in failure.cause
 
 
-def test_a_unit_is_narrow_at_the_batch_sizes_that_plans_name_it_for() -> None:
+def test_units_are_narrow_at_the_batch_sizes_at_which_a_plan_makes_them_so() -> None:
     tf_interop.enable("always")
     images = [tf.constant(digits(size, size, 6, 6, 4)) for size in (2, 4, 8)]
     expected = [compute_branches(image).numpy() for image in images]
     [graph] = tf_interop.status().plan.graphs
-    first, second, *_ = graph.narrow_units
+    count = graph.unit_count
     plan = Plan(
         tuple(
-            dataclasses.replace(graph, batch_size=size, narrow_units=units, unit_cores=cores)
-            for size, units, cores in ((2, (first, second), (4, 1)), (4, (first,), ()), (8, (), ()))
+            dataclasses.replace(graph, batch_size=size, unit_count=units, unit_cores=cores)
+            for size, units, cores in ((2, count, 4), (4, count, 1), (8, 0, 1))
         )
     )
     tf_interop.enable(plan=plan)
     with units_made() as units:
         assert_same(map(compute_branches, images), expected)
     assert tf_interop.status().failures == ()
-    assert {each.batch_sizes: each.cores for each in units} == {(2,): (), (2, 4): (4, 1)}
+    assert [(each.batch_sizes, each.cores) for each in units] == [((2, 4), (4, 1))] * count
     [report] = tf_interop.status().graphs
-    assert report.plan.cores_of == {first: 4, second: 1}
+    assert (report.plan.unit_count, report.plan.unit_cores) == (count, 4)
 
 
 @pytest.mark.parametrize(("narrow_ratio", "split_ratio"), [(1.1, 1.5), (1.5, 1.1)])
@@ -202,10 +207,11 @@ def test_split_keras_application(name: str, least_share: float) -> None:
     status = tf_interop.status()
     assert status.failures == ()
     [report] = status.graphs  # of the last graph
-    assert status.unit_node_count == len(report.plan.split_units) >= 1
+    assert status.unit_node_count == report.plan.unit_count == len(report.unit_names) >= 1
+    assert report.plan.are_split
     parameter_count = 2 * len(model.variables)  # one node passes a variable, another reads it
     assert report.unit_op_count >= least_share * (report.node_count - parameter_count)
-    assert status.plan.graphs[0].split_units == report.plan.split_units
+    assert status.plan.graphs[0] == report.plan
     # Sums may be added up in another order for another batch size.
     assert_same(found, expected, rtol=1e-5, atol=1e-6)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from plan_values import landmarks_of
 from report_values import (
     EVIL_NAME,
     network,
@@ -44,7 +45,8 @@ def fixture_page_path(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     names = [f"net/block_{number}/convolution" for number in range(38)]
     unstaged = tuple(UnstagedConvolution(name, "GEMM", 100.0, 10**6, 0) for name in names)
     prediction = GraphPrediction(3800.0, 3800.0, 10**6, 10**6, None, "exact", 2)
-    partly = GraphPlan("f" * 16, 40, (), 16, prediction, unstaged, mode="training")
+    landmarks = landmarks_of(*names, "a", "b")
+    partly = GraphPlan("f" * 16, landmarks, (), 16, prediction, unstaged, mode="training")
     plan = Plan((*network_plan().graphs, partly, tuned_graph()), made_with={"backend": "host"})
     chain = Network(
         tuple(NetworkNode(name, (place - 1,) if place else ()) for place, name in enumerate(names))

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from plan_values import landmarks_of
 from planning_values import make_lanes, make_problem, merge
 from report_values import (
     EVIL_NAME,
@@ -36,6 +37,7 @@ from tf_interop.planning.types import (
 from tf_interop.report.network import Network, NetworkNode, named_as_in
 from tf_interop.report.page import microseconds, render_page
 from tf_interop.stage import Schedule
+from tf_interop.structure import Structure
 
 
 def tuned(**measured: Any) -> GraphPlan:
@@ -64,12 +66,12 @@ WITHIN_ERROR = replace(planned_graph().prediction, latency_us=355.0)
         (True, tuned_graph(), "1.84 times as fast as stock TensorFlow"),
         (
             True,
-            replace(tuned_graph(), unit_cores=(4, 1)),
-            "by 1 unit on one core each and 1 unit on 4 cores each.",
+            replace(tuned_graph(), unit_cores=4),
+            "by 4 units on 4 cores each.",
         ),
         (
             True,
-            replace(tuned_graph(), narrow_units=(), split_units=("net/stem",)),
+            replace(tuned_graph(), are_split=True),
             "by splitting the batch over them for 12 operations.",
         ),
         (
@@ -79,7 +81,7 @@ WITHIN_ERROR = replace(planned_graph().prediction, latency_us=355.0)
         ),
         (
             False,
-            replace(tuned(ratio=1.0, error=0.0), narrow_units=()),
+            replace(tuned(ratio=1.0, error=0.0), unit_count=0),
             "No significant gain over stock TensorFlow (20.0 ms a step): the graph stays",
         ),
         (False, planned_graph(), "Expected: 1.60 times as fast, for the convolutions alone"),
@@ -93,7 +95,7 @@ WITHIN_ERROR = replace(planned_graph().prediction, latency_us=355.0)
             replace(NO_STAGE, why_no_stage="none of 3 measured sets wins"),
             "The graph stays unchanged: none of 3 measured sets wins.",
         ),
-        (False, replace(NO_STAGE, prediction=None, narrow_units=("a", "b")), "2 narrow units."),
+        (False, replace(NO_STAGE, prediction=None, unit_count=2), "2 narrow units."),
     ],
 )
 def test_opens_with_a_verdict_in_bold_for_a_gain_beyond_its_error(
@@ -119,41 +121,59 @@ def test_compared_steps_have_errors_and_are_bold_for_a_gain_beyond_them() -> Non
     [table] = page.of_class("compared")
     assert rows_of(table) == [
         "stock TensorFlow 1 20.00 ms",
-        "2 of 4 units narrow (1) taken 1.840 ± 0.020 10.90 ms",
-        "all units narrow 1.010 ± 0.020 19.80 ms",
+        "all units narrow taken 1.840 ± 0.020 10.90 ms",
+        "all units on 2 cores 1.010 ± 0.020 19.80 ms",
         "XLA (jit_compile=True) 1.250 16.00 ms",
     ]
     assert [each.words for each in table.of_tag("b")] == ["1.840 ± 0.020"]
-    left = replace(tuned(ratio=1.0, error=0.0, step_ms=20.0), narrow_units=())
+    left = replace(tuned(ratio=1.0, error=0.0, step_ms=20.0), unit_count=0)
     assert "taken" not in page_of(left).of_class("compared")[0].words
 
 
-def test_draws_and_lists_units_with_their_cores() -> None:
-    page = page_of(replace(tuned_graph(), unit_cores=(1, 4)), networks=[tuned_network()])
+@pytest.mark.parametrize(
+    ("change", "where", "runs"),
+    [
+        ({}, "on one core", "on one core each"),
+        ({"unit_cores": 4}, "on 4 cores", "on 4 cores each"),
+        (
+            {"are_split": True},
+            "split over the cores",
+            "once for each core, with a part of the batch",
+        ),
+    ],
+)
+def test_draws_and_lists_units_with_their_cores(
+    change: dict[str, Any], where: str, runs: str
+) -> None:
+    page = page_of(replace(tuned_graph(), **change), networks=[tuned_network()])
     assert {each.of_tag("title")[0].words for each in page.of_class("node")} == {
-        "net/stem: all cores; Conv2D, Relu",
-        f"{EVIL_NAME}: one core; Conv2D, 6 Mul",
-        "net/right: 4 cores; Conv2D, 4 Mul",
+        f"net/stem: {where}; Conv2D, Relu",
+        f"{EVIL_NAME}: {where}; Conv2D, 6 Mul",
+        f"net/right: {where}; Conv2D, 4 Mul",
     }
-    assert len(page.of_class("narrow")) == 2 + 1  # and the key
+    assert len(page.of_class("narrow")) == 3
     assert sum(len(column.of_tag("path")) for column in page.of_class("edges")) == 2
-    assert "2 of 4, with 12 operations, run on one core or 4 cores each" in page.words
+    assert f"4 units, with 12 operations, run {runs}" in page.words
     assert "Not drawn: 1 unit with no inputs but variables." in page.words
     [table] = page.of_class("units")
     assert rows_of(table) == [
-        "net/scale all cores 3 Add, Rsqrt, Mul",
-        "net/stem all cores 2 Conv2D, Relu",
-        f"{EVIL_NAME} one core 7 Conv2D, 6 Mul",
-        "net/right 4 cores 5 Conv2D, 4 Mul",
+        "net/scale 3 Add, Rsqrt, Mul",
+        "net/stem 2 Conv2D, Relu",
+        f"{EVIL_NAME} 7 Conv2D, 6 Mul",
+        "net/right 5 Conv2D, 4 Mul",
     ]
-    # A plan alone has only names. Hundreds of units are not drawn.
-    [table] = page_of(tuned_graph()).of_class("units")
-    assert rows_of(table) == [f"{EVIL_NAME} one core – –", "net/right one core – –"]
+
+
+def test_draws_and_lists_only_a_reasonable_number_of_units_that_change_something() -> None:
+    # A plan alone has only their number.
+    alone = page_of(tuned_graph())
+    assert "4 units, with 12 operations" in alone.words and not alone.of_class("units")
+    # Hundreds of units are not drawn.
     many = replace(tuned_network(), nodes=tuned_network().nodes * 200)
     page = page_of(tuned_graph(), networks=[many])
     assert not page.of_class("network") and page.of_class("units")
     # Without a gain nothing runs differently.
-    page = page_of(replace(tuned_graph(), narrow_units=()), networks=[tuned_network()])
+    page = page_of(replace(tuned_graph(), unit_count=0), networks=[tuned_network()])
     assert "Compared" in page.words and "Units" not in page.words
     assert not page.of_class("network") and not page.of_class("units")
 
@@ -242,7 +262,7 @@ def rejecting(*saved_us: float | None) -> GraphPlan:
         (tuned_graph(), []),
         (
             tuned(ratio=1.1),
-            ["2 of 4 units narrow (1), 1.84 ± 0.02 times as fast as stock TensorFlow."],
+            ["all units narrow, 1.84 ± 0.02 times as fast as stock TensorFlow."],
         ),
     ],
 )
@@ -292,7 +312,9 @@ def test_shows_every_batch_size_of_a_stage() -> None:
         Schedule(8, replace(stage, lanes=(asking, stage.lanes[1]))),
         Schedule(32, make_lanes("a>b")),
     )
-    graph = GraphPlan("fedcba9876543210", 2, (PlannedStage(stage, schedules=schedules),))
+    graph = GraphPlan(
+        "fedcba9876543210", landmarks_of("a", "b"), (PlannedStage(stage, schedules=schedules),)
+    )
     [table] = page_of(graph).of_class("schedules")
     assert rows_of(table) == [
         "2 lane 0: a and b, merged into one wider convolution, with GEMM",
@@ -313,10 +335,13 @@ def test_links_to_every_graph() -> None:
     assert [bool(each.of_class("network")) for each in sections] == [True, False]
 
 
-def test_a_network_may_number_scopes_differently() -> None:
-    graph = GraphPlan("f" * 16, 2, (PlannedStage(make_lanes("net/0 net/1")),))
-    renamed = Network(tuple(NetworkNode(f"net_1/{number}", ()) for number in range(2)))
-    assert [node.name for node in named_as_in(graph, renamed).nodes] == ["net/0", "net/1"]
+def test_a_network_may_have_other_names() -> None:
+    graph = GraphPlan("f", landmarks_of("net/0", "net/1"))
+    # Places count, not names; a unit may have no landmark.
+    nodes = tuple(NetworkNode(name, ()) for name in ("net_1/1", "net_1/0", "net_1/add"))
+    network = Network(nodes, structure=Structure("f", landmarks_of("net_1/1", "net_1/0")))
+    renamed = named_as_in(graph, network)
+    assert [node.name for node in renamed.nodes] == ["net/0", "net/1", "net_1/add"]
 
 
 def test_shows_first_the_stage_that_saves_most_or_the_widest() -> None:
@@ -326,14 +351,20 @@ def test_shows_first_the_stage_that_saves_most_or_the_widest() -> None:
 
     assert first_of(network_plan()) == [False, True]  # saves 103 against 31 µs
     stages = tuple(map(PlannedStage, map(make_lanes, ("a", "b c", "d e"))))
-    assert first_of(GraphPlan("f" * 16, 7, stages)) == [False, True, False]
+    assert first_of(GraphPlan("f" * 16, landmarks_of(*"abcde"), stages)) == [False, True, False]
+
+
+def with_more(graph: GraphPlan, count: int) -> GraphPlan:
+    """The plan of a graph with more convolutions, which were not measured."""
+    more = landmarks_of(*(f"more_{number}" for number in range(count)))
+    return replace(graph, landmarks=graph.landmarks + more)
 
 
 @pytest.mark.parametrize(
     ("graph", "names", "lacking", "notice", "options"),
     [
         (
-            replace(NO_STAGE, convolution_count=32, batch_size=16, mode="training"),
+            replace(with_more(NO_STAGE, 30), batch_size=16, mode="training"),
             ["one after another", "stages", "peak memory"],
             ["incomplete: 2 of 32 convolutions measured"],
             "Incomplete. 2 of 32 convolutions are measured. The others are in no stage",
@@ -347,7 +378,7 @@ def test_shows_first_the_stage_that_saves_most_or_the_widest() -> None:
             "--batch 1",
         ),
         (
-            replace(planned_graph(), convolution_count=10),
+            with_more(planned_graph(), 2),
             ["in stages", "one after another", "stages", "peak memory"],
             2 * ["incomplete: 8 of 10 convolutions measured"],
             "Incomplete. 8 of 10 convolutions are measured",
@@ -391,7 +422,7 @@ def test_says_first_that_times_are_unknown_without_a_planner() -> None:
 
 def test_a_plan_of_the_policy_counts_its_units_and_names_its_graph_once() -> None:
     graph = replace(NO_STAGE, fingerprint="f1", prediction=None, mode=None)
-    page = page_of(replace(graph, narrow_units=("a", "b")))
+    page = page_of(replace(graph, unit_count=2))
     assert texts_of(page, "card") == ["narrow units 2"]
     [heading] = page.of_tag("h2")
     assert heading.words == "Graph f1"

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from planning_values import make_problem
 from profile_values import CPU
-from report_values import EVIL_NAME, labels_of, page_of, planned_graph, tuned_graph
+from report_values import EVIL_NAME, FINGERPRINT, labels_of, page_of, planned_graph, tuned_graph
 
 from tf_interop.errors import PlanError
 from tf_interop.planning.explain import explain_plan
@@ -18,6 +18,7 @@ from tf_interop.planning.types import GraphPlan, Plan
 from tf_interop.report.page import ShownGraph, render_page
 from tf_interop.report.timeline import (
     MeasuredRun,
+    NamedGraph,
     Timeline,
     load_run,
     timeline_of_run,
@@ -29,6 +30,11 @@ from tf_interop.stage import Step
 GRAPH = planned_graph()
 # The nodes of the two stages.
 FIRST, SECOND = (stage.nodes for stage in GRAPH.stages)
+# Program and plan have other names for the same convolutions.
+SCOPE = "net_1/"
+IN_PROGRAM = {
+    FINGERPRINT: NamedGraph(tuple(SCOPE + name for name in GRAPH.structure.names), ("a_unit",))
+}
 
 
 def timelines(graph: GraphPlan) -> tuple[Timeline, ...]:
@@ -71,12 +77,12 @@ def test_steps_of_one_lane_are_one_span_with_the_sum_of_their_times() -> None:
 
 
 def stage(
-    op: str, nodes: tuple[str, ...], call: int, begin_us: int, took_us: int
+    op: str, nodes: tuple[str, ...], call: int, begin_us: int, took_us: int, scope: str = SCOPE
 ) -> list[TimedSpan]:
     """A stage whose lanes start one after another and end together."""
     begin, end = begin_us * 1000, (begin_us + took_us) * 1000
     lanes = [
-        TimedSpan("lane", lane, op, call, name, "FFT", begin + 1000 * lane, end)
+        TimedSpan("lane", lane, op, call, scope + name, "FFT", begin + 1000 * lane, end)
         for lane, name in enumerate(nodes)
     ]
     return [*lanes, TimedSpan("stage", 0, op, call, op, "", begin, end)]
@@ -87,23 +93,34 @@ def unit(op: str, steps: str, thread: int, call: int, begin_us: int, took_us: in
     return TimedSpan("thread", thread, op, call, steps, "", begin, end)
 
 
-def run_of(spans: list[TimedSpan], folder: pathlib.Path) -> MeasuredRun:
+def run_of(
+    spans: list[TimedSpan],
+    folder: pathlib.Path,
+    graphs: dict[str, NamedGraph] = IN_PROGRAM,
+) -> MeasuredRun:
     path = folder / "trace.json"
-    path.write_bytes(msgspec.json.encode(trace_of_run(spans, CPU, {"tensorflow": "2.21.0"})))
+    trace = trace_of_run(spans, CPU, {"tensorflow": "2.21.0"}, graphs)
+    path.write_bytes(msgspec.json.encode(trace))
     return load_run(path)
 
 
-def of_calls(*took_us: int) -> list[TimedSpan]:
+def of_calls(*took_us: int, scope: str = SCOPE) -> list[TimedSpan]:
     """Calls of both stages with these times for each stage."""
     spans = []
     for call, us in enumerate(took_us, 1):
-        spans += stage("s0", FIRST, call, 10_000 * call, us)
-        spans += stage("s1", SECOND, call, 10_000 * call + us + 5, us)
+        spans += stage("s0", FIRST, call, 10_000 * call, us, scope)
+        spans += stage("s1", SECOND, call, 10_000 * call + us + 5, us, scope)
     return spans
 
 
-def test_takes_the_median_call(tmp_path: pathlib.Path) -> None:
-    measured = timeline_of_run(run_of(of_calls(100, 900, 300, 500, 200), tmp_path), GRAPH)
+@pytest.mark.parametrize(
+    ("scope", "graphs"), [(SCOPE, IN_PROGRAM), ("", {})], ids=["same_network", "similar_network"]
+)
+def test_takes_the_median_call(
+    scope: str, graphs: dict[str, NamedGraph], tmp_path: pathlib.Path
+) -> None:
+    spans = of_calls(100, 900, 300, 500, 200, scope=scope)
+    measured = timeline_of_run(run_of(spans, tmp_path, graphs), GRAPH)
     assert measured.total_us == pytest.approx(605)
     assert measured.note == f"the median of 5 calls, {CPU.name}, {CPU.date}"
     assert measured.labels == ["measured"]
@@ -135,26 +152,28 @@ def test_overlapping_stages_have_rows_of_their_own(tmp_path: pathlib.Path) -> No
 
 
 def test_finds_units_by_their_operations_and_draws_them_on_threads(tmp_path: pathlib.Path) -> None:
-    left, right = tuned_graph().units
+    assert tuned_graph().structure.names == ("net/stem", EVIL_NAME, "net/right")
     spans = [
-        unit("a_last_node", f"net/before {left.replace(' ', '_')}", 10, 1, 0, 30),
-        unit("net_1/add", "net/right net/add", 9, 1, 10, 50),
+        unit("a_last_node", "net_1/before conv_1", 10, 1, 0, 30),
+        unit("net_1/mul", "net_1/sub net_1/mul", 10, 1, 31, 5),
+        unit("net_1/add", "conv_2 net_1/add", 9, 1, 10, 50),
         unit("net_1/add", "images 0 to 3", 9, 1, 12, 40),
-        unit("other", "other_net/stem", 1, 1, 0, 900),
+        unit("other", "other_net/conv", 1, 1, 0, 900),
     ]
-    measured = timeline_of_run(run_of(spans, tmp_path), tuned_graph())
-    assert right == "net/right"
+    names = NamedGraph(("conv", "conv_1", "conv_2"), ("net_1/add", "net_1/mul", "a_last_node"))
+    run = run_of(spans, tmp_path, {FINGERPRINT: names})
+    measured = timeline_of_run(run, tuned_graph())
     assert measured.rows == ("thread 9", "thread 10")
     assert measured.total_us == 60.0
     assert {each.stage for each in measured.spans} == {None}
-    assert [each.steps[0].operation for each in measured.spans if each.row == 0] == [
-        "net/right", "images 0 to 3",
-    ]  # fmt: skip
+    assert {(each.row, each.steps[0].operation) for each in measured.spans} == {
+        (0, "net/right"), (0, "images 0 to 3"), (1, EVIL_NAME), (1, "net_1/mul"),
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("graph", "spans"),
-    [(GRAPH, of_calls(100)), (tuned_graph(), [unit("u", "net/right", 0, 1, 0, 40)])],
+    [(GRAPH, of_calls(100)), (tuned_graph(), [unit("a_unit", "net/right", 0, 1, 0, 40)])],
 )
 def test_a_page_shows_the_run_and_the_machine(
     graph: GraphPlan, spans: list[TimedSpan], tmp_path: pathlib.Path
@@ -177,7 +196,10 @@ def test_a_page_shows_the_run_and_the_machine(
     "content",
     [
         *("{", "[]", '{"traceEvents": [], "otherData": {}}'),
-        '{"traceEvents": [], "otherData": {"made by": "another", "measured on": "", "date": ""}}',
+        *(
+            f'{{"traceEvents": [], "otherData": {{{others}, "measured on": "", "date": ""}}}}'
+            for others in ('"made by": "another", "graphs": {}', '"made by": "tf-interop run"')
+        ),
     ],
 )
 def test_refuses_other_files(content: str, tmp_path: pathlib.Path) -> None:

@@ -13,13 +13,13 @@ from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.time_limit import time_limit
 from tf_interop.graph.view import GraphView
 from tf_interop.parallel.layers.find import find_layers
-from tf_interop.parallel.lookup import fingerprint_layers
+from tf_interop.parallel.lookup import structure_of_layers
 from tf_interop.parallel.types import Degrees, DividedLayer, GraphDivision, ParallelPlan
 from tf_interop.runtime.parallel_pass import ParallelReport, run_parallel_pass
 
 OTHER = CPU.replace("CPU:0", "CPU:1")
 DEVICES = ("/device:CPU:0", "/device:CPU:1")
-HALVES = DividedLayer("c", Degrees(sample=2), (0, 1))
+HALVES = DividedLayer("0", "c", Degrees(sample=2), (0, 1))
 
 
 def graph_of_convolution(batch: int | None = 4) -> GraphBuilder:
@@ -38,8 +38,9 @@ def graph_of_convolution(batch: int | None = 4) -> GraphBuilder:
 
 def plan_of(*layers: DividedLayer, why: str = "") -> ParallelPlan:
     view = GraphView(graph_of_convolution().graph_def)
-    fingerprint = fingerprint_layers(find_layers(view, GraphProperties(view)))
-    return ParallelPlan(DEVICES, (GraphDivision(fingerprint, layers, why_whole=why),))
+    structure = structure_of_layers(find_layers(view, GraphProperties(view)))
+    entry = GraphDivision(structure.fingerprint, structure.landmarks, layers, why_whole=why)
+    return ParallelPlan(DEVICES, (entry,))
 
 
 def run(
@@ -91,9 +92,9 @@ def test_keeps_a_graph_and_says_why(
 @pytest.mark.parametrize(
     ("layer", "batch_size", "place"),
     [
-        (DividedLayer("d", Degrees(sample=2), (0, 1)), None, "no layer 'd'"),
+        (DividedLayer("1", "d", Degrees(sample=2), (0, 1)), None, "no layer 'd'"),
         (
-            DividedLayer("c", Degrees(height=7), (0,) * 7),
+            DividedLayer("0", "c", Degrees(height=7), (0,) * 7),
             None,
             "than parts: 7 parts of a height of 6",
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import shutil
 import signal
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from command_line import ROOT
+from plan_values import landmarks_of
 from planning_graphs import make_stage
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tensorflow.python.eager import context
@@ -69,7 +71,7 @@ def plan_with(*stages: PlannedStage, program: Program = branches) -> Plan:
     in_function(program)()(IMAGE)
     [report] = tf_interop.status().graphs
     get_plugin().forget_reports()
-    return Plan((GraphPlan(report.plan.fingerprint, report.convolution_count, stages),))
+    return Plan((dataclasses.replace(report.plan, stages=stages),))
 
 
 def stages_of_last_graph() -> list[list[list[str]]]:
@@ -127,7 +129,7 @@ def test_a_stage_that_is_slower_than_its_parts_runs_as_stock(
     in_function(wide)()(image)
     [report] = tf_interop.status().graphs
     get_plugin().forget_reports()
-    entry = GraphPlan(report.plan.fingerprint, 2, (make_stage("a", "b"),))
+    entry = dataclasses.replace(report.plan, stages=(make_stage("a", "b"),))
     tf_interop.enable(plan=Plan((entry,)))
     function = in_function(wide)()
     with counted() as new:
@@ -190,7 +192,10 @@ def test_follows_the_plan_of_each_batch_size(tmp_path: pathlib.Path) -> None:
         3: make_stage("b:DIRECT", "+c:DIRECT a:DIRECT"),
         5: make_stage("a b:BUFFERED", "c"),
     }
-    graphs = [GraphPlan(of_always.fingerprint, 3, (each,), size) for size, each in stages.items()]
+    graphs = [
+        dataclasses.replace(of_always, stages=(each,), batch_size=size)
+        for size, each in stages.items()
+    ]
     get_plugin().forget_reports()
     tf_interop.enable(plan=Plan(tuple(graphs)))
     fallbacks_at(3)
@@ -223,11 +228,11 @@ def test_an_illegal_plan_changes_nothing_and_says_why(lanes: tuple[str, ...], ca
 
 
 def test_a_plan_for_another_graph_changes_nothing_and_says_why() -> None:
-    plan = Plan((GraphPlan("0123456789abcdef", 2, (make_stage("p", "q"),)),))
+    plan = Plan((GraphPlan("0123456789abcdef", landmarks_of("p", "q"), (make_stage("p", "q"),)),))
     tf_interop.enable(plan=plan)
     assert stages_of() == 0
     [failure] = tf_interop.status().failures
-    expected = "2 convolutions, some not in this graph, such as 'p', 'q', and this graph has 3"
+    expected = "it has 2 convolutions, and this graph has 3; only this graph has '"
     assert expected in failure.cause
     assert "folded" not in failure.cause
     assert tf_interop.status().graphs == ()

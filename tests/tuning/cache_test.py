@@ -9,9 +9,7 @@ import pytest
 from tf_interop.planning.types import GraphPlan, MeasuredStep, Plan
 from tf_interop.tuning.cache import cached_plans, load_cached, save_cached
 
-TUNED = GraphPlan(
-    "f", 1, (), narrow_units=("a",), measured=MeasuredStep(2.0, 1.0, 2.0, 0.1, 3, 4, 2)
-)
+TUNED = GraphPlan("f", (), unit_count=1, measured=MeasuredStep(2.0, 1.0, 2.0, 0.1, 3, 4, 2))
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +17,7 @@ def cache_in_a_folder_of_its_own(tmp_path: pathlib.Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
-@pytest.mark.parametrize("graphs", [(), (TUNED, TUNED), (GraphPlan("f", 1, ()),)])
+@pytest.mark.parametrize("graphs", [(), (TUNED, TUNED), (GraphPlan("f", ()),)])
 def test_another_plan_is_refused(graphs: tuple[GraphPlan, ...]) -> None:
     save_cached(Plan(graphs), "one")
     assert load_cached("one") is None

@@ -16,6 +16,7 @@ from tuning_graphs import branches, units_of
 import tf_interop
 from tf_interop import tensorflow_internals
 from tf_interop.graph.find import find_convolutions
+from tf_interop.graph.landmarks import find_structure
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.measure.device import this_cpu
 from tf_interop.planning.types import FOLDED
@@ -32,7 +33,7 @@ THREADING = tf.config.threading
 def key_of(graph_def: graph_pb2.GraphDef) -> str:
     view, units = units_of(graph_def)
     convolutions, _ = find_convolutions(view, GraphProperties(view))
-    return tune.cache_key(view, units, convolutions)
+    return tune.cache_key(view, units, convolutions, find_structure(view, convolutions))
 
 
 def test_another_graph_has_another_key_and_the_same_graph_the_same() -> None:
@@ -58,8 +59,9 @@ def test_a_plan_leaves_folding_out_if_stock_is_fastest(best: int, is_unfolded: b
         for name, ratio in ((STOCK, 1.0), (FOLDED, 0.8 if is_unfolded else 1.2))
     )
     found = SearchResult(variants, variants[best], cores=2, other_load=0.0)
-    plan = tune._plan_of(found, view, units, convolutions, None)
-    assert (plan.unfolded, plan.units) == (is_unfolded, ())
+    structure = find_structure(view, convolutions)
+    plan = tune._plan_of(found, len(units), (), convolutions, structure, None)
+    assert (plan.structure, plan.unfolded, plan.unit_count) == (structure, is_unfolded, 0)
     assert plan.measured is not None and plan.measured.ratio == variants[best].times.ratio
 
 
@@ -110,7 +112,7 @@ def test_a_gpu_is_profiled_and_planned_for(training: bool) -> None:
     assert [graph.plan.batch_size for graph in tuning.graphs] == [1, 2]
     assert {graph.plan.mode for graph in tuning.graphs} == {"training" if training else "inference"}
     assert str(tuning).count("No whole step was measured") == 2
-    assert all(graph.plan.prediction and not graph.plan.narrow_units for graph in tuning.graphs)
+    assert all(graph.plan.prediction and not graph.plan.unit_count for graph in tuning.graphs)
     assert any("convolutions" in each for each in said)
     plan = get_plugin().settings.plan
     assert (plan is not None) == tuning.is_faster

@@ -236,7 +236,7 @@ def _run_program(request: Request, log: pathlib.Path) -> Outcome:
             third_quartile_ms=wall_ms,
             first_step_ms=None,
             memory_peak_bytes=resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024,
-            stage_count=sum(len(graph.stages) + len(graph.units) for graph in made),
+            stage_count=sum(len(graph.stages) + graph.unit_count for graph in made),
             fallbacks={},
             other_load=others.share(),
         )
@@ -298,6 +298,7 @@ def _look_at_plan(case: Case, path: str) -> Outcome:
     """Compares the traced model with the plan, without running it."""
     from tf_interop import tensorflow_internals
     from tf_interop.graph.find import find_convolutions
+    from tf_interop.graph.landmarks import find_structure
     from tf_interop.graph.properties import GraphProperties
     from tf_interop.graph.view import GraphView
     from tf_interop.measure.device import running_device
@@ -313,7 +314,8 @@ def _look_at_plan(case: Case, path: str) -> Outcome:
     view = GraphView(planned_graph(traced, gpu.compute_capability if gpu else None))
     convolutions, _ = find_convolutions(view, GraphProperties(view))
     try:
-        return Outcome(note=check_plan_holds(load_plan(path), convolutions))
+        structure = find_structure(view, convolutions)
+        return Outcome(note=check_plan_holds(load_plan(path), convolutions, structure))
     except PlanError as error:
         return Outcome(refusal=str(error))
 

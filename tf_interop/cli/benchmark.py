@@ -310,7 +310,7 @@ def _why_unchanged(plan: Plan | None, device: ProfiledDevice) -> str:
     """Why a plan, or one from a profile if None, changes nothing here; empty if it may."""
     if plan is not None and not any(each.changes_graph for each in plan.graphs):
         return "it has no stage and no unit, and tf-interop show says why"
-    has_units = plan is not None and any(each.units for each in plan.graphs)
+    has_units = plan is not None and any(each.unit_count for each in plan.graphs)
     makes_units = device.backend == "host" and Settings().makes_units("CPU")
     return STAGES_NEED_GPUS if makes_units and not has_units else ""
 

@@ -170,7 +170,7 @@ def _write_trace(path: pathlib.Path, status: Status) -> None:
     """
     from tf_interop import tensorflow_internals
     from tf_interop.measure.device import running_device, this_cpu
-    from tf_interop.report.timeline import trace_of_run
+    from tf_interop.report.timeline import NamedGraph, trace_of_run
     from tf_interop.runtime.plugin import get_plugin
 
     spans = get_plugin().library.read_timeline()
@@ -181,7 +181,12 @@ def _write_trace(path: pathlib.Path, status: Status) -> None:
         raise PlanError(f"There is nothing to write to '{path}': {why}.")
     gpu = running_device("cudnn") if tensorflow_internals.may_have_gpus() else None
     versions = {"tensorflow": tensorflow_internals.tensorflow_version()}
-    trace = trace_of_run(spans, gpu or this_cpu(), versions)
+    graphs = {
+        report.plan.fingerprint: NamedGraph(report.plan.structure.names, report.unit_names)
+        for report in status.graphs
+        if report.plan.changes_graph or report.unit_names
+    }
+    trace = trace_of_run(spans, gpu or this_cpu(), versions, graphs)
     write_file(msgspec.json.encode(trace), path, "trace", PlanError)
 
 

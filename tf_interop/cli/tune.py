@@ -122,8 +122,8 @@ def tuned(clear: bool) -> Result:
                 ratio = f"{measured.ratio:.2f} ± {measured.error:.2f}"
                 table.add_row(
                     _name_of(plan),
-                    f"{len(graph.units)} of {measured.unit_count} {graph.unit_kind}",
-                    ratio if graph.units or measured.is_gain else "stock is fastest",
+                    f"{graph.unit_count} of {measured.unit_count} {graph.unit_kind}",
+                    ratio if graph.unit_count or measured.is_gain else "stock is fastest",
                     plan.made_with.get("device", UNKNOWN),
                 )
             print_on(Console(), table)

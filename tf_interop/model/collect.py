@@ -27,6 +27,7 @@ from tf_interop.graph.independence import (
     lanes_by_merge_key,
     level_groups,
 )
+from tf_interop.graph.landmarks import find_structure
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
 from tf_interop.model.graphs import planned_graph, trace
@@ -149,7 +150,7 @@ def collect_graphs(
         if options.plan is not None:
             node_of = {node.name: node for node in found}
             try:
-                planned = stages_from_plan(options.plan, found)
+                planned = stages_from_plan(options.plan, found, find_structure(view, found))
                 listed[:0] = [(each.stage.map(node_of.__getitem__), "plan") for each in planned]
                 plan_errors.append(None)
             except PlanError as error:

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import collections
-import hashlib
-import json
 
-from tf_interop.convolution import canonical_names
 from tf_interop.errors import PlanError
-from tf_interop.graph.ops import CONVOLUTION_KINDS
-from tf_interop.parallel.layers.find import LayerGraph
+from tf_interop.graph.landmarks import find_reads
+from tf_interop.graph.ops import CONVOLUTION_KINDS, attribute_of
+from tf_interop.parallel.layers.find import Layer, LayerGraph
 from tf_interop.parallel.layers.heads import HEAD_OPS
 from tf_interop.parallel.parted_graph import LayerDivision
 from tf_interop.parallel.types import Axis, GraphDivision, ParallelPlan
-
-
-def names_of_layers(graph: LayerGraph) -> list[str]:
-    """The canonical name of each layer."""
-    names = canonical_names(layer.name for layer in graph.layers)
-    return [names[layer.name] for layer in graph.layers]
+from tf_interop.structure import (
+    Part,
+    Structure,
+    describe_difference,
+    likeness,
+    origins_of,
+    structure_of,
+)
 
 
 def batch_size_of_layers(graph: LayerGraph) -> int | None:
@@ -32,28 +32,71 @@ def batch_size_of_layers(graph: LayerGraph) -> int | None:
     return sizes.most_common(1)[0][0] if sizes else None
 
 
-def fingerprint_layers(graph: LayerGraph) -> str:
-    """Identifies the layers of a graph, whatever its batch size, by 16 hexadecimal digits.
+def structure_of_layers(graph: LayerGraph) -> Structure:
+    """The structure of a graph, by the layers that begin with a convolution or a matrix product.
 
-    The digits depend on the canonical names of the convolutions and matrix products that layers
-    begin with, and on the sizes of their axes, but not on losses, metrics or optimizers.
+    It does not depend on the batch size, losses, metrics or optimizers.
     """
-    rows = sorted(
-        (name, [layer.extents[axis] for axis in Axis if axis is not Axis.SAMPLE])
-        for name, layer in zip(names_of_layers(graph), graph.layers, strict=True)
-        if layer.op in HEAD_OPS
+    heads = [layer for layer in graph.layers if layer.op in HEAD_OPS]
+    firsts = [graph.view.index_of[layer.name] for layer in heads]
+    reads = find_reads(graph.view, {index: number for number, index in enumerate(firsts)}, firsts)
+    return structure_of(
+        [
+            Part(layer.name, _form(graph, layer), tuple(its))
+            for layer, its in zip(heads, reads, strict=True)
+        ]
     )
-    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]
 
 
-def find_division(plan: ParallelPlan, graph: LayerGraph) -> GraphDivision:
+def keys_of_layers(graph: LayerGraph, structure: Structure) -> list[str]:
+    """For each layer a key that it has in every graph of the same network.
+
+    A landmark has its place. Another layer is known by its operation, its sizes and the layers that
+    it computes from.
+    """
+    place_of = {name: place for place, name in enumerate(structure.names)}
+    firsts = [graph.view.index_of[layer.name] for layer in graph.layers]
+    reads = find_reads(graph.view, graph.layer_of, firsts)
+    parts = [
+        Part(layer.name, str(place_of[layer.name]), ())
+        if layer.name in place_of
+        else Part(layer.name, _form(graph, layer), tuple(its))
+        for layer, its in zip(graph.layers, reads, strict=True)
+    ]
+    seen: collections.Counter[str] = collections.Counter()
+    keys = []
+    for part, origin in zip(parts, origins_of(parts), strict=True):
+        key = part.form if part.name in place_of else origin
+        seen[key] += 1
+        keys.append(key if seen[key] == 1 else f"{key} {seen[key]}")
+    return keys
+
+
+def _form(graph: LayerGraph, layer: Layer) -> str:
+    """The operation, attributes and sizes of a layer's first node."""
+    node = graph.view.nodes[graph.view.index_of[layer.name]]
+    words = [layer.op]
+    words += [f"{axis.value} {layer.extents[axis]}" for axis in Axis if axis is not Axis.SAMPLE]
+    if layer.op in CONVOLUTION_KINDS:
+        filter_shape = graph.operations[graph.view.index_of[layer.name]].input_shapes[1]
+        words.append(f"filter {'x'.join(map(str, filter_shape))}")
+    for name in ("strides", "dilations", "ksize"):
+        if sizes := attribute_of(node, name).list.i:
+            words.append(f"{name} {'x'.join(map(str, sizes))}")
+    words += [
+        text for name in ("padding", "data_format") if (text := attribute_of(node, name).s.decode())
+    ]
+    return " ".join(words)
+
+
+def find_division(plan: ParallelPlan, graph: LayerGraph, structure: Structure) -> GraphDivision:
     """Finds a plan's entry for a graph.
 
     Raises:
         PlanError: the plan has no entry for this graph, or none for its batch size.
     """
-    fingerprint, batch_size = fingerprint_layers(graph), batch_size_of_layers(graph)
-    entries = [each for each in plan.graphs if each.fingerprint == fingerprint]
+    batch_size = batch_size_of_layers(graph)
+    entries = [each for each in plan.graphs if each.fingerprint == structure.fingerprint]
     for entry in entries:
         if entry.batch_size in (None, batch_size):
             return entry
@@ -63,26 +106,30 @@ def find_division(plan: ParallelPlan, graph: LayerGraph) -> GraphDivision:
             f"The parallel plan is for batch size {known}, but the graph has {batch_size}. Make a "
             "plan for the program's batch size with tf-interop parallelize."
         )
-    count = sum(layer.op in HEAD_OPS for layer in graph.layers)
     model = plan.made_with.get("model")
-    made_for = f"'{model}'" if model else "another graph"
+    made_for = f" for '{model}'" if model else ""
+    if not plan.graphs:
+        raise PlanError(f"The parallel plan{made_for} contains no graph. Make it again.")
+    closest = max(plan.graphs, key=lambda each: likeness(each.landmarks, structure.landmarks))
+    difference = describe_difference(closest.landmarks, structure.landmarks, "layers")
     raise PlanError(
-        f"The parallel plan is for {made_for}, not for this graph with {count} convolutions and "
-        "matrix products in layers. Make a plan with tf-interop parallelize, with the same mode "
-        "and image size."
+        f"The parallel plan{made_for} is for another network: {difference}. Make a plan with "
+        "tf-interop parallelize, with the same mode and image size."
     )
 
 
-def divided_layers(division: GraphDivision, graph: LayerGraph) -> dict[str, LayerDivision]:
+def divided_layers(
+    division: GraphDivision, graph: LayerGraph, structure: Structure
+) -> dict[str, LayerDivision]:
     """The divided layers of a graph, by name.
 
     Raises:
         PlanError: the graph lacks a layer of the plan, or an axis has fewer values than parts.
     """
-    by_name = dict(zip(names_of_layers(graph), graph.layers, strict=True))
+    by_key = dict(zip(keys_of_layers(graph, structure), graph.layers, strict=True))
     found: dict[str, LayerDivision] = {}
     for layer in division.layers:
-        its = by_name.get(layer.name)
+        its = by_key.get(layer.key)
         if its is None:
             raise PlanError(
                 f"The graph has no layer '{layer.name}', which the parallel plan divides. Make the "

@@ -16,7 +16,7 @@ from tf_interop.parallel.costs.tables import DivisionCosts, LayerCosts, find_cos
 from tf_interop.parallel.explain import WHOLE, LayerExplanation, baselines, explain_layers
 from tf_interop.parallel.layers.find import LayerGraph
 from tf_interop.parallel.layers.prepare import expand_layers
-from tf_interop.parallel.lookup import batch_size_of_layers, fingerprint_layers, names_of_layers
+from tf_interop.parallel.lookup import batch_size_of_layers, keys_of_layers, structure_of_layers
 from tf_interop.parallel.parted_graph import part_graph
 from tf_interop.parallel.rules.normalization import FORWARD_OPS, GRADIENT_OPS
 from tf_interop.parallel.search.minimize import minimize
@@ -78,7 +78,7 @@ def make_division(
         costs = find_expanded_costs(layers, devices, measured)
         found = minimize(costs.problem(limits))
     strategies = baselines(layers, len(devices.devices))
-    names = names_of_layers(layers)
+    structure = structure_of_layers(layers)
     whole = costs.choice_of(strategies[WHOLE])
     whole_s, best_s = costs.seconds(whole), costs.seconds(found.choice)
     choice, why_whole = found.choice, ""
@@ -104,10 +104,11 @@ def make_division(
         memory_bytes=costs.memory(choice),
     )
     entry = GraphDivision(
-        fingerprint_layers(layers),
+        structure.fingerprint,
+        structure.landmarks,
         tuple(
-            DividedLayer(name, divided[layer.name].degrees, divided[layer.name].devices)
-            for name, layer in zip(names, layers.layers, strict=True)
+            DividedLayer(key, layer.name, divided[layer.name].degrees, divided[layer.name].devices)
+            for key, layer in zip(keys_of_layers(layers, structure), layers.layers, strict=True)
             if layer.name in divided
         ),
         batch_size=batch_size_of_layers(layers),
@@ -119,7 +120,7 @@ def make_division(
     return PlannedDivision(
         entry,
         {name: costs.seconds(its) * 1e6 for name, its in choices.items()},
-        explain_layers(costs, names, choice, strategies),
+        explain_layers(costs, [layer.name for layer in layers.layers], choice, strategies),
         str(found),
     )
 

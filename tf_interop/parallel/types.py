@@ -17,6 +17,7 @@ import msgspec
 from tf_interop.errors import PlanError
 from tf_interop.planning.problem import ValueSource
 from tf_interop.planning.types import Bytes, GraphMode, Microseconds, check_each_once
+from tf_interop.structure import Landmark
 from tf_interop.versioned_file import VersionedFormat
 
 _Degree = Annotated[int, msgspec.Meta(ge=1)]
@@ -94,11 +95,13 @@ class DividedLayer:
     """A layer that several devices share.
 
     Attributes:
-        name: canonical name of the layer (see `canonical_names`).
+        key: the layer in every graph of the network (see `keys_of_layers`).
+        name: its name in the graph that the plan was made for; only for people.
         degrees: how it is divided.
         devices: the device of each part; no two are equal.
     """
 
+    key: str
     name: str
     degrees: Degrees
     devices: tuple[DeviceNumber, ...]
@@ -138,7 +141,8 @@ class GraphDivision:
     """The divided layers of one graph.
 
     Attributes:
-        fingerprint: identifies the graph's layers (see `fingerprint_layers`).
+        fingerprint: of the graph's structure (see `structure_of_layers`).
+        landmarks: the layers by which it is recognized, in their places.
         layers: the layers that are divided. All others run whole on their own devices.
         batch_size: the graph's batch size.
         mode: training or inference; None if unknown, as for a function.
@@ -147,6 +151,7 @@ class GraphDivision:
     """
 
     fingerprint: str
+    landmarks: tuple[Landmark, ...]
     layers: tuple[DividedLayer, ...]
     batch_size: Annotated[int, msgspec.Meta(ge=1)] | None = None
     mode: GraphMode | None = None
@@ -181,9 +186,9 @@ def _check_parallel_plan(plan: ParallelPlan) -> None:
     check_each_once((graph.fingerprint, graph.batch_size) for graph in plan.graphs)
     for index, graph in enumerate(plan.graphs):
         place = f"$.graphs[{index}]"
-        names = [layer.name for layer in graph.layers]
-        if len(set(names)) < len(names):
-            raise ValueError(f"Expected each layer once, got {names} at `{place}.layers`")
+        keys = [layer.key for layer in graph.layers]
+        if len(set(keys)) < len(keys):
+            raise ValueError(f"Expected each layer once, got {keys} at `{place}.layers`")
         for number, layer in enumerate(graph.layers):
             at = f"`{place}.layers[{number}].devices`"
             devices, count = list(layer.devices), layer.degrees.count

@@ -1,9 +1,10 @@
-"""Finds the stages of a plan for a graph, under the node names of its trace."""
+"""Finds what a plan has for a graph, whatever the graph's nodes are called."""
 
 from __future__ import annotations
 
+import collections
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from absl import logging
 
@@ -11,18 +12,13 @@ from tf_interop.convolution import (
     ConvolutionKind,
     ConvolutionNode,
     batch_size_of,
-    canonical_names,
-    fingerprint_convolutions,
 )
 from tf_interop.errors import PlanError
 from tf_interop.planning.types import GraphMode, GraphPlan, Plan, PlannedStage
 from tf_interop.stage import Schedule, Stage, Step
+from tf_interop.structure import Landmark, Structure, describe_difference
 
-OTHER_MODEL_REMEDY = (
-    "Plan this model, or use the plan with its own model. If it is the plan's model, other "
-    "models were built before it, so Keras numbered its layers differently: name the layers, "
-    "or call keras.backend.clear_session() before you build it."
-)
+OTHER_MODEL_REMEDY = "Plan this model, or use the plan with its own model."
 """The advice for a plan of another model."""
 
 STAGES_NEED_GPUS = "stages run on GPUs only; tf-interop tune makes plans for this CPU"
@@ -30,9 +26,9 @@ STAGES_NEED_GPUS = "stages run on GPUs only; tf-interop tune makes plans for thi
 
 
 def stages_from_plan(
-    plan: Plan, convolutions: Sequence[ConvolutionNode]
+    plan: Plan, convolutions: Sequence[ConvolutionNode], structure: Structure
 ) -> tuple[PlannedStage, ...]:
-    """The plan's stages for a graph.
+    """The plan's stages for a graph, with the graph's names.
 
     If there are entries for several batch sizes, it uses the first of these that exists:
 
@@ -50,7 +46,7 @@ def stages_from_plan(
     Raises:
         PlanError: the plan has no entry for this graph.
     """
-    entries = [_with_names_of(each, convolutions) for each in entries_to_run(plan, convolutions)]
+    entries = entries_to_run(plan, convolutions, structure)
     taken = entries[0]
     batch_size = batch_size_of(node.configuration for node in convolutions)
     if taken.batch_size in (None, batch_size):
@@ -65,41 +61,44 @@ def stages_from_plan(
     )
 
 
-def entries_to_run(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> tuple[GraphPlan, ...]:
-    """The plan's entry for a graph, or entries if the batch size is unknown.
+def entries_to_run(
+    plan: Plan, convolutions: Sequence[ConvolutionNode], structure: Structure
+) -> tuple[GraphPlan, ...]:
+    """The plan's entry for a graph, or entries if the batch size is unknown; with its names.
 
-    `stages_from_plan` has the rules.
+    `stages_from_plan` has the rules. If no entry is for the graph, but most of the stages of one
+    are stages of convolutions that compute the same from the inputs on, as in a network with
+    another head, its entries have only these.
 
     Raises:
         PlanError: there is none. The message compares the graph with the most similar entry.
     """
-    fingerprint = fingerprint_convolutions(convolutions)
-    entries = tuple(graph for graph in plan.graphs if graph.fingerprint == fingerprint)
+    entries = _exact_entries(plan, structure) or _partial_entries(plan, convolutions, structure)
     if not entries:
-        _check_mode(plan, mode_of(convolutions))
-        raise PlanError(_why_not_for(plan, convolutions))
+        raise PlanError(_why_not_for(plan, convolutions, structure))
     size = batch_size_of(node.configuration for node in convolutions)
     if size is None:
         return tuple(each for each in entries if each.batch_size is None) or entries
     return (min(entries, key=lambda graph: _distance(graph.batch_size, size)),)
 
 
-def is_unfolded(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> bool:
+def is_unfolded(plan: Plan, convolutions: Sequence[ConvolutionNode], structure: Structure) -> bool:
     """Whether a plan leaves a graph, as it is before folding, without folding.
 
     If the batch size is unknown, folding must lose at each planned one.
     """
     size = batch_size_of(node.configuration for node in convolutions)
-    fingerprint = fingerprint_convolutions(convolutions)
     entries = [
         graph.unfolded
-        for graph in plan.graphs
-        if graph.fingerprint == fingerprint and (size is None or graph.batch_size in (None, size))
+        for graph in _exact_entries(plan, structure)
+        if size is None or graph.batch_size in (None, size)
     ]
     return bool(entries) and all(entries)
 
 
-def check_plan_holds(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> str:
+def check_plan_holds(
+    plan: Plan, convolutions: Sequence[ConvolutionNode], structure: Structure
+) -> str:
     """Refuses a plan for another model, after this model was traced.
 
     Returns:
@@ -109,7 +108,7 @@ def check_plan_holds(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> str
         PlanError: the plan has no entry for the graph, or was tuned at other batch sizes.
     """
     batch_size = batch_size_of(node.configuration for node in convolutions)
-    taken = entries_to_run(plan, convolutions)[0]
+    taken = entries_to_run(plan, convolutions, structure)[0]
     if batch_size is None:
         return ""
     if taken.measured is not None:
@@ -178,34 +177,62 @@ def _distance(planned: int | None, batch_size: int) -> tuple[int, float, int]:
     return (0 if planned == batch_size else 2), ratio, -planned
 
 
-def _with_names_of(graph: GraphPlan, convolutions: Sequence[ConvolutionNode]) -> GraphPlan:
-    """Renames an entry's nodes to those of this trace of the model."""
-    found = {node.name for node in convolutions}
-    if found.issuperset(graph.planned_nodes):
+def _exact_entries(plan: Plan, structure: Structure) -> tuple[GraphPlan, ...]:
+    return tuple(
+        _renamed(graph, dict(zip(graph.structure.names, structure.names, strict=True)))
+        for graph in plan.graphs
+        if graph.fingerprint == structure.fingerprint
+    )
+
+
+def _partial_entries(
+    plan: Plan, convolutions: Sequence[ConvolutionNode], structure: Structure
+) -> tuple[GraphPlan, ...]:
+    """The entries of the most similar network, with those of its stages that the graph has too."""
+    mode = mode_of(convolutions)
+    found: dict[str, list[GraphPlan]] = {}
+    counts: dict[str, tuple[int, int]] = {}  # of stages here and in the plan, by fingerprint
+    for graph in plan.graphs:
+        if not graph.stages or graph.mode not in (None, mode):
+            continue
+        names = _common_names(graph.landmarks, structure.landmarks)
+        stages = tuple(each for each in graph.stages if names.keys() >= set(each.nodes))
+        if 2 * len(stages) < len(graph.stages):
+            continue
+        why = f"{len(names)} of the plan's {len(graph.landmarks)} convolutions are here"
+        part = dataclasses.replace(
+            graph,
+            stages=tuple(dataclasses.replace(each, why=why) for each in stages),
+            unstaged=tuple(each for each in graph.unstaged if each.node in names),
+            prediction=None,
+        )
+        found.setdefault(graph.fingerprint, []).append(_renamed(part, names))
+        counts.setdefault(graph.fingerprint, (len(stages), len(graph.stages)))
+    if not found:
+        return ()
+    closest = max(found, key=lambda fingerprint: counts[fingerprint][0] / counts[fingerprint][1])
+    why = _why_not_for(plan, convolutions, structure)
+    logging.warning("%s Of its stages, %d of %d are used.", why, *counts[closest])
+    return tuple(found[closest])
+
+
+def _common_names(planned: Sequence[Landmark], here: Sequence[Landmark]) -> dict[str, str]:
+    """The names here of the planned landmarks that compute the same from the inputs on."""
+    names: dict[str, list[str]] = {}
+    for each in reversed(here):
+        names.setdefault(each.origin, []).append(each.name)
+    return {each.name: names[each.origin].pop() for each in planned if names.get(each.origin)}
+
+
+def _renamed(graph: GraphPlan, names: Mapping[str, str]) -> GraphPlan:
+    """An entry with other names for its convolutions."""
+    if all(name == here for name, here in names.items()):
         return graph
-    name_of = {canonical: name for name, canonical in canonical_names(found).items()}
-    names = {
-        node: name_of.get(canonical, node)
-        for node, canonical in canonical_names(graph.planned_nodes).items()
-    }
     return dataclasses.replace(
         graph,
         stages=tuple(each.map(lambda stage: stage.map(names.__getitem__)) for each in graph.stages),
         unstaged=tuple(dataclasses.replace(each, node=names[each.node]) for each in graph.unstaged),
     )
-
-
-def _check_mode(plan: Plan, mode: GraphMode) -> None:
-    modes = {each.mode for each in plan.graphs}
-    if modes and modes.isdisjoint({None, mode}):
-        argument, flag = {
-            "training": ("training=True", "with --training"),
-            "inference": ("training=False", "without --training"),
-        }[mode]
-        raise PlanError(
-            f"This plan was made for {' and '.join(sorted(filter(None, modes)))}, but the graph is "
-            f"for {mode}. Tune or plan again with {argument} (on the command line {flag})."
-        )
 
 
 def _as_for(taken: GraphPlan, batch_size: int) -> str:
@@ -215,26 +242,44 @@ def _as_for(taken: GraphPlan, batch_size: int) -> str:
     )
 
 
-def _why_not_for(plan: Plan, convolutions: Sequence[ConvolutionNode]) -> str:
-    """Compares these convolutions with the closest graph of a plan; adds the remedy."""
-    refused = f"The plan{made_for(plan)}"
+def _why_not_for(plan: Plan, convolutions: Sequence[ConvolutionNode], structure: Structure) -> str:
+    """Compares a graph with the closest entry of a plan; adds the remedy."""
+    the_plan = f"The plan{made_for(plan)}"
     if not plan.graphs:
-        return f"{refused} contains no graph. Plan the model again."
-    found = set(canonical_names(node.name for node in convolutions).values())
-    planned, closest = max(
-        ((set(canonical_names(graph.planned_nodes).values()), graph) for graph in plan.graphs),
-        key=lambda each: len(found & each[0]),
+        return f"{the_plan} contains no graph. Plan the model again."
+    mode = mode_of(convolutions)
+    if of_mode := [each for each in plan.graphs if each.mode in (None, mode)]:
+        here = {each.origin for each in structure.landmarks}
+        closest = max(
+            of_mode, key=lambda graph: sum(each.origin in here for each in graph.landmarks)
+        )
+        difference = describe_difference(closest.landmarks, structure.landmarks, "convolutions")
+        return f"{the_plan} is for another network: {difference}. {OTHER_MODEL_REMEDY}"
+    modes = " and ".join(sorted({each.mode for each in plan.graphs if each.mode}))
+    filters = _filters(structure.landmarks)
+    # Training has the filters of inference once more for each gradient.
+    shared = max(
+        (filters & its).total() / max(1, min(filters.total(), its.total()))
+        for its in (_filters(each.landmarks) for each in plan.graphs)
     )
-    lacking = sorted(planned - found)
-    # A plan of units names no convolutions.
-    is_as_large = closest.convolution_count == len(convolutions)
-    words = " with the same names but other attributes" if planned and is_as_large else ""
-    if lacking:
-        words = f", some not in this graph, such as {', '.join(map(repr, lacking[:3]))}"
+    if shared < 0.5:
+        return (
+            f"{the_plan} is for another network (and for {modes}, while this graph is for {mode}). "
+            f"{OTHER_MODEL_REMEDY}"
+        )
+    argument, flag = {
+        "training": ("training=True", "with --training"),
+        "inference": ("training=False", "without --training"),
+    }[mode]
     return (
-        f"{refused} is for another model: it has {closest.convolution_count} convolutions{words}, "
-        f"and this graph has {len(convolutions)}. {OTHER_MODEL_REMEDY}"
+        f"{the_plan} is for {modes}, but this graph is for {mode}. Tune or plan again with "
+        f"{argument} (on the command line {flag})."
     )
+
+
+def _filters(landmarks: Iterable[Landmark]) -> collections.Counter[str]:
+    """The filter shapes of convolutions, which a network has in training and in inference."""
+    return collections.Counter(each.form.split()[1] for each in landmarks)
 
 
 def made_for(plan: Plan) -> str:

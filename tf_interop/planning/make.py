@@ -24,6 +24,7 @@ from tf_interop.planning.types import (
     StagePrediction,
     UnstagedConvolution,
 )
+from tf_interop.structure import Part, Structure, structure_of
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -116,9 +117,10 @@ class _Planner:
                         name, algorithm, choice.latency_us, peak_bytes, before_stage=len(stages)
                     )
                 )
+        structure = self._problem.structure or self._structure_of_nodes()
         return GraphPlan(
-            fingerprint=self._problem.fingerprint,
-            convolution_count=max(self._problem.convolution_count, len(self._problem.nodes)),
+            fingerprint=structure.fingerprint,
+            landmarks=structure.landmarks,
             stages=tuple(stages),
             batch_size=self._problem.batch_size,
             prediction=GraphPrediction(
@@ -130,6 +132,15 @@ class _Planner:
                 search=search,
             ),
             unstaged=tuple(unstaged),
+        )
+
+    def _structure_of_nodes(self) -> Structure:
+        nodes, predecessors = self._problem.nodes, self._problem.predecessors
+        return structure_of(
+            [
+                Part(node.name, node.costs, tuple((each, "") for each in its))
+                for node, its in zip(nodes, predecessors, strict=True)
+            ]
         )
 
     def _search(self, on_progress: OnProgress) -> tuple[list[_Unit], str]:

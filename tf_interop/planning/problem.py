@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from tf_interop.planning.sm_model import Device
 from tf_interop.profile.entries import KernelMeasurement
 from tf_interop.stage import Stage
+from tf_interop.structure import Structure
 
 
 class ValueSource(enum.Enum):
@@ -130,8 +131,8 @@ class PlanningProblem:
         memory_budget_bytes: limit for workspaces and live outputs of convolutions; None for no
             limit.
         device: None for a CPU, and if the limits of its SMs are unknown.
-        fingerprint: of the graph (see `fingerprint_convolutions`).
-        convolution_count: all convolutions of the graph, planned or not.
+        structure: of the graph, by all its convolutions, planned or not; None if it is only known
+            by its nodes.
         batch_size: None if it is unknown.
     """
 
@@ -140,8 +141,7 @@ class PlanningProblem:
     stages: tuple[MeasuredStage, ...] = ()
     memory_budget_bytes: int | None = None
     device: Device | None = None
-    fingerprint: str = ""
-    convolution_count: int = 0
+    structure: Structure | None = None
     batch_size: int | None = None
 
     @functools.cached_property

@@ -11,9 +11,9 @@ from tf_interop.convolution import (
     ConvolutionKind,
     ConvolutionNode,
     batch_size_of,
-    fingerprint_convolutions,
 )
 from tf_interop.graph.independence import Independence, find_follows, find_merge_keys
+from tf_interop.graph.landmarks import find_structure
 from tf_interop.graph.view import GraphView
 from tf_interop.planning.problem import (
     Candidate,
@@ -64,8 +64,7 @@ def make_planning_problem(
         memory_budget_bytes=memory_budget_bytes,
         # A CPU's device counts cores, which are not SMs.
         device=None if limits is None else Device(limits, device.sm_count),
-        fingerprint=fingerprint_convolutions(convolutions),
-        convolution_count=len(convolutions),
+        structure=find_structure(view, convolutions),
         batch_size=batch_size_of([node.configuration for node in convolutions]),
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -24,14 +23,13 @@ from tf_interop.planning.types import (
 )
 from tf_interop.profile.tables import describe_options
 from tf_interop.stage import Lane, Stage
-from tf_interop.terminal import UNKNOWN, new_table, percent, print_on
+from tf_interop.terminal import UNKNOWN, count_of, new_table, percent, print_on
 
 _MEASURED_FIELDS = (
     *("unit_count", "unit_op_count", "step_ms", "stock_ms"),
     *("ratio", "error", "cores", "other_load"),
 )
 _ANY = "any"
-_MOST_UNITS = 20
 
 
 def show_plan(plan: Plan, console: Console) -> None:
@@ -92,8 +90,8 @@ def summarize_graph(graph: GraphPlan) -> dict[str, Any]:
             field: getattr(prediction, field, None)
             for field in ("latency_us", "sequential_us", "peak_bytes")
         },
-        "narrow_units": len(graph.narrow_units),
-        "split_units": len(graph.split_units),
+        "narrow_units": 0 if graph.are_split else graph.unit_count,
+        "split_units": graph.unit_count if graph.are_split else 0,
         **{field: getattr(measured, field, None) for field in _MEASURED_FIELDS},
     }
 
@@ -125,21 +123,13 @@ def _planned_table(graphs: Sequence[GraphPlan]) -> Table:
 
 
 def _describe_search(graph: GraphPlan) -> Iterator[str]:
-    """Describes the search, and lists the units."""
+    """Describes the search, and where the units run."""
     if graph.prediction is not None:
         budget = graph.prediction.memory_budget_bytes
         yield "no memory budget" if budget is None else f"memory budget {decimal(budget)}"
         yield f"search: {graph.prediction.search}"
-    units_at: dict[str, list[str]] = {}
-    for name, where in where_units_run(graph).items():
-        units_at.setdefault(where, []).append(name)
-    for where, names in units_at.items():
-        shown = ", ".join(names[:_MOST_UNITS])
-        more = len(names) - _MOST_UNITS
-        yield (
-            f"{'' if graph.split_units else 'on '}{where}: {shown}"
-            f"{f', and {more} more, in --json' if more > 0 else ''}"
-        )
+    if graph.unit_count:
+        yield f"{count_of(graph.unit_count, 'unit')} {where_units_run(graph)}"
 
 
 def _prediction_cells(graph: GraphPlan) -> tuple[str, ...]:
@@ -305,8 +295,8 @@ def _gain(graph: GraphPlan) -> str:
     measured, prediction = graph.measured, graph.prediction
     if measured is None:
         no_step = "No whole step was measured: tf-interop benchmark compares it with stock and XLA."
-        if graph.units:
-            return f"{len(graph.units)} {graph.unit_kind} units. {no_step}"
+        if graph.unit_count:
+            return f"{graph.unit_count} {graph.unit_kind} units. {no_step}"
         if not graph.stages:
             why = graph.why_no_stage or "no stage is faster than its convolutions in sequence"
             return f"The graph stays unchanged: {why}. {no_step}"
@@ -339,12 +329,8 @@ def _gain(graph: GraphPlan) -> str:
         if measured.folded is not None:
             end = f", neither folded ({measured.folded.ratio:.2f} times as fast) nor with units."
         return f"No significant gain over stock TensorFlow ({measured.stock_ms:.1f} ms a step){end}"
-    counts = collections.Counter(graph.cores_of.values())
-    how = "by " + " and ".join(
-        f"{count} unit{'s' * (count > 1)} on {say_cores(cores)} each"
-        for cores, count in sorted(counts.items())
-    )
-    if graph.split_units:
+    how = f"by {count_of(graph.unit_count, 'unit')} {where_units_run(graph)} each"
+    if graph.are_split:
         how = f"by splitting the batch over them for {measured.unit_op_count} operations"
     how = f"measured on {measured.cores} cores, {how}."
     if measured.folded is not None:
@@ -362,16 +348,11 @@ def _gain(graph: GraphPlan) -> str:
     )
 
 
-def say_cores(cores: int) -> str:
-    """Cores in words, such as `one core` and `4 cores`."""
-    return "one core" if cores == 1 else f"{cores} cores"
-
-
-def where_units_run(graph: GraphPlan) -> dict[str, str]:
-    """Describes where each narrow or split unit runs, by its name."""
-    if graph.split_units:
-        return dict.fromkeys(graph.split_units, "split over the cores")
-    return {name: say_cores(cores) for name, cores in graph.cores_of.items()}
+def where_units_run(graph: GraphPlan) -> str:
+    """Describes where a unit of a graph runs."""
+    if graph.are_split:
+        return "split over the cores"
+    return f"on {'one core' if graph.unit_cores == 1 else f'{graph.unit_cores} cores'}"
 
 
 def _ms(time_us: float) -> str:

@@ -13,6 +13,7 @@ from tf_interop.planning.problem import ValueSource
 from tf_interop.planning.sm_model import SmUse
 from tf_interop.profile.entries import Count, NotNegative, Positive, PositiveCount, Share
 from tf_interop.stage import LARGEST_INT, Schedule, Stage
+from tf_interop.structure import Landmark, Structure
 from tf_interop.versioned_file import VersionedFormat
 
 Bytes = Count
@@ -301,8 +302,8 @@ class GraphPlan:
     """The plan of one graph.
 
     Attributes:
-        fingerprint: identifies the graph's convolutions (see `fingerprint_convolutions`).
-        convolution_count: all convolutions of the graph, planned or not.
+        fingerprint: of the graph's structure (see `tf_interop.structure`).
+        landmarks: all convolutions of the graph, planned or not, in their places.
         batch_size: None if the stages apply to every batch size.
         prediction: None if no planner made the stages.
         unstaged: the planned convolutions in no stage, in their expected order.
@@ -310,10 +311,9 @@ class GraphPlan:
             that lose least.
         why_no_stage: the reason if there is no stage, in words; else empty.
         mode: None if it is unknown, as for a function.
-        narrow_units: canonical names of the units that run on one core, or a few, of a CPU.
-        split_units: canonical names of the units that run once for each part of the batch, each
-            part on its share of a CPU's cores. A plan has either these or `narrow_units`.
-        unit_cores: cores for each of `narrow_units`; empty for one each.
+        unit_count: the units of a CPU that the plan makes: all of the graph, or none.
+        unit_cores: the cores that each of them runs on.
+        are_split: whether each runs once for each part of the batch, each part on one core.
         measured: steps with these units, if they were measured.
         unfolded: whether its parameters are not folded or kept, nor its normalizations fused,
             because stock TensorFlow was measured faster.
@@ -321,36 +321,35 @@ class GraphPlan:
     """
 
     fingerprint: str
-    convolution_count: Count
-    stages: tuple[PlannedStage, ...]
+    landmarks: tuple[Landmark, ...]
+    stages: tuple[PlannedStage, ...] = ()
     batch_size: PositiveCount | None = None
     prediction: GraphPrediction | None = None
     unstaged: tuple[UnstagedConvolution, ...] = ()
     rejected: tuple[RejectedStage, ...] = ()
     why_no_stage: str = ""
     mode: GraphMode | None = None
-    narrow_units: tuple[str, ...] = ()
-    split_units: tuple[str, ...] = ()
-    unit_cores: tuple[Annotated[int, msgspec.Meta(ge=1, le=LARGEST_INT)], ...] = ()
+    unit_count: Count = 0
+    unit_cores: Annotated[int, msgspec.Meta(ge=1, le=LARGEST_INT)] = 1
+    are_split: bool = False
     measured: MeasuredStep | None = None
     unfolded: bool = False
     jit_compile: bool = False
 
     @property
-    def cores_of(self) -> dict[str, int]:
-        """The number of cores for each narrow unit, by name."""
-        cores = self.unit_cores or (1,) * len(self.narrow_units)
-        return dict(zip(self.narrow_units, cores, strict=True))
+    def structure(self) -> Structure:
+        """The structure of the graph."""
+        return Structure(self.fingerprint, self.landmarks)
 
     @property
-    def units(self) -> tuple[str, ...]:
-        """The narrow or split units."""
-        return self.narrow_units or self.split_units
+    def convolution_count(self) -> int:
+        """The number of all convolutions of the graph, planned or not."""
+        return len(self.landmarks)
 
     @property
     def unit_kind(self) -> str:
         """Either `narrow` or `split`."""
-        return "split" if self.split_units else "narrow"
+        return "split" if self.are_split else "narrow"
 
     @property
     def spread_us(self) -> float:
@@ -360,7 +359,7 @@ class GraphPlan:
     @property
     def changes_graph(self) -> bool:
         """Whether there is a stage, or a narrow or split unit."""
-        return bool(self.stages or self.units)
+        return bool(self.stages or self.unit_count)
 
     @property
     def planned_nodes(self) -> list[str]:
@@ -413,28 +412,30 @@ def check_each_once(keys: Iterable[tuple[str, int | None]]) -> None:
 def _check_plan(plan: Plan) -> None:
     """Checks the rules that the types cannot express."""
     check_each_once((graph.fingerprint, graph.batch_size) for graph in plan.graphs)
+    sizes: dict[str, int] = {}
     for index, graph in enumerate(plan.graphs):
         place = f"$.graphs[{index}]"
+        if sizes.setdefault(graph.fingerprint, len(graph.landmarks)) != len(graph.landmarks):
+            raise ValueError(
+                f"Expected as many landmarks as before for fingerprint {graph.fingerprint!r}, got "
+                f"{len(graph.landmarks)} at `{place}.landmarks`"
+            )
         for number, stage in enumerate(graph.stages):
             try:
                 stage.validate()
             except ValueError as error:
                 raise ValueError(f"{error} in `{place}.stages[{number}]`") from error
-        if graph.unit_cores and len(graph.unit_cores) != len(graph.narrow_units):
-            raise ValueError(
-                f"Expected the cores of {len(graph.narrow_units)} narrow units, got "
-                f"{len(graph.unit_cores)} at `{place}.unit_cores`"
-            )
         if graph.unfolded and graph.changes_graph:
             raise ValueError(
                 "Expected no stages and no units, which are those of a folded graph, got some at "
                 f"`{place}` with `unfolded`"
             )
+        landmarks = {each.name for each in graph.landmarks}
         names = graph.planned_nodes
-        if len(set(names)) < len(names) or len(names) > graph.convolution_count:
+        if len(set(names)) < len(names) or not landmarks.issuperset(names):
             raise ValueError(
-                f"Expected each of at most {graph.convolution_count} convolutions once, got "
-                f"{names} at `{place}`"
+                f"Expected each of the {len(landmarks)} landmarks at most once, got {names} at "
+                f"`{place}`"
             )
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from tensorflow.core.framework import graph_pb2
 
-from tf_interop.convolution import canonical_names, fingerprint_convolutions
 from tf_interop.errors import PlanError
 from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.independence import Independence
+from tf_interop.graph.landmarks import find_structure
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.split_units import find_split_units
 from tf_interop.graph.units import find_units, planned_name
@@ -61,10 +61,10 @@ def networks_of_model(
                 jit_compile=graph.jit_compile,
             )
             if graph.measured is not None:
-                network = _network_of_units(step_to_tune(traced), is_split=bool(graph.split_units))
+                network = _network_of_units(step_to_tune(traced), is_split=graph.are_split)
             else:
                 network = _network_of_convolutions(planned_graph(traced, compute_capability))
-            if network.fingerprint == graph.fingerprint:
+            if network.structure.fingerprint == graph.fingerprint:
                 return named_as_in(graph, network)
         return None
 
@@ -90,7 +90,7 @@ def _network_of_convolutions(graph_def: graph_pb2.GraphDef) -> Network:
         )
         for node, its in zip(convolutions, predecessors, strict=True)
     )
-    return Network(nodes, tuple(refusals), fingerprint_convolutions(convolutions))
+    return Network(nodes, tuple(refusals), find_structure(view, convolutions))
 
 
 def _network_of_units(step: StepToTune, *, is_split: bool) -> Network:
@@ -109,19 +109,17 @@ def _network_of_units(step: StepToTune, *, is_split: bool) -> Network:
         for source in view.sources(index):
             before[index] |= {unit_of[source]} if source in unit_of else before[source]
             reads_input[index] |= reads_input[source]
-    names = [planned_name(view, unit) for unit in units]
-    canonical = canonical_names(names)
     nodes = []
-    for number, (name, unit) in enumerate(zip(names, units, strict=True)):
+    for number, unit in enumerate(units):
         its = set().union(*(before[step] for step in unit.steps)) - {number}
         ops = collections.Counter(view.ops[step].lstrip("_") for step in unit.steps)
         nodes.append(
             NetworkNode(
-                canonical[name],
+                planned_name(view, unit),
                 tuple(sorted(its)),
                 str(len(unit.steps)),
                 ", ".join(op if count == 1 else f"{count} {op}" for op, count in ops.items()),
                 any(reads_input[step] for step in unit.steps),
             )
         )
-    return Network(tuple(nodes), fingerprint=fingerprint_convolutions(convolutions))
+    return Network(tuple(nodes), structure=find_structure(step.stock, convolutions))

@@ -20,14 +20,10 @@ from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 from tf_interop.contraction import contract
-from tf_interop.convolution import (
-    ConvolutionConfiguration,
-    ConvolutionKind,
-    Refusal,
-    canonical_names,
-)
+from tf_interop.convolution import ConvolutionConfiguration, ConvolutionKind, Refusal
 from tf_interop.errors import PlanError
 from tf_interop.planning.types import GraphPlan
+from tf_interop.structure import NOTHING, Structure
 
 _SWEEPS = 6
 
@@ -63,12 +59,13 @@ class NetworkNode:
 class Network:
     """The convolutions of one graph, or its units, in a possible order of execution.
 
-    `refusals` are the convolutions that cannot be part of a stage or unit.
+    `refusals` are the convolutions that cannot be part of a stage or unit, and `structure` is the
+    graph's.
     """
 
     nodes: tuple[NetworkNode, ...]
     refusals: tuple[Refusal, ...] = ()
-    fingerprint: str = ""
+    structure: Structure = NOTHING
 
     @property
     def drawn(self) -> tuple[NetworkNode, ...]:
@@ -87,13 +84,10 @@ class Network:
 
 
 def named_as_in(graph: GraphPlan, network: Network) -> Network:
-    """Renames the nodes as in a plan; another trace of the model may number scopes differently."""
-    names = canonical_names(node.name for node in network.nodes)
-    planned_names = canonical_names([*graph.planned_nodes, *graph.units])
-    planned = {canonical: name for name, canonical in planned_names.items()}
+    """Renames the convolutions as in a plan; another trace of the model may have other names."""
+    planned = dict(zip(network.structure.names, graph.structure.names, strict=True))
     nodes = tuple(
-        dataclasses.replace(node, name=planned.get(names[node.name], node.name))
-        for node in network.nodes
+        dataclasses.replace(node, name=planned.get(node.name, node.name)) for node in network.nodes
     )
     return dataclasses.replace(network, nodes=nodes)
 

@@ -13,12 +13,11 @@ from __future__ import annotations
 import collections
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tf_interop.convolution import canonical_names
 from tf_interop.errors import PlanError
 from tf_interop.planning.problem import ValueSource
 from tf_interop.planning.types import GraphPlan, UnstagedConvolution
@@ -145,21 +144,40 @@ class Trace:
     """A Chrome trace."""
 
     traceEvents: tuple[TraceEvent, ...]  # noqa: N815 (Chrome's name)
-    otherData: dict[str, str]  # noqa: N815 (Chrome's name)
+    otherData: dict[str, Any]  # noqa: N815 (Chrome's name)
     displayTimeUnit: str = "ns"  # noqa: N815 (Chrome's name)
 
 
 @dataclasses.dataclass(frozen=True)
+class NamedGraph:
+    """The names in a program's graph: of its landmarks, in their places, and of its units."""
+
+    convolutions: tuple[str, ...] = ()
+    units: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
 class MeasuredRun:
-    """A trace file: the machine and the date, events by their starts, and rows by thread."""
+    """A trace file.
+
+    Attributes:
+        where: the machine and the date.
+        events: by their starts.
+        rows: by thread.
+        graphs: the graphs of the program that have stages or units, by fingerprint.
+    """
 
     where: str
     events: tuple[TraceEvent, ...]
     rows: dict[int, str]
+    graphs: dict[str, NamedGraph] = dataclasses.field(default_factory=dict)
 
 
 def trace_of_run(
-    spans: Iterable[TimedSpan], device: ProfiledDevice, made_with: dict[str, str]
+    spans: Iterable[TimedSpan],
+    device: ProfiledDevice,
+    made_with: dict[str, str],
+    graphs: dict[str, NamedGraph],
 ) -> Trace:
     """Makes a trace file.
 
@@ -189,7 +207,7 @@ def trace_of_run(
         for row, thread in rows.items()
     ]
     where = {"measured on": device.name, "date": device.date}
-    return Trace((*named, *events), {"made by": _MADE_BY} | where | made_with)
+    return Trace((*named, *events), {"made by": _MADE_BY, "graphs": graphs} | where | made_with)
 
 
 def load_run(path: PathLike) -> MeasuredRun:
@@ -205,6 +223,7 @@ def load_run(path: PathLike) -> MeasuredRun:
         if made.get("made by") != _MADE_BY:
             raise ValueError(f"{made.get('made by', 'another program')} made it")
         where = f"{made['measured on']}, {made['date']}"
+        graphs = msgspec.convert(made["graphs"], dict[str, NamedGraph])
     except (ValueError, KeyError) as error:
         raise PlanError(
             f"'{path}' is not a trace from 'tf-interop run --trace': {error}. Run the program with "
@@ -212,7 +231,7 @@ def load_run(path: PathLike) -> MeasuredRun:
         ) from error
     rows = {each.tid: str(each.args["name"]) for each in trace.traceEvents if each.ph == "M"}
     events = (each for each in trace.traceEvents if each.ph == "X" and "op" in each.args)
-    return MeasuredRun(where, tuple(sorted(events, key=lambda each: each.ts)), rows)
+    return MeasuredRun(where, tuple(sorted(events, key=lambda each: each.ts)), rows, graphs)
 
 
 def timeline_of_run(run: MeasuredRun, graph: GraphPlan) -> Timeline | None:
@@ -221,10 +240,10 @@ def timeline_of_run(run: MeasuredRun, graph: GraphPlan) -> Timeline | None:
     A program may make a graph twice, for example for training and for validation. Only the first op
     for each stage or unit of the plan counts.
     """
-    names = canonical_names([*(name for each in graph.stages for name in each.nodes), *graph.units])
-    places = {names[name]: n for n, each in enumerate(graph.stages) for name in each.nodes}
-    wanted = places.keys() | {names[name] for name in graph.units}
-    ops = _ops_of(run, wanted)
+    here = run.graphs.get(graph.fingerprint, NamedGraph(graph.structure.names))
+    planned = dict(zip(here.convolutions, graph.structure.names, strict=False))
+    places = {name: n for n, each in enumerate(graph.stages) for name in each.nodes}
+    ops = _ops_of(run, here, planned, places)
     calls: dict[int, list[TraceEvent]] = collections.defaultdict(list)
     for each in run.events:
         if each.args["op"] in ops:
@@ -238,10 +257,10 @@ def timeline_of_run(run: MeasuredRun, graph: GraphPlan) -> Timeline | None:
     origin_us = events[0].ts
 
     def names_of(event: TraceEvent) -> list[str]:
-        # A unit has its plan's name, which is of its first convolution, not of its last operation.
+        # A unit has the name of its first convolution, not of its last operation.
         if event.name == event.args["op"] and event.cat != "stage":
             return [ops[event.name]]
-        return event.name.split(" + ")
+        return [planned.get(name, name) for name in event.name.split(" + ")]
 
     spans = tuple(
         Span(
@@ -260,19 +279,23 @@ def timeline_of_run(run: MeasuredRun, graph: GraphPlan) -> Timeline | None:
     return Timeline("in a run", tuple(rows), spans, note)
 
 
-def _ops_of(run: MeasuredRun, wanted: Iterable[str]) -> dict[str, str]:
-    """The first op of a run for each wanted node, with the node's name."""
+def _ops_of(
+    run: MeasuredRun, here: NamedGraph, planned: Mapping[str, str], staged: Collection[str]
+) -> dict[str, str]:
+    """The ops of a graph in a run: its units, and the first op for each staged convolution.
+
+    Each has a name of the plan's: that of its first convolution, if it has one.
+    """
     held: dict[str, list[str]] = collections.defaultdict(list)
     for each in run.events:
         parts = each.args.get("operations") or each.name.split(" + ")
         held[each.args["op"]] += parts if each.cat != "stage" else ()
-    first: dict[str, str] = {}
+    ops: dict[str, str] = {}
     for op, parts in held.items():
-        canonical = canonical_names(dict.fromkeys(parts))
-        name = next((canonical[part] for part in parts if canonical[part] in wanted), None)
-        if name is not None:
-            first.setdefault(name, op)
-    return {op: name for name, op in first.items()}
+        name = next((planned[part] for part in parts if part in planned), op)
+        if op in here.units or (name in staged and name not in ops.values()):
+            ops[op] = name
+    return ops
 
 
 def _length_us(events: Sequence[TraceEvent]) -> float:

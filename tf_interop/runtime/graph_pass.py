@@ -32,7 +32,7 @@ import collections
 import dataclasses
 import hashlib
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from tensorflow.core.framework import graph_pb2
 
@@ -40,10 +40,7 @@ from tf_interop.convolution import (
     ConvolutionNode,
     Refusal,
     batch_size_of,
-    canonical_names,
-    fingerprint_convolutions,
 )
-from tf_interop.errors import PlanError
 from tf_interop.graph.check import check_rewrite
 from tf_interop.graph.control_flow import ControlFlow
 from tf_interop.graph.epilogues import (
@@ -55,13 +52,14 @@ from tf_interop.graph.epilogues import (
 )
 from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.independence import Independence
+from tf_interop.graph.landmarks import find_structure
 from tf_interop.graph.ops import CONVOLUTION_KINDS
 from tf_interop.graph.program import CONV_STAGE_OP, UNIT_OP
 from tf_interop.graph.properties import GraphProperties, ShapeInference
 from tf_interop.graph.rewrite import ON_ONE_CORE, Cores, rewrite_stages, rewrite_units
 from tf_interop.graph.split_units import find_split_units, find_whole_unit
 from tf_interop.graph.time_limit import check_time_limit
-from tf_interop.graph.units import ANCHOR_OPS, Unit, find_units, is_small_unit, planned_name
+from tf_interop.graph.units import ANCHOR_OPS, Unit, find_units, is_small_unit, unit_name
 from tf_interop.graph.view import GraphView, device_type_of, is_local
 from tf_interop.measure.device import has_bfloat16
 from tf_interop.planning.always import group_always, leave_out_unmeasured
@@ -77,6 +75,7 @@ from tf_interop.planning.lookup import (
 from tf_interop.planning.types import GraphPlan, PlannedStage
 from tf_interop.runtime.kernel_library import HandedGraph
 from tf_interop.runtime.settings import PassReport, Policy, Settings
+from tf_interop.structure import Structure
 
 
 def run_conv_stage_pass(
@@ -123,12 +122,13 @@ def run_conv_stage_pass(
     if not convolutions and not refusals:
         return None, None
 
+    structure = find_structure(view, convolutions)
     check_time_limit()
     if settings.makes_units(device_type):
         units_view = view if folded is None else GraphView(folded)
         properties = GraphProperties(units_view, infer_output_shapes)
         rewritten, report = _make_units(
-            units_view, properties, settings, convolutions, nodes_to_preserve, fetches
+            units_view, properties, settings, convolutions, structure, nodes_to_preserve, fetches
         )
     else:
         candidates = convolutions
@@ -137,7 +137,7 @@ def run_conv_stage_pass(
                 convolutions, device_type, has_bfloat16=has_bfloat16()
             )
             refusals += unmeasured
-        stages = _plan_stages(settings, view, candidates)
+        stages = _plan_stages(settings, view, candidates, structure)
         rewritten = None
         if stages:
             check_time_limit()
@@ -155,8 +155,7 @@ def run_conv_stage_pass(
             node_count=len(view),
             convolution_count=len(candidates),
             refusals=refusals,
-            # Covers all convolutions: a plan, unlike the policy, leaves none out.
-            plan=GraphPlan(fingerprint_convolutions(convolutions), len(convolutions), stages),
+            plan=GraphPlan(structure.fingerprint, structure.landmarks, stages),
             why_unchanged=""
             if stages
             else _why_unchanged(candidates, "no convolution can be in a stage"),
@@ -230,15 +229,16 @@ def plan_leaves_unfolded(
     plan = settings.plan
     if plan is None or not any(graph.unfolded for graph in plan.graphs):
         return False
+    view = GraphView(graph_def)
     convolutions, _ = _convolutions_on(
         handed.device_type,
-        GraphView(graph_def),
+        view,
         settings,
         handed.nodes_to_preserve,
         handed.infer_output_shapes,
         handed.fetches,
     )
-    return is_unfolded(plan, convolutions)
+    return is_unfolded(plan, convolutions, find_structure(view, convolutions))
 
 
 def _convolutions_on(
@@ -278,12 +278,15 @@ def _plan_stages(
     settings: Settings,
     view: GraphView,
     convolutions: tuple[ConvolutionNode, ...],
+    structure: Structure,
 ) -> tuple[PlannedStage, ...]:
     if not convolutions:
         return ()
     if settings.policy is Policy.ALWAYS:
         return group_always(convolutions, Independence(view, convolutions))
-    return () if settings.plan is None else stages_from_plan(settings.plan, convolutions)
+    if settings.plan is None:
+        return ()
+    return stages_from_plan(settings.plan, convolutions, structure)
 
 
 def _why_unchanged(found: Collection[object], what_is_missing: str) -> str:
@@ -295,12 +298,13 @@ def _make_units(
     properties: GraphProperties,
     settings: Settings,
     convolutions: Sequence[ConvolutionNode],
+    structure: Structure,
     nodes_to_preserve: Collection[str],
     fetches: Collection[str],
 ) -> tuple[graph_pb2.GraphDef | None, PassReport]:
     """Finds the units of a graph, and makes them narrow or splits them as the settings require.
 
-    `convolutions` are those before folding.
+    `convolutions` and `structure` are those before folding.
 
     Returns:
         The new graph, or None if it has no narrow or split units; and the report.
@@ -313,14 +317,14 @@ def _make_units(
         node_count=len(view),
         convolution_count=len(convolutions),
         refusals=tuple(each for each in refused if each.op in CONVOLUTION_KINDS),
-        plan=GraphPlan(fingerprint_convolutions(convolutions), len(convolutions), ()),
+        plan=GraphPlan(structure.fingerprint, structure.landmarks),
         unit_count=len(units),
     )
     plan = settings.plan
     modes = {each.mode for each in plan.graphs} if plan is not None else set()
     mode = mode_of(convolutions)
     is_other_mode = modes == {"training"} and mode == "inference"
-    entries = () if plan is None or is_other_mode else entries_to_run(plan, convolutions)
+    entries = () if plan is None or is_other_mode else entries_to_run(plan, convolutions, structure)
     if settings.times_itself and units and not entries:
         if mode == "inference":
             units = _as_one(view, properties, units, nodes_to_preserve, fetches)
@@ -339,39 +343,36 @@ def _make_units(
             view, properties, nodes_to_preserve=nodes_to_preserve, fetches=fetches
         )
         report = dataclasses.replace(report, unit_count=len(units))
-    names = canonical_names(planned_name(view, unit) for unit in units)
-    of_name = {names[planned_name(view, unit)]: unit for unit in units}
-    if settings.policy is Policy.ALWAYS:
-        chosen: Mapping[str, Cores] = dict.fromkeys(of_name, ON_ONE_CORE)
-    else:
-        chosen = _units_of_plan(entries, are_split, batch_size, of_name.keys())
-    if not chosen:
+    cores: Cores = ON_ONE_CORE
+    if settings.policy is not Policy.ALWAYS:
+        cores = _cores_of_plan(entries, are_split, batch_size)
+    if not (units and cores):
         why = _why_unchanged(units, "no operation of the graph can be in a unit")
         if any(each.stages for each in entries):
             why = STAGES_NEED_GPUS
         return None, dataclasses.replace(report, why_unchanged=why)
 
     check_time_limit()
-    taken = [of_name[name] for name in chosen]
     rewritten = rewrite_units(
         view,
-        taken,
+        units,
         nodes_to_preserve,
-        cores=list(chosen.values()),
+        cores=[cores] * len(units),
         output_shapes=properties.output_shape,
     )
     check_time_limit()
     check_rewrite(view, GraphView(rewritten), nodes_to_preserve, fetches=fetches)
-    most_cores = tuple(max(each.values()) for each in chosen.values())
     made = dataclasses.replace(
         report.plan,
-        narrow_units=() if are_split else tuple(chosen),
-        split_units=tuple(chosen) if are_split else (),
-        unit_cores=most_cores if max(most_cores) > 1 else (),
-        measured=entries[0].measured if len(entries) == 1 else None,
+        unit_count=len(units),
+        unit_cores=max(cores.values()),
+        are_split=are_split,
+        # A number that was measured for another graph, such as one with another loss, is not its.
+        measured=next((each.measured for each in entries if each.unit_count == len(units)), None)
+        if len(entries) == 1
+        else None,
     )
-    unit_op_count = sum(len(unit.steps) for unit in taken)
-    return rewritten, dataclasses.replace(report, plan=made, unit_op_count=unit_op_count)
+    return rewritten, dataclasses.replace(_with_units(report, view, units), plan=made)
 
 
 def _as_one(
@@ -415,8 +416,15 @@ def _time_units(
     )
     check_time_limit()
     check_rewrite(view, GraphView(rewritten), nodes_to_preserve, fetches=fetches)
-    unit_op_count = sum(len(unit.steps) for unit in timed)
-    return rewritten, dataclasses.replace(report, unit_op_count=unit_op_count, timed_graph=name)
+    return rewritten, dataclasses.replace(_with_units(report, view, timed), timed_graph=name)
+
+
+def _with_units(report: PassReport, view: GraphView, units: Sequence[Unit]) -> PassReport:
+    return dataclasses.replace(
+        report,
+        unit_names=tuple(unit_name(view, unit) for unit in units),
+        unit_op_count=sum(len(unit.steps) for unit in units),
+    )
 
 
 def _are_split(entries: Collection[GraphPlan]) -> bool:
@@ -425,47 +433,29 @@ def _are_split(entries: Collection[GraphPlan]) -> bool:
     A graph of unknown batch size may have entries of both kinds. It cannot have units of both
     kinds, because they overlap.
     """
-    changing = [each for each in entries if each.units]
-    return bool(changing) and bool(
-        max(changing, key=lambda each: each.measured.ratio if each.measured else 0.0).split_units
+    changing = [each for each in entries if each.unit_count]
+    return bool(changing) and (
+        max(changing, key=lambda each: each.measured.ratio if each.measured else 0.0).are_split
     )
 
 
-def _units_of_plan(
-    entries: Collection[GraphPlan],
-    are_split: bool,
-    batch_size: int | None,
-    names: Collection[str],
-) -> dict[str, Cores]:
-    """The units of a graph that a plan makes narrow or splits.
+def _cores_of_plan(
+    entries: Collection[GraphPlan], are_split: bool, batch_size: int | None
+) -> Cores:
+    """The cores of each unit of a graph; empty if a plan makes no unit of this kind.
 
-    If the graph's batch size is unknown and every entry has one, a unit is narrow or split at the
-    batch sizes whose entries name it. Other sizes do not use the nearest entry: a gain at one size
-    may be a loss at another.
+    If the graph's batch size is unknown and every entry has one, the units are narrow or split at
+    the batch sizes whose entries make them so. Other sizes do not use the nearest entry: a gain at
+    one size may be a loss at another.
 
     Args:
         entries: the plan's entries for the graph.
-        are_split: whether to return split units; otherwise narrow ones.
+        are_split: whether its units are split.
         batch_size: the graph's; None if unknown.
-        names: canonical names of the graph's units of that kind.
-
-    Raises:
-        PlanError: the entries name units that the graph does not have.
     """
     is_always = batch_size is not None or any(entry.batch_size is None for entry in entries)
-    planned: dict[str, dict[int | None, int]] = {}
-    for entry in entries:
-        cores_of = dict.fromkeys(entry.split_units, 1) if are_split else entry.cores_of
-        for name, cores in cores_of.items():
-            planned.setdefault(name, {})[None if is_always else entry.batch_size] = cores
-    found = planned.keys() & set(names)
-    # Some may differ: a unit of the model may include parts of the loss, a metric or the optimizer.
-    if len(found) < len(planned) / 2:
-        kind = "split" if are_split else "narrow"
-        raise PlanError(
-            f"The plan does not fit this graph, which has only {len(found)} of the plan's "
-            f"{len(planned)} {kind} units and lacks '{min(planned.keys() - found)}'. Tune this "
-            "model again."
-        )
-    # In the graph's order, not the plan's.
-    return {name: planned[name] for name in names if name in planned}
+    return {
+        None if is_always else entry.batch_size: entry.unit_cores
+        for entry in entries
+        if entry.unit_count and entry.are_split == are_split
+    }

@@ -21,10 +21,11 @@ from tf_interop.graph.view import GraphView
 from tf_interop.parallel.costs.local_devices import number_devices
 from tf_interop.parallel.layers.find import LayerGraph
 from tf_interop.parallel.layers.prepare import expand_layers, prepare
-from tf_interop.parallel.lookup import divided_layers, find_division, fingerprint_layers
+from tf_interop.parallel.lookup import divided_layers, find_division, structure_of_layers
 from tf_interop.parallel.parted_graph import LayerDivision, part_graph
 from tf_interop.parallel.rewrite import rewrite_divided, was_divided
 from tf_interop.parallel.types import ParallelPlan
+from tf_interop.structure import Structure
 from tf_interop.terminal import count_of
 
 
@@ -89,7 +90,8 @@ def run_parallel_pass(
     if not layers.layers and not layers.why_whole:
         return None, None
     check_time_limit()
-    division, why_unchanged = _find_division(plan, layers)
+    structure = structure_of_layers(layers)
+    division, why_unchanged = _find_division(plan, layers, structure)
     rewritten = None
     sent_bytes: dict[tuple[str, str], int] = {}
     if division:
@@ -113,7 +115,7 @@ def run_parallel_pass(
             why_unchanged = "no operation can be divided as the parallel plan specifies"
     used = {device for each in division.values() for device in each.devices}
     report = ParallelReport(
-        fingerprint=fingerprint_layers(layers),
+        fingerprint=structure.fingerprint,
         node_count=len(view),
         layer_count=len(layers.layers),
         divided=division,
@@ -126,13 +128,15 @@ def run_parallel_pass(
     return rewritten, report
 
 
-def _find_division(plan: ParallelPlan, layers: LayerGraph) -> tuple[dict[str, LayerDivision], str]:
+def _find_division(
+    plan: ParallelPlan, layers: LayerGraph, structure: Structure
+) -> tuple[dict[str, LayerDivision], str]:
     """How the layers of a graph are divided, or why none is."""
     if not layers.layers:
         reasons = collections.Counter(layers.why_whole.values())
         [(reason, count)] = reasons.most_common(1)
         return {}, f"no layer can be divided: {reason} ({count_of(count, 'operation')})"
-    entry = find_division(plan, layers)
-    division = divided_layers(entry, layers)
+    entry = find_division(plan, layers, structure)
+    division = divided_layers(entry, layers, structure)
     why_unchanged = entry.why_whole or "the parallel plan leaves this graph as it is"
     return division, "" if division else why_unchanged

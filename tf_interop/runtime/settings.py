@@ -104,6 +104,7 @@ class PassReport:
         plan: the graph's fingerprint, and the stages or units that were made.
         why_unchanged: empty if stages or units were made, else why not.
         unit_count: units of the graph, used or not; 0 if stages are made.
+        unit_names: the nodes of units that were made.
         unit_op_count: nodes that units replaced.
         timed_graph: the name under which its units time themselves; empty if they do not.
     """
@@ -116,6 +117,7 @@ class PassReport:
     milliseconds: float = 0.0
     why_unchanged: str = ""
     unit_count: int = 0
+    unit_names: tuple[str, ...] = ()
     unit_op_count: int = 0
     timed_graph: str = ""
 

@@ -74,7 +74,7 @@ class Status:
     @property
     def unit_node_count(self) -> int:
         """The number of narrow and split units in all graphs."""
-        return sum(len(report.plan.units) for report in self.graphs)
+        return sum(report.plan.unit_count for report in self.graphs)
 
     @property
     def plan(self) -> Plan:
@@ -224,7 +224,7 @@ def _graph_table(graphs: Sequence[PassReport]) -> Table:
             cells += [str(len(stages)), str(widest)]
         if has_units:
             measured = report.plan.measured
-            made = f"{len(report.plan.units)} of {report.unit_count} {report.plan.unit_kind}"
+            made = f"{report.plan.unit_count} of {report.unit_count} {report.plan.unit_kind}"
             if report.timed_graph:
                 made = f"{report.unit_count} self-timed"
             cells += [

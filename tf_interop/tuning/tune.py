@@ -17,15 +17,14 @@ from tf_interop import tensorflow_internals
 from tf_interop.convolution import (
     ConvolutionNode,
     batch_size_of,
-    canonical_names,
-    fingerprint_convolutions,
 )
 from tf_interop.duration import parse_duration
 from tf_interop.errors import ProfileError
 from tf_interop.graph.find import find_convolutions
+from tf_interop.graph.landmarks import find_structure
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.split_units import find_split_units
-from tf_interop.graph.units import Unit, find_units, planned_name
+from tf_interop.graph.units import Unit, find_units
 from tf_interop.graph.view import GraphView
 from tf_interop.measure.core import MeasureOptions, load_core_library
 from tf_interop.measure.device import (
@@ -53,6 +52,7 @@ from tf_interop.profile.entries import Entry
 from tf_interop.profile.types import Profile, profile_of
 from tf_interop.runtime.plugin import get_plugin
 from tf_interop.runtime.switch import enable as enable_plugin
+from tf_interop.structure import Structure
 from tf_interop.terminal import now_and_then
 from tf_interop.tuning.cache import load_cached, save_cached
 from tf_interop.tuning.search import STOCK, SearchResult, as_step, search_units
@@ -299,7 +299,8 @@ def _tune_on_cpu(
     split_units: tuple[Unit, ...] = ()
     if mode_of(convolutions) == "inference":  # only the forward pass of training could be split
         split_units = find_split_units(view, properties, nodes_to_preserve=fetches)
-    key = cache_key(view, units, convolutions)
+    structure = find_structure(step.stock, convolutions)
+    key = cache_key(view, units, convolutions, structure)
     cached = load_cached(key) if use_cache else None
     if cached is not None:
         return TunedGraph(traced.name, cached, is_cached=True)
@@ -313,8 +314,8 @@ def _tune_on_cpu(
         say=say_of_graph,
     )
     xla = compare_with_xla(traced)
-    found_units = split_units if found.best.is_split else units
-    plan = _plan_of(found, view, found_units, convolutions, xla)
+    taken = split_units if found.best.is_split else units if found.best.cores else ()
+    plan = _plan_of(found, len(units), taken, convolutions, structure, xla)
     plan = dataclasses.replace(plan, mode=traced.mode)
     if not doubt(plan):
         save_cached(Plan((plan,), made_with=_made_with_cpu() | {"graph": traced.name}), key)
@@ -363,15 +364,13 @@ def _graph_to_tune(traced: TracedGraph) -> graph_pb2.GraphDef:
 
 def _plan_of(
     found: SearchResult,
-    view: GraphView,
-    units: Sequence[Unit],
+    unit_count: int,
+    taken: Sequence[Unit],
     convolutions: Sequence[ConvolutionNode],
+    structure: Structure,
     xla: XlaTimes | None,
 ) -> GraphPlan:
     best, stock = found.best, found.variants[0]
-    taken = units if best.cores else ()
-    canonical = canonical_names(planned_name(view, unit) for unit in units)
-    names = tuple(canonical[planned_name(view, unit)] for unit in taken)
     compared = [
         ComparedStep(
             each.name,
@@ -384,20 +383,19 @@ def _plan_of(
     if xla is not None and xla.median_ms is not None and xla.ratio is not None:
         compared.append(ComparedStep(XLA, xla.median_ms, xla.ratio))
     return GraphPlan(
-        fingerprint_convolutions(convolutions),
-        len(convolutions),
-        (),
+        structure.fingerprint,
+        structure.landmarks,
         batch_size=batch_size_of(node.configuration for node in convolutions),
         why_no_stage="" if taken else "no variant beats the graph without units",
-        narrow_units=() if best.is_split else names,
-        split_units=names if best.is_split else (),
-        unit_cores=(best.cores,) * len(taken) if best.cores > 1 else (),
+        unit_count=len(taken),
+        unit_cores=max(best.cores, 1),
+        are_split=best.is_split,
         measured=MeasuredStep(
             stock_ms=stock.times.median_ms,
             step_ms=best.times.median_ms,
             ratio=best.times.ratio,
             error=best.times.error,
-            unit_count=len(units),
+            unit_count=len(taken) if best.is_split else unit_count,
             unit_op_count=sum(len(unit.steps) for unit in taken),
             cores=found.cores,
             other_load=found.other_load,
@@ -427,7 +425,10 @@ def _enable_beside_earlier(plan: Plan) -> None:
 
 
 def cache_key(
-    view: GraphView, units: Sequence[Unit], convolutions: Sequence[ConvolutionNode]
+    view: GraphView,
+    units: Sequence[Unit],
+    convolutions: Sequence[ConvolutionNode],
+    structure: Structure,
 ) -> str:
     """A digest of a graph, as Grappler hands it over, and of this machine.
 
@@ -439,13 +440,12 @@ def cache_key(
     inputs = sorted(
         (node.attr["dtype"].type, str(tf.TensorShape(node.attr["shape"].shape)))
         for node in view.nodes
-        if node.op == "Placeholder"
+        if node.op in ("Placeholder", "VarHandleOp")
     )
     key = [
-        fingerprint_convolutions(convolutions),
+        structure.fingerprint,
         batch_size_of(node.configuration for node in convolutions),
-        sorted(canonical_names(planned_name(view, unit) for unit in units).values()),
-        [len(unit.steps) for unit in units],
+        sorted([view.ops[step] for step in unit.steps] for unit in units),
         inputs,
         this_cpu().name,
         sorted(os.sched_getaffinity(0)),

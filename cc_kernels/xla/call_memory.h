@@ -1,0 +1,87 @@
+// The memory of one call of a kernel inside a compiled function, which is XLA's.
+#ifndef TF_INTEROP_XLA_CALL_MEMORY_H_
+#define TF_INTEROP_XLA_CALL_MEMORY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tensorflow/core/framework/allocator.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+#include "tensorflow/core/framework/types.pb.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace tf_interop {
+
+tensorflow::TensorShape ShapeOf(const xla::ffi::AnyBuffer& buffer);
+
+// A tensor over XLA's memory, which must outlive it.
+tensorflow::Tensor TensorOf(const xla::ffi::AnyBuffer& buffer, tensorflow::DataType dtype);
+
+// The results of one call. A kernel that allocates its outputs with the right attributes gets
+// XLA's memory for them, and other memory from `other`.
+class Results {
+ public:
+  static constexpr int kMost = 255;
+
+  Results(xla::ffi::RemainingRets results, tensorflow::Allocator* other);
+
+  // Attributes with which a kernel allocates its outputs.
+  std::vector<tensorflow::AllocatorAttributes> Attributes(int output_count) const;
+
+  // Null for memory that is no result's.
+  tensorflow::Allocator* AllocatorOf(tensorflow::AllocatorAttributes attributes) const;
+
+  size_t size() const { return buffers_.size(); }
+  const xla::ffi::AnyBuffer& operator[](size_t i) const { return buffers_[i]; }
+
+ private:
+  static constexpr int kShift = 24;  // the upper eight bits belong to the device
+  static_assert(kMost < 1 << 8);
+
+  std::vector<xla::ffi::AnyBuffer> buffers_;
+  std::vector<std::unique_ptr<tensorflow::Allocator>> allocators_;
+};
+
+// XLA's memory of a GPU, during a call.
+struct DeviceMemory {
+  const XLA_FFI_Api* api;
+  XLA_FFI_ExecutionContext* context;
+};
+
+// Temporary memory of a GPU. What is freed is for later work on the same stream.
+class ScratchMemory : public tensorflow::Allocator {
+ public:
+  explicit ScratchMemory(const DeviceMemory& memory) : memory_(memory) {}
+  ~ScratchMemory() override;
+
+  std::string Name() override { return "tf_interop_xla_scratch"; }
+  void* AllocateRaw(size_t alignment, size_t size) override;
+  void DeallocateRaw(void* data) override;
+  tensorflow::AllocatorMemoryType GetMemoryType() const override {
+    return tensorflow::AllocatorMemoryType::kDevice;
+  }
+
+ private:
+  const DeviceMemory memory_;
+  std::map<void*, size_t> sizes_;
+};
+
+}  // namespace tf_interop
+
+template <>
+struct xla::ffi::CtxDecoding<tf_interop::DeviceMemory> {
+  using Type = tf_interop::DeviceMemory;
+
+  static std::optional<Type> Decode(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext* context,
+                                    DiagnosticEngine&) {
+    return Type{api, context};
+  }
+};
+
+#endif  // TF_INTEROP_XLA_CALL_MEMORY_H_

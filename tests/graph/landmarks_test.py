@@ -1,0 +1,200 @@
+"""The structure of graphs: what counts as reading, and which models are the same network."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from planning_graphs import INCEPTION, make_graph
+
+from tf_interop.graph.find import find_convolutions
+from tf_interop.graph.landmarks import find_reads, find_structure
+from tf_interop.graph.properties import GraphProperties
+from tf_interop.graph.view import GraphView
+from tf_interop.model.graphs import planned_graph, trace
+from tf_interop.structure import Structure, describe_difference
+
+layers = tf.keras.layers
+
+Changes = dict[str, Any]
+
+
+def reads_of(nodes: dict[str, str]) -> dict[str, dict[str, str]]:
+    """For each convolution the others that it reads, and how."""
+    view, convolutions = make_graph(nodes)
+    firsts = [node.index for node in convolutions]
+    reads = find_reads(view, {index: number for number, index in enumerate(firsts)}, firsts)
+    names = [node.name for node in convolutions]
+    return {
+        name: {names[number]: how for number, how in its}
+        for name, its in zip(names, reads, strict=True)
+    }
+
+
+def test_reads_the_nearest_through_other_operations() -> None:
+    nodes = INCEPTION | {"relu": "Relu output", "next": "Conv2D relu", "last": "Conv2D next"}
+    found = reads_of(nodes)
+    assert found["1x1"] == found["pool_proj"] == {}
+    assert found["3x3"] == {"3x3_reduce": "0, directly"}
+    assert found["next"] == dict.fromkeys(("1x1", "3x3", "5x5", "pool_proj"), "0")
+    assert found["last"] == {"next": "0, directly"}
+
+
+def test_neither_sizes_nor_control_dependencies_count() -> None:
+    nodes = {
+        "image": "Placeholder",
+        "a": "Conv2D image",
+        "size": "Shape a",
+        "scaled": "Fill size image",
+        "b": "Conv2D scaled ^a",
+    }
+    assert reads_of(nodes)["b"] == {}
+
+
+def test_a_gradient_reads_gradients_and_not_the_loss() -> None:
+    nodes = {
+        "image": "Placeholder",
+        "a": "Conv2D image",
+        "relu": "Relu a",
+        "b": "Conv2D relu",
+        "loss": "Softmax b",
+        "gradient_tape/loss": "Sub loss image",
+        "gradient_tape/b/x": "Conv2D gradient_tape/loss",
+        "gradient_tape/b/w": "Conv2D relu image gradient_tape/loss",
+        "gradient_tape/relu": "ReluGrad gradient_tape/b/x relu",
+        "gradient_tape/a/w": "Conv2D image image gradient_tape/relu",
+    }
+    found = reads_of(nodes)
+    assert found["gradient_tape/b/x"] == {}
+    assert found["gradient_tape/b/w"] == {"a": "0"}
+    assert found["gradient_tape/a/w"] == {"gradient_tape/b/x": "2"}
+
+
+def structure(model: Any, *, training: bool = False, batch_size: int = 2) -> Structure:
+    traced = trace(model, batch_size=batch_size, training=training, image_size=None)
+    view = GraphView(planned_graph(traced, None))
+    return find_structure(view, find_convolutions(view, GraphProperties(view))[0])
+
+
+def network(
+    *,
+    name: str | None = None,
+    size: int = 16,
+    dtype: str = "float32",
+    stem: Changes | None = None,
+    wide: Changes | None = None,
+    deep: Changes | None = None,
+    end: Changes | None = None,
+    deep_reads_stem: bool = True,
+    has_shortcut: bool = False,
+    more: int = 0,
+    head: int = 3,
+    activation: str | None = None,
+) -> tf.keras.Model:
+    """A branchy network with unnamed layers, and the ways in which others differ."""
+
+    def conv(x: Any, changes: Changes | None, **usual: Any) -> Any:
+        return layers.Conv2D(**({"padding": "same", "use_bias": False} | usual | (changes or {})))(
+            x
+        )
+
+    image = tf.keras.Input((size, size, 3), dtype=dtype)
+    with_dtype = {"dtype": dtype}
+    x = conv(image, stem, filters=8, kernel_size=3, **with_dtype)
+    x = layers.ReLU(**with_dtype)(layers.BatchNormalization(**with_dtype)(x))
+    a = conv(x, wide, filters=8, kernel_size=5, **with_dtype)
+    b = conv(x if deep_reads_stem else a, deep, filters=8, kernel_size=1, **with_dtype)
+    for _ in range(more):
+        b = conv(b, None, filters=8, kernel_size=1, **with_dtype)
+    b = conv(layers.ReLU(**with_dtype)(b), None, filters=8, kernel_size=3, **with_dtype)
+    x = layers.Add(**with_dtype)([a, b, x] if has_shortcut else [a, b])
+    x = conv(x, end, filters=6, kernel_size=3, **with_dtype)
+    x = layers.GlobalAveragePooling2D(**with_dtype)(x)
+    return tf.keras.Model(image, layers.Dense(head, activation, **with_dtype)(x), name=name)
+
+
+CHANGED: dict[str, tuple[Callable[[], tf.keras.Model], str]] = {
+    "filters of the stem": (lambda: network(stem={"filters": 9}), "3x3x3x9"),
+    "size of the stem": (lambda: network(stem={"kernel_size": 5}), "5x5x3x8"),
+    "strides of the stem": (lambda: network(stem={"strides": 2}), "strides 2x2"),
+    "padding of the stem": (lambda: network(stem={"padding": "valid"}), "VALID"),
+    "dilation": (lambda: network(wide={"dilation_rate": 2}), "VALID"),
+    "flat filter": (lambda: network(wide={"kernel_size": (5, 1)}), "5x1x8x8"),
+    "upright filter": (lambda: network(wide={"kernel_size": (1, 5)}), "1x5x8x8"),
+    "size of a branch": (lambda: network(wide={"kernel_size": 3}), "3x3x8x8"),
+    "groups of a branch": (lambda: network(wide={"groups": 2}), ""),
+    "size of the other branch": (lambda: network(deep={"kernel_size": 2}), "2x2x8x8"),
+    "filters of the other branch": (lambda: network(deep={"filters": 4}), "1x1x8x4"),
+    "strides of both ends": (lambda: network(end={"strides": 2}), "strides 2x2"),
+    "filters of the end": (lambda: network(end={"filters": 7}), "3x3x8x7"),
+    "dilation of the end": (lambda: network(end={"dilation_rate": 3}), "VALID"),
+    "padding of the end": (lambda: network(end={"padding": "valid"}), "VALID"),
+    "dtype": (lambda: network(dtype="float64"), "float64"),
+    "order of the branches": (lambda: network(deep_reads_stem=False), "computes from other"),
+    "a shortcut": (lambda: network(has_shortcut=True), "computes from other"),
+    "one more": (lambda: network(more=1), "and this graph has 6"),
+    "two more": (lambda: network(more=2), "and this graph has 7"),
+}
+
+
+@pytest.fixture(scope="module")
+def planned() -> Structure:
+    return structure(network())
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_network_that_differs_by_one_attribute_is_another(name: str, planned: Structure) -> None:
+    build, said = CHANGED[name]
+    found = structure(build())
+    assert found.fingerprint != planned.fingerprint
+    difference = describe_difference(planned.landmarks, found.landmarks, "convolutions")
+    assert said in difference
+    assert any(f"'{each}'" in difference for each in found.names)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_network_is_recognized_whatever_its_layers_are_called(training: bool) -> None:
+    expected = structure(network(), training=training)
+    for other in (
+        network(name="another_name"),
+        network(head=5),
+        network(activation="softmax"),
+        network(size=24),
+        tf.keras.models.clone_model(network()),
+    ):
+        found = structure(other, training=training)
+        assert found.fingerprint == expected.fingerprint
+        assert found.names != expected.names
+        assert [each.form for each in found.landmarks] == [e.form for e in expected.landmarks]
+
+
+def test_the_batch_size_does_not_matter(planned: Structure) -> None:
+    assert structure(network(), batch_size=7).fingerprint == planned.fingerprint
+
+
+def test_alike_branches_keep_their_own_successors() -> None:
+    """The branches are alike but for what follows, which the order of names does not decide."""
+
+    def build(is_turned: bool) -> tf.keras.Model:
+        image = tf.keras.Input((8, 8, 3))
+        names = ("first", "second")
+        a, b = (layers.Conv2D(4, 3, padding="same", name=name)(image) for name in names)
+        if is_turned:
+            a, b = b, a
+        deep = layers.Conv2D(4, 1, name="deep")(a)
+        return tf.keras.Model(image, layers.Concatenate()([deep, b]))
+
+    pairs = [dict(enumerate(structure(build(is_turned)).names)) for is_turned in (False, True)]
+    [place] = [
+        place for place, name in pairs[0].items() if name.startswith("first") or "/first" in name
+    ]
+    assert "second" in pairs[1][place]
+
+
+def test_a_structure_is_the_same_in_every_process_and_release() -> None:
+    view, convolutions = make_graph(INCEPTION)
+    orders = itertools.islice(itertools.permutations(convolutions), 0, 720, 100)
+    assert {find_structure(view, order).fingerprint for order in orders} == {"e1653fedac51c777"}
