@@ -8,8 +8,8 @@
 #   scripts/check_numbers.sh divided_training [OPTIONS OF python/benchmarks/run.py]
 #   scripts/check_numbers.sh random_networks [OPTIONS OF python/benchmarks/run.py]
 #
-# The first three compare every architecture of keras.applications with the plugin on and off: with narrow
-# units and folded, each in about half an hour on two cores, and compiled by XLA, in hours. The fourth trains
+# The first three compare every architecture of keras.applications with the plugin on and off: in units
+# and folded, each in about half an hour on two cores, and compiled by XLA, in hours. The fourth trains
 # small networks with their layers divided over logical devices in many ways, in about 20 minutes. The last
 # updates the variables of thousands of random networks between and during calls, in about 30 minutes. After
 # an interruption, `--resume` keeps the networks that are in the results file.

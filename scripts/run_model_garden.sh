@@ -33,7 +33,7 @@ fi
 runs=$(mktemp -d)
 trap 'rm -rf "$runs"' EXIT
 export PYTHONPATH=$PWD/scripts/model_garden:$garden:$PWD${PYTHONPATH:+:$PYTHONPATH}
-# Run stages on the CPU's host backend, as on a GPU, instead of narrow units.
+# Run stages on the CPU's host backend, as on a GPU, instead of units.
 export TF_INTEROP_HOST_STAGES=1
 export TF_USE_LEGACY_KERAS=1 TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2}
 

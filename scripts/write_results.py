@@ -37,7 +37,7 @@ Every value is from a result file under results/, which names its machine, date,
 command."""
 _BENCHMARK = """
 The table shows the median step in stock TensorFlow, and how many times as fast the other
-[variants](guide.md#benchmark) are: the median turn, and in brackets the slowest and the fastest.
+[variants](benchmark.md) are: the median turn, and in brackets the slowest and the fastest.
 "As stock" means that nothing was changed. "–" means that the variant was not measured:
 `frozen`, `tflite`, `onnxruntime` and `openvino` do not train."""
 _MEANS = """

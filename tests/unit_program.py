@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,8 +12,12 @@ import tensorflow as tf
 from stage_program import operation
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
+from tf_interop.runtime.kernel_library import load_kernel_library
+
 PLAIN = {"strides": [1, 1, 1, 1], "padding": "SAME"}
 POOL = {"ksize": [1, 2, 2, 1], "strides": [1, 2, 2, 1], "padding": "VALID"}
+
+DIVIDED = "with the batch divided"
 
 RANDOM = np.random.default_rng(3)
 
@@ -80,6 +86,28 @@ def stock(
         return tf.graph_util.import_graph_def(graph, inputs, list(map(tensor_of, results)), name="")
 
     return run
+
+
+_NAMES = itertools.count()
+
+
+def self_timed() -> dict[str, Any]:
+    """The attributes of a unit that times itself, alone in its graph, and divides its first input."""
+    return {"timed_graph": f"graph {next(_NAMES)}", "timed_units": 1, "split_inputs": [0]}
+
+
+def call_divided(call: Callable[[], Any], timed_graph: str) -> Any:
+    """Calls a new unit that times itself until it divides the batch, and returns that result.
+
+    Earlier calls, in other ways, may fail.
+    """
+    for _ in range(100):
+        timings = load_kernel_library().read_self_timings()
+        if any((each.name, each.way) == (timed_graph, DIVIDED) for each in timings):
+            return call()
+        with contextlib.suppress(tf.errors.OpError):
+            call()
+    raise AssertionError(f"Not divided, but {timings}")
 
 
 def assert_same_bits(left: Sequence[tf.Tensor], right: Sequence[tf.Tensor]) -> None:

@@ -80,9 +80,9 @@ class ConvStages:
 
     With `tune` the callback first tunes the model: `fit` tunes the training step, with a stand-in
     for the loss and the optimizer; other calls, except validation inside `fit`, tune inference.
-    The callback prints the result in one line and caches it. It is valid for one batch size; other
-    batches run as in stock TensorFlow. A model that cannot be tuned, or that is fastest in stock
-    TensorFlow, runs as without the callback.
+    The callback prints the result in one line and caches it. On a CPU tuning only tells what to
+    expect: with or without it, graphs time themselves, at every batch size. A model that is fastest
+    in stock TensorFlow at the tuned batch size runs as without the callback.
 
     Keras calls no end hook when a call fails. The changes are then undone by `restore`, by the end
     of a `with` block, or by the callback's next use:
@@ -153,7 +153,7 @@ class ConvStages:
     @property
     def stage_count(self) -> int:
         """The number of stages, or units on a CPU, in all `graphs`."""
-        return sum(len(report.plan.stages) + report.plan.unit_count for report in self.graphs)
+        return sum(len(report.plan.stages) + len(report.unit_names) for report in self.graphs)
 
     def restore(self) -> None:
         """Undoes all changes of the callback, if any.
@@ -277,13 +277,13 @@ class ConvStages:
                 say=None if self._verbose else lambda text: None,
             )
         except (TfInteropError, ValueError, TypeError, RuntimeError, tf.errors.OpError) as error:
-            self._say(f"ConvStages: not tuned, runs as stock TensorFlow: {error}")
+            self._say(f"ConvStages: not tuned, but on as without tune: {error}")
+            return
+        self._say(f"ConvStages: {tuning}{hint}")
+        if call.is_xla_in_the_way:
+            call.is_reported = True
         else:
-            self._say(f"ConvStages: {tuning}{hint}")
-            if tuning.is_faster and not call.is_xla_in_the_way:
-                call.plugin.settings = dataclasses.replace(self._settings, plan=tuning.plan)
-                return
-        call.is_reported = True
+            call.plugin.settings = dataclasses.replace(self._settings, plan=tuning.plan)
 
     def _report(self, logs: dict[str, Any] | None) -> None:
         call = self._call
@@ -313,11 +313,10 @@ def _summarize(graphs: tuple[PassReport, ...], call: _Call) -> str:
         for cause, count in call.find_new_failures().items()
     ]
     stages = [stage for report in graphs for stage in report.plan.stages]
-    units = sum(report.plan.unit_count for report in graphs)
+    units = sum(len(report.unit_names) for report in graphs)
     if units:
         operations = sum(report.unit_op_count for report in graphs)
-        kind = "split" if any(report.plan.are_split for report in graphs) else "narrow"
-        text = f"{count_of(units, f'{kind} unit')} of {count_of(operations, 'operation')}"
+        text = f"{count_of(units, 'unit')} of {count_of(operations, 'operation')}"
         return "; ".join([text, *failures])
     if not stages:
         whys = dict.fromkeys(report.why_unchanged for report in graphs)

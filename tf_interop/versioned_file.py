@@ -19,6 +19,9 @@ import msgspec
 from tf_interop.errors import TfInteropError
 
 T = TypeVar("T")
+
+_MODEL_SIGNATURES = (b"PK\x03\x04", b"\x89HDF")
+"""How .keras and .h5 files begin."""
 PathLike = str | os.PathLike[str]
 _LONGEST_LINE = 1000
 SHOWN_KINDS = ("plan", "profile", "benchmark")
@@ -100,6 +103,11 @@ class VersionedFormat(Generic[T]):
         try:
             raw = msgspec.json.decode(content)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            if content.startswith(_MODEL_SIGNATURES):
+                raise self.error(
+                    f"'{os.fspath(path)}' is a model or an archive, not a {self.noun}, which is "
+                    f"JSON. Choose the {self.noun}'s file."
+                ) from error
             raise self.error(
                 f"The {in_file} is not JSON ({error}); it may be damaged. {self.remedy}"
             ) from error
@@ -140,9 +148,10 @@ def read_file(path: PathLike, noun: str, error_type: type[TfInteropError]) -> by
         return pathlib.Path(path).read_bytes()
     except FileNotFoundError as error:
         raise error_type(f"File not found: '{os.fspath(path)}'. Expected a {noun}.") from error
-    except OSError as error:
+    except (OSError, UnicodeEncodeError) as error:
+        why = getattr(error, "strerror", None) or error
         raise error_type(
-            f"The {noun} '{os.fspath(path)}' cannot be read: {error.strerror}. Choose another file."
+            f"The {noun} {os.fspath(path)!r} cannot be read: {why}. Choose another file."
         ) from error
 
 
@@ -151,9 +160,10 @@ def write_file(content: bytes, path: PathLike, noun: str, error_type: type[TfInt
 
     It writes directly to a path that is not a regular file, such as /dev/stdout.
     """
-    target = pathlib.Path(path).resolve()
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
+    temporary = None
     try:
+        target = pathlib.Path(path).resolve()
+        temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
         if target.exists() and not target.is_file():
             target.write_bytes(content)
             return
@@ -163,14 +173,17 @@ def write_file(content: bytes, path: PathLike, noun: str, error_type: type[TfInt
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(target)
-    except OSError as error:
+    # A loop of symbolic links is a RuntimeError before Python 3.13.
+    except (OSError, RuntimeError, UnicodeEncodeError) as error:
+        why = getattr(error, "strerror", None) or error
         raise error_type(
-            f"The {noun} '{os.fspath(path)}' cannot be written: {error.strerror}. Choose a file "
-            "in a folder that exists and is writable."
+            f"The {noun} {os.fspath(path)!r} cannot be written: {why}. Choose a file in a folder "
+            "that exists and is writable."
         ) from error
     finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
+        if temporary is not None:
+            with contextlib.suppress(OSError, UnicodeEncodeError):
+                temporary.unlink()
 
 
 def make_strict(definitions: Iterable[dict[str, Any]]) -> None:

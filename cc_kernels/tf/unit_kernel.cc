@@ -56,8 +56,7 @@ absl::Status InvalidArgument(const Parts&... parts) {
 // The attributes of a unit, read and checked.
 struct UnitProgram {
   Steps steps;
-  std::vector<int64_t> batch_sizes;
-  std::vector<int> cores;  // for each batch size, or one for all
+  int cores = 1;  // if it does not time itself
   std::vector<int64_t> split_inputs;
   DataTypeVector
       kept_types;  // of the values in the last input; empty if it is a tensor like others
@@ -145,7 +144,6 @@ absl::Status ReadUnit(OpKernelConstruction* context, UnitProgram* unit) {
   std::vector<int64_t> kept_inputs;
   TF_RETURN_IF_ERROR(context->GetAttr("constant_inputs", &constant_inputs));
   TF_RETURN_IF_ERROR(context->GetAttr("kept_inputs", &kept_inputs));
-  TF_RETURN_IF_ERROR(context->GetAttr("batch_sizes", &unit->batch_sizes));
   TF_RETURN_IF_ERROR(context->GetAttr("cores", &unit->cores));
   TF_RETURN_IF_ERROR(context->GetAttr("split_inputs", &unit->split_inputs));
   TF_RETURN_IF_ERROR(ReadKeptTypes(context, unit));
@@ -159,15 +157,8 @@ absl::Status ReadUnit(OpKernelConstruction* context, UnitProgram* unit) {
                              input, ".");
     }
   }
-  if (!unit->batch_sizes.empty() && context->num_inputs() == 0) {
-    return InvalidArgument("Expected an input from which to read the batch size, got none.");
-  }
-  const size_t core_count = std::max<size_t>(1, unit->batch_sizes.size());
-  if (unit->cores.empty()) unit->cores.assign(core_count, 1);
-  if (unit->cores.size() != core_count || *absl::c_min_element(unit->cores) < 0) {
-    return InvalidArgument("Expected ", core_count,
-                           " cores of at least 0, one for each batch size, got [",
-                           absl::StrJoin(unit->cores, ", "), "].");
+  if (unit->cores < 0) {
+    return InvalidArgument("Expected cores of at least 0, got ", unit->cores, ".");
   }
   const tensorflow::DataTypeSlice result_types = context->output_types();
   TF_RETURN_IF_ERROR(StepsReader(context, std::move(types),
@@ -193,9 +184,8 @@ class Unit : public OpKernel {
     Inputs inputs;
     OP_REQUIRES_OK(context, FindInputs(*context, &inputs));
     TimedRun run(unit_, *context);
-    const bool is_timed = unit_.timing != nullptr;
-    const int cores = is_timed ? run.cores() : PlannedCores(*context, all_cores);
-    const bool is_divided = is_timed ? cores == SelfTiming::kDivided : !unit_.split_inputs.empty();
+    const int cores = unit_.timing != nullptr ? run.cores() : std::min(unit_.cores, all_cores);
+    const bool is_divided = cores == SelfTiming::kDivided;
     const int64_t part_count = is_divided ? PartCount(*context, all_cores) : 0;
     const ThreadSpan span(call, [&] {
       std::string names =
@@ -294,19 +284,6 @@ class Unit : public OpKernel {
     SelfTiming::Outcome outcome_ = SelfTiming::Outcome::kRan;
   };
 
-  // The number of cores that a plan gives the steps; 0 to run them on all cores, as TensorFlow
-  // does.
-  int PlannedCores(const OpKernelContext& context, int all_cores) const {
-    size_t place = 0;
-    if (!unit_.batch_sizes.empty()) {
-      const Tensor& first = context.input(0);
-      if (first.dims() == 0) return 0;
-      place = absl::c_find(unit_.batch_sizes, first.dim_size(0)) - unit_.batch_sizes.begin();
-      if (place == unit_.batch_sizes.size()) return 0;
-    }
-    return std::min(unit_.cores[place], all_cores);
-  }
-
   const Tensor& SplitInput(const OpKernelContext& context, size_t i) const {
     return context.input(static_cast<int>(unit_.split_inputs[i]));
   }
@@ -400,7 +377,7 @@ class Unit : public OpKernel {
   }
 
   // The times of the steps for inputs of these sizes; null if the steps are not timed, because they
-  // are a chain, or because a plan decides.
+  // are a chain, or because the unit does not time itself.
   std::shared_ptr<StepTimes> FindTimes(const OpKernelContext& context) {
     if (unit_.timing == nullptr || unit_.steps.order.is_chain()) return nullptr;
     const auto sizes = SizesOf(context);

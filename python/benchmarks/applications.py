@@ -1,7 +1,7 @@
 """Compares every architecture of keras.applications with and without the plugin, on the CPU.
 
 All variables have random values, so that no bias is zero and no scale is one or too small to show.
-The sums of an operation with one thread do not depend on whether it is in a narrow unit, so all
+The sums of an operation with one thread do not depend on whether it is in a unit, so all
 numbers should have the same bits. They differ if TensorFlow fuses other operations once units are
 made. Outputs and gradients may then move as far as in stock TensorFlow when the last bit of every
 pixel, or of every weight, changes. Normalization and dropout are frozen for these gradients,
@@ -272,7 +272,7 @@ error.
 CASE = Case(
     title="Same results: keras.applications",
     says="""
-The architectures of keras.applications with all units narrow, compared with stock TensorFlow, in
+The architectures of keras.applications with all units on one core each, compared with stock TensorFlow, in
 batches of two of the smallest images that they take, with one intra-op thread. "Inference" and
 "training step" count the nodes in units among all nodes of the graph. "Left to XLA" counts
 convolutions in functions that XLA compiles. "Numbers" compares the outputs of inference, the loss

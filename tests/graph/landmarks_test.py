@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import tensorflow as tf
+from convolution_values import CONFIGURATION
 from planning_graphs import INCEPTION, make_graph
 
 from tf_interop.graph.find import find_convolutions
@@ -198,3 +201,32 @@ def test_a_structure_is_the_same_in_every_process_and_release() -> None:
     view, convolutions = make_graph(INCEPTION)
     orders = itertools.islice(itertools.permutations(convolutions), 0, 720, 100)
     assert {find_structure(view, order).fingerprint for order in orders} == {"e1653fedac51c777"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_same"),
+    [
+        ({"image_shape": (None, 56, 56, 16), "output_shape": (None, 56, 56, 32)}, True),
+        ({"image_shape": None, "output_shape": None}, True),
+        ({"layout": "NCHW"}, False),
+        ({"fused_ops": ("BiasAdd",)}, False),
+        ({"filter_shape": (3, 3, 16, 64)}, False),
+    ],
+)
+def test_attributes_count_and_sizes_of_images_do_not(changes: Changes, is_same: bool) -> None:
+    nodes = {"a": "Conv2D", "b": "Conv2D a"}
+
+    def fingerprint(which: str) -> str:
+        changed = dataclasses.replace(CONFIGURATION, **changes)
+        configurations = {which: changed} if which else {}
+        return find_structure(*make_graph(nodes, configurations=configurations)).fingerprint
+
+    assert (fingerprint("b") == fingerprint("")) is is_same
+    assert (fingerprint("a") == fingerprint("b")) is is_same
+
+
+def test_every_convolution_counts() -> None:
+    view, convolutions = make_graph(INCEPTION)
+    expected = find_structure(view, convolutions)
+    assert find_structure(view, convolutions[1:]).fingerprint != expected.fingerprint
+    assert re.fullmatch("[0-9a-f]{16}", find_structure(view, ()).fingerprint)

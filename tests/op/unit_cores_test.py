@@ -19,7 +19,8 @@ START = """
     tf.config.threading.set_intra_op_parallelism_threads(int(os.environ["CORES"]))
     tf.config.threading.set_inter_op_parallelism_threads(int(os.environ["THREADS"]))
     from stage_program import operation
-    from unit_program import PLAIN, assert_same_bits, chain, in_graph, stock, values_of_chain
+    from unit_program import (
+        PLAIN, assert_same_bits, call_divided, chain, in_graph, self_timed, stock, values_of_chain)
     import tf_interop
     from tf_interop.runtime.kernel_library import load_kernel_library
     tf_interop.disable()
@@ -34,8 +35,8 @@ START = """
         images = random.standard_normal([2, batch_size, side, side, 16], np.float32)
         return images[0], np.array([3, 3, 16, 16], np.int32), images[1]
 
-    def with_cores(*cores, **given):
-        return in_graph(unit, gradient, ["steps:0:0"], cores=cores, **given)
+    def with_cores(cores):
+        return in_graph(unit, gradient, ["steps:0:0"], cores=cores)
 
     def bits(results):
         return [each.numpy().tobytes().hex() for each in results]
@@ -83,16 +84,6 @@ def test_a_group_computes_as_stock_on_as_many_cores() -> None:
 
 
 @shows_threads
-def test_each_batch_size_has_its_cores() -> None:
-    run("""
-    by_size = with_cores(2, 3, batch_sizes=[4, 6])
-    for size, cores in ((4, 2), (6, 3), (8, 4)):
-        assert bits(by_size(*values(size))) == bits(with_cores(cores)(*values(size)))
-        assert bits(by_size(*values(size))) != bits(with_cores(1)(*values(size)))
-    """)
-
-
-@shows_threads
 def test_a_third_unit_gets_only_its_calling_thread() -> None:
     run("""
     image, sizes, other = map(tf.constant, values(4, side=128))
@@ -118,7 +109,7 @@ def test_neither_calls_nor_errors_make_threads_or_keep_a_group() -> None:
     run("""
     expected = bits(with_cores(2)(*values(4)))
     product = [operation("product", "MatMul", ["inputs:0", "inputs:1"])]
-    failing = in_graph(unit, product, ["steps:0:0"], cores=[2])
+    failing = in_graph(unit, product, ["steps:0:0"], cores=2)
     small = with_cores(2)
     for _ in range(1000):
         small(*values(4, side=4))
@@ -136,11 +127,10 @@ def test_neither_calls_nor_errors_make_threads_or_keep_a_group() -> None:
 def test_parts_of_a_small_batch_share_all_cores() -> None:
     run("""
     results = ["steps:0:0", "steps:4:0"]
-    run = in_graph(unit, chain(), results, split_inputs=[0])
     own = stock(chain(), results)
-    for size, threads in ((1, 0), (3, 0), (8, 0), (2, 4), (2, 4)):
-        inputs = values_of_chain(size)
-        assert_same_bits(run(*inputs), own(*inputs))
+    for size in (2, 3, 8):
+        given, inputs = self_timed(), values_of_chain(size)
+        run = in_graph(unit, chain(), results, **given)
+        assert_same_bits(call_divided(lambda: run(*inputs), given["timed_graph"]), own(*inputs))
         check_no_threads_of_ours()
-    check_no_threads_of_ours()
     """)

@@ -17,8 +17,10 @@ from unit_program import (
     PLAIN,
     RANDOM,
     assert_same_bits,
+    call_divided,
     chain,
     in_graph,
+    self_timed,
     serialized,
     stock,
     values_of_chain,
@@ -197,8 +199,9 @@ def setting(**attributes: Any) -> Change:
         (setting(Tout=[tf.half]), ["Expected a half as result 0", "a float"]),
         (setting(steps=[b"\xff"]), ["a serialized NodeDef at step 0"]),
         (setting(constant_inputs=[4]), ["constant_inputs from 0 to 3", "got 4"]),
-        (setting(cores=[-1]), ["1 cores of at least 0", "got [-1]"]),
-        (setting(cores=[1], batch_sizes=[2, 3]), ["2 cores of at least 0", "got [1]"]),
+        (setting(cores=-1), ["cores of at least 0", "got -1"]),
+        (setting(timed_graph="a", timed_unit=1, timed_units=1), ["timed_unit from 0 to 0"]),
+        (setting(**self_timed() | {"timed_units": 2}), ["no split ones unless it is alone"]),
         (setting(split_inputs=[0, -1]), ["split_inputs from 0 to 3", "got -1"]),
         (setting(split_inputs=[0], results=["inputs:0"]), ["result 0, which does not depend"]),
         (setting(output_shapes=[[], []]), ["output_shapes for all 1 outputs", "got 2"]),
@@ -238,30 +241,24 @@ def test_a_step_fails_as_the_own_op_does(unit: Any) -> None:
 
 
 def split(
-    unit: Any,
-    steps: Sequence[NodeDef],
-    results: Sequence[str],
-    values: Sequence[Any],
-    times: int = 1,
-    **given: Any,
+    unit: Any, steps: Sequence[NodeDef], results: Sequence[str], values: Sequence[Any], **given: Any
 ) -> list[np.ndarray]:
-    """Runs the op on two threads; the first input is split."""
+    """Runs the op on two threads until it divides the first input, and returns those results."""
     config = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=2, use_per_session_threads=True)
     with tf.Graph().as_default(), tf.compat.v1.Session(config=config) as session:
         inputs = [tf.compat.v1.placeholder(value.dtype) for value in values]
-        attributes = {"Tout": [tf.float32] * len(results), "split_inputs": [0]} | given
-        outputs = unit(inputs=inputs, steps=serialized(steps), results=results, **attributes)
-        for _ in range(times):
-            found = session.run(outputs, dict(zip(inputs, values, strict=True)))
-        return list(found)
+        given = {"Tout": [tf.float32] * len(results)} | self_timed() | given
+        outputs = unit(inputs=inputs, steps=serialized(steps), results=results, **given)
+        fed = dict(zip(inputs, values, strict=True))
+        return list(call_divided(lambda: session.run(outputs, fed), given["timed_graph"]))
 
 
-@pytest.mark.parametrize("batch_size", [1, 2, 3, 7])
+@pytest.mark.parametrize("batch_size", [2, 3, 7])
 def test_parts_of_a_batch_give_the_very_bits_of_the_whole(unit: Any, batch_size: int) -> None:
     values = values_of_chain(batch_size)
     results = ["steps:0:0", "steps:4:0"]
     expected = stock(chain(), results)(*values)
-    for given in ({}, {"batch_sizes": [3]}, {"constant_inputs": [1, 2, 3]}):
+    for given in ({}, {"constant_inputs": [1, 2, 3]}):
         found = split(unit, chain(), results, values, **given)
         assert_same_bits(list(map(tf.constant, found)), expected)
 
@@ -284,28 +281,33 @@ def test_parts_do_not_write_what_they_share(unit: Any) -> None:
     assert_same(given, (image, shared))
 
 
-def test_timeline_has_the_parts_of_each_call(unit: Any) -> None:
+def test_timeline_has_the_parts_of_a_call(unit: Any) -> None:
     library = load_kernel_library()
-    library.record_timeline(2)
-    split(unit, chain(), ["steps:4:0"], values_of_chain(5), times=4)
+    library.record_timeline(100)
+    split(unit, chain(), ["steps:4:0"], values_of_chain(5))
     library.record_timeline(0)
-    spans = library.read_timeline()
-    for call in (1, 2):
-        of_call = {each.name: each for each in spans if each.call == call}
-        whole = of_call.pop("first bias relu pool last")
-        parts = of_call.values()
-        assert of_call.keys() == {"images 0 to 1", "images 2 to 4"}
-        for part in parts:
-            assert whole.begin_ns <= part.begin_ns < part.end_ns <= whole.end_ns
-    assert len(spans) == 6
+    *earlier, whole, first, second = sorted(
+        library.read_timeline(), key=lambda span: (span.call, span.begin_ns)
+    )
+    name = "first bias relu pool last"
+    assert {each.name for each in earlier} == {name}
+    assert {each.algorithm for each in earlier} == {
+        "as stock TensorFlow",
+        "on 1 core",
+        "on 2 cores",
+    }
+    assert (whole.name, whole.algorithm) == (name, "in 2 parts")
+    assert {first.name, second.name} == {"images 0 to 1", "images 2 to 4"}
+    for part in (first, second):
+        assert whole.begin_ns <= part.begin_ns < part.end_ns <= whole.end_ns
 
 
 def test_does_not_split_inputs_of_different_batch_sizes(unit: Any) -> None:
     add = [operation("add", "AddV2", ["inputs:0", "inputs:1"])]
     images = np.ones([4, 3], np.float32)
     for other in (np.ones([1, 3], np.float32), np.float32(1)):
-        for values in ([images, other], [other, images]):
-            [result] = split(unit, add, ["steps:0:0"], values, split_inputs=[0, 1])
+        for split_inputs in ([0, 1], [1, 0]):
+            [result] = split(unit, add, ["steps:0:0"], [images, other], split_inputs=split_inputs)
             np.testing.assert_array_equal(result, images + 1)
 
 

@@ -236,7 +236,8 @@ def _run_program(request: Request, log: pathlib.Path) -> Outcome:
             third_quartile_ms=wall_ms,
             first_step_ms=None,
             memory_peak_bytes=resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024,
-            stage_count=sum(len(graph.stages) + graph.unit_count for graph in made),
+            # 1 for a graph with units.
+            stage_count=sum(len(graph.stages) or 1 for graph in made),
             fallbacks={},
             other_load=others.share(),
         )
@@ -323,6 +324,7 @@ def _look_at_plan(case: Case, path: str) -> Outcome:
 def _measure(request: Request, variant: Variant) -> Block:
     import tensorflow as tf
 
+    from tf_interop.model.keras_functions import keras_of
     from tf_interop.runtime.status import status
     from tf_interop.runtime.switch import disable, enable
 
@@ -343,8 +345,8 @@ def _measure(request: Request, variant: Variant) -> Block:
     is_checked = variant.is_checked and _is_exact(case, has_gpu)
     # Outputs are compared with those of stock TensorFlow.
     traced = _traced(model, case, compiled_by_xla=variant.is_compiled_by_xla and not is_checked)
-    # The weights in a user's file stay.
-    if pathlib.Path(case.model).suffix not in _KERAS_SUFFIXES:
+    # The weights in a user's file stay, and a function's own.
+    if keras_of(model) is not None and pathlib.Path(case.model).suffix not in _KERAS_SUFFIXES:
         numbers.set_weights(model, traced.inputs)
     stock = None
     if is_checked:
@@ -419,37 +421,39 @@ def _measure(request: Request, variant: Variant) -> Block:
 def _load(case: Case) -> Any:
     """The model, with the same weights in every process."""
     import tensorflow as tf
+    from tensorflow.core.framework import graph_pb2
 
-    from tf_interop.model.keras_functions import keras_of
-    from tf_interop.model.load import ModelArgumentError, load_model
+    from tf_interop.model.load import ModelArgumentError, check_trains, load_model
 
     assert case.precision is not None
     # For the planner and for the run.
     tf.config.experimental.enable_tensor_float_32_execution(case.precision is not Precision.FLOAT32)
     tf.keras.utils.set_random_seed(0)
     model = load_model(case.model, image_size=case.image_size, dtype=case.precision.keras_policy)
-    if keras_of(model) is None:
+    if isinstance(model, graph_pb2.GraphDef):
         raise ModelArgumentError(
-            f"'{case.model}' is a {type(model).__name__}, not a Keras model. Name a function that "
-            "builds one, as module:function."
+            f"'{case.model}' is a GraphDef, which cannot be called. Name a SavedModel, a Keras "
+            "model or module:function."
         )
+    if case.mode is Mode.TRAINING:
+        check_trains(model, case.model)
     return model
 
 
 def _traced(model: Any, case: Case, *, compiled_by_xla: bool = False) -> KerasFunction:
     import tensorflow as tf
 
-    from tf_interop.model.keras_functions import trace_keras
+    from tf_interop.model.graphs import trace_step
 
     assert case.batch_size is not None
-    traced = trace_keras(
+    traced = trace_step(
         model,
         case.batch_size,
         case.image_size,
         training=case.mode is Mode.TRAINING,
         jit_compile=True if compiled_by_xla else None,
     )
-    sizes = {spec.shape[0] for spec in tf.nest.flatten(traced.inputs)}
+    sizes = {spec.shape[0] for spec in tf.nest.flatten(traced.inputs) if spec.shape.rank}
     if sizes != {case.batch_size}:
         raise ValueError(
             f"The model does not accept batch {case.batch_size}: it fixes its inputs at "

@@ -30,7 +30,7 @@ class Variant(enum.Enum):
     STOCK: TensorFlow as it is.
     FROZEN: stock, on the function whose variables were replaced by constants.
     ENABLED: with `tf_interop.enable()` alone, without a plan.
-    OURS: with the stages or the narrow units of the plan.
+    OURS: with the plan.
     PINNING: only the plan's algorithms; the convolutions of a stage run one after another.
     CONCURRENCY: only the plan's lanes; cuDNN chooses the algorithms.
     INTRA_ONE: stock, with one thread inside an operation and one operation on each core.
@@ -213,7 +213,7 @@ class Block:
             algorithms, without tracing. None for a program.
         memory_peak_bytes: the peak during the timed steps; on a GPU of TensorFlow's allocator, on a
             CPU of the process. For a program, the peak of its process.
-        stage_count: stages and narrow units in the graphs that ran.
+        stage_count: stages and units in the graphs that ran.
         fallbacks: how often stages did not run as planned, by reason, in all steps; not counted
             for a program.
         other_load: the share of the cores that other programs took meanwhile.

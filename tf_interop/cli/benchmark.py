@@ -181,9 +181,9 @@ def benchmark(
     """Compares TensorFlow, XLA and the plugin, on models or a program.
 
     It measures a step of each MODEL in each variant. The variants take turns, each turn in a new
-    process. MODEL is the name of a Keras application (ResNet50), a .keras or .h5 file, or
-    module:function, a function that returns a Keras model. If --image-size is given, a function
-    with the argument image_size gets (height, width).
+    process. MODEL is the name of a Keras application (ResNet50), a .keras or .h5 file, the folder
+    of a SavedModel, or module:function, a function that returns a model, or a tf.function. If
+    --image-size is given, a function with the argument image_size gets (height, width).
 
     After -- you can give a program instead of models, as you would run it: python train.py ARGS.
     The whole program runs without the plugin (stock) and with --plan or --policy always (ours).
@@ -308,11 +308,13 @@ def _check_variants(variants: tuple[Variant, ...], cases: tuple[Case, ...]) -> N
 
 def _why_unchanged(plan: Plan | None, device: ProfiledDevice) -> str:
     """Why a plan, or one from a profile if None, changes nothing here; empty if it may."""
-    if plan is not None and not any(each.changes_graph for each in plan.graphs):
-        return "it has no stage and no unit, and tf-interop show says why"
-    has_units = plan is not None and any(each.unit_count for each in plan.graphs)
+    are_measured = plan is not None and any(each.measured for each in plan.graphs)
+    if plan is not None and not any(
+        each.stages or (each.measured and not each.as_stock) for each in plan.graphs
+    ):
+        return "it leaves every graph as it is, and tf-interop show says why"
     makes_units = device.backend == "host" and Settings().makes_units("CPU")
-    return STAGES_NEED_GPUS if makes_units and not has_units else ""
+    return STAGES_NEED_GPUS if makes_units and not are_measured else ""
 
 
 def _settings_of_program(

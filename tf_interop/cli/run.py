@@ -151,15 +151,15 @@ def _write_list(
 
 
 def _why_none_made(status: Status) -> str:
-    """Says that no stage or unit was made, with the causes in the status."""
+    """Says that nothing of a plan was used or made, with the causes in the status."""
     causes = [
         status.why_off,
         *(each.cause for each in status.failures),
-        *(each.why_unchanged for each in status.current_graphs),
+        *(each.why_no_plan or each.why_unchanged for each in status.current_graphs),
         *(f"XLA compiles {each.name}" for each in status.xla_functions),
     ]
     said = "; ".join(cause.rstrip(".") for cause in dict.fromkeys(causes) if cause)
-    return "no stage or unit was made" + (said and f": {said}")
+    return said or "TensorFlow optimized no graph with a convolution"
 
 
 def _write_trace(path: pathlib.Path, status: Status) -> None:
@@ -184,7 +184,7 @@ def _write_trace(path: pathlib.Path, status: Status) -> None:
     graphs = {
         report.plan.fingerprint: NamedGraph(report.plan.structure.names, report.unit_names)
         for report in status.graphs
-        if report.plan.changes_graph or report.unit_names
+        if report.plan.stages or report.unit_names
     }
     trace = trace_of_run(spans, gpu or this_cpu(), versions, graphs)
     write_file(msgspec.json.encode(trace), path, "trace", PlanError)
@@ -199,14 +199,15 @@ def _write_trace(path: pathlib.Path, status: Status) -> None:
     "--policy",
     type=click.Choice(["profiled", "always"]),
     default="profiled",
-    help="profiled: only the stages and units of a plan. always: all possible ones, faster or not.",
+    help="profiled: only the stages of a plan; on a CPU, graphs that time themselves. always: all "
+    "possible stages or units, faster or not.",
 )
 @click.option(
     "--plan",
     "plan_path",
     type=click.Path(),
     metavar="PLAN.json",
-    help="A plan of stages and units to make.",
+    help="A plan to use.",
 )
 @click.option(
     "--workspace-limit-mb",
@@ -218,7 +219,7 @@ def _write_trace(path: pathlib.Path, status: Status) -> None:
     "--save-plan",
     "saved_plan_path",
     "OUT.json",
-    "Write the stages and units of the program to a plan file when it ends.",
+    "Write the graphs with stages or units to a plan file when the program ends.",
 )
 @options.written(
     "--trace",
@@ -234,6 +235,11 @@ def _write_trace(path: pathlib.Path, status: Status) -> None:
     "Write the list of convolutions and stages of the program's graphs that tf-interop profile "
     "measures. Shapes must be known before a graph runs.",
 )
+@click.option(
+    "--require-plan",
+    is_flag=True,
+    help="Exit with 1 if no graph of the program is one of the plan's.",
+)
 @click.option("--report", is_flag=True, help="Print the plugin's status on stderr at the end.")
 @click.option("-m", "is_module", is_flag=True, help="PROGRAM is a module, as after python -m.")
 @click.argument("program")
@@ -245,6 +251,7 @@ def run(
     saved_plan_path: pathlib.Path | None,
     trace_path: pathlib.Path | None,
     list_path: pathlib.Path | None,
+    require_plan: bool,
     report: bool,
     is_module: bool,
     program: str,
@@ -260,6 +267,8 @@ def run(
     """
     if policy == "always" and plan_path:
         raise click.UsageError("Pass only one of --plan and --policy always.")
+    if require_plan and not plan_path:
+        raise click.UsageError("--require-plan is about a plan. Pass one with --plan.")
     if list_path is not None and (policy == "always" or plan_path):
         raise click.UsageError(
             "--export-configurations lists the graphs as they are. Leave out --plan and --policy."
@@ -296,7 +305,7 @@ def run(
 
     def finish(has_failed: bool) -> bool:
         observing.close()
-        is_asked = bool(report or saved_plan_path or trace_path or list_path)
+        is_asked = bool(report or require_plan or saved_plan_path or trace_path or list_path)
         if "tensorflow" not in sys.modules:
             if is_asked and not has_failed:
                 print_error(
@@ -307,8 +316,11 @@ def run(
         status = tf_interop.status()
         if report:
             click.echo(str(status), err=True, nl=False)
-        if plan is not None and not (is_asked or has_failed or status.plan.graphs):
-            click.echo(f"tf_interop: {_why_none_made(status)}.", err=True)
+        is_unused = plan is not None and not any(each.is_in_plan for each in status.graphs)
+        if is_unused and not has_failed:
+            click.echo(f"tf_interop did not use '{plan_path}': {_why_none_made(status)}.", err=True)
+            if require_plan:
+                return False
         try:
             if trace_path is not None:
                 _write_trace(trace_path, status)

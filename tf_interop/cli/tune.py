@@ -55,9 +55,9 @@ def tune(
 ) -> Result:
     """Finds by measurement what beats stock TensorFlow on this machine.
 
-    The operations of MODEL form units. Each unit may run on one core, a few, or all. The command
-    measures whole steps in one process, alternating with stock TensorFlow, and makes only units
-    that beat stock by more than the measurement error. The model runs on random values.
+    The command measures whole steps in one process, in turns: stock TensorFlow, stock TensorFlow
+    with one thread for each operation, and MODEL as tf_interop.enable() changes it, after it has
+    found its way to run. The model runs on random values.
 
     The result is cached in the user's cache folder, where tf_interop.tune(model) finds it.
 
@@ -87,7 +87,6 @@ def tune(
             "name": each.name,
             "is_cached": each.is_cached,
             **summarize_graph(each.plan),
-            "compared": () if each.plan.measured is None else each.plan.measured.compared,
             "xla": each.xla,
         }
         for each in tuning.graphs
@@ -112,18 +111,18 @@ def tuned(clear: bool) -> Result:
 
     def show() -> None:
         if found:
-            title = "Tuned before: times as fast as stock TensorFlow, measured alternately"
-            table = new_table(title, "graph", "units", "times stock")
+            title = "Tuned before: tf_interop.enable() against stock TensorFlow"
+            table = new_table(title, "graph", "times as fast")
             table.add_column("measured on", overflow="fold")
             for _, plan in found:
                 (graph,) = plan.graphs
                 measured = graph.measured
                 assert measured is not None  # the cache has only such plans
-                ratio = f"{measured.ratio:.2f} ± {measured.error:.2f}"
+                ours = measured.ours
+                ratio = f"{ours.ratio:.2f} ± {ours.error or 0:.2f}"
                 table.add_row(
                     _name_of(plan),
-                    f"{graph.unit_count} of {measured.unit_count} {graph.unit_kind}",
-                    ratio if graph.unit_count or measured.is_gain else "stock is fastest",
+                    ratio if ours.is_gain else "stock is as fast",
                     plan.made_with.get("device", UNKNOWN),
                 )
             print_on(Console(), table)
@@ -143,15 +142,15 @@ def tuned(clear: bool) -> Result:
 def _show_graph(graph: TunedGraph, console: Console) -> None:
     measured = graph.plan.measured
     if measured is not None:
-        table = new_table(graph.name, "", "median step, ms", "times stock")
+        table = new_table(graph.name, "", "median step, ms", "times as fast")
         for each in measured.compared:
             error = f" ± {each.error:.3f}" if each.error else ""
             table.add_row(each.name, f"{each.step_ms:.2f}", f"{each.ratio:.3f}{error}")
         print_on(console, table)
         print_on(
             console,
-            "times stock: the median over the turns of one run, which may differ from the ratio of "
-            "the medians. narrow: on one core or a few.",
+            "times as fast as stock TensorFlow; ± is the spread over the turns. XLA ran in a "
+            "process of its own, beside stock TensorFlow there.",
         )
         if graph.xla is not None and graph.xla.why_not:
             print_on(console, f"XLA was not measured: {graph.xla.why_not}.")
@@ -164,7 +163,7 @@ def _how_to_use(tuning: Tuning, path: pathlib.Path | None) -> str:
     if not tuning.is_faster:
         return f"There is nothing to turn on. {written}".rstrip()
     if any(doubt(each.plan) for each in tuning.graphs):
-        return written
+        return written or "The result was not kept, because the machine was busy. -o writes it."
     if path is not None:
         return f"{written} To use it: tf-interop run --plan {path} your_program.py"
     if any(each.plan.measured is None for each in tuning.graphs):

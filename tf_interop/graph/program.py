@@ -78,15 +78,14 @@ class UnitNode:
         results: the step output behind each output of the node.
         constant_inputs: positions in `inputs` of filters that no call changes, ascending.
         kept_inputs: positions in `inputs` of filters that seldom change, ascending.
-        batch_sizes: those at which it is narrow or split, ascending; empty for all.
-        cores: number of cores at each of these, or one number for all; empty for one core.
-        split_inputs: positions in `inputs` of the tensors that are divided with the batch,
-            ascending; empty if the unit is narrow.
+        cores: the number of cores that it runs on, if it does not time itself; 0 as in stock
+            TensorFlow.
+        split_inputs: positions in `inputs` of the tensors that may be divided with the batch,
+            ascending; empty if it is never divided.
         output_shapes: shape of each output; empty if nothing is known.
         kept_types: TensorFlow's number of the dtype of each value in the last input, if that has
             all values of a Kept node; operands name them in place of it, and beyond the inputs.
-        timed_graph: if the units of the graph time themselves, a name for it, else empty; then
-            `batch_sizes` and `cores` do not apply.
+        timed_graph: if the units of the graph time themselves, a name for it, else empty.
         timed_unit: the number of this unit among `timed_units`.
     """
 
@@ -99,8 +98,7 @@ class UnitNode:
     results: tuple[Result, ...]
     constant_inputs: tuple[int, ...] = ()
     kept_inputs: tuple[int, ...] = ()
-    batch_sizes: tuple[int, ...] = ()
-    cores: tuple[int, ...] = ()
+    cores: int = 1
     split_inputs: tuple[int, ...] = ()
     output_shapes: tuple[Shape | None, ...] = ()
     kept_types: tuple[int, ...] = ()
@@ -133,7 +131,7 @@ class KeptNode:
     output_shapes: tuple[Shape | None, ...]
 
 
-_UNIT_LISTS = ("constant_inputs", "kept_inputs", "batch_sizes", "cores", "split_inputs")
+_UNIT_LISTS = ("constant_inputs", "kept_inputs", "split_inputs")
 _Place = Annotated[int, msgspec.Meta(ge=0)]
 
 
@@ -219,6 +217,7 @@ def encode_unit(unit: UnitNode) -> node_def_pb2.NodeDef:
     attributes["output_shapes"].list.shape.extend(shapes)
     if unit.kept_types:
         attributes["kept_types"].list.type[:] = unit.kept_types
+    attributes["cores"].i = unit.cores
     if unit.timed_graph:
         attributes["timed_graph"].s = unit.timed_graph.encode()
         attributes["timed_unit"].i = unit.timed_unit
@@ -294,7 +293,7 @@ def decode_unit(node: node_def_pb2.NodeDef) -> UnitNode:
     """Reads a Unit node; raises as its parser does."""
     values = dict(node.attr)  # indexing the node's own map would add missing attributes
     attributes = {name: value.list for name, value in values.items()}
-    constant, kept, batch_sizes, cores, split = (tuple(attributes[name].i) for name in _UNIT_LISTS)
+    constant, kept, split = (tuple(attributes[name].i) for name in _UNIT_LISTS)
     absent = attr_value_pb2.AttrValue()
     tensors = [text for text in node.input if not text.startswith("^")]
     results = [text.decode().split(":") for text in attributes["results"].s]
@@ -308,8 +307,7 @@ def decode_unit(node: node_def_pb2.NodeDef) -> UnitNode:
         results=tuple((int(place), int(port)) for _, place, port in results),
         constant_inputs=constant,
         kept_inputs=kept,
-        batch_sizes=batch_sizes,
-        cores=cores,
+        cores=values["cores"].i,
         split_inputs=split,
         output_shapes=tuple(map(shape_of, attributes["output_shapes"].shape)),
         kept_types=tuple(values.get("kept_types", absent).list.type),

@@ -61,14 +61,8 @@ Tensor = tuple[int, int]
 OutputShapes = Callable[[int, int], Shape | None]
 """Returns the shape of a node's output at a port."""
 
-Cores = Mapping[int | None, int]
-"""How many cores a unit runs on at each batch size; None stands for every size, and 0 cores for as
-many as stock TensorFlow takes."""
-
-AS_STOCK: Cores = {None: 0}
-
-ON_ONE_CORE: Cores = {None: 1}
-"""Also for a split unit, whose parts share the cores when it runs."""
+AS_STOCK = 0
+"""The cores of a unit that runs as stock TensorFlow does."""
 
 
 def rewrite_stages(
@@ -103,7 +97,7 @@ def rewrite_units(
     units: Sequence[Unit],
     nodes_to_preserve: Collection[str],
     *,
-    cores: Sequence[Cores] = (),
+    cores: int = 1,
     output_shapes: OutputShapes | None = None,
     timed_graph: str = "",
 ) -> graph_pb2.GraphDef:
@@ -114,12 +108,11 @@ def rewrite_units(
 
     Args:
         view: the graph.
-        units: any that `find_units`, `find_split_units` or `find_whole_unit` found in it.
+        units: any that `find_units` or `find_whole_unit` found in it.
         nodes_to_preserve: names that are fed or fetched and must stay.
-        cores: one for each unit, which runs as in stock TensorFlow at other batch sizes. Empty
-            means one core each, always.
+        cores: of each unit, if they do not time themselves.
         output_shapes: shapes for the new nodes to state; None to state none.
-        timed_graph: a name for the graph if its units are to time themselves; `cores` is empty.
+        timed_graph: a name for the graph if its units are to time themselves.
     """
     new_nodes = [
         _NewNode(
@@ -134,15 +127,13 @@ def rewrite_units(
         [
             encode_unit(
                 dataclasses.replace(
-                    _unit_node(view, replacement, new, unit, each, output_shapes),
+                    _unit_node(view, replacement, new, unit, cores, output_shapes),
                     timed_graph=timed_graph,
                     timed_unit=number,
                     timed_units=len(units),
                 )
             )
-            for number, (new, unit, each) in enumerate(
-                zip(new_nodes, units, cores or [ON_ONE_CORE] * len(units), strict=True)
-            )
+            for number, (new, unit) in enumerate(zip(new_nodes, units, strict=True))
         ]
     )
 
@@ -376,7 +367,7 @@ def _unit_node(
     replacement: _Replacement,
     new: _NewNode,
     unit: Unit,
-    cores: Cores,
+    cores: int,
     output_shapes: OutputShapes | None,
 ) -> UnitNode:
     place_of = {index: place for place, index in enumerate(unit.steps)}
@@ -393,7 +384,6 @@ def _unit_node(
     if output_shapes is not None:
         shapes = [output_shapes(index, port) for index, port in new.results]
     texts = tuple(text for text, _ in inputs.values())
-    by_size = dict(sorted(cores.items(), key=lambda each: each[0] or 0))
     return UnitNode(
         name=new.name,
         inputs=texts,
@@ -406,8 +396,7 @@ def _unit_node(
             ["Const"], new, position_of, UNIT_FILTER_POSITIONS
         ),
         kept_inputs=replacement.filters_from([KEPT_OP], new, position_of, UNIT_FILTER_POSITIONS),
-        batch_sizes=tuple(size for size in by_size if size is not None),
-        cores=tuple(by_size.values()) if {*by_size.values()} != {1} else (),
+        cores=cores,
         split_inputs=tuple(sorted(position_of[tensor] for tensor in unit.split)),
         output_shapes=tuple(shapes) if any(shape is not None for shape in shapes) else (),
     )

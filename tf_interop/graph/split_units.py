@@ -317,7 +317,9 @@ def find_whole_unit(
     for step in whole.steps:
         if view.ops[step] in ANCHOR_OPS or not dependent.isdisjoint(view.sources(step)):
             dependent.add(step)
-    splits = _find(_Search, view, properties, nodes_to_preserve, fetches)
+    splits = find_split_units(
+        view, properties, nodes_to_preserve=nodes_to_preserve, fetches=fetches
+    )
     return next((unit for unit in splits if dependent <= set(unit.steps)), whole)
 
 

@@ -55,7 +55,7 @@ from tf_interop.graph.xla import xla_mark
 
 MOST_ANCHORS = 4
 """The most convolutions and matrix products in a unit: two separable convolutions. With no limit, a
-network without branches would be one unit, and could not be narrow in part."""
+network without branches would be one unit, whose operations could not run beside others."""
 
 ANCHOR_OPS = CONVOLUTION_KINDS.keys() | {
     *("_FusedDepthwiseConv2dNative", "MatMul", "_FusedMatMul", "Einsum"),
@@ -199,15 +199,6 @@ def unit_results(view: GraphView, unit: Unit) -> tuple[tuple[int, int], ...]:
 def unit_name(view: GraphView, unit: Unit) -> str:
     """The name of a unit, and of its node: the name of its first result's step."""
     return view.names[unit.steps[unit_results(view, unit)[0][0]]]
-
-
-def planned_name(view: GraphView, unit: Unit) -> str:
-    """A unit's name in a plan: its first convolution's or matrix product's, if it has one.
-
-    Grappler keeps those names, but renames other nodes depending on the shapes that it knows.
-    """
-    anchors = (view.names[step] for step in unit.steps if view.ops[step] in ANCHOR_OPS)
-    return next(anchors, None) or unit_name(view, unit)
 
 
 def is_small_unit(view: GraphView, properties: GraphProperties, unit: Unit) -> bool:

@@ -18,7 +18,7 @@ from tf_interop.graph.ops import CONVOLUTION_KINDS
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.rewrite import COLOCATION
 from tf_interop.graph.view import GraphView, parse_input
-from tf_interop.model.keras_functions import fill_shape, keras_of, trace_keras
+from tf_interop.model.keras_functions import KerasFunction, fill_shape, keras_of, trace_keras
 from tf_interop.planning.types import GraphMode
 from tf_interop.runtime import packed_calls
 from tf_interop.runtime.fold_pass import run_fold_pass
@@ -119,6 +119,45 @@ def trace(
         is_compiled=jit_compile,
         notes=notes,
     )
+
+
+def trace_step(
+    model_or_function: Any,
+    batch_size: int,
+    image_size: tuple[int, int] | None,
+    *,
+    training: bool = False,
+    jit_compile: bool | None = None,
+) -> KerasFunction:
+    """Traces a step that can be called: of a Keras model (see `trace_keras`), or a function.
+
+    Raises:
+        ValueError: it is of another kind, or the shape of an input is unknown.
+    """
+    if keras_of(model_or_function) is not None:
+        return trace_keras(
+            model_or_function, batch_size, image_size, training=training, jit_compile=jit_compile
+        )
+    if training:
+        raise ValueError("Training needs a Keras model. Leave training out.")
+    function = _concrete_function(model_or_function)
+
+    def filled(spec: Any) -> Any:
+        if not isinstance(spec, tf.TensorSpec):
+            raise ValueError(
+                f"An argument of {function.name!r} is {spec!r}, not a tensor. Wrap the function in "
+                "one that only takes tensors."
+            )
+        return fill_shape(spec, batch_size, image_size)
+
+    specs = tf.nest.map_structure(filled, _input_signature(function))
+
+    def program(inputs: Any) -> Any:
+        positional, named = inputs
+        return function(*positional, **named)
+
+    step = tf.function(program, jit_compile=jit_compile, autograph=False)
+    return KerasFunction(step.get_concrete_function(specs), specs, ())
 
 
 def handed_graph_of(

@@ -90,6 +90,9 @@ def _load(model: str, image_size: tuple[int, int] | None) -> Any:
     module, colon, function = model.partition(":")
     if colon and not path.exists():
         return _call_function(module, function, image_size)
+    if path.is_file():
+        program = " To run a program, call tf-interop run." * (path.suffix == ".py")
+        raise ModelArgumentError(f"The file '{model}' is no model. Expected {_ACCEPTED}.{program}")
     raise ModelArgumentError(
         f"Model not found: '{model}'.{did_you_mean(model, application_names)} Expected {_ACCEPTED}."
     )

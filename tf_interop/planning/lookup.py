@@ -82,18 +82,29 @@ def entries_to_run(
     return (min(entries, key=lambda graph: _distance(graph.batch_size, size)),)
 
 
-def is_unfolded(plan: Plan, convolutions: Sequence[ConvolutionNode], structure: Structure) -> bool:
-    """Whether a plan leaves a graph, as it is before folding, without folding.
+def measured_entry(
+    plan: Plan, convolutions: Sequence[ConvolutionNode], structure: Structure
+) -> GraphPlan:
+    """The entry of what was measured for a graph and its batch size, on a CPU.
 
-    If the batch size is unknown, folding must lose at each planned one.
+    If the batch size is unknown, and there are entries for several, it has no times, and leaves the
+    graph as it is only if all do.
+
+    Raises:
+        PlanError: there is none.
     """
     size = batch_size_of(node.configuration for node in convolutions)
-    entries = [
-        graph.unfolded
-        for graph in _exact_entries(plan, structure)
-        if size is None or graph.batch_size in (None, size)
-    ]
-    return bool(entries) and all(entries)
+    entries = _exact_entries(plan, structure)
+    if not entries:
+        raise PlanError(_why_not_for(plan, convolutions, structure))
+    of_size = [each for each in entries if size is None or each.batch_size in (None, size)]
+    if not of_size:
+        known = ", ".join(sorted(str(each.batch_size) for each in entries))
+        raise PlanError(f"The plan is for batch size {known}, and this graph has {size}.")
+    if len(of_size) == 1:
+        return of_size[0]
+    taken = min(of_size, key=lambda each: each.as_stock)
+    return dataclasses.replace(taken, batch_size=None, measured=None)
 
 
 def check_plan_holds(
@@ -105,32 +116,19 @@ def check_plan_holds(
         A note if the plan is for another batch size than the graph; else empty.
 
     Raises:
-        PlanError: the plan has no entry for the graph, or was tuned at other batch sizes.
+        PlanError: the plan has no entry for the graph.
     """
     batch_size = batch_size_of(node.configuration for node in convolutions)
     taken = entries_to_run(plan, convolutions, structure)[0]
-    if batch_size is None:
+    if batch_size is None or taken.batch_size in (None, batch_size):
         return ""
-    if taken.measured is not None:
-        check_batch_size([taken], batch_size)
-    return "" if taken.batch_size in (None, batch_size) else _as_for(taken, batch_size)
+    return _as_for(taken, batch_size)
 
 
 def mode_of(convolutions: Sequence[ConvolutionNode]) -> GraphMode:
     """The mode of a graph: only training computes gradients of filters."""
     kinds = {node.configuration.kind for node in convolutions}
     return "training" if ConvolutionKind.BACKWARD_FILTER in kinds else "inference"
-
-
-def check_batch_size(entries: Iterable[GraphPlan], batch_size: int) -> None:
-    """Refuses a plan that was tuned at other batch sizes."""
-    sizes = {each.batch_size for each in entries}
-    if sizes.isdisjoint({None, batch_size}):
-        known = ", ".join(map(str, sorted(size for size in sizes if size)))
-        raise PlanError(
-            f"The plan was tuned at batch size {known}, but the graph has {batch_size}. Tune "
-            f"with batch_sizes=({batch_size},) (on the command line: --batch {batch_size})."
-        )
 
 
 def stages_for_batch_sizes(entries: Sequence[GraphPlan]) -> tuple[PlannedStage, ...]:

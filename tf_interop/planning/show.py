@@ -14,21 +14,21 @@ from tf_interop.planning.explain import SHARED_RESOURCES, sum_of_uses
 from tf_interop.planning.problem import ValueSource
 from tf_interop.planning.sm_model import SmUse
 from tf_interop.planning.types import (
+    ONE_THREAD,
+    OURS,
+    XLA,
     GraphPlan,
     GraphPrediction,
     LaneExplanation,
+    MeasuredStep,
     Plan,
     PlannedStage,
     StageExplanation,
 )
 from tf_interop.profile.tables import describe_options
 from tf_interop.stage import Lane, Stage
-from tf_interop.terminal import UNKNOWN, count_of, new_table, percent, print_on
+from tf_interop.terminal import UNKNOWN, new_table, percent, print_on
 
-_MEASURED_FIELDS = (
-    *("unit_count", "unit_op_count", "step_ms", "stock_ms"),
-    *("ratio", "error", "cores", "other_load"),
-)
 _ANY = "any"
 
 
@@ -90,9 +90,8 @@ def summarize_graph(graph: GraphPlan) -> dict[str, Any]:
             field: getattr(prediction, field, None)
             for field in ("latency_us", "sequential_us", "peak_bytes")
         },
-        "narrow_units": 0 if graph.are_split else graph.unit_count,
-        "split_units": graph.unit_count if graph.are_split else 0,
-        **{field: getattr(measured, field, None) for field in _MEASURED_FIELDS},
+        "as_stock": graph.as_stock,
+        "measured": measured,
     }
 
 
@@ -123,13 +122,11 @@ def _planned_table(graphs: Sequence[GraphPlan]) -> Table:
 
 
 def _describe_search(graph: GraphPlan) -> Iterator[str]:
-    """Describes the search, and where the units run."""
+    """Describes the search."""
     if graph.prediction is not None:
         budget = graph.prediction.memory_budget_bytes
         yield "no memory budget" if budget is None else f"memory budget {decimal(budget)}"
         yield f"search: {graph.prediction.search}"
-    if graph.unit_count:
-        yield f"{count_of(graph.unit_count, 'unit')} {where_units_run(graph)}"
 
 
 def _prediction_cells(graph: GraphPlan) -> tuple[str, ...]:
@@ -274,29 +271,37 @@ def _reasons(planned: PlannedStage) -> Iterator[str]:
 
 
 def verdict(graph: GraphPlan) -> str:
-    """States any `doubt`, the gain of a plan's entry, and that XLA gains more if it does."""
-    xla = graph.measured and graph.measured.faster_xla
-    advice = say_xla_is_faster(xla.ratio) if xla else ""
+    """States any `doubt`, the gain of a plan's entry, and what gains more if anything does."""
+    measured = graph.measured
+    advice = "" if measured is None else _ADVICE.get(measured.fastest.name, "")
+    if measured is not None and advice:
+        advice = f"{measured.fastest.ratio:.2f} times as fast as stock TensorFlow: {advice}"
     return " ".join(filter(None, (doubt(graph), _gain(graph), advice)))
 
 
 def say_xla_is_faster(ratio: float) -> str:
-    """Recommends XLA, which is `ratio` times as fast as stock TensorFlow.
+    """Recommends XLA, which is `ratio` times as fast as stock TensorFlow."""
+    return f"{ratio:.2f} times as fast as stock TensorFlow: {_ADVICE[XLA]}"
 
-    On a CPU it was measured with TensorFlow's own kernels for depthwise convolutions.
-    """
-    return (
-        f"XLA is faster: {ratio:.2f} times as fast as stock TensorFlow. Compile the model with "
-        "jit_compile=True instead, and keep tf_interop.enable(), without the plan."
-    )
+
+_ADVICE = {
+    # On a CPU it was measured with TensorFlow's own kernels for depthwise convolutions.
+    XLA: (
+        "XLA. Compile the model with jit_compile=True instead, and keep tf_interop.enable(), "
+        "without the plan."
+    ),
+    ONE_THREAD: (
+        "stock TensorFlow after tf.config.threading.set_intra_op_parallelism_threads(1). Call that "
+        "before anything else instead of tf_interop.enable()."
+    ),
+}
+"""What to do if a variant is the fastest that asks the user to change the program."""
 
 
 def _gain(graph: GraphPlan) -> str:
     measured, prediction = graph.measured, graph.prediction
     if measured is None:
         no_step = "No whole step was measured: tf-interop benchmark compares it with stock and XLA."
-        if graph.unit_count:
-            return f"{graph.unit_count} {graph.unit_kind} units. {no_step}"
         if not graph.stages:
             why = graph.why_no_stage or "no stage is faster than its convolutions in sequence"
             return f"The graph stays unchanged: {why}. {no_step}"
@@ -318,41 +323,23 @@ def _gain(graph: GraphPlan) -> str:
                 f"{_ms(prediction.sequential_us)} of convolutions"
             )
         return f"{gain}, by {stages}. {no_step}"
-    if not graph.changes_graph:
-        if measured.is_gain:
-            return (
-                f"{measured.ratio:.2f} times as fast as stock TensorFlow ({measured.step_ms:.1f} "
-                f"ms a step, stock {measured.stock_ms:.1f} ms) by folding alone, which needs no "
-                "plan. No unit gains more."
-            )
-        end = ": the graph stays unchanged."
-        if measured.folded is not None:
-            end = f", neither folded ({measured.folded.ratio:.2f} times as fast) nor with units."
-        return f"No significant gain over stock TensorFlow ({measured.stock_ms:.1f} ms a step){end}"
-    how = f"by {count_of(graph.unit_count, 'unit')} {where_units_run(graph)} each"
-    if graph.are_split:
-        how = f"by splitting the batch over them for {measured.unit_op_count} operations"
-    how = f"measured on {measured.cores} cores, {how}."
-    if measured.folded is not None:
-        how += f" Folding alone, without a plan, is {measured.folded.ratio:.2f} times as fast."
-    if measured.is_gain:
-        return (
-            f"{measured.ratio:.2f} times as fast as stock TensorFlow ({measured.step_ms:.1f} ms a "
-            f"step, stock {measured.stock_ms:.1f} ms), {how}"
-        )
-    # The ratio is stock's step in units of the plan's step.
-    saved_ms, error_ms = (each * measured.step_ms for each in (measured.ratio - 1, measured.error))
+    return _measured_gain(graph, measured)
+
+
+def _measured_gain(graph: GraphPlan, measured: MeasuredStep) -> str:
+    """How much faster `tf_interop.enable()` is than stock TensorFlow, and how it runs the graph."""
+    ours = measured.ours
+    if ours.name != OURS:
+        return "tf_interop.enable() changes nothing in this graph."
+    steps = f"{ours.step_ms:.2f} ms a step in place of {measured.stock_ms:.2f} ms"
+    how = f"It runs {measured.way}." if measured.way else "It was still trying ways to run."
+    if ours.is_gain:
+        return f"tf_interop.enable() is {ours.ratio:.2f} times as fast: {steps}. {how}"
+    if graph.as_stock:
+        return f"Stock TensorFlow is faster, so the graph stays as it is: {steps}."
     return (
-        f"No significant gain over stock TensorFlow: {saved_ms:.1f} ± {error_ms:.1f} ms of "
-        f"{measured.stock_ms:.1f} ms a step, {how}"
+        f"tf_interop.enable() gains nothing significant: {steps}, {ours.ratio:.2f} times as fast."
     )
-
-
-def where_units_run(graph: GraphPlan) -> str:
-    """Describes where a unit of a graph runs."""
-    if graph.are_split:
-        return "split over the cores"
-    return f"on {'one core' if graph.unit_cores == 1 else f'{graph.unit_cores} cores'}"
 
 
 def _ms(time_us: float) -> str:

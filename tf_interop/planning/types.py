@@ -12,12 +12,15 @@ from tf_interop.errors import PlanError
 from tf_interop.planning.problem import ValueSource
 from tf_interop.planning.sm_model import SmUse
 from tf_interop.profile.entries import Count, NotNegative, Positive, PositiveCount, Share
-from tf_interop.stage import LARGEST_INT, Schedule, Stage
+from tf_interop.stage import Schedule, Stage
 from tf_interop.structure import Landmark, Structure
 from tf_interop.versioned_file import VersionedFormat
 
 Bytes = Count
 Microseconds = NotNegative
+CLEARLY_FASTER = 1.05
+"""A variant that asks the user to change the program is recommended if it is so much faster."""
+
 LEAST_SAVED_US = 0.05
 """A smaller saving counts as none, because it would print as 0.0 µs."""
 
@@ -242,11 +245,11 @@ class ComparedStep:
         return self.error is not None and self.ratio - self.error > 1
 
 
+STOCK = "stock TensorFlow"
+ONE_THREAD = "stock, with intra_op=1"
+OURS = "tf_interop.enable()"
 XLA = "XLA (jit_compile=True)"
-"""The name of XLA's step in a comparison."""
-
-FOLDED = "folded, as without a plan"
-"""The name of the step that `enable()` alone makes in a comparison."""
+"""The names of the variants in a comparison."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -254,43 +257,37 @@ class MeasuredStep:
     """Measured steps of a graph on the machine that its plan was made on.
 
     Attributes:
-        stock_ms: median step of stock TensorFlow.
-        step_ms: median step with the plan, measured alternately with stock in one process.
-        ratio: speed relative to stock.
-        error: of `ratio`.
-        unit_count: units of the folded graph, narrow or not.
-        unit_op_count: operations in the narrow or split units.
+        compared: all variants of the measurement, stock TensorFlow first.
+        way: how the graph, which times itself, ran in the end; empty if it has no units.
         cores: cores that TensorFlow uses.
         other_load: share of the cores that other programs took meanwhile.
-        compared: all variants of the measurement, stock first.
     """
 
-    stock_ms: Positive
-    step_ms: Positive
-    ratio: Positive
-    error: NotNegative
-    unit_count: Count
-    unit_op_count: Count
+    compared: Annotated[tuple[ComparedStep, ...], msgspec.Meta(min_length=1)]
+    way: str
     cores: PositiveCount
     other_load: Share = 0.0
-    compared: tuple[ComparedStep, ...] = ()
 
     @property
-    def is_gain(self) -> bool:
-        """Whether the plan is faster than stock by more than the error."""
-        return self.ratio - self.error > 1
+    def stock_ms(self) -> float:
+        """The median step of stock TensorFlow."""
+        return self.compared[0].step_ms
 
     @property
-    def folded(self) -> ComparedStep | None:
-        """The step with parameters folded and no unit; None if the graph has nothing to fold."""
-        return next((each for each in self.compared if each.name == FOLDED), None)
+    def ours(self) -> ComparedStep:
+        """The step under `tf_interop.enable()`, or stock's if that changes nothing."""
+        return self.variant(OURS) or self.compared[0]
 
     @property
-    def faster_xla(self) -> ComparedStep | None:
-        """XLA's step, if it was compared and beats plan and stock by more than five percent."""
-        least_ratio = 1.05 * max(self.ratio, 1.0)
-        ways = (each for each in self.compared if each.name == XLA and each.ratio > least_ratio)
-        return next(ways, None)
+    def fastest(self) -> ComparedStep:
+        """The fastest variant; ours or stock's, unless another is clearly faster than both."""
+        usual = max((self.compared[0], self.ours), key=lambda each: each.ratio)
+        best = max(self.compared, key=lambda each: each.ratio)
+        return best if best.ratio > CLEARLY_FASTER * usual.ratio else usual
+
+    def variant(self, name: str) -> ComparedStep | None:
+        """The step of a variant; None if it was not measured."""
+        return next((each for each in self.compared if each.name == name), None)
 
 
 GraphMode = Literal["inference", "training"]
@@ -311,12 +308,8 @@ class GraphPlan:
             that lose least.
         why_no_stage: the reason if there is no stage, in words; else empty.
         mode: None if it is unknown, as for a function.
-        unit_count: the units of a CPU that the plan makes: all of the graph, or none.
-        unit_cores: the cores that each of them runs on.
-        are_split: whether each runs once for each part of the batch, each part on one core.
-        measured: steps with these units, if they were measured.
-        unfolded: whether its parameters are not folded or kept, nor its normalizations fused,
-            because stock TensorFlow was measured faster.
+        measured: whole steps on a CPU, if they were measured.
+        as_stock: whether the graph stays as it is, because stock TensorFlow was measured faster.
         jit_compile: whether it is a function that XLA compiles.
     """
 
@@ -329,11 +322,8 @@ class GraphPlan:
     rejected: tuple[RejectedStage, ...] = ()
     why_no_stage: str = ""
     mode: GraphMode | None = None
-    unit_count: Count = 0
-    unit_cores: Annotated[int, msgspec.Meta(ge=1, le=LARGEST_INT)] = 1
-    are_split: bool = False
     measured: MeasuredStep | None = None
-    unfolded: bool = False
+    as_stock: bool = False
     jit_compile: bool = False
 
     @property
@@ -347,19 +337,9 @@ class GraphPlan:
         return len(self.landmarks)
 
     @property
-    def unit_kind(self) -> str:
-        """Either `narrow` or `split`."""
-        return "split" if self.are_split else "narrow"
-
-    @property
     def spread_us(self) -> float:
         """Error of the predicted time if all stages are off in the same direction."""
         return sum(each.prediction.spread_us for each in self.stages if each.prediction)
-
-    @property
-    def changes_graph(self) -> bool:
-        """Whether there is a stage, or a narrow or split unit."""
-        return bool(self.stages or self.unit_count)
 
     @property
     def planned_nodes(self) -> list[str]:
@@ -425,11 +405,8 @@ def _check_plan(plan: Plan) -> None:
                 stage.validate()
             except ValueError as error:
                 raise ValueError(f"{error} in `{place}.stages[{number}]`") from error
-        if graph.unfolded and graph.changes_graph:
-            raise ValueError(
-                "Expected no stages and no units, which are those of a folded graph, got some at "
-                f"`{place}` with `unfolded`"
-            )
+        if graph.as_stock and graph.stages:
+            raise ValueError(f"Expected no stages with `as_stock`, got some at `{place}`")
         landmarks = {each.name for each in graph.landmarks}
         names = graph.planned_nodes
         if len(set(names)) < len(names) or not landmarks.issuperset(names):

@@ -1,12 +1,11 @@
 """Traces the networks of a model for a report.
 
-For stages nothing runs. For units the model runs once, on zeros, as in `tune`, because units are
-parts of the graph that Grappler hands over.
+For stages nothing runs. For a graph that was tuned on a CPU the model runs once, on zeros, as in
+`tune`, because its plan is of the graph that Grappler hands over.
 """
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Callable
 from typing import Any
 
@@ -17,8 +16,6 @@ from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.independence import Independence
 from tf_interop.graph.landmarks import find_structure
 from tf_interop.graph.properties import GraphProperties
-from tf_interop.graph.split_units import find_split_units
-from tf_interop.graph.units import find_units, planned_name
 from tf_interop.graph.view import GraphView
 from tf_interop.model.graphs import planned_graph, trace
 from tf_interop.model.keras_functions import keras_of
@@ -26,7 +23,7 @@ from tf_interop.planning.lookup import OTHER_MODEL_REMEDY, made_for
 from tf_interop.planning.types import GraphPlan, Plan
 from tf_interop.profile.tables import describe_convolution
 from tf_interop.report.network import Network, NetworkNode, describe_filter, named_as_in
-from tf_interop.tuning.tune import StepToTune, step_to_tune
+from tf_interop.tuning.tune import graph_to_tune
 
 
 def networks_of_model(
@@ -60,10 +57,11 @@ def networks_of_model(
                 image_size=image_size,
                 jit_compile=graph.jit_compile,
             )
-            if graph.measured is not None:
-                network = _network_of_units(step_to_tune(traced), is_split=graph.are_split)
+            if graph.measured is None:
+                graph_def = planned_graph(traced, compute_capability)
             else:
-                network = _network_of_convolutions(planned_graph(traced, compute_capability))
+                graph_def = graph_to_tune(traced)
+            network = _network_of_convolutions(graph_def)
             if network.structure.fingerprint == graph.fingerprint:
                 return named_as_in(graph, network)
         return None
@@ -91,35 +89,3 @@ def _network_of_convolutions(graph_def: graph_pb2.GraphDef) -> Network:
         for node, its in zip(convolutions, predecessors, strict=True)
     )
     return Network(nodes, tuple(refusals), find_structure(view, convolutions))
-
-
-def _network_of_units(step: StepToTune, *, is_split: bool) -> Network:
-    convolutions, _ = find_convolutions(step.stock, GraphProperties(step.stock))
-    view, fetches = step.folded, step.fetches
-    properties = GraphProperties(view)
-    if is_split:
-        units = find_split_units(view, properties, nodes_to_preserve=fetches)
-    else:
-        units, _ = find_units(view, properties, nodes_to_preserve=fetches)
-    unit_of = {step: number for number, unit in enumerate(units) for step in unit.steps}
-    # The units that each node waits for directly, by node.
-    before: list[set[int]] = [set() for _ in range(len(view))]
-    reads_input = [op == "Placeholder" for op in view.ops]
-    for index in view.topological_order():
-        for source in view.sources(index):
-            before[index] |= {unit_of[source]} if source in unit_of else before[source]
-            reads_input[index] |= reads_input[source]
-    nodes = []
-    for number, unit in enumerate(units):
-        its = set().union(*(before[step] for step in unit.steps)) - {number}
-        ops = collections.Counter(view.ops[step].lstrip("_") for step in unit.steps)
-        nodes.append(
-            NetworkNode(
-                planned_name(view, unit),
-                tuple(sorted(its)),
-                str(len(unit.steps)),
-                ", ".join(op if count == 1 else f"{count} {op}" for op, count in ops.items()),
-                any(reads_input[step] for step in unit.steps),
-            )
-        )
-    return Network(tuple(nodes), structure=find_structure(step.stock, convolutions))

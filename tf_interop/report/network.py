@@ -1,7 +1,6 @@
-"""The network of a report: parts of a graph, their dependencies, and their places in the drawing.
+"""The network of a report: convolutions, their dependencies, and their places in the drawing.
 
-A plan names convolutions or units, but not their dependencies. `report/model.py` gets these from
-the model.
+A plan names convolutions, but not their dependencies. `report/model.py` gets these from the model.
 
 The drawing goes from left to right. Every convolution stands to the right of its predecessors, and
 the convolutions of one stage stand in one column. The method is that of Sugiyama, Tagawa and Toda
@@ -40,47 +39,29 @@ _Point = int | tuple[int, int]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NetworkNode:
-    """One convolution, or one unit.
+    """One convolution.
 
     Attributes:
         predecessors: places of the nodes that it depends on.
         label: its computation in a few letters; `note` describes it in words.
-        reads_input: whether it depends on an input of the graph, and not only on variables.
     """
 
     name: str
     predecessors: tuple[int, ...]
     label: str = ""
     note: str = ""
-    reads_input: bool = True
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Network:
-    """The convolutions of one graph, or its units, in a possible order of execution.
+    """The convolutions of one graph in a possible order of execution.
 
-    `refusals` are the convolutions that cannot be part of a stage or unit, and `structure` is the
-    graph's.
+    `refusals` are those that cannot be part of a stage, and `structure` is the graph's.
     """
 
     nodes: tuple[NetworkNode, ...]
     refusals: tuple[Refusal, ...] = ()
     structure: Structure = NOTHING
-
-    @property
-    def drawn(self) -> tuple[NetworkNode, ...]:
-        """The nodes that depend on an input; the others would make the first column tall."""
-        places = [place for place, node in enumerate(self.nodes) if node.reads_input]
-        place_of = {place: number for number, place in enumerate(places)}
-        return tuple(
-            dataclasses.replace(
-                self.nodes[place],
-                predecessors=tuple(
-                    place_of[each] for each in self.nodes[place].predecessors if each in place_of
-                ),
-            )
-            for place in places
-        )
 
 
 def named_as_in(graph: GraphPlan, network: Network) -> Network:

@@ -143,14 +143,6 @@ class ShownGraph:
     @property
     def promising(self) -> str:
         """The most promising alternative to the plan; empty if there is none."""
-        measured = self.planned.measured
-        if measured is not None:
-            taken = measured.ratio
-            best = max(measured.compared, key=lambda each: each.ratio, default=None)
-            if best is None or best.ratio <= taken:
-                return ""
-            error = "" if best.error is None else f" ± {best.error:.2f}"
-            return f"{best.name}, {best.ratio:.2f}{error} times as fast as stock TensorFlow."
         for each in self.planned.rejected:
             # Convolutions of another stage are better off there.
             if each.may_win and self.stage_numbers.keys().isdisjoint(each.nodes):

@@ -247,6 +247,6 @@ def arrange_filters(
         view,
         units,
         nodes_to_preserve,
-        cores=[AS_STOCK] * len(units),
+        cores=AS_STOCK,
         output_shapes=properties.output_shape,
     )

@@ -8,9 +8,8 @@
     x ── Conv2D a ── Relu b ── …        x ─┬─ Unit b (steps a, b) ── …
     x ── Conv2D c ── Relu d ── …           └─ Unit d (steps c, d) ── …
 
-GPUs get stages, and CPUs units. TensorFlow's executor runs independent ops together, so independent
-narrow units run side by side, each on its own core, or on the few that a plan gives it. A split
-unit runs all of its steps once for each part of the batch.
+GPUs get stages, and CPUs units, which find out by themselves how they run fastest. Under the policy
+`always` each unit runs on one core.
 
 This module only calls the parts of the pass in order: check the graph, find, plan, check the
 planned stages, rewrite, check the graph.
@@ -39,8 +38,8 @@ from tensorflow.core.framework import graph_pb2
 from tf_interop.convolution import (
     ConvolutionNode,
     Refusal,
-    batch_size_of,
 )
+from tf_interop.errors import PlanError
 from tf_interop.graph.check import check_rewrite
 from tf_interop.graph.control_flow import ControlFlow
 from tf_interop.graph.epilogues import (
@@ -56,8 +55,8 @@ from tf_interop.graph.landmarks import find_structure
 from tf_interop.graph.ops import CONVOLUTION_KINDS
 from tf_interop.graph.program import CONV_STAGE_OP, UNIT_OP
 from tf_interop.graph.properties import GraphProperties, ShapeInference
-from tf_interop.graph.rewrite import ON_ONE_CORE, Cores, rewrite_stages, rewrite_units
-from tf_interop.graph.split_units import find_split_units, find_whole_unit
+from tf_interop.graph.rewrite import rewrite_stages, rewrite_units
+from tf_interop.graph.split_units import find_whole_unit
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.units import ANCHOR_OPS, Unit, find_units, is_small_unit, unit_name
 from tf_interop.graph.view import GraphView, device_type_of, is_local
@@ -66,13 +65,11 @@ from tf_interop.planning.always import group_always, leave_out_unmeasured
 from tf_interop.planning.check import check_stages
 from tf_interop.planning.lookup import (
     STAGES_NEED_GPUS,
-    check_batch_size,
-    entries_to_run,
-    is_unfolded,
+    measured_entry,
     mode_of,
     stages_from_plan,
 )
-from tf_interop.planning.types import GraphPlan, PlannedStage
+from tf_interop.planning.types import GraphPlan, Plan, PlannedStage
 from tf_interop.runtime.kernel_library import HandedGraph
 from tf_interop.runtime.settings import PassReport, Policy, Settings
 from tf_interop.structure import Structure
@@ -156,6 +153,7 @@ def run_conv_stage_pass(
             convolution_count=len(candidates),
             refusals=refusals,
             plan=GraphPlan(structure.fingerprint, structure.landmarks, stages),
+            is_in_plan=settings.plan is not None,  # or there would be an error
             why_unchanged=""
             if stages
             else _why_unchanged(candidates, "no convolution can be in a stage"),
@@ -216,10 +214,10 @@ def run_compiled_pass(
     return changed, report
 
 
-def plan_leaves_unfolded(
+def report_left_as_stock(
     graph_def: graph_pb2.GraphDef, settings: Settings, handed: HandedGraph
-) -> bool:
-    """Whether the plan says that stock TensorFlow is faster than the graph folded.
+) -> PassReport | None:
+    """A report if the plan says that stock TensorFlow is faster than the changed graph; else None.
 
     `graph_def` is the handed graph, perhaps divided.
 
@@ -227,10 +225,11 @@ def plan_leaves_unfolded(
         GraphError: the graph is not well-formed.
     """
     plan = settings.plan
-    if plan is None or not any(graph.unfolded for graph in plan.graphs):
-        return False
+    if plan is None or not any(graph.as_stock for graph in plan.graphs):
+        return None
+    start = time.perf_counter()
     view = GraphView(graph_def)
-    convolutions, _ = _convolutions_on(
+    convolutions, refusals = _convolutions_on(
         handed.device_type,
         view,
         settings,
@@ -238,7 +237,22 @@ def plan_leaves_unfolded(
         handed.infer_output_shapes,
         handed.fetches,
     )
-    return is_unfolded(plan, convolutions, find_structure(view, convolutions))
+    try:
+        entry = measured_entry(plan, convolutions, find_structure(view, convolutions))
+    except PlanError:
+        return None
+    if not entry.as_stock:
+        return None
+    return PassReport(
+        device_type=handed.device_type,
+        node_count=len(view),
+        convolution_count=len(convolutions),
+        refusals=refusals,
+        plan=entry,
+        milliseconds=(time.perf_counter() - start) * 1e3,
+        why_unchanged="tuned: stock TensorFlow is fastest",
+        is_in_plan=True,
+    )
 
 
 def _convolutions_on(
@@ -302,12 +316,12 @@ def _make_units(
     nodes_to_preserve: Collection[str],
     fetches: Collection[str],
 ) -> tuple[graph_pb2.GraphDef | None, PassReport]:
-    """Finds the units of a graph, and makes them narrow or splits them as the settings require.
+    """Makes the units of a graph: each on one core, or such that they time themselves.
 
     `convolutions` and `structure` are those before folding.
 
     Returns:
-        The new graph, or None if it has no narrow or split units; and the report.
+        The new graph, or None if it has no units; and the report.
     """
     units, refused = find_units(
         view, properties, nodes_to_preserve=nodes_to_preserve, fetches=fetches
@@ -318,61 +332,51 @@ def _make_units(
         convolution_count=len(convolutions),
         refusals=tuple(each for each in refused if each.op in CONVOLUTION_KINDS),
         plan=GraphPlan(structure.fingerprint, structure.landmarks),
-        unit_count=len(units),
     )
-    plan = settings.plan
-    modes = {each.mode for each in plan.graphs} if plan is not None else set()
-    mode = mode_of(convolutions)
-    is_other_mode = modes == {"training"} and mode == "inference"
-    entries = () if plan is None or is_other_mode else entries_to_run(plan, convolutions, structure)
-    if settings.times_itself and units and not entries:
-        if mode == "inference":
-            units = _as_one(view, properties, units, nodes_to_preserve, fetches)
-            report = dataclasses.replace(report, unit_count=len(units))
-        return _time_units(view, properties, units, report, nodes_to_preserve, fetches)
-    if is_other_mode:
-        # This is no mistake (it happens in validation under `fit`), so there is no warning.
-        why = "the plan is for training only; tune with training=False for this graph"
-        return None, dataclasses.replace(report, why_unchanged=why)
-    batch_size = batch_size_of(node.configuration for node in convolutions)
-    if entries and batch_size is not None:
-        check_batch_size(entries, batch_size)
-    are_split = _are_split(entries)
-    if are_split:
-        units = find_split_units(
-            view, properties, nodes_to_preserve=nodes_to_preserve, fetches=fetches
-        )
-        report = dataclasses.replace(report, unit_count=len(units))
-    cores: Cores = ON_ONE_CORE
+    if settings.plan is not None:
+        report = _with_plan(report, settings.plan, convolutions, structure)
+    timed_graph = ""
     if settings.policy is not Policy.ALWAYS:
-        cores = _cores_of_plan(entries, are_split, batch_size)
-    if not (units and cores):
-        why = _why_unchanged(units, "no operation of the graph can be in a unit")
-        if any(each.stages for each in entries):
-            why = STAGES_NEED_GPUS
+        if not settings.times_itself:
+            return None, dataclasses.replace(report, why_unchanged="self-timing is off")
+        if mode_of(convolutions) == "inference":
+            units = _as_one(view, properties, units, nodes_to_preserve, fetches)
+        units = _of_one_region(view, properties, units, nodes_to_preserve, fetches)
+        # Functions with the same units share their times, such as one that is traced again.
+        steps = [[view.names[step] for step in unit.steps] for unit in units]
+        timed_graph = hashlib.sha256(repr((structure.fingerprint, steps)).encode()).hexdigest()[:16]
+    if not units:
+        why = "no operation of the graph can be in a unit, or all are small"
         return None, dataclasses.replace(report, why_unchanged=why)
-
     check_time_limit()
     rewritten = rewrite_units(
         view,
         units,
         nodes_to_preserve,
-        cores=[cores] * len(units),
         output_shapes=properties.output_shape,
+        timed_graph=timed_graph,
     )
     check_time_limit()
     check_rewrite(view, GraphView(rewritten), nodes_to_preserve, fetches=fetches)
-    made = dataclasses.replace(
-        report.plan,
-        unit_count=len(units),
-        unit_cores=max(cores.values()),
-        are_split=are_split,
-        # A number that was measured for another graph, such as one with another loss, is not its.
-        measured=next((each.measured for each in entries if each.unit_count == len(units)), None)
-        if len(entries) == 1
-        else None,
+    return rewritten, dataclasses.replace(
+        report,
+        unit_names=tuple(unit_name(view, unit) for unit in units),
+        unit_op_count=sum(len(unit.steps) for unit in units),
+        timed_graph=timed_graph,
     )
-    return rewritten, dataclasses.replace(_with_units(report, view, units), plan=made)
+
+
+def _with_plan(
+    report: PassReport, plan: Plan, convolutions: Sequence[ConvolutionNode], structure: Structure
+) -> PassReport:
+    """A report with what a plan has measured for the graph, or why it has nothing."""
+    if any(each.stages for each in plan.graphs):
+        return dataclasses.replace(report, why_no_plan=STAGES_NEED_GPUS)
+    try:
+        entry = measured_entry(plan, convolutions, structure)
+    except PlanError as error:
+        return dataclasses.replace(report, why_no_plan=str(error))
+    return dataclasses.replace(report, plan=entry, is_in_plan=True)
 
 
 def _as_one(
@@ -388,74 +392,20 @@ def _as_one(
     return (whole,) if whole is not None and anchors <= set(whole.steps) else units
 
 
-def _time_units(
+def _of_one_region(
     view: GraphView,
     properties: GraphProperties,
     units: Sequence[Unit],
-    report: PassReport,
     nodes_to_preserve: Collection[str],
     fetches: Collection[str],
-) -> tuple[graph_pb2.GraphDef | None, PassReport]:
-    """Makes units that find out by themselves on how many cores they run fastest.
+) -> tuple[Unit, ...]:
+    """The large units in the control-flow region of most.
 
-    A step is one run of all of them, so all are in one region: that of most. Others stay ops.
-    Small ones too: one that runs first would hide the sizes of the step's input.
+    A step is one run of all of them. Small ones stay ops, because one that runs first would hide
+    the sizes of the step's input.
     """
     control_flow = ControlFlow(view, nodes_to_preserve, fetches)
     large = [unit for unit in units if not is_small_unit(view, properties, unit)]
-    if not large:
-        return None, dataclasses.replace(report, why_unchanged="all operations are small")
     regions = collections.Counter(control_flow.region(unit.head) for unit in large)
-    (region, _), *_ = regions.most_common(1)
-    timed = [unit for unit in large if control_flow.region(unit.head) == region]
-    # Functions with the same units share their times, such as one that is traced again.
-    steps = [[view.names[step] for step in unit.steps] for unit in timed]
-    name = hashlib.sha256(repr((report.plan.fingerprint, steps)).encode()).hexdigest()[:16]
-    rewritten = rewrite_units(
-        view, timed, nodes_to_preserve, output_shapes=properties.output_shape, timed_graph=name
-    )
-    check_time_limit()
-    check_rewrite(view, GraphView(rewritten), nodes_to_preserve, fetches=fetches)
-    return rewritten, dataclasses.replace(_with_units(report, view, timed), timed_graph=name)
-
-
-def _with_units(report: PassReport, view: GraphView, units: Sequence[Unit]) -> PassReport:
-    return dataclasses.replace(
-        report,
-        unit_names=tuple(unit_name(view, unit) for unit in units),
-        unit_op_count=sum(len(unit.steps) for unit in units),
-    )
-
-
-def _are_split(entries: Collection[GraphPlan]) -> bool:
-    """Whether the entry with the greatest gain splits units.
-
-    A graph of unknown batch size may have entries of both kinds. It cannot have units of both
-    kinds, because they overlap.
-    """
-    changing = [each for each in entries if each.unit_count]
-    return bool(changing) and (
-        max(changing, key=lambda each: each.measured.ratio if each.measured else 0.0).are_split
-    )
-
-
-def _cores_of_plan(
-    entries: Collection[GraphPlan], are_split: bool, batch_size: int | None
-) -> Cores:
-    """The cores of each unit of a graph; empty if a plan makes no unit of this kind.
-
-    If the graph's batch size is unknown and every entry has one, the units are narrow or split at
-    the batch sizes whose entries make them so. Other sizes do not use the nearest entry: a gain at
-    one size may be a loss at another.
-
-    Args:
-        entries: the plan's entries for the graph.
-        are_split: whether its units are split.
-        batch_size: the graph's; None if unknown.
-    """
-    is_always = batch_size is not None or any(entry.batch_size is None for entry in entries)
-    return {
-        None if is_always else entry.batch_size: entry.unit_cores
-        for entry in entries
-        if entry.unit_count and entry.are_split == are_split
-    }
+    most = {region for region, _ in regions.most_common(1)}
+    return tuple(unit for unit in large if control_flow.region(unit.head) in most)

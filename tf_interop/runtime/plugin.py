@@ -28,8 +28,8 @@ from tf_interop.parallel.types import ParallelPlan
 from tf_interop.runtime.fold_pass import FoldReport, arrange_filters, run_fold_pass
 from tf_interop.runtime.graph_pass import (
     CompiledBody,
-    plan_leaves_unfolded,
     read_compiled_body,
+    report_left_as_stock,
     run_compiled_pass,
     run_conv_stage_pass,
 )
@@ -230,6 +230,12 @@ class Plugin:
             with self._leaving_the_graph():
                 changed = self._divide(graph_def, handed, settings.parallel)
         divided = changed or graph_def
+        left = None
+        with self._leaving_the_graph():
+            left = report_left_as_stock(divided, settings, handed)
+        if left is not None:
+            self._record(left, settings)
+            return changed
         folded: graph_pb2.GraphDef | None = None
         if settings.can_fold(handed.device_type):
             with self._leaving_the_graph():
@@ -271,8 +277,6 @@ class Plugin:
         self, graph_def: graph_pb2.GraphDef, handed: HandedGraph, settings: Settings
     ) -> graph_pb2.GraphDef | None:
         """The graph with normalizations fused and parameters folded and kept, or None."""
-        if plan_leaves_unfolded(graph_def, settings, handed):
-            return None
         folded, report = run_fold_pass(
             graph_def,
             handed.device_type,

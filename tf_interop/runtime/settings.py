@@ -12,7 +12,7 @@ from tf_interop.planning.types import GraphPlan, Plan
 
 
 class Policy(enum.Enum):
-    """Which convolutions become stages, and which units become narrow.
+    """Which convolutions become stages, and whether units run on one core.
 
     PROFILED: only those in a plan. ALWAYS, for verification: on a GPU every convolution, with
     independent ones in one stage; on a CPU every unit, on one core.
@@ -37,18 +37,18 @@ class Settings:
 
     Attributes:
         policy: which convolutions become stages.
-        plan: stages and units by name, for the policy PROFILED.
+        plan: stages, and what was measured on a CPU, for the policy PROFILED.
         pass_time_limit_s: how long the pass may take for one graph. A graph that takes longer stays
             unchanged.
         workspace_limit_mb: limit for all workspaces of one stage together, in MiB; None for no
             limit. It also applies to existing stages.
-        has_host_stages: whether a CPU gets stages instead of narrow units. They are slower; tests
+        has_host_stages: whether a CPU gets stages instead of units. They are slower; tests
             of stages that have no GPU set TF_INTEROP_HOST_STAGES=1.
         parallel: how layers are divided over devices, before stages are made.
         kept_mb: limit for the values of one graph that depend only on variables and are kept
             between calls, in MiB; 0 keeps none and folds nothing.
-        times_itself: whether units on a CPU, where no plan says how they run, find it out while
-            they run, and stages of a GPU find out whether their plan is faster than TensorFlow.
+        times_itself: whether units on a CPU find out how they run fastest, and stages of a GPU
+            whether their plan is faster than TensorFlow.
     """
 
     policy: Policy = Policy.PROFILED
@@ -63,7 +63,7 @@ class Settings:
     times_itself: bool = False
 
     def makes_units(self, device_type: str) -> bool:
-        """Whether a device of this type gets narrow units and no stages."""
+        """Whether a device of this type gets units and no stages."""
         return device_type == "CPU" and not self.has_host_stages
 
     @property
@@ -72,7 +72,7 @@ class Settings:
         return self.policy is Policy.ALWAYS or self.plan is not None
 
     def units_time_themselves(self, device_type: str) -> bool:
-        """Whether a device of this type gets units that time themselves, without a plan."""
+        """Whether a device of this type gets units that time themselves."""
         return self.times_itself and self.makes_units(device_type)
 
     def stages_time_themselves(self, device_type: str) -> bool:
@@ -101,9 +101,10 @@ class PassReport:
         device_type: `CPU` or `GPU`; only convolutions on it were considered.
         convolution_count: convolutions that could be part of a stage.
         refusals: convolution nodes that stay as they are, with the reason.
-        plan: the graph's fingerprint, and the stages or units that were made.
+        plan: the graph's structure, the stages that were made, and what was measured for the graph.
         why_unchanged: empty if stages or units were made, else why not.
-        unit_count: units of the graph, used or not; 0 if stages are made.
+        is_in_plan: whether the plan has an entry for it, or for most of its stages.
+        why_no_plan: why not; empty if there is no plan.
         unit_names: the nodes of units that were made.
         unit_op_count: nodes that units replaced.
         timed_graph: the name under which its units time themselves; empty if they do not.
@@ -116,7 +117,8 @@ class PassReport:
     plan: GraphPlan
     milliseconds: float = 0.0
     why_unchanged: str = ""
-    unit_count: int = 0
+    is_in_plan: bool = False
+    why_no_plan: str = ""
     unit_names: tuple[str, ...] = ()
     unit_op_count: int = 0
     timed_graph: str = ""

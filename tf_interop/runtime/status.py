@@ -73,15 +73,15 @@ class Status:
 
     @property
     def unit_node_count(self) -> int:
-        """The number of narrow and split units in all graphs."""
-        return sum(report.plan.unit_count for report in self.graphs)
+        """The number of units in all graphs."""
+        return sum(len(report.unit_names) for report in self.graphs)
 
     @property
     def plan(self) -> Plan:
-        """The stages and units of all graphs, as a plan for `enable(plan=…)`."""
+        """The graphs with stages or units, as a plan for `enable(plan=…)`."""
         plans: dict[str, GraphPlan] = {}
         for report in reversed(self.graphs):
-            if report.plan.changes_graph:
+            if report.plan.stages or report.unit_names:
                 plans.setdefault(report.plan.fingerprint, report.plan)
         return Plan(
             tuple(plans.values()),
@@ -118,6 +118,9 @@ class Status:
                 f"kept now: {self.counters.kept_bytes / 2**20:.1f} MiB, computed "
                 f"{count_of(self.counters.kept_computations, 'time')}"
             )
+        for why in dict.fromkeys(report.why_no_plan for report in self.current_graphs):
+            if why:
+                say(f"nothing measured is known for a graph: {why}")
         for failure in self.failures:
             say(f"{count_of(failure.count, 'graph')} left unchanged: {failure.cause}")
         for function in self.xla_functions:
@@ -206,11 +209,11 @@ def _ways_of(timings: Sequence[SelfTiming]) -> str:
 
 def _graph_table(graphs: Sequence[PassReport]) -> Table:
     table = Table()
-    has_units = any(report.unit_count for report in graphs)
-    has_stages = any(not report.unit_count for report in graphs)
+    has_units = any(report.unit_names for report in graphs)
+    has_stages = any(not report.unit_names for report in graphs)
     columns = ["device", "nodes", "convolutions"]
     columns += ["stages", "widest"] * has_stages
-    columns += ["units", "of operations", "tuned: times stock"] * has_units
+    columns += ["units", "of operations", "tuned: times as fast"] * has_units
     for column in (*columns, "pass", "left alone"):
         table.add_column(column, justify="left" if column in ("device", "left alone") else "right")
     for report in graphs:
@@ -224,13 +227,11 @@ def _graph_table(graphs: Sequence[PassReport]) -> Table:
             cells += [str(len(stages)), str(widest)]
         if has_units:
             measured = report.plan.measured
-            made = f"{report.plan.unit_count} of {report.unit_count} {report.plan.unit_kind}"
-            if report.timed_graph:
-                made = f"{report.unit_count} self-timed"
+            ours = None if measured is None else measured.ours
             cells += [
-                made,
+                str(len(report.unit_names)),
                 str(report.unit_op_count),
-                "" if measured is None else f"{measured.ratio:.2f} ± {measured.error:.2f}",
+                "" if ours is None else f"{ours.ratio:.2f} ± {ours.error or 0:.2f}",
             ]
         table.add_row(
             *cells, f"{report.milliseconds:.0f} ms", ", ".join(reasons) or report.why_unchanged

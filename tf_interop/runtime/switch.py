@@ -49,9 +49,9 @@ def enable(
     seed start again. Sessions and tf.data pipelines that have run keep their graphs.
 
     Args:
-        policy: `"profiled"` makes only the stages and units of `plan`, and none without one.
-            `"always"` puts every convolution on a GPU into a stage, independent ones
-            into the same one, and makes every unit on a CPU narrow, whether it is faster or not.
+        policy: `"profiled"` makes only the stages of `plan`; on a CPU, units that time themselves.
+            `"always"` puts every convolution on a GPU into a stage, independent ones into the same
+            one, and runs every unit of a CPU on one core, whether it is faster or not.
         plan: a plan or its file, for the policy `"profiled"`.
         parallel: a parallel plan or its file, which divides layers over devices. Stages are then
             made on each device. `enable` then lists TensorFlow's devices, so set them up first.
@@ -70,7 +70,8 @@ def enable(
             arranges take their size once more.
         self_timing: whether a graph on a CPU finds out by itself, during its first steps and now
             and then, how its operations run fastest: as in stock TensorFlow, on one core each, or
-            on several that stay awake. A plan decides for the graphs that it knows. On a GPU,
+            on several that stay awake. A plan leaves graphs as they are that were measured to be
+            fastest in stock TensorFlow. On a GPU,
             whether each stage of a plan is compared with TensorFlow's own kernels, which run if
             they are faster. None means with the policy `"profiled"`, unless
             TF_INTEROP_SELF_TIMING=0 is set. Under `tf.config.experimental.enable_op_determinism`
@@ -196,7 +197,7 @@ def why_tuned_elsewhere(plan: Plan) -> str:
 
     Empty if it does not differ, or if nothing was tuned.
     """
-    tuned = [each.measured for each in plan.graphs if each.unit_count and each.measured]
+    tuned = [each.measured for each in plan.graphs if each.measured]
     if not tuned:
         return ""
     if has_nvidia_gpu() and tensorflow_internals.may_have_gpus():
@@ -212,6 +213,6 @@ def why_tuned_elsewhere(plan: Plan) -> str:
     if found == expected:
         return ""
     return (
-        f"The plan was tuned on {expected}, but this process has {found}. It may be slower "
-        "here. Tune again here."
+        f"The plan was tuned on {expected}, but this process has {found}. What is fastest there "
+        "may not be fastest here: tune again here."
     )

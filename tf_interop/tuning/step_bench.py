@@ -41,21 +41,15 @@ class StepTimes:
 
 
 class StepBench:
-    """Variants of one graph in a Session of their own, with the program's thread settings.
+    """Variants of one graph in Sessions of their own, one for each number of threads.
 
     Use as a context manager. Variables have random values, and training changes them.
     """
 
     def __init__(self) -> None:
-        config = config_pb2.ConfigProto(
-            intra_op_parallelism_threads=tf.config.threading.get_intra_op_parallelism_threads(),
-            inter_op_parallelism_threads=tf.config.threading.get_inter_op_parallelism_threads(),
-            use_per_session_threads=True,
-        )
-        config.graph_options.rewrite_options.disable_meta_optimizer = True
-        config.graph_options.optimizer_options.opt_level = -1  # L0: no constant folding
         self._graph = tf.Graph()
-        self._session = tf.compat.v1.Session(graph=self._graph, config=config)
+        self._sessions: dict[int, Any] = {}  # by the threads for an operation
+        self._assigns: list[tuple[Any, dict[Any, Any]]] = []
         self._random = np.random.default_rng(0)
         self._shared: dict[str, Any] = {}
         self._calls: dict[str, Any] = {}
@@ -64,9 +58,17 @@ class StepBench:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._session.close()
+        for session in self._sessions.values():
+            session.close()
 
-    def add(self, variant: str, graph_def: graph_pb2.GraphDef, fetches: Sequence[str]) -> None:
+    def add(
+        self,
+        variant: str,
+        graph_def: graph_pb2.GraphDef,
+        fetches: Sequence[str],
+        *,
+        intra_op_threads: int | None = None,
+    ) -> None:
         """Adds a variant.
 
         Args:
@@ -74,6 +76,7 @@ class StepBench:
             graph_def: a flat graph. Its placeholders have known shapes. Its variables are
                 VarHandleOps, which variants share by name.
             fetches: the nodes that a step runs.
+            intra_op_threads: the threads for an operation; None for the program's setting.
         """
         scope = f"variant_{len(self._calls)}"
         own = graph_pb2.GraphDef(versions=graph_def.versions, library=graph_def.library)
@@ -101,10 +104,14 @@ class StepBench:
             else self._graph.get_operation_by_name(f"{scope}/{name}")
             for name in fetches
         ]
-        call = self._session.make_callable(targets)
+        threads = intra_op_threads or tf.config.threading.get_intra_op_parallelism_threads()
+        self._calls[variant] = self._session_with(threads).make_callable(targets)
         for _ in range(_WARM_UP_RUNS):
-            call()
-        self._calls[variant] = call
+            self.run(variant)
+
+    def run(self, variant: str) -> None:
+        """Runs a step of a variant."""
+        self._calls[variant]()
 
     def time(self, variants: Sequence[str], *, budget_s: float) -> dict[str, StepTimes]:
         """Times variants in turns, in at least three rounds, and compares them with the first."""
@@ -122,6 +129,23 @@ class StepBench:
                     for name, times in steps.items()
                 }
         return {name: _step_times(rounds[1:], variants[0], name) for name in variants}
+
+    def _session_with(self, intra_op_threads: int) -> Any:
+        """The Session with as many threads for an operation, with the values of all variables."""
+        session = self._sessions.get(intra_op_threads)
+        if session is None:
+            config = config_pb2.ConfigProto(
+                intra_op_parallelism_threads=intra_op_threads,
+                inter_op_parallelism_threads=tf.config.threading.get_inter_op_parallelism_threads(),
+                use_per_session_threads=True,
+            )
+            config.graph_options.rewrite_options.disable_meta_optimizer = True
+            config.graph_options.optimizer_options.opt_level = -1  # L0: no constant folding
+            session = tf.compat.v1.Session(graph=self._graph, config=config)
+            self._sessions[intra_op_threads] = session
+            for assigns, values in self._assigns:
+                session.run(assigns, values)
+        return session
 
     def _turn(self, variant: str, count: int) -> list[float]:
         call = self._calls[variant]
@@ -154,7 +178,9 @@ class StepBench:
                 assigns.append(tf.raw_ops.AssignVariableOp(resource=tensor, value=place))
                 values[place] = value
         if assigns:
-            self._session.run(assigns, values)
+            self._assigns.append((assigns, values))
+            for session in self._sessions.values():
+                session.run(assigns, values)
 
     def _become_constant(self, node: node_def_pb2.NodeDef) -> None:
         dtype = tf.as_dtype(node.attr["dtype"].type)

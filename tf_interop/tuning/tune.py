@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +17,6 @@ from tensorflow.core.framework import graph_pb2
 
 from tf_interop import tensorflow_internals
 from tf_interop.convolution import (
-    ConvolutionNode,
     batch_size_of,
 )
 from tf_interop.duration import parse_duration
@@ -23,8 +24,6 @@ from tf_interop.errors import ProfileError
 from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.landmarks import find_structure
 from tf_interop.graph.properties import GraphProperties
-from tf_interop.graph.split_units import find_split_units
-from tf_interop.graph.units import Unit, find_units
 from tf_interop.graph.view import GraphView
 from tf_interop.measure.core import MeasureOptions, load_core_library
 from tf_interop.measure.device import (
@@ -37,7 +36,6 @@ from tf_interop.measure.run import End, ProfileRun, RunOptions
 from tf_interop.model.collect import CollectOptions, collect_graphs
 from tf_interop.model.graphs import (
     TracedGraph,
-    folded_graph,
     handed_graph_of,
     optimize_graph,
     planned_graph,
@@ -45,9 +43,8 @@ from tf_interop.model.graphs import (
     with_inferred_shapes,
 )
 from tf_interop.model.make_plan import plan as plan_model
-from tf_interop.planning.lookup import mode_of
 from tf_interop.planning.show import doubt, say_xla_is_faster, verdict
-from tf_interop.planning.types import FOLDED, XLA, ComparedStep, GraphPlan, MeasuredStep, Plan
+from tf_interop.planning.types import STOCK, XLA, ComparedStep, GraphPlan, MeasuredStep, Plan
 from tf_interop.profile.entries import Entry
 from tf_interop.profile.types import Profile, profile_of
 from tf_interop.runtime.plugin import get_plugin
@@ -55,8 +52,14 @@ from tf_interop.runtime.switch import enable as enable_plugin
 from tf_interop.structure import Structure
 from tf_interop.terminal import now_and_then
 from tf_interop.tuning.cache import load_cached, save_cached
-from tf_interop.tuning.search import STOCK, SearchResult, as_step, search_units
+from tf_interop.tuning.compare import Comparison, as_step, compare_with_stock
 from tf_interop.tuning.xla import XlaTimes, time_xla
+
+_HARMLESS_OPS = re.compile("Var|ReadVariable|Assign|Resource(Apply|Gather|Scatter)|Random|Multinom")
+"""The stateful ops that only have state, or random numbers."""
+
+# A program's steps differ by a few percent from steps timed in a Session.
+_LEAST_LOSS = 0.05
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +92,7 @@ class TunedGraph:
         A plan without a measured step counts as stock's step minus the predicted gain.
         """
         if self.plan.measured is not None:
-            return self.plan.measured.faster_xla is not None
+            return self.plan.measured.fastest.name == XLA
         if self.xla is None or self.xla.median_ms is None or self.xla.ratio is None:
             return False
         expected = self.plan.prediction
@@ -112,13 +115,13 @@ class Tuning:
 
     @property
     def is_faster(self) -> bool:
-        """Whether the plan, or folding alone, beats stock TensorFlow at some batch size.
+        """Whether `tf_interop.enable()` beats stock TensorFlow at some batch size.
 
-        On a GPU it is only expected to.
+        On a GPU the plan is only expected to.
         """
         plans = [each.plan for each in self.graphs]
         return any(
-            each.changes_graph or (each.measured is not None and each.measured.is_gain)
+            each.stages or (each.measured is not None and each.measured.ours.is_gain)
             for each in plans
         )
 
@@ -147,13 +150,12 @@ def tune(
 ) -> Tuning:
     """Finds what beats stock TensorFlow on this machine, and turns it on.
 
-    On a CPU it folds the model's graph, as `enable()` does. It measures whole steps of the folded
-    graph with all units on one core, on all cores, on 2, 4 and so on if there are more, and with
-    the batch split, alternating with stock TensorFlow and the folded graph. It keeps only units
-    that beat the folded graph by more than the measurement error. The model or function runs once,
-    on zeros, to get its graph; then the model's state is restored. Timed steps run on random
-    values. The result is cached in the user's cache folder, by graph, machine and versions, unless
-    other programs disturbed the measurement.
+    On a CPU it measures whole steps of the graph as `enable()` changes it, after it has found its
+    way to run, in turns with stock TensorFlow, also with one thread for each operation. The plan
+    has the times, and says to leave the graph as it is where stock TensorFlow is faster. The model
+    or function runs once, on zeros, to get its graph; then the model's state is restored. Timed
+    steps run on random values. The result is cached in the user's cache folder, by graph, machine
+    and versions, unless other programs disturbed the measurement.
 
     On a GPU it measures convolutions and stages, as `tf-interop profile` does, and plans from
     them, as `plan` does. It measures no whole step of the plan there.
@@ -173,8 +175,8 @@ def tune(
             as it is under `enable()`, where depthwise convolutions run TensorFlow's own kernels.
             XLA is never turned on: if the result calls it faster, compile the model with it.
         use_cache: whether to use an earlier result.
-        enable: whether to turn the plugin on with the plan if something is faster. Results of
-            earlier calls stay on.
+        enable: whether to turn the plugin on with the plan if something is faster, or if it is on
+            already. Results of earlier calls stay on.
         say: called with a few words on the progress; None prints them on stderr, a line every few
             seconds at most.
 
@@ -242,7 +244,7 @@ def tune(
             ),
             plan.made_with,
         )
-    if enable and tuning.is_faster:
+    if enable and (tuning.is_faster or get_plugin().settings.plan is not None):
         _enable_beside_earlier(tuning.plan)
     return tuning
 
@@ -286,71 +288,41 @@ def _tune_on_cpu(
         say(f"{traced.name}: {text}")
 
     say_of_graph("optimizing the graph with TensorFlow")
-    step = step_to_tune(traced)
-    convolutions, _ = find_convolutions(step.stock, GraphProperties(step.stock))
+    graph_def, fetches = as_step(graph_to_tune(traced))
+    view = GraphView(graph_def)
+    convolutions, _ = find_convolutions(view, GraphProperties(view))
     if not convolutions:
         raise ValueError(
             f"{traced.name} has no convolution that can be tuned. tf-interop analyze lists the "
             "refused ones and the reasons."
         )
-    view, fetches = step.folded, step.fetches
-    properties = GraphProperties(view)
-    units, _ = find_units(view, properties, nodes_to_preserve=fetches)
-    split_units: tuple[Unit, ...] = ()
-    if mode_of(convolutions) == "inference":  # only the forward pass of training could be split
-        split_units = find_split_units(view, properties, nodes_to_preserve=fetches)
-    structure = find_structure(step.stock, convolutions)
-    key = cache_key(view, units, convolutions, structure)
+    structure = find_structure(view, convolutions)
+    key = cache_key(view, structure)
     cached = load_cached(key) if use_cache else None
     if cached is not None:
         return TunedGraph(traced.name, cached, is_cached=True)
-    found = search_units(
-        step.stock.graph_def,
-        view,
-        units,
-        fetches,
-        split_units=split_units,
-        budget_s=budget_s,
-        say=say_of_graph,
-    )
+    found = compare_with_stock(graph_def, fetches, budget_s=budget_s, say=say_of_graph)
     xla = compare_with_xla(traced)
-    taken = split_units if found.best.is_split else units if found.best.cores else ()
-    plan = _plan_of(found, len(units), taken, convolutions, structure, xla)
-    plan = dataclasses.replace(plan, mode=traced.mode)
+    plan = _plan_of(found, structure, xla)
+    plan = dataclasses.replace(
+        plan,
+        mode=traced.mode,
+        batch_size=batch_size_of(node.configuration for node in convolutions),
+    )
     if not doubt(plan):
         save_cached(Plan((plan,), made_with=_made_with_cpu() | {"graph": traced.name}), key)
     return TunedGraph(traced.name, plan, xla)
 
 
-@dataclasses.dataclass(frozen=True)
-class StepToTune:
-    """A graph in the form of `as_step`.
-
-    Attributes:
-        stock: as Grappler hands it over.
-        folded: after folding; the same as `stock` if there is nothing to fold.
-        fetches: the nodes that a step runs.
-    """
-
-    stock: GraphView
-    folded: GraphView
-    fetches: list[str]
-
-
-def step_to_tune(traced: TracedGraph) -> StepToTune:
-    """The graph of a CPU; a model or function runs once, on zeros."""
-    graph_def, fetches = as_step(_graph_to_tune(traced))
-    folded = folded_graph(graph_def, "CPU", fetches)
-    return StepToTune(GraphView(graph_def), GraphView(folded), fetches)
-
-
-def _graph_to_tune(traced: TracedGraph) -> graph_pb2.GraphDef:
+def graph_to_tune(traced: TracedGraph) -> graph_pb2.GraphDef:
+    """The graph as Grappler hands it over for a CPU; a model or function runs once, on zeros."""
     if traced.run is None:
+        _refuse_effects(traced.graph_def)
         return optimize_graph(traced, None)
     handed = handed_graph_of(traced)
     if handed is None:
         raise ValueError(
-            f"Grappler hands over no graph with convolutions for {traced.name}. Tune a function "
+            f"TensorFlow optimizes no graph with convolutions for {traced.name}. Tune a function "
             "that has some, and that XLA does not compile (jit_compile=False)."
         )
     graph_def = with_inferred_shapes(handed)
@@ -362,46 +334,44 @@ def _graph_to_tune(traced: TracedGraph) -> graph_pb2.GraphDef:
     return graph_def
 
 
-def _plan_of(
-    found: SearchResult,
-    unit_count: int,
-    taken: Sequence[Unit],
-    convolutions: Sequence[ConvolutionNode],
-    structure: Structure,
-    xla: XlaTimes | None,
-) -> GraphPlan:
-    best, stock = found.best, found.variants[0]
-    compared = [
-        ComparedStep(
-            each.name,
-            each.times.median_ms,
-            each.times.ratio,
-            each.times.error,
+def _refuse_effects(graph_def: graph_pb2.GraphDef) -> None:
+    """Refuses a GraphDef, which may be of somebody else, that would do more than compute."""
+    functions = (function.node_def for function in graph_def.library.function)
+    found = {
+        node.op: node.name
+        for node in itertools.chain(graph_def.node, *functions)
+        if (op_def := tensorflow_internals.op_def(node.op)) is not None
+        and op_def.is_stateful
+        and not _HARMLESS_OPS.match(node.op)
+    }
+    if found:
+        names = ", ".join(f"'{name}' ({op})" for op, name in sorted(found.items())[:5])
+        raise ValueError(
+            "The GraphDef has operations that may read or write files, open sockets or run "
+            f"Python: {names}. tune would run them. Remove them, or if you trust the graph, name a "
+            "function that returns a tf.function with it, as module:function."
         )
-        for each in found.variants
+
+
+def _plan_of(found: Comparison, structure: Structure, xla: XlaTimes | None) -> GraphPlan:
+    stock_ms = found.times[STOCK].median_ms
+    compared = [
+        # Not the median of the turns' ratios, so that the numbers that people see divide.
+        ComparedStep(name, each.median_ms, stock_ms / each.median_ms, each.error)
+        for name, each in found.times.items()
     ]
     if xla is not None and xla.median_ms is not None and xla.ratio is not None:
         compared.append(ComparedStep(XLA, xla.median_ms, xla.ratio))
+    measured = MeasuredStep(
+        tuple(compared),
+        way=found.way if found.is_settled else "",
+        cores=found.cores,
+        other_load=found.other_load,
+    )
+    ours = measured.ours
+    is_slower = ours.error is not None and ours.ratio + max(ours.error, _LEAST_LOSS) < 1
     return GraphPlan(
-        structure.fingerprint,
-        structure.landmarks,
-        batch_size=batch_size_of(node.configuration for node in convolutions),
-        why_no_stage="" if taken else "no variant beats the graph without units",
-        unit_count=len(taken),
-        unit_cores=max(best.cores, 1),
-        are_split=best.is_split,
-        measured=MeasuredStep(
-            stock_ms=stock.times.median_ms,
-            step_ms=best.times.median_ms,
-            ratio=best.times.ratio,
-            error=best.times.error,
-            unit_count=len(taken) if best.is_split else unit_count,
-            unit_op_count=sum(len(unit.steps) for unit in taken),
-            cores=found.cores,
-            other_load=found.other_load,
-            compared=tuple(compared),
-        ),
-        unfolded=best.name == STOCK and any(each.name == FOLDED for each in found.variants),
+        structure.fingerprint, structure.landmarks, measured=measured, as_stock=is_slower
     )
 
 
@@ -424,16 +394,11 @@ def _enable_beside_earlier(plan: Plan) -> None:
     enable_plugin(plan=dataclasses.replace(plan, graphs=tuple(entries.values())))
 
 
-def cache_key(
-    view: GraphView,
-    units: Sequence[Unit],
-    convolutions: Sequence[ConvolutionNode],
-    structure: Structure,
-) -> str:
+def cache_key(view: GraphView, structure: Structure) -> str:
     """A digest of a graph, as Grappler hands it over, and of this machine.
 
-    It includes everything that a measured plan depends on, even versions and TensorFlow's settings
-    for threads and oneDNN.
+    It includes everything that a measurement depends on, even versions and TensorFlow's settings
+    for threads and oneDNN, but no names.
     """
     import tf_interop
 
@@ -444,8 +409,7 @@ def cache_key(
     )
     key = [
         structure.fingerprint,
-        batch_size_of(node.configuration for node in convolutions),
-        sorted([view.ops[step] for step in unit.steps] for unit in units),
+        sorted(view.ops),
         inputs,
         this_cpu().name,
         sorted(os.sched_getaffinity(0)),
