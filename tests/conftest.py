@@ -13,7 +13,7 @@ import pytest
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is imported
 # TensorFlow leaves oneDNN off on CPUs without VNNI; tests run the same kernels on every CPU.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
-# Lets tests of stages run without a GPU; `units_on_cpus` removes this for tests of narrow units.
+# Lets tests of stages run without a GPU; `units_on_cpus` removes this for tests of units.
 os.environ.setdefault("TF_INTEROP_HOST_STAGES", "1")
 
 # Tests import programs under python/, which are not installed.
@@ -72,7 +72,7 @@ def logged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def units_on_cpus(plugin_as_after_import: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gives CPUs narrow units instead of stages, which they have in other tests."""
+    """Gives CPUs units instead of stages, which they have in other tests."""
     monkeypatch.delenv("TF_INTEROP_HOST_STAGES", raising=False)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import os
 import pathlib
@@ -11,13 +12,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jsonschema
-import plan_values
 import profile_values
 import pytest
 from benchmark_values import BENCHMARK
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from parallel_values import DEVICE_GRAPH, PARALLEL_PLAN
+from plan_values import PLAN, TUNED
 
 from tf_interop.benchmark.result import BENCHMARK_FILE
 from tf_interop.errors import ProfileError, TfInteropError
@@ -50,7 +51,10 @@ class Form(NamedTuple):
 
 FORMS = (
     Form(LIST_FILE, profile_values.LIST),
-    Form(PLAN_FILE, plan_values.PLAN),
+    Form(
+        PLAN_FILE,
+        dataclasses.replace(PLAN, graphs=(*PLAN.graphs, TUNED)),
+    ),
     Form(PARALLEL_PLAN_FILE, PARALLEL_PLAN),
     Form(DEVICE_GRAPH_FILE, DEVICE_GRAPH),
     Form(BENCHMARK_FILE, BENCHMARK),
@@ -168,6 +172,14 @@ def test_refuses_other_documents(form: Form, path: pathlib.Path, content: bytes)
     with pytest.raises(form.file.error) as raised:
         form.file.load(path)
     assert str(path) in str(raised.value)
+
+
+@pytest.mark.parametrize("form", FORMS[:-1], ids=lambda form: form.file.header["format"])
+@pytest.mark.parametrize("signature", [b"PK\x03\x04", b"\x89HDF\r\n\x1a\n"])
+def test_a_model_is_called_one(form: Form, path: pathlib.Path, signature: bytes) -> None:
+    path.write_bytes(signature + bytes(range(256)))
+    with pytest.raises(form.file.error, match=r"file\.json' is a model or an archive, not a "):
+        form.file.load(path)
 
 
 def test_refuses_a_path_without_a_file(form: Form, tmp_path: pathlib.Path) -> None:

@@ -1,4 +1,4 @@
-"""A plan with every field of a plan file, and made-up landmarks."""
+"""A plan with stages, the entry of a tuned graph, and made-up landmarks."""
 
 from __future__ import annotations
 
@@ -108,4 +108,12 @@ PLAN = Plan(
         ),
     ),
     made_with={"tensorflow": "2.21.0", "cudnn": "9.3.0"},
+)
+TUNED = GraphPlan(
+    fingerprint="0000000000000002",
+    landmarks=landmarks_of("e"),
+    batch_size=2,
+    mode="inference",
+    measured=measured_step(0.8, other_load=0.1),
+    as_stock=True,
 )

@@ -129,6 +129,10 @@ def test_another_end_leaves_the_origin_of_what_comes_before() -> None:
     assert likeness(planned, found) == 2
 
 
+def test_each_of_alike_parts_is_like_one_other() -> None:
+    assert likeness(landmarks_of("a c; b c; e c"), landmarks_of("x c; y c; z d")) == 2
+
+
 def test_a_large_network_of_alike_parts_takes_no_time() -> None:
     """A bound of 20 times what it takes, because the pass has a time limit."""
     rows, last = ["n0 in"], "n0"

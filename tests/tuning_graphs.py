@@ -5,10 +5,6 @@ from __future__ import annotations
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
-from tf_interop.graph.properties import GraphProperties
-from tf_interop.graph.units import Unit, find_units
-from tf_interop.graph.view import GraphView
-
 v1 = tf.compat.v1
 
 FETCHES = ["joined"]
@@ -45,11 +41,3 @@ def training_step() -> graph_pb2.GraphDef:
         )
         tf.raw_ops.AssignSubVariableOp(resource=variable, value=gradient, name="update")
     return graph.as_graph_def(add_shapes=True)
-
-
-def units_of(
-    graph_def: graph_pb2.GraphDef, fetches: list[str] = FETCHES
-) -> tuple[GraphView, tuple[Unit, ...]]:
-    view = GraphView(graph_def)
-    units, _ = find_units(view, GraphProperties(view), nodes_to_preserve=fetches)
-    return view, units

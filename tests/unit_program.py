@@ -92,7 +92,7 @@ _NAMES = itertools.count()
 
 
 def self_timed() -> dict[str, Any]:
-    """The attributes of a unit that times itself, alone in its graph, and divides its first input."""
+    """The attributes of a unit that times itself, alone, and may divide its first input."""
     return {"timed_graph": f"graph {next(_NAMES)}", "timed_units": 1, "split_inputs": [0]}
 
 

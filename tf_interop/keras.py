@@ -53,10 +53,10 @@ class _Call:
         return _failures_of(self.plugin) - self.failures
 
 
-class ConvStages:
+class Enable:
     """Turns the plugin on during `fit`, `evaluate` or `predict`, and back off after it.
 
-        model.fit(images, labels, callbacks=[tf_interop.keras.ConvStages(plan="plan.json")])
+        model.fit(images, labels, callbacks=[tf_interop.keras.Enable(plan="plan.json")])
 
     It works with `tf.keras` (Keras 3) and tf_keras. During the call
 
@@ -74,9 +74,9 @@ class ConvStages:
     model's functions; a later call without the callback runs without stages.
 
     The logs of each epoch of `fit` contain the number of stages (on a CPU, of units) as
-    `conv_stages`. So does its History, and so does TensorBoard if its callback follows this one.
+    `tf_interop_ops`. So does its History, and so does TensorBoard if its callback follows this one.
     After `evaluate` and `predict` the number is in the logs of the end hook, which other callbacks
-    see, and in `stage_count`.
+    see, and in `op_count`.
 
     With `tune` the callback first tunes the model: `fit` tunes the training step, with a stand-in
     for the loss and the optimizer; other calls, except validation inside `fit`, tune inference.
@@ -87,8 +87,8 @@ class ConvStages:
     Keras calls no end hook when a call fails. The changes are then undone by `restore`, by the end
     of a `with` block, or by the callback's next use:
 
-        with ConvStages("always") as stages:
-            model.fit(images, labels, callbacks=[stages])
+        with Enable("always") as callback:
+            model.fit(images, labels, callbacks=[callback])
 
     A callback serves one call at a time: a call inside a hook of another call needs its own
     callback. Concurrent calls in several threads share the process's settings: one may run with
@@ -102,7 +102,7 @@ class ConvStages:
     # installed, and neither checks the class. This class has every method that they call.
     #
     # It deliberately lacks `_supports_tf_logs`: with it, tf_keras would pass the dict that becomes
-    # the result of `evaluate`, and `conv_stages` would end up in the result.
+    # the result of `evaluate`, and `tf_interop_ops` would end up in the result.
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class ConvStages:
         self.graphs: tuple[PassReport, ...] = ()
 
     @property
-    def stage_count(self) -> int:
+    def op_count(self) -> int:
         """The number of stages, or units on a CPU, in all `graphs`."""
         return sum(len(report.plan.stages) + len(report.unit_names) for report in self.graphs)
 
@@ -172,7 +172,7 @@ class ConvStages:
         else:
             tensorflow_internals.set_model_functions(call.model, call.functions)
 
-    def __enter__(self) -> ConvStages:
+    def __enter__(self) -> Enable:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -195,8 +195,8 @@ class ConvStages:
         self._call = call = _Call(plugin, model, may_make_units=may_change and makes_units)
         if call.is_xla_in_the_way:
             logging.warning(
-                "XLA compiles the functions of model %r, so ConvStages makes no units in them. To "
-                "use ConvStages, compile the model with jit_compile=False.",
+                "XLA compiles the functions of model %r, so Enable makes no units in them. To "
+                "use Enable, compile the model with jit_compile=False.",
                 model.name,
             )
         tensorflow_internals.drop_model_functions(model)
@@ -264,7 +264,7 @@ class ConvStages:
             size = _KERAS_BATCH_SIZE
             hint = (
                 f" This is for batch size {size}, because Keras does not tell callbacks yours: "
-                "pass it as ConvStages(batch_size=…)."
+                "pass it as Enable(batch_size=…)."
             )
         try:
             tuning = tune_model(
@@ -277,9 +277,9 @@ class ConvStages:
                 say=None if self._verbose else lambda text: None,
             )
         except (TfInteropError, ValueError, TypeError, RuntimeError, tf.errors.OpError) as error:
-            self._say(f"ConvStages: not tuned, but on as without tune: {error}")
+            self._say(f"Enable: not tuned, but on as without tune: {error}")
             return
-        self._say(f"ConvStages: {tuning}{hint}")
+        self._say(f"Enable: {tuning}{hint}")
         if call.is_xla_in_the_way:
             call.is_reported = True
         else:
@@ -293,13 +293,13 @@ class ConvStages:
             self.graphs = call.find_new_reports()
         # In every epoch, so that all columns of a History have the same length.
         if logs is not None:
-            logs["conv_stages"] = self.stage_count
+            logs["tf_interop_ops"] = self.op_count
         if call.is_reported:
             return
         call.is_reported = True
         # Keras's progress bar has not ended its line.
         start = "\n" if self._params.get("verbose") in ("auto", 1) else ""
-        self._say(f"{start}ConvStages: {_summarize(self.graphs, call)}")
+        self._say(f"{start}Enable: {_summarize(self.graphs, call)}")
 
     def _say(self, text: str) -> None:
         logging.info("%s", text.strip())

@@ -14,11 +14,12 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import branched_models
 import pytest
 import tensorflow as tf
 from benchmark_values import make_block
 from command_line import ROOT, end_of, invoke, run_process, start_process, wait_for, words_of
-from plan_values import PLAN
+from plan_values import PLAN, measured_step
 from profile_values import GPU
 
 from tf_interop.benchmark import other_runtimes
@@ -173,6 +174,16 @@ def test_child_compares_with_stock_before_it_measures(variant: Variant) -> None:
     assert (outcome.block.steps, outcome.block.stage_count) == (2, 0)
 
 
+@pytest.mark.parametrize("model", ["saved", "branched_models:function"])
+def test_measures_a_saved_model_and_a_function(model: str) -> None:
+    branched_models.build().export("saved", verbose=False)
+    options = "--repetitions 1 --steps 2 --seconds 0 --warmup-steps 0 -o results.json"
+    invoke(f"benchmark {model} --variants stock,enabled {options}")
+    stock, enabled = load_benchmark("results.json").results
+    assert (stock.failure, enabled.failure) == (None, None)
+    assert [block.steps for block in (*stock.blocks, *enabled.blocks)] == [2, 2]
+
+
 @pytest.mark.parametrize("variant", [Variant.FROZEN, Variant.ENABLED])
 @pytest.mark.usefixtures("folder")
 def test_child_does_not_measure_what_computes_something_else(variant: Variant) -> None:
@@ -184,7 +195,11 @@ def test_child_does_not_measure_what_computes_something_else(variant: Variant) -
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
-        (_request(Variant.STOCK, "branched_models:function"), "a Keras model"),
+        (_request(Variant.STOCK, "graph.pb"), "'graph.pb' is a GraphDef, which cannot be called"),
+        (
+            _request(Variant.STOCK, "branched_models:function", case={"mode": Mode.TRAINING}),
+            "--training needs a Keras model",
+        ),
         (_request(Variant.STOCK, needs_gpu=True), "GPU"),
         (
             _request(Variant.OURS, plan_path="plan.json"),
@@ -199,6 +214,8 @@ def test_child_reports_why_it_cannot_measure(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     save_plan(PLAN, "plan.json")
+    graph = branched_models.function.get_concrete_function().graph.as_graph_def()
+    pathlib.Path("graph.pb").write_bytes(graph.SerializeToString())
     failure = run_child(request_, 120.0).failure
     assert failure.kind is FailureKind.ERROR
     assert message in failure.message
@@ -287,7 +304,7 @@ def test_compares_a_program_as_it_is_with_the_plugin_on(tmp_path: pathlib.Path) 
     [
         (Variant.STOCK, PROGRAM, "exit code 1.*ValueError: the last line$"),
         (Variant.OURS, PROGRAM, "exit code 1.*ValueError: the last line$"),
-        (Variant.OURS, "import tensorflow", "no stage or unit was made"),
+        (Variant.OURS, "import tensorflow", "TensorFlow optimized no graph with a convolution"),
     ],
 )
 def test_a_program_that_fails_or_gets_no_stage_is_a_failure_with_the_reason(
@@ -306,9 +323,14 @@ def test_a_plan_that_changes_nothing_here_is_refused_for_a_program(
 ) -> None:
     monkeypatch.setenv("TF_INTEROP_HOST_STAGES", "0")
     pathlib.Path("train.py").touch()
-    save_plan(Plan(()), "empty.json")
-    save_plan(PLAN, "stages.json")
-    for plan, why in (("empty", "it has no stage and no unit"), ("stages", "stages run on GPUs")):
+    as_stock = GraphPlan("f", (), measured=measured_step(0.5), as_stock=True)
+    plans = {
+        "empty": (Plan(()), "it leaves every graph as it is"),
+        "stock": (Plan((as_stock,)), "it leaves every graph as it is"),
+        "stages": (PLAN, "stages run on GPUs"),
+    }
+    for plan, (content, why) in plans.items():
+        save_plan(content, f"{plan}.json")
         command = f"benchmark --plan {plan}.json -o r.json -- {sys.executable} train.py"
         said = words_of(invoke(command, exit_code=1))
         assert f"Error: '{plan}.json' changes nothing: {why}" in said

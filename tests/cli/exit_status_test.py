@@ -165,6 +165,8 @@ def test_an_unreadable_file_is_reported_in_a_line(reader: str) -> None:
 
 USAGE = {
     "analyse ResNet50": "analyze",
+    "analyze train.py": "The file 'train.py' is no model.",
+    "tune train.py": "To run a program, call tf-interop run.",
     "analyze graph.pb --training": "--training needs a Keras model",
     "tune branched_models:function --training": "--training needs a Keras model",
     "show plan.json --csv p.csv": "'plan.json' is a plan, but --csv",
@@ -193,6 +195,7 @@ USAGE = {
     f"benchmark --variants ours,xla -o r.json -- {sys.executable} graph.pb": "Leave out xla",
     "run missing.py": "'missing.py'",
     "run --policy always --plan p.json -m x": "--policy always",
+    "run --require-plan -m x": "Pass one with --plan",
     "run --policy always --export-configurations l.json -m x": "Leave out --plan and --policy",
     "run --plan p.json --export-configurations l.json -m x": "Leave out --plan and --policy",
     "run --save-plan no/such/folder/p.json -m x": "'no/such/folder/p.json'",
@@ -205,6 +208,7 @@ def test_wrong_usage_names_the_option_or_value(command: str) -> None:
     with graph.as_default():
         tf.compat.v1.placeholder(tf.float32)
     pathlib.Path("graph.pb").write_bytes(graph.as_graph_def().SerializeToString())
+    pathlib.Path("train.py").touch()
     result = invoke(command, exit_code=2)
     if command.startswith("analyse") and not hasattr(click.exceptions, "NoSuchCommand"):
         pytest.skip("this version of click suggests nothing")

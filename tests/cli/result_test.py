@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import pathlib
 import re
@@ -10,9 +9,10 @@ import shutil
 
 import pytest
 from click.testing import CliRunner
-from command_line import COMMANDS, ROOT, invoke, run_process, words_of
+from command_line import COMMANDS, ROOT, run_process
 from convolution_values import TINY
 from parallel_values import DEVICE_GRAPH
+from plan_values import measured_step
 from profile_values import make_algorithm, make_profile
 from report_values import network_plan
 
@@ -20,7 +20,7 @@ from tf_interop.cli import doctor
 from tf_interop.cli.doctor_checks import problem
 from tf_interop.cli.main import cli
 from tf_interop.parallel.costs.devices import save_device_graph
-from tf_interop.planning.types import GraphPlan, MeasuredStep, Plan, load_plan, save_plan
+from tf_interop.planning.types import GraphPlan, Plan, save_plan
 from tf_interop.profile.file import save_profile
 from tf_interop.profile.worklist import ConfigurationList, ListedConvolution, save_configurations
 
@@ -87,8 +87,7 @@ def fixture_folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     save_plan(network_plan(), folder / "plan.json")
     save_device_graph(DEVICE_GRAPH, folder / "devices.json")
     (folder / "tf_interop" / "tuned").mkdir(parents=True)
-    measured = MeasuredStep(2.0, 1.0, 2.0, 0.1, 3, 9, 2)
-    tuned = GraphPlan("f", (), unit_count=2, measured=measured)
+    tuned = GraphPlan("f", (), measured=measured_step(1.5))
     save_plan(Plan((tuned,)), folder / "tf_interop" / "tuned" / "key.json")
     save_configurations(ConfigurationList((ListedConvolution(TINY),)), folder / "list.json")
     process = run_process(
@@ -137,29 +136,6 @@ def test_prints_one_document_with_the_fields_on_the_page(
         if command_name == name:
             assert document[of], part
             assert {frozenset(each) for each in document[of]} == {frozenset(_fields(fields))}
-
-
-@pytest.mark.parametrize(
-    ("kind", "cores", "where"),
-    [
-        ("narrow", 1, "on one core"),
-        ("narrow", 4, "on 4 cores"),
-        ("split", 1, "split over the cores"),
-    ],
-)
-def test_narrow_and_split_units_are_listed_as_such(
-    kind: str, cores: int, where: str, work: pathlib.Path
-) -> None:
-    path = work / "tf_interop" / "tuned" / "key.json"
-    [graph] = load_plan(path).graphs
-    graph = dataclasses.replace(graph, unit_cores=cores, are_split=kind == "split")
-    save_plan(Plan((graph,)), path)
-    assert f"2 of 3 {kind}" in words_of(invoke("tuned"))
-    [listed] = json.loads(invoke("tuned --json").stdout)["plans"]
-    assert (listed["narrow_units"], listed["split_units"]) == (
-        (2, 0) if kind == "narrow" else (0, 2)
-    )
-    assert f"2 units {where}" in words_of(invoke(f"show {path}"))
 
 
 @pytest.mark.usefixtures("work")

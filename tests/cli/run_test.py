@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 import subprocess
 
+import branched_models
 import pytest
+import tensorflow as tf
 from command_line import run_process
-from plan_values import PLAN
+from plan_values import PLAN, measured_step
 
 import tf_interop
-from tf_interop.planning.types import save_plan
+from tf_interop.planning.types import Plan, save_plan
 from tf_interop.profile.worklist import load_configurations
 from tf_interop.runtime.plugin import get_plugin
 
@@ -85,10 +88,12 @@ def test_run_makes_stages_in_an_unchanged_program(program: pathlib.Path) -> None
 
     # The saved plan also fits the program as a module.
     process = _run(
-        "--plan", "../plan.json", "--report", "-m", "program", "--exit_code", "0", "--", "-m",
+        "--plan", "../plan.json", "--require-plan", "--report",
+        "-m", "program", "--exit_code", "0", "--", "-m",
         folder=program.parent,
     )  # fmt: skip
     assert process.returncode == 0, process.stderr
+    assert "did not use" not in process.stderr
     said = json.loads(process.stdout)
     assert said["argv"] == [str(program), "--exit_code", "0", "--", "-m"]
     assert (said["path"], said["name"]) == (str(program.parent), "__main__")
@@ -151,10 +156,9 @@ tf.function(branched_models.build_branches())(tf.ones((2, 8, 8, 3)))
 @pytest.mark.parametrize(
     ("program", "arguments", "exit_code", "output", "message"),
     [
-        (CONVOLVES, "--plan plan.json --trace new.json", 1, "",
-         "'new.json': no stage or unit was made: The plan is for another network"),
         (CONVOLVES, "--plan plan.json", 0, "",
-         "tf_interop: no stage or unit was made: The plan is for another network"),
+         "tf_interop did not use 'plan.json': The plan is for another network"),
+        ("import tensorflow", "--policy always --trace new.json", 1, "", "'new.json'"),
         (IMPORTS_LATE, "--policy always", 0, "always\n", ""),
         ("print('ran')", "", 0, "ran\n", "--policy always"),
         ("import tensorflow", "--policy always --save-plan new.json", 1, "", "'new.json'"),
@@ -178,6 +182,29 @@ def test_run_reports_errors_in_a_line(
         assert not message or errors[0].startswith("Error: ") == bool(exit_code)
     assert not message or message in errors[-1]
     assert not pathlib.Path("new.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "exit_code", "said"),
+    [
+        ("build_branches", "--require-plan", 0, ""),
+        ("build_other", "", 0, "tf_interop did not use 'plan.json': The plan is for another"),
+        ("build_other", "--require-plan", 1, "did not use 'plan.json': The plan is for another"),
+    ],
+)
+@pytest.mark.usefixtures("units_on_cpus")
+def test_run_says_if_a_measured_plan_fits_no_graph(
+    model: str, options: str, exit_code: int, said: str
+) -> None:
+    tf_interop.enable()
+    tf.function(branched_models.build_branches())(tf.ones((2, 8, 8, 3)))
+    [graph] = tf_interop.status().plan.graphs
+    save_plan(Plan((dataclasses.replace(graph, measured=measured_step(1.5)),)), "plan.json")
+    pathlib.Path("program.py").write_text(CONVOLVES.replace("build_branches", model))
+    process = _run("--plan", "plan.json", *options.split(), "program.py")
+    assert process.returncode == exit_code, process.stderr
+    lines = [line for line in _errors(process) if not line.startswith("WARNING:absl")]
+    assert len(lines) == bool(said) and said in "".join(lines)
 
 
 def test_run_fails_at_the_import_without_the_library() -> None:

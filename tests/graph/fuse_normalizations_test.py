@@ -24,7 +24,7 @@ from tf_interop.graph.fuse_normalizations import rewrite_normalizations
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
 from tf_interop.model.graphs import optimize_graph, trace
-from tf_interop.tuning.search import as_step
+from tf_interop.tuning.compare import as_step
 
 v1 = tf.compat.v1
 IMAGE = (4, 48, 48, 16)

@@ -27,7 +27,7 @@ from tf_interop.graph.program import (
     decode_unit,
     result_operand,
 )
-from tf_interop.graph.rewrite import rewrite_stages, rewrite_units
+from tf_interop.graph.rewrite import AS_STOCK, rewrite_stages, rewrite_units
 from tf_interop.graph.units import find_units
 from tf_interop.graph.view import GraphView
 from tf_interop.stage import Lane, Schedule, Stage, Step
@@ -233,7 +233,7 @@ UNITS = {
         "w = Const; v = Const; a = Conv2D x w; b = AddV2 a v",
         "b = Unit x w v | a(inputs:0 inputs:1) b(steps:0:0 inputs:2) -> steps:1:0 constant:w",
     ),
-    # The op compares batch_sizes with its first input.
+    # The op divides its first input, and is timed by its sizes.
     "the_first_input_has_the_batch": (
         "a = Conv2DBackpropInput s w x; b = ReluGrad a y",
         "b = Unit x s w y | a(inputs:1 inputs:2 inputs:0) b(steps:0:0 inputs:3) -> steps:1:0",
@@ -284,7 +284,8 @@ def test_a_step_loses_its_notes_and_a_unit_names_its_originals() -> None:
     assert not step.HasField("experimental_debug_info")
 
 
-def test_batch_sizes_cores_and_shapes() -> None:
+@pytest.mark.parametrize(("cores", "timed_graph"), [(AS_STOCK, ""), (4, ""), (1, "timed")])
+def test_cores_timing_and_shapes(cores: int, timed_graph: str) -> None:
     graph = graph_of("a = Conv2D x w; b = Relu a; c = Relu y", CPU)
     view = GraphView(graph.graph_def)
     units, _ = find_units(view)
@@ -292,11 +293,15 @@ def test_batch_sizes_cores_and_shapes() -> None:
         view,
         units,
         (),
-        cores=[{8: 4, 2: 1}, {None: 1}],
+        cores=cores,
         output_shapes=lambda index, _: (None, 3) if view.names[index] == "b" else None,
+        timed_graph=timed_graph,
     )
     check_rewrite(view, GraphView(rewritten), ())
-    by_name = {node.name: decode_unit(node) for node in rewritten.node if node.op == UNIT_OP}
-    assert (by_name["b"].batch_sizes, by_name["c"].batch_sizes) == ((2, 8), ())
-    assert (by_name["b"].cores, by_name["c"].cores) == ((1, 4), ())
-    assert (by_name["b"].output_shapes, by_name["c"].output_shapes) == (((None, 3),), ())
+    found = [decode_unit(node) for node in rewritten.node if node.op == UNIT_OP]
+    assert [each.cores for each in found] == [cores] * 2
+    assert {each.timed_graph for each in found} == {timed_graph}
+    if timed_graph:
+        assert [(each.timed_unit, each.timed_units) for each in found] == [(0, 2), (1, 2)]
+    shapes = {each.name: each.output_shapes for each in found}
+    assert shapes == {"b": ((None, 3),), "c": ()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable, Sequence
 
@@ -10,6 +11,7 @@ import pytest
 import tensorflow as tf
 from graph_builder import CPU
 from tensorflow.core.framework import graph_pb2
+from unit_program import call_divided, self_timed
 
 from tf_interop.graph.check import check_rewrite
 from tf_interop.graph.program import UNIT_OP
@@ -53,29 +55,39 @@ def split(graph_def: graph_pb2.GraphDef, result: str) -> tuple[GraphView, tuple[
     return view, find_split_units(view, GraphProperties(view), nodes_to_preserve=[result])
 
 
-def run(graph_def: graph_pb2.GraphDef, result: str, images: np.ndarray) -> np.ndarray:
+def run(
+    graph_def: graph_pb2.GraphDef, result: str, images: np.ndarray, timed_graph: str = ""
+) -> np.ndarray:
+    """The result for images; of a call that divides them if a unit times itself."""
     load_kernel_library()
     config = v1.ConfigProto(intra_op_parallelism_threads=3, use_per_session_threads=True)
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     with tf.Graph().as_default() as graph, v1.Session(graph=graph, config=config) as session:
         tf.graph_util.import_graph_def(graph_def, name="")
-        found: np.ndarray = session.run(f"{result}:0", {"images:0": images})
+        call = functools.partial(session.run, f"{result}:0", {"images:0": images})
+        found: np.ndarray = call_divided(call, timed_graph) if timed_graph else call()
         return found
+
+
+def assert_unit_computes_the_same(view: GraphView, unit: Unit, result: str, size: int) -> None:
+    """Runs a graph with a unit, with the batch divided if that is possible, and without."""
+    timed_graph = self_timed()["timed_graph"] if unit.split and size > 1 else ""
+    rewritten = rewrite_units(view, [unit], [result], timed_graph=timed_graph)
+    images = IMAGES[:size]
+    found = run(rewritten, result, images, timed_graph)
+    # The order of a sum over channels may depend on the batch size.
+    np.testing.assert_allclose(found, run(view.graph_def, result, images), rtol=1e-5, atol=1e-6)
 
 
 def assert_split_computes_the_same(
     graph_def: graph_pb2.GraphDef, result: str, sizes: Sequence[int] = (len(IMAGES),)
 ) -> list[set[str]]:
-    """Runs a graph with and without its split units; returns their ops."""
+    """Runs a graph with each of its split units, and without; returns their ops."""
     view, units = split(graph_def, result)
-    rewritten = rewrite_units(view, units, [result])
-    check_rewrite(view, GraphView(rewritten), [result])
-    for size in sizes:
-        images = IMAGES[:size]
-        # The order of a sum over channels may depend on the batch size.
-        np.testing.assert_allclose(
-            run(rewritten, result, images), run(graph_def, result, images), rtol=1e-5, atol=1e-6
-        )
+    check_rewrite(view, GraphView(rewrite_units(view, units, [result])), [result])
+    for unit in units:
+        for size in sizes:
+            assert_unit_computes_the_same(view, unit, result, size)
     return [{view.ops[step] for step in unit.steps} for unit in units]
 
 
@@ -302,11 +314,8 @@ def test_finds_a_whole_network(layers: Layer, inside: set[str], is_split: bool) 
     ops = {view.ops[step] for step in unit.steps}
     assert ops & {"Sub", "Exp", "Relu", "ReverseV2"} == inside
     assert bool(unit.split) == is_split
-    rewritten = rewrite_units(view, [unit], [result])
-    check_rewrite(view, GraphView(rewritten), [result])
-    np.testing.assert_allclose(
-        run(rewritten, result, IMAGES), run(graph_def, result, IMAGES), rtol=1e-5
-    )
+    check_rewrite(view, GraphView(rewrite_units(view, [unit], [result])), [result])
+    assert_unit_computes_the_same(view, unit, result, len(IMAGES))
 
 
 def test_starts_a_new_unit_after_an_operation_that_is_not_batchwise() -> None:

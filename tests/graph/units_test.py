@@ -28,7 +28,7 @@ from tf_interop.graph.ops import STEP_OPS, TRIVIAL_OPS
 from tf_interop.graph.program import UNIT_OP
 from tf_interop.graph.rewrite import rewrite_units
 from tf_interop.graph.time_limit import time_limit
-from tf_interop.graph.units import MOST_ANCHORS, find_units, planned_name
+from tf_interop.graph.units import MOST_ANCHORS, find_units
 from tf_interop.graph.view import GraphView
 from tf_interop.stage import Stage, Step
 from tf_interop.tensorflow_internals import cpu_kernel_types, op_def
@@ -144,7 +144,7 @@ def test_small_results(nodes: str, vectors: str, expected: list[str], batch: str
     assert units_of(graph.graph_def) == expected
     if batch is not None:
         view = GraphView(graph.graph_def)
-        rewritten = rewrite_units(view, find_units(view)[0], (), cores=[{8: 1}])
+        rewritten = rewrite_units(view, find_units(view)[0], ())
         [unit] = [node for node in rewritten.node if node.op == UNIT_OP]
         assert unit.input[0] == batch
 
@@ -196,16 +196,6 @@ def test_a_unit_holds_a_few_convolutions() -> None:
         MOST_ANCHORS,
         1,
     ]
-
-
-def test_a_plan_knows_a_unit_by_its_first_convolution() -> None:
-    nodes = (
-        "a = MaxPool x; b = Conv2D a w; c = MatMul b w; d = Relu c; "
-        "late = Foo d; e = Relu late; f = Relu6 e"
-    )
-    view = GraphView(graph_of(nodes, CPU).graph_def)
-    units, _ = find_units(view)
-    assert [planned_name(view, unit) for unit in units] == ["b", "f"]
 
 
 def test_a_session_may_feed_what_is_preserved() -> None:

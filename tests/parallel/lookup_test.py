@@ -39,3 +39,15 @@ def test_names_and_batch_sizes_do_not_matter_but_layers_do() -> None:
     assert other_keys == keys
     changed, _ = keys_of("abcd", filters=5)
     assert changed.fingerprint != structure.fingerprint
+
+
+def test_filters_of_another_size_are_another_network() -> None:
+    """With the padding SAME their results have the same shape."""
+
+    def fingerprint(size: int) -> str:
+        layers = layers_of(
+            lambda: tf.nn.conv2d(image(4, 8, 8, 3), tf.ones([size, size, 3, 4]), 1, "SAME")
+        )
+        return structure_of_layers(layers).fingerprint
+
+    assert fingerprint(3) == fingerprint(3) != fingerprint(5)

@@ -7,13 +7,13 @@ import re
 from collections.abc import Mapping
 
 import pytest
-from plan_values import landmarks_of
+from plan_values import landmarks_of, measured_step
 from planning_graphs import CONFIGURATION, INCEPTION, make_graph, make_lanes, make_stage
 
 from tf_interop.convolution import ConvolutionConfiguration
 from tf_interop.errors import PlanError
 from tf_interop.graph.landmarks import find_structure
-from tf_interop.planning.lookup import stages_for_batch_sizes, stages_from_plan
+from tf_interop.planning.lookup import measured_entry, stages_for_batch_sizes, stages_from_plan
 from tf_interop.planning.problem import ValueSource
 from tf_interop.planning.types import (
     GraphPlan,
@@ -141,7 +141,6 @@ UNSTAGED = tuple(UnstagedConvolution(name, None, 1.0, 0, 0) for name in ("1x1", 
             False,
             "it has 6 convolutions",
         ),
-        ((dataclasses.replace(plan_for(LONGER), unit_count=2),), False, "this graph lacks 'c'"),
         (
             (dataclasses.replace(plan_for(LONGER, make_stage("a")), mode="training"),),
             False,
@@ -156,7 +155,7 @@ UNSTAGED = tuple(UnstagedConvolution(name, None, 1.0, 0, 0) for name in ("1x1", 
         ((), False, "contains no graph"),
     ],
     ids=[
-        *("closest", "less_than_half", "other_configuration", "only_unstaged", "units"),
+        *("closest", "less_than_half", "other_configuration", "only_unstaged"),
         *("mode", "mode_of_another", "empty"),
     ],
 )
@@ -209,3 +208,40 @@ def test_takes_the_grouping_that_saves_most() -> None:
     faster = dataclasses.replace(small.prediction, latency_us=800.0)
     [stage] = stages_for_batch_sizes([dataclasses.replace(small, prediction=faster), large])
     assert stage.stage == make_lanes("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "planned", "taken"),
+    [
+        pytest.param(8, {1: False, 8: True}, (8, True), id="equal"),
+        pytest.param(8, {1: True, None: False}, (None, False), id="any"),
+        pytest.param(4, {1: False, 8: False}, "is for batch size 1, 8, and this .* has 4", id="no"),
+        pytest.param(None, {8: True}, (8, True), id="unknown_of_one"),
+        pytest.param(None, {1: True, 8: True}, (None, True), id="unknown_of_several"),
+        pytest.param(None, {1: True, 8: False}, (None, False), id="unknown_and_not_all_as_stock"),
+    ],
+)
+def test_finds_what_was_measured(
+    batch_size: int | None, planned: dict[int | None, bool], taken: tuple[int | None, bool] | str
+) -> None:
+    def find(nodes: dict[str, str]) -> GraphPlan:
+        configurations = of_batch(nodes, batch_size)
+        view, convolutions = make_graph(nodes, configurations=configurations)
+        return measured_entry(Plan(entries), convolutions, find_structure(view, convolutions))
+
+    entries = tuple(
+        dataclasses.replace(
+            plan_for(CHAIN), batch_size=size, as_stock=as_stock, measured=measured_step(1.0)
+        )
+        for size, as_stock in planned.items()
+    )
+    if isinstance(taken, str):
+        with pytest.raises(PlanError, match=taken):
+            find(CHAIN)
+    else:
+        found = find(CHAIN)
+        assert (found.batch_size, found.as_stock) == taken
+        # Times of one batch size say nothing about several.
+        assert (found.measured is None) == (len(planned) > 1 and batch_size is None)
+    with pytest.raises(PlanError, match="is for another network"):
+        find(LONGER)

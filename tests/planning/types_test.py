@@ -18,7 +18,13 @@ from plan_values import PLAN, STAGE, landmarks_of
 
 from tf_interop.errors import PlanError
 from tf_interop.planning.types import (
+    ONE_THREAD,
+    OURS,
+    STOCK,
+    XLA,
+    ComparedStep,
     GraphPlan,
+    MeasuredStep,
     Plan,
     PlannedStage,
     load_plan,
@@ -98,10 +104,13 @@ def test_graphs_may_share_a_fingerprint_and_nodes(path: pathlib.Path, raw: dict[
             "schedules",
         ),
         ("graphs.0.unstaged.0.node", "a", "`$.graphs[0]`"),
-        ("graphs.1.unit_cores", 0, "`$.graphs[1].unit_cores`"),
-        ("graphs.1.unit_cores", 2**31, "`$.graphs[1].unit_cores`"),
+        (
+            "graphs.1.measured",
+            {"compared": [], "way": "", "cores": 1},
+            "`$.graphs[1].measured.compared`",
+        ),
         ("graphs.1.fingerprint", "8c5ad1e0a2f14b07", "`$.graphs[1].landmarks`"),
-        ("graphs.0.unfolded", True, "`$.graphs[0]` with `unfolded`"),
+        ("graphs.0.as_stock", True, "no stages with `as_stock`, got some at `$.graphs[0]`"),
     ],
 )
 def test_refuses_with_its_place(
@@ -113,6 +122,26 @@ def test_refuses_with_its_place(
         load_plan(path)
     assert at in str(raised.value)
     assert str(path) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("ratios", "ours", "fastest"),
+    [
+        ({}, STOCK, STOCK),
+        ({OURS: 1.2, XLA: 1.25}, OURS, OURS),
+        ({OURS: 1.2, XLA: 1.27}, OURS, XLA),
+        ({OURS: 0.9, ONE_THREAD: 1.04}, OURS, STOCK),
+        ({ONE_THREAD: 1.06, XLA: 0.5}, STOCK, ONE_THREAD),
+    ],
+)
+def test_another_variant_is_fastest_only_if_it_is_clearly_faster(
+    ratios: dict[str, float], ours: str, fastest: str
+) -> None:
+    compared = [
+        ComparedStep(name, 20 / ratio, ratio) for name, ratio in ({STOCK: 1.0} | ratios).items()
+    ]
+    measured = MeasuredStep(tuple(compared), way="on one core", cores=2)
+    assert (measured.stock_ms, measured.ours.name, measured.fastest.name) == (20, ours, fastest)
 
 
 A, B, C = (Step(name, f"eng{place}") for place, name in enumerate("abc"))

@@ -368,3 +368,23 @@ def test_copies_of_functions_that_are_gone_are_removed() -> None:
         gc.collect()
     assert before <= copies() <= before + 4
     assert stages_run_by(lambda: kept(IMAGE), branches(IMAGE)) == 1
+
+
+def test_xlas_persistent_cache_keeps_programs_with_stages(tmp_path: pathlib.Path) -> None:
+    program = """
+    import numpy as np
+    import tensorflow as tf
+    import tf_interop
+    from unnoticed import IMAGE, branches, stages_run
+    expected = branches(tf.constant(IMAGE))
+    tf_interop.enable("always")
+    function = tf.function(branches, jit_compile=True, autograph=False)
+    np.testing.assert_array_equal(function(tf.constant(IMAGE)), expected)
+    assert stages_run() == 1
+    """
+    flags = f"--tf_xla_persistent_cache_directory={tmp_path}"
+    cached = []
+    for _ in range(2):
+        run_python(program, TF_XLA_FLAGS=flags)
+        cached.append(sorted(each.name for each in tmp_path.iterdir()))
+    assert cached[0] == cached[1] != []

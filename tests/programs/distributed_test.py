@@ -90,11 +90,15 @@ TRAINING = """
     tf_interop.disable()
     tf_interop.enable(plan=plan)
     of_plan, again = train()
-    assert again == counts, again
+    has_stages = stages_run() > 0
+    # Under a plan units time themselves, and small ones stay ops.
+    assert again == counts if has_stages else sorted(again) == devices, again
+    assert all(each.is_in_plan for each in tf_interop.status().current_graphs)
     for ours, stock, planned in zip(weights, expected, of_plan):
         # TensorFlow's convolutions of random numbers round in another order.
         np.testing.assert_allclose(ours, stock, rtol=1e-5, atol=1e-6)
-        np.testing.assert_array_equal(planned, ours)
+        np.testing.assert_allclose(planned, stock, rtol=1e-5, atol=1e-6)
+        assert not has_stages or np.array_equal(planned, ours)
     np.savez(sys.argv[1], *weights)
 """
 
@@ -173,7 +177,7 @@ def test_nodes_of_another_process_are_in_no_unit() -> None:
         here, there = here_and_there(tf.constant(IMAGE))
     np.testing.assert_array_equal(here, there)
     status = tf_interop.status()
-    assert not status.failures and status.plan.graphs[0].unit_count, str(status)
+    assert not status.failures and status.unit_node_count, str(status)
     assert devices and not any("worker" in device for device in devices), devices
     """,
         TF_INTEROP_HOST_STAGES="0",

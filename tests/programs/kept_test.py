@@ -13,14 +13,7 @@ import pytest
 import tensorflow as tf
 
 import tf_interop
-from tf_interop.graph.find import find_convolutions
-from tf_interop.graph.landmarks import find_structure
-from tf_interop.graph.properties import GraphProperties
-from tf_interop.graph.view import GraphView
-from tf_interop.model.graphs import trace
-from tf_interop.planning.types import GraphPlan, Plan
 from tf_interop.runtime.plugin import get_plugin
-from tf_interop.tuning.tune import step_to_tune
 
 RANDOM = np.random.default_rng(0)
 IMAGES = RANDOM.normal(size=[8, 16, 16, 3]).astype(np.float32)
@@ -316,24 +309,6 @@ def test_graphs_of_one_session_keep_values_of_their_own() -> None:
                 assert_equal(session.run(output, {image: IMAGES}), expected)
             session.run(update)
     assert len(get_plugin().fold_reports) >= 3 and not get_plugin().failures
-
-
-@pytest.mark.parametrize("batch_size", [None, 8, 4])
-def test_a_plan_can_leave_folding_out(batch_size: int | None) -> None:
-    model = small_model()
-    expected = model(IMAGES)
-    view = GraphView(step_to_tune(trace(model, batch_size=8)).stock.graph_def)
-    convolutions, _ = find_convolutions(view, GraphProperties(view))
-    structure = find_structure(view, convolutions)
-    entry = GraphPlan(
-        structure.fingerprint, structure.landmarks, batch_size=batch_size, unfolded=True
-    )
-    get_plugin().forget_reports()
-    tf_interop.enable(plan=Plan((entry,)))
-    got = tf.function(model, jit_compile=False)(tf.constant(IMAGES))
-    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
-    is_folded = bool(tf_interop.status().folded_graphs)
-    assert is_folded == (batch_size == 4)
 
 
 def test_keeps_each_of_several_results() -> None:

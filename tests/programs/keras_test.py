@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
+from plan_values import landmarks_of
+from planning_graphs import make_stage
 from unnoticed import assert_same, stages_run
 
-import tf_interop
 from tf_interop import tensorflow_internals
 from tf_interop.errors import LibraryError, PlanError
-from tf_interop.keras import ConvStages
-from tf_interop.planning.types import Plan
+from tf_interop.keras import Enable
+from tf_interop.planning.types import GraphPlan, Plan
 from tf_interop.runtime.plugin import get_plugin
 from tf_interop.runtime.settings import Policy, Settings
 
@@ -105,23 +106,23 @@ def test_trains_and_predicts_as_without_stages(keras: Any, policy: str, toleranc
         keras.mixed_precision.set_global_policy("float32")
     expected = _fit(plain, epochs=2)
     with _runs_stages(True):
-        history = _fit(staged, ConvStages("always", verbose=0), epochs=2)
+        history = _fit(staged, Enable("always", verbose=0), epochs=2)
     assert all(not report.refusals for report in get_plugin().reports)
     _assert_close(history["loss"], expected["loss"], tolerance)
     _assert_close(staged.get_weights(), plain.get_weights(), tolerance, tolerance / 4)
-    predicted = _predict(staged, ConvStages("always"))
+    predicted = _predict(staged, Enable("always"))
     _assert_close(predicted, _predict(plain), tolerance, tolerance / 4)
 
 
-def test_evaluate_gives_the_same_and_other_callbacks_see_the_stage_count(keras: Any) -> None:
+def test_evaluate_gives_the_same_and_other_callbacks_see_the_op_count(keras: Any) -> None:
     model = _model(keras)
     expected = model.evaluate(IMAGES, LABELS, verbose=0)
     seen: list[Any] = []
     hooks = [
-        _hook(keras, f"on_{what}_end", lambda logs=None: seen.append(logs["conv_stages"]))
+        _hook(keras, f"on_{what}_end", lambda logs=None: seen.append(logs["tf_interop_ops"]))
         for what in ("test", "predict")
     ]
-    stages = ConvStages("always")
+    stages = Enable("always")
     with _runs_stages(True):
         loss = model.evaluate(IMAGES, LABELS, verbose=0, callbacks=[stages, hooks[0]])
     # A number, as without the callback: its own log entry is not part of the result.
@@ -130,15 +131,15 @@ def test_evaluate_gives_the_same_and_other_callbacks_see_the_stage_count(keras: 
     assert seen == [1, 1]
 
 
-def test_history_has_the_stage_count_of_each_epoch(keras: Any) -> None:
+def test_history_has_the_op_count_of_each_epoch(keras: Any) -> None:
     run: list[int] = [stages_run()]
     count = _hook(keras, "on_epoch_end", lambda epoch, logs=None: run.append(stages_run()))
-    callback = ConvStages("always")
+    callback = Enable("always")
     history = _fit(_model(keras), callback, count, epochs=2, **VALIDATION)
     # Two in the training step, the convolutions and their gradients by filter; one in validation.
-    assert history["conv_stages"] == [3, 3]
-    assert set(history) == {"loss", "val_loss", "conv_stages"}
-    assert callback.stage_count == 3
+    assert history["tf_interop_ops"] == [3, 3]
+    assert set(history) == {"loss", "val_loss", "tf_interop_ops"}
+    assert callback.op_count == 3
     assert sorted(report.convolution_count for report in callback.graphs) == [2, 4]
     # Validation does not end the call: three steps of two stages each, two of one.
     assert np.diff(run).tolist() == [8, 8]
@@ -161,7 +162,7 @@ def test_makes_stages_only_in_its_call_and_restores_everything(
         during.append((plugin.settings.policy, plugin.settings.workspace_limit_mb, option))
 
     with _runs_stages(True):
-        callback = ConvStages("always", workspace_limit_mb=5)
+        callback = Enable("always", workspace_limit_mb=5)
         _fit(model, callback, _hook(keras, "on_train_begin", look))
     assert during == [(Policy.ALWAYS, 5, True)]
     assert plugin.settings is settings
@@ -172,13 +173,13 @@ def test_makes_stages_only_in_its_call_and_restores_everything(
         _fit(model)
     # The previous fit's function was optimized without stages.
     with _runs_stages(True):
-        _fit(model, ConvStages("always"))
+        _fit(model, Enable("always"))
 
 
 @pytest.mark.parametrize("how", ["restore", "with", "next_use"])
 def test_restores_everything_after_a_failed_call(keras: Any, how: str) -> None:
     plugin, model = get_plugin(), _model(keras)
-    callback = ConvStages("always")
+    callback = Enable("always")
     with callback if how == "with" else contextlib.nullcontext():
         with pytest.raises(ZeroDivisionError):
             _fit(model, callback, _hook(keras, "on_train_batch_end", lambda *_, **__: 1 / 0))
@@ -187,11 +188,11 @@ def test_restores_everything_after_a_failed_call(keras: Any, how: str) -> None:
     if how == "restore":
         callback.restore()
     elif how == "next_use":
-        assert _fit(_model(keras), callback)["conv_stages"] == [2]
+        assert _fit(_model(keras), callback)["tf_interop_ops"] == [2]
     assert plugin.settings == Settings()
     assert tensorflow_internals.plugin_optimizers_option() is None
     assert model.train_function is None
-    assert callback.stage_count == 2
+    assert callback.op_count == 2
     plugin.settings = others = Settings(Policy.ALWAYS)
     callback.restore()
     assert plugin.settings is others
@@ -208,7 +209,7 @@ def test_drops_functions_of_a_model_that_is_compiled_during_the_call(keras: Any)
         _fit(model, *callbacks, _compile_anew(keras, model, loss="mae"))
         return model
 
-    model = fit_and_compile(_model(keras), ConvStages("always"))
+    model = fit_and_compile(_model(keras), Enable("always"))
     # The functions from before the call are for the old loss.
     assert model.train_function is None
     with _runs_stages(False):
@@ -218,14 +219,14 @@ def test_drops_functions_of_a_model_that_is_compiled_during_the_call(keras: Any)
 
 def test_call_inside_a_hook_with_a_callback_of_its_own(keras: Any) -> None:
     model = _model(keras)
-    inner, outer = ConvStages("always"), ConvStages("always")
+    inner, outer = Enable("always"), Enable("always")
 
     def predict(epoch: int, logs: Any = None) -> None:
         _predict(model, inner)
         assert get_plugin().settings.policy is Policy.ALWAYS
 
     _fit(model, outer, _hook(keras, "on_epoch_end", predict), epochs=2)
-    assert (inner.stage_count, outer.stage_count) == (1, 3)
+    assert (inner.op_count, outer.op_count) == (1, 3)
     assert get_plugin().settings == Settings()
     assert tensorflow_internals.plugin_optimizers_option() is None
 
@@ -238,7 +239,7 @@ def test_stages_run_in_functions_that_xla_compiles(
     monkeypatch.setattr(tf.keras.Model, "_resolve_auto_jit_compile", lambda self: True)
     model = _model(tf.keras, jit_compile=asked)
     with caplog.at_level(logging.WARNING, "absl"), _runs_stages(True):
-        assert _fit(model, ConvStages("always"))["conv_stages"] == [2]
+        assert _fit(model, Enable("always"))["tf_interop_ops"] == [2]
     assert model.jit_compile is True
     assert not any("XLA compiles the functions" in each for each in caplog.messages)
 
@@ -255,7 +256,7 @@ def test_makes_no_units_in_functions_that_xla_compiles(
     monkeypatch.setattr(tf.keras.Model, "_resolve_auto_jit_compile", lambda self: True)
     model = _model(tf.keras, jit_compile=asked)
     with caplog.at_level(logging.WARNING, "absl"), _runs_stages(False):
-        assert _fit(model, ConvStages("always"))["conv_stages"] == [0]
+        assert _fit(model, Enable("always"))["tf_interop_ops"] == [0]
     assert model.jit_compile is True
     [warning] = [each for each in caplog.messages if "XLA compiles the functions" in each]
     assert "jit_compile=False" in warning
@@ -277,7 +278,7 @@ def test_makes_no_units_in_functions_that_xla_compiles(
 )
 def test_refuses_arguments_when_it_is_made(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises((ValueError, PlanError), match=message):
-        ConvStages(**arguments)
+        Enable(**arguments)
 
 
 def test_raises_when_the_library_is_missing(keras: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,7 +288,7 @@ def test_raises_when_the_library_is_missing(keras: Any, monkeypatch: pytest.Monk
     model = _model(keras)
     _fit(model)
     train_function = model.train_function
-    callback = ConvStages("always")
+    callback = Enable("always")
     monkeypatch.setattr("tf_interop.keras.get_plugin", raise_library_error)
     with pytest.raises(LibraryError, match="Expected the compiled library"):
         _fit(model, callback)
@@ -297,30 +298,30 @@ def test_raises_when_the_library_is_missing(keras: Any, monkeypatch: pytest.Monk
 
 def test_prints_one_line(keras: Any, capsys: pytest.CaptureFixture[str]) -> None:
     def lines() -> list[str]:
-        return [line for line in capsys.readouterr().out.splitlines() if "ConvStages" in line]
+        return [line for line in capsys.readouterr().out.splitlines() if "Enable" in line]
 
-    _fit(_model(keras), ConvStages("always"), epochs=2, **VALIDATION)
-    assert lines() == ["ConvStages: 3 stages from 6 convolutions"]
-    _predict(_model(keras), ConvStages("always"), verbose=1)
-    assert lines() == ["ConvStages: 1 stage from 2 convolutions"]
-    plan = Plan(tuple(report.plan for report in tf_interop.status().graphs[:1]))
-    _fit(_model(keras), ConvStages("always", verbose=0))
+    _fit(_model(keras), Enable("always"), epochs=2, **VALIDATION)
+    assert lines() == ["Enable: 3 stages from 6 convolutions"]
+    _predict(_model(keras), Enable("always"), verbose=1)
+    assert lines() == ["Enable: 1 stage from 2 convolutions"]
+    _fit(_model(keras), Enable("always", verbose=0))
     assert lines() == []
     # Without stages it says why.
-    _fit(_model(keras), ConvStages())
+    _fit(_model(keras), Enable())
     [line] = lines()
-    assert line.startswith("ConvStages: no stages: policy 'profiled' needs a plan")
-    _fit(_model(keras, run_eagerly=True), ConvStages("always"))
+    assert line.startswith("Enable: no stages: policy 'profiled' needs a plan")
+    _fit(_model(keras, run_eagerly=True), Enable("always"))
     [line] = lines()
     assert line.endswith("the model runs eagerly (run_eagerly=True)")
+    plan = Plan((GraphPlan("0123456789abcdef", landmarks_of("a", "b"), (make_stage("a", "b"),)),))
     for _ in range(2):  # each call counts only its own failures
-        _fit(_model(keras), ConvStages(plan=plan))
+        _fit(_model(keras), Enable(plan=plan))
         [line] = lines()
-        assert line.startswith("ConvStages: no stages: 1 graph unchanged: ")
+        assert line.startswith("Enable: no stages: 1 graph unchanged: ")
 
 
 def test_has_no_batch_hooks(keras: Any) -> None:
-    callbacks = keras.callbacks.CallbackList([ConvStages("always")])
+    callbacks = keras.callbacks.CallbackList([Enable("always")])
     for name in ("train", "test", "predict"):
         if keras is tf_keras:
             assert not getattr(callbacks, f"_should_call_{name}_batch_hooks")

@@ -365,6 +365,25 @@ def test_session(run: Callable[[Any], list[Any]], disable_model_pruning: bool) -
     assert_unnoticed(in_session(run, disable_model_pruning=disable_model_pruning))
 
 
+def test_data_pipeline() -> None:
+    """In its own process, because pipelines keep the option that TensorFlow started with."""
+    run_python(
+        """
+    import numpy as np
+    import tensorflow as tf
+    import tf_interop
+    from unnoticed import IMAGE, conv, is_rewritten
+    tf_interop.enable("always")
+    def chain(image):
+        return tf.nn.relu(conv(image, 0)) + conv(image, 1)
+    results = list(tf.data.Dataset.from_tensors(IMAGE).repeat(4).map(chain, num_parallel_calls=4))
+    assert is_rewritten(0) and not tf_interop.status().failures
+    for result in results:
+        np.testing.assert_array_equal(result, chain(tf.constant(IMAGE)))
+    """
+    )
+
+
 def test_a_model_saved_with_the_plugin_loads_without_it(tmp_path: pathlib.Path) -> None:
     module = tf.Module()
     module.compute = tf.function(

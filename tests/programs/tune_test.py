@@ -15,12 +15,14 @@ from tensorflow.python.framework.convert_to_constants import convert_variables_t
 from unnoticed import assert_same
 
 import tf_interop
-from tf_interop.keras import ConvStages
+from tf_interop.keras import Enable
+from tf_interop.planning.types import OURS, STOCK
 from tf_interop.runtime.plugin import get_plugin
 from tf_interop.runtime.settings import Settings
 from tf_interop.tuning import tune as tune_module
 from tf_interop.tuning.cache import cache_folder
-from tf_interop.tuning.search import SearchResult
+from tf_interop.tuning.compare import Comparison, compare_with_stock, core_count
+from tf_interop.tuning.step_bench import StepTimes
 from tf_interop.tuning.xla import XlaTimes
 
 IMAGES = np.random.default_rng(0).random((8, 8, 8, 3), dtype=np.float32)
@@ -39,26 +41,25 @@ def fixture_cache_of_its_own(
     monkeypatch.setattr(tune_module, "time_xla", lambda *_, **__: XlaTimes(9.0, 0.5))
 
 
-Choose = Callable[..., list[SearchResult]]
+Choose = Callable[..., list[Comparison]]
 
 
 @pytest.fixture(name="choose")
 def fixture_choose(monkeypatch: pytest.MonkeyPatch) -> Choose:
-    """Makes every search choose all units narrow, or stock; lists the searches' results."""
-    search = tune_module.search_units
-    found: list[SearchResult] = []
+    """Makes up the ratio of every comparison, after measuring if asked; lists the comparisons."""
+    found: list[Comparison] = []
 
-    def choose(all_narrow: bool, cores: int = 1, other_load: float = 0.0) -> list[SearchResult]:
-        def search_and_choose(*arguments: Any, **options: Any) -> SearchResult:
-            result = search(*arguments, **options)
-            best = result.variants[0]
-            if all_narrow:
-                best = next(each for each in result.variants if each.cores and not each.is_split)
-                best = dataclasses.replace(best, cores=cores)
-            found.append(dataclasses.replace(result, best=best, other_load=other_load))
+    def choose(
+        ratio: float, *, measures: bool = False, other_load: float = 0.0
+    ) -> list[Comparison]:
+        def compare(*arguments: Any, **options: Any) -> Comparison:
+            if measures:
+                compare_with_stock(*arguments, **options)
+            times = {STOCK: StepTimes(2.0, 1.0, 0.0), OURS: StepTimes(2.0 / ratio, ratio, 0.01)}
+            found.append(Comparison(times, "on one core", True, core_count(), other_load))
             return found[-1]
 
-        monkeypatch.setattr(tune_module, "search_units", search_and_choose)
+        monkeypatch.setattr(tune_module, "compare_with_stock", compare)
         return found
 
     return choose
@@ -71,56 +72,59 @@ def infer(model: Any, images: np.ndarray = IMAGES[:BATCH]) -> np.ndarray:
 
 
 def test_tuned_graphs_compute_what_stock_does(choose: Choose) -> None:
-    choose(True)
+    choose(1.5, measures=True)
     model = branched_models.build()
     expected, weights = infer(model), model.get_weights()
     tuning = tf_interop.tune(model, batch_sizes=(BATCH,), budget=BUDGET)
     (graph,) = tuning.graphs
-    assert tuning.is_faster
     assert (graph.plan.mode, graph.plan.batch_size) == ("inference", BATCH)
     np.testing.assert_allclose(infer(model), expected, rtol=1e-5, atol=1e-6)
     status = tf_interop.status()
-    assert status.failures == ()
-    assert status.unit_node_count == graph.plan.unit_count > 0
-    assert graph.plan.measured is not None
-    assert f"{graph.plan.measured.ratio:.2f}" in str(status)
+    assert status.failures == () and status.unit_node_count > 0
+    assert status.current_graphs[0].plan == graph.plan
+    assert "1.50 ± 0.01" in str(status)
     assert_same(model.get_weights(), weights)
 
 
-def test_turns_nothing_on_if_stock_is_fastest_or_enable_is_false(choose: Choose) -> None:
-    choose(False)
-    tuning = tf_interop.tune(branched_models.build(), budget=BUDGET)
-    assert not tuning.is_faster
-    assert "No significant gain over stock TensorFlow" in str(tuning)
-    assert tuning.plan.graphs[0].why_no_stage
-    choose(True)
-    told_not_to = {"use_cache": False, "enable": False}
-    assert tf_interop.tune(branched_models.build(), budget=BUDGET, **told_not_to).is_faster
-    assert get_plugin().settings == Settings()
+@pytest.mark.parametrize(
+    ("ratio", "enable", "words", "is_faster", "is_on"),
+    [
+        (1.5, True, "tf_interop.enable() is 1.50 times as fast", True, True),
+        (1.5, False, "tf_interop.enable() is 1.50 times as fast", True, False),
+        (1.0, True, "tf_interop.enable() gains nothing significant", False, False),
+        (0.5, True, "Stock TensorFlow is faster, so the graph stays as it is", False, False),
+    ],
+)
+def test_turns_on_what_is_faster(
+    ratio: float, enable: bool, words: str, is_faster: bool, is_on: bool, choose: Choose
+) -> None:
+    choose(ratio)
+    tuning = tf_interop.tune(branched_models.build(), budget=BUDGET, enable=enable)
+    assert words in str(tuning)
+    assert tuning.is_faster == is_faster
+    assert tuning.plan.graphs[0].as_stock == (ratio < 1)
+    assert get_plugin().settings.plan == (tuning.plan if is_on else None)
 
 
-def test_a_second_call_measures_nothing(choose: Choose) -> None:
-    found = choose(True, cores=2)
-    model = branched_models.build()
-    first = tf_interop.tune(model, budget=BUDGET)
-    again = tf_interop.tune(branched_models.build(), budget=BUDGET)
-    assert len(found) == 1
+def test_a_second_call_measures_nothing_even_under_other_names(choose: Choose) -> None:
+    found = choose(1.5)
+    # Keras numbers unnamed layers through all models of the process.
+    first, second = branched_models.build_normalized(), branched_models.build_normalized()
+    assert first.layers[1].name != second.layers[1].name
+    plan = tf_interop.tune(first, budget=BUDGET).plan
+    again = tf_interop.tune(second, budget=BUDGET)
     assert str(again).endswith("From the cache.")
-    assert again.plan == first.plan
-    assert "units on 2 cores each" in str(again)
-    infer(model, IMAGES[:1])
-    [report] = tf_interop.status().graphs
-    assert report.plan.unit_cores == 2
+    assert (again.plan, len(found)) == (plan, 1)
     # Another batch size is another graph, and so is another step.
-    tf_interop.tune(model, batch_sizes=(2,), budget=BUDGET)
-    tf_interop.tune(model, training=True, budget=BUDGET)
+    tf_interop.tune(second, batch_sizes=(2,), budget=BUDGET)
+    tf_interop.tune(second, training=True, budget=BUDGET)
     assert len(found) == 3
-    tf_interop.tune(model, budget=BUDGET, use_cache=False)
+    tf_interop.tune(second, budget=BUDGET, use_cache=False)
     assert len(found) == 4
 
 
 def test_a_measurement_beside_other_programs_is_repeated(choose: Choose) -> None:
-    found = choose(True, other_load=0.5)
+    found = choose(1.5, other_load=0.5)
     for count in (1, 2):
         tuning = tf_interop.tune(branched_models.build(), budget=BUDGET, enable=False)
         assert "Not reliable" in str(tuning)
@@ -128,7 +132,7 @@ def test_a_measurement_beside_other_programs_is_repeated(choose: Choose) -> None
 
 
 def test_rewrites_a_damaged_file_of_the_cache(choose: Choose) -> None:
-    found = choose(True)
+    found = choose(1.5)
     model = branched_models.build()
     tf_interop.tune(model, budget=BUDGET)
     (path,) = cache_folder().glob("*.json")
@@ -142,19 +146,22 @@ def test_rewrites_a_damaged_file_of_the_cache(choose: Choose) -> None:
 
 
 def test_an_unwritable_folder_is_no_error(choose: Choose, tmp_path: pathlib.Path) -> None:
-    choose(True)
+    choose(1.5)
     (tmp_path / "tf_interop").write_text("a file in its place")
     assert tf_interop.tune(branched_models.build(), budget=BUDGET).is_faster
 
 
-def test_a_later_call_keeps_the_earlier_plan(choose: Choose) -> None:
-    choose(True)
+def test_a_later_call_adds_to_the_earlier_plan_even_without_a_gain(choose: Choose) -> None:
     model = branched_models.build()
-    for training in (False, True):
+    for training, ratio in ((False, 1.5), (True, 0.5)):
+        choose(ratio)
         tf_interop.tune(model, training=training, budget=BUDGET)
     plan = get_plugin().settings.plan
     assert plan is not None
-    assert [graph.mode for graph in plan.graphs] == ["training", "inference"]
+    assert [(each.mode, each.as_stock) for each in plan.graphs] == [
+        ("training", True),
+        ("inference", False),
+    ]
 
 
 @tf.function(input_signature=[tf.TensorSpec((None, 8, 8, 3))])
@@ -164,7 +171,7 @@ def branches(image: tf.Tensor) -> tf.Tensor:
 
 
 def test_a_function_and_a_graph(choose: Choose) -> None:
-    choose(True)
+    choose(1.5, measures=True)
     expected = infer(branches)
     concrete = branches.get_concrete_function()
     frozen = convert_variables_to_constants_v2(concrete)
@@ -191,7 +198,7 @@ def test_a_function_of_strings_keeps_its_variables() -> None:
 
 # Grappler fuses them on CPUs with instructions for bfloat16.
 def test_convolutions_in_bfloat16(choose: Choose) -> None:
-    choose(True)
+    choose(1.5, measures=True)
     image = tf.keras.Input((8, 8, 3))
     convolved = tf.keras.layers.Conv2D(4, 3, dtype="mixed_bfloat16")(image)
     model = tf.keras.Model(image, tf.keras.layers.Conv2D(4, 1)(convolved))
@@ -247,21 +254,6 @@ def test_refuses(subject: Callable[[], Any], options: dict[str, Any], why: str) 
         tf_interop.tune(subject(), **{"budget": BUDGET, **options})
 
 
-def test_a_plan_for_training_leaves_validation_alone_without_a_failure(choose: Choose) -> None:
-    choose(True)
-    model = branched_models.build()
-    plan = tf_interop.tune(model, training=True, budget=BUDGET, enable=False).plan
-    tf_interop.enable(plan=plan)
-    get_plugin().forget_reports()
-    infer(model, IMAGES)
-    status = tf_interop.status()
-    assert (status.unit_node_count, status.failures) == (0, ())
-    assert status.graphs[0].timed_graph
-    tf_interop.enable(plan=plan, self_timing=False)
-    infer(model, IMAGES)
-    assert "for training only" in tf_interop.status().graphs[0].why_unchanged
-
-
 def trained(**options: Any) -> list[np.ndarray]:
     model = branched_models.build()
     random = np.random.default_rng(1)
@@ -276,23 +268,24 @@ def test_the_callback_tunes_before_the_first_batch(
     choose: Choose, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tf_interop.terminal._SECONDS_BETWEEN_LINES", 0)
-    found = choose(True)
+    found = choose(1.5)
     expected = trained(validation_data=(IMAGES, LABELS))
-    callback = ConvStages(tune=BUDGET, batch_size=BATCH)
+    callback = Enable(tune=BUDGET, batch_size=BATCH)
     weights = trained(validation_data=(IMAGES, LABELS), callbacks=[callback])
     assert_same(weights, expected, rtol=1e-5, atol=1e-6)
     said, progress = capsys.readouterr()
-    assert "measuring stock TensorFlow" in progress
+    assert "optimizing the graph with TensorFlow" in progress
     assert f"training step with SGD, batch {BATCH}: " in said
-    assert "narrow units of" in said
-    assert "pass it as ConvStages" not in said
+    assert " units of " in said
+    assert "pass it as Enable" not in said
     assert "failed" not in said
-    assert sum(report.plan.unit_count for report in callback.graphs) > 0
+    assert callback.op_count > 0
+    assert {report.is_in_plan for report in callback.graphs} == {True, False}  # of validation
     assert len(found) == 1
     assert get_plugin().settings == Settings()
     # Prediction is another graph.
     model = branched_models.build()
-    callback = ConvStages(tune=BUDGET, batch_size=BATCH, verbose=0)
+    callback = Enable(tune=BUDGET, batch_size=BATCH, verbose=0)
     model.predict(IMAGES, batch_size=BATCH, verbose=0, callbacks=[callback])
     assert len(found) == 2
     assert capsys.readouterr() == ("", "")
@@ -306,7 +299,7 @@ def test_the_callback_leaves_xla_on_if_units_are_not_the_fastest(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    choose(fastest == "XLA")
+    choose(1.5 if fastest == "XLA" else 0.5)
     if fastest == "XLA":
         monkeypatch.setattr(tune_module, "time_xla", lambda *_, **__: XlaTimes(0.1, 99.0))
     model = branched_models.build()
@@ -319,27 +312,30 @@ def test_the_callback_leaves_xla_on_if_units_are_not_the_fastest(
             compiled_by_xla.append(self.model.jit_compile)
 
     model.fit(
-        IMAGES, LABELS, batch_size=BATCH, verbose=0, callbacks=[ConvStages(tune=BUDGET), Look()]
+        IMAGES, LABELS, batch_size=BATCH, verbose=0, callbacks=[Enable(tune=BUDGET), Look()]
     )
     said = capsys.readouterr().out
-    expected = "XLA is faster: 99.00 times" if fastest == "XLA" else "No significant gain"
-    assert expected in said
+    xla_is_faster = "99.00 times as fast as stock TensorFlow: XLA."
+    assert (xla_is_faster if fastest == "XLA" else "Stock TensorFlow is faster") in said
     assert "This is for batch size 32, because Keras does not tell callbacks yours" in said
     assert "no stages" not in said
     assert set(compiled_by_xla) == {True}
 
 
-def test_the_callback_says_why_a_model_cannot_be_tuned(capsys: pytest.CaptureFixture[str]) -> None:
-    model = dense()
-    model.compile("sgd", "mse")
-    model.fit(IMAGES, LABELS, verbose=0, callbacks=[ConvStages(tune=BUDGET)])
-    assert "not tuned, runs as stock TensorFlow: Grappler hands over" in capsys.readouterr().out
+def test_with_the_callback_a_model_that_cannot_be_tuned_times_itself(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    callback = Enable(tune=BUDGET)
+    looks_up().predict(tf.constant([["a"]]), verbose=0, callbacks=[callback])
+    said = capsys.readouterr().out
+    assert "not tuned, but on as without tune: " in said and "lookup table" in said
+    assert callback.op_count > 0 and callback.graphs[0].timed_graph
 
 
 def test_warns_of_a_plan_that_was_tuned_elsewhere(
     choose: Choose, caplog: pytest.LogCaptureFixture
 ) -> None:
-    choose(True)
+    choose(1.5)
     plan = tf_interop.tune(branched_models.build(), budget=BUDGET, enable=False).plan
     tf_interop.enable(plan=plan)
     assert caplog.messages == []

@@ -9,14 +9,7 @@ from typing import Any
 
 import pytest
 from plan_values import landmarks_of
-from report_values import (
-    EVIL_NAME,
-    network,
-    network_plan,
-    planned_graph,
-    tuned_graph,
-    tuned_network,
-)
+from report_values import EVIL_NAME, network, network_plan, planned_graph, tuned_graph
 
 from tf_interop.planning.types import GraphPlan, GraphPrediction, Plan, UnstagedConvolution
 from tf_interop.report.network import NODE_WIDTH, Network, NetworkNode
@@ -51,7 +44,7 @@ def fixture_page_path(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     chain = Network(
         tuple(NetworkNode(name, (place - 1,) if place else ()) for place, name in enumerate(names))
     )
-    networks = [network(), chain, tuned_network()]
+    networks = [network(), chain, None]
     page = render_page(plan, title=f"A {EVIL_NAME}", networks=networks)
     path = tmp_path_factory.mktemp("report") / "report.html"
     path.write_text(page)

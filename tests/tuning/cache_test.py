@@ -5,11 +5,10 @@ from __future__ import annotations
 import pathlib
 
 import pytest
+from plan_values import TUNED
 
-from tf_interop.planning.types import GraphPlan, MeasuredStep, Plan
+from tf_interop.planning.types import GraphPlan, Plan
 from tf_interop.tuning.cache import cached_plans, load_cached, save_cached
-
-TUNED = GraphPlan("f", (), unit_count=1, measured=MeasuredStep(2.0, 1.0, 2.0, 0.1, 3, 4, 2))
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""The cache key of a graph on a machine; tuning for a GPU, over the host backend."""
+"""The cache key, the plan of a comparison, and tuning for a GPU, over the host backend."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ from collections.abc import Callable
 import branched_models
 import pytest
 import tensorflow as tf
+from plan_values import landmarks_of
 from tensorflow.core.framework import graph_pb2
-from tuning_graphs import branches, units_of
+from tuning_graphs import branches
 
 import tf_interop
 from tf_interop import tensorflow_internals
 from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.landmarks import find_structure
 from tf_interop.graph.properties import GraphProperties
+from tf_interop.graph.view import GraphView
 from tf_interop.measure.device import this_cpu
-from tf_interop.planning.types import FOLDED
+from tf_interop.planning.types import OURS, STOCK, XLA
 from tf_interop.runtime.plugin import get_plugin
+from tf_interop.structure import Structure
 from tf_interop.tuning import tune
-from tf_interop.tuning.search import STOCK, SearchResult, Variant
+from tf_interop.tuning.compare import Comparison
 from tf_interop.tuning.step_bench import StepTimes
 from tf_interop.tuning.xla import XlaTimes
 
@@ -31,9 +34,9 @@ THREADING = tf.config.threading
 
 
 def key_of(graph_def: graph_pb2.GraphDef) -> str:
-    view, units = units_of(graph_def)
+    view = GraphView(graph_def)
     convolutions, _ = find_convolutions(view, GraphProperties(view))
-    return tune.cache_key(view, units, convolutions, find_structure(view, convolutions))
+    return tune.cache_key(view, find_structure(view, convolutions))
 
 
 def test_another_graph_has_another_key_and_the_same_graph_the_same() -> None:
@@ -49,20 +52,28 @@ def test_another_graph_has_another_key_and_the_same_graph_the_same() -> None:
     assert len(set(keys)) == 4
 
 
-@pytest.mark.parametrize(("best", "is_unfolded"), [(0, True), (1, False)])
-def test_a_plan_leaves_folding_out_if_stock_is_fastest(best: int, is_unfolded: bool) -> None:
-    graph_def = branches()
-    view, units = units_of(graph_def)
-    convolutions, _ = find_convolutions(view, GraphProperties(view))
-    variants = tuple(
-        Variant(name, 0, False, StepTimes(1 / ratio, ratio, 0.0))
-        for name, ratio in ((STOCK, 1.0), (FOLDED, 0.8 if is_unfolded else 1.2))
-    )
-    found = SearchResult(variants, variants[best], cores=2, other_load=0.0)
-    structure = find_structure(view, convolutions)
-    plan = tune._plan_of(found, len(units), (), convolutions, structure, None)
-    assert (plan.structure, plan.unfolded, plan.unit_count) == (structure, is_unfolded, 0)
-    assert plan.measured is not None and plan.measured.ratio == variants[best].times.ratio
+@pytest.mark.parametrize(
+    ("ratio", "error", "as_stock"),
+    [(0.9, 0.02, True), (0.9, 0.12, False), (0.97, 0.0, False), (1.2, 0.0, False), (0, 0, False)],
+    ids=["slower", "within_the_error", "too_little", "faster", "unchanged"],
+)
+def test_a_graph_stays_as_it_is_if_stock_is_faster(
+    ratio: float, error: float, as_stock: bool
+) -> None:
+    structure = Structure("f", landmarks_of("a"))
+    times = {STOCK: StepTimes(2.0, 1.0, 0.0)}
+    if ratio:
+        times[OURS] = StepTimes(2.0 / ratio, 7.0, error)  # the medians count
+    for is_settled in (True, False):
+        found = Comparison(times, "on one core", is_settled, cores=2, other_load=0.1)
+        plan = tune._plan_of(found, structure, XlaTimes(1.0, 2.0))
+        assert (plan.structure, plan.as_stock) == (structure, as_stock)
+        measured = plan.measured
+        assert measured is not None
+        assert [each.name for each in measured.compared] == [*times, XLA]
+        assert measured.ours.ratio == pytest.approx(ratio or 1)
+        assert (measured.variant(XLA).ratio, measured.variant(XLA).error) == (2, None)
+        assert measured.way == ("on one core" if is_settled else "")
 
 
 @pytest.mark.parametrize(
@@ -112,7 +123,7 @@ def test_a_gpu_is_profiled_and_planned_for(training: bool) -> None:
     assert [graph.plan.batch_size for graph in tuning.graphs] == [1, 2]
     assert {graph.plan.mode for graph in tuning.graphs} == {"training" if training else "inference"}
     assert str(tuning).count("No whole step was measured") == 2
-    assert all(graph.plan.prediction and not graph.plan.unit_count for graph in tuning.graphs)
+    assert all(graph.plan.prediction and graph.plan.measured is None for graph in tuning.graphs)
     assert any("convolutions" in each for each in said)
     plan = get_plugin().settings.plan
     assert (plan is not None) == tuning.is_faster
@@ -128,4 +139,4 @@ def test_says_where_xla_saves_more_than_stages_are_predicted_to(
     tuning = tf_interop.tune(branched_models.build(), budget="1s", enable=False)
     assert tuning.graphs[0].xla is times
     assert tuning.is_xla_faster is is_faster
-    assert ("XLA is faster: 99.00 times" in str(tuning)) is is_faster
+    assert ("99.00 times as fast as stock TensorFlow: XLA." in str(tuning)) is is_faster

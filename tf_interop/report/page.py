@@ -126,7 +126,7 @@ class ShownGraph:
 
     @functools.cached_property
     def nodes(self) -> dict[str, NetworkNode]:
-        """The convolutions or units of the network, by name."""
+        """The convolutions of the network, by name."""
         return {} if self.network is None else {node.name: node for node in self.network.nodes}
 
     @property

@@ -177,7 +177,7 @@ def status() -> Status:
     elif not plugin.settings.can_change_graphs:
         why_off = (
             "no plan is in effect, so graphs stay unchanged: pass plan= to tf_interop.enable(), "
-            "or policy='always'. A ConvStages callback is in effect only during its call"
+            "or policy='always'. A callback of tf_interop.keras is in effect only during its call"
         )
     return Status(
         is_on=is_on,

@@ -103,17 +103,20 @@ def changed_graph(
     return changed, "" if report is None else report.timed_graph
 
 
-def _timings_of(timed_graph: str) -> list[SelfTiming]:
+def _timing_of(timed_graph: str) -> SelfTiming | None:
+    """Of the sizes that ran last, which come first."""
     timings = load_kernel_library().read_self_timings()
-    return [each for each in timings if timed_graph and each.name == timed_graph]
+    return next((each for each in timings if timed_graph and each.name == timed_graph), None)
 
 
 def _is_trying(timed_graph: str) -> bool:
-    return any(each.is_trying for each in _timings_of(timed_graph))
+    timing = _timing_of(timed_graph)
+    return timing is not None and timing.is_trying
 
 
 def _way_of(timed_graph: str) -> str:
-    return next((each.way for each in _timings_of(timed_graph)), "")
+    timing = _timing_of(timed_graph)
+    return "" if timing is None else timing.way
 
 
 def core_count() -> int:
