@@ -272,15 +272,15 @@ error.
 CASE = Case(
     title="Same results: keras.applications",
     says="""
-The architectures of keras.applications with all units on one core each, compared with stock TensorFlow, in
-batches of two of the smallest images that they take, with one intra-op thread. "Inference" and
-"training step" count the nodes in units among all nodes of the graph. "Left to XLA" counts
-convolutions in functions that XLA compiles. "Numbers" compares the outputs of inference, the loss
-and all gradients of a training step, and the state after it. If bits differ, "outputs" and
-"gradients" are the largest change as a share of the tolerance, with normalization and dropout
-frozen. The tolerance is eight times the change that altered last bits cause in stock TensorFlow,
-plus four roundings; a share above 1 would be an error. If gradients are zero in stock TensorFlow,
-only outputs were compared.
+The architectures of keras.applications with all units on one core each, compared with stock
+TensorFlow, in batches of two of the smallest images that they take, with one intra-op thread.
+"Inference" and "training step" count the nodes in units among all nodes of the graph. "Left to
+XLA" counts convolutions in functions that XLA compiles. "Numbers" compares the outputs of
+inference, the loss and all gradients of a training step, and the state after it. If bits differ,
+"outputs" and "gradients" are the largest change as a share of the tolerance, with normalization
+and dropout frozen. The tolerance is eight times the change that altered last bits cause in stock
+TensorFlow, plus four roundings; a share above 1 would be an error. If gradients are zero in stock
+TensorFlow, only outputs were compared.
 """,
     networks=application_names(),
     measure=measure,

@@ -174,14 +174,15 @@ def test_child_compares_with_stock_before_it_measures(variant: Variant) -> None:
     assert (outcome.block.steps, outcome.block.stage_count) == (2, 0)
 
 
-@pytest.mark.parametrize("model", ["saved", "branched_models:function"])
-def test_measures_a_saved_model_and_a_function(model: str) -> None:
+def test_measures_a_saved_model_and_a_function() -> None:
     branched_models.build().export("saved", verbose=False)
     options = "--repetitions 1 --steps 2 --seconds 0 --warmup-steps 0 -o results.json"
-    invoke(f"benchmark {model} --variants stock,enabled {options}")
+    invoke(f"benchmark saved --variants stock,enabled {options}")
     stock, enabled = load_benchmark("results.json").results
     assert (stock.failure, enabled.failure) == (None, None)
     assert [block.steps for block in (*stock.blocks, *enabled.blocks)] == [2, 2]
+    outcome = run_child(_request(Variant.ENABLED, "branched_models:function"), 120.0)
+    assert outcome.failure is None and outcome.block.steps == 2, outcome
 
 
 @pytest.mark.parametrize("variant", [Variant.FROZEN, Variant.ENABLED])

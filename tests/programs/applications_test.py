@@ -23,7 +23,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("name", ["MobileNetV3Small", "InceptionV3"])
-def test_narrow_units_give_the_same_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_units_give_the_same_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TF_INTEROP_HOST_STAGES", "0")
     row = in_new_process(measure, name)
     assert agrees(row) and row["gradients"] is not None

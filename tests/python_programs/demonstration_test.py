@@ -16,5 +16,4 @@ def test_compares_times_and_outputs() -> None:
     stock, ours, ratio, difference = map(float, re.findall(r"[\d.]+(?:e-?\d+)?", row[11:]))
     assert abs(stock / ours - ratio) < 0.1
     assert 0 < difference < 1e-4
-    assert "self-timed" in printed
     assert "input 1x224x224x3: runs " in printed

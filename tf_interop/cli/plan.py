@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pathlib
+import shlex
+import sys
 from typing import Any
 
 import click
@@ -87,7 +89,8 @@ def plan(
             for is_training in modes
         ]
     graphs = tuple(graph for each in plans for graph in each.graphs)
-    made = Plan(graphs, made_with=plans[0].made_with | {"model": model})
+    named = {"model": model, "command": shlex.join(["tf-interop", *sys.argv[1:]])}
+    made = Plan(graphs, made_with=plans[0].made_with | named)
     if not any(map(predicted, graphs)):
         raise ProfileError(
             f"The profile '{profile_path}' has no convolution of '{model}'. Run tf-interop "

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import shlex
+import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -80,7 +82,8 @@ def tune(
             say=say,
         )
     if output_path is not None:
-        made_with = tuning.plan.made_with | {"model": model}
+        called = shlex.join(["tf-interop", *sys.argv[1:]])
+        made_with = tuning.plan.made_with | {"model": model, "command": called}
         save_plan(dataclasses.replace(tuning.plan, made_with=made_with), output_path)
     graphs = [
         {

@@ -94,7 +94,7 @@ def measured_entry(
         PlanError: there is none.
     """
     size = batch_size_of(node.configuration for node in convolutions)
-    entries = _exact_entries(plan, structure)
+    entries = [each for each in _exact_entries(plan, structure) if not each.stages]
     if not entries:
         raise PlanError(_why_not_for(plan, convolutions, structure))
     of_size = [each for each in entries if size is None or each.batch_size in (None, size)]

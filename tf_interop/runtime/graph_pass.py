@@ -225,7 +225,8 @@ def report_left_as_stock(
         GraphError: the graph is not well-formed.
     """
     plan = settings.plan
-    if plan is None or not any(graph.as_stock for graph in plan.graphs):
+    is_measured_here = handed.device_type == "CPU"
+    if plan is None or not is_measured_here or not any(each.as_stock for each in plan.graphs):
         return None
     start = time.perf_counter()
     view = GraphView(graph_def)
@@ -370,7 +371,7 @@ def _with_plan(
     report: PassReport, plan: Plan, convolutions: Sequence[ConvolutionNode], structure: Structure
 ) -> PassReport:
     """A report with what a plan has measured for the graph, or why it has nothing."""
-    if any(each.stages for each in plan.graphs):
+    if plan.graphs and all(each.stages for each in plan.graphs):
         return dataclasses.replace(report, why_no_plan=STAGES_NEED_GPUS)
     try:
         entry = measured_entry(plan, convolutions, structure)

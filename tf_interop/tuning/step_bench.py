@@ -1,8 +1,8 @@
 """Times whole steps of variants of one graph, in turns, in Sessions of one process.
 
-A variant computes the same results with other nodes. All variants of a Session share variables, inputs
-and large constants, so each takes little memory. Grappler does not change the graphs; the later steps of
-TensorFlow's executor, such as placement and oneDNN's op names, still apply.
+A variant computes the same results with other nodes. All variants of a Session share variables,
+inputs and large constants, so each takes little memory. Grappler does not change the graphs; the
+later steps of TensorFlow's executor, such as placement and oneDNN's op names, still apply.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ from tf_interop.runtime.switch import enable as enable_plugin
 from tf_interop.structure import Structure
 from tf_interop.terminal import now_and_then
 from tf_interop.tuning.cache import load_cached, save_cached
-from tf_interop.tuning.compare import Comparison, as_step, compare_with_stock
+from tf_interop.tuning.compare import Comparison, as_step, compare_with_stock, core_count
 from tf_interop.tuning.xla import XlaTimes, time_xla
 
 _HARMLESS_OPS = re.compile("Var|ReadVariable|Assign|Resource(Apply|Gather|Scatter)|Random|Multinom")
@@ -380,7 +380,9 @@ def _made_with_cpu() -> dict[str, str]:
     return {
         "tensorflow": tensorflow_internals.tensorflow_version(),
         "device": device.name,
+        "cores": str(core_count()),
         "backend": device.backend,
+        "tuned": device.date,
     }
 
 
