@@ -311,9 +311,7 @@ def test_the_callback_leaves_xla_on_if_units_are_not_the_fastest(
         def on_train_batch_begin(self, batch: int, logs: object = None) -> None:
             compiled_by_xla.append(self.model.jit_compile)
 
-    model.fit(
-        IMAGES, LABELS, batch_size=BATCH, verbose=0, callbacks=[Enable(tune=BUDGET), Look()]
-    )
+    model.fit(IMAGES, LABELS, batch_size=BATCH, verbose=0, callbacks=[Enable(tune=BUDGET), Look()])
     said = capsys.readouterr().out
     xla_is_faster = "99.00 times as fast as stock TensorFlow: XLA."
     assert (xla_is_faster if fastest == "XLA" else "Stock TensorFlow is faster") in said
