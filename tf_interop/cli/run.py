@@ -318,9 +318,11 @@ def run(
             click.echo(str(status), err=True, nl=False)
         is_unused = plan is not None and not any(each.is_in_plan for each in status.graphs)
         if is_unused and not has_failed:
-            click.echo(f"tf_interop did not use '{plan_path}': {_why_none_made(status)}.", err=True)
+            unused = f"tf_interop did not use '{plan_path}': {_why_none_made(status)}."
             if require_plan:
+                print_error(unused)
                 return False
+            click.echo(unused, err=True)
         try:
             if trace_path is not None:
                 _write_trace(trace_path, status)

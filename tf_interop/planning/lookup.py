@@ -120,7 +120,7 @@ def check_plan_holds(
     """
     batch_size = batch_size_of(node.configuration for node in convolutions)
     taken = entries_to_run(plan, convolutions, structure)[0]
-    if batch_size is None or taken.batch_size in (None, batch_size):
+    if not taken.stages or batch_size is None or taken.batch_size in (None, batch_size):
         return ""
     return _as_for(taken, batch_size)
 

@@ -309,7 +309,7 @@ def _tune_on_cpu(
         mode=traced.mode,
         batch_size=batch_size_of(node.configuration for node in convolutions),
     )
-    if not doubt(plan):
+    if found.is_settled and not doubt(plan):
         save_cached(Plan((plan,), made_with=_made_with_cpu() | {"graph": traced.name}), key)
     return TunedGraph(traced.name, plan, xla)
 
@@ -369,9 +369,12 @@ def _plan_of(found: Comparison, structure: Structure, xla: XlaTimes | None) -> G
         other_load=found.other_load,
     )
     ours = measured.ours
-    is_slower = ours.error is not None and ours.ratio + max(ours.error, _LEAST_LOSS) < 1
+    is_slower = ours.ratio + max(ours.error or 0.0, _LEAST_LOSS) < 1
     return GraphPlan(
-        structure.fingerprint, structure.landmarks, measured=measured, as_stock=is_slower
+        structure.fingerprint,
+        structure.landmarks,
+        measured=measured,
+        as_stock=is_slower and found.is_settled,
     )
 
 
