@@ -16,7 +16,7 @@ from tf_interop.convolution import (
 from tf_interop.errors import PlanError
 from tf_interop.planning.types import GraphMode, GraphPlan, Plan, PlannedStage
 from tf_interop.stage import Schedule, Stage, Step
-from tf_interop.structure import Landmark, Structure, describe_difference
+from tf_interop.structure import Landmark, Structure, describe_difference, likeness
 
 OTHER_MODEL_REMEDY = "Plan this model, or use the plan with its own model."
 """The advice for a plan of another model."""
@@ -176,11 +176,15 @@ def _distance(planned: int | None, batch_size: int) -> tuple[int, float, int]:
 
 
 def _exact_entries(plan: Plan, structure: Structure) -> tuple[GraphPlan, ...]:
-    return tuple(
-        _renamed(graph, dict(zip(graph.structure.names, structure.names, strict=True)))
-        for graph in plan.graphs
-        if graph.fingerprint == structure.fingerprint
-    )
+    """The entries for a graph, with its names."""
+    entries = []
+    for graph in plan.graphs:
+        is_whole = len(graph.landmarks) == len(structure.landmarks)
+        if graph.fingerprint == structure.fingerprint and is_whole:
+            names = dict(zip(graph.structure.names, structure.names, strict=True))
+            renamed = _renamed(graph, names)
+            entries.append(dataclasses.replace(renamed, landmarks=structure.landmarks))
+    return tuple(entries)
 
 
 def _partial_entries(
@@ -247,10 +251,7 @@ def _why_not_for(plan: Plan, convolutions: Sequence[ConvolutionNode], structure:
         return f"{the_plan} contains no graph. Plan the model again."
     mode = mode_of(convolutions)
     if of_mode := [each for each in plan.graphs if each.mode in (None, mode)]:
-        here = {each.origin for each in structure.landmarks}
-        closest = max(
-            of_mode, key=lambda graph: sum(each.origin in here for each in graph.landmarks)
-        )
+        closest = max(of_mode, key=lambda each: likeness(each.landmarks, structure.landmarks))
         difference = describe_difference(closest.landmarks, structure.landmarks, "convolutions")
         return f"{the_plan} is for another network: {difference}. {OTHER_MODEL_REMEDY}"
     modes = " and ".join(sorted({each.mode for each in plan.graphs if each.mode}))
