@@ -434,8 +434,7 @@ absl::StatusOr<std::vector<xla::XlaOp>> CallKernel(const tensorflow::NodeDef& no
   if (!tensorflow::SerializeToStringDeterministic(called, &serialized)) {
     return absl::InternalError(absl::StrCat("'", node.name(), "' cannot be serialized."));
   }
-  const std::string config =
-      absl::StrCat("{node = \"", absl::BytesToHexString(serialized), "\"}");
+  const std::string config = absl::StrCat("{node = \"", absl::BytesToHexString(serialized), "\"}");
   const xla::XlaOp call = xla::CustomCallWithLayout(
       like[0].builder(), kTarget, operands,
       is_one ? shapes[0] : xla::ShapeUtil::MakeTupleShape(shapes), operand_shapes, config,
