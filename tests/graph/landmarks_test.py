@@ -13,6 +13,7 @@ import tensorflow as tf
 from convolution_values import CONFIGURATION
 from planning_graphs import INCEPTION, make_graph
 
+from tf_interop.convolution import ConvolutionKind
 from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.landmarks import find_reads, find_structure
 from tf_interop.graph.properties import GraphProperties
@@ -74,6 +75,19 @@ def test_a_gradient_reads_gradients_and_not_the_loss() -> None:
     assert found["gradient_tape/b/x"] == {}
     assert found["gradient_tape/b/w"] == {"a": "0"}
     assert found["gradient_tape/a/w"] == {"gradient_tape/b/x": "2"}
+
+
+def test_the_gradients_of_one_convolution_stay_together() -> None:
+    """Nothing else tells which of two alike gradients of filters belongs to which of images."""
+    nodes = dict.fromkeys(("image", "first", "second"), "Placeholder")
+    gradients = {"a_w": "first", "b_w": "second", "b_x": "first", "a_x": "second"}
+    nodes |= {name: f"Conv2D image image {incoming}" for name, incoming in gradients.items()}
+    kinds = {"w": ConvolutionKind.BACKWARD_FILTER, "x": ConvolutionKind.BACKWARD_INPUT}
+    configurations = {
+        name: dataclasses.replace(CONFIGURATION, kind=kinds[name[-1]]) for name in gradients
+    }
+    found = find_structure(*make_graph(nodes, configurations=configurations))
+    assert found.names == ("a_w", "b_w", "b_x", "a_x")
 
 
 def structure(model: Any, *, training: bool = False, batch_size: int = 2) -> Structure:

@@ -153,7 +153,8 @@ def run_conv_stage_pass(
             convolution_count=len(candidates),
             refusals=refusals,
             plan=GraphPlan(structure.fingerprint, structure.landmarks, stages),
-            is_in_plan=settings.plan is not None,  # or there would be an error
+            # Without an entry there would be an error.
+            is_in_plan=settings.plan is not None and bool(candidates),
             why_unchanged=""
             if stages
             else _why_unchanged(candidates, "no convolution can be in a stage"),

@@ -120,7 +120,7 @@ class Status:
             )
         for why in dict.fromkeys(report.why_no_plan for report in self.current_graphs):
             if why:
-                say(f"nothing measured is known for a graph: {why}")
+                say(f"the plan has nothing for a graph: {why}")
         for failure in self.failures:
             say(f"{count_of(failure.count, 'graph')} left unchanged: {failure.cause}")
         for function in self.xla_functions:
