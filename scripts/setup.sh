@@ -23,15 +23,26 @@ fi
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 pip=("$venv/bin/python" -m pip --disable-pip-version-check)
 
+# Prints a line every ten seconds while a command runs, which itself may be silent for minutes.
+with_a_clock() {
+  local begun=$SECONDS clock status=0
+  while sleep 10; do echo "  … $((SECONDS - begun)) s"; done &
+  clock=$!
+  "$@" || status=$?
+  kill "$clock"
+  wait "$clock" 2>/dev/null || true
+  return "$status"
+}
+
 tensorflow="tensorflow==${TENSORFLOW_VERSION:-2.21.*}"
 
 echo "Installing TensorFlow and build tools into $venv …"
-"${pip[@]}" install "$tensorflow" \
+with_a_clock "${pip[@]}" install "$tensorflow" \
   "scikit-build-core>=0.11" "cmake>=3.22" ninja
-echo "Building tf_interop …"
+echo "Building tf_interop, which takes four to eight minutes on two cores …"
 # The build is not isolated, because the library must be built against the TensorFlow that it will run
 # with. TensorFlow's version is given again, so that no other package changes it. Each environment has
 # its own build folder: a shared one would be rebuilt for each TensorFlow.
-PATH="$venv/bin:$PATH" "${pip[@]}" install --no-build-isolation \
+PATH="$venv/bin:$PATH" with_a_clock "${pip[@]}" install --no-build-isolation \
   --config-settings="build-dir=build/for-$(basename "$venv")" --editable ".${extras:+[$extras]}" "$tensorflow"
 echo "Done. Next: . ${venv#"$PWD"/}/bin/activate && tf-interop doctor"

@@ -38,11 +38,12 @@ command."""
 _BENCHMARK = """
 The table shows the median step in stock TensorFlow, and how many times as fast the other
 [variants](benchmark.md) are: the median turn, and in brackets the slowest and the fastest.
-"As stock" means that nothing was changed. "–" means that the variant was not measured:
+"As stock" and "as xla" mean that nothing was changed. "–" means that the variant was not measured:
 `frozen`, `tflite`, `onnxruntime` and `openvino` do not train."""
 _MEANS = """
 The geometric means, and in brackets the number of rows. A variant's mean is over the rows that it
-has, so compare only variants with the same number. A row that runs as stock counts as 1."""
+has, so compare only variants with the same number. Where nothing was changed, the ratio is that of
+stock or xla itself."""
 _TITLE = "Compared with stock TensorFlow"
 _TITLES = {
     "cpu_one_core_taken.json": f"{_TITLE}, while another program takes one of two cores",
@@ -188,16 +189,17 @@ def _mean(ratios: Mapping[Case, float]) -> str:
 def _ratios(benchmark: Benchmark, variant: Variant, mode: Mode) -> dict[Case, float]:
     """How many times as fast as stock a variant is, in each case in which it was measured.
 
-    A plan that changes nothing counts as 1, because the program is stock's.
+    Where nothing was changed, the ratio is that of the variant that it was.
     """
     ratios = {}
     for result in benchmark.results:
-        summary = benchmark.summarize(result)
-        if (result.variant, result.case.mode) != (variant, mode) or summary is None:
+        if (result.variant, result.case.mode) != (variant, mode):
             continue
-        ratio = 1.0 if result.ran_as_stock else summary.speedup
-        if ratio is not None:
-            ratios[result.case] = ratio
+        same_as = result.same_as
+        counted = result if same_as is None else benchmark.of(result.case, same_as)
+        summary = benchmark.summarize(counted)
+        if summary is not None and summary.speedup is not None:
+            ratios[result.case] = summary.speedup
     return ratios
 
 

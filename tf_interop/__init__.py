@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from tf_interop.model.collect import collect_configurations as collect_configurations
     from tf_interop.model.make_plan import plan as plan
     from tf_interop.model.parallelize import parallelize as parallelize
+    from tf_interop.parallel.costs.devices import DeviceGraph as DeviceGraph
+    from tf_interop.parallel.costs.devices import load_device_graph as load_device_graph
+    from tf_interop.parallel.costs.devices import save_device_graph as save_device_graph
+    from tf_interop.parallel.costs.devices import uniform_device_graph as uniform_device_graph
     from tf_interop.parallel.types import ParallelPlan as ParallelPlan
     from tf_interop.parallel.types import load_parallel_plan as load_parallel_plan
     from tf_interop.parallel.types import save_parallel_plan as save_parallel_plan
@@ -49,6 +53,9 @@ _NAMES = {
     "model.collect": ("CollectOptions", "collect_configurations"),
     "model.make_plan": ("plan",),
     "model.parallelize": ("parallelize",),
+    "parallel.costs.devices": (
+        *("DeviceGraph", "load_device_graph", "save_device_graph", "uniform_device_graph"),
+    ),
     "parallel.types": ("ParallelPlan", "load_parallel_plan", "save_parallel_plan"),
     "planning.types": ("Plan", "load_plan", "save_plan"),
     "profile.file": ("load_profile", "save_profile"),

@@ -11,6 +11,7 @@ import ctypes
 import functools
 import os
 import pathlib
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -68,6 +69,12 @@ def shape_of_tensor_properties(serialized: bytes) -> Shape | None:
         return None
     # Grappler writes -1 for an unknown dimension, and less for unknown dimensions that are equal.
     return tuple(dim.size if dim.size >= 0 else None for dim in properties.shape.dim)
+
+
+def python_name(function: str) -> str:
+    """The name of the Python function that one of TensorFlow's functions was made from."""
+    made_from = re.match(r"__(?:inference|forward|backward)_(.+?)_\d+(?:_.*)?$", function)
+    return made_from[1] if made_from else function
 
 
 def is_tf32_on() -> bool:
@@ -395,7 +402,24 @@ def drop_model_functions(model: Any) -> None:
 
 
 def model_batch_size(model: Any) -> int | None:
-    """The batch size of a Keras model's inputs; None if they leave it open."""
+    """The batch size of a Keras model's inputs; None if they leave it open.
+
+    Of a model that does not state its inputs, that of the first call.
+    """
     inputs = getattr(model, "inputs", None) or ()
     sizes = {tensor.shape[0] for tensor in inputs if len(tensor.shape)}
+    shape = built_input_shape(model)
+    if not inputs and isinstance(shape, (list, tuple)) and isinstance(shape[0], int):
+        return shape[0]
     return sizes.pop() if len(sizes) == 1 else None
+
+
+def built_input_shape(model: Any) -> Any:
+    """The shapes of the first call of a Keras model, in the structure of its inputs; None before.
+
+    It is None, too, if the model takes several arguments. Keras builds a model before it calls the
+    first hook of `fit` and `evaluate`.
+    """
+    config = model.get_build_config() if hasattr(model, "get_build_config") else None
+    shape: Any = (config or {}).get("input_shape")
+    return tuple(shape) if type(shape).__name__ == "TensorShape" else shape

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
-from collections.abc import Callable
 
 import click
 from rich.console import Console, RenderableType
@@ -57,14 +58,41 @@ def count_of(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def now_and_then(clock: Callable[[], float] = time.monotonic) -> Callable[..., None]:
-    """Prints a line on stderr every few seconds at most, or `at_once`."""
-    last = clock()
+class ProgressLines:
+    """Prints on stderr what the program does, during a `with` block.
 
-    def echo(text: str, *, at_once: bool = False) -> None:
-        nonlocal last
-        if at_once or clock() - last >= _SECONDS_BETWEEN_LINES:
-            last = clock()
-            click.echo(text, err=True)
+    It prints the first text and urgent ones at once, and the latest one every ten seconds, with the
+    time since the beginning, so that nobody thinks that the program hangs.
+    """
 
-    return echo
+    def __init__(self, seconds: float = _SECONDS_BETWEEN_LINES) -> None:
+        self._seconds = seconds
+        self._text = ""
+        self._begun = self._printed = time.monotonic()
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._repeat, name="progress", daemon=True)
+
+    def __enter__(self) -> ProgressLines:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def __call__(self, text: str, *, at_once: bool = False) -> None:
+        """Changes the text."""
+        at_once = at_once or not self._text
+        self._text = text
+        if at_once:
+            self._print(text)
+
+    def _repeat(self) -> None:
+        while not self._is_over.wait(max(0.0, self._printed + self._seconds - time.monotonic())):
+            if self._text and time.monotonic() >= self._printed + self._seconds:
+                self._print(f"{self._text} ({time.monotonic() - self._begun:.0f} s)")
+
+    def _print(self, line: str) -> None:
+        self._printed = time.monotonic()
+        with contextlib.suppress(OSError, ValueError):  # nobody reads stderr any more
+            click.echo(line, err=True)

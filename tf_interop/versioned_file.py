@@ -78,7 +78,12 @@ class VersionedFormat(Generic[T]):
         return schema
 
     def refuse_another_kind(self, content: bytes, path: PathLike) -> None:
-        """Raises the error for another kind of file of this package."""
+        """Raises the error for another kind of file of this package, and for models."""
+        if content.startswith(_MODEL_SIGNATURES):
+            raise self.error(
+                f"'{os.fspath(path)}' is a model or an archive, not a {self.noun}, which is JSON. "
+                f"Choose the {self.noun}'s file."
+            )
         kind = kind_of(content)
         if kind and self.header["format"] != f"tf_interop.{kind}":
             cure = "Choose another file."
@@ -103,11 +108,6 @@ class VersionedFormat(Generic[T]):
         try:
             raw = msgspec.json.decode(content)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            if content.startswith(_MODEL_SIGNATURES):
-                raise self.error(
-                    f"'{os.fspath(path)}' is a model or an archive, not a {self.noun}, which is "
-                    f"JSON. Choose the {self.noun}'s file."
-                ) from error
             raise self.error(
                 f"The {in_file} is not JSON ({error}); it may be damaged. {self.remedy}"
             ) from error

@@ -14,12 +14,14 @@
 #include <vector>
 
 #include "cc_kernels/plugin/plugin.h"
+#include "cc_kernels/plugin/tensorflow_registry.h"
 
 // The pass may outlive Grappler's call, so only `item` belongs to TensorFlow.
 struct TfiGraph {
   std::string input;
   const char* device_type = nullptr;
   bool is_compiled = false;
+  std::string function;
   std::string nodes_to_preserve;
   std::string fetches;
 
@@ -82,7 +84,8 @@ bool WaitForPass(TfiGraph* graph) {
 void RunPass(TfiPass pass, const std::shared_ptr<TfiGraph>& graph) {
   const auto run = [pass, graph] {
     const bool changed = pass(graph.get(), graph->device_type, graph->is_compiled ? 1 : 0,
-                              graph->nodes_to_preserve.c_str(), graph->fetches.c_str()) == 1;
+                              graph->function.c_str(), graph->nodes_to_preserve.c_str(),
+                              graph->fetches.c_str()) == 1;
     std::lock_guard<std::mutex> lock(graph->mutex);
     if (!changed) graph->result.reset();
     graph->is_over = true;
@@ -136,6 +139,7 @@ OwnedBuffer RunGraphPass(const Handed& handed, TF_Status* status) {
   graph->input = std::string(handed.graph);
   graph->device_type = handed.device_type;
   graph->is_compiled = handed.is_compiled;
+  graph->function = FunctionOf(handed.item);
   graph->item = handed.item;
   RunPass(pass, graph);
   std::lock_guard<std::mutex> lock(graph->mutex);

@@ -17,13 +17,14 @@ extern "C" {
 // stopped waiting for the pass, all functions of a graph fail.
 typedef struct TfiGraph TfiGraph;
 
-// Rewrites a graph, given the device type, whether XLA compiles it, the names of the nodes that
-// must stay, and those among them that are fetched. A line feed ends each name. Nodes that must
-// stay and are not fetched may be fed. Returns 1 after TfiSetResult, or 0 if the graph stays
-// unchanged. Called from several threads at once, even from some that have never run Python. Must
-// not throw.
+// Rewrites a graph, given the device type, whether XLA compiles it, the name of its function (in a
+// Session, any other text), the names of the nodes that must stay, and those among them that are
+// fetched. A line feed ends each node's name. Nodes that must stay and are not fetched may be fed.
+// Returns 1 after TfiSetResult, or 0 if the graph stays unchanged. Called from several threads at
+// once, even from some that have never run Python. Must not throw.
 typedef int (*TfiPass)(TfiGraph* graph, const char* device_type, int is_compiled,
-                       const char* nodes_to_preserve, const char* fetches);
+                       const char* function, const char* nodes_to_preserve,
+                       const char* fetches);
 
 // Whether the calling thread holds Python's interpreter (PyGILState_Check).
 typedef int (*TfiIsInterpreterHeld)();

@@ -20,11 +20,19 @@ absl::Status RegisterGraphPlugin(InitGraphFunction init) {
   return tensorflow::grappler::InitGraphPlugin(init);
 }
 
-bool AllowsNonDifferentiableRewrites(const TF_GrapplerItem* item) {
+namespace {
+
+const tensorflow::grappler::GrapplerItem& ItemOf(const TF_GrapplerItem* item) {
   // tensorflow/c/experimental/grappler/grappler.cc casts items like this too.
-  return reinterpret_cast<const tensorflow::grappler::GrapplerItem*>(item)
-      ->optimization_options()
-      .allow_non_differentiable_rewrites;
+  return *reinterpret_cast<const tensorflow::grappler::GrapplerItem*>(item);
 }
+
+}  // namespace
+
+bool AllowsNonDifferentiableRewrites(const TF_GrapplerItem* item) {
+  return ItemOf(item).optimization_options().allow_non_differentiable_rewrites;
+}
+
+std::string FunctionOf(const TF_GrapplerItem* item) { return ItemOf(item).id; }
 
 }  // namespace tf_interop

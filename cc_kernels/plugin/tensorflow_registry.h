@@ -21,6 +21,9 @@ absl::Status RegisterGraphPlugin(InitGraphFunction init);
 // function. Such a graph may contain only ops that have gradients.
 bool AllowsNonDifferentiableRewrites(const TF_GrapplerItem* item);
 
+// The name of the function whose graph it is; in a Session, any other text.
+std::string FunctionOf(const TF_GrapplerItem* item);
+
 }  // namespace tf_interop
 
 #endif  // TF_INTEROP_PLUGIN_TENSORFLOW_REGISTRY_H_

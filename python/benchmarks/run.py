@@ -8,7 +8,8 @@ compiles, `folded_applications` those of folded networks, and `random_networks` 
 whose variables change. `kept_parameters` times calls after an update, and `serving` serves a
 network for fifteen minutes.
 `parallel_papers` models networks whose layers many GPUs share, `parallel_time` times the search for
-that, and `divided_training` compares training on several devices and on one.
+that. `divided_training` compares training on several devices and on one, and `divided_speed` times it
+on two processes.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ CASES = {
     "parallel_papers": "parallel_papers:CASE",
     "parallel_time": "parallel_papers:TIME_CASE",
     "divided_training": "divided_training:CASE",
+    "divided_speed": "divided_speed:CASE",
 }
 
 

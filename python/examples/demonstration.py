@@ -13,12 +13,15 @@ import time
 from collections.abc import Callable
 
 import click
-import numpy as np
-import tensorflow as tf
-from rich.console import Console
-from rich.table import Table
 
-import tf_interop
+click.echo("Importing TensorFlow …", err=True)
+
+import numpy as np  # noqa: E402
+import tensorflow as tf  # noqa: E402
+from rich.console import Console  # noqa: E402
+from rich.table import Table  # noqa: E402
+
+import tf_interop  # noqa: E402
 
 NETWORKS = ("MobileNetV2", "EfficientNetB0", "ResNet50", "DenseNet121")
 
@@ -69,11 +72,11 @@ def main(names: tuple[str, ...], batch: int, seconds: float) -> None:
         infer = tf.function(lambda model=model, images=images: model(images, training=False))
         times: dict[bool, list[float]] = {False: [], True: []}
         outputs: dict[bool, np.ndarray] = {}
-        with console.status(f"{name} …"):
-            for is_on in (False, True) * TURNS:
-                (tf_interop.enable if is_on else tf_interop.disable)()
-                times[is_on].append(median_ms(infer, seconds))
-                outputs[is_on] = infer().numpy()
+        for is_on in (False, True) * TURNS:
+            click.echo(f"{name}: {columns[2 if is_on else 1]}", err=True)
+            (tf_interop.enable if is_on else tf_interop.disable)()
+            times[is_on].append(median_ms(infer, seconds))
+            outputs[is_on] = infer().numpy()
         stock, ours = (statistics.fmean(times[is_on]) for is_on in (False, True))
         difference = np.max(np.abs(outputs[True] - outputs[False])) / np.max(np.abs(outputs[False]))
         cells = (f"{stock:.1f} ms", f"{ours:.1f} ms", f"{stock / ours:.2f}", f"{difference:.0e}")

@@ -98,6 +98,26 @@ def test_a_speedup_compares_common_turns(
     assert ("one turn: it has no range" in text) == ("one turn" in shown)
 
 
+@pytest.mark.parametrize(
+    ("variant", "stage_count", "same"),
+    [
+        (Variant.XLA_ENABLED, 0, Variant.XLA),
+        (Variant.XLA_ENABLED, 3, None),
+        (Variant.XLA_OURS, 0, Variant.XLA),
+        (Variant.OURS, 0, Variant.STOCK),
+        (Variant.XLA, 0, None),
+        (Variant.ENABLED, 0, None),
+    ],
+)
+def test_what_changed_nothing_is_the_variant_without_the_plugin(
+    variant: Variant, stage_count: int, same: Variant | None
+) -> None:
+    result = Result(CASE, variant, blocks=(make_block(0, 1.0, stage_count=stage_count),))
+    assert result.same_as is same
+    shown = _shown(dataclasses.replace(BENCHMARK, results=(*BENCHMARK.results, result)))
+    assert ("as xla: nothing was changed" in shown) == (same is Variant.XLA)
+
+
 def test_tables_and_csv_show_all_variants_and_failures(tmp_path: pathlib.Path) -> None:
     text = _shown(BENCHMARK)
     lines = text.splitlines()

@@ -358,6 +358,24 @@ def test_refuses_variants_that_can_run_nothing_before_it_measures(
     assert not pathlib.Path("r.json").exists()
 
 
+def test_compares_on_a_cpu_what_makes_sense_there(
+    units_on_cpus: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[Variant | None] = []
+
+    def measure(request: Request, *_: Any, **__: Any) -> Outcome:
+        measured.append(request.variant)
+        return Outcome(make_block(request.repetition, 1.0))
+
+    monkeypatch.setattr(command, "run_child", measure)
+    invoke("benchmark ResNet50 --repetitions 1 -o r.json")
+    assert measured == [Variant.STOCK, Variant.FROZEN, Variant.ENABLED, Variant.XLA]
+    invoke("benchmark ResNet50 --repetitions 1 --policy always -o r.json")
+    assert measured[4:] == [Variant.OURS]
+    ended = invoke("benchmark ResNet50 --variants stock,pinning --tune 1s -o r.json", exit_code=2)
+    assert "got pinning: stages run on GPUs" in words_of(ended)
+
+
 def test_refuses_other_runtimes_where_stock_runs_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "_environment", lambda models: (GPU, {}))
     ended = invoke("benchmark ResNet50 --variants stock,tflite -o r.json", exit_code=2)

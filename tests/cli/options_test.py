@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import click
 import pytest
 from click.testing import CliRunner
 
 from tf_interop.cli import options
-from tf_interop.cli.progress import lines, shown_progress
+from tf_interop.cli.progress import phases, shown_progress
+from tf_interop.terminal import ProgressLines
 
 
 @click.command()
@@ -58,21 +61,19 @@ def test_refuses_other_texts_and_names_the_option(arguments: str) -> None:
 def test_progress_is_a_line_for_each_phase_and_every_ten_seconds(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    now = 0.0
-    say = lines(clock=lambda: now)
-    for number in range(3):
-        say("pairs", number, 3, "")
-        say("pairs", number, 3, f"now pair {number}")
-        now += 6
-    say("pairs", 3, 3, "42 s left ")
-    say("stages", 0, 1, "")
-    say("pairs", 0, 3, "")  # repeated
-    say("pairs", 3, 3, "")
+    with ProgressLines(seconds=0.2) as echo:
+        say = phases(echo)
+        for number in range(3):
+            say("pairs", number, 3, f"now pair {number}")
+        time.sleep(0.3)
+        say("pairs", 3, 3, "42 s left ")
+        say("stages", 0, 1, "")
+        say("pairs", 0, 3, "")  # repeated
     with shown_progress() as say:  # not a terminal
         say("others", 0, 2, "")
     assert capsys.readouterr().err.splitlines() == [
-        "pairs: 0 of 3 done",
-        "pairs: 2 of 3 done",
+        "pairs: 0 of 3 done; now pair 0",
+        "pairs: 2 of 3 done; now pair 2 (0 s)",
         "pairs: 3 of 3 done; 42 s left",
         "stages: 0 of 1 done",
         "others: 0 of 2 done",

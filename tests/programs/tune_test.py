@@ -265,16 +265,15 @@ def trained(**options: Any) -> list[np.ndarray]:
 
 
 def test_the_callback_tunes_before_the_first_batch(
-    choose: Choose, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    choose: Choose, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("tf_interop.terminal._SECONDS_BETWEEN_LINES", 0)
     found = choose(1.5)
     expected = trained(validation_data=(IMAGES, LABELS))
     callback = Enable(tune=BUDGET, batch_size=BATCH)
     weights = trained(validation_data=(IMAGES, LABELS), callbacks=[callback])
     assert_same(weights, expected, rtol=1e-5, atol=1e-6)
     said, progress = capsys.readouterr()
-    assert "optimizing the graph with TensorFlow" in progress
+    assert f"tracing batch {BATCH}" in progress
     assert f"training step with SGD, batch {BATCH}: " in said
     assert " units of " in said
     assert "pass it as Enable" not in said
@@ -318,6 +317,34 @@ def test_the_callback_leaves_xla_on_if_units_are_not_the_fastest(
     assert "This is for batch size 32, because Keras does not tell callbacks yours" in said
     assert "no stages" not in said
     assert set(compiled_by_xla) == {True}
+
+
+class Subclassed(tf.keras.Model):
+    """States no inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = branched_models.build()
+
+    def call(self, image: Any) -> Any:
+        return self.network(image)
+
+
+def test_the_callback_tunes_a_subclassed_model_for_its_first_batch(
+    choose: Choose, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = choose(1.5)
+    model = Subclassed()
+    model.compile("sgd", "mse")
+    callback = Enable(tune=BUDGET)
+    model.fit(IMAGES, LABELS, batch_size=BATCH, verbose=0, callbacks=[callback])
+    said = capsys.readouterr().out
+    assert len(found) == 1 and f"training step with SGD, batch {BATCH}: " in said
+    assert "pass it as Enable" not in said
+    unbuilt = Subclassed()
+    unbuilt.predict(IMAGES, batch_size=BATCH, verbose=0, callbacks=[callback])
+    assert "First call it on a batch of data" in capsys.readouterr().out
+    assert callback.op_count > 0
 
 
 def test_with_the_callback_a_model_that_cannot_be_tuned_times_itself(

@@ -413,21 +413,33 @@ def test_works_imported(program: str) -> None:
 
 
 def test_works_in_forked_children_where_tensorflow_does() -> None:
-    """TensorFlow itself works in a forked child only if the parent has not run an op yet."""
+    """TensorFlow itself works in a forked child only if the parent has not run an op yet.
+
+    Another thread of the parent is inside the plugin when it forks.
+    """
     run_python(
         USE_IT
         + """
-    import os
+    import os, threading
     import tensorflow as tf
     import tf_interop
-    from tf_interop.runtime.plugin import get_plugin
-    get_plugin()
+    from tf_interop.runtime import plugin
+    the_plugin = plugin.get_plugin()
+    is_held, is_over = threading.Event(), threading.Event()
+    def turn_on():
+        with plugin._plugin_lock, the_plugin._change_lock, the_plugin._lock:
+            is_held.set()
+            is_over.wait()
+    other = threading.Thread(target=turn_on)
+    other.start()
+    is_held.wait()
     child = os.fork()
     if child == 0:
         import faulthandler
         faulthandler.dump_traceback_later(60, exit=True)
         tf_interop.enable("always")
         os._exit(0 if use_it() == 1 else 1)
+    is_over.set()
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0, status
     """

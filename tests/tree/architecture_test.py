@@ -50,6 +50,22 @@ def test_each_folder_imports_only_what_is_below() -> None:
         assert not upward, f"{module} imports {upward}"
 
 
+def test_only_the_command_line_uses_the_public_names() -> None:
+    for path in (ROOT / "tf_interop").rglob("*.py"):
+        imports = (
+            each for each in ast.walk(ast.parse(path.read_text())) if isinstance(each, ast.Import)
+        )
+        names = {alias.name for each in imports for alias in each.names}
+        assert "tf_interop" not in names or path.parent.name == "cli", path
+
+
+def test_the_pass_of_one_device_knows_only_the_door_of_layers_over_devices() -> None:
+    for path in (ROOT / "tf_interop" / "runtime").rglob("*.py"):
+        behind = {name for name in imported_modules(path) if name.startswith("tf_interop.parallel")}
+        outside = {name for name in behind if not name.startswith("tf_interop.parallel.divide")}
+        assert not outside, f"{path} imports {outside}"
+
+
 def included_headers(path: pathlib.Path) -> set[str]:
     return set(re.findall(r'^#include ["<]([^">]+)[">]', path.read_text(), re.MULTILINE))
 

@@ -81,7 +81,7 @@ def test_a_graph_stays_as_it_is_if_stock_is_faster(
     [
         lambda patch: patch.setattr(os, "sched_getaffinity", lambda _: {7}),
         lambda patch: patch.setattr(tune, "this_cpu", lambda: types.SimpleNamespace(name="7")),
-        lambda patch: patch.setattr(tf_interop, "__version__", "another"),
+        lambda patch: patch.setattr(tune, "version", lambda package: "another"),
         lambda patch: patch.setattr(tensorflow_internals, "tensorflow_version", lambda: "another"),
         lambda patch: patch.setenv("TF_ENABLE_ONEDNN_OPTS", "0"),
         lambda patch: patch.setattr(THREADING, "get_intra_op_parallelism_threads", lambda: 7),

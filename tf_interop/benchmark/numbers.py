@@ -46,7 +46,7 @@ def set_weights(model: Any, specs: Any) -> None:
             variable.assign(random.normal(0, 0.05, shape))
         elif name.endswith("kernel") and len(shape) == 4:
             variable.assign(random.normal(0, math.sqrt(2 / math.prod(shape[:-1])), shape))
-    if all(tensor.shape[0] is None for tensor in model.inputs):
+    if all(tensor.shape[0] is None for tensor in getattr(model, "inputs", None) or ()):
         specs = tf.nest.map_structure(
             lambda spec: tf.TensorSpec([_IMAGES, *spec.shape[1:]], spec.dtype), specs
         )

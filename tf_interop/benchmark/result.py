@@ -213,7 +213,8 @@ class Block:
             algorithms, without tracing. None for a program.
         memory_peak_bytes: the peak during the timed steps; on a GPU of TensorFlow's allocator, on a
             CPU of the process. For a program, the peak of its process.
-        stage_count: stages and units in the graphs that ran.
+        stage_count: stages and units in the graphs that ran, and calls of TensorFlow's kernels in
+            functions that XLA compiled.
         fallbacks: how often stages did not run as planned, by reason, in all steps; not counted
             for a program.
         other_load: the share of the cores that other programs took meanwhile.
@@ -258,18 +259,22 @@ class Result:
         return counts
 
     @property
-    def ran_as_stock(self) -> bool:
-        """Whether nothing was changed in the case, so that a difference from stock is noise."""
+    def same_as(self) -> Variant | None:
+        """The variant that this one was, because nothing was changed: a difference is chance."""
         is_changed = any(block.stage_count or block.folded_count for block in self.blocks)
-        return self.variant.needs_plan and bool(self.blocks) and not is_changed
+        if not self.blocks or is_changed:
+            return None
+        if self.variant.is_compiled_by_xla:
+            return None if self.variant is Variant.XLA else Variant.XLA
+        return Variant.STOCK if self.variant.needs_plan else None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Summary:
     """A summary of one variant of one case: the columns of the CSV file.
 
-    `speedup` compares blocks of the same turn. It is None if no turn has both, and for a plan
-    without stages, because stock TensorFlow itself ran. Its range is None if it is empty.
+    `speedup` compares blocks of the same turn. It is None if no turn has both, and if nothing was
+    changed, so that the variant was another one. Its range is None if it is empty.
     """
 
     median_ms: float
@@ -349,7 +354,7 @@ class Benchmark:
         speedups = [
             stock.median_ms / of_turn[stock.repetition]
             for stock in self.of(result.case, Variant.STOCK).blocks
-            if stock.repetition in of_turn and not result.ran_as_stock
+            if stock.repetition in of_turn and result.same_as is None
         ]
         # A single turn has no range.
         has_range = bool(speedups) and min(speedups) < max(speedups)

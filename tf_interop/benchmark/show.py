@@ -83,11 +83,8 @@ def _legend(benchmark: Benchmark) -> Iterator[str]:
     has_xla = any(each.variant is Variant.XLA for each in others)
     if backend == "cudnn" and runs_plan and not has_xla:
         yield "xla was not compared: it may be faster. Add it with --variants xla."
-    if any(each.ran_as_stock for each in others):
-        yield (
-            "as stock: the plan changed nothing, so stock TensorFlow ran, and a difference is "
-            "chance."
-        )
+    for same in dict.fromkeys(each.same_as for each in others if each.same_as is not None):
+        yield f"as {same.value}: nothing was changed, so a difference from {same.value} is chance."
     if not all(programs):
         yield _MEMORY_IS[backend]
 
@@ -96,7 +93,7 @@ def times_as_fast(benchmark: Benchmark, result: Result, *, to: str = "–") -> s
     """Compares a variant of a case with stock TensorFlow, such as `2.25 (2.00–2.50)`."""
     summary = benchmark.summarize(result)
     if summary is None or summary.speedup is None:
-        return "as stock" if result.ran_as_stock else UNKNOWN
+        return UNKNOWN if result.same_as is None else f"as {result.same_as.value}"
     if summary.lowest_speedup is not None:
         return (
             f"{summary.speedup:.2f} ({summary.lowest_speedup:.2f}{to}{summary.highest_speedup:.2f})"

@@ -24,7 +24,7 @@ from tf_interop.cli import options
 from tf_interop.cli.main import Result, command, signals_caught
 from tf_interop.cli.progress import shown_progress, work_on_model
 from tf_interop.errors import BenchmarkError
-from tf_interop.measure.device import running_device, this_cpu
+from tf_interop.measure.device import has_nvidia_gpu, running_device, this_cpu
 from tf_interop.planning.lookup import STAGES_NEED_GPUS
 from tf_interop.planning.types import Plan, load_plan
 from tf_interop.profile.file import load_profile
@@ -46,6 +46,9 @@ _OF_MODELS = {
     *("tune_budget_s", "steps", "seconds", "warmup_steps"),
 }
 _VARIANTS_OF_PROGRAMS = (Variant.STOCK, Variant.OURS)
+_VARIANTS_ON_CPUS = (Variant.STOCK, Variant.FROZEN, Variant.ENABLED, Variant.XLA)
+_VARIANTS_OF_STAGES = (Variant.PINNING, Variant.CONCURRENCY)
+_VARIANTS_ON_GPUS = (Variant.STOCK, Variant.XLA, Variant.OURS, *_VARIANTS_OF_STAGES)
 _LIMITS_OF_VARIANTS = (
     "frozen, tflite, onnxruntime and openvino run inference only, the last three in float32 only"
 )
@@ -103,14 +106,14 @@ benchmark InceptionV3 --image-size 75 --policy always --variants stock,ours \\
 @click.option(
     "--variants",
     type=options.Text("NAME,…", functools.partial(_members_of, Variant)),
-    default="stock,xla,ours,pinning,concurrency",
-    help="stock: TensorFlow as it is. xla: compiled by XLA. ours: with the plan. pinning: only "
-    "its algorithms, one after another. concurrency: only its lanes, with cuDNN's "
-    "algorithms. intra-1: stock with one thread per operation. inter-1: stock with one "
-    "operation at a time. enabled: with the plugin, but without a plan. xla-enabled: that, "
-    "compiled by XLA. frozen: stock, with "
-    "constants instead of variables (inference). tflite, onnxruntime, openvino: these runtimes "
-    "(inference in float32 on a CPU).",
+    help="By default stock,frozen,enabled,xla on a CPU, with a plan also ours; and "
+    "stock,xla,ours,pinning,concurrency on a GPU. stock: TensorFlow as it is. xla: compiled by "
+    "XLA. ours: with the plan. pinning: only its algorithms, one after another. concurrency: only "
+    "its lanes, with cuDNN's algorithms. intra-1: stock with one thread per operation. inter-1: "
+    "stock with one operation at a time. enabled: with the plugin, but without a plan. "
+    "xla-enabled: that, compiled by XLA. xla-ours: with the plan, compiled by XLA. frozen: stock, "
+    "with constants instead of variables (inference). tflite, onnxruntime, openvino: these "
+    "runtimes (inference in float32 on a CPU).",
 )
 @click.option("--plan", "plan_path", metavar="PLAN.json", help="A plan for all cases.")
 @options.profile("Plan each case from this profile, as tf-interop plan does.")
@@ -169,7 +172,7 @@ def benchmark(
     training: bool,
     precisions: tuple[Precision, ...],
     image_size: tuple[int, int] | None,
-    variants: tuple[Variant, ...],
+    variants: tuple[Variant, ...] | None,
     plan_path: str | None,
     profile_path: pathlib.Path | None,
     tune_budget_s: float | None,
@@ -216,6 +219,7 @@ def benchmark(
     sources = sum(each is not None for each in (plan_path, profile_path, tune_budget_s, policy))
     if sources > 1:
         raise click.UsageError("Pass only one of --plan, --profile, --tune and --policy.")
+    variants = _variants_on_this_device(variants, has_plan=sources > 0)
     if not sources and any(variant.needs_plan for variant in variants):
         ways = "--plan" if program else "--plan, --profile, --tune"
         raise click.UsageError(
@@ -284,6 +288,22 @@ def benchmark(
     return Result(measured, show, 128 + signals[0] if signals else exit_code)
 
 
+def _variants_on_this_device(
+    variants: tuple[Variant, ...] | None, *, has_plan: bool
+) -> tuple[Variant, ...]:
+    """The given variants, or those that make sense here; refuses those of stages on a CPU."""
+    if has_nvidia_gpu() or not Settings().makes_units("CPU"):
+        return variants or _VARIANTS_ON_GPUS
+    if variants is None:
+        return _VARIANTS_ON_CPUS + (Variant.OURS,) * has_plan
+    if of_stages := [each.value for each in variants if each in _VARIANTS_OF_STAGES]:
+        raise click.UsageError(
+            f"Expected variants for a CPU, got {' and '.join(of_stages)}: stages run on GPUs, and "
+            "this machine has no NVIDIA GPU. Leave them out."
+        )
+    return variants
+
+
 def _check_variants(variants: tuple[Variant, ...], cases: tuple[Case, ...]) -> None:
     """Refuses variants whose packages are missing; says which cases a variant cannot run."""
     for variant in variants:
@@ -320,7 +340,7 @@ def _why_unchanged(plan: Plan | None, device: ProfiledDevice) -> str:
 def _settings_of_program(
     program: list[str],
     models: tuple[str, ...],
-    variants: tuple[Variant, ...],
+    variants: tuple[Variant, ...] | None,
     measuring_options: dict[str, Any],
 ) -> tuple[tuple[Variant, ...], dict[str, Any]]:
     """The variants and measuring options of a program; refuses options for models."""
@@ -335,7 +355,7 @@ def _settings_of_program(
             "A program decides its models and their settings itself. Leave out "
             f"{' '.join(wrong or models)}, or leave out the program after --."
         )
-    if "variants" not in given:
+    if variants is None:
         variants = _VARIANTS_OF_PROGRAMS
     elif other := set(variants).difference(_VARIANTS_OF_PROGRAMS):
         names = ", ".join(sorted(each.value for each in other))

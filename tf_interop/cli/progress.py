@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,7 +15,7 @@ from rich.console import Console
 import tf_interop
 from tf_interop.errors import INSTALL_TENSORFLOW, TfInteropError
 from tf_interop.tensorflow_messages import tensorflow_hushed
-from tf_interop.terminal import now_and_then
+from tf_interop.terminal import ProgressLines
 
 Say = Callable[[str, int, int, str], object]
 """Gets the phase, how much of it is done, how much there is, and the current item."""
@@ -28,7 +27,8 @@ def shown_progress() -> Iterator[Say]:
     """Shows a bar during the `with` block, or lines if stderr is not a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield lines()
+        with ProgressLines() as echo:
+            yield phases(echo)
         return
     columns = (
         progress.SpinnerColumn(),
@@ -44,10 +44,9 @@ def shown_progress() -> Iterator[Say]:
         )
 
 
-def lines(clock: Callable[[], float] = time.monotonic) -> Say:
-    """Prints a line when a phase begins or ends, and otherwise one every few seconds at most."""
+def phases(echo: ProgressLines) -> Say:
+    """Prints a line at once when a phase begins or ends."""
     said: set[tuple[str, bool]] = set()
-    echo = now_and_then(clock)
 
     def say(label: str, done: int, total: int, detail: str) -> None:
         milestone = label, done == total
@@ -60,13 +59,15 @@ def lines(clock: Callable[[], float] = time.monotonic) -> Say:
 
 @contextlib.contextmanager
 def shown_status(text: str) -> Iterator[Callable[[str], None]]:
-    """Shows the current work; if stderr is not a terminal, in a line every few seconds."""
+    """Shows the current work; if stderr is not a terminal, in a line every ten seconds."""
     console = Console(stderr=True)
     if console.is_terminal:
         with console.status(text) as status:
             yield status.update
         return
-    yield now_and_then()
+    with ProgressLines() as echo:
+        echo(text)
+        yield echo
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import importlib.util
 import os
 import pathlib
 from collections.abc import Sequence
@@ -393,10 +394,9 @@ def find_library_file(name: str) -> pathlib.Path | None:
     named = os.environ.get("TF_INTEROP_CORE_LIBRARY" if is_core else "TF_INTEROP_LIBRARY")
     if named:
         return pathlib.Path(named)
+    package = importlib.util.find_spec("tf_interop")
     # An editable install has two folders: one with the Python files, one with the library.
-    import tf_interop
-
-    for folder in tf_interop.__path__:
+    for folder in (package and package.submodule_search_locations) or ():
         candidate = pathlib.Path(folder) / name
         if candidate.is_file():
             return candidate

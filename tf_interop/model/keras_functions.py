@@ -9,6 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_interop import tensorflow_internals
+
 _KERAS_MODULES = ("keras", "tf_keras")
 _LEARNING_RATE = 0.01
 _IMAGE_RANK = 4
@@ -147,16 +149,7 @@ def _input_specs(
             f"Keras runs on its backend '{backend()}', not on TensorFlow. Set "
             "KERAS_BACKEND=tensorflow."
         )
-    if not getattr(model, "inputs", None):
-        raise ValueError(
-            f"The model '{model.name}' does not state its inputs before a call. Pass a tf.function "
-            "with an input signature that calls the model."
-        )
-    # A Sequential model of Keras 3 has one input, but no `input` before its first call.
-    structure = getattr(model, "input", model.inputs[0])
-    declared = tf.nest.map_structure(
-        lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype, tensor.name), structure
-    )
+    declared = _declared_inputs(model)
     flat = tf.nest.flatten(declared)
     specs = tf.nest.map_structure(lambda spec: fill_shape(spec, batch_size, image_size), declared)
     if image_size is not None and all(
@@ -172,9 +165,35 @@ def _input_specs(
     return specs, notes
 
 
+def _declared_inputs(model: Any) -> Any:
+    """Specs of the model's inputs, in their structure."""
+    if getattr(model, "inputs", None):
+        # A Sequential model of Keras 3 has one input, but no `input` before its first call.
+        return tf.nest.map_structure(
+            lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype, tensor.name),
+            getattr(model, "input", model.inputs[0]),
+        )
+    # A subclassed model was built for the shapes of its first call, with any batch size.
+    built = tensorflow_internals.built_input_shape(model)
+    if built is None:
+        raise ValueError(
+            f"The model '{model.name}' does not state its inputs before a call. First call it on a "
+            "batch of data, or pass a tf.function with an input signature that calls the model."
+        )
+
+    def spec_of(shape: Any) -> Any:
+        if isinstance(shape, dict):
+            return {name: spec_of(each) for name, each in shape.items()}
+        if not all(size is None or isinstance(size, int) for size in shape):
+            return type(shape)(map(spec_of, shape))
+        return tf.TensorSpec([None, *shape[1:]], tf.as_dtype(tf.keras.backend.floatx()))
+
+    return spec_of(built)
+
+
 def _class_count(model: Any) -> int | None:
     """The number of class probabilities that the model returns; None if it returns others."""
-    outputs = model.outputs
+    outputs: Any = getattr(model, "outputs", None) or ()
     if len(outputs) != 1 or len(outputs[0].shape) != 2:
         return None
     classes = outputs[0].shape[1]

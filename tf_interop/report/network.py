@@ -26,10 +26,13 @@ from tf_interop.structure import NOTHING, Structure
 
 _SWEEPS = 6
 
-NODE_WIDTH = 46
-NODE_HEIGHT = 22
-COLUMN_PITCH = 66
-ROW_PITCH = 38
+NODE_WIDTH = 104
+NODE_HEIGHT = 34
+COLUMN_PITCH = 124
+ROW_PITCH = 50
+_LINE_HEIGHT = 0.1
+"""In rows: many lines pass a column of a training step, from convolutions to their gradients."""
+_MOST_LETTERS = 17
 # How far a line between two convolutions of one column reaches to the right.
 _BULGE = 20
 
@@ -87,8 +90,15 @@ def describe_filter(configuration: ConvolutionConfiguration) -> str:
     return sizes + gradient
 
 
+def layer_of(name: str) -> str:
+    """The layer's part of an operation's name, or its end if it is long."""
+    *_, layer, operation = ("", *name.replace("/convolution/", "/").split("/"))
+    text = layer or operation
+    return text if len(text) <= _MOST_LETTERS else f"…{text[1 - _MOST_LETTERS :]}"
+
+
 class Place(NamedTuple):
-    """The place of a convolution or a line. Rows of columns with fewer places may end in .5."""
+    """The place of a convolution or a line; a line takes only a part of a row."""
 
     column: int
     row: float
@@ -136,8 +146,17 @@ def lay_out(
                 for before, after in itertools.pairwise(paths[-1]):
                     left[after][before] = right[before][after] = None
 
+    def rows_of(layer: Sequence[_Point]) -> list[float]:
+        return [1.0 if isinstance(point, int) else _LINE_HEIGHT for point in layer]
+
     def heights(layer: Sequence[_Point]) -> dict[_Point, float]:
-        return {point: row - (len(layer) - 1) / 2 for row, point in enumerate(layer)}
+        # Of the middles, from the middle of the column.
+        sizes = rows_of(layer)
+        ends = itertools.accumulate(sizes)
+        return {
+            point: end - size / 2 - sum(sizes) / 2
+            for point, end, size in zip(layer, ends, sizes, strict=True)
+        }
 
     ordered = [list(layer) for layer in layers]
     height: dict[_Point, float] = {}
@@ -160,7 +179,7 @@ def lay_out(
             }
             layer.sort(key=lambda point: (rank[group_of.get(point, point)], wanted[point]))
             height |= heights(layer)
-    rows = max(map(len, ordered), default=0)
+    rows = max((sum(rows_of(layer)) for layer in ordered), default=0)
     place_of = {
         point: Place(column, height[point] + (rows - 1) / 2)
         for column, layer in enumerate(ordered)

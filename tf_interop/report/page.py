@@ -71,6 +71,7 @@ def render_page(
     environment.filters |= {
         "px": "{:g}".format,
         "us": microseconds,
+        "layer": layout.layer_of,
         "size": decimal,
         "percent": percent,
         "count_of": count_of,
@@ -134,6 +135,17 @@ class ShownGraph:
         """The stage of each convolution that is in one."""
         stages = enumerate(self.planned.stages)
         return {name: number for number, each in stages for name in each.nodes}
+
+    @functools.cached_property
+    def times_us(self) -> dict[str, float]:
+        """The time of each convolution alone, where the plan has it."""
+        times = {each.node: each.latency_us for each in self.planned.unstaged}
+        for each in self.planned.stages:
+            explained = each.explanation.lanes if each.explanation else ()
+            for lane, its in zip(each.stage.lanes, explained, strict=False):
+                if len(lane.steps) == 1:
+                    times[lane.steps[0].operation] = its.alone_us
+        return times
 
     @property
     def measured_count(self) -> int:

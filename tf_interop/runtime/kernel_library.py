@@ -30,7 +30,7 @@ REBUILD_COMMAND = (
 )
 
 _GRAPH, _TEXT = ctypes.c_void_p, ctypes.c_char_p
-_PASS_TYPE = ctypes.CFUNCTYPE(ctypes.c_int, _GRAPH, _TEXT, ctypes.c_int, _TEXT, _TEXT)
+_PASS_TYPE = ctypes.CFUNCTYPE(ctypes.c_int, _GRAPH, _TEXT, ctypes.c_int, _TEXT, _TEXT, _TEXT)
 _SINK_TYPE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t)
 
 # Each function's argument types, then its result type.
@@ -228,6 +228,7 @@ class HandedGraph:
     Attributes:
         device_type: `CPU` or `GPU`: the device type that the plugin was called for.
         is_compiled: whether it is the body of a function that XLA compiles, and not Grappler's.
+        function: the name of the Python function that it was made from; in a Session, any text.
         nodes_to_preserve: names that must stay in the graph.
         fetches: names of the nodes that the graph is run for.
     """
@@ -238,12 +239,14 @@ class HandedGraph:
         handle: int,
         device_type: bytes,
         is_compiled: int,
+        function: bytes,
         *lists: bytes,
     ) -> None:
         self._functions = functions
         self._handle = handle
         self.device_type = device_type.decode()
         self.is_compiled = bool(is_compiled)
+        self.function = tensorflow_internals.python_name(function.decode(errors="replace"))
         self.nodes_to_preserve, self.fetches = (
             frozenset(names.decode().split("\n")[:-1]) for names in lists
         )

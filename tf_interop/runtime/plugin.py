@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
+import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -23,8 +24,7 @@ from tf_interop.errors import LibraryError, PlanError, TfInteropError
 from tf_interop.graph.join import join_kept
 from tf_interop.graph.time_limit import collection_pause, time_limit
 from tf_interop.measure.device import ask_for_all_hardware_queues, has_nvidia_gpu
-from tf_interop.parallel.rewrite import was_divided
-from tf_interop.parallel.types import ParallelPlan
+from tf_interop.parallel.divide import Divider, ParallelReport
 from tf_interop.runtime.fold_pass import FoldReport, arrange_filters, run_fold_pass
 from tf_interop.runtime.graph_pass import (
     CompiledBody,
@@ -34,7 +34,6 @@ from tf_interop.runtime.graph_pass import (
     run_conv_stage_pass,
 )
 from tf_interop.runtime.kernel_library import HandedGraph, KernelLibrary, load_kernel_library
-from tf_interop.runtime.parallel_pass import ParallelReport, run_parallel_pass
 from tf_interop.runtime.settings import PassReport, Settings
 
 # A process may trace functions forever.
@@ -65,10 +64,9 @@ class Plugin:
         # Both are replaced, never changed, and read without a lock.
         self._settings = Settings()
         self._observers: tuple[GraphObserver, ...] = ()
-        self._change_lock = threading.Lock()  # held while one of them and the pass are set
-        self._lock = threading.Lock()
+        self.make_locks()
         # The latest ones come last; guarded by _lock.
-        self._reports: dict[tuple[str, str, bool], tuple[PassReport, Settings]] = {}
+        self._reports: dict[tuple[str, str, str, bool], tuple[PassReport, Settings]] = {}
         self._parallel_reports: dict[str, ParallelReport] = {}
         self._fold_reports: dict[tuple[str, int], FoldReport] = {}
         self._failures: dict[str, int] = {}
@@ -77,6 +75,11 @@ class Plugin:
             tensorflow_internals.call_before_graph_plugins(self._warn_of_plugin)
         # No thread may call into the interpreter while it shuts down.
         atexit.register(library.set_pass, None)
+
+    def make_locks(self) -> None:
+        """Makes the locks, which nobody holds then."""
+        self._change_lock = threading.Lock()  # held while one of them and the pass are set
+        self._lock = threading.Lock()
 
     @property
     def settings(self) -> Settings:
@@ -226,15 +229,15 @@ class Plugin:
     ) -> graph_pb2.GraphDef | None:
         """The new graph in place of one of Grappler's, or None."""
         changed: graph_pb2.GraphDef | None = None
-        if settings.parallel is not None:
+        if settings.divider is not None:
             with self._leaving_the_graph():
-                changed = self._divide(graph_def, handed, settings.parallel)
+                changed = self._divide(graph_def, handed, settings.divider)
         divided = changed or graph_def
         left = None
         with self._leaving_the_graph():
             left = report_left_as_stock(divided, settings, handed)
         if left is not None:
-            self._record(left, settings)
+            self._record(left, handed, settings)
             return changed
         folded: graph_pb2.GraphDef | None = None
         if settings.can_fold(handed.device_type):
@@ -262,11 +265,11 @@ class Plugin:
             self._record_failure(error)
 
     def _divide(
-        self, graph_def: graph_pb2.GraphDef, handed: HandedGraph, plan: ParallelPlan
+        self, graph_def: graph_pb2.GraphDef, handed: HandedGraph, divider: Divider
     ) -> graph_pb2.GraphDef | None:
         """The graph with its layers divided; None if none is."""
-        divided, report = run_parallel_pass(
-            graph_def, plan, handed.nodes_to_preserve, handed.infer_output_shapes
+        divided, report = divider.divide(
+            graph_def, handed.nodes_to_preserve, handed.infer_output_shapes
         )
         if report is not None:
             with self._lock:
@@ -286,8 +289,9 @@ class Plugin:
             handed.fetches,
         )
         if report is not None:
+            report = dataclasses.replace(report, function=handed.function)
             with self._lock:
-                _put_last(self._fold_reports, (report.name, report.node_count), report)
+                _put_last(self._fold_reports, (report.function, report.node_count), report)
         return folded
 
     def _arrange(self, graph_def: graph_pb2.GraphDef, handed: HandedGraph) -> graph_pb2.GraphDef:
@@ -321,7 +325,7 @@ class Plugin:
                 folded=folded if makes_units else None,
             )
         except PlanError as error:
-            if was_divided(graph_def):
+            if Divider.has_divided(graph_def):
                 raise PlanError(
                     "The plan does not fit this graph, whose layers the parallel plan divides. Use "
                     "one of the two plans, or the parallel plan with policy 'always'."
@@ -332,7 +336,7 @@ class Plugin:
                     "is off. Turn it on: call enable() without kept=False and kept_mb=0."
                 ) from error
             raise
-        self._record(report, settings)
+        self._record(report, handed, settings)
         return staged
 
     def _stage_compiled(
@@ -348,12 +352,14 @@ class Plugin:
                 "folded in it, and functions that it calls are graphs of their own. Profile and "
                 "plan it with jit_compile=True (on the command line: --jit-compile)."
             ) from error
-        self._record(report, settings)
+        self._record(report, handed, settings)
         return staged
 
-    def _record(self, report: PassReport | None, settings: Settings) -> None:
+    def _record(self, report: PassReport | None, handed: HandedGraph, settings: Settings) -> None:
         if report is not None:
-            key = (report.device_type, report.plan.fingerprint, report.is_compiled)
+            report = dataclasses.replace(report, function=handed.function)
+            fingerprint = report.plan.fingerprint
+            key = (report.function, report.device_type, fingerprint, report.is_compiled)
             with self._lock:
                 _put_last(self._reports, key, (report, settings))
 
@@ -387,6 +393,17 @@ def _put_last(reports: dict[K, V], key: K, report: V) -> None:
 
 _plugin: Plugin | None = None
 _plugin_lock = threading.Lock()
+
+
+def _make_locks() -> None:
+    global _plugin_lock
+    _plugin_lock = threading.Lock()
+    if _plugin is not None:
+        _plugin.make_locks()
+
+
+# A forked child lacks the thread that may have held a lock.
+os.register_at_fork(after_in_child=_make_locks)
 
 
 def get_plugin() -> Plugin:

@@ -7,7 +7,7 @@ import enum
 import os
 
 from tf_interop.convolution import Refusal
-from tf_interop.parallel.types import ParallelPlan
+from tf_interop.parallel.divide import Divider
 from tf_interop.planning.types import GraphPlan, Plan
 
 
@@ -44,7 +44,7 @@ class Settings:
             limit. It also applies to existing stages.
         has_host_stages: whether a CPU gets stages instead of units. They are slower; tests
             of stages that have no GPU set TF_INTEROP_HOST_STAGES=1.
-        parallel: how layers are divided over devices, before stages are made.
+        divider: divides layers over devices, before stages are made.
         kept_mb: limit for the values of one graph that depend only on variables and are kept
             between calls, in MiB; 0 keeps none and folds nothing.
         times_itself: whether units on a CPU find out how they run fastest, and stages of a GPU
@@ -58,7 +58,7 @@ class Settings:
     has_host_stages: bool = dataclasses.field(
         default_factory=lambda: os.environ.get("TF_INTEROP_HOST_STAGES") == "1"
     )
-    parallel: ParallelPlan | None = None
+    divider: Divider | None = None
     kept_mb: int = 0
     times_itself: bool = False
 
@@ -90,7 +90,7 @@ class Settings:
     def can_change_graphs(self) -> bool:
         """Whether there is anything to do."""
         is_folding = self.kept_mb > 0
-        return self.can_make_stages or self.parallel is not None or is_folding or self.times_itself
+        return self.can_make_stages or self.divider is not None or is_folding or self.times_itself
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,6 +99,7 @@ class PassReport:
 
     Attributes:
         device_type: `CPU` or `GPU`; only convolutions on it were considered.
+        function: the name of the Python function that the graph is of; empty if unknown.
         convolution_count: convolutions that could be part of a stage.
         refusals: convolution nodes that stay as they are, with the reason.
         plan: the graph's structure, the stages that were made, and what was measured for the graph.
@@ -115,6 +116,7 @@ class PassReport:
     convolution_count: int
     refusals: tuple[Refusal, ...]
     plan: GraphPlan
+    function: str = ""
     milliseconds: float = 0.0
     why_unchanged: str = ""
     is_in_plan: bool = False

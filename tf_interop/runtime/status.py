@@ -13,10 +13,10 @@ from rich.table import Table
 from tf_interop import tensorflow_internals
 from tf_interop.errors import TfInteropError
 from tf_interop.graph.xla import XlaFunction, find_xla_functions, xla_auto_clustering
+from tf_interop.parallel.divide import ParallelReport
 from tf_interop.planning.types import GraphPlan, Plan
 from tf_interop.runtime.fold_pass import FoldReport
 from tf_interop.runtime.kernel_library import Counters, SelfTiming, XlaCalls
-from tf_interop.runtime.parallel_pass import ParallelReport
 from tf_interop.runtime.plugin import PassFailure, get_plugin
 from tf_interop.runtime.settings import PassReport
 from tf_interop.terminal import count_of
@@ -104,7 +104,7 @@ class Status:
         if self.current_graphs:
             console.print(_graph_table(self.current_graphs))
         for timing in self.self_timings:
-            say(str(timing))
+            say(f"{_functions_of(timing, self.graphs)}: {timing}")
         current = {id(graph) for graph in self.current_graphs}
         if earlier := [graph for graph in self.graphs if id(graph) not in current]:
             say("under earlier settings, no longer in effect:")
@@ -207,33 +207,48 @@ def _ways_of(timings: Sequence[SelfTiming]) -> str:
     return f"stages that time themselves, for each size of their inputs: {shares}"
 
 
+def _functions_of(timing: SelfTiming, graphs: Sequence[PassReport]) -> str:
+    """The functions whose units share a timing."""
+    names = dict.fromkeys(each.function for each in graphs if each.timed_graph == timing.name)
+    return ", ".join(name for name in names if name) or "a graph"
+
+
 def _graph_table(graphs: Sequence[PassReport]) -> Table:
     table = Table()
     has_units = any(report.unit_names for report in graphs)
     has_stages = any(not report.unit_names for report in graphs)
-    columns = ["device", "nodes", "convolutions"]
+    columns = ["function", "device", "nodes", "convolutions"]
     columns += ["stages", "widest"] * has_stages
-    columns += ["units", "of operations", "tuned: times as fast"] * has_units
+    is_tuned = any(report.plan.measured for report in graphs)
+    columns += ["units", "of operations"] * has_units
+    columns += ["tuned: times as fast"] * is_tuned
     for column in (*columns, "pass", "left alone"):
-        table.add_column(column, justify="left" if column in ("device", "left alone") else "right")
+        is_text = column in ("function", "device", "left alone")
+        table.add_column(column, justify="left" if is_text else "right")
     for report in graphs:
         stages = report.plan.stages
         refused = collections.Counter(refusal.reason.value for refusal in report.refusals)
         reasons = [f"{count} {reason}" for reason, count in refused.items()]
         device = f"{report.device_type}, XLA" if report.is_compiled else report.device_type
-        cells = [device, str(report.node_count), str(report.convolution_count)]
+        counts = [str(report.node_count), str(report.convolution_count)]
+        cells = [report.function, device, *counts]
         if has_stages:
             widest = max((len(each.stage.lanes) for each in stages), default=0)
             cells += [str(len(stages)), str(widest)]
         if has_units:
-            measured = report.plan.measured
-            ours = None if measured is None else measured.ours
-            cells += [
-                str(len(report.unit_names)),
-                str(report.unit_op_count),
-                "" if ours is None else f"{ours.ratio:.2f} ± {ours.error or 0:.2f}",
-            ]
+            cells += [str(len(report.unit_names)), str(report.unit_op_count)]
+        if is_tuned:
+            cells.append(_tuned(report.plan))
         table.add_row(
             *cells, f"{report.milliseconds:.0f} ms", ", ".join(reasons) or report.why_unchanged
         )
     return table
+
+
+def _tuned(plan: GraphPlan) -> str:
+    """What a plan has measured for a graph."""
+    if plan.measured is None:
+        return ""
+    ours = plan.measured.ours
+    size = "" if plan.batch_size is None else f" at batch {plan.batch_size}"
+    return f"{ours.ratio:.2f} ± {ours.error or 0:.2f}{size}"

@@ -16,8 +16,7 @@ from tf_interop import tensorflow_internals
 from tf_interop.errors import TfInteropError
 from tf_interop.graph.xla import xla_auto_clustering
 from tf_interop.measure.device import has_nvidia_gpu, this_cpu
-from tf_interop.parallel.costs.local_devices import check_devices_are_there
-from tf_interop.parallel.types import ParallelPlan, load_parallel_plan
+from tf_interop.parallel.divide import Divider, ParallelPlan
 from tf_interop.planning.types import Plan, load_plan
 from tf_interop.runtime import packed_calls
 from tf_interop.runtime.plugin import get_plugin
@@ -71,11 +70,10 @@ def enable(
         self_timing: whether a graph on a CPU finds out by itself, during its first steps and now
             and then, how its operations run fastest: as in stock TensorFlow, on one core each, or
             on several that stay awake. A plan leaves graphs as they are that were measured to be
-            fastest in stock TensorFlow. On a GPU,
-            whether each stage of a plan is compared with TensorFlow's own kernels, which run if
-            they are faster. None means with the policy `"profiled"`, unless
-            TF_INTEROP_SELF_TIMING=0 is set. Under `tf.config.experimental.enable_op_determinism`
-            nothing is tried.
+            fastest in stock TensorFlow. On a GPU, whether each stage of a plan is compared with
+            TensorFlow's own kernels, which run if they are faster. None means with the policy
+            `"profiled"`, unless TF_INTEROP_SELF_TIMING=0 is set. Under
+            `tf.config.experimental.enable_op_determinism` nothing is tried.
 
     Raises:
         ValueError: the policy is unknown or allows no plan or self-timing, a limit is negative, or
@@ -177,16 +175,12 @@ def make_settings(
         plan = load_plan(plan)
     if plan is not None and (difference := why_tuned_elsewhere(plan)):
         logging.warning("%s", difference)
-    if parallel is not None and not isinstance(parallel, ParallelPlan):
-        parallel = load_parallel_plan(parallel)
-    if parallel is not None:
-        check_devices_are_there(parallel.devices)
     return Settings(
         Policy(policy),
         plan,
         pass_time_limit_s,
         workspace_limit_mb,
-        parallel=parallel,
+        divider=None if parallel is None else Divider.of(parallel),
         kept_mb=kept_mb if kept else 0,
         times_itself=self_timing,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -10,6 +11,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
 from typing import Any
 
 import tensorflow as tf
@@ -50,7 +52,7 @@ from tf_interop.profile.types import Profile, profile_of
 from tf_interop.runtime.plugin import get_plugin
 from tf_interop.runtime.switch import enable as enable_plugin
 from tf_interop.structure import Structure
-from tf_interop.terminal import now_and_then
+from tf_interop.terminal import ProgressLines
 from tf_interop.tuning.cache import load_cached, save_cached
 from tf_interop.tuning.compare import Comparison, as_step, compare_with_stock, core_count
 from tf_interop.tuning.xla import XlaTimes, time_xla
@@ -177,8 +179,8 @@ def tune(
         use_cache: whether to use an earlier result.
         enable: whether to turn the plugin on with the plan if something is faster, or if it is on
             already. Results of earlier calls stay on.
-        say: called with a few words on the progress; None prints them on stderr, a line every few
-            seconds at most.
+        say: called with a few words on the progress; None prints them on stderr, a line every ten
+            seconds.
 
     Returns:
         The result. Its `str()` is a sentence for each batch size.
@@ -192,58 +194,59 @@ def tune(
         PlanError: the GPU has too little memory for a convolution.
     """
     budget_s = parse_duration(budget)
-    say = now_and_then() if say is None else say
     if isinstance(batch_sizes, int):
         raise ValueError(f"batch_sizes must be a list, such as [{batch_sizes}], not an int.")
     if not batch_sizes:
         raise ValueError("batch_sizes is empty. Pass at least one batch size.")
     batch_sizes = tuple(dict.fromkeys(batch_sizes))
 
-    def trace_batch(batch_size: int) -> TracedGraph:
-        say(f"tracing batch {batch_size}")
-        return trace(
-            model_or_function,
-            batch_size=batch_size,
-            training=training,
-            image_size=image_size,
-            jit_compile=jit_compile,
-        )
+    with contextlib.nullcontext(say) if say is not None else ProgressLines() as tell:
 
-    def compare_with_xla(traced: TracedGraph) -> XlaTimes | None:
-        if not compare_xla:
-            return None
-        say(f"{traced.name}: compiling with XLA")
-        return time_xla(*as_step(traced.graph_def), traced.variables, limit_s=budget_s)
+        def trace_batch(batch_size: int) -> TracedGraph:
+            tell(f"tracing batch {batch_size}")
+            return trace(
+                model_or_function,
+                batch_size=batch_size,
+                training=training,
+                image_size=image_size,
+                jit_compile=jit_compile,
+            )
 
-    gpu = running_device("cudnn") if tensorflow_internals.may_have_gpus() else None
-    if gpu is None:
-        graphs = tuple(
-            _tune_on_cpu(trace_batch(each), budget_s, compare_with_xla, use_cache, say)
-            for each in batch_sizes
-        )
-        tuning = Tuning(graphs, _made_with_cpu())
-    else:
-        ask_for_all_hardware_queues()  # `enable` would be too late, after CUDA has started
-        traced = [trace_batch(each) for each in batch_sizes]
-        profile_budget_s = budget_s * len(batch_sizes)
-        plan = plan_model(
-            model_or_function,
-            _profile(traced, gpu.backend, profile_budget_s, say),
-            batch_sizes=batch_sizes,
-            training=training,
-            image_size=image_size,
-            jit_compile=jit_compile,
-            target=gpu.compute_capability or "cpu",
-            say=say,
-        )
-        # A model with a fixed batch size has one plan entry for all batch sizes.
-        tuning = Tuning(
-            tuple(
-                TunedGraph(of.name, entry, compare_with_xla(of))
-                for entry, of in zip(plan.graphs, traced, strict=False)
-            ),
-            plan.made_with,
-        )
+        def compare_with_xla(traced: TracedGraph) -> XlaTimes | None:
+            if not compare_xla:
+                return None
+            tell(f"{traced.name}: compiling with XLA")
+            return time_xla(*as_step(traced.graph_def), traced.variables, limit_s=budget_s)
+
+        gpu = running_device("cudnn") if tensorflow_internals.may_have_gpus() else None
+        if gpu is None:
+            graphs = tuple(
+                _tune_on_cpu(trace_batch(each), budget_s, compare_with_xla, use_cache, tell)
+                for each in batch_sizes
+            )
+            tuning = Tuning(graphs, _made_with_cpu())
+        else:
+            ask_for_all_hardware_queues()  # `enable` would be too late, after CUDA has started
+            traced = [trace_batch(each) for each in batch_sizes]
+            profile_budget_s = budget_s * len(batch_sizes)
+            plan = plan_model(
+                model_or_function,
+                _profile(traced, gpu.backend, profile_budget_s, tell),
+                batch_sizes=batch_sizes,
+                training=training,
+                image_size=image_size,
+                jit_compile=jit_compile,
+                target=gpu.compute_capability or "cpu",
+                say=tell,
+            )
+            # A model with a fixed batch size has one plan entry for all batch sizes.
+            tuning = Tuning(
+                tuple(
+                    TunedGraph(of.name, entry, compare_with_xla(of))
+                    for entry, of in zip(plan.graphs, traced, strict=False)
+                ),
+                plan.made_with,
+            )
     if enable and (tuning.is_faster or get_plugin().settings.plan is not None):
         _enable_beside_earlier(tuning.plan)
     return tuning
@@ -405,8 +408,6 @@ def cache_key(view: GraphView, structure: Structure) -> str:
     It includes everything that a measurement depends on, even versions and TensorFlow's settings
     for threads and oneDNN, but no names.
     """
-    import tf_interop
-
     inputs = sorted(
         (node.attr["dtype"].type, str(tf.TensorShape(node.attr["shape"].shape)))
         for node in view.nodes
@@ -419,7 +420,7 @@ def cache_key(view: GraphView, structure: Structure) -> str:
         this_cpu().name,
         sorted(os.sched_getaffinity(0)),
         tensorflow_internals.tensorflow_version(),
-        tf_interop.__version__,
+        version("tf_interop"),
         tf.config.threading.get_intra_op_parallelism_threads(),
         tf.config.threading.get_inter_op_parallelism_threads(),
         os.environ.get(tensorflow_internals.ONEDNN_VARIABLE, ""),

@@ -1,8 +1,8 @@
-"""Divides the layers of a graph over devices, as a parallel plan specifies.
+"""The door of this folder: divides the layers of a graph, as a parallel plan specifies.
 
-This module only calls the parts of the pass in order: take fused operations apart and find layers,
-look up the plan, take normalizations apart, divide the graph, rewrite it, check it. The pass of
-stages comes after it and may group the convolutions on each device.
+The pass of one device (`runtime/`) knows only this module, and calls a `Divider` before it makes
+stages and units. A divider calls its parts in order: take fused operations apart and find layers,
+look up the plan, take normalizations apart, divide the graph, rewrite it, check it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from tf_interop.errors import GraphError
 from tf_interop.graph.properties import ShapeInference
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.view import GraphView
-from tf_interop.parallel.costs.local_devices import number_devices
+from tf_interop.parallel.costs.local_devices import check_devices_are_there, number_devices
 from tf_interop.parallel.layers.find import LayerGraph
 from tf_interop.parallel.layers.prepare import expand_layers, prepare
 from tf_interop.parallel.lookup import divided_layers, find_division, structure_of_layers
 from tf_interop.parallel.parted_graph import LayerDivision, part_graph
 from tf_interop.parallel.rewrite import rewrite_divided, was_divided
-from tf_interop.parallel.types import ParallelPlan
+from tf_interop.parallel.types import ParallelPlan as ParallelPlan
+from tf_interop.parallel.types import load_parallel_plan
 from tf_interop.structure import Structure
 from tf_interop.terminal import count_of
+from tf_interop.versioned_file import PathLike
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +65,39 @@ class ParallelReport:
         )
 
 
-def run_parallel_pass(
+@dataclasses.dataclass(frozen=True)
+class Divider:
+    """Divides graphs as a plan specifies."""
+
+    plan: ParallelPlan
+
+    @classmethod
+    def of(cls, plan: ParallelPlan | PathLike) -> Divider:
+        """Makes the divider of a plan or its file; lists TensorFlow's devices.
+
+        Raises:
+            PlanError: the file cannot be read, or devices are missing.
+        """
+        loaded = plan if isinstance(plan, ParallelPlan) else load_parallel_plan(plan)
+        check_devices_are_there(loaded.devices)
+        return cls(loaded)
+
+    def divide(
+        self,
+        graph_def: graph_pb2.GraphDef,
+        nodes_to_preserve: Collection[str] = (),
+        infer_output_shapes: ShapeInference | None = None,
+    ) -> tuple[graph_pb2.GraphDef | None, ParallelReport | None]:
+        """Divides a graph, as `divide_layers` does."""
+        return divide_layers(graph_def, self.plan, nodes_to_preserve, infer_output_shapes)
+
+    @staticmethod
+    def has_divided(graph_def: graph_pb2.GraphDef) -> bool:
+        """Whether a graph was divided before."""
+        return was_divided(graph_def)
+
+
+def divide_layers(
     graph_def: graph_pb2.GraphDef,
     plan: ParallelPlan,
     nodes_to_preserve: Collection[str] = (),

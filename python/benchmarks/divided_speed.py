@@ -1,0 +1,254 @@
+"""Times training steps whose layers two processes share, and compares them with the model.
+
+Each process has one core. They are a TensorFlow cluster on the loopback of a network namespace of
+this program's own, whose rate the kernel limits (tc-tbf), so it needs root and iproute2.
+
+    python -m python.benchmarks.divided_speed ROLE NETWORK ADDRESSES
+
+is one of the two processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from python.benchmarks.result_file import Case
+
+BATCH = 32
+TURNS = 5
+SECONDS_OF_TURN = 1.0
+RATES = {"local": None, "10 Gbit/s": "10gbit", "1 Gbit/s": "1gbit", "200 Mbit/s": "200mbit"}
+PLAN = "layer by layer"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def _narrow_vgg() -> Any:
+    import tensorflow as tf
+
+    layers = tf.keras.layers
+    model = tf.keras.Sequential([tf.keras.Input((32, 32, 3))])
+    for filters, count in ((16, 2), (32, 2), (64, 3)):
+        for _ in range(count):
+            model.add(layers.Conv2D(filters, 3, padding="same", activation="relu"))
+        model.add(layers.MaxPool2D())
+    model.add(layers.Flatten())
+    for units in (1024, 1024):
+        model.add(layers.Dense(units, activation="relu"))
+    model.add(layers.Dense(10))
+    return model
+
+
+def _narrow_alexnet() -> Any:
+    import tensorflow as tf
+
+    layers = tf.keras.layers
+    pool = {"pool_size": 3, "strides": 2}
+    return tf.keras.Sequential(
+        [
+            tf.keras.Input((112, 112, 3)),
+            layers.Conv2D(16, 11, 4, padding="same", activation="relu"),
+            layers.MaxPool2D(**pool),
+            layers.Conv2D(48, 5, padding="same", activation="relu"),
+            layers.MaxPool2D(**pool),
+            layers.Conv2D(96, 3, padding="same", activation="relu"),
+            layers.Conv2D(64, 3, padding="same", activation="relu"),
+            layers.Conv2D(64, 3, padding="same", activation="relu"),
+            layers.Flatten(),
+            layers.Dense(1024, activation="relu"),
+            layers.Dense(1024, activation="relu"),
+            layers.Dense(10),
+        ]
+    )
+
+
+def _network(name: str) -> Any:
+    from python.models.googlenet import googlenet
+    from python.models.small import CLASSES, lenet, resnet
+
+    made: dict[str, Callable[[], Any]] = {
+        "LeNet-5": lenet,
+        "narrow VGG": _narrow_vgg,
+        "narrow AlexNet": _narrow_alexnet,
+        "GoogLeNet": lambda: googlenet((32, 32), CLASSES),
+        "ResNet-8": resnet,
+    }
+    return made[name]()
+
+
+NETWORKS = ("LeNet-5", "narrow VGG", "narrow AlexNet", "GoogLeNet", "ResNet-8")
+
+
+def measure(name: str) -> dict[str, Any]:
+    """A row of the result: of a network and a rate, such as `LeNet-5, 1 Gbit/s`."""
+    network, _, rate = name.partition(", ")
+    with _namespace(RATES[rate]) as prefix:
+        addresses = ",".join(f"127.0.0.1:{port}" for port in _free_ports(2))
+
+        def start(role: str, core: int, **pipes: Any) -> subprocess.Popen[str]:
+            program = [sys.executable, "-m", __spec__.name, role, network, addresses]
+            return subprocess.Popen(
+                [*prefix, "taskset", "-c", str(core), *program], cwd=ROOT, text=True, **pipes
+            )
+
+        with start("worker", 1, stderr=subprocess.DEVNULL) as worker:
+            try:
+                with start("client", 0, stdout=subprocess.PIPE) as client:
+                    output, _ = client.communicate()
+            finally:
+                worker.kill()
+    if client.returncode:
+        raise RuntimeError(f"{name}: the process that trains ended with {client.returncode}.")
+    row: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return row
+
+
+@contextlib.contextmanager
+def _namespace(rate: str | None) -> Iterator[list[str]]:
+    """A network namespace with only a loopback of this rate; the words that run a command in it."""
+    name = f"divided_speed_{os.getpid()}"
+    inside = ["ip", "netns", "exec", name]
+    subprocess.run(["ip", "netns", "add", name], check=True)
+    try:
+        subprocess.run([*inside, "ip", "link", "set", "lo", "up"], check=True)
+        if rate is not None:
+            # A burst of several packets of the loopback, which have 64 KiB.
+            limit = ["rate", rate, "burst", "256k", "latency", "1s"]
+            shaping = ["tc", "qdisc", "add", "dev", "lo", "root", "tbf", *limit]
+            subprocess.run([*inside, *shaping], check=True)
+        yield inside
+    finally:
+        subprocess.run(["ip", "netns", "delete", name], check=True)
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("localhost", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def _work(addresses: list[str]) -> None:
+    import tensorflow as tf
+
+    tf.distribute.Server({"worker": addresses}, job_name="worker", task_index=1).join()
+
+
+def _train(network: str, addresses: list[str]) -> dict[str, Any]:
+    """Steps of each strategy in turns, beside the model's predictions."""
+    import tensorflow as tf
+
+    import tf_interop
+    from python.benchmarks.divided_training import handed_layers, plan_of
+    from tf_interop.parallel.costs.local_devices import measure_devices
+    from tf_interop.parallel.divide import Divider
+    from tf_interop.parallel.explain import WHOLE, baselines
+    from tf_interop.parallel.lookup import keys_of_layers, structure_of_layers
+    from tf_interop.parallel.make_division import PLAN as PLANNED
+    from tf_interop.parallel.make_division import make_division
+    from tf_interop.parallel.types import DividedLayer
+    from tf_interop.runtime.plugin import get_plugin
+    from tf_interop.runtime.settings import Settings
+
+    cluster = tf.train.ClusterSpec({"worker": addresses})
+    tf.config.experimental_connect_to_cluster(cluster, job_name="worker", task_index=0)
+    names = [f"/job:worker/replica:0/task:{task}/device:CPU:0" for task in range(2)]
+    devices = measure_devices(names)
+
+    tf.keras.utils.set_random_seed(0)
+    model = _network(network)
+    images = tf.random.normal((BATCH, *model.input_shape[1:]))
+    labels = tf.random.uniform((BATCH,), 0, 10, tf.int32)
+    trainable = [each.value for each in model.trainable_variables]
+
+    def step() -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            logits = model(images, training=True)
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+            loss = tf.reduce_mean(losses)
+        for variable, gradient in zip(trainable, tape.gradient(loss, trainable), strict=True):
+            variable.assign_sub(1e-3 * gradient)
+        return loss
+
+    layers = handed_layers(tf.function(step, jit_compile=False, autograph=False))
+    planned = make_division(layers, devices, mode="training")
+    keys = keys_of_layers(layers, structure_of_layers(layers))
+    divisions = {
+        name: [
+            DividedLayer(key, layer.name, each, tuple(range(each.count)))
+            for key, layer, each in zip(keys, layers.layers, degrees, strict=True)
+            if each.count > 1
+        ]
+        for name, degrees in baselines(layers, len(names)).items()
+    }
+    divisions[PLAN] = list(planned.division.layers)
+    predicted_ms = {name: us / 1e3 for name, us in planned.step_us.items()}
+    predicted_ms[PLAN] = predicted_ms.pop(PLANNED)
+
+    # A function keeps the graph that it had at its first call.
+    functions = {}
+    for name, division in divisions.items():
+        get_plugin().settings = Settings(divider=Divider(plan_of(layers, division, names)))
+        get_plugin().forget_reports()
+        functions[name] = tf.function(step, jit_compile=False, autograph=False)
+        functions[name]().numpy()
+        status = tf_interop.status()
+        if status.failures or (division and not status.divided_graphs):
+            raise RuntimeError(f"Expected divided layers for {name}, got {status}.")
+    turns: dict[str, list[float]] = {name: [] for name in functions}
+    for _ in range(TURNS):
+        for name, function in functions.items():
+            times: list[float] = []
+            while sum(times) < SECONDS_OF_TURN:
+                start = time.perf_counter()
+                function().numpy()
+                times.append(time.perf_counter() - start)
+            turns[name].append(statistics.median(times) * 1e3)
+    measured_ms = {name: statistics.median(its) for name, its in turns.items()}
+    best = min((name for name in measured_ms if name != PLAN), key=lambda name: measured_ms[name])
+    return {
+        "link MB/s": devices.bytes_per_s[0][1] / 1e6,
+        "latency ms": devices.latency_s[0][1] * 1e3,
+        **{
+            f"{name} ms": f"{measured_ms[name]:.3g} ({predicted_ms[name]:.3g})"
+            for name in (WHOLE, *(each for each in measured_ms if each != WHOLE))
+        },
+        "layers divided": len(divisions[PLAN]),
+        "against the best other": measured_ms[best] / measured_ms[PLAN],
+        "best other": best,
+    }
+
+
+CASE = Case(
+    title="Layers divided over two processes",
+    says="""
+Training steps of 32 images on two processes of a TensorFlow cluster on one machine, one core each,
+whose connection is limited to the rate: on one device (whole), with data and model parallelism,
+with "one weird trick", and with the division that tf_interop.parallelize plans. Each has a function
+of its own; they take turns. In brackets is the time that the cost model predicts from the measured
+speed of the devices and the link; it counts no optimizer and no overlap. "Against the best other"
+is the step of the fastest other strategy divided by that of the plan.
+""",
+    networks=tuple(f"{network}, {rate}" for network in NETWORKS for rate in RATES),
+    measure=measure,
+)
+
+
+if __name__ == "__main__":
+    _, role_, network_, addresses_ = sys.argv
+    if role_ == "worker":
+        _work(addresses_.split(","))
+    else:
+        print(json.dumps(_train(network_, addresses_.split(","))))
+        sys.stdout.flush()
+        os._exit(0)  # TensorFlow's server has no end
