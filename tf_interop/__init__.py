@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tf_interop.model.collect import collect_configurations as collect_configurations
     from tf_interop.model.make_plan import plan as plan
     from tf_interop.model.parallelize import parallelize as parallelize
+    from tf_interop.parallel.cluster import join_cluster as join_cluster
     from tf_interop.parallel.costs.devices import DeviceGraph as DeviceGraph
     from tf_interop.parallel.costs.devices import load_device_graph as load_device_graph
     from tf_interop.parallel.costs.devices import save_device_graph as save_device_graph
@@ -53,6 +54,7 @@ _NAMES = {
     "model.collect": ("CollectOptions", "collect_configurations"),
     "model.make_plan": ("plan",),
     "model.parallelize": ("parallelize",),
+    "parallel.cluster": ("join_cluster",),
     "parallel.costs.devices": (
         *("DeviceGraph", "load_device_graph", "save_device_graph", "uniform_device_graph"),
     ),

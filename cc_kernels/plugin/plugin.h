@@ -23,8 +23,7 @@ typedef struct TfiGraph TfiGraph;
 // Returns 1 after TfiSetResult, or 0 if the graph stays unchanged. Called from several threads at
 // once, even from some that have never run Python. Must not throw.
 typedef int (*TfiPass)(TfiGraph* graph, const char* device_type, int is_compiled,
-                       const char* function, const char* nodes_to_preserve,
-                       const char* fetches);
+                       const char* function, const char* nodes_to_preserve, const char* fetches);
 
 // Whether the calling thread holds Python's interpreter (PyGILState_Check).
 typedef int (*TfiIsInterpreterHeld)();

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import concurrent.futures
 import json
+import os
 import pathlib
+import subprocess
+import sys
 import textwrap
+import time
 
 import numpy as np
 import pytest
@@ -214,3 +218,93 @@ def test_a_compiled_function_on_another_task_stays_as_it_is() -> None:
         worker.kill()
     """
     )
+
+
+# Trains on one device, and then with its layers divided over the hosts of a cluster.
+OF_A_CLUSTER = """
+    import sys
+    import keras
+    import numpy as np
+    import tensorflow as tf
+    import tf_interop
+
+    tf_interop.join_cluster()
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([
+        keras.Input((12, 12, 3)),
+        keras.layers.Conv2D(32, 5, padding="same", activation="relu"),
+        keras.layers.MaxPooling2D(),
+        keras.layers.Flatten(),
+        keras.layers.Dense(256, activation="relu"),
+        keras.layers.Dense(10),
+    ])
+    images = np.random.default_rng(0).normal(size=(64, 12, 12, 3)).astype(np.float32)
+    pairs = tf.data.Dataset.from_tensor_slices((images, np.arange(64) % 10))
+    start = model.get_weights()
+
+    def train(epochs=2, **options):
+        model.set_weights(start)
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile("adam", loss, jit_compile=False)
+        batches = pairs.batch(32, drop_remainder=True)
+        history = model.fit(batches, epochs=epochs, verbose=0, **options)
+        return [history.history["loss"], *model.get_weights()]
+
+    expected = train()
+    names = [each.name for each in tf.config.list_logical_devices()]
+    assert len(names) == 2, names
+    devices = tf_interop.uniform_device_graph(
+        names, multiply_adds_per_s=2e10, memory_bytes_per_s=1e10, bytes_per_s=5e9, latency_s=1e-5
+    )
+    plan = tf_interop.parallelize(model, device_graph=devices, batch_size=32, training=True)
+    tf_interop.enable(parallel=plan)
+    for ours, stock in zip(train(), expected):
+        np.testing.assert_allclose(ours, stock, rtol=1e-3, atol=1e-4)
+    assert "on 2 devices" in str(tf_interop.status()), tf_interop.status()
+    print("trained", flush=True)
+    if "goes on" in sys.argv:
+        train(epochs=1_000_000)
+"""
+
+
+def start_hosts(*arguments: str) -> list[subprocess.Popen[str]]:
+    """Starts the program on two hosts, the first one first."""
+    cluster = {"worker": free_addresses(2)}
+    return [
+        subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(OF_A_CLUSTER), *arguments],
+            env=os.environ
+            | {
+                "TF_CONFIG": json.dumps(
+                    {"cluster": cluster, "task": {"type": "worker", "index": i}}
+                )
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for i in range(2)
+    ]
+
+
+def test_fit_divides_layers_over_the_hosts_of_a_cluster() -> None:
+    first, second = start_hosts()
+    output, _ = first.communicate(timeout=300)
+    assert first.returncode == 0, output
+    assert "trained" in output
+    # It has served, and ends by itself.
+    output, _ = second.communicate(timeout=60)
+    assert second.returncode == 0, output
+
+
+def test_a_host_that_dies_ends_the_step_with_an_error() -> None:
+    first, second = start_hosts("goes on")
+    assert first.stdout is not None
+    for line in first.stdout:
+        if line == "trained\n":
+            break
+    time.sleep(2)
+    second.kill()
+    output, _ = first.communicate(timeout=120)
+    assert first.returncode == 1, output
+    assert "UnavailableError" in output or "AbortedError" in output, output
