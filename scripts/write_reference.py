@@ -23,7 +23,7 @@ The help of every command, and the signatures and docstrings of the package's na
 
 def render() -> str:
     """The page."""
-    with click.Context(cli, info_name="tf-interop") as context:
+    with click.Context(cli, info_name="tf-interop", **cli.context_settings) as context:
         commands = [(name, cli.get_command(context, name)) for name in cli.list_commands(context)]
         helps = [
             (f"tf-interop {name}", found.get_help(click.Context(found, context, info_name=name)))
@@ -87,6 +87,8 @@ def _signature(function: Any) -> str:
             is_named_only = True
             lines.append("    *,\n")
         default = "" if each.default is each.empty else f" = {each.default!r}"
+        if callable(each.default) and default:
+            default = " = …"
         lines.append(f"    {each.name}: {_annotation(each.annotation)}{default},\n")
     arguments = "".join(["(\n", *lines, ")"]) if lines else "()"
     result = signature.return_annotation

@@ -43,6 +43,7 @@ class _Call:
         self.failures = _failures_of(plugin)
         self.depth = 0
         self.is_reported = False
+        self.must_tune: bool | None = None  # after the first batch; whether for training
 
     def find_new_reports(self) -> tuple[PassReport, ...]:
         # Compared by identity, because optimizing a graph again makes an equal report.
@@ -79,7 +80,8 @@ class Enable:
     see, and in `op_count`.
 
     With `tune` the callback first tunes the model: `fit` tunes the training step, with a stand-in
-    for the loss and the optimizer; other calls, except validation inside `fit`, tune inference.
+    for the loss and the optimizer; other calls, except validation inside `fit`, tune inference. A
+    model that does not state its inputs is tuned after its first batch, which shows them.
     The callback prints the result in one line and caches it. On a CPU tuning only tells what to
     expect: with or without it, graphs time themselves, at every batch size. A model that is fastest
     in stock TensorFlow at the tuned batch size runs as without the callback.
@@ -237,12 +239,21 @@ class Enable:
         """Does nothing."""
 
     on_batch_end = on_epoch_begin = on_batch_begin
-    on_train_batch_begin = on_train_batch_end = on_batch_begin
-    on_test_batch_begin = on_test_batch_end = on_batch_begin
-    on_predict_batch_begin = on_predict_batch_end = on_batch_begin
+    on_train_batch_begin = on_test_batch_begin = on_predict_batch_begin = on_batch_begin
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Tunes a model whose inputs the first batch has shown."""
+        call = self._call
+        if call is None or call.must_tune is None or self._tune_budget_s is None:
+            return
+        training, call.must_tune = call.must_tune, None
+        self._tune(call, self._tune_budget_s, training=training)
+        tensorflow_internals.make_model_functions_anew(call.model)
+
+    on_test_batch_end = on_predict_batch_end = on_train_batch_end
 
     def _implements_train_batch_hooks(self) -> bool:
-        return False
+        return self._tune_budget_s is not None
 
     _implements_test_batch_hooks = _implements_train_batch_hooks
     _implements_predict_batch_hooks = _implements_train_batch_hooks
@@ -252,7 +263,10 @@ class Enable:
         if call is None:
             return
         if call.depth == 0 and self._tune_budget_s is not None:
-            self._tune(call, self._tune_budget_s, training=training)
+            if tensorflow_internals.states_inputs(call.model):
+                self._tune(call, self._tune_budget_s, training=training)
+            else:
+                call.must_tune = training
         # Validation inside `fit` calls the begin hooks of `evaluate`.
         call.depth += 1
 

@@ -401,6 +401,19 @@ def drop_model_functions(model: Any) -> None:
     set_model_functions(model, dict.fromkeys(model_functions(model)))
 
 
+def make_model_functions_anew(model: Any) -> None:
+    """Makes the functions that a running `fit`, `evaluate` or `predict` uses for its next batch."""
+    made = [name for name, function in model_functions(model).items() if function is not None]
+    drop_model_functions(model)
+    for name in made:
+        getattr(model, f"make_{name}")()
+
+
+def states_inputs(model: Any) -> bool:
+    """Whether the inputs of a Keras model are known; else they are after its first call."""
+    return bool(getattr(model, "inputs", None)) or built_input_shape(model) is not None
+
+
 def model_batch_size(model: Any) -> int | None:
     """The batch size of a Keras model's inputs; None if they leave it open.
 
@@ -417,8 +430,7 @@ def model_batch_size(model: Any) -> int | None:
 def built_input_shape(model: Any) -> Any:
     """The shapes of the first call of a Keras model, in the structure of its inputs; None before.
 
-    It is None, too, if the model takes several arguments. Keras builds a model before it calls the
-    first hook of `fit` and `evaluate`.
+    It is None, too, if the model takes several arguments.
     """
     config = model.get_build_config() if hasattr(model, "get_build_config") else None
     shape: Any = (config or {}).get("input_shape")

@@ -88,6 +88,7 @@ def test_names_of_the_same_algorithm_are_one_measurement() -> None:
     assert measured_count == 0
 
 
+@pytest.mark.slow
 def test_measures_stages_with_their_own_sms_priorities_and_pins() -> None:
     stages = (
         Stage.side_by_side((Step(0), Step(1))),

@@ -33,10 +33,15 @@ def train(name: str, dtype: str, device_count: int, wanted: tuple[str, ...]) -> 
     ("name", "dtype", "device_count", "wanted"),
     [
         ("LeNet-5", "float32", 2, (*PUBLISHED, *ONE_AXIS, "random 0")),
-        ("LeNet-5", "float64", 4, (*PUBLISHED, *ONE_AXIS, *BOTH, "random 1", "random 2")),
+        pytest.param(
+            *("LeNet-5", "float64", 4, (*PUBLISHED, *ONE_AXIS, *BOTH, "random 1", "random 2")),
+            marks=pytest.mark.slow,
+        ),
         ("every padding", "float64", 4, (*ONE_AXIS, *BOTH, "random 0", "random 1", "random 2")),
-        ("ResNet-8", "float64", 4, ("data", "channel", "random 0")),
-        ("GoogLeNet", "float64", 4, ("random 1",)),
+        pytest.param(
+            *("ResNet-8", "float64", 4, ("data", "channel", "random 0")), marks=pytest.mark.slow
+        ),
+        pytest.param(*("GoogLeNet", "float64", 4, ("random 1",)), marks=pytest.mark.slow),
     ],
 )
 def test_divided_training_gives_the_same_numbers(

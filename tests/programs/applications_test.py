@@ -22,7 +22,9 @@ from python.benchmarks.result_file import in_new_process
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("name", ["MobileNetV3Small", "InceptionV3"])
+@pytest.mark.parametrize(
+    "name", ["MobileNetV3Small", pytest.param("InceptionV3", marks=pytest.mark.slow)]
+)
 def test_units_give_the_same_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TF_INTEROP_HOST_STAGES", "0")
     row = in_new_process(measure, name)
@@ -42,6 +44,7 @@ def test_stages_give_the_same_numbers() -> None:
     assert row["training step"].startswith("161 of ")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("plugin_as_after_import")
 def test_stages_inside_xla_give_the_same_numbers() -> None:
     row = compare_compiled("MobileNetV3Small")

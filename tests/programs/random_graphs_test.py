@@ -126,7 +126,13 @@ def run_unnoticed(seed: int) -> list[graph_pb2.GraphDef]:
     return handed_over
 
 
-@pytest.mark.parametrize("first", range(0, GRAPHS, GRAPHS_PER_TEST))
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(first, marks=pytest.mark.slow if first else ())
+        for first in range(0, GRAPHS, GRAPHS_PER_TEST)
+    ],
+)
 def test_stages_compute_the_same_numbers(first: int) -> None:
     in_wide_stages = 0
     for seed in range(first, first + GRAPHS_PER_TEST):

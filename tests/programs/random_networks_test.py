@@ -23,6 +23,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.usefixtures("units_on_cpus")
 
 
+@pytest.mark.slow
 def test_results_after_and_during_updates_are_stocks() -> None:
     rows = {seed: compare(seed) for seed in range(32)}
     assert not [row | {"seed": seed} for seed, row in rows.items() if not is_right(row)]

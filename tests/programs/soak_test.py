@@ -123,6 +123,7 @@ SOAK = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["stages", "units"])
 def test_results_are_those_of_stock_and_nothing_grows(kind: str) -> None:
     run_python(SOAK, TF_INTEROP_HOST_STAGES=str(int(kind == "stages")))

@@ -43,6 +43,7 @@ def test_runs_as_a_module(tmp_path: pathlib.Path) -> None:
     check_written(tmp_path, method)
 
 
+@pytest.mark.slow
 def test_runs_as_perfzero_does(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEST_REPORT_FILE_PREFIX", str(tmp_path / "proto_"))
     # PerfZero's own arguments, and those of --constructor_args.

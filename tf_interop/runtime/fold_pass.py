@@ -39,6 +39,7 @@ class FoldReport:
     """The result of the pass for one graph.
 
     Attributes:
+        name: its first convolution.
         function: the name of the Python function that the graph is of; empty if unknown.
         node_count_after: nodes after the pass.
         fold_count: convolutions and matrix products that absorbed nodes.
@@ -51,6 +52,7 @@ class FoldReport:
         separate_normalizations: normalizations in training that stay, with the reason.
     """
 
+    name: str
     device_type: str
     node_count: int
     node_count_after: int
@@ -67,9 +69,8 @@ class FoldReport:
 
     def __str__(self) -> str:
         """The result in a sentence."""
-        parts = [
-            f"{self.function or 'a graph'}: {self.node_count} nodes became {self.node_count_after}"
-        ]
+        where = f"{self.function}, graph with {self.name}" if self.function else self.name
+        parts = [f"{where}: {self.node_count} nodes became {self.node_count_after}"]
         if self.normalization_count:
             parts.append(f"{count_of(self.normalization_count, 'normalization')} fused")
         if self.kept_count:
@@ -165,6 +166,7 @@ def run_fold_pass(
     made_folds = [each for each in made if isinstance(each, Fold)]
     kept_nodes = [node for node in (changed or graph_def).node if node.op == KEPT_OP]
     report = FoldReport(
+        name=next(view.names[i] for i, op in enumerate(view.ops) if op in CONVOLUTION_KINDS),
         device_type=device_type,
         node_count=node_count,
         node_count_after=node_count if changed is None else len(changed.node),

@@ -291,7 +291,7 @@ class Plugin:
         if report is not None:
             report = dataclasses.replace(report, function=handed.function)
             with self._lock:
-                _put_last(self._fold_reports, (report.function, report.node_count), report)
+                _put_last(self._fold_reports, (report.name, report.node_count), report)
         return folded
 
     def _arrange(self, graph_def: graph_pb2.GraphDef, handed: HandedGraph) -> graph_pb2.GraphDef:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 import enum
 import os
+from typing import TYPE_CHECKING
 
 from tf_interop.convolution import Refusal
-from tf_interop.parallel.divide import Divider
 from tf_interop.planning.types import GraphPlan, Plan
+
+if TYPE_CHECKING:
+    from tf_interop.parallel.divide import Divider  # needs TensorFlow
 
 
 class Policy(enum.Enum):
