@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Draws docs/pictures/report.png: GoogLeNet, planned for a GPU that does not exist.
+"""Draws docs/pictures/report.png and report_cpu.png.
 
-The graph is TensorFlow's for a GPU at batch size 1, and the plan is the planner's. The cost of each
-convolution is made up, for no device; the plan says so, and the picture shows it. Needs the extra
-`dev`, and Chromium.
+The first is GoogLeNet, planned for a GPU that does not exist. The graph is TensorFlow's for a GPU
+at batch size 1, and the plan is the planner's. The cost of each convolution is made up, for no
+device; the plan says so, and the picture shows it. The second is NASNetMobile, tuned on this
+machine's CPU. Needs the extra `dev`, and Chromium.
 """
 
 from __future__ import annotations
@@ -94,11 +95,13 @@ def simulated_algorithms(
         yield dataclasses.replace(measured, source=SIMULATED)
 
 
-def main(folder: pathlib.Path) -> None:
-    """Makes the profile, the plan and the report, and takes a picture of its first view."""
-    chromium = shutil.which("chromium") or shutil.which("google-chrome")
-    if chromium is None:
-        raise SystemExit("Chromium is missing. On Debian: apt-get install chromium")
+def run(words: str, folder: pathlib.Path) -> None:
+    """Runs a command of tf-interop in a folder."""
+    subprocess.run([sys.executable, "-m", "tf_interop", *words.split()], check=True, cwd=folder)
+
+
+def plan_for_a_gpu(plan_path: pathlib.Path) -> None:
+    """Plans GoogLeNet from made-up costs."""
     options = tf_interop.CollectOptions(compute_capability=CAPABILITY, stage_sources=())
     collected = tf_interop.collect_configurations([MODEL], options)
     listed = collected.configurations.convolutions
@@ -107,16 +110,32 @@ def main(folder: pathlib.Path) -> None:
         googlenet(), Profile(DEVICE, costs), target=CAPABILITY, memory_budget_bytes=64 << 20
     )
     plan = dataclasses.replace(plan, made_with=plan.made_with | {"simulated": SIMULATED})
-    tf_interop.save_plan(plan, folder / "plan.json")
-    words = f"report {folder}/plan.json --model {MODEL} --for {CAPABILITY} -o {folder}/report.html"
-    command = [sys.executable, "-m", "tf_interop", *words.split()]
-    subprocess.run([*command, "--title", "GoogLeNet"], check=True, cwd=ROOT)
+    tf_interop.save_plan(plan, plan_path)
+
+
+def take_picture(page_path: pathlib.Path, name: str, height: int) -> None:
+    """Takes a picture of a page's first view."""
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        raise SystemExit("Chromium is missing. On Debian: apt-get install chromium")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1280, "height": 1660})
-        page.goto((folder / "report.html").as_uri())
-        page.screenshot(path=str(ROOT / "docs/pictures/report.png"))
+        page = browser.new_page(viewport={"width": 1280, "height": height})
+        page.goto(page_path.as_uri())
+        page.screenshot(path=str(ROOT / "docs" / "pictures" / name))
         browser.close()
+
+
+def main(folder: pathlib.Path) -> None:
+    """Makes plans and reports, and takes the pictures."""
+    plan, page = folder / "plan.json", folder / "report.html"
+    plan_for_a_gpu(plan)
+    with_model = f"--model {MODEL} --for {CAPABILITY} --title GoogLeNet"
+    run(f"report {plan} {with_model} -o {page}", ROOT)
+    take_picture(page, "report.png", height=1660)
+    run(f"tune NASNetMobile --fresh -o {plan.name}", folder)
+    run(f"report {plan.name} --title NASNetMobile -o {page.name}", folder)
+    take_picture(page, "report_cpu.png", height=720)
 
 
 if __name__ == "__main__":

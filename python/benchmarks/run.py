@@ -5,8 +5,8 @@
 `plan_time` times the planner, and `pass_time` the graph pass. `applications` compares the numbers
 of networks with and without the plugin, `compiled_applications` those of networks that XLA
 compiles, `folded_applications` those of folded networks, and `random_networks` those of random ones
-whose variables change. `kept_parameters` times calls after an update, and `serving` serves a
-network for fifteen minutes.
+whose variables change. `kept_parameters` times calls after an update, and `compiled_calls` those
+of functions that XLA compiles without convolutions. `serving` serves a network for fifteen minutes.
 `parallel_papers` models networks whose layers many GPUs share, and `parallel_time` times the search
 for that. `divided_training` compares training on several devices and on one, and `divided_speed`
 times it on two processes.
@@ -39,6 +39,7 @@ CASES = {
     "compiled_applications": "applications:COMPILED_CASE",
     "folded_applications": "folded_applications:CASE",
     "kept_parameters": "kept_parameters:CASE",
+    "compiled_calls": "compiled_calls:CASE",
     "random_networks": "random_networks:CASE",
     "serving": "serving:CASE",
     "parallel_papers": "parallel_papers:CASE",

@@ -76,6 +76,13 @@ def test_pads_with_the_lowest_number_of_a_dtype(dtype: str) -> None:
     check(*case("MaxPool", padding="SAME", image=image), DEGREES[3:4])
 
 
+@pytest.mark.parametrize("padding", ["SAME", "EXPLICIT"])
+def test_windows_of_nothing_but_minus_infinity(padding: str) -> None:
+    image = IMAGE.copy()
+    image[0, :4, :4] = image[1, -5:, -5:] = image[2, 4:8] = -np.inf
+    check(*case("MaxPool", (3, 4), (2, 1), padding, image=image), DEGREES)
+
+
 def test_a_part_reads_only_its_windows() -> None:
     [parts] = check(*case("MaxPool"), [Degrees(height=2)])
     assert [(part.reads[0][1], part.gives[0][1]) for part in parts] == [
