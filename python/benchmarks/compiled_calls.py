@@ -8,46 +8,56 @@ from typing import Any
 
 from python.benchmarks.result_file import Case
 
-TURNS = 9
-CALLS = {"1 operation": 3000, "300 variables": 300}
-MODES = ("stock TensorFlow", "tf_interop off", "tf_interop on")
+TURNS = 15
+VARIABLES = {"1 operation": 0, "300 variables": 300}
 
 
-def measure(mode: str) -> dict[str, Any]:
+def measure(name: str) -> dict[str, Any]:
     """A row of the result."""
     import tensorflow as tf
 
-    if mode != MODES[0]:
-        import tf_interop
-
-        (tf_interop.enable if mode == MODES[2] else tf_interop.disable)()
-    variables = [tf.Variable(tf.ones([4])) for _ in range(300)]
+    variables = [tf.Variable(tf.ones([4])) for _ in range(VARIABLES[name])]
     value = tf.ones([4])
-    functions = {
-        "1 operation": lambda x: x + 1,
-        "300 variables": lambda x: x + tf.add_n([each.read_value() for each in variables]),
+    calls = 300 if variables else 3000
+
+    @tf.function(jit_compile=True, autograph=False)
+    def compiled(x: tf.Tensor) -> tf.Tensor:
+        return tf.add_n([x, x, *(each.read_value() for each in variables)])
+
+    def turn_us() -> float:
+        for _ in range(calls // 10):  # after a change it is compiled anew
+            compiled(value)
+        start = time.perf_counter()
+        for _ in range(calls):
+            compiled(value)
+        return (time.perf_counter() - start) / calls * 1e6
+
+    stock = [turn_us() for _ in range(TURNS)]
+
+    import tf_interop
+
+    times: dict[bool, list[float]] = {False: [], True: []}
+    for _ in range(TURNS):
+        for is_on in (False, True):
+            (tf_interop.enable if is_on else tf_interop.disable)()
+            times[is_on].append(turn_us())
+    return {
+        "stock, µs": statistics.median(stock),
+        "off, µs": statistics.median(times[False]),
+        "on, µs": statistics.median(times[True]),
+        "on against off, µs": statistics.median(
+            on - off for off, on in zip(times[False], times[True], strict=True)
+        ),
     }
-    row: dict[str, Any] = {}
-    for name, function in functions.items():
-        compiled = tf.function(function, jit_compile=True, autograph=False)
-        turns = []
-        for _ in range(TURNS + 1):
-            start = time.perf_counter()
-            for _ in range(CALLS[name]):
-                compiled(value)
-            turns.append((time.perf_counter() - start) / CALLS[name] * 1e6)
-        # The first turn compiles.
-        row[f"{name}, µs"] = statistics.median(turns[1:])
-    return row
 
 
 CASE = Case(
     title="Calls of functions that XLA compiles, without convolutions",
-    says="""
-Eager calls of two functions with jit_compile=True that tf_interop does not change: the median of
-nine turns, in a process each for stock TensorFlow alone, and with tf_interop imported and off or
-on. While it is on, it looks at each such call once more before XLA runs it.
+    says=f"""
+Eager calls of functions with jit_compile=True that tf_interop does not change, in one process: the
+median of {TURNS} turns before tf_interop is imported, and then of as many with it off and on, which
+alternate. The last column is the median difference of such a pair.
 """,
-    networks=MODES,
+    networks=tuple(VARIABLES),
     measure=measure,
 )
