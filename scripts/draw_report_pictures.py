@@ -3,7 +3,7 @@
 
 The first is GoogLeNet, planned for a GPU that does not exist. The graph is TensorFlow's for a GPU
 at batch size 1, and the plan is the planner's. The cost of each convolution is made up, for no
-device; the plan says so, and the picture shows it. The second is NASNetMobile, tuned on this
+device; the plan says so, and the picture shows it. The second is MobileNetV2, tuned on this
 machine's CPU. Needs the extra `dev`, and Chromium.
 """
 
@@ -133,8 +133,8 @@ def main(folder: pathlib.Path) -> None:
     with_model = f"--model {MODEL} --for {CAPABILITY} --title GoogLeNet"
     run(f"report {plan} {with_model} -o {page}", ROOT)
     take_picture(page, "report.png", height=1660)
-    run(f"tune NASNetMobile --fresh -o {plan.name}", folder)
-    run(f"report {plan.name} --title NASNetMobile -o {page.name}", folder)
+    run(f"tune MobileNetV2 --fresh -o {plan.name}", folder)
+    run(f"report {plan.name} --title MobileNetV2 -o {page.name}", folder)
     take_picture(page, "report_cpu.png", height=720)
 
 

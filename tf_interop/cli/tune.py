@@ -16,7 +16,7 @@ from tf_interop.cli.main import Result, command
 from tf_interop.cli.progress import model_loaded
 from tf_interop.measure.device import ask_for_all_hardware_queues
 from tf_interop.planning.show import doubt, name_graph, summarize_graph
-from tf_interop.planning.types import Plan, save_plan
+from tf_interop.planning.types import XLA, Plan, save_plan
 from tf_interop.terminal import UNKNOWN, new_table, print_on
 from tf_interop.tuning.cache import cache_folder, cached_plans, clear_cache
 
@@ -150,10 +150,12 @@ def _show_graph(graph: TunedGraph, console: Console) -> None:
             error = f" ± {each.error:.3f}" if each.error else ""
             table.add_row(each.name, f"{each.step_ms:.2f}", f"{each.ratio:.3f}{error}")
         print_on(console, table)
+        of_xla = ""
+        if measured.variant(XLA) is not None:
+            of_xla = " XLA ran in a process of its own, beside stock TensorFlow there."
         print_on(
             console,
-            "times as fast as stock TensorFlow; ± is the spread over the turns. XLA ran in a "
-            "process of its own, beside stock TensorFlow there.",
+            f"times as fast as stock TensorFlow; ± is the spread over the turns.{of_xla}",
         )
         if graph.xla is not None and graph.xla.why_not:
             print_on(console, f"XLA was not measured: {graph.xla.why_not}.")

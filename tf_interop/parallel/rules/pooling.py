@@ -104,7 +104,9 @@ def _pool(
 def _padded(pooling: _Pooling, stretches: Sequence[Stretch], maker: NodeMaker, image: str) -> str:
     margins = pooling.margins(stretches)
     if pooling.is_maximum and np.any(margins):
-        lowest = maker.constant(pooling.dtype.min, pooling.dtype)
+        # A GPU's maximum of nothing but minus infinity is minus infinity.
+        is_floating = pooling.dtype.is_floating
+        lowest = maker.constant(-np.inf if is_floating else pooling.dtype.min, pooling.dtype)
         return maker.pad(image, margins, pooling.dtype, lowest)
     return maker.pad(image, margins, pooling.dtype)
 
