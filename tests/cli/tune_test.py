@@ -54,7 +54,7 @@ def test_lists_and_deletes_the_cache() -> None:
     ("times", "words"),
     [
         (XlaTimes(2.5, 1.25), "XLA (jit_compile=True) 2.50 1.250"),
-        (XlaTimes(0.1, 50.0), "50.00 times as fast as stock TensorFlow: XLA."),
+        (XlaTimes(0.1, 50.0), "XLA is 50.00 times as fast as stock TensorFlow: compile"),
         (XlaTimes(why_not="it took too long"), "XLA was not measured: it took too long."),
     ],
 )

@@ -91,10 +91,10 @@ WITHIN_ERROR = replace(planned_graph().prediction, latency_us=355.0)
         (
             False,
             compared(STOCK, ONE_THREAD),
-            "tf_interop.enable() changes nothing in this graph. 1.20 times as fast as stock "
-            "TensorFlow: stock TensorFlow after tf.config.threading.set_intra_op_parallelism",
+            "tf_interop.enable() changes nothing in this graph. One thread for each operation is "
+            "1.20 times as fast as stock TensorFlow: call tf.config.threading.set_intra_op_para",
         ),
-        (False, compared(STOCK, OURS, XLA), "1.20 times as fast as stock TensorFlow: XLA. Compile"),
+        (False, compared(STOCK, OURS, XLA), "XLA is 1.20 times as fast as stock TensorFlow: comp"),
         (False, planned_graph(), "Expected: 1.60 times as fast, for the convolutions alone"),
         (
             False,
@@ -139,6 +139,16 @@ def test_compared_steps_have_errors_and_are_bold_for_a_gain_beyond_them() -> Non
     assert "Values without an error were measured in a separate process" in page.words
     # Nothing else is known of its parts.
     assert not page.of_class("network") and not page.of_class("card")
+
+
+def test_explains_at_the_end_only_labels_that_the_page_has() -> None:
+    for graph, expected in ((tuned_graph(), ["measured"]), (planned_graph(), None)):
+        page = page_of(graph)
+        [footer] = page.of_tag("footer")
+        shown = {label for label in labels_of(page) if label not in ("fastest",)}
+        assert set(labels_of(footer)) == shown
+        assert expected is None or labels_of(footer) == expected
+        assert ("A sum adds up" in footer.words) == (expected is None)
 
 
 def test_shows_the_plans_totals_and_stages() -> None:

@@ -139,4 +139,4 @@ def test_says_where_xla_saves_more_than_stages_are_predicted_to(
     tuning = tf_interop.tune(branched_models.build(), budget="1s", enable=False)
     assert tuning.graphs[0].xla is times
     assert tuning.is_xla_faster is is_faster
-    assert ("99.00 times as fast as stock TensorFlow: XLA." in str(tuning)) is is_faster
+    assert ("XLA is 99.00 times as fast as stock TensorFlow: compile" in str(tuning)) is is_faster

@@ -273,26 +273,33 @@ def _reasons(planned: PlannedStage) -> Iterator[str]:
 def verdict(graph: GraphPlan) -> str:
     """States any `doubt`, the gain of a plan's entry, and what gains more if anything does."""
     measured = graph.measured
-    advice = "" if measured is None else _ADVICE.get(measured.fastest.name, "")
-    if measured is not None and advice:
-        advice = f"{measured.fastest.ratio:.2f} times as fast as stock TensorFlow: {advice}"
+    advice = ""
+    if measured is not None and measured.fastest.name in _ADVICE:
+        advice = _advise(measured.fastest.name, measured.fastest.ratio)
     return " ".join(filter(None, (doubt(graph), _gain(graph), advice)))
 
 
 def say_xla_is_faster(ratio: float) -> str:
     """Recommends XLA, which is `ratio` times as fast as stock TensorFlow."""
-    return f"{ratio:.2f} times as fast as stock TensorFlow: {_ADVICE[XLA]}"
+    return _advise(XLA, ratio)
+
+
+def _advise(name: str, ratio: float) -> str:
+    what, cure = _ADVICE[name]
+    return f"{what} is {ratio:.2f} times as fast as stock TensorFlow: {cure}"
 
 
 _ADVICE = {
     # On a CPU it was measured with TensorFlow's own kernels for depthwise convolutions.
     XLA: (
-        "XLA. Compile the model with jit_compile=True instead, and keep tf_interop.enable(), "
-        "without the plan."
+        "XLA",
+        "compile the model with jit_compile=True instead, and keep tf_interop.enable(), without "
+        "the plan.",
     ),
     ONE_THREAD: (
-        "stock TensorFlow after tf.config.threading.set_intra_op_parallelism_threads(1). Call that "
-        "before anything else instead of tf_interop.enable()."
+        "One thread for each operation",
+        "call tf.config.threading.set_intra_op_parallelism_threads(1) before anything else, "
+        "instead of tf_interop.enable().",
     ),
 }
 """What to do if a variant is the fastest that asks the user to change the program."""

@@ -33,6 +33,12 @@ SIMULATED = "simulated"
 """The key of `Plan.made_with` for the origin of values if nothing was measured."""
 
 ASSETS = pathlib.Path(__file__).with_name("assets")
+_LABEL_MEANINGS = {
+    "measured": "on a device",
+    "modelled": "from measurements of each convolution alone",
+    SIMULATED: "without any device",
+    "counted": "from shapes and workspaces of convolutions only",
+}
 # Longer times are easier to read in milliseconds.
 MILLISECOND_US = 1000
 
@@ -84,6 +90,8 @@ def render_page(
         "resources": SHARED_RESOURCES,
         "sum_of_uses": sum_of_uses,
         "plans": show,
+        "label_meanings": _LABEL_MEANINGS,
+        "used_labels": set(),  # filled by the macro that shows labels
         "zip": zip,
     }
     # The package's own files need no escaping.
