@@ -7,7 +7,7 @@
 #
 # If OUT (default docs/results/cpu.json) exists, the run continues it, so you can interrupt a long run.
 # The variants of a case take turns, each in a new process. Do not use the machine meanwhile. On two
-# cores a turn of only stock and XLA took 38 minutes. onnxruntime and openvino need more packages: the
+# cores a round of only stock and XLA took 38 minutes. onnxruntime and openvino need more packages: the
 # extra `benchmark` of this package.
 #   PARTS     the parts to measure (default: "1 8 training")
 #   NETWORKS  the networks, as `tf-interop benchmark` accepts them (default: eleven)

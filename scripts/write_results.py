@@ -37,9 +37,9 @@ Every value is from a result file under results/, which names its machine, date,
 command."""
 _BENCHMARK = """
 The table shows the median step in stock TensorFlow, and how many times as fast the other
-[variants](benchmark.md) are: the median turn, and in brackets the slowest and the fastest.
-"As stock" and "as xla" mean that nothing was changed. "–" means that the variant was not measured:
-`frozen`, `tflite`, `onnxruntime` and `openvino` do not train."""
+[variants](benchmark.md) are: the median round, and in brackets the slowest and the fastest.
+"Same as stock" and "same as xla" mean that nothing was changed. "–" means that the variant was not
+measured: `frozen`, `tflite`, `onnxruntime` and `openvino` do not train."""
 _MEANS = """
 The geometric means, and in brackets the number of rows. A variant's mean is over the rows that it
 has, so compare only variants with the same number. Where nothing was changed, the ratio is that of
@@ -103,7 +103,7 @@ def _of_benchmark(name: str, benchmark: Benchmark) -> Iterator[str]:
         ],
     )
     if measured.issuperset(_COMPILED):
-        yield _paragraph("The first step in seconds, in the median turn. It includes compiling.")
+        yield _paragraph("The first step in seconds, in the median round. It includes compiling.")
         yield _table(
             ["", *(each.value for each in _COMPILED)],
             [
@@ -116,7 +116,7 @@ def _of_benchmark(name: str, benchmark: Benchmark) -> Iterator[str]:
         yield _table(("", *(each.value for each in variants if each is not Variant.STOCK)), means)
     whys = {case.name_on(device): _why_slower(benchmark, case) for case in benchmark.by_case}
     if slower := "; ".join(f"{case} ({why})" for case, why in whys.items() if why):
-        yield _paragraph(f"Slower than stock in every turn: {slower}.")
+        yield _paragraph(f"Slower than stock in every round: {slower}.")
 
 
 def _origin(
@@ -229,7 +229,7 @@ def _first_step(benchmark: Benchmark, case: Case, variant: Variant) -> str:
 
 
 def _why_slower(benchmark: Benchmark, case: Case) -> str | None:
-    """The known reasons why a plan was slower in every turn; None if it was not."""
+    """The known reasons why a plan was slower in every round; None if it was not."""
     result = benchmark.of(case, Variant.OURS)
     summary = benchmark.summarize(result)
     if summary is None or summary.speedup is None:

@@ -112,7 +112,7 @@ class RefusalReason(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Refusal:
-    """A node that is left alone: its name and op type, a reason to count and a reason to read."""
+    """A node that stays unchanged: its name and op type, a reason to count and a reason to read."""
 
     node: str
     op: str

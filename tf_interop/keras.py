@@ -343,7 +343,7 @@ def _summarize(graphs: tuple[PassReport, ...], call: _Call) -> str:
     reasons = [f"{count} {reason}" for reason, count in left_alone.items() if count]
     text = f"{count_of(len(stages), 'stage')} from {count_of(grouped, 'convolution')}"
     if reasons:
-        text += f" ({sum(left_alone.values())} left alone: {', '.join(reasons)})"
+        text += f" ({sum(left_alone.values())} unchanged: {', '.join(reasons)})"
     return "; ".join([text, *failures])
 
 

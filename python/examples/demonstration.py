@@ -55,7 +55,7 @@ def median_ms(step: Callable[[], object], seconds: float) -> float:
 @click.command(help=__doc__)
 @click.option("--network", "names", multiple=True, help="An application of Keras.")
 @click.option("--batch", type=click.IntRange(min=1), default=1, show_default=True)
-@click.option("--seconds", type=float, default=2.0, show_default=True, help="Of each turn.")
+@click.option("--seconds", type=float, default=2.0, show_default=True, help="Of each round.")
 def main(names: tuple[str, ...], batch: int, seconds: float) -> None:
     """Runs the demonstration."""
     console = Console(soft_wrap=True, highlight=False)

@@ -74,15 +74,15 @@ def test_summarizes_all_blocks() -> None:
 @pytest.mark.parametrize(
     ("blocks", "speedups", "shown"),
     [
-        # The second turn is half as fast for all; over all blocks the ratio would be 15 / 6 = 2.5.
+        # The second round is half as fast for all; over all blocks the ratio would be 15 / 6 = 2.5.
         (OURS_BLOCKS, (2.25, 2.0, 2.5), "2.25 (2.00–2.50)"),
         (
             (make_block(0, 5.0, stage_count=1), make_block(7, 0.001)),
             (2.2, None, None),
-            "2.20 (one turn)",
+            "2.20 (one round)",
         ),
         ((make_block(7, 0.001, stage_count=1),), (None, None, None), " – "),
-        (NO_STAGE, (None, None, None), "as stock"),
+        (NO_STAGE, (None, None, None), "same as stock"),
     ],
 )
 def test_a_speedup_compares_common_turns(
@@ -95,7 +95,7 @@ def test_a_speedup_compares_common_turns(
     text = _shown(with_ours(*blocks))
     [ours] = [line for line in text.splitlines() if line.startswith("ours ")]
     assert shown in ours
-    assert ("one turn: it has no range" in text) == ("one turn" in shown)
+    assert ("one round: it has no range" in text) == ("one round" in shown)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_what_changed_nothing_is_the_variant_without_the_plugin(
     result = Result(CASE, variant, blocks=(make_block(0, 1.0, stage_count=stage_count),))
     assert result.same_as is same
     shown = _shown(dataclasses.replace(BENCHMARK, results=(*BENCHMARK.results, result)))
-    assert ("as xla: nothing was changed" in shown) == (same is Variant.XLA)
+    assert ("same as xla: nothing was changed" in shown) == (same is Variant.XLA)
 
 
 def test_tables_and_csv_show_all_variants_and_failures(tmp_path: pathlib.Path) -> None:

@@ -147,7 +147,7 @@ def test_records_a_failure_and_goes_on(path: pathlib.Path) -> None:
 
     children, cases = Children(crash), (CASE, HALF_CASE)
     run(path, children, STOCK, XLA, cases=cases)
-    # A failed variant is not tried in the second turn, and keeps its earlier blocks.
+    # A failed variant is not tried in the second round, and keeps its earlier blocks.
     assert len(children.done) == 7 and "tf32 xla 1" not in children.done
     assert results(path)[XLA].failure == CRASH
     kept = results(path, HALF_CASE)[STOCK]

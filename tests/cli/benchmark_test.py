@@ -96,7 +96,7 @@ def test_measures_what_runs_after_it_was_stopped_and_reports_crashes(folder: pat
     assert "tiny_models:tiny, inference, batch 2, float32, 12x12" in run.stdout
     assert "xla" not in run.stdout
     assert "results.json: 2 of 4 blocks (1 measured now, 1 before), 2 failed" in run.stdout
-    assert "turn 1" in run.stderr and "turn 1" not in run.stdout
+    assert "round 1" in run.stderr and "round 1" not in run.stdout
     benchmark = load_benchmark(folder / "results.json")
     tiny, crashes = benchmark.by_case.values()
     assert (tiny[0].case.model, tiny[0].case.image_size) == ("tiny_models:tiny", (12, 12))
@@ -288,7 +288,7 @@ def test_compares_a_program_as_it_is_with_the_plugin_on(tmp_path: pathlib.Path) 
     path = os.pathsep.join(map(str, (ROOT, tmp_path, ROOT / "tests")))
     assert seen == [[list(program[3:]), {"PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "1"}]] * 2
     assert ": 2 of 2 blocks, 0 failed" in ended.stdout and "whole run" in ended.stdout
-    assert "quartiles" not in ended.stdout and "turn 1: 1 of 2 done" in ended.stderr
+    assert "quartiles" not in ended.stdout and "round 1: 1 of 2 done" in ended.stderr
     benchmark = load_benchmark(tmp_path / "r.json")
     stock, ours = benchmark.results
     assert stock.case == Case(shlex.join(program)) and stock.case.is_program

@@ -23,8 +23,8 @@ def test_prints_the_verdict_and_the_files() -> None:
     save_plan(Plan((tuned_graph(),)), "plan.json")
     result = invoke("report plan.json -o page.html --title Title")
     assert result.stdout.splitlines() == [
-        "Title, inference, batch 1: tf_interop.enable() is 1.84 times as fast: 10.87 ms a step in "
-        "place of 20.00 ms. It runs on one core.",
+        "Title, inference, batch 1: tf_interop.enable() is 1.84 times as fast: 10.87 ms per step "
+        "instead of 20.00 ms. It runs on one core.",
         "The page is in page.html.",
     ]
     page = pathlib.Path("page.html").read_text()

@@ -33,7 +33,7 @@ def test_measures_reports_and_caches() -> None:
     is_faster = any(graph.measured.ours.is_gain for graph in plan.graphs)
     assert ("run --plan plan.json" in said) == is_faster
     assert ("There is nothing to turn on" in said) == (not is_faster)
-    assert "ms a step in place of" in words_of(invoke("show plan.json"))
+    assert "ms per step instead of" in words_of(invoke("show plan.json"))
     assert "From the cache. --fresh measures again" in words_of(invoke(f"tune {MODEL}"))
 
 

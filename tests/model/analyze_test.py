@@ -244,7 +244,7 @@ def test_counts_refusals() -> None:
     [refusal] = analysis.refusals
     assert (refusal.reason, refusal.count) == (RefusalReason.DTYPE, 5)
     assert [example.node for example in refusal.examples] == ["a", "b", "c"]
-    assert "5 left alone for their dtype, such as 'a'" in str(analysis)
+    assert "5 unchanged for their dtype, such as 'a'" in str(analysis)
     # Refused convolutions still count for chain and level.
     assert _shape(analysis) == (5, 2, 4, 4 * 3 // 2 + 3)
 

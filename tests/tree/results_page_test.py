@@ -36,11 +36,11 @@ def test_a_benchmark_has_a_section() -> None:
 def test_a_benchmark_says_where_stages_are_slower_and_why() -> None:
     slower = tuple(make_block(number, 30.0, stage_count=1) for number in (0, 1))
     name = CASE.name_on(CPU)
-    assert f"in every turn: {name} (as planned" in _section(with_ours(*slower))
+    assert f"in every round: {name} (as planned" in _section(with_ours(*slower))
     left = _section(with_ours(*(dataclasses.replace(each, stage_count=0) for each in slower)))
-    assert "as stock |" in left
+    assert "same as stock |" in left
     assert "Slower than stock" not in left
-    assert "(one turn) |" in _section(with_ours(slower[0]))
+    assert "(one round) |" in _section(with_ours(slower[0]))
     fallen = (dataclasses.replace(block, fallbacks={"no workspace": 2}) for block in slower)
     assert f"{name} (no workspace)" in _section(with_ours(*fallen))
 
@@ -61,7 +61,7 @@ def test_means_are_over_the_rows_of_a_variant_and_by_mode() -> None:
     )
     frozen = Result(larger, Variant.FROZEN, blocks=(make_block(0, 8.0),))
     page = _section(dataclasses.replace(BENCHMARK, results=(*results, frozen)))
-    assert f"| {training.name_on(CPU)} | 9.0 ms | – | 3.00 (one turn) | – | – |" in page
+    assert f"| {training.name_on(CPU)} | 9.0 ms | – | 3.00 (one round) | – | – |" in page
     assert "| frozen | enabled | onnxruntime | openvino |" in page
     assert "| inference, against stock | 2.00 (1) | 4.00 (2) | 4.00 (2) | 4.00 (2) |" in page
     assert "| training, against stock | – | 3.00 (1) | – | – |" in page

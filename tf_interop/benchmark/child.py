@@ -69,7 +69,7 @@ class Request:
     Attributes:
         plan_path: the file to write the plan to, or to run with; None for variants without a plan,
             and for programs with the policy `always`.
-        repetition: the number of the turn.
+        repetition: the number of the round.
         needs_gpu: whether to fail if TensorFlow sees no GPU.
         python_path: the user's own PYTHONPATH, for programs.
     """

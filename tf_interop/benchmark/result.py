@@ -206,7 +206,7 @@ class Block:
     """The measurement of one process. The whole run of a program counts as one step.
 
     Attributes:
-        repetition: the number of the turn, from 0.
+        repetition: the number of the round, from 0.
         steps: timed steps, each from the call until all devices were done.
         median_ms: of these steps, as are the quartiles.
         first_step_ms: the first step, in which TensorFlow optimizes or compiles the graph and tries
@@ -273,7 +273,7 @@ class Result:
 class Summary:
     """A summary of one variant of one case: the columns of the CSV file.
 
-    `speedup` compares blocks of the same turn. It is None if no turn has both, and if nothing was
+    `speedup` compares blocks of the same round. It is None if no round has both, and if nothing was
     changed, so that the variant was another one. Its range is None if it is empty.
     """
 
@@ -348,7 +348,7 @@ class Benchmark:
         blocks = result.blocks
         if not blocks:
             return None
-        # Clocks, temperature and other users of the machine changed least within a turn, because
+        # Clocks, temperature and other users of the machine changed least within a round, because
         # its processes ran minutes apart at most.
         of_turn = {block.repetition: block.median_ms for block in blocks}
         speedups = [
@@ -356,7 +356,7 @@ class Benchmark:
             for stock in self.of(result.case, Variant.STOCK).blocks
             if stock.repetition in of_turn and result.same_as is None
         ]
-        # A single turn has no range.
+        # A single round has no range.
         has_range = bool(speedups) and min(speedups) < max(speedups)
         median_ms = statistics.median(of_turn.values())
         stages = sorted({block.stage_count for block in blocks})

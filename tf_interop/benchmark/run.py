@@ -1,10 +1,10 @@
 """Runs a benchmark: one process for each block; the variants of a case take turns.
 
-    turn 1    case 1: stock xla ours    case 2: stock xla ours    …
-    turn 2    case 1: xla ours stock    case 2: xla ours stock    …
+    round 1    case 1: stock xla ours    case 2: stock xla ours    …
+    round 2    case 1: xla ours stock    case 2: xla ours stock    …
 
 Drifting clocks and temperatures and other users of the machine then affect all variants alike, and
-every case has one turn before any has two. The file is written after every process, so the same
+every case has one round before any has two. The file is written after every process, so the same
 command continues a run that was killed.
 """
 
@@ -120,7 +120,7 @@ class BenchmarkRun:
             (case, variant, repetition)
             for repetition in range(self.repetitions)
             for case in self.cases
-            # The first variant finds a cooler machine, so each is first in turn.
+            # The first variant finds a cooler machine, so each is first in some round.
             for first in [repetition % len(self.variants)]
             for variant in (*self.variants[first:], *self.variants[:first])
             if variant.can_run(case)
@@ -162,7 +162,7 @@ class BenchmarkRun:
                 options=self.benchmark.options,
                 needs_gpu=self.benchmark.device.backend == "cudnn",
             )
-            outcome = self._start(f"{variant.value}, turn {repetition + 1}", request)
+            outcome = self._start(f"{variant.value}, round {repetition + 1}", request)
             self._add(case, variant, plan, outcome)
 
     def _check_plan(self) -> None:

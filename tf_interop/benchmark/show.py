@@ -19,8 +19,8 @@ from tf_interop.versioned_file import write_file
 
 _ON_A_CPU = "Measured on a CPU, with units. The results do not apply to stages on a GPU."
 _PROGRAMS_ARE = (
-    "whole run, turns: the wall time of the program's process; the median, the shortest and the "
-    "longest turn. It includes imports and first calls, which may hide a gain in a short program. "
+    "whole run, rounds: the wall time of the program's process; the median, the shortest and the "
+    "longest round. It includes imports and first calls, which may hide a gain in a short program. "
     "memory: of that process (RSS)."
 )
 _MEMORY_IS = {
@@ -48,7 +48,7 @@ def show_benchmark(benchmark: Benchmark, console: Console) -> None:
     for case, results in benchmark.by_case.items():
         columns = ["median", "quartiles", "times as fast", "first step", "memory"]
         if case.is_program:
-            columns = ["whole run", "turns", "times as fast", "memory"]
+            columns = ["whole run", "rounds", "times as fast", "memory"]
         columns.append("units" if device.backend == "host" else "stages")
         table = new_table(case.name_on(device), "", *columns)
         for result in results:
@@ -74,17 +74,17 @@ def _legend(benchmark: Benchmark) -> Iterator[str]:
     if any(programs):
         yield _PROGRAMS_ARE
     if not all(programs):
-        yield "median, quartiles: of the steps of a turn; the median over the turns."
-    yield "times as fast: as stock, turn by turn, with the lowest and the highest turn."
+        yield "median, quartiles: of the steps of a round; the median over the rounds."
+    yield "times as fast: as stock in the same round; the median, the lowest and the highest round."
     others = [each for each in benchmark.results if each.variant is not Variant.STOCK]
-    if any("one turn" in times_as_fast(benchmark, each) for each in others):
-        yield "one turn: it has no range, so a difference may be chance. Raise --repetitions."
+    if any("one round" in times_as_fast(benchmark, each) for each in others):
+        yield "one round: it has no range, so a difference may be chance. Raise --repetitions."
     runs_plan = any(each.variant.needs_plan and not each.case.is_program for each in others)
     has_xla = any(each.variant is Variant.XLA for each in others)
     if backend == "cudnn" and runs_plan and not has_xla:
         yield "xla was not compared: it may be faster. Add it with --variants xla."
     for same in dict.fromkeys(each.same_as for each in others if each.same_as is not None):
-        yield f"as {same.value}: nothing was changed, so a difference from {same.value} is chance."
+        yield f"same as {same.value}: nothing was changed, so any difference is chance."
     if not all(programs):
         yield _MEMORY_IS[backend]
 
@@ -93,13 +93,15 @@ def times_as_fast(benchmark: Benchmark, result: Result, *, to: str = "–") -> s
     """Compares a variant of a case with stock TensorFlow, such as `2.25 (2.00–2.50)`."""
     summary = benchmark.summarize(result)
     if summary is None or summary.speedup is None:
-        return UNKNOWN if result.same_as is None else f"as {result.same_as.value}"
+        return UNKNOWN if result.same_as is None else f"same as {result.same_as.value}"
     if summary.lowest_speedup is not None:
         return (
             f"{summary.speedup:.2f} ({summary.lowest_speedup:.2f}{to}{summary.highest_speedup:.2f})"
         )
-    # Stock itself is 1 in every turn.
-    return f"{summary.speedup:.2f}" + (" (one turn)" if result.variant is not Variant.STOCK else "")
+    # Stock itself is 1 in every round.
+    return f"{summary.speedup:.2f}" + (
+        " (one round)" if result.variant is not Variant.STOCK else ""
+    )
 
 
 def write_csv(benchmark: Benchmark, path: pathlib.Path) -> None:

@@ -19,7 +19,7 @@ _ROWS = """The rows of the table:
   most at one depth  the largest number of convolutions at one depth of the graph
   independent pairs  pairs that do not need each other
   groups             sets at one depth that could run together, as one stage
-  left alone         convolutions that cannot be in a stage; the reasons follow the table
+  unchanged          convolutions that cannot be in a stage; the reasons follow the table
 The graph is counted after TensorFlow's own optimizations, as it is for stages."""
 
 

@@ -183,7 +183,7 @@ def benchmark(
 ) -> Result:
     """Compares TensorFlow, XLA and the plugin, on models or a program.
 
-    It measures a step of each MODEL in each variant. The variants take turns, each turn in a new
+    It measures a step of each MODEL in each variant. The variants take turns, each round in a new
     process. MODEL is the name of a Keras application (ResNet50), a .keras or .h5 file, the folder
     of a SavedModel, or module:function, a function that returns a model, or a tf.function. If
     --image-size is given, a function with the argument image_size gets (height, width).

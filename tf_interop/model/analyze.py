@@ -105,7 +105,7 @@ class Analysis:
             ("most at one depth", self.widest_level),
             ("independent pairs", self.independent_pair_count),
             ("groups", len(self.group_sizes)),
-            ("left alone", self.refused_count),
+            ("unchanged", self.refused_count),
         ):
             table.add_row(label, f"{count:,}")
         text = io.StringIO()
@@ -116,7 +116,7 @@ class Analysis:
         for refusal in self.refusals:
             example = refusal.examples[0]
             console.print(
-                f"  {refusal.count} left alone for their {refusal.reason.value}, such as "
+                f"  {refusal.count} unchanged for their {refusal.reason.value}, such as "
                 f"'{example.node}': {example.detail}",
                 soft_wrap=True,
             )

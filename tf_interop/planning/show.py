@@ -338,7 +338,7 @@ def _measured_gain(graph: GraphPlan, measured: MeasuredStep) -> str:
     ours = measured.ours
     if ours.name != OURS:
         return "tf_interop.enable() changes nothing in this graph."
-    steps = f"{ours.step_ms:.2f} ms a step in place of {measured.stock_ms:.2f} ms"
+    steps = f"{ours.step_ms:.2f} ms per step instead of {measured.stock_ms:.2f} ms"
     how = f"It runs {measured.way}." if measured.way else "It was still trying ways to run."
     if ours.is_gain:
         return f"tf_interop.enable() is {ours.ratio:.2f} times as fast: {steps}. {how}"

@@ -265,7 +265,7 @@ def _convolutions_on(
     infer_output_shapes: ShapeInference | None,
     fetches: Collection[str],
 ) -> tuple[tuple[ConvolutionNode, ...], tuple[Refusal, ...]]:
-    """The convolutions on devices of a type, and those that are left alone there."""
+    """The convolutions on devices of a type, and those that stay unchanged there."""
     # The batch size decides which entry of a plan applies to the graph.
     needs_batch_size = settings.plan is not None and any(
         graph.batch_size is not None for graph in settings.plan.graphs

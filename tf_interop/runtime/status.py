@@ -222,8 +222,8 @@ def _graph_table(graphs: Sequence[PassReport]) -> Table:
     is_tuned = any(report.plan.measured for report in graphs)
     columns += ["units", "of operations"] * has_units
     columns += ["tuned: times as fast"] * is_tuned
-    for column in (*columns, "pass", "left alone"):
-        is_text = column in ("function", "device", "left alone")
+    for column in (*columns, "pass", "unchanged"):
+        is_text = column in ("function", "device", "unchanged")
         table.add_column(column, justify="left" if is_text else "right")
     for report in graphs:
         stages = report.plan.stages
