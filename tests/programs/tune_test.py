@@ -183,6 +183,23 @@ def test_a_function_and_a_graph(choose: Choose) -> None:
     assert tf_interop.status().unit_node_count > 0
 
 
+def test_a_function_with_a_loop_has_an_entry_for_each_batch_size(choose: Choose) -> None:
+    choose(1.5)
+    filters = tf.Variable(tf.random.normal([3, 3, 4, 4]))
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 8, 8, 4], tf.float32)])
+    def repeated(images: tf.Tensor) -> tf.Tensor:
+        for _ in tf.range(3):
+            images = tf.nn.relu(tf.nn.conv2d(images, filters, 1, "SAME"))
+        return images
+
+    plan = tf_interop.tune(repeated, batch_sizes=(2, 5), budget=BUDGET).plan
+    assert [graph.batch_size for graph in plan.graphs] == [2, 5]
+    repeated(tf.zeros([3, 8, 8, 4]))
+    [report] = tf_interop.status().current_graphs
+    assert report.is_in_plan and report.plan.measured is None  # of no batch size
+
+
 def test_a_function_of_strings_keeps_its_variables() -> None:
     runs = tf.Variable(0)
 

@@ -307,11 +307,9 @@ def _tune_on_cpu(
     found = compare_with_stock(graph_def, fetches, budget_s=budget_s, say=say_of_graph)
     xla = compare_with_xla(traced)
     plan = _plan_of(found, structure, xla)
-    plan = dataclasses.replace(
-        plan,
-        mode=traced.mode,
-        batch_size=batch_size_of(node.configuration for node in convolutions),
-    )
+    # A graph with its convolutions in a loop does not state theirs.
+    size = batch_size_of(node.configuration for node in convolutions) or traced.batch_size
+    plan = dataclasses.replace(plan, mode=traced.mode, batch_size=size)
     if found.is_settled and not doubt(plan):
         save_cached(Plan((plan,), made_with=_made_with_cpu() | {"graph": traced.name}), key)
     return TunedGraph(traced.name, plan, xla)
