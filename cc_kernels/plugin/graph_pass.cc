@@ -83,9 +83,9 @@ bool WaitForPass(TfiGraph* graph) {
 
 void RunPass(TfiPass pass, const std::shared_ptr<TfiGraph>& graph) {
   const auto run = [pass, graph] {
-    const bool changed = pass(graph.get(), graph->device_type, graph->is_compiled ? 1 : 0,
-                              graph->function.c_str(), graph->nodes_to_preserve.c_str(),
-                              graph->fetches.c_str()) == 1;
+    const bool changed =
+        pass(graph.get(), graph->device_type, graph->is_compiled ? 1 : 0, graph->function.c_str(),
+             graph->nodes_to_preserve.c_str(), graph->fetches.c_str()) == 1;
     std::lock_guard<std::mutex> lock(graph->mutex);
     if (!changed) graph->result.reset();
     graph->is_over = true;
