@@ -26,7 +26,8 @@ pip=("$venv/bin/python" -m pip --disable-pip-version-check)
 # Prints a line every ten seconds while a command runs, which itself may be silent for minutes.
 with_a_clock() {
   local begun=$SECONDS clock status=0
-  while sleep 10; do echo "  … $((SECONDS - begun)) s"; done &
+  # It keeps no pipe open and ends with this script.
+  while sleep 10 >&- 2>&- && kill -0 $$ 2>/dev/null; do echo "  … $((SECONDS - begun)) s"; done &
   clock=$!
   "$@" || status=$?
   kill "$clock"

@@ -419,12 +419,11 @@ def model_batch_size(model: Any) -> int | None:
 
     Of a model that does not state its inputs, that of the first call.
     """
-    inputs = getattr(model, "inputs", None) or ()
-    sizes = {tensor.shape[0] for tensor in inputs if len(tensor.shape)}
-    shape = built_input_shape(model)
-    if not inputs and isinstance(shape, (list, tuple)) and isinstance(shape[0], int):
-        return shape[0]
-    return sizes.pop() if len(sizes) == 1 else None
+    inputs = getattr(model, "inputs", None)
+    shapes = [tensor.shape for tensor in inputs] if inputs else [built_input_shape(model)]
+    sizes = {shape[0] for shape in shapes if isinstance(shape, (list, tuple)) and shape}
+    size = sizes.pop() if len(sizes) == 1 else None
+    return size if isinstance(size, int) else None
 
 
 def built_input_shape(model: Any) -> Any:

@@ -32,53 +32,14 @@ PLAN = "layer by layer"
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
-def _narrow_vgg() -> Any:
-    import tensorflow as tf
-
-    layers = tf.keras.layers
-    model = tf.keras.Sequential([tf.keras.Input((32, 32, 3))])
-    for filters, count in ((16, 2), (32, 2), (64, 3)):
-        for _ in range(count):
-            model.add(layers.Conv2D(filters, 3, padding="same", activation="relu"))
-        model.add(layers.MaxPool2D())
-    model.add(layers.Flatten())
-    for units in (1024, 1024):
-        model.add(layers.Dense(units, activation="relu"))
-    model.add(layers.Dense(10))
-    return model
-
-
-def _narrow_alexnet() -> Any:
-    import tensorflow as tf
-
-    layers = tf.keras.layers
-    pool = {"pool_size": 3, "strides": 2}
-    return tf.keras.Sequential(
-        [
-            tf.keras.Input((112, 112, 3)),
-            layers.Conv2D(16, 11, 4, padding="same", activation="relu"),
-            layers.MaxPool2D(**pool),
-            layers.Conv2D(48, 5, padding="same", activation="relu"),
-            layers.MaxPool2D(**pool),
-            layers.Conv2D(96, 3, padding="same", activation="relu"),
-            layers.Conv2D(64, 3, padding="same", activation="relu"),
-            layers.Conv2D(64, 3, padding="same", activation="relu"),
-            layers.Flatten(),
-            layers.Dense(1024, activation="relu"),
-            layers.Dense(1024, activation="relu"),
-            layers.Dense(10),
-        ]
-    )
-
-
 def _network(name: str) -> Any:
     from python.models.googlenet import googlenet
-    from python.models.small import CLASSES, lenet, resnet
+    from python.models.small import CLASSES, lenet, narrow_alexnet, narrow_vgg, resnet
 
     made: dict[str, Callable[[], Any]] = {
         "LeNet-5": lenet,
-        "narrow VGG": _narrow_vgg,
-        "narrow AlexNet": _narrow_alexnet,
+        "narrow VGG": narrow_vgg,
+        "narrow AlexNet": narrow_alexnet,
         "GoogLeNet": lambda: googlenet((32, 32), CLASSES),
         "ResNet-8": resnet,
     }

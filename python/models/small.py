@@ -38,6 +38,38 @@ def resnet() -> tf.keras.Model:
     return tf.keras.Model(image, layers.Dense(CLASSES, name="output")(x), name="resnet")
 
 
+def narrow_vgg() -> tf.keras.Model:
+    """VGG after Simonyan and Zisserman (2014): its first three blocks, a quarter as wide."""
+    model = tf.keras.Sequential([tf.keras.Input((32, 32, 3))])
+    for filters, count in ((16, 2), (32, 2), (64, 3)):
+        for _ in range(count):
+            model.add(layers.Conv2D(filters, 3, padding="same", activation="relu"))
+        model.add(layers.MaxPool2D())
+    model.add(layers.Flatten())
+    for _ in range(2):
+        model.add(layers.Dense(1024, activation="relu"))
+    model.add(layers.Dense(CLASSES))
+    return model
+
+
+def narrow_alexnet() -> tf.keras.Model:
+    """AlexNet after Krizhevsky (2014), a quarter as wide, without its last pooling."""
+    pool = {"pool_size": 3, "strides": 2}
+    return tf.keras.Sequential(
+        [
+            tf.keras.Input((112, 112, 3)),
+            layers.Conv2D(16, 11, 4, padding="same", activation="relu"),
+            layers.MaxPool2D(**pool),
+            layers.Conv2D(48, 5, padding="same", activation="relu"),
+            layers.MaxPool2D(**pool),
+            *(layers.Conv2D(each, 3, padding="same", activation="relu") for each in (96, 64, 64)),
+            layers.Flatten(),
+            *(layers.Dense(1024, activation="relu") for _ in range(2)),
+            layers.Dense(CLASSES),
+        ]
+    )
+
+
 def paddings() -> tf.keras.Model:
     """A made-up chain of every kind of padding, stride, dilation and pooling."""
     image = tf.keras.Input((26, 23, 4), name="image")

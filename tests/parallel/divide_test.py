@@ -12,7 +12,7 @@ from tf_interop.errors import PlanError, TimeLimitError
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.time_limit import time_limit
 from tf_interop.graph.view import GraphView
-from tf_interop.parallel.divide import ParallelReport, divide_layers
+from tf_interop.parallel.divide import Divider, ParallelReport
 from tf_interop.parallel.layers.find import find_layers
 from tf_interop.parallel.lookup import structure_of_layers
 from tf_interop.parallel.types import Degrees, DividedLayer, GraphDivision, ParallelPlan
@@ -46,7 +46,7 @@ def plan_of(*layers: DividedLayer, why: str = "") -> ParallelPlan:
 def run(
     graph: GraphBuilder, plan: ParallelPlan
 ) -> tuple[graph_pb2.GraphDef | None, ParallelReport | None]:
-    return divide_layers(graph.graph_def, plan, ["result"])
+    return Divider(plan).divide(graph.graph_def, ["result"])
 
 
 def test_divides_a_layer_and_says_what_is_sent() -> None:
@@ -67,7 +67,7 @@ def test_divides_a_layer_and_says_what_is_sent() -> None:
 def test_leaves_what_is_divided_or_has_no_layers_alone() -> None:
     divided, _ = run(graph_of_convolution(), plan_of(HALVES))
     for graph_def in (divided, graph_of({"r": "Relu x"}, CPU).graph_def):
-        assert divide_layers(graph_def, plan_of(HALVES)) == (None, None)
+        assert Divider(plan_of(HALVES)).divide(graph_def) == (None, None)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,8 @@ from tf_interop.parallel.layers.find import LayerGraph
 from tf_interop.parallel.layers.prepare import expand_layers, prepare
 from tf_interop.parallel.lookup import divided_layers, find_division, structure_of_layers
 from tf_interop.parallel.parted_graph import LayerDivision, part_graph
-from tf_interop.parallel.rewrite import rewrite_divided, was_divided
+from tf_interop.parallel.rewrite import rewrite_divided
+from tf_interop.parallel.rewrite import was_divided as was_divided
 from tf_interop.parallel.types import ParallelPlan as ParallelPlan
 from tf_interop.parallel.types import load_parallel_plan
 from tf_interop.structure import Structure
@@ -88,78 +89,63 @@ class Divider:
         nodes_to_preserve: Collection[str] = (),
         infer_output_shapes: ShapeInference | None = None,
     ) -> tuple[graph_pb2.GraphDef | None, ParallelReport | None]:
-        """Divides a graph, as `divide_layers` does."""
-        return divide_layers(graph_def, self.plan, nodes_to_preserve, infer_output_shapes)
+        """Runs the pass on one graph, which is not changed.
 
-    @staticmethod
-    def has_divided(graph_def: graph_pb2.GraphDef) -> bool:
-        """Whether a graph was divided before."""
-        return was_divided(graph_def)
+        Shape inference runs if attributes say too little.
 
+        Returns:
+            The new graph, or None if nothing changed; and a report, or None if there is nothing to
+            divide, or the graph was divided before.
 
-def divide_layers(
-    graph_def: graph_pb2.GraphDef,
-    plan: ParallelPlan,
-    nodes_to_preserve: Collection[str] = (),
-    infer_output_shapes: ShapeInference | None = None,
-) -> tuple[graph_pb2.GraphDef | None, ParallelReport | None]:
-    """Runs the pass on one graph, which is not changed.
-
-    Shape inference runs if attributes say too little.
-
-    Returns:
-        The new graph, or None if nothing changed; and a report, or None if there is nothing to
-        divide, or the graph was divided before.
-
-    Raises:
-        GraphError: the graph is not well-formed.
-        PlanError: the plan is for other graphs, or for devices that are not there.
-        TimeLimitError: it took longer than the `time_limit` around it.
-    """
-    start = time.perf_counter()
-    if was_divided(graph_def):
-        return None, None
-    layers = prepare(graph_def, infer_output_shapes, nodes_to_preserve)
-    view = layers.view
-    if not layers.layers and not layers.why_whole:
-        return None, None
-    check_time_limit()
-    structure = structure_of_layers(layers)
-    division, why_unchanged = _find_division(plan, layers, structure)
-    rewritten = None
-    sent_bytes: dict[tuple[str, str], int] = {}
-    if division:
-        degrees_of = {name: each.degrees for name, each in division.items()}
-        layers = expand_layers(layers, degrees_of, infer_output_shapes, nodes_to_preserve)
+        Raises:
+            GraphError: the graph is not well-formed.
+            PlanError: the plan is for other graphs, or for devices that are not there.
+            TimeLimitError: it took longer than the `time_limit` around it.
+        """
+        start = time.perf_counter()
+        if was_divided(graph_def):
+            return None, None
+        layers = prepare(graph_def, infer_output_shapes, nodes_to_preserve)
         view = layers.view
-        device_names, device_of_node = number_devices(plan.devices, view)
-        parted = part_graph(layers, division, device_of_node, nodes_to_preserve)
-        if any(map(parted.is_divided, parted.parts)):
-            rewritten = rewrite_divided(parted, device_names, nodes_to_preserve)
-            after = GraphView(rewritten)
-            after.topological_order()
-            kept = set(nodes_to_preserve) & view.index_of.keys()
-            if missing := kept - after.index_of.keys():
-                raise GraphError(f"Expected the nodes {sorted(missing)[:5]} to stay, got none.")
-            sent_bytes = {
-                (device_names[source], device_names[destination]): count
-                for (source, destination), count in parted.sent_bytes.items()
-            }
-        else:
-            why_unchanged = "no operation can be divided as the parallel plan specifies"
-    used = {device for each in division.values() for device in each.devices}
-    report = ParallelReport(
-        fingerprint=structure.fingerprint,
-        node_count=len(view),
-        layer_count=len(layers.layers),
-        divided=division,
-        device_count=len(used),
-        sent_bytes=sent_bytes,
-        why_whole=layers.why_whole,
-        milliseconds=(time.perf_counter() - start) * 1e3,
-        why_unchanged=why_unchanged,
-    )
-    return rewritten, report
+        if not layers.layers and not layers.why_whole:
+            return None, None
+        check_time_limit()
+        structure = structure_of_layers(layers)
+        division, why_unchanged = _find_division(self.plan, layers, structure)
+        rewritten = None
+        sent_bytes: dict[tuple[str, str], int] = {}
+        if division:
+            degrees_of = {name: each.degrees for name, each in division.items()}
+            layers = expand_layers(layers, degrees_of, infer_output_shapes, nodes_to_preserve)
+            view = layers.view
+            device_names, device_of_node = number_devices(self.plan.devices, view)
+            parted = part_graph(layers, division, device_of_node, nodes_to_preserve)
+            if any(map(parted.is_divided, parted.parts)):
+                rewritten = rewrite_divided(parted, device_names, nodes_to_preserve)
+                after = GraphView(rewritten)
+                after.topological_order()
+                kept = set(nodes_to_preserve) & view.index_of.keys()
+                if missing := kept - after.index_of.keys():
+                    raise GraphError(f"Expected the nodes {sorted(missing)[:5]} to stay, got none.")
+                sent_bytes = {
+                    (device_names[source], device_names[destination]): count
+                    for (source, destination), count in parted.sent_bytes.items()
+                }
+            else:
+                why_unchanged = "no operation can be divided as the parallel plan specifies"
+        used = {device for each in division.values() for device in each.devices}
+        report = ParallelReport(
+            fingerprint=structure.fingerprint,
+            node_count=len(view),
+            layer_count=len(layers.layers),
+            divided=division,
+            device_count=len(used),
+            sent_bytes=sent_bytes,
+            why_whole=layers.why_whole,
+            milliseconds=(time.perf_counter() - start) * 1e3,
+            why_unchanged=why_unchanged,
+        )
+        return rewritten, report
 
 
 def _find_division(

@@ -24,7 +24,7 @@ from tf_interop.errors import LibraryError, PlanError, TfInteropError
 from tf_interop.graph.join import join_kept
 from tf_interop.graph.time_limit import collection_pause, time_limit
 from tf_interop.measure.device import ask_for_all_hardware_queues, has_nvidia_gpu
-from tf_interop.parallel.divide import Divider, ParallelReport
+from tf_interop.parallel.divide import Divider, ParallelReport, was_divided
 from tf_interop.runtime.fold_pass import FoldReport, arrange_filters, run_fold_pass
 from tf_interop.runtime.graph_pass import (
     CompiledBody,
@@ -325,7 +325,7 @@ class Plugin:
                 folded=folded if makes_units else None,
             )
         except PlanError as error:
-            if Divider.has_divided(graph_def):
+            if was_divided(graph_def):
                 raise PlanError(
                     "The plan does not fit this graph, whose layers the parallel plan divides. Use "
                     "one of the two plans, or the parallel plan with policy 'always'."

@@ -200,56 +200,70 @@ def tune(
         raise ValueError("batch_sizes is empty. Pass at least one batch size.")
     batch_sizes = tuple(dict.fromkeys(batch_sizes))
 
+    options = {"training": training, "image_size": image_size, "jit_compile": jit_compile}
     with contextlib.nullcontext(say) if say is not None else ProgressLines() as tell:
-
-        def trace_batch(batch_size: int) -> TracedGraph:
-            tell(f"tracing batch {batch_size}")
-            return trace(
-                model_or_function,
-                batch_size=batch_size,
-                training=training,
-                image_size=image_size,
-                jit_compile=jit_compile,
-            )
-
-        def compare_with_xla(traced: TracedGraph) -> XlaTimes | None:
-            if not compare_xla:
-                return None
-            tell(f"{traced.name}: compiling with XLA")
-            return time_xla(*as_step(traced.graph_def), traced.variables, limit_s=budget_s)
-
-        gpu = running_device("cudnn") if tensorflow_internals.may_have_gpus() else None
-        if gpu is None:
-            graphs = tuple(
-                _tune_on_cpu(trace_batch(each), budget_s, compare_with_xla, use_cache, tell)
-                for each in batch_sizes
-            )
-            tuning = Tuning(graphs, _made_with_cpu())
-        else:
-            ask_for_all_hardware_queues()  # `enable` would be too late, after CUDA has started
-            traced = [trace_batch(each) for each in batch_sizes]
-            profile_budget_s = budget_s * len(batch_sizes)
-            plan = plan_model(
-                model_or_function,
-                _profile(traced, gpu.backend, profile_budget_s, tell),
-                batch_sizes=batch_sizes,
-                training=training,
-                image_size=image_size,
-                jit_compile=jit_compile,
-                target=gpu.compute_capability or "cpu",
-                say=tell,
-            )
-            # A model with a fixed batch size has one plan entry for all batch sizes.
-            tuning = Tuning(
-                tuple(
-                    TunedGraph(of.name, entry, compare_with_xla(of))
-                    for entry, of in zip(plan.graphs, traced, strict=False)
-                ),
-                plan.made_with,
-            )
+        tuning = _tune(
+            model_or_function,
+            batch_sizes,
+            options,
+            budget_s,
+            compares_xla=compare_xla,
+            use_cache=use_cache,
+            say=tell,
+        )
     if enable and (tuning.is_faster or get_plugin().settings.plan is not None):
         _enable_beside_earlier(tuning.plan)
     return tuning
+
+
+def _tune(
+    model_or_function: Any,
+    batch_sizes: Sequence[int],
+    options: Mapping[str, Any],
+    budget_s: float,
+    *,
+    compares_xla: bool,
+    use_cache: bool,
+    say: Callable[[str], None],
+) -> Tuning:
+    """Tunes each batch size; `options` are those of `trace`."""
+
+    def trace_batch(batch_size: int) -> TracedGraph:
+        say(f"tracing batch {batch_size}")
+        return trace(model_or_function, batch_size=batch_size, **options)
+
+    def compare_with_xla(traced: TracedGraph) -> XlaTimes | None:
+        if not compares_xla:
+            return None
+        say(f"{traced.name}: compiling with XLA")
+        return time_xla(*as_step(traced.graph_def), traced.variables, limit_s=budget_s)
+
+    gpu = running_device("cudnn") if tensorflow_internals.may_have_gpus() else None
+    if gpu is None:
+        graphs = tuple(
+            _tune_on_cpu(trace_batch(each), budget_s, compare_with_xla, use_cache, say)
+            for each in batch_sizes
+        )
+        return Tuning(graphs, _made_with_cpu())
+    ask_for_all_hardware_queues()  # `enable` would be too late, after CUDA has started
+    traced = [trace_batch(each) for each in batch_sizes]
+    profile_budget_s = budget_s * len(batch_sizes)
+    plan = plan_model(
+        model_or_function,
+        _profile(traced, gpu.backend, profile_budget_s, say),
+        batch_sizes=batch_sizes,
+        **options,
+        target=gpu.compute_capability or "cpu",
+        say=say,
+    )
+    # A model with a fixed batch size has one plan entry for all batch sizes.
+    return Tuning(
+        tuple(
+            TunedGraph(of.name, entry, compare_with_xla(of))
+            for entry, of in zip(plan.graphs, traced, strict=False)
+        ),
+        plan.made_with,
+    )
 
 
 def _profile(
