@@ -420,7 +420,7 @@ def model_batch_size(model: Any) -> int | None:
     Of a model that does not state its inputs, that of the first call.
     """
     inputs = getattr(model, "inputs", None)
-    shapes = [tensor.shape for tensor in inputs] if inputs else [built_input_shape(model)]
+    shapes = [tuple(each.shape) for each in inputs] if inputs else [built_input_shape(model)]
     sizes = {shape[0] for shape in shapes if isinstance(shape, (list, tuple)) and shape}
     size = sizes.pop() if len(sizes) == 1 else None
     return size if isinstance(size, int) else None

@@ -16,6 +16,7 @@ import pytest
 from command_line import free_addresses, python_output
 from unnoticed import run_python
 
+import tf_interop
 from tf_interop import tensorflow_internals
 from tf_interop.graph.view import is_local
 
@@ -285,6 +286,18 @@ def start_hosts(*arguments: str) -> list[subprocess.Popen[str]]:
         )
         for i in range(2)
     ]
+
+
+@pytest.mark.parametrize("task", [None, ("worker", 3), ("evaluator", 0)])
+def test_a_host_must_be_a_task_of_the_cluster(
+    task: tuple[str, int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config: dict[str, object] = {"cluster": {"worker": free_addresses(1)}}
+    if task is not None:
+        config["task"] = {"type": task[0], "index": task[1]}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    with pytest.raises(ValueError, match=r"Expected TF_CONFIG to have .* got the cluster"):
+        tf_interop.join_cluster()
 
 
 def test_fit_divides_layers_over_the_hosts_of_a_cluster() -> None:

@@ -29,6 +29,28 @@ def test_counts_what_stages_did_on_each_of_several_devices() -> None:
     assert "CPU:0, stages run: 4" in said
 
 
+def test_names_the_functions_and_shows_what_was_measured_for_each(units_on_cpus: None) -> None:
+    @tf.function
+    def serve(image: tf.Tensor, size: int) -> tf.Tensor:
+        return tf.nn.relu(tf.nn.conv2d(image, tf.ones([size, size, 3, 4]), 1, "SAME"))
+
+    variables = [tf.Variable(0.0) for _ in range(20)]  # so that a copy of the function is called
+
+    @tf.function
+    def other(image: tf.Tensor) -> tf.Tensor:
+        return serve(image, 5) + tf.add_n(variables)
+
+    tf_interop.enable()
+    serve(tf.ones([1, 8, 8, 3]), 3)
+    other(tf.ones([2, 8, 8, 3]))
+    status = tf_interop.status()
+    assert [graph.function for graph in status.graphs] == ["other", "serve"]
+    lines = str(status).splitlines()
+    for name, size in (("serve", "1x8x8x3"), ("other", "2x8x8x3")):
+        assert any(line.strip().startswith(f"{name}: input {size}: ") for line in lines), lines
+    assert "tuned" not in str(status)
+
+
 def test_separates_graphs_of_earlier_settings(plugin_as_after_import: None) -> None:
     @tf.function
     def branches(image: tf.Tensor) -> tuple[tf.Tensor, ...]:

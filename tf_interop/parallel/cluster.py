@@ -26,7 +26,6 @@ def join_cluster() -> None:
 
     Raises:
         ValueError: `TF_CONFIG` does not name this host's task, or not as one of the cluster.
-        RuntimeError: TensorFlow was used before.
     """
     if "TF_CONFIG" not in os.environ:
         return

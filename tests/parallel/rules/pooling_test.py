@@ -5,8 +5,17 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from parallel.parts_runner import Array, check, in_nchw, operation_of, stays_whole
+from parallel.parts_runner import (
+    Array,
+    check,
+    in_nchw,
+    operation_of,
+    parts_of,
+    stays_whole,
+)
+from tensorflow.core.framework import graph_pb2
 
+from tf_interop.parallel.node_maker import NodeMaker
 from tf_interop.parallel.types import Degrees
 
 SHAPE = (3, 11, 10, 4)
@@ -80,7 +89,16 @@ def test_pads_with_the_lowest_number_of_a_dtype(dtype: str) -> None:
 def test_windows_of_nothing_but_minus_infinity(padding: str) -> None:
     image = IMAGE.copy()
     image[0, :4, :4] = image[1, -5:, -5:] = image[2, 4:8] = -np.inf
-    check(*case("MaxPool", (3, 4), (2, 1), padding, image=image), DEGREES)
+    pooling = case("MaxPool", (3, 4), (2, 1), padding, image=image)
+    check(*pooling, DEGREES)
+    # A CPU ignores what is below its lowest number. A GPU does not.
+    graph_def = graph_pb2.GraphDef()
+    part = parts_of(operation_of(*pooling)[0], Degrees(height=2))[0]
+    part.emit(NodeMaker(graph_def, "", "part", set()), ["image"])
+    values = [
+        tf.make_ndarray(node.attr["value"].tensor) for node in graph_def.node if node.op == "Const"
+    ]
+    assert any(np.all(value == -np.inf) for value in values)
 
 
 def test_a_part_reads_only_its_windows() -> None:
