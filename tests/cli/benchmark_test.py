@@ -58,6 +58,10 @@ def random(image_size=(8, 8)):
     noise = tf.keras.layers.Lambda(lambda x: x + tf.random.normal(tf.shape(x)))
     return tf.keras.Model(model.input, noise(model.output))
 
+def depthwise(image_size=(8, 8)):
+    image = tf.keras.Input((*image_size, 3))
+    return tf.keras.Model(image, tf.keras.layers.DepthwiseConv2D(3)(image))
+
 def crashes():
     os.abort()
 """
@@ -173,6 +177,12 @@ def test_child_compares_with_stock_before_it_measures(variant: Variant) -> None:
     outcome = run_child(_request(variant), 120.0)
     assert outcome.failure is None, outcome
     assert (outcome.block.steps, outcome.block.stage_count) == (2, 0)
+
+
+@pytest.mark.usefixtures("folder")
+def test_counts_calls_of_compiled_functions_as_units() -> None:
+    outcome = run_child(_request(Variant.XLA_ENABLED, "tiny_models:depthwise"), 120.0)
+    assert outcome.failure is None and outcome.block.stage_count == 1, outcome
 
 
 def test_measures_a_saved_model_and_a_function() -> None:
