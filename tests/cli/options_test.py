@@ -80,6 +80,13 @@ def test_progress_is_a_line_for_each_phase_and_every_ten_seconds(
     ]
 
 
+def test_the_first_line_comes_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with ProgressLines() as echo:
+        for text in ("Importing TensorFlow", "Loading ResNet50"):
+            echo(text)
+        assert capsys.readouterr().err == "Importing TensorFlow\n"
+
+
 def test_progress_is_a_bar_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

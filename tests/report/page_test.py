@@ -38,7 +38,7 @@ from tf_interop.planning.types import (
     PlannedStage,
     RejectedStage,
 )
-from tf_interop.report.network import Network, NetworkNode, named_as_in
+from tf_interop.report.network import Network, NetworkNode, layer_of, named_as_in
 from tf_interop.report.page import microseconds, render_page
 from tf_interop.stage import Schedule
 from tf_interop.structure import Structure
@@ -180,6 +180,21 @@ def test_shows_the_plans_totals_and_stages() -> None:
     ]
     assert second.words.startswith("Stage 1 62.0 µs modelled ± 12.4 µs")
     assert texts_of(first, "over") == [] and texts_of(second, "over") == ["112 %", "150 %"]
+
+
+def test_boxes_have_the_layer_and_the_time_of_a_convolution() -> None:
+    graph = planned_graph()
+    boxes = texts_of(page_of(graph, networks=[network()]), "node")
+    alone = {each.node: each.latency_us for each in graph.unstaged}
+    for planned in graph.stages:
+        assert planned.explanation is not None
+        for lane, explained in zip(planned.stage.lanes, planned.explanation.lanes, strict=True):
+            if len(lane.steps) == 1:
+                alone[lane.steps[0].operation] = explained.alone_us
+    assert alone.keys() - {each.node for each in graph.unstaged}
+    for name, time_us in alone.items():
+        [box] = [each for each in boxes if each.startswith(f"{name}: ")]
+        assert box.endswith(f"{layer_of(name)} ·, {microseconds(time_us)}"), box
 
 
 def test_escapes_names_from_graphs_everywhere() -> None:
