@@ -69,14 +69,19 @@ def main(names: tuple[str, ...], batch: int, seconds: float) -> None:
         model = getattr(tf.keras.applications, name)(weights=None)
         images = tf.random.normal((batch, *model.input_shape[1:]))
         set_statistics(model)
-        infer = tf.function(lambda model=model, images=images: model(images, training=False))
+
+        def infer(model: tf.keras.Model = model, images: tf.Tensor = images) -> tf.Tensor:
+            return model(images, training=False)
+
+        infer.__name__ = name  # which the status shows
+        run = tf.function(infer)
         times: dict[bool, list[float]] = {False: [], True: []}
         outputs: dict[bool, np.ndarray] = {}
         for is_on in (False, True) * TURNS:
             click.echo(f"{name}: {columns[2 if is_on else 1]}", err=True)
             (tf_interop.enable if is_on else tf_interop.disable)()
-            times[is_on].append(median_ms(infer, seconds))
-            outputs[is_on] = infer().numpy()
+            times[is_on].append(median_ms(run, seconds))
+            outputs[is_on] = run().numpy()
         stock, ours = (statistics.fmean(times[is_on]) for is_on in (False, True))
         difference = np.max(np.abs(outputs[True] - outputs[False])) / np.max(np.abs(outputs[False]))
         cells = (f"{stock:.1f} ms", f"{ours:.1f} ms", f"{stock / ours:.2f}", f"{difference:.0e}")
