@@ -6,11 +6,13 @@ import dataclasses
 from typing import Any
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
 import tf_interop
 from tf_interop.errors import PlanError
+from tf_interop.model import parallelize
 from tf_interop.model.parallelize import Parallelization
 from tf_interop.parallel.costs.devices import DeviceGraph, uniform_device_graph
 from tf_interop.parallel.explain import DATA, MODEL, ONE_WEIRD_TRICK, WHOLE
@@ -79,12 +81,29 @@ def test_beats_the_strategies_for_all_layers(model: Any) -> None:
             assert layer.chosen.total_us <= other.total_us * (1 + 1e-6)
 
 
+def test_devices_of_this_process_time_a_step(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    of_no_time = uniform_device_graph(
+        ["/device:CPU:0"],
+        multiply_adds_per_s=1e18,
+        memory_bytes_per_s=1e18,
+        bytes_per_s=1e18,
+        latency_s=0.0,
+    )
+    there = _explained(model, device_graph=of_no_time, batch_size=32)
+    monkeypatch.setattr(parallelize, "measure_devices", lambda names: of_no_time)
+    weights = model.get_weights()
+    here = _explained(model, batch_size=32, training=True)
+    assert there.planned.step_us[WHOLE] < 1 < 10 < here.planned.step_us[WHOLE]
+    for before, after in zip(weights, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(before, after)
+
+
 def test_leaves_a_model_whole_where_sending_costs_more(model: Any) -> None:
     slow = _devices(bytes_per_s=1e5)
     plan = tf_interop.parallelize(model, device_graph=slow, batch_size=2)
     (graph,) = plan.graphs
     assert graph.layers == ()
-    assert "nothing is faster in the model than one device" in graph.why_whole
+    assert "nothing is faster in the model by 10% than one device" in graph.why_whole
     assert graph.prediction is not None
     assert graph.prediction.step_us == graph.prediction.whole_us
     assert graph.prediction.sent == ()

@@ -42,23 +42,26 @@ DEVICES = DeviceGraph(
     ),
     tuple(tuple(1e6 * (1 + a + 2 * b) for b in range(4)) for a in range(4)),
     tuple(tuple(1e-5 * (1 + 3 * a + b) for b in range(4)) for a in range(4)),
+    tuple(tuple(1e-6 * (2 + a + 3 * b) for b in range(4)) for a in range(4)),
 )
 Row = tuple[int, Box]
 """A device, and a box that it computes or reads."""
 
 
-def sending_s(given: PartedTensor, reads: Iterable[Row]) -> float:
+def sending_s(given: PartedTensor, reads: Iterable[Row], *, is_awaited: bool = True) -> float:
     """The time of the device that sends or receives most of a float32 tensor."""
     busy: dict[tuple[str, int], float] = collections.defaultdict(float)
+    longest = 0.0
     for device, box in reads:
         for piece in pieces_of(given, box):
             source = given.parts[piece.part].device
             if source != device:
                 seconds = volume(piece.box) * 4 / DEVICES.bytes_per_s[source][device]
-                seconds += DEVICES.latency_s[source][device]
+                seconds += DEVICES.message_s[source][device]
+                longest = max(longest, DEVICES.latency_s[source][device])
                 busy["sent", source] += seconds
                 busy["received", device] += seconds
-    return max(busy.values(), default=0.0)
+    return max(busy.values(), default=0.0) + longest * is_awaited
 
 
 def table_of(
@@ -93,9 +96,12 @@ def random_reads(random_: random.Random, shape: Sequence[int]) -> list[Row]:
     return reads
 
 
+@pytest.mark.parametrize("is_awaited", [True, False])
 @pytest.mark.parametrize("shape", [(6, 5), ()])
 @pytest.mark.parametrize("seed", range(20))
-def test_sends_the_pieces_that_are_read(seed: int, shape: tuple[int, ...]) -> None:
+def test_sends_the_pieces_that_are_read(
+    seed: int, shape: tuple[int, ...], is_awaited: bool
+) -> None:
     random_ = random.Random(seed)
     tables, links = BoxTables(), Links(DEVICES)
     given, reads = (
@@ -104,12 +110,19 @@ def test_sends_the_pieces_that_are_read(seed: int, shape: tuple[int, ...]) -> No
     given_table = table_of(tables, [rows for rows, _ in given], [is_sum for _, is_sum in given])
     read_table = table_of(tables, reads)
     expected = [
-        [sending_s(PartedTensor(shape, tuple(Part(*row) for row in rows), is_sum), each)]
+        [
+            sending_s(
+                PartedTensor(shape, tuple(Part(*row) for row in rows), is_sum),
+                each,
+                is_awaited=is_awaited,
+            )
+        ]
         for rows, is_sum in given
         for each in reads
     ]
     expected = np.reshape(expected, (4, 4))
-    np.testing.assert_allclose(links.seconds(given_table, read_table, 4), expected, rtol=1e-5)
+    seconds = links.seconds(given_table, read_table, 4, is_awaited=is_awaited)
+    np.testing.assert_allclose(seconds, expected, rtol=1e-5)
 
 
 def network() -> list[tf.Tensor]:
@@ -189,7 +202,22 @@ def sending_all_s(layers: LayerGraph, chosen: Sequence[Degrees]) -> float:
                 for part in parts_of(layers, node, chosen[layer]):
                     if (box := part.reads[at]) is not None:
                         reads[tensor, layer].add((part.place, box))
-    return sum(sending_s(given[tensor], rows) for (tensor, _), rows in reads.items())
+    # Nothing waits for messages from or to nodes in no layer.
+    return sum(
+        sending_s(given[tensor], rows, is_awaited=layer is not None and tensor[0] in layer_of)
+        for (tensor, layer), rows in reads.items()
+    )
+
+
+def test_only_the_times_of_computing_are_scaled_to_a_measured_step() -> None:
+    costs = costs_of_products()
+    scaled = costs.scaled_to(3.0)
+    assert scaled.seconds([0, 0]) == pytest.approx(3.0)
+    for before, after in zip(costs.layers, scaled.layers, strict=True):
+        factor = 3.0 / costs.seconds([0, 0])
+        np.testing.assert_allclose(after.compute_s, before.compute_s * factor)
+        np.testing.assert_array_equal(after.parameters_s, before.parameters_s)
+    assert scaled.edges is costs.edges
 
 
 def test_costs_are_sums_over_all_nodes_and_tensors() -> None:
@@ -227,8 +255,8 @@ def test_parameters_that_stay_only_send_sums_of_gradients() -> None:
     assert last.parameters_s[last.place_of(Degrees(sample=2))] == 0
     # A ring of two devices over the slower link: each sends the values of y once.
     slowest = min(DEVICES.bytes_per_s[0][1], DEVICES.bytes_per_s[1][0])
-    latency_s = max(DEVICES.latency_s[0][1], DEVICES.latency_s[1][0])
-    seconds = 4 * 2 * 4 / slowest + 2 * latency_s
+    small_s = max(DEVICES.latency_s[a][b] + DEVICES.message_s[a][b] for a, b in ((0, 1), (1, 0)))
+    seconds = 4 * 2 * 4 / slowest + 2 * small_s
     assert last.parameters_s[last.place_of(Degrees(channel=2))] == pytest.approx(seconds)
 
 

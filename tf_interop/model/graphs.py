@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import time
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -42,7 +43,8 @@ class TracedGraph:
         mode: of a Keras model; None for a function or a graph, which may be for either.
         batch_size: for inputs that leave it open.
         image_size: height and width, for inputs of rank 4 that leave them open.
-        run: runs the function on zeros, and restores its variables; None for a GraphDef.
+        run: runs the function on zeros a number of times, restores its variables, and returns the
+            seconds of each run; None for a GraphDef.
         fetches: names of the nodes that the graph is run for; empty if unknown.
         variables: shapes and dtypes of the variables, by the name of the node that stands for them.
         is_compiled: whether XLA compiles it, so that Grappler does not change it.
@@ -54,7 +56,7 @@ class TracedGraph:
     mode: GraphMode | None = None
     batch_size: int = 1
     image_size: tuple[int, int] | None = None
-    run: Callable[[], object] | None = None
+    run: Callable[[int], list[float]] | None = None
     fetches: tuple[str, ...] = ()
     variables: Mapping[str, tf.TensorSpec] = dataclasses.field(default_factory=dict)
     is_compiled: bool = False
@@ -189,7 +191,7 @@ def handed_graph_of(
             largest, most = graph_def, count
 
     with _rewriting_nothing(plugin), plugin.observe(look_at):
-        traced.run()
+        traced.run(1)
     if largest is not None:
         # For functions that stay calls, Grappler hands over only the signature.
         bodies = {each.signature.name: each for each in traced.graph_def.library.function}
@@ -284,16 +286,17 @@ def _trace_model(
     what = "one training step with SGD" if training else "inference"
     size = tf.nest.flatten(traced.inputs)[0].shape[0]
 
-    def run() -> None:
-        traced.function(tf.nest.map_structure(_zeros, traced.inputs))
+    def runner() -> Callable[[], object]:
+        inputs = tf.nest.map_structure(_zeros, traced.inputs)
+        return lambda: traced.function(inputs)
 
-    return _graph_of(f"{model.name}, {what}, batch {size}", traced.function, run, traced.notes)
+    return _graph_of(f"{model.name}, {what}, batch {size}", traced.function, runner, traced.notes)
 
 
 def _trace_function(
     function: Any, batch_size: int, image_size: tuple[int, int] | None
 ) -> TracedGraph:
-    def run() -> None:
+    def runner() -> Callable[[], object]:
         arguments, keyword_arguments = tf.nest.map_structure(
             lambda value: (
                 _zeros(fill_shape(value, batch_size, image_size))
@@ -303,9 +306,9 @@ def _trace_function(
             _input_signature(function),
         )
         # A function that has run before is not optimized again, but a function around it is.
-        tf.function(lambda: function(*arguments, **keyword_arguments), autograph=False)()
+        return tf.function(lambda: function(*arguments, **keyword_arguments), autograph=False)
 
-    return _graph_of(function.graph.name, function, run, ())
+    return _graph_of(function.graph.name, function, runner, ())
 
 
 def _input_signature(function: Any) -> Any:
@@ -326,8 +329,12 @@ def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
 
 
 def _graph_of(
-    name: str, function: Any, run: Callable[[], object], notes: tuple[str, ...]
+    name: str,
+    function: Any,
+    runner: Callable[[], Callable[[], object]],
+    notes: tuple[str, ...],
 ) -> TracedGraph:
+    """The graph of a function; `runner` makes what runs it on zeros."""
     fetches = tuple(tensorflow_internals.function_fetches(function))
     graph_def = _inline_calls(function.graph.as_graph_def(add_shapes=True), fetches)
     variables = {
@@ -336,18 +343,27 @@ def _graph_of(
         if (spec := tensorflow_internals.variable_spec(tensor)) is not None
     }
 
-    def run_and_restore() -> None:
+    def run(count: int) -> list[float]:
+        call = runner()
         with _variables_kept(function):
-            run()
+            return [_seconds(call) for _ in range(count)]
 
     return TracedGraph(
         name,
         _needed_for(fetches, graph_def),
-        run=run_and_restore,
+        run=run,
         fetches=fetches,
         variables=variables,
         notes=notes,
     )
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    for result in tf.nest.flatten(call()):
+        if isinstance(result, tf.Tensor):
+            result.numpy()  # a GPU computes on after the call
+    return time.perf_counter() - start
 
 
 @contextlib.contextmanager

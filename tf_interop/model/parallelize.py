@@ -28,6 +28,9 @@ from tf_interop.profile.types import Profile
 from tf_interop.versioned_file import PathLike
 
 
+_TIMED_STEPS = 5
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Parallelization:
     """A parallel plan for a model; `planned` has its one entry with the reasons."""
@@ -55,7 +58,8 @@ def parallelize(
     Each layer has its own configuration: it is divided by samples, height, width, and output or
     input channels, over all devices or some. By the cost model, the chosen configurations take the
     least time for all layers and for the data sent between them. Nothing is divided if one device
-    is fastest. The model runs once, on zeros, to get its graph, and keeps its variables.
+    is fastest. The model runs a few times, on zeros, to get its graph and the time of its step on one
+    device, and keeps its variables.
 
     Args:
         model_or_function: a Keras model with known inputs, a concrete function, a tf.function with
@@ -87,6 +91,7 @@ def parallelize(
     loaded = profile if profile is None or isinstance(profile, Profile) else load_profile(profile)
     if device_graph is not None and not isinstance(device_graph, DeviceGraph):
         device_graph = load_device_graph(device_graph)
+    is_here = device_graph is None
     if device_graph is not None:
         chosen = _choose(device_graph, _devices_of(device_graph.names, devices))
     else:
@@ -109,7 +114,12 @@ def parallelize(
     allow_tf32 = tensorflow_internals.is_tf32_on()
     measured = None if loaded is None else MeasuredParts(loaded, allow_tf32=allow_tf32)
     planned = make_division(
-        layers, chosen, mode=traced.mode, memory_limit=memory_limit, measured=measured
+        layers,
+        chosen,
+        mode=traced.mode,
+        memory_limit=memory_limit,
+        measured=measured,
+        step_s=min(traced.run(_TIMED_STEPS)) if is_here and traced.run is not None else None,
     )
     version = tensorflow_internals.tensorflow_version()
     made_with = {"tensorflow": version, "devices": chosen.source.value}

@@ -31,7 +31,8 @@ from tf_interop.planning.problem import ValueSource
 from tf_interop.planning.types import GraphMode
 
 PLAN = "plan"
-_LEAST_GAIN = 1e-6
+_LEAST_GAIN = 0.1
+"""A gain below the model's error is none."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ def make_division(
     mode: GraphMode | None = None,
     memory_limit: int | None = None,
     measured: MeasuredParts | None = None,
+    step_s: float | None = None,
 ) -> PlannedDivision:
     """Divides the layers of a graph for the shortest step in the model.
 
@@ -69,6 +71,8 @@ def make_division(
         mode: training or inference, if known.
         memory_limit: bytes that no device may exceed, in addition to its own limit.
         measured: measured times of convolutions.
+        step_s: measured time of a step on the first device. Times of computing are scaled to it,
+            because a device reaches its rates only in large operations.
 
     Raises:
         PlanError: no division fits in memory.
@@ -76,6 +80,8 @@ def make_division(
     limits = _memory_limits(devices, memory_limit)
     with collection_pause():
         costs = find_expanded_costs(layers, devices, measured)
+        if step_s is not None:
+            costs = costs.scaled_to(step_s)
         found = minimize(costs.problem(limits))
     strategies = baselines(layers, len(devices.devices))
     structure = structure_of_layers(layers)
@@ -87,7 +93,10 @@ def make_division(
     )
     if fits and best_s >= whole_s * (1 - _LEAST_GAIN):
         choice = whole
-        why_whole = f"nothing is faster in the model than one device ({whole_s * 1e3:.3g} ms)"
+        why_whole = (
+            f"nothing is faster in the model by {_LEAST_GAIN:.0%} than one device "
+            f"({whole_s * 1e3:.3g} ms)"
+        )
     divided = costs.division(choice)
     # As in the pass, so that the prediction counts the bytes that are really sent.
     expanded = expand_layers(layers, {name: each.degrees for name, each in divided.items()})

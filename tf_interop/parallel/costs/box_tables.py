@@ -114,6 +114,7 @@ class Links:
     Attributes:
         seconds_per_byte: by the sending and the receiving device.
         latency_s: by the sending and the receiving device.
+        message_s: by the sending and the receiving device.
     """
 
     def __init__(self, devices: DeviceGraph) -> None:
@@ -122,24 +123,33 @@ class Links:
         self.seconds_per_byte: Floats = np.zeros((count, count))
         self.seconds_per_byte[others] = 1 / np.array(devices.bytes_per_s)[others]
         self.latency_s: Floats = np.where(others, np.array(devices.latency_s), 0.0)
+        self.message_s: Floats = np.where(others, np.array(devices.message_s), 0.0)
         self._known_intervals: dict[tuple[int, int], tuple[Integers, Integers]] = {}
 
-    def seconds(self, given: BoxTable, read: BoxTable, item_bytes: int) -> Floats:
+    def seconds(
+        self, given: BoxTable, read: BoxTable, item_bytes: int, *, is_awaited: bool = True
+    ) -> Floats:
         """The time until all boxes of `read` are complete, by both configurations.
 
         A device sends its messages one after another, and receives them one after another. Devices
-        work in parallel, so the busiest one decides.
+        work in parallel, so the busiest one decides. The longest latency of a message adds to that
+        if the reader has nothing else to do meanwhile (`is_awaited`).
         """
         overlaps = self._overlaps(given, read)
         pairs = np.ix_(given.devices, read.devices)
         seconds = (item_bytes * self.seconds_per_byte).astype(np.float32)[pairs]
         seconds *= overlaps
-        latency_s = self.latency_s.astype(np.float32)[pairs]
-        latency_s *= overlaps > 0
-        seconds += latency_s
+        are_sent = overlaps > 0
+        seconds += self.message_s.astype(np.float32)[pairs] * are_sent
         received = _longest(_by_configuration(seconds, given), read)
         sent = _longest(_by_configuration(seconds.T, read), given).T
-        return np.asarray(np.maximum(received, sent))
+        busy = np.asarray(np.maximum(received, sent))
+        if not is_awaited:
+            return busy
+        latency_s = self.latency_s.astype(np.float32)[pairs] * are_sent
+        of_given = np.maximum.reduceat(latency_s, _starts(given.configurations), axis=0)
+        latest = np.maximum.reduceat(of_given, _starts(read.configurations), axis=1)
+        return np.asarray(busy + latest)
 
     def seconds_to_add(self, given: BoxTable, item_bytes: int) -> Floats:
         """The time until all devices with an addend have the sum, by configuration.
@@ -159,7 +169,8 @@ class Links:
                 pairs = np.ix_(given.devices[rows], given.devices[rows])
                 share = 2 * (len(rows) - 1) / len(rows) * given.volumes[rows[0]] * item_bytes
                 seconds = share * self.seconds_per_byte[pairs].max()
-                seconds += 2 * (len(rows) - 1) * self.latency_s[pairs].max()
+                small_s = (self.latency_s + self.message_s)[pairs].max()
+                seconds += 2 * (len(rows) - 1) * small_s
                 longest[number] = max(longest[number], seconds)
         return longest
 

@@ -44,12 +44,16 @@ class Device:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeviceGraph:
-    """Devices and their links.
+    """Devices and their links, by the sending and the receiving device; diagonals are ignored.
+
+    Sending n messages at once takes a latency, n times the time of a message, and their bytes over
+    the rate. These are L, g and 1 / G of Alexandrov et al., "LogGP" (SPAA 1995).
 
     Attributes:
         devices: the first runs all layers that are not divided.
-        bytes_per_s: rates by the sending and the receiving device. The diagonal is ignored.
-        latency_s: time of a small message, by the same devices.
+        bytes_per_s: rates of large messages.
+        latency_s: time until a small message is there.
+        message_s: time until the next small message is there, where several are sent at once.
         source: measured if all values were.
         format: always `tf_interop.device_graph`.
         version: version of the format.
@@ -58,6 +62,7 @@ class DeviceGraph:
     devices: Annotated[tuple[Device, ...], msgspec.Meta(min_length=1)]
     bytes_per_s: tuple[tuple[Annotated[float, msgspec.Meta(ge=0)], ...], ...]
     latency_s: tuple[tuple[Seconds, ...], ...]
+    message_s: tuple[tuple[Seconds, ...], ...]
     source: ValueSource = ValueSource.MODELLED
     format: str = "tf_interop.device_graph"
     version: int = 1
@@ -84,6 +89,7 @@ def uniform_device_graph(
     memory_bytes_per_s: float,
     bytes_per_s: float,
     latency_s: float,
+    message_s: float = 0.0,
     memory_bytes: int | None = None,
 ) -> DeviceGraph:
     """Makes a graph of equal devices with equal links; see `Device` and `DeviceGraph`."""
@@ -93,6 +99,7 @@ def uniform_device_graph(
         ),
         ((bytes_per_s,) * len(names),) * len(names),
         ((latency_s,) * len(names),) * len(names),
+        ((message_s,) * len(names),) * len(names),
     )
 
 
@@ -107,6 +114,7 @@ def take_devices(graph: DeviceGraph, places: Sequence[int]) -> DeviceGraph:
         devices=tuple(graph.devices[place] for place in places),
         bytes_per_s=take(graph.bytes_per_s),
         latency_s=take(graph.latency_s),
+        message_s=take(graph.message_s),
     )
 
 
@@ -115,7 +123,7 @@ def _check_device_graph(graph: DeviceGraph) -> None:
     count = len(graph.devices)
     if len(set(graph.names)) < count:
         raise ValueError(f"Expected each device once, got {list(graph.names)} at `$.devices`")
-    for field in ("bytes_per_s", "latency_s"):
+    for field in ("bytes_per_s", "latency_s", "message_s"):
         rows = getattr(graph, field)
         if [len(row) for row in rows] != [count] * count:
             raise ValueError(

@@ -22,6 +22,7 @@ _MULTIPLY_ADDS = 8 * 56 * 56 * 64 * 3 * 3 * 64
 _COPIED_VALUES = 1 << 22
 _MESSAGE_VALUES = (1 << 8, 1 << 20)
 _HOPS = 8
+_MESSAGES_AT_ONCE = 16
 _REPETITIONS = 5
 # CPUs of one process copy nothing to each other, so only the clock's error is left.
 _LEAST_SECONDS = 1e-6
@@ -88,9 +89,9 @@ def measure_devices(names: Sequence[str]) -> DeviceGraph:
     """Measures devices one by one, and the links between them.
 
     This takes about a second for each device: one large convolution and one large copy, then
-    messages of two sizes to and from each other device. A function call sends a message back and
-    forth; the time of the same chain of copies on one device is subtracted. The plugin is off
-    meanwhile.
+    messages of two sizes, and several at once, to and from each other device. A function call sends
+    messages back and forth; the time of the same copies on one device is subtracted. The plugin is
+    off meanwhile.
 
     Raises:
         PlanError: a name is not a device's, or there is no such device.
@@ -108,18 +109,21 @@ def _measure(names: Sequence[str]) -> DeviceGraph:
     devices = tuple(map(_measure_device, names, full_device_names(names)))
     bytes_per_s = [[0.0] * len(names) for _ in names]
     latency_s = [[0.0] * len(names) for _ in names]
+    message_s = [[0.0] * len(names) for _ in names]
     for first, second in itertools.combinations(range(len(names)), 2):
         small, large = (
-            _time_message(names[first], names[second], each) for each in _MESSAGE_VALUES
+            _time_hop(names[first], names[second], each) for each in _MESSAGE_VALUES
         )
+        many = _time_hop(names[first], names[second], _MESSAGE_VALUES[0], _MESSAGES_AT_ONCE)
+        next_s = min(max(many - small, 0.0) / (_MESSAGES_AT_ONCE - 1), max(small, _LEAST_SECONDS))
         values = _MESSAGE_VALUES[1] - _MESSAGE_VALUES[0]
         rate = values * tf.float32.size / max(large - small, _LEAST_SECONDS)
         for source, destination in ((first, second), (second, first)):
             bytes_per_s[source][destination] = rate
-            latency_s[source][destination] = max(small, _LEAST_SECONDS)
-    return DeviceGraph(
-        devices, tuple(map(tuple, bytes_per_s)), tuple(map(tuple, latency_s)), ValueSource.MEASURED
-    )
+            latency_s[source][destination] = max(small, _LEAST_SECONDS) - next_s
+            message_s[source][destination] = next_s
+    tables = (tuple(map(tuple, table)) for table in (bytes_per_s, latency_s, message_s))
+    return DeviceGraph(devices, *tables, source=ValueSource.MEASURED)
 
 
 def _measure_device(name: str, full_name: str) -> Device:
@@ -146,18 +150,18 @@ def _measure_device(name: str, full_name: str) -> Device:
     )
 
 
-def _time_message(first: str, second: str, value_count: int) -> float:
-    """The time of a message of float32 values, in seconds."""
+def _time_hop(first: str, second: str, value_count: int, message_count: int = 1) -> float:
+    """The time until messages of float32 values, sent at once, are all there, in seconds."""
     with tf.device(first):
-        values = tf.zeros([value_count])
+        values = [tf.zeros([value_count]) for _ in range(message_count)]
 
     def go(devices: Sequence[str]) -> tf.Tensor:
         here = values
         for hop in range(_HOPS):
             with tf.device(devices[hop % 2]):
-                here = tf.roll(here, 1, 0)
+                here = [tf.roll(each, 1, 0) for each in here]
         with tf.device(first):
-            return here[0]
+            return tf.add_n([each[0] for each in here])
 
     back_and_forth = _time(lambda: go((second, first)))
     return (back_and_forth - _time(lambda: go((first, first)))) / _HOPS

@@ -86,6 +86,14 @@ class DivisionCosts:
     layers: tuple[LayerCosts, ...]
     edges: Mapping[tuple[int, int], Floats]
 
+    def scaled_to(self, step_s: float) -> DivisionCosts:
+        """The same with times of computing scaled so that one device takes `step_s` for all."""
+        factor = step_s / sum(layer.compute_s[0] for layer in self.layers)
+        scaled = (
+            dataclasses.replace(layer, compute_s=layer.compute_s * factor) for layer in self.layers
+        )
+        return dataclasses.replace(self, layers=tuple(scaled))
+
     def problem(self, memory_limits: Sequence[float] | None = None) -> SearchProblem:
         """The problem for the search, with limits in bytes by device."""
         return SearchProblem(
@@ -270,7 +278,7 @@ class _Costing:
                 sums[owner].parameters_s[:] += (
                     self._links.seconds_to_add(given, item_bytes)
                     if self._parameters_stay
-                    else self._send(given, read, item_bytes)[:, 0]
+                    else self._send(given, read, item_bytes, is_awaited=False)[:, 0]
                 )
                 continue
             read = self._tables.join(
@@ -281,7 +289,9 @@ class _Costing:
                     sums[layer].inner_s[:] += np.diagonal(self._send(given, read, item_bytes))
             elif owner is None:
                 if not self._parameters_stay:
-                    sums[layer].parameters_s[:] += self._send(given, read, item_bytes)[0]
+                    # Parameters are on their way while earlier layers compute.
+                    sending = self._send(given, read, item_bytes, is_awaited=False)
+                    sums[layer].parameters_s[:] += sending[0]
                     copied = item_bytes * read.volumes_of_devices(self._count)
                     copied[:, home] = 0
                     sums[layer].memory[:] += copied
@@ -297,10 +307,12 @@ class _Costing:
             first = next(layer for layer in by_layer if layer is not None)
             sums[first].memory[:, home] += volume(whole(shape)) * item_bytes
 
-    def _send(self, given: BoxTable, read: BoxTable, item_bytes: int) -> Floats:
-        key = id(given), id(read), item_bytes
+    def _send(
+        self, given: BoxTable, read: BoxTable, item_bytes: int, *, is_awaited: bool = True
+    ) -> Floats:
+        key = id(given), id(read), item_bytes, is_awaited
         if key not in self._seconds:
-            self._seconds[key] = self._links.seconds(given, read, item_bytes)
+            self._seconds[key] = self._links.seconds(given, read, item_bytes, is_awaited=is_awaited)
         return self._seconds[key]
 
     def _gathered(
