@@ -26,8 +26,6 @@ struct Primitive {  // NOLINT(misc-use-internal-linkage)
 
 namespace {
 
-using tensorflow::DataType;
-
 template <typename Value>
 #if TF_GRAPH_DEF_VERSION <= 2288  // TensorFlow 2.20
 using Map = std::unordered_map<std::string, Value>;
@@ -53,7 +51,7 @@ struct Cache {
 
 // One of TensorFlow's factories, with the mangled name of its element type.
 struct Factory {
-  DataType dtype;
+  tensorflow::DataType dtype;
   const char* mangled_type;
 };
 constexpr std::array<Factory, 5> kFactories = {{{tensorflow::DT_FLOAT, "f"},
@@ -88,7 +86,7 @@ struct ThreadCache {
   std::map<int, Cache> narrow;  // by the number of cores
 };
 
-void Swap(DataType dtype, int cores) {
+void Swap(tensorflow::DataType dtype, int cores) {
   thread_local std::array<ThreadCache, kFactories.size()> caches;
   size_t i = 0;
   while (kFactories[i].dtype != dtype) ++i;
@@ -101,8 +99,9 @@ void Swap(DataType dtype, int cores) {
 
 }  // namespace
 
-std::vector<DataType> PrimitiveCacheTypes(absl::Span<const DataType> dtypes) {
-  std::vector<DataType> types;
+std::vector<tensorflow::DataType> PrimitiveCacheTypes(
+    absl::Span<const tensorflow::DataType> dtypes) {
+  std::vector<tensorflow::DataType> types;
   if (dtypes.empty()) return types;
   for (const Factory& factory : kFactories) {
     const bool is_used =
@@ -112,13 +111,13 @@ std::vector<DataType> PrimitiveCacheTypes(absl::Span<const DataType> dtypes) {
   return types;
 }
 
-NarrowPrimitives::NarrowPrimitives(absl::Span<const DataType> types, int cores)
+NarrowPrimitives::NarrowPrimitives(absl::Span<const tensorflow::DataType> types, int cores)
     : types_(types), cores_(cores) {
-  for (const DataType type : types_) Swap(type, cores_);
+  for (const tensorflow::DataType type : types_) Swap(type, cores_);
 }
 
 NarrowPrimitives::~NarrowPrimitives() {
-  for (const DataType type : types_) Swap(type, cores_);
+  for (const tensorflow::DataType type : types_) Swap(type, cores_);
 }
 
 }  // namespace tf_interop

@@ -22,17 +22,11 @@ namespace tf_interop {
 namespace {
 
 using tensorflow::AllocatorAttributes;
-using tensorflow::DataType;
 using tensorflow::DataTypeString;
 using tensorflow::NodeDef;
 using tensorflow::OpKernel;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
-
-template <typename... Parts>
-absl::Status InvalidArgument(const Parts&... parts) {
-  return absl::InvalidArgumentError(absl::StrCat(parts...));
-}
 
 absl::Status AtStep(const OpKernel& kernel, const absl::Status& status) {
   return tensorflow::errors::CreateWithUpdatedMessage(
@@ -86,8 +80,8 @@ absl::Status StepsReader::Read() {
                            results.size(), ".");
   }
   for (size_t i = 0; i < results.size(); ++i) {
-    const DataType expected = result_types_[i];
-    DataType dtype = tensorflow::DT_INVALID;
+    const tensorflow::DataType expected = result_types_[i];
+    tensorflow::DataType dtype = tensorflow::DT_INVALID;
     TF_RETURN_IF_ERROR(ReadOperand(results[i], &steps_.results.emplace_back(), &dtype));
     if (dtype != expected) {
       return InvalidArgument("Expected a ", DataTypeString(expected), " as result ", i, ", got '",
@@ -116,7 +110,7 @@ absl::Status StepsReader::ReadStep(const NodeDef& node) {
                            node.input_size(), ".");
   }
   for (int i = 0; i < node.input_size(); ++i) {
-    DataType dtype = tensorflow::DT_INVALID;
+    tensorflow::DataType dtype = tensorflow::DT_INVALID;
     TF_RETURN_IF_ERROR(ReadOperand(node.input(i), &step.reads.emplace_back().operand, &dtype));
     if (dtype != input_types[i]) {
       return InvalidArgument("Expected a ", DataTypeString(input_types[i]), " as operand ", i,
@@ -147,7 +141,8 @@ absl::Status StepsReader::ReadStep(const NodeDef& node) {
   return absl::OkStatus();
 }
 
-absl::Status StepsReader::ReadOperand(absl::string_view text, int* operand, DataType* dtype) const {
+absl::Status StepsReader::ReadOperand(absl::string_view text, int* operand,
+                                      tensorflow::DataType* dtype) const {
   const std::vector<absl::string_view> parts = absl::StrSplit(text, ':');
   std::vector<int> numbers(parts.size() - 1);
   bool is_known = true;

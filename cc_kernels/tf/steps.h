@@ -13,6 +13,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "cc_kernels/core/ready_steps.h"
@@ -23,6 +24,11 @@
 #include "tensorflow/core/framework/types.h"
 
 namespace tf_interop {
+
+template <typename... Parts>
+absl::Status InvalidArgument(const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat(parts...));
+}
 
 // Operands are numbered: the inputs, then the outputs of all steps.
 struct OperandRead {

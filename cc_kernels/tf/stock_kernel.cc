@@ -21,7 +21,6 @@
 namespace tf_interop {
 namespace {
 
-using tensorflow::DataType;
 using tensorflow::NodeDef;
 using tensorflow::TryGetNodeAttr;
 
@@ -121,7 +120,7 @@ constexpr Rule kRules[] = {
 };
 
 // oneDNN's kernels are registered for more types, but TensorFlow's pass uses them only for these.
-bool IsTaken(DataType dtype) {
+bool IsTaken(tensorflow::DataType dtype) {
   switch (dtype) {
     case tensorflow::DT_FLOAT:
     case tensorflow::DT_DOUBLE:
@@ -151,7 +150,7 @@ void RenameForOneDnn(bool has_constant_filter, NodeDef* node) {
   NodeDef renamed = *node;
   if (!tensorflow::OpRegistry::Global()->LookUpOpDef(node->op(), &op_def).ok()) return;
   tensorflow::AddDefaultsToNodeDef(*op_def, &renamed);
-  DataType dtype = tensorflow::DT_INVALID;
+  tensorflow::DataType dtype = tensorflow::DT_INVALID;
   if (!TryGetNodeAttr(renamed, "T", &dtype) || !IsTaken(dtype) || !rule->applies(renamed)) return;
   renamed.set_op(absl::StrCat(rule->prefix, absl::StripPrefix(node->op(), "_")));
   tensorflow::AddNodeAttr("_kernel", "MklNameChangeOp", &renamed);

@@ -40,18 +40,12 @@
 namespace tf_interop {
 namespace {
 
-using tensorflow::DataType;
 using tensorflow::DataTypeVector;
 using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorValue;
-
-template <typename... Parts>
-absl::Status InvalidArgument(const Parts&... parts) {
-  return absl::InvalidArgumentError(absl::StrCat(parts...));
-}
 
 // The attributes of a unit, read and checked.
 struct UnitProgram {
@@ -60,9 +54,9 @@ struct UnitProgram {
   std::vector<int64_t> split_inputs;
   DataTypeVector
       kept_types;  // of the values in the last input; empty if it is a tensor like others
-  std::vector<DataType> primitive_types;  // see PrimitiveCacheTypes
-  LanePlan one_each;                      // all steps beside each other
-  std::shared_ptr<SelfTiming> timing;     // of the unit's graph; null if it does not time itself
+  std::vector<tensorflow::DataType> primitive_types;  // see PrimitiveCacheTypes
+  LanePlan one_each;                                  // all steps beside each other
+  std::shared_ptr<SelfTiming> timing;  // of the unit's graph; null if it does not time itself
   int timed_unit = 0;
 };
 
@@ -233,7 +227,7 @@ class Unit : public OpKernel {
 
   // Makes the calling thread compute on a few cores.
   struct FewCores {
-    FewCores(OpKernelContext* context, int cores, absl::Span<const DataType> types)
+    FewCores(OpKernelContext* context, int cores, absl::Span<const tensorflow::DataType> types)
         : device(context->device(), cores), primitives(types, device.cores()) {}
 
     NarrowDevice device;

@@ -35,7 +35,7 @@ using tensorflow::XlaOpKernelContext;
 
 constexpr char kOp[] = "TfInterop>ConvStage";
 
-std::atomic<int64_t> as_calls = 0;
+std::atomic<int64_t> stages_as_calls = 0;
 std::atomic<int64_t> translated = 0;
 
 // On a CPU stages are slower than XLA's convolutions, and only for tests.
@@ -102,7 +102,7 @@ class ConvStage : public tensorflow::XlaOpKernel {
     std::vector<xla::XlaOp> results;
     OP_REQUIRES_OK(context, Translate(context, &results));
     const bool is_call = CanCall(context);
-    ++(is_call ? as_calls : translated);
+    ++(is_call ? stages_as_calls : translated);
     if (is_call) OP_REQUIRES_OK(context, Call(context, &results));
     for (size_t i = 0; i < results.size(); ++i) {
       context->SetOutput(static_cast<int>(i), results[i]);
@@ -219,7 +219,7 @@ REGISTER_XLA_OP(Name(kOp).CompileTimeConstantInput("sizes"), ConvStage);
 
 // XLA takes the kernels of its registry once, perhaps before this library is loaded.
 // NOLINTNEXTLINE(bugprone-throwing-static-initialization): only if memory runs out
-const bool is_registered = [] {
+const bool stage_is_registered = [] {
   for (const char* device_type : {"XLA_CPU_JIT", "XLA_GPU_JIT"}) {
     auto* const def = new tensorflow::KernelDef;  // owned by the registry
     def->set_op(kOp);
@@ -236,6 +236,6 @@ const bool is_registered = [] {
 
 }  // namespace
 
-CompiledStages ReadCompiledStages() { return {as_calls, translated}; }
+CompiledStages ReadCompiledStages() { return {stages_as_calls, translated}; }
 
 }  // namespace tf_interop

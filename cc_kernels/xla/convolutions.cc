@@ -22,7 +22,7 @@ namespace {
 
 using tensorflow::XlaOpKernelContext;
 
-std::atomic<int64_t> as_calls = 0;
+std::atomic<int64_t> convolutions_as_calls = 0;
 std::atomic<int64_t> refused_count = 0;
 std::atomic<int64_t> left_count = 0;
 
@@ -52,7 +52,7 @@ class DepthwiseConvolution : public tensorflow::XlaOpKernel {
     OP_REQUIRES_OK(context, inputs.status());
     const auto called = CallKernel(node_, *inputs, {*lowered});
     OP_REQUIRES_OK(context, called.status());
-    ++as_calls;
+    ++convolutions_as_calls;
     context->SetOutput(0, called->front());
   }
 
@@ -104,7 +104,7 @@ class DepthwiseConvolution : public tensorflow::XlaOpKernel {
 
 // The kernel registry prefers a kernel of higher priority to TensorFlow's own.
 // NOLINTNEXTLINE(bugprone-throwing-static-initialization): only if memory runs out
-const bool is_registered = [] {
+const bool convolutions_are_registered = [] {
   for (const char* op : {"DepthwiseConv2dNative", "DepthwiseConv2dNativeBackpropInput",
                          "DepthwiseConv2dNativeBackpropFilter"}) {
     auto* const def = new tensorflow::KernelDef;  // owned by the registry
@@ -125,6 +125,8 @@ const bool is_registered = [] {
 
 }  // namespace
 
-CompiledConvolutions ReadCompiledConvolutions() { return {as_calls, refused_count, left_count}; }
+CompiledConvolutions ReadCompiledConvolutions() {
+  return {convolutions_as_calls, refused_count, left_count};
+}
 
 }  // namespace tf_interop

@@ -15,10 +15,13 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 #include "tensorflow/core/framework/node_def.pb.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "xla/hlo/builder/xla_builder.h"
+
+namespace tensorflow {
+class XlaOpKernelContext;
+}
 
 namespace tf_interop {
 

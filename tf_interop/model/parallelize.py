@@ -27,7 +27,6 @@ from tf_interop.profile.file import load_profile
 from tf_interop.profile.types import Profile
 from tf_interop.versioned_file import PathLike
 
-
 _TIMED_STEPS = 5
 
 
@@ -58,8 +57,8 @@ def parallelize(
     Each layer has its own configuration: it is divided by samples, height, width, and output or
     input channels, over all devices or some. By the cost model, the chosen configurations take the
     least time for all layers and for the data sent between them. Nothing is divided if one device
-    is fastest. The model runs a few times, on zeros, to get its graph and the time of its step on one
-    device, and keeps its variables.
+    is fastest. The model runs a few times, on zeros, to get its graph and the time of its step on
+    one device, and keeps its variables.
 
     Args:
         model_or_function: a Keras model with known inputs, a concrete function, a tf.function with

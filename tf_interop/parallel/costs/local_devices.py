@@ -111,9 +111,7 @@ def _measure(names: Sequence[str]) -> DeviceGraph:
     latency_s = [[0.0] * len(names) for _ in names]
     message_s = [[0.0] * len(names) for _ in names]
     for first, second in itertools.combinations(range(len(names)), 2):
-        small, large = (
-            _time_hop(names[first], names[second], each) for each in _MESSAGE_VALUES
-        )
+        small, large = (_time_hop(names[first], names[second], each) for each in _MESSAGE_VALUES)
         many = _time_hop(names[first], names[second], _MESSAGE_VALUES[0], _MESSAGES_AT_ONCE)
         next_s = min(max(many - small, 0.0) / (_MESSAGES_AT_ONCE - 1), max(small, _LEAST_SECONDS))
         values = _MESSAGE_VALUES[1] - _MESSAGE_VALUES[0]
