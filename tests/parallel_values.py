@@ -10,10 +10,20 @@ from tf_interop.parallel.types import (
     DividedLayer,
     DivisionPrediction,
     GraphDivision,
+    LayerExplanation,
+    LayerTimes,
     ParallelPlan,
     SentBytes,
+    StrategyStep,
 )
 from tf_interop.planning.problem import ValueSource
+
+
+def _layer(name: str, degrees: Degrees, compute_us: float) -> LayerExplanation:
+    times = LayerTimes("plan", degrees, compute_us, 0.0, 0.0, 0.0)
+    whole = LayerTimes("whole", Degrees(), 100.0, 0.0, 0.0, 0.0)
+    return LayerExplanation(name, times, (whole,), "less than whole")
+
 
 PARALLEL_PLAN = ParallelPlan(
     devices=("/device:CPU:0", "/device:CPU:1"),
@@ -33,6 +43,17 @@ PARALLEL_PLAN = ParallelPlan(
                 source=ValueSource.MODELLED,
                 sent=(SentBytes(0, 1, 4096), SentBytes(1, 0, 512)),
                 memory_bytes=(10_000, 8_000),
+                strategies=(
+                    StrategyStep("whole", 200.0),
+                    StrategyStep("data", 150.0),
+                    StrategyStep("model", 180.5),
+                ),
+                layers=(
+                    _layer("conv1/Conv2D", Degrees(sample=2), 60.5),
+                    _layer("pool <1>", Degrees(), 0.0),
+                    _layer("dense/MatMul", Degrees(filter=2), 60.0),
+                ),
+                search="exact",
             ),
         ),
         GraphDivision(

@@ -24,7 +24,7 @@ _MODEL_SIGNATURES = (b"PK\x03\x04", b"\x89HDF")
 """How .keras and .h5 files begin."""
 PathLike = str | os.PathLike[str]
 _LONGEST_LINE = 1000
-SHOWN_KINDS = ("plan", "profile", "benchmark")
+SHOWN_KINDS = ("plan", "parallel_plan", "profile", "benchmark")
 """The kinds of files that `tf-interop show` prints."""
 
 

@@ -115,7 +115,6 @@ def _train(network: str, addresses: list[str]) -> dict[str, Any]:
     from tf_interop.parallel.divide import Divider
     from tf_interop.parallel.explain import WHOLE, baselines
     from tf_interop.parallel.lookup import keys_of_layers, structure_of_layers
-    from tf_interop.parallel.make_division import PLAN as PLANNED
     from tf_interop.parallel.make_division import make_division
     from tf_interop.parallel.types import DividedLayer
     from tf_interop.runtime.plugin import get_plugin
@@ -154,9 +153,10 @@ def _train(network: str, addresses: list[str]) -> dict[str, Any]:
         ]
         for name, degrees in baselines(layers, len(names)).items()
     }
-    divisions[PLAN] = list(planned.division.layers)
-    predicted_ms = {name: us / 1e3 for name, us in planned.step_us.items()}
-    predicted_ms[PLAN] = predicted_ms.pop(PLANNED)
+    divisions[PLAN] = list(planned.layers)
+    assert planned.prediction is not None
+    predicted_ms = {name: us / 1e3 for name, us in planned.prediction.steps_us.items()}
+    predicted_ms[PLAN] = planned.prediction.step_us / 1e3
 
     # A function keeps the graph that it had at its first call.
     functions = {}

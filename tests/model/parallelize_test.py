@@ -13,10 +13,9 @@ import tensorflow as tf
 import tf_interop
 from tf_interop.errors import PlanError
 from tf_interop.model import parallelize
-from tf_interop.model.parallelize import Parallelization
 from tf_interop.parallel.costs.devices import DeviceGraph, uniform_device_graph
 from tf_interop.parallel.explain import DATA, MODEL, ONE_WEIRD_TRICK, WHOLE
-from tf_interop.parallel.types import Degrees
+from tf_interop.parallel.types import Degrees, DivisionPrediction, GraphDivision
 from tf_interop.planning.problem import ValueSource
 
 
@@ -51,32 +50,28 @@ def fixture_model() -> Any:
     )
 
 
-def _explained(model: Any, **options: Any) -> Parallelization:
-    explanations: list[Parallelization] = []
-    tf_interop.parallelize(model, **options, explain=explanations.append)
-    [made] = explanations
-    return made
+def _planned(model: Any, **options: Any) -> tuple[GraphDivision, DivisionPrediction]:
+    (graph,) = tf_interop.parallelize(model, **options).graphs
+    assert graph.prediction is not None
+    return graph, graph.prediction
 
 
 def test_beats_the_strategies_for_all_layers(model: Any) -> None:
-    made = _explained(model, device_graph=_devices(), batch_size=32, training=True)
-    times = made.planned.step_us
-    (graph,) = made.plan.graphs
-    assert graph.prediction is not None
-    assert times["plan"] == pytest.approx(graph.prediction.step_us)
-    assert times["plan"] <= min(times[each] for each in (WHOLE, DATA, MODEL, ONE_WEIRD_TRICK))
-    assert times["plan"] < 0.6 * times[WHOLE]
-    assert graph.prediction.source is ValueSource.MODELLED
+    graph, prediction = _planned(model, device_graph=_devices(), batch_size=32, training=True)
+    times = prediction.steps_us
+    assert set(times) == {"plan", WHOLE, DATA, MODEL, ONE_WEIRD_TRICK}
+    assert prediction.step_us == min(times.values())
+    assert prediction.step_us < 0.6 * times[WHOLE] == 0.6 * prediction.whole_us
+    assert prediction.source is ValueSource.MODELLED
     assert (graph.batch_size, graph.mode, graph.why_whole) == (32, "training", "")
-    assert made.plan.devices == tuple(f"/device:GPU:{place}" for place in range(4))
     degrees = {layer.name.rpartition("/")[2]: layer.degrees for layer in graph.layers}
     # Large images with few parameters are divided by samples, many parameters by channels.
     assert degrees["Conv2D"] == degrees["MaxPool2d"] == Degrees(sample=4)
     assert degrees["MatMul"].filter * degrees["MatMul"].channel == 4
-    for layer in made.planned.layers:
-        assert set(layer.others) == {WHOLE, DATA, MODEL}
+    for layer in prediction.layers:
+        assert [each.strategy for each in layer.others] == [WHOLE, DATA, MODEL]
         assert layer.why
-        for other in layer.others.values():
+        for other in layer.others:
             # The choice is the best one, so no single change is better.
             assert layer.chosen.total_us <= other.total_us * (1 + 1e-6)
 
@@ -89,11 +84,11 @@ def test_devices_of_this_process_time_a_step(model: Any, monkeypatch: pytest.Mon
         bytes_per_s=1e18,
         latency_s=0.0,
     )
-    there = _explained(model, device_graph=of_no_time, batch_size=32)
+    _, there = _planned(model, device_graph=of_no_time, batch_size=32)
     monkeypatch.setattr(parallelize, "measure_devices", lambda names: of_no_time)
     weights = model.get_weights()
-    here = _explained(model, batch_size=32, training=True)
-    assert there.planned.step_us[WHOLE] < 1 < 10 < here.planned.step_us[WHOLE]
+    _, here = _planned(model, batch_size=32, training=True)
+    assert there.whole_us < 1 < 10 < here.whole_us
     for before, after in zip(weights, model.get_weights(), strict=True):
         np.testing.assert_array_equal(before, after)
 
@@ -120,15 +115,14 @@ def test_devices_that_share_their_cores_gain_nothing(model: Any) -> None:
 
 def test_divides_what_does_not_fit_on_one_device(model: Any) -> None:
     slow = _devices(bytes_per_s=1e7)
-    free = _explained(model, device_graph=slow, batch_size=32, training=True)
-    needed = free.plan.graphs[0].prediction.memory_bytes[0]
+    _, free = _planned(model, device_graph=slow, batch_size=32, training=True)
+    needed = free.memory_bytes[0]
     limit = int(0.8 * needed)
     limited = _devices(bytes_per_s=1e7, memory_bytes=limit)
-    made = _explained(model, device_graph=limited, batch_size=32, training=True)
-    (graph,) = made.plan.graphs
+    graph, prediction = _planned(model, device_graph=limited, batch_size=32, training=True)
     assert graph.layers
-    assert max(graph.prediction.memory_bytes) <= limit
-    assert any("does not fit in memory" in layer.why for layer in made.planned.layers)
+    assert max(prediction.memory_bytes) <= limit
+    assert any("does not fit in memory" in layer.why for layer in prediction.layers)
 
 
 def test_takes_a_function_of_matrix_products() -> None:

@@ -122,7 +122,8 @@ def test_private_interfaces_of_tensorflow_are_in_one_place_and_few() -> None:
     included = set().union(*map(included_headers, sources))
     assert {each for each in included if "grappler" in each} == PRIVATE_HEADERS
     declaring = [path.name for path in sources if "\nnamespace tensorflow" in path.read_text()]
-    assert sorted(declaring) == ["own_memory.cc", "tensorflow_registry.cc"]
+    # kernel_call.h spares its readers XLA's headers.
+    assert sorted(declaring) == ["kernel_call.h", "own_memory.cc", "tensorflow_registry.cc"]
 
 
 def test_programs_use_the_public_names_only() -> None:

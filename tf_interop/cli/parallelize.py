@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from rich.console import Console
@@ -14,12 +14,10 @@ from tf_interop.cli import options
 from tf_interop.cli.main import Result, command
 from tf_interop.cli.progress import model_loaded
 from tf_interop.errors import PlanError
-from tf_interop.parallel.types import GraphDivision, save_parallel_plan
-from tf_interop.terminal import new_table, print_on
-
-if TYPE_CHECKING:
-    from tf_interop.model.parallelize import Parallelization
-    from tf_interop.parallel.explain import LayerExplanation
+from tf_interop.parallel.show import show_layers, show_steps, summary
+from tf_interop.parallel.types import LayerExplanation, save_parallel_plan
+from tf_interop.planning.show import name_graph
+from tf_interop.terminal import print_on
 
 
 def _devices_of(text: str) -> int | tuple[str, ...]:
@@ -90,85 +88,33 @@ def parallelize(
     with model_loaded(model, chosen["image_size"], training=training) as (loaded, say):
         from tf_interop.model.parallelize import parallelize as plan_division
 
-        explanations: list[Parallelization] = []
-        plan_division(
-            loaded,
-            devices,
-            profile=profile_path,
-            say=say,
-            explain=explanations.append,
-            **chosen,
-        )
-        [made] = explanations
-    layers = _chosen_layers(made, explained)
-    plan = dataclasses.replace(made.plan, made_with=made.plan.made_with | {"model": model})
+        plan = plan_division(loaded, devices, profile=profile_path, say=say, **chosen)
+    (graph,) = plan.graphs
+    assert graph.prediction is not None
+    layers = _chosen_layers(model, graph.prediction.layers, explained)
+    plan = dataclasses.replace(plan, made_with=plan.made_with | {"model": model})
     if output_path is not None:
         save_parallel_plan(plan, output_path)
-    (graph,) = plan.graphs
-    document = {
-        "plan": output_path,
-        "graph": graph,
-        "step_us": made.planned.step_us,
-        "search": made.planned.search,
-        "layers": layers,
-    }
 
     def show() -> None:
-        _show_steps(made, Console())
-        _show_layers(layers, Console())
-        click.echo(_summary(graph, made, output_path))
+        console = Console()
+        print_on(console, f"{model}, {name_graph(graph)}, on {len(plan.devices)} devices")
+        show_steps(graph, console)
+        show_layers(layers, console)
+        click.echo(("" if output_path is None else f"{output_path}: ") + summary(graph))
 
-    return Result(document, show)
+    return Result({"plan": output_path, "graph": graph, "layers": layers}, show)
 
 
-def _chosen_layers(made: Parallelization, explained: str | None) -> tuple[LayerExplanation, ...]:
-    layers = made.planned.layers
+def _chosen_layers(
+    model: str, layers: tuple[LayerExplanation, ...], explained: str | None
+) -> tuple[LayerExplanation, ...]:
     if explained is None:
         return ()
     chosen = tuple(each for each in layers if explained in ("all", each.name))
     if not chosen:
         raise PlanError(
-            f"{made.name} has no layer '{explained}'. Choose all, or one of "
+            f"{model} has no layer '{explained}'. Choose all, or one of "
             f"{', '.join(each.name for each in layers)}."
         )
     return chosen
-
-
-def _show_steps(made: Parallelization, console: Console) -> None:
-    (graph,) = made.plan.graphs
-    assert graph.prediction is not None
-    print_on(console, f"{made.name}, on {len(made.plan.devices)} devices")
-    table = new_table("A step, as predicted", "", "ms", "times one device")
-    for name, step_us in made.planned.step_us.items():
-        ratio = graph.prediction.whole_us / step_us if step_us else 1.0
-        table.add_row(name, f"{step_us / 1e3:.3f}", f"{ratio:.2f}")
-    print_on(console, table)
-    source = graph.prediction.source.value
-    print_on(console, f"Times are {source}. The search was {made.planned.search}.")
-
-
-def _show_layers(layers: tuple[LayerExplanation, ...], console: Console) -> None:
-    if not layers:
-        return
-    title = "Layers: ms in the plan, and if that layer alone were divided otherwise"
-    table = new_table(title, "layer", "plan", *layers[0].others)
-    table.add_column("divided by", overflow="fold")
-    table.add_column("why", overflow="fold", ratio=1)
-    for layer in layers:
-        times = (layer.chosen, *layer.others.values())
-        ms = (f"{each.total_us / 1e3:.3f}" for each in times)
-        table.add_row(layer.name, *ms, str(layer.chosen.degrees), layer.why)
-    print_on(console, table)
-
-
-def _summary(graph: GraphDivision, made: Parallelization, output_path: pathlib.Path | None) -> str:
-    prediction = graph.prediction
-    assert prediction is not None
-    sent = sum(each.sent_bytes for each in prediction.sent)
-    said = f"{len(graph.layers)} of {len(made.planned.layers)} layers are divided"
-    if graph.why_whole:
-        said += f": {graph.why_whole}"
-    else:
-        memory = ", ".join(f"{each / 1e6:.3g}" for each in prediction.memory_bytes)
-        said += f"; {sent / 1e6:.3g} MB are sent in a step; the devices need {memory} MB"
-    return said if output_path is None else f"{output_path}: {said}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Mapping
 
 import click
 import msgspec
@@ -15,7 +16,8 @@ from tf_interop.cli.main import Result, command, print_json
 from tf_interop.cli.progress import model_loaded
 from tf_interop.errors import PlanError, TfInteropError
 from tf_interop.parallel.costs.devices import device_graph_schema
-from tf_interop.parallel.types import parallel_plan_schema
+from tf_interop.parallel.show import show_parallel_plan, summary
+from tf_interop.parallel.types import load_parallel_plan, parallel_plan_schema
 from tf_interop.planning.show import doubt, explain_stages, name_graph, summarize_graph, verdict
 from tf_interop.planning.types import Plan, load_plan, plan_schema
 from tf_interop.profile.file import load_profile, profile_document, profile_schema
@@ -45,11 +47,14 @@ show results.json --csv results.csv
 @click.argument("file")
 @options.written("--csv", "csv_path", "OUT.csv", "Also write the results of a benchmark as CSV.")
 def show(file: str, csv_path: pathlib.Path | None) -> Result:
-    """Prints a plan, a profile or results of a benchmark.
+    """Prints a plan, a parallel plan, a profile or results of a benchmark.
 
     It explains a plan stage by stage: the algorithm of each lane, its time alone and together,
     measured or modelled, its memory, its kernels' shares of a streaming multiprocessor (SM), and
     the other algorithms, with the reasons against them.
+
+    For a parallel plan it prints each layer with its division, the predicted times of that and of
+    other divisions, and the reason.
 
     For a profile it prints each convolution with its fastest algorithm, and each stage's time
     against that of the same convolutions one after another, in µs.
@@ -62,19 +67,24 @@ def show(file: str, csv_path: pathlib.Path | None) -> Result:
     # A profile with thousands of measurements takes seconds.
     with Console(stderr=True).status("Reading"):
         # A damaged file still names its kind, and the reader for that kind reports the place.
-        content = read_file(file, "plan, profile or benchmark", TfInteropError)
+        content = read_file(file, "plan, parallel plan, profile or benchmark", TfInteropError)
         kind = kind_of(content)
         if kind not in SHOWN_KINDS:
             raise TfInteropError(
-                f"'{file}' is not a plan, a profile or results of a benchmark. Check the path."
+                f"'{file}' is not a plan, a parallel plan, a profile or results of a benchmark. "
+                "Check the path."
             )
         if csv_path is not None and kind != "benchmark":
             raise click.UsageError(
-                f"'{file}' is a {kind}, but --csv needs results of a benchmark. Leave out --csv."
+                f"'{file}' is a {kind.replace('_', ' ')}, but --csv needs results of a benchmark. "
+                "Leave out --csv."
             )
         if kind == "plan":
             plan = load_plan(file)
             return Result(plan, lambda: explain_stages(plan, Console()))
+        if kind == "parallel_plan":
+            parallel = load_parallel_plan(file)
+            return Result(parallel, lambda: show_parallel_plan(parallel, Console()))
         if kind == "profile":
             profile = load_profile(file)
             return Result(profile_document(profile), lambda: show_profile(profile, Console()))
@@ -106,6 +116,9 @@ report plan.json --trace trace.json
 
 A plan for a GPU, shown on a machine without one:
 report plan.json --model my_package.models:build --for 9.0
+
+How layers are divided over several devices:
+report parallel.json
 """
 )
 @click.argument("plan_path", metavar="PLAN", type=click.Path(path_type=pathlib.Path))
@@ -155,7 +168,18 @@ def report(
 
     The page shows what the plan gains, and why, with the model's network and timelines. It is one
     file that works offline. Every time is marked as measured, modelled or simulated.
+
+    For a parallel plan it shows the devices of each layer, with the predicted times, and what the
+    devices send to each other.
     """
+    if kind_of(read_file(plan_path, "plan", PlanError)) == "parallel_plan":
+        others = {
+            "--model": model,
+            "--trace": run_path,
+            "--export-trace": trace_path,
+            "--png": picture_path,
+        }
+        return _report_division(plan_path, output_path, title, others)
     plan = load_plan(plan_path)
     run = None if run_path is None else load_run(run_path)
     picture = None
@@ -191,6 +215,37 @@ def report(
         for graph in plan.graphs
     ]
     return Result({**written, "graphs": graphs}, show_verdicts)
+
+
+def _report_division(
+    plan_path: pathlib.Path,
+    output_path: pathlib.Path,
+    title: str | None,
+    others: Mapping[str, object],
+) -> Result:
+    for option, value in others.items():
+        if value is not None:
+            raise click.UsageError(
+                f"'{plan_path}' is a parallel plan, but {option} needs a plan of one device. Leave "
+                f"out {option}."
+            )
+    plan = load_parallel_plan(plan_path)
+    title = title or plan.made_with.get("model") or plan_path.name
+    with Console(stderr=True).status("Drawing"):
+        from tf_interop.report.page import render_division
+
+        write_file(render_division(plan, title).encode(), output_path, "page", PlanError)
+
+    def show_summaries() -> None:
+        for graph in plan.graphs:
+            click.echo(f"{title}, {name_graph(graph)}: {summary(graph)}")
+        click.echo(f"The page is in {output_path}.")
+
+    graphs = [
+        {"graph": graph.fingerprint, "divided": len(graph.layers), "summary": summary(graph)}
+        for graph in plan.graphs
+    ]
+    return Result({"page": output_path, "graphs": graphs}, show_summaries)
 
 
 def _trace(

@@ -306,7 +306,10 @@ def _trace_function(
             _input_signature(function),
         )
         # A function that has run before is not optimized again, but a function around it is.
-        return tf.function(lambda: function(*arguments, **keyword_arguments), autograph=False)
+        around: Callable[[], object] = tf.function(
+            lambda: function(*arguments, **keyword_arguments), autograph=False
+        )
+        return around
 
     return _graph_of(function.graph.name, function, runner, ())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,22 +20,13 @@ from tf_interop.parallel.costs.local_devices import full_device_names, measure_d
 from tf_interop.parallel.costs.part_tables import MeasuredParts
 from tf_interop.parallel.layers.heads import HEAD_OPS
 from tf_interop.parallel.layers.prepare import prepare
-from tf_interop.parallel.make_division import PlannedDivision, make_division
+from tf_interop.parallel.make_division import make_division
 from tf_interop.parallel.types import ParallelPlan
 from tf_interop.profile.file import load_profile
 from tf_interop.profile.types import Profile
 from tf_interop.versioned_file import PathLike
 
 _TIMED_STEPS = 5
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Parallelization:
-    """A parallel plan for a model; `planned` has its one entry with the reasons."""
-
-    name: str
-    plan: ParallelPlan
-    planned: PlannedDivision
 
 
 def parallelize(
@@ -50,7 +40,6 @@ def parallelize(
     profile: Profile | PathLike | None = None,
     device_graph: DeviceGraph | PathLike | None = None,
     say: Callable[[str], None] = lambda text: None,
-    explain: Callable[[Parallelization], object] = lambda made: None,
 ) -> ParallelPlan:
     """Plans how to divide the layers of a model over several devices.
 
@@ -74,7 +63,6 @@ def parallelize(
         device_graph: the speed of devices, which may be elsewhere, and of their links, or its file.
             None measures the devices here.
         say: called with a few words on the progress.
-        explain: called with the plan and its reasons.
 
     Returns:
         A plan for `enable(parallel=…)`.
@@ -112,7 +100,7 @@ def parallelize(
     _check_first_device(chosen, {layers.view.nodes[node].device for node in layers.layer_of})
     allow_tf32 = tensorflow_internals.is_tf32_on()
     measured = None if loaded is None else MeasuredParts(loaded, allow_tf32=allow_tf32)
-    planned = make_division(
+    division = make_division(
         layers,
         chosen,
         mode=traced.mode,
@@ -122,9 +110,7 @@ def parallelize(
     )
     version = tensorflow_internals.tensorflow_version()
     made_with = {"tensorflow": version, "devices": chosen.source.value}
-    plan = ParallelPlan(chosen.names, (planned.division,), made_with=made_with)
-    explain(Parallelization(traced.name, plan, planned))
-    return plan
+    return ParallelPlan(chosen.names, (division,), made_with=made_with)
 
 
 def _devices_of(there: Sequence[str], wanted: Sequence[str] | int | None) -> Sequence[str]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 
 from tf_interop.parallel.costs.tables import DivisionCosts
 from tf_interop.parallel.layers.find import Layer, LayerGraph
 from tf_interop.parallel.layers.heads import PRODUCT_OPS
-from tf_interop.parallel.types import Axis, Degrees
+from tf_interop.parallel.types import PLAN, Axis, Degrees, LayerExplanation, LayerTimes
 
 WHOLE = "whole"
 DATA = "data"
@@ -50,57 +49,6 @@ def _divided(layer: Layer, axis: Axis, device_count: int) -> Degrees:
     return Degrees(**{axis.value: max(n for n in range(1, most + 1) if device_count % n == 0)})
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class LayerTimes:
-    """The times of a layer in one configuration, with all other layers as in the plan.
-
-    Attributes:
-        degrees: the configuration.
-        compute_us: computing time of the busiest device.
-        inner_us: messages within the layer.
-        parameters_us: messages with parameters and their gradients.
-        neighbours_us: messages from and to other layers.
-    """
-
-    degrees: Degrees
-    compute_us: float
-    inner_us: float
-    parameters_us: float
-    neighbours_us: float
-
-    @property
-    def total_us(self) -> float:
-        """The sum of all times."""
-        return sum(self.by_name.values())
-
-    @property
-    def by_name(self) -> dict[str, float]:
-        """The times, by their names in explanations."""
-        return {
-            "computing": self.compute_us,
-            "sums and halos": self.inner_us,
-            "parameters": self.parameters_us,
-            "neighbours": self.neighbours_us,
-        }
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class LayerExplanation:
-    """Why a layer is divided as it is.
-
-    Attributes:
-        name: name of the layer.
-        chosen: its times in the plan.
-        others: by strategy, its times if it alone followed that strategy.
-        why: the reason, in words.
-    """
-
-    name: str
-    chosen: LayerTimes
-    others: Mapping[str, LayerTimes]
-    why: str
-
-
 def explain_layers(
     costs: DivisionCosts,
     names: Sequence[str],
@@ -120,11 +68,12 @@ def explain_layers(
         for layer in edge:
             edges_of[layer].append(edge)
 
-    def times(layer: int, configuration: int) -> LayerTimes:
+    def times(strategy: str, layer: int, configuration: int) -> LayerTimes:
         its, chosen = costs.layers[layer], [*choice]
         chosen[layer] = configuration
         between = sum(float(costs.edges[a, b][chosen[a], chosen[b]]) for a, b in edges_of[layer])
         return LayerTimes(
+            strategy,
             its.configurations[configuration],
             compute_us=float(its.compute_s[configuration]) * 1e6,
             inner_us=float(its.inner_s[configuration]) * 1e6,
@@ -134,26 +83,26 @@ def explain_layers(
 
     explanations = []
     for layer, name in enumerate(names):
-        chosen = times(layer, choice[layer])
-        others = {
-            strategy: times(layer, costs.layers[layer].place_of(strategies[strategy][layer]))
-            for strategy in _COMPARED
-        }
+        chosen = times(PLAN, layer, choice[layer])
+        others = tuple(
+            times(each, layer, costs.layers[layer].place_of(strategies[each][layer]))
+            for each in _COMPARED
+        )
         explanations.append(LayerExplanation(name, chosen, others, _why(chosen, others)))
     return tuple(explanations)
 
 
-def _why(chosen: LayerTimes, others: Mapping[str, LayerTimes]) -> str:
+def _why(chosen: LayerTimes, others: Sequence[LayerTimes]) -> str:
     """The gain over the best other strategy, and where most of it comes from."""
-    different = {name: each for name, each in others.items() if each.degrees != chosen.degrees}
+    different = [each for each in others if each.degrees != chosen.degrees]
     if not different:
         return "it cannot be divided"
-    name, best = min(different.items(), key=lambda item: item[1].total_us)
+    best = min(different, key=lambda each: each.total_us)
     saved_us = best.total_us - chosen.total_us
     if saved_us < -_LEAST_US:
-        return f"{name} takes {-saved_us / 1e3:.3g} ms less, but does not fit in memory"
+        return f"{best.strategy} takes {-saved_us / 1e3:.3g} ms less, but does not fit in memory"
     if saved_us < _LEAST_US:
-        return f"no slower than {name}"
+        return f"no slower than {best.strategy}"
     gains = {part: best.by_name[part] - value for part, value in chosen.by_name.items()}
     most = max(gains, key=lambda part: gains[part])
-    return f"{saved_us / 1e3:.3g} ms less than {name}, most of it {most}"
+    return f"{saved_us / 1e3:.3g} ms less than {best.strategy}, most of it {most}"

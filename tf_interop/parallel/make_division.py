@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from tf_interop.parallel.costs.devices import DeviceGraph
 from tf_interop.parallel.costs.local_devices import number_devices
 from tf_interop.parallel.costs.part_tables import MeasuredParts
 from tf_interop.parallel.costs.tables import DivisionCosts, LayerCosts, find_costs
-from tf_interop.parallel.explain import WHOLE, LayerExplanation, baselines, explain_layers
+from tf_interop.parallel.explain import WHOLE, baselines, explain_layers
 from tf_interop.parallel.layers.find import LayerGraph
 from tf_interop.parallel.layers.prepare import expand_layers
 from tf_interop.parallel.lookup import batch_size_of_layers, keys_of_layers, structure_of_layers
@@ -26,30 +26,13 @@ from tf_interop.parallel.types import (
     DivisionPrediction,
     GraphDivision,
     SentBytes,
+    StrategyStep,
 )
 from tf_interop.planning.problem import ValueSource
 from tf_interop.planning.types import GraphMode
 
-PLAN = "plan"
 _LEAST_GAIN = 0.1
 """A gain below the model's error is none."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class PlannedDivision:
-    """A division of a graph, and the reasons for it.
-
-    Attributes:
-        division: the entry of the plan.
-        step_us: time of a step with the plan and with each strategy, by name.
-        layers: why each layer is divided as it is.
-        search: how far the search got, in words.
-    """
-
-    division: GraphDivision
-    step_us: Mapping[str, float]
-    layers: tuple[LayerExplanation, ...]
-    search: str
 
 
 def make_division(
@@ -60,7 +43,7 @@ def make_division(
     memory_limit: int | None = None,
     measured: MeasuredParts | None = None,
     step_s: float | None = None,
-) -> PlannedDivision:
+) -> GraphDivision:
     """Divides the layers of a graph for the shortest step in the model.
 
     Nothing is divided if the whole graph fits on one device and is as fast there.
@@ -111,8 +94,14 @@ def make_division(
         source=ValueSource.MEASURED if measured and is_measured else ValueSource.MODELLED,
         sent=tuple(SentBytes(*pair, count) for pair, count in parted.sent_bytes.items()),
         memory_bytes=costs.memory(choice),
+        strategies=tuple(
+            StrategyStep(name, costs.seconds(costs.choice_of(its)) * 1e6)
+            for name, its in strategies.items()
+        ),
+        layers=explain_layers(costs, [layer.name for layer in layers.layers], choice, strategies),
+        search=str(found),
     )
-    entry = GraphDivision(
+    return GraphDivision(
         structure.fingerprint,
         structure.landmarks,
         tuple(
@@ -124,13 +113,6 @@ def make_division(
         mode=mode,
         prediction=prediction,
         why_whole=why_whole,
-    )
-    choices = {PLAN: choice} | {name: costs.choice_of(its) for name, its in strategies.items()}
-    return PlannedDivision(
-        entry,
-        {name: costs.seconds(its) * 1e6 for name, its in choices.items()},
-        explain_layers(costs, [layer.name for layer in layers.layers], choice, strategies),
-        str(found),
     )
 
 

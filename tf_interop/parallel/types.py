@@ -116,6 +116,70 @@ class SentBytes:
     sent_bytes: Bytes
 
 
+PLAN = "plan"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StrategyStep:
+    """The predicted time of a step in which all layers follow one strategy (see `baselines`)."""
+
+    strategy: str
+    step_us: Microseconds
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LayerTimes:
+    """The times of a layer in one configuration, with all other layers as in the plan.
+
+    Attributes:
+        strategy: `plan`, or the strategy that gives it this configuration (see `baselines`).
+        degrees: the configuration.
+        compute_us: computing time of the busiest device.
+        inner_us: messages within the layer.
+        parameters_us: messages with parameters and their gradients.
+        neighbours_us: messages from and to other layers.
+    """
+
+    strategy: str
+    degrees: Degrees
+    compute_us: Microseconds
+    inner_us: Microseconds
+    parameters_us: Microseconds
+    neighbours_us: Microseconds
+
+    @property
+    def total_us(self) -> float:
+        """The sum of all times."""
+        return sum(self.by_name.values())
+
+    @property
+    def by_name(self) -> dict[str, float]:
+        """The times, by their names in explanations."""
+        return {
+            "computing": self.compute_us,
+            "sums and halos": self.inner_us,
+            "parameters": self.parameters_us,
+            "neighbours": self.neighbours_us,
+        }
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LayerExplanation:
+    """Why a layer is divided as it is.
+
+    Attributes:
+        name: name of the layer.
+        chosen: its times in the plan.
+        others: its times if it alone followed another strategy.
+        why: the reason, in words.
+    """
+
+    name: str
+    chosen: LayerTimes
+    others: tuple[LayerTimes, ...]
+    why: str
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class DivisionPrediction:
     """The planner's prediction for a step of a divided graph.
@@ -127,6 +191,9 @@ class DivisionPrediction:
             times are modelled.
         sent: bytes between devices, for each pair that sends any.
         memory_bytes: parameters and activations of layers, by device.
+        strategies: steps in which all layers follow one strategy.
+        layers: the times of all layers, and why each is divided as it is.
+        search: how far the search got, in words.
     """
 
     step_us: Microseconds
@@ -134,6 +201,15 @@ class DivisionPrediction:
     source: ValueSource
     sent: tuple[SentBytes, ...] = ()
     memory_bytes: tuple[Bytes, ...] = ()
+    strategies: tuple[StrategyStep, ...] = ()
+    layers: tuple[LayerExplanation, ...] = ()
+    search: str = ""
+
+    @property
+    def steps_us(self) -> dict[str, float]:
+        """The time of a step with the plan and with each strategy, the fastest strategy first."""
+        strategies = sorted(self.strategies, key=lambda each: each.step_us)
+        return {PLAN: self.step_us} | {each.strategy: each.step_us for each in strategies}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.filesize import decimal
@@ -70,7 +70,18 @@ def explain_stages(plan: Plan, console: Console) -> None:
             print_on(console, f"  {' and '.join(each.nodes)}{alike}: {each.why_not}")
 
 
-def name_graph(graph: GraphPlan) -> str:
+class _Entry(Protocol):
+    """The entry of a plan for one graph."""
+
+    @property
+    def fingerprint(self) -> str: ...
+    @property
+    def mode(self) -> str | None: ...
+    @property
+    def batch_size(self) -> int | None: ...
+
+
+def name_graph(graph: _Entry) -> str:
     """A graph's name within its plan, such as `inference, batch 8`."""
     batch = "" if graph.batch_size is None else f", batch {graph.batch_size}"
     return f"{graph.mode or graph.fingerprint}{batch}"

@@ -12,13 +12,16 @@ import dataclasses
 import functools
 import hashlib
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jinja2
 import markupsafe
 from rich.filesize import decimal
 
 from tf_interop.errors import PlanError
+from tf_interop.parallel import show as parallel_show
+from tf_interop.parallel.types import Axis, ParallelPlan
 from tf_interop.planning import show
 from tf_interop.planning.explain import SHARED_RESOURCES, sum_of_uses
 from tf_interop.planning.problem import ValueSource
@@ -67,6 +70,27 @@ def render_page(
             "The trace has no call of a stage or unit of this plan after the first. Run the "
             "program with 'tf-interop run --plan' and this plan, for more steps."
         )
+    return _render(
+        "report.html",
+        plan.made_with,
+        marks=_marks(plan),
+        title=title,
+        made_up=plan.made_with.get(SIMULATED),
+        is_of_host=plan.made_with.get("backend") == "host"
+        and any(graph.measured is None for graph in plan.graphs),
+        graphs=graphs,
+    )
+
+
+def render_division(plan: ParallelPlan, title: str) -> str:
+    """Renders the page of a parallel plan as HTML."""
+    return _render(
+        "division.html", plan.made_with, title=title, made_up=None, is_of_host=False, plan=plan
+    )
+
+
+def _render(template: str, made_with: Mapping[str, str], marks: str = "", **values: Any) -> str:
+    """Fills a template; `marks` are added to the style."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(ASSETS),
         autoescape=True,
@@ -90,6 +114,8 @@ def render_page(
         "resources": SHARED_RESOURCES,
         "sum_of_uses": sum_of_uses,
         "plans": show,
+        "divisions": parallel_show,
+        "axes": {axis.value: number for number, axis in enumerate(Axis)},
         "label_meanings": _LABEL_MEANINGS,
         "used_labels": set(),  # filled by the macro that shows labels
         "zip": zip,
@@ -101,17 +127,11 @@ def render_page(
     # The page states these in words.
     stated = {SIMULATED, "backend"}
     names = {"tensorflow": "TensorFlow", "cudnn": "cuDNN"}
-    return environment.get_template("report.html").render(
-        title=title,
-        facts={
-            names.get(key, key): each for key, each in plan.made_with.items() if key not in stated
-        },
-        made_up=plan.made_with.get(SIMULATED),
-        is_of_host=plan.made_with.get("backend") == "host"
-        and any(graph.measured is None for graph in plan.graphs),
-        graphs=graphs,
-        style=markupsafe.Markup(style + _marks(plan)),
+    return environment.get_template(template).render(
+        facts={names.get(key, key): each for key, each in made_with.items() if key not in stated},
+        style=markupsafe.Markup(style + marks),
         script=markupsafe.Markup(script),
+        **values,
     )
 
 

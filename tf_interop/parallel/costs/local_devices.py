@@ -120,8 +120,13 @@ def _measure(names: Sequence[str]) -> DeviceGraph:
             bytes_per_s[source][destination] = rate
             latency_s[source][destination] = max(small, _LEAST_SECONDS) - next_s
             message_s[source][destination] = next_s
-    tables = (tuple(map(tuple, table)) for table in (bytes_per_s, latency_s, message_s))
-    return DeviceGraph(devices, *tables, source=ValueSource.MEASURED)
+    return DeviceGraph(
+        devices,
+        tuple(map(tuple, bytes_per_s)),
+        tuple(map(tuple, latency_s)),
+        tuple(map(tuple, message_s)),
+        ValueSource.MEASURED,
+    )
 
 
 def _measure_device(name: str, full_name: str) -> Device:
