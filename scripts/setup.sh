@@ -40,7 +40,7 @@ tensorflow="tensorflow==${TENSORFLOW_VERSION:-2.21.*}"
 echo "Installing TensorFlow and build tools into $venv …"
 with_a_clock "${pip[@]}" install "$tensorflow" \
   "scikit-build-core>=0.11" "cmake>=3.22" ninja
-echo "Building tf_interop, which takes four to eight minutes on two cores …"
+echo "Building tf_interop, which takes two to four minutes on two cores …"
 # The build is not isolated, because the library must be built against the TensorFlow that it will run
 # with. TensorFlow's version is given again, so that no other package changes it. Each environment has
 # its own build folder: a shared one would be rebuilt for each TensorFlow.

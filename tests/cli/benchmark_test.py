@@ -148,8 +148,10 @@ def test_plans_are_measured_with_all_hardware_queues_and_stock_with_cudas_defaul
 @pytest.mark.parametrize(
     ("mode", "precision", "variant"),
     [
-        (Mode.TRAINING, Precision.FLOAT32, Variant.PINNING),
-        (Mode.INFERENCE, Precision.FLOAT16, Variant.CONCURRENCY),
+        pytest.param(*(Mode.TRAINING, Precision.FLOAT32, Variant.PINNING), marks=pytest.mark.slow),
+        pytest.param(
+            *(Mode.INFERENCE, Precision.FLOAT16, Variant.CONCURRENCY), marks=pytest.mark.slow
+        ),
         (Mode.TRAINING, Precision.TF32, Variant.XLA),
     ],
 )
@@ -185,6 +187,7 @@ def test_counts_calls_of_compiled_functions_as_units() -> None:
     assert outcome.failure is None and outcome.block.stage_count == 1, outcome
 
 
+@pytest.mark.slow
 def test_measures_a_saved_model_and_a_function() -> None:
     branched_models.build().export("saved", verbose=False)
     options = "--repetitions 1 --steps 2 --seconds 0 --warmup-steps 0 -o results.json"

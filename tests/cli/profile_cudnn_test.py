@@ -55,6 +55,7 @@ def _names(profile: Profile) -> list[tuple[str, bool]]:
     return sorted((each.algorithm, each.tf32) for each in profile.algorithms)
 
 
+@pytest.mark.slow
 def test_measures_every_listed_algorithm_once() -> None:
     save_configurations(ONE, "list.json")
     profile, measured_count = _profile("--algorithms heuristic")

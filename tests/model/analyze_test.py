@@ -42,7 +42,10 @@ def _shape(analysis: Analysis) -> tuple[int, int, int, int]:
     ("name", "training", "shape", "kinds", "conclusion"),
     [
         # The image has no gradient.
-        ("ResNet50", True, (158, 98, 4, 2792), (53, 52, 53), "158 convolutions, "),
+        pytest.param(
+            *("ResNet50", True, (158, 98, 4, 2792), (53, 52, 53), "158 convolutions, "),
+            marks=pytest.mark.slow,
+        ),
         ("InceptionV3", False, (94, 47, 4, 248), (94, 0, 0), "94 convolutions, 27 groups of 2 "),
         ("MobileNet", False, (28, 28, 1, 0), (28, 0, 0), "No two convolutions are independent"),
     ],

@@ -6,6 +6,7 @@ import pathlib
 import subprocess
 import sys
 
+import pytest
 from command_line import free_addresses
 from unnoticed import run_python
 
@@ -92,6 +93,7 @@ def test_every_strategy_computes_the_same_and_sends_the_predicted_bytes() -> Non
     run_python(PROGRAM, **NO_ONEDNN)
 
 
+@pytest.mark.slow
 def test_divides_layers_over_the_processes_of_a_cluster(tmp_path: pathlib.Path) -> None:
     [address] = free_addresses(1)
     log = tmp_path / "server.log"

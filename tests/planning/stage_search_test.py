@@ -56,7 +56,11 @@ def fixed(latencies: dict[Lanes, float]) -> Space:
 
 @pytest.mark.parametrize(
     ("dag", "states", "transitions"),
-    [(FIRE_WITH_BYPASS, 12, 51), (INCEPTION_E, 180, 4_871), (NASNET_A, 2_200, 307_841)],
+    [
+        (FIRE_WITH_BYPASS, 12, 51),
+        (INCEPTION_E, 180, 4_871),
+        pytest.param(NASNET_A, 2_200, 307_841, marks=pytest.mark.slow),
+    ],
     ids=["SqueezeNet fire", "Inception-E", "NASNet-A"],
 )
 def test_visits_what_the_authors_of_ios_report(

@@ -370,6 +370,7 @@ def test_copies_of_functions_that_are_gone_are_removed() -> None:
     assert stages_run_by(lambda: kept(IMAGE), branches(IMAGE)) == 1
 
 
+@pytest.mark.slow
 def test_xlas_persistent_cache_keeps_programs_with_stages(tmp_path: pathlib.Path) -> None:
     program = """
     import numpy as np

@@ -108,7 +108,7 @@ TRAINING = """
 """
 
 
-@pytest.mark.parametrize("kind", ["stages", "units"])
+@pytest.mark.parametrize("kind", [pytest.param("stages", marks=pytest.mark.slow), "units"])
 def test_mirrored_training_gives_the_same_weights(kind: str, tmp_path: pathlib.Path) -> None:
     python_output(
         *("-c", textwrap.dedent(TRAINING), str(tmp_path / "weights.npz")),
@@ -116,6 +116,7 @@ def test_mirrored_training_gives_the_same_weights(kind: str, tmp_path: pathlib.P
     )
 
 
+@pytest.mark.slow
 def test_two_workers_reach_the_same_weights(tmp_path: pathlib.Path) -> None:
     cluster = {"worker": free_addresses(2)}
 

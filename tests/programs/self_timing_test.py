@@ -119,7 +119,10 @@ def test_inference_is_one_unit_whose_batch_may_be_divided() -> None:
     in_threads(call, range(4))
 
 
-@pytest.mark.parametrize("name", ["MobileNetV2", "EfficientNetB0", "NASNetMobile"])
+@pytest.mark.parametrize(
+    "name",
+    ["MobileNetV2", "EfficientNetB0", pytest.param("NASNetMobile", marks=pytest.mark.slow)],
+)
 def test_a_keras_application_is_one_unit_whose_batch_may_be_divided(name: str) -> None:
     tf.keras.utils.set_random_seed(1)
     model = getattr(tf.keras.applications, name)(weights=None, input_shape=(32, 32, 3), classes=10)

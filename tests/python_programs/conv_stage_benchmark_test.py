@@ -31,6 +31,7 @@ def check_written(folder: pathlib.Path, method: str) -> None:
     assert bool(output["extras"]["stages"]) == method.endswith("__ours")
 
 
+@pytest.mark.slow
 def test_runs_as_a_module(tmp_path: pathlib.Path) -> None:
     method = "benchmark__squeezenet__inference__stock"
     python_output(

@@ -81,8 +81,9 @@ def parallelize(
 
     Each layer is divided in its own way: by samples, height, width, output channels (filter) or
     input channels (channel), over all devices or some. The plan is the division that takes the
-    least time in a cost model; if nothing is faster than one device, nothing is divided. Times are
-    modelled, except for convolutions in --profile.
+    least time in a cost model; if nothing is a tenth faster than one device, nothing is divided.
+    Times are modelled, except for convolutions in --profile. Without --device-graph they are scaled
+    to a measured step. 'tf-interop report' draws the plan.
     """
     training = chosen["training"]
     with model_loaded(model, chosen["image_size"], training=training) as (loaded, say):

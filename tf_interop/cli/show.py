@@ -47,7 +47,7 @@ show results.json --csv results.csv
 @click.argument("file")
 @options.written("--csv", "csv_path", "OUT.csv", "Also write the results of a benchmark as CSV.")
 def show(file: str, csv_path: pathlib.Path | None) -> Result:
-    """Prints a plan, a parallel plan, a profile or results of a benchmark.
+    """Prints a plan, a profile or results of a benchmark.
 
     It explains a plan stage by stage: the algorithm of each lane, its time alone and together,
     measured or modelled, its memory, its kernels' shares of a streaming multiprocessor (SM), and

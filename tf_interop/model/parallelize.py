@@ -45,9 +45,9 @@ def parallelize(
 
     Each layer has its own configuration: it is divided by samples, height, width, and output or
     input channels, over all devices or some. By the cost model, the chosen configurations take the
-    least time for all layers and for the data sent between them. Nothing is divided if one device
-    is fastest. The model runs a few times, on zeros, to get its graph and the time of its step on
-    one device, and keeps its variables.
+    least time for all layers and for the data sent between them. Nothing is divided unless that is
+    a tenth faster than one device. The model runs a few times, on zeros, to get its graph and the
+    time of its step on one device, and keeps its variables.
 
     Args:
         model_or_function: a Keras model with known inputs, a concrete function, a tf.function with

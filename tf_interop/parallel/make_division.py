@@ -46,7 +46,7 @@ def make_division(
 ) -> GraphDivision:
     """Divides the layers of a graph for the shortest step in the model.
 
-    Nothing is divided if the whole graph fits on one device and is as fast there.
+    Nothing is divided if the whole graph fits on one device and is about as fast there.
 
     Args:
         layers: the layers of the graph.
