@@ -199,7 +199,9 @@ def test_measures_a_saved_model_and_a_function() -> None:
     assert outcome.failure is None and outcome.block.steps == 2, outcome
 
 
-@pytest.mark.parametrize("variant", [Variant.FROZEN, Variant.ENABLED])
+@pytest.mark.parametrize(
+    "variant", [Variant.FROZEN, pytest.param(Variant.ENABLED, marks=pytest.mark.slow)]
+)
 @pytest.mark.usefixtures("folder")
 def test_child_does_not_measure_what_computes_something_else(variant: Variant) -> None:
     outcome = run_child(_request(variant, "tiny_models:random"), 120.0)
@@ -211,9 +213,10 @@ def test_child_does_not_measure_what_computes_something_else(variant: Variant) -
     ("request_", "message"),
     [
         (_request(Variant.STOCK, "graph.pb"), "'graph.pb' is a GraphDef, which cannot be called"),
-        (
+        pytest.param(
             _request(Variant.STOCK, "branched_models:function", case={"mode": Mode.TRAINING}),
             "--training needs a Keras model",
+            marks=pytest.mark.slow,
         ),
         (_request(Variant.STOCK, needs_gpu=True), "GPU"),
         (
@@ -248,7 +251,7 @@ def fixture_planned(folder: pathlib.Path) -> GraphPlan:
 @pytest.mark.parametrize(
     ("case", "plan_of", "refusal", "note"),
     [
-        ({}, {}, "", ""),
+        pytest.param({}, {}, "", "", marks=pytest.mark.slow),
         ({"batch_size": 4}, {}, "", "batch size 4: its stages run as planned for 2"),
         (
             {"model": "branched_models:build_other", "image_size": None},
@@ -257,7 +260,8 @@ def fixture_planned(folder: pathlib.Path) -> GraphPlan:
             "",
         ),
         ({"mode": Mode.TRAINING}, {"mode": "inference"}, "--training", ""),
-        ({"model": "tiny_models:twice"}, {}, "", ""),  # Keras numbers its layers differently
+        # Keras numbers its layers differently.
+        pytest.param({"model": "tiny_models:twice"}, {}, "", "", marks=pytest.mark.slow),
     ],
 )
 def test_child_compares_a_plan_with_the_model(
@@ -317,7 +321,10 @@ def test_compares_a_program_as_it_is_with_the_plugin_on(tmp_path: pathlib.Path) 
 @pytest.mark.parametrize(
     ("variant", "program", "message"),
     [
-        (Variant.STOCK, PROGRAM, "exit code 1.*ValueError: the last line$"),
+        pytest.param(
+            *(Variant.STOCK, PROGRAM, "exit code 1.*ValueError: the last line$"),
+            marks=pytest.mark.slow,
+        ),
         (Variant.OURS, PROGRAM, "exit code 1.*ValueError: the last line$"),
         (Variant.OURS, "import tensorflow", "TensorFlow optimized no graph with a convolution"),
     ],
