@@ -17,7 +17,7 @@ from tf_interop.runtime.plugin import get_plugin
 
 pytestmark = pytest.mark.usefixtures("units_on_cpus")
 
-ENOUGH = 130
+ENOUGH = 160
 """Calls after which the first trial is over."""
 
 

@@ -21,6 +21,7 @@ def test_shows_steps_devices_and_layers() -> None:
     assert "A <title>" in text and "pool <1>" in text
     assert "2 of 3 layers are divided" in text
     assert "4.1 kB to 1" in text and "512 bytes to 0" in text
+    assert "modelled by the cost model" in text
     assert "no layer gets faster" in text and "No times are known." in text
     steps = re.findall(
         r"<td>(plan|whole|data|model)</td>\s*<td class=\"right\">([\d.]+)</td>", page

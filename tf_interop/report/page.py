@@ -85,7 +85,14 @@ def render_page(
 def render_division(plan: ParallelPlan, title: str) -> str:
     """Renders the page of a parallel plan as HTML."""
     return _render(
-        "division.html", plan.made_with, title=title, made_up=None, is_of_host=False, plan=plan
+        "division.html",
+        plan.made_with,
+        title=title,
+        made_up=None,
+        is_of_host=False,
+        plan=plan,
+        label_meanings=_LABEL_MEANINGS
+        | {"modelled": "by the cost model", "counted": "from the shapes of tensors"},
     )
 
 

@@ -52,8 +52,8 @@ class DeviceGraph:
     Attributes:
         devices: the first runs all layers that are not divided.
         bytes_per_s: rates of large messages.
-        latency_s: time until a small message is there.
-        message_s: time until the next small message is there, where several are sent at once.
+        latency_s: time that a small message is under way.
+        message_s: time that each message adds, where several are sent at once.
         source: measured if all values were.
         format: always `tf_interop.device_graph`.
         version: version of the format.
