@@ -142,7 +142,10 @@ def _train(network: str, addresses: list[str]) -> dict[str, Any]:
 
     layers = handed_layers(tf.function(step, jit_compile=False, autograph=False))
     planned = make_division(
-        layers, devices, mode="training", step_s=_median_s(tf.function(step, jit_compile=False))
+        layers,
+        devices,
+        mode="training",
+        step_s=_median_s(tf.function(step, jit_compile=False, autograph=False)),
     )
     keys = keys_of_layers(layers, structure_of_layers(layers))
     divisions = {

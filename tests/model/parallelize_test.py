@@ -13,6 +13,7 @@ import tensorflow as tf
 import tf_interop
 from tf_interop.errors import PlanError
 from tf_interop.model import parallelize
+from tf_interop.parallel import make_division
 from tf_interop.parallel.costs.devices import DeviceGraph, uniform_device_graph
 from tf_interop.parallel.explain import DATA, MODEL, ONE_WEIRD_TRICK, WHOLE
 from tf_interop.parallel.types import Degrees, DivisionPrediction, GraphDivision
@@ -102,6 +103,18 @@ def test_leaves_a_model_whole_where_sending_costs_more(model: Any) -> None:
     assert graph.prediction is not None
     assert graph.prediction.step_us == graph.prediction.whole_us
     assert graph.prediction.sent == ()
+
+
+def test_leaves_a_model_whole_where_the_gain_is_small(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"device_graph": _devices(), "batch_size": 32, "training": True}
+    _, prediction = _planned(model, **options)
+    gain = 1 - prediction.step_us / prediction.whole_us
+    for least, is_divided in ((gain - 0.01, True), (gain + 0.01, False)):
+        monkeypatch.setattr(make_division, "_LEAST_GAIN", least)
+        graph, _ = _planned(model, **options)
+        assert bool(graph.layers) == is_divided
 
 
 def test_devices_that_share_their_cores_gain_nothing(model: Any) -> None:

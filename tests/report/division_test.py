@@ -11,7 +11,6 @@ from parallel_values import PARALLEL_PLAN
 from report_values import parse_page
 
 from tf_interop.parallel.types import save_parallel_plan
-from tf_interop.planning.types import Plan, save_plan
 from tf_interop.report.page import render_division
 
 
@@ -54,5 +53,3 @@ def test_the_commands_report_and_show_take_it() -> None:
     assert "'parallel.json' is a parallel plan, but --png needs a plan of one device." in " ".join(
         wrong.replace("│", "").split()
     )
-    save_plan(Plan(()), "plan.json")
-    assert "parallel" not in invoke("show plan.json").stdout

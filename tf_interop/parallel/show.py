@@ -30,9 +30,8 @@ def show_steps(graph: GraphDivision, console: Console) -> None:
         ratio = prediction.whole_us / step_us if step_us else 1.0
         table.add_row(name, f"{step_us / 1e3:.3f}", f"{ratio:.2f}")
     print_on(console, table)
-    print_on(
-        console, f"Times are {prediction.source.value}. The search was {prediction.search or '–'}."
-    )
+    searched = f" The search was {prediction.search}." if prediction.search else ""
+    print_on(console, f"Times are {prediction.source.value}.{searched}")
 
 
 def show_layers(layers: Sequence[LayerExplanation], console: Console) -> None:
