@@ -88,8 +88,6 @@ def render_division(plan: ParallelPlan, title: str) -> str:
         "division.html",
         plan.made_with,
         title=title,
-        made_up=None,
-        is_of_host=False,
         plan=plan,
         label_meanings=_LABEL_MEANINGS
         | {"modelled": "by the cost model", "counted": "from the shapes of tensors"},
