@@ -132,10 +132,19 @@ void AwakeGroup::WaitFor(std::atomic<int>* given) {
 }
 
 bool AwakeGroup::Give(std::function<void()>* work, std::atomic<int>* given, bool is_task) {
+  if (GiveIf(State::kIdle, work, given, is_task)) return true;
+  // A task stays with its helper, so it is for one that is there.
+  const bool is_given = !is_task && GiveIf(State::kAsked, work, given, is_task);
+  LetHelpersCome();
+  return is_given;
+}
+
+bool AwakeGroup::GiveIf(State state, std::function<void()>* work, std::atomic<int>* given,
+                        bool is_task) {
   for (Helper& helper : helpers_) {
-    State state = State::kIdle;
-    if (helper.state.load(std::memory_order_relaxed) != state ||
-        !helper.state.compare_exchange_strong(state, State::kReserved)) {
+    State expected = state;
+    if (helper.state.load(std::memory_order_relaxed) != expected ||
+        !helper.state.compare_exchange_strong(expected, State::kReserved)) {
       continue;
     }
     helper.work = std::move(*work);
@@ -145,7 +154,6 @@ bool AwakeGroup::Give(std::function<void()>* work, std::atomic<int>* given, bool
     helper.state.store(State::kGiven, std::memory_order_release);
     return true;
   }
-  LetHelpersCome();
   return false;
 }
 
@@ -154,12 +162,7 @@ void AwakeGroup::LetHelpersCome() {
       CurrentCore() != core_.load(std::memory_order_relaxed)) {
     return;
   }
-  for (const Helper& helper : helpers_) {
-    if (helper.state.load(std::memory_order_relaxed) == State::kAsked &&
-        may_yield_.exchange(false)) {
-      std::this_thread::yield();
-    }
-  }
+  if (may_yield_.exchange(false)) std::this_thread::yield();
 }
 
 bool AwakeGroup::TakeBack(std::atomic<int>* given) {
@@ -174,7 +177,7 @@ bool AwakeGroup::TakeBack(std::atomic<int>* given) {
       continue;
     }
     const std::function<void()> work = std::exchange(helper.work, nullptr);
-    helper.state.store(State::kIdle, std::memory_order_release);
+    helper.state.store(State::kAsked, std::memory_order_release);
     work();
     given->fetch_sub(1, std::memory_order_relaxed);
     return true;
@@ -185,6 +188,7 @@ bool AwakeGroup::TakeBack(std::atomic<int>* given) {
 bool AwakeGroup::RunGiven(int number) {
   Helper& helper = helpers_[number];
   State state = helper.state.load(std::memory_order_relaxed);
+  if (state == State::kAsked) helper.state.compare_exchange_strong(state, State::kIdle);
   if (state != State::kGiven || !helper.state.compare_exchange_strong(state, State::kWorking)) {
     return false;
   }
@@ -201,7 +205,6 @@ bool AwakeGroup::RunGiven(int number) {
 void AwakeGroup::Help(int number) {
   LeaveCore(core_.load(std::memory_order_relaxed));
   Helper& helper = helpers_[number];
-  helper.state.store(State::kIdle, std::memory_order_release);
   Waiting wait;
   while (true) {
     if (RunGiven(number)) {

@@ -23,11 +23,11 @@ void LeaveCore(int core);
 // Helpers also run whole tasks, such as operations that do not depend on each other. What a task
 // schedules is divided like the caller's own work. A caller that waits for tasks helps meanwhile.
 //
-// A helper is a closure on a pool of the caller's, so no thread is made. It leaves when the lease
-// ends, or after a while without work. One that begins on the caller's core moves to another: Linux
-// may have woken it there, and would let it wait for milliseconds. One that does not come, because
-// the pool is busy or another program has the core, is not waited for. A group must outlive the
-// closures on the pool.
+// A helper is a closure on a pool of the caller's, so no thread is made. Parts may be given to it
+// before it comes. It leaves when the lease ends, or after a while without work. One that begins on
+// the caller's core moves to another: Linux may have woken it there, and would let it wait for
+// milliseconds. One that does not come, because the pool is busy or another program has the core,
+// is not waited for. A group must outlive the closures on the pool.
 class AwakeGroup {
  public:
   // Runs a closure on a thread of a pool, some time.
@@ -59,7 +59,7 @@ class AwakeGroup {
  private:
   enum class State {
     kAbsent,
-    kAsked,  // its closure has not begun
+    kAsked,  // its closure has not begun, or does not know yet that its work was taken back
     kIdle,
     kReserved,  // a giver writes its work
     kGiven,
@@ -75,11 +75,13 @@ class AwakeGroup {
   using Clock = std::chrono::steady_clock;
 
   void AskForHelpers();
-  // Yields the caller's core once in a lease if a helper is late, because it may wait for it.
+  // Yields the caller's core once in a lease, some time after its begin: a helper that is late may
+  // wait for that core.
   void LetHelpersCome();
   void Help(int number);
-  // Gives work to an idle helper; false if there is none.
+  // Gives work to an idle helper, or a part to one that was asked; false if there is none.
   bool Give(std::function<void()>* work, std::atomic<int>* given, bool is_task);
+  bool GiveIf(State state, std::function<void()>* work, std::atomic<int>* given, bool is_task);
   // Runs what this helper was given; false if that is nothing.
   bool RunGiven(int number);
   // Waits for all work that `given` counts, and runs what no helper has begun.

@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "cc_kernels/core/awake_group.h"
+#include "cc_kernels/tf/inline_executor.h"
 #include "cc_kernels/tf/primitive_cache.h"
 
 namespace tf_interop {
@@ -58,12 +59,13 @@ absl::Status RunByExecutor(tensorflow::OpKernelContext* context, const Steps& st
   const auto shared = std::make_shared<Shared>(steps.order, plan);
   const int most_lanes = context->device()->tensorflow_cpu_worker_threads()->num_threads;
   FirstError error;
+  const Runner runner = PoolRunner(context);
   const auto offer = [&, shared] {
     if (shared->lanes.fetch_add(1) >= most_lanes) {
       shared->lanes.fetch_sub(1);
       return false;
     }
-    (*context->runner())([shared] {
+    runner([shared] {
       const int step = shared->ready.Take();
       if (step != ReadySteps::kNone) shared->lane(step);
       shared->lanes.fetch_sub(1);

@@ -330,12 +330,12 @@ class Unit : public OpKernel {
 
   // On a few cores. Without times of the steps, one after another on all of them.
   void RunOn(OpKernelContext* context, const Inputs& inputs, int cores, TimedRun* timed) {
+    const tsl::port::ScopedFlushDenormal flush;     // see FewCores
+    NarrowDevice device(context->device(), cores);  // first, because helpers take time to come
     const std::shared_ptr<StepTimes> times = FindTimes(*context);
     const auto [plan, is_new] = times == nullptr ? StepTimes::Planned() : times->BeginRun(cores);
     StepsRun run(*context, unit_.steps, StepsRun::Kind::kWhole, inputs);
     SetAttributes(*context, &run);
-    const tsl::port::ScopedFlushDenormal flush;  // see FewCores
-    NarrowDevice device(context->device(), cores);
     if (plan != nullptr && device.group() != nullptr &&
         absl::c_linear_search(plan->is_wide, false)) {
       if (is_new) timed->SetWarmedUp();

@@ -174,6 +174,19 @@ TEST(AwakeGroupTest, AHelperTakesPart) {
   threads.Join();
 }
 
+TEST(AwakeGroupTest, APartWaitsForAHelperThatWasAsked) {
+  Threads threads(std::chrono::microseconds(300));
+  AwakeGroup group(2);
+  group.Begin(threads.pool());
+  int helper = -1;
+  group.Schedule([&] {
+    group.Schedule([&] { helper = group.CurrentHelper(); });
+    threads.Join();  // returns when the helper has left, because it had nothing else to do
+  });
+  EXPECT_EQ(helper, 0);
+  group.End();
+}
+
 TEST(AwakeGroupTest, AHelperWithoutWorkLeavesAndIsAskedAgain) {
   Threads threads;
   AwakeGroup group(2);

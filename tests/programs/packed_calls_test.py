@@ -7,12 +7,13 @@ import pathlib
 import threading
 import traceback
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 import tf_interop
 from tf_interop import tensorflow_internals
@@ -94,6 +95,59 @@ def test_passes_one_tensor_to_the_unit() -> None:
     assert list(kept.attr["handles"].list.i) == list(range(COUNT))
     assert unit.input[-1] == kept.name
     assert len(unit.input) == 2
+
+
+def threads_of_call_and_unit(call: Callable[[], object], folder: pathlib.Path) -> tuple[int, int]:
+    tf.profiler.experimental.start(str(folder))
+    call()
+    tf.profiler.experimental.stop()
+    (file,) = folder.glob("plugins/profile/*/*.xplane.pb")
+    threads = {
+        plane.event_metadata[event.metadata_id].name: line.id
+        for plane in xplane_pb2.XSpace.FromString(file.read_bytes()).planes
+        for line in plane.lines
+        for event in line.events
+    }
+    (of_call,) = {
+        threads[name] for name in threads if name.startswith("EagerLocalExecute: __inference")
+    }
+    (of_unit,) = {threads[name] for name in threads if name.endswith(":TfInterop>Unit")}
+    return of_call, of_unit
+
+
+def test_the_caller_runs_a_network_that_is_one_unit(tmp_path: pathlib.Path) -> None:
+    model = Model()
+    model(IMAGES)
+    of_call, of_unit = threads_of_call_and_unit(lambda: model(IMAGES), tmp_path / "main")
+    assert of_unit == of_call
+
+    # Another thread hands over its first calls, in case there are no more.
+    threads = []
+
+    def call_often() -> None:
+        for i, calls in enumerate((0, 60)):
+            for _ in range(calls):
+                model(IMAGES)
+            threads.append(threads_of_call_and_unit(lambda: model(IMAGES), tmp_path / str(i)))
+
+    thread = threading.Thread(target=call_often)
+    thread.start()
+    thread.join()
+    (first_call, first_unit), (last_call, last_unit) = threads
+    assert first_unit != first_call
+    assert last_unit == last_call
+
+
+def test_another_operation_runs_beside_the_unit(tmp_path: pathlib.Path) -> None:
+    model = Model()
+
+    @tf.function
+    def with_other(images: Any) -> Any:
+        return model(images), tf.unique(tf.reshape(images, [-1]))
+
+    with_other(IMAGES)
+    of_call, of_unit = threads_of_call_and_unit(lambda: with_other(IMAGES), tmp_path)
+    assert of_unit != of_call
 
 
 def test_few_variables_are_passed_as_before(monkeypatch: pytest.MonkeyPatch) -> None:

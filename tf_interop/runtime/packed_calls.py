@@ -45,6 +45,8 @@ _CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
 _PACKED = "tf_interop_packed"
 _UNPACKED = "tf_interop_unpacked"
 _ATTRIBUTE = "_tf_interop_packed_call"
+_EXECUTOR = "TF_INTEROP"
+"""See cc_kernels/tf/inline_executor.h."""
 _HASH = "_tf_interop_hash"
 
 _ConcreteFunction = concrete_function.ConcreteFunction
@@ -132,7 +134,13 @@ def _call_flat(self: Any, tensor_inputs: Sequence[Any], captured_inputs: list[An
         ):
             call = _make_call(self, captured_inputs)
         if call.function is not None:
-            return call.function.call_preflattened([*tensor_inputs, *call.others, call.packed])
+            options = context.context().function_call_options
+            chosen = options.executor_type
+            options.executor_type = chosen or _EXECUTOR
+            try:
+                return call.function.call_preflattened([*tensor_inputs, *call.others, call.packed])
+            finally:
+                options.executor_type = chosen
     return _stock_call_flat(self, tensor_inputs, captured_inputs)
 
 
