@@ -2,7 +2,9 @@
 
 #include "cc_kernels/tf/narrow_device.h"
 
+#include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -11,6 +13,7 @@
 
 #include "tensorflow/core/platform/threadpool.h"
 #include "tensorflow/core/platform/threadpool_interface.h"
+#include "tensorflow/core/util/work_sharder.h"
 #include "unsupported/Eigen/CXX11/Tensor"
 
 namespace tf_interop {
@@ -119,6 +122,31 @@ AwakeGroup* NarrowDevice::group() const { return workers_->group; }
 NarrowDevice::~NarrowDevice() {
   if (workers_->group != nullptr) workers_->group->End();
   Groups::Get()->Return(workers_);
+}
+
+void DivideWork(const tensorflow::DeviceBase& device, int64_t count, int64_t cycles,
+                const std::function<void(int64_t first, int64_t last)>& work) {
+  const auto& threads = *device.tensorflow_cpu_worker_threads();
+  const auto* const narrow = dynamic_cast<const NarrowDevice*>(&device);
+  AwakeGroup* const group = narrow == nullptr ? nullptr : narrow->group();
+  if (group == nullptr) {
+    tensorflow::Shard(threads.num_threads, threads.workers, count, cycles, work);
+    return;
+  }
+  // Eigen leaves work of one part for each core on the calling thread.
+  constexpr int64_t kLeastCycles = 10'000;  // of a part, as in TensorFlow's Shard
+  const int64_t most = std::max<int64_t>(1, count * cycles / kLeastCycles);
+  const int64_t parts = std::min({most, count, static_cast<int64_t>(narrow->cores())});
+  if (parts == 1) {
+    work(0, count);
+    return;
+  }
+  group->Schedule([&] {
+    for (int64_t i = parts - 1; i > 0; --i) {
+      group->Schedule([&, i] { work(i * count / parts, (i + 1) * count / parts); });
+    }
+    work(0, count / parts);
+  });
 }
 
 }  // namespace tf_interop

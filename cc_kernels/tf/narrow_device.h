@@ -3,6 +3,7 @@
 #define TF_INTEROP_TF_NARROW_DEVICE_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "cc_kernels/core/awake_group.h"
@@ -58,6 +59,11 @@ class NarrowDevice : public tensorflow::DeviceBase {
   tensorflow::DeviceBase* const device_;
   Workers* const workers_;
 };
+
+// Calls `work` for ranges that together are those from 0 to `count`, on the cores of a device: a
+// NarrowDevice, or TensorFlow's own. Each of `count` takes about `cycles`.
+void DivideWork(const tensorflow::DeviceBase& device, int64_t count, int64_t cycles,
+                const std::function<void(int64_t first, int64_t last)>& work);
 
 }  // namespace tf_interop
 

@@ -11,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "cc_kernels/tf/elementwise.h"
 #include "cc_kernels/tf/stock_kernel.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/op.h"
@@ -47,7 +48,7 @@ StepsReader::StepsReader(tensorflow::OpKernelConstruction* context,
       kept_inputs_(std::move(kept_inputs)),
       steps_(*steps) {}
 
-absl::Status StepsReader::Read() {
+absl::Status StepsReader::Read(bool joins_elementwise) {
   std::vector<std::string> steps;
   std::vector<std::string> results;
   TF_RETURN_IF_ERROR(context_->GetAttr("steps", &steps));
@@ -63,12 +64,15 @@ absl::Status StepsReader::Read() {
     }
   }
   steps_.input_count = steps_.first_held_input = steps_.operand_count = input_count;
+  std::vector<NodeDef> nodes;
   for (const std::string& serialized : steps) {
-    NodeDef node;
-    if (!node.ParseFromString(serialized)) {
-      return InvalidArgument("Expected a serialized NodeDef at step ", steps_.steps.size(),
+    if (!nodes.emplace_back().ParseFromString(serialized)) {
+      return InvalidArgument("Expected a serialized NodeDef at step ", nodes.size() - 1,
                              ", got other bytes.");
     }
+  }
+  if (joins_elementwise) JoinElementwise(&nodes, &results);
+  for (const NodeDef& node : nodes) {
     const absl::Status status = ReadStep(node);
     if (!status.ok()) {
       return tensorflow::errors::CreateWithUpdatedMessage(

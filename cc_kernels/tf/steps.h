@@ -71,7 +71,8 @@ class StepsReader {
               tensorflow::DataTypeVector result_types, std::vector<int64_t> constant_inputs,
               std::vector<int64_t> kept_inputs, Steps* steps);
 
-  absl::Status Read();
+  // `joins_elementwise`: see elementwise.h.
+  absl::Status Read(bool joins_elementwise = false);
 
  private:
   absl::Status ReadStep(const tensorflow::NodeDef& node);

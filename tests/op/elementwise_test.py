@@ -1,0 +1,216 @@
+"""Elementwise steps of a unit, joined to one pass, return the exact bits of TensorFlow's own ops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from stage_program import operation
+from tensorflow.core.framework import node_def_pb2
+from unit_program import assert_same_bits, in_graph, serialized, stock
+
+from tf_interop.runtime.kernel_library import load_kernel_library
+
+NodeDef = node_def_pb2.NodeDef
+BINARY = ["AddV2", "Sub", "Mul", "RealDiv", "Maximum", "Minimum"]
+UNARY = ["Relu", "Relu6", "Square", "Neg"]  # Neg is in no pass
+
+IMAGE = [2, 6, 35, 48]
+SHAPES = {
+    "as the result": IMAGE,
+    "of one value": [1],
+    "of channels": [48],
+    "of channels and images": [2, 1, 1, 48],
+    "of images": [2, 1, 1, 1],
+    "of rows": [1, 6, 1, 1],
+    "of rows and channels": [1, 6, 1, 48],
+    "of rows of all images": [2, 6, 1, 1],
+    "of an image": [6, 35, 48],
+    "of columns and channels": [35, 48],
+    "of pixels": [2, 6, 35, 1],
+}
+
+
+@pytest.fixture(autouse=True)
+def without_optimization(plugin_off: None) -> Iterator[None]:
+    """Runs graphs as they are written."""
+    options = tf.config.optimizer.get_experimental_options()
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    yield
+    tf.config.optimizer.set_experimental_options(options | {"disable_meta_optimizer": False})
+
+
+def random(shape: Sequence[int], seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def assert_gives_the_bits_of_stock(
+    unit: Any, steps: list[NodeDef], results: list[str], values: Sequence[np.ndarray]
+) -> None:
+    with np.errstate(all="ignore"):
+        expected = stock(steps, results)(*map(tf.constant, values))
+        for cores in (1, 0, 2):
+            run = in_graph(unit, steps, results, cores=cores)
+            given = [value.copy() for value in values]
+            for _ in range(2):
+                assert_same_bits(run(*map(tf.constant, given)), expected)
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_broadcasts(unit: Any, kind: str) -> None:
+    other = random(SHAPES[kind], seed=1)
+    for op in BINARY:
+        steps = [
+            operation("first", op, ["inputs:0", "inputs:1"]),
+            operation("second", op, ["inputs:1", "steps:0:0"]),
+            operation("relu", "Relu", ["steps:1:0"]),
+        ]
+        assert_gives_the_bits_of_stock(unit, steps, ["steps:2:0"], [random(IMAGE), other])
+
+
+def test_one_operation_broadcasts_both_operands(unit: Any) -> None:
+    steps = [operation("mul", "Mul", ["inputs:0", "inputs:1"])]
+    values = [random([3, 1, 7, 1]), random([5, 1, 1400])]
+    assert_gives_the_bits_of_stock(unit, steps, ["steps:0:0"], values)
+
+
+def test_an_image_of_three_channels_is_scaled_and_shifted(unit: Any) -> None:
+    steps = [
+        operation("scaled", "Mul", ["inputs:0", "inputs:1"]),
+        operation("centred", "Sub", ["steps:0:0", "inputs:2"]),
+        operation("normal", "RealDiv", ["steps:1:0", "inputs:3"]),
+    ]
+    values = [random([3, 40, 31, 3]), np.float32(1 / 255), random([1, 1, 1, 3]), random([3])]
+    assert_gives_the_bits_of_stock(unit, steps, ["steps:2:0"], values)
+
+
+@pytest.mark.parametrize("count", range(1, 12))
+def test_sums_of_any_number_of_tensors(unit: Any, count: int) -> None:
+    factors = [operation(f"of_{i}", "Mul", [f"inputs:{i}", "inputs:0"]) for i in range(count)]
+    inputs = [f"steps:{i}:0" for i in range(count)]
+    steps = [*factors, operation("sum", "AddN", inputs, N=count)]
+    steps.append(operation("relu", "Relu", [f"steps:{count}:0"]))
+    values = [random([50, 70], seed) for seed in range(count)]
+    assert_gives_the_bits_of_stock(unit, steps, [f"steps:{count + 1}:0"], values)
+
+
+def test_values_that_are_no_numbers(unit: Any) -> None:
+    values = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 7, -7, 1e-45], np.float32)
+    left, right = np.tile(values, (3, 8)), np.tile(np.repeat(values, 8), (3, 1))
+    for op in BINARY:
+        for activation in ("Relu", "Relu6", "Square"):
+            steps = [
+                operation("first", op, ["inputs:0", "inputs:1"]),
+                operation("last", activation, ["steps:0:0"]),
+            ]
+            expected = stock(steps, ["steps:1:0"])(left, right)
+            [found] = in_graph(unit, steps, ["steps:1:0"])(left, right)
+            np.testing.assert_array_equal(found, expected[0])
+
+
+def test_biases_are_of_channels(unit: Any) -> None:
+    for data_format, bias in (("NHWC", [5]), ("NCHW", [4])):
+        steps = [
+            operation("bias", "BiasAdd", ["inputs:0", "inputs:1"], data_format=data_format),
+            operation("relu", "Relu", ["steps:0:0"]),
+        ]
+        values = [random([2, 4, 5, 5]), random(bias)]
+        assert_gives_the_bits_of_stock(unit, steps, ["steps:1:0"], values)
+
+
+def test_empty_tensors(unit: Any) -> None:
+    steps = [
+        operation("sum", "AddV2", ["inputs:0", "inputs:1"]),
+        operation("relu", "Relu", ["steps:0:0"]),
+    ]
+    values = [np.zeros([0, 3], np.float32), np.ones([1, 3], np.float32)]
+    assert_gives_the_bits_of_stock(unit, steps, ["steps:1:0"], values)
+
+
+def test_other_types_run_as_before(unit: Any) -> None:
+    steps = [
+        operation("sum", "AddV2", ["inputs:0", "inputs:1"], tf.float16),
+        operation("relu", "Relu", ["steps:0:0"], tf.float16),
+    ]
+    values = [random([4, 3]).astype(np.float16), random([3]).astype(np.float16)]
+    run = in_graph(unit, steps, ["steps:1:0"], tf.float16)
+    assert_same_bits(run(*values), stock(steps, ["steps:1:0"])(*values))
+
+
+def random_steps(seed: int, inputs: int) -> tuple[list[NodeDef], list[str]]:
+    """Steps that read any earlier values, of any shape."""
+    choose = np.random.default_rng(seed)
+    operands = [f"inputs:{i}" for i in range(inputs)]
+    steps: list[NodeDef] = []
+    for i in range(int(choose.integers(4, 25))):
+        # Mostly late ones, so that most values have one reader.
+        late = operands[-3:] if choose.random() < 0.8 else operands
+        op = str(choose.choice([*BINARY, *BINARY, *UNARY]))
+        read = choose.choice(late, 2 if op in BINARY else 1)
+        steps.append(operation(f"step_{i}", op, list(map(str, read))))
+        operands.append(f"steps:{i}:0")
+    others = choose.choice(len(steps), int(choose.integers(0, 3)))
+    return steps, [operands[-1], *(f"steps:{i}:0" for i in others)]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_steps(unit: Any, seed: int) -> None:
+    shapes = list(SHAPES.values())
+    places = np.random.default_rng(seed).choice(len(shapes), 4)
+    values = [random(shapes[place], seed=i) for i, place in enumerate(places)]
+    steps, results = random_steps(seed, len(values))
+    assert_gives_the_bits_of_stock(unit, steps, results, values)
+
+
+def test_the_error_is_that_of_the_own_op(unit: Any) -> None:
+    steps = [
+        operation("sum", "AddV2", ["inputs:0", "inputs:1"]),
+        operation("relu", "Relu", ["steps:0:0"]),
+    ]
+    run = in_graph(unit, steps, ["steps:1:0"])
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"\[4,3\] vs\. \[4,2\].*'sum'"):
+        run(np.ones([4, 3], np.float32), np.ones([4, 2], np.float32))
+    steps[0] = operation("sum", "AddN", ["inputs:0", "inputs:1"], N=2)
+    run = in_graph(unit, steps, ["steps:1:0"])
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"\[4,3\] vs\. \[1,3\].*'sum'"):
+        run(np.ones([4, 3], np.float32), np.ones([1, 3], np.float32))
+
+
+@pytest.mark.parametrize("wrong", ["steps:1:0", "steps:0:1", "steps:7:0"])
+def test_refuses_operands_that_no_step_has(unit: Any, wrong: str) -> None:
+    steps = [
+        operation("sum", "AddV2", ["inputs:0", "inputs:0"]),
+        operation("relu", "Relu", ["steps:0:0"]),
+    ]
+    steps[wrong != "steps:1:0"].input[0] = wrong
+    with pytest.raises(tf.errors.OpError, match=f"got '{wrong}'"):
+        tf.function(
+            lambda: unit(
+                inputs=[tf.constant([1.0])],
+                steps=serialized(steps),
+                results=["steps:1:0"],
+                Tout=[tf.float32],
+            ),
+            autograph=False,
+        )()
+
+
+def test_joins_what_one_step_reads(unit: Any) -> None:
+    steps = [
+        operation("scaled", "Mul", ["inputs:0", "inputs:1"]),
+        operation("shared", "AddV2", ["steps:0:0", "inputs:0"]),
+        operation("relu", "Relu", ["steps:1:0"]),
+        operation("square", "Square", ["steps:1:0"]),
+        operation("result", "Sub", ["steps:2:0", "steps:3:0"]),
+    ]
+    library = load_kernel_library()
+    library.record_timeline(1)
+    run = in_graph(unit, steps, ["steps:4:0"])
+    for _ in range(2):  # the first call is not recorded
+        run(random([4, 3]), random([3]))
+    library.record_timeline(0)
+    [span] = library.read_timeline()
+    assert span.name == "shared result"
