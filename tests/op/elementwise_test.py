@@ -1,4 +1,4 @@
-"""Elementwise steps of a unit, joined to one pass, return the exact bits of TensorFlow's own ops."""
+"""Elementwise steps of a unit, joined to one pass, return the bits of TensorFlow's own ops."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.core.framework import graph_pb2
+from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 import tf_interop
 from tf_interop.convolution import RefusalReason
@@ -578,3 +578,89 @@ def test_a_shortcut_that_is_read_again_is_right_in_many_calls_at_once() -> None:
 
     with futures.ThreadPoolExecutor(4) as pool:
         assert all(pool.map(calls, range(4)))
+
+
+def with_strides(x: Any, filters: Any, strides: Any = 2) -> Any:
+    return tf.nn.conv2d(x, filters, strides, "SAME")
+
+
+WIDE_FILTER, EVEN_FILTER = variable(3, 3, CHANNELS, CHANNELS), variable(2, 4, CHANNELS, CHANNELS)
+LAST_FILTER = variable(1, 1, CHANNELS, CHANNELS)
+
+
+def last_block(x: Any, filters: Any = WIDE_FILTER, **options: Any) -> Any:
+    """The last block of a stage of a ResNet."""
+    shortcut = tf.nn.relu(NORMALIZATION(convolution(x)))
+    inner = tf.nn.conv2d(shortcut, filters, 1, options.pop("padding", "SAME"), **options)
+    inner = tf.nn.relu(OTHER_NORMALIZATION(inner))
+    inner = NORMALIZATION(convolution(inner, LAST_FILTER))
+    return tf.nn.relu(inner + shortcut) if inner.shape == shortcut.shape else tf.nn.relu(inner)
+
+
+def two_readers(x: Any, strides: Any = 2) -> Any:
+    return tf.nn.relu(NORMALIZATION(with_strides(x, FILTER, strides))), with_strides(x, LAST_FILTER)
+
+
+STRIDED: dict[str, tuple[Function, list[list[int]], int]] = {
+    "a block that adds a shortcut": (
+        lambda x: two_readers(last_block(x)),
+        [[1, 1], [1, 1], [1, 1], [1, 1], [2, 2]],
+        1,
+    ),
+    "even sizes and dilations": (
+        lambda x: two_readers(last_block(x, EVEN_FILTER, dilations=[2, 3])),
+        [[1, 1], [1, 1], [1, 1], [1, 1], [2, 2]],
+        1,
+    ),
+    "without padding": (
+        lambda x: two_readers(last_block(x, padding="VALID")),
+        [[1, 1], [1, 1], [1, 1], [1, 1], [2, 2]],
+        0,
+    ),
+    "strides of columns, and a convolution with strides": (
+        lambda x: with_strides(
+            with_strides(with_strides(x, WIDE_FILTER, 2), FILTER, [1, 3]), LAST_FILTER
+        ),
+        [[1, 1], [2, 2], [2, 6]],
+        0,
+    ),
+    "something else reads the block": (
+        lambda x: (lambda y: (two_readers(y), tf.reduce_mean(y)))(last_block(x)),
+        [[1, 1], [1, 1], [1, 1], [2, 2], [2, 2]],
+        0,
+    ),
+    "different strides": (
+        lambda x: two_readers(last_block(x), 3),
+        [[1, 1], [1, 1], [1, 1], [2, 2], [3, 3]],
+        0,
+    ),
+    "a reader of more pixels": (
+        lambda x: with_strides(last_block(x), WIDE_FILTER),
+        [[1, 1], [1, 1], [1, 1], [2, 2]],
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STRIDED)
+@pytest.mark.parametrize("size", [(32, 32), (31, 29), (2, 1)])
+def test_computes_only_pixels_that_are_read(name: str, size: tuple[int, int]) -> None:
+    function, expected, pools = STRIDED[name]
+    if name == "without padding" and min(size) < 3:
+        pytest.skip("No pixel is left.")
+    images = IMAGES[:, : size[0], : size[1]]
+    graphs: list[graph_pb2.GraphDef] = []
+    with get_plugin().observe(lambda graph_def, _: graphs.append(graph_def)):
+        got = tf.function(function)(images)
+    assert not get_plugin().failures
+    assert_stocks(got, function(images))
+    nodes = [*graphs[-1].node]
+    for node in graphs[-1].node:  # a convolution that adds a shortcut is a unit
+        nodes += map(node_def_pb2.NodeDef.FromString, node.attr["steps"].list.s)
+    found = [
+        [*node.attr["strides"].list.i][1:3]
+        for node in nodes
+        if node.op in ("Conv2D", "_FusedConv2D")
+    ]
+    assert sorted(found) == expected
+    assert sum(node.op == "AvgPool" for node in nodes) == pools

@@ -46,7 +46,7 @@ from tf_interop.graph.program import (
 from tf_interop.graph.properties import PARAMETER_OPS
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.units import Unit, unit_name, unit_results
-from tf_interop.graph.view import GraphView
+from tf_interop.graph.view import GraphView, free_name
 from tf_interop.stage import Schedule
 
 COLOCATION = "_class"
@@ -81,7 +81,7 @@ def rewrite_stages(
     new_nodes = []
     for number, schedules in enumerate(stages):
         members = tuple(view.index_of[name] for name in schedules[0].stage.operations)
-        name = _free_name(view, f"tf_interop/stage_{number}")
+        name = free_name(f"tf_interop/stage_{number}", view.index_of)
         new_nodes.append(_NewNode(name, members, _stage_results(view, members, nodes_to_preserve)))
     replacement = _Replacement(view, new_nodes, nodes_to_preserve)
     return replacement.graph(
@@ -440,11 +440,3 @@ def _batch_first(
         return inputs
     first = found[0] if found[0] in tensors else max(found, key=size)
     return {first: inputs.pop(first)} | inputs
-
-
-def _free_name(view: GraphView, base: str) -> str:
-    name, suffix = base, 0
-    while name in view.index_of:
-        suffix += 1
-        name = f"{base}_{suffix}"
-    return name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 from tensorflow.core.framework import graph_pb2, node_def_pb2
@@ -171,6 +171,15 @@ def join_names(names: Sequence[str]) -> str:
     if len(names) > 20:
         names = [*names[:10], f"{len(names) - 20} more", *names[-10:]]
     return " -> ".join(names)
+
+
+def free_name(base: str, taken: Container[str]) -> str:
+    """`base`, with a number if a node has that name."""
+    name, suffix = base, 0
+    while name in taken:
+        suffix += 1
+        name = f"{base}_{suffix}"
+    return name
 
 
 def _resolve_inputs(

@@ -28,6 +28,7 @@ from tf_interop.graph.program import KEPT_OP
 from tf_interop.graph.properties import GraphProperties, ShapeInference
 from tf_interop.graph.rescale import find_rescalings
 from tf_interop.graph.rewrite import AS_STOCK, rewrite_units
+from tf_interop.graph.strides import move_strides
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.units import ANCHOR_OPS, Unit, find_steps
 from tf_interop.graph.view import GraphView, device_type_of
@@ -160,6 +161,10 @@ def run_fold_pass(
         check_time_limit()
         check_folds(view, GraphView(rewriting.graph_def), nodes_to_preserve)
         changed = rewriting.graph_def
+    if device_type == "CPU" and rewriting is not None:
+        check_time_limit()
+        folded = GraphProperties(GraphView(rewriting.graph_def), infer_output_shapes)
+        changed = move_strides(rewriting.graph_def, folded, nodes_to_preserve) or changed
     if changed is None and not separate:
         return None, None
     made = () if rewriting is None else rewriting.made
