@@ -82,7 +82,6 @@ CASES: list[Case] = [
     ("_FusedBatchNormEx", [IMAGE, *CHANNELS], {"is_training": False, "activation_mode": "Relu"}),
     ("Relu", [IMAGE], {}),
     ("LeakyRelu", [IMAGE], {}),
-    ("AddV2", [IMAGE, IMAGE], {}),
     ("ConcatV2", [IMAGE, IMAGE, np.int32(3)], {"N": 2}),
     ("LRN", [IMAGE], {"depth_radius": 2}),
     ("BiasAdd", [IMAGE, [4]], {}),
