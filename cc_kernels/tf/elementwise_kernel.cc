@@ -108,8 +108,7 @@ void Apply(Elementwise kind, const Values& a, const Values& b, float* out, int64
   }
 }
 
-// A tensor that a pass reads for each image, an index of the first dimensions of the result, and
-// for each element of the image.
+// A tensor that a pass reads. An image is what an index of the result's first dimensions names.
 struct Source {
   const float* data = nullptr;
   int64_t image_size = 0;  // of the tensor; 0 if all images read the same
