@@ -634,6 +634,11 @@ STRIDED: dict[str, tuple[Function, list[list[int]], int]] = {
         [[1, 1], [1, 1], [1, 1], [2, 2], [3, 3]],
         0,
     ),
+    "a reader that pads": (
+        lambda x: tf.nn.conv2d(last_block(x), FILTER, 2, [[0, 0], [1, 1], [1, 1], [0, 0]]),
+        [[1, 1], [1, 1], [1, 1], [2, 2]],
+        0,
+    ),
     "a reader of more pixels": (
         lambda x: with_strides(last_block(x), WIDE_FILTER),
         [[1, 1], [1, 1], [1, 1], [2, 2]],

@@ -10,7 +10,8 @@ block of each stage computes the rest, too. What is computed are the same sums, 
 round differently.
 
 A convolution takes the strides of its readers if:
-  1. only convolutions of one pixel, in NHWC and with the same strides, read it, as their image;
+  1. only convolutions of one pixel, in NHWC, with the same strides and without padding, read it, as
+     their image;
   2. it has no padding, or amounts that its strides do not change: explicit ones, or those of SAME
      without strides, which become explicit;
   3. it is on one CPU with its readers, without control dependencies, and no Session may feed or
@@ -145,6 +146,7 @@ def _strides_of_readers(
             or view.nodes[reader].device != node.device
             or not _is_plain(view, reader)
             or not _has_one_pixel(properties, reader)
+            or attribute_of(view.nodes[reader], "padding").s == b"EXPLICIT"
         ):
             return None
         known = changed.get(reader)
