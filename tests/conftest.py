@@ -94,3 +94,14 @@ def conv_stage(ops: Any) -> Any:
 @pytest.fixture(scope="session")
 def unit(ops: Any) -> Any:
     return ops.tf_interop_unit
+
+
+@pytest.fixture
+def without_optimization(plugin_off: None) -> Iterator[None]:
+    """Runs graphs as they are written."""
+    import tensorflow as tf
+
+    options = tf.config.optimizer.get_experimental_options()
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    yield
+    tf.config.optimizer.set_experimental_options(options | {"disable_meta_optimizer": False})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,8 @@ from unit_program import assert_same_bits, in_graph, serialized, stock
 from tf_interop.runtime.kernel_library import load_kernel_library
 
 NodeDef = node_def_pb2.NodeDef
+
+pytestmark = pytest.mark.usefixtures("without_optimization")
 BINARY = ["AddV2", "Sub", "Mul", "RealDiv", "Maximum", "Minimum"]
 UNARY = ["Relu", "Relu6", "Square", "Neg"]  # Neg is in no pass
 
@@ -32,15 +34,6 @@ SHAPES = {
     "of columns and channels": [35, 48],
     "of pixels": [2, 6, 35, 1],
 }
-
-
-@pytest.fixture(autouse=True)
-def without_optimization(plugin_off: None) -> Iterator[None]:
-    """Runs graphs as they are written."""
-    options = tf.config.optimizer.get_experimental_options()
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-    yield
-    tf.config.optimizer.set_experimental_options(options | {"disable_meta_optimizer": False})
 
 
 def random(shape: Sequence[int], seed: int = 0) -> np.ndarray:

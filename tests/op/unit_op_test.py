@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent import futures
 from typing import Any
 
@@ -31,14 +31,7 @@ from tf_interop.runtime.kernel_library import load_kernel_library
 
 NodeDef = node_def_pb2.NodeDef
 
-
-@pytest.fixture(autouse=True)
-def without_optimization(plugin_off: None) -> Iterator[None]:
-    """Runs graphs as they are written."""
-    options = tf.config.optimizer.get_experimental_options()
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-    yield
-    tf.config.optimizer.set_experimental_options(options | {"disable_meta_optimizer": False})
+pytestmark = pytest.mark.usefixtures("without_optimization")
 
 
 def bytes_of(key: str) -> int:
