@@ -32,16 +32,19 @@ def plugin_as_after_import(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     from tf_interop.runtime.plugin import get_plugin
     from tf_interop.runtime.settings import Settings
 
+    def set_options() -> None:
+        tf.config.optimizer.set_experimental_options(
+            {"use_plugin_optimizers": True, "debug_stripper": False}
+        )
+        get_plugin().forget_reports()
+
     monkeypatch.setattr(packed_calls, "FEWEST_VARIABLES", 1)
-    get_plugin().forget_reports()
+    set_options()
     yield
     packed_calls.turn_off()
     get_plugin().settings = Settings()
     get_plugin().library.set_xla_calls(False)
-    tf.config.optimizer.set_experimental_options(
-        {"use_plugin_optimizers": True, "debug_stripper": False}
-    )
-    get_plugin().forget_reports()
+    set_options()
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import tensorflow as tf
 from stage_program import operation
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
-from tf_interop.runtime.kernel_library import load_kernel_library
+from tf_interop.runtime.kernel_library import TimedSpan, load_kernel_library
 
 PLAIN = {"strides": [1, 1, 1, 1], "padding": "SAME"}
 POOL = {"ksize": [1, 2, 2, 1], "strides": [1, 2, 2, 1], "padding": "VALID"}
@@ -108,6 +108,16 @@ def call_divided(call: Callable[[], Any], timed_graph: str) -> Any:
         with contextlib.suppress(tf.errors.OpError):
             call()
     raise AssertionError(f"Not divided, but {timings}")
+
+
+def spans_of(run: Callable[[], Any], calls: int) -> list[TimedSpan]:
+    """The timeline of `calls` calls of each op in `run`, without those of earlier tests."""
+    library = load_kernel_library()
+    earlier = len(library.read_timeline())
+    library.record_timeline(calls)
+    run()
+    library.record_timeline(0)
+    return library.read_timeline()[earlier:]
 
 
 def assert_same_bits(left: Sequence[tf.Tensor], right: Sequence[tf.Tensor]) -> None:

@@ -10,9 +10,7 @@ import pytest
 import tensorflow as tf
 from stage_program import operation
 from tensorflow.core.framework import node_def_pb2
-from unit_program import assert_same_bits, in_graph, serialized, stock
-
-from tf_interop.runtime.kernel_library import load_kernel_library
+from unit_program import assert_same_bits, in_graph, serialized, spans_of, stock
 
 NodeDef = node_def_pb2.NodeDef
 
@@ -199,11 +197,11 @@ def test_joins_what_one_step_reads(unit: Any) -> None:
         operation("square", "Square", ["steps:1:0"]),
         operation("result", "Sub", ["steps:2:0", "steps:3:0"]),
     ]
-    library = load_kernel_library()
-    library.record_timeline(1)
     run = in_graph(unit, steps, ["steps:4:0"])
-    for _ in range(2):  # the first call is not recorded
-        run(random([4, 3]), random([3]))
-    library.record_timeline(0)
-    [span] = library.read_timeline()
+
+    def call_twice() -> None:  # the first call is not recorded
+        for _ in range(2):
+            run(random([4, 3]), random([3]))
+
+    [span] = spans_of(call_twice, calls=1)
     assert span.name == "shared result"

@@ -22,12 +22,11 @@ from unit_program import (
     in_graph,
     self_timed,
     serialized,
+    spans_of,
     stock,
     values_of_chain,
 )
 from unnoticed import assert_same
-
-from tf_interop.runtime.kernel_library import load_kernel_library
 
 NodeDef = node_def_pb2.NodeDef
 
@@ -276,13 +275,8 @@ def test_parts_do_not_write_what_they_share(unit: Any) -> None:
 
 
 def test_timeline_has_the_parts_of_a_call(unit: Any) -> None:
-    library = load_kernel_library()
-    library.record_timeline(100)
-    split(unit, chain(), ["steps:4:0"], values_of_chain(5))
-    library.record_timeline(0)
-    *earlier, whole, first, second = sorted(
-        library.read_timeline(), key=lambda span: (span.call, span.begin_ns)
-    )
+    spans = spans_of(lambda: split(unit, chain(), ["steps:4:0"], values_of_chain(5)), calls=100)
+    *earlier, whole, first, second = sorted(spans, key=lambda span: (span.call, span.begin_ns))
     name = "first relu pool last"
     assert {each.name for each in earlier} == {name}
     assert {each.algorithm for each in earlier} == {
