@@ -5,13 +5,16 @@ from __future__ import annotations
 import pathlib
 import sys
 import time
+from collections.abc import Iterable
 
 import pytest
 from benchmark_values import CASE, OPTIONS
 
 import tf_interop
+from tf_interop.benchmark import child
 from tf_interop.benchmark.child import Outcome, Request, run_child
-from tf_interop.benchmark.result import FailureKind, Variant
+from tf_interop.benchmark.result import FailureKind, MeasuringOptions, Variant
+from tf_interop.measure.core_speed import CoreSpeed
 
 REQUEST = Request(CASE, Variant.STOCK, options=OPTIONS)
 
@@ -64,3 +67,36 @@ def test_kills_a_process_that_takes_too_long(module: pathlib.Path, tmp_path: pat
     assert time.monotonic() - begin < 30
     time.sleep(4)
     assert not (tmp_path / "alive").exists()
+
+
+def time_steps(
+    monkeypatch: pytest.MonkeyPatch, speeds: Iterable[bool], *, is_on_cpu: bool = True
+) -> tuple[list[float], float]:
+    """Times steps that take 60 ms, or 100 ms while the last probe found a slow core."""
+    probes = iter(speeds)
+    step_ms = [60.0]
+
+    def probe(_: CoreSpeed) -> bool:
+        is_full = next(probes)
+        step_ms[0] = 60.0 if is_full else 100.0
+        return is_full
+
+    monkeypatch.setattr(CoreSpeed, "is_full", probe)
+    monkeypatch.setattr(child, "_time_ms", lambda _: step_ms[0])
+    options = MeasuringOptions(steps=3, seconds=0.36)
+    return child._time_steps(lambda: None, options, {} if is_on_cpu else None)
+
+
+def test_only_steps_on_cores_at_full_speed_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Two steps run between two probes, or one slow step.
+    assert time_steps(monkeypatch, [True] * 4) == ([60.0] * 6, 0.0)
+    speeds = [True, True, False, False, True, True, True]
+    assert time_steps(monkeypatch, speeds) == ([60.0] * 6, 0.0)
+    assert time_steps(monkeypatch, [], is_on_cpu=False) == ([60.0] * 6, 0.0)
+
+
+def test_does_not_wait_forever_for_cores_at_full_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    step_ms, slowed = time_steps(monkeypatch, [True, True, *[False] * 100])
+    assert step_ms[:2] == [60.0] * 2
+    assert 1.8e3 < sum(step_ms) < 2e3
+    assert slowed == (len(step_ms) - 2) / len(step_ms)

@@ -129,6 +129,8 @@ def test_tables_and_csv_show_all_variants_and_failures(tmp_path: pathlib.Path) -
     assert "Not reliable" not in text
     busy = dataclasses.replace(OURS_BLOCKS[0], other_load=0.25)
     assert "other programs took up to 25 % of the cores" in _shown(with_ours(busy))
+    hot = dataclasses.replace(OURS_BLOCKS[0], slowed=0.5)
+    assert "a core was slower than at the beginning in up to 50 %" in _shown(with_ours(hot))
     rows = _csv_rows(BENCHMARK, tmp_path)
     assert list(rows) == ["stock", "xla", "ours"]
     assert tuple(rows["ours"]) == CSV_COLUMNS

@@ -43,6 +43,7 @@ from tf_interop.benchmark.result import (
 )
 from tf_interop.child_process import child_environment, describe_end, module_command
 from tf_interop.errors import BenchmarkError, PlanError, TfInteropError
+from tf_interop.measure.core_speed import CoreSpeed
 from tf_interop.measure.device import ask_for_all_hardware_queues
 from tf_interop.measure.other_load import OtherLoad
 from tf_interop.planning.types import load_plan, save_plan
@@ -71,6 +72,7 @@ class Request:
             and for programs with the policy `always`.
         repetition: the number of the round.
         needs_gpu: whether to fail if TensorFlow sees no GPU.
+        core_seconds: the time of a probe of each core at full speed; see `CoreSpeed`.
         python_path: the user's own PYTHONPATH, for programs.
     """
 
@@ -81,6 +83,7 @@ class Request:
     repetition: int = 0
     options: MeasuringOptions = dataclasses.field(default_factory=MeasuringOptions)
     needs_gpu: bool = False
+    core_seconds: dict[int, float] = dataclasses.field(default_factory=dict)
     python_path: str | None = dataclasses.field(default_factory=lambda: os.environ.get(_PATH))
 
 
@@ -248,6 +251,13 @@ _MOST_WARMUP_STEPS = 400
 """Enough for a graph that times itself to end its first trial."""
 
 
+_MS_BETWEEN_PROBES = 100
+_SECONDS_BEFORE_PROBE = 0.005
+"""Threads of a runtime may spin that long after a step."""
+_PATIENCE = 5
+"""Waits for cores at full speed until the timed steps take this many times as long as asked for."""
+
+
 def _split_command(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Divides words into Python with its options, and the program with its arguments."""
     at = 1
@@ -381,10 +391,7 @@ def _measure(request: Request, variant: Variant) -> Block:
     else:
         _reset_memory_peak()
     others = OtherLoad()
-    step_ms = [_time_ms(run)]
-    # Only timed steps count, not the time between them.
-    while len(step_ms) < options.steps or math.fsum(step_ms) < options.seconds * 1e3:
-        step_ms.append(_time_ms(run))
+    step_ms, slowed = _time_steps(run, options, None if has_gpu else request.core_seconds)
     other_load = others.share()
     if has_gpu:
         peak_bytes = int(tf.config.experimental.get_memory_info("GPU:0")["peak"])
@@ -411,6 +418,7 @@ def _measure(request: Request, variant: Variant) -> Block:
         stage_count=stage_count,
         fallbacks=dict(seen.counters.fallbacks),
         other_load=other_load,
+        slowed=round(slowed, 4),
         folded_count=sum(
             each.folded_count + each.rescaling_count + each.normalization_count
             for each in seen.folded_graphs
@@ -506,6 +514,44 @@ def _reset_memory_peak() -> None:
     """Forgets the peak of this process's memory, as `man 5 proc` describes it."""
     with contextlib.suppress(OSError):  # not allowed in some sandboxes; the peak is then older
         pathlib.Path("/proc/self/clear_refs").write_text("5")
+
+
+def _time_steps(
+    run: Callable[[], object], options: MeasuringOptions, core_seconds: dict[int, float] | None
+) -> tuple[list[float], float]:
+    """Times enough steps, in milliseconds.
+
+    On a CPU only those count during which all cores have their full speed. If these stay too few,
+    all count; also returned is the share of the steps on slower cores.
+    """
+
+    def are_enough(step_ms: list[float]) -> bool:
+        # Only timed steps count, not the time between them.
+        return len(step_ms) >= options.steps and math.fsum(step_ms) >= options.seconds * 1e3
+
+    if core_seconds is None:
+        step_ms: list[float] = []
+        while not are_enough(step_ms):
+            step_ms.append(_time_ms(run))
+        return step_ms, 0.0
+    cores = CoreSpeed(core_seconds)
+    full: list[float] = []
+    slow: list[float] = []
+    was_full = cores.is_full()
+    while True:
+        run()  # the probe has cooled its caches
+        group = [_time_ms(run)]
+        while math.fsum(group) < _MS_BETWEEN_PROBES:
+            group.append(_time_ms(run))
+        time.sleep(_SECONDS_BEFORE_PROBE)
+        is_full = cores.is_full()
+        (full if was_full and is_full else slow).extend(group)
+        was_full = is_full
+        if are_enough(full):
+            return full, 0.0
+        everything = full + slow
+        if are_enough(everything) and math.fsum(everything) > _PATIENCE * options.seconds * 1e3:
+            return everything, len(slow) / len(everything)
 
 
 def _time_ms(run: Callable[[], object]) -> float:

@@ -218,6 +218,9 @@ class Block:
         fallbacks: how often stages did not run as planned, by reason, in all steps; not counted
             for a program.
         other_load: the share of the cores that other programs took meanwhile.
+        slowed: the share of the steps during which some core was slower than before, as when the
+            host of a virtual machine gives it away. Such steps count only if there are too few
+            others.
         folded_count: nodes and normalizations that were folded or fused in the graphs that ran.
     """
 
@@ -231,6 +234,7 @@ class Block:
     stage_count: Count
     fallbacks: dict[str, Count]
     other_load: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
+    slowed: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
     folded_count: Count = 0
 
 

@@ -85,7 +85,7 @@ def _timing_options(measuring: MeasuringOptions) -> dict[str, str]:
 class BenchmarkRun:
     """Measures block by block; `benchmark` has the results so far.
 
-    A variant that cannot run a case has no result of it.
+    A variant that cannot run a case has no result of it. `core_seconds` are of `CoreSpeed`.
     """
 
     benchmark: Benchmark
@@ -95,6 +95,7 @@ class BenchmarkRun:
     run_child: RunChild
     repetitions: int
     source: PlanSource
+    core_seconds: dict[int, float] = dataclasses.field(default_factory=dict)
     budget_seconds: float = float("inf")
     should_stop: Callable[[], bool] = lambda: False
     listener: Listener = lambda what, done, total, left: None
@@ -161,6 +162,7 @@ class BenchmarkRun:
                 repetition=repetition,
                 options=self.benchmark.options,
                 needs_gpu=self.benchmark.device.backend == "cudnn",
+                core_seconds=self.core_seconds,
             )
             outcome = self._start(f"{variant.value}, round {repetition + 1}", request)
             self._add(case, variant, plan, outcome)

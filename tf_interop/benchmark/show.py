@@ -69,6 +69,13 @@ def _legend(benchmark: Benchmark) -> Iterator[str]:
             f"Not reliable, because other programs took up to {percent(load)} of the cores: "
             "measure again when the machine is idle, into another file."
         )
+    slowed = max((block.slowed for each in benchmark.results for block in each.blocks), default=0)
+    if slowed:
+        yield (
+            f"Not reliable, because a core was slower than at the beginning in up to "
+            f"{percent(slowed)} of the steps, as on a shared host or a hot machine: measure again, "
+            "into another file."
+        )
     programs = [case.is_program for case in benchmark.by_case]
     backend = benchmark.device.backend
     if any(programs):

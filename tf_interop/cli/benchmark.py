@@ -24,6 +24,7 @@ from tf_interop.cli import options
 from tf_interop.cli.main import Result, command, signals_caught
 from tf_interop.cli.progress import shown_progress, work_on_model
 from tf_interop.errors import BenchmarkError
+from tf_interop.measure.core_speed import CoreSpeed
 from tf_interop.measure.device import has_nvidia_gpu, running_device, this_cpu
 from tf_interop.planning.lookup import STAGES_NEED_GPUS
 from tf_interop.planning.types import Plan, load_plan
@@ -252,6 +253,7 @@ def benchmark(
     called = shlex.join(["tf-interop", *sys.argv[1:]])
     begun = new_benchmark(device, made_with, called, measuring, output_path)
     with signals_caught() as signals, shown_progress() as say:
+        is_probed = device.backend == "host" and program is None
         run = BenchmarkRun(
             begun,
             output_path,
@@ -260,6 +262,7 @@ def benchmark(
             functools.partial(run_child, should_stop=lambda: bool(signals)),
             repetitions,
             PlanSource(plan_path, str(profile_path) if profile_path else None, tune_budget_s),
+            core_seconds=CoreSpeed().fastest_seconds() if is_probed else {},
             budget_seconds=float("inf") if budget_seconds is None else budget_seconds,
             should_stop=lambda: bool(signals),
             listener=say,
