@@ -85,6 +85,11 @@ def program_of(
     for place, number in enumerate(lanes or range(len(cases))):
         of_lane.setdefault(number, []).append((place, algorithm))
     operations = [case.step(inputs, sizes) for case in cases]
+    for each in operations:  # sizes come after all inputs
+        each.input[:] = [
+            f"inputs:{len(inputs) + int(number)}" if kind == "sizes" else f"{kind}:{number}"
+            for kind, number in (text.split(":") for text in each.input)
+        ]
     document = program(operations, schedule(*(lane(*steps) for steps in of_lane.values())))
     return inputs, sizes, document
 

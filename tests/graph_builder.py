@@ -150,7 +150,9 @@ def set_attributes(node: node_def_pb2.NodeDef, **attributes: Any) -> None:
             attribute.list.SetInParent()
             attribute.list.i.extend(value)
         else:
-            attribute.list.s.extend([element.encode() for element in value])
+            attribute.list.s.extend(
+                element.encode() if isinstance(element, str) else element for element in value
+            )
 
 
 def add_shapes(

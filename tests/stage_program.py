@@ -1,8 +1,7 @@
-"""Programs of the ConvStage op as plain JSON, independent of the package's own code for them."""
+"""Programs of the ConvStage op, independent of the package's own code for them."""
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -33,24 +32,24 @@ def schedule(*lanes: Document, batch_size: int | None = None) -> Document:
 
 
 def program(
-    operations: Sequence[node_def_pb2.NodeDef],
+    steps: Sequence[node_def_pb2.NodeDef],
     *schedules: Document,
     outputs: Sequence[int] | None = None,
-    held_inputs: Sequence[int] = (),
+    kept_inputs: Sequence[int] = (),
 ) -> Document:
-    """A program; by default each operation is an output and has its own lane."""
-    every = range(len(operations))
+    """The op's attributes, before `schedules` is written as JSON.
+
+    By default each step is an output and has its own lane.
+    """
+    every = range(len(steps))
+    places = list(every if outputs is None else outputs)
     return {
-        "version": 1,
-        "operations": [encoded(operation) for operation in operations],
-        "outputs": list(every if outputs is None else outputs),
-        "held_inputs": list(held_inputs),
+        "Tout": [tf.as_dtype(steps[place].attr["T"].type) for place in places],
+        "steps": [step.SerializeToString() for step in steps],
+        "results": [f"steps:{place}:0" for place in places],
+        "kept_inputs": list(kept_inputs),
         "schedules": list(schedules) or [schedule(*map(lane, every))],
     }
-
-
-def encoded(operation: node_def_pb2.NodeDef) -> str:
-    return base64.b64encode(operation.SerializeToString()).decode()
 
 
 def operation(
@@ -67,17 +66,13 @@ def operation(
 def arguments(
     inputs: Sequence[Any], sizes: Sequence[Any], document: Document, **changes: Any
 ) -> dict[str, Any]:
-    """The op's arguments; `Tout` follows from the operations that are outputs."""
-    dtypes = [
-        node_def_pb2.NodeDef.FromString(base64.b64decode(each)).attr["T"].type
-        for each in document["operations"]
-    ]
-    return {
+    """The op's arguments."""
+    of_op = document | {
         "inputs": inputs,
         "sizes": [np.array(each, np.int32) if isinstance(each, list) else each for each in sizes],
-        "Tout": [tf.as_dtype(dtypes[place]) for place in document["outputs"]],
-        "program": json.dumps(document),
-    } | changes
+        "schedules": json.dumps(document["schedules"]),
+    }
+    return of_op | changes
 
 
 REFUSED = (tf.errors.InvalidArgumentError, ValueError)

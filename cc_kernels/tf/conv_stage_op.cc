@@ -52,19 +52,18 @@ absl::Status InferShapes(InferenceContext* context) {
   StageProgram program;
   TF_RETURN_IF_ERROR(GetStageProgram(context, &program));
   std::vector<ShapeHandle> results(program.steps.size());
-  for (const size_t operation : program.order()) {
-    const StepProgram& step = program.steps[operation];
-    const auto shape_of = [&](int operand) {
-      const auto [source, index] = step.operands[operand];
-      return source == Operand::Source::kStep ? results[index]
-                                              : context->input(static_cast<int>(index));
+  for (size_t i = 0; i < program.steps.size(); ++i) {
+    const StepProgram& step = program.steps[i];
+    const auto shape_of = [&](int place) {
+      const Operand& operand = step.operands[place];
+      return operand.is_step ? results[operand.index] : context->input(operand.index);
     };
-    ShapeHandle* const result = &results[operation];
+    ShapeHandle* const result = &results[i];
     if (step.kind == ConvolutionKind::kForward) {
       TF_RETURN_IF_ERROR(OutputShape(context, step, shape_of(step.image_operand()),
                                      shape_of(step.filter_operand()), result));
     } else {
-      const int sizes = static_cast<int>(step.operands[step.sizes_operand()].index);
+      const int sizes = step.operands[step.sizes_operand()].index;
       TF_RETURN_IF_ERROR(ShapeFromSizes(context, sizes, step.rank(), result));
     }
   }
@@ -83,7 +82,11 @@ REGISTER_OP("TfInterop>ConvStage")
     .Attr("Tin: list({float, half, bfloat16, double}) >= 0")
     .Attr("Tout: list({float, half, bfloat16, double}) >= 1")
     .Attr("num_sizes: int >= 0")
-    .Attr("program: string")
+    .Attr("steps: list(string) >= 1")
+    .Attr("results: list(string) >= 1")
+    .Attr("constant_inputs: list(int) = []")
+    .Attr("kept_inputs: list(int) = []")
+    .Attr("schedules: string")
     .Attr("timed: bool = false")
     .SetShapeFn(InferShapes)
     .Doc(R"doc(
@@ -91,8 +94,13 @@ Runs lanes of convolutions together, each lane on its own stream group.
 
 inputs: The tensors that the steps read, each once.
 sizes: The input_sizes and filter_sizes of backward convolutions, in host memory.
-outputs: The results of the program's outputs.
-program: A JSON document with the steps' operations and the lanes that run them. Its format is in
+outputs: The tensors that other nodes read.
+steps: As in TfInterop>Unit. Each is a convolution, and `inputs:<i>` also numbers the sizes, after
+  the inputs.
+results: As in TfInterop>Unit.
+constant_inputs: As in TfInterop>Unit. The stage holds their transformed filters.
+kept_inputs: As in TfInterop>Unit. Nobody writes them while they are held.
+schedules: A JSON document with the lanes that run the steps. Its format is in
   cc_kernels/tf/stage_program.h.
 timed: Whether the stage compares the plan with TensorFlow's own kernels while it runs, and keeps
   what is faster.

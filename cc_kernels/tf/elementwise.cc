@@ -2,15 +2,16 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "cc_kernels/tf/program.h"
 #include "tensorflow/core/framework/attr_value.pb.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/types.pb.h"
@@ -21,11 +22,9 @@ namespace {
 using tensorflow::NodeDef;
 
 // The step that an operand names, or -1 for an input.
-int StepOf(absl::string_view operand) {
-  const std::vector<absl::string_view> parts = absl::StrSplit(operand, ':');
-  int step = -1;
-  if (parts.size() != 3 || parts[0] != "steps" || !absl::SimpleAtoi(parts[1], &step)) return -1;
-  return step;
+int StepOf(absl::string_view text) {
+  const std::optional<Operand> operand = ParseOperand(text);
+  return operand.has_value() && operand->is_step ? operand->index : -1;
 }
 
 // A step that a pass over memory may have.
@@ -73,12 +72,12 @@ NodeDef Join(const std::vector<NodeDef>& steps, const std::vector<int>& members)
     for (std::string& operand : *step.mutable_input()) {
       const auto place = absl::c_find(members, StepOf(operand));
       if (place != members.end()) {
-        operand = absl::StrCat("steps:", place - members.begin(), ":0");
+        operand = ToString({true, static_cast<int>(place - members.begin())});
         continue;
       }
       const auto [input, is_new] = inputs.try_emplace(operand, joined.input_size());
       if (is_new) joined.add_input(operand);
-      operand = absl::StrCat("inputs:", input->second);
+      operand = ToString({false, input->second});
     }
     serialized->add_s(step.SerializeAsString());
   }
@@ -144,11 +143,11 @@ void JoinElementwise(std::vector<NodeDef>* steps, std::vector<std::string>* resu
     const bool is_pass = is_elementwise[i] && (members[i].size() > 1 || IsWorthAPass((*steps)[i]));
     left.push_back(is_pass ? Join(*steps, members[i]) : std::move((*steps)[i]));
   }
-  const auto rename = [&](std::string* operand) {
-    const int step = StepOf(*operand);
-    if (step < 0 || step >= count) return;
-    const std::vector<absl::string_view> parts = absl::StrSplit(*operand, ':');
-    *operand = absl::StrCat("steps:", place[step], ":", parts[2]);
+  const auto rename = [&](std::string* text) {
+    std::optional<Operand> operand = ParseOperand(*text);
+    if (!operand.has_value() || !operand->is_step || operand->index >= count) return;
+    operand->index = place[operand->index];
+    *text = ToString(*operand);
   };
   for (NodeDef& step : left) {
     for (std::string& operand : *step.mutable_input()) rename(&operand);

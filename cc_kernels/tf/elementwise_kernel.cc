@@ -10,12 +10,10 @@
 #include "absl/algorithm/container.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "cc_kernels/tf/elementwise.h"
 #include "cc_kernels/tf/narrow_device.h"
-#include "cc_kernels/tf/steps.h"
+#include "cc_kernels/tf/program.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/node_def.pb.h"
 #include "tensorflow/core/framework/op.h"
@@ -376,15 +374,13 @@ class ElementwiseKernel : public OpKernel {
                              ".");
     }
     for (const std::string& text : node.input()) {
-      const std::vector<absl::string_view> parts = absl::StrSplit(text, ':');
-      const bool is_input = parts[0] == "inputs";
-      const int most = is_input ? num_inputs() : static_cast<int>(operations_.size()) - 1;
-      int number = -1;
-      if (parts.size() < 2 || !absl::SimpleAtoi(parts[1], &number) || number < 0 ||
-          number >= most) {
+      const std::optional<Operand> operand = ParseOperand(text);
+      const int step_count = static_cast<int>(operations_.size()) - 1;
+      if (!operand.has_value() ||
+          operand->index >= (operand->is_step ? step_count : num_inputs())) {
         return InvalidArgument("Expected an operand of a step before, got '", text, "'.");
       }
-      operation.operands.push_back(is_input ? number : num_inputs() + number);
+      operation.operands.push_back(operand->index + (operand->is_step ? num_inputs() : 0));
     }
     return absl::OkStatus();
   }

@@ -278,20 +278,17 @@ absl::Status ResolveConvolutions(const StageProgram& program, const StageInputs&
                                  std::vector<TensorShape>* result_shapes) {
   result_shapes->resize(program.steps.size());
   convolutions->resize(program.steps.size());
-  for (const size_t operation : program.order()) {
-    const StepProgram& step = program.steps[operation];
+  for (size_t i = 0; i < program.steps.size(); ++i) {
+    const StepProgram& step = program.steps[i];
     std::vector<TensorShape> operand_shapes;
     std::vector<int64_t> sizes;
     for (const Operand& operand : step.operands) {
-      if (operand.source == Operand::Source::kStep) {
-        operand_shapes.push_back((*result_shapes)[operand.index]);
-        continue;
-      }
-      operand_shapes.push_back(inputs.shapes[operand.index]);
-      if (operand.source == Operand::Source::kSize) sizes = inputs.sizes[operand.index];
+      if (step.is_sizes(operand_shapes.size())) sizes = inputs.sizes[operand.index];
+      operand_shapes.push_back(operand.is_step ? (*result_shapes)[operand.index]
+                                               : inputs.shapes[operand.index]);
     }
-    TF_RETURN_IF_ERROR(ResolveStep(step, operand_shapes, sizes, &(*convolutions)[operation],
-                                   &(*result_shapes)[operation]));
+    TF_RETURN_IF_ERROR(
+        ResolveStep(step, operand_shapes, sizes, &(*convolutions)[i], &(*result_shapes)[i]));
   }
   return absl::OkStatus();
 }

@@ -291,19 +291,18 @@ void StageCall::BindOperands() {
   for (size_t i = 0; i < operations.size(); ++i) {
     auto& bound = buffers_.steps[i].inputs;
     size_t next = 0;
-    for (const Operand& operand : node_->program().steps[operations[i]].operands) {
+    const StepProgram& step = node_->program().steps[operations[i]];
+    for (size_t place = 0; place < step.operands.size(); ++place) {
       // ParseStageProgram lets no step read more operands than fit.
-      if (operand.source == Operand::Source::kSize || next == std::size(bound)) continue;
-      bound[next++] = OperandOf(operand).data();
+      if (step.is_sizes(place) || next == std::size(bound)) continue;
+      bound[next++] = OperandOf(step.operands[place]).data();
     }
     buffers_.steps[i].result = results_[operations[i]].data();
   }
 }
 
 const Tensor& StageCall::OperandOf(const Operand& operand) const {
-  return operand.source == Operand::Source::kStep
-             ? results_[operand.index]
-             : context_->input(static_cast<int>(operand.index));
+  return operand.is_step ? results_[operand.index] : context_->input(operand.index);
 }
 
 absl::Status StageCall::ComputeByStockKernel(size_t operation, AllocatorAttributes attributes,
@@ -314,9 +313,10 @@ absl::Status StageCall::ComputeByStockKernel(size_t operation, AllocatorAttribut
   absl::InlinedVector<Tensor, 4> operands;
   absl::InlinedVector<tensorflow::TensorValue, 4> inputs;
   absl::InlinedVector<AllocatorAttributes, 4> input_attributes;
-  for (const Operand& operand : node_->program().steps[operation].operands) {
+  const StepProgram& step = node_->program().steps[operation];
+  for (const Operand& operand : step.operands) {
+    input_attributes.emplace_back().set_on_host(step.is_sizes(operands.size()));
     operands.push_back(OperandOf(operand));
-    input_attributes.emplace_back().set_on_host(operand.source == Operand::Source::kSize);
   }
   for (Tensor& operand : operands) inputs.emplace_back(&operand);
   // oneDNN's kernels may have more results, which nobody reads.
@@ -348,7 +348,7 @@ absl::Status StageCall::ComputeStock() {
   }
   results_.assign(program.steps.size(), Tensor());
   std::vector<size_t> readers = program.reader_counts;  // still to come
-  for (const size_t operation : program.order()) {
+  for (size_t operation = 0; operation < program.steps.size(); ++operation) {
     const StepProgram& step = program.steps[operation];
     if (resolved_->computes_nothing[operation]) {
       // oneDNN's kernels compute some of these with a wrong shape, or fail.
@@ -366,7 +366,7 @@ absl::Status StageCall::ComputeStock() {
     }
     // Freed as early as in stock TensorFlow, so that the stage needs no more memory.
     for (const Operand& operand : step.operands) {
-      if (operand.source != Operand::Source::kStep || --readers[operand.index] > 0) continue;
+      if (!operand.is_step || --readers[operand.index] > 0) continue;
       if (program.steps[operand.index].output < 0) results_[operand.index] = Tensor();
     }
   }

@@ -4,15 +4,15 @@
 #include <cmath>
 #include <iterator>
 #include <limits>
+#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/algorithm/container.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/strip.h"
 #include "google/protobuf/struct.pb.h"
 #include "google/protobuf/util/json_util.h"
 #include "tensorflow/core/framework/node_def_util.h"
@@ -24,8 +24,6 @@ namespace {
 
 using google::protobuf::Value;
 using tensorflow::NodeDef;
-
-constexpr int kVersion = 1;
 
 // A value of the document. All values share the document's first error. A value that cannot be read
 // is empty, or the least number, so that a function can check for errors once.
@@ -40,7 +38,7 @@ class Json {
   template <typename... Parts>
   const absl::Status& Expected(const Parts&... what) const {
     error_->Update(absl::InvalidArgumentError(
-        absl::StrCat("ConvStage program at ", place_, ": expected ", what..., ".")));
+        absl::StrCat("ConvStage schedules at ", place_, ": expected ", what..., ".")));
     return *error_;
   }
 
@@ -135,65 +133,44 @@ absl::Status ParseKind(const NodeDef& node, StepProgram* step) {
   return AtStep(node.name(), "expected op to be a convolution, got ", node.op(), ".");
 }
 
-absl::Status ParseOperand(const std::string& input, const StageTensors& tensors,
-                          size_t operation_count, StepProgram* step) {
-  const size_t input_count = tensors.input_types.size();
-  const struct {
-    const char* prefix;
-    Operand::Source source;
-    size_t count;
-    size_t first_index;
-  } kSources[] = {
-      {"inputs:", Operand::Source::kInput, input_count, 0},
-      {"sizes:", Operand::Source::kSize, static_cast<size_t>(tensors.size_count), input_count},
-      {"steps:", Operand::Source::kStep, operation_count, 0},
-  };
-  for (const auto& known : kSources) {
-    absl::string_view text = input;
-    size_t index = 0;
-    if (absl::ConsumePrefix(&text, known.prefix) && absl::SimpleAtoi(text, &index) &&
-        index < known.count) {
-      step->operands.push_back({known.source, known.first_index + index});
-      return absl::OkStatus();
+absl::Status WrongType(const StepProgram& step, tensorflow::DataType got, absl::string_view text) {
+  return AtStep(step.name, "expected operands of type ", DataTypeString(step.dtype), ", got ",
+                DataTypeString(got), " at '", text, "'.");
+}
+
+absl::Status ReadOperands(const StageAttributes& attributes, StageProgram* program) {
+  StepProgram* const step = &program->steps.back();
+  const size_t step_count = program->steps.size() - 1;
+  const size_t input_count = attributes.input_types.size();
+  const bool has_three = step->kind != ConvolutionKind::kForward || step->has_bias;
+  const int expected = has_three ? 3 : 2;
+  if (step->node_def.input_size() != expected) {
+    return AtStep(step->name, "expected ", expected, " operands, got ", step->node_def.input_size(),
+                  ".");
+  }
+  for (const std::string& text : step->node_def.input()) {
+    const std::optional<Operand> operand = ParseOperand(text);
+    const bool is_sizes = step->is_sizes(step->operands.size());
+    const size_t first = is_sizes ? input_count : 0;
+    const size_t count = is_sizes ? attributes.size_count : input_count;
+    const auto index = static_cast<size_t>(operand.value_or(Operand()).index);
+    if (operand.has_value() && !operand->is_step && index >= first && index < first + count) {
+      if (!is_sizes && attributes.input_types[index] != step->dtype) {
+        return WrongType(*step, attributes.input_types[index], text);
+      }
+    } else if (operand.has_value() && operand->is_step && !is_sizes && index < step_count &&
+               operand->port == 0) {
+      if (program->steps[index].dtype != step->dtype) {
+        return WrongType(*step, program->steps[index].dtype, text);
+      }
+      ++program->reader_counts[index];
+    } else {
+      return AtStep(step->name, "expected one of ", count, is_sizes ? " sizes" : " inputs",
+                    ", inputs:<i> from ", first,
+                    is_sizes ? "" : ", or the result of an earlier step, steps:<j>:0", ", got '",
+                    text, "'.");
     }
-  }
-  return AtStep(step->name, "expected operands inputs:<i>, sizes:<i> or steps:<i> of ",
-                kSources[0].count, ", ", kSources[1].count, " and ", kSources[2].count, ", got '",
-                input, "'.");
-}
-
-absl::Status ParseOperands(const StageTensors& tensors, size_t operation_count, StepProgram* step) {
-  for (const std::string& input : step->node_def.input()) {
-    TF_RETURN_IF_ERROR(ParseOperand(input, tensors, operation_count, step));
-  }
-  const bool is_gradient = step->kind != ConvolutionKind::kForward;
-  const size_t expected = is_gradient || step->has_bias ? 3 : 2;
-  if (step->operands.size() != expected) {
-    return AtStep(step->name, "expected ", expected, " operands, got ", step->operands.size(), ".");
-  }
-  for (size_t i = 0; i < expected; ++i) {
-    const bool is_size = step->operands[i].source == Operand::Source::kSize;
-    if (is_size == (is_gradient && static_cast<int>(i) == step->sizes_operand())) continue;
-    return AtStep(step->name, "expected operand ", i, is_size ? " not" : "",
-                  " to be sizes:<i>, got '", step->node_def.input(static_cast<int>(i)), "'.");
-  }
-  return absl::OkStatus();
-}
-
-// Checks the types of operands, once all steps' types are known, and counts readers of results.
-absl::Status CheckOperands(const StepProgram& step, const StageTensors& tensors,
-                           StageProgram* program) {
-  const std::vector<StepProgram>& steps = program->steps;
-  for (size_t i = 0; i < step.operands.size(); ++i) {
-    const Operand& operand = step.operands[i];
-    if (operand.source == Operand::Source::kSize) continue;
-    if (operand.source == Operand::Source::kStep) ++program->reader_counts[operand.index];
-    const tensorflow::DataType got = operand.source == Operand::Source::kInput
-                                         ? tensors.input_types[operand.index]
-                                         : steps[operand.index].dtype;
-    if (got == step.dtype) continue;
-    return AtStep(step.name, "expected operands of type ", DataTypeString(step.dtype), ", got ",
-                  DataTypeString(got), " at '", step.node_def.input(static_cast<int>(i)), "'.");
+    step->operands.push_back(*operand);
   }
   return absl::OkStatus();
 }
@@ -291,69 +268,67 @@ absl::Status ParseConvolution(StepProgram* step) {
   return ParseFusedOps(node, step);
 }
 
-absl::Status ParseStep(const Json& operation, const StageTensors& tensors, size_t operation_count,
-                       StepProgram* step) {
-  std::string serialized;
-  if (!absl::Base64Unescape(operation.Text(), &serialized) || !operation.error().ok() ||
-      !step->node_def.ParseFromString(serialized)) {
-    return operation.Expected("a serialized NodeDef in base64");
-  }
-  const NodeDef& node = step->node_def;
-  step->name = node.name();
-  TF_RETURN_IF_ERROR(ParseKind(node, step));
-  const absl::Status status = ParseConvolution(step);
-  if (!status.ok()) {
-    return absl::StartsWith(status.message(), "ConvStage") ? status
-                                                           : AtStep(step->name, status.message());
-  }
-  return ParseOperands(tensors, operation_count, step);
-}
-
-absl::Status ParseSteps(const Json& operations, const StageTensors& tensors,
-                        StageProgram* program) {
-  std::vector<StepProgram>* const steps = &program->steps;
-  const std::vector<Json> items = operations.Items();
-  if (items.empty()) return operations.Expected("one operation or more");
-  steps->assign(items.size(), StepProgram());
-  for (size_t i = 0; i < items.size(); ++i) {
-    TF_RETURN_IF_ERROR(ParseStep(items[i], tensors, items.size(), &(*steps)[i]));
-  }
-  program->reader_counts.assign(items.size(), 0);
-  for (const StepProgram& step : *steps) {
-    TF_RETURN_IF_ERROR(CheckOperands(step, tensors, program));
+absl::Status ReadSteps(const StageAttributes& attributes, StageProgram* program) {
+  std::vector<NodeDef> nodes;
+  TF_RETURN_IF_ERROR(ParseSteps(attributes.steps, &nodes));
+  for (NodeDef& node : nodes) {
+    StepProgram* const step = &program->steps.emplace_back();
+    program->reader_counts.push_back(0);
+    step->name = node.name();
+    step->node_def = std::move(node);
+    TF_RETURN_IF_ERROR(ParseKind(step->node_def, step));
+    const absl::Status status = ParseConvolution(step);
+    if (!status.ok()) {
+      return absl::StartsWith(status.message(), "ConvStage") ? status
+                                                             : AtStep(step->name, status.message());
+    }
+    TF_RETURN_IF_ERROR(ReadOperands(attributes, program));
   }
   return absl::OkStatus();
 }
 
-absl::Status ParseOutputs(const Json& outputs, const StageTensors& tensors, StageProgram* program) {
-  const std::vector<Json> items = outputs.Items();
-  if (items.size() != tensors.output_types.size()) {
-    return outputs.Expected("one operation for each of the ", tensors.output_types.size(),
-                            " types in Tout");
+absl::Status ReadResults(const StageAttributes& attributes, StageProgram* program) {
+  const size_t count = attributes.output_types.size();
+  if (attributes.results.size() != count) {
+    return InvalidArgument("ConvStage: expected ", count, " results, one for each output, got ",
+                           attributes.results.size(), ".");
   }
-  for (size_t i = 0; i < items.size(); ++i) {
-    const size_t operation = items[i].Position(program->steps.size());
-    StepProgram& step = program->steps[operation];
-    if (step.output >= 0) return items[i].Expected("each operation once");
+  for (size_t i = 0; i < count; ++i) {
+    const std::optional<Operand> result = ParseOperand(attributes.results[i]);
+    const auto index = static_cast<size_t>(result.value_or(Operand()).index);
+    if (!result.has_value() || !result->is_step || result->port != 0 ||
+        index >= program->steps.size() || program->steps[index].output >= 0) {
+      return InvalidArgument("ConvStage: expected results steps:<j>:0 of different steps, got '",
+                             attributes.results[i], "'.");
+    }
+    StepProgram& step = program->steps[index];
     step.output = static_cast<int>(i);
-    program->outputs.push_back(operation);
-    if (step.dtype == tensors.output_types[i]) continue;
+    program->outputs.push_back(index);
+    if (step.dtype == attributes.output_types[i]) continue;
     return AtStep(step.name, "expected Tout ", DataTypeString(step.dtype), " for output ", i,
-                  ", got ", DataTypeString(tensors.output_types[i]), ".");
+                  ", got ", DataTypeString(attributes.output_types[i]), ".");
   }
-  return outputs.error();
+  return absl::OkStatus();
 }
 
-absl::Status ParseHeldInputs(const Json& held_inputs, std::vector<StepProgram>* steps,
-                             size_t input_count) {
-  std::vector<bool> is_held(std::max<size_t>(1, input_count));
-  for (const Json& item : held_inputs.Items()) is_held[item.Position(input_count)] = true;
+absl::Status FindHeldFilters(const StageAttributes& attributes, std::vector<StepProgram>* steps) {
+  const size_t input_count = attributes.input_types.size();
+  std::vector<bool> is_held(input_count);
+  for (const std::vector<int>& inputs : {attributes.constant_inputs, attributes.kept_inputs}) {
+    for (const int input : inputs) {
+      if (input < 0 || static_cast<size_t>(input) >= input_count) {
+        return InvalidArgument("ConvStage: expected constant_inputs and kept_inputs below ",
+                               input_count, ", got ", input, ".");
+      }
+      is_held[input] = true;
+    }
+  }
   for (StepProgram& step : *steps) {
     if (step.kind == ConvolutionKind::kBackwardFilter) continue;
     const Operand& filter = step.operands[step.filter_operand()];
-    step.has_held_filter = filter.source == Operand::Source::kInput && is_held[filter.index];
+    step.has_held_filter = !filter.is_step && is_held[filter.index];
   }
-  return held_inputs.error();
+  return absl::OkStatus();
 }
 
 // Checks that a step reads only earlier steps of its lane. In a merged lane it must read none, and
@@ -364,9 +339,9 @@ absl::Status CheckReads(const Json& place, const std::vector<StepProgram>& steps
   const StepProgram& first = steps[earlier.empty() ? operation : earlier.front()];
   bool reads_image = step.operands.front() == first.operands.front();
   for (const Operand& operand : step.operands) {
-    if (operand.source != Operand::Source::kStep) continue;
+    if (!operand.is_step) continue;
     reads_image = false;
-    if (std::find(earlier.begin(), earlier.end(), operand.index) != earlier.end()) continue;
+    if (absl::c_linear_search(earlier, static_cast<size_t>(operand.index))) continue;
     return AtStep(step.name,
                   "expected to read earlier steps of its lane, got steps:", operand.index, ", '",
                   steps[operand.index].name, "'.");
@@ -453,22 +428,18 @@ int StepProgram::image_dimension(int i) const {
   return GetTensorSpatialDimIndex(rank(), format, i - first_spatial());
 }
 
-absl::Status ParseStageProgram(absl::string_view document, const StageTensors& tensors,
-                               StageProgram* program) {
+absl::Status ParseStageProgram(const StageAttributes& attributes, StageProgram* program) {
+  TF_RETURN_IF_ERROR(ReadSteps(attributes, program));
+  TF_RETURN_IF_ERROR(ReadResults(attributes, program));
+  TF_RETURN_IF_ERROR(FindHeldFilters(attributes, &program->steps));
   Value value;
-  const absl::Status read = google::protobuf::util::JsonStringToMessage(document, &value);
+  const absl::Status read =
+      google::protobuf::util::JsonStringToMessage(attributes.schedules, &value);
   if (!read.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("ConvStage program: expected a JSON document: ", read.message()));
+    return InvalidArgument("ConvStage schedules: expected a JSON document: ", read.message());
   }
   absl::Status error;
-  const Json root(value, "$", &error);
-  root["version"].Integer(kVersion, kVersion);
-  TF_RETURN_IF_ERROR(ParseSteps(root["operations"], tensors, program));
-  TF_RETURN_IF_ERROR(ParseOutputs(root["outputs"], tensors, program));
-  TF_RETURN_IF_ERROR(
-      ParseHeldInputs(root["held_inputs"], &program->steps, tensors.input_types.size()));
-  return ParseSchedules(root["schedules"], program);
+  return ParseSchedules(Json(value, "$", &error), program);
 }
 
 }  // namespace tf_interop

@@ -1,25 +1,18 @@
-// The program of a ConvStage node: the operations of its steps, and the lanes that run them.
+// The program of a ConvStage node: its steps, checked, and the lanes that run them.
 //
-// The attribute `program` is a JSON document:
+// The attributes `steps` and `results` are those of program.h. Only convolutions are steps. Inputs
+// are numbered with `sizes` (vectors of int32 in host memory) after `inputs`.
 //
-//   {"version": 1,
-//    "operations": ["<a serialized NodeDef in base64>", …],
-//    "outputs": [0, 2, …],
-//    "held_inputs": [1, 4],
-//    "schedules": [{"batch_size": null, "stage": {"lanes": [
+// The attribute `schedules` is a JSON document:
+//
+//   [{"batch_size": null, "stage": {"lanes": [
 //        {"steps": [{"operation": 0, "algorithm": "eng4_k2=1"}, …],
-//         <the fields of TfiLaneOptions>}, …]}}, …]}
+//         <the fields of TfiLaneOptions>}, …]}}, …]
 //
-// operations: the nodes that the steps replace, each with its own name. Operands are written
-//   `inputs:<i>`, `sizes:<i>` (vectors of int32 in host memory), or `steps:<j>` for the result of
-//   operation j, an earlier step of the same lane in every schedule.
-// outputs: the operation of each output of the node. Other results live as long as the call.
-// held_inputs: positions of the inputs that are filters and that nobody writes while they are held.
-// schedules: a single one for all batch sizes, with batch size null, or one for each of several
-//   batch sizes, ascending. Each has every operation on one lane, and lanes run theirs in order. If
-//   an algorithm is null or empty, the backend chooses.
-//
-// Every field is required.
+// It has one schedule for all batch sizes, with batch size null, or one for each of several batch
+// sizes, ascending. Each has every step (`operation`) on one lane, after the steps that it reads,
+// and lanes run theirs in order. If an algorithm is null or empty, the backend chooses. Every field
+// is required.
 #ifndef TF_INTEROP_TF_STAGE_PROGRAM_H_
 #define TF_INTEROP_TF_STAGE_PROGRAM_H_
 
@@ -34,6 +27,7 @@
 #include "cc_kernels/core/convolution.h"
 #include "cc_kernels/core/stage.h"
 #include "cc_kernels/core/status.h"
+#include "cc_kernels/tf/program.h"
 #include "tensorflow/core/framework/node_def.pb.h"
 #include "tensorflow/core/framework/types.pb.h"
 #include "tensorflow/core/util/padding.h"
@@ -41,18 +35,7 @@
 
 namespace tf_interop {
 
-// An input of the node, or the result of another operation.
-struct Operand {
-  enum class Source { kInput, kSize, kStep };
-  Source source = Source::kInput;
-  size_t index = 0;  // of the operation, or among all inputs of the node: `inputs`, then `sizes`
-
-  bool operator==(const Operand& other) const {
-    return source == other.source && index == other.index;
-  }
-};
-
-// An operation's NodeDef, checked and in the core's terms.
+// A step's NodeDef, checked and in the core's terms.
 struct StepProgram {
   std::string name;
   tensorflow::NodeDef node_def;
@@ -72,13 +55,16 @@ struct StepProgram {
   bool has_bias = false;
   Activation activation = Activation::kNone;
   float leaky_relu_alpha = 0.2f;
-  bool has_held_filter = false;  // reads a filter among `held_inputs`
+  bool has_held_filter = false;  // reads an input that nobody writes while it is held
 
   // Positions among the operands: of the tensors, and of the sizes of a gradient's result.
   int image_operand() const { return 0; }
   int filter_operand() const { return 1; }
   int output_operand() const { return 2; }
   int sizes_operand() const { return kind == ConvolutionKind::kBackwardInput ? 0 : 1; }
+  bool is_sizes(size_t operand) const {
+    return kind != ConvolutionKind::kForward && static_cast<int>(operand) == sizes_operand();
+  }
 
   int rank() const { return spatial_rank + 2; }  // of the tensors
   // Volumes have the spatial dimensions 0, 1 and 2: depth, height and width. Images have 1 and 2.
@@ -89,34 +75,35 @@ struct StepProgram {
 };
 
 // The lanes for one batch size. The core runs a lane's steps in the order of their numbers, so
-// steps are numbered lane by lane.
+// they are numbered lane by lane.
 struct StageSchedule {
   int64_t batch_size = 0;          // 0: all of them
   Stage stage;                     // without convolutions, which depend on shapes
-  std::vector<size_t> operations;  // of each step of `stage`
+  std::vector<size_t> operations;  // the program's step that each step of `stage` is
 };
 
 struct StageProgram {
-  std::vector<StepProgram> steps;        // by operation
-  std::vector<size_t> outputs;           // the operation of each output
-  std::vector<size_t> reader_counts;     // for each operation, the operands that read its result
+  std::vector<StepProgram> steps;        // each after those that it reads
+  std::vector<size_t> outputs;           // the step of each output
+  std::vector<size_t> reader_counts;     // for each step, the operands that read its result
   std::vector<StageSchedule> schedules;  // one or more, ascending
-
-  // An order in which every operation comes after those that it reads.
-  const std::vector<size_t>& order() const { return schedules.front().operations; }
 };
 
-// A ConvStage node's other attributes.
-struct StageTensors {
+// The attributes of a ConvStage node.
+struct StageAttributes {
   std::vector<tensorflow::DataType> input_types;
   std::vector<tensorflow::DataType> output_types;
   int size_count = 0;
+  std::vector<std::string> steps;
+  std::vector<std::string> results;
+  std::vector<int> constant_inputs;
+  std::vector<int> kept_inputs;
+  std::string schedules;
 };
 
 // Returns kInvalidArgument with the step or the place in the document, and the expected and actual
 // values.
-absl::Status ParseStageProgram(absl::string_view document, const StageTensors& tensors,
-                               StageProgram* program);
+absl::Status ParseStageProgram(const StageAttributes& attributes, StageProgram* program);
 
 // An attribute of a ConvStage node in a function that XLA compiled. The memory of such a call
 // belongs to XLA, and TensorFlow's own kernels cannot run on a GPU there.
@@ -125,15 +112,19 @@ inline constexpr char kInXla[] = "_tf_interop_in_xla";
 // Reads the attributes of a ConvStage node from an OpKernelConstruction or an InferenceContext.
 template <typename Context>
 absl::Status GetStageProgram(Context* context, StageProgram* program) {
-  StageTensors tensors;
-  std::string document;
-  for (const absl::Status& status : {context->GetAttr("Tin", &tensors.input_types),
-                                     context->GetAttr("Tout", &tensors.output_types),
-                                     context->GetAttr("num_sizes", &tensors.size_count),
-                                     context->GetAttr("program", &document)}) {
+  StageAttributes attributes;
+  for (const absl::Status& status :
+       {context->GetAttr("Tin", &attributes.input_types),
+        context->GetAttr("Tout", &attributes.output_types),
+        context->GetAttr("num_sizes", &attributes.size_count),
+        context->GetAttr("steps", &attributes.steps),
+        context->GetAttr("results", &attributes.results),
+        context->GetAttr("constant_inputs", &attributes.constant_inputs),
+        context->GetAttr("kept_inputs", &attributes.kept_inputs),
+        context->GetAttr("schedules", &attributes.schedules)}) {
     if (!status.ok()) return status;
   }
-  return ParseStageProgram(document, tensors, program);
+  return ParseStageProgram(attributes, program);
 }
 
 absl::Status ToAbslStatus(const Status& status);

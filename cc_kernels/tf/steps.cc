@@ -2,15 +2,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "cc_kernels/tf/elementwise.h"
 #include "cc_kernels/tf/stock_kernel.h"
 #include "tensorflow/core/framework/node_def_util.h"
@@ -65,12 +64,7 @@ absl::Status StepsReader::Read(bool joins_elementwise) {
   }
   steps_.input_count = steps_.first_held_input = steps_.operand_count = input_count;
   std::vector<NodeDef> nodes;
-  for (const std::string& serialized : steps) {
-    if (!nodes.emplace_back().ParseFromString(serialized)) {
-      return InvalidArgument("Expected a serialized NodeDef at step ", nodes.size() - 1,
-                             ", got other bytes.");
-    }
-  }
+  TF_RETURN_IF_ERROR(ParseSteps(steps, &nodes));
   if (joins_elementwise) JoinElementwise(&nodes, &results);
   for (const NodeDef& node : nodes) {
     const absl::Status status = ReadStep(node);
@@ -147,23 +141,18 @@ absl::Status StepsReader::ReadStep(const NodeDef& node) {
 
 absl::Status StepsReader::ReadOperand(absl::string_view text, int* operand,
                                       tensorflow::DataType* dtype) const {
-  const std::vector<absl::string_view> parts = absl::StrSplit(text, ':');
-  std::vector<int> numbers(parts.size() - 1);
-  bool is_known = true;
-  for (size_t i = 0; i < numbers.size(); ++i) {
-    is_known = is_known && absl::SimpleAtoi(parts[i + 1], &numbers[i]) && numbers[i] >= 0;
-  }
-  if (is_known && parts[0] == "inputs" && numbers.size() == 1 && numbers[0] < steps_.input_count) {
-    *operand = numbers[0];
-    *dtype = input_types_[numbers[0]];
+  const int step_count = static_cast<int>(steps_.steps.size());
+  const std::optional<Operand> named = ParseOperand(text);
+  if (named.has_value() && !named->is_step && named->index < steps_.input_count) {
+    *operand = named->index;
+    *dtype = input_types_[named->index];
     return absl::OkStatus();
   }
-  const int step_count = static_cast<int>(steps_.steps.size());
-  if (is_known && parts[0] == "steps" && numbers.size() == 2 && numbers[0] < step_count &&
-      numbers[1] < steps_.steps[numbers[0]].output_count) {
-    const KernelStep& step = steps_.steps[numbers[0]];
-    *operand = step.first_output + numbers[1];
-    *dtype = step.kernel->output_type(numbers[1]);
+  if (named.has_value() && named->is_step && named->index < step_count &&
+      named->port < steps_.steps[named->index].output_count) {
+    const KernelStep& step = steps_.steps[named->index];
+    *operand = step.first_output + named->port;
+    *dtype = step.kernel->output_type(named->port);
     return absl::OkStatus();
   }
   return InvalidArgument("Expected 'inputs:<i>' of ", steps_.input_count,

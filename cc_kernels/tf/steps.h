@@ -1,7 +1,4 @@
-// Operations that an op runs back to back with TensorFlow's own kernels.
-//
-// An op's attribute lists its steps as serialized NodeDefs. An operand of a step is `inputs:<i>`, a
-// tensor that is given to the run, or `steps:<j>:<port>`, an output of an earlier step.
+// The steps of a program, run back to back with TensorFlow's own kernels.
 #ifndef TF_INTEROP_TF_STEPS_H_
 #define TF_INTEROP_TF_STEPS_H_
 
@@ -13,22 +10,17 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "cc_kernels/core/ready_steps.h"
 #include "cc_kernels/tf/filter_kernel.h"
+#include "cc_kernels/tf/program.h"
 #include "tensorflow/core/framework/node_def.pb.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/types.h"
 
 namespace tf_interop {
-
-template <typename... Parts>
-absl::Status InvalidArgument(const Parts&... parts) {
-  return absl::InvalidArgumentError(absl::StrCat(parts...));
-}
 
 // Operands are numbered: the inputs, then the outputs of all steps.
 struct OperandRead {

@@ -111,14 +111,13 @@ class ConvStage : public tensorflow::XlaOpKernel {
 
  private:
   absl::Status Translate(XlaOpKernelContext* context, std::vector<xla::XlaOp>* results) const {
-    std::vector<xla::XlaOp> computed(program_.steps.size());
-    for (const size_t operation : program_.order()) {
-      const StepProgram& step = program_.steps[operation];
+    std::vector<xla::XlaOp> computed;
+    for (const StepProgram& step : program_.steps) {
       const auto translated_step = TranslateStep(context, step, computed);
       if (!translated_step.ok()) return AtStep(step.name, translated_step.status().message());
-      computed[operation] = *translated_step;
+      computed.push_back(*translated_step);
     }
-    for (const size_t operation : program_.outputs) results->push_back(computed[operation]);
+    for (const size_t step : program_.outputs) results->push_back(computed[step]);
     return absl::OkStatus();
   }
 
@@ -126,12 +125,11 @@ class ConvStage : public tensorflow::XlaOpKernel {
                                                   const StepProgram& step,
                                                   const std::vector<xla::XlaOp>& computed) {
     const auto operand = [&](int i) {
-      const auto [source, index] = step.operands[i];
-      return source == Operand::Source::kStep ? computed[index]
-                                              : context->Input(static_cast<int>(index));
+      const Operand& its = step.operands[i];
+      return its.is_step ? computed[its.index] : context->Input(its.index);
     };
     const auto shape_of_sizes = [&]() -> absl::StatusOr<xla::Shape> {
-      const int index = static_cast<int>(step.operands[step.sizes_operand()].index);
+      const int index = step.operands[step.sizes_operand()].index;
       tensorflow::TensorShape shape;
       TF_RETURN_IF_ERROR(context->ConstantInputAsShape(index, &shape));
       xla::PrimitiveType type = xla::PRIMITIVE_TYPE_INVALID;

@@ -40,8 +40,8 @@ def test_a_lane_of_dependent_steps(conv_stage: Any, batch_size: int | None) -> N
     image, first, second = (digits(shape) for shape in ([2, 7, 7, 4], [3, 3, 4, 8], [1, 1, 8, 4]))
     operations = [
         operation("first", "Conv2D", ["inputs:0", "inputs:1"], **plain),
-        operation("second", "Conv2D", ["steps:0", "inputs:2"], **plain),
-        operation("back", "Conv2DBackpropInput", ["sizes:0", "inputs:2", "steps:1"], **plain),
+        operation("second", "Conv2D", ["steps:0:0", "inputs:2"], **plain),
+        operation("back", "Conv2DBackpropInput", ["inputs:3", "inputs:2", "steps:1:0"], **plain),
         operation("beside", "Conv2D", ["inputs:0", "inputs:1"], **plain),
     ]
     document = program(

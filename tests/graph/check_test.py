@@ -13,7 +13,7 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from tf_interop.errors import GraphError
 from tf_interop.graph.check import check_rewrite
-from tf_interop.graph.program import CONV_STAGE_OP, decode_node, encode_stage, encode_unit
+from tf_interop.graph.program import decode_node, encode_node
 from tf_interop.graph.rewrite import rewrite_stages, rewrite_units
 from tf_interop.graph.units import Unit, find_units
 from tf_interop.graph.view import GraphView
@@ -92,7 +92,7 @@ def edit_new_node(name: str, **changes: object) -> Damage:
 
     def change(node: node_def_pb2.NodeDef) -> None:
         changed: Any = dataclasses.replace(decode_node(node), **changes)
-        made = encode_stage(changed) if node.op == CONV_STAGE_OP else encode_unit(changed)
+        made = encode_node(changed)
         node.attr.clear()
         for key, value in made.attr.items():
             node.attr[key].CopyFrom(value)
@@ -103,10 +103,9 @@ def edit_new_node(name: str, **changes: object) -> Damage:
 def edit_step(name: str, place: int, change: Callable[[node_def_pb2.NodeDef], object]) -> Damage:
     def damage(graph_def: graph_pb2.GraphDef) -> None:
         node = node_of(graph_def, name)
-        field = "operations" if node.op == CONV_STAGE_OP else "steps"
-        steps = getattr(decode_node(node), field)
+        steps = decode_node(node).steps
         change(steps[place])
-        edit_new_node(name, **{field: steps})(graph_def)
+        edit_new_node(name, steps=steps)(graph_def)
 
     return damage
 
@@ -123,7 +122,7 @@ def test_accepts_a_rewrite_and_none() -> None:
 OF_STAGES: list[tuple[Damage, str]] = [
     (remove("apart"), "'apart'"),
     (lambda g: g.node.add(name="new", op="NoOp"), "'new'"),
-    (edit(STAGE, lambda node: node.attr.pop("program")), "'program'"),
+    (edit(STAGE, lambda node: node.attr.pop("schedules")), "'schedules'"),
     (read("reads", 0, f"{STAGE}:1"), "inputs of 'reads'"),
     (read("reads", 5, "^apart"), "control dependencies.*node 'reads'"),
     (edit("reads", lambda node: set_attributes(node, _class=["loc:@a"])), "_class of 'reads'"),
@@ -134,15 +133,19 @@ OF_STAGES: list[tuple[Damage, str]] = [
     (read(STAGE, 3), f"control dependencies.*node '{STAGE}'"),
     (read(STAGE, 0, "apart"), "operand of 'a'"),
     (edit_step(STAGE, 1, lambda step: step.input.reverse()), "operand of 'b'"),
-    (edit_step(STAGE, 4, lambda step: step.input.__setitem__(0, "steps:2")), "operand"),
+    (edit_step(STAGE, 4, lambda step: step.input.__setitem__(0, "steps:2:0")), "operand"),
     (edit_step(STAGE, 4, lambda step: step.input.pop()), "operands of 'after_inner'"),
     (edit_step(STAGE, 1, lambda step: set_attributes(step, padding="VALID")), "attributes of 'b'"),
     (edit_step(STAGE, 1, lambda step: setattr(step, "name", "a")), "each in one.*'a'"),
-    (edit_new_node(STAGE, outputs=(0, 1, 4)), "output of 'd'"),
+    (
+        edit_new_node(STAGE, results=((0, 0), (1, 0), (4, 0)), output_dtypes=(FLOAT,) * 3),
+        "output of 'd'",
+    ),
+    (edit_new_node(STAGE, output_dtypes=(FLOAT,)), "a dtype for each input and result"),
     (edit_new_node(STAGE, input_dtypes=(FLOAT, FLOAT, HALF)), "operand of 'b'"),
     (
         edit_new_node(STAGE, schedules=(Schedule(None, make_lanes("a").map(lambda _: 0)),)),
-        "every operation to be one step",
+        "every step once",
     ),
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from typing import Any
 
 import pytest
 from graph_builder import (
@@ -23,8 +24,7 @@ from tf_interop.graph.check import check_rewrite
 from tf_interop.graph.program import (
     CONV_STAGE_OP,
     UNIT_OP,
-    decode_stage,
-    decode_unit,
+    decode_node,
     result_operand,
 )
 from tf_interop.graph.rewrite import AS_STOCK, rewrite_stages, rewrite_units
@@ -67,19 +67,27 @@ def described(graph_def: graph_pb2.GraphDef) -> dict[str, str]:
     for node in graph_def.node:
         words = [node.op, *node.input]
         if node.op == CONV_STAGE_OP:
-            stage = decode_stage(node)
-            names = [each.name for each in stage.operations]
-            steps = [f"{each.name}({' '.join(each.input)})" for each in stage.operations]
+            stage: Any = decode_node(node)
+            names = [each.name for each in stage.steps]
+            steps = [f"{each.name}({' '.join(each.input)})" for each in stage.steps]
             lanes = [
                 " ".join(names[step] for step in lane.operations)
                 for lane in stage.schedules[0].stage.lanes
             ]
-            words = ["Stage", *node.input, "|", *steps, "->", *(names[o] for o in stage.outputs)]
+            words = [
+                "Stage",
+                *node.input,
+                "|",
+                *steps,
+                "->",
+                *(names[place] for place, _ in stage.results),
+            ]
             if lanes != names:
                 words += ["lanes", ",".join(lanes)]
-            words += [f"held:{stage.inputs[place]}" for place in stage.held_inputs]
+            words += [f"constant:{stage.inputs[place]}" for place in stage.constant_inputs]
+            words += [f"kept:{stage.inputs[place]}" for place in stage.kept_inputs]
         elif node.op == UNIT_OP:
-            unit = decode_unit(node)
+            unit = decode_node(node)
             steps = [f"{step.name}({' '.join(step.input)})" for step in unit.steps]
             words = ["Unit", *node.input, "|", *steps, "->", *map(result_operand, unit.results)]
             words += [f"constant:{unit.inputs[place]}" for place in unit.constant_inputs]
@@ -108,7 +116,7 @@ STAGES = {
         "reads = Add b apart; waits = NoOp ^a ^d",
         ["a b d, apart"],
         "",
-        "S0 = Stage x f | a(inputs:0 inputs:1) b(steps:0 steps:0) d(steps:1 steps:0) "
+        "S0 = Stage x f | a(inputs:0 inputs:1) b(steps:0:0 steps:0:0) d(steps:1:0 steps:0:0) "
         "apart(inputs:0 inputs:1) -> b d apart lanes a b d,apart; "
         "reads = Add S0 S0:2; waits = NoOp ^S0",
     ),
@@ -137,15 +145,15 @@ STAGES = {
         ["a, b, d, e, w, r, not_away, n"],
         "kept",
         "same = Identity k; S0 = Stage x l k:0 c m g f kept away same s | a(inputs:0 inputs:1) "
-        "b(inputs:0 inputs:2 inputs:3) d(sizes:0 inputs:4 inputs:5) e(inputs:0 inputs:1) "
+        "b(inputs:0 inputs:2 inputs:3) d(inputs:10 inputs:4 inputs:5) e(inputs:0 inputs:1) "
         "w(inputs:0 inputs:6) r(inputs:0 inputs:7) not_away(inputs:0 inputs:8) "
-        "n(inputs:0 inputs:9) -> a b d e w r not_away n held:l held:k:0 held:m held:kept",
+        "n(inputs:0 inputs:9) -> a b d e w r not_away n constant:k:0 constant:m kept:l kept:kept",
     ),
     "a_filter_that_a_session_may_feed_is_not": (
         "x = Placeholder; f = ReadVariableOp; g = ReadVariableOp; a = Conv2D x f; b = Conv2D x g",
         ["a, b"],
         "g",
-        "S0 = Stage x f g | a(inputs:0 inputs:1) b(inputs:0 inputs:2) -> a b held:f",
+        "S0 = Stage x f g | a(inputs:0 inputs:1) b(inputs:0 inputs:2) -> a b kept:f",
     ),
 }
 
@@ -160,7 +168,7 @@ def test_stages(nodes: str, stages: list[str], preserve: str, expected: str) -> 
     for node in rewritten.node:
         if node.op == CONV_STAGE_OP:
             assert node.device == GPU
-            steps = [each.name for each in decode_stage(node).operations]
+            steps = [each.name for each in decode_node(node).steps]
             assert list(node.experimental_debug_info.original_node_names) == steps
     # Everything else, such as nodes that read no step, stays as it was.
     changed = {name for each in lanes for name in each.operations}
@@ -186,8 +194,8 @@ def test_writes_each_schedule_in_the_same_bytes_each_time() -> None:
     view = GraphView(graph_of(f"{TWO}; d = Conv2D x f").graph_def)
     rewritten = rewrite_stages(view, [planned], ())
     assert same_graph(rewritten, rewrite_stages(view, [planned], ()))
-    decoded = decode_stage(node_of(rewritten, STAGE))
-    names = [operation.name for operation in decoded.operations]
+    decoded: Any = decode_node(node_of(rewritten, STAGE))
+    names = [operation.name for operation in decoded.steps]
     assert [
         Schedule(each.batch_size, each.stage.map(names.__getitem__)) for each in decoded.schedules
     ] == planned
@@ -259,7 +267,7 @@ def test_outputs_of_one_step_keep_their_ports() -> None:
     graph.add("f", "Foo", "n", "n:1")
     graph.add("g", "Foo", "n:2", "n:5", "^n")
     rewritten = with_units(graph)
-    unit = decode_unit(node_of(rewritten, "n"))
+    unit = decode_node(node_of(rewritten, "n"))
     assert unit.results == ((0, 0), (0, 1), (0, 2), (0, 5))
     assert list(node_of(rewritten, "f").input) == ["n", "n:1"]
     assert list(node_of(rewritten, "g").input) == ["n:2", "n:3"]
@@ -278,7 +286,7 @@ def test_a_step_loses_its_notes_and_a_unit_names_its_originals() -> None:
     assert list(unit.attr["Tin"].list.type) == [FLOAT]
     assert list(unit.attr["Tout"].list.type) == [types_pb2.DT_BFLOAT16] * 2
     assert list(unit.experimental_debug_info.original_node_names) == ["a", "b"]
-    step, _ = decode_unit(unit).steps
+    step, _ = decode_node(unit).steps
     assert (step.op, step.device, step.attr["Truncate"].b) == ("Cast", "", True)
     assert "_grappler_note" not in step.attr
     assert not step.HasField("experimental_debug_info")
@@ -298,7 +306,7 @@ def test_cores_timing_and_shapes(cores: int, timed_graph: str) -> None:
         timed_graph=timed_graph,
     )
     check_rewrite(view, GraphView(rewritten), ())
-    found = [decode_unit(node) for node in rewritten.node if node.op == UNIT_OP]
+    found = [decode_node(node) for node in rewritten.node if node.op == UNIT_OP]
     assert [each.cores for each in found] == [cores] * 2
     assert {each.timed_graph for each in found} == {timed_graph}
     if timed_graph:

@@ -8,7 +8,6 @@ because other tests must not find them. Values are small whole numbers, so sums 
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import pathlib
 import pickle
@@ -22,7 +21,7 @@ import tensorflow as tf
 from command_line import ROOT
 from convolution_cases import digits
 from graph_builder import set_attributes
-from stage_program import Document, lane, operation, program, schedule
+from stage_program import Document, arguments, lane, operation, program, schedule
 from tensorflow.core.framework import node_def_pb2
 from unnoticed import assert_same, counted, in_threads, run_python
 
@@ -49,9 +48,9 @@ RESULTS = (IMAGE, IMAGE, FILTER)
 STAGE = program(
     [
         operation("forward", "Conv2D", ["inputs:0", "inputs:1"], **PLAIN),
-        operation("fused", "_FusedConv2D", ["steps:0", "inputs:2", "inputs:3"], **FUSED),
-        operation("image", "Conv2DBackpropInput", ["sizes:0", "inputs:1", "inputs:4"], **PLAIN),
-        operation("filter", "Conv2DBackpropFilter", ["inputs:0", "sizes:1", "inputs:4"], **PLAIN),
+        operation("fused", "_FusedConv2D", ["steps:0:0", "inputs:2", "inputs:3"], **FUSED),
+        operation("image", "Conv2DBackpropInput", ["inputs:5", "inputs:1", "inputs:4"], **PLAIN),
+        operation("filter", "Conv2DBackpropFilter", ["inputs:0", "inputs:6", "inputs:4"], **PLAIN),
     ],
     schedule(lane(0, 1), lane(2, 3)),
     outputs=[1, 2, 3],
@@ -61,7 +60,7 @@ MERGED_SHAPES = (IMAGE, FILTER, FILTER)
 MERGED = program(
     [operation(f"c{i}", "Conv2D", ["inputs:0", f"inputs:{i}"], **PLAIN) for i in (1, 2)],
     schedule(lane(0, 1, merged=True)),
-    held_inputs=[1, 2],
+    kept_inputs=[1, 2],
 )
 NO_STOCK = "TensorFlow's own kernels cannot run in a function that XLA compiled"
 
@@ -77,8 +76,11 @@ class Call:
     ) -> None:
         names = [f"inputs:{i}" for i in range(count + len(sizes))]
         node = node_def_pb2.NodeDef(name="stage", op="TfInterop>ConvStage", input=names)
-        tin, tout = ([tf.float32.as_datatype_enum] * n for n in (count, len(document["outputs"])))
-        set_attributes(node, Tin=tin, Tout=tout, timed=False, program=json.dumps(document))
+        of_op = arguments([], [], document, timed=False, constant_inputs=[])
+        del of_op["inputs"], of_op["sizes"]
+        of_op["Tin"] = [tf.float32.as_datatype_enum] * count
+        of_op["Tout"] = [each.as_datatype_enum for each in of_op["Tout"]]
+        set_attributes(node, **of_op)
         for i, each in enumerate(sizes, count):
             constant = tf.make_tensor_proto(np.array(each, np.int32))
             node.attr[f"_tf_interop_constant_{i}"].tensor.CopyFrom(constant)
@@ -135,7 +137,7 @@ def record(driver_path: str, outcomes_path: str) -> None:
                 each[...] = digits(each.shape, seed=seed)
             merged_in_turn.append(merged(inputs, [GRADIENT, GRADIENT]))
 
-    no_program = Call(driver, STAGE, 5, SIZES, program="{")
+    no_program = Call(driver, STAGE, 5, SIZES, schedules="{")
     no_sizes = Call(driver, STAGE, 5, SIZES, _tf_interop_constant_6="")
     unplanned = Call(driver, STAGE | {"schedules": [OF_BATCH_3]}, 5, SIZES)
     inputs = inputs_of(6)
@@ -148,7 +150,7 @@ def record(driver_path: str, outcomes_path: str) -> None:
         [stage(inputs[:4]).message, "Expected 7 inputs."],
         [stage(inputs, [IMAGE, IMAGE, IMAGE]).message, "Expected a result of shape [2,6,5,4] from"],
         [unplanned(inputs).message, NO_STOCK, "batch size 2 is not in the plan (3)"],
-        [no_program(inputs).message, "ConvStage program: expected a JSON document"],
+        [no_program(inputs).message, "ConvStage schedules: expected a JSON document"],
         [no_sizes.message, "Expected a tensor for input 6."],
     ]
     outcomes = (in_turn, together, of_stage, merged_in_turn, of_merged, failures, after)
@@ -221,10 +223,9 @@ def lower() -> None:
     path = load_kernel_library().build_info.path
     stage = tf.load_op_library(str(path)).tf_interop_conv_stage
     tensors = [tf.constant(each) for each in inputs_of(0)]
-    sizes = [np.array(each, np.int32) for each in SIZES]
 
     def call(*inputs: tf.Tensor) -> list[tf.Tensor]:
-        return stage(inputs=inputs, sizes=sizes, Tout=[tf.float32] * 3, program=json.dumps(STAGE))
+        return stage(**arguments(inputs, [*map(list, SIZES)], STAGE))
 
     function = tf.function(call, jit_compile=True, autograph=False)
     print(function.experimental_get_compiler_ir(*tensors)(stage="hlo", platform_name="GPU"))

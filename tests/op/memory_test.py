@@ -84,7 +84,7 @@ document = program(
     [operation("deep", "Conv2D", ["inputs:0", "inputs:1"], **plain),
      operation("wide", "Conv2D", ["inputs:2", "inputs:3"], **plain)],
     schedule(lane((0, "DIRECT")), lane((1, "DIRECT"))),  # no workspaces
-    held_inputs=[1],
+    kept_inputs=[1],
 )
 deep = tf.ones([1, 1, 1, 512], tf.float16), tf.ones([1, 1, 512, 1024], tf.float16)
 one = tf.ones([1, 1, 1, 1], tf.float16)
@@ -121,7 +121,7 @@ def test_transformed_filters_go_before_a_result_waits_for_memory() -> None:
 def test_a_stage_over_the_limit_needs_less(conv_stage: Any) -> None:
     half = PLAIN | {"dtype": tf.float16}
     operations = [operation(f"convolution_{i}", "Conv2D", OPERANDS, **half) for i in range(8)]
-    document = program(operations, held_inputs=[1])
+    document = program(operations, kept_inputs=[1])
     filter_ = tf.ones([3, 3, 4, 4], tf.float16)
 
     @tf.function(autograph=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +13,6 @@ from stage_program import (
     Document,
     arguments,
     assert_refused,
-    encoded,
     lane,
     operation,
     program,
@@ -30,42 +28,30 @@ SECOND = operation("second", "Conv2D", ["inputs:0", "inputs:2"], **PLAIN)
 
 
 def document() -> Document:
-    return program([FIRST, SECOND], held_inputs=[1, 2])
+    return program([FIRST, SECOND], kept_inputs=[1, 2])
 
 
 def refuses(conv_stage: Any, changed: Document, *words: str, **changes: Any) -> None:
-    whole = arguments(INPUTS, [], document()) | {"program": json.dumps(changed)} | changes
+    whole = arguments(INPUTS, [], changed, **changes)
     assert_refused(conv_stage, "ConvStage", *words, **whole)
 
 
 # A path into the document, and a value for it.
 HUGE, NESTED = 10**30, [[[[[]]]]]
 PLACES: list[tuple[str, Any]] = [
-    ("version", 2),
-    ("version", None),
-    ("operations", {}),
-    ("operations", []),
-    ("operations 0", 7),
-    ("operations 0", "!"),
-    ("operations 1", "/w=="),  # the byte 255 is no NodeDef
-    ("outputs", [0]),
-    ("outputs 1", 0),
-    ("outputs 1", 2),
-    ("outputs 1", -1),
-    ("outputs 1", 0.5),
-    ("outputs 1", HUGE),
-    ("held_inputs 1", 3),
-    ("schedules", []),
-    ("schedules", NESTED),
-    ("schedules 0 batch_size", 0),
-    ("schedules 0 stage", []),
-    ("schedules 0 stage lanes", []),
-    ("schedules 0 stage lanes 1 steps", []),
-    ("schedules 0 stage lanes 1 steps 0 operation", 0),
-    ("schedules 0 stage lanes 1 steps 0 algorithm", 4),
-    ("schedules 0 stage lanes 1 priority", True),
-    ("schedules 0 stage lanes 1 sm_count", -8),
-    ("schedules 0 stage lanes 1 merged", 1),
+    ("0 batch_size", 0),
+    ("0 batch_size", 0.5),
+    ("0 batch_size", HUGE),
+    ("0 stage", []),
+    ("0 stage lanes", []),
+    ("0 stage lanes 1 steps", []),
+    ("0 stage lanes 1 steps 0 operation", 0),
+    ("0 stage lanes 1 steps 0 operation", 2),
+    ("0 stage lanes 1 steps 0 operation", NESTED),
+    ("0 stage lanes 1 steps 0 algorithm", 4),
+    ("0 stage lanes 1 priority", True),
+    ("0 stage lanes 1 sm_count", -8),
+    ("0 stage lanes 1 merged", 1),
 ]
 
 
@@ -85,15 +71,15 @@ def place_of(path: list[str | int]) -> str:
 def test_names_the_place(conv_stage: Any, path: str, value: Any) -> None:
     changed = document()
     *holder, key = keys_of(path)
-    inside(changed, holder)[key] = value
+    inside(changed["schedules"], holder)[key] = value
     refuses(conv_stage, changed, place_of(holder))
 
 
 def test_requires_every_field(conv_stage: Any) -> None:
-    for path in map(keys_of, ("", "schedules 0", "schedules 0 stage lanes 0")):
-        for key in inside(document(), path):
+    for path in map(keys_of, ("0", "0 stage", "0 stage lanes 0", "0 stage lanes 0 steps 0")):
+        for key in inside(document()["schedules"], path):
             missing = document()
-            del inside(missing, path)[key]
+            del inside(missing["schedules"], path)[key]
             refuses(conv_stage, missing, f"{place_of(path)}:", f"'{key}'")
 
 
@@ -103,7 +89,7 @@ def odd(*operands: str, **fields: Any) -> Callable[[Document], None]:
     def set_operation(changed: Document) -> None:
         read = operands or ("inputs:0", "inputs:1")
         described = {"name": "odd", "op": "Conv2D", "operands": read, **PLAIN}
-        changed["operations"][1] = encoded(operation(**(described | fields)))
+        changed["steps"][1] = operation(**(described | fields)).SerializeToString()
 
     return set_operation
 
@@ -117,12 +103,15 @@ def odd(*operands: str, **fields: Any) -> Callable[[Document], None]:
         (odd("inputs:0"), ["2 operands", "got 1"]),
         *(
             (odd("inputs:0", operand), [f"'{operand}'"])
-            for operand in ("sizes:0", "inputs:3", "inputs:-1", "other:0", "inputs:" + "9" * 40)
+            for operand in (
+                *("inputs:3", "inputs:-1", "other:0", "inputs:" + "9" * 40),
+                # A part of an operand, another output, and the step itself.
+                *("inputs:0:0", "steps:0", "steps:0:1", "steps:0:-1", "steps:1:0"),
+            )
         ),
-        (odd(op="Conv2DBackpropInput"), []),
-        # A step of another lane, and the step itself.
-        (odd("steps:0", "inputs:1"), ["steps:0", "'first'"]),
-        (odd("steps:1", "inputs:1"), ["steps:1", "'odd'"]),
+        (odd("inputs:0", "inputs:1", "inputs:2", op="Conv2DBackpropInput"), ["0 sizes"]),
+        # A step of another lane.
+        (odd("steps:0:0", "inputs:1"), ["steps:0", "'first'"]),
         (odd(strides=[1, 0, 1, 1]), ["strides", "[1, 0, 1, 1]"]),
         (odd(strides=[1] * 3), ["strides", "[1, 1, 1]"]),
         (odd(padding="ODD"), ["ODD"]),
@@ -147,13 +136,13 @@ MERGED = lane(0, 1, merged=True)
 @pytest.mark.parametrize(
     ("operands", "lanes", "words"),
     [
-        (["inputs:0", "inputs:2"], [lane(0), lane(0, 1)], ["schedules[1].stage.lanes"]),
-        (["inputs:0", "inputs:2"], [lane(0)], ["schedules[1].stage.lanes"]),
-        (["steps:0", "inputs:2"], [lane(1, 0)], ["step 'second'", "steps:0", "'first'"]),
-        (["steps:0", "inputs:2"], [lane(0), lane(1)], ["step 'second'", "steps:0", "'first'"]),
+        (["inputs:0", "inputs:2"], [lane(0), lane(0, 1)], ["$[1].stage.lanes"]),
+        (["inputs:0", "inputs:2"], [lane(0)], ["$[1].stage.lanes"]),
+        (["steps:0:0", "inputs:2"], [lane(1, 0)], ["step 'second'", "steps:0", "'first'"]),
+        (["steps:0:0", "inputs:2"], [lane(0), lane(1)], ["step 'second'", "steps:0", "'first'"]),
         (["inputs:1", "inputs:2"], [MERGED], ["lanes[0]", "merged lane"]),
-        (["steps:0", "inputs:2"], [MERGED], ["lanes[0]", "merged lane"]),
-        (["inputs:0", "steps:0"], [MERGED], ["lanes[0]", "merged lane"]),
+        (["steps:0:0", "inputs:2"], [MERGED], ["lanes[0]", "merged lane"]),
+        (["inputs:0", "steps:0:0"], [MERGED], ["lanes[0]", "merged lane"]),
     ],
 )
 def test_every_schedule_has_each_step_once_after_those_that_it_reads(
@@ -168,7 +157,7 @@ def test_every_schedule_has_each_step_once_after_those_that_it_reads(
 def test_batch_sizes_ascend(conv_stage: Any, batch_sizes: list[int | None]) -> None:
     lanes = [lane(0), lane(1)]
     several = program([FIRST, SECOND], *(schedule(*lanes, batch_size=b) for b in batch_sizes))
-    refuses(conv_stage, several, "$.schedules[", "batch_size")
+    refuses(conv_stage, several, "$[", "batch_size")
 
 
 def test_outputs_have_the_types_of_the_node(conv_stage: Any) -> None:
@@ -176,9 +165,28 @@ def test_outputs_have_the_types_of_the_node(conv_stage: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"steps": [b"\xff", b"\xff"]}, ["NodeDef at step 0"]),
+        ({"results": ["steps:0:0"]}, ["2 results", "got 1"]),
+        *(
+            ({"results": ["steps:0:0", text]}, [f"got '{text}'"])
+            for text in ("steps:0:0", "steps:2:0", "steps:1:1", "inputs:0", "steps:-1:0", "1")
+        ),
+        ({"kept_inputs": [3]}, ["below 3, got 3"]),
+        ({"constant_inputs": [-1]}, ["below 3, got -1"]),
+    ],
+)
+def test_refuses_other_attributes(
+    conv_stage: Any, changes: dict[str, Any], words: list[str]
+) -> None:
+    assert_refused(conv_stage, *words, **arguments(INPUTS, [], document(), **changes))
+
+
+@pytest.mark.parametrize(
     "text",
-    ["", "[]", "null", "NaN", '{"version": 1e999}', '"\\ud800"', "\x00", "[" * 100_000, "{"],
+    ["", "{}", "[]", "null", "NaN", "[1e999]", '"\\ud800"', "\x00", "[" * 100_000, "["],
     ids=lambda text: repr(text[:9]),
 )
-def test_refuses_what_is_no_document_with_a_program(conv_stage: Any, text: str) -> None:
-    refuses(conv_stage, {}, "ConvStage program", program=text)
+def test_refuses_what_is_no_document_with_schedules(conv_stage: Any, text: str) -> None:
+    refuses(conv_stage, document(), "ConvStage schedules", schedules=text)

@@ -49,9 +49,9 @@ def chain(dtype: tf.DType = tf.float32) -> list[node_def_pb2.NodeDef]:
     """Four convolutions in a row, and one beside them."""
     return [
         convolution("first", "inputs:0", 1, dtype=dtype),
-        convolution("turned", "steps:0", 4, dtype=dtype),
-        convolution("second", "steps:1", 2, dtype=dtype),
-        convolution("third", "steps:2", 3, dtype=dtype),
+        convolution("turned", "steps:0:0", 4, dtype=dtype),
+        convolution("second", "steps:1:0", 2, dtype=dtype),
+        convolution("third", "steps:2:0", 3, dtype=dtype),
         convolution("beside", "inputs:0", 1, dtype=dtype, strides=[1, 2, 2, 1]),
     ]
 
@@ -71,9 +71,9 @@ def assert_runs(conv_stage: Any, document: Document, dtype: tf.DType = tf.float3
     as_numpy = dtype.as_numpy_dtype
     inputs = [each.astype(as_numpy) for each in (IMAGE, *FILTERS)]
     results = in_graph(conv_stage, **arguments(inputs, [], document))
-    for place, result in zip(document["outputs"], results, strict=True):
-        expected = own()[place].numpy().astype(as_numpy)
-        np.testing.assert_array_equal(result, expected, err_msg=str(place))
+    for text, result in zip(document["results"], results, strict=True):
+        expected = own()[int(text.split(":")[1])].numpy().astype(as_numpy)
+        np.testing.assert_array_equal(result, expected, err_msg=text)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
@@ -96,10 +96,10 @@ def test_gradients_in_a_lane(conv_stage: Any) -> None:
     gradient = digits([2, 6, 5, 3], seed=4)
     first = own()[0]
     operations = [
-        operation("gi2", "Conv2DBackpropInput", ["sizes:0", "inputs:1", "inputs:2"], **PLAIN),
-        operation("gi1", "Conv2DBackpropInput", ["sizes:1", "inputs:0", "steps:0"], **PLAIN),
-        operation("gf1", "Conv2DBackpropFilter", ["inputs:3", "sizes:2", "steps:0"], **PLAIN),
-        operation("gf2", "Conv2DBackpropFilter", ["inputs:4", "sizes:3", "inputs:2"], **PLAIN),
+        operation("gi2", "Conv2DBackpropInput", ["inputs:5", "inputs:1", "inputs:2"], **PLAIN),
+        operation("gi1", "Conv2DBackpropInput", ["inputs:6", "inputs:0", "steps:0:0"], **PLAIN),
+        operation("gf1", "Conv2DBackpropFilter", ["inputs:3", "inputs:7", "steps:0:0"], **PLAIN),
+        operation("gf2", "Conv2DBackpropFilter", ["inputs:4", "inputs:8", "inputs:2"], **PLAIN),
     ]
     document = program(operations, schedule(lane(0, 2, 1), lane(3)), outputs=[1, 2, 3])
     inputs = [FILTERS[0], FILTERS[1], gradient, IMAGE, first]
@@ -130,8 +130,8 @@ def test_names_a_kernel_that_fails_in_the_middle(conv_stage: Any) -> None:
     double: Any = {**PLAIN, "dtype": tf.float64}
     operations = [
         convolution("first", "inputs:0", 1, **double),
-        convolution("second", "steps:0", 1, **double),
-        convolution("odd", "steps:1", 2, **double, data_format="NCHW"),
+        convolution("second", "steps:0:0", 1, **double),
+        convolution("odd", "steps:1:0", 2, **double, data_format="NCHW"),
     ]
     inputs = [digits(shape, tf.float64) for shape in ([2, 4, 4, 4], [1, 1, 4, 4], [1, 1, 4, 4])]
     planned = program(operations, schedule(lane(0, 1, 2)))
@@ -206,7 +206,7 @@ def test_calls_with_other_sizes_of_a_gradient(conv_stage: Any) -> None:
     # With stride 2 images of 5 and 6 pixels have gradients of the same shape.
     filter_, gradient = digits([3, 3, 2, 4]), digits([1, 3, 3, 4])
     strided = PLAIN | {"strides": [1, 2, 2, 1]}
-    step = operation("step", "Conv2DBackpropInput", ["sizes:0", "inputs:0", "inputs:1"], **strided)
+    step = operation("step", "Conv2DBackpropInput", ["inputs:2", "inputs:0", "inputs:1"], **strided)
 
     @tf.function(autograph=False)
     def stage(sizes: tf.Tensor) -> list[tf.Tensor]:

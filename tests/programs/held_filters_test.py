@@ -62,7 +62,7 @@ def test_gives_the_bits_of_filters_that_are_not_held(
     inputs, sizes, document = program_of(cases)
 
     def stage(marks: list[int]) -> Any:
-        marked = document | {"held_inputs": marks}
+        marked = document | {"kept_inputs": marks}
         return tf.function(lambda *each: conv_stage(**arguments(each, sizes, marked)))
 
     tensors = list(map(tf.constant, inputs))
@@ -235,7 +235,7 @@ def test_does_not_trust_the_mark_alone(conv_stage: Any, only: Any) -> None:
         operation(name, "Conv2D", ["inputs:0", f"inputs:{place}"], **plain)
         for place, name in enumerate("ab", 1)
     ]
-    document = program(operations, only, held_inputs=[1, 2])
+    document = program(operations, only, kept_inputs=[1, 2])
 
     @tf.function
     def compute(factor: tf.Tensor) -> list[tf.Tensor]:

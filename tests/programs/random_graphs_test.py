@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 from unnoticed import assert_unnoticed
 
-from tf_interop.graph.program import CONV_STAGE_OP, decode_stage
+from tf_interop.graph.program import CONV_STAGE_OP, decode_node
 from tf_interop.runtime.graph_pass import run_conv_stage_pass
 from tf_interop.runtime.plugin import get_plugin
 from tf_interop.runtime.settings import Policy, Settings
@@ -145,7 +145,7 @@ def test_stages_compute_the_same_numbers(first: int) -> None:
             # The same again, and nothing more to do in its own output.
             assert after == run_pass(before)
             assert run_pass(after) is None
-            stages = [decode_stage(node) for node in after.node if node.op == CONV_STAGE_OP]
+            stages = [decode_node(node) for node in after.node if node.op == CONV_STAGE_OP]
             sizes = [len(stage.operations) for stage in stages]
             in_wide_stages += sum(size for size in sizes if size > 1)
     assert in_wide_stages > GRAPHS_PER_TEST  # more than one a graph, or the test is empty

@@ -11,7 +11,7 @@ import tensorflow as tf
 from unnoticed import IMAGE, conv, in_threads, run_python
 
 import tf_interop
-from tf_interop.graph.program import UNIT_OP, UnitNode, decode_unit
+from tf_interop.graph.program import UNIT_OP, UnitNode, decode_node
 from tf_interop.runtime.kernel_library import SelfTiming
 from tf_interop.runtime.plugin import get_plugin
 
@@ -47,7 +47,7 @@ def units_of(function: Any, *arguments: Any) -> list[UnitNode]:
     units: list[UnitNode] = []
 
     def look(graph_def: Any, _: str) -> None:
-        units[:] = [decode_unit(node) for node in graph_def.node if node.op == UNIT_OP]
+        units[:] = [decode_node(node) for node in graph_def.node if node.op == UNIT_OP]
 
     with get_plugin().observe(look):
         function(*arguments)

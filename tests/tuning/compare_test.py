@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from tuning_graphs import FETCHES, branches, training_step
 
-from tf_interop.graph.program import UNIT_OP, decode_unit
+from tf_interop.graph.program import UNIT_OP, decode_node
 from tf_interop.planning.types import ONE_THREAD, OURS, STOCK
 from tf_interop.runtime.kernel_library import load_kernel_library
 from tf_interop.tuning import compare
@@ -22,7 +22,7 @@ def on_several_cores(units_on_cpus: None, monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_changed_graph_is_timed_once_it_has_found_its_way(is_training: bool) -> None:
     stock, fetches = (training_step(), ["update"]) if is_training else (branches(), FETCHES)
     changed, timed_graph = changed_graph(stock, fetches)
-    units = [decode_unit(node) for node in changed.node if node.op == UNIT_OP]
+    units = [decode_node(node) for node in changed.node if node.op == UNIT_OP]
     assert {unit.timed_graph for unit in units} == {timed_graph} != {""}
     said: list[str] = []
     found = compare_with_stock(stock, fetches, budget_s=2.0, say=said.append)

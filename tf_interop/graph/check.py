@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import textwrap
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from tensorflow.core.framework import node_def_pb2, types_pb2
+from tensorflow.core.framework import node_def_pb2
 
 from tf_interop.contraction import misplaced_step
 from tf_interop.errors import GraphError
@@ -18,7 +18,7 @@ from tf_interop.graph.control_flow import ControlFlow, is_function
 from tf_interop.graph.ops import (
     COMPANION_OPS,
     CONVOLUTION_KINDS,
-    HELD_FILTER_OPS,
+    KEPT_FILTER_OPS,
     STEP_OPS,
     input_dtypes,
     output_dtypes,
@@ -27,7 +27,7 @@ from tf_interop.graph.program import (
     CONV_STAGE_OP,
     KEPT_OP,
     UNIT_OP,
-    UnitNode,
+    StageNode,
     decode_node,
     make_operation,
     result_operand,
@@ -47,10 +47,9 @@ class _NewNode:
     index: int
     steps: Sequence[node_def_pb2.NodeDef]  # each has the name of its original
     results: Sequence[Output]  # the step output behind each of its outputs
-    operand_of: Callable[[Output], str]  # the operand for an output of another step
     operands: Mapping[str, int]  # the operand for each data input, in order, with its dtype
     ways: Sequence[Stage[int]]  # all ways to run the steps, by place
-    filters: Mapping[int, Collection[str]]  # the ops that may make each input that it keeps
+    filters: Mapping[int, Collection[str]]  # the ops that may make each filter that it keeps
     allowed_ops: Collection[str]
 
 
@@ -175,29 +174,20 @@ def check_rewrite(
 
 def _read(view: GraphView, index: int) -> _NewNode:
     node = decode_node(view.nodes[index])
-    operands = {f"inputs:{place}": dtype for place, dtype in enumerate(node.input_dtypes)}
-    if isinstance(node, UnitNode):
-        return _NewNode(
-            index,
-            node.steps,
-            node.results,
-            result_operand,
-            operands,
-            (Stage.in_sequence(map(Step, range(len(node.steps)))),),
-            dict.fromkeys(node.constant_inputs, ("Const",))
-            | dict.fromkeys(node.kept_inputs, (KEPT_OP,)),
-            STEP_OPS | COMPANION_OPS,
-        )
-    sizes = [f"sizes:{place}" for place in range(len(node.sizes))]
+    ways: Sequence[Stage[int]] = [Stage.in_sequence(map(Step, range(len(node.steps))))]
+    kept_ops: Collection[str] = (KEPT_OP,)
+    allowed_ops: Collection[str] = STEP_OPS | COMPANION_OPS
+    if isinstance(node, StageNode):
+        ways = [schedule.stage for schedule in node.schedules]
+        kept_ops, allowed_ops = KEPT_FILTER_OPS, CONVOLUTION_KINDS.keys()
     return _NewNode(
         index,
-        node.operations,
-        [(place, 0) for place in node.outputs],
-        lambda result: f"steps:{result[0]}",
-        operands | dict.fromkeys(sizes, types_pb2.DT_INT32),
-        [schedule.stage for schedule in node.schedules],
-        dict.fromkeys(node.held_inputs, HELD_FILTER_OPS),
-        CONVOLUTION_KINDS.keys(),
+        node.steps,
+        node.results,
+        {f"inputs:{place}": dtype for place, dtype in enumerate(node.input_dtypes)},
+        ways,
+        dict.fromkeys(node.constant_inputs, ("Const",)) | dict.fromkeys(node.kept_inputs, kept_ops),
+        allowed_ops,
     )
 
 
@@ -233,7 +223,7 @@ def _check_new_node(
         for tensor, operand, dtype in zip(tensors, step.input, input_dtypes(node), strict=True):
             source, port = tensor
             if source in place_of:
-                of_step = new.operand_of((place_of[source], port))
+                of_step = result_operand((place_of[source], port))
                 _expect_same(of_step, operand, "operand", name, new_name)
                 if before.names[source] in feeds:
                     raise GraphError(

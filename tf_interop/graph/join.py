@@ -19,7 +19,7 @@ from collections.abc import Collection, Mapping
 from tensorflow.core.framework import graph_pb2, node_def_pb2, types_pb2
 
 from tf_interop.graph.ops import UNPACK_OP
-from tf_interop.graph.program import KEPT_OP, UNIT_OP, UnitNode, decode_unit, encode_unit
+from tf_interop.graph.program import KEPT_OP, UNIT_OP, UnitNode, decode_node, encode_node
 from tf_interop.graph.view import parse_input
 
 
@@ -56,8 +56,8 @@ def join_kept(
         has_variables = kept.attr["N"].i or kept.attr["P"].i
         if len(data_readers) != 1 or nodes[data_readers[0]].op != UNIT_OP or not has_variables:
             continue
-        unit = decode_unit(replaced.get(data_readers[0], nodes[data_readers[0]]))
-        if unit.kept_types:
+        unit = decode_node(replaced.get(data_readers[0], nodes[data_readers[0]]))
+        if not isinstance(unit, UnitNode) or unit.kept_types:
             continue
         replaced[unit.name] = _reader_of(unit, kept, nodes[unit.name].device)
         _pack(kept)
@@ -103,7 +103,7 @@ def _reader_of(unit: UnitNode, kept: node_def_pb2.NodeDef, device: str) -> node_
     for old, (name, port) in enumerate(sources):
         if name == kept.name:
             places[old] = len(others) + port
-    node = encode_unit(
+    node = encode_node(
         dataclasses.replace(
             unit,
             inputs=(*(unit.inputs[place] for place in others), kept.name),

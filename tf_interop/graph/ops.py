@@ -51,10 +51,10 @@ FILTER_POSITIONS = {
 }
 """The input of a convolution that is its filter."""
 
-HELD_FILTER_OPS = ("Const", "ReadVariableOp", "TfInterop>Kept")
-"""The ops whose filters nobody writes while they are held. If a resource variable's value is held,
-an update gives the variable new memory; TensorFlow 1's reference variables (VariableV2) are written
-in place."""
+KEPT_FILTER_OPS = ("ReadVariableOp", "TfInterop>Kept")
+"""The ops whose filters may change between calls, but which nobody writes while they are held. If a
+resource variable's value is held, an update gives the variable new memory; TensorFlow 1's reference
+variables (VariableV2) are written in place."""
 
 SUPPORTED_DTYPES = {
     types_pb2.DT_FLOAT: "float32",

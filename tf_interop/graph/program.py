@@ -1,30 +1,22 @@
 """The ConvStage, Unit and Kept nodes, and how they are written and read.
 
-A ConvStage runs the steps of a stage. Its data inputs are the device tensors that its steps read
-(`Tin`), then the size vectors that gradients read (`num_sizes`, int32, in host memory), each tensor
-once. The attribute `program`, a JSON document, contains the rest; `cc_kernels/tf/stage_program.h`
-describes it.
-
-A Unit runs the steps of a unit back to back, on few cores or in parts. Its attributes are the
-fields of `UnitNode` and the dtypes `Tin` and `Tout`.
-
-A Kept computes values that depend only on variables and constants, and keeps them until a variable
-changes. Its attributes are the fields of `KeptNode`.
-
-An operand of a step is `inputs:<i>`, `sizes:<i>`, or an output of an earlier step: `steps:<j>` in a
-stage, `steps:<j>:<port>` in a unit.
+All three run steps: operations of the original graph. An operand of a step is `inputs:<i>`, an
+input of the node, or `steps:<j>:<port>`, an output of an earlier step; `cc_kernels/tf/program.h`
+describes this. They differ in how they run the steps. A ConvStage runs them in lanes on a GPU, a
+Unit on few cores or in parts of the batch. A Kept computes values that depend only on variables and
+constants, and keeps them until a variable changes.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 import msgspec
 import tensorflow as tf
 from google.protobuf.message import DecodeError
-from tensorflow.core.framework import attr_value_pb2, node_def_pb2
+from tensorflow.core.framework import attr_value_pb2, node_def_pb2, types_pb2
 
 from tf_interop.convolution import Shape
 from tf_interop.errors import GraphError
@@ -38,55 +30,22 @@ NEW_OPS = frozenset({CONV_STAGE_OP, UNIT_OP, KEPT_OP})
 """The ops that only the pass makes."""
 
 Result = tuple[int, int]
-"""An output of a step: the step's place in its unit, and the port."""
+"""An output of a step: the step's place in its node, and the port."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class StageNode:
-    """The contents of a ConvStage node; `inputs`, `sizes` and `control_inputs` as in a NodeDef.
-
-    Attributes:
-        input_dtypes: TensorFlow's number of the dtype of each of `inputs`.
-        operations: name, op and attributes of the original nodes, with operands as inputs and no
-            device.
-        outputs: the operation of each output of the node.
-        schedules: one for all batch sizes, or one for each of several, ascending.
-        held_inputs: positions in `inputs` of filters that nobody writes while they are held,
-            ascending.
-    """
-
-    name: str
-    inputs: tuple[str, ...]
-    sizes: tuple[str, ...]
-    control_inputs: tuple[str, ...]
-    input_dtypes: tuple[int, ...]
-    operations: tuple[node_def_pb2.NodeDef, ...]
-    outputs: tuple[int, ...]
-    schedules: tuple[Schedule[int], ...]
-    held_inputs: tuple[int, ...] = ()
-    is_timed: bool = False
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class UnitNode:
-    """The contents of a Unit node; `inputs` and `control_inputs` as in a NodeDef.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ProgramNode:
+    """What ConvStage and Unit nodes have in common; `inputs` and `control_inputs` as in a NodeDef.
 
     Attributes:
         input_dtypes: TensorFlow's number of the dtype of each of `inputs`.
         output_dtypes: TensorFlow's number of the dtype of each output.
-        steps: in running order; like the operations of a StageNode.
+        steps: in running order: name, op and attributes of the original nodes, with operands as
+            inputs and no device.
         results: the step output behind each output of the node.
         constant_inputs: positions in `inputs` of filters that no call changes, ascending.
-        kept_inputs: positions in `inputs` of filters that seldom change, ascending.
-        cores: the number of cores that it runs on, if it does not time itself; 0 as in stock
-            TensorFlow.
-        split_inputs: positions in `inputs` of the tensors that may be divided with the batch,
-            ascending; empty if it is never divided.
-        output_shapes: shape of each output; empty if nothing is known.
-        kept_types: TensorFlow's number of the dtype of each value in the last input, if that has
-            all values of a Kept node; operands name them in place of it, and beyond the inputs.
-        timed_graph: if the units of the graph time themselves, a name for it, else empty.
-        timed_unit: the number of this unit among `timed_units`.
+        kept_inputs: positions in `inputs` of filters that seldom change, and that nobody writes
+            while they are held, ascending.
     """
 
     name: str
@@ -98,6 +57,41 @@ class UnitNode:
     results: tuple[Result, ...]
     constant_inputs: tuple[int, ...] = ()
     kept_inputs: tuple[int, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StageNode(ProgramNode):
+    """The contents of a ConvStage node.
+
+    Attributes:
+        size_count: the last inputs, which are size vectors that gradients read (int32, in host
+            memory).
+        schedules: one for all batch sizes, or one for each of several, ascending. Their stages name
+            steps by their places.
+        is_timed: whether it compares the plan with TensorFlow's own kernels while it runs.
+    """
+
+    size_count: int = 0
+    schedules: tuple[Schedule[int], ...]
+    is_timed: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class UnitNode(ProgramNode):
+    """The contents of a Unit node.
+
+    Attributes:
+        cores: the number of cores that it runs on, if it does not time itself; 0 as in stock
+            TensorFlow.
+        split_inputs: positions in `inputs` of the tensors that may be divided with the batch,
+            ascending; empty if it is never divided.
+        output_shapes: shape of each output; empty if nothing is known.
+        kept_types: TensorFlow's number of the dtype of each value in the last input, if that has
+            all values of a Kept node; operands name them in place of it, and beyond the inputs.
+        timed_graph: if the units of the graph time themselves, a name for it, else empty.
+        timed_unit: the number of this unit among `timed_units`.
+    """
+
     cores: int = 1
     split_inputs: tuple[int, ...] = ()
     output_shapes: tuple[Shape | None, ...] = ()
@@ -131,28 +125,14 @@ class KeptNode:
     output_shapes: tuple[Shape | None, ...]
 
 
-_UNIT_LISTS = ("constant_inputs", "kept_inputs", "split_inputs")
-_Place = Annotated[int, msgspec.Meta(ge=0)]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Document:
-    """The attribute `program`."""
-
-    version: Literal[1]
-    operations: Annotated[tuple[bytes, ...], msgspec.Meta(min_length=1)]
-    outputs: Annotated[tuple[_Place, ...], msgspec.Meta(min_length=1)]
-    held_inputs: tuple[_Place, ...]
-    schedules: Annotated[tuple[Schedule[int], ...], msgspec.Meta(min_length=1)]
-
-
+_Schedules = Annotated[tuple[Schedule[int], ...], msgspec.Meta(min_length=1)]
 # Made while only one thread imports this. msgspec 0.22 crashes if several threads at once make the
 # decoder of a dataclass for the first time, and several may trace functions.
-_DECODER = msgspec.json.Decoder(_Document)
+_SCHEDULES = msgspec.json.Decoder(_Schedules)
 
 
 def result_operand(result: Result) -> str:
-    """The operand that is an output of a unit's step."""
+    """The operand that is an output of a step."""
     place, port = result
     return f"steps:{place}:{port}"
 
@@ -173,79 +153,73 @@ def make_operation(original: node_def_pb2.NodeDef, operands: Iterable[str]) -> n
     return operation
 
 
-def encode_stage(stage: StageNode) -> node_def_pb2.NodeDef:
-    """Writes the node; the same stage always gives the same bytes."""
-    document = _Document(
-        version=1,
-        operations=tuple(each.SerializeToString(deterministic=True) for each in stage.operations),
-        outputs=stage.outputs,
-        held_inputs=stage.held_inputs,
-        schedules=stage.schedules,
-    )
-    node_def = node_def_pb2.NodeDef(name=stage.name, op=CONV_STAGE_OP)
-    node_def.input.extend([*stage.inputs, *stage.sizes, *stage.control_inputs])
-    attributes = node_def.attr
-    attributes["Tin"].list.type.extend(stage.input_dtypes)
-    attributes["num_sizes"].i = len(stage.sizes)
-    attributes["Tout"].list.type.extend(
-        [stage.operations[operation].attr["T"].type for operation in stage.outputs]
-    )
-    attributes["program"].s = msgspec.json.encode(document)
-    if stage.is_timed:
-        attributes["timed"].b = True
-    return node_def
-
-
-def encode_unit(unit: UnitNode) -> node_def_pb2.NodeDef:
-    """Writes the node; the same unit always gives the same bytes."""
-    node = node_def_pb2.NodeDef(name=unit.name, op=UNIT_OP)
-    node.input.extend((*unit.inputs, *unit.control_inputs))
-    attributes = node.attr
-    attributes["Tin"].list.type[:] = unit.input_dtypes
-    attributes["Tout"].list.type[:] = unit.output_dtypes
-    attributes["steps"].list.s.extend(
-        [step.SerializeToString(deterministic=True) for step in unit.steps]
-    )
-    attributes["results"].list.s.extend(
-        [result_operand(result).encode() for result in unit.results]
-    )
-    for name in _UNIT_LISTS:
-        attributes[name].list.SetInParent()
-        attributes[name].list.i.extend(getattr(unit, name))
-    shapes = [tf.TensorShape(shape).as_proto() for shape in unit.output_shapes]
-    attributes["output_shapes"].list.SetInParent()
-    attributes["output_shapes"].list.shape.extend(shapes)
-    if unit.kept_types:
-        attributes["kept_types"].list.type[:] = unit.kept_types
-    attributes["cores"].i = unit.cores
-    if unit.timed_graph:
-        attributes["timed_graph"].s = unit.timed_graph.encode()
-        attributes["timed_unit"].i = unit.timed_unit
-        attributes["timed_units"].i = unit.timed_units
-    return node
+def encode_node(node: StageNode | UnitNode) -> node_def_pb2.NodeDef:
+    """Writes the node; the same contents always give the same bytes."""
+    made = node_def_pb2.NodeDef(name=node.name)
+    made.input.extend((*node.inputs, *node.control_inputs))
+    _set_types(made, "Tout", node.output_dtypes)
+    _set_steps(made, "steps", node.steps)
+    made.attr["results"].list.s[:] = [result_operand(each).encode() for each in node.results]
+    _set_integers(made, "constant_inputs", node.constant_inputs)
+    _set_integers(made, "kept_inputs", node.kept_inputs)
+    if isinstance(node, StageNode):
+        made.op = CONV_STAGE_OP
+        _set_types(made, "Tin", node.input_dtypes[: len(node.inputs) - node.size_count])
+        made.attr["num_sizes"].i = node.size_count
+        made.attr["schedules"].s = msgspec.json.encode(node.schedules)
+        made.attr["timed"].b = node.is_timed
+    else:
+        made.op = UNIT_OP
+        _set_types(made, "Tin", node.input_dtypes)
+        _set_integers(made, "split_inputs", node.split_inputs)
+        _set_shapes(made, "output_shapes", node.output_shapes)
+        _set_types(made, "kept_types", node.kept_types)
+        made.attr["cores"].i = node.cores
+        made.attr["timed_graph"].s = node.timed_graph.encode()
+        made.attr["timed_unit"].i = node.timed_unit
+        made.attr["timed_units"].i = node.timed_units
+    return made
 
 
 def encode_kept(kept: KeptNode) -> node_def_pb2.NodeDef:
     """Writes the node; the same contents always give the same bytes."""
     node = node_def_pb2.NodeDef(name=kept.name, op=KEPT_OP, device=kept.device)
     node.input.extend((*kept.variables, *kept.constants))
-    attributes = node.attr
-    attributes["P"].i = 0
-    attributes["N"].i = len(kept.variables)
-    attributes["handles"].list.i[:] = range(len(kept.variables))
-    for name, types in (("Tin", kept.constant_dtypes), ("Tout", kept.output_dtypes)):
-        attributes[name].list.SetInParent()
-        attributes[name].list.type.extend(types)
-    for name, nodes in (("reads", kept.reads), ("steps", kept.steps)):
-        attributes[name].list.SetInParent()
-        attributes[name].list.s.extend(
-            [each.SerializeToString(deterministic=True) for each in nodes]
-        )
-    attributes["results"].list.s.extend([operand.encode() for operand in kept.results])
-    shapes = [tf.TensorShape(shape).as_proto() for shape in kept.output_shapes]
+    node.attr["P"].i = 0
+    node.attr["N"].i = len(kept.variables)
+    _set_integers(node, "handles", range(len(kept.variables)))
+    _set_types(node, "Tin", kept.constant_dtypes)
+    _set_types(node, "Tout", kept.output_dtypes)
+    _set_steps(node, "reads", kept.reads)
+    _set_steps(node, "steps", kept.steps)
+    node.attr["results"].list.s[:] = [operand.encode() for operand in kept.results]
     for name in ("output_shapes", "_output_shapes"):  # TensorFlow reads one, the pass the other
-        attributes[name].list.shape.extend(shapes)
+        _set_shapes(node, name, kept.output_shapes)
     return node
+
+
+def _list_of(node: node_def_pb2.NodeDef, name: str) -> attr_value_pb2.AttrValue.ListValue:
+    """An attribute that is a list, which is written even if it stays empty."""
+    node.attr[name].list.SetInParent()
+    return node.attr[name].list
+
+
+def _set_integers(node: node_def_pb2.NodeDef, name: str, values: Iterable[int]) -> None:
+    _list_of(node, name).i.extend(values)
+
+
+def _set_types(node: node_def_pb2.NodeDef, name: str, values: Iterable[int]) -> None:
+    _list_of(node, name).type.extend(values)
+
+
+def _set_shapes(node: node_def_pb2.NodeDef, name: str, shapes: Iterable[Shape | None]) -> None:
+    _list_of(node, name).shape.extend(tf.TensorShape(shape).as_proto() for shape in shapes)
+
+
+def _set_steps(
+    node: node_def_pb2.NodeDef, name: str, steps: Iterable[node_def_pb2.NodeDef]
+) -> None:
+    _list_of(node, name).s.extend(step.SerializeToString(deterministic=True) for step in steps)
 
 
 def decode_node(node: node_def_pb2.NodeDef) -> StageNode | UnitNode:
@@ -255,63 +229,50 @@ def decode_node(node: node_def_pb2.NodeDef) -> StageNode | UnitNode:
         GraphError: an attribute is missing or cannot be read. The op checks the rest.
     """
     try:
-        return decode_unit(node) if node.op == UNIT_OP else decode_stage(node)
+        return _decode(node)
     except (KeyError, ValueError, DecodeError, RecursionError) as error:
         raise GraphError(
             f"Expected the attributes of a {node.op}, got {error!r} at node '{node.name}'."
         ) from error
 
 
-def decode_stage(node: node_def_pb2.NodeDef) -> StageNode:
-    """Reads a ConvStage node; raises as its parser does."""
-    # Indexing the node's own map would add missing attributes.
-    attributes = dict(node.attr)
-    document = _DECODER.decode(attributes["program"].s)
-    for schedule in document.schedules:
-        schedule.stage.validate()
-        if sorted(schedule.stage.operations) != list(range(len(document.operations))):
-            raise ValueError(
-                f"Expected every operation to be one step, got {schedule.stage.operations}"
-            )
-    input_dtypes = tuple(attributes["Tin"].list.type)
-    controls_at = len(input_dtypes) + attributes["num_sizes"].i
-    return StageNode(
-        name=node.name,
-        inputs=tuple(node.input[: len(input_dtypes)]),
-        sizes=tuple(node.input[len(input_dtypes) : controls_at]),
-        control_inputs=tuple(node.input[controls_at:]),
-        input_dtypes=input_dtypes,
-        operations=tuple(map(node_def_pb2.NodeDef.FromString, document.operations)),
-        outputs=document.outputs,
-        schedules=document.schedules,
-        held_inputs=document.held_inputs,
-        is_timed="timed" in attributes and attributes["timed"].b,
-    )
-
-
-def decode_unit(node: node_def_pb2.NodeDef) -> UnitNode:
-    """Reads a Unit node; raises as its parser does."""
+def _decode(node: node_def_pb2.NodeDef) -> StageNode | UnitNode:
     values = dict(node.attr)  # indexing the node's own map would add missing attributes
-    attributes = {name: value.list for name, value in values.items()}
-    constant, kept, split = (tuple(attributes[name].i) for name in _UNIT_LISTS)
-    absent = attr_value_pb2.AttrValue()
-    tensors = [text for text in node.input if not text.startswith("^")]
-    results = [text.decode().split(":") for text in attributes["results"].s]
-    return UnitNode(
-        name=node.name,
-        inputs=tuple(tensors),
-        control_inputs=tuple(node.input[len(tensors) :]),
-        input_dtypes=tuple(attributes["Tin"].type),
-        output_dtypes=tuple(attributes["Tout"].type),
-        steps=tuple(map(node_def_pb2.NodeDef.FromString, attributes["steps"].s)),
-        results=tuple((int(place), int(port)) for _, place, port in results),
-        constant_inputs=constant,
-        kept_inputs=kept,
-        cores=values["cores"].i,
-        split_inputs=split,
-        output_shapes=tuple(map(shape_of, attributes["output_shapes"].shape)),
-        kept_types=tuple(values.get("kept_types", absent).list.type),
-        timed_graph=values.get("timed_graph", absent).s.decode(),
-        timed_unit=values.get("timed_unit", absent).i,
-        timed_units=values.get("timed_units", absent).i,
+    tensors = tuple(text for text in node.input if not text.startswith("^"))
+    results = [text.decode().split(":") for text in values["results"].list.s]
+    size_count = 0 if node.op == UNIT_OP else values["num_sizes"].i
+    input_dtypes = (*values["Tin"].list.type, *(types_pb2.DT_INT32,) * size_count)
+    if len(input_dtypes) != len(tensors) or len(values["Tout"].list.type) != len(results):
+        raise ValueError("Expected a dtype for each input and result, got another number")
+    common: dict[str, Any] = {
+        "name": node.name,
+        "inputs": tensors,
+        "control_inputs": tuple(node.input[len(tensors) :]),
+        "input_dtypes": input_dtypes,
+        "output_dtypes": tuple(values["Tout"].list.type),
+        "steps": tuple(map(node_def_pb2.NodeDef.FromString, values["steps"].list.s)),
+        "results": tuple((int(place), int(port)) for _, place, port in results),
+        "constant_inputs": tuple(values["constant_inputs"].list.i),
+        "kept_inputs": tuple(values["kept_inputs"].list.i),
+    }
+    if node.op == UNIT_OP:
+        return UnitNode(
+            **common,
+            cores=values["cores"].i,
+            split_inputs=tuple(values["split_inputs"].list.i),
+            output_shapes=tuple(map(shape_of, values["output_shapes"].list.shape)),
+            kept_types=tuple(values["kept_types"].list.type),
+            timed_graph=values["timed_graph"].s.decode(),
+            timed_unit=values["timed_unit"].i,
+            timed_units=values["timed_units"].i,
+        )
+    schedules = _SCHEDULES.decode(values["schedules"].s)
+    for schedule in schedules:
+        schedule.stage.validate()
+        if sorted(schedule.stage.operations) != list(range(len(common["steps"]))):
+            raise ValueError(
+                f"Expected every step once in a schedule, got {schedule.stage.operations}"
+            )
+    return StageNode(
+        **common, size_count=size_count, schedules=schedules, is_timed=values["timed"].b
     )

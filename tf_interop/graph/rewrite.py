@@ -21,6 +21,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 from tensorflow.core.framework import graph_pb2, node_def_pb2, types_pb2
 
@@ -28,7 +29,7 @@ from tf_interop.convolution import Shape
 from tf_interop.graph.control_flow import is_function
 from tf_interop.graph.ops import (
     FILTER_POSITIONS,
-    HELD_FILTER_OPS,
+    KEPT_FILTER_OPS,
     UNIT_FILTER_POSITIONS,
     batch_position,
     input_dtypes,
@@ -38,8 +39,7 @@ from tf_interop.graph.program import (
     KEPT_OP,
     StageNode,
     UnitNode,
-    encode_stage,
-    encode_unit,
+    encode_node,
     make_operation,
     result_operand,
 )
@@ -86,7 +86,7 @@ def rewrite_stages(
     replacement = _Replacement(view, new_nodes, nodes_to_preserve)
     return replacement.graph(
         [
-            _make_stage_def(view, replacement, new, schedules, are_timed)
+            _stage_node(view, replacement, new, schedules, are_timed)
             for new, schedules in zip(new_nodes, stages, strict=True)
         ]
     )
@@ -125,13 +125,12 @@ def rewrite_units(
     replacement = _Replacement(view, new_nodes, nodes_to_preserve)
     return replacement.graph(
         [
-            encode_unit(
-                dataclasses.replace(
-                    _unit_node(view, replacement, new, unit, cores, output_shapes),
-                    timed_graph=timed_graph,
-                    timed_unit=number,
-                    timed_units=len(units),
-                )
+            dataclasses.replace(
+                _unit_node(view, replacement, new, unit, output_shapes),
+                cores=cores,
+                timed_graph=timed_graph,
+                timed_unit=number,
+                timed_units=len(units),
             )
             for number, (new, unit) in enumerate(zip(new_nodes, units, strict=True))
         ]
@@ -183,7 +182,7 @@ class _Replacement:
                     inputs.setdefault(tensor, (self._redirected.get(text, text), dtype))
         return inputs
 
-    def control_inputs(self, new: _NewNode, read: Collection[str]) -> tuple[str, ...]:
+    def _control_inputs(self, new: _NewNode, read: Collection[str]) -> tuple[str, ...]:
         """The control dependencies of a new node, except those on nodes that it reads."""
         view, inside = self._view, set(new.members)
         producers = {text.partition(":")[0] for text in read}
@@ -196,18 +195,44 @@ class _Replacement:
                     controls[target] = None
         return tuple(controls)
 
-    def steps(
-        self, new: _NewNode, operand_of: Callable[[Tensor], str]
-    ) -> tuple[node_def_pb2.NodeDef, ...]:
-        """The members as operations of the new node."""
+    def program(
+        self,
+        new: _NewNode,
+        inputs: Mapping[Tensor, tuple[str, int]],
+        filter_positions: Mapping[str, int],
+        kept_filter_ops: Collection[str],
+    ) -> dict[str, Any]:
+        """The fields of `ProgramNode` for a new node with these inputs, in this order."""
         check_time_limit()
         view = self._view
-        return tuple(
-            make_operation(view.nodes[index], map(operand_of, view.fanins[index]))
-            for index in new.members
-        )
+        place_of = {index: place for place, index in enumerate(new.members)}
+        position_of = {tensor: position for position, tensor in enumerate(inputs)}
 
-    def filters_from(
+        def operand_of(tensor: Tensor) -> str:
+            index, port = tensor
+            if index in place_of:
+                return result_operand((place_of[index], port))
+            return f"inputs:{position_of[tensor]}"
+
+        texts = tuple(text for text, _ in inputs.values())
+        return {
+            "name": new.name,
+            "inputs": texts,
+            "control_inputs": self._control_inputs(new, texts),
+            "input_dtypes": tuple(dtype for _, dtype in inputs.values()),
+            "output_dtypes": tuple(
+                output_dtypes(view.nodes[index])[port] for index, port in new.results
+            ),
+            "steps": tuple(
+                make_operation(view.nodes[index], map(operand_of, view.fanins[index]))
+                for index in new.members
+            ),
+            "results": tuple((place_of[index], port) for index, port in new.results),
+            "constant_inputs": self._filters_from(["Const"], new, position_of, filter_positions),
+            "kept_inputs": self._filters_from(kept_filter_ops, new, position_of, filter_positions),
+        }
+
+    def _filters_from(
         self,
         ops: Collection[str],
         new: _NewNode,
@@ -236,8 +261,8 @@ class _Replacement:
                     positions.add(position_of[tensor])
         return tuple(sorted(positions))
 
-    def graph(self, node_defs: Sequence[node_def_pb2.NodeDef]) -> graph_pb2.GraphDef:
-        """The new graph; `node_defs` are the new nodes without device, notes and colocation.
+    def graph(self, contents: Sequence[StageNode | UnitNode]) -> graph_pb2.GraphDef:
+        """The new graph, with these contents of the new nodes.
 
         A new node takes the place of the first member that is removed, or comes last.
         """
@@ -253,7 +278,8 @@ class _Replacement:
                 classes = copies[index].attr[COLOCATION].list.s
                 classes[:] = self._redirect_classes(classes)
         unused: list[int] = []
-        for new, node_def in zip(self._new_nodes, node_defs, strict=True):
+        for new, its in zip(self._new_nodes, contents, strict=True):
+            node_def = encode_node(its)
             self._describe(new, node_def)
             stay = {index for index in new.members if view.names[index] in self._preserved}
             for index in stay:
@@ -323,42 +349,27 @@ def _stage_results(
     return tuple((index, 0) for index in members if is_output(index))
 
 
-def _make_stage_def(
+def _stage_node(
     view: GraphView,
     replacement: _Replacement,
     new: _NewNode,
     schedules: Sequence[Schedule[str]],
     is_timed: bool,
-) -> node_def_pb2.NodeDef:
-    place_of = {index: place for place, index in enumerate(new.members)}
-    read = replacement.inputs(new)
-    # Size vectors are the only integers that convolutions read.
-    sizes = [tensor for tensor, (_, dtype) in read.items() if dtype == types_pb2.DT_INT32]
-    inputs = [tensor for tensor in read if tensor not in sizes]
-    position_of = {tensor: position for position, tensor in enumerate(inputs)}
-    operands = {tensor: f"inputs:{position}" for tensor, position in position_of.items()}
-    operands |= {tensor: f"sizes:{position}" for position, tensor in enumerate(sizes)}
-    operands |= {(index, 0): f"steps:{place}" for index, place in place_of.items()}
-    return encode_stage(
-        StageNode(
-            name=new.name,
-            inputs=tuple(read[tensor][0] for tensor in inputs),
-            sizes=tuple(read[tensor][0] for tensor in sizes),
-            control_inputs=replacement.control_inputs(new, [text for text, _ in read.values()]),
-            input_dtypes=tuple(read[tensor][1] for tensor in inputs),
-            operations=replacement.steps(new, operands.__getitem__),
-            outputs=tuple(place_of[index] for index, _ in new.results),
-            schedules=tuple(
-                Schedule(
-                    each.batch_size, each.stage.map(lambda name: place_of[view.index_of[name]])
-                )
-                for each in schedules
-            ),
-            held_inputs=replacement.filters_from(
-                HELD_FILTER_OPS, new, position_of, FILTER_POSITIONS
-            ),
-            is_timed=is_timed,
-        )
+) -> StageNode:
+    def is_size(each: tuple[Tensor, tuple[str, int]]) -> bool:
+        # Size vectors are the only integers that convolutions read.
+        _, (_, dtype) = each
+        return dtype == int(types_pb2.DT_INT32)
+
+    inputs = sorted(replacement.inputs(new).items(), key=is_size)
+    place_of = {view.names[index]: place for place, index in enumerate(new.members)}
+    return StageNode(
+        **replacement.program(new, dict(inputs), FILTER_POSITIONS, KEPT_FILTER_OPS),
+        size_count=sum(map(is_size, inputs)),
+        schedules=tuple(
+            Schedule(each.batch_size, each.stage.map(place_of.__getitem__)) for each in schedules
+        ),
+        is_timed=is_timed,
     )
 
 
@@ -367,37 +378,15 @@ def _unit_node(
     replacement: _Replacement,
     new: _NewNode,
     unit: Unit,
-    cores: int,
     output_shapes: OutputShapes | None,
 ) -> UnitNode:
-    place_of = {index: place for place, index in enumerate(unit.steps)}
     inputs = _batch_first(view, unit, replacement.inputs(new), output_shapes)
-    position_of = {tensor: position for position, tensor in enumerate(inputs)}
-
-    def operand_of(tensor: Tensor) -> str:
-        index, port = tensor
-        if index in place_of:
-            return result_operand((place_of[index], port))
-        return f"inputs:{position_of[tensor]}"
-
     shapes: list[Shape | None] = []
     if output_shapes is not None:
         shapes = [output_shapes(index, port) for index, port in new.results]
-    texts = tuple(text for text, _ in inputs.values())
     return UnitNode(
-        name=new.name,
-        inputs=texts,
-        control_inputs=replacement.control_inputs(new, texts),
-        input_dtypes=tuple(dtype for _, dtype in inputs.values()),
-        output_dtypes=tuple(output_dtypes(view.nodes[index])[port] for index, port in new.results),
-        steps=replacement.steps(new, operand_of),
-        results=tuple((place_of[index], port) for index, port in new.results),
-        constant_inputs=replacement.filters_from(
-            ["Const"], new, position_of, UNIT_FILTER_POSITIONS
-        ),
-        kept_inputs=replacement.filters_from([KEPT_OP], new, position_of, UNIT_FILTER_POSITIONS),
-        cores=cores,
-        split_inputs=tuple(sorted(position_of[tensor] for tensor in unit.split)),
+        **replacement.program(new, inputs, UNIT_FILTER_POSITIONS, [KEPT_OP]),
+        split_inputs=tuple(place for place, each in enumerate(inputs) if each in unit.split),
         output_shapes=tuple(shapes) if any(shape is not None for shape in shapes) else (),
     )
 

@@ -42,7 +42,7 @@ class CoreSpeed:
             is_full = is_full and seconds <= _FULL_SPEED * fastest
         return is_full
 
-    def fastest_seconds(self, probes: int = 60) -> Mapping[int, float]:
+    def fastest_seconds(self, probes: int = 60) -> dict[int, float]:
         """The time of a probe at full speed by core, after some seconds of probing."""
         for _ in range(probes):
             self.is_full()

@@ -31,7 +31,7 @@ import collections
 import dataclasses
 import hashlib
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from tensorflow.core.framework import graph_pb2
 
@@ -73,6 +73,8 @@ from tf_interop.planning.types import GraphPlan, Plan, PlannedStage
 from tf_interop.runtime.kernel_library import HandedGraph
 from tf_interop.runtime.settings import PassReport, Policy, Settings
 from tf_interop.structure import Structure
+
+_Rewrite = Callable[[], graph_pb2.GraphDef]
 
 
 def run_conv_stage_pass(
@@ -121,44 +123,23 @@ def run_conv_stage_pass(
 
     structure = find_structure(view, convolutions)
     check_time_limit()
+    preserved = nodes_to_preserve
     if settings.makes_units(device_type):
-        units_view = view if folded is None else GraphView(folded)
-        properties = GraphProperties(units_view, infer_output_shapes)
-        rewritten, report = _make_units(
-            units_view, properties, settings, convolutions, structure, nodes_to_preserve, fetches
+        view = view if folded is None else GraphView(folded)
+        properties = GraphProperties(view, infer_output_shapes)
+        rewrite, report = _plan_units(
+            settings, view, properties, convolutions, structure, preserved, fetches
         )
     else:
-        candidates = convolutions
-        if settings.policy is Policy.ALWAYS:
-            candidates, unmeasured = leave_out_unmeasured(
-                convolutions, device_type, has_bfloat16=has_bfloat16()
-            )
-            refusals += unmeasured
-        stages = _plan_stages(settings, view, candidates, structure)
-        rewritten = None
-        if stages:
-            check_time_limit()
-            check_stages(stages, view, convolutions)
-            rewritten = rewrite_stages(
-                view,
-                [each.ways for each in stages],
-                nodes_to_preserve,
-                are_timed=settings.stages_time_themselves(device_type),
-            )
-            check_time_limit()
-            check_rewrite(view, GraphView(rewritten), nodes_to_preserve, fetches=fetches)
-        report = PassReport(
-            device_type=device_type,
-            node_count=len(view),
-            convolution_count=len(candidates),
-            refusals=refusals,
-            plan=GraphPlan(structure.fingerprint, structure.landmarks, stages),
-            # Without an entry there would be an error.
-            is_in_plan=settings.plan is not None and bool(candidates),
-            why_unchanged=""
-            if stages
-            else _why_unchanged(candidates, "no convolution can be in a stage"),
+        rewrite, report = _plan_stages(
+            settings, device_type, view, convolutions, refusals, structure, preserved
         )
+    rewritten = None
+    if rewrite is not None:
+        check_time_limit()
+        rewritten = rewrite()
+        check_time_limit()
+        check_rewrite(view, GraphView(rewritten), preserved, fetches=fetches)
     check_time_limit()
     milliseconds = (time.perf_counter() - start) * 1e3
     return rewritten, dataclasses.replace(report, milliseconds=milliseconds)
@@ -292,6 +273,50 @@ def _is_on(device: str, device_type: str) -> bool:
 
 def _plan_stages(
     settings: Settings,
+    device_type: str,
+    view: GraphView,
+    convolutions: tuple[ConvolutionNode, ...],
+    refusals: tuple[Refusal, ...],
+    structure: Structure,
+    nodes_to_preserve: Collection[str],
+) -> tuple[_Rewrite | None, PassReport]:
+    """Plans the stages of a graph.
+
+    Returns:
+        How the graph gets them, or None if it has none; and the report.
+    """
+    candidates = convolutions
+    if settings.policy is Policy.ALWAYS:
+        candidates, unmeasured = leave_out_unmeasured(
+            convolutions, device_type, has_bfloat16=has_bfloat16()
+        )
+        refusals += unmeasured
+    stages = _stages_of(settings, view, candidates, structure)
+    why_unchanged = ""
+    if not stages:
+        missing = "no convolution can be in a stage"
+        why_unchanged = "the plan leaves this graph unchanged" if candidates else missing
+    report = PassReport(
+        device_type=device_type,
+        node_count=len(view),
+        convolution_count=len(candidates),
+        refusals=refusals,
+        plan=GraphPlan(structure.fingerprint, structure.landmarks, stages),
+        # Without an entry there would be an error.
+        is_in_plan=settings.plan is not None and bool(candidates),
+        why_unchanged=why_unchanged,
+    )
+    if not stages:
+        return None, report
+    check_time_limit()
+    check_stages(stages, view, convolutions)
+    ways = [each.ways for each in stages]
+    are_timed = settings.stages_time_themselves(device_type)
+    return lambda: rewrite_stages(view, ways, nodes_to_preserve, are_timed=are_timed), report
+
+
+def _stages_of(
+    settings: Settings,
     view: GraphView,
     convolutions: tuple[ConvolutionNode, ...],
     structure: Structure,
@@ -305,25 +330,21 @@ def _plan_stages(
     return stages_from_plan(settings.plan, convolutions, structure)
 
 
-def _why_unchanged(found: Collection[object], what_is_missing: str) -> str:
-    return "the plan leaves this graph unchanged" if found else what_is_missing
-
-
-def _make_units(
+def _plan_units(
+    settings: Settings,
     view: GraphView,
     properties: GraphProperties,
-    settings: Settings,
     convolutions: Sequence[ConvolutionNode],
     structure: Structure,
     nodes_to_preserve: Collection[str],
     fetches: Collection[str],
-) -> tuple[graph_pb2.GraphDef | None, PassReport]:
-    """Makes the units of a graph: each on one core, or such that they time themselves.
+) -> tuple[_Rewrite | None, PassReport]:
+    """Plans the units of a graph: each on one core, or such that they time themselves.
 
     `convolutions` and `structure` are those before folding.
 
     Returns:
-        The new graph, or None if it has no units; and the report.
+        As `_plan_stages` does.
     """
     units, refused = find_units(
         view, properties, nodes_to_preserve=nodes_to_preserve, fetches=fetches
@@ -350,21 +371,18 @@ def _make_units(
     if not units:
         why = "no operation of the graph can be in a unit, or all are small"
         return None, dataclasses.replace(report, why_unchanged=why)
-    check_time_limit()
-    rewritten = rewrite_units(
-        view,
-        units,
-        nodes_to_preserve,
-        output_shapes=properties.output_shape,
-        timed_graph=timed_graph,
-    )
-    check_time_limit()
-    check_rewrite(view, GraphView(rewritten), nodes_to_preserve, fetches=fetches)
-    return rewritten, dataclasses.replace(
+    report = dataclasses.replace(
         report,
         unit_names=tuple(unit_name(view, unit) for unit in units),
         unit_op_count=sum(len(unit.steps) for unit in units),
         timed_graph=timed_graph,
+    )
+    shapes = properties.output_shape
+    return (
+        lambda: rewrite_units(
+            view, units, nodes_to_preserve, output_shapes=shapes, timed_graph=timed_graph
+        ),
+        report,
     )
 
 
