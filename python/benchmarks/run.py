@@ -43,6 +43,7 @@ CASES = {
     "random_networks": "random_networks:CASE",
     "serving": "serving:CASE",
     "parallel_papers": "parallel_papers:CASE",
+    "parallel_scaling": "parallel_papers:SCALING_CASE",
     "parallel_time": "parallel_papers:TIME_CASE",
     "divided_training": "divided_training:CASE",
     "divided_speed": "divided_speed:CASE",

@@ -248,6 +248,13 @@ def test_memory_holds_parameters_and_live_tensors_at_the_peak() -> None:
     gathered = costs.choice_of([Degrees(sample=2), Degrees(filter=2)])
     both = alive / 2 + 128 / 2
     assert costs.memory(gathered) == (fixed + both, 48 + 192 + 32 + both, 0, 0)
+    # Where parameters stay, each device has only its own, and only the samples that it reads.
+    costs = costs_of_products(parameters_stay=True)
+    assert costs.memory(costs.choice_of([Degrees()] * 2)) == (fixed + alive, 0, 0, 0)
+    own = 96 / 2 + 192 + 64 + alive / 2
+    assert costs.memory(costs.choice_of([Degrees(sample=2)] * 2)) == (own, own, 0, 0)
+    own = 96 + (192 + 64) / 2 + both
+    assert costs.memory(costs.choice_of([Degrees(filter=2)] * 2)) == (own, own, 0, 0)
 
 
 def test_parameters_that_stay_only_send_sums_of_gradients() -> None:
@@ -260,13 +267,13 @@ def test_parameters_that_stay_only_send_sums_of_gradients() -> None:
     assert last.parameters_s[last.place_of(Degrees(channel=2))] == pytest.approx(seconds)
 
 
-def test_configurations_divide_two_axes_at_most_over_a_share_of_the_devices() -> None:
+def test_configurations_divide_all_axes_over_a_share_of_the_devices() -> None:
     [layer, *_] = layers_of(network).layers
     found = configurations_of(layer, 8)
     assert found[0] == Degrees()
     assert Degrees(sample=4, height=2) in found and Degrees(sample=2) in found
     assert {degrees.count for degrees in found} == {1, 2, 4, 8}
-    assert Degrees(sample=2, height=2, filter=2) not in found
+    assert Degrees(sample=2, height=2, filter=2) in found
 
 
 HALF_BATCH = dataclasses.replace(

@@ -37,10 +37,6 @@ from tf_interop.parallel.search.bounds import total_cost
 from tf_interop.parallel.search.minimize import SearchProblem
 from tf_interop.parallel.types import Degrees
 
-_MAX_AXES = 2
-"""The most axes that a configuration divides. This keeps planning for 16 devices fast, and excludes
-nothing for up to 4 devices."""
-
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class LayerCosts:
@@ -139,7 +135,6 @@ def configurations_of(layer: Layer, device_count: int) -> tuple[Degrees, ...]:
         for count in range(1, device_count + 1)
         if device_count % count == 0
         for degrees in legal_degrees(layer, count)
-        if sum(each > 1 for each in degrees.by_axis.values()) <= _MAX_AXES
     )
 
 
@@ -288,13 +283,13 @@ class _Costing:
                 if given is not read:
                     sums[layer].inner_s[:] += np.diagonal(self._send(given, read, item_bytes))
             elif owner is None:
+                held = item_bytes * read.volumes_of_devices(self._count)
                 if not self._parameters_stay:
                     # Parameters are on their way while earlier layers compute.
                     sending = self._send(given, read, item_bytes, is_awaited=False)
                     sums[layer].parameters_s[:] += sending[0]
-                    copied = item_bytes * read.volumes_of_devices(self._count)
-                    copied[:, home] = 0
-                    sums[layer].memory[:] += copied
+                    held[:, home] = 0
+                sums[layer].memory[:] += held
             else:
                 seconds = self._send(given, read, item_bytes)
                 pair = (owner, layer) if owner < layer else (layer, owner)
