@@ -16,6 +16,12 @@ from click.testing import CliRunner, Result
 from tf_interop.cli.main import cli
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+TESTS = ROOT / "tests"
+
+
+def import_path(folder: pathlib.Path) -> str:
+    """The PYTHONPATH of processes that tests start in a folder."""
+    return os.pathsep.join(map(str, (ROOT, folder, TESTS, TESTS / "without_matplotlib")))
 
 
 _CONTEXT = click.Context(cli)
@@ -72,7 +78,7 @@ def start_process(
 ) -> subprocess.Popen[str]:
     """Starts a command in a folder. It can import modules there and ours, but none in `blocked`."""
     folder = folder or pathlib.Path.cwd()
-    path = [str(ROOT), str(folder), str(ROOT / "tests")]
+    path = [import_path(folder)]
     for module in blocked:
         (folder / "blocked").mkdir(exist_ok=True)
         (folder / "blocked" / f"{module}.py").write_text("raise ImportError('blocked')")

@@ -7,9 +7,9 @@ of networks with and without the plugin, `compiled_applications` those of networ
 compiles, `folded_applications` those of folded networks, and `random_networks` those of random ones
 whose variables change. `kept_parameters` times calls after an update, and `compiled_calls` those
 of functions that XLA compiles without convolutions. `serving` serves a network for fifteen minutes.
-`parallel_papers` models networks whose layers many GPUs share, and `parallel_time` times the search
-for that. `divided_training` compares training on several devices and on one, and `divided_speed`
-times it on two processes.
+`parallel_papers` and `parallel_scaling` model networks whose layers many GPUs share, and
+`parallel_time` times the search for that. `divided_training` compares training on several devices
+and on one, and `divided_speed` times it on two processes.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ import branched_models
 import pytest
 import tensorflow as tf
 from benchmark_values import make_block
-from command_line import ROOT, end_of, invoke, run_process, start_process, wait_for, words_of
+from command_line import end_of, import_path, invoke, run_process, start_process, wait_for, words_of
 from plan_values import PLAN, measured_step
 from profile_values import GPU
 
@@ -302,7 +302,7 @@ def test_compares_a_program_as_it_is_with_the_plugin_on(tmp_path: pathlib.Path) 
     ended = run_process(*command, *program, folder=tmp_path, TF_CPP_MIN_LOG_LEVEL="1", **env)
     assert ended.returncode == 0, ended.stderr
     seen = [json.loads(line) for line in (tmp_path / "seen.txt").read_text().splitlines()]
-    path = os.pathsep.join(map(str, (ROOT, tmp_path, ROOT / "tests")))
+    path = import_path(tmp_path)
     assert seen == [[list(program[3:]), {"PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "1"}]] * 2
     assert ": 2 of 2 blocks, 0 failed" in ended.stdout and "whole run" in ended.stdout
     assert "quartiles" not in ended.stdout and "round 1: 1 of 2 done" in ended.stderr

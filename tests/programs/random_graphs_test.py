@@ -146,7 +146,7 @@ def test_stages_compute_the_same_numbers(first: int) -> None:
             assert after == run_pass(before)
             assert run_pass(after) is None
             stages = [decode_node(node) for node in after.node if node.op == CONV_STAGE_OP]
-            sizes = [len(stage.operations) for stage in stages]
+            sizes = [len(stage.steps) for stage in stages]
             in_wide_stages += sum(size for size in sizes if size > 1)
     assert in_wide_stages > GRAPHS_PER_TEST  # more than one a graph, or the test is empty
 

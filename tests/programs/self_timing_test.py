@@ -85,7 +85,8 @@ def test_each_batch_size_is_timed_and_every_call_is_right() -> None:
     report = tf_interop.status().current_graphs[0]
     assert report.timed_graph == units[0].timed_graph
     assert len(report.unit_names) == len(units)
-    assert "input 3x6x6x4: runs " in str(tf_interop.status())
+    # Another trial may have begun.
+    assert "input 3x6x6x4: " in str(tf_interop.status())
 
 
 def modules(image: tf.Tensor) -> tf.Tensor:

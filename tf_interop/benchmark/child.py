@@ -541,7 +541,7 @@ def _time_steps(
     while True:
         run()  # the probe has cooled its caches
         group = [_time_ms(run)]
-        while math.fsum(group) < _MS_BETWEEN_PROBES:
+        while math.fsum(group) < _MS_BETWEEN_PROBES and not are_enough(full + group):
             group.append(_time_ms(run))
         time.sleep(_SECONDS_BEFORE_PROBE)
         is_full = cores.is_full()

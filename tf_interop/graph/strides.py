@@ -101,8 +101,10 @@ def move_strides(
             result.node.append(_every_nth(node, change.step, view.index_of))
     for node in result.node:
         for position, text in enumerate(node.input):
-            if text in renamed:
-                node.input[position] = renamed[text]
+            name = renamed.get(text.removesuffix(":0"))
+            if name is not None:
+                node.input[position] = name
+    GraphView(result)  # raises if an input is missing
     return result
 
 
