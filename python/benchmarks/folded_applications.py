@@ -36,7 +36,7 @@ from tf_interop.graph import find_normalizations
 from tf_interop.runtime.plugin import get_plugin
 
 TRAINING_BATCH = 8
-MOST_BATCHES = 5
+MOST_BATCHES = 10
 LEARNING_RATE = np.float32(1e-3)
 
 
@@ -177,7 +177,7 @@ dash means that altered last bits change stock's output by more than a tenth, so
 normalizations fused, however small: their distance to those in float64 may be eight times that of
 stock TensorFlow, with the last bits as they are or altered. Gradients jump where rounding moves an
 activation to the other side of a Relu, with stock TensorFlow as with the plugin. A jump depends on
-the images, and an error does not: where a result disagrees, more batches follow, at most five, and
+the images, and an error does not: where a result disagrees, more batches follow, at most ten, and
 the least share of each result counts. "Off" and "stock is off" are the medians of the relative
 distances in the last batch. "Folded" counts the nodes that became part of others.
 """,
