@@ -1,6 +1,7 @@
 // The program of a node: the operations that it runs, and what they read and return.
 //
-// Every op of the library that runs operations has these attributes:
+// Every op of the library that runs operations has these attributes (TfInterop>Elementwise returns
+// its last step, and has no `results`):
 //
 // steps: serialized NodeDefs, each after those that it reads, with operands as inputs, and without
 //   device, control inputs and attributes that start with an underscore. An operand is

@@ -244,10 +244,10 @@ CASE = Case(
     "parts, and all-reduce adds gradients: after everything else, or beside it (overlapped). Batch "
     "normalization is left out. python/benchmarks/parallel_papers.py has the rates of the devices "
     "and marks those that are assumed. On such devices, Jia et al. (ICML 2018) measured layer by "
-    "layer as 1.4 to 2.2 times as fast as the best of the others, and 1.3 to 23 times less was "
-    "sent. The model gives 1.4 for AlexNet at the full rate, 2.3 at a quarter of it, and 1.5 for "
+    "layer as 1.4 to 2.2 times as fast as the best of the others; it sent 1.3 to 23 times "
+    "less. The model gives 1.4 for AlexNet at the full rate, 2.3 at a quarter of it, and 1.5 for "
     "the others at an eighth: the rate that messages reach between nodes is the assumption that "
-    "decides. Between nodes 1.2 to 21 times less is sent than if the batch is divided.",
+    "decides. Between nodes it sends 1.2 to 21 times less than data parallelism.",
     networks=tuple(f"{network} at {share}" for network in NETWORKS for share in _SHARES),
     measure=measure,
 )
