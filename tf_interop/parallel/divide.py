@@ -10,21 +10,26 @@ from __future__ import annotations
 import collections
 import dataclasses
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
+import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from tf_interop.errors import GraphError
+from tf_interop.graph.ops import attribute_of
 from tf_interop.graph.properties import ShapeInference
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.view import GraphView
+from tf_interop.parallel import kept_shares
 from tf_interop.parallel.costs.local_devices import check_devices_are_there, number_devices
+from tf_interop.parallel.kept_shares import Share, SharedVariable
 from tf_interop.parallel.layers.find import LayerGraph
 from tf_interop.parallel.layers.prepare import expand_layers, prepare
 from tf_interop.parallel.lookup import divided_layers, find_division, structure_of_layers
-from tf_interop.parallel.parted_graph import LayerDivision, part_graph
+from tf_interop.parallel.parted_graph import LayerDivision, PartedGraph, part_graph
 from tf_interop.parallel.rewrite import rewrite_divided
 from tf_interop.parallel.rewrite import was_divided as was_divided
+from tf_interop.parallel.rules.shares import ASSIGN_OPS
 from tf_interop.parallel.types import ParallelPlan as ParallelPlan
 from tf_interop.parallel.types import load_parallel_plan
 from tf_interop.structure import Structure
@@ -83,15 +88,25 @@ class Divider:
         check_devices_are_there(loaded.devices)
         return cls(loaded)
 
+    def turn_on(self) -> None:
+        """Lets devices keep shares of variables from one call of a function to the next."""
+        kept_shares.turn_on()
+
+    def turn_off(self) -> None:
+        """Gives all variables their values again."""
+        kept_shares.turn_off()
+
     def divide(
         self,
         graph_def: graph_pb2.GraphDef,
         nodes_to_preserve: Collection[str] = (),
         infer_output_shapes: ShapeInference | None = None,
+        function: str = "",
     ) -> tuple[graph_pb2.GraphDef | None, ParallelReport | None]:
         """Runs the pass on one graph, which is not changed.
 
-        Shape inference runs if attributes say too little.
+        Shape inference runs if attributes say too little. `function` is the name of TensorFlow's
+        function that has the graph, if devices may keep shares of its variables.
 
         Returns:
             The new graph, or None if nothing changed; and a report, or None if there is nothing to
@@ -105,7 +120,11 @@ class Divider:
         start = time.perf_counter()
         if was_divided(graph_def):
             return None, None
-        layers = prepare(graph_def, infer_output_shapes, nodes_to_preserve)
+        kept = kept_shares.find(function)
+        if kept is not None:
+            kept.is_divided = False
+        shares = "" if kept is None else kept.name
+        layers = prepare(graph_def, infer_output_shapes, nodes_to_preserve, shares)
         view = layers.view
         if not layers.layers and not layers.why_whole:
             return None, None
@@ -115,22 +134,32 @@ class Divider:
         rewritten = None
         sent_bytes: dict[tuple[str, str], int] = {}
         if division:
-            degrees_of = {name: each.degrees for name, each in division.items()}
-            layers = expand_layers(layers, degrees_of, infer_output_shapes, nodes_to_preserve)
-            view = layers.view
-            device_names, device_of_node = number_devices(self.plan.devices, view)
-            parted = part_graph(layers, division, device_of_node, nodes_to_preserve)
+            parted, device_names = self._part(
+                layers, division, nodes_to_preserve, infer_output_shapes
+            )
+            layers, view = parted.layers, parted.layers.view
             if any(map(parted.is_divided, parted.parts)):
                 rewritten = rewrite_divided(parted, device_names, nodes_to_preserve)
                 after = GraphView(rewritten)
                 after.topological_order()
-                kept = set(nodes_to_preserve) & view.index_of.keys()
-                if missing := kept - after.index_of.keys():
+                preserved = set(nodes_to_preserve) & view.index_of.keys()
+                if missing := preserved - after.index_of.keys():
                     raise GraphError(f"Expected the nodes {sorted(missing)[:5]} to stay, got none.")
                 sent_bytes = {
                     (device_names[source], device_names[destination]): count
                     for (source, destination), count in parted.sent_bytes.items()
                 }
+                if kept is not None:
+                    if shared_variables(parted, device_names) != kept.variables:
+                        raise GraphError("Expected the same shares of variables as before.")
+                    kept.is_divided = True
+                elif function:
+                    again = prepare(graph_def, infer_output_shapes, nodes_to_preserve, function)
+                    if again.update_of:
+                        offered = self._part(
+                            again, division, nodes_to_preserve, infer_output_shapes
+                        )
+                        kept_shares.offer(function, shared_variables(*offered))
             else:
                 why_unchanged = "no operation can be divided as the parallel plan specifies"
         used = {device for each in division.values() for device in each.devices}
@@ -146,6 +175,40 @@ class Divider:
             why_unchanged=why_unchanged,
         )
         return rewritten, report
+
+    def _part(
+        self,
+        layers: LayerGraph,
+        division: Mapping[str, LayerDivision],
+        nodes_to_preserve: Collection[str],
+        infer: ShapeInference | None,
+    ) -> tuple[PartedGraph, Sequence[str]]:
+        """The parts of a graph, and the names of all devices."""
+        degrees_of = {name: each.degrees for name, each in division.items()}
+        layers = expand_layers(layers, degrees_of, infer, nodes_to_preserve)
+        device_names, device_of_node = number_devices(self.plan.devices, layers.view)
+        return part_graph(layers, division, device_of_node, nodes_to_preserve), device_names
+
+
+def shared_variables(
+    graph: PartedGraph, device_names: Sequence[str]
+) -> tuple[SharedVariable, ...]:
+    """The variables of which devices keep shares, by the number of the argument."""
+    view, layers = graph.layers.view, graph.layers
+    found = {}
+    for node, update in layers.update_of.items():
+        if view.ops[node] not in ASSIGN_OPS or not graph.is_divided(node):
+            continue
+        shares = [
+            Share(part.op_part.place, device_names[part.device], part.reads[1])
+            for part in graph.parts[node]
+            if part.op_part is not None and part.reads[1] is not None
+        ]
+        argument = attribute_of(view.nodes[view.fanins[node][0][0]], "index").i
+        shape = layers.operations[update.gradient].output_shapes[0]
+        dtype = tf.as_dtype(attribute_of(view.nodes[node], "dtype").type)
+        found[argument] = SharedVariable(argument, shape, dtype, tuple(shares))
+    return tuple(found[argument] for argument in sorted(found))
 
 
 def _find_division(

@@ -39,9 +39,10 @@ class NodeMaker:
         self._prefix = prefix
         self._taken = taken
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+        self._variables: dict[str, str] = {}
 
     def named(self, prefix: str) -> NodeMaker:
-        """A maker with another prefix, which shares the constants."""
+        """A maker with another prefix, which shares the constants and the variables."""
         maker = copy.copy(self)
         maker._prefix = prefix
         return maker
@@ -75,6 +76,14 @@ class NodeMaker:
                 "Const", dtype=dtype, value=attr_value_pb2.AttrValue(tensor=tensor)
             )
         return self._constants[key]
+
+    def variable(self, name: str, shape: Sequence[int], dtype: tf.DType) -> str:
+        """Adds the handle of the device's variable of this name, unless it exists."""
+        if name not in self._variables:
+            self._variables[name] = self(
+                "VarHandleOp", dtype=dtype, shape=tf.TensorShape(shape), shared_name=name
+            )
+        return self._variables[name]
 
     def slice(
         self, tensor: str, begin: Sequence[int], shape: Sequence[int], dtype: tf.DType

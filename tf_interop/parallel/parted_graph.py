@@ -17,6 +17,7 @@ from tf_interop.graph.view import GraphView
 from tf_interop.parallel.layers.find import LayerGraph
 from tf_interop.parallel.op_parts import OpPart, are_addends
 from tf_interop.parallel.regions import Box, Part, PartedTensor, Piece, pieces_of, volume, whole
+from tf_interop.parallel.rules.shares import ASSIGN_OPS
 from tf_interop.parallel.types import Degrees
 
 Tensor = tuple[int, int]
@@ -154,7 +155,7 @@ class _Parting:
         parts: dict[int, tuple[NodePart, ...]] = {}
         for node in reversed(view.topological_order()):
             if self._is_kept(node):
-                needed[node] = {0}
+                needed[node] = set(range(len(self._parts[node])))
             if node not in needed:
                 continue
             parts[node] = tuple(self._parts[node][place] for place in sorted(needed[node]))
@@ -207,7 +208,9 @@ class _Parting:
     def _is_kept(self, node: int) -> bool:
         """Whether a node stays even if nothing reads it."""
         view = self._view
-        return node not in self._divided and (
+        if node in self._divided:
+            return view.ops[node] in ASSIGN_OPS
+        return (
             not view.readers[node]
             or view.names[node] in self._preserved
             or tensorflow_internals.may_be_stateful(view.ops[node])

@@ -71,7 +71,8 @@ class _Rewriting:
         taken = set(self._view.names)
         self._makers = [NodeMaker(self._new, device, "", taken) for device in device_names]
         self._outputs: dict[Tensor, list[str]] = {}  # of divided nodes, by part
-        self._last: dict[int, list[str]] = {}  # the last nodes of each divided node
+        # The last nodes of each divided node, by the place of the part.
+        self._last: dict[int, dict[int, list[str]]] = {}
         self._boxes: dict[tuple[Tensor, Box, int], str] = {}
         self._slices: dict[tuple[Tensor, Piece], str] = {}
 
@@ -110,13 +111,13 @@ class _Rewriting:
                 del new.attr[COLOCATION]
 
     def _add_divided(self, node: int) -> None:
-        controls = self._control_inputs(node)
-        self._last[node] = []
+        self._last[node] = {}
         for part in self._graph.parts[node]:
-            self._add_part(node, part, controls)
+            self._add_part(node, part)
 
-    def _add_part(self, node: int, part: NodePart, controls: Sequence[str]) -> None:
+    def _add_part(self, node: int, part: NodePart) -> None:
         assert part.op_part is not None
+        controls = self._control_inputs(node, part.op_part.place)
         name = self._view.names[node]
         maker = self._makers[part.device].named(f"{name}/part_{part.op_part.place}")
         reads = [
@@ -132,17 +133,30 @@ class _Rewriting:
         ]
         for new in self._new.node[first:]:
             new.attr[PART_ATTRIBUTE].s = name.encode()
-            if new.op != "Const":  # parts share constants
+            if new.op not in ("Const", "VarHandleOp"):  # which parts share
                 new.input.extend(controls)
         for port, text in enumerate(outputs):
             self._outputs.setdefault((node, port), []).append(text)
-        self._last[node] += dict.fromkeys(text.partition(":")[0] for text in outputs)
+        last = [text.partition(":")[0] for text in outputs] or [self._new.node[-1].name]
+        self._last[node][part.op_part.place] = last
 
-    def _control_inputs(self, node: int) -> list[str]:
-        view = self._view
+    def _control_inputs(self, node: int, place: int | None = None) -> list[str]:
+        """The control inputs of a whole node, or of the part at a place.
+
+        Within an update a part waits only for the parts at its place, because no other part touches
+        its shares.
+        """
+        view, update_of = self._view, self._graph.layers.update_of
         names: dict[str, None] = {}
         for source in view.control_fanins[node]:
-            names |= dict.fromkeys(self._last.get(source, (view.names[source],)))
+            of_parts = self._last.get(source)
+            if of_parts is None:
+                names[view.names[source]] = None
+                continue
+            is_within = node in update_of and update_of.get(source) is update_of[node]
+            for its, last in of_parts.items():
+                if place is None or not is_within or its == place:
+                    names |= dict.fromkeys(last)
         return [f"^{name}" for name in names]
 
     def _gather(self, tensor: Tensor, box: Box, device: int) -> str:

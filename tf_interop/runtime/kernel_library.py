@@ -229,6 +229,7 @@ class HandedGraph:
         device_type: `CPU` or `GPU`: the device type that the plugin was called for.
         is_compiled: whether it is the body of a function that XLA compiles, and not Grappler's.
         function: the name of the Python function that it was made from; in a Session, any text.
+        name: the name of the function of TensorFlow that has the graph.
         nodes_to_preserve: names that must stay in the graph.
         fetches: names of the nodes that the graph is run for.
     """
@@ -246,7 +247,8 @@ class HandedGraph:
         self._handle = handle
         self.device_type = device_type.decode()
         self.is_compiled = bool(is_compiled)
-        self.function = tensorflow_internals.python_name(function.decode(errors="replace"))
+        self.name = function.decode(errors="replace")
+        self.function = tensorflow_internals.python_name(self.name)
         self.nodes_to_preserve, self.fetches = (
             frozenset(names.decode().split("\n")[:-1]) for names in lists
         )

@@ -83,6 +83,8 @@ def turn_on() -> None:
 
 def turn_off() -> None:
     """Calls functions as TensorFlow does, from now on."""
+    if _ConcreteFunction._call_flat is not _call_flat:
+        return
     _ConcreteFunction._call_flat = _stock_call_flat
     _ConcreteFunction.captured_inputs = _stock_captured_inputs
     _FunctionType.__hash__ = _stock_hash

@@ -269,7 +269,7 @@ class Plugin:
     ) -> graph_pb2.GraphDef | None:
         """The graph with its layers divided; None if none is."""
         divided, report = divider.divide(
-            graph_def, handed.nodes_to_preserve, handed.infer_output_shapes
+            graph_def, handed.nodes_to_preserve, handed.infer_output_shapes, handed.name
         )
         if report is not None:
             with self._lock:

@@ -90,6 +90,8 @@ def enable(
     plugin = get_plugin()
     plugin.check_registered()
     changes_graphs = settings != plugin.settings
+    if changes_graphs and plugin.settings.divider is not None:
+        plugin.settings.divider.turn_off()
     plugin.settings = settings
     was_on = tensorflow_internals.plugin_optimizers_option()
     plugin.set_option(True)
@@ -101,7 +103,11 @@ def enable(
             "anew, for example with model.compile.",
             count_of(left, "depthwise convolution"),
         )
-    packed_calls.turn_on()
+    if settings.divider is None:
+        packed_calls.turn_on()
+    else:
+        packed_calls.turn_off()
+        settings.divider.turn_on()
     if changes_graphs:
         tensorflow_internals.optimize_functions_anew()
     if auto_clustering := xla_auto_clustering():
@@ -119,7 +125,10 @@ def disable() -> None:
     graph-optimizer plugins are turned off, too.
     """
     try:
-        get_plugin().set_option(False)
+        plugin = get_plugin()
+        if plugin.settings.divider is not None:
+            plugin.settings.divider.turn_off()
+        plugin.set_option(False)
     except (TfInteropError, ImportError):  # without the library there is only the option
         tensorflow_internals.set_plugin_optimizers_option(False)
     packed_calls.turn_off()

@@ -10,7 +10,9 @@ joins several layers.
 
 A node goes to the layer of the largest tensor that it reads. A gradient goes to the layer of the
 forward tensor that it reads, or if it reads none, to the layer of the op that its name refers to.
-Readers of a parameter's gradient are in no layer, because parameters are updated where they are.
+Readers of a parameter's gradient are in no layer, because parameters are updated where they are,
+unless devices keep shares of the parameters (`rules/shares.py`): then the update of a layer's filter
+belongs to the layer.
 A node in the wrong layer can make a plan slower, but never changes the result.
 """
 
@@ -33,10 +35,12 @@ from tf_interop.graph.properties import MOST_ELEMENTS, GraphProperties, is_fully
 from tf_interop.graph.view import GraphView
 from tf_interop.graph.xla import xla_mark
 from tf_interop.parallel.layers.heads import HEAD_OPS, PRODUCT_OPS, find_heads
+from tf_interop.parallel.layers.updates import Update, find_updates
 from tf_interop.parallel.op_parts import Operation, OpPart, axes_of
 from tf_interop.parallel.rules import RULES
 from tf_interop.parallel.rules.convolution import extents_of_convolution, extents_of_product
 from tf_interop.parallel.rules.shapes import LAYOUT_AFTER
+from tf_interop.parallel.rules.shares import ASSIGN_OPS, READ_OP, divide_update
 from tf_interop.parallel.types import Axis, Degrees
 
 _POOLING_OPS = frozenset({"MaxPool", "AvgPool"})
@@ -52,6 +56,9 @@ _FORWARD_PLACES = {
 _GRADIENT_NAME = re.compile(r"(|.*/)(?:gradient_tape|gradients(?:_\d+)?)/(.*)")
 _SEVERAL = -1
 """Stands for several layers."""
+
+LEAST_SHARED_BYTES = 16 << 10
+"""Smaller parameters stay on one device: messages with pieces of them would take longer."""
 
 _MOST_KNOWN_VALUES = 64
 """The most values of a constant that rules see: sizes, axes, paddings, scalars."""
@@ -87,6 +94,8 @@ class LayerGraph:
             whole on their own devices.
         why_whole: why costly nodes are in no layer, by the name of the node.
         operations: the nodes of layers as rules see them.
+        shares: the beginning of the names of shares that devices keep; empty if they keep none.
+        update_of: the update that a node of a layer belongs to.
     """
 
     view: GraphView
@@ -94,14 +103,32 @@ class LayerGraph:
     layer_of: Mapping[int, int]
     why_whole: Mapping[str, str]
     operations: Mapping[int, Operation]
+    shares: str = ""
+    update_of: Mapping[int, Update] = dataclasses.field(default_factory=dict)
 
     def parts(self, node: int, degrees: Degrees) -> Sequence[OpPart] | None:
         """The parts of a layer's node; None if it runs whole."""
-        return RULES[self.view.ops[node]](self.operations[node], degrees)
+        update = self.update_of.get(node)
+        if update is None:
+            return RULES[self.view.ops[node]](self.operations[node], degrees)
+        gradient_parts = self.parts(update.gradient, degrees)
+        if gradient_parts is None:
+            return None
+        return divide_update(self.operations[node], gradient_parts, self._variable_of(node))
+
+    def _variable_of(self, node: int) -> str:
+        """The beginning of the names of the shares of the variable that a node uses."""
+        first = next((source for source, _ in self.view.fanins[node]), None)
+        if first is None or self.view.ops[first] != "_Arg":
+            return ""
+        return f"{self.shares}/{attribute_of(self.view.nodes[first], 'index').i}"
 
 
 def find_layers(
-    view: GraphView, properties: GraphProperties, nodes_to_preserve: Collection[str] = ()
+    view: GraphView,
+    properties: GraphProperties,
+    nodes_to_preserve: Collection[str] = (),
+    shares: str = "",
 ) -> LayerGraph:
     """Finds the layers of a graph.
 
@@ -109,11 +136,12 @@ def find_layers(
         view: the graph, forward and backward together.
         properties: its shapes.
         nodes_to_preserve: names that must stay; these nodes run whole.
+        shares: the beginning of the names of shares of parameters, if devices keep them.
 
     Raises:
         GraphError: the graph has a cycle that no loop closes.
     """
-    return _Finder(view, properties, frozenset(nodes_to_preserve)).run()
+    return _Finder(view, properties, frozenset(nodes_to_preserve), shares).run()
 
 
 def legal_degrees(layer: Layer, count: int) -> tuple[Degrees, ...]:
@@ -130,9 +158,14 @@ class _Finder:
     """Assigns nodes to layers, in topological order."""
 
     def __init__(
-        self, view: GraphView, properties: GraphProperties, preserved: frozenset[str]
+        self,
+        view: GraphView,
+        properties: GraphProperties,
+        preserved: frozenset[str],
+        shares: str,
     ) -> None:
         self._view = view
+        self._shares = shares
         self._properties = properties
         self._preserved = preserved
         self._heads = find_heads(view, properties)
@@ -152,10 +185,61 @@ class _Finder:
     def run(self) -> LayerGraph:
         for node in self._order:
             self._visit(node)
+        update_of = self._add_updates() if self._shares else {}
         operations = {node: self._operation(node) for node in self._layer_of}
         known = {node: each for node, each in operations.items() if each is not None}
         layers = tuple(self._layer(nodes, known[nodes[0]]) for nodes in self._nodes)
-        return LayerGraph(self._view, layers, self._layer_of, self._why_whole, known)
+        return LayerGraph(
+            self._view, layers, self._layer_of, self._why_whole, known, self._shares, update_of
+        )
+
+    def _add_updates(self) -> dict[int, Update]:
+        """Puts the updates of filters into their layers."""
+        gradients = [
+            node
+            for node in self._order
+            if node in self._layer_of
+            and node in self._heads
+            and self._heads[node].role is ConvolutionKind.BACKWARD_FILTER
+            and self._is_large(node)
+        ]
+        update_of: dict[int, Update] = {}
+        for update in find_updates(
+            self._view, self._properties, gradients, self._can_be_updated_like
+        ):
+            layer = self._layer_of[update.gradient]
+            self._nodes[layer] += update.nodes
+            for node in update.nodes:
+                self._layer_of[node] = layer
+                self._operations[node] = self._operation_of_update(node, update)
+                update_of[node] = update
+        return update_of
+
+    def _is_large(self, gradient: int) -> bool:
+        """Whether a parameter is large enough to gain from shares."""
+        shape: Any = self._properties.output_shape(gradient, 0)
+        if not is_fully_known(shape):
+            return False
+        dtype = tf.as_dtype(output_dtypes(self._view.nodes[gradient])[0])
+        return math.prod(shape) * dtype.size >= LEAST_SHARED_BYTES
+
+    def _can_be_updated_like(self, node: int, gradient: int) -> bool:
+        """Whether a node in no layer may be divided as a gradient."""
+        return (
+            node not in self._layer_of
+            and self._why_not_replaced(node) is None
+            and self._view.nodes[node].device == self._view.nodes[gradient].device
+        )
+
+    def _operation_of_update(self, node: int, update: Update) -> Operation | None:
+        """A node of an update as rules see it. A variable counts as a scalar."""
+        shape = self._operations[update.gradient].output_shapes[0]
+        old = self._view.nodes[node]
+        if self._view.ops[node] == READ_OP:
+            return Operation(old, ((),), (shape,), (None,))
+        if self._view.ops[node] in ASSIGN_OPS:
+            return Operation(old, ((), shape), (), (None, None))
+        return self._make_operation(node)
 
     def _visit(self, node: int) -> None:
         """Puts a node into its layer, if it can be in one."""
@@ -261,12 +345,9 @@ class _Finder:
         view = self._view
         if view.ops[node] not in RULES:
             return f"nothing divides {view.ops[node]}"
-        if view.names[node] in self._preserved:
-            return "its name must stay"
-        if xla_mark(view.nodes[node]) is not None:
-            return "XLA compiles it"
-        if not self._control_flow.always_runs_once(node):
-            return "it is in a loop or a branch"
+        why = self._why_not_replaced(node)
+        if why is not None:
+            return why
         if layer < len(self._nodes):
             first = self._nodes[layer][0]
             if view.nodes[node].device != view.nodes[first].device:
@@ -277,6 +358,15 @@ class _Finder:
         shapes = operation.input_shapes + operation.output_shapes
         if not any(len(shape) in (2, 4) for shape in shapes):
             return "its tensors have neither rank 4 nor 2"
+        return None
+
+    def _why_not_replaced(self, node: int) -> str | None:
+        if self._view.names[node] in self._preserved:
+            return "its name must stay"
+        if xla_mark(self._view.nodes[node]) is not None:
+            return "XLA compiles it"
+        if not self._control_flow.always_runs_once(node):
+            return "it is in a loop or a branch"
         return None
 
     def _costs(self, node: int) -> bool:

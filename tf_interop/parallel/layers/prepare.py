@@ -65,6 +65,7 @@ def prepare(
     graph_def: graph_pb2.GraphDef,
     infer: ShapeInference | None = None,
     nodes_to_preserve: Collection[str] = (),
+    shares: str = "",
 ) -> LayerGraph:
     """Takes fused operations apart, and finds layers.
 
@@ -72,6 +73,7 @@ def prepare(
         graph_def: the graph from Grappler, which is not changed.
         infer: shape inference, for shapes that no attribute states.
         nodes_to_preserve: names that must stay.
+        shares: the beginning of the names of shares of parameters, if devices keep them.
 
     Returns:
         The layers of an equivalent graph.
@@ -81,7 +83,7 @@ def prepare(
     """
     view = GraphView(graph_def)
     view = GraphView(unfuse(view, GraphProperties(view, infer)))
-    return find_layers(view, GraphProperties(view, infer), nodes_to_preserve)
+    return find_layers(view, GraphProperties(view, infer), nodes_to_preserve, shares)
 
 
 def expand_layers(
@@ -113,7 +115,9 @@ def expand_layers(
     if not nodes:
         return layers
     expanded = GraphView(expand_normalization(view, properties, nodes))
-    return find_layers(expanded, GraphProperties(expanded, infer), nodes_to_preserve)
+    return find_layers(
+        expanded, GraphProperties(expanded, infer), nodes_to_preserve, layers.shares
+    )
 
 
 def unfuse(view: GraphView, properties: GraphProperties) -> graph_pb2.GraphDef:

@@ -53,7 +53,8 @@ def _broadcast_box(shape: Sequence[int], result: Sequence[int], box: Box) -> Box
     return tuple(read)
 
 
-def _part_of_elementwise(operation: Operation, box: Box) -> BoxPart | None:
+def part_of_elementwise(operation: Operation, box: Box) -> BoxPart | None:
+    """The part that computes a box of the result; None if the operands cannot be cut so."""
     [result] = operation.output_shapes
     reads = tuple(_broadcast_box(shape, result, box) for shape in operation.input_shapes)
     return None if None in reads else (reads, (box,), copied(operation))
@@ -150,8 +151,11 @@ _ELEMENTWISE = (
     "Identity Snapshot StopGradient PreventGradient Cast ZerosLike OnesLike"
 )
 
+ELEMENTWISE_OPS = frozenset(_ELEMENTWISE.split())
+"""Ops whose result is as large as the largest operand, with every value computed alike."""
+
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(_ELEMENTWISE.split(), by_result(_part_of_elementwise)),
+    **dict.fromkeys(ELEMENTWISE_OPS, by_result(part_of_elementwise)),
     **dict.fromkeys((*_SUMS, "Max", "Min"), by_operand(_part_of_reduction)),
     **dict.fromkeys(("Tile", "BroadcastTo"), by_result(_part_of_repetition)),
     **dict.fromkeys(("Softmax", "LogSoftmax"), _divide_samples),

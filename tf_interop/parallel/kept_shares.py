@@ -1,0 +1,273 @@
+"""Variables of which devices keep shares from one call of a function to the next.
+
+The pass divides the first call of a training step with all variables where they are, and offers the
+variables whose updates can be divided. Later calls run a copy of the function, which the pass
+divides so that each device reads and updates its own share (`rules/shares.py`):
+
+    call 1      f(batch, v)     every device is sent its part of v, and v's gradient is sent back
+                                v is cut into shares; v's own memory is freed
+    call 2, …   f'(batch, v)    each device updates its share of v
+    v.numpy(), assign, save, another function that captured v:  first v is put together again
+    call n      f'(batch, v)    v is cut into shares again
+
+Guaranteed: whoever uses `Variable.handle`, or calls a function that captured it, finds the current
+value there. Not seen are uses of a handle that was taken before, as by a tf.data pipeline.
+
+This module changes a method and a property of classes that TensorFlow does not document:
+`ConcreteFunction._call_flat` and `BaseResourceVariable.handle`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import function_pb2
+from tensorflow.python.eager import context, record
+from tensorflow.python.eager.polymorphic_function import atomic_function, concrete_function
+from tensorflow.python.framework import ops
+from tensorflow.python.ops import resource_variable_ops
+
+from tf_interop.parallel.regions import Box, sizes
+
+_ATTRIBUTE = "_tf_interop_kept_shares"
+_ConcreteFunction = concrete_function.ConcreteFunction
+_Variable = resource_variable_ops.BaseResourceVariable
+_stock_call_flat = _ConcreteFunction._call_flat
+_stock_handle = _Variable.handle
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Share:
+    """A box of a variable, which a device keeps.
+
+    Attributes:
+        place: the number of the part of the layer that has it.
+        device: TensorFlow's name for the device.
+        box: in coordinates of the variable.
+    """
+
+    place: int
+    device: str
+    box: Box
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SharedVariable:
+    """A variable of which devices may keep shares.
+
+    Attributes:
+        argument: its number among the function's arguments.
+        shape: its shape.
+        dtype: its dtype.
+        shares: disjoint; together they are all of it.
+    """
+
+    argument: int
+    shape: tuple[int, ...]
+    dtype: tf.DType
+    shares: tuple[Share, ...]
+
+
+class KeptShares:
+    """The shares of the variables of one function, and the copy of the function that uses them.
+
+    Attributes:
+        name: the name of the copy, and the beginning of the names of all shares.
+        is_divided: whether the pass has divided the copy.
+    """
+
+    def __init__(self, name: str, function: Any, variables: dict[SharedVariable, Any]) -> None:
+        """Prepares to keep shares.
+
+        Args:
+            name: the name of the copy.
+            function: the copy.
+            variables: the handle of each variable.
+        """
+        self.name = name
+        self.is_divided = False
+        self._function = function
+        self._handles = variables
+        self._are_current = False  # the shares have the values of the variables, which are empty
+
+    @property
+    def variables(self) -> tuple[SharedVariable, ...]:
+        """The variables."""
+        return tuple(self._handles)
+
+    def fits(self, inputs: Sequence[Any]) -> bool:
+        """Whether a call passes these variables."""
+        return all(inputs[each.argument] is handle for each, handle in self._handles.items())
+
+    def call(self, inputs: Sequence[Any]) -> Any:
+        """Calls the copy, with the variables' values in shares if the pass has divided it."""
+        with _lock:
+            if not self._are_current:
+                self._cut()
+        result = self._function.call_preflattened(inputs)
+        with _lock:
+            if self.is_divided and not self._are_current:
+                self._are_current = True
+                for variable, handle in self._handles.items():
+                    _holders[id(handle)] = self
+                    _assign(handle, np.zeros([0], variable.dtype.as_numpy_dtype))
+        return result
+
+    def put_together(self) -> None:
+        """Gives the variables their values again. The caller holds the lock."""
+        if not self._are_current:
+            return
+        for variable, handle in self._handles.items():
+            value = np.empty(variable.shape, variable.dtype.as_numpy_dtype)
+            for share in variable.shares:
+                resource = self._handle_of(variable, share)
+                its = tf.raw_ops.ReadVariableOp(resource=resource, dtype=variable.dtype)
+                value[tuple(itertools.starmap(slice, share.box))] = its.numpy()
+            _assign(handle, value)
+        for handle in self._handles.values():
+            del _holders[id(handle)]
+        self._are_current = False
+
+    def remove(self) -> None:
+        """Puts the variables together, and frees the shares. The caller holds the lock."""
+        self.put_together()
+        for variable in self._handles:
+            for share in variable.shares:
+                resource = self._handle_of(variable, share)
+                tf.raw_ops.DestroyResourceOp(resource=resource, ignore_lookup_error=True)
+        _kept.pop(self.name, None)
+
+    def _cut(self) -> None:
+        for variable, handle in self._handles.items():
+            value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=variable.dtype).numpy()
+            for share in variable.shares:
+                its = np.ascontiguousarray(value[tuple(itertools.starmap(slice, share.box))])
+                _assign(self._handle_of(variable, share), its)
+
+    def _handle_of(self, variable: SharedVariable, share: Share) -> Any:
+        with tf.device(share.device):
+            return tf.raw_ops.VarHandleOp(
+                dtype=variable.dtype,
+                shape=sizes(share.box),
+                shared_name=f"{self.name}/{variable.argument}/{share.place}",
+            )
+
+
+def _assign(handle: Any, value: np.ndarray[Any, Any]) -> None:
+    with tf.device(handle.device):
+        tf.raw_ops.AssignVariableOp(resource=handle, value=tf.constant(value))
+
+
+_lock = threading.RLock()  # held while shares or variables change; guards the rest
+_offers: dict[str, tuple[SharedVariable, ...]] = {}  # by the name of the function
+_kept: dict[str, KeptShares] = {}  # by the name of the function's copy
+_holders: dict[int, KeptShares] = {}  # by the id of the handle of a variable that is empty
+_dropped: list[KeptShares] = []  # of functions that are gone; freed at the next call
+_is_on = False
+
+
+def turn_on() -> None:
+    """Keeps shares for functions that are called from now on."""
+    global _is_on
+    _is_on = True
+    _ConcreteFunction._call_flat = _call_flat
+    _Variable.handle = property(_handle, doc=_stock_handle.__doc__)
+
+
+def turn_off() -> None:
+    """Puts all variables together, and calls functions as TensorFlow does from now on."""
+    global _is_on
+    if not _is_on:
+        return
+    with _lock:
+        _is_on = False
+        _ConcreteFunction._call_flat = _stock_call_flat
+        _Variable.handle = _stock_handle
+        for kept in list(_kept.values()):
+            kept.remove()
+        _offers.clear()
+
+
+def offer(function: str, variables: Sequence[SharedVariable]) -> None:
+    """Records the variables of which devices can keep shares, as the pass has found them."""
+    with _lock:
+        if _is_on:
+            _offers[function] = tuple(variables)
+
+
+def find(function: str) -> KeptShares | None:
+    """The shares of a copy of a function; None for any other function."""
+    return _kept.get(function)
+
+
+def _handle(self: Any) -> Any:
+    handle = self._handle
+    if id(handle) in _holders and context.executing_eagerly():
+        _put_together([handle])
+    return handle
+
+
+def _put_together(handles: Sequence[Any], but: KeptShares | None = None) -> None:
+    """Gives variables their values again, unless `but` has their shares."""
+    with _lock:
+        while _dropped:
+            _dropped.pop().remove()
+        for handle in handles:
+            holder = _holders.get(id(handle))
+            if holder is not None and holder is not but:
+                holder.put_together()
+
+
+def _call_flat(self: Any, tensor_inputs: Sequence[Any], captured_inputs: list[Any]) -> Any:
+    if not context.executing_eagerly() or ops.get_default_graph().building_function:
+        return _stock_call_flat(self, tensor_inputs, captured_inputs)
+    inputs = [*tensor_inputs, *captured_inputs]
+    may_keep = not record.could_possibly_record()
+    kept: KeptShares | None = self.__dict__.get(_ATTRIBUTE) if may_keep else None
+    if kept is not None and (_kept.get(kept.name) is not kept or not kept.fits(inputs)):
+        kept = None
+    if _holders or _dropped:
+        _put_together(inputs, but=kept)
+    if kept is not None:
+        result = kept.call(inputs)
+        if not kept.is_divided:
+            with _lock:
+                kept.remove()
+        return result
+    result = _stock_call_flat(self, tensor_inputs, captured_inputs)
+    if may_keep and _offers:
+        _take_offer(self, inputs, len(tensor_inputs))
+    return result
+
+
+def _take_offer(concrete: Any, inputs: Sequence[Any], first_captured: int) -> None:
+    """Prepares to keep shares from the next call on, if that was offered."""
+    function = concrete._inference_function
+    with _lock:
+        variables = _offers.pop(function.definition.signature.name, ())
+        # Other variables could come as arguments of the next call.
+        if not variables or min(each.argument for each in variables) < first_captured:
+            return
+        definition = function_pb2.FunctionDef()
+        definition.CopyFrom(function.definition)
+        name = f"{definition.signature.name}_tf_interop_shares"
+        definition.signature.name = name
+        function._bound_context.add_function_def(definition)
+        copy = atomic_function.AtomicFunction(
+            name,
+            function._bound_context,
+            function.function_type,
+            function.children,
+            function.call_options,
+        )
+        kept = KeptShares(name, copy, {each: inputs[each.argument] for each in variables})
+        _kept[name] = kept
+        concrete.__dict__[_ATTRIBUTE] = kept
+        weakref.finalize(concrete, _dropped.append, kept).atexit = False
