@@ -92,7 +92,7 @@ def parallelize(
     say(f"Planning {traced.name}")
     handed = None if traced.run is None else handed_graph_of(traced, HEAD_OPS)
     graph_def = optimize_graph(traced, None) if handed is None else handed
-    layers = prepare(with_inferred_shapes(graph_def))
+    layers = prepare(with_inferred_shapes(graph_def), shares=traced.name)
     if not layers.layers:
         raise ValueError(
             "The model has no convolutions or matrix products with known shapes to divide."

@@ -25,6 +25,7 @@ from tf_interop.parallel.costs.local_devices import check_devices_are_there, num
 from tf_interop.parallel.kept_shares import Share, SharedVariable
 from tf_interop.parallel.layers.find import LayerGraph
 from tf_interop.parallel.layers.prepare import expand_layers, prepare
+from tf_interop.parallel.layers.updates import argument_of
 from tf_interop.parallel.lookup import divided_layers, find_division, structure_of_layers
 from tf_interop.parallel.parted_graph import LayerDivision, PartedGraph, part_graph
 from tf_interop.parallel.rewrite import rewrite_divided
@@ -190,10 +191,12 @@ class Divider:
         return part_graph(layers, division, device_of_node, nodes_to_preserve), device_names
 
 
-def shared_variables(
-    graph: PartedGraph, device_names: Sequence[str]
-) -> tuple[SharedVariable, ...]:
-    """The variables of which devices keep shares, by the number of the argument."""
+def shared_variables(graph: PartedGraph, device_names: Sequence[str]) -> tuple[SharedVariable, ...]:
+    """The variables of which devices can keep shares, by their numbers.
+
+    Returns:
+        None of them if one is not an argument of the function.
+    """
     view, layers = graph.layers.view, graph.layers
     found = {}
     for node, update in layers.update_of.items():
@@ -204,7 +207,9 @@ def shared_variables(
             for part in graph.parts[node]
             if part.op_part is not None and part.reads[1] is not None
         ]
-        argument = attribute_of(view.nodes[view.fanins[node][0][0]], "index").i
+        argument = argument_of(view, view.fanins[node][0][0])
+        if argument is None:
+            return ()
         shape = layers.operations[update.gradient].output_shapes[0]
         dtype = tf.as_dtype(attribute_of(view.nodes[node], "dtype").type)
         found[argument] = SharedVariable(argument, shape, dtype, tuple(shares))

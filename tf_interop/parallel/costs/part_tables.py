@@ -69,6 +69,21 @@ def combine(configurations: Sequence[Degrees]) -> Combination:
     )
 
 
+def combine_whole(configurations: Sequence[Degrees]) -> Combination:
+    """The same for operations whose boxes along several axes are no intersections.
+
+    Every configuration is divided at once, so each of its parts has a slot of its own.
+    """
+    counts = [degrees.count for degrees in configurations]
+    firsts = np.cumsum([0, *counts[:-1]])
+    places = np.concatenate([np.arange(count) for count in counts])
+    numbers = np.repeat(np.arange(len(configurations)), counts)
+    slots = (firsts[numbers] + places)[:, np.newaxis]
+    return Combination(
+        dict(zip(configurations, firsts.tolist(), strict=True)), slots, numbers, places
+    )
+
+
 def _along_each_axis(degrees: Degrees) -> tuple[Degrees, ...]:
     return (
         Degrees(sample=degrees.sample),

@@ -5,9 +5,9 @@ Networks" (ICML 2018), section 4: layers run one after another, each takes the t
 device, and messages between them add to that. The messages follow from boxes; nothing here knows
 any op type.
 
-Parameters are read and updated where they are, as in the rewritten graph: parts of a filter are
-sent from there, and partial gradients are sent back. With `parameters_stay` each device keeps the
-parameters of its parts, and all-reduce adds gradients, as in the papers.
+Parameters are read and updated where they are, as in the rewritten graph: each device has its share
+of a large one, and all other parameters are on one device. With `parameters_stay` each device keeps
+the parameters of its parts, and all-reduce adds gradients, as in the papers.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ from tf_interop.parallel.costs.part_tables import (
     MeasuredParts,
     PartTables,
     combine,
+    combine_whole,
 )
 from tf_interop.parallel.layers.find import Layer, LayerGraph, legal_degrees
 from tf_interop.parallel.op_parts import Operation, boxes_of
 from tf_interop.parallel.parted_graph import LayerDivision, Tensor, is_copied
 from tf_interop.parallel.regions import volume, whole
+from tf_interop.parallel.rules.shares import ASSIGN_OPS, READ_OP
 from tf_interop.parallel.search.bounds import total_cost
 from tf_interop.parallel.search.minimize import SearchProblem
 from tf_interop.parallel.types import Degrees
@@ -47,7 +49,8 @@ class LayerCosts:
         configurations: the ways to divide it, the whole layer first.
         compute_s: time of the busiest device, or of the busiest pool.
         inner_s: time of messages within the layer.
-        parameters_s: time of messages to and from nodes in no layer, such as variables.
+        parameters_s: time of messages with parameters and their gradients, and to and from other
+            nodes in no layer.
         memory: bytes by configuration and device, at the graph's peak.
         are_measured: whether the convolutions of all parts were measured.
     """
@@ -201,7 +204,7 @@ class _Costing:
         known = {tuple(layer.extents.values()): layer for layer in layers.layers}
         found = {sizes: configurations_of(layer, self._count) for sizes, layer in known.items()}
         self._configurations = [found[tuple(each.extents.values())] for each in layers.layers]
-        self._combinations: dict[tuple[Degrees, ...], Combination] = {}
+        self._combinations: dict[tuple[tuple[Degrees, ...], bool], Combination] = {}
         self._of_signature: dict[tuple[object, ...], _NodeTable] = {}
         self._seconds: dict[tuple[object, ...], Floats] = {}
         self._node_tables = {node: self._node_table(node) for node in layers.layer_of}
@@ -211,6 +214,7 @@ class _Costing:
     def run(self) -> DivisionCosts:
         edges: dict[tuple[int, int], Floats] = {}
         sums = tuple(map(self._computing, self._layers.layers, self._configurations))
+        self._add_variables(sums)
         for tensor, by_layer in self._readers.items():
             self._add_tensor(tensor, by_layer, sums, edges)
         return DivisionCosts(sums, edges)
@@ -230,6 +234,18 @@ class _Costing:
             np.zeros_like(seconds),
             np.all([each.are_measured for each in tables], axis=0),
         )
+
+    def _add_variables(self, sums: Sequence[LayerCosts]) -> None:
+        """Adds the memory of the variables of which devices have shares."""
+        known: set[int] = set()
+        for node in self._layers.update_of:
+            variable = next(source for source, _ in self._view.fanins[node])
+            if self._view.ops[node] in ASSIGN_OPS and variable not in known:
+                known.add(variable)
+                shares = self._node_tables[node].parts.reads[1]
+                item_bytes = tf.as_dtype(input_dtypes(self._view.nodes[node])[1]).size
+                memory = sums[self._layers.layer_of[node]].memory
+                memory += item_bytes * shares.volumes_of_devices(self._count)
 
     def _find_readers(self) -> dict[Tensor, dict[int | None, list[tuple[int, int]]]]:
         """The readers, node and input, of each tensor that layers compute or read, by layer."""
@@ -280,7 +296,12 @@ class _Costing:
                 self._node_tables[node].parts.reads[at] for node, at in readers
             )
             if layer == owner:
-                if given is not read:
+                updates = self._layers.update_of.keys()
+                if tensor[0] in updates or any(node in updates for node, _ in readers):
+                    # As other parameters, they travel while other layers compute.
+                    sending = self._send(given, read, item_bytes, is_awaited=False)
+                    sums[layer].parameters_s[:] += np.diagonal(sending)
+                elif given is not read:
                     sums[layer].inner_s[:] += np.diagonal(self._send(given, read, item_bytes))
             elif owner is None:
                 held = item_bytes * read.volumes_of_devices(self._count)
@@ -329,7 +350,14 @@ class _Costing:
     def _node_table(self, node: int) -> _NodeTable:
         operation, home = self._layers.operations[node], self._device_of_node[node]
         configurations = self._configurations[self._layers.layer_of[node]]
-        key = _signature(operation), configurations, home
+        update = self._layers.update_of.get(node)
+        signature = _signature(operation)
+        if update is not None:
+            # The boxes of an update depend on nothing else.
+            gradient = _signature(self._layers.operations[update.gradient])
+            types = *input_dtypes(operation.node), *output_dtypes(operation.node)
+            signature = operation.input_shapes, operation.output_shapes, types, gradient
+        key = signature, configurations, home
         if key not in self._of_signature:
             self._of_signature[key] = self._new_node_table(node, configurations, home)
         return self._of_signature[key]
@@ -338,12 +366,14 @@ class _Costing:
         self, node: int, configurations: tuple[Degrees, ...], home: int
     ) -> _NodeTable:
         operation = self._layers.operations[node]
-        if configurations not in self._combinations:
-            self._combinations[configurations] = combine(configurations)
+        is_update = node in self._layers.update_of
+        if (configurations, is_update) not in self._combinations:
+            how = combine_whole if is_update else combine
+            self._combinations[configurations, is_update] = how(configurations)
         tables = PartTables(
             operation,
             functools.partial(self._layers.parts, node),
-            self._combinations[configurations],
+            self._combinations[configurations, is_update],
             home,
             self._count,
             self._tables,
@@ -396,7 +426,9 @@ class _Costing:
         spans: dict[Tensor, tuple[int, int]] = {}
         changes = np.zeros(len(rank) + 1)
         for tensor, by_layer in self._readers.items():
-            if tensor[0] in self._layers.layer_of:
+            # What is read of a variable has the memory of the variable.
+            is_variable = self._view.ops[tensor[0]] == READ_OP
+            if tensor[0] in self._layers.layer_of and not is_variable:
                 last = max(rank[node] for readers in by_layer.values() for node, _ in readers)
                 spans[tensor] = rank[tensor[0]], last
                 shape, item_bytes = self._described(tensor)

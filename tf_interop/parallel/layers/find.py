@@ -11,8 +11,8 @@ joins several layers.
 A node goes to the layer of the largest tensor that it reads. A gradient goes to the layer of the
 forward tensor that it reads, or if it reads none, to the layer of the op that its name refers to.
 Readers of a parameter's gradient are in no layer, because parameters are updated where they are,
-unless devices keep shares of the parameters (`rules/shares.py`): then the update of a layer's filter
-belongs to the layer.
+unless devices keep shares of the parameters (`rules/shares.py`): then the update of its filter
+belongs to a layer.
 A node in the wrong layer can make a plan slower, but never changes the result.
 """
 
@@ -35,7 +35,7 @@ from tf_interop.graph.properties import MOST_ELEMENTS, GraphProperties, is_fully
 from tf_interop.graph.view import GraphView
 from tf_interop.graph.xla import xla_mark
 from tf_interop.parallel.layers.heads import HEAD_OPS, PRODUCT_OPS, find_heads
-from tf_interop.parallel.layers.updates import Update, find_updates
+from tf_interop.parallel.layers.updates import VARIABLE_OPS, Update, argument_of, find_updates
 from tf_interop.parallel.op_parts import Operation, OpPart, axes_of
 from tf_interop.parallel.rules import RULES
 from tf_interop.parallel.rules.convolution import extents_of_convolution, extents_of_product
@@ -119,9 +119,10 @@ class LayerGraph:
     def _variable_of(self, node: int) -> str:
         """The beginning of the names of the shares of the variable that a node uses."""
         first = next((source for source, _ in self.view.fanins[node]), None)
-        if first is None or self.view.ops[first] != "_Arg":
+        if first is None or self.view.ops[first] not in VARIABLE_OPS:
             return ""
-        return f"{self.shares}/{attribute_of(self.view.nodes[first], 'index').i}"
+        number = argument_of(self.view, first)
+        return f"{self.shares}/{self.view.names[first] if number is None else number}"
 
 
 def find_layers(

@@ -115,9 +115,7 @@ def expand_layers(
     if not nodes:
         return layers
     expanded = GraphView(expand_normalization(view, properties, nodes))
-    return find_layers(
-        expanded, GraphProperties(expanded, infer), nodes_to_preserve, layers.shares
-    )
+    return find_layers(expanded, GraphProperties(expanded, infer), nodes_to_preserve, layers.shares)
 
 
 def unfuse(view: GraphView, properties: GraphProperties) -> graph_pb2.GraphDef:

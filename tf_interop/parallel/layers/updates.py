@@ -17,10 +17,13 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from tf_interop.graph.ops import attribute_of
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
 from tf_interop.parallel.rules.elementwise import ELEMENTWISE_OPS
 from tf_interop.parallel.rules.shares import ASSIGN_OPS, READ_OP
+
+VARIABLE_OPS = frozenset({"_Arg", "VarHandleOp"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,13 +32,20 @@ class Update:
 
     Attributes:
         gradient: the node that computes the gradient.
-        variables: the nodes that give the variables, the function's arguments.
+        variables: the nodes that give the handles of the variables.
         nodes: its nodes without the gradient, ascending.
     """
 
     gradient: int
     variables: tuple[int, ...]
     nodes: tuple[int, ...]
+
+
+def argument_of(view: GraphView, variable: int) -> int | None:
+    """The number of a variable among a function's arguments; None if it is none of them."""
+    if view.ops[variable] != "_Arg":
+        return None
+    return int(attribute_of(view.nodes[variable], "index").i)
 
 
 def find_updates(
@@ -110,7 +120,7 @@ class _Growth:
     def _add_variable(self, handle: tuple[int, int]) -> list[tuple[int, int]]:
         """Adds a variable that nothing else uses; returns what its reads give."""
         variable = handle[0]
-        if variable in self.variables or self._view.ops[variable] != "_Arg":
+        if variable in self.variables or self._view.ops[variable] not in VARIABLE_OPS:
             return []
         uses = self._readers(handle)
         is_assigned = any(self._view.ops[use] in ASSIGN_OPS for use in uses)
@@ -132,6 +142,6 @@ class _Growth:
         )
 
     def _fits(self, node: int) -> bool:
-        return bool(
-            self._properties.output_shape(node, 0) == self._shape
-        ) and self._can_be_divided(node, self._gradient)
+        return bool(self._properties.output_shape(node, 0) == self._shape) and self._can_be_divided(
+            node, self._gradient
+        )
