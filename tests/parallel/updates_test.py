@@ -1,0 +1,104 @@
+"""Which variables an optimizer's update can be divided with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from parallel.traced_layers import image, trace
+
+from tf_interop.graph.properties import GraphProperties
+from tf_interop.graph.view import GraphView
+from tf_interop.parallel.layers.find import LayerGraph, find_layers
+from tf_interop.parallel.rules.shares import ASSIGN_OPS
+
+raw = tf.raw_ops
+SHAPE = (64, 128)
+
+Update = Callable[[Any, Any, Any, Any], Any]
+"""Builds the update from the gradient, the filter's value, and the handles of it and of a slot."""
+
+
+def read(handle: tf.Tensor) -> tf.Tensor:
+    return raw.ReadVariableOp(resource=handle, dtype=tf.float32)
+
+
+def momentum(gradient: Any, _: Any, weights: Any, slot: Any) -> None:
+    assign = raw.AssignVariableOp(resource=slot, value=0.9 * read(slot) - 0.1 * gradient)
+    with tf.control_dependencies([assign]):
+        raw.AssignAddVariableOp(resource=weights, value=read(slot))
+
+
+def with_decay(gradient: Any, value: Any, weights: Any, slot: Any) -> None:
+    raw.AssignAddVariableOp(resource=slot, value=tf.square(gradient) - read(slot))
+    raw.AssignSubVariableOp(resource=weights, value=gradient + 0.01 * value)
+
+
+def with_norm_of_the_slot(gradient: Any, value: Any, weights: Any, slot: Any) -> None:
+    raw.AssignAddVariableOp(resource=slot, value=gradient)
+    norm = tf.sqrt(tf.nn.l2_loss(read(slot)))
+    raw.AssignSubVariableOp(resource=weights, value=gradient / norm)
+
+
+def slot_is_gathered(gradient: Any, value: Any, weights: Any, slot: Any) -> None:
+    momentum(gradient, value, weights, slot)
+    raw.ResourceGather(resource=slot, indices=[0], dtype=tf.float32)
+
+
+def slot_is_a_vector(gradient: Any, value: Any, weights: Any, slot: Any) -> None:
+    raw.AssignSubVariableOp(resource=weights, value=gradient * tf.reduce_sum(read(slot), 0))
+
+
+def filter_is_passed_on(gradient: Any, value: Any, weights: Any, slot: Any) -> None:
+    raw.AssignSubVariableOp(resource=weights, value=gradient)
+    tf.identity(weights)
+
+
+def layers_with(update: Update, shape: tuple[int, int], *preserve: str) -> LayerGraph:
+    def build() -> None:
+        handles = [
+            raw.VarHandleOp(dtype=tf.float32, shape=shape, shared_name=name, name=name)
+            for name in ("weights", "slot")
+        ]
+        value = read(handles[0])
+        x = image(8, shape[0], name="x")
+        y = tf.matmul(x, value, name="y")
+        [gradient] = tf.gradients(tf.nn.relu(y), [value])
+        update(gradient, value, *handles)
+
+    view = GraphView(trace(build))
+    return find_layers(view, GraphProperties(view), preserve, "shares")
+
+
+@pytest.mark.parametrize(
+    ("update", "expected"),
+    [
+        (momentum, {"slot", "weights"}),
+        (with_decay, {"slot", "weights"}),
+        (with_norm_of_the_slot, {"slot", "weights"}),
+        (slot_is_gathered, set()),  # and the filter depends on it
+        (slot_is_a_vector, {"weights"}),
+        (filter_is_passed_on, set()),
+    ],
+)
+def test_variables_that_only_the_update_uses(update: Update, expected: set[str]) -> None:
+    layers = layers_with(update, SHAPE)
+    [layer] = layers.layers
+    names = layers.view.names
+    updates = set(layers.update_of.values())
+    assert {names[variable] for each in updates for variable in each.variables} == expected
+    divided = {node for node in layers.update_of if layers.view.ops[node] in ASSIGN_OPS}
+    assert {names[layers.view.fanins[node][0][0]] for node in divided} == expected
+    assert layers.update_of.keys() <= set(layer.nodes)
+
+
+def test_small_variables_stay_on_one_device() -> None:
+    assert not layers_with(momentum, (8, 16)).update_of
+
+
+def test_an_assignment_whose_name_must_stay_is_not_divided() -> None:
+    layers = layers_with(with_decay, SHAPE, "AssignAddVariableOp")
+    [update] = set(layers.update_of.values())
+    assert [layers.view.names[variable] for variable in update.variables] == ["weights"]
