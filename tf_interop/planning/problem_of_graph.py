@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from tf_interop.convolution import (
-    DTYPE_BYTES,
     ConvolutionConfiguration,
-    ConvolutionKind,
     ConvolutionNode,
     batch_size_of,
+    output_bytes,
 )
 from tf_interop.graph.independence import Independence, find_follows, find_merge_keys
 from tf_interop.graph.landmarks import find_structure
@@ -67,17 +65,6 @@ def make_planning_problem(
         structure=find_structure(view, convolutions),
         batch_size=batch_size_of([node.configuration for node in convolutions]),
     )
-
-
-def output_bytes(configuration: ConvolutionConfiguration) -> int:
-    """The size of a convolution's result; its shapes must be known."""
-    shape = {
-        ConvolutionKind.FORWARD: configuration.output_shape,
-        ConvolutionKind.BACKWARD_INPUT: configuration.image_shape,
-        ConvolutionKind.BACKWARD_FILTER: configuration.filter_shape,
-    }[configuration.kind]
-    assert shape is not None
-    return math.prod(size for size in shape if size is not None) * DTYPE_BYTES[configuration.dtype]
 
 
 def _costs_of(
