@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tf_interop.planning.problem import ValueSource
 from tf_interop.planning.sm_model import SmUse
 from tf_interop.planning.types import (
     OURS,
     STOCK,
-    Alternative,
     ComparedStep,
     GraphPlan,
     GraphPrediction,
@@ -19,9 +17,11 @@ from tf_interop.planning.types import (
     Plan,
     PlannedStage,
     RejectedStage,
+    StageChoice,
     StageExplanation,
     StagePrediction,
     UnstagedConvolution,
+    ValueSource,
 )
 from tf_interop.stage import Lane, Stage, Step
 from tf_interop.structure import Landmark
@@ -76,12 +76,10 @@ PLAN = Plan(
                             LaneExplanation(12.0, 0, "FFT", 11.0),
                         ),
                         alternatives=(
-                            Alternative(
+                            StageChoice(
                                 STAGE.with_algorithms(("eng4_k24=15", "FFT", "FFT")),
-                                25.0,
-                                ValueSource.MEASURED,
-                                0,
-                                "not faster",
+                                StagePrediction(25.0, 0.5, 30.0, ValueSource.MEASURED, 0, 4096),
+                                why_not="not faster",
                             ),
                         ),
                     ),

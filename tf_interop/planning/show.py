@@ -11,7 +11,6 @@ from rich.table import Table
 
 from tf_interop.measure.other_load import MOST_OTHER_LOAD
 from tf_interop.planning.explain import SHARED_RESOURCES, sum_of_uses
-from tf_interop.planning.problem import ValueSource
 from tf_interop.planning.sm_model import SmUse
 from tf_interop.planning.types import (
     ONE_THREAD,
@@ -24,6 +23,7 @@ from tf_interop.planning.types import (
     Plan,
     PlannedStage,
     StageExplanation,
+    ValueSource,
 )
 from tf_interop.profile.tables import describe_options
 from tf_interop.stage import Lane, Stage
@@ -274,10 +274,11 @@ def _reasons(planned: PlannedStage) -> Iterator[str]:
             f"{decimal(prediction.peak_bytes)} with outputs and other live tensors"
         )
     for alternative in explanation.alternatives if explanation else ():
+        expected = alternative.prediction
         algorithms = ", ".join(map(describe_algorithms, alternative.stage.lanes))
         yield (
-            f"Not {algorithms} ({alternative.latency_us:.1f} µs {alternative.source.value}, "
-            f"{decimal(alternative.workspace_bytes)} of workspace): {alternative.why_not}"
+            f"Not {algorithms} ({expected.latency_us:.1f} µs {expected.source.value}, "
+            f"{decimal(expected.workspace_bytes)} of workspace): {alternative.why_not}"
         )
 
 

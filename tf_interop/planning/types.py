@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 from collections.abc import Callable, Iterable
-from typing import Annotated, Literal
+from typing import Annotated, Generic, Literal
 
 import msgspec
 
 from tf_interop.errors import PlanError
-from tf_interop.planning.problem import ValueSource
 from tf_interop.planning.sm_model import SmUse
 from tf_interop.profile.entries import Count, NotNegative, Positive, PositiveCount, Share
-from tf_interop.stage import Schedule, Stage
+from tf_interop.stage import Schedule, Stage, T
 from tf_interop.structure import Landmark, Structure
 from tf_interop.versioned_file import VersionedFormat
 
@@ -25,17 +25,27 @@ LEAST_SAVED_US = 0.05
 """A smaller saving counts as none, because it would print as 0.0 µs."""
 
 
+class ValueSource(enum.Enum):
+    """The origin of a value."""
+
+    MEASURED = "measured"
+    MODELLED = "modelled"
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class StagePrediction:
     """The planner's expectations for a stage.
 
     Attributes:
+        latency_us: a time that can be summed over stages. For a measured stage it is
+            `sequential_us` less the measured relative saving.
         spread_us: error of `latency_us`.
         sequential_us: time of its convolutions one after another, each with the algorithm that is
             fastest alone. It is always measured.
         source: whether `latency_us` was measured.
         workspace_bytes: sum over the lanes.
-        peak_bytes: workspaces, the stage's outputs, and earlier outputs that are still needed.
+        peak_bytes: workspaces, the stage's outputs, and in a plan earlier outputs that are still
+            needed.
     """
 
     latency_us: Microseconds
@@ -44,6 +54,31 @@ class StagePrediction:
     source: ValueSource
     workspace_bytes: Bytes
     peak_bytes: Bytes
+
+    @property
+    def saved_us(self) -> float:
+        """The time that it saves; negative if it takes longer than one after another."""
+        return self.sequential_us - self.latency_us
+
+    @property
+    def wins(self) -> bool:
+        """Whether it is faster than one after another by more than the error."""
+        return self.latency_us + self.spread_us < self.sequential_us
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StageChoice(Generic[T]):
+    """One way to run convolutions together.
+
+    Attributes:
+        stage: its operations are names of nodes; in a search, numbers of configurations (see
+            `PlanningProblem.number_of`).
+        why_not: in a plan, the reason against it.
+    """
+
+    stage: Stage[T]
+    prediction: StagePrediction
+    why_not: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -94,27 +129,16 @@ class LaneExplanation:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Alternative:
-    """Another way to run a stage's convolutions, and the reason against it."""
-
-    stage: Stage[str]
-    latency_us: Microseconds
-    source: ValueSource
-    workspace_bytes: Bytes
-    why_not: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class StageExplanation:
     """The measurements that decided a stage's algorithms.
 
     Attributes:
         lanes: one for each lane.
-        alternatives: some of the other ways, fastest first.
+        alternatives: some of the other ways to run it, fastest first.
     """
 
     lanes: tuple[LaneExplanation, ...]
-    alternatives: tuple[Alternative, ...] = ()
+    alternatives: tuple[StageChoice[str], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

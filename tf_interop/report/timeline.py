@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tf_interop.errors import PlanError
-from tf_interop.planning.problem import ValueSource
-from tf_interop.planning.types import GraphPlan, UnstagedConvolution
+from tf_interop.planning.types import GraphPlan, UnstagedConvolution, ValueSource
 from tf_interop.profile.types import ProfiledDevice
 from tf_interop.stage import Step
 from tf_interop.versioned_file import PathLike, read_file
