@@ -12,13 +12,12 @@ from tf_interop.planning.types import (
     ComparedStep,
     GraphPlan,
     GraphPrediction,
-    LaneExplanation,
+    LaneAlone,
     MeasuredStep,
     Plan,
     PlannedStage,
     RejectedStage,
     StageChoice,
-    StageExplanation,
     StagePrediction,
     UnstagedConvolution,
     ValueSource,
@@ -64,23 +63,21 @@ PLAN = Plan(
                         workspace_bytes=4096,
                         peak_bytes=8192,
                     ),
-                    explanation=StageExplanation(
-                        lanes=(
-                            LaneExplanation(
-                                alone_us=18.0,
-                                workspace_bytes=4096,
-                                fastest_algorithm="eng4_k24=15",
-                                fastest_us=18.0,
-                                sm_use=SmUse(0.92, 0.39, 0.25, 0.1, alu_utilization=0.7),
-                            ),
-                            LaneExplanation(12.0, 0, "FFT", 11.0),
+                    alone=(
+                        LaneAlone(
+                            alone_us=18.0,
+                            workspace_bytes=4096,
+                            fastest_algorithm="eng4_k24=15",
+                            fastest_us=18.0,
+                            sm_use=SmUse(0.92, 0.39, 0.25, 0.1, alu_utilization=0.7),
                         ),
-                        alternatives=(
-                            StageChoice(
-                                STAGE.with_algorithms(("eng4_k24=15", "FFT", "FFT")),
-                                StagePrediction(25.0, 0.5, 30.0, ValueSource.MEASURED, 0, 4096),
-                                why_not="not faster",
-                            ),
+                        LaneAlone(12.0, 0, "FFT", 11.0),
+                    ),
+                    alternatives=(
+                        StageChoice(
+                            STAGE.with_algorithms(("eng4_k24=15", "FFT", "FFT")),
+                            StagePrediction(25.0, 0.5, 30.0, ValueSource.MEASURED, 0, 4096),
+                            why_not="not faster",
                         ),
                     ),
                 ),

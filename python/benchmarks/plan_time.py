@@ -97,10 +97,7 @@ def _names(nodes: Sequence[ProblemNode]) -> dict[ConvolutionConfiguration, str]:
 
 
 def _simulated(
-    configuration: ConvolutionConfiguration,
-    algorithm: str,
-    latency_us: float,
-    workspace_bytes: int,
+    configuration: ConvolutionConfiguration, algorithm: str, latency_us: float, workspace_bytes: int
 ) -> AlgorithmMeasurement:
     return AlgorithmMeasurement(
         configuration,

@@ -27,11 +27,10 @@ from tf_interop.planning.show import explain_stages
 from tf_interop.planning.sm_model import Device
 from tf_interop.planning.types import (
     GraphPlan,
-    LaneExplanation,
+    LaneAlone,
     Plan,
     PlannedStage,
     StageChoice,
-    StageExplanation,
     StagePrediction,
     ValueSource,
 )
@@ -96,9 +95,9 @@ def explained(problem: PlanningProblem) -> GraphPlan:
     return explain_plan(problem, make_plan(problem))
 
 
-def explanation_of(problem: PlanningProblem) -> StageExplanation:
+def explained_stage(problem: PlanningProblem) -> PlannedStage:
     [stage] = explained(problem).stages
-    return stage.explanation
+    return stage
 
 
 def words_of(graph: GraphPlan) -> str:
@@ -163,7 +162,7 @@ def test_a_single_convolution_is_pinned_for_its_memory() -> None:
     plan = explained(problem)
     assert [len(planned.stage.lanes) for planned in plan.stages] == [1, 1]
     for planned in plan.stages:
-        [alternative] = planned.explanation.alternatives
+        [alternative] = planned.alternatives
         expected = alternative.prediction
         assert (expected.latency_us, expected.source) == (100.0, MEASURED)
         assert expected.peak_bytes > 100 << 20
@@ -183,12 +182,12 @@ def problem_to_merge(merged_us: float, keys: dict[str, str]) -> PlanningProblem:
 
 
 def test_explains_a_merged_lane() -> None:
-    explanation = explanation_of(problem_to_merge(20, ONE_IMAGE))
+    stage = explained_stage(problem_to_merge(20, ONE_IMAGE))
     # One after another, each with its fastest algorithm.
-    assert explanation.lanes == (LaneExplanation(30, 5, None, 30),)
+    assert stage.alone == (LaneAlone(30, 5, None, 30),)
     expected = StagePrediction(24, 0, 30, MEASURED, workspace_bytes=10, peak_bytes=30)
     apart = StageChoice(make_lanes("a b"), expected, "not faster")
-    assert explanation.alternatives == (apart,)
+    assert stage.alternatives == (apart,)
     said = words_of(explained(problem_to_merge(20, ONE_IMAGE)))
     assert "lane 0: a and b, merged into one wider convolution, with WINOGRAD" in said
     assert "one after another they take 30.0 µs" in said
@@ -197,8 +196,8 @@ def test_explains_a_merged_lane() -> None:
 def test_merging_is_an_alternative_if_the_image_is_the_same() -> None:
     expected = StagePrediction(26, 0, 30, MEASURED, workspace_bytes=7, peak_bytes=27)
     merged = StageChoice(merge("a b"), expected, "not faster")
-    assert explanation_of(problem_to_merge(26, ONE_IMAGE)).alternatives == (merged,)
-    assert explanation_of(problem_to_merge(26, {})).alternatives == ()
+    assert explained_stage(problem_to_merge(26, ONE_IMAGE)).alternatives == (merged,)
+    assert explained_stage(problem_to_merge(26, {})).alternatives == ()
 
 
 def test_explains_a_lane_of_dependent_steps() -> None:
@@ -207,7 +206,7 @@ def test_explains_a_lane_of_dependent_steps() -> None:
     faster = (timed(second, "FFT", 8.0, 5), *problem.algorithms[second])
     problem = dataclasses.replace(problem, algorithms={**problem.algorithms, second: faster})
     # The pinned algorithms take 20 µs, the fastest ones 18 µs.
-    assert explanation_of(problem).lanes[0] == LaneExplanation(20, 5, None, 18)
+    assert explained_stage(problem).alone[0] == LaneAlone(20, 5, None, 18)
     said = words_of(explained(problem))
     assert "lane 0: a with GEMM → b with GEMM" in said
     assert "alone 20.0 µs, 18.0 µs with the fastest of each" in said

@@ -20,11 +20,10 @@ from tf_interop.planning.stage_search import Space
 from tf_interop.planning.types import (
     LEAST_SAVED_US,
     GraphPlan,
-    LaneExplanation,
+    LaneAlone,
     PlannedStage,
     RejectedStage,
     StageChoice,
-    StageExplanation,
     StagePrediction,
 )
 from tf_interop.profile.entries import AlgorithmMeasurement
@@ -93,17 +92,17 @@ class _Explainer:
                 each.prediction.latency_us,
             ),
         )[:_MOST_ALTERNATIVES]
-        explanation = StageExplanation(
-            lanes=tuple(map(self._explain_lane, stage.lanes)),
+        return dataclasses.replace(
+            planned,
+            alone=tuple(map(self._explain_lane, stage.lanes)),
             alternatives=tuple(sorted(telling, key=_latency_us)),
         )
-        return dataclasses.replace(planned, explanation=explanation)
 
-    def _explain_lane(self, lane: Lane[str]) -> LaneExplanation:
+    def _explain_lane(self, lane: Lane[str]) -> LaneAlone:
         fastest = [self._fastest(node) for node in lane.operations]
         # The wider convolution of a merged lane was not measured alone.
         pinned = fastest if lane.merged else [self._alone(step) for step in lane.steps]
-        return LaneExplanation(
+        return LaneAlone(
             alone_us=sum(each.latency_us for each in pinned),
             workspace_bytes=max(each.workspace_bytes for each in pinned),
             fastest_algorithm=fastest[0].algorithm if len(fastest) == 1 else None,

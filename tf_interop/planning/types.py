@@ -106,7 +106,7 @@ class GraphPrediction:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class LaneExplanation:
+class LaneAlone:
     """Measurements of a lane's convolutions, each alone.
 
     For a lane of several steps, times are sums and the workspace is the largest one. A merged
@@ -126,19 +126,6 @@ class LaneExplanation:
     fastest_algorithm: str | None
     fastest_us: Microseconds
     sm_use: SmUse | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class StageExplanation:
-    """The measurements that decided a stage's algorithms.
-
-    Attributes:
-        lanes: one for each lane.
-        alternatives: some of the other ways to run it, fastest first.
-    """
-
-    lanes: tuple[LaneExplanation, ...]
-    alternatives: tuple[StageChoice[str], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -170,7 +157,8 @@ class PlannedStage:
         stage: its operations are names of nodes.
         why: the reason for the stage in a few words, such as the policy that made it.
         prediction: None if no planner made the stage.
-        explanation: None if no planner made the stage.
+        alone: measurements of each lane; empty if no planner made the stage.
+        alternatives: some of the other ways to run it, fastest first.
         schedules: for a graph whose batch size is unknown until it runs, a schedule for each
             planned batch size, ascending. `stage` is then one of them, and any other batch size
             runs in sequence. Empty if `stage` applies to every batch size.
@@ -179,7 +167,8 @@ class PlannedStage:
     stage: Stage[str]
     why: str = ""
     prediction: StagePrediction | None = None
-    explanation: StageExplanation | None = None
+    alone: tuple[LaneAlone, ...] = ()
+    alternatives: tuple[StageChoice[str], ...] = ()
     schedules: tuple[Schedule[str], ...] = ()
 
     @property
@@ -193,19 +182,18 @@ class PlannedStage:
         return self.schedules or (Schedule(None, self.stage),)
 
     def map(self, change: Callable[[Stage[str]], Stage[str]]) -> PlannedStage:
-        """Changes the stage at every batch size, and drops the explanation."""
+        """Changes the stage at every batch size, and drops what explains it."""
         schedules = (dataclasses.replace(each, stage=change(each.stage)) for each in self.schedules)
-        return dataclasses.replace(
-            self, stage=change(self.stage), explanation=None, schedules=tuple(schedules)
-        )
+        stage = change(self.stage)
+        return PlannedStage(stage, self.why, self.prediction, schedules=tuple(schedules))
 
     def validate(self) -> None:
         """Checks the rules that hold in any graph.
 
         Raises:
             ValueError: the stage or a schedule is invalid; they do not have the same convolutions,
-                each once; batch sizes do not ascend; or the lanes and their explanations differ in
-                number. Names the field, such as `.schedules[1].stage`.
+                each once; batch sizes do not ascend; or `alone` does not have a value for each
+                lane. Names the field, such as `.schedules[1].stage`.
         """
         sizes = [schedule.batch_size or 0 for schedule in self.schedules]
         if sizes != sorted(set(sizes)) or min(sizes, default=1) < 1:
@@ -214,10 +202,9 @@ class PlannedStage:
         places = {".stage": self.stage}
         for number, schedule in enumerate(self.schedules):
             places[f".schedules[{number}].stage"] = schedule.stage
-        if self.explanation and len(self.explanation.lanes) != len(self.stage.lanes):
+        if len(self.alone) not in (0, len(self.stage.lanes)):
             raise ValueError(
-                f"Expected {len(self.stage.lanes)} lanes, got {len(self.explanation.lanes)} at "
-                "`.explanation.lanes`"
+                f"Expected {len(self.stage.lanes)} lanes, got {len(self.alone)} at `.alone`"
             )
         for place, stage in places.items():
             try:

@@ -173,8 +173,7 @@ class ShownGraph:
         """The time of each convolution alone, where the plan has it."""
         times = {each.node: each.latency_us for each in self.planned.unstaged}
         for each in self.planned.stages:
-            explained = each.explanation.lanes if each.explanation else ()
-            for lane, its in zip(each.stage.lanes, explained, strict=False):
+            for lane, its in zip(each.stage.lanes, each.alone, strict=False):
                 if len(lane.steps) == 1:
                     times[lane.steps[0].operation] = its.alone_us
         return times
