@@ -121,13 +121,12 @@ class _Explainer:
         )
         seen = {algorithms_of(stage.map(lambda node: self._problem.numbers[self._place[node]]))}
         measured = sorted(self._costs.measured(lanes), key=_latency_us)
+        others_bytes = prediction.peak_bytes - prediction.workspace_bytes
         for choice in (*measured, *self._costs.usual(lanes)):
             algorithms = algorithms_of(choice.stage)
-            placed = None if algorithms in seen else self._costs.place(choice.stage, lanes)
+            other = None if algorithms in seen else self._costs.place(choice.stage, lanes)
             seen.add(algorithms)
-            if placed is not None:
-                other = placed.map(lambda place: self._problem.nodes[place].name)
-                others_bytes = prediction.peak_bytes - prediction.workspace_bytes
+            if other is not None:
                 peak_bytes = others_bytes + choice.prediction.workspace_bytes
                 expected = dataclasses.replace(choice.prediction, peak_bytes=peak_bytes)
                 why_not = self._why_not(expected, prediction)

@@ -172,7 +172,7 @@ class _Planner:
         done = 0
         for lanes, choice in units:
             peaks.append(self._alive_bytes(done) + choice.prediction.peak_bytes)
-            done |= mask_of(_nodes(lanes))
+            done |= mask_of(itertools.chain(*lanes))
         return peaks
 
     def _in_sequence(self) -> list[_Unit]:
@@ -196,9 +196,8 @@ class _Planner:
         return (
             f"Convolution '{self._problem.nodes[node].name}' does not fit into the budget of "
             f"{self._problem.memory_budget_bytes} bytes: its output takes "
-            f"{self._output_bytes[node]}, its workspace at least "
-            f"{own.workspace_bytes}, and {peaks[node] - own.peak_bytes} are "
-            f"in use before it. Raise the budget to {peaks[node]} bytes, which is enough for the "
+            f"{self._output_bytes[node]}, its workspace at least {own.workspace_bytes}, and "
+            f"{peaks[node] - own.peak_bytes} are in use before it. Raise the budget to {peaks[node]} bytes, which is enough for the "
             "whole graph, or measure algorithms that need less."
         )
 
@@ -223,11 +222,7 @@ class _Planner:
             )
         stage = self._costs.place(choice.stage, lanes)
         assert stage is not None
-        return PlannedStage(
-            stage=stage.map(lambda node: self._problem.nodes[node].name),
-            why=why,
-            prediction=dataclasses.replace(prediction, peak_bytes=peak_bytes),
-        )
+        return PlannedStage(stage, why, dataclasses.replace(prediction, peak_bytes=peak_bytes))
 
     def _describe(self, exact_nodes: int) -> str:
         lanes = f"for stages of up to {self._max_lanes} lanes"
@@ -239,7 +234,3 @@ class _Planner:
         elif exact_nodes:
             search = f"partly exact ({exact_nodes} of {count} convolutions), else {bounds}, {lanes}"
         return f"{search}; {self._costs.describe()}"
-
-
-def _nodes(lanes: Lanes) -> list[int]:
-    return sorted(itertools.chain(*lanes))

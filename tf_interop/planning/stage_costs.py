@@ -148,8 +148,8 @@ class StageCosts:
         modelled = (self._model_orders(operations, chosen, 0.0) for chosen in combinations)
         return [each for each in modelled if each is not None]
 
-    def place(self, stage: Stage[int], lanes: Lanes) -> Stage[int] | None:
-        """Finds a node for each step of a choice; None if these nodes do not fit it."""
+    def place(self, stage: Stage[int], lanes: Lanes) -> Stage[str] | None:
+        """Finds a node for each step of a choice, by name; None if these nodes do not fit it."""
         nodes = [node for lane in lanes for node in lane]
         readers: list[set[int]] = [set() for _ in nodes]
         if len(lanes) < len(nodes):
@@ -157,11 +157,13 @@ class StageCosts:
                 for predecessor in self._problem.predecessors[node]:
                     if predecessor in nodes:
                         readers[nodes.index(predecessor)].add(position)
+        of_nodes = [self._problem.nodes[node] for node in nodes]
         offered = [
-            (self._problem.numbers[node], self._problem.nodes[node].merge_key) for node in nodes
+            (self._problem.numbers[node], its.merge_key)
+            for node, its in zip(nodes, of_nodes, strict=True)
         ]
         placed = _find_places(stage, offered, readers)
-        return None if placed is None else placed.map(nodes.__getitem__)
+        return None if placed is None else placed.map(lambda place: of_nodes[place].name)
 
     def describe(self) -> str:
         """Describes the extent of the modelling."""
