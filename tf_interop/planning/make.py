@@ -197,8 +197,9 @@ class _Planner:
             f"Convolution '{self._problem.nodes[node].name}' does not fit into the budget of "
             f"{self._problem.memory_budget_bytes} bytes: its output takes "
             f"{self._output_bytes[node]}, its workspace at least {own.workspace_bytes}, and "
-            f"{peaks[node] - own.peak_bytes} are in use before it. Raise the budget to {peaks[node]} bytes, which is enough for the "
-            "whole graph, or measure algorithms that need less."
+            f"{peaks[node] - own.peak_bytes} are in use before it. Raise the budget to "
+            f"{peaks[node]} bytes, which is enough for the whole graph, or measure algorithms that "
+            "need less."
         )
 
     def _is_stage(self, unit: _Unit) -> bool:

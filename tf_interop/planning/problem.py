@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from tf_interop.convolution import ConvolutionConfiguration
 from tf_interop.planning.sm_model import Device
 from tf_interop.profile.entries import AlgorithmMeasurement, StageMeasurement
-from tf_interop.stage import Step
+from tf_interop.stage import Stage, Step
 from tf_interop.structure import Structure
 
 Algorithms = Mapping[ConvolutionConfiguration, tuple[AlgorithmMeasurement, ...]]
@@ -90,6 +90,11 @@ class PlanningProblem:
     def numbers(self) -> tuple[int, ...]:
         """The number of each node's configuration."""
         return tuple(self.number_of[node.configuration] for node in self.nodes)
+
+    @functools.cached_property
+    def numbered_stages(self) -> tuple[Stage[int], ...]:
+        """The measured stages, with numbers as operations."""
+        return tuple(each.stage.map(self.number_of.__getitem__) for each in self.stages)
 
     @functools.cached_property
     def follows(self) -> tuple[tuple[int, ...], ...]:

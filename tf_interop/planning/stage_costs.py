@@ -65,9 +65,8 @@ class StageCosts:
         self._algorithms = list(problem.algorithms.values())
         self._output_bytes = list(map(output_bytes, problem.algorithms))
         self._choosable = [list(filter(self._model.knows, its)) for its in self._algorithms]
-        self._stages = [each.stage.map(problem.number_of.__getitem__) for each in problem.stages]
         self._measured: dict[tuple[int, ...], list[int]] = collections.defaultdict(list)
-        for place, stage in enumerate(self._stages):
+        for place, stage in enumerate(problem.numbered_stages):
             self._measured[tuple(sorted(stage.operations))].append(place)
         self._known: dict[tuple[_Operations, tuple[int, ...]], tuple[Choice, ...]] = {}
         # The key is whether a lane has several steps.
@@ -176,7 +175,7 @@ class StageCosts:
         return f"{', '.join(parts)}; {self._model.describe()}"
 
     def _can_be_placed(self, place: int, lanes: Lanes) -> bool:
-        stage = self._stages[place]
+        stage = self._problem.numbered_stages[place]
         if len(stage.lanes) == len(lanes) == len(stage.operations):
             return True
         return self.place(stage, lanes) is not None
@@ -213,7 +212,7 @@ class StageCosts:
         return StageChoice(stage, prediction)
 
     def _as_choice(self, place: int) -> Choice:
-        stage, measured = self._stages[place], self._problem.stages[place]
+        stage, measured = self._problem.numbered_stages[place], self._problem.stages[place]
         # Times alone do not add up to the time of the sequence, so the relative saving is kept.
         scale = self._alone_us(stage.operations) / measured.sequential_us
         return self._choice(
