@@ -10,7 +10,7 @@ from typing import Any
 
 from convolution_values import CONFIGURATION
 from hypothesis import strategies as st
-from profile_values import HOPPER_SM, make_algorithm, make_profile, make_stage
+from profile_values import HOPPER_SM, make_algorithm, make_profile
 
 from tf_interop.convolution import ConvolutionConfiguration, output_bytes
 from tf_interop.planning.problem import PlanningProblem, ProblemNode
@@ -47,23 +47,20 @@ def timed(
     *kernels: KernelMeasurement,
 ) -> AlgorithmMeasurement:
     """A measured algorithm without an error."""
-    return make_algorithm(
-        configuration,
-        algorithm,
-        latency_us=latency_us,
-        workspace_bytes=workspace_bytes,
-        spread_us=0.0,
-        kernels=kernels,
-    )
+    changes = {"latency_us": latency_us, "workspace_bytes": workspace_bytes, "kernels": kernels}
+    return make_algorithm(configuration, algorithm, spread_us=0.0, **changes)
 
 
 def timed_stage(
-    stage: Stage[ConvolutionConfiguration], latency_us: float, sequential_us: float, **others: Any
+    stage: Stage[ConvolutionConfiguration],
+    latency_us: float,
+    sequential_us: float,
+    spread_us: float = 0.0,
+    workspace_bytes: int = 0,
 ) -> StageMeasurement:
-    """A measured stage; by default without an error or a workspace."""
-    times = {"latency_us": latency_us, "sequential_us": sequential_us}
-    usual = {"stage": stage, "spread_us": 0.0, "workspace_bytes": 0}
-    return make_stage(**{**usual, **times, **others})
+    """A measured stage."""
+    times = (latency_us, sequential_us, sequential_us, spread_us)
+    return StageMeasurement(stage, True, *times, workspace_bytes, "by hand")
 
 
 def problem_of(
@@ -74,11 +71,9 @@ def problem_of(
 ) -> PlanningProblem:
     """A problem with these measurements, in any order."""
     profile = make_profile(*algorithms)
-    by_configuration = {
-        each.configuration: profile.find_algorithms(each.configuration)
-        for each in profile.algorithms
-    }
-    return PlanningProblem(tuple(nodes), by_configuration, tuple(stages), **others)
+    configurations = dict.fromkeys(each.configuration for each in profile.algorithms)
+    its = {each: profile.find_algorithms(each) for each in configurations}
+    return PlanningProblem(tuple(nodes), its, tuple(stages), **others)
 
 
 def make_problem(
@@ -104,17 +99,12 @@ def make_problem(
         spread_us: error of the stages.
         memory_budget_bytes: as in the problem.
     """
-
     configuration_of = {name: named(name, 10) for name in nodes}
 
     def measured(stage: Stage[str], us: float, workspace_bytes: int) -> StageMeasurement:
-        return timed_stage(
-            stage.map(configuration_of.__getitem__),
-            us,
-            sequential_us=sum(latencies_us[name] for name in stage.operations),
-            spread_us=spread_us,
-            workspace_bytes=workspace_bytes,
-        )
+        alone_us = sum(latencies_us[name] for name in stage.operations)
+        its = stage.map(configuration_of.__getitem__)
+        return timed_stage(its, us, alone_us, spread_us, workspace_bytes)
 
     return problem_of(
         [

@@ -70,11 +70,7 @@ def network_problem() -> PlanningProblem:
             for name, before in _NODES.items()
         ],
         algorithms,
-        [
-            timed_stage(
-                Stage.side_by_side(measured), 30.0, 61.0, spread_us=1.0, workspace_bytes=5 << 18
-            )
-        ],
+        [timed_stage(Stage.side_by_side(measured), 30.0, 61.0, 1.0, 5 << 18)],
         memory_budget_bytes=32 << 20,
         device=H200,
         structure=Structure(FINGERPRINT, landmarks_of(*_NODES)),

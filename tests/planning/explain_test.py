@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import io
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from plan_values import landmarks_of
-from planning_values import (
-    make_lanes,
-    make_problem,
-    merge,
-    named,
-    problem_of,
-    timed,
-    timed_stage,
-)
+from planning_values import make_lanes, make_problem, merge, named, problem_of, timed, timed_stage
 from profile_values import KERNEL
 from rich.console import Console
 
@@ -34,7 +27,7 @@ from tf_interop.planning.types import (
     StagePrediction,
     ValueSource,
 )
-from tf_interop.profile.entries import AlgorithmMeasurement
+from tf_interop.profile.entries import StageMeasurement
 from tf_interop.profile.types import SmLimits
 from tf_interop.stage import Lane, Schedule, Stage, Step
 from tf_interop.structure import Structure
@@ -64,30 +57,32 @@ FFT_KERNEL = dataclasses.replace(
     alu_utilization=0.3,
     memory_stall=0.15,
 )
-CONVOLUTIONS = (named("3x3", 1 << 20), named("5x5", 1 << 20))
-ALGORITHMS = [
-    timed(each, *algorithm)
-    for each in CONVOLUTIONS
-    for algorithm in ((GEMM, 100.0, 1 << 20, GEMM_KERNEL), (FFT, 105.0, 2 << 20, FFT_KERNEL))
-]
+ALGORITHMS = ((GEMM, 100.0, 1 << 20, GEMM_KERNEL), (FFT, 105.0, 2 << 20, FFT_KERNEL))
 TOGETHER_US = {(GEMM, GEMM): 190.0, (GEMM, FFT): 130.0, (FFT, GEMM): 132.0, (FFT, FFT): 185.0}
-# Two independent layers, and the four stages that they can be.
-PAPER_PROBLEM = problem_of(
-    map(ProblemNode, ("layer_3x3", "layer_5x5"), CONVOLUTIONS),
+LAYERS = (named("3x3", 1 << 20), named("5x5", 1 << 20))
+
+
+def paper_problem(
+    algorithms: Sequence[tuple[Any, ...]], stages: Sequence[StageMeasurement] = (), **others: int
+) -> PlanningProblem:
+    """Two independent layers, each with these algorithms."""
+    return problem_of(
+        map(ProblemNode, ("layer_3x3", "layer_5x5"), LAYERS),
+        [timed(layer, *each) for layer in LAYERS for each in algorithms],
+        stages,
+        device=Device(SmLimits(66783, 98304, threads=2048, blocks=32), sm_count=60),
+        structure=Structure("f", landmarks_of("layer_3x3", "layer_5x5", "unmeasured")),
+        batch_size=8,
+        **others,
+    )
+
+
+PAPER_PROBLEM = paper_problem(
     ALGORITHMS,
     [
-        timed_stage(
-            Stage.side_by_side(map(Step, CONVOLUTIONS, algorithms)),
-            us,
-            200.0,
-            spread_us=2.0,
-            workspace_bytes=3 << 20,
-        )
-        for algorithms, us in TOGETHER_US.items()
+        timed_stage(Stage.side_by_side(map(Step, LAYERS, its)), us, 200.0, 2.0, 3 << 20)
+        for its, us in TOGETHER_US.items()
     ],
-    device=Device(SmLimits(66783, 98304, threads=2048, blocks=32), sm_count=60),
-    structure=Structure("f", landmarks_of("layer_3x3", "layer_5x5", "unmeasured")),
-    batch_size=8,
 )
 
 
@@ -104,15 +99,6 @@ def words_of(graph: GraphPlan) -> str:
     text = io.StringIO()
     explain_stages(Plan((graph,)), Console(file=text))
     return " ".join(text.getvalue().split())
-
-
-def with_algorithms(*algorithms: AlgorithmMeasurement, **changes: object) -> PlanningProblem:
-    """The paper's example with other algorithms for both layers, and no measured stage."""
-    of_both = {
-        each: tuple(dataclasses.replace(its, configuration=each) for its in algorithms)
-        for each in CONVOLUTIONS
-    }
-    return dataclasses.replace(PAPER_PROBLEM, algorithms=of_both, stages=(), **changes)
 
 
 @pytest.mark.parametrize(
@@ -154,12 +140,8 @@ def test_the_example_in_words(changes: dict[str, Any], parts: list[str]) -> None
 
 def test_a_single_convolution_is_pinned_for_its_memory() -> None:
     # The algorithm that is fastest alone does not fit.
-    problem = with_algorithms(
-        timed(CONVOLUTIONS[0], GEMM, 100.0, 100 << 20),
-        timed(CONVOLUTIONS[0], FFT, 105.0, 5 << 20),
-        memory_budget_bytes=10 << 20,
-    )
-    plan = explained(problem)
+    algorithms = ((GEMM, 100.0, 100 << 20), (FFT, 105.0, 5 << 20))
+    plan = explained(paper_problem(algorithms, memory_budget_bytes=10 << 20))
     assert [len(planned.stage.lanes) for planned in plan.stages] == [1, 1]
     for planned in plan.stages:
         [alternative] = planned.alternatives
@@ -237,7 +219,7 @@ def ten_each(nodes: dict[str, str], stages: dict[str, float], **others: int) -> 
             ["measured 2.0 µs faster", "±2.5 µs"],
         ),
         (make_problem(PAIR, TEN), "a b", ["not measured together"]),
-        (with_algorithms(ALGORITHMS[0]), "layer_3x3 layer_5x5", ["modelled to take as long"]),
+        (paper_problem(ALGORITHMS[:1]), "layer_3x3 layer_5x5", ["modelled to take as long"]),
         (
             make_problem(PAIR, TEN, {"a b": 21}, merge_keys=ONE_IMAGE),
             "a b",
