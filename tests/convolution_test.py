@@ -1,4 +1,4 @@
-"""Merging of convolutions, and their forms."""
+"""Merging of convolutions, their forms and sizes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tf_interop.convolution import (
     can_merge,
     describe_form,
     merged_configuration,
+    output_bytes,
 )
 
 NARROW = dataclasses.replace(CONFIGURATION, filter_shape=(3, 3, 16, 8), output_shape=(8, 28, 28, 8))
@@ -45,6 +46,21 @@ def test_merges_only_plain_forward_convolutions(change: dict[str, object]) -> No
     each = dataclasses.replace(CONFIGURATION, **change)
     assert not can_merge([each, each])
     assert not can_merge([CONFIGURATION])
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, 8 * 28 * 28 * 32 * 4),
+        ({"kind": ConvolutionKind.BACKWARD_INPUT}, 8 * 28 * 28 * 16 * 4),
+        ({"kind": ConvolutionKind.BACKWARD_FILTER}, 3 * 3 * 16 * 32 * 4),
+        ({"dtype": "bfloat16"}, 8 * 28 * 28 * 32 * 2),
+    ],
+)
+def test_the_size_of_a_result_depends_on_kind_and_dtype(
+    change: dict[str, Any], expected: int
+) -> None:
+    assert output_bytes(dataclasses.replace(CONFIGURATION, **change)) == expected
 
 
 @pytest.mark.parametrize(

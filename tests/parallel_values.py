@@ -16,7 +16,7 @@ from tf_interop.parallel.types import (
     SentBytes,
     StrategyStep,
 )
-from tf_interop.planning.problem import ValueSource
+from tf_interop.planning.types import ValueSource
 
 
 def _layer(name: str, degrees: Degrees, compute_us: float) -> LayerExplanation:

@@ -5,23 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tf_interop.planning.problem import ValueSource
 from tf_interop.planning.sm_model import SmUse
 from tf_interop.planning.types import (
     OURS,
     STOCK,
-    Alternative,
     ComparedStep,
     GraphPlan,
     GraphPrediction,
-    LaneExplanation,
+    LaneAlone,
     MeasuredStep,
     Plan,
     PlannedStage,
     RejectedStage,
-    StageExplanation,
+    StageChoice,
     StagePrediction,
     UnstagedConvolution,
+    ValueSource,
 )
 from tf_interop.stage import Lane, Stage, Step
 from tf_interop.structure import Landmark
@@ -64,25 +63,21 @@ PLAN = Plan(
                         workspace_bytes=4096,
                         peak_bytes=8192,
                     ),
-                    explanation=StageExplanation(
-                        lanes=(
-                            LaneExplanation(
-                                alone_us=18.0,
-                                workspace_bytes=4096,
-                                fastest_algorithm="eng4_k24=15",
-                                fastest_us=18.0,
-                                sm_use=SmUse(0.92, 0.39, 0.25, 0.1, alu_utilization=0.7),
-                            ),
-                            LaneExplanation(12.0, 0, "FFT", 11.0),
+                    alone=(
+                        LaneAlone(
+                            alone_us=18.0,
+                            workspace_bytes=4096,
+                            fastest_algorithm="eng4_k24=15",
+                            fastest_us=18.0,
+                            sm_use=SmUse(0.92, 0.39, 0.25, 0.1, alu_utilization=0.7),
                         ),
-                        alternatives=(
-                            Alternative(
-                                STAGE.with_algorithms(("eng4_k24=15", "FFT", "FFT")),
-                                25.0,
-                                ValueSource.MEASURED,
-                                0,
-                                "not faster",
-                            ),
+                        LaneAlone(12.0, 0, "FFT", 11.0),
+                    ),
+                    alternatives=(
+                        StageChoice(
+                            STAGE.with_algorithms(("eng4_k24=15", "FFT", "FFT")),
+                            StagePrediction(25.0, 0.5, 30.0, ValueSource.MEASURED, 0, 4096),
+                            why_not="not faster",
                         ),
                     ),
                 ),

@@ -5,20 +5,17 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
+from convolution_values import CONFIGURATION
 from hypothesis import strategies as st
-from profile_values import HOPPER_SM
+from profile_values import HOPPER_SM, make_algorithm, make_profile
 
-from tf_interop.planning.problem import (
-    Candidate,
-    ConvolutionCosts,
-    MeasuredStage,
-    PlanningProblem,
-    ProblemNode,
-)
+from tf_interop.convolution import ConvolutionConfiguration, output_bytes
+from tf_interop.planning.problem import PlanningProblem, ProblemNode
 from tf_interop.planning.sm_model import Device
-from tf_interop.profile.entries import KernelMeasurement
+from tf_interop.profile.entries import AlgorithmMeasurement, KernelMeasurement, StageMeasurement
 from tf_interop.stage import Lane, Stage, Step
 
 H200 = Device(HOPPER_SM, sm_count=132)
@@ -36,6 +33,49 @@ KERNELS = st.builds(
 )
 
 
+def named(name: str, result_bytes: int = 0) -> ConvolutionConfiguration:
+    """A configuration of its own for each name; `result_bytes` is even."""
+    shape = (1, 1, 1, result_bytes // 2)
+    return dataclasses.replace(CONFIGURATION, op=name, dtype="bfloat16", output_shape=shape)
+
+
+def timed(
+    configuration: ConvolutionConfiguration,
+    algorithm: str,
+    latency_us: float,
+    workspace_bytes: int = 0,
+    *kernels: KernelMeasurement,
+) -> AlgorithmMeasurement:
+    """A measured algorithm without an error."""
+    changes = {"latency_us": latency_us, "workspace_bytes": workspace_bytes, "kernels": kernels}
+    return make_algorithm(configuration, algorithm, spread_us=0.0, **changes)
+
+
+def timed_stage(
+    stage: Stage[ConvolutionConfiguration],
+    latency_us: float,
+    sequential_us: float,
+    spread_us: float = 0.0,
+    workspace_bytes: int = 0,
+) -> StageMeasurement:
+    """A measured stage."""
+    times = (latency_us, sequential_us, sequential_us, spread_us)
+    return StageMeasurement(stage, True, *times, workspace_bytes, "by hand")
+
+
+def problem_of(
+    nodes: Iterable[ProblemNode],
+    algorithms: Iterable[AlgorithmMeasurement],
+    stages: Iterable[StageMeasurement] = (),
+    **others: Any,
+) -> PlanningProblem:
+    """A problem with these measurements, in any order."""
+    profile = make_profile(*algorithms)
+    configurations = dict.fromkeys(each.configuration for each in profile.algorithms)
+    its = {each: profile.find_algorithms(each) for each in configurations}
+    return PlanningProblem(tuple(nodes), its, tuple(stages), **others)
+
+
 def make_problem(
     nodes: Mapping[str, str],
     latencies_us: Mapping[str, float],
@@ -46,7 +86,7 @@ def make_problem(
     spread_us: float = 0.0,
     memory_budget_bytes: int | None = None,
 ) -> PlanningProblem:
-    """Makes a problem in which each node has costs of its own, with one algorithm, GEMM.
+    """Makes a problem in which each node has a configuration of its own, and one algorithm, GEMM.
 
     Each output takes 10 bytes, each workspace 5.
 
@@ -59,27 +99,26 @@ def make_problem(
         spread_us: error of the stages.
         memory_budget_bytes: as in the problem.
     """
+    configuration_of = {name: named(name, 10) for name in nodes}
 
-    def measured(stage: Stage[str], latency_us: float, workspace_bytes: int) -> MeasuredStage:
+    def measured(stage: Stage[str], us: float, workspace_bytes: int) -> StageMeasurement:
         alone_us = sum(latencies_us[name] for name in stage.operations)
-        return MeasuredStage(stage, latency_us, alone_us, spread_us, workspace_bytes)
+        its = stage.map(configuration_of.__getitem__)
+        return timed_stage(its, us, alone_us, spread_us, workspace_bytes)
 
-    return PlanningProblem(
-        costs=tuple(
-            ConvolutionCosts(name, 10, (Candidate("GEMM", latencies_us[name], 5),))
-            for name in nodes
-        ),
-        nodes=tuple(
-            ProblemNode(name, name, its, its, merge_key=merge_keys.get(name))
+    return problem_of(
+        [
+            ProblemNode(name, configuration_of[name], its, its, merge_key=merge_keys.get(name))
             for name, its in ((name, tuple(text.split())) for name, text in nodes.items())
-        ),
-        stages=(
+        ],
+        [timed(configuration_of[name], "GEMM", latencies_us[name], 5) for name in nodes],
+        [
             *(
                 measured(make_lanes(lanes), us, 5 * len(lanes.split()))
                 for lanes, us in stages.items()
             ),
             *(measured(merge(names), us, 7) for names, us in merged.items()),
-        ),
+        ],
         memory_budget_bytes=memory_budget_bytes,
     )
 
@@ -101,20 +140,13 @@ def merge(names: str, algorithm: str = "WINOGRAD") -> Stage[str]:
 @st.composite
 def problems(draw: st.DrawFn, most: int = 5) -> PlanningProblem:
     """Problems with measured stages, several algorithms, groups and memory budgets."""
-    kinds = draw(st.integers(1, 4))
-    costs = []
-    for kind in range(kinds):
-        algorithms = ALGORITHMS[: draw(st.integers(1, 3))]
-        costs.append(
-            ConvolutionCosts(
-                f"c{kind}",
-                draw(st.integers(0, 4)),
-                tuple(
-                    Candidate(each, draw(st.integers(5, 40)), draw(st.integers(0, 8)))
-                    for each in algorithms
-                ),
-            )
-        )
+    algorithms_of = {}
+    for number in range(draw(st.integers(1, 4))):
+        configuration = named(f"c{number}", 2 * draw(st.integers(0, 2)))
+        algorithms_of[configuration] = [
+            timed(configuration, each, draw(st.integers(5, 40)), draw(st.integers(0, 8)))
+            for each in ALGORITHMS[: draw(st.integers(1, 3))]
+        ]
     count = draw(st.integers(1, most))
     nodes = []
     for node in range(count):
@@ -122,53 +154,54 @@ def problems(draw: st.DrawFn, most: int = 5) -> PlanningProblem:
         nodes.append(
             ProblemNode(
                 f"n{node}",
-                f"c{draw(st.integers(0, kinds - 1))}",
+                draw(st.sampled_from(list(algorithms_of))),
                 predecessors,
                 follows=tuple(each for each in predecessors if draw(st.integers(0, 3))),
                 group=draw(st.sampled_from(["", "", "", "b"])),
                 merge_key=draw(st.sampled_from([None, "x", "x", "y"])),
             )
         )
-    used = [node.costs for node in nodes]
+    used = [node.configuration for node in nodes]
     sets = [each for size in (2, 3, 4) for each in itertools.combinations(used, size)]
     chosen = draw(st.lists(st.sampled_from(sets), max_size=16)) if sets else []
-    stages = [_draw_stage(draw, each, costs) for each in chosen]
-    return PlanningProblem(
-        costs=tuple(costs),
-        nodes=tuple(nodes),
-        stages=tuple(stages),
+    return problem_of(
+        nodes,
+        itertools.chain(*algorithms_of.values()),
+        [_draw_stage(draw, each, algorithms_of) for each in chosen],
         memory_budget_bytes=draw(st.none() | st.integers(1, 40)),
     )
 
 
 def _draw_stage(
-    draw: st.DrawFn, names: Sequence[str], costs: Sequence[ConvolutionCosts]
-) -> MeasuredStage:
-    candidates_of = {each.name: each.candidates for each in costs}
+    draw: st.DrawFn,
+    operations: Sequence[ConvolutionConfiguration],
+    algorithms_of: Mapping[ConvolutionConfiguration, Sequence[AlgorithmMeasurement]],
+) -> StageMeasurement:
     # Neighbours may share a lane, which may be a merged one.
-    lanes: list[list[str]] = []
+    lanes: list[list[ConvolutionConfiguration]] = []
     may_share = draw(st.booleans())
-    for name in names if draw(st.booleans()) else draw(st.permutations(list(names))):
+    for each in operations if draw(st.booleans()) else draw(st.permutations(operations)):
         if lanes and may_share and draw(st.booleans()):
-            lanes[-1].append(name)
+            lanes[-1].append(each)
         else:
-            lanes.append([name])
-    chosen = {name: draw(st.sampled_from(candidates_of[name])) for name in sorted(set(names))}
+            lanes.append([each])
+    distinct = dict.fromkeys(operations)
+    chosen = {each: draw(st.sampled_from(algorithms_of[each])) for each in distinct}
     has_priorities = draw(st.booleans())
     made = []
     for number, lane in enumerate(lanes):
         # A single lane is only a stage if it is merged.
         is_merged = len(lane) > 1 and (len(lanes) == 1 or draw(st.booleans()))
-        algorithms = ["WINOGRAD" if is_merged else chosen[name].algorithm for name in lane]
+        algorithms = ["WINOGRAD" if is_merged else chosen[each].algorithm for each in lane]
         steps = tuple(map(Step, lane, algorithms))
         made.append(Lane(steps, priority=-number if has_priorities else 0, merged=is_merged))
-    alone_us = sum(chosen[name].latency_us for name in names)
-    return MeasuredStage(
+    alone_us = sum(chosen[each].latency_us for each in operations)
+    return timed_stage(
         Stage(tuple(made)),
         latency_us=draw(st.integers(3, max(4, int(alone_us)))),
         sequential_us=draw(st.just(alone_us) | st.integers(5, 60)),
         spread_us=draw(st.integers(0, 5)),
-        workspace_bytes=sum(chosen[name].workspace_bytes for name in names),
+        workspace_bytes=sum(chosen[each].workspace_bytes for each in operations),
     )
 
 
@@ -176,17 +209,14 @@ def _draw_stage(
 def problems_to_model(draw: st.DrawFn) -> PlanningProblem:
     """Problems with known kernels, for the model."""
     problem = draw(problems())
-    costs = tuple(
-        dataclasses.replace(
-            each,
-            candidates=tuple(
-                dataclasses.replace(candidate, kernels=tuple(draw(st.lists(KERNELS, max_size=2))))
-                for candidate in each.candidates
-            ),
+    algorithms = {
+        configuration: tuple(
+            dataclasses.replace(each, kernels=tuple(draw(st.lists(KERNELS, max_size=2))))
+            for each in its
         )
-        for each in problem.costs
-    )
-    return dataclasses.replace(problem, costs=costs, device=H200)
+        for configuration, its in problem.algorithms.items()
+    }
+    return dataclasses.replace(problem, algorithms=algorithms, device=H200)
 
 
 def may_run(nodes: Mapping[str, ProblemNode], stage: Stage[str], done: Collection[str]) -> bool:
@@ -208,7 +238,7 @@ def may_run(nodes: Mapping[str, ProblemNode], stage: Stage[str], done: Collectio
     return True
 
 
-def _named(stage: Stage[str], names: Sequence[str]) -> Stage[str]:
+def _named(stage: Stage[ConvolutionConfiguration], names: Sequence[str]) -> Stage[str]:
     left = iter(names)
     return stage.map(lambda _: next(left))
 
@@ -218,15 +248,21 @@ def least_latency_us(problem: PlanningProblem, max_lanes: int, max_lane_length: 
 
     It shares no code with the planner.
     """
-    costs_of = {costs.name: costs for costs in problem.costs}
     node_of = {node.name: node for node in problem.nodes}
     readers = {
         name: {node.name for node in problem.nodes if name in node.predecessors} for name in node_of
     }
     budget = math.inf if problem.memory_budget_bytes is None else problem.memory_budget_bytes
 
-    def output_bytes(names: frozenset[str]) -> int:
-        return sum(costs_of[node_of[name].costs].output_bytes for name in names)
+    numbers = {configuration: number for number, configuration in enumerate(problem.algorithms)}
+    kind_of = {node.name: numbers[node.configuration] for node in problem.nodes}
+    algorithms_of = list(problem.algorithms.values())
+    winners = [
+        ([numbers[each] for each in measured.stage.operations], measured)
+        for measured in problem.stages
+        if measured.latency_us + measured.spread_us < measured.sequential_us
+    ]
+    bytes_of = {node.name: output_bytes(node.configuration) for node in problem.nodes}
 
     def lanes_of(names: frozenset[str]) -> list[set[str]]:
         parts: list[set[str]] = []
@@ -238,22 +274,18 @@ def least_latency_us(problem: PlanningProblem, max_lanes: int, max_lane_length: 
 
     def ways(names: frozenset[str], done: frozenset[str]) -> Iterator[tuple[float, int]]:
         """The time and workspace of every way to run a stage."""
-        of_nodes = [costs_of[node_of[name].costs] for name in sorted(names)]
-        if len(of_nodes) == 1:
-            for candidate in of_nodes[0].candidates:
-                yield candidate.latency_us, candidate.workspace_bytes
+        kinds = sorted(kind_of[name] for name in names)
+        if len(kinds) == 1:
+            for each in algorithms_of[kinds[0]]:
+                yield each.latency_us, each.workspace_bytes
             return
         parts = lanes_of(names)
         if not 2 <= len(parts) <= max_lanes or max(map(len, parts)) > max_lane_length:
             return
-        alone_us = sum(min(c.latency_us for c in costs.candidates) for costs in of_nodes)
-        wanted = sorted(costs.name for costs in of_nodes)
-        for measured in problem.stages:
-            if measured.latency_us + measured.spread_us >= measured.sequential_us:
-                continue
-            kinds = list(measured.stage.operations)
-            if sorted(kinds) == wanted and any(
-                [node_of[name].costs for name in order] == kinds
+        alone_us = sum(min(each.latency_us for each in algorithms_of[kind]) for kind in kinds)
+        for of_stage, measured in winners:
+            if sorted(of_stage) == kinds and any(
+                [kind_of[name] for name in order] == of_stage
                 and may_run(node_of, _named(measured.stage, order), done)
                 for order in itertools.permutations(sorted(names))
             ):
@@ -271,7 +303,8 @@ def least_latency_us(problem: PlanningProblem, max_lanes: int, max_lane_length: 
                 if any(set(node_of[name].predecessors) - done - chosen for name in chosen):
                     continue
                 for latency_us, workspace_bytes in ways(chosen, done):
-                    if output_bytes(alive | chosen) + workspace_bytes <= budget:
+                    outputs = sum(bytes_of[name] for name in alive | chosen)
+                    if outputs + workspace_bytes <= budget:
                         best = min(best, latency_us + least(done | chosen))
         return best
 

@@ -9,19 +9,13 @@ from typing import Any
 from xml.etree import ElementTree
 
 from plan_values import landmarks_of, measured_step
-from planning_values import H200
+from planning_values import H200, named, problem_of, timed, timed_stage
 from profile_values import KERNEL
 
 from tf_interop.convolution import Refusal, RefusalReason
 from tf_interop.planning.explain import explain_plan
 from tf_interop.planning.make import make_plan
-from tf_interop.planning.problem import (
-    Candidate,
-    ConvolutionCosts,
-    MeasuredStage,
-    PlanningProblem,
-    ProblemNode,
-)
+from tf_interop.planning.problem import PlanningProblem, ProblemNode
 from tf_interop.planning.types import (
     ONE_THREAD,
     XLA,
@@ -56,21 +50,27 @@ def network_problem() -> PlanningProblem:
     kernel = dataclasses.replace(KERNEL, grid=(30, 1, 1), alu_utilization=0.5)
     gemm = dataclasses.replace(kernel, registers_per_thread=96, shared_memory_bytes=20_000)
     fft = dataclasses.replace(kernel, registers_per_thread=40, shared_memory_bytes=70_000)
-    costs = []
-    for number, name in enumerate(_NODES):
+    configurations = {
+        name: named(name, number << 18) for number, name in enumerate(_NODES, start=1)
+    }
+    algorithms = []
+    for number, configuration in enumerate(configurations.values()):
         latency_us = 20.0 + 7 * number
-        candidates = (
-            Candidate("IMPLICIT_PRECOMP_GEMM", latency_us, 1 << 18, 0.5, (gemm,)),
-            Candidate("FFT_TILING", latency_us + 4, 1 << 20, 0.5, (fft,)),
-        )
-        costs.append(ConvolutionCosts(name, (number + 1) << 18, candidates))
-    measured = [Step("a_1x1", "IMPLICIT_PRECOMP_GEMM"), Step("a_reduce", "FFT_TILING")]
-    return PlanningProblem(
-        costs=tuple(costs),
-        nodes=tuple(
-            ProblemNode(name, name, tuple(before.split())) for name, before in _NODES.items()
-        ),
-        stages=(MeasuredStage(Stage.side_by_side(measured), 30.0, 61.0, 1.0, 5 << 18),),
+        algorithms += [
+            timed(configuration, "IMPLICIT_PRECOMP_GEMM", latency_us, 1 << 18, gemm),
+            timed(configuration, "FFT_TILING", latency_us + 4, 1 << 20, fft),
+        ]
+    measured = [
+        Step(configurations["a_1x1"], "IMPLICIT_PRECOMP_GEMM"),
+        Step(configurations["a_reduce"], "FFT_TILING"),
+    ]
+    return problem_of(
+        [
+            ProblemNode(name, configurations[name], tuple(before.split()))
+            for name, before in _NODES.items()
+        ],
+        algorithms,
+        [timed_stage(Stage.side_by_side(measured), 30.0, 61.0, 1.0, 5 << 18)],
         memory_budget_bytes=32 << 20,
         device=H200,
         structure=Structure(FINGERPRINT, landmarks_of(*_NODES)),

@@ -155,6 +155,17 @@ def multiply_adds(configuration: ConvolutionConfiguration) -> int:
     return math.prod(value for value in values if value is not None)
 
 
+def output_bytes(configuration: ConvolutionConfiguration) -> int:
+    """The size of a convolution's result; its shapes must be known."""
+    shape = {
+        ConvolutionKind.FORWARD: configuration.output_shape,
+        ConvolutionKind.BACKWARD_INPUT: configuration.image_shape,
+        ConvolutionKind.BACKWARD_FILTER: configuration.filter_shape,
+    }[configuration.kind]
+    assert shape is not None
+    return math.prod(size for size in shape if size is not None) * DTYPE_BYTES[configuration.dtype]
+
+
 def computed_output_shape(configuration: ConvolutionConfiguration) -> Shape | None:
     """The known part of the output's shape, from image and filter; None if nothing is known."""
     each, rank = configuration, len(configuration.layout)

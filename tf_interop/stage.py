@@ -8,8 +8,8 @@
        └──┬──┘              join
 
 All parts of the package use this one type. Only a step's operation differs: a node's name in a
-plan, a configuration in a profile, a cost's name in a planning problem, a number in the op's
-program. `Stage.map` converts between them.
+plan, a configuration in a profile, a number in the planner's search and in the op's program.
+`Stage.map` converts between them.
 """
 
 from __future__ import annotations

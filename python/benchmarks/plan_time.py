@@ -14,19 +14,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from python.benchmarks.result_file import Case, in_new_process
+from tf_interop.convolution import ConvolutionConfiguration
 from tf_interop.planning.make import PlanOptions, make_plan
-from tf_interop.planning.problem import (
-    Candidate,
-    ConvolutionCosts,
-    MeasuredStage,
-    PlanningProblem,
-    ProblemNode,
-)
+from tf_interop.planning.problem import PlanningProblem, ProblemNode
 from tf_interop.planning.stage_search import Space, mask_of
+from tf_interop.profile.entries import AlgorithmMeasurement, StageMeasurement
 from tf_interop.stage import Stage, Step
 
 MAX_LANES = PlanOptions().max_lanes
-OUTPUT_BYTES = 1 << 20
+WORKSPACE_BYTES = 1 << 20
 SEED = 1
 
 
@@ -46,12 +42,10 @@ def read_network(name: str) -> tuple[ProblemNode, ...]:
     view = GraphView(trace(model, batch_size=2, training=mode == "training").graph_def)
     convolutions, _ = find_convolutions(view, GraphProperties(view))
     predecessors = Independence(view, convolutions).direct_predecessors(range(len(convolutions)))
-    configurations = list(dict.fromkeys(each.configuration for each in convolutions))
     return tuple(
         ProblemNode(
             f"n{number}",
-            # Equal configurations cost the same.
-            f"c{configurations.index(node.configuration)}",
+            node.configuration,
             tuple(f"n{each}" for each in its),
             group=f"{node.device} {node.region}",
         )
@@ -64,34 +58,64 @@ def make_problem(nodes: Sequence[ProblemNode]) -> PlanningProblem:
 
     Stages are all independent pairs, and sets of three and four from one or two levels.
     """
+    name_of = _names(nodes)
+    configuration_of = {name: configuration for configuration, name in name_of.items()}
     latencies_us = {
-        name: random.Random(f"{SEED} {name}").uniform(10, 200)
-        for name in sorted({node.costs for node in nodes})
+        name: random.Random(f"{SEED} {name}").uniform(10, 200) for name in sorted(name_of.values())
     }
     stages = []
     for names in sorted(_sets_to_measure(nodes)):
         chance = random.Random(f"{SEED} {names}")
         alone_us = [latencies_us[name] for name in names]
         latency_us = max(*alone_us, sum(alone_us) * chance.uniform(0.6, 1.1))
-        stage = Stage.side_by_side(Step(name, "GEMM") for name in names)
-        stages.append(MeasuredStage(stage, latency_us, sum(alone_us), 0.01 * latency_us))
-    costs = tuple(
-        ConvolutionCosts(
-            name,
-            OUTPUT_BYTES,
-            (
-                Candidate("GEMM", latency_us, OUTPUT_BYTES, 0.01 * latency_us),
-                Candidate("DIRECT", 1.3 * latency_us, 0, 0.01 * latency_us),
-            ),
+        stages.append(
+            StageMeasurement(
+                Stage.side_by_side(Step(configuration_of[name], "GEMM") for name in names),
+                tf32=False,
+                latency_us=latency_us,
+                same_sequential_us=sum(alone_us),
+                sequential_us=sum(alone_us),
+                spread_us=0.01 * latency_us,
+                workspace_bytes=0,
+                source="simulated",
+            )
+        )
+    algorithms = {
+        configuration_of[name]: (
+            _simulated(configuration_of[name], "GEMM", latency_us, WORKSPACE_BYTES),
+            _simulated(configuration_of[name], "DIRECT", 1.3 * latency_us, 0),
         )
         for name, latency_us in latencies_us.items()
+    }
+    return PlanningProblem(tuple(nodes), algorithms, tuple(stages))
+
+
+def _names(nodes: Sequence[ProblemNode]) -> dict[ConvolutionConfiguration, str]:
+    """A short name for each configuration."""
+    distinct = dict.fromkeys(node.configuration for node in nodes)
+    return {configuration: f"c{number}" for number, configuration in enumerate(distinct)}
+
+
+def _simulated(
+    configuration: ConvolutionConfiguration, algorithm: str, latency_us: float, workspace_bytes: int
+) -> AlgorithmMeasurement:
+    return AlgorithmMeasurement(
+        configuration,
+        algorithm,
+        tf32=False,
+        latency_us=latency_us,
+        spread_us=0.01 * latency_us,
+        workspace_bytes=workspace_bytes,
+        relative_error=0.0,
+        deterministic=True,
+        kernels=(),
+        source="simulated",
     )
-    return PlanningProblem(costs, tuple(nodes), tuple(stages))
 
 
 def _sets_to_measure(nodes: Sequence[ProblemNode]) -> set[tuple[str, ...]]:
-    """The names of the costs of each stage."""
-    space = Space(PlanningProblem((), tuple(nodes)).predecessors, lambda _: (), max_lanes=MAX_LANES)
+    """The names of the configurations of each stage."""
+    space = Space(PlanningProblem(tuple(nodes), {}).predecessors, lambda _: (), max_lanes=MAX_LANES)
     depths: dict[str, int] = {}
     levels: dict[tuple[int, str], list[int]] = {}
     for number, node in enumerate(nodes):
@@ -102,8 +126,10 @@ def _sets_to_measure(nodes: Sequence[ProblemNode]) -> set[tuple[str, ...]]:
     for level, following in zip(ordered, [*ordered[1:], []], strict=True):
         for size in range(3, MAX_LANES + 1):
             sets += itertools.combinations([*level, *following], size)
+    name_of = _names(nodes)
+    names = [name_of[node.configuration] for node in nodes]
     return {
-        tuple(sorted(nodes[number].costs for number in its))
+        tuple(sorted(names[number] for number in its))
         for its in sets
         if space.lanes(mask_of(its)) is not None
     }
@@ -118,7 +144,7 @@ def measure(name: str) -> dict[str, Any]:
     assert plan.prediction is not None
     return {
         "convolutions": len(problem.nodes),
-        "configurations": len(problem.costs),
+        "configurations": len(problem.algorithms),
         "measured_stages": len(problem.stages),
         "seconds": seconds,
         "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,

@@ -17,7 +17,7 @@ from tf_interop.parallel import make_division
 from tf_interop.parallel.costs.devices import DeviceGraph, uniform_device_graph
 from tf_interop.parallel.explain import DATA, MODEL, ONE_WEIRD_TRICK, WHOLE
 from tf_interop.parallel.types import Degrees, DivisionPrediction, GraphDivision
-from tf_interop.planning.problem import ValueSource
+from tf_interop.planning.types import ValueSource
 
 
 def _devices(

@@ -11,7 +11,7 @@ from tf_interop.errors import PlanError
 from tf_interop.parallel.costs import local_devices
 from tf_interop.parallel.costs.devices import Device, DeviceGraph, save_device_graph
 from tf_interop.parallel.costs.local_devices import full_device_names, measure_devices
-from tf_interop.planning.problem import ValueSource
+from tf_interop.planning.types import ValueSource
 
 
 def test_short_names_are_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:

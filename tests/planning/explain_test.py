@@ -4,34 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 import io
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from plan_values import landmarks_of
-from planning_values import make_lanes, make_problem, merge
+from planning_values import make_lanes, make_problem, merge, named, problem_of, timed, timed_stage
 from profile_values import KERNEL
 from rich.console import Console
 
 from tf_interop.planning.explain import explain_plan
 from tf_interop.planning.make import make_plan
-from tf_interop.planning.problem import (
-    Candidate,
-    ConvolutionCosts,
-    MeasuredStage,
-    PlanningProblem,
-    ProblemNode,
-    ValueSource,
-)
+from tf_interop.planning.problem import PlanningProblem, ProblemNode
 from tf_interop.planning.show import explain_stages
 from tf_interop.planning.sm_model import Device
 from tf_interop.planning.types import (
-    Alternative,
     GraphPlan,
-    LaneExplanation,
+    LaneAlone,
     Plan,
     PlannedStage,
-    StageExplanation,
+    StageChoice,
+    StagePrediction,
+    ValueSource,
 )
+from tf_interop.profile.entries import StageMeasurement
 from tf_interop.profile.types import SmLimits
 from tf_interop.stage import Lane, Schedule, Stage, Step
 from tf_interop.structure import Structure
@@ -61,24 +57,32 @@ FFT_KERNEL = dataclasses.replace(
     alu_utilization=0.3,
     memory_stall=0.15,
 )
-CANDIDATES = (
-    Candidate(GEMM, 100.0, 1 << 20, 1.0, (GEMM_KERNEL,)),
-    Candidate(FFT, 105.0, 2 << 20, 1.0, (FFT_KERNEL,)),
-)
+ALGORITHMS = ((GEMM, 100.0, 1 << 20, GEMM_KERNEL), (FFT, 105.0, 2 << 20, FFT_KERNEL))
 TOGETHER_US = {(GEMM, GEMM): 190.0, (GEMM, FFT): 130.0, (FFT, GEMM): 132.0, (FFT, FFT): 185.0}
-# Two independent layers, and the four stages that they can be.
-PAPER_PROBLEM = PlanningProblem(
-    costs=tuple(ConvolutionCosts(name, 1 << 20, CANDIDATES) for name in ("3x3", "5x5")),
-    nodes=(ProblemNode("layer_3x3", "3x3"), ProblemNode("layer_5x5", "5x5")),
-    stages=tuple(
-        MeasuredStage(
-            Stage.side_by_side(map(Step, ("3x3", "5x5"), algorithms)), us, 200.0, 2.0, 3 << 20
-        )
-        for algorithms, us in TOGETHER_US.items()
-    ),
-    device=Device(SmLimits(66783, 98304, threads=2048, blocks=32), sm_count=60),
-    structure=Structure("f", landmarks_of("layer_3x3", "layer_5x5", "unmeasured")),
-    batch_size=8,
+LAYERS = (named("3x3", 1 << 20), named("5x5", 1 << 20))
+
+
+def paper_problem(
+    algorithms: Sequence[tuple[Any, ...]], stages: Sequence[StageMeasurement] = (), **others: int
+) -> PlanningProblem:
+    """Two independent layers, each with these algorithms."""
+    return problem_of(
+        map(ProblemNode, ("layer_3x3", "layer_5x5"), LAYERS),
+        [timed(layer, *each) for layer in LAYERS for each in algorithms],
+        stages,
+        device=Device(SmLimits(66783, 98304, threads=2048, blocks=32), sm_count=60),
+        structure=Structure("f", landmarks_of("layer_3x3", "layer_5x5", "unmeasured")),
+        batch_size=8,
+        **others,
+    )
+
+
+PAPER_PROBLEM = paper_problem(
+    ALGORITHMS,
+    [
+        timed_stage(Stage.side_by_side(map(Step, LAYERS, its)), us, 200.0, 2.0, 3 << 20)
+        for its, us in TOGETHER_US.items()
+    ],
 )
 
 
@@ -86,21 +90,15 @@ def explained(problem: PlanningProblem) -> GraphPlan:
     return explain_plan(problem, make_plan(problem))
 
 
-def explanation_of(problem: PlanningProblem) -> StageExplanation:
+def explained_stage(problem: PlanningProblem) -> PlannedStage:
     [stage] = explained(problem).stages
-    return stage.explanation
+    return stage
 
 
 def words_of(graph: GraphPlan) -> str:
     text = io.StringIO()
     explain_stages(Plan((graph,)), Console(file=text))
     return " ".join(text.getvalue().split())
-
-
-def of_candidates(*candidates: Candidate, **changes: object) -> PlanningProblem:
-    """The paper's example with other candidates, and no measured stage."""
-    costs = tuple(dataclasses.replace(each, candidates=candidates) for each in PAPER_PROBLEM.costs)
-    return dataclasses.replace(PAPER_PROBLEM, costs=costs, stages=(), **changes)
 
 
 @pytest.mark.parametrize(
@@ -142,16 +140,14 @@ def test_the_example_in_words(changes: dict[str, Any], parts: list[str]) -> None
 
 def test_a_single_convolution_is_pinned_for_its_memory() -> None:
     # The algorithm that is fastest alone does not fit.
-    problem = of_candidates(
-        Candidate(GEMM, 100.0, 100 << 20),
-        Candidate(FFT, 105.0, 5 << 20),
-        memory_budget_bytes=10 << 20,
-    )
-    plan = explained(problem)
+    algorithms = ((GEMM, 100.0, 100 << 20), (FFT, 105.0, 5 << 20))
+    plan = explained(paper_problem(algorithms, memory_budget_bytes=10 << 20))
     assert [len(planned.stage.lanes) for planned in plan.stages] == [1, 1]
     for planned in plan.stages:
-        [alternative] = planned.explanation.alternatives
-        assert (alternative.latency_us, alternative.source) == (100.0, MEASURED)
+        [alternative] = planned.alternatives
+        expected = alternative.prediction
+        assert (expected.latency_us, expected.source) == (100.0, MEASURED)
+        assert expected.peak_bytes > 100 << 20
         assert "does not fit" in alternative.why_not
     assert "Stage 0: pinned for its memory: 105.0 µs" in words_of(plan)
 
@@ -168,30 +164,31 @@ def problem_to_merge(merged_us: float, keys: dict[str, str]) -> PlanningProblem:
 
 
 def test_explains_a_merged_lane() -> None:
-    explanation = explanation_of(problem_to_merge(20, ONE_IMAGE))
+    stage = explained_stage(problem_to_merge(20, ONE_IMAGE))
     # One after another, each with its fastest algorithm.
-    assert explanation.lanes == (LaneExplanation(30, 5, None, 30),)
-    apart = Alternative(make_lanes("a b"), 24, MEASURED, 10, "not faster")
-    assert explanation.alternatives == (apart,)
+    assert stage.alone == (LaneAlone(30, 5, None, 30),)
+    expected = StagePrediction(24, 0, 30, MEASURED, workspace_bytes=10, peak_bytes=30)
+    apart = StageChoice(make_lanes("a b"), expected, "not faster")
+    assert stage.alternatives == (apart,)
     said = words_of(explained(problem_to_merge(20, ONE_IMAGE)))
     assert "lane 0: a and b, merged into one wider convolution, with WINOGRAD" in said
     assert "one after another they take 30.0 µs" in said
 
 
 def test_merging_is_an_alternative_if_the_image_is_the_same() -> None:
-    merged = Alternative(merge("a b"), 26, MEASURED, 7, "not faster")
-    assert explanation_of(problem_to_merge(26, ONE_IMAGE)).alternatives == (merged,)
-    assert explanation_of(problem_to_merge(26, {})).alternatives == ()
+    expected = StagePrediction(26, 0, 30, MEASURED, workspace_bytes=7, peak_bytes=27)
+    merged = StageChoice(merge("a b"), expected, "not faster")
+    assert explained_stage(problem_to_merge(26, ONE_IMAGE)).alternatives == (merged,)
+    assert explained_stage(problem_to_merge(26, {})).alternatives == ()
 
 
 def test_explains_a_lane_of_dependent_steps() -> None:
     problem = make_problem({"a": "", "b": "a", "c": ""}, dict.fromkeys("abc", 10.0), {"a>b c": 18})
-    candidates = (Candidate("GEMM", 10.0, 5), Candidate("FFT", 8.0, 5))
-    first, second, third = problem.costs
-    costs = (first, dataclasses.replace(second, candidates=candidates), third)
-    problem = dataclasses.replace(problem, costs=costs)
+    second = problem.nodes[1].configuration
+    faster = (timed(second, "FFT", 8.0, 5), *problem.algorithms[second])
+    problem = dataclasses.replace(problem, algorithms={**problem.algorithms, second: faster})
     # The pinned algorithms take 20 µs, the fastest ones 18 µs.
-    assert explanation_of(problem).lanes[0] == LaneExplanation(20, 5, None, 18)
+    assert explained_stage(problem).alone[0] == LaneAlone(20, 5, None, 18)
     said = words_of(explained(problem))
     assert "lane 0: a with GEMM → b with GEMM" in said
     assert "alone 20.0 µs, 18.0 µs with the fastest of each" in said
@@ -222,7 +219,7 @@ def ten_each(nodes: dict[str, str], stages: dict[str, float], **others: int) -> 
             ["measured 2.0 µs faster", "±2.5 µs"],
         ),
         (make_problem(PAIR, TEN), "a b", ["not measured together"]),
-        (of_candidates(CANDIDATES[0]), "layer_3x3 layer_5x5", ["modelled to take as long"]),
+        (paper_problem(ALGORITHMS[:1]), "layer_3x3 layer_5x5", ["modelled to take as long"]),
         (
             make_problem(PAIR, TEN, {"a b": 21}, merge_keys=ONE_IMAGE),
             "a b",
@@ -280,10 +277,12 @@ def test_puts_the_largest_possible_saving_first(
 def test_names_one_of_equal_pairs_and_one_in_no_stage() -> None:
     # "p" and "q" come twice; the first "p" shares a stage with "r".
     problem = ten_each({"p": "", "q": "", "r": "", "p2": "p q r", "q2": "p q r"}, {"p r": 12})
-    renamed = tuple(
-        dataclasses.replace(each, costs=each.name.rstrip("2")) for each in problem.nodes
+    configuration_of = {each.name: each.configuration for each in problem.nodes}
+    twice = tuple(
+        dataclasses.replace(each, configuration=configuration_of[each.name.rstrip("2")])
+        for each in problem.nodes
     )
-    plan = explained(dataclasses.replace(problem, nodes=renamed))
+    plan = explained(dataclasses.replace(problem, nodes=twice))
     assert (plan.rejected[0].nodes, plan.rejected[0].count) == (("p2", "q2"), 2)
     assert "p2 and q2 (1 more of the same costs): not measured" in words_of(plan)
 

@@ -14,7 +14,6 @@ from tf_interop.convolution import ConvolutionConfiguration
 from tf_interop.errors import PlanError
 from tf_interop.graph.landmarks import find_structure
 from tf_interop.planning.lookup import measured_entry, stages_for_batch_sizes, stages_from_plan
-from tf_interop.planning.problem import ValueSource
 from tf_interop.planning.types import (
     GraphPlan,
     GraphPrediction,
@@ -22,6 +21,7 @@ from tf_interop.planning.types import (
     PlannedStage,
     StagePrediction,
     UnstagedConvolution,
+    ValueSource,
 )
 from tf_interop.stage import Lane, Schedule, Stage, Step
 

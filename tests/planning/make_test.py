@@ -12,11 +12,21 @@ import sys
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planning_values import least_latency_us, make_problem, may_run, problems, problems_to_model
+from planning_values import (
+    least_latency_us,
+    make_problem,
+    may_run,
+    named,
+    problem_of,
+    problems,
+    problems_to_model,
+    timed,
+)
 
+from tf_interop.convolution import output_bytes
 from tf_interop.errors import PlanError
 from tf_interop.planning.make import PlanOptions, make_plan
-from tf_interop.planning.problem import Candidate, ConvolutionCosts, PlanningProblem, ProblemNode
+from tf_interop.planning.problem import PlanningProblem, ProblemNode
 from tf_interop.planning.types import GraphPlan, PlannedStage
 from tf_interop.stage import Stage, Step
 
@@ -39,9 +49,7 @@ def checked_plan(problem: PlanningProblem, options: PlanOptions | None = None) -
     # The problem has no structure of a graph.
     assert set(plan.structure.names) == {node.name for node in problem.nodes}
     assert prediction.memory_budget_bytes == problem.memory_budget_bytes
-    by_name = {costs.name: costs for costs in problem.costs}
     nodes = {node.name: node for node in problem.nodes}
-    costs_of = {node.name: by_name[node.costs] for node in problem.nodes}
     done: list[str] = []
     latency_us = 0.0
     peaks = [0]
@@ -54,8 +62,8 @@ def checked_plan(problem: PlanningProblem, options: PlanOptions | None = None) -
             step_us, workspace_bytes = expected.latency_us, expected.workspace_bytes
         else:
             stage, expected = Stage.in_sequence([Step(step.node, step.algorithm)]), step
-            candidate = costs_of[step.node].candidate(step.algorithm)
-            step_us, workspace_bytes = candidate.latency_us, candidate.workspace_bytes
+            alone = problem.alone[Step(nodes[step.node].configuration, step.algorithm)]
+            step_us, workspace_bytes = alone.latency_us, alone.workspace_bytes
             assert step.latency_us == pytest.approx(step_us)
         assert may_run(nodes, stage, done)
         assert not set(done) & set(stage.operations)
@@ -67,7 +75,9 @@ def checked_plan(problem: PlanningProblem, options: PlanOptions | None = None) -
             for name in done
             if not readers[name] or any(each.name not in done for each in readers[name])
         ]
-        outputs = sum(costs_of[name].output_bytes for name in (*alive, *stage.operations))
+        outputs = sum(
+            output_bytes(nodes[name].configuration) for name in (*alive, *stage.operations)
+        )
         peaks.append(outputs + workspace_bytes)
         assert expected.peak_bytes == peaks[-1]
         latency_us += step_us
@@ -77,7 +87,7 @@ def checked_plan(problem: PlanningProblem, options: PlanOptions | None = None) -
     assert prediction.peak_bytes == max(peaks)
     budget = math.inf
     if problem.memory_budget_bytes is None:
-        alone_us = sum(min(c.latency_us for c in of.candidates) for of in costs_of.values())
+        alone_us = sum(min(each.latency_us for each in its) for its in problem.node_algorithms)
         assert prediction.sequential_us == pytest.approx(alone_us)
     else:
         budget = problem.memory_budget_bytes
@@ -155,15 +165,12 @@ def test_bounds_make_no_plan_illegal_or_slower_than_sequential(
 
 def test_a_plan_without_stages_keeps_the_order_of_the_graph() -> None:
     # The bounded search takes `b` first, because it makes `c` ready. TensorFlow would not.
-    costs = tuple(
-        ConvolutionCosts(name, size, (Candidate("GEMM", 1, 40),))
-        for name, size in (("a", 10), ("b", 60), ("c", 1))
-    )
-    nodes = (ProblemNode("a", "a"), ProblemNode("b", "b"), ProblemNode("c", "c", ("b",)))
-    plan = make_plan(PlanningProblem(costs, nodes), NARROW)
+    a, b, c = (named(name, size) for name, size in (("a", 10), ("b", 60), ("c", 2)))
+    nodes = (ProblemNode("a", a), ProblemNode("b", b), ProblemNode("c", c, ("b",)))
+    plan = make_plan(problem_of(nodes, [timed(each, "GEMM", 1, 40) for each in (a, b, c)]), NARROW)
     assert not plan.stages
     assert [each.node for each in plan.unstaged] == ["a", "b", "c"]
-    assert plan.prediction.peak_bytes == plan.prediction.sequential_peak_bytes == 111
+    assert plan.prediction.peak_bytes == plan.prediction.sequential_peak_bytes == 112
 
 
 def test_names_the_memory_that_would_be_enough() -> None:

@@ -5,19 +5,14 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from planning_values import H200, make_lanes, merge
+from planning_values import H200, make_lanes, merge, named, problem_of, timed, timed_stage
 from profile_values import KERNEL
 
-from tf_interop.planning.problem import (
-    Candidate,
-    ConvolutionCosts,
-    MeasuredStage,
-    PlanningProblem,
-    ProblemNode,
-    ValueSource,
-)
-from tf_interop.planning.stage_costs import StageChoice, StageCosts
+from tf_interop.planning.problem import PlanningProblem, ProblemNode
+from tf_interop.planning.stage_costs import Choice, StageCosts
 from tf_interop.planning.stage_model import UNCALIBRATED_SPREAD, StageModel
+from tf_interop.planning.types import ValueSource
+from tf_interop.profile.entries import AlgorithmMeasurement, StageMeasurement
 from tf_interop.stage import Lane, Stage, Step
 
 # Two such kernels run on different SMs, and take no longer than one.
@@ -26,38 +21,41 @@ SMALL = dataclasses.replace(KERNEL, grid=(60, 1, 1))
 LARGE = dataclasses.replace(SMALL, grid=(13200, 1, 1), block=(1024, 1, 1))
 
 
-def costs_of(name: str, *candidates: Candidate) -> ConvolutionCosts:
-    return ConvolutionCosts(name, 0, candidates)
+def small(name: str, latency_us: float = 10.0, workspace_bytes: int = 0) -> AlgorithmMeasurement:
+    return timed(named(name), "GEMM", latency_us, workspace_bytes, SMALL)
 
 
-def small(name: str, latency_us: float = 10.0, workspace_bytes: int = 0) -> ConvolutionCosts:
-    return costs_of(name, Candidate("GEMM", latency_us, workspace_bytes, kernels=(SMALL,)))
+def large(name: str) -> AlgorithmMeasurement:
+    return timed(named(name), "GEMM", 10.0, 0, LARGE)
 
 
 def gpu_problem(
-    *costs: ConvolutionCosts, stages: tuple[MeasuredStage, ...] = ()
+    *algorithms: AlgorithmMeasurement, stages: tuple[StageMeasurement, ...] = ()
 ) -> PlanningProblem:
-    """A node for each of the costs; all read one image."""
-    nodes = tuple(ProblemNode(each.name, each.name, merge_key="x") for each in costs)
-    return PlanningProblem(costs, nodes, stages, device=H200)
+    """A node for each of the convolutions; all read one image."""
+    nodes = [
+        ProblemNode(each.op, each, merge_key="x")
+        for each in dict.fromkeys(its.configuration for its in algorithms)
+    ]
+    return problem_of(nodes, algorithms, stages, device=H200)
 
 
-def measured(lanes: str, latency_us: float, sequential_us: float = 20.0) -> MeasuredStage:
-    return MeasuredStage(make_lanes(lanes), latency_us, sequential_us)
+def measured(lanes: str, latency_us: float, sequential_us: float = 20.0) -> StageMeasurement:
+    return timed_stage(make_lanes(lanes).map(named), latency_us, sequential_us)
 
 
 def stage_costs(problem: PlanningProblem, max_modelled: int = 1000) -> StageCosts:
     return StageCosts(problem, max_modelled=max_modelled)
 
 
-def choices(costs: StageCosts, lanes: str) -> tuple[StageChoice, ...]:
+def choices(costs: StageCosts, lanes: str) -> tuple[Choice, ...]:
     """The choices for lanes of nodes `a`, `b`, `c`, …, such as `a b>c`."""
     numbers = [[ord(name) - ord("a") for name in lane.split(">")] for lane in lanes.split()]
     return costs.choices(tuple(map(tuple, numbers)))
 
 
 PAIR = gpu_problem(small("a"), small("b"))
-MERGED = MeasuredStage(merge("a b", "GEMM"), 19, 20)
+MERGED = timed_stage(merge("a b", "GEMM").map(named), 19, 20)
 
 
 @pytest.mark.parametrize(
@@ -73,10 +71,11 @@ MERGED = MeasuredStage(merge("a b", "GEMM"), 19, 20)
     ],
 )
 def test_a_measured_stage_comes_before_the_model(
-    stages: tuple[MeasuredStage, ...], expected: list[tuple[float, ValueSource]]
+    stages: tuple[StageMeasurement, ...], expected: list[tuple[float, ValueSource]]
 ) -> None:
     found = choices(stage_costs(dataclasses.replace(PAIR, stages=stages)), "a b")
-    assert [(pytest.approx(each.latency_us), each.source) for each in found] == expected
+    its = [each.prediction for each in found]
+    assert [(pytest.approx(each.latency_us), each.source) for each in its] == expected
 
 
 @pytest.mark.parametrize(("measured_us", "expected"), [(12.4, ["GEMM"]), (14.0, ["FFT"])])
@@ -84,24 +83,21 @@ def test_the_model_must_beat_a_measured_stage_by_more_than_its_error(
     measured_us: float, expected: list[str]
 ) -> None:
     # Modelled with FFT for "a", the stage takes 11 ± 2.2 µs.
-    candidates = (Candidate("GEMM", 10, kernels=(LARGE,)), Candidate("FFT", 11, kernels=(SMALL,)))
-    problem = gpu_problem(
-        costs_of("a", *candidates), small("b"), stages=(measured("a b", measured_us),)
-    )
+    fft = timed(named("a"), "FFT", 11, 0, SMALL)
+    problem = gpu_problem(large("a"), fft, small("b"), stages=(measured("a b", measured_us),))
     algorithms = [
         step.algorithm
         for choice in choices(stage_costs(problem), "a b")
         for step in choice.stage.steps
-        if step.operation == "a"
+        if step.operation == problem.number_of[named("a")]
     ]
     assert algorithms == expected
 
 
 def test_models_three_lanes_only_if_two_of_them_win() -> None:
-    large = (costs_of(name, Candidate("GEMM", 10, kernels=(LARGE,))) for name in "abc")
-    assert choices(stage_costs(gpu_problem(*large)), "a b c") == ()
+    assert choices(stage_costs(gpu_problem(*map(large, "abc"))), "a b c") == ()
     three = gpu_problem(*map(small, "abc"))
-    assert choices(stage_costs(three), "a b c")[0].latency_us == pytest.approx(20)
+    assert choices(stage_costs(three), "a b c")[0].prediction.latency_us == pytest.approx(20)
     # Measured as fast as modelled, but with a large error, so the bound alone would allow it.
     losing = tuple(
         dataclasses.replace(measured(pair, 10), spread_us=15) for pair in ("a b", "a c", "b c")
@@ -139,7 +135,7 @@ def test_calibrates_with_the_median_ratio_and_its_scatter() -> None:
         merge("c0 c1", "GEMM"),
         Stage((Lane((Step("c0", "GEMM"),), sm_count=60), Lane((Step("c1", "GEMM"),)))),
     ):
-        more = (*problem.stages, *[MeasuredStage(other, 40, 20)] * 3)
+        more = (*problem.stages, *[timed_stage(other.map(named), 40, 20)] * 3)
         assert learned(dataclasses.replace(problem, stages=more)) == learned(problem)
 
 
@@ -147,23 +143,28 @@ def test_a_calibrated_stage_takes_no_less_than_its_longest_convolution() -> None
     problem = known_pairs(5, 5, 5)
     assert learned(problem)[0] == pytest.approx(0.5)
     (choice,) = stage_costs(problem).choices(((0,), (2,)))
-    assert choice.latency_us == 10
+    assert choice.prediction.latency_us == 10
 
 
 # "b" may follow "a".
 CHAIN = dataclasses.replace(
     gpu_problem(small("a", 10, 1), small("b", 10, 20), small("c", 20, 300)),
-    nodes=(ProblemNode("a", "a"), ProblemNode("b", "b", ("a",), ("a",)), ProblemNode("c", "c")),
+    nodes=(
+        ProblemNode("a", named("a")),
+        ProblemNode("b", named("b"), ("a",), ("a",)),
+        ProblemNode("c", named("c")),
+    ),
 )
 
 
 def test_models_the_steps_of_a_lane_one_after_another() -> None:
     (choice,) = choices(stage_costs(CHAIN), "a>b c")
-    assert choice.source is ValueSource.MODELLED
-    assert choice.latency_us == pytest.approx(20)
-    assert sorted(lane.operations for lane in choice.stage.lanes) == [("a", "b"), ("c",)]
+    expected = choice.prediction
+    assert expected.source is ValueSource.MODELLED
+    assert expected.latency_us == pytest.approx(20)
+    assert sorted(lane.operations for lane in choice.stage.lanes) == [(0, 1), (2,)]
     # The steps of a lane share a workspace.
-    assert choice.workspace_bytes == 320
+    assert expected.workspace_bytes == 320
 
 
 @pytest.mark.parametrize(
@@ -172,4 +173,4 @@ def test_models_the_steps_of_a_lane_one_after_another() -> None:
 def test_only_a_measured_stage_with_the_same_lanes_counts(lanes: str, source: ValueSource) -> None:
     costs = stage_costs(dataclasses.replace(CHAIN, stages=(measured(lanes, 25, 40),)))
     (choice,) = choices(costs, "a>b c")
-    assert choice.source is source
+    assert choice.prediction.source is source

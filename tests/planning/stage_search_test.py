@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import pytest
 
-from tf_interop.planning.stage_costs import Lanes
+from tf_interop.planning.stage_costs import Choice, Lanes
 from tf_interop.planning.stage_search import (
     Beam,
     ExactSearch,
@@ -18,6 +17,8 @@ from tf_interop.planning.stage_search import (
     find_blocks,
     search_blocks,
 )
+from tf_interop.planning.types import StageChoice, StagePrediction, ValueSource
+from tf_interop.stage import Stage, Step
 
 # Blocks of 1, 2, 1, 5, 1, 2 and 1 nodes.
 TWO_NARROW = [[], [0], [0], [1, 2], [3], [3], [3], [3], [3], [4, 5, 6, 7, 8], [9], [9], [10, 11]]
@@ -31,13 +32,13 @@ for source in (3, 3, 2, 2, 3):
 NASNET_A += [[3], [2], [2], [5, 7, 9, 11, 13, 14, 15, 16]]
 
 
-class Option(NamedTuple):
-    latency_us: float
-    memory_bytes: int = 0
+def option(lanes: Lanes, latency_us: float) -> Choice:
+    stage = Stage.side_by_side(Step(lane[0]) for lane in lanes)
+    return StageChoice(stage, StagePrediction(latency_us, 0.0, 10.0, ValueSource.MEASURED, 0, 0))
 
 
-def one_way(lanes: Lanes) -> list[Option]:
-    return [Option(1.0)]
+def one_way(lanes: Lanes) -> list[Choice]:
+    return [option(lanes, 1.0)]
 
 
 def stages_of(schedule: Schedule) -> tuple[Lanes, ...]:
@@ -47,9 +48,9 @@ def stages_of(schedule: Schedule) -> tuple[Lanes, ...]:
 def fixed(latencies: dict[Lanes, float]) -> Space:
     """The chains 0, 2 and 1, 3, with these stages. Nodes alone take 10."""
 
-    def options(lanes: Lanes) -> list[Option]:
+    def options(lanes: Lanes) -> list[Choice]:
         latency_us = latencies.get(lanes, 10.0 if lanes == (lanes[0][:1],) else None)
-        return [] if latency_us is None else [Option(latency_us)]
+        return [] if latency_us is None else [option(lanes, latency_us)]
 
     return Space([[], [], [0], [1]], options, max_lane_length=2)
 
@@ -69,8 +70,8 @@ def test_visits_what_the_authors_of_ios_report(
     def has_single_heads(lanes: Lanes) -> bool:  # In IOS no lane joins two others.
         return all(sum(not {*dag[node]} & {*lane} for node in lane) == 1 for lane in lanes)
 
-    def options(lanes: Lanes) -> list[Option]:
-        return [Option(float(len(lanes)))] if has_single_heads(lanes) else []
+    def options(lanes: Lanes) -> list[Choice]:
+        return [option(lanes, float(len(lanes)))] if has_single_heads(lanes) else []
 
     visited: list[int] = []
 
@@ -103,8 +104,8 @@ def test_continues_a_lane_only_with_ready_nodes() -> None:
     latencies_us: dict[Lanes, float] = {((node,),): 10.0 for node in range(5)}
     latencies_us |= {((0, 3), (2,)): 1.0, ((1,), (4,)): 1.0}
 
-    def options(lanes: Lanes) -> list[Option]:
-        return [Option(latencies_us[lanes])] if lanes in latencies_us else []
+    def options(lanes: Lanes) -> list[Choice]:
+        return [option(lanes, latencies_us[lanes])] if lanes in latencies_us else []
 
     space = Space([[], [], [], [0, 1], [2]], options, max_lane_length=2)
     expected = (((1,),), ((0, 3), (2,)), ((4,),))

@@ -36,6 +36,7 @@ from tf_interop.stage import Lane, Schedule, Stage, Step
 LANES = "graphs.0.stages.0.stage.lanes"
 SCHEDULES = "graphs.0.stages.0.schedules"
 STEP = {"operation": "a", "algorithm": None}
+ALONE = {"alone_us": 1, "workspace_bytes": 0, "fastest_algorithm": None, "fastest_us": 1}
 LANE = {"steps": [STEP], "priority": 0, "sm_count": 0, "merged": False}
 
 
@@ -96,7 +97,8 @@ def test_graphs_may_share_a_fingerprint_and_nodes(path: pathlib.Path, raw: dict[
         (f"{LANES}.1.steps.1.operation", "a", "graphs[0].stages[0]"),
         ("graphs.0.stages", [{"stage": {"lanes": [LANE]}}] * 2, "`$.graphs[0]`"),
         (f"{LANES}.0.merged", True, "lane 0"),
-        ("graphs.0.stages.0.explanation.lanes", [], "explanation.lanes"),
+        ("graphs.0.stages.0.alone.1", None, "alone[1]"),
+        ("graphs.0.stages.0.alone", [ALONE], "`.alone`"),
         (SCHEDULES, [{"batch_size": 2, "stage": {"lanes": [LANE]}}], "schedules[0].stage"),
         (
             SCHEDULES,
@@ -192,7 +194,8 @@ def test_a_changed_plan_is_legal_and_predicts_nothing(
     changed = change(PLAN)
     for graph in changed.graphs:
         assert (graph.prediction, graph.unstaged) == (None, ())
-        assert all(stage.prediction is stage.explanation is None for stage in graph.stages)
+        for stage in graph.stages:
+            assert (stage.prediction, stage.alone, stage.alternatives) == (None, (), ())
     assert dataclasses.replace(changed, graphs=()) == dataclasses.replace(PLAN, graphs=())
     save_plan(changed, path)
     assert load_plan(path) == changed

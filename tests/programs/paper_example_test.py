@@ -8,17 +8,12 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from planning_values import named, problem_of, timed
 
 from tf_interop.planning.make import make_plan
-from tf_interop.planning.problem import (
-    Candidate,
-    ConvolutionCosts,
-    PlanningProblem,
-    ProblemNode,
-    ValueSource,
-)
+from tf_interop.planning.problem import ProblemNode
 from tf_interop.planning.sm_model import Device, SmUse
-from tf_interop.planning.types import GraphPlan
+from tf_interop.planning.types import GraphPlan, ValueSource
 from tf_interop.profile.entries import KernelMeasurement
 from tf_interop.profile.types import SmLimits
 
@@ -62,16 +57,17 @@ def plan_two_layers(
 ) -> GraphPlan:
     """Plans two independent layers with both algorithms, PRECOMP_GEMM faster by `lead`."""
     precomp_kernel = make_kernel(PRECOMP_GEMM, *precomp)
-    candidates = (
-        Candidate("IMPLICIT_PRECOMP_GEMM", 1000 * (1 - lead), kernels=(precomp_kernel,)),
-        Candidate("FFT_TILING", 1000, kernels=(make_kernel(FFT_TILING, *fft),)),
-    )
-    names = ("3x3", "5x5")
-    problem = PlanningProblem(
-        tuple(ConvolutionCosts(name, 0, candidates) for name in names),
-        tuple(ProblemNode(name, name) for name in names),
-        device=Device(KEPLER_SM, KEPLER_SMS),
-    )
+    layers = (named("3x3"), named("5x5"))
+    algorithms = [
+        timed(layer, name, latency_us, 0, kernel)
+        for layer in layers
+        for name, latency_us, kernel in (
+            ("IMPLICIT_PRECOMP_GEMM", 1000 * (1 - lead), precomp_kernel),
+            ("FFT_TILING", 1000, make_kernel(FFT_TILING, *fft)),
+        )
+    ]
+    nodes = [ProblemNode(layer.op, layer) for layer in layers]
+    problem = problem_of(nodes, algorithms, device=Device(KEPLER_SM, KEPLER_SMS))
     return make_plan(problem)
 
 

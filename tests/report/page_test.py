@@ -187,8 +187,7 @@ def test_boxes_have_the_layer_and_the_time_of_a_convolution() -> None:
     boxes = texts_of(page_of(graph, networks=[network()]), "node")
     alone = {each.node: each.latency_us for each in graph.unstaged}
     for planned in graph.stages:
-        assert planned.explanation is not None
-        for lane, explained in zip(planned.stage.lanes, planned.explanation.lanes, strict=True):
+        for lane, explained in zip(planned.stage.lanes, planned.alone, strict=True):
             if len(lane.steps) == 1:
                 alone[lane.steps[0].operation] = explained.alone_us
     assert alone.keys() - {each.node for each in graph.unstaged}

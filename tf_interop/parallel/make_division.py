@@ -28,8 +28,7 @@ from tf_interop.parallel.types import (
     SentBytes,
     StrategyStep,
 )
-from tf_interop.planning.problem import ValueSource
-from tf_interop.planning.types import GraphMode
+from tf_interop.planning.types import GraphMode, ValueSource
 
 _LEAST_GAIN = 0.1
 """A gain below the model's error is none."""

@@ -15,8 +15,7 @@ from typing import Annotated
 import msgspec
 
 from tf_interop.errors import PlanError
-from tf_interop.planning.problem import ValueSource
-from tf_interop.planning.types import Bytes, GraphMode, Microseconds, check_each_once
+from tf_interop.planning.types import Bytes, GraphMode, Microseconds, ValueSource, check_each_once
 from tf_interop.structure import Landmark
 from tf_interop.versioned_file import VersionedFormat
 

@@ -13,21 +13,21 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
-from tf_interop.planning.problem import Candidate, PlanningProblem
+from tf_interop.planning.problem import PlanningProblem
 from tf_interop.planning.sm_model import SmUse, compute_sm_use
-from tf_interop.planning.stage_costs import Lanes, StageChoice, StageCosts, algorithms_of
+from tf_interop.planning.stage_costs import Lanes, StageCosts, algorithms_of
 from tf_interop.planning.stage_search import Space
 from tf_interop.planning.types import (
     LEAST_SAVED_US,
-    Alternative,
     GraphPlan,
-    LaneExplanation,
+    LaneAlone,
     PlannedStage,
     RejectedStage,
-    StageExplanation,
+    StageChoice,
     StagePrediction,
 )
-from tf_interop.stage import Lane, Stage
+from tf_interop.profile.entries import AlgorithmMeasurement
+from tf_interop.stage import Lane, Stage, Step, T
 
 _MOST_ALTERNATIVES = 3
 # Combinations that are modelled to explain pairs.
@@ -89,20 +89,20 @@ class _Explainer:
             self._alternatives(stage, prediction),
             key=lambda each: (
                 each.stage.is_merged or [step.algorithm for step in each.stage.steps] != fastest,
-                each.latency_us,
+                each.prediction.latency_us,
             ),
         )[:_MOST_ALTERNATIVES]
-        explanation = StageExplanation(
-            lanes=tuple(map(self._explain_lane, stage.lanes)),
-            alternatives=tuple(sorted(telling, key=lambda each: each.latency_us)),
+        return dataclasses.replace(
+            planned,
+            alone=tuple(map(self._explain_lane, stage.lanes)),
+            alternatives=tuple(sorted(telling, key=_latency_us)),
         )
-        return dataclasses.replace(planned, explanation=explanation)
 
-    def _explain_lane(self, lane: Lane[str]) -> LaneExplanation:
+    def _explain_lane(self, lane: Lane[str]) -> LaneAlone:
         fastest = [self._fastest(node) for node in lane.operations]
-        # The candidates do not include the wider convolution of a merged lane.
-        pinned = fastest if lane.merged else self._candidates(lane)
-        return LaneExplanation(
+        # The wider convolution of a merged lane was not measured alone.
+        pinned = fastest if lane.merged else [self._alone(step) for step in lane.steps]
+        return LaneAlone(
             alone_us=sum(each.latency_us for each in pinned),
             workspace_bytes=max(each.workspace_bytes for each in pinned),
             fastest_algorithm=fastest[0].algorithm if len(fastest) == 1 else None,
@@ -112,37 +112,37 @@ class _Explainer:
 
     def _alternatives(
         self, stage: Stage[str], prediction: StagePrediction
-    ) -> Iterator[Alternative]:
+    ) -> Iterator[StageChoice[str]]:
         """Other ways to run a stage, each once."""
         lanes: Lanes = tuple(
             tuple(self._place[node] for node in nodes)
             for lane in stage.lanes
             for nodes in (zip(lane.operations) if lane.merged else [lane.operations])
         )
-        seen = {algorithms_of(stage.map(lambda node: self._problem.nodes[self._place[node]].costs))}
-        measured = sorted(self._costs.measured(lanes), key=lambda each: each.latency_us)
+        seen = {algorithms_of(stage.map(lambda node: self._problem.numbers[self._place[node]]))}
+        measured = sorted(self._costs.measured(lanes), key=_latency_us)
+        others_bytes = prediction.peak_bytes - prediction.workspace_bytes
         for choice in (*measured, *self._costs.usual(lanes)):
             algorithms = algorithms_of(choice.stage)
-            placed = None if algorithms in seen else self._costs.place(choice.stage, lanes)
+            other = None if algorithms in seen else self._costs.place(choice.stage, lanes)
             seen.add(algorithms)
-            if placed is not None:
-                other = placed.map(lambda place: self._problem.nodes[place].name)
-                why_not = self._why_not(choice, prediction)
+            if other is not None:
+                peak_bytes = others_bytes + choice.prediction.workspace_bytes
+                expected = dataclasses.replace(choice.prediction, peak_bytes=peak_bytes)
+                why_not = self._why_not(expected, prediction)
                 if why_not == _NOT_FASTER:
                     why_not += self._crowding(stage, other)
-                yield Alternative(
-                    other, choice.latency_us, choice.source, choice.workspace_bytes, why_not
-                )
+                yield StageChoice(other, expected, why_not)
 
-    def _why_not(self, choice: StageChoice, prediction: StagePrediction) -> str:
+    def _why_not(self, other: StagePrediction, chosen: StagePrediction) -> str:
         budget = self._problem.memory_budget_bytes
-        others_bytes = prediction.peak_bytes - prediction.workspace_bytes
-        if budget is not None and others_bytes + choice.workspace_bytes > budget:
+        if budget is not None and other.peak_bytes > budget:
+            left_bytes = max(budget - other.peak_bytes + other.workspace_bytes, 0)
             return (
-                f"does not fit: needs {choice.workspace_bytes} bytes of workspace, but only "
-                f"{max(budget - others_bytes, 0)} are left"
+                f"does not fit: needs {other.workspace_bytes} bytes of workspace, but only "
+                f"{left_bytes} are left"
             )
-        if choice.latency_us >= prediction.latency_us:
+        if other.latency_us >= chosen.latency_us:
             return _NOT_FASTER
         return "not faster than one after another by more than the error"
 
@@ -160,35 +160,31 @@ class _Explainer:
 
     def _sm_use(self, lane: Lane[str]) -> SmUse | None:
         """The share of an SM that the main kernel of a lane with one step takes."""
-        candidates = self._candidates(lane) if len(lane.steps) == 1 else []
-        kernels = [kernel for candidate in candidates for kernel in candidate.kernels]
+        kernels = self._alone(lane.steps[0]).kernels if len(lane.steps) == 1 else ()
         kernel = max(kernels, key=lambda each: each.time_share, default=None)
         if kernel is None or self._problem.device is None:
             return None
         use = compute_sm_use(kernel, self._problem.device)
         return use if use.blocks else None
 
-    def _candidates(self, lane: Lane[str]) -> list[Candidate]:
-        of_node = self._problem.node_costs
-        found = [
-            of_node[self._place[step.operation]].candidate(step.algorithm) for step in lane.steps
-        ]
-        return [each for each in found if each is not None]
+    def _alone(self, step: Step[str]) -> AlgorithmMeasurement:
+        configuration = self._problem.nodes[self._place[step.operation]].configuration
+        return self._problem.alone[Step(configuration, step.algorithm)]
 
-    def _fastest(self, node: str) -> Candidate:
-        return self._problem.node_costs[self._place[node]].fastest
+    def _fastest(self, node: str) -> AlgorithmMeasurement:
+        return self._problem.node_algorithms[self._place[node]][0]
 
     def reject(self, stages: Sequence[PlannedStage]) -> tuple[RejectedStage, ...]:
         """The pairs that share no stage, most promising first."""
-        nodes = self._problem.nodes
+        nodes, numbers = self._problem.nodes, self._problem.numbers
         stage_of = {name: number for number, each in enumerate(stages) for name in each.nodes}
-        # Pairs by their costs; one with the fewest nodes in stages stands for all of its kind.
+        # Pairs of the same configurations; one with the fewest nodes in stages stands for them.
         kinds: dict[object, list[tuple[int, float, tuple[int, int]]]] = {}
         for pair in self._independent_pairs():
             its = [stage_of.get(nodes[node].name) for node in pair]
             if its[0] is None or its[0] != its[1]:
-                gain_us = min(self._problem.node_costs[node].fastest.latency_us for node in pair)
-                key = (*sorted(nodes[node].costs for node in pair), self._share_an_image(pair))
+                gain_us = min(self._problem.node_algorithms[node][0].latency_us for node in pair)
+                key = (*sorted(numbers[node] for node in pair), self._share_an_image(pair))
                 in_stages = sum(each is not None for each in its)
                 kinds.setdefault(key, []).append((in_stages, -gain_us, pair))
         judged = []
@@ -215,11 +211,11 @@ class _Explainer:
     def _judge(self, pair: tuple[int, int], stage_of: dict[str, int]) -> tuple[float | None, str]:
         """The time that a pair would save, None if it is unknown, and the reason against it."""
         lanes = tuple((node,) for node in pair)
-        alone_us = sum(self._problem.node_costs[node].fastest.latency_us for node in pair)
         saved_us: float | None = None
         choices = self._costs.choices(lanes)
         if choices:
-            saved_us = alone_us - choices[0].latency_us
+            expected = choices[0].prediction
+            saved_us = expected.saved_us
             names = [self._problem.nodes[node].name for node in pair]
             staged = [
                 f"'{name}' runs in stage {stage_of[name]}" for name in names if name in stage_of
@@ -228,14 +224,17 @@ class _Explainer:
             why = " and ".join(staged) or (
                 f"the order of this plan{memory} or a bound of the search leaves no room for them"
             )
-            return saved_us, f"{saved_us:.1f} µs faster, {choices[0].source.value}, but {why}"
+            return (
+                saved_us,
+                f"{saved_us:.1f} µs faster, {expected.source.value}, but {why}",
+            )
         measured = self._costs.measured(lanes)
         known = measured or self._costs.usual(lanes)
         why_not = "not measured together, and not modelled, because kernels or device are unknown"
         if known:
-            best = min(known, key=lambda each: each.latency_us)
-            saved_us = alone_us - best.latency_us
-            why_not = _no_win_words(best, saved_us)
+            best = min(known, key=_latency_us)
+            saved_us = best.prediction.saved_us
+            why_not = _no_win_words(best)
         if self._share_an_image(pair) and not any(each.stage.is_merged for each in measured):
             why_not += "; not measured as one merged convolution"
         return saved_us, why_not
@@ -245,10 +244,17 @@ class _Explainer:
         return first is not None and first == second
 
 
-def _no_win_words(choice: StageChoice, saved_us: float) -> str:
-    how = f"{choice.source.value}{' merged' if choice.stage.is_merged else ''}"
-    if abs(saved_us) < LEAST_SAVED_US:
+def _latency_us(choice: StageChoice[T]) -> float:
+    return choice.prediction.latency_us
+
+
+def _no_win_words(choice: StageChoice[T]) -> str:
+    expected = choice.prediction
+    how = f"{expected.source.value}{' merged' if choice.stage.is_merged else ''}"
+    if abs(expected.saved_us) < LEAST_SAVED_US:
         return f"{how} to take as long as one after another"
-    if saved_us < 0:
-        return f"{how} {-saved_us:.1f} µs slower than one after another"
-    return f"{how} {saved_us:.1f} µs faster, ±{choice.spread_us:.1f} µs, so not significant"
+    if expected.saved_us < 0:
+        return f"{how} {-expected.saved_us:.1f} µs slower than one after another"
+    return (
+        f"{how} {expected.saved_us:.1f} µs faster, ±{expected.spread_us:.1f} µs, so not significant"
+    )

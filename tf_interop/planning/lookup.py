@@ -40,7 +40,7 @@ def stages_from_plan(
     size, or else all entries; the stages then depend on the batch size of each call (see
     `stages_for_batch_sizes`).
 
-    Predictions and explanations do not apply to another batch size, so there `why` names the
+    Predictions and alternatives do not apply to another batch size, so there `why` names the
     planned batch size instead.
 
     Raises:
@@ -55,10 +55,7 @@ def stages_from_plan(
         return stages_for_batch_sizes(entries)
     logging.warning("%s", _as_for(taken, batch_size))
     why = f"from the plan for batch size {taken.batch_size}, the nearest to {batch_size}"
-    return tuple(
-        dataclasses.replace(stage, why=why, prediction=None, explanation=None)
-        for stage in taken.stages
-    )
+    return tuple(PlannedStage(each.stage, why, schedules=each.schedules) for each in taken.stages)
 
 
 def entries_to_run(

@@ -13,17 +13,12 @@ import itertools
 import math
 from collections.abc import Sequence
 
+from tf_interop.convolution import describe_form, output_bytes
 from tf_interop.errors import PlanError
 from tf_interop.planning.problem import PlanningProblem
-from tf_interop.planning.stage_costs import Lanes, StageChoice, StageCosts
+from tf_interop.planning.stage_costs import Choice, Lanes, StageCosts
 from tf_interop.planning.stage_search import OnProgress, SearchError, Space, mask_of, search_blocks
-from tf_interop.planning.types import (
-    GraphPlan,
-    GraphPrediction,
-    PlannedStage,
-    StagePrediction,
-    UnstagedConvolution,
-)
+from tf_interop.planning.types import GraphPlan, GraphPrediction, PlannedStage, UnstagedConvolution
 from tf_interop.structure import Part, Structure, structure_of
 
 
@@ -69,7 +64,7 @@ def make_plan(
     return _Planner(problem, options or PlanOptions()).plan(on_progress)
 
 
-_Unit = tuple[Lanes, StageChoice]
+_Unit = tuple[Lanes, Choice]
 """A stage or a single convolution, and the way to run it."""
 
 
@@ -82,6 +77,7 @@ class _Planner:
         self._costs = StageCosts(problem, max_modelled=options.max_modelled)
         budget = problem.memory_budget_bytes
         self._budget = math.inf if budget is None else budget
+        self._output_bytes = [output_bytes(node.configuration) for node in problem.nodes]
         self._alive_bytes = functools.cache(self._compute_alive_bytes)
         self._space = Space(
             problem.predecessors,
@@ -110,11 +106,13 @@ class _Planner:
                 stages.append(self._planned_stage(unit, peak_bytes))
             else:
                 [[node]], choice = unit
-                name = self._problem.nodes[node].name
-                algorithm = choice.stage.steps[0].algorithm
                 unstaged.append(
                     UnstagedConvolution(
-                        name, algorithm, choice.latency_us, peak_bytes, before_stage=len(stages)
+                        self._problem.nodes[node].name,
+                        choice.stage.steps[0].algorithm,
+                        choice.prediction.latency_us,
+                        peak_bytes,
+                        before_stage=len(stages),
                     )
                 )
         structure = self._problem.structure or self._structure_of_nodes()
@@ -124,8 +122,8 @@ class _Planner:
             stages=tuple(stages),
             batch_size=self._problem.batch_size,
             prediction=GraphPrediction(
-                latency_us=sum(choice.latency_us for _, choice in units),
-                sequential_us=sum(choice.latency_us for _, choice in in_sequence),
+                latency_us=sum(choice.prediction.latency_us for _, choice in units),
+                sequential_us=sum(choice.prediction.latency_us for _, choice in in_sequence),
                 peak_bytes=max(peaks, default=0),
                 sequential_peak_bytes=max(self._peaks(in_sequence), default=0),
                 memory_budget_bytes=self._problem.memory_budget_bytes,
@@ -135,13 +133,10 @@ class _Planner:
         )
 
     def _structure_of_nodes(self) -> Structure:
-        nodes, predecessors = self._problem.nodes, self._problem.predecessors
-        return structure_of(
-            [
-                Part(node.name, node.costs, tuple((each, "") for each in its))
-                for node, its in zip(nodes, predecessors, strict=True)
-            ]
-        )
+        forms = [describe_form(node.configuration) for node in self._problem.nodes]
+        reads = [tuple((each, "") for each in its) for its in self._problem.predecessors]
+        names = [node.name for node in self._problem.nodes]
+        return structure_of(list(map(Part, names, forms, reads)))
 
     def _search(self, on_progress: OnProgress) -> tuple[list[_Unit], str]:
         """The units in order, and a description of the search."""
@@ -164,9 +159,9 @@ class _Planner:
     def _compute_alive_bytes(self, done: int) -> int:
         """The bytes of these nodes' outputs that no node reads, or that a later node reads."""
         return sum(
-            costs.output_bytes
-            for node, (costs, readers) in enumerate(
-                zip(self._problem.node_costs, self._readers, strict=True)
+            size
+            for node, (size, readers) in enumerate(
+                zip(self._output_bytes, self._readers, strict=True)
             )
             if done >> node & 1 and (not readers or readers & ~done)
         )
@@ -176,8 +171,8 @@ class _Planner:
         peaks = []
         done = 0
         for lanes, choice in units:
-            peaks.append(self._alive_bytes(done) + choice.memory_bytes)
-            done |= mask_of(_nodes(lanes))
+            peaks.append(self._alive_bytes(done) + choice.prediction.peak_bytes)
+            done |= mask_of(itertools.chain(*lanes))
         return peaks
 
     def _in_sequence(self) -> list[_Unit]:
@@ -187,7 +182,7 @@ class _Planner:
             left = self._available((1 << node) - 1)
             lanes = ((node,),)
             choices = self._costs.choices(lanes)
-            fitting = (choice for choice in choices if choice.memory_bytes <= left)
+            fitting = (choice for choice in choices if choice.prediction.peak_bytes <= left)
             units.append((lanes, next(fitting, choices[-1])))
         return units
 
@@ -197,13 +192,14 @@ class _Planner:
         least = [self._costs.choices(each)[-1] for each in lanes]
         peaks = self._peaks(list(zip(lanes, least, strict=True)))
         node = peaks.index(max(peaks))
+        own = least[node].prediction
         return (
             f"Convolution '{self._problem.nodes[node].name}' does not fit into the budget of "
             f"{self._problem.memory_budget_bytes} bytes: its output takes "
-            f"{self._problem.node_costs[node].output_bytes}, its workspace at least "
-            f"{least[node].workspace_bytes}, and {peaks[node] - least[node].memory_bytes} are "
-            f"in use before it. Raise the budget to {peaks[node]} bytes, which is enough for the "
-            "whole graph, or measure algorithms that need less."
+            f"{self._output_bytes[node]}, its workspace at least {own.workspace_bytes}, and "
+            f"{peaks[node] - own.peak_bytes} are in use before it. Raise the budget to "
+            f"{peaks[node]} bytes, which is enough for the whole graph, or measure algorithms that "
+            "need less."
         )
 
     def _is_stage(self, unit: _Unit) -> bool:
@@ -211,34 +207,23 @@ class _Planner:
         lanes, choice = unit
         if len(choice.stage.steps) > 1:
             return True
-        fastest = self._problem.node_costs[lanes[0][0]].fastest
+        fastest = self._problem.node_algorithms[lanes[0][0]][0]
         return choice.stage.steps[0].algorithm != fastest.algorithm
 
     def _planned_stage(self, unit: _Unit, peak_bytes: int) -> PlannedStage:
         lanes, choice = unit
-        fastest = [self._problem.node_costs[node].fastest for node in _nodes(lanes)]
-        sequential_us = sum(each.latency_us for each in fastest)
+        prediction = choice.prediction
         why = "planned"
-        if len(fastest) == 1:
+        if len(choice.stage.steps) == 1:
+            fastest = self._problem.node_algorithms[lanes[0][0]][0]
             why = (
-                f"pinned for its memory: {choice.latency_us:.1f} µs with {choice.workspace_bytes} "
-                f"bytes of workspace; {fastest[0].algorithm} takes {sequential_us:.1f} µs with "
-                f"{fastest[0].workspace_bytes}"
+                f"pinned for its memory: {prediction.latency_us:.1f} µs with "
+                f"{prediction.workspace_bytes} bytes of workspace; {fastest.algorithm} takes "
+                f"{fastest.latency_us:.1f} µs with {fastest.workspace_bytes}"
             )
         stage = self._costs.place(choice.stage, lanes)
         assert stage is not None
-        return PlannedStage(
-            stage=stage.map(lambda node: self._problem.nodes[node].name),
-            why=why,
-            prediction=StagePrediction(
-                latency_us=choice.latency_us,
-                spread_us=choice.spread_us,
-                sequential_us=sequential_us,
-                source=choice.source,
-                workspace_bytes=choice.workspace_bytes,
-                peak_bytes=peak_bytes,
-            ),
-        )
+        return PlannedStage(stage, why, dataclasses.replace(prediction, peak_bytes=peak_bytes))
 
     def _describe(self, exact_nodes: int) -> str:
         lanes = f"for stages of up to {self._max_lanes} lanes"
@@ -250,7 +235,3 @@ class _Planner:
         elif exact_nodes:
             search = f"partly exact ({exact_nodes} of {count} convolutions), else {bounds}, {lanes}"
         return f"{search}; {self._costs.describe()}"
-
-
-def _nodes(lanes: Lanes) -> list[int]:
-    return sorted(itertools.chain(*lanes))

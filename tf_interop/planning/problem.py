@@ -1,73 +1,19 @@
-"""A planning problem: a DAG of convolutions with their costs, as plain data."""
+"""A planning problem: a DAG of convolutions, and the measurements that a profile has of them."""
 
 from __future__ import annotations
 
 import dataclasses
-import enum
 import functools
 from collections.abc import Mapping, Sequence
 
+from tf_interop.convolution import ConvolutionConfiguration
 from tf_interop.planning.sm_model import Device
-from tf_interop.profile.entries import KernelMeasurement
-from tf_interop.stage import Stage
+from tf_interop.profile.entries import AlgorithmMeasurement, StageMeasurement
+from tf_interop.stage import Stage, Step
 from tf_interop.structure import Structure
 
-
-class ValueSource(enum.Enum):
-    """The origin of a value."""
-
-    MEASURED = "measured"
-    MODELLED = "modelled"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Candidate:
-    """One algorithm for a convolution.
-
-    Attributes:
-        latency_us: time of the convolution alone.
-        spread_us: error of `latency_us`.
-        kernels: its GPU kernels; empty if they are unknown. The model of stages needs them.
-    """
-
-    algorithm: str
-    latency_us: float
-    workspace_bytes: int = 0
-    spread_us: float = 0.0
-    kernels: tuple[KernelMeasurement, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ConvolutionCosts:
-    """The costs of all convolutions of one configuration.
-
-    Attributes:
-        name: the key for nodes and stages.
-        candidates: at least one.
-    """
-
-    name: str
-    output_bytes: int
-    candidates: tuple[Candidate, ...]
-
-    @property
-    def fastest_first(self) -> tuple[Candidate, ...]:
-        """The candidates by their time alone, then by workspace."""
-        return tuple(
-            sorted(
-                self.candidates,
-                key=lambda each: (each.latency_us, each.workspace_bytes, each.algorithm),
-            )
-        )
-
-    @property
-    def fastest(self) -> Candidate:
-        """The candidate that is fastest alone."""
-        return self.fastest_first[0]
-
-    def candidate(self, algorithm: str | None) -> Candidate | None:
-        """The candidate with this algorithm, if there is one."""
-        return next((each for each in self.candidates if each.algorithm == algorithm), None)
+Algorithms = Mapping[ConvolutionConfiguration, tuple[AlgorithmMeasurement, ...]]
+"""The measured algorithms of each convolution, fastest first."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -75,7 +21,6 @@ class ProblemNode:
     """One convolution of the graph.
 
     Attributes:
-        costs: the name of its ConvolutionCosts.
         predecessors: names of the convolutions that it depends on without another one between.
             Earlier ancestors are included if a lane with them would wait for itself.
         follows: the predecessors that it may share a lane with: it reads them directly, and no
@@ -86,37 +31,11 @@ class ProblemNode:
     """
 
     name: str
-    costs: str
+    configuration: ConvolutionConfiguration
     predecessors: tuple[str, ...] = ()
     follows: tuple[str, ...] = ()
     group: str = ""
     merge_key: str | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class MeasuredStage:
-    """A stage that was measured.
-
-    Attributes:
-        stage: its operations are names of ConvolutionCosts. The algorithms are candidates, except
-            in a merged lane, where the algorithm belongs to the wider convolution.
-        latency_us: time from fork to join.
-        sequential_us: time of the same convolutions one after another, each with its fastest
-            algorithm, measured in the same run.
-        spread_us: error of the difference between the two times.
-        workspace_bytes: sum over the lanes.
-    """
-
-    stage: Stage[str]
-    latency_us: float
-    sequential_us: float
-    spread_us: float = 0.0
-    workspace_bytes: int = 0
-
-    @property
-    def wins(self) -> bool:
-        """Whether it is faster than the sequence by more than the spread."""
-        return self.latency_us + self.spread_us < self.sequential_us
 
 
 # Without slots, because the instance caches its lookup tables.
@@ -125,9 +44,10 @@ class PlanningProblem:
     """A DAG of convolutions to be planned for one device and batch size.
 
     Attributes:
-        costs: one for each distinct convolution.
         nodes: predecessors come before the nodes that depend on them.
-        stages: the measured stages.
+        algorithms: at least one for each node.
+        stages: their steps are in `algorithms`, except that the algorithm of a merged lane belongs
+            to the wider convolution.
         memory_budget_bytes: limit for workspaces and live outputs of convolutions; None for no
             limit.
         device: None for a CPU, and if the limits of its SMs are unknown.
@@ -136,23 +56,45 @@ class PlanningProblem:
         batch_size: None if it is unknown.
     """
 
-    costs: tuple[ConvolutionCosts, ...]
     nodes: tuple[ProblemNode, ...]
-    stages: tuple[MeasuredStage, ...] = ()
+    algorithms: Algorithms
+    stages: tuple[StageMeasurement, ...] = ()
     memory_budget_bytes: int | None = None
     device: Device | None = None
     structure: Structure | None = None
     batch_size: int | None = None
 
     @functools.cached_property
-    def costs_by_name(self) -> Mapping[str, ConvolutionCosts]:
-        """The costs by name."""
-        return {each.name: each for each in self.costs}
+    def alone(self) -> Mapping[Step[ConvolutionConfiguration], AlgorithmMeasurement]:
+        """The measurement of each step alone."""
+        return {
+            Step(each.configuration, each.algorithm): each
+            for measured in self.algorithms.values()
+            for each in measured
+        }
 
     @functools.cached_property
-    def node_costs(self) -> tuple[ConvolutionCosts, ...]:
-        """The costs of each node."""
-        return tuple(self.costs_by_name[node.costs] for node in self.nodes)
+    def node_algorithms(self) -> tuple[tuple[AlgorithmMeasurement, ...], ...]:
+        """The algorithms of each node, fastest first."""
+        return tuple(self.algorithms[node.configuration] for node in self.nodes)
+
+    @functools.cached_property
+    def number_of(self) -> Mapping[ConvolutionConfiguration, int]:
+        """A number for each configuration, its place in `algorithms`.
+
+        In the search it stands for the configuration, because it is hashed much faster.
+        """
+        return {configuration: number for number, configuration in enumerate(self.algorithms)}
+
+    @functools.cached_property
+    def numbers(self) -> tuple[int, ...]:
+        """The number of each node's configuration."""
+        return tuple(self.number_of[node.configuration] for node in self.nodes)
+
+    @functools.cached_property
+    def numbered_stages(self) -> tuple[Stage[int], ...]:
+        """The measured stages, with numbers as operations."""
+        return tuple(each.stage.map(self.number_of.__getitem__) for each in self.stages)
 
     @functools.cached_property
     def follows(self) -> tuple[tuple[int, ...], ...]:

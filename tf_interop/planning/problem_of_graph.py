@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-from tf_interop.convolution import (
-    DTYPE_BYTES,
-    ConvolutionConfiguration,
-    ConvolutionKind,
-    ConvolutionNode,
-    batch_size_of,
-)
+from tf_interop.convolution import ConvolutionConfiguration, ConvolutionNode, batch_size_of
 from tf_interop.graph.independence import Independence, find_follows, find_merge_keys
 from tf_interop.graph.landmarks import find_structure
 from tf_interop.graph.view import GraphView
-from tf_interop.planning.problem import (
-    Candidate,
-    ConvolutionCosts,
-    MeasuredStage,
-    PlanningProblem,
-    ProblemNode,
-)
+from tf_interop.planning.problem import Algorithms, PlanningProblem, ProblemNode
 from tf_interop.planning.sm_model import Device
 from tf_interop.planning.stage_search import bits_of, mask_of
-from tf_interop.profile.entries import StageMeasurement
 from tf_interop.profile.types import Profile, is_measured_as_it_runs
-
-_Costs = dict[ConvolutionConfiguration, ConvolutionCosts]
+from tf_interop.stage import Stage
 
 
 def make_planning_problem(
@@ -50,16 +35,22 @@ def make_planning_problem(
     """
     if deterministic:
         profile = profile.deterministic_part
-    costs = _costs_of(convolutions, profile, allow_tf32)
+    first_names = {node.configuration: node.name for node in reversed(convolutions)}
+    algorithms = {
+        each: found
+        # The order breaks ties.
+        for each in sorted(first_names, key=first_names.__getitem__)
+        if (found := profile.find_algorithms(each, allow_tf32=allow_tf32))
+    }
     device, limits = profile.device, profile.device.sm_limits
     return PlanningProblem(
-        costs=tuple(costs.values()),
-        nodes=_nodes(view, convolutions, independence, costs),
+        nodes=_nodes(view, convolutions, independence, algorithms),
+        algorithms=algorithms,
         stages=tuple(
-            stage
-            for measured in profile.stages
-            if is_measured_as_it_runs(measured, device, allow_tf32=allow_tf32)
-            and (stage := _measured_stage(measured, costs))
+            each
+            for each in profile.stages
+            if is_measured_as_it_runs(each, device, allow_tf32=allow_tf32)
+            and _can_plan(each.stage, algorithms)
         ),
         memory_budget_bytes=memory_budget_bytes,
         # A CPU's device counts cores, which are not SMs.
@@ -69,59 +60,18 @@ def make_planning_problem(
     )
 
 
-def output_bytes(configuration: ConvolutionConfiguration) -> int:
-    """The size of a convolution's result; its shapes must be known."""
-    shape = {
-        ConvolutionKind.FORWARD: configuration.output_shape,
-        ConvolutionKind.BACKWARD_INPUT: configuration.image_shape,
-        ConvolutionKind.BACKWARD_FILTER: configuration.filter_shape,
-    }[configuration.kind]
-    assert shape is not None
-    return math.prod(size for size in shape if size is not None) * DTYPE_BYTES[configuration.dtype]
-
-
-def _costs_of(
-    convolutions: Sequence[ConvolutionNode], profile: Profile, allow_tf32: bool
-) -> _Costs:
-    """The costs of measured configurations, each named after its first node."""
-    costs: _Costs = {}
-    for node in convolutions:
-        configuration = node.configuration
-        measured = profile.find_algorithms(configuration, allow_tf32=allow_tf32)
-        if measured and configuration not in costs:
-            candidates = tuple(
-                Candidate(
-                    each.algorithm,
-                    each.latency_us,
-                    each.workspace_bytes,
-                    each.spread_us,
-                    each.kernels,
-                )
-                for each in measured
-            )
-            size = output_bytes(configuration)
-            costs[configuration] = ConvolutionCosts(node.name, size, candidates)
-    return costs
-
-
-def _measured_stage(measured: StageMeasurement, costs: _Costs) -> MeasuredStage | None:
-    """A measured stage; None if the planner cannot make such a stage."""
-    lanes = measured.stage.lanes
-    if len(lanes) == 1 and not lanes[0].merged:
-        return None
-    for lane in lanes:
-        for step in lane.steps:
-            if step.operation not in costs:
-                return None
-            # A merged lane runs with an algorithm of the wider convolution.
-            if not lane.merged and costs[step.operation].candidate(step.algorithm) is None:
-                return None
-    return MeasuredStage(
-        stage=measured.stage.map(lambda configuration: costs[configuration].name),
-        latency_us=measured.latency_us,
-        sequential_us=measured.sequential_us,
-        spread_us=measured.spread_us,
-        workspace_bytes=measured.workspace_bytes,
+def _can_plan(stage: Stage[ConvolutionConfiguration], algorithms: Algorithms) -> bool:
+    """Whether the planner can make such a stage."""
+    if len(stage.lanes) == 1 and not stage.is_merged:
+        return False
+    return all(
+        # A merged lane runs with an algorithm of the wider convolution.
+        any(
+            lane.merged or each.algorithm == step.algorithm
+            for each in algorithms.get(step.operation, ())
+        )
+        for lane in stage.lanes
+        for step in lane.steps
     )
 
 
@@ -129,11 +79,15 @@ def _nodes(
     view: GraphView,
     convolutions: Sequence[ConvolutionNode],
     independence: Independence,
-    costs: _Costs,
+    algorithms: Algorithms,
 ) -> tuple[ProblemNode, ...]:
     place = {index: number for number, index in enumerate(view.topological_order())}
     planned = sorted(
-        (position for position, node in enumerate(convolutions) if node.configuration in costs),
+        (
+            position
+            for position, node in enumerate(convolutions)
+            if node.configuration in algorithms
+        ),
         key=lambda position: place[convolutions[position].index],
     )
     chosen = [convolutions[position] for position in planned]
@@ -156,7 +110,7 @@ def _nodes(
         nodes.append(
             ProblemNode(
                 name=node.name,
-                costs=costs[node.configuration].name,
+                configuration=node.configuration,
                 predecessors=tuple(names[each] for each in (*bits_of(barred), *nearest)),
                 follows=tuple(names[each] for each in read),
                 group=f"{node.device}\n{node.region}",

@@ -11,7 +11,6 @@ from rich.table import Table
 
 from tf_interop.measure.other_load import MOST_OTHER_LOAD
 from tf_interop.planning.explain import SHARED_RESOURCES, sum_of_uses
-from tf_interop.planning.problem import ValueSource
 from tf_interop.planning.sm_model import SmUse
 from tf_interop.planning.types import (
     ONE_THREAD,
@@ -19,11 +18,11 @@ from tf_interop.planning.types import (
     XLA,
     GraphPlan,
     GraphPrediction,
-    LaneExplanation,
+    LaneAlone,
     MeasuredStep,
     Plan,
     PlannedStage,
-    StageExplanation,
+    ValueSource,
 )
 from tf_interop.profile.tables import describe_options
 from tf_interop.stage import Lane, Stage
@@ -209,7 +208,7 @@ def _describe_values(planned: PlannedStage) -> str:
 def _describe_runs(planned: PlannedStage) -> Iterator[str]:
     """Describes the lanes of a stage, for each batch size if they differ."""
     if not planned.schedules:
-        yield from _describe_lanes(planned.stage, planned.explanation)
+        yield from _describe_lanes(planned.stage, planned.alone)
         return
     for schedule in planned.schedules:
         yield f"batch size {schedule.batch_size}:"
@@ -217,17 +216,14 @@ def _describe_runs(planned: PlannedStage) -> Iterator[str]:
     yield "any other batch size: in sequence"
 
 
-def _describe_lanes(
-    stage: Stage[str], explanation: StageExplanation | None = None
-) -> Iterator[str]:
+def _describe_lanes(stage: Stage[str], alone: Sequence[LaneAlone] = ()) -> Iterator[str]:
     for number, lane in enumerate(stage.lanes):
         yield f"lane {number}: {describe_lane(lane)}"
-        if explanation is not None:
-            yield f"  {_describe_alone(lane, explanation.lanes[number])}"
-    if explanation is not None and len(stage.lanes) > 1:
-        shares = _shares([lane.sm_use for lane in explanation.lanes])
-        if shares:
-            yield f"together {shares}; above 100 % they take turns"
+        if alone:
+            yield f"  {_describe_alone(lane, alone[number])}"
+    shares = _shares([each.sm_use for each in alone]) if len(alone) > 1 else ""
+    if shares:
+        yield f"together {shares}; above 100 % they take turns"
 
 
 def describe_lane(lane: Lane[str]) -> str:
@@ -240,7 +236,7 @@ def describe_lane(lane: Lane[str]) -> str:
     return ", ".join(filter(None, (runs, describe_options(lane))))
 
 
-def _describe_alone(lane: Lane[str], explained: LaneExplanation) -> str:
+def _describe_alone(lane: Lane[str], explained: LaneAlone) -> str:
     """Describes a lane's time alone, and its main kernel's share of an SM."""
     if lane.merged:
         return f"one after another they take {explained.alone_us:.1f} µs"
@@ -267,17 +263,18 @@ def describe_algorithms(lane: Lane[str]) -> str:
 
 
 def _reasons(planned: PlannedStage) -> Iterator[str]:
-    prediction, explanation = planned.prediction, planned.explanation
+    prediction = planned.prediction
     if prediction is not None:
         yield (
             f"Memory: {decimal(prediction.workspace_bytes)} of workspace; "
             f"{decimal(prediction.peak_bytes)} with outputs and other live tensors"
         )
-    for alternative in explanation.alternatives if explanation else ():
+    for alternative in planned.alternatives:
+        expected = alternative.prediction
         algorithms = ", ".join(map(describe_algorithms, alternative.stage.lanes))
         yield (
-            f"Not {algorithms} ({alternative.latency_us:.1f} µs {alternative.source.value}, "
-            f"{decimal(alternative.workspace_bytes)} of workspace): {alternative.why_not}"
+            f"Not {algorithms} ({expected.latency_us:.1f} µs {expected.source.value}, "
+            f"{decimal(expected.workspace_bytes)} of workspace): {alternative.why_not}"
         )
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import statistics
 from collections.abc import Sequence
 
-from tf_interop.planning.problem import Candidate, PlanningProblem
+from tf_interop.planning.problem import PlanningProblem
 from tf_interop.planning.sm_model import ModelKernel, model_lanes_us
-from tf_interop.stage import Stage
+from tf_interop.profile.entries import AlgorithmMeasurement, StageMeasurement
 
 UNCALIBRATED_SPREAD = 0.2
 """Relative error of a modelled latency without enough measured stages. It is a cautious choice,
@@ -18,8 +17,8 @@ not a measurement."""
 _FEWEST_FOR_CALIBRATION = 3
 _MOST_FOR_CALIBRATION = 400
 
-Candidates = Sequence[Sequence[Candidate]]
-"""The candidate for each step of each lane."""
+Combination = Sequence[Sequence[AlgorithmMeasurement]]
+"""The algorithm of each step of each lane."""
 
 
 class StageModel:
@@ -36,15 +35,20 @@ class StageModel:
 
     def __init__(self, problem: PlanningProblem) -> None:
         self.factor, self.spread, self.measured_count = 1.0, UNCALIBRATED_SPREAD, 0
+        self._problem = problem
         self._device = problem.device
-        self._costs = problem.costs_by_name
-        self._kernels = functools.cache(self._make_kernels)
-        self._demands = functools.cache(self._make_demands)
+        # By identity, because a measurement takes long to hash.
+        self._kernels = {
+            id(each): self._make_kernels(each)
+            for measured in problem.algorithms.values()
+            for each in measured
+        }
+        self._demands = {key: self._add_demands(its) for key, its in self._kernels.items()}
         # Samples stages if there are many, because modelling all could take longer than planning.
         stride = math.ceil(len(problem.stages) / _MOST_FOR_CALIBRATION) or 1
         ratios = []
         for measured in problem.stages[::stride]:
-            modelled_us = self.latency_us(measured.stage)
+            modelled_us = self._model_measured(measured)
             if modelled_us is not None:
                 ratios.append(measured.latency_us / modelled_us)
         if len(ratios) >= _FEWEST_FOR_CALIBRATION:
@@ -54,38 +58,29 @@ class StageModel:
             self.spread = deviations[math.ceil(0.9 * len(deviations)) - 1]
             self.measured_count = len(ratios)
 
-    def knows(self, candidate: Candidate) -> bool:
-        """Whether all of a candidate's kernels are known, and each fits on an SM."""
-        return bool(self._kernels(candidate))
+    def knows(self, algorithm: AlgorithmMeasurement) -> bool:
+        """Whether all of an algorithm's kernels are known, and each fits on an SM."""
+        return bool(self._kernels[id(algorithm)])
 
-    def latency_us(self, stage: Stage[str]) -> float | None:
-        """The time of a stage of costs, in microseconds.
+    def latency_us(self, lanes: Combination, priorities: Sequence[int]) -> float | None:
+        """The time of a stage of unmerged lanes that share all SMs, in microseconds.
 
         Returns:
-            None if a kernel or the device is unknown, or a lane is merged or has SMs of its own.
+            None if a kernel or the device is unknown.
         """
-        device = self._device
-        if device is None or any(lane.merged or lane.sm_count for lane in stage.lanes):
+        if self._device is None or not all(self.knows(each) for lane in lanes for each in lane):
             return None
-        lanes = []
-        longest_us = 0.0
-        for lane in stage.lanes:
-            candidates = [
-                self._costs[each.operation].candidate(each.algorithm) for each in lane.steps
-            ]
-            found = [each for each in candidates if each and self.knows(each)]
-            if len(found) < len(candidates):
-                return None
-            lanes.append([kernel for each in found for kernel in self._kernels(each)])
-            longest_us = max(longest_us, latency_us(found))
-        modelled_us = model_lanes_us(lanes, [lane.priority for lane in stage.lanes], device)
+        kernels = [
+            [kernel for each in lane for kernel in self._kernels[id(each)]] for lane in lanes
+        ]
+        modelled_us = model_lanes_us(kernels, priorities, self._device)
         # Whatever the calibration says, no stage ends before its longest lane would alone.
-        return max(modelled_us * self.factor, longest_us)
+        return max(modelled_us * self.factor, *map(latency_us, lanes))
 
-    def bound_us(self, candidates: Candidates) -> float:
+    def bound_us(self, lanes: Combination) -> float:
         """A lower bound on a stage's time without simulation; all kernels must be known."""
-        demands = [self._demands(candidate) for lane in candidates for candidate in lane]
-        longest_us = max(map(latency_us, candidates))
+        demands = [self._demands[id(each)] for lane in lanes for each in lane]
+        longest_us = max(map(latency_us, lanes))
         together_us = max(map(sum, zip(*demands, strict=True)))
         return max(longest_us, max(longest_us, together_us) * self.factor)
 
@@ -98,25 +93,33 @@ class StageModel:
             f"trusted to {self.spread:.0%}"
         )
 
-    def _make_kernels(self, candidate: Candidate) -> tuple[ModelKernel, ...]:
-        """A candidate's kernels; empty if one is unknown or fits on no SM."""
-        shares = sum(kernel.time_share for kernel in candidate.kernels)
+    def _model_measured(self, measured: StageMeasurement) -> float | None:
+        lanes = measured.stage.lanes
+        if any(lane.merged or lane.sm_count for lane in lanes):
+            return None
+        algorithms = [[self._problem.alone[step] for step in lane.steps] for lane in lanes]
+        return self.latency_us(algorithms, [lane.priority for lane in lanes])
+
+    def _make_kernels(self, algorithm: AlgorithmMeasurement) -> tuple[ModelKernel, ...]:
+        """An algorithm's kernels; empty if one is unknown or fits on no SM."""
+        shares = sum(kernel.time_share for kernel in algorithm.kernels)
         found = []
-        for kernel in candidate.kernels:
+        for kernel in algorithm.kernels:
             if kernel.time_share and self._device is not None:
-                latency_us = candidate.latency_us * kernel.time_share / shares
+                latency_us = algorithm.latency_us * kernel.time_share / shares
                 made = ModelKernel.of(kernel, latency_us, self._device)
                 if made is None:
                     return ()
                 found.append(made)
         return tuple(found)
 
-    def _make_demands(self, candidate: Candidate) -> tuple[float, ...]:
-        assert self._device is not None
-        each = [kernel.demands(self._device) for kernel in self._kernels(candidate)]
+    def _add_demands(self, kernels: Sequence[ModelKernel]) -> tuple[float, ...]:
+        if self._device is None:
+            return ()
+        each = [kernel.demands(self._device) for kernel in kernels]
         return tuple(map(sum, zip(*each, strict=True)))
 
 
-def latency_us(lane: Sequence[Candidate]) -> float:
-    """The time of candidates one after another."""
+def latency_us(lane: Sequence[AlgorithmMeasurement]) -> float:
+    """The time of algorithms one after another."""
     return sum(each.latency_us for each in lane)

@@ -36,16 +36,16 @@ import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-from tf_interop.planning.stage_costs import Lanes, StageChoice
+from tf_interop.planning.stage_costs import Choice, Lanes
 
 # Stages are made from this many ready nodes: those with the longest way to the end.
 _MAX_READY = 8
 _MOST_ALIKE = 2
 
-_Way = tuple[float, StageChoice]
-"""The time that a choice saves against its nodes alone, and the choice."""
+_Way = tuple[float, int, Choice]
+"""The time that a choice saves against its nodes alone, the memory it needs, and the choice."""
 
-Schedule = list[tuple[Lanes, StageChoice]]
+Schedule = list[tuple[Lanes, Choice]]
 """Stages in running order, each with its choice. They contain every node once."""
 
 OnProgress = Callable[[str], None]
@@ -81,7 +81,7 @@ class Space:
     def __init__(
         self,
         predecessors: Sequence[Sequence[int]],
-        choices: Callable[[Lanes], Sequence[StageChoice]],
+        choices: Callable[[Lanes], Sequence[Choice]],
         *,
         follows: Sequence[Sequence[int]] | None = None,
         available: Callable[[int], float] = lambda done: math.inf,
@@ -130,7 +130,7 @@ class Space:
 
     def alone_us(self, node: int) -> float:
         """The time of a node alone, by its fastest choice."""
-        return self.ways(1 << node)[0][1].latency_us
+        return self.ways(1 << node)[0][2].prediction.latency_us
 
     def ways(self, stage: int) -> Sequence[_Way]:
         """The ways to run a stage, fastest first; for several nodes only those that save time."""
@@ -138,13 +138,18 @@ class Space:
         if ways is None:
             lanes = self.lanes(stage)
             choices = () if lanes is None else self._choices(lanes)
-            if not stage & (stage - 1):
-                ways = [(choices[0].latency_us - each.latency_us, each) for each in choices]
-            elif choices:
-                alone_us = sum(map(self.alone_us, bits_of(stage)))
-                saved = [(alone_us - each.latency_us, each) for each in choices]
-                ways = [way for way in saved if way[0] > 0]
-            self._ways[stage] = ways = ways or ()
+            ways = []
+            if choices:
+                is_single = not stage & (stage - 1)
+                if is_single:
+                    alone_us = choices[0].prediction.latency_us
+                else:
+                    alone_us = sum(map(self.alone_us, bits_of(stage)))
+                for choice in choices:
+                    saved_us = alone_us - choice.prediction.latency_us
+                    if is_single or saved_us > 0:
+                        ways.append((saved_us, choice.prediction.peak_bytes, choice))
+            self._ways[stage] = ways
         return ways
 
     def lanes(self, mask: int) -> Lanes | None:
@@ -214,7 +219,7 @@ class State:
     done: int
     saved_us: float
     stage: int = 0
-    choice: StageChoice | None = None
+    choice: Choice | None = None
     before: State | None = None
     ready: int = 0
 
@@ -255,7 +260,7 @@ class Beam:
             followed = self._most_promising(layers[size].values())
             layers[size].clear()
             for state in followed:
-                for stage, (saved_us, choice) in self._follow(state):
+                for stage, (saved_us, _, choice) in self._follow(state):
                     saved_us += state.saved_us
                     done = state.done | stage
                     layer = layers[done.bit_count() - first]
@@ -280,7 +285,7 @@ class Beam:
             if way is None:
                 return []
             done = state.done | 1 << node
-            state = State(done, state.saved_us + way[0], 1 << node, way[1], state)
+            state = State(done, state.saved_us + way[0], 1 << node, way[2], state)
         return [state]
 
     def _most_promising(self, states: Collection[State]) -> list[State]:
@@ -313,7 +318,7 @@ class Beam:
 
     def _fastest_that_fits(self, stage: int, available: float) -> _Way | None:
         for way in self._space.ways(stage):
-            if way[1].memory_bytes <= available:
+            if way[1] <= available:
                 return way
         return None
 

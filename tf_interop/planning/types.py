@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 from collections.abc import Callable, Iterable
-from typing import Annotated, Literal
+from typing import Annotated, Generic, Literal
 
 import msgspec
 
 from tf_interop.errors import PlanError
-from tf_interop.planning.problem import ValueSource
 from tf_interop.planning.sm_model import SmUse
 from tf_interop.profile.entries import Count, NotNegative, Positive, PositiveCount, Share
-from tf_interop.stage import Schedule, Stage
+from tf_interop.stage import Schedule, Stage, T
 from tf_interop.structure import Landmark, Structure
 from tf_interop.versioned_file import VersionedFormat
 
@@ -25,17 +25,27 @@ LEAST_SAVED_US = 0.05
 """A smaller saving counts as none, because it would print as 0.0 µs."""
 
 
+class ValueSource(enum.Enum):
+    """The origin of a value."""
+
+    MEASURED = "measured"
+    MODELLED = "modelled"
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class StagePrediction:
     """The planner's expectations for a stage.
 
     Attributes:
+        latency_us: a time that can be summed over stages. For a measured stage it is
+            `sequential_us` less the measured relative saving.
         spread_us: error of `latency_us`.
         sequential_us: time of its convolutions one after another, each with the algorithm that is
             fastest alone. It is always measured.
         source: whether `latency_us` was measured.
         workspace_bytes: sum over the lanes.
-        peak_bytes: workspaces, the stage's outputs, and earlier outputs that are still needed.
+        peak_bytes: workspaces, the stage's outputs, and in a plan earlier outputs that are still
+            needed.
     """
 
     latency_us: Microseconds
@@ -44,6 +54,31 @@ class StagePrediction:
     source: ValueSource
     workspace_bytes: Bytes
     peak_bytes: Bytes
+
+    @property
+    def saved_us(self) -> float:
+        """The time that it saves; negative if it takes longer than one after another."""
+        return self.sequential_us - self.latency_us
+
+    @property
+    def wins(self) -> bool:
+        """Whether it is faster than one after another by more than the error."""
+        return self.latency_us + self.spread_us < self.sequential_us
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StageChoice(Generic[T]):
+    """One way to run convolutions together.
+
+    Attributes:
+        stage: its operations are names of nodes; in a search, numbers of configurations (see
+            `PlanningProblem.number_of`).
+        why_not: in a plan, the reason against it.
+    """
+
+    stage: Stage[T]
+    prediction: StagePrediction
+    why_not: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -71,7 +106,7 @@ class GraphPrediction:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class LaneExplanation:
+class LaneAlone:
     """Measurements of a lane's convolutions, each alone.
 
     For a lane of several steps, times are sums and the workspace is the largest one. A merged
@@ -91,30 +126,6 @@ class LaneExplanation:
     fastest_algorithm: str | None
     fastest_us: Microseconds
     sm_use: SmUse | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Alternative:
-    """Another way to run a stage's convolutions, and the reason against it."""
-
-    stage: Stage[str]
-    latency_us: Microseconds
-    source: ValueSource
-    workspace_bytes: Bytes
-    why_not: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class StageExplanation:
-    """The measurements that decided a stage's algorithms.
-
-    Attributes:
-        lanes: one for each lane.
-        alternatives: some of the other ways, fastest first.
-    """
-
-    lanes: tuple[LaneExplanation, ...]
-    alternatives: tuple[Alternative, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -146,7 +157,8 @@ class PlannedStage:
         stage: its operations are names of nodes.
         why: the reason for the stage in a few words, such as the policy that made it.
         prediction: None if no planner made the stage.
-        explanation: None if no planner made the stage.
+        alone: measurements of each lane; empty if no planner made the stage.
+        alternatives: some of the other ways to run it, fastest first.
         schedules: for a graph whose batch size is unknown until it runs, a schedule for each
             planned batch size, ascending. `stage` is then one of them, and any other batch size
             runs in sequence. Empty if `stage` applies to every batch size.
@@ -155,7 +167,8 @@ class PlannedStage:
     stage: Stage[str]
     why: str = ""
     prediction: StagePrediction | None = None
-    explanation: StageExplanation | None = None
+    alone: tuple[LaneAlone, ...] = ()
+    alternatives: tuple[StageChoice[str], ...] = ()
     schedules: tuple[Schedule[str], ...] = ()
 
     @property
@@ -169,19 +182,18 @@ class PlannedStage:
         return self.schedules or (Schedule(None, self.stage),)
 
     def map(self, change: Callable[[Stage[str]], Stage[str]]) -> PlannedStage:
-        """Changes the stage at every batch size, and drops the explanation."""
+        """Changes the stage at every batch size, and drops what explains it."""
         schedules = (dataclasses.replace(each, stage=change(each.stage)) for each in self.schedules)
-        return dataclasses.replace(
-            self, stage=change(self.stage), explanation=None, schedules=tuple(schedules)
-        )
+        stage = change(self.stage)
+        return PlannedStage(stage, self.why, self.prediction, schedules=tuple(schedules))
 
     def validate(self) -> None:
         """Checks the rules that hold in any graph.
 
         Raises:
             ValueError: the stage or a schedule is invalid; they do not have the same convolutions,
-                each once; batch sizes do not ascend; or the lanes and their explanations differ in
-                number. Names the field, such as `.schedules[1].stage`.
+                each once; batch sizes do not ascend; or `alone` does not have a value for each
+                lane. Names the field, such as `.schedules[1].stage`.
         """
         sizes = [schedule.batch_size or 0 for schedule in self.schedules]
         if sizes != sorted(set(sizes)) or min(sizes, default=1) < 1:
@@ -190,10 +202,9 @@ class PlannedStage:
         places = {".stage": self.stage}
         for number, schedule in enumerate(self.schedules):
             places[f".schedules[{number}].stage"] = schedule.stage
-        if self.explanation and len(self.explanation.lanes) != len(self.stage.lanes):
+        if len(self.alone) not in (0, len(self.stage.lanes)):
             raise ValueError(
-                f"Expected {len(self.stage.lanes)} lanes, got {len(self.explanation.lanes)} at "
-                "`.explanation.lanes`"
+                f"Expected {len(self.stage.lanes)} lanes, got {len(self.alone)} at `.alone`"
             )
         for place, stage in places.items():
             try:

@@ -46,7 +46,7 @@ def _with_stages(
         dataclasses.replace(
             graph,
             stages=tuple(
-                dataclasses.replace(changed, why=why, prediction=None, explanation=None)
+                PlannedStage(changed.stage, why, schedules=changed.schedules)
                 for stage in graph.stages
                 for changed in change(stage)
             ),

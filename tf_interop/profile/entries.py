@@ -150,6 +150,11 @@ class StageMeasurement:
     sequential_algorithms: tuple[str | None, ...] = ()
     granted_sm_counts: tuple[Count, ...] = ()
 
+    @property
+    def wins(self) -> bool:
+        """Whether it is faster than the sequence by more than the spread."""
+        return self.latency_us + self.spread_us < self.sequential_us
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StageFailure:
@@ -199,9 +204,12 @@ def entry_key(entry: Entry) -> EntryKey:
 def fastest_first(
     measurements: Iterable[AlgorithmMeasurement],
 ) -> tuple[AlgorithmMeasurement, ...]:
-    """Sorts measurements of one convolution; their order does not matter."""
+    """Sorts measurements of one convolution: by time, then by workspace."""
     return tuple(
-        sorted(measurements, key=lambda each: (each.latency_us, each.algorithm, each.tf32))
+        sorted(
+            measurements,
+            key=lambda each: (each.latency_us, each.workspace_bytes, each.algorithm, each.tf32),
+        )
     )
 
 
@@ -218,11 +226,6 @@ def as_with_tf32(
         for each in measurements
         if (allow_tf32 if each.tf32 else not allow_tf32 or each.algorithm not in rounding)
     )
-
-
-def wins(measurement: StageMeasurement) -> bool:
-    """Whether the stage is faster than its steps in sequence, by more than the spread."""
-    return measurement.latency_us + measurement.spread_us < measurement.sequential_us
 
 
 def launched_steps(

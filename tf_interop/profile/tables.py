@@ -16,7 +16,6 @@ from tf_interop.profile.entries import (
     StageFailure,
     StageMeasurement,
     fastest_first,
-    wins,
 )
 from tf_interop.profile.types import Profile, ProfiledDevice
 from tf_interop.stage import Lane, Stage, T
@@ -177,7 +176,7 @@ def _stage_table(
             describe_stage(each.stage),
             *(f"{time:.1f}" for time in times),
             f"{_ratio(each):.2f}",
-            "yes" if wins(each) else "no",
+            "yes" if each.wins else "no",
         )
     for failure in failures:
         table.add_row(f"{describe_stage(failure.stage)}\n  {failure.kind.value}: {failure.reason}")
@@ -192,7 +191,7 @@ def _winners(stages: Iterable[StageMeasurement]) -> list[StageMeasurement]:
         key = frozenset(operations.items()), stage.tf32
         if key not in fastest or stage.latency_us < fastest[key].latency_us:
             fastest[key] = stage
-    return sorted(filter(wins, fastest.values()), key=_ratio, reverse=True)
+    return sorted((each for each in fastest.values() if each.wins), key=_ratio, reverse=True)
 
 
 def _ratio(stage: StageMeasurement) -> float:

@@ -24,8 +24,7 @@ from tf_interop.parallel import show as parallel_show
 from tf_interop.parallel.types import Axis, ParallelPlan
 from tf_interop.planning import show
 from tf_interop.planning.explain import SHARED_RESOURCES, sum_of_uses
-from tf_interop.planning.problem import ValueSource
-from tf_interop.planning.types import GraphPlan, Plan
+from tf_interop.planning.types import GraphPlan, Plan, ValueSource
 from tf_interop.profile.tables import describe_options
 from tf_interop.report import network as layout
 from tf_interop.report.network import Network, NetworkNode
@@ -174,8 +173,7 @@ class ShownGraph:
         """The time of each convolution alone, where the plan has it."""
         times = {each.node: each.latency_us for each in self.planned.unstaged}
         for each in self.planned.stages:
-            explained = each.explanation.lanes if each.explanation else ()
-            for lane, its in zip(each.stage.lanes, explained, strict=False):
+            for lane, its in zip(each.stage.lanes, each.alone, strict=False):
                 if len(lane.steps) == 1:
                     times[lane.steps[0].operation] = its.alone_us
         return times
@@ -201,7 +199,7 @@ class ShownGraph:
         def promise(number: int) -> tuple[float, int, int]:
             planned = self.planned.stages[number]
             prediction = planned.prediction
-            saved_us = prediction.sequential_us - prediction.latency_us if prediction else 0.0
+            saved_us = prediction.saved_us if prediction else 0.0
             return saved_us, len(planned.nodes), -number
 
         return max(range(len(self.planned.stages)), key=promise, default=0)

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tf_interop.errors import PlanError
-from tf_interop.planning.problem import ValueSource
-from tf_interop.planning.types import GraphPlan, UnstagedConvolution
+from tf_interop.planning.types import GraphPlan, UnstagedConvolution, ValueSource
 from tf_interop.profile.types import ProfiledDevice
 from tf_interop.stage import Step
 from tf_interop.versioned_file import PathLike, read_file
@@ -98,11 +97,11 @@ def timelines_of(graph: GraphPlan, label: Callable[[ValueSource], str]) -> tuple
             sequence.append(Span(start_us, took_us, (step,), took_us, measured))
             in_stages.append(Span(stage_start_us, took_us, (step,), took_us, measured))
             continue
-        prediction, explanation = planned.prediction, planned.explanation
-        if prediction is None or explanation is None:
+        prediction = planned.prediction
+        if prediction is None or not planned.alone:
             return ()
         for place, (lane, explained) in enumerate(
-            zip(planned.stage.lanes, explanation.lanes, strict=True)
+            zip(planned.stage.lanes, planned.alone, strict=True)
         ):
             took_us, latency_us = explained.fastest_us, prediction.latency_us
             # The algorithm is None if the lane has several steps.

@@ -14,8 +14,7 @@ from typing import Annotated
 import msgspec
 
 from tf_interop.errors import PlanError
-from tf_interop.planning.problem import ValueSource
-from tf_interop.planning.types import Bytes
+from tf_interop.planning.types import Bytes, ValueSource
 from tf_interop.versioned_file import VersionedFormat
 
 Rate = Annotated[float, msgspec.Meta(gt=0)]

@@ -14,7 +14,7 @@ from tf_interop import tensorflow_internals
 from tf_interop.errors import PlanError
 from tf_interop.graph.view import GraphView
 from tf_interop.parallel.costs.devices import Device, DeviceGraph
-from tf_interop.planning.problem import ValueSource
+from tf_interop.planning.types import ValueSource
 
 _IMAGE = (8, 56, 56, 64)
 _FILTER = (3, 3, 64, 64)
