@@ -88,6 +88,8 @@ OPTIMIZERS = """
         # Adafactor has no slots of the size of the variables. Averages are updated in branches.
         least = {"Adafactor": 2, "average": 0}.get(name, 4)
         assert held() - before >= least, (name, held() - before)
+        of_step = max(tf_interop.status().divided_graphs, key=lambda each: each.node_count)
+        assert of_step.shared_variable_count == held() - before, str(of_step)
         assert not tf_interop.status().failures, tf_interop.status().failures
         np.testing.assert_allclose(losses, expected[name][0], rtol=1e-3, err_msg=name)
         assert_close(values_of(model), expected[name][1])
