@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -33,13 +34,17 @@ from tf_interop.runtime.plugin import get_plugin
 
 BATCH = 8
 STEPS = 3
-LEARNING_RATE = 0.05
 RANDOM_PLANS = 12
 NETWORKS: dict[str, Callable[[], Any]] = {
     "LeNet-5": lenet,
     "ResNet-8": resnet,
     "every padding": paddings,
     "GoogLeNet": lambda: googlenet((32, 32), CLASSES),
+}
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "SGD": lambda: tf.keras.optimizers.SGD(0.05),
+    "momentum": lambda: tf.keras.optimizers.SGD(0.02, momentum=0.9),
+    "Adam": lambda: tf.keras.optimizers.Adam(0.002, epsilon=1e-4),
 }
 FLOAT64_TOLERANCE = 1e-9
 """The most that numbers may move in float64. Normalization by the statistics of few values
@@ -98,7 +103,8 @@ def handed_layers(call: Callable[[], Any]) -> LayerGraph:
     tf_interop.enable()
     with get_plugin().observe(lambda graph_def, _: graphs.append(graph_def)):
         call()
-    return prepare(with_inferred_shapes(max(graphs, key=lambda graph: len(graph.node))))
+    largest = max(graphs, key=lambda graph: len(graph.node))
+    return prepare(with_inferred_shapes(largest), shares="shares")
 
 
 def plan_of(
@@ -127,12 +133,13 @@ def random_division(graph: LayerGraph, device_count: int, seed: int) -> tuple[Di
 class Training:
     """A network with its training data, and the layers of its step as `graph`.
 
-    Every run starts from the same state.
+    Every run starts from the same state, and saves and restores a checkpoint before its last step.
     """
 
-    def __init__(self, name: str, dtype: str, devices: Sequence[str]) -> None:
+    def __init__(self, name: str, dtype: str, devices: Sequence[str], optimizer: str) -> None:
         """Builds a network of `NETWORKS` in float32 or float64."""
         self._devices = devices
+        self._optimizer = optimizer
         tf.keras.utils.set_random_seed(0)
         self._model = NETWORKS[name]()
         if dtype == "float64":
@@ -149,27 +156,35 @@ class Training:
         [self.stock] = runs
 
     def run(self, images: np.ndarray | None = None, weights: Numbers | None = None) -> Numbers:
-        """Trains, and returns the losses and the change of each variable."""
+        """Trains; returns the losses, the change of each variable, and the optimizer's slots."""
         model = self._model
         start = self._start if weights is None else weights
         for variable, value in zip(model.variables, start, strict=True):
             variable.assign(value)
-        trainable = [each.value for each in model.trainable_variables]
+        optimizer = OPTIMIZERS[self._optimizer]()
+        optimizer.build(model.trainable_variables)
+        checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
 
         def step(batch: tf.Tensor) -> tf.Tensor:
             with tf.GradientTape() as tape:
                 logits = model(batch, training=True)
                 losses = tf.nn.sparse_softmax_cross_entropy_with_logits(self._labels, logits)
                 loss = tf.reduce_mean(losses)
-            for variable, gradient in zip(trainable, tape.gradient(loss, trainable), strict=True):
-                variable.assign_sub(LEARNING_RATE * gradient)
+            optimizer.apply(tape.gradient(loss, model.trainable_variables))
             return loss
 
         function = tf.function(step, jit_compile=False, autograph=False)
         batch = tf.constant(self.images if images is None else images)
-        losses = np.array([function(batch).numpy() for _ in range(STEPS)])
+        losses = [function(batch).numpy() for _ in range(STEPS - 1)]
+        with tempfile.TemporaryDirectory() as folder:
+            path = checkpoint.save(f"{folder}/checkpoint")
+            for variable in (*model.variables, *optimizer.variables):
+                variable.assign(tf.zeros_like(variable))
+            checkpoint.restore(path)
+        losses.append(function(batch).numpy())
         changes = (b.numpy() - a for a, b in zip(start, model.variables, strict=True))
-        return [losses, *changes]
+        of_trainable = [each for each in optimizer.variables if len(each.shape) > 0]
+        return [np.array(losses), *changes, *(each.numpy() for each in of_trainable)]
 
     def run_divided(self, division: tuple[DividedLayer, ...]) -> tuple[Numbers, Any]:
         """Trains with divided layers, and also returns the graph's report."""
@@ -190,9 +205,11 @@ class Training:
             self.run(images=nudge(self.images)),
             self.run(weights=[nudge(each) for each in self._start]),
         ]
-        variables = zip(self._start, self.stock[1:], strict=True)
+        losses, rest = self.stock[0], self.stock[1:]
+        variables = zip(self._start, rest[: len(self._start)], strict=True)
         last_bits = [change + (nudge(start) - start) for start, change in variables]
-        moved.append([self.stock[0], *last_bits])
+        slots = [nudge(each) for each in rest[len(self._start) :]]
+        moved.append([losses, *last_bits, *slots])
         return np.max([distances(each, self.stock) for each in moved], 0)
 
 
@@ -212,14 +229,19 @@ class Comparison:
     strategy: str
     divided_count: int
     sent_mb: float
+    shared_count: int
     moved: float
 
 
 def compare(
-    name: str, dtype: str, devices: Sequence[str], wanted: Sequence[str] = ()
+    name: str,
+    dtype: str,
+    devices: Sequence[str],
+    wanted: Sequence[str] = (),
+    optimizer: str = "SGD",
 ) -> Iterator[Comparison]:
     """Trains a network with all strategies, or the `wanted` ones."""
-    training = Training(name, dtype, devices)
+    training = Training(name, dtype, devices, optimizer)
     rounding = training.rounding() if dtype == "float32" else None
     for strategy, division in strategies(training.graph, len(devices)):
         if wanted and strategy not in wanted:
@@ -231,16 +253,20 @@ def compare(
                 [share_of_tolerance(*each) for each in zip(moved, rounding, strict=True)]
             )
         sent = sum(report.sent_bytes.values()) / 1e6
-        yield Comparison(strategy, len(report.divided), sent, float(moved.max()))
+        yield Comparison(
+            strategy, len(report.divided), sent, report.shared_variable_count, float(moved.max())
+        )
 
 
 def measure(name: str) -> dict[str, Any]:
     """A row of the result."""
     start = time.perf_counter()
-    network, _, count = name.partition(" on ")
+    network, _, words = name.partition(" on ")
+    count, _, optimizer = words.partition(", ")
     devices = make_devices(int(count))
     in_float32, in_float64 = (
-        list(compare(network, dtype, devices)) for dtype in ("float32", "float64")
+        list(compare(network, dtype, devices, optimizer=optimizer))
+        for dtype in ("float32", "float64")
     )
     return {
         "divisions": len(in_float32),
@@ -248,6 +274,8 @@ def measure(name: str) -> dict[str, Any]:
         f"{max(c.divided_count for c in in_float32)}",
         "sent MB": f"{min(c.sent_mb for c in in_float32):.3g} to "
         f"{max(c.sent_mb for c in in_float32):.3g}",
+        "variables in shares": f"{min(c.shared_count for c in in_float32)} to "
+        f"{max(c.shared_count for c in in_float32)}",
         "float32": max(each.moved for each in in_float32),
         "float64": max(each.moved for each in in_float64),
         "seconds": round(time.perf_counter() - start, 1),
@@ -265,13 +293,19 @@ CASE = Case(
 Networks that train on two and on four logical devices of the CPU, compared with training on one
 device. Their layers are divided in many ways: data, model and "one weird trick" parallelism;
 height, width and channels alone and in pairs; plans drawn at random. The comparison covers the
-losses of three steps of SGD with a batch of eight, and the change of all variables. "Float64" is
-the largest relative change; there GoogLeNet lacks its local normalizations, for which TensorFlow
-has no kernel. "Float32" is the largest change as a share of the tolerance, which is eight times the
-change that altered last bits cause in stock TensorFlow, plus four roundings; a share above 1 would
-be an error. "Sent MB" is what devices send each other in a step of float32.
+losses of three steps with a batch of eight, the change of all variables, and the optimizer's slots.
+Before the third step a checkpoint is saved and restored. "Variables in shares" are those of which
+devices keep shares from the second step on. "Float64" is the largest relative change; there
+GoogLeNet lacks its local normalizations, for which TensorFlow has no kernel. "Float32" is the
+largest change as a share of the tolerance, which is eight times the change that altered last bits
+cause in stock TensorFlow, plus four roundings; a share above 1 would be an error. "Sent MB" is what
+devices send each other in a step of float32.
 """,
-    networks=tuple(f"{network} on {count}" for network in NETWORKS for count in (2, 4)),
+    networks=tuple(
+        f"{network} on {kind}"
+        for network in NETWORKS
+        for kind in ("2, SGD", "2, momentum", "4, Adam")
+    ),
     measure=measure,
     is_right=agrees,
 )

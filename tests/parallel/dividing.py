@@ -28,6 +28,7 @@ def sent_bytes(call: Callable[[], Any]) -> collections.Counter[tuple[str, str]]:
             divided.append(graph_def)
 
     context.context().enable_run_metadata()
+    context.context().export_run_metadata()  # of calls before
     with get_plugin().observe(look):
         call()
     metadata = context.context().export_run_metadata()

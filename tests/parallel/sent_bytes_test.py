@@ -25,6 +25,7 @@ PROGRAM = """
     import tf_interop
     from parallel.dividing import sent_bytes
     from python.benchmarks.divided_training import handed_layers, make_devices, plan_of, strategies
+    from tf_interop.parallel.layers import find
     from tf_interop.runtime.plugin import get_plugin
 
     if "SERVER" in os.environ:
@@ -54,6 +55,46 @@ PROGRAM = """
 
     def inference(images, labels):
         return [losses(images, labels)]
+
+    find.LEAST_SHARED_BYTES = 0
+    start = [each.numpy() for each in variables]
+    slots = [tf.Variable(tf.zeros_like(each)) for each in variables]
+
+    def reset():
+        for variable, slot, value in zip(variables, slots, start):
+            variable.assign(value)
+            slot.assign(tf.zeros_like(slot))
+
+    def momentum(images, labels):
+        loss, *gradients = training(images, labels)
+        for variable, slot, gradient in zip(variables, slots, gradients):
+            slot.assign(0.9 * slot + gradient)
+            variable.assign_sub(0.01 * slot)
+        return [loss]
+
+    # The second step has shares of the filters and of their slots.
+    tf_interop.disable()
+    function = tf.function(momentum)
+    expected = [function(images, labels)[0] for _ in range(2)]
+    expected += [each.numpy() for each in variables]
+    layers = handed_layers(lambda: tf.function(momentum)(images, labels))
+    for strategy, division in strategies(layers, len(devices)):
+        reset()
+        plan = plan_of(layers, division, devices)
+        tf_interop.enable(parallel=plan, self_timing=False)
+        function = tf.function(momentum, autograph=False)
+        results = [function(images, labels)[0]]
+        get_plugin().forget_reports()
+        sent = sent_bytes(lambda: results.append(function(images, labels)[0]))
+        status = tf_interop.status()
+        assert not status.failures, (strategy, status.failures)
+        [report] = status.divided_graphs
+        assert report.sent_bytes == sent and sum(sent.values()), (strategy, report, sent)
+        # The five filters and their slots, unless a layer stays whole.
+        assert report.shared_variable_count > 4, (strategy, report)
+        for ours, stock in zip([*results, *variables], expected):
+            np.testing.assert_allclose(ours, stock, 1e-4, 1e-5, err_msg=strategy)
+    reset()
 
     for step in (training, inference):
         tf_interop.disable()

@@ -14,7 +14,8 @@ nodes read the tensor there. (Seen in the partitioned graphs of TensorFlow 2.21;
 tests/parallel/sent_bytes_test.py compares the bytes of all _Send nodes with the transfers.)
 
 Preconditions:
-  1. divided nodes are in no loop, and their names need not be preserved;
+  1. divided nodes are in no loop, and only reads and assignments of variables have names that must
+     stay, for which NoOps are left;
   2. the rules of all divided nodes are right (tests/parallel).
 
 Guaranteed: whole nodes stay on their devices, with their names and attributes, and read gathered
@@ -37,6 +38,7 @@ from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.parallel.node_maker import NodeMaker, without_nodes
 from tf_interop.parallel.parted_graph import NodePart, PartedGraph, Tensor, is_copied
 from tf_interop.parallel.regions import Box, Piece, pieces_of, relative, sizes
+from tf_interop.parallel.rules.shares import ASSIGN_OPS
 
 PART_ATTRIBUTE = "_tf_interop_part_of"
 """The attribute of a part's nodes that names the divided node."""
@@ -67,6 +69,7 @@ class _Rewriting:
         self._graph = graph
         self._view = graph.layers.view
         self._preserved = nodes_to_preserve
+        self._device_names = tuple(device_names)
         self._new = without_nodes(self._view.graph_def)
         taken = set(self._view.names)
         self._makers = [NodeMaker(self._new, device, "", taken) for device in device_names]
@@ -88,6 +91,7 @@ class _Rewriting:
                 self._add_divided(node)
             else:
                 self._add_whole(node, stay)
+        self._leave_names()
         return self._new
 
     def _add_whole(self, node: int, stay: Collection[str]) -> None:
@@ -115,9 +119,27 @@ class _Rewriting:
         for part in self._graph.parts[node]:
             self._add_part(node, part)
 
+    def _leave_names(self) -> None:
+        """Leaves a NoOp in place of each divided node whose name must stay.
+
+        It waits for all divided assignments, because one message from each device tells that.
+        """
+        view = self._view
+        names = [
+            (view.names[node], view.nodes[node].device)
+            for node in self._last
+            if view.names[node] in self._preserved
+        ]
+        if not names:
+            return
+        assigned = [node for node in self._last if view.ops[node] in ASSIGN_OPS]
+        controls = self._controls_of(assigned, names[0][1], None)
+        for name, device in names:
+            self._new.node.add(name=name, op="NoOp", device=device, input=controls)
+
     def _add_part(self, node: int, part: NodePart) -> None:
         assert part.op_part is not None
-        controls = self._control_inputs(node, part.op_part.place)
+        controls = self._control_inputs(node, part)
         name = self._view.names[node]
         maker = self._makers[part.device].named(f"{name}/part_{part.op_part.place}")
         reads = [
@@ -140,24 +162,50 @@ class _Rewriting:
         last = [text.partition(":")[0] for text in outputs] or [self._new.node[-1].name]
         self._last[node][part.op_part.place] = last
 
-    def _control_inputs(self, node: int, place: int | None = None) -> list[str]:
-        """The control inputs of a whole node, or of the part at a place.
+    def _control_inputs(self, node: int, part: NodePart | None = None) -> list[str]:
+        """The control inputs of a whole node, or of a part.
 
         Within an update a part waits only for the parts at its place, because no other part touches
         its shares.
         """
         view, update_of = self._view, self._graph.layers.update_of
-        names: dict[str, None] = {}
-        for source in view.control_fanins[node]:
+        if part is None or part.op_part is None:
+            return self._controls_of(view.control_fanins[node], view.nodes[node].device, None)
+        device, place = self._device_names[part.device], part.op_part.place
+        update = update_of.get(node)
+        within = [
+            source
+            for source in view.control_fanins[node]
+            if update is not None and update_of.get(source) is update
+        ]
+        others = [source for source in view.control_fanins[node] if source not in within]
+        controls = self._controls_of(within, device, place)
+        return [*controls, *self._controls_of(others, device, None)]
+
+    def _controls_of(self, sources: Collection[int], device: str, place: int | None) -> list[str]:
+        """Control inputs that wait for nodes, or for their parts at a place.
+
+        Several on another device are collected by a NoOp there, which sends one message.
+        """
+        view = self._view
+        names: dict[str, dict[str, None]] = {}  # by device
+        for source in sources:
             of_parts = self._last.get(source)
             if of_parts is None:
-                names[view.names[source]] = None
+                names.setdefault(view.nodes[source].device, {})[view.names[source]] = None
                 continue
-            is_within = node in update_of and update_of.get(source) is update_of[node]
-            for its, last in of_parts.items():
-                if place is None or not is_within or its == place:
-                    names |= dict.fromkeys(last)
-        return [f"^{name}" for name in names]
+            for part in self._graph.parts[source]:
+                assert part.op_part is not None
+                if place is None or part.op_part.place == place:
+                    its = names.setdefault(self._device_names[part.device], {})
+                    its |= dict.fromkeys(of_parts[part.op_part.place])
+        controls = []
+        for of_device, its in names.items():
+            if len(its) > 1 and of_device != device and of_device in self._device_names:
+                maker = self._makers[self._device_names.index(of_device)].named("collected")
+                its = dict.fromkeys([maker("NoOp", *(f"^{name}" for name in its))])
+            controls += [f"^{name}" for name in its]
+        return controls
 
     def _gather(self, tensor: Tensor, box: Box, device: int) -> str:
         """The name of a tensor on a device with this box of `tensor`."""

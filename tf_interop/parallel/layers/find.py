@@ -222,19 +222,27 @@ class _Finder:
         if not is_fully_known(shape):
             return False
         dtype = tf.as_dtype(output_dtypes(self._view.nodes[gradient])[0])
-        return math.prod(shape) * dtype.size >= LEAST_SHARED_BYTES
+        return bool(math.prod(shape) * dtype.size >= LEAST_SHARED_BYTES)
 
     def _can_be_updated_like(self, node: int, gradient: int) -> bool:
         """Whether a node in no layer may be divided as a gradient."""
+        # What a function returns is never one of these, so a NoOp of the same name can stay.
+        can_be_left = (READ_OP, *ASSIGN_OPS)
+        is_free = (
+            self._view.names[node] not in self._preserved or self._view.ops[node] in can_be_left
+        )
         return (
-            node not in self._layer_of
+            is_free
+            and node not in self._layer_of
             and self._why_not_replaced(node) is None
             and self._view.nodes[node].device == self._view.nodes[gradient].device
         )
 
     def _operation_of_update(self, node: int, update: Update) -> Operation | None:
         """A node of an update as rules see it. A variable counts as a scalar."""
-        shape = self._operations[update.gradient].output_shapes[0]
+        gradient = self._operation(update.gradient)
+        assert gradient is not None
+        shape = gradient.output_shapes[0]
         old = self._view.nodes[node]
         if self._view.ops[node] == READ_OP:
             return Operation(old, ((),), (shape,), (None,))
@@ -346,6 +354,8 @@ class _Finder:
         view = self._view
         if view.ops[node] not in RULES:
             return f"nothing divides {view.ops[node]}"
+        if view.names[node] in self._preserved:
+            return "its name must stay"
         why = self._why_not_replaced(node)
         if why is not None:
             return why
@@ -362,8 +372,6 @@ class _Finder:
         return None
 
     def _why_not_replaced(self, node: int) -> str | None:
-        if self._view.names[node] in self._preserved:
-            return "its name must stay"
         if xla_mark(self._view.nodes[node]) is not None:
             return "XLA compiles it"
         if not self._control_flow.always_runs_once(node):
