@@ -96,6 +96,7 @@ class KeptShares:
         self._function = function
         self._handles = variables
         self._are_current = False  # the shares have the values of the variables, which are empty
+        self._calls = 0  # that run now
 
     @property
     def variables(self) -> tuple[SharedVariable, ...]:
@@ -111,7 +112,12 @@ class KeptShares:
         with _lock:
             if not self._are_current:
                 self._cut()
-        result = self._function.call_preflattened(inputs)
+            self._calls += 1
+        try:
+            result = self._function.call_preflattened(inputs)
+        finally:
+            with _lock:
+                self._calls -= 1
         with _lock:
             if self.is_divided and not self._are_current:
                 self._are_current = True
@@ -121,7 +127,10 @@ class KeptShares:
         return result
 
     def put_together(self) -> None:
-        """Gives the variables their values again. The caller holds the lock."""
+        """Gives the variables their values again. The caller holds the lock.
+
+        While another thread runs a step, they get the values of this moment, and the shares go on.
+        """
         if not self._are_current:
             return
         for variable, handle in self._handles.items():
@@ -131,6 +140,8 @@ class KeptShares:
                 its = tf.raw_ops.ReadVariableOp(resource=resource, dtype=variable.dtype)
                 value[tuple(itertools.starmap(slice, share.box))] = its.numpy()
             _assign(handle, value)
+        if self._calls:
+            return
         for handle in self._handles.values():
             del _holders[id(handle)]
         self._are_current = False
@@ -236,11 +247,17 @@ def _call_flat(self: Any, tensor_inputs: Sequence[Any], captured_inputs: list[An
     if _holders or _dropped:
         _put_together(inputs, but=kept)
     if kept is not None:
-        result = kept.call(inputs)
-        if not kept.is_divided:
-            with _lock:
-                kept.remove()
-        return result
+        try:
+            return kept.call(inputs)
+        except tf.errors.OpError:
+            # TensorFlow optimized the copy again, and the pass failed: the variables were empty. If
+            # the step had taken a batch from an iterator, that is lost.
+            if kept.is_divided:
+                raise
+        finally:
+            if not kept.is_divided:
+                with _lock:
+                    kept.remove()
     result = _stock_call_flat(self, tensor_inputs, captured_inputs)
     if may_keep and _offers:
         _take_offer(self, inputs, len(tensor_inputs))
