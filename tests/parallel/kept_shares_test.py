@@ -194,13 +194,17 @@ FAULTS = """
     fit(model)
     def read(stop):
         while not stop.is_set():
-            assert all(np.isfinite(each).all() for each in model.get_weights())
+            for weights, first in zip(model.get_weights(), start, strict=True):
+                if weights.shape != first.shape or not np.isfinite(weights).all():
+                    wrong.append(weights.shape)
+    wrong, start = [], model.get_weights()
     stop = threading.Event()
     reader = threading.Thread(target=read, args=[stop])
     reader.start()
     fit(model, 2)
     stop.set()
     reader.join()
+    assert not wrong, wrong
     assert_close(values_of(model), expected[1])
 
     # A function that is gone gives its variables back, and leaves no shares.

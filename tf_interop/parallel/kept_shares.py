@@ -95,8 +95,11 @@ class KeptShares:
         self.is_divided = False
         self._function = function
         self._handles = variables
-        self._are_current = False  # the shares have the values of the variables, which are empty
+        self._are_current = False  # the shares have the values of the variables
         self._calls = 0  # that run now
+        self._caller = 0  # the thread of the last call
+        # Another thread may read a variable after it has got the handle, so it may not be empty.
+        self._is_used_elsewhere = False
 
     @property
     def variables(self) -> tuple[SharedVariable, ...]:
@@ -113,6 +116,7 @@ class KeptShares:
             if not self._are_current:
                 self._cut()
             self._calls += 1
+            self._caller = threading.get_ident()
         try:
             result = self._function.call_preflattened(inputs)
         finally:
@@ -123,7 +127,8 @@ class KeptShares:
                 self._are_current = True
                 for variable, handle in self._handles.items():
                     _holders[id(handle)] = self
-                    _assign(handle, np.zeros([0], variable.dtype.as_numpy_dtype))
+                    if not self._is_used_elsewhere:
+                        _assign(handle, np.zeros([0], variable.dtype.as_numpy_dtype))
         return result
 
     def put_together(self) -> None:
@@ -133,6 +138,7 @@ class KeptShares:
         """
         if not self._are_current:
             return
+        self._is_used_elsewhere |= self._caller != threading.get_ident()
         for variable, handle in self._handles.items():
             value = np.empty(variable.shape, variable.dtype.as_numpy_dtype)
             for share in variable.shares:
