@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -84,23 +83,6 @@ def test_outputs_are_stocks_at_any_batch_size() -> None:
     fixed = tf.function(lambda images: model(images, training=False))
     assert_equal(fixed(IMAGES), stock_outputs(model))
     assert_folded()
-
-
-@pytest.mark.parametrize("depthwise", [False, True], ids=["plain", "depthwise"])
-def test_every_activation_after_a_folded_normalization(depthwise: bool) -> None:
-    layers = keras.layers
-    for activation in ("relu", "relu6", "elu", "leaky_relu"):
-        given = keras.Input([16, 16, 3])
-        convolution = (
-            layers.DepthwiseConv2D(3, use_bias=False) if depthwise else layers.Conv2D(8, 3)
-        )
-        x = layers.BatchNormalization()(convolution(given))
-        model = keras.Model(given, layers.Activation(activation)(x))
-        set_random(model, 2)
-        model.compile(jit_compile=False)
-        assert_equal(model.predict(IMAGES, verbose=0), stock_outputs(model))
-        assert_folded(least=1)
-        get_plugin().forget_reports()
 
 
 def test_weights_may_change_between_calls(tmp_path: pathlib.Path) -> None:
@@ -239,38 +221,6 @@ def test_saved_models_and_frozen_graphs(tmp_path: pathlib.Path) -> None:
         tf.import_graph_def(frozen.graph.as_graph_def(), name="")
         assert_equal(session.run(output, {f"{name}:0": IMAGES}), expected)
     assert not get_plugin().failures
-
-
-def test_threads_call_while_another_assigns() -> None:
-    kernel = tf.Variable(tf.ones([1, 1, 3, 128]))
-    scale = tf.Variable(tf.ones([128]))
-
-    @tf.function
-    def run(images: Any) -> Any:
-        return tf.nn.conv2d(images, kernel, 1, "SAME") * scale
-
-    plain = tf.nn.conv2d(IMAGES, tf.ones([1, 1, 3, 1]), 1, "SAME").numpy()
-    run(IMAGES)
-    wrong: list[float] = []
-    is_over = threading.Event()
-
-    def call() -> None:
-        while not is_over.is_set():
-            found = run(IMAGES).numpy()
-            factor = found[0, 0, 0, 0] / plain[0, 0, 0, 0]
-            if not np.allclose(found, plain * factor, rtol=1e-4, atol=1e-4):
-                wrong.append(factor)
-
-    threads = [threading.Thread(target=call) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for value in range(1, 60):
-        scale.assign(tf.fill([128], float(value)))
-    is_over.set()
-    for thread in threads:
-        thread.join()
-    assert not wrong
-    assert_equal(run(IMAGES), np.broadcast_to(plain * 59, [8, 16, 16, 128]))
 
 
 def test_keeps_nothing_without_room_or_permission() -> None:
