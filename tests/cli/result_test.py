@@ -13,7 +13,6 @@ from command_line import COMMANDS, ROOT, run_process
 from convolution_values import TINY
 from parallel_values import DEVICE_GRAPH
 from plan_values import measured_step
-from profile_values import make_algorithm, make_profile
 from report_values import network_plan
 
 from tf_interop.cli import doctor
@@ -21,7 +20,6 @@ from tf_interop.cli.doctor_checks import problem
 from tf_interop.cli.main import cli
 from tf_interop.parallel.costs.devices import save_device_graph
 from tf_interop.planning.types import GraphPlan, Plan, save_plan
-from tf_interop.profile.file import save_profile
 from tf_interop.profile.worklist import ConfigurationList, ListedConvolution, save_configurations
 
 PAGE = ROOT / "docs" / "reference.md"
@@ -83,7 +81,6 @@ PARTS = _rows("| list | each object has |")
 def fixture_folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp("results")
     (folder / "result_model.py").write_text(MODULE)
-    save_profile(make_profile(make_algorithm()), folder / "profile.json")
     save_plan(network_plan(), folder / "plan.json")
     save_device_graph(DEVICE_GRAPH, folder / "devices.json")
     (folder / "tf_interop" / "tuned").mkdir(parents=True)
@@ -143,8 +140,3 @@ def test_the_output_of_a_model_is_not_in_the_document() -> None:
     process = run_process("analyze", "result_model:build", "--json")
     assert json.loads(process.stdout)["convolution_count"]
     assert {"printed", "written", "echoed"} <= set(process.stderr.splitlines())
-    # The model is built before its profile is found to be of another device.
-    options = "--profile profile.json -o new_plan.json --json"
-    process = run_process("plan", "result_model:build", *options.split())
-    assert (process.returncode, process.stdout) == (1, ""), process.stderr
-    assert "NVIDIA H200" in process.stderr.splitlines()[-1]

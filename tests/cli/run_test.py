@@ -101,24 +101,18 @@ def test_run_makes_stages_in_an_unchanged_program(program: pathlib.Path) -> None
     assert "stages run: 1" in process.stderr
 
 
-@pytest.mark.usefixtures("program")
-def test_run_exports_configurations() -> None:
-    process = _run("--export-configurations", "list.json", "folder/program.py", "--exit_code=0")
-    assert process.returncode == 0, process.stderr
-    listed = load_configurations("list.json")
-    assert len(listed.convolutions) == 2
-    assert all(each.origins == ("folder/program.py, graph 1",) for each in listed.convolutions)
-    assert {len(each.stage.lanes) for each in listed.stages} >= {2}
-
-
-def test_run_exports_folded_configurations(program: pathlib.Path) -> None:
+def test_run_exports_configurations_of_folded_graphs(program: pathlib.Path) -> None:
     program.write_text(
         PROGRAM.replace("build_branches", "build_normalized").replace("8, 8", "16, 16")
     )
     process = _run("--export-configurations", "list.json", "folder/program.py", "--exit_code=0")
     assert process.returncode == 0, process.stderr
-    listed = load_configurations("list.json").convolutions
-    assert ("BiasAdd", "Relu") in {each.configuration.fused_ops for each in listed}
+    listed = load_configurations("list.json")
+    assert sum(each.count for each in listed.convolutions) == 4
+    assert all(each.origins == ("folder/program.py, graph 1",) for each in listed.convolutions)
+    assert {len(each.stage.lanes) for each in listed.stages} >= {2}
+    fused = {each.configuration.fused_ops for each in listed.convolutions}
+    assert fused == {("BiasAdd", "Relu"), ("BiasAdd",)}
 
 
 LEANS_ON_PYTHON = r"""
@@ -187,23 +181,20 @@ def test_run_reports_errors_in_a_line(
 
 
 @pytest.mark.parametrize(
-    ("model", "options", "exit_code", "said"),
+    ("model", "exit_code", "said"),
     [
-        ("build_branches", "--require-plan", 0, ""),
-        ("build_other", "", 0, "tf_interop did not use 'plan.json': The plan is for another"),
-        ("build_other", "--require-plan", 1, "did not use 'plan.json': The plan is for another"),
+        ("build_branches", 0, ""),
+        ("build_other", 1, "did not use 'plan.json': The plan is for another"),
     ],
 )
 @pytest.mark.usefixtures("units_on_cpus")
-def test_run_says_if_a_measured_plan_fits_no_graph(
-    model: str, options: str, exit_code: int, said: str
-) -> None:
+def test_run_says_if_a_measured_plan_fits_no_graph(model: str, exit_code: int, said: str) -> None:
     tf_interop.enable()
     tf.function(branched_models.build_branches())(tf.ones((2, 8, 8, 3)))
     [graph] = tf_interop.status().plan.graphs
     save_plan(Plan((dataclasses.replace(graph, measured=measured_step(1.5)),)), "plan.json")
     pathlib.Path("program.py").write_text(CONVOLVES.replace("build_branches", model))
-    process = _run("--plan", "plan.json", *options.split(), "program.py")
+    process = _run("--plan", "plan.json", "--require-plan", "program.py")
     assert process.returncode == exit_code, process.stderr
     lines = [line for line in _errors(process) if not line.startswith("WARNING:absl")]
     assert len(lines) == bool(said) and said in "".join(lines)

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from unnoticed import IMAGE, conv, in_threads, run_python
+from tensorflow.python.framework import config
+from unnoticed import IMAGE, conv, in_threads
 
 import tf_interop
 from tf_interop.graph.program import UNIT_OP, UnitNode, decode_node
@@ -249,19 +250,12 @@ def test_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nothing_is_tried_where_every_call_must_be_the_same() -> None:
-    run_python(
-        """
-    import tensorflow as tf
-    import tf_interop
-    from unnoticed import IMAGE, conv
-
-    tf.keras.utils.set_random_seed(0)
     tf.config.experimental.enable_op_determinism()
-    tf_interop.enable()
-    run = tf.function(lambda image: tf.nn.relu(conv(image, 0)), autograph=False)
-    first = run(IMAGE).numpy().tobytes()
-    assert all(run(IMAGE).numpy().tobytes() == first for _ in range(50))
-    assert tf_interop.status().unit_node_count == 1
-    assert tf_interop.status().self_timings == ()
-    """
-    )
+    try:
+        run = tf.function(lambda image: tf.nn.relu(conv(image, 0)), autograph=False)
+        [unit] = units_of(run, IMAGE)
+        first = run(IMAGE).numpy().tobytes()
+        assert all(run(IMAGE).numpy().tobytes() == first for _ in range(50))
+    finally:
+        config.disable_op_determinism()
+    assert timings_of([unit]) == {}
