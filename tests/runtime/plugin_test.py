@@ -90,15 +90,6 @@ def test_the_option_alone_turns_it_off_and_on() -> None:
         assert ("use_plugin_optimizers" in tf_interop.status().why_off) != is_on
 
 
-def test_keeps_everything_without_a_plan_and_says_why() -> None:
-    tf_interop.enable(kept=False, self_timing=False)
-    assert stages_of() == 0
-    status = tf_interop.status()
-    assert status.is_on
-    assert "no plan is in effect" in status.why_off
-    assert "no plan is in effect" in str(status)
-
-
 def chain_and_others(image: tf.Tensor) -> list[tf.Tensor]:
     a = conv(image, 0, "a")
     b = tf.nn.conv2d(a, FILTERS[1], 1, "SAME", name="b")
