@@ -159,7 +159,6 @@ tf.function(branched_models.build_branches())(tf.ones((2, 8, 8, 3)))
                      "'new.json'", marks=pytest.mark.slow),
         pytest.param("import tensorflow", "--export-configurations new.json", 1, "", "'new.json'",
                      marks=pytest.mark.slow),
-        ("import tensorflow", "--plan damaged.json", 1, "", "'damaged.json'"),
         ("raise OSError(32, 'of the program')", "--policy always --report", 1, "",
          "BrokenPipeError: [Errno 32] of the program"),
     ],
@@ -168,7 +167,6 @@ def test_run_reports_errors_in_a_line(
     program: str, arguments: str, exit_code: int, output: str, message: str
 ) -> None:
     pathlib.Path("program.py").write_text(program)
-    pathlib.Path("damaged.json").write_text("{")
     save_plan(PLAN, "plan.json")
     process = _run(*arguments.split(), "program.py")
     assert (process.returncode, process.stdout) == (exit_code, output)

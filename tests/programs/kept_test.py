@@ -106,19 +106,6 @@ def test_weights_may_change_between_calls(tmp_path: pathlib.Path) -> None:
     assert_folded()
 
 
-def test_training_between_calls_and_evaluation_between_epochs() -> None:
-    model = small_model()
-    for _ in range(5):
-        model.train_on_batch(IMAGES, LABELS)
-        assert_equal(model.predict(IMAGES, verbose=0), stock_outputs(model))
-    history = model.fit(
-        IMAGES, LABELS, validation_data=(IMAGES, LABELS), epochs=3, batch_size=4, verbose=0
-    )
-    picked = stock_outputs(model)[np.arange(8), LABELS]
-    assert history.history["val_loss"][-1] == pytest.approx(-np.log(picked).mean(), rel=1e-4)
-    assert_folded()
-
-
 def test_a_step_that_trains_only_the_head_has_stocks_loss() -> None:
     tf_interop.disable()
     expected_model = small_model()

@@ -90,23 +90,9 @@ CONTROL_FLOW: dict[str, Program] = {
 }
 
 
-@pytest.mark.parametrize("version", [2, 1])
 @pytest.mark.parametrize("program", CONTROL_FLOW.values(), ids=CONTROL_FLOW)
-def test_control_flow(program: Program, version: int) -> None:
-    # tf.function always makes functional control flow; wrap_function obeys the switch.
-    if version == 2:
-        assert_unnoticed(in_function(program))
-        return
-
-    def make() -> Program:
-        v1.disable_control_flow_v2()
-        try:
-            spec = tf.TensorSpec(IMAGE.shape, tf.float32)
-            return v1.wrap_function(program, [spec])
-        finally:
-            v1.enable_control_flow_v2()
-
-    assert_unnoticed(make)
+def test_control_flow(program: Program) -> None:
+    assert_unnoticed(in_function(program))
 
 
 def reads_and_assigns() -> Program:
@@ -290,20 +276,6 @@ def fed_after_a_convolution(session: Any) -> list[Any]:
     ]
 
 
-def fed_what_it_also_runs(session: Any) -> list[Any]:
-    """The activation reads the fed value, although the convolution before it runs."""
-    p, q = two_images()
-    a, b = conv(p, 0), conv(q, 1)
-    total = tf.reduce_sum(tf.nn.relu(a))
-    return list(session.run([total, b, a.op], {p: IMAGE, q: IMAGE, a: -IMAGE})[:2])
-
-
-def runs_no_other_part(session: Any) -> list[Any]:
-    p, q = two_images()
-    a, _ = conv(p, 0), conv(q, 1)
-    return [session.run(a, {p: IMAGE})]
-
-
 def run_in_parts(session: Any) -> list[Any]:
     """The second image may be computed from the first result."""
     p, q = two_images()
@@ -357,8 +329,6 @@ def gradient_of_a_function_as_it_runs(session: Any) -> list[Any]:
     "run",
     [
         fed_after_a_convolution,
-        fed_what_it_also_runs,
-        runs_no_other_part,
         run_in_parts,
         queue_between_convolutions,
         targets_and_reference_variables,
