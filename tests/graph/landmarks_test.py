@@ -178,55 +178,10 @@ def test_a_network_is_recognized_whatever_its_layers_are_called(training: bool) 
         assert [each.form for each in found.landmarks] == [e.form for e in expected.landmarks]
 
 
-def test_the_batch_size_does_not_matter(planned: Structure) -> None:
-    assert structure(network(), batch_size=7).fingerprint == planned.fingerprint
-
-
-def test_alike_branches_keep_their_own_successors() -> None:
-    """The branches are alike but for what follows, which the order of names does not decide."""
-
-    def build(is_turned: bool) -> tf.keras.Model:
-        image = tf.keras.Input((8, 8, 3))
-        names = ("first", "second")
-        a, b = (layers.Conv2D(4, 3, padding="same", name=name)(image) for name in names)
-        if is_turned:
-            a, b = b, a
-        deep = layers.Conv2D(4, 1, name="deep")(a)
-        return tf.keras.Model(image, layers.Concatenate()([deep, b]))
-
-    pairs = [dict(enumerate(structure(build(is_turned)).names)) for is_turned in (False, True)]
-    [place] = [
-        place for place, name in pairs[0].items() if name.startswith("first") or "/first" in name
-    ]
-    assert "second" in pairs[1][place]
-
-
 def test_a_structure_is_the_same_in_every_process_and_release() -> None:
     view, convolutions = make_graph(INCEPTION)
     orders = itertools.islice(itertools.permutations(convolutions), 0, 720, 100)
     assert {find_structure(view, order).fingerprint for order in orders} == {"e1653fedac51c777"}
-
-
-@pytest.mark.parametrize(
-    ("changes", "is_same"),
-    [
-        ({"image_shape": (None, 56, 56, 16), "output_shape": (None, 56, 56, 32)}, True),
-        ({"image_shape": None, "output_shape": None}, True),
-        ({"layout": "NCHW"}, False),
-        ({"fused_ops": ("BiasAdd",)}, False),
-        ({"filter_shape": (3, 3, 16, 64)}, False),
-    ],
-)
-def test_attributes_count_and_sizes_of_images_do_not(changes: Changes, is_same: bool) -> None:
-    nodes = {"a": "Conv2D", "b": "Conv2D a"}
-
-    def fingerprint(which: str) -> str:
-        changed = dataclasses.replace(CONFIGURATION, **changes)
-        configurations = {which: changed} if which else {}
-        return find_structure(*make_graph(nodes, configurations=configurations)).fingerprint
-
-    assert (fingerprint("b") == fingerprint("")) is is_same
-    assert (fingerprint("a") == fingerprint("b")) is is_same
 
 
 def test_every_convolution_counts() -> None:
