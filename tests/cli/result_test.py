@@ -22,6 +22,7 @@ from tf_interop.cli.main import cli
 from tf_interop.parallel.costs.devices import save_device_graph
 from tf_interop.planning.types import GraphPlan, Plan, save_plan
 from tf_interop.profile.worklist import ConfigurationList, ListedConvolution, save_configurations
+from tf_interop.tensorflow_messages import LOG_LEVEL
 
 PAGE = ROOT / "docs" / "reference.md"
 
@@ -137,7 +138,11 @@ def test_prints_one_document_with_the_fields_on_the_page(
 
 
 @pytest.mark.usefixtures("work")
-def test_the_output_of_a_model_is_not_in_the_document() -> None:
+def test_the_output_of_a_model_is_not_in_the_document_and_tensorflow_is_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(LOG_LEVEL)
     process = run_process("analyze", "result_model:build", "--json")
     assert json.loads(process.stdout)["convolution_count"]
     assert {"printed", "written", "echoed"} <= set(process.stderr.splitlines())
+    assert not re.search(r"port\.cc|0000 00:00:", process.stderr)
