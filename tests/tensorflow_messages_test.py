@@ -55,22 +55,3 @@ def test_leaves_out_only_the_start_of_tensorflow_unless_the_log_level_asks_for_i
     assert sorted(process.stderr.splitlines()) == ["F0000 needs AVX", *others, "I0000 of Python"]
     if log_level is not None:
         assert process.stdout == f"{log_level}\n"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "is_silent"),
-    [
-        (["analyze", "branched_models:build"], True),
-        # A program keeps TensorFlow's messages, which depend on the machine.
-        (["run", "--policy", "always", "branched_models.py"], False),
-    ],
-)
-def test_a_command_is_silent_and_a_program_is_not(
-    arguments: list[str], is_silent: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(ROOT / "tests")
-    process = _run("-m", "tf_interop", *arguments)
-    assert process.returncode == 0, process.stderr
-    said = "port.cc" in process.stderr or "0000 00:00:" in process.stderr
-    # On a busy machine a command also prints its progress.
-    assert said != is_silent

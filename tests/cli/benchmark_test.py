@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import branched_models
+import msgspec
 import pytest
 import tensorflow as tf
 from benchmark_values import make_block
@@ -23,7 +24,14 @@ from plan_values import PLAN, measured_step
 from profile_values import GPU
 
 from tf_interop.benchmark import other_runtimes
-from tf_interop.benchmark.child import Outcome, Request, _failure_of, _measure, run_child
+from tf_interop.benchmark.child import (
+    Outcome,
+    Request,
+    _failure_of,
+    _look_at_plan,
+    _measure,
+    run_child,
+)
 from tf_interop.benchmark.other_runtimes import missing_packages
 from tf_interop.benchmark.result import (
     Case,
@@ -145,14 +153,12 @@ def test_plans_are_measured_with_all_hardware_queues_and_stock_with_cudas_defaul
         _measure(_request(variant, plan_path=plan), variant)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "precision", "variant"),
     [
-        pytest.param(*(Mode.TRAINING, Precision.FLOAT32, Variant.PINNING), marks=pytest.mark.slow),
-        pytest.param(
-            *(Mode.INFERENCE, Precision.FLOAT16, Variant.CONCURRENCY), marks=pytest.mark.slow
-        ),
-        (Mode.TRAINING, Precision.TF32, Variant.XLA),
+        (Mode.TRAINING, Precision.FLOAT32, Variant.PINNING),
+        (Mode.INFERENCE, Precision.FLOAT16, Variant.CONCURRENCY),
     ],
 )
 @pytest.mark.usefixtures("folder")
@@ -160,30 +166,73 @@ def test_child_measures_each_kind(
     tmp_path: pathlib.Path, mode: Mode, precision: Precision, variant: Variant
 ) -> None:
     case = {"mode": mode, "precision": precision}
-    plan = str(tmp_path / "plan.json") if variant.needs_plan else None
-    if plan is not None:
-        assert run_child(_request(None, case=dict(case), plan_path=plan), 120.0) == Outcome()
-        assert max(len(each.stage.lanes) for each in load_plan(plan).graphs[0].stages) == 2
+    plan = str(tmp_path / "plan.json")
+    assert run_child(_request(None, case=dict(case), plan_path=plan), 120.0) == Outcome()
+    assert max(len(each.stage.lanes) for each in load_plan(plan).graphs[0].stages) == 2
     block = run_child(_request(variant, case=dict(case), plan_path=plan), 120.0).block
-    assert block.steps == 2
-    assert bool(block.stage_count) == variant.needs_plan
+    assert (block.steps, bool(block.stage_count)) == (2, True)
 
 
-@pytest.mark.parametrize(
-    "variant", [each for each in Variant if each.is_checked and not each.needs_plan]
-)
-@pytest.mark.usefixtures("folder")
-def test_child_compares_with_stock_before_it_measures(variant: Variant) -> None:
+CHECKED = [each for each in Variant if each.is_checked and not each.needs_plan]
+REQUESTS = {
+    **{variant.value: _request(variant) for variant in CHECKED},
+    "training with XLA": _request(Variant.XLA, case={"mode": Mode.TRAINING}),
+    "random outputs": _request(Variant.FROZEN, "tiny_models:random"),
+    "GraphDef": _request(Variant.STOCK, "graph.pb"),
+    "needs a GPU": _request(Variant.STOCK, needs_gpu=True),
+    "plan of another network": _request(Variant.OURS, plan_path="plan.json"),
+    "to plan": _request(None, plan_path="planned.json"),
+    "plan to look at": _request(None, source=PlanSource("plan.json")),
+    # Counters go on, so this is the last one.
+    "depthwise": _request(Variant.XLA_ENABLED, "tiny_models:depthwise"),
+}
+SEVERAL = """
+import sys
+from tf_interop.benchmark import child
+from tf_interop.runtime.plugin import get_plugin
+for path in sys.argv[1:]:
+    get_plugin().forget_reports()
+    sys.argv[1:] = [path, f"{path} outcome"]
+    child.main()
+"""
+
+
+@pytest.fixture(scope="module", name="outcomes")
+def fixture_outcomes(folder: pathlib.Path) -> dict[str, Outcome]:
+    """The outcomes of `REQUESTS`, in one process, which saves time."""
+    save_plan(PLAN, folder / "plan.json")
+    graph = branched_models.function.get_concrete_function().graph.as_graph_def()
+    (folder / "graph.pb").write_bytes(graph.SerializeToString())
+    for name, request in REQUESTS.items():
+        (folder / name).write_bytes(msgspec.json.encode(request))
+    ended = run_process(
+        *("-c", SEVERAL, *REQUESTS), program=(), folder=folder, CUDA_VISIBLE_DEVICES=""
+    )
+    assert ended.returncode == 0, ended.stderr
+    return {
+        name: msgspec.json.decode((folder / f"{name} outcome").read_bytes(), type=Outcome)
+        for name in REQUESTS
+    }
+
+
+@pytest.mark.parametrize("variant", CHECKED)
+def test_child_compares_with_stock_before_it_measures(
+    outcomes: dict[str, Outcome], variant: Variant
+) -> None:
     if missing := missing_packages(variant):
         pytest.skip(f"needs {', '.join(missing)}")
-    outcome = run_child(_request(variant), 120.0)
+    outcome = outcomes[variant.value]
     assert outcome.failure is None, outcome
     assert (outcome.block.steps, outcome.block.stage_count) == (2, 0)
 
 
-@pytest.mark.usefixtures("folder")
-def test_counts_calls_of_compiled_functions_as_units() -> None:
-    outcome = run_child(_request(Variant.XLA_ENABLED, "tiny_models:depthwise"), 120.0)
+def test_child_trains(outcomes: dict[str, Outcome]) -> None:
+    block = outcomes["training with XLA"].block
+    assert (block.steps, block.stage_count) == (2, 0)
+
+
+def test_counts_calls_of_compiled_functions_as_units(outcomes: dict[str, Outcome]) -> None:
+    outcome = outcomes["depthwise"]
     assert outcome.failure is None and outcome.block.stage_count == 1, outcome
 
 
@@ -199,12 +248,10 @@ def test_measures_a_saved_model_and_a_function() -> None:
     assert outcome.failure is None and outcome.block.steps == 2, outcome
 
 
-@pytest.mark.parametrize(
-    "variant", [Variant.FROZEN, pytest.param(Variant.ENABLED, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
 @pytest.mark.usefixtures("folder")
-def test_child_does_not_measure_what_computes_something_else(variant: Variant) -> None:
-    outcome = run_child(_request(variant, "tiny_models:random"), 120.0)
+def test_child_does_not_measure_units_that_compute_something_else() -> None:
+    outcome = run_child(_request(Variant.ENABLED, "tiny_models:random"), 120.0)
     assert outcome.block is None
     assert "The outputs differ from stock TensorFlow's by" in outcome.failure.message
 
@@ -212,46 +259,38 @@ def test_child_does_not_measure_what_computes_something_else(variant: Variant) -
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
-        (_request(Variant.STOCK, "graph.pb"), "'graph.pb' is a GraphDef, which cannot be called"),
-        pytest.param(
-            _request(Variant.STOCK, "branched_models:function", case={"mode": Mode.TRAINING}),
-            "--training needs a Keras model",
-            marks=pytest.mark.slow,
-        ),
-        (_request(Variant.STOCK, needs_gpu=True), "GPU"),
-        (
-            _request(Variant.OURS, plan_path="plan.json"),
-            "no stages: The plan is for another network",
-        ),
+        ("random outputs", "The outputs differ from stock TensorFlow's by"),
+        ("GraphDef", "'graph.pb' is a GraphDef, which cannot be called"),
+        ("needs a GPU", "GPU"),
+        ("plan of another network", "no stages: The plan is for another network"),
     ],
 )
-@pytest.mark.usefixtures("folder")
 def test_child_reports_why_it_cannot_measure(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, request_: Request, message: str
+    outcomes: dict[str, Outcome], request_: str, message: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    save_plan(PLAN, "plan.json")
-    graph = branched_models.function.get_concrete_function().graph.as_graph_def()
-    pathlib.Path("graph.pb").write_bytes(graph.SerializeToString())
-    failure = run_child(request_, 120.0).failure
-    assert failure.kind is FailureKind.ERROR
+    failure = outcomes[request_].failure
+    assert (failure.kind, outcomes[request_].block) == (FailureKind.ERROR, None)
     assert message in failure.message
 
 
+@pytest.mark.slow
+def test_training_needs_a_keras_model() -> None:
+    request = _request(Variant.STOCK, "branched_models:function", case={"mode": Mode.TRAINING})
+    assert "--training needs a Keras model" in run_child(request, 120.0).failure.message
+
+
 @pytest.fixture(scope="module", name="planned")
-def fixture_planned(folder: pathlib.Path) -> GraphPlan:
+def fixture_planned(folder: pathlib.Path, outcomes: dict[str, Outcome]) -> GraphPlan:
     """The entry of the model in a plan from another process."""
-    path = str(folder / "planned.json")
-    assert run_child(_request(None, plan_path=path), 120.0) == Outcome()
-    [graph] = load_plan(path).graphs
+    assert outcomes["to plan"] == Outcome()
+    [graph] = load_plan(folder / "planned.json").graphs
     return dataclasses.replace(graph, batch_size=2)
 
 
 @pytest.mark.parametrize(
     ("case", "plan_of", "refusal", "note"),
     [
-        pytest.param({}, {}, "", "", marks=pytest.mark.slow),
+        ({}, {}, "", ""),
         ({"batch_size": 4}, {}, "", "batch size 4: its stages run as planned for 2"),
         (
             {"model": "branched_models:build_other", "image_size": None},
@@ -261,7 +300,7 @@ def fixture_planned(folder: pathlib.Path) -> GraphPlan:
         ),
         ({"mode": Mode.TRAINING}, {"mode": "inference"}, "--training", ""),
         # Keras numbers its layers differently.
-        pytest.param({"model": "tiny_models:twice"}, {}, "", "", marks=pytest.mark.slow),
+        ({"model": "tiny_models:twice"}, {}, "", ""),
     ],
 )
 def test_child_compares_a_plan_with_the_model(
@@ -275,10 +314,13 @@ def test_child_compares_a_plan_with_the_model(
     path = str(tmp_path / "plan.json")
     graph = dataclasses.replace(planned, **plan_of)
     save_plan(Plan((graph,), made_with={"model": "tiny"}), path)
-    outcome = run_child(_request(None, case=case, source=PlanSource(path)), 120.0)
-    assert outcome.failure is None, outcome
+    outcome = _look_at_plan(_request(None, case=case).case, path)
     assert (refusal in outcome.refusal, bool(outcome.refusal)) == (True, bool(refusal))
     assert (note in outcome.note, bool(outcome.note)) == (True, bool(note))
+
+
+def test_child_looks_at_a_plan(outcomes: dict[str, Outcome]) -> None:
+    assert "for another network" in outcomes["plan to look at"].refusal
 
 
 PROGRAM = """

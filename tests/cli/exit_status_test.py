@@ -74,11 +74,10 @@ def build():
 """
 
 
-@AS_JSON
-def test_ctrl_c_ends_quietly_and_keeps_the_old_file(as_json: list[str]) -> None:
+def test_ctrl_c_ends_quietly_and_keeps_the_old_file() -> None:
     pathlib.Path("slow_model.py").write_text(SLOW)
     pathlib.Path("plan.json").write_text("what was there")
-    arguments = ["slow_model:build", "--profile", "profile.json", "-o", "plan.json", *as_json]
+    arguments = ["slow_model:build", "--profile", "profile.json", "-o", "plan.json", "--json"]
     process = start_process("plan", *arguments)
     wait_for(pathlib.Path("begun"), process)
     process.send_signal(signal.SIGINT)

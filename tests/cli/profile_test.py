@@ -11,7 +11,7 @@ from command_line import end_of, invoke, start_process, wait_for
 from convolution_values import TINY
 
 from tf_interop.measure.core import Backend
-from tf_interop.profile.entries import AlgorithmFailure, FailureKind, entry_key
+from tf_interop.profile.entries import AlgorithmFailure, FailureKind
 from tf_interop.profile.file import load_profile
 from tf_interop.profile.worklist import (
     ConfigurationList,
@@ -39,30 +39,6 @@ def _list(count: int) -> ConfigurationList:
             for place in range(count - 1)
         ),
     )
-
-
-def test_continues_after_it_was_killed() -> None:
-    save_configurations(_list(8), "list.json")
-    process = start_process(*SLOW.split())
-    wait_for(pathlib.Path("profile.json"), process, 6)
-    process.kill()
-    process.communicate()
-    finished = load_profile("profile.json").entries
-    assert len(finished) >= 5
-    # A part of an entry, as after a kill while writing.
-    with pathlib.Path("profile.json").open("ab") as file:
-        file.write(b'{"algorithm":{"configura')
-
-    resumed_run = invoke(SLOW)
-    assert f"Continuing with {len(finished)} earlier measurements." in resumed_run.stderr
-    resumed = load_profile("profile.json")
-    # The finished entries are unchanged, and nothing was measured twice.
-    by_key = {entry_key(entry): entry for entry in resumed.entries}
-    assert all(by_key[entry_key(entry)] == entry for entry in finished)
-    measured = len(resumed.entries) - len(finished)
-    assert f"{measured} measured now, 0 failed" in resumed_run.stdout
-    assert len(resumed.algorithms) == 16
-    assert len({frozenset(each.stage.operations) for each in resumed.stages}) == 7
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl_c", "sigterm"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
+import re
 import subprocess
 
 import branched_models
@@ -17,14 +18,16 @@ import tf_interop
 from tf_interop.planning.types import Plan, save_plan
 from tf_interop.profile.worklist import load_configurations
 from tf_interop.runtime.plugin import get_plugin
+from tf_interop.tensorflow_messages import LOG_LEVEL
 
 # A program in the style of TensorFlow's model garden: flags, app.run, an environment variable.
 PROGRAM = """
 import os
+import sys
+assert "tensorflow" not in sys.modules
 os.environ["SET_BY_THE_PROGRAM"] = "before the import"
 
 import json
-import sys
 from absl import app, flags
 import branched_models
 import tensorflow as tf
@@ -66,7 +69,10 @@ def _errors(process: subprocess.CompletedProcess[str]) -> list[str]:
     ]
 
 
-def test_run_makes_stages_in_an_unchanged_program(program: pathlib.Path) -> None:
+def test_run_makes_stages_in_an_unchanged_program(
+    program: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(LOG_LEVEL)
     process = _run(
         "--policy", "always", "--report", "--save-plan", "plan.json",
         "folder/program.py", "--exit_code=7", "--", "--report", "-m",
@@ -81,6 +87,8 @@ def test_run_makes_stages_in_an_unchanged_program(program: pathlib.Path) -> None
         "shape": [2, 8, 8, 8],
     }
     assert "tf_interop is on, policy always" in process.stderr
+    # A program keeps TensorFlow's messages, which depend on the machine.
+    assert re.search(r"port\.cc|0000 00:00:", process.stderr)
     assert "stages run: 1" in process.stderr
     [graph] = tf_interop.load_plan("plan.json").graphs
     [stage] = graph.stages
@@ -101,24 +109,18 @@ def test_run_makes_stages_in_an_unchanged_program(program: pathlib.Path) -> None
     assert "stages run: 1" in process.stderr
 
 
-@pytest.mark.usefixtures("program")
-def test_run_exports_configurations() -> None:
-    process = _run("--export-configurations", "list.json", "folder/program.py", "--exit_code=0")
-    assert process.returncode == 0, process.stderr
-    listed = load_configurations("list.json")
-    assert len(listed.convolutions) == 2
-    assert all(each.origins == ("folder/program.py, graph 1",) for each in listed.convolutions)
-    assert {len(each.stage.lanes) for each in listed.stages} >= {2}
-
-
-def test_run_exports_folded_configurations(program: pathlib.Path) -> None:
+def test_run_exports_configurations_of_folded_graphs(program: pathlib.Path) -> None:
     program.write_text(
         PROGRAM.replace("build_branches", "build_normalized").replace("8, 8", "16, 16")
     )
     process = _run("--export-configurations", "list.json", "folder/program.py", "--exit_code=0")
     assert process.returncode == 0, process.stderr
-    listed = load_configurations("list.json").convolutions
-    assert ("BiasAdd", "Relu") in {each.configuration.fused_ops for each in listed}
+    listed = load_configurations("list.json")
+    assert sum(each.count for each in listed.convolutions) == 4
+    assert all(each.origins == ("folder/program.py, graph 1",) for each in listed.convolutions)
+    assert {len(each.stage.lanes) for each in listed.stages} >= {2}
+    fused = {each.configuration.fused_ops for each in listed.convolutions}
+    assert fused == {("BiasAdd", "Relu"), ("BiasAdd",)}
 
 
 LEANS_ON_PYTHON = r"""
@@ -138,15 +140,6 @@ def test_run_gives_a_script_what_python_gives() -> None:
     assert (process.returncode, process.stdout, process.stderr) == (0, "\\xe9\n", "")
 
 
-IMPORTS_LATE = """
-import sys
-assert 'tensorflow' not in sys.modules
-import tensorflow
-import tf_interop
-print(tf_interop.status().policy)
-"""
-
-
 CONVOLVES = """
 import branched_models, tensorflow as tf
 tf.function(branched_models.build_branches())(tf.ones((2, 8, 8, 3)))
@@ -159,13 +152,11 @@ tf.function(branched_models.build_branches())(tf.ones((2, 8, 8, 3)))
         (CONVOLVES, "--plan plan.json", 0, "",
          "tf_interop did not use 'plan.json': The plan is for another network"),
         ("import tensorflow", "--policy always --trace new.json", 1, "", "'new.json'"),
-        (IMPORTS_LATE, "--policy always", 0, "always\n", ""),
         ("print('ran')", "", 0, "ran\n", "--policy always"),
         pytest.param("import tensorflow", "--policy always --save-plan new.json", 1, "",
                      "'new.json'", marks=pytest.mark.slow),
         pytest.param("import tensorflow", "--export-configurations new.json", 1, "", "'new.json'",
                      marks=pytest.mark.slow),
-        ("import tensorflow", "--plan damaged.json", 1, "", "'damaged.json'"),
         ("raise OSError(32, 'of the program')", "--policy always --report", 1, "",
          "BrokenPipeError: [Errno 32] of the program"),
     ],
@@ -174,7 +165,6 @@ def test_run_reports_errors_in_a_line(
     program: str, arguments: str, exit_code: int, output: str, message: str
 ) -> None:
     pathlib.Path("program.py").write_text(program)
-    pathlib.Path("damaged.json").write_text("{")
     save_plan(PLAN, "plan.json")
     process = _run(*arguments.split(), "program.py")
     assert (process.returncode, process.stdout) == (exit_code, output)
@@ -186,27 +176,17 @@ def test_run_reports_errors_in_a_line(
     assert not pathlib.Path("new.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("model", "options", "exit_code", "said"),
-    [
-        ("build_branches", "--require-plan", 0, ""),
-        ("build_other", "", 0, "tf_interop did not use 'plan.json': The plan is for another"),
-        ("build_other", "--require-plan", 1, "did not use 'plan.json': The plan is for another"),
-    ],
-)
 @pytest.mark.usefixtures("units_on_cpus")
-def test_run_says_if_a_measured_plan_fits_no_graph(
-    model: str, options: str, exit_code: int, said: str
-) -> None:
+def test_run_fails_if_a_required_plan_fits_no_graph() -> None:
     tf_interop.enable()
     tf.function(branched_models.build_branches())(tf.ones((2, 8, 8, 3)))
     [graph] = tf_interop.status().plan.graphs
     save_plan(Plan((dataclasses.replace(graph, measured=measured_step(1.5)),)), "plan.json")
-    pathlib.Path("program.py").write_text(CONVOLVES.replace("build_branches", model))
-    process = _run("--plan", "plan.json", *options.split(), "program.py")
-    assert process.returncode == exit_code, process.stderr
-    lines = [line for line in _errors(process) if not line.startswith("WARNING:absl")]
-    assert len(lines) == bool(said) and said in "".join(lines)
+    pathlib.Path("program.py").write_text(CONVOLVES.replace("build_branches", "build_other"))
+    process = _run("--plan", "plan.json", "--require-plan", "program.py")
+    assert process.returncode == 1, process.stderr
+    [line] = [each for each in _errors(process) if not each.startswith("WARNING:absl")]
+    assert "did not use 'plan.json': The plan is for another" in line
 
 
 def test_run_fails_at_the_import_without_the_library() -> None:

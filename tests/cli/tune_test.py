@@ -24,7 +24,7 @@ def fixture_idle(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_measures_reports_and_caches() -> None:
-    said = words_of(invoke(f"tune {MODEL} --batch 1,2 --budget 0.3s -o plan.json"))
+    said = words_of(invoke(f"tune {MODEL} --batch 1,2 --budget 0.3s --no-compare-xla -o plan.json"))
     for size in (1, 2):
         assert f"branches, inference, batch {size} median step, ms times as fast" in said
     assert "stock TensorFlow" in said and "tf_interop.enable()" in said

@@ -331,41 +331,6 @@ def test_fuses_one_of_a_sum_that_keeps_the_other(which: int) -> None:
     assert_same_numbers(graph, new)
 
 
-def test_computes_the_formulas() -> None:
-    graph_def, _ = one(momentum=0.75, epsilon=0.01)
-    [match], _ = find(graph_def)
-    new = rewrite_normalizations(GraphView(graph_def), [match])
-    forward, backward = (
-        next(node for node in new.node if node.op == op)
-        for op in ("FusedBatchNormV3", "FusedBatchNormGradV3")
-    )
-    texts = [backward.input[0], *forward.input[:3], *(f"{forward.name}:{i}" for i in range(3))]
-    texts += [f"{backward.name}:{i}" for i in range(3)]
-    for place, text in enumerate(texts):
-        node = new.node.add(name=f"fetched_{place}", op="Identity", input=[text])
-        node.attr["T"].type = match.dtype
-    fetches = [f"fetched_{place}" for place in range(len(texts))]
-    values = run((new, fetches), 0)
-    dy, x, scale, offset, y, mean, unbiased, dx, dscale, doffset = map(values.get, fetches)
-    axes, n = (0, 1, 2), x.size / x.shape[-1]
-    inverse = 1 / np.sqrt(x.var(axes) + 0.01)
-    normalized = (x - x.mean(axes)) * inverse
-    expected = {
-        "y": (y, scale * normalized + offset),
-        "mean": (mean, x.mean(axes)),
-        "variance": (unbiased * (n - 1) / n, x.var(axes)),
-        "doffset": (doffset, dy.sum(axes)),
-        "dscale": (dscale, (dy * normalized).sum(axes)),
-        "dx": (
-            dx,
-            scale * inverse * (dy - dy.mean(axes) - normalized * (dy * normalized).mean(axes)),
-        ),
-    }
-    for name, (got, right) in expected.items():
-        tolerance = 3e-5 * np.abs(right).max()
-        np.testing.assert_allclose(got, right, rtol=0, atol=tolerance, err_msg=name)
-
-
 def reasons(graph_def: graph_pb2.GraphDef, preserve: Sequence[str] = ()) -> set[RefusalReason]:
     matches, refusals = find(graph_def, preserve)
     assert not matches

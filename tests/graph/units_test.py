@@ -160,6 +160,8 @@ FOREIGN_DTYPES = {types_pb2.DT_RESOURCE, types_pb2.DT_VARIANT, types_pb2.DT_STRI
         ("Relu v", {}, [R.REFERENCE]),
         (f"Relu x @{GPU}", {}, [R.DEVICE]),
         ("Relu x @/job:localhost", {}, [R.DEVICE]),
+        # Another process, which may lack the plugin.
+        ("Relu x @/job:worker/replica:0/task:0/device:CPU:0", {}, [R.DEVICE]),
         ("Relu x", {"_XlaMustCompile": True}, [R.XLA]),
         ("Relu x", {"_XlaMustCompile": False}, []),
         ("Relu x", {"_kernel": "SomeLabel"}, [R.KERNEL]),

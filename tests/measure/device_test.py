@@ -284,10 +284,3 @@ def test_warns_if_cuda_has_started(tmp_path: pathlib.Path) -> None:
     command = ["g++", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", library, source]
     subprocess.run(command, check=True)
     run_python(_STARTS_CUDA, DRIVER=str(library))
-
-
-def test_enabling_asks_for_all_queues() -> None:
-    run_python(
-        "import os, tf_interop; tf_interop.enable();"
-        f"assert os.environ['{device.QUEUES_VARIABLE}'] == '32'"
-    )

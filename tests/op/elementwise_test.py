@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from stage_program import operation
 from tensorflow.core.framework import node_def_pb2
-from unit_program import assert_same_bits, in_graph, serialized, spans_of, stock
+from unit_program import assert_same_bits, in_graph, spans_of, stock
 
 NodeDef = node_def_pb2.NodeDef
 
@@ -168,25 +168,6 @@ def test_the_error_is_that_of_the_own_op(unit: Any) -> None:
     run = in_graph(unit, steps, ["steps:1:0"])
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"\[4,3\] vs\. \[1,3\].*'sum'"):
         run(np.ones([4, 3], np.float32), np.ones([1, 3], np.float32))
-
-
-@pytest.mark.parametrize("wrong", ["steps:1:0", "steps:0:1", "steps:7:0"])
-def test_refuses_operands_that_no_step_has(unit: Any, wrong: str) -> None:
-    steps = [
-        operation("sum", "AddV2", ["inputs:0", "inputs:0"]),
-        operation("relu", "Relu", ["steps:0:0"]),
-    ]
-    steps[wrong != "steps:1:0"].input[0] = wrong
-    with pytest.raises(tf.errors.OpError, match=f"got '{wrong}'"):
-        tf.function(
-            lambda: unit(
-                inputs=[tf.constant([1.0])],
-                steps=serialized(steps),
-                results=["steps:1:0"],
-                Tout=[tf.float32],
-            ),
-            autograph=False,
-        )()
 
 
 def test_joins_what_one_step_reads(unit: Any) -> None:

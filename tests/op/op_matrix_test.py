@@ -66,7 +66,11 @@ COMBINED = pytest.mark.parametrize(
             *(rank, dtype, layout, padding),
             id=f"{rank}d-{dtype.name}-{layout}-{padding}",
             # Each dtype, layout and padding is in some of the others.
-            marks=() if dtype == tf.float32 or padding == paddings[0] else pytest.mark.slow,
+            marks=(
+                ()
+                if dtype == tf.float32 or (padding, layout) == (paddings[0], LAYOUTS[rank][0])
+                else pytest.mark.slow
+            ),
         )
         for rank, paddings in PADDINGS.items()
         for dtype in DTYPES

@@ -13,7 +13,7 @@ from unnoticed import run_python
 # A filter gradient's bits show the number of threads: oneDNN's kernels for AVX-512 add it up in
 # that many parts.
 START = """
-    import json, os, pathlib
+    import json, os, pathlib, traceback
     import numpy as np
     import tensorflow as tf
     tf.config.threading.set_intra_op_parallelism_threads(int(os.environ["CORES"]))
@@ -83,54 +83,74 @@ def test_a_group_computes_as_stock_on_as_many_cores() -> None:
     assert of_four[0] == of_two[0] != stock_of_two
 
 
-@shows_threads
-def test_a_third_unit_gets_only_its_calling_thread() -> None:
-    run("""
-    image, sizes, other = map(tf.constant, values(4, side=128))
-    one, two = with_cores(1), with_cores(2)
-    images = [number * image for number in (1, 2, 3)]  # or TensorFlow merges them
-    cores_of = {bits(run(each, sizes, other))[0]: cores
-                for cores, run in ((1, one), (2, two)) for each in images}
-    assert len(cores_of) == 6
-    check_no_threads_of_ours()
-    three = tf.function(lambda: [two(each, sizes, other)[0] for each in images], autograph=False)
-    seen = set()
-    for _ in range(2000):  # they seldom overlap on a busy machine
-        seen.add(tuple(sorted(cores_of[each] for each in bits(three()))))
-        if (1, 2, 2) in seen:
-            break
-    assert (1, 2, 2) in seen, seen
-    check_no_threads_of_ours()
-    """)
-
-
-@shows_threads
-def test_neither_calls_nor_errors_make_threads_or_keep_a_group() -> None:
-    run("""
-    expected = bits(with_cores(2)(*values(4)))
-    product = [operation("product", "MatMul", ["inputs:0", "inputs:1"])]
-    failing = in_graph(unit, product, ["steps:0:0"], cores=2)
-    small = with_cores(2)
-    for _ in range(1000):
-        small(*values(4, side=4))
-    for _ in range(3):
-        try:
-            failing(np.ones([2, 3], np.float32), np.ones([4, 5], np.float32))
-        except tf.errors.InvalidArgumentError:
-            continue
-        raise AssertionError("The shapes do not fit.")
-    check_no_threads_of_ours()
-    assert bits(with_cores(2)(*values(4))) == expected
-    """)
-
-
-def test_parts_of_a_small_batch_share_all_cores() -> None:
-    run("""
-    results = ["steps:0:0", "steps:4:0"]
-    own = stock(chain(), results)
-    for size in (2, 3, 8):
-        given, inputs = self_timed(), values_of_chain(size)
-        run = in_graph(unit, chain(), results, **given)
-        assert_same_bits(call_divided(lambda: run(*inputs), given["timed_graph"]), own(*inputs))
+CHECKS = """
+    def a_third_unit_gets_only_its_calling_thread():
+        image, sizes, other = map(tf.constant, values(4, side=128))
+        one, two = with_cores(1), with_cores(2)
+        images = [number * image for number in (1, 2, 3)]  # or TensorFlow merges them
+        cores_of = {bits(run(each, sizes, other))[0]: cores
+                    for cores, run in ((1, one), (2, two)) for each in images}
+        assert len(cores_of) == 6
         check_no_threads_of_ours()
-    """)
+        three = tf.function(
+            lambda: [two(each, sizes, other)[0] for each in images], autograph=False)
+        seen = set()
+        for _ in range(2000):  # they seldom overlap on a busy machine
+            seen.add(tuple(sorted(cores_of[each] for each in bits(three()))))
+            if (1, 2, 2) in seen:
+                break
+        assert (1, 2, 2) in seen, seen
+
+    def neither_calls_nor_errors_keep_a_group():
+        expected = bits(with_cores(2)(*values(4)))
+        product = [operation("product", "MatMul", ["inputs:0", "inputs:1"])]
+        failing = in_graph(unit, product, ["steps:0:0"], cores=2)
+        small = with_cores(2)
+        for _ in range(1000):
+            small(*values(4, side=4))
+        for _ in range(3):
+            try:
+                failing(np.ones([2, 3], np.float32), np.ones([4, 5], np.float32))
+            except tf.errors.InvalidArgumentError:
+                continue
+            raise AssertionError("The shapes do not fit.")
+        check_no_threads_of_ours()
+        assert bits(with_cores(2)(*values(4))) == expected
+
+    def parts_of_a_small_batch_share_all_cores():
+        results = ["steps:0:0", "steps:4:0"]
+        own = stock(chain(), results)
+        for size in (2, 3, 8):
+            given, inputs = self_timed(), values_of_chain(size)
+            run = in_graph(unit, chain(), results, **given)
+            divided = call_divided(lambda: run(*inputs), given["timed_graph"])
+            assert_same_bits(divided, own(*inputs))
+
+    failures = {}
+    for check in (a_third_unit_gets_only_its_calling_thread, neither_calls_nor_errors_keep_a_group,
+                  parts_of_a_small_batch_share_all_cores):
+        try:
+            check()
+            check_no_threads_of_ours()
+        except BaseException:
+            failures[check.__name__] = traceback.format_exc()
+    print(json.dumps(failures))
+"""
+
+
+@pytest.fixture(scope="module", name="failures")
+def fixture_failures() -> Any:
+    """The tracebacks of the checks that failed, by their names; all run in one process."""
+    return run(CHECKS)
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        pytest.param("a_third_unit_gets_only_its_calling_thread", marks=shows_threads),
+        pytest.param("neither_calls_nor_errors_keep_a_group", marks=shows_threads),
+        "parts_of_a_small_batch_share_all_cores",
+    ],
+)
+def test_no_threads_of_ours_run_and(check: str, failures: dict[str, str]) -> None:
+    assert failures.get(check, "") == ""

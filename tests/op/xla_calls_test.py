@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from unnoticed import digits, run_python
+from unnoticed import digits, in_threads
 
 import tf_interop
 from tf_interop.runtime.kernel_library import XlaCalls
@@ -194,43 +194,24 @@ def test_turning_it_on_reaches_functions_unless_others_call_them(logged: list[st
 
 def test_calls_that_run_at_the_same_time_and_on_threads_of_the_pool() -> None:
     """Independent calls, which XLA's threads may run, and functions called from threads."""
-    run_python(
-        """
-    import concurrent.futures
-    import numpy as np, tensorflow as tf, tf_interop
-    tf_interop.enable()
     filters = [tf.random.stateless_normal([5, 5, 32, 1], [i, 0]) for i in range(12)]
-    def branches(image):
+
+    def branches(image: tf.Tensor) -> tf.Tensor:
+        strides = [1, 1, 1, 1]
         return tf.concat(
-            [tf.nn.depthwise_conv2d(image, each, [1, 1, 1, 1], "SAME") for each in filters], -1)
+            [tf.nn.depthwise_conv2d(image, each, strides, "SAME") for each in filters], -1
+        )
+
     image = tf.random.stateless_normal([4, 56, 56, 32], [1, 2])
     expected = branches(image)
+    tf_interop.enable()
+    before = tf_interop.status().xla_calls
     compiled = tf.function(branches, jit_compile=True)
     compiled(image)
-    with concurrent.futures.ThreadPoolExecutor(4) as threads:
-        for result in threads.map(lambda _: compiled(image), range(40)):
-            np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)
-    calls = tf_interop.status().xla_calls
-    assert (calls.compiled, calls.run) == (12, 12 * 41), calls
-    """
-    )
 
-
-def test_a_cluster_of_xlas_has_calls() -> None:
-    run_python(
-        """
-    import numpy as np, tensorflow as tf, tf_interop
-    tf_interop.enable()
-    filters = tf.ones([3, 3, 4, 1])
-    @tf.function
-    def step(image):
-        image = tf.nn.depthwise_conv2d(image, filters, [1, 1, 1, 1], "SAME")
+    def call(_: int) -> None:
         for _ in range(10):
-            image = tf.clip_by_value(image * 3 - 1, -2, 2)
-        return image
-    step(tf.ones([1, 5, 5, 4]))
-    assert tf_interop.status().xla_calls.run == 1, tf_interop.status().xla_calls
-    """,
-        TF_XLA_FLAGS="--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit --tf_xla_min_cluster_size=2",
-        TF_INTEROP_SELF_TIMING="0",
-    )
+            np.testing.assert_allclose(compiled(image), expected, rtol=1e-5, atol=1e-5)
+
+    in_threads(call, range(4))
+    assert new_calls(before) == XlaCalls(compiled=12, run=12 * 41)

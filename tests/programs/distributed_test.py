@@ -154,42 +154,6 @@ def test_a_device_is_local_in_the_task_of_the_context(
     assert is_local(device) == expected
 
 
-def test_nodes_of_another_process_are_in_no_unit() -> None:
-    """This process optimizes them, but the other one may lack the plugin."""
-    run_python(
-        """
-    import numpy as np
-    import tensorflow as tf
-    import tf_interop
-    from tf_interop.runtime.plugin import get_plugin
-    from unnoticed import IMAGE, conv
-
-    server = tf.distribute.Server.create_local_server()  # stands for another process
-    tf.config.experimental_connect_to_host(server.target)
-    devices = set()
-
-    def look(graph_def, _):
-        devices.update(node.device for node in graph_def.node if node.op == "TfInterop>Unit")
-
-    @tf.function
-    def here_and_there(image):
-        here = tf.nn.relu(conv(image, 0)) * 2
-        with tf.device("/job:worker/replica:0/task:0/device:CPU:0"):
-            there = tf.nn.relu(conv(image, 0)) * 2
-        return here, there
-
-    tf_interop.enable("always")
-    with get_plugin().observe(look):
-        here, there = here_and_there(tf.constant(IMAGE))
-    np.testing.assert_array_equal(here, there)
-    status = tf_interop.status()
-    assert not status.failures and status.unit_node_count, str(status)
-    assert devices and not any("worker" in device for device in devices), devices
-    """,
-        TF_INTEROP_HOST_STAGES="0",
-    )
-
-
 def test_a_compiled_function_on_another_task_stays_as_it_is() -> None:
     """That task has neither the op nor the pass."""
     run_python(
@@ -311,6 +275,7 @@ def test_fit_divides_layers_over_the_hosts_of_a_cluster() -> None:
     assert second.returncode == 0, output
 
 
+@pytest.mark.slow
 def test_a_host_that_dies_ends_the_step_with_an_error() -> None:
     first, second = start_hosts("goes on")
     assert first.stdout is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Iterator
-from concurrent import futures
 from typing import Any
 
 import numpy as np
@@ -148,12 +147,6 @@ FOLDED: dict[str, tuple[Function, dict[str, int]]] = {
         ),
         {"_FusedConv3D": 1},
     ),
-    "NCHW": (
-        lambda x: tf.nn.relu(
-            NORMALIZATION_OF_NCHW(tf.nn.conv2d(to_nchw(x), FILTER, 1, "SAME", data_format="NCHW"))
-        ),
-        {"_FusedConv2D": 1},
-    ),
     "matrix product": (
         lambda x: tf.nn.relu(
             NORMALIZATION_OF_12(tf.reduce_mean(convolution(x), [1, 2]) @ WEIGHTS + BIAS_OF_12)
@@ -178,19 +171,9 @@ FOLDED: dict[str, tuple[Function, dict[str, int]]] = {
         {"Conv2DBackpropInput": 1, "_FusedDepthwiseConv2dNative": 1},
     ),
     "division": (lambda x: (convolution(x) - OFFSET) / SCALE, {"_FusedConv2D": 1}),
-    "hard swish": (
-        lambda x: hard_swish(NORMALIZATION(convolution(x))),
-        {"_FusedConv2D": 1},
-    ),
     "hard swish, multiplied in another order": (
         lambda x: (lambda y: y * tf.nn.relu6(y + 3.0) * (1 / 6))(NORMALIZATION(convolution(x))),
         {"_FusedConv2D": 1},
-    ),
-    "hard swish after depthwise": (
-        lambda x: hard_swish(
-            NORMALIZATION(tf.nn.depthwise_conv2d(x, DEPTHWISE_FILTER, [1] * 4, "SAME"))
-        ),
-        {"_FusedDepthwiseConv2dNative": 1},
     ),
     "hard swish without an offset": (
         lambda x: hard_swish(convolution(x) * SCALE),
@@ -253,19 +236,9 @@ FOLDED: dict[str, tuple[Function, dict[str, int]]] = {
         ),
         {"AddV2": 1, "_FusedConv2D": 2, "ConcatV2": 1, "Relu": 1},
     ),
-    "swish": (
-        lambda x: tf.nn.silu(NORMALIZATION(convolution(x))),
-        {"_FusedConv2D": 1},
-    ),
     "swish after a bias": (
         lambda x: tf.nn.silu(tf.nn.bias_add(convolution(x), BIAS)),
         {"_FusedConv2D": 1},
-    ),
-    "swish after depthwise": (
-        lambda x: tf.nn.silu(
-            NORMALIZATION(tf.nn.depthwise_conv2d(x, DEPTHWISE_FILTER, [1] * 4, "SAME"))
-        ),
-        {"_FusedConv2D": 1},  # of as many groups as channels
     ),
     "swish after depthwise with strides and padding": (
         lambda x: tf.nn.silu(
@@ -562,22 +535,6 @@ def test_a_shortcut_of_an_unknown_batch_size_is_fused_if_it_cannot_broadcast(
     tf_interop.disable()
     expected = compute(IMAGES, IMAGES[:1] if other_batch is None else IMAGES)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
-
-
-def test_a_shortcut_that_is_read_again_is_right_in_many_calls_at_once() -> None:
-    @tf.function(autograph=False)  # type: ignore[untyped-decorator]
-    def compute(x: Any) -> Any:
-        return tf.nn.relu(NORMALIZATION(convolution(x)) + x), x * 2.0
-
-    images = [RANDOM.normal(size=LARGE_IMAGES.shape).astype(np.float32) for _ in range(4)]
-    expected = [compute(each)[0].numpy() for each in images]
-    assert get_plugin().fold_reports[0].fold_count == 1
-
-    def calls(number: int) -> bool:
-        return all(np.array_equal(compute(images[number])[0], expected[number]) for _ in range(200))
-
-    with futures.ThreadPoolExecutor(4) as pool:
-        assert all(pool.map(calls, range(4)))
 
 
 def with_strides(x: Any, filters: Any, strides: Any = 2) -> Any:

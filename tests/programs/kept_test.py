@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -86,23 +85,6 @@ def test_outputs_are_stocks_at_any_batch_size() -> None:
     assert_folded()
 
 
-@pytest.mark.parametrize("depthwise", [False, True], ids=["plain", "depthwise"])
-def test_every_activation_after_a_folded_normalization(depthwise: bool) -> None:
-    layers = keras.layers
-    for activation in ("relu", "relu6", "elu", "leaky_relu"):
-        given = keras.Input([16, 16, 3])
-        convolution = (
-            layers.DepthwiseConv2D(3, use_bias=False) if depthwise else layers.Conv2D(8, 3)
-        )
-        x = layers.BatchNormalization()(convolution(given))
-        model = keras.Model(given, layers.Activation(activation)(x))
-        set_random(model, 2)
-        model.compile(jit_compile=False)
-        assert_equal(model.predict(IMAGES, verbose=0), stock_outputs(model))
-        assert_folded(least=1)
-        get_plugin().forget_reports()
-
-
 def test_weights_may_change_between_calls(tmp_path: pathlib.Path) -> None:
     model = small_model()
     run = tf.function(lambda images: model(images, training=False))
@@ -121,19 +103,6 @@ def test_weights_may_change_between_calls(tmp_path: pathlib.Path) -> None:
     assert_equal(run(IMAGES), stock_outputs(model))
     model.layers[1].kernel.assign_add(np.ones(model.layers[1].kernel.shape, np.float32))
     assert_equal(run(IMAGES), stock_outputs(model))
-    assert_folded()
-
-
-def test_training_between_calls_and_evaluation_between_epochs() -> None:
-    model = small_model()
-    for _ in range(5):
-        model.train_on_batch(IMAGES, LABELS)
-        assert_equal(model.predict(IMAGES, verbose=0), stock_outputs(model))
-    history = model.fit(
-        IMAGES, LABELS, validation_data=(IMAGES, LABELS), epochs=3, batch_size=4, verbose=0
-    )
-    picked = stock_outputs(model)[np.arange(8), LABELS]
-    assert history.history["val_loss"][-1] == pytest.approx(-np.log(picked).mean(), rel=1e-4)
     assert_folded()
 
 
@@ -239,38 +208,6 @@ def test_saved_models_and_frozen_graphs(tmp_path: pathlib.Path) -> None:
         tf.import_graph_def(frozen.graph.as_graph_def(), name="")
         assert_equal(session.run(output, {f"{name}:0": IMAGES}), expected)
     assert not get_plugin().failures
-
-
-def test_threads_call_while_another_assigns() -> None:
-    kernel = tf.Variable(tf.ones([1, 1, 3, 128]))
-    scale = tf.Variable(tf.ones([128]))
-
-    @tf.function
-    def run(images: Any) -> Any:
-        return tf.nn.conv2d(images, kernel, 1, "SAME") * scale
-
-    plain = tf.nn.conv2d(IMAGES, tf.ones([1, 1, 3, 1]), 1, "SAME").numpy()
-    run(IMAGES)
-    wrong: list[float] = []
-    is_over = threading.Event()
-
-    def call() -> None:
-        while not is_over.is_set():
-            found = run(IMAGES).numpy()
-            factor = found[0, 0, 0, 0] / plain[0, 0, 0, 0]
-            if not np.allclose(found, plain * factor, rtol=1e-4, atol=1e-4):
-                wrong.append(factor)
-
-    threads = [threading.Thread(target=call) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for value in range(1, 60):
-        scale.assign(tf.fill([128], float(value)))
-    is_over.set()
-    for thread in threads:
-        thread.join()
-    assert not wrong
-    assert_equal(run(IMAGES), np.broadcast_to(plain * 59, [8, 16, 16, 128]))
 
 
 def test_keeps_nothing_without_room_or_permission() -> None:

@@ -63,20 +63,6 @@ def report_of(plan: Plan, run: Run, expected: Any, images: np.ndarray = IMAGES) 
     return report
 
 
-def with_weights_of(model: tf.keras.Model, other: tf.keras.Model) -> Run:
-    other.set_weights(model.get_weights())
-    return tf.function(other)
-
-
-def after_other_models(model: tf.keras.Model, _: pathlib.Path) -> Run:
-    branched_models.build_module()
-    return with_weights_of(model, build())
-
-
-def cloned(model: tf.keras.Model, _: pathlib.Path) -> Run:
-    return with_weights_of(model, tf.keras.models.clone_model(model))
-
-
 def from_a_file(model: tf.keras.Model, folder: pathlib.Path) -> Run:
     model.save(folder / "model.keras")
     return tf.function(tf.keras.models.load_model(folder / "model.keras"))
@@ -108,8 +94,8 @@ def predicted(model: tf.keras.Model, _: pathlib.Path) -> Run:
 @pytest.mark.parametrize(
     "circumstances",
     [
-        *(after_other_models, cloned, from_a_file, signature_of_a_saved_model),
-        *(in_a_function_with_a_scope, in_another_model, predicted),
+        *(from_a_file, signature_of_a_saved_model, in_a_function_with_a_scope),
+        *(in_another_model, predicted),
     ],
 )
 def test_one_plan_is_used_for_the_same_network(

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from unnoticed import IMAGE, conv, in_threads, run_python
+from tensorflow.python.framework import config
+from unnoticed import IMAGE, conv, in_threads
 
 import tf_interop
 from tf_interop.graph.program import UNIT_OP, UnitNode, decode_node
@@ -144,21 +145,6 @@ def test_a_keras_application_is_one_unit_whose_batch_may_be_divided(name: str) -
     assert "with the batch divided" in {each.way for each in timing.tried if each.runs}
 
 
-def test_a_network_whose_images_depend_on_each_other_is_not_divided() -> None:
-    def centred(image: tf.Tensor) -> tf.Tensor:
-        value = conv(image, 0)
-        return conv(value - tf.reduce_mean(value, 0, keepdims=True), 1)
-
-    run = tf.function(centred, autograph=False)
-    [unit] = units_of(run, images(3))
-    assert not unit.split_inputs
-    expected = centred(images(3)).numpy()
-    for _ in range(ENOUGH):
-        np.testing.assert_allclose(run(images(3)), expected, rtol=1e-5, atol=1e-5)
-    [timing] = timings_of([unit]).values()
-    assert "with the batch divided" not in {each.way for each in timing.tried}
-
-
 def test_an_error_in_a_branch_is_stocks_in_every_way() -> None:
     def function(image: tf.Tensor) -> tf.Tensor:
         value = modules(image)
@@ -177,18 +163,6 @@ def test_a_function_that_is_traced_again_goes_on_with_its_times() -> None:
     units = units_of(function_of_any_batch(), images(2))
     again = units_of(function_of_any_batch(), images(2))
     assert [each.timed_graph for each in again] == [each.timed_graph for each in units]
-
-
-def test_other_sizes_by_many_threads_are_right() -> None:
-    run = function_of_any_batch()
-    expected = {batch: branches(images(batch)).numpy() for batch in range(1, 6)}
-
-    def call(thread: int) -> None:
-        for number in range(ENOUGH):
-            batch = (number + thread) % 5 + 1
-            np.testing.assert_allclose(run(images(batch)), expected[batch], rtol=1e-5, atol=1e-5)
-
-    in_threads(call, range(4))
 
 
 def test_a_loop_times_its_body() -> None:
@@ -249,19 +223,12 @@ def test_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nothing_is_tried_where_every_call_must_be_the_same() -> None:
-    run_python(
-        """
-    import tensorflow as tf
-    import tf_interop
-    from unnoticed import IMAGE, conv
-
-    tf.keras.utils.set_random_seed(0)
     tf.config.experimental.enable_op_determinism()
-    tf_interop.enable()
-    run = tf.function(lambda image: tf.nn.relu(conv(image, 0)), autograph=False)
-    first = run(IMAGE).numpy().tobytes()
-    assert all(run(IMAGE).numpy().tobytes() == first for _ in range(50))
-    assert tf_interop.status().unit_node_count == 1
-    assert tf_interop.status().self_timings == ()
-    """
-    )
+    try:
+        run = tf.function(lambda image: tf.nn.relu(conv(image, 0)), autograph=False)
+        [unit] = units_of(run, IMAGE)
+        first = run(IMAGE).numpy().tobytes()
+        assert all(run(IMAGE).numpy().tobytes() == first for _ in range(50))
+    finally:
+        config.disable_op_determinism()
+    assert timings_of([unit]) == {}

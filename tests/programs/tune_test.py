@@ -20,7 +20,6 @@ from tf_interop.planning.types import OURS, STOCK
 from tf_interop.runtime.plugin import get_plugin
 from tf_interop.runtime.settings import Settings
 from tf_interop.tuning import tune as tune_module
-from tf_interop.tuning.cache import cache_folder
 from tf_interop.tuning.compare import Comparison, compare_with_stock, core_count
 from tf_interop.tuning.step_bench import StepTimes
 from tf_interop.tuning.xla import XlaTimes
@@ -129,20 +128,6 @@ def test_a_measurement_beside_other_programs_is_repeated(choose: Choose) -> None
         tuning = tf_interop.tune(branched_models.build(), budget=BUDGET, enable=False)
         assert "Not reliable" in str(tuning)
         assert len(found) == count
-
-
-def test_rewrites_a_damaged_file_of_the_cache(choose: Choose) -> None:
-    found = choose(1.5)
-    model = branched_models.build()
-    tf_interop.tune(model, budget=BUDGET)
-    (path,) = cache_folder().glob("*.json")
-    good = path.read_text()
-    for damaged in ("", "{", good.replace('"landmarks"', '"other"'), good[:-20]):
-        path.write_text(damaged)
-        count = len(found)
-        assert not tf_interop.tune(model, budget=BUDGET).graphs[0].is_cached
-        assert len(found) == count + 1
-    assert tf_interop.tune(model, budget=BUDGET).graphs[0].is_cached
 
 
 def test_an_unwritable_folder_is_no_error(choose: Choose, tmp_path: pathlib.Path) -> None:

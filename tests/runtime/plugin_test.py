@@ -38,7 +38,7 @@ from unnoticed import (
 
 import tf_interop
 from tf_interop.errors import LibraryError, PlanError
-from tf_interop.measure.device import has_nvidia_gpu
+from tf_interop.measure.device import QUEUES_VARIABLE, has_nvidia_gpu
 from tf_interop.parallel.types import ParallelPlan
 from tf_interop.planning.types import GraphPlan, Plan, PlannedStage
 from tf_interop.runtime import kernel_library
@@ -88,15 +88,6 @@ def test_the_option_alone_turns_it_off_and_on() -> None:
         assert stages_of(lambda: function) == (2 if is_on else 0)
         assert tf_interop.status().is_on == is_on
         assert ("use_plugin_optimizers" in tf_interop.status().why_off) != is_on
-
-
-def test_keeps_everything_without_a_plan_and_says_why() -> None:
-    tf_interop.enable(kept=False, self_timing=False)
-    assert stages_of() == 0
-    status = tf_interop.status()
-    assert status.is_on
-    assert "no plan is in effect" in status.why_off
-    assert "no plan is in effect" in str(status)
 
 
 def chain_and_others(image: tf.Tensor) -> list[tf.Tensor]:
@@ -331,20 +322,19 @@ def test_leaves_a_gpu_of_another_maker_alone(monkeypatch: pytest.MonkeyPatch) ->
     assert "pluggable device" in failure.cause
 
 
-def test_warns_of_a_plugin_that_is_loaded_later(tmp_path: pathlib.Path) -> None:
+def test_warns_of_a_plugin_that_is_loaded_later(other_plugin: pathlib.Path) -> None:
     """TensorFlow then aborts the process."""
-    library = build_other_plugin(tmp_path)
     late = f"""if True:
         from tensorflow.python.framework import load_library
         import tf_interop
         tf_interop.enable("always")
-        load_library.load_pluggable_device_library({str(library.parent)!r})
+        load_library.load_pluggable_device_library({str(other_plugin.parent)!r})
     """
     ended = subprocess.run(
         [sys.executable, "-c", late], capture_output=True, text=True, cwd=ROOT, check=False
     )
     assert ended.returncode == -signal.SIGABRT
-    assert f"{library} is a graph plugin" in ended.stderr
+    assert f"{other_plugin} is a graph plugin" in ended.stderr
 
 
 def test_rubbish_from_the_pass_does_not_reach_the_program() -> None:
@@ -408,8 +398,15 @@ IMPORTED_FIRST = """
 
 
 @pytest.mark.parametrize("program", [AFTER_THE_FIRST_OP, IMPORTED_FIRST], ids=["last", "first"])
-def test_works_imported(program: str) -> None:
-    run_python(f"{program}{USE_IT}\n    assert use_it() == 1\n")
+def test_works_imported(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It also asks for all hardware queues, before CUDA starts."""
+    monkeypatch.delenv(QUEUES_VARIABLE, raising=False)
+    check = f"""
+    import os
+    assert use_it() == 1
+    assert os.environ["{QUEUES_VARIABLE}"] == "32"
+    """
+    run_python(program + USE_IT + check)
 
 
 def test_works_in_forked_children_where_tensorflow_does() -> None:
@@ -461,7 +458,9 @@ extern "C" void TF_InitGraph(TP_OptimizerRegistrationParams* params, TF_Status* 
 """
 
 
-def build_other_plugin(folder: pathlib.Path) -> pathlib.Path:
+@pytest.fixture(scope="module")
+def other_plugin(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp("other")
     source, library = folder / "other.cc", folder / "libother.so"
     source.write_text(OTHER_PLUGIN)
     flags = [*tf.sysconfig.get_compile_flags(), *tf.sysconfig.get_link_flags()]
@@ -469,14 +468,13 @@ def build_other_plugin(folder: pathlib.Path) -> pathlib.Path:
     return library
 
 
-def test_reports_another_plugin_and_leaves_it_alone(tmp_path: pathlib.Path) -> None:
-    library = build_other_plugin(tmp_path)
+def test_reports_another_plugin_and_leaves_it_alone(other_plugin: pathlib.Path) -> None:
     run_python(
         USE_IT
         + f"""
     import tensorflow as tf
     from tensorflow.python.framework import load_library
-    load_library.load_pluggable_device_library({str(library)!r})
+    load_library.load_pluggable_device_library({str(other_plugin)!r})
     import tf_interop
     status = tf_interop.status()
     assert "CPU" not in status.device_types, status
