@@ -141,6 +141,7 @@ def _train(network: str, addresses: list[str]) -> dict[str, Any]:
         return loss
 
     layers = handed_layers(tf.function(step, jit_compile=False, autograph=False))
+    get_plugin().settings = Settings()  # as all steps below, without units
     planned = make_division(
         layers,
         devices,

@@ -229,6 +229,17 @@ FAULTS = """
         assert held() == 0
     fit(model)
     assert_close(values_of(model), expected[1])
+
+    # TensorFlow's own option turns shares off as well.
+    model = make(keras.optimizers.Adam(0.005))
+    fit(model)
+    tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": False})
+    fit(model)
+    assert held() == 0
+    tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": True})
+    fit(model)
+    assert held() > 0
+    assert_close(values_of(model), expected[1])
 """
 
 

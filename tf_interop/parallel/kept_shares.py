@@ -34,6 +34,7 @@ from tensorflow.python.eager.polymorphic_function import atomic_function, concre
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import resource_variable_ops
 
+from tf_interop import tensorflow_internals
 from tf_interop.parallel.regions import Box, sizes
 
 _ATTRIBUTE = "_tf_interop_kept_shares"
@@ -131,10 +132,11 @@ class KeptShares:
                         _assign(handle, np.zeros([0], variable.dtype.as_numpy_dtype))
         return result
 
-    def put_together(self) -> None:
+    def put_together(self, *, is_last: bool = False) -> None:
         """Gives the variables their values again. The caller holds the lock.
 
-        While another thread runs a step, they get the values of this moment, and the shares go on.
+        While another thread runs a step, they get the values of this moment, and the shares go on,
+        unless this is the last time.
         """
         if not self._are_current:
             return
@@ -146,7 +148,7 @@ class KeptShares:
                 its = tf.raw_ops.ReadVariableOp(resource=resource, dtype=variable.dtype)
                 value[tuple(itertools.starmap(slice, share.box))] = its.numpy()
             _assign(handle, value)
-        if self._calls:
+        if self._calls and not is_last:
             return
         for handle in self._handles.values():
             del _holders[id(handle)]
@@ -154,7 +156,7 @@ class KeptShares:
 
     def remove(self) -> None:
         """Puts the variables together, and frees the shares. The caller holds the lock."""
-        self.put_together()
+        self.put_together(is_last=True)
         for variable in self._handles:
             for share in variable.shares:
                 resource = self._handle_of(variable, share)
@@ -246,7 +248,7 @@ def _call_flat(self: Any, tensor_inputs: Sequence[Any], captured_inputs: list[An
     if not context.executing_eagerly() or ops.get_default_graph().building_function:
         return _stock_call_flat(self, tensor_inputs, captured_inputs)
     inputs = [*tensor_inputs, *captured_inputs]
-    may_keep = not record.could_possibly_record()
+    may_keep = not (record.could_possibly_record() or tensorflow_internals.are_plugins_turned_off())
     kept: KeptShares | None = self.__dict__.get(_ATTRIBUTE) if may_keep else None
     if kept is not None and (_kept.get(kept.name) is not kept or not kept.fits(inputs)):
         kept = None
