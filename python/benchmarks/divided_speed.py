@@ -1,7 +1,8 @@
 """Times training steps whose layers two processes share, and compares them with the model.
 
-Each process has one core. They are a TensorFlow cluster on the loopback of a network namespace of
-this program's own, whose rate the kernel limits (tc-tbf), so it needs root and iproute2.
+Each process has one core. They are a TensorFlow cluster in two network namespaces of this program's
+own, joined by a cable (veth) whose rate the kernel limits in each direction (tc-tbf), so it needs
+root and iproute2.
 
     python -m python.benchmarks.divided_speed ROLE NETWORK ADDRESSES
 
@@ -14,7 +15,6 @@ import contextlib
 import json
 import os
 import pathlib
-import socket
 import statistics
 import subprocess
 import sys
@@ -29,6 +29,8 @@ TURNS = 5
 SECONDS_OF_TURN = 1.0
 RATES = {"local": None, "10 Gbit/s": "10gbit", "1 Gbit/s": "1gbit", "200 Mbit/s": "200mbit"}
 PLAN = "layer by layer"
+_HOSTS = ("10.77.0.1", "10.77.0.2")
+_PORT = 4711
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -52,14 +54,13 @@ NETWORKS = ("LeNet-5", "narrow VGG", "narrow AlexNet", "GoogLeNet", "ResNet-8")
 def measure(name: str) -> dict[str, Any]:
     """A row of the result: of a network and a rate, such as `LeNet-5, 1 Gbit/s`."""
     network, _, rate = name.partition(", ")
-    with _namespace(RATES[rate]) as prefix:
-        addresses = ",".join(f"127.0.0.1:{port}" for port in _free_ports(2))
+    with _namespaces(RATES[rate]) as prefixes:
+        addresses = ",".join(f"{host}:{_PORT}" for host in _HOSTS)
 
         def start(role: str, core: int, **pipes: Any) -> subprocess.Popen[str]:
             program = [sys.executable, "-m", __spec__.name, role, network, addresses]
-            return subprocess.Popen(
-                [*prefix, "taskset", "-c", str(core), *program], cwd=ROOT, text=True, **pipes
-            )
+            words = [*prefixes[core], "taskset", "-c", str(core), *program]
+            return subprocess.Popen(words, cwd=ROOT, text=True, **pipes)
 
         with start("worker", 1, stderr=subprocess.DEVNULL) as worker:
             try:
@@ -74,29 +75,42 @@ def measure(name: str) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _namespace(rate: str | None) -> Iterator[list[str]]:
-    """A network namespace with only a loopback of this rate; the words that run a command in it."""
-    name = f"divided_speed_{os.getpid()}"
-    inside = ["ip", "netns", "exec", name]
-    subprocess.run(["ip", "netns", "add", name], check=True)
+def _namespaces(rate: str | None) -> Iterator[list[list[str]]]:
+    """Two joined network namespaces; the words that run a command in each."""
+    names = [f"divided_speed_{os.getpid()}_{number}" for number in range(2)]
+
+    def ip(*words: str) -> None:
+        subprocess.run(["ip", *words], check=True)
+
     try:
-        subprocess.run([*inside, "ip", "link", "set", "lo", "up"], check=True)
-        if rate is not None:
-            # A burst of several packets of the loopback, which have 64 KiB.
-            limit = ["rate", rate, "burst", "256k", "latency", "1s"]
-            shaping = ["tc", "qdisc", "add", "dev", "lo", "root", "tbf", *limit]
-            subprocess.run([*inside, *shaping], check=True)
-        yield inside
+        for name in names:
+            ip("netns", "add", name)
+            ip("-n", name, "link", "set", "lo", "up")
+        ip(
+            "-n",
+            names[0],
+            "link",
+            "add",
+            "cable",
+            "type",
+            "veth",
+            "peer",
+            "cable",
+            "netns",
+            names[1],
+        )
+        for name, host in zip(names, _HOSTS, strict=True):
+            ip("-n", name, "address", "add", f"{host}/24", "dev", "cable")
+            ip("-n", name, "link", "set", "cable", "up")
+            if rate is not None:
+                # A burst of several of the largest packets, which have 64 KiB.
+                limit = ["rate", rate, "burst", "256k", "latency", "1s"]
+                shaping = ["qdisc", "add", "dev", "cable", "root", "tbf", *limit]
+                subprocess.run(["tc", "-n", name, *shaping], check=True)
+        yield [["ip", "netns", "exec", name] for name in names]
     finally:
-        subprocess.run(["ip", "netns", "delete", name], check=True)
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("localhost", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
+        for name in names:
+            subprocess.run(["ip", "netns", "delete", name], check=False)
 
 
 def _work(addresses: list[str]) -> None:
@@ -208,8 +222,8 @@ def _median_s(function: Callable[[], Any]) -> float:
 CASE = Case(
     title="Layers divided over two processes",
     says="""
-Training steps of 32 images on two processes of a TensorFlow cluster on one machine, one core each,
-whose connection is limited to the rate: on one device (whole), with data and model parallelism,
+Training steps of 32 images, with momentum, on two processes of a TensorFlow cluster on one machine,
+one core each, whose connection is limited to the rate in each direction: on one device (whole), with data and model parallelism,
 with "one weird trick", and with the division that tf_interop.parallelize plans. Each has a function
 of its own; they take turns. In brackets is the time that the cost model predicts from the measured
 speed of the devices and the link, and from a step on one device. "Against the best other" is the
