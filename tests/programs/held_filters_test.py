@@ -8,6 +8,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import math
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,8 @@ import pytest
 import tensorflow as tf
 from convolution_cases import digits, ordinary_cases, program_of, real_numbers
 from stage_program import arguments, lane, operation, program, schedule
+from tensorflow.core.framework import types_pb2
+from tensorflow.python.framework import op_def_registry
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 from unnoticed import assert_same, counted
 
@@ -157,6 +160,47 @@ def test_training_stops_holding_filters() -> None:
         address = address_of(variable)
         variable.assign_add(other)
         assert address_of(variable) == address
+
+
+def writers_of_variables() -> list[str]:
+    """All ops of TensorFlow that write resource variables."""
+    names = []
+    for name in filter(str.isidentifier, dir(tf.raw_ops)):
+        op_def = op_def_registry.get(name)
+        is_writer = re.match(
+            "Assign.*VariableOp|Resource(?!Accumulator).*(Apply|Scatter|Assign)", name
+        )
+        if op_def is not None and is_writer:
+            names.append(name)
+    return names
+
+
+@pytest.mark.parametrize("name", writers_of_variables())
+def test_no_op_writes_a_value_that_is_held(name: str) -> None:
+    op_def = op_def_registry.get(name)
+    kinds = {each.name: each.type_attr or each.type for each in op_def.input_arg}
+    is_sparse = not {"Tindices", "Index"}.isdisjoint(kinds.values())
+    rows = tf.fill([2, 4] if is_sparse else [4, 4], 0.3)
+    ranges = {"begin": tf.constant([0]), "end": tf.constant([2]), "strides": tf.constant([1])}
+    indices = tf.constant([[0], [1]] if "Nd" in name else [0, 1])
+    variables, others = [], {}
+    for each, kind in kinds.items():
+        if kind == types_pb2.DT_RESOURCE:
+            variables.append(tf.Variable(tf.reshape(tf.range(1.0, 17.0), [4, 4]) / 16))
+            others[each] = variables[-1].handle
+        elif kind == types_pb2.DT_INT64:
+            others[each] = tf.constant(1, tf.int64)
+        elif kind in ("Tindices", "Index"):
+            others[each] = ranges.get(each, indices)
+        elif each in ("grad", "delta", "updates", "value"):
+            others[each] = rows
+        else:
+            others[each] = tf.constant(-0.3 if each == "lr_power" else 0.3)
+    held = [variable.read_value() for variable in variables]
+    before = [value.numpy().copy() for value in held]
+    getattr(tf.raw_ops, name)(**others)
+    assert not np.array_equal(variables[0], before[0])
+    assert_same(held, before)
 
 
 def test_transforms_again_for_the_other_setting_of_tf32() -> None:
