@@ -225,10 +225,11 @@ CASE = Case(
 Training steps of 32 images, with momentum, on two processes of a TensorFlow cluster on one machine,
 one core each, whose connection is limited to the rate in each direction: on one device (whole),
 with data and model parallelism, with "one weird trick", and with the division that
-tf_interop.parallelize plans. Each has a function of its own; they take turns. In brackets is the time that the cost model predicts from the measured
-speed of the devices and the link, and from a step on one device. "Against the best other" is the
-step of the fastest other strategy divided by that of the plan. Where no layer is divided, the plan
-is the whole graph again, and their difference shows the error.
+tf_interop.parallelize plans. Each has a function of its own; they take turns. In brackets is the
+time that the cost model predicts from the measured speed of the devices and the link, and from a
+step on one device. "Against the best other" is the step of the fastest other strategy divided by
+that of the plan. Where no layer is divided, the plan is the whole graph again, and their difference
+shows the error.
 """,
     networks=tuple(f"{network}, {rate}" for network in NETWORKS for rate in RATES),
     measure=measure,
