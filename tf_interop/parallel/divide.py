@@ -30,7 +30,6 @@ from tf_interop.parallel.lookup import divided_layers, find_division, structure_
 from tf_interop.parallel.parted_graph import LayerDivision, PartedGraph, part_graph
 from tf_interop.parallel.rewrite import rewrite_divided
 from tf_interop.parallel.rewrite import was_divided as was_divided
-from tf_interop.parallel.rules.shares import ASSIGN_OPS
 from tf_interop.parallel.types import ParallelPlan as ParallelPlan
 from tf_interop.parallel.types import load_parallel_plan
 from tf_interop.structure import Structure
@@ -206,7 +205,7 @@ def shared_variables(graph: PartedGraph, device_names: Sequence[str]) -> tuple[S
     view, layers = graph.layers.view, graph.layers
     found = {}
     for node, update in layers.update_of.items():
-        if view.ops[node] not in ASSIGN_OPS or not graph.is_divided(node):
+        if not layers.operations[node].is_assignment or not graph.is_divided(node):
             continue
         shares = [
             Share(part.op_part.place, device_names[part.device], part.reads[1])

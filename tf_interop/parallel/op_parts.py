@@ -48,6 +48,11 @@ class Operation:
     role: ConvolutionKind = ConvolutionKind.FORWARD
 
     @property
+    def is_assignment(self) -> bool:
+        """Whether it changes a variable and gives nothing."""
+        return not self.output_shapes
+
+    @property
     def dtype(self) -> tf.DType:
         """The dtype of its tensors, for an op that states one."""
         return tf.as_dtype(self.node.attr["T"].type)

@@ -17,7 +17,6 @@ from tf_interop.graph.view import GraphView
 from tf_interop.parallel.layers.find import LayerGraph
 from tf_interop.parallel.op_parts import OpPart, are_addends
 from tf_interop.parallel.regions import Box, Part, PartedTensor, Piece, pieces_of, volume, whole
-from tf_interop.parallel.rules.shares import ASSIGN_OPS
 from tf_interop.parallel.types import Degrees
 
 Tensor = tuple[int, int]
@@ -209,7 +208,8 @@ class _Parting:
         """Whether a node stays even if nothing reads it."""
         view = self._view
         if node in self._divided:
-            return view.ops[node] in ASSIGN_OPS
+            is_assignment = self._layers.operations[node].is_assignment
+            return is_assignment or view.names[node] in self._preserved
         return (
             not view.readers[node]
             or view.names[node] in self._preserved

@@ -38,7 +38,6 @@ from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.parallel.node_maker import NodeMaker, without_nodes
 from tf_interop.parallel.parted_graph import NodePart, PartedGraph, Tensor, is_copied
 from tf_interop.parallel.regions import Box, Piece, pieces_of, relative, sizes
-from tf_interop.parallel.rules.shares import ASSIGN_OPS
 
 PART_ATTRIBUTE = "_tf_interop_part_of"
 """The attribute of a part's nodes that names the divided node."""
@@ -132,7 +131,8 @@ class _Rewriting:
         ]
         if not names:
             return
-        assigned = [node for node in self._last if view.ops[node] in ASSIGN_OPS]
+        operations = self._graph.layers.operations
+        assigned = [node for node in self._last if operations[node].is_assignment]
         controls = self._controls_of(assigned, names[0][1], None)
         for name, device in names:
             self._new.node.add(name=name, op="NoOp", device=device, input=controls)

@@ -34,7 +34,6 @@ from tf_interop.parallel.layers.find import Layer, LayerGraph, legal_degrees
 from tf_interop.parallel.op_parts import Operation, boxes_of
 from tf_interop.parallel.parted_graph import LayerDivision, Tensor, is_copied
 from tf_interop.parallel.regions import volume, whole
-from tf_interop.parallel.rules.shares import ASSIGN_OPS, READ_OP
 from tf_interop.parallel.search.bounds import total_cost
 from tf_interop.parallel.search.minimize import SearchProblem
 from tf_interop.parallel.types import Degrees
@@ -240,7 +239,7 @@ class _Costing:
         known: set[int] = set()
         for node in self._layers.update_of:
             variable = next(source for source, _ in self._view.fanins[node])
-            if self._view.ops[node] in ASSIGN_OPS and variable not in known:
+            if self._layers.operations[node].is_assignment and variable not in known:
                 known.add(variable)
                 shares = self._node_tables[node].parts.reads[1]
                 item_bytes = tf.as_dtype(input_dtypes(self._view.nodes[node])[1]).size
@@ -427,8 +426,10 @@ class _Costing:
         changes = np.zeros(len(rank) + 1)
         for tensor, by_layer in self._readers.items():
             # What is read of a variable has the memory of the variable.
-            is_variable = self._view.ops[tensor[0]] == READ_OP
-            if tensor[0] in self._layers.layer_of and not is_variable:
+            update = self._layers.update_of.get(tensor[0])
+            first = next((source for source, _ in self._view.fanins[tensor[0]]), None)
+            is_read = update is not None and first in update.variables
+            if tensor[0] in self._layers.layer_of and not is_read:
                 last = max(rank[node] for readers in by_layer.values() for node, _ in readers)
                 spans[tensor] = rank[tensor[0]], last
                 shape, item_bytes = self._described(tensor)
