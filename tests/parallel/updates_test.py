@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +12,13 @@ from parallel.traced_layers import image, trace
 
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
+from tf_interop.parallel.costs.devices import uniform_device_graph
+from tf_interop.parallel.costs.tables import find_costs
 from tf_interop.parallel.layers.find import LayerGraph, find_layers
+from tf_interop.parallel.parted_graph import LayerDivision, part_graph
+from tf_interop.parallel.rewrite import rewrite_divided
 from tf_interop.parallel.rules.shares import ASSIGN_OPS
+from tf_interop.parallel.types import Degrees
 
 raw = tf.raw_ops
 SHAPE = (64, 128)
@@ -102,3 +108,35 @@ def test_reads_and_assignments_of_a_function_may_be_divided_although_their_names
     layers = layers_with(with_decay, SHAPE, "AssignAddVariableOp", "ReadVariableOp_1")
     [update] = set(layers.update_of.values())
     assert len(update.variables) == 2
+
+
+def with_an_unused_read(gradient: Any, value: Any, weights: Any, slot: Any) -> None:
+    with_decay(gradient, value, weights, slot)
+    raw.ReadVariableOp(resource=slot, dtype=tf.float32, name="unused")
+
+
+def test_names_stay_where_parts_replace_reads_and_assignments() -> None:
+    preserve = ("unused", "AssignAddVariableOp")
+    layers = layers_with(with_an_unused_read, SHAPE, *preserve)
+    [layer] = layers.layers
+    division = {layer.name: LayerDivision(Degrees(sample=2), (0, 1))}
+    parted = part_graph(layers, division, [0] * len(layers.view), preserve)
+    new = rewrite_divided(parted, ["/device:CPU:0", "/device:CPU:1"], preserve)
+    ops = {node.name: node.op for node in new.node}
+    assert [ops[name] for name in preserve] == ["NoOp", "NoOp"]
+    assert sum(op == "AssignAddVariableOp" for op in ops.values()) == 2
+
+
+def test_memory_counts_each_share_once() -> None:
+    devices = uniform_device_graph(
+        ["/device:CPU:0", "/device:CPU:1"],
+        multiply_adds_per_s=1e9,
+        memory_bytes_per_s=1e9,
+        bytes_per_s=1e9,
+        latency_s=0.0,
+    )
+    layers = layers_with(momentum, SHAPE)
+    [costs] = find_costs(layers, devices, [0] * len(layers.view)).layers
+    memory = costs.memory[costs.place_of(Degrees(sample=2))] / (4 * math.prod(SHAPE))
+    # Halves of the filter and of its slot, the filter to compute with, its gradient, small images.
+    assert ((memory > 3) & (memory < 3.25)).all(), memory
