@@ -7,26 +7,27 @@
 
 namespace tf_interop {
 
-std::shared_ptr<tensorflow::OpKernel> FilterKernel::Find(const tensorflow::Tensor& filter) {
+FilterKernel::Held FilterKernel::Find(const tensorflow::Tensor& filter) {
   // Declared first, so that they are freed after the lock.
-  std::shared_ptr<tensorflow::OpKernel> old_kernel;
+  Held old;
   tensorflow::Tensor old_filter;
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (kernel_ != nullptr && IsSame(filter, filter_)) {
+  if ((held_.kernel != nullptr || held_.direct != nullptr) && IsSame(filter, filter_)) {
     holding_.SawTheSame();
-    return kernel_;
+    return held_;
   }
-  old_kernel = std::exchange(kernel_, nullptr);
+  old = std::exchange(held_, {});
   old_filter = std::exchange(filter_, tensorflow::Tensor());
-  if (!IsTensorFlowsOwn(filter) || !holding_.ShouldHoldNew()) return nullptr;
-  std::unique_ptr<tensorflow::OpKernel> made;
-  if (!MakeStockKernel(device_, graph_def_version_, /*has_constant_filter=*/true, node_, &made)
+  if (!IsTensorFlowsOwn(filter) || !holding_.ShouldHoldNew()) return {};
+  std::unique_ptr<tensorflow::OpKernel> kernel;
+  if (!MakeStockKernel(device_, graph_def_version_, /*has_constant_filter=*/true, node_, &kernel)
            .ok()) {
-    return nullptr;  // the step's other kernel runs
+    return {};  // the step's other kernel runs
   }
-  kernel_ = std::move(made);
+  held_.direct = DirectConvolution::Make(*kernel);
+  if (held_.direct == nullptr) held_.kernel = std::move(kernel);
   filter_ = filter;
-  return kernel_;
+  return held_;
 }
 
 }  // namespace tf_interop

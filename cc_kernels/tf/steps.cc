@@ -251,10 +251,10 @@ absl::Status StepsRun::Lane::Run(const KernelStep& step, tensorflow::DeviceBase*
     }
     if (!is_last) held.push_back(*inputs.back().tensor);
   }
-  std::shared_ptr<OpKernel> filter_kernel;  // outlives its run, even if the filter changes
+  FilterKernel::Held held_filter;  // outlives its run, even if the filter changes
   if (step.filter_kernel != nullptr) {
-    filter_kernel = step.filter_kernel->Find(*inputs[1].tensor);
-    if (filter_kernel != nullptr) kernel = filter_kernel.get();
+    held_filter = step.filter_kernel->Find(*inputs[1].tensor);
+    if (held_filter.kernel != nullptr) kernel = held_filter.kernel.get();
   }
   Tensor sizes;
   if (kind == Kind::kPart && step.sizes_of_batch >= 0) {
@@ -276,11 +276,19 @@ absl::Status StepsRun::Lane::Run(const KernelStep& step, tensorflow::DeviceBase*
   params_.input_alloc_attrs = input_attributes;
   params_.output_attr_array = run_.attributes_.data() + step.first_output;
   derived_.ResetOutputs(kernel->num_outputs());
+  const auto direct = held_filter.direct == nullptr ? nullptr : held_filter.direct->Find(&derived_);
   {
     const tsl::profiler::TraceMe trace(
-        [&] { return kernel->TraceString(derived_, tsl::profiler::TfOpDetailsEnabled()); },
+        [&] {
+          if (direct != nullptr) return absl::StrCat(kernel->name_view(), ":", kDirectConvolution);
+          return kernel->TraceString(derived_, tsl::profiler::TfOpDetailsEnabled());
+        },
         tsl::profiler::GetTFTraceMeLevel(kernel->IsExpensive()));
-    kernel->Compute(&derived_);
+    if (direct != nullptr) {
+      derived_.SetStatus(held_filter.direct->Run(&derived_, direct.get()));
+    } else {
+      kernel->Compute(&derived_);
+    }
   }
   if (!derived_.status().ok()) return AtStep(*kernel, derived_.status());
   for (int port = 0; port < kernel->num_outputs(); ++port) {

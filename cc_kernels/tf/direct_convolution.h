@@ -1,0 +1,72 @@
+// A step that calls oneDNN itself, in place of TensorFlow's kernel.
+//
+// In each call that kernel reads shapes, looks up a primitive by a text that it makes from them,
+// and makes descriptors, a stream and a thread pool. In a network this takes about 10 µs, as long
+// as a small convolution. Here all of these are made once for each shape and number of cores. The
+// primitive is the same, and so are the bits of the result.
+#ifndef TF_INTEROP_TF_DIRECT_CONVOLUTION_H_
+#define TF_INTEROP_TF_DIRECT_CONVOLUTION_H_
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "cc_kernels/core/lru_cache.h"
+#include "cc_kernels/tf/onednn.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/util/padding.h"
+#include "tensorflow/core/util/tensor_format.h"
+
+namespace tf_interop {
+
+// Its name in profiles, in place of an op's.
+inline constexpr char kDirectConvolution[] = "TfInterop>DirectConvolution";
+
+// A convolution that has the same filter in each call. Thread-safe.
+class DirectConvolution {
+ public:
+  // Null if `kernel` is not one of oneDNN's for float32 images, or if oneDNN cannot be called.
+  static std::unique_ptr<DirectConvolution> Make(const tensorflow::OpKernel& kernel);
+
+  struct Prepared;
+  // What to run for the inputs of a call; null if only the kernel takes them.
+  std::shared_ptr<Prepared> Find(tensorflow::OpKernelContext* context);
+  // Does what the kernel does.
+  absl::Status Run(tensorflow::OpKernelContext* context, Prepared* prepared) const;
+
+ private:
+  struct Filter;
+  struct Call;
+  using Key = std::array<int64_t, 5>;  // the image's sizes, and the number of cores
+
+  DirectConvolution() = default;
+  bool ReadFusedOps(const tensorflow::NodeDef& node);
+  // Without a primitive if only the kernel takes these inputs.
+  std::shared_ptr<Prepared> Prepare(tensorflow::OpKernelContext* context, int cores);
+  std::shared_ptr<Filter> FindFilter(tensorflow::OpKernelContext* context,
+                                     const_dnnl_memory_desc_t given,
+                                     const_dnnl_memory_desc_t needed, dnnl_stream_t stream);
+
+  bool is_depthwise_ = false;
+  bool has_bias_ = false;
+  bool has_summand_ = false;
+  dnnl_alg_kind_t activation_ = dnnl_alg_kind_undef;
+  float alpha_ = 0;
+  float beta_ = 0;
+  std::vector<int32_t> strides_;
+  std::vector<int32_t> dilations_;
+  tensorflow::Padding padding_ = tensorflow::VALID;
+  std::vector<int64_t> explicit_paddings_;
+  tensorflow::TensorFormat data_format_ = tensorflow::FORMAT_NHWC;
+
+  LruCache<Key, std::shared_ptr<Prepared>> prepared_{16};
+  std::mutex mutex_;                            // guards filters_
+  std::vector<std::weak_ptr<Filter>> filters_;  // in the forms that primitives need
+};
+
+}  // namespace tf_interop
+
+#endif  // TF_INTEROP_TF_DIRECT_CONVOLUTION_H_
