@@ -84,7 +84,6 @@ REGISTER_OP("TfInterop>ConvStage")
     .Attr("num_sizes: int >= 0")
     .Attr("steps: list(string) >= 1")
     .Attr("results: list(string) >= 1")
-    .Attr("constant_inputs: list(int) = []")
     .Attr("kept_inputs: list(int) = []")
     .Attr("schedules: string")
     .Attr("timed: bool = false")
@@ -98,8 +97,8 @@ outputs: The tensors that other nodes read.
 steps: As in TfInterop>Unit. Each is a convolution, and `inputs:<i>` also numbers the sizes, after
   the inputs.
 results: As in TfInterop>Unit.
-constant_inputs: As in TfInterop>Unit. The stage holds their transformed filters.
-kept_inputs: As in TfInterop>Unit. Nobody writes them while they are held.
+kept_inputs: As in TfInterop>Unit. The stage holds their transformed filters, and nobody writes them
+  while they are held.
 schedules: A JSON document with the lanes that run the steps. Its format is in
   cc_kernels/tf/stage_program.h.
 timed: Whether the stage compares the plan with TensorFlow's own kernels while it runs, and keeps

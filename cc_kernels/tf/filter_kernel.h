@@ -1,4 +1,4 @@
-// A step's kernel for a filter that seldom changes.
+// A step's kernel for a filter that seldom or never changes.
 //
 // oneDNN needs a filter in another form, and this keeps it: in a DirectConvolution, or in a kernel
 // of TensorFlow's, which keeps a filter for as long as it lives. So a filter that has changed needs

@@ -227,9 +227,7 @@ class Kept : public OpKernel {
     }
     const tensorflow::DataTypeSlice all = context->input_types();
     types.insert(types.end(), all.begin() + first_constant_, all.end());
-    TF_RETURN_IF_ERROR(StepsReader(context, types, kept_types, /*constant_inputs=*/{},
-                                   /*kept_inputs=*/{}, &steps_)
-                           .Read());
+    TF_RETURN_IF_ERROR(StepsReader(context, types, kept_types, /*kept_inputs=*/{}, &steps_).Read());
     is_step_input_.resize(steps_.input_count);
     for (const KernelStep& step : steps_.steps) {
       for (const OperandRead& read : step.reads) {

@@ -314,14 +314,12 @@ absl::Status ReadResults(const StageAttributes& attributes, StageProgram* progra
 absl::Status FindHeldFilters(const StageAttributes& attributes, std::vector<StepProgram>* steps) {
   const size_t input_count = attributes.input_types.size();
   std::vector<bool> is_held(input_count);
-  for (const std::vector<int>& inputs : {attributes.constant_inputs, attributes.kept_inputs}) {
-    for (const int input : inputs) {
-      if (input < 0 || static_cast<size_t>(input) >= input_count) {
-        return InvalidArgument("ConvStage: expected constant_inputs and kept_inputs below ",
-                               input_count, ", got ", input, ".");
-      }
-      is_held[input] = true;
+  for (const int input : attributes.kept_inputs) {
+    if (input < 0 || static_cast<size_t>(input) >= input_count) {
+      return InvalidArgument("ConvStage: expected kept_inputs below ", input_count, ", got ", input,
+                             ".");
     }
+    is_held[input] = true;
   }
   for (StepProgram& step : *steps) {
     if (step.kind == ConvolutionKind::kBackwardFilter) continue;

@@ -96,7 +96,6 @@ struct StageAttributes {
   int size_count = 0;
   std::vector<std::string> steps;
   std::vector<std::string> results;
-  std::vector<int> constant_inputs;
   std::vector<int> kept_inputs;
   std::string schedules;
 };
@@ -113,15 +112,13 @@ inline constexpr char kInXla[] = "_tf_interop_in_xla";
 template <typename Context>
 absl::Status GetStageProgram(Context* context, StageProgram* program) {
   StageAttributes attributes;
-  for (const absl::Status& status :
-       {context->GetAttr("Tin", &attributes.input_types),
-        context->GetAttr("Tout", &attributes.output_types),
-        context->GetAttr("num_sizes", &attributes.size_count),
-        context->GetAttr("steps", &attributes.steps),
-        context->GetAttr("results", &attributes.results),
-        context->GetAttr("constant_inputs", &attributes.constant_inputs),
-        context->GetAttr("kept_inputs", &attributes.kept_inputs),
-        context->GetAttr("schedules", &attributes.schedules)}) {
+  for (const absl::Status& status : {context->GetAttr("Tin", &attributes.input_types),
+                                     context->GetAttr("Tout", &attributes.output_types),
+                                     context->GetAttr("num_sizes", &attributes.size_count),
+                                     context->GetAttr("steps", &attributes.steps),
+                                     context->GetAttr("results", &attributes.results),
+                                     context->GetAttr("kept_inputs", &attributes.kept_inputs),
+                                     context->GetAttr("schedules", &attributes.schedules)}) {
     if (!status.ok()) return status;
   }
   return ParseStageProgram(attributes, program);

@@ -37,13 +37,11 @@ absl::Status AtStep(const OpKernel& kernel, const absl::Status& status) {
 
 StepsReader::StepsReader(tensorflow::OpKernelConstruction* context,
                          tensorflow::DataTypeVector input_types,
-                         tensorflow::DataTypeVector result_types,
-                         std::vector<int64_t> constant_inputs, std::vector<int64_t> kept_inputs,
+                         tensorflow::DataTypeVector result_types, std::vector<int64_t> kept_inputs,
                          Steps* steps)
     : context_(context),
       input_types_(std::move(input_types)),
       result_types_(std::move(result_types)),
-      constant_inputs_(std::move(constant_inputs)),
       kept_inputs_(std::move(kept_inputs)),
       steps_(*steps) {}
 
@@ -53,13 +51,10 @@ absl::Status StepsReader::Read(bool joins_elementwise) {
   TF_RETURN_IF_ERROR(context_->GetAttr("steps", &steps));
   TF_RETURN_IF_ERROR(context_->GetAttr("results", &results));
   const int input_count = static_cast<int>(input_types_.size());
-  for (const auto& [name, inputs] :
-       {std::pair("constant_inputs", &constant_inputs_), {"kept_inputs", &kept_inputs_}}) {
-    for (const int64_t input : *inputs) {
-      if (input < 0 || input >= input_count) {
-        return InvalidArgument("Expected ", name, " from 0 to ", input_count - 1, ", got ", input,
-                               ".");
-      }
+  for (const int64_t input : kept_inputs_) {
+    if (input < 0 || input >= input_count) {
+      return InvalidArgument("Expected kept_inputs from 0 to ", input_count - 1, ", got ", input,
+                             ".");
     }
   }
   steps_.input_count = steps_.first_held_input = steps_.operand_count = input_count;
@@ -115,10 +110,8 @@ absl::Status StepsReader::ReadStep(const NodeDef& node) {
                              ", got '", node.input(i), "', a ", DataTypeString(dtype), ".");
     }
   }
-  const bool has_constant_filter =
-      step.reads.size() > 1 && absl::c_linear_search(constant_inputs_, step.reads[1].operand);
   TF_RETURN_IF_ERROR(MakeStockKernel(context_->device(), context_->graph_def_version(),
-                                     has_constant_filter, node, &step.kernel));
+                                     /*has_constant_filter=*/false, node, &step.kernel));
   if (step.reads.size() > 1 && absl::c_linear_search(kept_inputs_, step.reads[1].operand)) {
     step.filter_kernel =
         std::make_unique<FilterKernel>(context_->device(), context_->graph_def_version(), node);

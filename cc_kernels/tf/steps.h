@@ -57,11 +57,10 @@ struct Steps {
 class StepsReader {
  public:
   // `input_types` and `result_types` are those of the inputs that operands name, and of the
-  // results. `constant_inputs` and `kept_inputs` are positions of inputs: filters that no call
-  // changes, and filters that seldom change.
+  // results. `kept_inputs` are positions of inputs: filters that seldom or never change.
   StepsReader(tensorflow::OpKernelConstruction* context, tensorflow::DataTypeVector input_types,
-              tensorflow::DataTypeVector result_types, std::vector<int64_t> constant_inputs,
-              std::vector<int64_t> kept_inputs, Steps* steps);
+              tensorflow::DataTypeVector result_types, std::vector<int64_t> kept_inputs,
+              Steps* steps);
 
   // `joins_elementwise`: see elementwise.h.
   absl::Status Read(bool joins_elementwise = false);
@@ -74,7 +73,6 @@ class StepsReader {
   tensorflow::OpKernelConstruction* const context_;
   const tensorflow::DataTypeVector input_types_;
   const tensorflow::DataTypeVector result_types_;
-  const std::vector<int64_t> constant_inputs_;
   const std::vector<int64_t> kept_inputs_;
   Steps& steps_;
 };

@@ -134,9 +134,7 @@ absl::Status ReadKeptTypes(OpKernelConstruction* context, UnitProgram* unit) {
 }
 
 absl::Status ReadUnit(OpKernelConstruction* context, UnitProgram* unit) {
-  std::vector<int64_t> constant_inputs;
   std::vector<int64_t> kept_inputs;
-  TF_RETURN_IF_ERROR(context->GetAttr("constant_inputs", &constant_inputs));
   TF_RETURN_IF_ERROR(context->GetAttr("kept_inputs", &kept_inputs));
   TF_RETURN_IF_ERROR(context->GetAttr("cores", &unit->cores));
   TF_RETURN_IF_ERROR(context->GetAttr("split_inputs", &unit->split_inputs));
@@ -156,8 +154,8 @@ absl::Status ReadUnit(OpKernelConstruction* context, UnitProgram* unit) {
   }
   const tensorflow::DataTypeSlice result_types = context->output_types();
   TF_RETURN_IF_ERROR(StepsReader(context, std::move(types),
-                                 {result_types.begin(), result_types.end()},
-                                 std::move(constant_inputs), std::move(kept_inputs), &unit->steps)
+                                 {result_types.begin(), result_types.end()}, std::move(kept_inputs),
+                                 &unit->steps)
                          .Read(/*joins_elementwise=*/true));
   unit->steps.first_held_input = first_held_input;
   unit->primitive_types = PrimitiveCacheTypes(unit->steps.onednn_types);

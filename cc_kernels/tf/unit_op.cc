@@ -11,7 +11,6 @@ REGISTER_OP("TfInterop>Unit")
     .Attr("Tout: list(type) >= 1")
     .Attr("steps: list(string) >= 1")
     .Attr("results: list(string) >= 1")
-    .Attr("constant_inputs: list(int) = []")
     .Attr("kept_inputs: list(int) = []")
     .Attr("kept_types: list(type) = []")
     .Attr("cores: int = 1")
@@ -33,9 +32,8 @@ outputs: The tensors that other nodes read.
 steps: Serialized NodeDefs in the order in which they run, with operands as inputs, and without
   devices, control inputs and attributes that start with an underscore.
 results: The operand of each output.
-constant_inputs: Positions in `inputs` of constants. oneDNN's kernels transform constant filters once.
-kept_inputs: Positions in `inputs` of filters that seldom change. oneDNN's kernels transform each once,
-  and again after it has changed.
+kept_inputs: Positions in `inputs` of filters that seldom or never change. oneDNN's kernels transform
+  each once, and again after it has changed.
 kept_types: The types of all values of a TfInterop>Kept, if the last input has them. They take the
   place of that input and those after it. Empty: the last input is like others.
 cores: The number of cores, if the unit does not time itself. One core is the calling thread. Several

@@ -154,7 +154,7 @@ OF_UNITS: list[tuple[Damage, str]] = [
     (edit_new_node(UNIT, results=((2, 0), (1, 0))), "'c' to return every output"),
     (edit_new_node(UNIT, results=((0, 0), (2, 0))), "inputs of 'f'"),
     (edit_new_node(UNIT, output_dtypes=(FLOAT, HALF)), "an output of 'a' with its dtype"),
-    (edit_new_node(UNIT, constant_inputs=(0,)), "filters that 'c' keeps"),
+    (edit_new_node(UNIT, kept_inputs=(0,)), "filters that 'c' keeps"),
     (edit_step(UNIT, 1, lambda step: setattr(step, "name", "nobody")), "nodes of the graph"),
 ]
 

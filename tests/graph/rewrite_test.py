@@ -84,13 +84,12 @@ def described(graph_def: graph_pb2.GraphDef) -> dict[str, str]:
             ]
             if lanes != names:
                 words += ["lanes", ",".join(lanes)]
-            words += [f"constant:{stage.inputs[place]}" for place in stage.constant_inputs]
             words += [f"kept:{stage.inputs[place]}" for place in stage.kept_inputs]
         elif node.op == UNIT_OP:
             unit = decode_node(node)
             steps = [f"{step.name}({' '.join(step.input)})" for step in unit.steps]
             words = ["Unit", *node.input, "|", *steps, "->", *map(result_operand, unit.results)]
-            words += [f"constant:{unit.inputs[place]}" for place in unit.constant_inputs]
+            words += [f"kept:{unit.inputs[place]}" for place in unit.kept_inputs]
         if node.input:
             texts[node.name] = " ".join(words)
     return {
@@ -147,7 +146,7 @@ STAGES = {
         "same = Identity k; S0 = Stage x l k:0 c m g f kept away same s | a(inputs:0 inputs:1) "
         "b(inputs:0 inputs:2 inputs:3) d(inputs:10 inputs:4 inputs:5) e(inputs:0 inputs:1) "
         "w(inputs:0 inputs:6) r(inputs:0 inputs:7) not_away(inputs:0 inputs:8) "
-        "n(inputs:0 inputs:9) -> a b d e w r not_away n constant:k:0 constant:m kept:l kept:kept",
+        "n(inputs:0 inputs:9) -> a b d e w r not_away n kept:l kept:k:0 kept:m kept:kept",
     ),
     "a_filter_that_a_session_may_feed_is_not": (
         "x = Placeholder; f = ReadVariableOp; g = ReadVariableOp; a = Conv2D x f; b = Conv2D x g",
@@ -239,7 +238,7 @@ UNITS = {
     ),
     "constant_filters": (
         "w = Const; v = Const; a = Conv2D x w; b = AddV2 a v",
-        "b = Unit x w v | a(inputs:0 inputs:1) b(steps:0:0 inputs:2) -> steps:1:0 constant:w",
+        "b = Unit x w v | a(inputs:0 inputs:1) b(steps:0:0 inputs:2) -> steps:1:0 kept:w",
     ),
     # The op divides its first input, and is timed by its sizes.
     "the_first_input_has_the_batch": (

@@ -125,7 +125,7 @@ def test_joins_constant_filters_once(conv_stage: Any, dtype: tf.DType) -> None:
     inputs, document = program_of_one_image(
         cases_of_one_image(dtype=dtype), lane(0, 1, merged=True), lane(2)
     )
-    marked = document | {"constant_inputs": [1, 3]}
+    marked = document | {"kept_inputs": [1, 3]}
     constants = [tf.constant(each) for each in inputs[1:]]
     stage = tf.function(lambda image: conv_stage(**arguments([image, *constants], [], marked)))
     with counted() as new:

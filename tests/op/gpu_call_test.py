@@ -76,7 +76,7 @@ class Call:
     ) -> None:
         names = [f"inputs:{i}" for i in range(count + len(sizes))]
         node = node_def_pb2.NodeDef(name="stage", op="TfInterop>ConvStage", input=names)
-        of_op = arguments([], [], document, timed=False, constant_inputs=[])
+        of_op = arguments([], [], document, timed=False, kept_inputs=[])
         del of_op["inputs"], of_op["sizes"]
         of_op["Tin"] = [tf.float32.as_datatype_enum] * count
         of_op["Tout"] = [each.as_datatype_enum for each in of_op["Tout"]]

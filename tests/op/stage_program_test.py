@@ -174,7 +174,7 @@ def test_outputs_have_the_types_of_the_node(conv_stage: Any) -> None:
             for text in ("steps:0:0", "steps:2:0", "steps:1:1", "inputs:0", "steps:-1:0", "1")
         ),
         ({"kept_inputs": [3]}, ["below 3, got 3"]),
-        ({"constant_inputs": [-1]}, ["below 3, got -1"]),
+        ({"kept_inputs": [-1]}, ["below 3, got -1"]),
     ],
 )
 def test_refuses_other_attributes(

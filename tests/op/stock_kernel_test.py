@@ -12,7 +12,6 @@ import pytest
 import tensorflow as tf
 from stage_program import operation
 from tensorflow.core.framework import node_def_pb2
-from tensorflow.python.framework import test_util
 from unit_program import Run, in_graph, stock
 
 pytestmark = pytest.mark.usefixtures("plugin_off")
@@ -141,14 +140,3 @@ def test_steps_run_the_kernels_that_tensorflow_runs(
     assert len(own) == len(CASES) or dtype is not tf.float32
     ours = ops_run(tmp_path / "unit", lambda step: in_graph(unit, [step], results, dtype), steps)
     assert {name: ours.get(name) for name in own} == own
-
-
-@pytest.mark.skipif(not test_util.IsMklEnabled(), reason="oneDNN is off")
-def test_a_constant_filter_is_transformed_once(unit: Any) -> None:
-    # Only a changed constant shows that its filter is kept. No other test has images of this size.
-    step = operation("step", "Conv2D", ["inputs:0", "inputs:1"], **PLAIN)
-    run = in_graph(unit, [step], ["steps:0:0"], constant_inputs=[1])
-    image, *filters = np.ones([1, 10, 11, 4]), np.full(FILTER, 2.0), np.full(FILTER, 3.0)
-    first, second = (run(image.astype(np.float32), each.astype(np.float32)) for each in filters)
-    np.testing.assert_array_equal(first, [tf.nn.conv2d(image, filters[0], 1, "SAME")])
-    np.testing.assert_array_equal(second, first)

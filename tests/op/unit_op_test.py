@@ -191,7 +191,7 @@ def setting(**attributes: Any) -> Change:
         (setting(results=["steps:5:0"]), ["'steps:5:0'"]),
         (setting(Tout=[tf.half]), ["Expected a half as result 0", "a float"]),
         (setting(steps=[b"\xff"]), ["a serialized NodeDef at step 0"]),
-        (setting(constant_inputs=[4]), ["constant_inputs from 0 to 3", "got 4"]),
+        (setting(kept_inputs=[4]), ["kept_inputs from 0 to 3", "got 4"]),
         (setting(cores=-1), ["cores of at least 0", "got -1"]),
         (setting(timed_graph="a", timed_unit=1, timed_units=1), ["timed_unit from 0 to 0"]),
         (setting(**self_timed() | {"timed_units": 2}), ["no split ones unless it is alone"]),
@@ -251,7 +251,7 @@ def test_parts_of_a_batch_give_the_very_bits_of_the_whole(unit: Any, batch_size:
     values = values_of_chain(batch_size)
     results = ["steps:0:0", "steps:4:0"]
     expected = stock(chain(), results)(*values)
-    for given in ({}, {"constant_inputs": [1, 2, 3]}):
+    for given in ({}, {"kept_inputs": [1, 2, 3]}):
         found = split(unit, chain(), results, values, **given)
         assert_same_bits(list(map(tf.constant, found)), expected)
 

@@ -18,14 +18,14 @@ from tf_interop.graph.control_flow import ControlFlow, is_function
 from tf_interop.graph.ops import (
     COMPANION_OPS,
     CONVOLUTION_KINDS,
-    KEPT_FILTER_OPS,
+    STAGE_KEPT_FILTER_OPS,
     STEP_OPS,
+    UNIT_KEPT_FILTER_OPS,
     input_dtypes,
     output_dtypes,
 )
 from tf_interop.graph.program import (
     CONV_STAGE_OP,
-    KEPT_OP,
     UNIT_OP,
     StageNode,
     decode_node,
@@ -175,18 +175,18 @@ def check_rewrite(
 def _read(view: GraphView, index: int) -> _NewNode:
     node = decode_node(view.nodes[index])
     ways: Sequence[Stage[int]] = [Stage.in_sequence(map(Step, range(len(node.steps))))]
-    kept_ops: Collection[str] = (KEPT_OP,)
+    kept_ops: Collection[str] = UNIT_KEPT_FILTER_OPS
     allowed_ops: Collection[str] = STEP_OPS | COMPANION_OPS
     if isinstance(node, StageNode):
         ways = [schedule.stage for schedule in node.schedules]
-        kept_ops, allowed_ops = KEPT_FILTER_OPS, CONVOLUTION_KINDS.keys()
+        kept_ops, allowed_ops = STAGE_KEPT_FILTER_OPS, CONVOLUTION_KINDS.keys()
     return _NewNode(
         index,
         node.steps,
         node.results,
         {f"inputs:{place}": dtype for place, dtype in enumerate(node.input_dtypes)},
         ways,
-        dict.fromkeys(node.constant_inputs, ("Const",)) | dict.fromkeys(node.kept_inputs, kept_ops),
+        dict.fromkeys(node.kept_inputs, kept_ops),
         allowed_ops,
     )
 

@@ -109,7 +109,6 @@ def _reader_of(unit: UnitNode, kept: node_def_pb2.NodeDef, device: str) -> node_
             inputs=(*(unit.inputs[place] for place in others), kept.name),
             input_dtypes=(*(unit.input_dtypes[place] for place in others), types_pb2.DT_VARIANT),
             steps=tuple(_with_places(step, places) for step in unit.steps),
-            constant_inputs=tuple(sorted(places[each] for each in unit.constant_inputs)),
             kept_inputs=tuple(sorted(places[each] for each in unit.kept_inputs)),
             split_inputs=tuple(sorted(places[each] for each in unit.split_inputs)),
             kept_types=tuple(kept.attr["Tout"].list.type),

@@ -51,8 +51,9 @@ FILTER_POSITIONS = {
 }
 """The input of a convolution that is its filter."""
 
-KEPT_FILTER_OPS = ("ReadVariableOp", "TfInterop>Kept")
-"""The ops whose filters may change between calls, but which nobody writes while they are held. If a
+UNIT_KEPT_FILTER_OPS = ("Const", "TfInterop>Kept")
+STAGE_KEPT_FILTER_OPS = (*UNIT_KEPT_FILTER_OPS, "ReadVariableOp")
+"""The ops whose filters seldom or never change, and which nobody writes while they are held. If a
 resource variable's value is held, an update gives the variable new memory; TensorFlow 1's reference
 variables (VariableV2) are written in place."""
 

@@ -43,9 +43,8 @@ class ProgramNode:
         steps: in running order: name, op and attributes of the original nodes, with operands as
             inputs and no device.
         results: the step output behind each output of the node.
-        constant_inputs: positions in `inputs` of filters that no call changes, ascending.
-        kept_inputs: positions in `inputs` of filters that seldom change, and that nobody writes
-            while they are held, ascending.
+        kept_inputs: positions in `inputs` of filters that seldom or never change, and that nobody
+            writes while they are held, ascending.
     """
 
     name: str
@@ -55,7 +54,6 @@ class ProgramNode:
     output_dtypes: tuple[int, ...]
     steps: tuple[node_def_pb2.NodeDef, ...]
     results: tuple[Result, ...]
-    constant_inputs: tuple[int, ...] = ()
     kept_inputs: tuple[int, ...] = ()
 
 
@@ -160,7 +158,6 @@ def encode_node(node: StageNode | UnitNode) -> node_def_pb2.NodeDef:
     _set_types(made, "Tout", node.output_dtypes)
     _set_steps(made, "steps", node.steps)
     made.attr["results"].list.s[:] = [result_operand(each).encode() for each in node.results]
-    _set_integers(made, "constant_inputs", node.constant_inputs)
     _set_integers(made, "kept_inputs", node.kept_inputs)
     if isinstance(node, StageNode):
         made.op = CONV_STAGE_OP
@@ -252,7 +249,6 @@ def _decode(node: node_def_pb2.NodeDef) -> StageNode | UnitNode:
         "output_dtypes": tuple(values["Tout"].list.type),
         "steps": tuple(map(node_def_pb2.NodeDef.FromString, values["steps"].list.s)),
         "results": tuple((int(place), int(port)) for _, place, port in results),
-        "constant_inputs": tuple(values["constant_inputs"].list.i),
         "kept_inputs": tuple(values["kept_inputs"].list.i),
     }
     if node.op == UNIT_OP:

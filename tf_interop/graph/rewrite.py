@@ -29,8 +29,9 @@ from tf_interop.convolution import Shape
 from tf_interop.graph.control_flow import is_function
 from tf_interop.graph.ops import (
     FILTER_POSITIONS,
-    KEPT_FILTER_OPS,
+    STAGE_KEPT_FILTER_OPS,
     UNIT_FILTER_POSITIONS,
+    UNIT_KEPT_FILTER_OPS,
     batch_position,
     input_dtypes,
     output_dtypes,
@@ -228,7 +229,6 @@ class _Replacement:
                 for index in new.members
             ),
             "results": tuple((place_of[index], port) for index, port in new.results),
-            "constant_inputs": self._filters_from(["Const"], new, position_of, filter_positions),
             "kept_inputs": self._filters_from(kept_filter_ops, new, position_of, filter_positions),
         }
 
@@ -364,7 +364,7 @@ def _stage_node(
     inputs = sorted(replacement.inputs(new).items(), key=is_size)
     place_of = {view.names[index]: place for place, index in enumerate(new.members)}
     return StageNode(
-        **replacement.program(new, dict(inputs), FILTER_POSITIONS, KEPT_FILTER_OPS),
+        **replacement.program(new, dict(inputs), FILTER_POSITIONS, STAGE_KEPT_FILTER_OPS),
         size_count=sum(map(is_size, inputs)),
         schedules=tuple(
             Schedule(each.batch_size, each.stage.map(place_of.__getitem__)) for each in schedules
@@ -385,7 +385,7 @@ def _unit_node(
     if output_shapes is not None:
         shapes = [output_shapes(index, port) for index, port in new.results]
     return UnitNode(
-        **replacement.program(new, inputs, UNIT_FILTER_POSITIONS, [KEPT_OP]),
+        **replacement.program(new, inputs, UNIT_FILTER_POSITIONS, UNIT_KEPT_FILTER_OPS),
         split_inputs=tuple(place for place, each in enumerate(inputs) if each in unit.split),
         output_shapes=tuple(shapes) if any(shape is not None for shape in shapes) else (),
     )
