@@ -13,7 +13,10 @@ package(default_visibility = ["//visibility:public"])
 cc_library(
     name = "headers",
     hdrs = glob(["include/**"]),
-    includes = ["include"],
+    includes = [
+        "include",
+        "include/external/onednn/include",
+    ],
     defines = ["EIGEN_MAX_ALIGN_BYTES=64"],
 )
 

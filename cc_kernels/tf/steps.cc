@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "cc_kernels/tf/elementwise.h"
+#include "cc_kernels/tf/response_normalization.h"
 #include "cc_kernels/tf/stock_kernel.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/op.h"
@@ -45,7 +46,7 @@ StepsReader::StepsReader(tensorflow::OpKernelConstruction* context,
       kept_inputs_(std::move(kept_inputs)),
       steps_(*steps) {}
 
-absl::Status StepsReader::Read(bool joins_elementwise) {
+absl::Status StepsReader::Read(bool replaces_steps) {
   std::vector<std::string> steps;
   std::vector<std::string> results;
   TF_RETURN_IF_ERROR(context_->GetAttr("steps", &steps));
@@ -60,7 +61,10 @@ absl::Status StepsReader::Read(bool joins_elementwise) {
   steps_.input_count = steps_.first_held_input = steps_.operand_count = input_count;
   std::vector<NodeDef> nodes;
   TF_RETURN_IF_ERROR(ParseSteps(steps, &nodes));
-  if (joins_elementwise) JoinElementwise(&nodes, &results);
+  if (replaces_steps) {
+    JoinElementwise(&nodes, &results);
+    ReplaceResponseNormalizations(&nodes);
+  }
   for (const NodeDef& node : nodes) {
     const absl::Status status = ReadStep(node);
     if (!status.ok()) {

@@ -62,8 +62,8 @@ class StepsReader {
               tensorflow::DataTypeVector result_types, std::vector<int64_t> kept_inputs,
               Steps* steps);
 
-  // `joins_elementwise`: see elementwise.h.
-  absl::Status Read(bool joins_elementwise = false);
+  // With `replaces_steps` some run in this library; see elementwise.h and response_normalization.h.
+  absl::Status Read(bool replaces_steps = false);
 
  private:
   absl::Status ReadStep(const tensorflow::NodeDef& node);

@@ -156,7 +156,7 @@ absl::Status ReadUnit(OpKernelConstruction* context, UnitProgram* unit) {
   TF_RETURN_IF_ERROR(StepsReader(context, std::move(types),
                                  {result_types.begin(), result_types.end()}, std::move(kept_inputs),
                                  &unit->steps)
-                         .Read(/*joins_elementwise=*/true));
+                         .Read(/*replaces_steps=*/true));
   unit->steps.first_held_input = first_held_input;
   unit->primitive_types = PrimitiveCacheTypes(unit->steps.onednn_types);
   unit->one_each = PlanOfOneCoreEach(unit->steps.order);

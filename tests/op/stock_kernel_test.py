@@ -82,7 +82,7 @@ CASES: list[Case] = [
     ("Relu", [IMAGE], {}),
     ("LeakyRelu", [IMAGE], {}),
     ("ConcatV2", [IMAGE, IMAGE, np.int32(3)], {"N": 2}),
-    ("LRN", [IMAGE], {"depth_radius": 2}),
+    ("LRN", [IMAGE], {"depth_radius": 2, "beta": 0.6}),
     ("BiasAdd", [IMAGE, [4]], {}),
     ("Pad", [IMAGE, np.int32([[0, 0]] * 4)], {}),
 ]
