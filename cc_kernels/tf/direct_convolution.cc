@@ -79,6 +79,26 @@ OneDnnPtr<dnnl_primitive> MakePrimitive(const_dnnl_primitive_desc_t desc) {
   return OneDnnPtr<dnnl_primitive>(made);
 }
 
+void AppendActivation(const FusedOps& fused, dnnl_post_ops_t ops) {
+  const auto append = [ops](dnnl_alg_kind_t algorithm, float alpha, float beta) {
+    FindOneDnn()->post_ops_append_eltwise(ops, algorithm, alpha, beta);
+  };
+  switch (fused.activation) {
+    case FusedActivation::kNone:
+      return;
+    case FusedActivation::kRelu:
+      return append(dnnl_eltwise_relu, fused.slope, 0);
+    case FusedActivation::kRelu6:
+      return append(dnnl_eltwise_clip, 0, 6);
+    case FusedActivation::kElu:
+      return append(dnnl_eltwise_elu, 1, 0);
+    case FusedActivation::kSwish:
+      return append(dnnl_eltwise_swish, 1, 0);
+    case FusedActivation::kHardSwish:
+      return append(dnnl_eltwise_hardswish, 1.0F / 6.0F, 0.5F);
+  }
+}
+
 // The position of the tensor that a convolution adds.
 int Summand(const OpKernelContext& context) { return context.num_inputs() - 1; }
 
@@ -161,56 +181,25 @@ std::unique_ptr<DirectConvolution> DirectConvolution::Make(const tensorflow::OpK
   }
   std::unique_ptr<DirectConvolution> made(new DirectConvolution());
   made->is_depthwise_ = is_depthwise;
+  const tensorflow::NodeDef& node = kernel.def();
+  const std::optional<FusedOps> fused = ReadFusedOps(node);
+  if (!fused.has_value()) return nullptr;
+  made->fused_ = *fused;
   std::string padding;
   std::string data_format;
-  const tensorflow::NodeDef& node = kernel.def();
   TryGetNodeAttr(node, "explicit_paddings", &made->explicit_paddings_);  // not in every op
   const bool is_read = TryGetNodeAttr(node, "strides", &made->strides_) &&
                        TryGetNodeAttr(node, "dilations", &made->dilations_) &&
                        TryGetNodeAttr(node, "padding", &padding) &&
                        tensorflow::GetPaddingFromString(padding, &made->padding_).ok() &&
                        TryGetNodeAttr(node, "data_format", &data_format) &&
-                       tensorflow::FormatFromString(data_format, &made->data_format_) &&
-                       made->ReadFusedOps(node);
+                       tensorflow::FormatFromString(data_format, &made->data_format_);
   const bool lacks_paddings =
       made->padding_ == tensorflow::EXPLICIT && made->explicit_paddings_.size() != 8;
   if (!is_read || lacks_paddings || made->strides_.size() != 4 || made->dilations_.size() != 4) {
     return nullptr;
   }
   return made;
-}
-
-bool DirectConvolution::ReadFusedOps(const tensorflow::NodeDef& node) {
-  std::vector<std::string> ops;
-  if (!TryGetNodeAttr(node, "fused_ops", &ops)) return true;
-  size_t i = 0;
-  const auto skip = [&](absl::string_view op) {
-    const bool is_next = i < ops.size() && ops[i] == op;
-    i += is_next;
-    return is_next;
-  };
-  has_bias_ = skip("BiasAdd");
-  has_summand_ = skip("Add");
-  if (skip("Relu")) {
-    activation_ = dnnl_eltwise_relu;
-  } else if (skip("LeakyRelu")) {
-    activation_ = dnnl_eltwise_relu;
-    if (!TryGetNodeAttr(node, "leakyrelu_alpha", &alpha_)) return false;
-  } else if (skip("Relu6")) {
-    activation_ = dnnl_eltwise_clip;
-    beta_ = 6;
-  } else if (skip("Elu")) {
-    activation_ = dnnl_eltwise_elu;
-    alpha_ = 1;
-  } else if (skip("_MklSwish")) {
-    activation_ = dnnl_eltwise_swish;
-    alpha_ = 1;
-  } else if (skip("_FusedHardSwish")) {
-    activation_ = dnnl_eltwise_hardswish;
-    alpha_ = 1.0F / 6.0F;
-    beta_ = 0.5F;
-  }
-  return has_bias_ && i == ops.size();
 }
 
 std::shared_ptr<DirectConvolution::Prepared> DirectConvolution::Find(OpKernelContext* context) {
@@ -224,14 +213,14 @@ std::shared_ptr<DirectConvolution::Prepared> DirectConvolution::Find(OpKernelCon
   const std::shared_ptr<Prepared>& prepared = *found;
   const bool takes_others =
       prepared->primitive != nullptr &&
-      (!has_bias_ || context->input(2).shape() == prepared->bias_shape) &&
-      (!has_summand_ || context->input(Summand(*context)).shape() == prepared->output_shape);
+      (!fused_.has_bias || context->input(2).shape() == prepared->bias_shape) &&
+      (!fused_.has_summand || context->input(Summand(*context)).shape() == prepared->output_shape);
   return takes_others ? prepared : nullptr;
 }
 
 absl::Status DirectConvolution::Run(OpKernelContext* context, Prepared* prepared) const {
   Tensor* output = nullptr;
-  if (has_summand_) {
+  if (fused_.has_summand) {
     const int summand = Summand(*context);
     const void* const data = context->input(summand).data();
     TF_RETURN_IF_ERROR(
@@ -254,7 +243,7 @@ absl::Status DirectConvolution::Run(OpKernelContext* context, Prepared* prepared
   };
   pass(DNNL_ARG_SRC, call->image, context->input(0));
   arguments.push_back({DNNL_ARG_WEIGHTS, prepared->filter->memory.get()});
-  if (has_bias_) pass(DNNL_ARG_BIAS, call->bias, context->input(2));
+  if (fused_.has_bias) pass(DNNL_ARG_BIAS, call->bias, context->input(2));
   pass(DNNL_ARG_DST, call->output, *output);
   if (prepared->scratchpad_bytes > 0) pass(DNNL_ARG_SCRATCHPAD, call->scratchpad, scratchpad);
   const dnnl_status_t status =
@@ -330,12 +319,10 @@ std::shared_ptr<DirectConvolution::Prepared> DirectConvolution::Prepare(OpKernel
   dnnl_post_ops_t made_ops = nullptr;
   onednn.post_ops_create(&made_ops);
   const OneDnnPtr<dnnl_post_ops> ops(made_ops);
-  if (has_summand_) {
+  if (fused_.has_summand) {
     onednn.post_ops_append_sum(made_ops, /*scale=*/1, /*zero_point=*/0, dnnl_data_type_undef);
   }
-  if (activation_ != dnnl_alg_kind_undef) {
-    onednn.post_ops_append_eltwise(made_ops, activation_, alpha_, beta_);
-  }
+  AppendActivation(fused_, made_ops);
   dnnl_primitive_attr_t made_attributes = nullptr;
   onednn.primitive_attr_create(&made_attributes);
   const OneDnnPtr<dnnl_primitive_attr> attributes(made_attributes);
@@ -350,7 +337,7 @@ std::shared_ptr<DirectConvolution::Prepared> DirectConvolution::Prepare(OpKernel
   dnnl_primitive_desc_t made_desc = nullptr;
   onednn.convolution_forward_primitive_desc_create(
       &made_desc, onednn.engine, dnnl_forward_training, dnnl_convolution_direct,
-      prepared->image.get(), any_filter.get(), has_bias_ ? prepared->bias.get() : nullptr,
+      prepared->image.get(), any_filter.get(), fused_.has_bias ? prepared->bias.get() : nullptr,
       prepared->output.get(), strides, dilations, before, after, made_attributes);
   prepared->desc.reset(made_desc);
   if (made_desc == nullptr) return prepared;

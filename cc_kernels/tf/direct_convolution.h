@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "cc_kernels/core/lru_cache.h"
+#include "cc_kernels/tf/fused_ops.h"
 #include "cc_kernels/tf/onednn.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/util/padding.h"
@@ -43,7 +44,6 @@ class DirectConvolution {
   using Key = std::array<int64_t, 5>;  // the image's sizes, and the number of cores
 
   DirectConvolution() = default;
-  bool ReadFusedOps(const tensorflow::NodeDef& node);
   // Without a primitive if only the kernel takes these inputs.
   std::shared_ptr<Prepared> Prepare(tensorflow::OpKernelContext* context, int cores);
   std::shared_ptr<Filter> FindFilter(tensorflow::OpKernelContext* context,
@@ -51,11 +51,7 @@ class DirectConvolution {
                                      const_dnnl_memory_desc_t needed, dnnl_stream_t stream);
 
   bool is_depthwise_ = false;
-  bool has_bias_ = false;
-  bool has_summand_ = false;
-  dnnl_alg_kind_t activation_ = dnnl_alg_kind_undef;
-  float alpha_ = 0;
-  float beta_ = 0;
+  FusedOps fused_;
   std::vector<int32_t> strides_;
   std::vector<int32_t> dilations_;
   tensorflow::Padding padding_ = tensorflow::VALID;

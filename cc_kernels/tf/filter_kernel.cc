@@ -12,7 +12,7 @@ FilterKernel::Held FilterKernel::Find(const tensorflow::Tensor& filter) {
   Held old;
   tensorflow::Tensor old_filter;
   const std::lock_guard<std::mutex> lock(mutex_);
-  if ((held_.kernel != nullptr || held_.direct != nullptr) && IsSame(filter, filter_)) {
+  if (held_.kernel != nullptr && IsSame(filter, filter_)) {
     holding_.SawTheSame();
     return held_;
   }
@@ -24,8 +24,7 @@ FilterKernel::Held FilterKernel::Find(const tensorflow::Tensor& filter) {
            .ok()) {
     return {};  // the step's other kernel runs
   }
-  held_.direct = DirectConvolution::Make(*kernel);
-  if (held_.direct == nullptr) held_.kernel = std::move(kernel);
+  held_ = {DirectConvolution::Make(*kernel), std::move(kernel)};
   filter_ = filter;
   return held_;
 }

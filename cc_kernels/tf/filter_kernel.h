@@ -26,7 +26,7 @@ class FilterKernel {
                const tensorflow::NodeDef& node)
       : device_(device), graph_def_version_(graph_def_version), node_(node) {}
 
-  // At most one of these.
+  // `direct` for the inputs that it takes, if it is not null, and `kernel` for others.
   struct Held {
     std::shared_ptr<DirectConvolution> direct;
     std::shared_ptr<tensorflow::OpKernel> kernel;

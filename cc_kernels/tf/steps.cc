@@ -47,6 +47,7 @@ StepsReader::StepsReader(tensorflow::OpKernelConstruction* context,
       steps_(*steps) {}
 
 absl::Status StepsReader::Read(bool replaces_steps) {
+  replaces_steps_ = replaces_steps;
   std::vector<std::string> steps;
   std::vector<std::string> results;
   TF_RETURN_IF_ERROR(context_->GetAttr("steps", &steps));
@@ -120,6 +121,7 @@ absl::Status StepsReader::ReadStep(const NodeDef& node) {
     step.filter_kernel =
         std::make_unique<FilterKernel>(context_->device(), context_->graph_def_version(), node);
   }
+  if (replaces_steps_) step.vector_product = VectorProduct::Make(*step.kernel);
   std::vector<std::string> fused_ops;
   if (tensorflow::TryGetNodeAttr(complete, "fused_ops", &fused_ops) &&
       absl::c_linear_search(fused_ops, "Add")) {
@@ -248,11 +250,6 @@ absl::Status StepsRun::Lane::Run(const KernelStep& step, tensorflow::DeviceBase*
     }
     if (!is_last) held.push_back(*inputs.back().tensor);
   }
-  FilterKernel::Held held_filter;  // outlives its run, even if the filter changes
-  if (step.filter_kernel != nullptr) {
-    held_filter = step.filter_kernel->Find(*inputs[1].tensor);
-    if (held_filter.kernel != nullptr) kernel = held_filter.kernel.get();
-  }
   Tensor sizes;
   if (kind == Kind::kPart && step.sizes_of_batch >= 0) {
     tensorflow::TensorValue& given = inputs[step.sizes_of_batch];
@@ -273,15 +270,24 @@ absl::Status StepsRun::Lane::Run(const KernelStep& step, tensorflow::DeviceBase*
   params_.input_alloc_attrs = input_attributes;
   params_.output_attr_array = run_.attributes_.data() + step.first_output;
   derived_.ResetOutputs(kernel->num_outputs());
+  const bool is_vector = step.vector_product != nullptr && step.vector_product->Takes(&derived_);
+  FilterKernel::Held held_filter;  // outlives its run, even if the filter changes
+  if (!is_vector && step.filter_kernel != nullptr) {
+    held_filter = step.filter_kernel->Find(*inputs[1].tensor);
+    if (held_filter.kernel != nullptr) params_.op_kernel = kernel = held_filter.kernel.get();
+  }
   const auto direct = held_filter.direct == nullptr ? nullptr : held_filter.direct->Find(&derived_);
   {
     const tsl::profiler::TraceMe trace(
         [&] {
+          if (is_vector) return absl::StrCat(kernel->name_view(), ":", kVectorProduct);
           if (direct != nullptr) return absl::StrCat(kernel->name_view(), ":", kDirectConvolution);
           return kernel->TraceString(derived_, tsl::profiler::TfOpDetailsEnabled());
         },
         tsl::profiler::GetTFTraceMeLevel(kernel->IsExpensive()));
-    if (direct != nullptr) {
+    if (is_vector) {
+      derived_.SetStatus(step.vector_product->Run(&derived_));
+    } else if (direct != nullptr) {
       derived_.SetStatus(held_filter.direct->Run(&derived_, direct.get()));
     } else {
       kernel->Compute(&derived_);

@@ -15,6 +15,7 @@
 #include "cc_kernels/core/ready_steps.h"
 #include "cc_kernels/tf/filter_kernel.h"
 #include "cc_kernels/tf/program.h"
+#include "cc_kernels/tf/vector_product.h"
 #include "tensorflow/core/framework/node_def.pb.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -31,6 +32,7 @@ struct OperandRead {
 
 struct KernelStep {
   std::unique_ptr<tensorflow::OpKernel> kernel;
+  std::unique_ptr<VectorProduct> vector_product;  // takes some calls; null for most ops
   std::unique_ptr<FilterKernel> filter_kernel;  // of a step whose filter seldom changes, else null
   std::vector<OperandRead> reads;
   int output_count = 0;             // of the step's op; its kernel may have more
@@ -62,7 +64,8 @@ class StepsReader {
               tensorflow::DataTypeVector result_types, std::vector<int64_t> kept_inputs,
               Steps* steps);
 
-  // With `replaces_steps` some run in this library; see elementwise.h and response_normalization.h.
+  // With `replaces_steps` some run in this library; see elementwise.h,
+  // response_normalization.h and vector_product.h.
   absl::Status Read(bool replaces_steps = false);
 
  private:
@@ -74,6 +77,7 @@ class StepsReader {
   const tensorflow::DataTypeVector input_types_;
   const tensorflow::DataTypeVector result_types_;
   const std::vector<int64_t> kept_inputs_;
+  bool replaces_steps_ = false;
   Steps& steps_;
 };
 
