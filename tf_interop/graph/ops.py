@@ -65,11 +65,6 @@ SUPPORTED_DTYPES = {
 }
 """The dtypes of stages, by TensorFlow's number."""
 
-SUPPORTED_FUSED_OPS = frozenset(
-    {("BiasAdd",), *(("BiasAdd", each) for each in ("Relu", "Relu6", "LeakyRelu", "Elu"))}
-)
-"""The supported epilogues of a fused convolution."""
-
 TRIVIAL_OPS = frozenset(
     {"Identity", "Snapshot", "StopGradient", "PreventGradient", "Reshape", "Squeeze", "ExpandDims"}
 )
