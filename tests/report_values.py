@@ -85,9 +85,9 @@ def planned_graph() -> GraphPlan:
     return explain_plan(problem, make_plan(problem))
 
 
-def network_plan(**made_with: str) -> Plan:
+def network_plan() -> Plan:
     """A plan of that one graph."""
-    return Plan((planned_graph(),), made_with={"device": "NVIDIA H200", **made_with})
+    return Plan((planned_graph(),), made_with={"device": "NVIDIA H200"})
 
 
 def network() -> Network:

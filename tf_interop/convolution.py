@@ -24,13 +24,20 @@ SPATIAL_AXES = {"NHWC": (1, 2), "NCHW": (2, 3), "NDHWC": (1, 2, 3), "NCDHW": (2,
 """The layouts of images and volumes, with their axes of (depth,) height and width."""
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
-"""The dtypes of stages, with the bytes of a number."""
+"""The dtypes of stages, with the bytes of a number; in the order of the core's numbers."""
+
+FUSED_OPS = (
+    ("BiasAdd",),
+    *(("BiasAdd", each) for each in ("Relu", "Relu6", "LeakyRelu", "Elu")),
+)
+"""The epilogues of convolutions in stages. The place of each is the core's number of its
+activation."""
 
 _PerSpatialDimension = Annotated[tuple[int, ...], msgspec.Meta(min_length=2, max_length=3)]
 
 
 class ConvolutionKind(enum.Enum):
-    """The tensor that a convolution computes."""
+    """The tensor that a convolution computes; in the order of the core's numbers."""
 
     FORWARD = "forward"
     BACKWARD_INPUT = "backward-input"

@@ -43,7 +43,7 @@ typedef struct TfiConvolution {
   int32_t kind;        // forward, backward-input, backward-filter
   int32_t dtype;       // float, half, bfloat16, double
   int32_t layout;      // NHWC, NCHW
-  int32_t activation;  // none, Relu, Relu6, LeakyRelu, Elu
+  int32_t activation;  // its place in kActivationNames
   int32_t has_bias;
   float leaky_relu_alpha;
 } TfiConvolution;

@@ -134,8 +134,7 @@ const char* ToString(DataType dtype) {
 }
 
 const char* ToString(Activation activation) {
-  static constexpr const char* names[] = {"none", "Relu", "Relu6", "LeakyRelu", "Elu"};
-  return names[static_cast<int>(activation)];
+  return kActivationNames[static_cast<int>(activation)];
 }
 
 std::string ToString(const Convolution& c) {

@@ -18,6 +18,8 @@ enum class ConvolutionKind { kForward, kBackwardInput, kBackwardFilter };
 enum class DataType { kFloat, kHalf, kBFloat16, kDouble };
 enum class Layout { kNHWC, kNCHW };  // of volumes: NDHWC, NCDHW
 enum class Activation { kNone, kRelu, kRelu6, kLeakyRelu, kElu };
+// By number. All but the first are ops of TensorFlow.
+inline constexpr const char* kActivationNames[] = {"none", "Relu", "Relu6", "LeakyRelu", "Elu"};
 
 // A convolution  image [N, H, W, C] * filter [R, S, C / group_count, K] -> output [N, P, Q, K].
 //

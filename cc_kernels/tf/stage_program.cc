@@ -13,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 #include "google/protobuf/struct.pb.h"
 #include "google/protobuf/util/json_util.h"
 #include "tensorflow/core/framework/node_def_util.h"
@@ -222,16 +223,16 @@ absl::Status ParseFusedOps(const NodeDef& node, StepProgram* step) {
   TF_RETURN_IF_ERROR(GetNodeAttr(node, "fused_ops", &fused_ops));
   tensorflow::TryGetNodeAttr(node, "leakyrelu_alpha", &step->leaky_relu_alpha);
   if (fused_ops == std::vector<std::string>{"BiasAdd"}) return absl::OkStatus();
-  for (const Activation activation :
-       {Activation::kRelu, Activation::kRelu6, Activation::kLeakyRelu, Activation::kElu}) {
-    if (fused_ops == std::vector<std::string>{"BiasAdd", ToString(activation)}) {
-      step->activation = activation;
+  const auto names = absl::MakeConstSpan(kActivationNames);
+  for (size_t i = 1; i < names.size(); ++i) {
+    if (fused_ops == std::vector<std::string>{"BiasAdd", names[i]}) {
+      step->activation = static_cast<Activation>(i);
       return absl::OkStatus();
     }
   }
-  return AtStep(node.name(),
-                "expected fused_ops BiasAdd, alone or with Relu, Relu6, LeakyRelu or Elu, got [",
-                absl::StrJoin(fused_ops, ", "), "].");
+  return AtStep(node.name(), "expected fused_ops BiasAdd, alone or with one of ",
+                absl::StrJoin(names.subspan(1), ", "), ", got [", absl::StrJoin(fused_ops, ", "),
+                "].");
 }
 
 absl::Status ParseDataType(const NodeDef& node, StepProgram* step) {

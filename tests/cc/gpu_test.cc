@@ -1,11 +1,10 @@
 // The cudnn backend and measuring on a GPU: every kind, layout, type, geometry, epilogue and
 // algorithm against the definition of a convolution, stages with priorities, SM partitions and CUDA
-// graphs, the assumptions behind measuring, and the kernels that CUPTI traces. Skips without a GPU.
+// graphs, and the kernels that CUPTI traces. Skips without a GPU.
 #include <cuda.h>
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -410,95 +409,6 @@ TEST_F(GpuTest, DescribesTheGpuAndTracesTheKernelsOfOneRun) {
     if (round == 0) first = names;
     EXPECT_EQ(names, first);
   }
-}
-
-// The assumptions behind measuring. Also prints the numbers.
-class GpuTimingTest : public GpuTest {
- protected:
-  // Fills memory `fills` times, then enqueues the stage in a timed section. Sets `ahead` to whether
-  // all of it was enqueued before the device reached it, and waits for its end.
-  Status RunAfterFilling(int fills, bool* ahead) {
-    for (int i = 0; i < fills; ++i) {
-      TF_INTEROP_RETURN_IF_ERROR(
-          backend_->FillZero(filled_->data(), device_->cold_bytes(), caller_));
-    }
-    std::shared_ptr<const TimeMark> begin, end;
-    TF_INTEROP_RETURN_IF_ERROR(backend_->Mark(caller_, nullptr, &begin));
-    TF_INTEROP_RETURN_IF_ERROR(RunStage(backend_, stage_, buffers_, caller_));
-    TF_INTEROP_RETURN_IF_ERROR(backend_->Mark(caller_, begin, &end));
-    *ahead = device_->IsBefore(*begin);
-    return device_->Synchronize();
-  }
-
-  // Makes and runs a stage of convolutions that each leave most of the GPU idle.
-  void MakeStage(int lane_count) {
-    filled_ = std::make_unique<Buffer>(device_->cold_bytes());
-    stage_ = Prepared(backend_, StageOfLanes(lane_count, OfSize(14, 512, 32)), options_);
-    problem_ =
-        std::make_unique<GpuProblem>(std::vector<Convolution>(lane_count, OfSize(14, 512, 32)));
-    buffers_ = problem_->Bind(stage_.lane_workspace_bytes);
-    bool ahead = false;
-    ASSERT_TRUE(IsOk(RunAfterFilling(1, &ahead)));
-  }
-
-  std::unique_ptr<Buffer> filled_;
-  std::unique_ptr<GpuProblem> problem_;
-  PreparedStage stage_;
-  StageBuffers buffers_;
-};
-
-TEST_F(GpuTimingTest, FillingGivesTheHostAHeadStartForAnyNumberOfLanes) {
-  for (const int lane_count : {1, 2, 4, 8}) {
-    MakeStage(lane_count);
-    bool ahead = false;
-    int fills = 1;
-    for (; fills <= 64; fills *= 2) {
-      ASSERT_TRUE(IsOk(RunAfterFilling(fills, &ahead)));
-      if (ahead) break;
-    }
-    EXPECT_TRUE(ahead) << lane_count << " lanes";
-    std::printf("%d lanes: %s after %d fills\n", lane_count, ahead ? "ahead" : "late", fills);
-  }
-}
-
-// Run this with several values of CUDA_DEVICE_MAX_CONNECTIONS.
-TEST_F(GpuTimingTest, KernelsOfEightLanesOverlapInATrace) {
-  MakeStage(8);
-  const Status started = device_->StartTrace();
-  if (!started.ok()) GTEST_SKIP() << started.message();
-  bool ahead = false;
-  const Status status = RunAfterFilling(32, &ahead);  // launches are slow in a trace
-  std::vector<TracedKernel> kernels;
-  ASSERT_TRUE(IsOk(device_->StopTrace(&kernels)));
-  ASSERT_TRUE(IsOk(status));
-  int most = 0;
-  for (const TracedKernel& at : kernels) {
-    int running = 0;
-    for (const TracedKernel& each : kernels) {
-      running += each.start_ns <= at.start_ns &&
-                 at.start_ns < each.start_ns + static_cast<uint64_t>(1e3 * each.elapsed_us);
-    }
-    most = std::max(most, running);
-  }
-  std::printf("%zu kernels, up to %d at once, host %s\n", kernels.size(), most,
-              ahead ? "ahead" : "late");
-  EXPECT_GT(most, 1);
-}
-
-// Run this in a process that has traced nothing yet.
-TEST_F(GpuTimingTest, ATraceLeavesTheTimesThatFollowAsTheyWere) {
-  KeptProblem kept;
-  MeasureOptions options;
-  Measurement before, traced, after;
-  for (Measurement* const measured : {&before, &traced, &after}) {
-    options.trace_kernels = measured == &traced;
-    ASSERT_TRUE(
-        IsOk(MeasureConvolution(device_, OfSize(28, 64, 64), "", options, &kept, measured)));
-    std::printf("%.2f µs, spread %.2f µs\n", measured->time.median_us, measured->time.spread_us);
-  }
-  std::printf("trace: %s\n", traced.trace_error.empty() ? "yes" : traced.trace_error.c_str());
-  EXPECT_NEAR(after.time.median_us, before.time.median_us,
-              0.05 * before.time.median_us + before.time.spread_us + after.time.spread_us);
 }
 
 }  // namespace

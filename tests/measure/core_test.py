@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from command_line import ROOT
 from convolution_values import TINY
 
-from tf_interop.convolution import ConvolutionConfiguration, ConvolutionKind
+from tf_interop.convolution import FUSED_OPS, ConvolutionConfiguration, ConvolutionKind
 from tf_interop.errors import LibraryError
 from tf_interop.measure import core
 from tf_interop.measure.core import (
@@ -330,6 +331,15 @@ def test_sets_every_field_of_the_header() -> None:
     # TensorFlow puts the odd row of padding after the image.
     sizes = convolution_fields(changed(image_shape=(2, 10, 7, 4)))["sizes"]
     assert (sizes["pad_top"], sizes["pad_bottom"]) == (0, 1)
+
+
+def test_numbers_activations_as_the_core_does() -> None:
+    header = (ROOT / "cc_kernels/core/convolution.h").read_text()
+    [names] = re.findall(r"kActivationNames\[\] = {([^}]*)}", header)
+    fused = [("BiasAdd", name) for name in re.findall(r'"(\w+)"', names)]
+    assert (("BiasAdd",), *fused[1:]) == FUSED_OPS
+    fields = map(convolution_fields, (changed(fused_ops=each) for each in FUSED_OPS))
+    assert [each["activation"] for each in fields] == [*range(len(fused))]
 
 
 def test_a_wrong_result_is_a_failure_but_rounding_is_not(

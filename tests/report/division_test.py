@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 import re
 
 import pytest
@@ -41,8 +42,11 @@ def test_a_plan_without_a_planner_has_no_times() -> None:
     assert "No times are known." in page and "2 layers are divided" in page
 
 
-def test_the_commands_report_and_show_take_it() -> None:
-    save_parallel_plan(PARALLEL_PLAN, "parallel.json")
+def test_the_commands_report_and_show_take_it(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_parallel_plan(PARALLEL_PLAN, tmp_path / "parallel.json")
     said = words_of(invoke("report parallel.json -o page.html"))
     assert "LeNet5, training, batch 8: 2 of 3 layers are divided" in said
     assert "The page is in page.html." in said

@@ -46,10 +46,8 @@ def test_a_trace_has_named_events_that_do_not_overlap_in_a_row() -> None:
 
 
 def test_a_trace_says_where_times_come_from() -> None:
-    simulated = network_plan(simulated="made up")
-    kinds = {each["args"]["time is"] for each in events_of(simulated, "X")}
-    assert kinds == {"simulated", "modelled"}
-    assert trace_of_plan(simulated).otherData["simulated"] == "made up"
+    kinds = {each["args"]["time is"] for each in events_of(network_plan(), "X")}
+    assert kinds == {"measured", "modelled"}
 
 
 def test_draws_a_png(monkeypatch: pytest.MonkeyPatch) -> None:

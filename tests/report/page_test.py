@@ -252,14 +252,6 @@ def test_names_a_promising_alternative_near_the_top(graph: GraphPlan, promising:
     assert [text.partition(": ")[2] for text in found] == promising
 
 
-def test_simulated_values_are_never_called_measured() -> None:
-    page = page_of(network_plan(simulated="made up for a test"), networks=[network()])
-    assert page.of_class("warning")[0].words.endswith("made up for a test")
-    [main] = page.of_tag("main")
-    assert set(labels_of(main)) == {"simulated", "modelled", "counted"}
-    assert "measured" not in main.words.replace("No whole step was measured", "")
-
-
 def test_shows_the_steps_of_lanes() -> None:
     [lanes] = page_of(graph_of({"a": "", "b": "a", "c": ""}, {"a>b c": 18})).of_class("lanes")
     assert rows_of(lanes) == [

@@ -7,12 +7,13 @@
   tf_interop must use existing commands, options and kinds of arguments.
 - `text`: a drawing, or the output of a program.
 
-The blocks of a page run one after another in one folder.
+The blocks of a page run one after another in one folder and one process.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import pathlib
 import re
 import shlex
@@ -30,6 +31,16 @@ PAGES = [
 BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LANGUAGES = {"python", "sh", "sh parsed", "text"}
 OURS = (["tf-interop"], ["python", "-m", "tf_interop"])
+# Runs programs, and commands as lists of their arguments.
+RUNNER = """
+import json, sys
+from tf_interop.cli.main import cli
+for each in json.loads(sys.argv[1]):
+    if isinstance(each, str):
+        exec(each, {"__name__": "__main__"})
+    else:
+        assert not cli(each, standalone_mode=False)
+"""
 
 
 def words_of(commands: str) -> list[list[str]]:
@@ -95,26 +106,29 @@ def test_blocks_run_one_after_another(
     # Files of commands that are only parsed are empty, and must not be read.
     (folder / "parsed").mkdir()
     monkeypatch.chdir(folder / "parsed")
+    to_run: list[str | list[str]] = []
     for language, text in BLOCK.findall(page.read_text()):
         if language == "python":
-            python_output("-c", text, folder=folder)
+            to_run.append(text)
         elif language.startswith("sh"):
             for words in words_of(text):
-                check_command(words, folder if language == "sh" else None)
+                arguments = arguments_of(words)
+                if arguments is None:
+                    assert_is_script(words)
+                elif language == "sh":
+                    to_run.append(arguments)
+                else:
+                    check_arguments(arguments)
+    if to_run:
+        python_output("-c", RUNNER, json.dumps(to_run), folder=folder)
 
 
-def check_command(words: list[str], folder: pathlib.Path | None) -> None:
-    """Runs a command of tf_interop in a folder, or only parses it; others must be scripts."""
-    arguments = arguments_of(words)
-    if arguments is None:
-        assert_is_script(words)
-    elif folder is not None:
-        python_output("-m", "tf_interop", *arguments, folder=folder)
-    else:
-        for word in arguments:
-            if word.endswith((".json", ".py", ".csv")):
-                pathlib.Path(word).touch()  # made by an earlier command or the reader
-        parse(arguments)
+def check_arguments(arguments: list[str]) -> None:
+    """Parses the arguments of a command of tf_interop."""
+    for word in arguments:
+        if word.endswith((".json", ".py", ".csv")):
+            pathlib.Path(word).touch()  # made by an earlier command or the reader
+    parse(arguments)
 
 
 def test_a_missing_option_or_command_is_found() -> None:

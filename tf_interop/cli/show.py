@@ -167,7 +167,7 @@ def report(
     """Shows PLAN as a page.
 
     The page shows what the plan gains, and why, with the model's network and timelines. It is one
-    file that works offline. Every time is marked as measured, modelled or simulated.
+    file that works offline. Every time is marked as measured or modelled.
 
     For a parallel plan it shows the devices of each layer, with the predicted times, and what the
     devices send to each other.

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from tensorflow.core.framework import node_def_pb2, types_pb2
 
 from tf_interop.convolution import (
+    FUSED_OPS,
     SPATIAL_AXES,
     ConvolutionConfiguration,
     ConvolutionKind,
@@ -22,7 +23,6 @@ from tf_interop.graph.ops import (
     CONVOLUTION_KINDS,
     SIZES_POSITIONS,
     SUPPORTED_DTYPES,
-    SUPPORTED_FUSED_OPS,
     attribute_of,
 )
 from tf_interop.graph.properties import GraphProperties, is_fully_known, merge_shapes
@@ -185,7 +185,7 @@ def _fused_ops(node: node_def_pb2.NodeDef, input_count: int) -> tuple[str, ...]:
     fused = tuple(name.decode("utf-8", "replace") for name in listed)
     shown = f"[{', '.join(fused)}]"
     reason = RefusalReason.FUSED_OPS
-    is_supported = fused in SUPPORTED_FUSED_OPS
+    is_supported = fused in FUSED_OPS
     _require(is_supported, "BiasAdd, alone or with an activation", shown, reason)
     counts = (*(attribute_of(node, name).i for name in ("num_args", "num_host_args")), input_count)
     got = f"{counts[0]} arguments, {counts[1]} in host memory"

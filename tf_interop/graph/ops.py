@@ -65,15 +65,32 @@ SUPPORTED_DTYPES = {
 }
 """The dtypes of stages, by TensorFlow's number."""
 
-SUPPORTED_FUSED_OPS = frozenset(
-    {("BiasAdd",), *(("BiasAdd", each) for each in ("Relu", "Relu6", "LeakyRelu", "Elu"))}
-)
-"""The supported epilogues of a fused convolution."""
-
 TRIVIAL_OPS = frozenset(
     {"Identity", "Snapshot", "StopGradient", "PreventGradient", "Reshape", "Squeeze", "ExpandDims"}
 )
 """Ops that only pass their input on: a unit of nothing else would save nothing."""
+
+_UNARY = (
+    # Activations.
+    "Relu Relu6 LeakyRelu Elu Selu Softplus Softsign Sigmoid Tanh _MklSwish _MklFusedMish "
+    # Arithmetic.
+    "Abs Neg Sign Square Sqrt Rsqrt Reciprocal Inv Exp Expm1 Log Log1p Erf Erfc Sin Cos Floor Ceil "
+    "Rint Round _UnaryOpsComposition Cast OnesLike ZerosLike LogicalNot "
+    # Quantization-aware training.
+    "FakeQuantWithMinMaxArgs FakeQuantWithMinMaxVars"
+)
+UNARY_OPS = frozenset(_UNARY.split())
+"""Steps that compute each value of their result from the same value of their first input, and
+perhaps from scalars."""
+
+_BROADCASTING = (
+    "Add AddV2 AddN Sub Mul MulNoNan RealDiv Div DivNoNan Xdivy Maximum Minimum Pow "
+    "SquaredDifference ClipByValue SelectV2 Greater GreaterEqual Less LessEqual Equal NotEqual "
+    "LogicalAnd LogicalOr"
+)
+BROADCASTING_OPS = frozenset(_BROADCASTING.split())
+"""Steps that compute each value of their result from the same values of their inputs, of which
+smaller ones may be repeated."""
 
 _LISTED = (
     # Pooling.
@@ -82,20 +99,12 @@ _LISTED = (
     # Normalization.
     "FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 _FusedBatchNormEx "
     "FusedBatchNormGrad FusedBatchNormGradV2 FusedBatchNormGradV3 LRN LRNGrad L2Loss _MklLayerNorm "
-    # Activations.
-    "Relu ReluGrad Relu6 Relu6Grad LeakyRelu LeakyReluGrad Elu EluGrad Selu SeluGrad "
-    "Softplus SoftplusGrad Softsign SoftsignGrad Sigmoid SigmoidGrad Tanh TanhGrad "
-    "_MklSwish _MklFusedMish "
+    # Elementwise, and their gradients.
+    "ReluGrad Relu6Grad LeakyReluGrad EluGrad SeluGrad SoftplusGrad SoftsignGrad SigmoidGrad "
+    "TanhGrad SqrtGrad RsqrtGrad InvGrad ReciprocalGrad BiasAdd BiasAddGrad Select "
     "Softmax LogSoftmax SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits "
-    # Elementwise.
-    "Add AddV2 AddN Sub Mul MulNoNan RealDiv Div DivNoNan Xdivy Maximum Minimum Pow "
-    "SquaredDifference BiasAdd BiasAddGrad Abs Neg Sign Square Sqrt SqrtGrad Rsqrt RsqrtGrad "
-    "Reciprocal Inv InvGrad ReciprocalGrad Exp Expm1 Log Log1p Erf Erfc Sin Cos Floor Ceil Rint "
-    "Round _UnaryOpsComposition ClipByValue Cast Select SelectV2 OnesLike ZerosLike "
-    "Greater GreaterEqual Less LessEqual Equal NotEqual LogicalAnd LogicalOr LogicalNot "
     # Quantization-aware training.
-    "FakeQuantWithMinMaxArgs FakeQuantWithMinMaxArgsGradient "
-    "FakeQuantWithMinMaxVars FakeQuantWithMinMaxVarsGradient "
+    "FakeQuantWithMinMaxArgsGradient FakeQuantWithMinMaxVarsGradient "
     "FakeQuantWithMinMaxVarsPerChannel FakeQuantWithMinMaxVarsPerChannelGradient "
     # Shaping.
     "Pad PadV2 MirrorPad MirrorPadGrad ConcatV2 Split SplitV Slice StridedSlice StridedSliceGrad "
@@ -112,6 +121,8 @@ STEP_OPS = (
     TRIVIAL_OPS
     | CONVOLUTION_KINDS.keys()
     | {"_FusedDepthwiseConv2dNative"}
+    | UNARY_OPS
+    | BROADCASTING_OPS
     | frozenset(_LISTED.split())
 )
 """The possible steps of a unit."""

@@ -35,7 +35,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_interop.convolution import Shape
-from tf_interop.graph.ops import COMPANION_OPS, attribute_of
+from tf_interop.graph.ops import BROADCASTING_OPS, COMPANION_OPS, UNARY_OPS, attribute_of
 from tf_interop.graph.properties import PARAMETER_OPS, GraphProperties, find_small, is_fully_known
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.units import ANCHOR_OPS, Unit, find_steps
@@ -233,15 +233,8 @@ CONVOLUTIONS = frozenset(
 _RULES_OF_SEVERAL: dict[str, _Rule] = {
     " ".join(CONVOLUTIONS): _convolution,
     "Conv2DBackpropInput Conv3DBackpropInputV2": _transposed_convolution,
-    "Relu Relu6 LeakyRelu Elu Selu Softplus Softsign Sigmoid Tanh _MklSwish _MklFusedMish "
-    "Abs Neg Sign Square Sqrt Rsqrt Reciprocal Inv Exp Expm1 Log Log1p Erf Erfc Sin Cos "
-    "Floor Ceil Rint Round _UnaryOpsComposition Cast OnesLike ZerosLike Identity Snapshot "
-    "StopGradient PreventGradient BiasAdd LRN DepthToSpace SpaceToDepth ResizeBilinear "
-    "ResizeNearestNeighbor ResizeBicubic LogicalNot FakeQuantWithMinMaxArgs "
-    "FakeQuantWithMinMaxVars": _first,
-    "Add AddV2 Sub Mul MulNoNan RealDiv Div DivNoNan Xdivy Maximum Minimum Pow "
-    "SquaredDifference ClipByValue SelectV2 AddN Greater GreaterEqual Less LessEqual Equal "
-    "NotEqual LogicalAnd LogicalOr": _broadcasting,
+    "Identity Snapshot StopGradient PreventGradient BiasAdd LRN DepthToSpace SpaceToDepth "
+    "ResizeBilinear ResizeNearestNeighbor ResizeBicubic": _first,
     "MaxPool AvgPool MaxPool3D AvgPool3D": _first_if(_pools_each),
     "FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 _FusedBatchNormEx": _normalization,
     "Softmax LogSoftmax TopKV2 FakeQuantWithMinMaxVarsPerChannel": _first_if(
@@ -267,7 +260,11 @@ _RULES_OF_SEVERAL: dict[str, _Rule] = {
     "StridedSlice": _first_if(_slices_others),
     "Reshape": _first_if(_keeps_batch),
 }
-_RULES = {op: rule for ops, rule in _RULES_OF_SEVERAL.items() for op in ops.split()}
+_RULES = {
+    **dict.fromkeys(UNARY_OPS, _first),
+    **dict.fromkeys(BROADCASTING_OPS, _broadcasting),
+    **{op: rule for ops, rule in _RULES_OF_SEVERAL.items() for op in ops.split()},
+}
 
 
 _SIZES_POSITIONS = {"Reshape": 1, "Conv2DBackpropInput": 0, "Conv3DBackpropInputV2": 0}

@@ -6,28 +6,21 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, TypeVar, cast
 
-from tf_interop.convolution import SPATIAL_AXES, ConvolutionConfiguration, ConvolutionKind
+from tf_interop.convolution import (
+    DTYPE_BYTES,
+    FUSED_OPS,
+    SPATIAL_AXES,
+    ConvolutionConfiguration,
+    ConvolutionKind,
+)
 from tf_interop.profile.entries import check_configuration
 from tf_interop.stage import Stage
 
 _Value = TypeVar("_Value")
 
-_KINDS = {
-    ConvolutionKind.FORWARD: 0,
-    ConvolutionKind.BACKWARD_INPUT: 1,
-    ConvolutionKind.BACKWARD_FILTER: 2,
-}
-_DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2, "float64": 3}
+_KINDS = tuple(ConvolutionKind)
+_DTYPES = tuple(DTYPE_BYTES)
 _LAYOUTS = {"NHWC": 0, "NCHW": 1, "NDHWC": 0, "NCDHW": 1}
-# Whether there is a bias, and the activation.
-_FUSED_OPS = {
-    (): (False, 0),
-    ("BiasAdd",): (True, 0),
-    ("BiasAdd", "Relu"): (True, 1),
-    ("BiasAdd", "Relu6"): (True, 2),
-    ("BiasAdd", "LeakyRelu"): (True, 3),
-    ("BiasAdd", "Elu"): (True, 4),
-}
 _DIMENSIONS = ("depth", "height", "width")
 _PADS = ("pad_front", "pad_back", "pad_top", "pad_bottom", "pad_left", "pad_right")
 
@@ -40,10 +33,11 @@ def convolution_fields(configuration: ConvolutionConfiguration) -> dict[str, Any
             such dtype, layout, padding or fused operation.
     """
     check_configuration(configuration, "$")
-    if configuration.fused_ops not in _FUSED_OPS:
+    fused_ops = configuration.fused_ops
+    if fused_ops and fused_ops not in FUSED_OPS:
         raise ValueError(
-            f"Expected fused_ops to be one of {', '.join(map(str, _FUSED_OPS))}, got "
-            f"{configuration.fused_ops}."
+            f"Expected fused_ops to be empty or one of {', '.join(map(str, FUSED_OPS))}, got "
+            f"{fused_ops}."
         )
     axes = SPATIAL_AXES[configuration.layout]
     channel_axis = configuration.layout.index("C")
@@ -65,7 +59,6 @@ def convolution_fields(configuration: ConvolutionConfiguration) -> dict[str, Any
             f"Expected a filter for {channels} image and {outputs} output channels, got shape "
             f"{filter_}."
         )
-    has_bias, activation = _FUSED_OPS[configuration.fused_ops]
     sizes = {
         "spatial_rank": len(axes),
         "batch": image[0],
@@ -86,11 +79,11 @@ def convolution_fields(configuration: ConvolutionConfiguration) -> dict[str, Any
         sizes |= {f"{name}_{dimension}": value for dimension, value in by_dimension}
     return {
         "sizes": sizes,
-        "kind": _KINDS[configuration.kind],
-        "dtype": _DTYPES[configuration.dtype],
+        "kind": _KINDS.index(configuration.kind),
+        "dtype": _DTYPES.index(configuration.dtype),
         "layout": _LAYOUTS[configuration.layout],
-        "activation": activation,
-        "has_bias": has_bias,
+        "activation": FUSED_OPS.index(fused_ops) if fused_ops else 0,
+        "has_bias": bool(fused_ops),
         "leaky_relu_alpha": configuration.leaky_relu_alpha,
     }
 

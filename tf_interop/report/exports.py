@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tf_interop.errors import PlanError
 from tf_interop.planning.show import name_graph
 from tf_interop.planning.types import Plan
-from tf_interop.report.page import ASSETS, MILLISECOND_US, SIMULATED, microseconds, shown_graphs
+from tf_interop.report.page import ASSETS, MILLISECOND_US, microseconds, shown_graphs
 from tf_interop.report.timeline import Timeline, Trace, TraceEvent
 
 if TYPE_CHECKING:
@@ -57,14 +57,12 @@ def draw_timelines(plan: Plan) -> bytes:
         if timeline is graph.timelines[-1]:
             of_lanes = "; in a stage the full colour is the lane's time alone"
             ax.set_xlabel(unit + (of_lanes if graph.planned.stages else ""))
-    notices = []
-    if SIMULATED in plan.made_with:
-        notices.append(f"Simulated: {plan.made_with[SIMULATED]}")
     if plan.made_with.get("backend") == "host":
-        notices.append(
-            "These are times of tf_interop's own algorithms on a CPU, and do not apply to a GPU."
+        figure.suptitle(
+            "These are times of tf_interop's own algorithms on a CPU, and do not apply to a GPU.",
+            fontsize=9,
+            wrap=True,
         )
-    figure.suptitle("\n".join(notices), fontsize=9, wrap=True)
     picture = io.BytesIO()
     figure.savefig(picture, dpi=160, format="png")
     return picture.getvalue()

@@ -24,21 +24,17 @@ from tf_interop.parallel import show as parallel_show
 from tf_interop.parallel.types import Axis, ParallelPlan
 from tf_interop.planning import show
 from tf_interop.planning.explain import SHARED_RESOURCES, sum_of_uses
-from tf_interop.planning.types import GraphPlan, Plan, ValueSource
+from tf_interop.planning.types import GraphPlan, Plan
 from tf_interop.profile.tables import describe_options
 from tf_interop.report import network as layout
 from tf_interop.report.network import Network, NetworkNode
 from tf_interop.report.timeline import MeasuredRun, Timeline, timeline_of_run, timelines_of
 from tf_interop.terminal import count_of, percent
 
-SIMULATED = "simulated"
-"""The key of `Plan.made_with` for the origin of values if nothing was measured."""
-
 ASSETS = pathlib.Path(__file__).with_name("assets")
 _LABEL_MEANINGS = {
     "measured": "on a device",
     "modelled": "from measurements of each convolution alone",
-    SIMULATED: "without any device",
     "counted": "from shapes and workspaces of convolutions only",
 }
 # Longer times are easier to read in milliseconds.
@@ -74,7 +70,6 @@ def render_page(
         plan.made_with,
         marks=_marks(plan),
         title=title,
-        made_up=plan.made_with.get(SIMULATED),
         is_of_host=plan.made_with.get("backend") == "host"
         and any(graph.measured is None for graph in plan.graphs),
         graphs=graphs,
@@ -128,11 +123,9 @@ def _render(template: str, made_with: Mapping[str, str], marks: str = "", **valu
     style, script = (
         (ASSETS / name).read_text(encoding="utf-8") for name in ("report.css", "report.js")
     )
-    # The page states these in words.
-    stated = {SIMULATED, "backend"}
     names = {"tensorflow": "TensorFlow", "cudnn": "cuDNN"}
     return environment.get_template(template).render(
-        facts={names.get(key, key): each for key, each in made_with.items() if key not in stated},
+        facts={names.get(key, key): each for key, each in made_with.items() if key != "backend"},
         style=markupsafe.Markup(style + marks),
         script=markupsafe.Markup(script),
         **values,
@@ -142,20 +135,16 @@ def _render(template: str, made_with: Mapping[str, str], marks: str = "", **valu
 # No slots, for cached_property.
 @dataclasses.dataclass(frozen=True)
 class ShownGraph:
-    """An entry of a plan, with its network and its measured run, if known.
-
-    `measured` is the label of values that the plan calls measured, which may be simulated.
-    """
+    """An entry of a plan, with its network and its measured run, if known."""
 
     planned: GraphPlan
-    measured: str
     network: Network | None = None
     run: Timeline | None = None
 
     @functools.cached_property
     def timelines(self) -> tuple[Timeline, ...]:
         """The predicted timelines; empty if no planner made the stages."""
-        return timelines_of(self.planned, self.label)
+        return timelines_of(self.planned)
 
     @functools.cached_property
     def nodes(self) -> dict[str, NetworkNode]:
@@ -204,18 +193,13 @@ class ShownGraph:
 
         return max(range(len(self.planned.stages)), key=promise, default=0)
 
-    def label(self, source: ValueSource) -> str:
-        """The label of a value's origin."""
-        return self.measured if source is ValueSource.MEASURED else source.value
-
 
 def shown_graphs(
     plan: Plan, networks: Sequence[Network | None] = (), run: MeasuredRun | None = None
 ) -> tuple[ShownGraph, ...]:
     """The entries of a plan, with their networks and their parts of a run."""
-    measured = SIMULATED if SIMULATED in plan.made_with else ValueSource.MEASURED.value
     return tuple(
-        ShownGraph(graph, measured, network, None if run is None else timeline_of_run(run, graph))
+        ShownGraph(graph, network, None if run is None else timeline_of_run(run, graph))
         for graph, network in zip(plan.graphs, networks or [None] * len(plan.graphs), strict=True)
     )
 

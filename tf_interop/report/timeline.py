@@ -13,7 +13,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -80,12 +80,12 @@ class Timeline:
         return sorted({span.label for span in self.spans})
 
 
-def timelines_of(graph: GraphPlan, label: Callable[[ValueSource], str]) -> tuple[Timeline, ...]:
+def timelines_of(graph: GraphPlan) -> tuple[Timeline, ...]:
     """The timelines of a graph: one after another and, if it has stages, in stages.
 
     Empty if no planner made the stages, because their times are then unknown.
     """
-    measured = label(ValueSource.MEASURED)
+    measured = ValueSource.MEASURED.value
     sequence: list[Span] = []
     in_stages: list[Span] = []
     for number, planned in graph.in_order:
@@ -110,7 +110,7 @@ def timelines_of(graph: GraphPlan, label: Callable[[ValueSource], str]) -> tuple
             start_us += took_us
             # The wider convolution of a merged lane was not measured alone.
             busy_us = None if lane.merged else min(explained.alone_us, latency_us)
-            source = label(prediction.source)
+            source = prediction.source.value
             in_stages.append(
                 Span(stage_start_us, latency_us, lane.steps, busy_us, source, 1 + place, number)
             )
