@@ -357,11 +357,8 @@ std::shared_ptr<DirectConvolution::Filter> DirectConvolution::FindFilter(
     dnnl_stream_t stream) {
   const OneDnn& onednn = *FindOneDnn();
   const std::lock_guard<std::mutex> lock(mutex_);
-  for (const std::weak_ptr<Filter>& each : filters_) {
-    std::shared_ptr<Filter> filter = each.lock();
-    if (filter != nullptr && onednn.memory_desc_equal(filter->desc.get(), needed) != 0) {
-      return filter;
-    }
+  for (const std::shared_ptr<Filter>& each : filters_) {
+    if (onednn.memory_desc_equal(each->desc.get(), needed) != 0) return each;
   }
   dnnl_primitive_desc_t made_desc = nullptr;
   onednn.reorder_primitive_desc_create(&made_desc, given, onednn.engine, needed, onednn.engine,

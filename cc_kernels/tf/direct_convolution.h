@@ -59,8 +59,8 @@ class DirectConvolution {
   tensorflow::TensorFormat data_format_ = tensorflow::FORMAT_NHWC;
 
   LruCache<Key, std::shared_ptr<Prepared>> prepared_{16};
-  std::mutex mutex_;                            // guards filters_
-  std::vector<std::weak_ptr<Filter>> filters_;  // in the forms that primitives need
+  std::mutex mutex_;                              // guards filters_
+  std::vector<std::shared_ptr<Filter>> filters_;  // in the few forms that primitives need
 };
 
 }  // namespace tf_interop
