@@ -87,17 +87,21 @@ def asked(function: Any, *inputs: Any) -> Any:
     return concrete
 
 
+def definitions(concrete: Any) -> list[Any]:
+    """The FunctionDef of each copy."""
+    copies = concrete.__dict__["_tf_interop_known_shapes"]._copies.values()
+    return [copy.inference_fn.definition for copy in copies]
+
+
 def shapes_of_copies(concrete: Any) -> list[list[tuple[int | None, ...]]]:
     """The shapes of the arguments of each copy, as TensorFlow knows them."""
-    copies = concrete.__dict__["_tf_interop_known_shapes"]._copies.values()
-    stated = [copy.inference_fn.definition.arg_attr for copy in copies]
     return [
         [
             tuple(tf.TensorShape(shape))
-            for _, its in sorted(arguments.items())
+            for _, its in sorted(definition.arg_attr.items())
             for shape in its.attr["_output_shapes"].list.shape
         ]
-        for arguments in stated
+        for definition in definitions(concrete)
     ]
 
 
@@ -138,6 +142,16 @@ def test_each_batch_of_an_iterator_is_passed_with_its_shape() -> None:
     concrete = asked(step, tf.constant(2.0), iter(batches(4)))
     assert run(step) == expected == [12, 56, 90, 182]
     assert shapes_of_copies(concrete) == [[(), (4,)], [(), (2,)]]
+    before = concrete.inference_fn.definition
+    for after in definitions(concrete):
+        assert [each.name for each in after.signature.input_arg] == [
+            *(each.name for each in before.signature.input_arg[:2]),
+            "tf_interop_batch_0",
+            before.signature.input_arg[2].name,
+        ]
+        assert after.arg_attr[3] == before.arg_attr[2]
+        assert set(before.control_ret) - set(after.control_ret) == {"IteratorGetNext"}
+        assert set(after.control_ret) == set(after.signature.control_output)
 
 
 def test_a_captured_iterator_is_read() -> None:
@@ -172,29 +186,44 @@ def test_iterators_are_read_in_the_order_of_the_function() -> None:
     assert shapes_of_copies(concrete) == [[(1,), (1,)], [(1,), (3,)]]
 
 
-def test_many_shapes_share_a_copy_of_unknown_shapes() -> None:
-    @tf.function(input_signature=[tf.TensorSpec([None, 2]), tf.TensorSpec([])])
-    def step(image: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
-        return scale * tf.reduce_sum(image)
+def test_a_batch_that_is_returned_comes_back() -> None:
+    def take(iterator: tf.Tensor) -> Any:
+        return tf.raw_ops.IteratorGetNext(
+            iterator=iterator, output_types=[tf.float32], output_shapes=[[None]]
+        )
 
-    concrete = asked(step)
-    for size in (*range(1, 9), 2, 8):
-        assert float(step(tf.ones([size, 2]), 3.0)) == 6 * size
-    assert shapes_of_copies(concrete) == [
-        *([(size, 2), ()] for size in range(2, 6)),
-        [(None, 2), ()],
-    ]
+    # Unlike tf.function, it returns the node's own output.
+    wrapped = tf.compat.v1.wrap_function(take, [tf.TensorSpec([], tf.resource)])
+    known_shapes.ask(wrapped.name.decode())
+    iterator = iter(batches(2, 3, 1))
+    taken = [wrapped(iterator._iterator_resource)[0].numpy().tolist() for _ in range(3)]
+    assert taken == [[0, 1], [2, 3, 4], [5]]
+    assert shapes_of_copies(wrapped) == [[(3,)], [(1,)]]
+
+
+def test_many_shapes_share_a_copy_of_unknown_shapes() -> None:
+    @tf.function(autograph=False)
+    def step(iterator: Any, scale: tf.Tensor) -> tf.Tensor:
+        return scale * tf.size(iterator.get_next())
+
+    iterator = iter(batches(*range(1, 9), 2, 8))
+    concrete = asked(step, iterator, tf.constant(3))
+    sizes = [value / 3 for value in values_until_end(lambda: step(iterator, tf.constant(3)))]
+    assert sizes == [*range(1, 9), 2, 8]
+    assert shapes_of_copies(concrete) == [*([(), (size,)] for size in range(2, 6)), [(), (None,)]]
 
 
 def test_a_tape_records_the_function_itself() -> None:
     scale = tf.Variable(3.0)
 
-    @tf.function(input_signature=[tf.TensorSpec([None])])
-    def step(image: tf.Tensor) -> tf.Tensor:
-        return scale * tf.reduce_sum(image)
+    @tf.function(autograph=False)
+    def step(iterator: Any) -> tf.Tensor:
+        return scale * tf.reduce_sum(tf.stop_gradient(iterator.get_next()))
 
-    asked(step)
-    step(tf.ones([2]))
+    iterator = iter(batches(2, 2, 2, 2))
+    asked(step, iterator)
+    assert [float(step(iterator)), float(step(iterator))] == [3, 15]
     with tf.GradientTape() as tape:
-        result = step(tf.ones([4]))
-    assert float(tape.gradient(result, scale)) == 4
+        result = step(iterator)
+    assert float(tape.gradient(result, scale)) == 9
+    assert float(step(iterator)) == 39

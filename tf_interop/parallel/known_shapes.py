@@ -52,13 +52,11 @@ class _Batch:
 
     Attributes:
         iterator: the number of the iterator among the function's arguments.
-        device: TensorFlow's name for the device that reads it.
         types: the dtypes of its components.
         shapes: what is known of their shapes.
     """
 
     iterator: int
-    device: str
     types: tuple[tf.DType, ...]
     shapes: tuple[tf.TensorShape, ...]
 
@@ -77,12 +75,11 @@ class _Copies:
         inputs = [*tensor_inputs, *captured_inputs]
         passed = list(tensor_inputs)
         for batch in self._batches:
-            with tf.device(batch.device):
-                passed += tf.raw_ops.IteratorGetNext(
-                    iterator=inputs[batch.iterator],
-                    output_types=batch.types,
-                    output_shapes=batch.shapes,
-                )
+            passed += tf.raw_ops.IteratorGetNext(
+                iterator=inputs[batch.iterator],
+                output_types=batch.types,
+                output_shapes=batch.shapes,
+            )
         shapes = tuple(tuple(each.shape) for each in passed)
         copy = self._copies.get(shapes) or self._make(shapes)
         return kept_shares.call_flat(copy, passed, captured_inputs)
@@ -181,7 +178,6 @@ def _pass_batches(
     batches = tuple(
         _Batch(
             number_of[node.input[0]],
-            node.device,
             tuple(map(tf.as_dtype, node.attr["output_types"].list.type)),
             tuple(map(tf.TensorShape, node.attr["output_shapes"].list.shape)),
         )
