@@ -20,7 +20,7 @@ PROGRAM = """
     images = random.normal(size=(96, 8, 8, 4)).astype(np.float32)
     labels = random.integers(0, 10, 96)
 
-    def make(optimizer):
+    def make(optimizer, **options):
         keras.utils.set_random_seed(1)
         model = keras.Sequential([
             keras.Input((8, 8, 4)),
@@ -32,7 +32,7 @@ PROGRAM = """
             keras.layers.Dense(10),
         ])
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(optimizer, loss, jit_compile=False)
+        model.compile(optimizer, loss, jit_compile=False, **options)
         return model
 
     def fit(model, epochs=1, first=96, **options):

@@ -20,7 +20,7 @@ from tf_interop.graph.ops import attribute_of
 from tf_interop.graph.properties import ShapeInference
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.view import GraphView
-from tf_interop.parallel import kept_shares, known_shapes
+from tf_interop.parallel import kept_shares, known_shapes, single_steps
 from tf_interop.parallel.costs.local_devices import check_devices_are_there, number_devices
 from tf_interop.parallel.kept_shares import Share, SharedVariable
 from tf_interop.parallel.layers.find import SHAPES_ARE_UNKNOWN, LayerGraph
@@ -97,9 +97,11 @@ class Divider:
         """Calls copies of functions where only these can be divided, or can keep shares."""
         kept_shares.turn_on()
         known_shapes.turn_on()
+        single_steps.turn_on()
 
     def turn_off(self) -> None:
         """Calls functions as TensorFlow does, and gives all variables their values again."""
+        single_steps.turn_off()
         known_shapes.turn_off()
         kept_shares.turn_off()
 
