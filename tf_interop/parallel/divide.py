@@ -137,11 +137,13 @@ class Divider:
         view = layers.view
         if not layers.layers and not layers.why_whole:
             return None, None
-        if function and SHAPES_ARE_UNKNOWN in layers.why_whole.values():
-            known_shapes.ask(function)
+        has_unknown_shapes = SHAPES_ARE_UNKNOWN in layers.why_whole.values()
+        has_copies = has_unknown_shapes and known_shapes.ask(function)
         check_time_limit()
         structure = structure_of_layers(layers)
         division, why_unchanged = _find_division(self.plan, layers, structure)
+        if has_copies and why_unchanged:
+            why_unchanged += "; later calls run copies for the shapes of their batches"
         rewritten = None
         sent_bytes: dict[tuple[str, str], int] = {}
         if division:

@@ -128,10 +128,12 @@ def turn_off() -> None:
         _asked.clear()
 
 
-def ask(function: str) -> None:
-    """Asks for copies of a function, whose shapes the pass does not know."""
-    if _SUFFIX not in function:
-        _asked.add(function)
+def ask(function: str) -> bool:
+    """Asks for copies of a function whose shapes the pass does not know; False if it has none."""
+    if not function or _SUFFIX in function or _ConcreteFunction._call_flat is not _call_flat:
+        return False
+    _asked.add(function)
+    return True
 
 
 def _call_flat(self: Any, tensor_inputs: Sequence[Any], captured_inputs: list[Any]) -> Any:
