@@ -20,10 +20,10 @@ from tf_interop.graph.ops import attribute_of
 from tf_interop.graph.properties import ShapeInference
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.view import GraphView
-from tf_interop.parallel import kept_shares
+from tf_interop.parallel import kept_shares, known_shapes, single_steps
 from tf_interop.parallel.costs.local_devices import check_devices_are_there, number_devices
 from tf_interop.parallel.kept_shares import Share, SharedVariable
-from tf_interop.parallel.layers.find import LayerGraph
+from tf_interop.parallel.layers.find import SHAPES_ARE_UNKNOWN, LayerGraph
 from tf_interop.parallel.layers.prepare import expand_layers, prepare
 from tf_interop.parallel.layers.updates import argument_of
 from tf_interop.parallel.lookup import divided_layers, find_division, structure_of_layers
@@ -94,11 +94,15 @@ class Divider:
         return cls(loaded)
 
     def turn_on(self) -> None:
-        """Lets devices keep shares of variables from one call of a function to the next."""
+        """Calls copies of functions where only these can be divided, or can keep shares."""
         kept_shares.turn_on()
+        known_shapes.turn_on()
+        single_steps.turn_on()
 
     def turn_off(self) -> None:
-        """Gives all variables their values again."""
+        """Calls functions as TensorFlow does, and gives all variables their values again."""
+        single_steps.turn_off()
+        known_shapes.turn_off()
         kept_shares.turn_off()
 
     def divide(
@@ -133,9 +137,13 @@ class Divider:
         view = layers.view
         if not layers.layers and not layers.why_whole:
             return None, None
+        has_unknown_shapes = SHAPES_ARE_UNKNOWN in layers.why_whole.values()
+        has_copies = has_unknown_shapes and known_shapes.ask(function)
         check_time_limit()
         structure = structure_of_layers(layers)
         division, why_unchanged = _find_division(self.plan, layers, structure)
+        if has_copies and why_unchanged:
+            why_unchanged += "; later calls run copies for the shapes of their batches"
         rewritten = None
         sent_bytes: dict[tuple[str, str], int] = {}
         if division:

@@ -196,7 +196,7 @@ def turn_on() -> None:
     """Keeps shares for functions that are called from now on."""
     global _is_on
     _is_on = True
-    _ConcreteFunction._call_flat = _call_flat
+    _ConcreteFunction._call_flat = call_flat
     _Variable.handle = property(_handle, doc=_stock_handle.__doc__)
 
 
@@ -244,7 +244,8 @@ def _put_together(handles: Sequence[Any], but: KeptShares | None = None) -> None
                 holder.put_together()
 
 
-def _call_flat(self: Any, tensor_inputs: Sequence[Any], captured_inputs: list[Any]) -> Any:
+def call_flat(self: Any, tensor_inputs: Sequence[Any], captured_inputs: list[Any]) -> Any:
+    """Calls a ConcreteFunction, with the values of variables in shares if devices keep them."""
     if not context.executing_eagerly() or ops.get_default_graph().building_function:
         return _stock_call_flat(self, tensor_inputs, captured_inputs)
     inputs = [*tensor_inputs, *captured_inputs]

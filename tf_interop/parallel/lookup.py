@@ -103,8 +103,8 @@ def find_division(plan: ParallelPlan, graph: LayerGraph, structure: Structure) -
     if entries:
         known = ", ".join(str(each.batch_size) for each in entries)
         raise PlanError(
-            f"The parallel plan is for batch size {known}, but the graph has {batch_size}. Make a "
-            "plan for the program's batch size with tf-interop parallelize."
+            f"The parallel plan is for batch size {known}, but the graph has {batch_size}. Unless "
+            "that is a smaller last batch, make a plan for it with tf-interop parallelize."
         )
     model = plan.made_with.get("model")
     made_for = f" for '{model}'" if model else ""

@@ -57,6 +57,9 @@ _GRADIENT_NAME = re.compile(r"(|.*/)(?:gradient_tape|gradients(?:_\d+)?)/(.*)")
 _SEVERAL = -1
 """Stands for several layers."""
 
+SHAPES_ARE_UNKNOWN = "its shapes are unknown"
+"""Why a node is in no layer, which a copy of its function with known shapes may change."""
+
 LEAST_SHARED_BYTES = 16 << 10
 """Smaller parameters stay on one device: messages with pieces of them would take longer."""
 
@@ -365,7 +368,7 @@ class _Finder:
                 return "it is not on its layer's device"
         operation = self._operation(node)
         if operation is None:
-            return "its shapes are unknown"
+            return SHAPES_ARE_UNKNOWN
         shapes = operation.input_shapes + operation.output_shapes
         if not any(len(shape) in (2, 4) for shape in shapes):
             return "its tensors have neither rank 4 nor 2"
