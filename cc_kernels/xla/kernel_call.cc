@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -285,6 +286,23 @@ ffi::Error ExecuteOnGpu(Call* call, stream_executor::Stream* stream, int32_t num
 }  // namespace
 }  // namespace tf_interop
 
+namespace tf_interop {
+namespace {
+
+// Calls a function of XLA's internal interface. TensorFlow 2.20's return the value itself.
+template <typename Get>
+XLA_FFI_Error* GetInternal(Get* get, XLA_FFI_ExecutionContext* context, void** value) {
+  if constexpr (std::is_invocable_v<Get*, XLA_FFI_ExecutionContext*, void**>) {
+    return get(context, value);
+  } else {
+    *value = get(context);
+    return nullptr;
+  }
+}
+
+}  // namespace
+}  // namespace tf_interop
+
 // XLA's pool. What the public interface gives is valid only during the call, and a group's helpers
 // may come later.
 template <>
@@ -294,8 +312,8 @@ struct xla::ffi::CtxDecoding<const Eigen::ThreadPoolDevice*> {
   static std::optional<Type> Decode(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext* context,
                                     DiagnosticEngine&) {
     void* pool = nullptr;
-    XLA_FFI_Error* const error =
-        api->internal_api->XLA_FFI_INTERNAL_IntraOpThreadPool_Get(context, &pool);
+    XLA_FFI_Error* const error = tf_interop::GetInternal(
+        api->internal_api->XLA_FFI_INTERNAL_IntraOpThreadPool_Get, context, &pool);
     if (error != nullptr) internal::DestroyError(api, error);  // none, so work stays here
     return static_cast<Type>(pool);
   }
@@ -309,7 +327,8 @@ struct xla::ffi::CtxDecoding<stream_executor::Stream*> {
   static std::optional<Type> Decode(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext* context,
                                     DiagnosticEngine& diagnostic) {
     void* stream = nullptr;
-    XLA_FFI_Error* const error = api->internal_api->XLA_FFI_INTERNAL_Stream_Get(context, &stream);
+    XLA_FFI_Error* const error =
+        tf_interop::GetInternal(api->internal_api->XLA_FFI_INTERNAL_Stream_Get, context, &stream);
     if (error == nullptr) return static_cast<Type>(stream);
     diagnostic.Emit("Failed to get the stream: ") << internal::GetErrorMessage(api, error);
     internal::DestroyError(api, error);
@@ -359,9 +378,13 @@ absl::Status Check(const XLA_FFI_Api* api, XLA_FFI_Error* error) {
 
 absl::Status RegisterHandlers() {
   const XLA_FFI_Api* const api = ffi::GetXlaFfiApi();
+  constexpr char kType[] = "tf_interop_kernel_call";
+#if TF_GRAPH_DEF_VERSION <= 2288  // TensorFlow 2.20
+  TF_RETURN_IF_ERROR(Check(api, ffi::Ffi::RegisterTypeId(api, kType, &Call::id)));
+#else
   static auto* const info = new ffi::TypeInfo(ffi::MakeTypeInfo<Call>());
-  TF_RETURN_IF_ERROR(
-      Check(api, ffi::Ffi::RegisterTypeId(api, "tf_interop_kernel_call", &Call::id, info)));
+  TF_RETURN_IF_ERROR(Check(api, ffi::Ffi::RegisterTypeId(api, kType, &Call::id, info)));
+#endif
   for (const auto& [platform, handle] :
        {std::pair("Host", &HandleOnHost), std::pair("CUDA", &HandleOnGpu)}) {
     const XLA_FFI_Handler_Bundle bundle = {Instantiate, /*prepare=*/nullptr,
