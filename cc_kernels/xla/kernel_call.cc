@@ -255,7 +255,8 @@ class Run {
 };
 
 ffi::Error ExecuteOnHost(Call* call, const Eigen::ThreadPoolDevice* threads,
-                         ffi::RemainingArgs args, ffi::RemainingRets rets) {
+                         ffi::RemainingArgs args, ffi::RemainingRets rets,
+                         std::string_view /*node*/) {
   OpKernel* kernel = nullptr;
   const absl::Status status = call->FindKernel(HostDevice::Over(nullptr), &kernel);
   if (!status.ok()) return Internal(std::string(status.message()));
@@ -271,7 +272,7 @@ ffi::Error ExecuteOnHost(Call* call, const Eigen::ThreadPoolDevice* threads,
 
 ffi::Error ExecuteOnGpu(Call* call, stream_executor::Stream* stream, int32_t number,
                         DeviceMemory device_memory, ffi::RemainingArgs args,
-                        ffi::RemainingRets rets) {
+                        ffi::RemainingRets rets, std::string_view /*node*/) {
   GpuDevice* const device = GpuDevice::Number(number);
   OpKernel* kernel = nullptr;
   const absl::Status status = call->FindKernel(device, &kernel);
@@ -345,12 +346,14 @@ XLA_FFI_Error* Instantiate(XLA_FFI_CallFrame* frame) {
   return handler->Call(frame);
 }
 
+// TensorFlow 2.20 wants a handler to take all attributes, also those that `Instantiate` has read.
 XLA_FFI_Error* HandleOnHost(XLA_FFI_CallFrame* frame) {
   static auto* const handler = ffi::Ffi::Bind()
                                    .Ctx<ffi::State<Call>>()
                                    .Ctx<const Eigen::ThreadPoolDevice*>()
                                    .RemainingArgs()
                                    .RemainingRets()
+                                   .Attr<std::string_view>("node")
                                    .To(ExecuteOnHost)
                                    .release();
   return handler->Call(frame);
@@ -364,6 +367,7 @@ XLA_FFI_Error* HandleOnGpu(XLA_FFI_CallFrame* frame) {
                                    .Ctx<DeviceMemory>()
                                    .RemainingArgs()
                                    .RemainingRets()
+                                   .Attr<std::string_view>("node")
                                    .To(ExecuteOnGpu)
                                    .release();
   return handler->Call(frame);
