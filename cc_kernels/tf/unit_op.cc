@@ -21,8 +21,8 @@ REGISTER_OP("TfInterop>Unit")
     .Attr("output_shapes: list(shape) = []")
     .SetShapeFn(InferStatedShapes)
     .Doc(R"doc(
-Runs pure operations back to back with TensorFlow's own kernels. Elementwise ones in float32 that nothing
-else reads between become one pass over memory, with the same bits. The units of a graph may find out by
+Runs pure operations back to back with TensorFlow's own kernels. A few in float32 have faster ones: see
+docs/how_it_works.md. The units of a graph may find out by
 themselves on how many cores they run fastest, or with the batch divided.
 
 An operand is `inputs:<i>`, an input of the op or a value in the last one (see kept_types), or `steps:<j>:<port>`, an output of an earlier step.
