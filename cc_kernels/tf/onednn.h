@@ -54,8 +54,8 @@ struct OneDnn {
   dnnl_engine_t engine = nullptr;  // of the CPU
 };
 
-// Null if this TensorFlow has no such oneDNN. The first call reads the symbol table of 220 MB, which
-// takes 25 ms (AMD EPYC), or longer if it comes from a disk.
+// Null if this TensorFlow has no such oneDNN. The first call reads the symbol table of 220 MB,
+// which takes 25 ms (AMD EPYC), or longer if it comes from a disk.
 const OneDnn* FindOneDnn();
 
 // Destroys what oneDNN's functions made; only for what exists if FindOneDnn is not null.

@@ -1,8 +1,8 @@
 // The product of one vector and a matrix: a dense layer for one image, or a convolution of one
 // pixel.
 //
-// It reads each weight once, so memory limits it. oneDNN's kernels are made for matrices: with 1280 x
-// 1000 weights they take 0.5 ms, and this 0.4 (AMD EPYC, one core, in MobileNetV2). The sums have
+// It reads each weight once, so memory limits it. oneDNN's kernels are made for matrices: with 1280
+// x 1000 weights they take 0.5 ms, and this 0.4 (AMD EPYC, one core, in MobileNetV2). The sums have
 // another order, so results differ in the last bits.
 #ifndef TF_INTEROP_TF_VECTOR_PRODUCT_H_
 #define TF_INTEROP_TF_VECTOR_PRODUCT_H_
