@@ -3,6 +3,8 @@
 #include "cc_kernels/tf/direct_convolution.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <limits>
@@ -14,12 +16,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "oneapi/dnnl/dnnl_threadpool_iface.hpp"
+#include "cc_kernels/tf/onednn_calls.h"
 #include "tensorflow/core/framework/kernel_shape_util.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/tensor.h"
-#include "tensorflow/core/platform/threadpool.h"
-#include "tensorflow/core/platform/threadpool_interface.h"
+#include "tensorflow/core/util/determinism.h"
 
 namespace tf_interop {
 namespace {
@@ -28,56 +29,6 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 using tensorflow::TryGetNodeAttr;
-
-// The threads of a device, as oneDNN wants them.
-class DeviceThreads : public dnnl::threadpool_interop::threadpool_iface {
- public:
-  explicit DeviceThreads(const tensorflow::DeviceBase::CpuWorkerThreads& threads)
-      : count_(threads.num_threads), pool_(threads.workers->AsEigenThreadPool()) {}
-
-  bool IsOf(const tensorflow::DeviceBase::CpuWorkerThreads& threads) const {
-    return pool_ == threads.workers->AsEigenThreadPool() && count_ == threads.num_threads;
-  }
-  int get_num_threads() const override { return count_; }
-  bool get_in_parallel() const override { return pool_->CurrentThreadId() != -1; }
-  uint64_t get_flags() const override { return ASYNCHRONOUS; }
-  // As TensorFlow does it: the caller computes nothing, unless the pool runs work inside Schedule.
-  void parallel_for(int count, const std::function<void(int, int)>& work) override {
-    const int parts = std::min(count, count_);
-    const auto run_part = [count, parts, work](int part) {
-      for (int i = part * count / parts; i < (part + 1) * count / parts; ++i) work(i, count);
-    };
-    pool_->Schedule([this, parts, run_part] {
-      for (int part = parts - 1; part > 0; --part) {
-        pool_->Schedule([run_part, part] { run_part(part); });
-      }
-      run_part(0);
-    });
-  }
-
- private:
-  const int count_;
-  Eigen::ThreadPoolInterface* const pool_;
-};
-
-OneDnnPtr<dnnl_memory_desc> Describe(const dnnl_dims_t& sizes, int count, dnnl_format_tag_t tag) {
-  dnnl_memory_desc_t made = nullptr;
-  FindOneDnn()->memory_desc_create_with_tag(&made, count, sizes, dnnl_f32, tag);
-  return OneDnnPtr<dnnl_memory_desc>(made);
-}
-
-OneDnnPtr<dnnl_memory> MakeMemory(const_dnnl_memory_desc_t desc, void* data = nullptr) {
-  dnnl_memory_t made = nullptr;
-  const OneDnn& onednn = *FindOneDnn();
-  onednn.memory_create_v2(&made, desc, onednn.engine, /*nhandles=*/1, &data);
-  return OneDnnPtr<dnnl_memory>(made);
-}
-
-OneDnnPtr<dnnl_primitive> MakePrimitive(const_dnnl_primitive_desc_t desc) {
-  dnnl_primitive_t made = nullptr;
-  if (desc != nullptr) FindOneDnn()->primitive_create(&made, desc);
-  return OneDnnPtr<dnnl_primitive>(made);
-}
 
 void AppendActivation(const FusedOps& fused, dnnl_post_ops_t ops) {
   const auto append = [ops](dnnl_alg_kind_t algorithm, float alpha, float beta) {
@@ -111,7 +62,43 @@ struct Window {
   int64_t output_size = 0;
 };
 
+// A trial of Winograd's way takes as many images as have so many tiles. With fewer, reading the
+// filter, which is four times as large, takes longer than what is gained.
+constexpr int64_t kTilesOfTrial = 16;
+constexpr int64_t kLeastTiles = 9;
+// What it must gain. Two programs that measure this differ by less.
+constexpr double kMostOfTime = 0.9;
+// The largest difference from oneDNN's result, as a part of the largest result. It is 2e-6 for 64
+// to 256 channels of pixels after a rectifier.
+constexpr float kMostError = 2e-5F;
+
+// Whether two results are nearly equal, and finite.
+bool AreNear(const Tensor& result, const Tensor& expected) {
+  const auto* const values = static_cast<const float*>(result.data());
+  const auto* const others = static_cast<const float*>(expected.data());
+  float largest = 0;
+  float error = 0;
+  for (int64_t i = 0; i < expected.NumElements(); ++i) {
+    const float difference = std::abs(values[i] - others[i]);
+    if (!std::isfinite(difference)) return false;
+    error = std::max(error, difference);
+    largest = std::max(largest, std::abs(others[i]));
+  }
+  return error <= kMostError * largest;
+}
+
 }  // namespace
+
+// The sizes of a call.
+struct DirectConvolution::Shape {
+  int64_t images = 0;
+  int64_t depth = 0;
+  int64_t groups = 0;
+  int64_t channels = 0;
+  std::array<int64_t, 2> image = {};  // height and width
+  std::array<int64_t, 2> filter = {};
+  std::array<Window, 2> windows;
+};
 
 // A filter in the form that a primitive needs.
 struct DirectConvolution::Filter {
@@ -130,6 +117,7 @@ struct DirectConvolution::Call {
 };
 
 struct DirectConvolution::Prepared {
+  bool is_ready() const { return primitive != nullptr || winograd != nullptr; }
   std::unique_ptr<Call> Take(const tensorflow::DeviceBase::CpuWorkerThreads& workers) {
     std::unique_ptr<Call> call;
     {
@@ -147,13 +135,14 @@ struct DirectConvolution::Prepared {
     free.push_back(std::move(call));
   }
 
+  TensorShape bias_shape;
+  TensorShape output_shape;
+  std::unique_ptr<WinogradConvolution> winograd;  // or all of the following
   OneDnnPtr<dnnl_memory_desc> image, bias, output;
   OneDnnPtr<dnnl_primitive_desc> desc;
   OneDnnPtr<dnnl_primitive> primitive;
   const_dnnl_memory_desc_t scratchpad = nullptr;  // of `desc`
   int64_t scratchpad_bytes = 0;
-  TensorShape bias_shape;
-  TensorShape output_shape;
   std::shared_ptr<Filter> filter;
   std::mutex mutex;  // guards `free`
   std::vector<std::unique_ptr<Call>> free;
@@ -162,15 +151,11 @@ struct DirectConvolution::Prepared {
 DirectConvolution::Call::Call(const Prepared& prepared,
                               const tensorflow::DeviceBase::CpuWorkerThreads& workers)
     : threads(workers),
+      stream(MakeStream(&threads)),
       image(MakeMemory(prepared.image.get())),
       bias(MakeMemory(prepared.bias.get())),
       output(MakeMemory(prepared.output.get())),
-      scratchpad(MakeMemory(prepared.scratchpad)) {
-  dnnl_stream_t made = nullptr;
-  const OneDnn& onednn = *FindOneDnn();
-  onednn.threadpool_interop_stream_create(&made, onednn.engine, &threads);
-  stream.reset(made);
-}
+      scratchpad(MakeMemory(prepared.scratchpad)) {}
 
 std::unique_ptr<DirectConvolution> DirectConvolution::Make(const tensorflow::OpKernel& kernel) {
   const absl::string_view op = kernel.type_string_view();
@@ -212,10 +197,14 @@ std::shared_ptr<DirectConvolution::Prepared> DirectConvolution::Find(OpKernelCon
   if (!found.has_value()) found = prepared_.Insert(key, Prepare(context, cores));
   const std::shared_ptr<Prepared>& prepared = *found;
   const bool takes_others =
-      prepared->primitive != nullptr &&
+      prepared->is_ready() &&
       (!fused_.has_bias || context->input(2).shape() == prepared->bias_shape) &&
       (!fused_.has_summand || context->input(Summand(*context)).shape() == prepared->output_shape);
   return takes_others ? prepared : nullptr;
+}
+
+absl::string_view DirectConvolution::Name(const Prepared& prepared) {
+  return prepared.winograd != nullptr ? kWinogradConvolution : kDirectConvolution;
 }
 
 absl::Status DirectConvolution::Run(OpKernelContext* context, Prepared* prepared) const {
@@ -229,6 +218,17 @@ absl::Status DirectConvolution::Run(OpKernelContext* context, Prepared* prepared
   } else {
     TF_RETURN_IF_ERROR(context->allocate_output(0, prepared->output_shape, &output));
   }
+  return RunOn(context, prepared, context->input(0), output);
+}
+
+absl::Status DirectConvolution::RunOn(OpKernelContext* context, Prepared* prepared,
+                                      const Tensor& image, Tensor* output) const {
+  if (prepared->winograd != nullptr) {
+    const void* const bias = fused_.has_bias ? context->input(2).data() : nullptr;
+    return prepared->winograd->Run(context, fused_, static_cast<const float*>(image.data()),
+                                   static_cast<const float*>(bias),
+                                   static_cast<float*>(output->data()));
+  }
   Tensor scratchpad;
   if (prepared->scratchpad_bytes > 0) {
     TF_RETURN_IF_ERROR(context->allocate_temp(
@@ -241,7 +241,7 @@ absl::Status DirectConvolution::Run(OpKernelContext* context, Prepared* prepared
     onednn.memory_set_data_handle_v2(memory.get(), tensor.data(), /*index=*/0);
     arguments.push_back({argument, memory.get()});
   };
-  pass(DNNL_ARG_SRC, call->image, context->input(0));
+  pass(DNNL_ARG_SRC, call->image, image);
   arguments.push_back({DNNL_ARG_WEIGHTS, prepared->filter->memory.get()});
   if (fused_.has_bias) pass(DNNL_ARG_BIAS, call->bias, context->input(2));
   pass(DNNL_ARG_DST, call->output, *output);
@@ -254,29 +254,29 @@ absl::Status DirectConvolution::Run(OpKernelContext* context, Prepared* prepared
   return absl::InternalError(absl::StrCat("oneDNN's convolution failed with status ", status));
 }
 
-std::shared_ptr<DirectConvolution::Prepared> DirectConvolution::Prepare(OpKernelContext* context,
-                                                                        int cores) {
-  auto prepared = std::make_shared<Prepared>();
-  const Tensor& image = context->input(0);
-  const Tensor& filter = context->input(1);
+std::optional<DirectConvolution::Shape> DirectConvolution::FindShape(const Tensor& image,
+                                                                     const Tensor& filter) const {
   if (filter.dims() != 4 || image.NumElements() == 0 || filter.NumElements() == 0 ||
       std::max(image.NumElements(), filter.NumElements()) > std::numeric_limits<int32_t>::max()) {
-    return prepared;
+    return std::nullopt;
   }
+  Shape shape;
   const auto size_of = [&](char dimension) {
     return tensorflow::GetTensorDim(image, data_format_, dimension);
   };
-  const int64_t depth = size_of('C');
+  shape.images = size_of('N');
+  shape.depth = size_of('C');
   const int64_t filter_depth = filter.dim_size(2);
-  if (is_depthwise_ ? depth != filter_depth : depth % filter_depth != 0) return prepared;
-  const int64_t groups = depth / (is_depthwise_ ? 1 : filter_depth);
-  const int64_t channels = filter.dim_size(3) * (is_depthwise_ ? depth : 1);
-  if (channels % groups != 0) return prepared;
-
-  std::array<Window, 2> windows;
+  const bool fits = is_depthwise_ ? shape.depth == filter_depth : shape.depth % filter_depth == 0;
+  if (!fits) return std::nullopt;
+  shape.groups = shape.depth / (is_depthwise_ ? 1 : filter_depth);
+  shape.channels = filter.dim_size(3) * (is_depthwise_ ? shape.depth : 1);
+  if (shape.channels % shape.groups != 0) return std::nullopt;
   for (const int i : {0, 1}) {
     const char dimension = i == 0 ? 'H' : 'W';
-    Window& window = windows[i];
+    shape.image[i] = size_of(dimension);
+    shape.filter[i] = filter.dim_size(i);
+    Window& window = shape.windows[i];
     const int64_t dilation = tensorflow::GetTensorDim(dilations_, data_format_, dimension);
     window.stride = tensorflow::GetTensorDim(strides_, data_format_, dimension);
     window.dilation = dilation - 1;
@@ -284,32 +284,133 @@ std::shared_ptr<DirectConvolution::Prepared> DirectConvolution::Prepare(OpKernel
       tensorflow::GetExplicitPaddingForDim(explicit_paddings_, data_format_, dimension,
                                            &window.before, &window.after);
     }
-    if (!tensorflow::GetWindowedOutputSizeVerbose(size_of(dimension), filter.dim_size(i), dilation,
+    if (!tensorflow::GetWindowedOutputSizeVerbose(shape.image[i], shape.filter[i], dilation,
                                                   window.stride, padding_, &window.output_size,
                                                   &window.before, &window.after)
              .ok() ||
         window.output_size <= 0) {
-      return prepared;
+      return std::nullopt;
     }
   }
-  const auto& [rows, columns] = windows;
-  prepared->bias_shape = TensorShape({channels});
-  prepared->output_shape = tensorflow::ShapeFromFormat(data_format_, size_of('N'), rows.output_size,
-                                                       columns.output_size, channels);
+  return shape;
+}
 
+std::shared_ptr<DirectConvolution::Prepared> DirectConvolution::Prepare(OpKernelContext* context,
+                                                                        int cores) {
+  auto prepared = std::make_shared<Prepared>();
+  const std::optional<Shape> shape = FindShape(context->input(0), context->input(1));
+  if (!shape.has_value()) return prepared;
+  const auto& [rows, columns] = shape->windows;
+  prepared->bias_shape = TensorShape({shape->channels});
+  prepared->output_shape = tensorflow::ShapeFromFormat(
+      data_format_, shape->images, rows.output_size, columns.output_size, shape->channels);
+  if (IsWinogradFaster(context, *shape, cores)) {
+    prepared->winograd = MakeWinograd(context, *shape, cores);
+  }
+  if (prepared->winograd == nullptr) MakePrimitive(context, *shape, cores, prepared.get());
+  ForgetUnusedFilters();
+  return prepared;
+}
+
+bool DirectConvolution::MayBeWinograd(const Shape& shape) const {
+  const auto is_three = [](int64_t size, const Window& window) {
+    return size == 3 && window.stride == 1 && window.dilation == 0;
+  };
+  return !is_depthwise_ && shape.groups == 1 && data_format_ == tensorflow::FORMAT_NHWC &&
+         is_three(shape.filter[0], shape.windows[0]) &&
+         is_three(shape.filter[1], shape.windows[1]) && shape.depth % kWinogradChannels == 0 &&
+         shape.channels % kWinogradChannels == 0 &&
+         (fused_.activation == FusedActivation::kNone ||
+          fused_.activation == FusedActivation::kRelu ||
+          fused_.activation == FusedActivation::kRelu6);
+}
+
+WinogradShape DirectConvolution::ShapeForWinograd(const Shape& shape) {
+  const auto& [rows, columns] = shape.windows;
+  return {shape.images, shape.image[0],  shape.image[1],   shape.depth,        rows.before,
+          columns.before, rows.output_size, columns.output_size, shape.channels};
+}
+
+bool DirectConvolution::IsWinogradFaster(OpKernelContext* context, const Shape& shape,
+                                         int cores) {
+  // The choice depends on times, and so do the bits of the result.
+  if (!MayBeWinograd(shape) || tensorflow::OpDeterminismRequired()) return false;
+  const int64_t tiles = ShapeForWinograd(shape).tiles();
+  if (tiles < kLeastTiles) return false;
+  Shape few = shape;
+  few.images = std::min(shape.images, (kTilesOfTrial * shape.images + tiles - 1) / tiles);
+  const std::array<int64_t, 3> key = {few.images, shape.image[0], shape.image[1]};
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = is_winograd_faster_.find(key);
+    if (found != is_winograd_faster_.end()) return found->second;
+  }
+  const bool is_faster = TryWinograd(context, few, cores);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return is_winograd_faster_.emplace(key, is_faster).first->second;
+}
+
+bool DirectConvolution::TryWinograd(OpKernelContext* context, const Shape& shape, int cores) {
+  const Tensor image = context->input(0).Slice(0, shape.images);
+  std::array<Prepared, 2> ways;
+  auto& [direct, winograd] = ways;
+  MakePrimitive(context, shape, cores, &direct);
+  winograd.winograd = MakeWinograd(context, shape, cores);
+  if (!direct.is_ready() || !winograd.is_ready()) return false;
+  const auto& [rows, columns] = shape.windows;
+  const TensorShape sizes({shape.images, rows.output_size, columns.output_size, shape.channels});
+  std::array<Tensor, 2> outputs;
+  std::array<double, 2> seconds;
+  seconds.fill(std::numeric_limits<double>::infinity());
+  for (int run = 0; run < 3; ++run) {
+    for (size_t i = 0; i < ways.size(); ++i) {
+      if (run == 0 && !context->allocate_temp(tensorflow::DT_FLOAT, sizes, &outputs[i]).ok()) {
+        return false;
+      }
+      std::memset(outputs[i].data(), 0, outputs[i].TotalBytes());  // the summand, if there is one
+      const auto begin = std::chrono::steady_clock::now();
+      if (!RunOn(context, &ways[i], image, &outputs[i]).ok()) return false;
+      const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
+      seconds[i] = std::min(seconds[i], time.count());
+    }
+  }
+  return seconds[1] < kMostOfTime * seconds[0] && AreNear(outputs[1], outputs[0]);
+}
+
+std::unique_ptr<WinogradConvolution> DirectConvolution::MakeWinograd(OpKernelContext* context,
+                                                                     const Shape& shape,
+                                                                     int cores) {
+  const auto find_filter = [&](const_dnnl_memory_desc_t given, const_dnnl_memory_desc_t needed) {
+    Tensor planes;
+    const std::shared_ptr<Filter> filter = FindFilter(context, given, needed, [&]() -> void* {
+      const TensorShape sizes({kWinogradPlanes, shape.depth, shape.channels});
+      if (!context->allocate_temp(tensorflow::DT_FLOAT, sizes, &planes).ok()) return nullptr;
+      TransformWinogradFilter(static_cast<const float*>(context->input(1).data()), shape.depth,
+                              shape.channels, static_cast<float*>(planes.data()));
+      return planes.data();
+    });
+    return WinogradConvolution::Filter{filter, filter == nullptr ? nullptr : filter->memory.get()};
+  };
+  return WinogradConvolution::Make(ShapeForWinograd(shape), cores, find_filter);
+}
+
+void DirectConvolution::MakePrimitive(OpKernelContext* context, const Shape& shape, int cores,
+                                      Prepared* prepared) {
+  const auto& [rows, columns] = shape.windows;
   const auto tag = data_format_ == tensorflow::FORMAT_NHWC ? dnnl_nhwc : dnnl_nchw;
-  prepared->image = Describe({size_of('N'), depth, size_of('H'), size_of('W')}, 4, tag);
+  prepared->image =
+      Describe({shape.images, shape.depth, shape.image[0], shape.image[1]}, 4, tag);
   prepared->output =
-      Describe({size_of('N'), channels, rows.output_size, columns.output_size}, 4, tag);
-  prepared->bias = Describe({channels}, 1, dnnl_x);
+      Describe({shape.images, shape.channels, rows.output_size, columns.output_size}, 4, tag);
+  prepared->bias = Describe({shape.channels}, 1, dnnl_x);
   const auto describe_filter = [&](dnnl_format_tag_t grouped, dnnl_format_tag_t whole) {
-    const int64_t inputs = depth / groups;
-    const int64_t outputs = channels / groups;
-    if (groups > 1 || is_depthwise_) {
-      return Describe({groups, outputs, inputs, filter.dim_size(0), filter.dim_size(1)}, 5,
+    const int64_t inputs = shape.depth / shape.groups;
+    const int64_t outputs = shape.channels / shape.groups;
+    if (shape.groups > 1 || is_depthwise_) {
+      return Describe({shape.groups, outputs, inputs, shape.filter[0], shape.filter[1]}, 5,
                       grouped);
     }
-    return Describe({outputs, inputs, filter.dim_size(0), filter.dim_size(1)}, 4, whole);
+    return Describe({outputs, inputs, shape.filter[0], shape.filter[1]}, 4, whole);
   };
   const OneDnnPtr<dnnl_memory_desc> given_filter = describe_filter(dnnl_hwigo, dnnl_hwio);
   const OneDnnPtr<dnnl_memory_desc> any_filter =
@@ -323,38 +424,33 @@ std::shared_ptr<DirectConvolution::Prepared> DirectConvolution::Prepare(OpKernel
     onednn.post_ops_append_sum(made_ops, /*scale=*/1, /*zero_point=*/0, dnnl_data_type_undef);
   }
   AppendActivation(fused_, made_ops);
-  dnnl_primitive_attr_t made_attributes = nullptr;
-  onednn.primitive_attr_create(&made_attributes);
-  const OneDnnPtr<dnnl_primitive_attr> attributes(made_attributes);
-  onednn.primitive_attr_set_scratchpad_mode(made_attributes, dnnl_scratchpad_mode_user);
-  onednn.primitive_attr_set_post_ops(made_attributes, made_ops);
+  const OneDnnPtr<dnnl_primitive_attr> attributes = MakeAttributes();
+  onednn.primitive_attr_set_post_ops(attributes.get(), made_ops);
 
   onednn.threadpool_interop_set_max_concurrency(cores);  // for which the primitive divides its work
   const dnnl_dims_t strides = {rows.stride, columns.stride};
   const dnnl_dims_t dilations = {rows.dilation, columns.dilation};
   const dnnl_dims_t before = {rows.before, columns.before};
   const dnnl_dims_t after = {rows.after, columns.after};
-  dnnl_primitive_desc_t made_desc = nullptr;
+  dnnl_primitive_desc_t made = nullptr;
   onednn.convolution_forward_primitive_desc_create(
-      &made_desc, onednn.engine, dnnl_forward_training, dnnl_convolution_direct,
-      prepared->image.get(), any_filter.get(), fused_.has_bias ? prepared->bias.get() : nullptr,
-      prepared->output.get(), strides, dilations, before, after, made_attributes);
-  prepared->desc.reset(made_desc);
-  if (made_desc == nullptr) return prepared;
-  prepared->scratchpad = onednn.primitive_desc_query_md(made_desc, dnnl_query_scratchpad_md, 0);
+      &made, onednn.engine, dnnl_forward_training, dnnl_convolution_direct, prepared->image.get(),
+      any_filter.get(), fused_.has_bias ? prepared->bias.get() : nullptr, prepared->output.get(),
+      strides, dilations, before, after, attributes.get());
+  prepared->desc.reset(made);
+  if (made == nullptr) return;
+  prepared->scratchpad = onednn.primitive_desc_query_md(made, dnnl_query_scratchpad_md, 0);
   prepared->scratchpad_bytes =
       static_cast<int64_t>(onednn.memory_desc_get_size_v2(prepared->scratchpad, /*index=*/0));
-  const Call call(*prepared, *context->device()->tensorflow_cpu_worker_threads());
   prepared->filter = FindFilter(context, given_filter.get(),
-                                onednn.primitive_desc_query_md(made_desc, dnnl_query_weights_md, 0),
-                                call.stream.get());
-  if (prepared->filter != nullptr) prepared->primitive = MakePrimitive(made_desc);
-  return prepared;
+                                onednn.primitive_desc_query_md(made, dnnl_query_weights_md, 0),
+                                [context] { return context->input(1).data(); });
+  if (prepared->filter != nullptr) prepared->primitive = tf_interop::MakePrimitive(made);
 }
 
 std::shared_ptr<DirectConvolution::Filter> DirectConvolution::FindFilter(
     OpKernelContext* context, const_dnnl_memory_desc_t given, const_dnnl_memory_desc_t needed,
-    dnnl_stream_t stream) {
+    const std::function<void*()>& find_data) {
   const OneDnn& onednn = *FindOneDnn();
   const std::lock_guard<std::mutex> lock(mutex_);
   for (const std::shared_ptr<Filter>& each : filters_) {
@@ -364,26 +460,35 @@ std::shared_ptr<DirectConvolution::Filter> DirectConvolution::FindFilter(
   onednn.reorder_primitive_desc_create(&made_desc, given, onednn.engine, needed, onednn.engine,
                                        /*attr=*/nullptr);
   const OneDnnPtr<dnnl_primitive_desc> desc(made_desc);
-  const OneDnnPtr<dnnl_primitive> reorder = MakePrimitive(made_desc);
-  if (reorder == nullptr) return nullptr;
+  const OneDnnPtr<dnnl_primitive> reorder = tf_interop::MakePrimitive(made_desc);
+  void* const data = find_data();
+  if (reorder == nullptr || data == nullptr) return nullptr;
   auto filter = std::make_shared<Filter>();
   const auto bytes = static_cast<int64_t>(onednn.memory_desc_get_size_v2(needed, /*index=*/0));
   if (!context->allocate_temp(tensorflow::DT_UINT8, TensorShape({bytes}), &filter->bytes).ok()) {
     return nullptr;
   }
-  const OneDnnPtr<dnnl_memory> from = MakeMemory(given, context->input(1).data());
+  const OneDnnPtr<dnnl_memory> from = MakeMemory(given, data);
   filter->memory = MakeMemory(needed, filter->bytes.data());
   dnnl_memory_desc_t made_copy = nullptr;
   onednn.memory_desc_clone(&made_copy, needed);
   filter->desc.reset(made_copy);
   const std::array<dnnl_exec_arg_t, 2> arguments = {
       {{DNNL_ARG_FROM, from.get()}, {DNNL_ARG_TO, filter->memory.get()}}};
-  if (onednn.primitive_execute(reorder.get(), stream, arguments.size(), arguments.data()) !=
+  DeviceThreads threads(*context->device()->tensorflow_cpu_worker_threads());
+  const OneDnnPtr<dnnl_stream> stream = MakeStream(&threads);
+  if (onednn.primitive_execute(reorder.get(), stream.get(), arguments.size(), arguments.data()) !=
       dnnl_success) {
     return nullptr;
   }
   filters_.push_back(filter);
   return filter;
+}
+
+void DirectConvolution::ForgetUnusedFilters() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto is_unused = [](const std::shared_ptr<Filter>& each) { return each.use_count() == 1; };
+  filters_.erase(std::remove_if(filters_.begin(), filters_.end(), is_unused), filters_.end());
 }
 
 }  // namespace tf_interop

@@ -10,14 +10,19 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "cc_kernels/core/lru_cache.h"
 #include "cc_kernels/tf/fused_ops.h"
 #include "cc_kernels/tf/onednn.h"
+#include "cc_kernels/tf/winograd_convolution.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/util/padding.h"
 #include "tensorflow/core/util/tensor_format.h"
@@ -39,17 +44,41 @@ class DirectConvolution {
   // Does what the kernel does.
   absl::Status Run(tensorflow::OpKernelContext* context, Prepared* prepared) const;
 
+  // Its name in profiles.
+  static absl::string_view Name(const Prepared& prepared);
+
  private:
+  struct Shape;
   struct Filter;
   struct Call;
   using Key = std::array<int64_t, 5>;  // the image's sizes, and the number of cores
 
   DirectConvolution() = default;
-  // Without a primitive if only the kernel takes these inputs.
+  // Empty if only the kernel takes these tensors.
+  std::optional<Shape> FindShape(const tensorflow::Tensor& image,
+                                 const tensorflow::Tensor& filter) const;
+  // Not ready if only the kernel takes the inputs.
   std::shared_ptr<Prepared> Prepare(tensorflow::OpKernelContext* context, int cores);
+  // The caller has written the summand into `output`.
+  absl::Status RunOn(tensorflow::OpKernelContext* context, Prepared* prepared,
+                     const tensorflow::Tensor& image, tensorflow::Tensor* output) const;
+
+  bool MayBeWinograd(const Shape& shape) const;
+  static WinogradShape ShapeForWinograd(const Shape& shape);
+  // Tries it once for each size of images, on the first ones of the call.
+  bool IsWinogradFaster(tensorflow::OpKernelContext* context, const Shape& shape, int cores);
+  bool TryWinograd(tensorflow::OpKernelContext* context, const Shape& shape, int cores);
+  std::unique_ptr<WinogradConvolution> MakeWinograd(tensorflow::OpKernelContext* context,
+                                                    const Shape& shape, int cores);
+  void MakePrimitive(tensorflow::OpKernelContext* context, const Shape& shape, int cores,
+                     Prepared* prepared);
+
+  // `find_data` returns the filter in the form `given`, or null.
   std::shared_ptr<Filter> FindFilter(tensorflow::OpKernelContext* context,
                                      const_dnnl_memory_desc_t given,
-                                     const_dnnl_memory_desc_t needed, dnnl_stream_t stream);
+                                     const_dnnl_memory_desc_t needed,
+                                     const std::function<void*()>& find_data);
+  void ForgetUnusedFilters();
 
   bool is_depthwise_ = false;
   FusedOps fused_;
@@ -60,8 +89,10 @@ class DirectConvolution {
   tensorflow::TensorFormat data_format_ = tensorflow::FORMAT_NHWC;
 
   LruCache<Key, std::shared_ptr<Prepared>> prepared_{16};
-  std::mutex mutex_;                              // guards filters_
+  std::mutex mutex_;                              // guards the rest
   std::vector<std::shared_ptr<Filter>> filters_;  // in the few forms that primitives need
+  // By number of images, height and width.
+  std::map<std::array<int64_t, 3>, bool> is_winograd_faster_;
 };
 
 }  // namespace tf_interop

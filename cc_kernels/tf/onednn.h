@@ -18,8 +18,10 @@
 #define TF_INTEROP_ONEDNN_FUNCTIONS(_)         \
   _(convolution_forward_primitive_desc_create) \
   _(engine_create)                             \
+  _(matmul_primitive_desc_create)              \
   _(memory_create_v2)                          \
   _(memory_desc_clone)                         \
+  _(memory_desc_create_with_strides)           \
   _(memory_desc_create_with_tag)               \
   _(memory_desc_destroy)                       \
   _(memory_desc_equal)                         \

@@ -1,0 +1,175 @@
+#include "cc_kernels/tf/winograd.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <vector>
+
+namespace tf_interop {
+namespace {
+
+constexpr int kSide = 6;    // of a tile's pixels
+constexpr int kResults = 4;  // of a tile's results, in each dimension
+
+// The points besides 0 and infinity are ±kA and ±kB. All constants are exact.
+constexpr float kA = 0.625F;
+constexpr float kB = 1.5F;
+constexpr float kA2 = kA * kA;
+constexpr float kB2 = kB * kB;
+
+// Channels of a pixel.
+using Vector = float __attribute__((vector_size(kWinogradChannels * sizeof(float))));
+
+Vector Load(const float* from) {
+  Vector vector;
+  std::memcpy(&vector, from, sizeof(vector));
+  return vector;
+}
+
+void Store(const Vector& vector, float* to) { std::memcpy(to, &vector, sizeof(vector)); }
+
+using Pixels = std::array<Vector, kSide>;
+
+Pixels TransformPixels(const Pixels& x) {
+  const Vector a_even = x[4] - kB2 * x[2];
+  const Vector a_odd = kA * x[3] - (kA * kB2) * x[1];
+  const Vector b_even = x[4] - kA2 * x[2];
+  const Vector b_odd = kB * x[3] - (kB * kA2) * x[1];
+  return {(kA2 * kB2) * x[0] - (kA2 + kB2) * x[2] + x[4],
+          a_even + a_odd,
+          a_even - a_odd,
+          b_even + b_odd,
+          b_even - b_odd,
+          (kA2 * kB2) * x[1] - (kA2 + kB2) * x[3] + x[5]};
+}
+
+std::array<Vector, kResults> TransformProducts(const Pixels& m) {
+  const Vector a_even = m[1] + m[2];
+  const Vector a_odd = m[1] - m[2];
+  const Vector b_even = m[3] + m[4];
+  const Vector b_odd = m[3] - m[4];
+  return {m[0] + a_even + b_even, kA * a_odd + kB * b_odd, kA2 * a_even + kB2 * b_even,
+          (kA2 * kA) * a_odd + (kB2 * kB) * b_odd + m[5]};
+}
+
+// Where a tile's first result is.
+struct Place {
+  int64_t image;
+  int64_t row;
+  int64_t column;
+};
+
+Place PlaceOf(const WinogradShape& shape, int64_t tile) {
+  const int64_t row = tile / shape.tile_columns();
+  return {row / shape.tile_rows(), row % shape.tile_rows() * kResults,
+          tile % shape.tile_columns() * kResults};
+}
+
+// As oneDNN's activations, for which a NaN is negative.
+Vector Activate(const Vector& value, const FusedOps& fused) {
+  const Vector zero = {};
+  switch (fused.activation) {
+    case FusedActivation::kRelu:
+      return fused.slope == 0 ? (value > zero ? value : zero)
+                              : (value > zero ? value : fused.slope * value);
+    case FusedActivation::kRelu6: {
+      const Vector six = zero + 6.0F;
+      const Vector positive = value > zero ? value : zero;
+      return positive < six ? positive : six;
+    }
+    default:
+      return value;
+  }
+}
+
+}  // namespace
+
+void TransformWinogradFilter(const float* filter, int64_t depth, int64_t channels, float* planes) {
+  const std::array<double, 5> points = {0, kA, -kA, kB, -kB};
+  std::array<std::array<double, 3>, kSide> rows = {};
+  for (size_t i = 0; i < points.size(); ++i) {
+    double product = 1;
+    for (size_t j = 0; j < points.size(); ++j) {
+      if (j != i) product *= points[i] - points[j];
+    }
+    rows[i] = {1 / product, points[i] / product, points[i] * points[i] / product};
+  }
+  rows[kSide - 1] = {0, 0, 1};
+  const int64_t count = depth * channels;
+  std::vector<double> sum(channels);
+  for (int64_t at = 0; at < count; at += channels) {
+    for (int plane = 0; plane < kWinogradPlanes; ++plane) {
+      std::fill(sum.begin(), sum.end(), 0);
+      for (int i = 0; i < 9; ++i) {
+        const double factor = rows[plane / kSide][i / 3] * rows[plane % kSide][i % 3];
+        for (int64_t k = 0; k < channels; ++k) sum[k] += factor * filter[i * count + at + k];
+      }
+      std::copy(sum.begin(), sum.end(), planes + plane * count + at);
+    }
+  }
+}
+
+void TransformWinogradTiles(const WinogradShape& shape, const float* image, int64_t first,
+                            int64_t last, float* planes, int64_t plane_size) {
+  const std::vector<float> padding(shape.depth);
+  for (int64_t tile = first; tile < last; ++tile, planes += shape.depth) {
+    const Place place = PlaceOf(shape, tile);
+    std::array<const float*, kWinogradPlanes> pixels;
+    for (int i = 0; i < kWinogradPlanes; ++i) {
+      const int64_t row = place.row - shape.above + i / kSide;
+      const int64_t column = place.column - shape.left + i % kSide;
+      const bool is_inside = row >= 0 && row < shape.height && column >= 0 && column < shape.width;
+      pixels[i] = is_inside ? image + ((place.image * shape.height + row) * shape.width + column) *
+                                          shape.depth
+                            : padding.data();
+    }
+    for (int64_t c = 0; c < shape.depth; c += kWinogradChannels) {
+      std::array<Pixels, kSide> columns;  // transposed
+      for (int j = 0; j < kSide; ++j) {
+        Pixels column;
+        for (int i = 0; i < kSide; ++i) column[i] = Load(pixels[i * kSide + j] + c);
+        column = TransformPixels(column);
+        for (int i = 0; i < kSide; ++i) columns[i][j] = column[i];
+      }
+      for (int i = 0; i < kSide; ++i) {
+        const Pixels row = TransformPixels(columns[i]);
+        for (int j = 0; j < kSide; ++j) Store(row[j], planes + (i * kSide + j) * plane_size + c);
+      }
+    }
+  }
+}
+
+void TransformWinogradProducts(const WinogradShape& shape, const float* planes, int64_t plane_size,
+                               int64_t first, int64_t last, const FusedOps& fused,
+                               const float* bias, float* output) {
+  for (int64_t tile = first; tile < last; ++tile, planes += shape.channels) {
+    const Place place = PlaceOf(shape, tile);
+    const int64_t row_count = std::min<int64_t>(kResults, shape.rows - place.row);
+    const int64_t column_count = std::min<int64_t>(kResults, shape.columns - place.column);
+    const int64_t corner = (place.image * shape.rows + place.row) * shape.columns + place.column;
+    for (int64_t c = 0; c < shape.channels; c += kWinogradChannels) {
+      std::array<Pixels, kResults> rows;
+      for (int j = 0; j < kSide; ++j) {
+        Pixels column;
+        for (int i = 0; i < kSide; ++i) {
+          column[i] = Load(planes + (i * kSide + j) * plane_size + c);
+        }
+        const auto results = TransformProducts(column);
+        for (int i = 0; i < kResults; ++i) rows[i][j] = results[i];
+      }
+      const Vector offset = fused.has_bias ? Load(bias + c) : Vector{};
+      for (int64_t i = 0; i < row_count; ++i) {
+        const auto results = TransformProducts(rows[i]);
+        float* const row = output + (corner + i * shape.columns) * shape.channels + c;
+        for (int64_t j = 0; j < column_count; ++j) {
+          float* const result = row + j * shape.channels;
+          Vector value = results[j] + offset;
+          if (fused.has_summand) value += Load(result);
+          Store(Activate(value, fused), result);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace tf_interop
