@@ -157,7 +157,8 @@ DirectConvolution::Call::Call(const Prepared& prepared,
       output(MakeMemory(prepared.output.get())),
       scratchpad(MakeMemory(prepared.scratchpad)) {}
 
-std::unique_ptr<DirectConvolution> DirectConvolution::Make(const tensorflow::OpKernel& kernel) {
+std::unique_ptr<DirectConvolution> DirectConvolution::Make(const tensorflow::OpKernel& kernel,
+                                                           bool tries_winograd) {
   const absl::string_view op = kernel.type_string_view();
   const bool is_depthwise = absl::EndsWith(op, "DepthwiseConv2dNative");
   if (!absl::StartsWith(op, "_MklNative") || !(is_depthwise || absl::EndsWith(op, "Conv2D")) ||
@@ -165,6 +166,7 @@ std::unique_ptr<DirectConvolution> DirectConvolution::Make(const tensorflow::OpK
     return nullptr;
   }
   std::unique_ptr<DirectConvolution> made(new DirectConvolution());
+  made->tries_winograd_ = tries_winograd;
   made->is_depthwise_ = is_depthwise;
   const tensorflow::NodeDef& node = kernel.def();
   const std::optional<FusedOps> fused = ReadFusedOps(node);
@@ -313,13 +315,14 @@ std::shared_ptr<DirectConvolution::Prepared> DirectConvolution::Prepare(OpKernel
 }
 
 bool DirectConvolution::MayBeWinograd(const Shape& shape) const {
-  const auto is_three = [](int64_t size, const Window& window) {
-    return size == 3 && window.stride == 1 && window.dilation == 0;
+  const auto is_dense = [](const Window& window) {
+    return window.stride == 1 && window.dilation == 0;
   };
-  return !is_depthwise_ && shape.groups == 1 && data_format_ == tensorflow::FORMAT_NHWC &&
-         is_three(shape.filter[0], shape.windows[0]) &&
-         is_three(shape.filter[1], shape.windows[1]) && shape.depth % kWinogradChannels == 0 &&
-         shape.channels % kWinogradChannels == 0 &&
+  const auto& [rows, columns] = shape.filter;
+  return tries_winograd_ && !is_depthwise_ && shape.groups == 1 &&
+         data_format_ == tensorflow::FORMAT_NHWC && rows == columns && (rows == 3 || rows == 5) &&
+         is_dense(shape.windows[0]) && is_dense(shape.windows[1]) &&
+         shape.depth % kWinogradChannels == 0 && shape.channels % kWinogradChannels == 0 &&
          (fused_.activation == FusedActivation::kNone ||
           fused_.activation == FusedActivation::kRelu ||
           fused_.activation == FusedActivation::kRelu6);
@@ -327,8 +330,8 @@ bool DirectConvolution::MayBeWinograd(const Shape& shape) const {
 
 WinogradShape DirectConvolution::ShapeForWinograd(const Shape& shape) {
   const auto& [rows, columns] = shape.windows;
-  return {shape.images, shape.image[0],  shape.image[1],   shape.depth,        rows.before,
-          columns.before, rows.output_size, columns.output_size, shape.channels};
+  return {shape.images,   shape.image[0],   shape.image[1],      shape.depth,    rows.before,
+          columns.before, rows.output_size, columns.output_size, shape.channels, shape.filter[0]};
 }
 
 bool DirectConvolution::IsWinogradFaster(OpKernelContext* context, const Shape& shape,
@@ -380,18 +383,19 @@ bool DirectConvolution::TryWinograd(OpKernelContext* context, const Shape& shape
 std::unique_ptr<WinogradConvolution> DirectConvolution::MakeWinograd(OpKernelContext* context,
                                                                      const Shape& shape,
                                                                      int cores) {
+  const WinogradShape winograd = ShapeForWinograd(shape);
   const auto find_filter = [&](const_dnnl_memory_desc_t given, const_dnnl_memory_desc_t needed) {
     Tensor planes;
     const std::shared_ptr<Filter> filter = FindFilter(context, given, needed, [&]() -> void* {
       const TensorShape sizes({kWinogradPlanes, shape.depth, shape.channels});
       if (!context->allocate_temp(tensorflow::DT_FLOAT, sizes, &planes).ok()) return nullptr;
-      TransformWinogradFilter(static_cast<const float*>(context->input(1).data()), shape.depth,
-                              shape.channels, static_cast<float*>(planes.data()));
+      TransformWinogradFilter(winograd, static_cast<const float*>(context->input(1).data()),
+                              static_cast<float*>(planes.data()));
       return planes.data();
     });
     return WinogradConvolution::Filter{filter, filter == nullptr ? nullptr : filter->memory.get()};
   };
-  return WinogradConvolution::Make(ShapeForWinograd(shape), cores, find_filter);
+  return WinogradConvolution::Make(winograd, cores, find_filter);
 }
 
 void DirectConvolution::MakePrimitive(OpKernelContext* context, const Shape& shape, int cores,

@@ -36,7 +36,9 @@ inline constexpr char kDirectConvolution[] = "TfInterop>DirectConvolution";
 class DirectConvolution {
  public:
   // Null if `kernel` is not one of oneDNN's for float32 images, or if oneDNN cannot be called.
-  static std::unique_ptr<DirectConvolution> Make(const tensorflow::OpKernel& kernel);
+  // With `tries_winograd` the fastest of two ways is found by trying.
+  static std::unique_ptr<DirectConvolution> Make(const tensorflow::OpKernel& kernel,
+                                                 bool tries_winograd);
 
   struct Prepared;
   // What to run for the inputs of a call; null if only the kernel takes them.
@@ -80,6 +82,7 @@ class DirectConvolution {
                                      const std::function<void*()>& find_data);
   void ForgetUnusedFilters();
 
+  bool tries_winograd_ = false;
   bool is_depthwise_ = false;
   FusedOps fused_;
   std::vector<int32_t> strides_;

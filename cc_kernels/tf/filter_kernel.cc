@@ -24,7 +24,7 @@ FilterKernel::Held FilterKernel::Find(const tensorflow::Tensor& filter) {
            .ok()) {
     return {};  // the step's other kernel runs
   }
-  held_ = {DirectConvolution::Make(*kernel), std::move(kernel)};
+  held_ = {DirectConvolution::Make(*kernel, tries_winograd_), std::move(kernel)};
   filter_ = filter;
   return held_;
 }

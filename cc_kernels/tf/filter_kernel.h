@@ -21,10 +21,13 @@ namespace tf_interop {
 // Thread-safe.
 class FilterKernel {
  public:
-  // For `node` on `device`, which must outlive this.
+  // For `node` on `device`, which must outlive this. See DirectConvolution for `tries_winograd`.
   FilterKernel(tensorflow::DeviceBase* device, int graph_def_version,
-               const tensorflow::NodeDef& node)
-      : device_(device), graph_def_version_(graph_def_version), node_(node) {}
+               const tensorflow::NodeDef& node, bool tries_winograd)
+      : device_(device),
+        graph_def_version_(graph_def_version),
+        node_(node),
+        tries_winograd_(tries_winograd) {}
 
   // `direct` for the inputs that it takes, if it is not null, and `kernel` for others.
   struct Held {
@@ -39,6 +42,7 @@ class FilterKernel {
   tensorflow::DeviceBase* const device_;
   const int graph_def_version_;
   const tensorflow::NodeDef node_;
+  const bool tries_winograd_;
   std::mutex mutex_;  // guards the rest
   tensorflow::Tensor filter_;
   Held held_;

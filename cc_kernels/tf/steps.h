@@ -78,6 +78,7 @@ class StepsReader {
   const tensorflow::DataTypeVector result_types_;
   const std::vector<int64_t> kept_inputs_;
   bool replaces_steps_ = false;
+  bool tries_winograd_ = false;
   Steps& steps_;
 };
 

@@ -8,8 +8,7 @@
 namespace tf_interop {
 namespace {
 
-constexpr int kSide = 6;    // of a tile's pixels
-constexpr int kResults = 4;  // of a tile's results, in each dimension
+constexpr int kSide = 6;  // of a tile's pixels
 
 // The points besides 0 and infinity are ±kA and ±kB. All constants are exact.
 constexpr float kA = 0.625F;
@@ -43,13 +42,20 @@ Pixels TransformPixels(const Pixels& x) {
           (kA2 * kB2) * x[1] - (kA2 + kB2) * x[3] + x[5]};
 }
 
-std::array<Vector, kResults> TransformProducts(const Pixels& m) {
+template <int results>
+std::array<Vector, results> TransformProducts(const Pixels& m) {
   const Vector a_even = m[1] + m[2];
   const Vector a_odd = m[1] - m[2];
   const Vector b_even = m[3] + m[4];
   const Vector b_odd = m[3] - m[4];
-  return {m[0] + a_even + b_even, kA * a_odd + kB * b_odd, kA2 * a_even + kB2 * b_even,
-          (kA2 * kA) * a_odd + (kB2 * kB) * b_odd + m[5]};
+  const Vector first = m[0] + a_even + b_even;
+  const Vector second = kA * a_odd + kB * b_odd;
+  if constexpr (results == 2) {
+    return {first, second + m[5]};
+  } else {
+    return {first, second, kA2 * a_even + kB2 * b_even,
+            (kA2 * kA) * a_odd + (kB2 * kB) * b_odd + m[5]};
+  }
 }
 
 // Where a tile's first result is.
@@ -61,8 +67,8 @@ struct Place {
 
 Place PlaceOf(const WinogradShape& shape, int64_t tile) {
   const int64_t row = tile / shape.tile_columns();
-  return {row / shape.tile_rows(), row % shape.tile_rows() * kResults,
-          tile % shape.tile_columns() * kResults};
+  return {row / shape.tile_rows(), row % shape.tile_rows() * shape.tile_size(),
+          tile % shape.tile_columns() * shape.tile_size()};
 }
 
 // As oneDNN's activations, for which a NaN is negative.
@@ -82,27 +88,62 @@ Vector Activate(const Vector& value, const FusedOps& fused) {
   }
 }
 
+template <int results>
+void TransformAll(const WinogradShape& shape, const float* planes, int64_t plane_size,
+                  int64_t first, int64_t last, const FusedOps& fused, const float* bias,
+                  float* output) {
+  for (int64_t tile = first; tile < last; ++tile, planes += shape.channels) {
+    const Place place = PlaceOf(shape, tile);
+    const int64_t row_count = std::min<int64_t>(results, shape.rows - place.row);
+    const int64_t column_count = std::min<int64_t>(results, shape.columns - place.column);
+    const int64_t corner = (place.image * shape.rows + place.row) * shape.columns + place.column;
+    for (int64_t c = 0; c < shape.channels; c += kWinogradChannels) {
+      std::array<Pixels, results> rows;
+      for (int j = 0; j < kSide; ++j) {
+        Pixels column;
+        for (int i = 0; i < kSide; ++i) {
+          column[i] = Load(planes + (i * kSide + j) * plane_size + c);
+        }
+        const auto sums = TransformProducts<results>(column);
+        for (int i = 0; i < results; ++i) rows[i][j] = sums[i];
+      }
+      const Vector offset = fused.has_bias ? Load(bias + c) : Vector{};
+      for (int64_t i = 0; i < row_count; ++i) {
+        const auto sums = TransformProducts<results>(rows[i]);
+        float* const row = output + (corner + i * shape.columns) * shape.channels + c;
+        for (int64_t j = 0; j < column_count; ++j) {
+          float* const result = row + j * shape.channels;
+          Vector value = sums[j] + offset;
+          if (fused.has_summand) value += Load(result);
+          Store(Activate(value, fused), result);
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 
-void TransformWinogradFilter(const float* filter, int64_t depth, int64_t channels, float* planes) {
+void TransformWinogradFilter(const WinogradShape& shape, const float* filter, float* planes) {
   const std::array<double, 5> points = {0, kA, -kA, kB, -kB};
-  std::array<std::array<double, 3>, kSide> rows = {};
+  std::array<std::array<double, 5>, kSide> rows = {};  // of the transform
   for (size_t i = 0; i < points.size(); ++i) {
-    double product = 1;
+    double power = 1;
     for (size_t j = 0; j < points.size(); ++j) {
-      if (j != i) product *= points[i] - points[j];
+      if (j != i) power /= points[i] - points[j];
     }
-    rows[i] = {1 / product, points[i] / product, points[i] * points[i] / product};
+    for (int64_t j = 0; j < shape.filter_size; ++j, power *= points[i]) rows[i][j] = power;
   }
-  rows[kSide - 1] = {0, 0, 1};
-  const int64_t count = depth * channels;
-  std::vector<double> sum(channels);
-  for (int64_t at = 0; at < count; at += channels) {
+  rows[kSide - 1][shape.filter_size - 1] = 1;
+  const int64_t count = shape.depth * shape.channels;
+  std::vector<double> sum(shape.channels);
+  for (int64_t at = 0; at < count; at += shape.channels) {
     for (int plane = 0; plane < kWinogradPlanes; ++plane) {
       std::fill(sum.begin(), sum.end(), 0);
-      for (int i = 0; i < 9; ++i) {
-        const double factor = rows[plane / kSide][i / 3] * rows[plane % kSide][i % 3];
-        for (int64_t k = 0; k < channels; ++k) sum[k] += factor * filter[i * count + at + k];
+      for (int64_t i = 0; i < shape.filter_size * shape.filter_size; ++i) {
+        const double factor = rows[plane / kSide][i / shape.filter_size] *
+                              rows[plane % kSide][i % shape.filter_size];
+        for (int64_t k = 0; k < shape.channels; ++k) sum[k] += factor * filter[i * count + at + k];
       }
       std::copy(sum.begin(), sum.end(), planes + plane * count + at);
     }
@@ -142,34 +183,8 @@ void TransformWinogradTiles(const WinogradShape& shape, const float* image, int6
 void TransformWinogradProducts(const WinogradShape& shape, const float* planes, int64_t plane_size,
                                int64_t first, int64_t last, const FusedOps& fused,
                                const float* bias, float* output) {
-  for (int64_t tile = first; tile < last; ++tile, planes += shape.channels) {
-    const Place place = PlaceOf(shape, tile);
-    const int64_t row_count = std::min<int64_t>(kResults, shape.rows - place.row);
-    const int64_t column_count = std::min<int64_t>(kResults, shape.columns - place.column);
-    const int64_t corner = (place.image * shape.rows + place.row) * shape.columns + place.column;
-    for (int64_t c = 0; c < shape.channels; c += kWinogradChannels) {
-      std::array<Pixels, kResults> rows;
-      for (int j = 0; j < kSide; ++j) {
-        Pixels column;
-        for (int i = 0; i < kSide; ++i) {
-          column[i] = Load(planes + (i * kSide + j) * plane_size + c);
-        }
-        const auto results = TransformProducts(column);
-        for (int i = 0; i < kResults; ++i) rows[i][j] = results[i];
-      }
-      const Vector offset = fused.has_bias ? Load(bias + c) : Vector{};
-      for (int64_t i = 0; i < row_count; ++i) {
-        const auto results = TransformProducts(rows[i]);
-        float* const row = output + (corner + i * shape.columns) * shape.channels + c;
-        for (int64_t j = 0; j < column_count; ++j) {
-          float* const result = row + j * shape.channels;
-          Vector value = results[j] + offset;
-          if (fused.has_summand) value += Load(result);
-          Store(Activate(value, fused), result);
-        }
-      }
-    }
-  }
+  const auto transform = shape.filter_size == 3 ? TransformAll<4> : TransformAll<2>;
+  transform(shape, planes, plane_size, first, last, fused, bias, output);
 }
 
 }  // namespace tf_interop

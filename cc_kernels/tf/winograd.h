@@ -1,13 +1,14 @@
-// Convolutions of 3x3 filters with fewer multiplications: Winograd's F(4x4, 3x3).
+// Convolutions with fewer multiplications: Winograd's F(4x4, 3x3) and F(2x2, 5x5).
 //
-// A tile of 4x4 results takes 36 products for each pair of channels, in place of 144. Tiles of 6x6
-// pixels and the filter are transformed; the results are transformed products. So the work between
-// is a matrix product for each of 36 planes. (A. Lavin and S. Gray, "Fast Algorithms for
-// Convolutional Neural Networks", CVPR 2016, sections 4.2 and 4.3)
+// A tile of 4x4 results of a 3x3 filter takes 36 products for each pair of channels, in place of 144,
+// and one of 2x2 results of a 5x5 filter 36 in place of 100. Tiles of 6x6 pixels and the filter are
+// transformed; the results are transformed products. So the work between is a matrix product for
+// each of 36 planes. (A. Lavin and S. Gray, "Fast Algorithms for Convolutional Neural Networks",
+// CVPR 2016, sections 4.2 and 4.3)
 //
 // The points of the transforms are 0, ±5/8, ±3/2 and infinity. The paper's are 0, ±1, ±2 and
-// infinity, with which the error is 1.9 to 2.1 times as large (root mean square; 64 to 256 channels
-// of pixels after a rectifier).
+// infinity, with which the error is 1.9 to 2.1 times as large (root mean square; 3x3, 64 to 256
+// channels of pixels after a rectifier).
 #ifndef TF_INTEROP_TF_WINOGRAD_H_
 #define TF_INTEROP_TF_WINOGRAD_H_
 
@@ -31,14 +32,17 @@ struct WinogradShape {
   int64_t rows = 0;  // of the results
   int64_t columns = 0;
   int64_t channels = 0;
+  int64_t filter_size = 3;  // of both dimensions: 3 or 5
 
-  int64_t tile_rows() const { return (rows + 3) / 4; }
-  int64_t tile_columns() const { return (columns + 3) / 4; }
+  // The size of a tile's results.
+  int64_t tile_size() const { return 7 - filter_size; }
+  int64_t tile_rows() const { return (rows + tile_size() - 1) / tile_size(); }
+  int64_t tile_columns() const { return (columns + tile_size() - 1) / tile_size(); }
   int64_t tiles() const { return images * tile_rows() * tile_columns(); }
 };
 
 // `filter` is in HWIO. Each of `planes` is a matrix of `depth` rows.
-void TransformWinogradFilter(const float* filter, int64_t depth, int64_t channels, float* planes);
+void TransformWinogradFilter(const WinogradShape& shape, const float* filter, float* planes);
 
 // Transforms tiles from `first` to `last`. Each tile is a row of `depth` in each plane; planes begin
 // `plane_size` after each other.
