@@ -334,8 +334,7 @@ WinogradShape DirectConvolution::ShapeForWinograd(const Shape& shape) {
           columns.before, rows.output_size, columns.output_size, shape.channels, shape.filter[0]};
 }
 
-bool DirectConvolution::IsWinogradFaster(OpKernelContext* context, const Shape& shape,
-                                         int cores) {
+bool DirectConvolution::IsWinogradFaster(OpKernelContext* context, const Shape& shape, int cores) {
   // The choice depends on times, and so do the bits of the result.
   if (!MayBeWinograd(shape) || tensorflow::OpDeterminismRequired()) return false;
   const int64_t tiles = ShapeForWinograd(shape).tiles();
@@ -402,8 +401,7 @@ void DirectConvolution::MakePrimitive(OpKernelContext* context, const Shape& sha
                                       Prepared* prepared) {
   const auto& [rows, columns] = shape.windows;
   const auto tag = data_format_ == tensorflow::FORMAT_NHWC ? dnnl_nhwc : dnnl_nchw;
-  prepared->image =
-      Describe({shape.images, shape.depth, shape.image[0], shape.image[1]}, 4, tag);
+  prepared->image = Describe({shape.images, shape.depth, shape.image[0], shape.image[1]}, 4, tag);
   prepared->output =
       Describe({shape.images, shape.channels, rows.output_size, columns.output_size}, 4, tag);
   prepared->bias = Describe({shape.channels}, 1, dnnl_x);

@@ -285,7 +285,8 @@ absl::Status StepsRun::Lane::Run(const KernelStep& step, tensorflow::DeviceBase*
     const tsl::profiler::TraceMe trace(
         [&] {
           if (is_vector) return absl::StrCat(kernel->name_view(), ":", kVectorProduct);
-          if (direct != nullptr) return absl::StrCat(kernel->name_view(), ":", DirectConvolution::Name(*direct));
+          if (direct != nullptr)
+            return absl::StrCat(kernel->name_view(), ":", DirectConvolution::Name(*direct));
           return kernel->TraceString(derived_, tsl::profiler::TfOpDetailsEnabled());
         },
         tsl::profiler::GetTFTraceMeLevel(kernel->IsExpensive()));

@@ -141,8 +141,8 @@ void TransformWinogradFilter(const WinogradShape& shape, const float* filter, fl
     for (int plane = 0; plane < kWinogradPlanes; ++plane) {
       std::fill(sum.begin(), sum.end(), 0);
       for (int64_t i = 0; i < shape.filter_size * shape.filter_size; ++i) {
-        const double factor = rows[plane / kSide][i / shape.filter_size] *
-                              rows[plane % kSide][i % shape.filter_size];
+        const double factor =
+            rows[plane / kSide][i / shape.filter_size] * rows[plane % kSide][i % shape.filter_size];
         for (int64_t k = 0; k < shape.channels; ++k) sum[k] += factor * filter[i * count + at + k];
       }
       std::copy(sum.begin(), sum.end(), planes + plane * count + at);

@@ -1,10 +1,10 @@
 // Convolutions with fewer multiplications: Winograd's F(4x4, 3x3) and F(2x2, 5x5).
 //
-// A tile of 4x4 results of a 3x3 filter takes 36 products for each pair of channels, in place of 144,
-// and one of 2x2 results of a 5x5 filter 36 in place of 100. Tiles of 6x6 pixels and the filter are
-// transformed; the results are transformed products. So the work between is a matrix product for
-// each of 36 planes. (A. Lavin and S. Gray, "Fast Algorithms for Convolutional Neural Networks",
-// CVPR 2016, sections 4.2 and 4.3)
+// A tile of 4x4 results of a 3x3 filter takes 36 products for each pair of channels, in place of
+// 144, and one of 2x2 results of a 5x5 filter 36 in place of 100. Tiles of 6x6 pixels and the
+// filter are transformed; the results are transformed products. So the work between is a matrix
+// product for each of 36 planes. (A. Lavin and S. Gray, "Fast Algorithms for Convolutional Neural
+// Networks", CVPR 2016, sections 4.2 and 4.3)
 //
 // The points of the transforms are 0, ±5/8, ±3/2 and infinity. The paper's are 0, ±1, ±2 and
 // infinity, with which the error is 1.9 to 2.1 times as large (root mean square; 3x3, 64 to 256
@@ -44,8 +44,8 @@ struct WinogradShape {
 // `filter` is in HWIO. Each of `planes` is a matrix of `depth` rows.
 void TransformWinogradFilter(const WinogradShape& shape, const float* filter, float* planes);
 
-// Transforms tiles from `first` to `last`. Each tile is a row of `depth` in each plane; planes begin
-// `plane_size` after each other.
+// Transforms tiles from `first` to `last`. Each tile is a row of `depth` in each plane; planes
+// begin `plane_size` after each other.
 void TransformWinogradTiles(const WinogradShape& shape, const float* image, int64_t first,
                             int64_t last, float* planes, int64_t plane_size);
 

@@ -21,8 +21,9 @@ namespace {
 constexpr int64_t kLeastTilesOfCore = 24;
 // Of one product, so that its planes stay in the caches.
 constexpr int64_t kMostTilesOfProduct = 256;
-// Cycles for a channel of a tile.
+// Only for deciding whether to divide: cycles for a channel of a tile, and products in a cycle.
 constexpr int64_t kTransformCycles = 10;
+constexpr int64_t kProductsOfCycle = 16;
 
 int64_t RoundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
@@ -136,7 +137,8 @@ absl::Status WinogradConvolution::Run(tensorflow::OpKernelContext* context, cons
   if (parts_ == 1) {
     run_part(0);
   } else {
-    const int64_t cycles = shape_.tiles() / parts_ * shape_.depth * kTransformCycles;
+    const int64_t products = kWinogradPlanes * shape_.depth * shape_.channels;
+    const int64_t cycles = shape_.tiles() / parts_ * products / kProductsOfCycle;
     DivideWork(device, parts_, cycles, [&](int64_t first, int64_t last) {
       for (int64_t part = first; part < last; ++part) run_part(part);
     });

@@ -45,7 +45,7 @@ class WinogradConvolution {
   int64_t part_floats() const { return image_floats() + product_floats() + scratchpad_floats_; }
 
   const WinogradShape shape_;
-  int parts_ = 1;             // of the tiles, one for each core; or one, for all cores
+  int parts_ = 1;              // of the tiles, one for each core; or one, for all cores
   int64_t product_tiles_ = 0;  // of one product
   int64_t image_plane_ = 0;    // sizes of planes
   int64_t product_plane_ = 0;
