@@ -1,0 +1,154 @@
+"""Convolutions by Winograd's way have the kernel's results, and run where they are faster."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from stage_program import operation
+from tensorflow.core.framework import node_def_pb2
+from tensorflow.python.framework import test_util
+from unit_program import Run, assert_same_bits, in_graph, self_timed
+
+pytestmark = [
+    pytest.mark.usefixtures("plugin_off"),
+    pytest.mark.skipif(not test_util.IsMklEnabled(), reason="oneDNN is off"),
+]
+
+SAME = {"padding": "SAME"}
+VALID = {"padding": "VALID"}
+EXPLICIT = {"padding": "EXPLICIT", "explicit_paddings": [0, 0, 1, 2, 0, 1, 0, 0]}
+
+IMAGE, FILTER = [2, 27, 30, 32], [3, 3, 32, 40]
+
+# Shapes of the image and the filter, fused operations after the bias, attributes.
+Case = tuple[list[int], list[int], list[str], dict[str, Any]]
+CASES: dict[str, Case] = {
+    "same": (IMAGE, FILTER, [], SAME),
+    "valid": (IMAGE, FILTER, [], VALID),
+    "explicit": (IMAGE, FILTER, [], EXPLICIT),
+    "five": ([1, 27, 30, 64], [5, 5, 64, 96], [], SAME),
+    "five_valid": ([1, 27, 30, 64], [5, 5, 64, 96], ["Relu"], VALID),
+    "relu": (IMAGE, FILTER, ["Relu"], SAME),
+    "relu6": (IMAGE, FILTER, ["Relu6"], SAME),
+    "leaky": (IMAGE, FILTER, ["LeakyRelu"], SAME | {"leakyrelu_alpha": 0.3}),
+    "add": (IMAGE, FILTER, ["Add"], SAME),
+    "add_relu": (IMAGE, FILTER, ["Add", "Relu"], SAME),
+    # One product for all cores, of few tiles; several of each core, the last of which is smaller.
+    "few_tiles": ([1, 13, 14, 128], [3, 3, 128, 128], [], SAME),
+    "many_tiles": ([13, 30, 30, 32], FILTER, [], SAME),
+}
+OTHERS: dict[str, Case] = {
+    "strided": (IMAGE, FILTER, [], SAME | {"strides": [1, 2, 2, 1]}),
+    "dilated": (IMAGE, FILTER, [], SAME | {"dilations": [1, 2, 2, 1]}),
+    "even": (IMAGE, [4, 4, 32, 40], [], SAME),
+    "row": (IMAGE, [1, 3, 32, 40], [], SAME),
+    "elu": (IMAGE, FILTER, ["Elu"], SAME),
+    "depth": ([2, 27, 30, 28], [3, 3, 28, 40], [], SAME),
+    "channels": (IMAGE, [3, 3, 32, 36], [], SAME),
+    "groups": (IMAGE, [3, 3, 16, 40], [], SAME),
+    "small": ([1, 8, 8, 32], FILTER, [], SAME),
+}
+
+
+def step_of(name: str, case: Case) -> node_def_pb2.NodeDef:
+    _, _, ops, attributes = case
+    count = 2 if "Add" in ops else 1
+    return operation(
+        name,
+        "_FusedConv2D",
+        [f"inputs:{place}" for place in range(2 + count)],
+        **{"strides": [1] * 4} | attributes,
+        fused_ops=["BiasAdd", *ops],
+        num_args=count,
+        TArgs=[tf.float32] * count,
+    )
+
+
+def make(unit: Any, name: str, case: Case, **attributes: Any) -> Run:
+    return in_graph(unit, [step_of(name, case)], ["steps:0:0"], kept_inputs=[1], **attributes)
+
+
+def timed(unit: Any, name: str, case: Case) -> Run:
+    return make(unit, name, case, **self_timed() | {"split_inputs": []})
+
+
+def inputs_of(case: Case, seed: int = 0) -> list[tf.Tensor]:
+    image, filter_, ops, _ = case
+    shapes = [image, filter_, filter_[-1:]]
+    inputs = [tf.random.stateless_normal(each, (seed, i)) for i, each in enumerate(shapes)]
+    if "Add" in ops:
+        inputs.append(tf.random.stateless_normal([*image[:3], filter_[-1]], (seed, 3)))
+    inputs[1] *= 0.05
+    return inputs
+
+
+def ran(folder: pathlib.Path, name: str, run: Any) -> str:
+    """Calls `run`, and returns how the profile says that the step ran."""
+    tf.profiler.experimental.start(str(folder))
+    run()
+    tf.profiler.experimental.stop()
+    [profile] = folder.rglob("*.xplane.pb")
+    text = profile.read_bytes().decode("latin1")
+    found = set(re.findall(rf"\b{name}:TfInterop>(\w+)Convolution", text))
+    assert len(found) == 1
+    return found.pop()
+
+
+def assert_near(found: list[tf.Tensor], expected: list[tf.Tensor]) -> None:
+    for one, other in zip(found, expected, strict=True):
+        assert np.abs(one - other).max() <= 1e-5 * np.abs(other).max()
+        assert one.shape == other.shape
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gives_the_results_of_the_kernel(unit: Any, name: str, tmp_path: pathlib.Path) -> None:
+    case = CASES[name]
+    kernel = make(unit, name, case)
+    inputs = inputs_of(case)
+    expected = kernel(*inputs)
+    # The trial may find it slower if another program takes the core meanwhile.
+    for attempt in range(5):
+        run = timed(unit, name, case)
+        for _ in range(12):  # in all ways
+            assert_near(run(*inputs), expected)
+        if ran(tmp_path / str(attempt), name, lambda run=run: run(*inputs)) == "Winograd":
+            break
+    else:
+        pytest.fail("Winograd's way was never faster")
+    other = [each * 2 - 1 for each in inputs]
+    other[1] = inputs[1]
+    assert_near(run(*other), kernel(*other))
+    assert_near(run(*inputs_of(case, seed=1)), kernel(*inputs_of(case, seed=1)))
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_leaves_others_to_the_kernel(unit: Any, name: str, tmp_path: pathlib.Path) -> None:
+    case = OTHERS[name]
+    run, kernel = timed(unit, name, case), make(unit, name, case)
+    inputs = inputs_of(case)
+    for _ in range(3):
+        assert_near(run(*inputs), kernel(*inputs))
+    assert ran(tmp_path, name, lambda: run(*inputs)) == "Direct"
+
+
+def test_needs_a_unit_that_times_itself(unit: Any, tmp_path: pathlib.Path) -> None:
+    run = make(unit, "step", CASES["same"], cores=2)
+    inputs = inputs_of(CASES["same"])
+    run(*inputs)
+    assert ran(tmp_path, "step", lambda: run(*inputs)) == "Direct"
+
+
+def test_leaves_values_that_are_not_finite_to_the_kernel(unit: Any) -> None:
+    """Otherwise one would spread over its tile."""
+    case = CASES["same"]
+    run, kernel = timed(unit, "step", case), make(unit, "step", case)
+    inputs = inputs_of(case)
+    image = inputs[0].numpy()
+    image[0, 5, 5, 0] = np.inf
+    inputs[0] = tf.constant(image)
+    assert_same_bits(run(*inputs), kernel(*inputs))
