@@ -53,52 +53,10 @@ void AppendActivation(const FusedOps& fused, dnnl_post_ops_t ops) {
 // The position of the tensor that a convolution adds.
 int Summand(const OpKernelContext& context) { return context.num_inputs() - 1; }
 
-// A convolution's window along one dimension, in oneDNN's terms.
-struct Window {
-  int64_t stride = 0;
-  int64_t dilation = 0;  // 0 for a dense filter
-  int64_t before = 0;
-  int64_t after = 0;
-  int64_t output_size = 0;
-};
-
-// A trial of Winograd's way takes as many images as have so many tiles. With fewer, reading the
-// filter, which is four times as large, takes longer than what is gained.
+// Winograd's way is tried on as many images as have so many tiles.
 constexpr int64_t kTilesOfTrial = 16;
-constexpr int64_t kLeastTiles = 9;
-// What it must gain. Two programs that measure this differ by less.
-constexpr double kMostOfTime = 0.9;
-// The largest difference from oneDNN's result, as a part of the largest result. It is 2e-6 for 64
-// to 256 channels of pixels after a rectifier.
-constexpr float kMostError = 2e-5F;
-
-// Whether two results are nearly equal, and finite.
-bool AreNear(const Tensor& result, const Tensor& expected) {
-  const auto* const values = static_cast<const float*>(result.data());
-  const auto* const others = static_cast<const float*>(expected.data());
-  float largest = 0;
-  float error = 0;
-  for (int64_t i = 0; i < expected.NumElements(); ++i) {
-    const float difference = std::abs(values[i] - others[i]);
-    if (!std::isfinite(difference)) return false;
-    error = std::max(error, difference);
-    largest = std::max(largest, std::abs(others[i]));
-  }
-  return error <= kMostError * largest;
-}
 
 }  // namespace
-
-// The sizes of a call.
-struct DirectConvolution::Shape {
-  int64_t images = 0;
-  int64_t depth = 0;
-  int64_t groups = 0;
-  int64_t channels = 0;
-  std::array<int64_t, 2> image = {};  // height and width
-  std::array<int64_t, 2> filter = {};
-  std::array<Window, 2> windows;
-};
 
 // A filter in the form that a primitive needs.
 struct DirectConvolution::Filter {
@@ -165,28 +123,9 @@ std::unique_ptr<DirectConvolution> DirectConvolution::Make(const tensorflow::OpK
       kernel.input_type(0) != tensorflow::DT_FLOAT || FindOneDnn() == nullptr) {
     return nullptr;
   }
-  std::unique_ptr<DirectConvolution> made(new DirectConvolution());
-  made->tries_winograd_ = tries_winograd;
-  made->is_depthwise_ = is_depthwise;
-  const tensorflow::NodeDef& node = kernel.def();
-  const std::optional<FusedOps> fused = ReadFusedOps(node);
-  if (!fused.has_value()) return nullptr;
-  made->fused_ = *fused;
-  std::string padding;
-  std::string data_format;
-  TryGetNodeAttr(node, "explicit_paddings", &made->explicit_paddings_);  // not in every op
-  const bool is_read = TryGetNodeAttr(node, "strides", &made->strides_) &&
-                       TryGetNodeAttr(node, "dilations", &made->dilations_) &&
-                       TryGetNodeAttr(node, "padding", &padding) &&
-                       tensorflow::GetPaddingFromString(padding, &made->padding_).ok() &&
-                       TryGetNodeAttr(node, "data_format", &data_format) &&
-                       tensorflow::FormatFromString(data_format, &made->data_format_);
-  const bool lacks_paddings =
-      made->padding_ == tensorflow::EXPLICIT && made->explicit_paddings_.size() != 8;
-  if (!is_read || lacks_paddings || made->strides_.size() != 4 || made->dilations_.size() != 4) {
-    return nullptr;
-  }
-  return made;
+  const auto attributes = ConvolutionAttributes::Read(kernel.def(), is_depthwise);
+  if (!attributes.has_value()) return nullptr;
+  return std::unique_ptr<DirectConvolution>(new DirectConvolution(*attributes, tries_winograd));
 }
 
 std::shared_ptr<DirectConvolution::Prepared> DirectConvolution::Find(OpKernelContext* context) {
@@ -200,8 +139,9 @@ std::shared_ptr<DirectConvolution::Prepared> DirectConvolution::Find(OpKernelCon
   const std::shared_ptr<Prepared>& prepared = *found;
   const bool takes_others =
       prepared->is_ready() &&
-      (!fused_.has_bias || context->input(2).shape() == prepared->bias_shape) &&
-      (!fused_.has_summand || context->input(Summand(*context)).shape() == prepared->output_shape);
+      (!attributes_.fused.has_bias || context->input(2).shape() == prepared->bias_shape) &&
+      (!attributes_.fused.has_summand ||
+       context->input(Summand(*context)).shape() == prepared->output_shape);
   return takes_others ? prepared : nullptr;
 }
 
@@ -211,7 +151,7 @@ absl::string_view DirectConvolution::Name(const Prepared& prepared) {
 
 absl::Status DirectConvolution::Run(OpKernelContext* context, Prepared* prepared) const {
   Tensor* output = nullptr;
-  if (fused_.has_summand) {
+  if (attributes_.fused.has_summand) {
     const int summand = Summand(*context);
     const void* const data = context->input(summand).data();
     TF_RETURN_IF_ERROR(
@@ -226,10 +166,10 @@ absl::Status DirectConvolution::Run(OpKernelContext* context, Prepared* prepared
 absl::Status DirectConvolution::RunOn(OpKernelContext* context, Prepared* prepared,
                                       const Tensor& image, Tensor* output) const {
   if (prepared->winograd != nullptr) {
-    const void* const bias = fused_.has_bias ? context->input(2).data() : nullptr;
-    return prepared->winograd->Run(context, fused_, static_cast<const float*>(image.data()),
-                                   static_cast<const float*>(bias),
-                                   static_cast<float*>(output->data()));
+    const void* const bias = attributes_.fused.has_bias ? context->input(2).data() : nullptr;
+    return prepared->winograd->Run(
+        context, attributes_.fused, static_cast<const float*>(image.data()),
+        /*filter=*/nullptr, static_cast<const float*>(bias), static_cast<float*>(output->data()));
   }
   Tensor scratchpad;
   if (prepared->scratchpad_bytes > 0) {
@@ -245,7 +185,7 @@ absl::Status DirectConvolution::RunOn(OpKernelContext* context, Prepared* prepar
   };
   pass(DNNL_ARG_SRC, call->image, image);
   arguments.push_back({DNNL_ARG_WEIGHTS, prepared->filter->memory.get()});
-  if (fused_.has_bias) pass(DNNL_ARG_BIAS, call->bias, context->input(2));
+  if (attributes_.fused.has_bias) pass(DNNL_ARG_BIAS, call->bias, context->input(2));
   pass(DNNL_ARG_DST, call->output, *output);
   if (prepared->scratchpad_bytes > 0) pass(DNNL_ARG_SCRATCHPAD, call->scratchpad, scratchpad);
   const dnnl_status_t status =
@@ -256,56 +196,17 @@ absl::Status DirectConvolution::RunOn(OpKernelContext* context, Prepared* prepar
   return absl::InternalError(absl::StrCat("oneDNN's convolution failed with status ", status));
 }
 
-std::optional<DirectConvolution::Shape> DirectConvolution::FindShape(const Tensor& image,
-                                                                     const Tensor& filter) const {
-  if (filter.dims() != 4 || image.NumElements() == 0 || filter.NumElements() == 0 ||
-      std::max(image.NumElements(), filter.NumElements()) > std::numeric_limits<int32_t>::max()) {
-    return std::nullopt;
-  }
-  Shape shape;
-  const auto size_of = [&](char dimension) {
-    return tensorflow::GetTensorDim(image, data_format_, dimension);
-  };
-  shape.images = size_of('N');
-  shape.depth = size_of('C');
-  const int64_t filter_depth = filter.dim_size(2);
-  const bool fits = is_depthwise_ ? shape.depth == filter_depth : shape.depth % filter_depth == 0;
-  if (!fits) return std::nullopt;
-  shape.groups = shape.depth / (is_depthwise_ ? 1 : filter_depth);
-  shape.channels = filter.dim_size(3) * (is_depthwise_ ? shape.depth : 1);
-  if (shape.channels % shape.groups != 0) return std::nullopt;
-  for (const int i : {0, 1}) {
-    const char dimension = i == 0 ? 'H' : 'W';
-    shape.image[i] = size_of(dimension);
-    shape.filter[i] = filter.dim_size(i);
-    Window& window = shape.windows[i];
-    const int64_t dilation = tensorflow::GetTensorDim(dilations_, data_format_, dimension);
-    window.stride = tensorflow::GetTensorDim(strides_, data_format_, dimension);
-    window.dilation = dilation - 1;
-    if (padding_ == tensorflow::EXPLICIT) {
-      tensorflow::GetExplicitPaddingForDim(explicit_paddings_, data_format_, dimension,
-                                           &window.before, &window.after);
-    }
-    if (!tensorflow::GetWindowedOutputSizeVerbose(shape.image[i], shape.filter[i], dilation,
-                                                  window.stride, padding_, &window.output_size,
-                                                  &window.before, &window.after)
-             .ok() ||
-        window.output_size <= 0) {
-      return std::nullopt;
-    }
-  }
-  return shape;
-}
-
 std::shared_ptr<DirectConvolution::Prepared> DirectConvolution::Prepare(OpKernelContext* context,
                                                                         int cores) {
   auto prepared = std::make_shared<Prepared>();
-  const std::optional<Shape> shape = FindShape(context->input(0), context->input(1));
+  const std::optional<ConvolutionShape> shape =
+      attributes_.ShapeFor(context->input(0).shape(), context->input(1).shape());
   if (!shape.has_value()) return prepared;
   const auto& [rows, columns] = shape->windows;
   prepared->bias_shape = TensorShape({shape->channels});
-  prepared->output_shape = tensorflow::ShapeFromFormat(
-      data_format_, shape->images, rows.output_size, columns.output_size, shape->channels);
+  prepared->output_shape =
+      tensorflow::ShapeFromFormat(attributes_.data_format, shape->images, rows.output_size,
+                                  columns.output_size, shape->channels);
   if (IsWinogradFaster(context, *shape, cores)) {
     prepared->winograd = MakeWinograd(context, *shape, cores);
   }
@@ -314,32 +215,14 @@ std::shared_ptr<DirectConvolution::Prepared> DirectConvolution::Prepare(OpKernel
   return prepared;
 }
 
-bool DirectConvolution::MayBeWinograd(const Shape& shape) const {
-  const auto is_dense = [](const Window& window) {
-    return window.stride == 1 && window.dilation == 0;
-  };
-  const auto& [rows, columns] = shape.filter;
-  return tries_winograd_ && !is_depthwise_ && shape.groups == 1 &&
-         data_format_ == tensorflow::FORMAT_NHWC && rows == columns && (rows == 3 || rows == 5) &&
-         is_dense(shape.windows[0]) && is_dense(shape.windows[1]) &&
-         shape.depth % kWinogradChannels == 0 && shape.channels % kWinogradChannels == 0 &&
-         (fused_.activation == FusedActivation::kNone ||
-          fused_.activation == FusedActivation::kRelu ||
-          fused_.activation == FusedActivation::kRelu6);
-}
-
-WinogradShape DirectConvolution::ShapeForWinograd(const Shape& shape) {
-  const auto& [rows, columns] = shape.windows;
-  return {shape.images,   shape.image[0],   shape.image[1],      shape.depth,    rows.before,
-          columns.before, rows.output_size, columns.output_size, shape.channels, shape.filter[0]};
-}
-
-bool DirectConvolution::IsWinogradFaster(OpKernelContext* context, const Shape& shape, int cores) {
+bool DirectConvolution::IsWinogradFaster(OpKernelContext* context, const ConvolutionShape& shape,
+                                         int cores) {
   // The choice depends on times, and so do the bits of the result.
-  if (!MayBeWinograd(shape) || tensorflow::OpDeterminismRequired()) return false;
-  const int64_t tiles = ShapeForWinograd(shape).tiles();
-  if (tiles < kLeastTiles) return false;
-  Shape few = shape;
+  if (!tries_winograd_ || tensorflow::OpDeterminismRequired()) return false;
+  const std::optional<WinogradShape> winograd = attributes_.WinogradShapeFor(shape);
+  const int64_t tiles = winograd.has_value() ? winograd->tiles() : 0;
+  if (tiles < kLeastWinogradTiles) return false;
+  ConvolutionShape few = shape;
   few.images = std::min(shape.images, (kTilesOfTrial * shape.images + tiles - 1) / tiles);
   const std::array<int64_t, 3> key = {few.images, shape.image[0], shape.image[1]};
   {
@@ -352,7 +235,8 @@ bool DirectConvolution::IsWinogradFaster(OpKernelContext* context, const Shape& 
   return is_winograd_faster_.emplace(key, is_faster).first->second;
 }
 
-bool DirectConvolution::TryWinograd(OpKernelContext* context, const Shape& shape, int cores) {
+bool DirectConvolution::TryWinograd(OpKernelContext* context, const ConvolutionShape& shape,
+                                    int cores) {
   const Tensor image = context->input(0).Slice(0, shape.images);
   std::array<Prepared, 2> ways;
   auto& [direct, winograd] = ways;
@@ -376,20 +260,21 @@ bool DirectConvolution::TryWinograd(OpKernelContext* context, const Shape& shape
       seconds[i] = std::min(seconds[i], time.count());
     }
   }
-  return seconds[1] < kMostOfTime * seconds[0] && AreNear(outputs[1], outputs[0]);
+  return seconds[1] < kMostWinogradTime * seconds[0] && AreNear(outputs[1], outputs[0]);
 }
 
 std::unique_ptr<WinogradConvolution> DirectConvolution::MakeWinograd(OpKernelContext* context,
-                                                                     const Shape& shape,
+                                                                     const ConvolutionShape& shape,
                                                                      int cores) {
-  const WinogradShape winograd = ShapeForWinograd(shape);
+  const WinogradShape winograd = *attributes_.WinogradShapeFor(shape);
   const auto find_filter = [&](const_dnnl_memory_desc_t given, const_dnnl_memory_desc_t needed) {
     Tensor planes;
     const std::shared_ptr<Filter> filter = FindFilter(context, given, needed, [&]() -> void* {
-      const TensorShape sizes({kWinogradPlanes, shape.depth, shape.channels});
+      const TensorShape sizes({kWinogradPlanes, WinogradPlaneSize(shape.depth, shape.channels)});
       if (!context->allocate_temp(tensorflow::DT_FLOAT, sizes, &planes).ok()) return nullptr;
-      TransformWinogradFilter(winograd, static_cast<const float*>(context->input(1).data()),
-                              static_cast<float*>(planes.data()));
+      TransformWinogradFilter(static_cast<const float*>(context->input(1).data()),
+                              winograd.filter_size, shape.depth, shape.channels, 0, shape.depth,
+                              /*is_reversed=*/false, static_cast<float*>(planes.data()));
       return planes.data();
     });
     return WinogradConvolution::Filter{filter, filter == nullptr ? nullptr : filter->memory.get()};
@@ -397,10 +282,10 @@ std::unique_ptr<WinogradConvolution> DirectConvolution::MakeWinograd(OpKernelCon
   return WinogradConvolution::Make(winograd, cores, find_filter);
 }
 
-void DirectConvolution::MakePrimitive(OpKernelContext* context, const Shape& shape, int cores,
-                                      Prepared* prepared) {
+void DirectConvolution::MakePrimitive(OpKernelContext* context, const ConvolutionShape& shape,
+                                      int cores, Prepared* prepared) {
   const auto& [rows, columns] = shape.windows;
-  const auto tag = data_format_ == tensorflow::FORMAT_NHWC ? dnnl_nhwc : dnnl_nchw;
+  const auto tag = attributes_.data_format == tensorflow::FORMAT_NHWC ? dnnl_nhwc : dnnl_nchw;
   prepared->image = Describe({shape.images, shape.depth, shape.image[0], shape.image[1]}, 4, tag);
   prepared->output =
       Describe({shape.images, shape.channels, rows.output_size, columns.output_size}, 4, tag);
@@ -408,7 +293,7 @@ void DirectConvolution::MakePrimitive(OpKernelContext* context, const Shape& sha
   const auto describe_filter = [&](dnnl_format_tag_t grouped, dnnl_format_tag_t whole) {
     const int64_t inputs = shape.depth / shape.groups;
     const int64_t outputs = shape.channels / shape.groups;
-    if (shape.groups > 1 || is_depthwise_) {
+    if (shape.groups > 1 || attributes_.is_depthwise) {
       return Describe({shape.groups, outputs, inputs, shape.filter[0], shape.filter[1]}, 5,
                       grouped);
     }
@@ -422,10 +307,10 @@ void DirectConvolution::MakePrimitive(OpKernelContext* context, const Shape& sha
   dnnl_post_ops_t made_ops = nullptr;
   onednn.post_ops_create(&made_ops);
   const OneDnnPtr<dnnl_post_ops> ops(made_ops);
-  if (fused_.has_summand) {
+  if (attributes_.fused.has_summand) {
     onednn.post_ops_append_sum(made_ops, /*scale=*/1, /*zero_point=*/0, dnnl_data_type_undef);
   }
-  AppendActivation(fused_, made_ops);
+  AppendActivation(attributes_.fused, made_ops);
   const OneDnnPtr<dnnl_primitive_attr> attributes = MakeAttributes();
   onednn.primitive_attr_set_post_ops(attributes.get(), made_ops);
 
@@ -437,8 +322,8 @@ void DirectConvolution::MakePrimitive(OpKernelContext* context, const Shape& sha
   dnnl_primitive_desc_t made = nullptr;
   onednn.convolution_forward_primitive_desc_create(
       &made, onednn.engine, dnnl_forward_training, dnnl_convolution_direct, prepared->image.get(),
-      any_filter.get(), fused_.has_bias ? prepared->bias.get() : nullptr, prepared->output.get(),
-      strides, dilations, before, after, attributes.get());
+      any_filter.get(), attributes_.fused.has_bias ? prepared->bias.get() : nullptr,
+      prepared->output.get(), strides, dilations, before, after, attributes.get());
   prepared->desc.reset(made);
   if (made == nullptr) return;
   prepared->scratchpad = onednn.primitive_desc_query_md(made, dnnl_query_scratchpad_md, 0);

@@ -20,12 +20,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "cc_kernels/core/lru_cache.h"
-#include "cc_kernels/tf/fused_ops.h"
+#include "cc_kernels/tf/convolution_shape.h"
 #include "cc_kernels/tf/onednn.h"
 #include "cc_kernels/tf/winograd_convolution.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/util/padding.h"
-#include "tensorflow/core/util/tensor_format.h"
 
 namespace tf_interop {
 
@@ -50,29 +48,25 @@ class DirectConvolution {
   static absl::string_view Name(const Prepared& prepared);
 
  private:
-  struct Shape;
   struct Filter;
   struct Call;
   using Key = std::array<int64_t, 5>;  // the image's sizes, and the number of cores
 
-  DirectConvolution() = default;
-  // Empty if only the kernel takes these tensors.
-  std::optional<Shape> FindShape(const tensorflow::Tensor& image,
-                                 const tensorflow::Tensor& filter) const;
+  DirectConvolution(const ConvolutionAttributes& attributes, bool tries_winograd)
+      : attributes_(attributes), tries_winograd_(tries_winograd) {}
   // Not ready if only the kernel takes the inputs.
   std::shared_ptr<Prepared> Prepare(tensorflow::OpKernelContext* context, int cores);
   // The caller has written the summand into `output`.
   absl::Status RunOn(tensorflow::OpKernelContext* context, Prepared* prepared,
                      const tensorflow::Tensor& image, tensorflow::Tensor* output) const;
 
-  bool MayBeWinograd(const Shape& shape) const;
-  static WinogradShape ShapeForWinograd(const Shape& shape);
   // Tries it once for each size of images, on the first ones of the call.
-  bool IsWinogradFaster(tensorflow::OpKernelContext* context, const Shape& shape, int cores);
-  bool TryWinograd(tensorflow::OpKernelContext* context, const Shape& shape, int cores);
+  bool IsWinogradFaster(tensorflow::OpKernelContext* context, const ConvolutionShape& shape,
+                        int cores);
+  bool TryWinograd(tensorflow::OpKernelContext* context, const ConvolutionShape& shape, int cores);
   std::unique_ptr<WinogradConvolution> MakeWinograd(tensorflow::OpKernelContext* context,
-                                                    const Shape& shape, int cores);
-  void MakePrimitive(tensorflow::OpKernelContext* context, const Shape& shape, int cores,
+                                                    const ConvolutionShape& shape, int cores);
+  void MakePrimitive(tensorflow::OpKernelContext* context, const ConvolutionShape& shape, int cores,
                      Prepared* prepared);
 
   // `find_data` returns the filter in the form `given`, or null.
@@ -82,15 +76,8 @@ class DirectConvolution {
                                      const std::function<void*()>& find_data);
   void ForgetUnusedFilters();
 
-  bool tries_winograd_ = false;
-  bool is_depthwise_ = false;
-  FusedOps fused_;
-  std::vector<int32_t> strides_;
-  std::vector<int32_t> dilations_;
-  tensorflow::Padding padding_ = tensorflow::VALID;
-  std::vector<int64_t> explicit_paddings_;
-  tensorflow::TensorFormat data_format_ = tensorflow::FORMAT_NHWC;
-
+  const ConvolutionAttributes attributes_;
+  const bool tries_winograd_;
   LruCache<Key, std::shared_ptr<Prepared>> prepared_{16};
   std::mutex mutex_;                              // guards the rest
   std::vector<std::shared_ptr<Filter>> filters_;  // in the few forms that primitives need

@@ -124,6 +124,8 @@ absl::Status StepsReader::ReadStep(const NodeDef& node) {
   if (step.reads.size() > 1 && absl::c_linear_search(kept_inputs_, step.reads[1].operand)) {
     step.filter_kernel = std::make_unique<FilterKernel>(
         context_->device(), context_->graph_def_version(), node, tries_winograd_);
+  } else if (tries_winograd_) {
+    step.winograd = WinogradStep::Make(*step.kernel);
   }
   if (replaces_steps_) step.vector_product = VectorProduct::Make(*step.kernel);
   std::vector<std::string> fused_ops;
@@ -281,12 +283,16 @@ absl::Status StepsRun::Lane::Run(const KernelStep& step, tensorflow::DeviceBase*
     if (held_filter.kernel != nullptr) params_.op_kernel = kernel = held_filter.kernel.get();
   }
   const auto direct = held_filter.direct == nullptr ? nullptr : held_filter.direct->Find(&derived_);
+  const auto ways = is_vector || step.winograd == nullptr ? nullptr : step.winograd->Find(derived_);
   {
     const tsl::profiler::TraceMe trace(
         [&] {
           if (is_vector) return absl::StrCat(kernel->name_view(), ":", kVectorProduct);
           if (direct != nullptr)
             return absl::StrCat(kernel->name_view(), ":", DirectConvolution::Name(*direct));
+          if (ways != nullptr && WinogradStep::IsWinograd(*ways)) {
+            return absl::StrCat(kernel->name_view(), ":", kWinogradConvolution);
+          }
           return kernel->TraceString(derived_, tsl::profiler::TfOpDetailsEnabled());
         },
         tsl::profiler::GetTFTraceMeLevel(kernel->IsExpensive()));
@@ -294,6 +300,8 @@ absl::Status StepsRun::Lane::Run(const KernelStep& step, tensorflow::DeviceBase*
       derived_.SetStatus(step.vector_product->Run(&derived_));
     } else if (direct != nullptr) {
       derived_.SetStatus(held_filter.direct->Run(&derived_, direct.get()));
+    } else if (ways != nullptr) {
+      step.winograd->Run(&derived_, kernel, ways.get());
     } else {
       kernel->Compute(&derived_);
     }

@@ -16,6 +16,7 @@
 #include "cc_kernels/tf/filter_kernel.h"
 #include "cc_kernels/tf/program.h"
 #include "cc_kernels/tf/vector_product.h"
+#include "cc_kernels/tf/winograd_step.h"
 #include "tensorflow/core/framework/node_def.pb.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -34,6 +35,7 @@ struct KernelStep {
   std::unique_ptr<tensorflow::OpKernel> kernel;
   std::unique_ptr<VectorProduct> vector_product;  // takes some calls; null for most ops
   std::unique_ptr<FilterKernel> filter_kernel;  // of a step whose filter seldom changes, else null
+  std::unique_ptr<WinogradStep> winograd;       // of a step whose filter often changes, else null
   std::vector<OperandRead> reads;
   int output_count = 0;             // of the step's op; its kernel may have more
   int first_output = 0;             // its number among the operands

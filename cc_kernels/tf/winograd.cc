@@ -122,32 +122,57 @@ void TransformAll(const WinogradShape& shape, const float* planes, int64_t plane
   }
 }
 
-}  // namespace
-
-void TransformWinogradFilter(const WinogradShape& shape, const float* filter, float* planes) {
-  const std::array<double, 5> points = {0, kA, -kA, kB, -kB};
-  std::array<std::array<double, 5>, kSide> rows = {};  // of the transform
+template <int size>
+std::array<std::array<float, size>, kSide> FilterTransform() {
+  const std::array<double, kSide - 1> points = {0, kA, -kA, kB, -kB};
+  std::array<std::array<float, size>, kSide> transform = {};
   for (size_t i = 0; i < points.size(); ++i) {
     double power = 1;
     for (size_t j = 0; j < points.size(); ++j) {
       if (j != i) power /= points[i] - points[j];
     }
-    for (int64_t j = 0; j < shape.filter_size; ++j, power *= points[i]) rows[i][j] = power;
+    for (int j = 0; j < size; ++j, power *= points[i]) transform[i][j] = static_cast<float>(power);
   }
-  rows[kSide - 1][shape.filter_size - 1] = 1;
-  const int64_t count = shape.depth * shape.channels;
-  std::vector<double> sum(shape.channels);
-  for (int64_t at = 0; at < count; at += shape.channels) {
-    for (int plane = 0; plane < kWinogradPlanes; ++plane) {
-      std::fill(sum.begin(), sum.end(), 0);
-      for (int64_t i = 0; i < shape.filter_size * shape.filter_size; ++i) {
-        const double factor =
-            rows[plane / kSide][i / shape.filter_size] * rows[plane % kSide][i % shape.filter_size];
-        for (int64_t k = 0; k < shape.channels; ++k) sum[k] += factor * filter[i * count + at + k];
+  transform[kSide - 1][size - 1] = 1;
+  return transform;
+}
+
+template <int size>
+void TransformFilterRows(const float* filter, int64_t rows, int64_t width, int64_t first,
+                         int64_t last, bool is_reversed, float* planes) {
+  const auto transform = FilterTransform<size>();
+  const int64_t pixel = rows * width;
+  const int64_t plane_size = WinogradPlaneSize(rows, width);
+  for (int64_t at = first * width; at < last * width; at += kWinogradChannels) {
+    std::array<std::array<Vector, size>, kSide> columns = {};
+    for (int i = 0; i < size; ++i) {
+      for (int j = 0; j < size; ++j) {
+        const int place = i * size + j;
+        const Vector value =
+            Load(filter + (is_reversed ? size * size - 1 - place : place) * pixel + at);
+        for (int k = 0; k < kSide; ++k) columns[k][j] += transform[k][i] * value;
       }
-      std::copy(sum.begin(), sum.end(), planes + plane * count + at);
+    }
+    for (int plane = 0; plane < kWinogradPlanes; ++plane) {
+      Vector sum = {};
+      for (int j = 0; j < size; ++j) sum += transform[plane % kSide][j] * columns[plane / kSide][j];
+      Store(sum, planes + plane * plane_size + at);
     }
   }
+}
+
+}  // namespace
+
+int64_t WinogradPlaneSize(int64_t rows, int64_t columns) {
+  constexpr int64_t kLine = 16;
+  const int64_t lines = (rows * columns + kLine - 1) / kLine;
+  return (lines | 1) * kLine;
+}
+
+void TransformWinogradFilter(const float* filter, int64_t filter_size, int64_t rows, int64_t width,
+                             int64_t first, int64_t last, bool is_reversed, float* planes) {
+  const auto transform = filter_size == 3 ? TransformFilterRows<3> : TransformFilterRows<5>;
+  transform(filter, rows, width, first, last, is_reversed, planes);
 }
 
 void TransformWinogradTiles(const WinogradShape& shape, const float* image, int64_t first,

@@ -13,6 +13,7 @@
 #define TF_INTEROP_TF_WINOGRAD_H_
 
 #include <cstdint>
+#include <tuple>
 
 #include "cc_kernels/tf/fused_ops.h"
 
@@ -39,10 +40,25 @@ struct WinogradShape {
   int64_t tile_rows() const { return (rows + tile_size() - 1) / tile_size(); }
   int64_t tile_columns() const { return (columns + tile_size() - 1) / tile_size(); }
   int64_t tiles() const { return images * tile_rows() * tile_columns(); }
+
+  bool operator==(const WinogradShape& other) const {
+    const auto all = [](const WinogradShape& shape) {
+      return std::tie(shape.images, shape.height, shape.width, shape.depth, shape.above, shape.left,
+                      shape.rows, shape.columns, shape.channels, shape.filter_size);
+    };
+    return all(*this) == all(other);
+  }
 };
 
-// `filter` is in HWIO. Each of `planes` is a matrix of `depth` rows.
-void TransformWinogradFilter(const WinogradShape& shape, const float* filter, float* planes);
+// Planes begin so many values after each other: an odd number of cache lines, because otherwise
+// many of them would share a few places of the cache.
+int64_t WinogradPlaneSize(int64_t rows, int64_t columns);
+
+// Transforms rows from `first` to `last` of a filter in HWIO, each `width` values for each pixel;
+// there are `rows`. Each plane is a matrix of them. With `is_reversed` the filter's pixels are read
+// from the last to the first, as for the gradient of a convolution's input.
+void TransformWinogradFilter(const float* filter, int64_t filter_size, int64_t rows, int64_t width,
+                             int64_t first, int64_t last, bool is_reversed, float* planes);
 
 // Transforms tiles from `first` to `last`. Each tile is a row of `depth` in each plane; planes
 // begin `plane_size` after each other.

@@ -11,13 +11,23 @@
 #include "cc_kernels/tf/onednn.h"
 #include "cc_kernels/tf/winograd.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/tensor.h"
 
 namespace tf_interop {
 
 // Its name in profiles, in place of an op's.
 inline constexpr char kWinogradConvolution[] = "TfInterop>WinogradConvolution";
 
-// For one shape, filter and number of cores. Thread-safe.
+// With fewer tiles, reading the filter, which is four times as large, takes longer than what is
+// gained.
+inline constexpr int64_t kLeastWinogradTiles = 9;
+// What Winograd's way must gain where it is tried. Programs that measure this differ by less.
+inline constexpr double kMostWinogradTime = 0.9;
+
+// Whether a result by Winograd's way is nearly oneDNN's, and finite.
+bool AreNear(const tensorflow::Tensor& result, const tensorflow::Tensor& expected);
+
+// For one shape and number of cores. Thread-safe.
 class WinogradConvolution {
  public:
   // A transformed filter in the form that a primitive needs.
@@ -25,26 +35,37 @@ class WinogradConvolution {
     std::shared_ptr<const void> owner;
     dnnl_memory_t memory = nullptr;
   };
-  // Brings the planes of the filter from the first form into the second.
+  // Brings the planes of a filter from the first form into the second.
   using FindFilter =
       std::function<Filter(const_dnnl_memory_desc_t given, const_dnnl_memory_desc_t needed)>;
 
-  // Null if oneDNN has no such product.
+  // For one filter. Null if oneDNN has no such product.
   static std::unique_ptr<WinogradConvolution> Make(const WinogradShape& shape, int cores,
                                                    const FindFilter& find_filter);
+  // For a filter that is transformed in each call; with `is_gradient` for that of a convolution,
+  // whose gradient of the input this is.
+  static std::unique_ptr<WinogradConvolution> MakeForAnyFilter(const WinogradShape& shape,
+                                                               int cores, bool is_gradient);
 
   // Adds what is in `output` if a summand is fused. The device has the cores for which this is.
+  // `filter` is read if it is not always the same.
   absl::Status Run(tensorflow::OpKernelContext* context, const FusedOps& fused, const float* image,
-                   const float* bias, float* output) const;
+                   const float* filter, const float* bias, float* output) const;
 
  private:
-  explicit WinogradConvolution(const WinogradShape& shape) : shape_(shape) {}
-  bool MakeProduct(int cores, const FindFilter& find_filter);
+  WinogradConvolution(const WinogradShape& shape, int cores);
+  int cores_of_product() const { return cores_ / parts_; }
+  bool MakeProduct(const_dnnl_memory_desc_t filter);
+  // Allocates and writes the planes of a filter.
+  absl::Status Transform(tensorflow::OpKernelContext* context, const float* filter,
+                         tensorflow::Tensor* planes) const;
   int64_t image_floats() const { return kWinogradPlanes * image_plane_; }
   int64_t product_floats() const { return kWinogradPlanes * product_plane_; }
   int64_t part_floats() const { return image_floats() + product_floats() + scratchpad_floats_; }
 
   const WinogradShape shape_;
+  const int cores_;
+  bool is_gradient_ = false;
   int parts_ = 1;              // of the tiles, one for each core; or one, for all cores
   int64_t product_tiles_ = 0;  // of one product
   int64_t image_plane_ = 0;    // sizes of planes
@@ -55,6 +76,7 @@ class WinogradConvolution {
   OneDnnPtr<dnnl_primitive> primitive_;
   const_dnnl_memory_desc_t scratchpad_ = nullptr;  // of `desc_`
   Filter filter_;
+  OneDnnPtr<dnnl_memory_desc> planes_;  // of a filter that changes
 };
 
 }  // namespace tf_interop

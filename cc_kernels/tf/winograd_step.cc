@@ -1,0 +1,165 @@
+#include "cc_kernels/tf/winograd_step.h"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <mutex>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/string_view.h"
+#include "cc_kernels/tf/onednn.h"
+#include "cc_kernels/tf/winograd_convolution.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/util/determinism.h"
+
+namespace tf_interop {
+
+using tensorflow::OpKernel;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+
+namespace {
+
+constexpr int kTrialRuns = 6;  // of both ways together, in turns
+
+}  // namespace
+
+struct WinogradStep::Ways {
+  enum class State { kNew, kTrying, kKernel, kWinograd };
+
+  WinogradShape shape;
+  TensorShape result;
+  std::unique_ptr<WinogradConvolution> winograd;  // null if there is no such product
+  mutable std::mutex mutex;                       // guards the rest
+  State state = State::kNew;
+  int runs = 0;
+  std::array<double, 2> seconds = {std::numeric_limits<double>::infinity(),
+                                   std::numeric_limits<double>::infinity()};  // of both ways
+};
+
+std::unique_ptr<WinogradStep> WinogradStep::Make(const OpKernel& kernel) {
+  const absl::string_view op = kernel.type_string_view();
+  const bool is_gradient = absl::EndsWith(op, "Conv2DBackpropInput");
+  if (!absl::StartsWith(op, "_MklNative") || !(is_gradient || absl::EndsWith(op, "Conv2D")) ||
+      kernel.input_type(is_gradient ? 1 : 0) != tensorflow::DT_FLOAT || FindOneDnn() == nullptr) {
+    return nullptr;
+  }
+  const auto attributes = ConvolutionAttributes::Read(kernel.def(), /*is_depthwise=*/false);
+  if (!attributes.has_value() || attributes->fused.has_summand) return nullptr;
+  return std::unique_ptr<WinogradStep>(new WinogradStep(*attributes, is_gradient));
+}
+
+std::optional<WinogradShape> WinogradStep::FindShape(const OpKernelContext& context) const {
+  TensorShape image = context.input(0).shape();
+  if (is_gradient_) {
+    const Tensor& sizes = context.input(0);
+    if (sizes.dtype() != tensorflow::DT_INT32 || sizes.shape() != TensorShape({4}) ||
+        !tensorflow::TensorShapeUtils::MakeShape(sizes.vec<int32_t>(), &image).ok()) {
+      return std::nullopt;
+    }
+  }
+  const auto shape = attributes_.ShapeFor(image, context.input(1).shape());
+  if (!shape.has_value()) return std::nullopt;
+  std::optional<WinogradShape> winograd = attributes_.WinogradShapeFor(*shape);
+  if (!winograd.has_value()) return std::nullopt;
+  if (attributes_.fused.has_bias && context.input(2).shape() != TensorShape({shape->channels})) {
+    return std::nullopt;
+  }
+  if (is_gradient_) {
+    if (context.input(2).shape() !=
+        TensorShape({shape->images, winograd->rows, winograd->columns, shape->channels})) {
+      return std::nullopt;
+    }
+    std::swap(winograd->depth, winograd->channels);
+    std::swap(winograd->height, winograd->rows);
+    std::swap(winograd->width, winograd->columns);
+    winograd->above = winograd->filter_size - 1 - winograd->above;
+    winograd->left = winograd->filter_size - 1 - winograd->left;
+  }
+  if (winograd->tiles() < kLeastWinogradTiles) return std::nullopt;
+  return winograd;
+}
+
+std::shared_ptr<WinogradStep::Ways> WinogradStep::Find(const OpKernelContext& context) {
+  // The choice depends on times, and so do the bits of the result.
+  const Tensor& image = context.input(is_gradient_ ? 2 : 0);
+  if (image.dims() != 4 || tensorflow::OpDeterminismRequired()) return nullptr;
+  const int cores = context.device()->tensorflow_cpu_worker_threads()->num_threads;
+  const Key key = {image.dim_size(0), image.dim_size(1), image.dim_size(2), image.dim_size(3),
+                   cores};
+  std::optional<std::shared_ptr<Ways>> found = ways_.Find(key);
+  if (!found.has_value()) {
+    auto made = std::make_shared<Ways>();
+    if (const std::optional<WinogradShape> shape = FindShape(context); shape.has_value()) {
+      made->shape = *shape;
+      made->result = TensorShape({shape->images, shape->rows, shape->columns, shape->channels});
+      made->winograd = WinogradConvolution::MakeForAnyFilter(*shape, cores, is_gradient_);
+    }
+    found = ways_.Insert(key, std::move(made));
+  }
+  Ways& ways = **found;
+  if (ways.winograd == nullptr) return nullptr;
+  const std::lock_guard<std::mutex> lock(ways.mutex);
+  return ways.state == Ways::State::kKernel ? nullptr : *found;
+}
+
+bool WinogradStep::IsWinograd(const Ways& ways) {
+  const std::lock_guard<std::mutex> lock(ways.mutex);
+  return ways.state == Ways::State::kWinograd;
+}
+
+void WinogradStep::Run(OpKernelContext* context, OpKernel* kernel, Ways* ways) const {
+  using State = Ways::State;
+  // A gradient's sizes may change while those of its other inputs do not.
+  const std::optional<WinogradShape> shape = FindShape(*context);
+  if (!shape.has_value() || !(*shape == ways->shape)) return kernel->Compute(context);
+  State state = State::kNew;
+  int run = 0;
+  {
+    const std::lock_guard<std::mutex> lock(ways->mutex);
+    state = ways->state;
+    if (state == State::kTrying) run = ways->runs++;
+  }
+  const bool is_winograd = state == State::kWinograd || (state == State::kTrying && run % 2 == 1);
+  const auto begin = std::chrono::steady_clock::now();
+  if (is_winograd) {
+    Tensor* output = nullptr;
+    absl::Status status = context->allocate_output(0, ways->result, &output);
+    if (status.ok()) status = RunWinograd(context, *ways, output);
+    context->SetStatus(status);
+  } else {
+    kernel->Compute(context);
+  }
+  const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
+  if (!context->status().ok() || state == State::kWinograd) return;
+  if (state == State::kNew) {
+    Tensor other;
+    const bool is_near = context->allocate_temp(tensorflow::DT_FLOAT, ways->result, &other).ok() &&
+                         RunWinograd(context, *ways, &other).ok() &&
+                         AreNear(other, *context->mutable_output(0));
+    const std::lock_guard<std::mutex> lock(ways->mutex);
+    if (ways->state == State::kNew) ways->state = is_near ? State::kTrying : State::kKernel;
+    return;
+  }
+  const std::lock_guard<std::mutex> lock(ways->mutex);
+  auto& [of_kernel, of_winograd] = ways->seconds;
+  double& least = is_winograd ? of_winograd : of_kernel;
+  least = std::min(least, time.count());
+  if (ways->state != State::kTrying || run + 1 < kTrialRuns) return;
+  const bool is_faster = of_winograd < kMostWinogradTime * of_kernel;
+  ways->state = is_faster ? State::kWinograd : State::kKernel;
+}
+
+absl::Status WinogradStep::RunWinograd(OpKernelContext* context, const Ways& ways,
+                                       Tensor* output) const {
+  const auto data = [&](int input) {
+    return static_cast<const float*>(context->input(input).data());
+  };
+  return ways.winograd->Run(context, attributes_.fused, data(is_gradient_ ? 2 : 0), data(1),
+                            attributes_.fused.has_bias ? data(2) : nullptr,
+                            static_cast<float*>(output->data()));
+}
+
+}  // namespace tf_interop

@@ -1,0 +1,50 @@
+// A convolution, or the gradient of its input, whose filter changes from call to call.
+//
+// In its first calls TensorFlow's kernel and Winograd's way take turns, and the faster one stays.
+#ifndef TF_INTEROP_TF_WINOGRAD_STEP_H_
+#define TF_INTEROP_TF_WINOGRAD_STEP_H_
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "cc_kernels/core/lru_cache.h"
+#include "cc_kernels/tf/convolution_shape.h"
+#include "cc_kernels/tf/winograd.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace tf_interop {
+
+// Thread-safe.
+class WinogradStep {
+ public:
+  // Null if `kernel` is none of oneDNN's for float32 images, or if oneDNN cannot be called.
+  static std::unique_ptr<WinogradStep> Make(const tensorflow::OpKernel& kernel);
+
+  struct Ways;
+  // The ways for the inputs of a call; null if only the kernel takes them, or is faster.
+  std::shared_ptr<Ways> Find(const tensorflow::OpKernelContext& context);
+  // Whether the kernel has lost.
+  static bool IsWinograd(const Ways& ways);
+  // Does what `kernel` does.
+  void Run(tensorflow::OpKernelContext* context, tensorflow::OpKernel* kernel, Ways* ways) const;
+
+ private:
+  using Key = std::array<int64_t, 5>;  // the image's sizes, and the number of cores
+
+  WinogradStep(const ConvolutionAttributes& attributes, bool is_gradient)
+      : attributes_(attributes), is_gradient_(is_gradient) {}
+  // Empty if only the kernel takes the inputs.
+  std::optional<WinogradShape> FindShape(const tensorflow::OpKernelContext& context) const;
+  absl::Status RunWinograd(tensorflow::OpKernelContext* context, const Ways& ways,
+                           tensorflow::Tensor* output) const;
+
+  const ConvolutionAttributes attributes_;
+  const bool is_gradient_;
+  LruCache<Key, std::shared_ptr<Ways>> ways_{16};
+};
+
+}  // namespace tf_interop
+
+#endif  // TF_INTEROP_TF_WINOGRAD_STEP_H_
