@@ -220,8 +220,8 @@ bool DirectConvolution::IsWinogradFaster(OpKernelContext* context, const Convolu
   // The choice depends on times, and so do the bits of the result.
   if (!tries_winograd_ || tensorflow::OpDeterminismRequired()) return false;
   const std::optional<WinogradShape> winograd = attributes_.WinogradShapeFor(shape);
-  const int64_t tiles = winograd.has_value() ? winograd->tiles() : 0;
-  if (tiles < kLeastWinogradTiles) return false;
+  if (!winograd.has_value() || !MayGain(*winograd)) return false;
+  const int64_t tiles = winograd->tiles();
   ConvolutionShape few = shape;
   few.images = std::min(shape.images, (kTilesOfTrial * shape.images + tiles - 1) / tiles);
   const std::array<int64_t, 3> key = {few.images, shape.image[0], shape.image[1]};

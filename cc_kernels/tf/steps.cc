@@ -283,14 +283,15 @@ absl::Status StepsRun::Lane::Run(const KernelStep& step, tensorflow::DeviceBase*
     if (held_filter.kernel != nullptr) params_.op_kernel = kernel = held_filter.kernel.get();
   }
   const auto direct = held_filter.direct == nullptr ? nullptr : held_filter.direct->Find(&derived_);
-  const auto ways = is_vector || step.winograd == nullptr ? nullptr : step.winograd->Find(derived_);
+  WinogradStep::Turn turn;
+  if (!is_vector && step.winograd != nullptr) turn = step.winograd->Find(derived_);
   {
     const tsl::profiler::TraceMe trace(
         [&] {
           if (is_vector) return absl::StrCat(kernel->name_view(), ":", kVectorProduct);
           if (direct != nullptr)
             return absl::StrCat(kernel->name_view(), ":", DirectConvolution::Name(*direct));
-          if (ways != nullptr && WinogradStep::IsWinograd(*ways)) {
+          if (turn.is_winograd) {
             return absl::StrCat(kernel->name_view(), ":", kWinogradConvolution);
           }
           return kernel->TraceString(derived_, tsl::profiler::TfOpDetailsEnabled());
@@ -300,8 +301,8 @@ absl::Status StepsRun::Lane::Run(const KernelStep& step, tensorflow::DeviceBase*
       derived_.SetStatus(step.vector_product->Run(&derived_));
     } else if (direct != nullptr) {
       derived_.SetStatus(held_filter.direct->Run(&derived_, direct.get()));
-    } else if (ways != nullptr) {
-      step.winograd->Run(&derived_, kernel, ways.get());
+    } else if (turn.ways != nullptr) {
+      step.winograd->Run(&derived_, kernel, turn);
     } else {
       kernel->Compute(&derived_);
     }

@@ -40,6 +40,10 @@ struct WinogradShape {
   int64_t tile_rows() const { return (rows + tile_size() - 1) / tile_size(); }
   int64_t tile_columns() const { return (columns + tile_size() - 1) / tile_size(); }
   int64_t tiles() const { return images * tile_rows() * tile_columns(); }
+  // Those of an ordinary convolution.
+  int64_t products() const {
+    return images * rows * columns * depth * channels * filter_size * filter_size;
+  }
 
   bool operator==(const WinogradShape& other) const {
     const auto all = [](const WinogradShape& shape) {

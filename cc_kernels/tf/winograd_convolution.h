@@ -18,9 +18,8 @@ namespace tf_interop {
 // Its name in profiles, in place of an op's.
 inline constexpr char kWinogradConvolution[] = "TfInterop>WinogradConvolution";
 
-// With fewer tiles, reading the filter, which is four times as large, takes longer than what is
-// gained.
-inline constexpr int64_t kLeastWinogradTiles = 9;
+// Whether Winograd's way may be faster.
+bool MayGain(const WinogradShape& shape);
 // What Winograd's way must gain where it is tried. Programs that measure this differ by less.
 inline constexpr double kMostWinogradTime = 0.9;
 

@@ -22,7 +22,7 @@ using tensorflow::TensorShape;
 
 namespace {
 
-constexpr int kTrialRuns = 6;  // of both ways together, in turns
+constexpr int kTrials = 6;  // of both ways together, in turns
 
 }  // namespace
 
@@ -32,11 +32,11 @@ struct WinogradStep::Ways {
   WinogradShape shape;
   TensorShape result;
   std::unique_ptr<WinogradConvolution> winograd;  // null if there is no such product
-  mutable std::mutex mutex;                       // guards the rest
+  std::mutex mutex;                               // guards the rest
   State state = State::kNew;
-  int runs = 0;
-  std::array<double, 2> seconds = {std::numeric_limits<double>::infinity(),
-                                   std::numeric_limits<double>::infinity()};  // of both ways
+  int trials = 0;
+  double kernel_seconds = std::numeric_limits<double>::infinity();  // the least so far
+  double winograd_seconds = std::numeric_limits<double>::infinity();
 };
 
 std::unique_ptr<WinogradStep> WinogradStep::Make(const OpKernel& kernel) {
@@ -78,21 +78,23 @@ std::optional<WinogradShape> WinogradStep::FindShape(const OpKernelContext& cont
     winograd->above = winograd->filter_size - 1 - winograd->above;
     winograd->left = winograd->filter_size - 1 - winograd->left;
   }
-  if (winograd->tiles() < kLeastWinogradTiles) return std::nullopt;
-  return winograd;
+  return MayGain(*winograd) ? winograd : std::nullopt;
 }
 
-std::shared_ptr<WinogradStep::Ways> WinogradStep::Find(const OpKernelContext& context) {
+WinogradStep::Turn WinogradStep::Find(const OpKernelContext& context) {
   // The choice depends on times, and so do the bits of the result.
   const Tensor& image = context.input(is_gradient_ ? 2 : 0);
-  if (image.dims() != 4 || tensorflow::OpDeterminismRequired()) return nullptr;
+  if (image.dims() != 4 || tensorflow::OpDeterminismRequired()) return {};
   const int cores = context.device()->tensorflow_cpu_worker_threads()->num_threads;
   const Key key = {image.dim_size(0), image.dim_size(1), image.dim_size(2), image.dim_size(3),
                    cores};
   std::optional<std::shared_ptr<Ways>> found = ways_.Find(key);
-  if (!found.has_value()) {
+  const bool is_new = !found.has_value();
+  std::optional<WinogradShape> shape;
+  if (is_new || (*found)->winograd != nullptr) shape = FindShape(context);
+  if (is_new) {
     auto made = std::make_shared<Ways>();
-    if (const std::optional<WinogradShape> shape = FindShape(context); shape.has_value()) {
+    if (shape.has_value()) {
       made->shape = *shape;
       made->result = TensorShape({shape->images, shape->rows, shape->columns, shape->channels});
       made->winograd = WinogradConvolution::MakeForAnyFilter(*shape, cores, is_gradient_);
@@ -100,56 +102,54 @@ std::shared_ptr<WinogradStep::Ways> WinogradStep::Find(const OpKernelContext& co
     found = ways_.Insert(key, std::move(made));
   }
   Ways& ways = **found;
-  if (ways.winograd == nullptr) return nullptr;
-  const std::lock_guard<std::mutex> lock(ways.mutex);
-  return ways.state == Ways::State::kKernel ? nullptr : *found;
-}
-
-bool WinogradStep::IsWinograd(const Ways& ways) {
-  const std::lock_guard<std::mutex> lock(ways.mutex);
-  return ways.state == Ways::State::kWinograd;
-}
-
-void WinogradStep::Run(OpKernelContext* context, OpKernel* kernel, Ways* ways) const {
-  using State = Ways::State;
   // A gradient's sizes may change while those of its other inputs do not.
-  const std::optional<WinogradShape> shape = FindShape(*context);
-  if (!shape.has_value() || !(*shape == ways->shape)) return kernel->Compute(context);
-  State state = State::kNew;
-  int run = 0;
-  {
-    const std::lock_guard<std::mutex> lock(ways->mutex);
-    state = ways->state;
-    if (state == State::kTrying) run = ways->runs++;
+  if (ways.winograd == nullptr || !shape.has_value() || !(*shape == ways.shape)) return {};
+  const std::lock_guard<std::mutex> lock(ways.mutex);
+  switch (ways.state) {
+    case Ways::State::kNew:
+      return {*found, /*is_winograd=*/false, /*is_first=*/true};
+    case Ways::State::kTrying: {
+      const int trial = ways.trials++;
+      return {*found, /*is_winograd=*/trial % 2 == 1, /*is_first=*/false, trial};
+    }
+    case Ways::State::kKernel:
+      return {};
+    case Ways::State::kWinograd:
+      return {*found, /*is_winograd=*/true};
   }
-  const bool is_winograd = state == State::kWinograd || (state == State::kTrying && run % 2 == 1);
+  return {};
+}
+
+void WinogradStep::Run(OpKernelContext* context, OpKernel* kernel, const Turn& turn) const {
+  Ways& ways = *turn.ways;
   const auto begin = std::chrono::steady_clock::now();
-  if (is_winograd) {
+  if (turn.is_winograd) {
     Tensor* output = nullptr;
-    absl::Status status = context->allocate_output(0, ways->result, &output);
-    if (status.ok()) status = RunWinograd(context, *ways, output);
+    absl::Status status = context->allocate_output(0, ways.result, &output);
+    if (status.ok()) status = RunWinograd(context, ways, output);
     context->SetStatus(status);
   } else {
     kernel->Compute(context);
   }
   const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
-  if (!context->status().ok() || state == State::kWinograd) return;
-  if (state == State::kNew) {
+  if (!context->status().ok()) return;
+  if (turn.is_first) {
     Tensor other;
-    const bool is_near = context->allocate_temp(tensorflow::DT_FLOAT, ways->result, &other).ok() &&
-                         RunWinograd(context, *ways, &other).ok() &&
+    const bool is_near = context->allocate_temp(tensorflow::DT_FLOAT, ways.result, &other).ok() &&
+                         RunWinograd(context, ways, &other).ok() &&
                          AreNear(other, *context->mutable_output(0));
-    const std::lock_guard<std::mutex> lock(ways->mutex);
-    if (ways->state == State::kNew) ways->state = is_near ? State::kTrying : State::kKernel;
-    return;
+    const std::lock_guard<std::mutex> lock(ways.mutex);
+    if (ways.state == Ways::State::kNew) {
+      ways.state = is_near ? Ways::State::kTrying : Ways::State::kKernel;
+    }
   }
-  const std::lock_guard<std::mutex> lock(ways->mutex);
-  auto& [of_kernel, of_winograd] = ways->seconds;
-  double& least = is_winograd ? of_winograd : of_kernel;
+  if (turn.trial < 0) return;
+  const std::lock_guard<std::mutex> lock(ways.mutex);
+  double& least = turn.is_winograd ? ways.winograd_seconds : ways.kernel_seconds;
   least = std::min(least, time.count());
-  if (ways->state != State::kTrying || run + 1 < kTrialRuns) return;
-  const bool is_faster = of_winograd < kMostWinogradTime * of_kernel;
-  ways->state = is_faster ? State::kWinograd : State::kKernel;
+  if (ways.state != Ways::State::kTrying || turn.trial + 1 < kTrials) return;
+  const bool is_faster = ways.winograd_seconds < kMostWinogradTime * ways.kernel_seconds;
+  ways.state = is_faster ? Ways::State::kWinograd : Ways::State::kKernel;
 }
 
 absl::Status WinogradStep::RunWinograd(OpKernelContext* context, const Ways& ways,

@@ -23,12 +23,17 @@ class WinogradStep {
   static std::unique_ptr<WinogradStep> Make(const tensorflow::OpKernel& kernel);
 
   struct Ways;
-  // The ways for the inputs of a call; null if only the kernel takes them, or is faster.
-  std::shared_ptr<Ways> Find(const tensorflow::OpKernelContext& context);
-  // Whether the kernel has lost.
-  static bool IsWinograd(const Ways& ways);
-  // Does what `kernel` does.
-  void Run(tensorflow::OpKernelContext* context, tensorflow::OpKernel* kernel, Ways* ways) const;
+  // How a call runs.
+  struct Turn {
+    std::shared_ptr<Ways> ways;  // null: only the kernel takes the inputs, or is faster
+    bool is_winograd = false;    // else the kernel runs
+    bool is_first = false;       // compares both
+    int trial = -1;              // from 0, or no trial
+  };
+  Turn Find(const tensorflow::OpKernelContext& context);
+  // Does what `kernel` does. Not for a turn without ways.
+  void Run(tensorflow::OpKernelContext* context, tensorflow::OpKernel* kernel,
+           const Turn& turn) const;
 
  private:
   using Key = std::array<int64_t, 5>;  // the image's sizes, and the number of cores
