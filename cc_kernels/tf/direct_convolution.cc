@@ -4,12 +4,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstring>
 #include <functional>
 #include <limits>
 #include <optional>
-#include <string>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
@@ -17,8 +15,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "cc_kernels/tf/onednn_calls.h"
-#include "tensorflow/core/framework/kernel_shape_util.h"
-#include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/util/determinism.h"
 
@@ -28,7 +24,6 @@ namespace {
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
-using tensorflow::TryGetNodeAttr;
 
 void AppendActivation(const FusedOps& fused, dnnl_post_ops_t ops) {
   const auto append = [ops](dnnl_alg_kind_t algorithm, float alpha, float beta) {
