@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import pathlib
 import re
 from typing import Any
@@ -222,3 +223,18 @@ def test_follows_sizes_that_change(unit: Any) -> None:
             each(*inputs)
         errors.append(type(error.value))
     assert errors[0] == errors[1]
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_calls_at_the_same_time_have_their_own_results(unit: Any, is_kept: bool) -> None:
+    case = CASES["relu"]
+    kernel = make(unit, "relu", case)
+    run = timed(unit, "relu", case) if is_kept else ways_of_a_changing_filter(unit, "relu")[0]
+    image, *others = inputs_of(case)
+    images = [image + number for number in range(4)]
+    expected = [kernel(each, *others) for each in images]
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        for _ in range(20):
+            found = threads.map(lambda each: run(each, *others), images)
+            for one, other in zip(found, expected, strict=True):
+                assert_near(one, other)
