@@ -20,7 +20,8 @@ inline constexpr char kWinogradConvolution[] = "TfInterop>WinogradConvolution";
 
 // Whether Winograd's way may be faster.
 bool MayGain(const WinogradShape& shape);
-// What Winograd's way must gain where it is tried. Programs that measure this differ by less.
+// Winograd's way must take less than this part of the other's time. What is left makes up for the
+// filter's memory, and for times that another program disturbs.
 inline constexpr double kMostWinogradTime = 0.9;
 
 // Whether a result by Winograd's way is nearly oneDNN's, and finite.
