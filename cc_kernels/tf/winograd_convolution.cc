@@ -28,8 +28,8 @@ constexpr int64_t kProductsOfCycle = 16;
 
 int64_t RoundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
-// The largest difference from oneDNN's result, as a part of the largest result. It is up to 3e-6 for
-// 3x3 and 64 to 256 channels of pixels after a rectifier.
+// The largest difference from oneDNN's result, as a part of the largest result. It is up to 3e-6
+// for 3x3 and 64 to 256 channels of pixels after a rectifier.
 constexpr float kMostError = 2e-5F;
 
 // Of matrices, or of transposed ones.
