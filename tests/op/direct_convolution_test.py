@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
+from profiled_events import profile, ways_of_steps
 from stage_program import operation
 from tensorflow.core.framework import node_def_pb2
 from tensorflow.python.framework import test_util
@@ -93,20 +94,20 @@ def inputs_of(case: Case, seed: int = 0) -> list[tf.Tensor]:
 @pytest.mark.parametrize("cores", [0, 1, 2])
 def test_gives_the_bits_of_the_kernel(unit: Any, cores: int, tmp_path: pathlib.Path) -> None:
     names = [f"case_{place}" for place in range(len(CASES))]
-    tf.profiler.experimental.start(str(tmp_path))
-    for name, case in zip(names, CASES, strict=True):
-        direct, kernel = both(unit, case, cores, name)
-        inputs = inputs_of(case)
-        for image in (inputs[0], inputs[0] - 1, inputs[0][:1], inputs[0]):
-            others = [each[: len(image)] if len(each.shape) == 4 else each for each in inputs[2:]]
-            given = [image, inputs[1], *others]
-            assert_same_bits(direct(*given), kernel(*given))
-    tf.profiler.experimental.stop()
-    [profile] = tmp_path.rglob("*.xplane.pb")
-    ran = re.findall(
-        r"(case_\d+):TfInterop>DirectConvolution", profile.read_bytes().decode("latin1")
-    )
-    assert set(ran) == set(names)
+
+    def run() -> None:
+        for name, case in zip(names, CASES, strict=True):
+            direct, kernel = both(unit, case, cores, name)
+            inputs = inputs_of(case)
+            for image in (inputs[0], inputs[0] - 1, inputs[0][:1], inputs[0]):
+                others = [
+                    each[: len(image)] if len(each.shape) == 4 else each for each in inputs[2:]
+                ]
+                given = [image, inputs[1], *others]
+                assert_same_bits(direct(*given), kernel(*given))
+
+    ways = ways_of_steps(profile(tmp_path, run))
+    assert all("TfInterop>DirectConvolution" in ways[name] for name in names)
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pathlib
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from profiled_events import profile, ways_of_steps
 from stage_program import operation
 from tensorflow.core.framework import node_def_pb2
 from unit_program import Run, in_graph, stock
@@ -111,20 +111,22 @@ def tensors_of(case: Case, dtype: tf.DType) -> list[tf.Tensor]:
     ]
 
 
-def ops_run(folder: pathlib.Path, make: Callable[[Any], Run], steps: list[Any]) -> dict[str, str]:
+def ops_run(
+    folder: pathlib.Path, make: Callable[[Any], Run], steps: list[Any]
+) -> dict[str, set[str]]:
     """Runs each step by itself; returns the ops of the kernels by name, without those that fail."""
     ran = []
-    tf.profiler.experimental.start(str(folder))
-    for step, tensors in steps:
-        try:
-            make(step)(*tensors)
-        except (ValueError, tf.errors.OpError):
-            continue
-        ran.append(step.name)
-    tf.profiler.experimental.stop()
-    [profile] = folder.rglob("*.xplane.pb")
-    found = dict(re.findall(r"(case_\d+):(\w+)", profile.read_bytes().decode("latin1")))
-    return {name: found[name] for name in ran}
+
+    def run() -> None:
+        for step, tensors in steps:
+            try:
+                make(step)(*tensors)
+            except (ValueError, tf.errors.OpError):
+                continue
+            ran.append(step.name)
+
+    ways = ways_of_steps(profile(folder, run))
+    return {name: ways[name] for name in ran}
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)

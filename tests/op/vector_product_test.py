@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pathlib
-import re
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from profiled_events import profile, ways_of_steps
 from stage_program import operation
 from tensorflow.core.framework import node_def_pb2
 from unit_program import assert_same_bits, in_graph, stock
@@ -90,14 +90,14 @@ def test_takes_one_vector_alone(unit: Any, tmp_path: pathlib.Path) -> None:
         (step_of("MatMul", transpose_a=True), [[8, 1], matrix]),
         (step_of("MatMul"), [[2, 8], matrix]),
     ]
-    tf.profiler.experimental.start(str(tmp_path))
-    for step, shapes in others:
-        inputs = [tf.random.stateless_normal(each, (1, 2)) for each in shapes]
-        run = in_graph(unit, [step], ["steps:0:0"], cores=0)
-        assert_same_bits(run(*inputs), stock([step], ["steps:0:0"])(*inputs))
-    taken = operation("taken", "MatMul", ["inputs:0", "inputs:1"])
-    in_graph(unit, [taken], ["steps:0:0"])(*inputs_of("MatMul", 8, 6)[:2])
-    tf.profiler.experimental.stop()
-    [profile] = tmp_path.rglob("*.xplane.pb")
-    names = re.findall(r"(\w+):TfInterop>VectorProduct", profile.read_bytes().decode("latin1"))
-    assert names == ["taken"]
+
+    def run() -> None:
+        for step, shapes in others:
+            inputs = [tf.random.stateless_normal(each, (1, 2)) for each in shapes]
+            unit_of_step = in_graph(unit, [step], ["steps:0:0"], cores=0)
+            assert_same_bits(unit_of_step(*inputs), stock([step], ["steps:0:0"])(*inputs))
+        taken = operation("taken", "MatMul", ["inputs:0", "inputs:1"])
+        in_graph(unit, [taken], ["steps:0:0"])(*inputs_of("MatMul", 8, 6)[:2])
+
+    ways = ways_of_steps(profile(tmp_path, run))
+    assert [name for name in ways if "TfInterop>VectorProduct" in ways[name]] == ["taken"]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import concurrent.futures
 import pathlib
-import re
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from profiled_events import profile, ways_of_steps
 from stage_program import operation
 from tensorflow.core.framework import node_def_pb2
 from tensorflow.python.framework import test_util
@@ -19,6 +19,8 @@ pytestmark = [
     pytest.mark.usefixtures("plugin_off"),
     pytest.mark.skipif(not test_util.IsMklEnabled(), reason="oneDNN is off"),
 ]
+
+WINOGRAD, DIRECT = "TfInterop>WinogradConvolution", "TfInterop>DirectConvolution"
 
 SAME = {"padding": "SAME"}
 VALID = {"padding": "VALID"}
@@ -88,14 +90,9 @@ def inputs_of(case: Case, seed: int = 0) -> list[tf.Tensor]:
     return inputs
 
 
-def ran(folder: pathlib.Path, name: str, run: Any) -> str:
-    """Calls `run`, and returns how the profile says that the step ran at least once."""
-    with tf.profiler.experimental.Profile(str(folder)):
-        run()
-    [profile] = folder.rglob("*.xplane.pb")
-    text = profile.read_bytes().decode("latin1")
-    found = set(re.findall(rf"{name}:TfInterop>(\w+)Convolution", text))
-    return found.pop() if found else "kernel"
+def ways(folder: pathlib.Path, name: str, run: Any) -> set[str]:
+    """Calls `run`, and returns how the step ran."""
+    return ways_of_steps(profile(folder, run))[name]
 
 
 def assert_near(found: list[tf.Tensor], expected: list[tf.Tensor]) -> None:
@@ -115,7 +112,7 @@ def test_gives_the_results_of_the_kernel(unit: Any, name: str, tmp_path: pathlib
         run = timed(unit, name, case)
         for _ in range(12):  # in all ways
             assert_near(run(*inputs), expected)
-        if ran(tmp_path / str(attempt), name, lambda run=run: run(*inputs)) == "Winograd":
+        if WINOGRAD in ways(tmp_path / str(attempt), name, lambda run=run: run(*inputs)):
             break
     else:
         pytest.fail("Winograd's way was never faster")
@@ -132,14 +129,14 @@ def test_leaves_others_to_the_kernel(unit: Any, name: str, tmp_path: pathlib.Pat
     inputs = inputs_of(case)
     for _ in range(3):
         assert_near(run(*inputs), kernel(*inputs))
-    assert ran(tmp_path, name, lambda: run(*inputs)) == "Direct"
+    assert ways(tmp_path, name, lambda: run(*inputs)) == {DIRECT}
 
 
 def test_needs_a_unit_that_times_itself(unit: Any, tmp_path: pathlib.Path) -> None:
     run = make(unit, "step", CASES["same"], cores=2)
     inputs = inputs_of(CASES["same"])
     run(*inputs)
-    assert ran(tmp_path, "step", lambda: run(*inputs)) == "Direct"
+    assert ways(tmp_path, "step", lambda: run(*inputs)) == {DIRECT}
 
 
 def test_leaves_values_that_are_not_finite_to_the_kernel(unit: Any) -> None:
@@ -199,7 +196,7 @@ def test_takes_a_filter_that_changes_in_each_call(
             inputs = changing_inputs(name, seed)
             assert_near(run(*inputs), expected(*inputs))
 
-    assert ran(tmp_path, name, call_often) == "Winograd"
+    assert WINOGRAD in ways(tmp_path, name, call_often)
 
 
 def test_leaves_a_changing_filter_that_is_not_finite_to_the_kernel(unit: Any) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.tsl.profiler.protobuf import xplane_pb2
+from profiled_events import profile
 
 import tf_interop
 from tf_interop import tensorflow_internals
@@ -98,16 +98,7 @@ def test_passes_one_tensor_to_the_unit() -> None:
 
 
 def threads_of_call_and_unit(call: Callable[[], object], folder: pathlib.Path) -> tuple[int, int]:
-    tf.profiler.experimental.start(str(folder))
-    call()
-    tf.profiler.experimental.stop()
-    (file,) = folder.glob("plugins/profile/*/*.xplane.pb")
-    threads = {
-        plane.event_metadata[event.metadata_id].name: line.id
-        for plane in xplane_pb2.XSpace.FromString(file.read_bytes()).planes
-        for line in plane.lines
-        for event in line.events
-    }
+    threads = {event.name: event.thread for event in profile(folder, call)}
     (of_call,) = {
         threads[name] for name in threads if name.startswith("EagerLocalExecute: __inference")
     }

@@ -7,14 +7,11 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
-from tensorflow.tsl.profiler.protobuf import xplane_pb2
+from profiled_events import Event, profile
 
 import tf_interop
 
 pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
-
-Event = tuple[str, int, dict[str, str]]
-"""Name, thread and details of an event."""
 
 
 @tf.function
@@ -26,27 +23,7 @@ def branches(image: Any) -> Any:
 
 def trace(folder: pathlib.Path, image: tf.Tensor) -> list[Event]:
     branches(image)  # traces and optimizes
-    tf.profiler.experimental.start(str(folder))
-    branches(image)
-    tf.profiler.experimental.stop()
-    (file,) = folder.glob("plugins/profile/*/*.xplane.pb")
-    space = xplane_pb2.XSpace.FromString(file.read_bytes())
-    return [
-        (plane.event_metadata[event.metadata_id].name, line.id, details(plane, event))
-        for plane in space.planes
-        for line in plane.lines
-        for event in line.events
-    ]
-
-
-def details(plane: xplane_pb2.XPlane, event: xplane_pb2.XEvent) -> dict[str, str]:
-    found = {}
-    for stat in event.stats:
-        value = getattr(stat, str(stat.WhichOneof("value")))
-        if stat.WhichOneof("value") == "ref_value":
-            value = plane.stat_metadata[value].name
-        found[plane.stat_metadata[stat.metadata_id].name] = str(value)
-    return found
+    return profile(folder, lambda: branches(image))
 
 
 def test_names_stages_and_lanes(tmp_path: pathlib.Path) -> None:
