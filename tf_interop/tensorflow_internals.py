@@ -1,8 +1,8 @@
 """The Python code that depends on TensorFlow and Keras interfaces that may change between versions.
 
 What changes how TensorFlow calls functions is in `runtime/packed_calls.py`,
-`parallel/kept_shares.py` and `parallel/known_shapes.py`. `docs/development.md` lists the C++ files
-that depend on such interfaces.
+`runtime/known_calls.py`, `parallel/kept_shares.py` and `parallel/known_shapes.py`.
+`docs/development.md` lists the C++ files that depend on such interfaces.
 """
 
 from __future__ import annotations

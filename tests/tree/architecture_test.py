@@ -95,8 +95,10 @@ PRIVATE_MODULES = {
     *("eager.execute", "eager.record", "framework.ops", "eager.polymorphic_function"),
     "eager.polymorphic_function.atomic_function",
     "eager.polymorphic_function.concrete_function",
+    "eager.polymorphic_function.polymorphic_function",
+    "eager.polymorphic_function.tracing_compilation",
     *("framework.convert_to_constants", "ops.handle_data_util", "util._pywrap_util_port"),
-    "ops.resource_variable_ops",
+    *("ops.resource_variable_ops", "saved_model.save_context"),
 }
 PRIVATE_HEADERS = {
     "tensorflow/c/experimental/grappler/grappler.h",
@@ -116,6 +118,7 @@ def test_private_interfaces_of_tensorflow_are_in_one_place_and_few() -> None:
         }
         allowed = (
             "tensorflow_internals.py",
+            "known_calls.py",
             "packed_calls.py",
             "kept_shares.py",
             "known_shapes.py",

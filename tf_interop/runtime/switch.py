@@ -18,7 +18,7 @@ from tf_interop.graph.xla import xla_auto_clustering
 from tf_interop.measure.device import has_nvidia_gpu, this_cpu
 from tf_interop.parallel.divide import Divider, ParallelPlan
 from tf_interop.planning.types import Plan, load_plan
-from tf_interop.runtime import packed_calls
+from tf_interop.runtime import known_calls, packed_calls
 from tf_interop.runtime.plugin import get_plugin
 from tf_interop.runtime.settings import (
     DEFAULT_KEPT_MB,
@@ -105,8 +105,10 @@ def enable(
         )
     if settings.divider is None:
         packed_calls.turn_on()
+        known_calls.turn_on()
     else:
         packed_calls.turn_off()
+        known_calls.turn_off()
         settings.divider.turn_on()
     if changes_graphs:
         tensorflow_internals.optimize_functions_anew()
@@ -132,6 +134,7 @@ def disable() -> None:
     except (TfInteropError, ImportError):  # without the library there is only the option
         tensorflow_internals.set_plugin_optimizers_option(False)
     packed_calls.turn_off()
+    known_calls.turn_off()
     # TensorFlow keeps options by thread, so functions of other threads still reach the pass once.
     tensorflow_internals.optimize_functions_anew()
 
