@@ -471,17 +471,24 @@ def _traced(model: Any, case: Case, *, compiled_by_xla: bool = False) -> KerasFu
 
 
 def _step_of(traced: KerasFunction) -> Callable[[], Any]:
-    """A function that runs a step, always on the same images, and waits for all devices."""
+    """A function that runs a step as a program does, always on the same images."""
+    inputs = numbers.noise(traced.inputs, seed=0)
+    return _and_wait(lambda: traced.program(inputs))
+
+
+def _and_wait(run: Callable[[], Any]) -> Callable[[], Any]:
+    """Also waits for GPUs. CPUs are done when a call returns."""
     import tensorflow as tf
 
-    inputs = numbers.noise(traced.inputs, seed=0)
+    if not tf.config.list_physical_devices("GPU"):
+        return run
 
-    def run() -> Any:
-        outputs = traced.function(inputs)
+    def run_and_wait() -> Any:
+        outputs = run()
         tf.test.experimental.sync_devices()
         return outputs
 
-    return run
+    return run_and_wait
 
 
 def _step_of_frozen(variant: Variant, traced: KerasFunction) -> Callable[[], Any]:
@@ -496,12 +503,7 @@ def _step_of_frozen(variant: Variant, traced: KerasFunction) -> Callable[[], Any
         arrays = [each.numpy() for each in inputs]
         return other_runtimes.make_step(variant, frozen, arrays)
 
-    def run() -> Any:
-        outputs = frozen(*inputs)
-        tf.test.experimental.sync_devices()
-        return outputs
-
-    return run
+    return _and_wait(lambda: frozen(*inputs))
 
 
 def _is_exact(case: Case, has_gpu: bool) -> bool:

@@ -159,7 +159,7 @@ def trace_step(
         return function(*positional, **named)
 
     step = tf.function(program, jit_compile=jit_compile, autograph=False)
-    return KerasFunction(step.get_concrete_function(specs), specs, ())
+    return KerasFunction(step, step.get_concrete_function(specs), specs, ())
 
 
 def handed_graph_of(

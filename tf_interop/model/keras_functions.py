@@ -21,10 +21,12 @@ class KerasFunction:
     """A traced function of a model.
 
     Attributes:
-        function: the concrete function; its one argument is `inputs`.
+        program: a tf.function, which a program calls with one argument, `inputs`.
+        function: its concrete function.
         inputs: `tf.TensorSpec`s in the structure of the model's inputs, every dimension known.
     """
 
+    program: Any
     function: Any
     inputs: Any
     notes: tuple[str, ...]
@@ -68,7 +70,7 @@ def trace_keras(
             return model(inputs, training=False)
 
     function = tf.function(program, jit_compile=jit_compile)
-    return KerasFunction(function.get_concrete_function(specs), specs, notes)
+    return KerasFunction(function, function.get_concrete_function(specs), specs, notes)
 
 
 def _training_step(model: Any, batch_size: int) -> tuple[Callable[[Any], Any], tuple[str, ...]]:
