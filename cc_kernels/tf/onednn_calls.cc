@@ -45,6 +45,15 @@ OneDnnPtr<dnnl_memory_desc> Describe(const dnnl_dims_t& sizes, int count, dnnl_f
   return OneDnnPtr<dnnl_memory_desc>(made);
 }
 
+OneDnnPtr<dnnl_memory_desc> DescribeMatrices(int64_t count, int64_t distance, int64_t rows,
+                                             int64_t columns, bool are_transposed) {
+  const dnnl_dims_t sizes = {count, rows, columns};
+  const dnnl_dims_t strides = {distance, are_transposed ? 1 : columns, are_transposed ? rows : 1};
+  dnnl_memory_desc_t made = nullptr;
+  FindOneDnn()->memory_desc_create_with_strides(&made, 3, sizes, dnnl_f32, strides);
+  return OneDnnPtr<dnnl_memory_desc>(made);
+}
+
 OneDnnPtr<dnnl_memory> MakeMemory(const_dnnl_memory_desc_t desc, void* data) {
   dnnl_memory_t made = nullptr;
   const OneDnn& onednn = *FindOneDnn();

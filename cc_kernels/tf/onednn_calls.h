@@ -42,6 +42,9 @@ class CallingThread : public dnnl::threadpool_interop::threadpool_iface {
 OneDnnPtr<dnnl_stream> MakeStream(dnnl::threadpool_interop::threadpool_iface* threads);
 // Of float32.
 OneDnnPtr<dnnl_memory_desc> Describe(const dnnl_dims_t& sizes, int count, dnnl_format_tag_t tag);
+// Of matrices that begin `distance` values after each other.
+OneDnnPtr<dnnl_memory_desc> DescribeMatrices(int64_t count, int64_t distance, int64_t rows,
+                                             int64_t columns, bool are_transposed = false);
 OneDnnPtr<dnnl_memory> MakeMemory(const_dnnl_memory_desc_t desc, void* data = nullptr);
 // Null for null.
 OneDnnPtr<dnnl_primitive> MakePrimitive(const_dnnl_primitive_desc_t desc);

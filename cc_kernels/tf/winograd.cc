@@ -58,6 +58,22 @@ std::array<Vector, results> TransformProducts(const Pixels& m) {
   }
 }
 
+// The transpose of TransformProducts.
+template <int results>
+Pixels TransformGradients(const std::array<Vector, results>& y) {
+  Vector a_even = y[0];
+  Vector b_even = y[0];
+  Vector a_odd = kA * y[1];
+  Vector b_odd = kB * y[1];
+  if constexpr (results == 4) {
+    a_even += kA2 * y[2];
+    b_even += kB2 * y[2];
+    a_odd += (kA2 * kA) * y[3];
+    b_odd += (kB2 * kB) * y[3];
+  }
+  return {y[0], a_even + a_odd, a_even - a_odd, b_even + b_odd, b_even - b_odd, y[results - 1]};
+}
+
 // Where a tile's first result is.
 struct Place {
   int64_t image;
@@ -122,6 +138,32 @@ void TransformAll(const WinogradShape& shape, const float* planes, int64_t plane
   }
 }
 
+template <int results>
+void TransformAllGradients(const WinogradShape& shape, const float* gradient, int64_t first,
+                           int64_t last, float* planes, int64_t plane_size) {
+  for (int64_t tile = first; tile < last; ++tile, planes += shape.channels) {
+    const Place place = PlaceOf(shape, tile);
+    const int64_t row_count = std::min<int64_t>(results, shape.rows - place.row);
+    const int64_t column_count = std::min<int64_t>(results, shape.columns - place.column);
+    const int64_t corner = (place.image * shape.rows + place.row) * shape.columns + place.column;
+    for (int64_t c = 0; c < shape.channels; c += kWinogradChannels) {
+      std::array<std::array<Vector, results>, kSide> rows = {};  // transformed columns
+      for (int64_t j = 0; j < column_count; ++j) {
+        std::array<Vector, results> column = {};
+        for (int64_t i = 0; i < row_count; ++i) {
+          column[i] = Load(gradient + (corner + i * shape.columns + j) * shape.channels + c);
+        }
+        const Pixels transformed = TransformGradients<results>(column);
+        for (int i = 0; i < kSide; ++i) rows[i][j] = transformed[i];
+      }
+      for (int i = 0; i < kSide; ++i) {
+        const Pixels row = TransformGradients<results>(rows[i]);
+        for (int j = 0; j < kSide; ++j) Store(row[j], planes + (i * kSide + j) * plane_size + c);
+      }
+    }
+  }
+}
+
 template <int size>
 std::array<std::array<float, size>, kSide> FilterTransform() {
   const std::array<double, kSide - 1> points = {0, kA, -kA, kB, -kB};
@@ -157,6 +199,30 @@ void TransformFilterRows(const float* filter, int64_t rows, int64_t width, int64
       Vector sum = {};
       for (int j = 0; j < size; ++j) sum += transform[plane % kSide][j] * columns[plane / kSide][j];
       Store(sum, planes + plane * plane_size + at);
+    }
+  }
+}
+
+template <int size>
+void TransformSums(const float* planes, int64_t rows, int64_t width, int64_t first, int64_t last,
+                   float* filter) {
+  const auto transform = FilterTransform<size>();
+  const int64_t plane_size = WinogradPlaneSize(rows, width);
+  for (int64_t at = first * width; at < last * width; at += kWinogradChannels) {
+    std::array<std::array<Vector, size>, size> pixels = {};
+    for (int i = 0; i < kSide; ++i) {
+      std::array<Vector, size> row = {};
+      for (int j = 0; j < kSide; ++j) {
+        const Vector sum = Load(planes + (i * kSide + j) * plane_size + at);
+        for (int k = 0; k < size; ++k) row[k] += transform[j][k] * sum;
+      }
+      for (int k = 0; k < size; ++k) {
+        for (int l = 0; l < size; ++l) pixels[k][l] += transform[i][k] * row[l];
+      }
+    }
+    for (int k = 0; k < size; ++k) {
+      for (int l = 0; l < size; ++l)
+        Store(pixels[k][l], filter + (k * size + l) * rows * width + at);
     }
   }
 }
@@ -203,6 +269,19 @@ void TransformWinogradTiles(const WinogradShape& shape, const float* image, int6
       }
     }
   }
+}
+
+void TransformWinogradGradients(const WinogradShape& shape, const float* gradient, int64_t first,
+                                int64_t last, float* planes, int64_t plane_size) {
+  const auto transform =
+      shape.filter_size == 3 ? TransformAllGradients<4> : TransformAllGradients<2>;
+  transform(shape, gradient, first, last, planes, plane_size);
+}
+
+void TransformWinogradSums(const WinogradShape& shape, const float* planes, int64_t first,
+                           int64_t last, float* filter) {
+  const auto transform = shape.filter_size == 3 ? TransformSums<3> : TransformSums<5>;
+  transform(planes, shape.depth, shape.channels, first, last, filter);
 }
 
 void TransformWinogradProducts(const WinogradShape& shape, const float* planes, int64_t plane_size,

@@ -21,6 +21,8 @@ namespace tf_interop {
 
 inline constexpr int kWinogradPlanes = 36;
 inline constexpr int kWinogradChannels = 8;  // `depth` and `channels` must be multiples of this
+// That a transform takes for a channel of a tile. Only for deciding whether to divide the work.
+inline constexpr int64_t kWinogradTransformCycles = 10;
 
 // A convolution with strides of 1. The image and the results are in NHWC.
 struct WinogradShape {
@@ -69,8 +71,19 @@ void TransformWinogradFilter(const float* filter, int64_t filter_size, int64_t r
 void TransformWinogradTiles(const WinogradShape& shape, const float* image, int64_t first,
                             int64_t last, float* planes, int64_t plane_size);
 
-// The reverse for rows of `channels`. Adds `bias` and what is in `output` if `fused` has them.
-// Takes no activation but kRelu and kRelu6.
+// As TransformWinogradTiles for the gradient of a convolution's results, from which the gradient of
+// its filter is computed. Each tile is a row of `channels`.
+void TransformWinogradGradients(const WinogradShape& shape, const float* gradient, int64_t first,
+                                int64_t last, float* planes, int64_t plane_size);
+
+// The gradient of a filter in HWIO, for rows of `channels` from `first` to `last`; there are
+// `depth` in each plane. A plane is the product of the transposed tiles of the image and those of
+// the gradient.
+void TransformWinogradSums(const WinogradShape& shape, const float* planes, int64_t first,
+                           int64_t last, float* filter);
+
+// The reverse of TransformWinogradTiles for rows of `channels`. Adds `bias` and what is in `output`
+// if `fused` has them. Takes no activation but kRelu and kRelu6.
 void TransformWinogradProducts(const WinogradShape& shape, const float* planes, int64_t plane_size,
                                int64_t first, int64_t last, const FusedOps& fused,
                                const float* bias, float* output);

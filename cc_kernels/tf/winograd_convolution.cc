@@ -22,8 +22,7 @@ namespace {
 constexpr int64_t kLeastTilesOfCore = 24;
 // Of one product, so that its planes stay in the caches.
 constexpr int64_t kMostTilesOfProduct = 256;
-// Only for deciding whether to divide: cycles for a channel of a tile, and products in a cycle.
-constexpr int64_t kTransformCycles = 10;
+// Only for deciding whether to divide.
 constexpr int64_t kProductsOfCycle = 16;
 
 int64_t RoundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
@@ -32,15 +31,10 @@ int64_t RoundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit 
 // for 3x3 and 64 to 256 channels of pixels after a rectifier.
 constexpr float kMostError = 2e-5F;
 
-// Of matrices, or of transposed ones.
 OneDnnPtr<dnnl_memory_desc> DescribePlanes(int64_t rows, int64_t columns,
-                                           bool is_transposed = false) {
-  const dnnl_dims_t sizes = {kWinogradPlanes, rows, columns};
-  const int64_t plane_size = WinogradPlaneSize(rows, columns);
-  const dnnl_dims_t strides = {plane_size, is_transposed ? 1 : columns, is_transposed ? rows : 1};
-  dnnl_memory_desc_t made = nullptr;
-  FindOneDnn()->memory_desc_create_with_strides(&made, 3, sizes, dnnl_f32, strides);
-  return OneDnnPtr<dnnl_memory_desc>(made);
+                                           bool are_transposed = false) {
+  return DescribeMatrices(kWinogradPlanes, WinogradPlaneSize(rows, columns), rows, columns,
+                          are_transposed);
 }
 
 }  // namespace
@@ -96,7 +90,7 @@ std::unique_ptr<WinogradConvolution> WinogradConvolution::MakeForAnyFilter(
     const WinogradShape& shape, int cores, bool is_gradient) {
   std::unique_ptr<WinogradConvolution> made(new WinogradConvolution(shape, cores));
   made->is_gradient_ = is_gradient;
-  made->planes_ = DescribePlanes(shape.depth, shape.channels, /*is_transposed=*/is_gradient);
+  made->planes_ = DescribePlanes(shape.depth, shape.channels, /*are_transposed=*/is_gradient);
   return made->MakeProduct(made->planes_.get()) ? std::move(made) : nullptr;
 }
 
@@ -125,9 +119,11 @@ absl::Status WinogradConvolution::Transform(tensorflow::OpKernelContext* context
       tensorflow::DT_FLOAT,
       tensorflow::TensorShape({kWinogradPlanes, WinogradPlaneSize(rows, width)}), planes));
   auto* const to = static_cast<float*>(planes->data());
-  DivideWork(*context->device(), rows, width * kTransformCycles, [&](int64_t first, int64_t last) {
-    TransformWinogradFilter(filter, shape_.filter_size, rows, width, first, last, is_gradient_, to);
-  });
+  DivideWork(*context->device(), rows, width * kWinogradTransformCycles,
+             [&](int64_t first, int64_t last) {
+               TransformWinogradFilter(filter, shape_.filter_size, rows, width, first, last,
+                                       is_gradient_, to);
+             });
   return absl::OkStatus();
 }
 
@@ -173,7 +169,7 @@ absl::Status WinogradConvolution::Run(tensorflow::OpKernelContext* context, cons
     const int64_t end = (part + 1) * shape_.tiles() / parts_;
     for (int64_t first = part * shape_.tiles() / parts_; first < end; first += product_tiles_) {
       const int64_t last = std::min(end, first + product_tiles_);
-      divide(first, last, shape_.depth * kTransformCycles, [&](int64_t from, int64_t to) {
+      divide(first, last, shape_.depth * kWinogradTransformCycles, [&](int64_t from, int64_t to) {
         TransformWinogradTiles(shape_, image, from, to, pixels + (from - first) * shape_.depth,
                                image_plane_);
       });
@@ -184,10 +180,11 @@ absl::Status WinogradConvolution::Run(tensorflow::OpKernelContext* context, cons
         failure = status;
         return;
       }
-      divide(first, last, shape_.channels * kTransformCycles, [&](int64_t from, int64_t to) {
-        TransformWinogradProducts(shape_, products + (from - first) * shape_.channels,
-                                  product_plane_, from, to, fused, bias, output);
-      });
+      divide(first, last, shape_.channels * kWinogradTransformCycles,
+             [&](int64_t from, int64_t to) {
+               TransformWinogradProducts(shape_, products + (from - first) * shape_.channels,
+                                         product_plane_, from, to, fused, bias, output);
+             });
     }
   };
   if (parts_ == 1) {

@@ -10,6 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "cc_kernels/tf/onednn.h"
 #include "cc_kernels/tf/winograd_convolution.h"
+#include "cc_kernels/tf/winograd_filter_gradient.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/util/determinism.h"
 
@@ -24,15 +25,30 @@ namespace {
 
 constexpr int kTrials = 6;  // of both ways together, in turns
 
+// A shape that an input has, or that a gradient's input of sizes says.
+std::optional<TensorShape> ShapeOf(const Tensor& input, bool has_sizes) {
+  if (!has_sizes) return input.shape();
+  TensorShape shape;
+  if (input.dtype() != tensorflow::DT_INT32 || input.shape() != TensorShape({4}) ||
+      !tensorflow::TensorShapeUtils::MakeShape(input.vec<int32_t>(), &shape).ok()) {
+    return std::nullopt;
+  }
+  return shape;
+}
+
 }  // namespace
 
 struct WinogradStep::Ways {
   enum class State { kNew, kTrying, kKernel, kWinograd };
 
+  bool has_winograd() const { return convolution != nullptr || filter_gradient != nullptr; }
+
   WinogradShape shape;
   TensorShape result;
-  std::unique_ptr<WinogradConvolution> winograd;  // null if there is no such product
-  std::mutex mutex;                               // guards the rest
+  // One of them, or none if there is no such product.
+  std::unique_ptr<WinogradConvolution> convolution;
+  std::unique_ptr<WinogradFilterGradient> filter_gradient;
+  std::mutex mutex;  // guards the rest
   State state = State::kNew;
   int trials = 0;
   double kernel_seconds = std::numeric_limits<double>::infinity();  // the least so far
@@ -41,37 +57,40 @@ struct WinogradStep::Ways {
 
 std::unique_ptr<WinogradStep> WinogradStep::Make(const OpKernel& kernel) {
   const absl::string_view op = kernel.type_string_view();
-  const bool is_gradient = absl::EndsWith(op, "Conv2DBackpropInput");
-  if (!absl::StartsWith(op, "_MklNative") || !(is_gradient || absl::EndsWith(op, "Conv2D")) ||
-      kernel.input_type(is_gradient ? 1 : 0) != tensorflow::DT_FLOAT || FindOneDnn() == nullptr) {
+  Kind kind = Kind::kConvolution;
+  if (absl::EndsWith(op, "Conv2DBackpropInput")) {
+    kind = Kind::kInputGradient;
+  } else if (absl::EndsWith(op, "Conv2DBackpropFilter")) {
+    kind = Kind::kFilterGradient;
+  } else if (!absl::EndsWith(op, "Conv2D")) {
+    return nullptr;
+  }
+  if (!absl::StartsWith(op, "_MklNative") || kernel.output_type(0) != tensorflow::DT_FLOAT ||
+      FindOneDnn() == nullptr) {
     return nullptr;
   }
   const auto attributes = ConvolutionAttributes::Read(kernel.def(), /*is_depthwise=*/false);
   if (!attributes.has_value() || attributes->fused.has_summand) return nullptr;
-  return std::unique_ptr<WinogradStep>(new WinogradStep(*attributes, is_gradient));
+  return std::unique_ptr<WinogradStep>(new WinogradStep(*attributes, kind));
 }
 
 std::optional<WinogradShape> WinogradStep::FindShape(const OpKernelContext& context) const {
-  TensorShape image = context.input(0).shape();
-  if (is_gradient_) {
-    const Tensor& sizes = context.input(0);
-    if (sizes.dtype() != tensorflow::DT_INT32 || sizes.shape() != TensorShape({4}) ||
-        !tensorflow::TensorShapeUtils::MakeShape(sizes.vec<int32_t>(), &image).ok()) {
-      return std::nullopt;
-    }
-  }
-  const auto shape = attributes_.ShapeFor(image, context.input(1).shape());
+  const auto image = ShapeOf(context.input(0), kind_ == Kind::kInputGradient);
+  const auto filter = ShapeOf(context.input(1), kind_ == Kind::kFilterGradient);
+  if (!image.has_value() || !filter.has_value()) return std::nullopt;
+  const auto shape = attributes_.ShapeFor(*image, *filter);
   if (!shape.has_value()) return std::nullopt;
   std::optional<WinogradShape> winograd = attributes_.WinogradShapeFor(*shape);
   if (!winograd.has_value()) return std::nullopt;
   if (attributes_.fused.has_bias && context.input(2).shape() != TensorShape({shape->channels})) {
     return std::nullopt;
   }
-  if (is_gradient_) {
-    if (context.input(2).shape() !=
-        TensorShape({shape->images, winograd->rows, winograd->columns, shape->channels})) {
-      return std::nullopt;
-    }
+  if (kind_ != Kind::kConvolution &&
+      context.input(2).shape() !=
+          TensorShape({shape->images, winograd->rows, winograd->columns, shape->channels})) {
+    return std::nullopt;
+  }
+  if (kind_ == Kind::kInputGradient) {
     std::swap(winograd->depth, winograd->channels);
     std::swap(winograd->height, winograd->rows);
     std::swap(winograd->width, winograd->columns);
@@ -83,7 +102,7 @@ std::optional<WinogradShape> WinogradStep::FindShape(const OpKernelContext& cont
 
 WinogradStep::Turn WinogradStep::Find(const OpKernelContext& context) {
   // The choice depends on times, and so do the bits of the result.
-  const Tensor& image = context.input(is_gradient_ ? 2 : 0);
+  const Tensor& image = context.input(ImageInput());
   if (image.dims() != 4 || tensorflow::OpDeterminismRequired()) return {};
   const int cores = context.device()->tensorflow_cpu_worker_threads()->num_threads;
   const Key key = {image.dim_size(0), image.dim_size(1), image.dim_size(2), image.dim_size(3),
@@ -91,19 +110,25 @@ WinogradStep::Turn WinogradStep::Find(const OpKernelContext& context) {
   std::optional<std::shared_ptr<Ways>> found = ways_.Find(key);
   const bool is_new = !found.has_value();
   std::optional<WinogradShape> shape;
-  if (is_new || (*found)->winograd != nullptr) shape = FindShape(context);
+  if (is_new || (*found)->has_winograd()) shape = FindShape(context);
   if (is_new) {
     auto made = std::make_shared<Ways>();
     if (shape.has_value()) {
       made->shape = *shape;
-      made->result = TensorShape({shape->images, shape->rows, shape->columns, shape->channels});
-      made->winograd = WinogradConvolution::MakeForAnyFilter(*shape, cores, is_gradient_);
+      if (kind_ == Kind::kFilterGradient) {
+        made->result = *ShapeOf(context.input(1), /*has_sizes=*/true);
+        made->filter_gradient = WinogradFilterGradient::Make(*shape, cores);
+      } else {
+        made->result = TensorShape({shape->images, shape->rows, shape->columns, shape->channels});
+        made->convolution =
+            WinogradConvolution::MakeForAnyFilter(*shape, cores, kind_ == Kind::kInputGradient);
+      }
     }
     found = ways_.Insert(key, std::move(made));
   }
   Ways& ways = **found;
   // A gradient's sizes may change while those of its other inputs do not.
-  if (ways.winograd == nullptr || !shape.has_value() || !(*shape == ways.shape)) return {};
+  if (!ways.has_winograd() || !shape.has_value() || !(*shape == ways.shape)) return {};
   const std::lock_guard<std::mutex> lock(ways.mutex);
   switch (ways.state) {
     case Ways::State::kNew:
@@ -157,9 +182,12 @@ absl::Status WinogradStep::RunWinograd(OpKernelContext* context, const Ways& way
   const auto data = [&](int input) {
     return static_cast<const float*>(context->input(input).data());
   };
-  return ways.winograd->Run(context, attributes_.fused, data(is_gradient_ ? 2 : 0), data(1),
-                            attributes_.fused.has_bias ? data(2) : nullptr,
-                            static_cast<float*>(output->data()));
+  auto* const result = static_cast<float*>(output->data());
+  if (kind_ == Kind::kFilterGradient) {
+    return ways.filter_gradient->Run(context, data(0), data(2), result);
+  }
+  return ways.convolution->Run(context, attributes_.fused, data(ImageInput()), data(1),
+                               attributes_.fused.has_bias ? data(2) : nullptr, result);
 }
 
 }  // namespace tf_interop

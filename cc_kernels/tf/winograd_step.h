@@ -1,4 +1,4 @@
-// A convolution, or the gradient of its input, whose filter changes from call to call.
+// A convolution whose filter changes from call to call, or the gradient of its input or filter.
 //
 // In its first calls TensorFlow's kernel and Winograd's way take turns, and the faster one stays.
 #ifndef TF_INTEROP_TF_WINOGRAD_STEP_H_
@@ -38,15 +38,19 @@ class WinogradStep {
  private:
   using Key = std::array<int64_t, 5>;  // the image's sizes, and the number of cores
 
-  WinogradStep(const ConvolutionAttributes& attributes, bool is_gradient)
-      : attributes_(attributes), is_gradient_(is_gradient) {}
+  enum class Kind { kConvolution, kInputGradient, kFilterGradient };
+
+  WinogradStep(const ConvolutionAttributes& attributes, Kind kind)
+      : attributes_(attributes), kind_(kind) {}
+  // The one of the inputs that has pixels, or gradients of pixels.
+  int ImageInput() const { return kind_ == Kind::kInputGradient ? 2 : 0; }
   // Empty if only the kernel takes the inputs.
   std::optional<WinogradShape> FindShape(const tensorflow::OpKernelContext& context) const;
   absl::Status RunWinograd(tensorflow::OpKernelContext* context, const Ways& ways,
                            tensorflow::Tensor* output) const;
 
   const ConvolutionAttributes attributes_;
-  const bool is_gradient_;
+  const Kind kind_;
   LruCache<Key, std::shared_ptr<Ways>> ways_{16};
 };
 

@@ -150,13 +150,22 @@ def test_leaves_values_that_are_not_finite_to_the_kernel(unit: Any) -> None:
     assert_same_bits(run(*inputs), kernel(*inputs))
 
 
-# Of the gradient of an input: the shapes of the input and the filter, and the padding.
+# Of the gradient of an input or a filter: the shapes of the input and the filter, and the padding.
 GRADIENTS: dict[str, tuple[list[int], list[int], dict[str, Any]]] = {
     "gradient_same": (IMAGE, FILTER, SAME),
     "gradient_valid": (IMAGE, FILTER, VALID),
     "gradient_five": ([1, 27, 30, 96], [5, 5, 96, 64], SAME),
     "gradient_few_tiles": ([1, 24, 26, 64], [3, 3, 64, 64], SAME),
+    "filter_gradient_same": (IMAGE, FILTER, SAME),
+    "filter_gradient_valid": (IMAGE, FILTER, VALID),
+    "filter_gradient_five": ([1, 27, 30, 96], [5, 5, 96, 64], SAME),
+    # Several products, the last of which has fewer tiles.
+    "filter_gradient_many_tiles": ([13, 26, 27, 32], FILTER, SAME),
 }
+
+
+def is_of_filter(name: str) -> bool:
+    return name.startswith("filter_gradient")
 
 
 def ways_of_a_changing_filter(unit: Any, name: str) -> tuple[Run, Run]:
@@ -167,7 +176,8 @@ def ways_of_a_changing_filter(unit: Any, name: str) -> tuple[Run, Run]:
     else:
         attributes = {"strides": [1] * 4} | GRADIENTS[name][2]
         operands = [f"inputs:{place}" for place in range(3)]
-        step = operation(name, "Conv2DBackpropInput", operands, **attributes)
+        op = "Conv2DBackpropFilter" if is_of_filter(name) else "Conv2DBackpropInput"
+        step = operation(name, op, operands, **attributes)
     attributes = self_timed() | {"split_inputs": []}
     return in_graph(unit, [step], ["steps:0:0"], **attributes), stock([step], ["steps:0:0"])
 
@@ -177,12 +187,11 @@ def changing_inputs(name: str, seed: int) -> list[tf.Tensor]:
         return inputs_of(CASES[name], seed)
     image, filter_, attributes = GRADIENTS[name]
     given = tf.zeros(image), tf.zeros(filter_)
-    result = tf.nn.conv2d(*given, strides=1, padding=attributes["padding"]).shape
-    return [
-        tf.constant(image),
-        tf.random.stateless_normal(filter_, (seed, 0)),
-        tf.random.stateless_normal(result, (seed, 1)),
-    ]
+    result = tf.raw_ops.Conv2D(input=given[0], filter=given[1], strides=[1] * 4, **attributes).shape
+    gradient = tf.random.stateless_normal(result, (seed, 1))
+    if is_of_filter(name):
+        return [tf.random.stateless_normal(image, (seed, 0)), tf.constant(filter_), gradient]
+    return [tf.constant(image), tf.random.stateless_normal(filter_, (seed, 0)), gradient]
 
 
 @pytest.mark.parametrize("name", ["same", "five_valid", "relu", *GRADIENTS])
@@ -207,12 +216,17 @@ def test_leaves_a_changing_filter_that_is_not_finite_to_the_kernel(unit: Any) ->
         assert_same_bits(run(*inputs), expected(*inputs))
 
 
-def test_follows_sizes_that_change(unit: Any) -> None:
-    run, expected = ways_of_a_changing_filter(unit, "gradient_same")
-    inputs = changing_inputs("gradient_same", seed=0)
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [("gradient_same", {0: [2, 28, 30, 32]}), ("filter_gradient_same", {1: [3, 3, 32, 48]})],
+)
+def test_follows_sizes_that_change(unit: Any, name: str, sizes: dict[int, list[int]]) -> None:
+    run, expected = ways_of_a_changing_filter(unit, name)
+    inputs = changing_inputs(name, seed=0)
     for _ in range(10):
         assert_near(run(*inputs), expected(*inputs))
-    inputs[0] = tf.constant([2, 28, 30, 32])
+    for place, others in sizes.items():
+        inputs[place] = tf.constant(others)
     errors = []
     for each in (run, expected):
         with pytest.raises(tf.errors.OpError) as error:
