@@ -2,8 +2,8 @@
 
 In each call TensorFlow makes a type of the arguments, searches the ConcreteFunctions that it has
 traced for the best one, and binds the arguments to its parameters. This takes a twentieth of a call
-of MobileNetV2 on two cores, because the network has filled the caches. While this is on, an eager
-call finds its ConcreteFunction by the shapes and dtypes of tensors:
+of MobileNetV2 (AMD EPYC, two cores), because the network has filled the caches. While this is on,
+an eager call finds its ConcreteFunction by the shapes and dtypes of tensors:
 
     before                                              after
 
