@@ -104,15 +104,26 @@ Vector Activate(const Vector& value, const FusedOps& fused) {
   }
 }
 
+// The results of a tile, of which there are fewer at the edges of an image.
+struct TileResults {
+  int64_t first;  // as a pixel of all images
+  int64_t rows;
+  int64_t columns;
+};
+
+TileResults ResultsOf(const WinogradShape& shape, int64_t tile) {
+  const Place place = PlaceOf(shape, tile);
+  return {(place.image * shape.rows + place.row) * shape.columns + place.column,
+          std::min(shape.tile_size(), shape.rows - place.row),
+          std::min(shape.tile_size(), shape.columns - place.column)};
+}
+
 template <int results>
 void TransformAll(const WinogradShape& shape, const float* planes, int64_t plane_size,
                   int64_t first, int64_t last, const FusedOps& fused, const float* bias,
                   float* output) {
   for (int64_t tile = first; tile < last; ++tile, planes += shape.channels) {
-    const Place place = PlaceOf(shape, tile);
-    const int64_t row_count = std::min<int64_t>(results, shape.rows - place.row);
-    const int64_t column_count = std::min<int64_t>(results, shape.columns - place.column);
-    const int64_t corner = (place.image * shape.rows + place.row) * shape.columns + place.column;
+    const auto [corner, row_count, column_count] = ResultsOf(shape, tile);
     for (int64_t c = 0; c < shape.channels; c += kWinogradChannels) {
       std::array<Pixels, results> rows;
       for (int j = 0; j < kSide; ++j) {
@@ -142,10 +153,7 @@ template <int results>
 void TransformAllGradients(const WinogradShape& shape, const float* gradient, int64_t first,
                            int64_t last, float* planes, int64_t plane_size) {
   for (int64_t tile = first; tile < last; ++tile, planes += shape.channels) {
-    const Place place = PlaceOf(shape, tile);
-    const int64_t row_count = std::min<int64_t>(results, shape.rows - place.row);
-    const int64_t column_count = std::min<int64_t>(results, shape.columns - place.column);
-    const int64_t corner = (place.image * shape.rows + place.row) * shape.columns + place.column;
+    const auto [corner, row_count, column_count] = ResultsOf(shape, tile);
     for (int64_t c = 0; c < shape.channels; c += kWinogradChannels) {
       std::array<std::array<Vector, results>, kSide> rows = {};  // transformed columns
       for (int64_t j = 0; j < column_count; ++j) {

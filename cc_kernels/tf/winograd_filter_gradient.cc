@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "cc_kernels/tf/narrow_device.h"
@@ -35,9 +34,10 @@ WinogradFilterGradient::WinogradFilterGradient(const WinogradShape& shape, int c
 std::unique_ptr<WinogradFilterGradient> WinogradFilterGradient::Make(const WinogradShape& shape,
                                                                      int cores) {
   std::unique_ptr<WinogradFilterGradient> made(new WinogradFilterGradient(shape, cores));
-  const bool is_made = made->MakeProduct(cores, /*adds=*/false, &made->first_) &&
-                       made->MakeProduct(cores, /*adds=*/true, &made->next_);
-  return is_made ? std::move(made) : nullptr;
+  if (!made->MakeProduct(cores, /*adds=*/false, &made->first_)) return nullptr;
+  const bool has_several = made->product_tiles_ < shape.tiles();
+  if (has_several && !made->MakeProduct(cores, /*adds=*/true, &made->next_)) return nullptr;
+  return made;
 }
 
 bool WinogradFilterGradient::MakeProduct(int cores, bool adds, Product* product) {

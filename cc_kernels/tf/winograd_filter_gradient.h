@@ -43,7 +43,8 @@ class WinogradFilterGradient {
   int64_t sum_plane_ = 0;
   int64_t scratchpad_bytes_ = 0;
   OneDnnPtr<dnnl_memory_desc> image_, gradient_, sums_;
-  Product first_, next_;
+  Product first_;
+  Product next_;  // null if there is one product
 };
 
 }  // namespace tf_interop
