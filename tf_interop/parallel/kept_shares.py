@@ -99,8 +99,6 @@ class KeptShares:
         self._are_current = False  # the shares have the values of the variables
         self._calls = 0  # that run now
         self._caller = 0  # the thread of the last call
-        # Another thread may read a variable after it has got the handle, so it may not be empty.
-        self._is_used_elsewhere = False
 
     @property
     def variables(self) -> tuple[SharedVariable, ...]:
@@ -110,6 +108,10 @@ class KeptShares:
     def fits(self, inputs: Sequence[Any]) -> bool:
         """Whether a call passes these variables."""
         return all(inputs[each.argument] is handle for each, handle in self._handles.items())
+
+    def has(self, handle: Any) -> bool:
+        """Whether it keeps shares of the variable that has this handle."""
+        return any(handle is each for each in self._handles.values())
 
     def call(self, inputs: Sequence[Any]) -> Any:
         """Calls the copy, with the variables' values in shares if the pass has divided it."""
@@ -124,11 +126,13 @@ class KeptShares:
             with _lock:
                 self._calls -= 1
         with _lock:
-            if self.is_divided and not self._are_current:
+            is_kept = _kept.get(self.name) is self  # unless another thread has turned it off
+            if is_kept and self.is_divided and not self._are_current:
                 self._are_current = True
                 for variable, handle in self._handles.items():
                     _holders[id(handle)] = self
-                    if not self._is_used_elsewhere:
+                    # Another thread may read a variable long after it has got the handle.
+                    if _users[id(handle)] <= {self._caller}:
                         _assign(handle, np.zeros([0], variable.dtype.as_numpy_dtype))
         return result
 
@@ -140,7 +144,6 @@ class KeptShares:
         """
         if not self._are_current:
             return
-        self._is_used_elsewhere |= self._caller != threading.get_ident()
         for variable, handle in self._handles.items():
             value = np.empty(variable.shape, variable.dtype.as_numpy_dtype)
             for share in variable.shares:
@@ -162,6 +165,10 @@ class KeptShares:
                 resource = self._handle_of(variable, share)
                 tf.raw_ops.DestroyResourceOp(resource=resource, ignore_lookup_error=True)
         _kept.pop(self.name, None)
+        left = {id(handle) for each in _kept.values() for handle in each._handles.values()}
+        for handle in self._handles.values():
+            if id(handle) not in left:
+                _users.pop(id(handle), None)
 
     def _cut(self) -> None:
         for variable, handle in self._handles.items():
@@ -187,7 +194,8 @@ def _assign(handle: Any, value: np.ndarray[Any, Any]) -> None:
 _lock = threading.RLock()  # held while shares or variables change; guards the rest
 _offers: dict[str, tuple[SharedVariable, ...]] = {}  # by the name of the function
 _kept: dict[str, KeptShares] = {}  # by the name of the function's copy
-_holders: dict[int, KeptShares] = {}  # by the id of the handle of a variable that is empty
+_holders: dict[int, KeptShares] = {}  # by the id of the handle of a variable that is not current
+_users: dict[int, set[int]] = {}  # the threads that used a variable, by the id of its handle
 _dropped: list[KeptShares] = []  # of functions that are gone; freed at the next call
 _is_on = False
 
@@ -228,7 +236,7 @@ def find(function: str) -> KeptShares | None:
 
 def _handle(self: Any) -> Any:
     handle = self._handle
-    if id(handle) in _holders and context.executing_eagerly():
+    if id(handle) in _users and context.executing_eagerly():
         _put_together([handle])
     return handle
 
@@ -239,6 +247,11 @@ def _put_together(handles: Sequence[Any], but: KeptShares | None = None) -> None
         while _dropped:
             _dropped.pop().remove()
         for handle in handles:
+            users = _users.get(id(handle))
+            if users is None:
+                continue
+            if but is None or not but.has(handle):
+                users.add(threading.get_ident())
             holder = _holders.get(id(handle))
             if holder is not None and holder is not but:
                 holder.put_together()
@@ -253,7 +266,7 @@ def call_flat(self: Any, tensor_inputs: Sequence[Any], captured_inputs: list[Any
     kept: KeptShares | None = self.__dict__.get(_ATTRIBUTE) if may_keep else None
     if kept is not None and (_kept.get(kept.name) is not kept or not kept.fits(inputs)):
         kept = None
-    if _holders or _dropped:
+    if _users or _dropped:
         _put_together(inputs, but=kept)
     if kept is not None:
         try:
@@ -295,5 +308,7 @@ def _take_offer(concrete: Any, inputs: Sequence[Any], first_captured: int) -> No
         )
         kept = KeptShares(name, copy, {each: inputs[each.argument] for each in variables})
         _kept[name] = kept
+        for each in variables:
+            _users.setdefault(id(inputs[each.argument]), set())
         concrete.__dict__[_ATTRIBUTE] = kept
         weakref.finalize(concrete, _dropped.append, kept).atexit = False
