@@ -13,6 +13,15 @@ using tensorflow::GetTensorDim;
 using tensorflow::TensorShape;
 using tensorflow::TryGetNodeAttr;
 
+std::optional<TensorShape> ShapeOfSizes(const tensorflow::Tensor& sizes) {
+  TensorShape shape;
+  if (sizes.dtype() != tensorflow::DT_INT32 || sizes.shape() != TensorShape({4}) ||
+      !tensorflow::TensorShapeUtils::MakeShape(sizes.vec<int32_t>(), &shape).ok()) {
+    return std::nullopt;
+  }
+  return shape;
+}
+
 std::optional<ConvolutionAttributes> ConvolutionAttributes::Read(const tensorflow::NodeDef& node,
                                                                  bool is_depthwise) {
   ConvolutionAttributes read;

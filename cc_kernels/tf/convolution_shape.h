@@ -10,6 +10,7 @@
 #include "cc_kernels/tf/fused_ops.h"
 #include "cc_kernels/tf/winograd.h"
 #include "tensorflow/core/framework/node_def.pb.h"
+#include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/util/padding.h"
 #include "tensorflow/core/util/tensor_format.h"
@@ -34,6 +35,9 @@ struct ConvolutionShape {
   std::array<int64_t, 2> filter = {};
   std::array<Window, 2> windows;
 };
+
+// The shape that a gradient's input of sizes says; empty if it says none.
+std::optional<tensorflow::TensorShape> ShapeOfSizes(const tensorflow::Tensor& sizes);
 
 struct ConvolutionAttributes {
   bool is_depthwise = false;

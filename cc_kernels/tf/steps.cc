@@ -48,10 +48,6 @@ StepsReader::StepsReader(tensorflow::OpKernelConstruction* context,
 
 absl::Status StepsReader::Read(bool replaces_steps) {
   replaces_steps_ = replaces_steps;
-  std::string timed_graph;
-  if (replaces_steps) TF_RETURN_IF_ERROR(context_->GetAttr("timed_graph", &timed_graph));
-  // It depends on times, which matter only to a unit that times itself.
-  tries_winograd_ = !timed_graph.empty();
   std::vector<std::string> steps;
   std::vector<std::string> results;
   TF_RETURN_IF_ERROR(context_->GetAttr("steps", &steps));
@@ -123,9 +119,9 @@ absl::Status StepsReader::ReadStep(const NodeDef& node) {
                                      /*has_constant_filter=*/false, node, &step.kernel));
   if (step.reads.size() > 1 && absl::c_linear_search(kept_inputs_, step.reads[1].operand)) {
     step.filter_kernel = std::make_unique<FilterKernel>(
-        context_->device(), context_->graph_def_version(), node, tries_winograd_);
-  } else if (tries_winograd_) {
-    step.winograd = WinogradStep::Make(*step.kernel);
+        context_->device(), context_->graph_def_version(), node, replaces_steps_);
+  } else if (replaces_steps_) {
+    step.tried = TriedStep::Make(*step.kernel);
   }
   if (replaces_steps_) step.vector_product = VectorProduct::Make(*step.kernel);
   std::vector<std::string> fused_ops;
@@ -283,17 +279,15 @@ absl::Status StepsRun::Lane::Run(const KernelStep& step, tensorflow::DeviceBase*
     if (held_filter.kernel != nullptr) params_.op_kernel = kernel = held_filter.kernel.get();
   }
   const auto direct = held_filter.direct == nullptr ? nullptr : held_filter.direct->Find(&derived_);
-  WinogradStep::Turn turn;
-  if (!is_vector && step.winograd != nullptr) turn = step.winograd->Find(derived_);
+  TriedStep::Turn turn;
+  if (!is_vector && step.tried != nullptr) turn = step.tried->Find(derived_);
   {
     const tsl::profiler::TraceMe trace(
         [&] {
           if (is_vector) return absl::StrCat(kernel->name_view(), ":", kVectorProduct);
           if (direct != nullptr)
             return absl::StrCat(kernel->name_view(), ":", DirectConvolution::Name(*direct));
-          if (turn.is_winograd) {
-            return absl::StrCat(kernel->name_view(), ":", kWinogradConvolution);
-          }
+          if (turn.is_other) return absl::StrCat(kernel->name_view(), ":", turn.name());
           return kernel->TraceString(derived_, tsl::profiler::TfOpDetailsEnabled());
         },
         tsl::profiler::GetTFTraceMeLevel(kernel->IsExpensive()));
@@ -302,7 +296,7 @@ absl::Status StepsRun::Lane::Run(const KernelStep& step, tensorflow::DeviceBase*
     } else if (direct != nullptr) {
       derived_.SetStatus(held_filter.direct->Run(&derived_, direct.get()));
     } else if (turn.ways != nullptr) {
-      step.winograd->Run(&derived_, kernel, turn);
+      TriedStep::Run(&derived_, kernel, turn);
     } else {
       kernel->Compute(&derived_);
     }

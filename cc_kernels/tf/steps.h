@@ -15,8 +15,8 @@
 #include "cc_kernels/core/ready_steps.h"
 #include "cc_kernels/tf/filter_kernel.h"
 #include "cc_kernels/tf/program.h"
+#include "cc_kernels/tf/tried_step.h"
 #include "cc_kernels/tf/vector_product.h"
-#include "cc_kernels/tf/winograd_step.h"
 #include "tensorflow/core/framework/node_def.pb.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -35,7 +35,7 @@ struct KernelStep {
   std::unique_ptr<tensorflow::OpKernel> kernel;
   std::unique_ptr<VectorProduct> vector_product;  // takes some calls; null for most ops
   std::unique_ptr<FilterKernel> filter_kernel;  // of a step whose filter seldom changes, else null
-  std::unique_ptr<WinogradStep> winograd;       // of a step whose filter often changes, else null
+  std::unique_ptr<TriedStep> tried;             // of a step that another way may compute, else null
   std::vector<OperandRead> reads;
   int output_count = 0;             // of the step's op; its kernel may have more
   int first_output = 0;             // its number among the operands
@@ -66,8 +66,8 @@ class StepsReader {
               tensorflow::DataTypeVector result_types, std::vector<int64_t> kept_inputs,
               Steps* steps);
 
-  // With `replaces_steps` some run in this library; see elementwise.h,
-  // response_normalization.h and vector_product.h.
+  // With `replaces_steps` some run in this library; see elementwise.h, response_normalization.h,
+  // vector_product.h, direct_convolution.h and tried_step.h.
   absl::Status Read(bool replaces_steps = false);
 
  private:
@@ -80,7 +80,6 @@ class StepsReader {
   const tensorflow::DataTypeVector result_types_;
   const std::vector<int64_t> kept_inputs_;
   bool replaces_steps_ = false;
-  bool tries_winograd_ = false;
   Steps& steps_;
 };
 

@@ -32,7 +32,6 @@ from python.benchmarks.applications import (
 )
 from python.benchmarks.result_file import Case
 from python.benchmarks.rounding import share_of_tolerance
-from tf_interop.graph import find_normalizations
 from tf_interop.runtime.plugin import get_plugin
 
 TRAINING_BATCH = 8
@@ -59,8 +58,6 @@ def compare_folded(name: str) -> dict[str, Any]:
         A row of the result. The phases are the largest distance over the tolerance.
     """
     start = time.perf_counter()
-    # On CPUs small normalizations are faster in separate operations, and these images are small.
-    find_normalizations.LEAST_ELEMENTS = 0
     model = _build(name)
     set_random_weights(model)
     size = model.input_shape[1]
@@ -174,7 +171,7 @@ after all weights have been assigned, and after they have been loaded from a fil
 is eight times the change that altered last bits cause in stock TensorFlow, plus four roundings. A
 dash means that altered last bits change stock's output by more than a tenth, so nothing is told.
 "Step" compares the loss, all gradients and the state after a training step of eight images, all
-normalizations fused, however small: their distance to those in float64 may be eight times that of
+normalizations fused: their distance to those in float64 may be eight times that of
 stock TensorFlow, with the last bits as they are or altered. Gradients jump where rounding moves an
 activation to the other side of a Relu, with stock TensorFlow as with the plugin. A jump depends on
 the images, and an error does not: where a result disagrees, more batches follow, at most ten, and

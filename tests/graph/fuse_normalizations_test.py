@@ -15,6 +15,7 @@ from tensorflow.core.framework import graph_pb2
 
 from tf_interop.convolution import Refusal, RefusalReason
 from tf_interop.errors import GraphError
+from tf_interop.graph import find_normalizations
 from tf_interop.graph.check_normalizations import check_normalizations
 from tf_interop.graph.find_normalizations import (
     TrainingNormalization,
@@ -358,7 +359,6 @@ def squared_loss() -> Graph:
 
 
 KEPT: dict[str, tuple[set[RefusalReason], Callable[[], Graph]]] = {
-    "a_small_image": ({R.SLOWER}, lambda: one(shape=(4, 12, 12, 16))),
     "channels_first": ({R.LAYOUT}, lambda: one(shape=(4, 64, 64, 16), axis=1)),
     "rank_3": ({R.SHAPE}, lambda: one(shape=(4, 4096, 16))),
     "rank_5": ({R.SHAPE}, lambda: one(shape=(4, 16, 16, 16, 16))),
@@ -378,12 +378,15 @@ def test_keeps(expected: set[RefusalReason], make: Callable[[], Graph]) -> None:
     assert reasons(make()[0]) == expected
 
 
-@pytest.mark.parametrize(("size", "is_kept"), [(19, True), (20, False)])
-def test_a_small_image_of_unknown_batch_size_stays(size: int, is_kept: bool) -> None:
+@pytest.mark.parametrize(("size", "is_small"), [(19, True), (20, False)])
+def test_a_small_image_stays_under_op_determinism(
+    monkeypatch: pytest.MonkeyPatch, size: int, is_small: bool
+) -> None:
     batch_size = tf.Variable(4)
     graph_def, _ = in_a_row(normalization(), shape=(4, size, size, 16), batch_size=batch_size)
-    refused = [refusal.reason for refusal in find(graph_def)[1]]
-    assert refused == [R.SLOWER] * is_kept
+    assert [refusal.reason for refusal in find(graph_def)[1]] == []
+    monkeypatch.setattr(find_normalizations, "is_op_determinism_on", lambda: True)
+    assert [refusal.reason for refusal in find(graph_def)[1]] == [R.SLOWER] * is_small
 
 
 one_layer = functools.cache(one)

@@ -20,7 +20,7 @@ fused operations.
 
 Preconditions:
   1. the statistics are over all axes but that of channels, of an image of rank 4, in float32 (mixed
-     precision casts to it), and on CPUs of at least `LEAST_ELEMENTS`;
+     precision casts to it), and on CPUs under op determinism of at least `LEAST_ELEMENTS`;
   2. scale and offset are parameters or absent, because others may depend on the statistics;
   3. nothing but the results is needed of any image between them;
   4. the nodes between are on one local CPU or GPU, not compiled by XLA, always run once, wait for
@@ -45,14 +45,15 @@ from tf_interop.graph.sampled_values import ImageShapes, Sampled, Value, constan
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.view import GraphView, device_type_of, is_local
 from tf_interop.graph.xla import xla_mark
+from tf_interop.tensorflow_internals import is_op_determinism_on
 
 _PASS_ON_OPS = frozenset({"Identity", "Cast", "Reshape"})
 _HALF_TYPES = frozenset({types_pb2.DT_HALF, types_pb2.DT_BFLOAT16})
-# The fused kernels of CPUs (oneDNN's) take 0.2 ms even for tiny images. How many times as fast as
-# the separate operations they are depends on the number of elements, hardly on sizes: 31,000: 0.6;
-# 50,000: 0.8; 75,000: 0.8 to 1.1; 100,000: 1.4 to 1.6; 150,000: 1.7 to 2; 800,000: 2.2 to 2.6 (two
-# cores with other load, least times in turns, both ways together, 4 and 32 images of 7 to 56 pixels
-# a side).
+# oneDNN's fused kernels take 0.2 ms even for tiny images. Units have another way, but not under op
+# determinism. How many times as fast as the separate operations oneDNN's are depends on the number
+# of elements, hardly on sizes: 31,000: 0.6; 50,000: 0.8; 75,000: 0.8 to 1.1; 100,000: 1.4 to 1.6;
+# 150,000: 1.7 to 2; 800,000: 2.2 to 2.6 (two cores with other load, least times in turns, both ways
+# together, 4 and 32 images of 7 to 56 pixels a side).
 LEAST_ELEMENTS = 100_000
 # Stands for an unknown batch size, which is 32 in Keras by default.
 _USUAL_BATCH_SIZE = 16
@@ -291,10 +292,10 @@ class _Finder:
         )
         elements = math.prod(_USUAL_BATCH_SIZE if size is None else size for size in shape)
         _require(
-            elements >= LEAST_ELEMENTS or not is_cpu,
+            not is_cpu or elements >= LEAST_ELEMENTS or not is_op_determinism_on(),
             RefusalReason.SLOWER,
-            f"an image of {LEAST_ELEMENTS} elements (in batches of {_USUAL_BATCH_SIZE} if their "
-            "size is unknown)",
+            f"under op determinism an image of {LEAST_ELEMENTS} elements (in batches of "
+            f"{_USUAL_BATCH_SIZE} if their size is unknown)",
             elements,
         )
         channel_axis = 1 if is_nchw else 3
