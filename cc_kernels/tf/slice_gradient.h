@@ -1,4 +1,7 @@
-// The gradient of a slice: zeros around a copy. TensorFlow's kernel takes 20 times as long for it.
+// The gradient of a slice: zeros around a copy.
+//
+// TensorFlow's kernel takes 10 ms for each of the four of a training step of NASNetMobile, and this
+// less than 1 (4 images, AMD EPYC).
 #ifndef TF_INTEROP_TF_SLICE_GRADIENT_H_
 #define TF_INTEROP_TF_SLICE_GRADIENT_H_
 
