@@ -48,6 +48,10 @@ StepsReader::StepsReader(tensorflow::OpKernelConstruction* context,
 
 absl::Status StepsReader::Read(bool replaces_steps) {
   replaces_steps_ = replaces_steps;
+  std::string timed_graph;
+  if (replaces_steps) TF_RETURN_IF_ERROR(context_->GetAttr("timed_graph", &timed_graph));
+  // It depends on times, which matter only to a unit that times itself.
+  tries_ways_ = !timed_graph.empty();
   std::vector<std::string> steps;
   std::vector<std::string> results;
   TF_RETURN_IF_ERROR(context_->GetAttr("steps", &steps));
@@ -119,8 +123,8 @@ absl::Status StepsReader::ReadStep(const NodeDef& node) {
                                      /*has_constant_filter=*/false, node, &step.kernel));
   if (step.reads.size() > 1 && absl::c_linear_search(kept_inputs_, step.reads[1].operand)) {
     step.filter_kernel = std::make_unique<FilterKernel>(
-        context_->device(), context_->graph_def_version(), node, replaces_steps_);
-  } else if (replaces_steps_) {
+        context_->device(), context_->graph_def_version(), node, tries_ways_);
+  } else if (tries_ways_) {
     step.tried = TriedStep::Make(*step.kernel);
   }
   if (replaces_steps_) step.vector_product = VectorProduct::Make(*step.kernel);

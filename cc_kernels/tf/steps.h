@@ -80,6 +80,7 @@ class StepsReader {
   const tensorflow::DataTypeVector result_types_;
   const std::vector<int64_t> kept_inputs_;
   bool replaces_steps_ = false;
+  bool tries_ways_ = false;
   Steps& steps_;
 };
 

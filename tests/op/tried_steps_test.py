@@ -212,6 +212,19 @@ def test_leaves_others_to_the_kernel(unit: Any, name: str, tmp_path: pathlib.Pat
     assert not any(each.startswith("TfInterop>") for each in ways), ways
 
 
+def test_needs_a_unit_that_times_itself(unit: Any, tmp_path: pathlib.Path) -> None:
+    """Otherwise the bits of a result would depend on times."""
+    case = TAKEN["pointwise"][1]
+    step = operation("step", case.op, ["inputs:0", "inputs:1"], **case.attributes)
+    run, inputs = in_graph(unit, [step], ["steps:0:0"], cores=1), case.values(seed=0)
+
+    def call_often() -> None:
+        for _ in range(10):
+            run(*inputs)
+
+    assert ways_of_steps(profile(tmp_path, call_often))["step"] == {"_MklNativeConv2D"}
+
+
 @pytest.mark.parametrize("name", ["pointwise", "depthwise_three", "normalization"])
 def test_leaves_values_that_are_not_finite_to_the_kernel(unit: Any, name: str) -> None:
     _, case = TAKEN[name]

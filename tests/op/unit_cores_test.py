@@ -11,7 +11,7 @@ from tensorflow.python.framework import test_util
 from unnoticed import run_python
 
 # A filter gradient's bits show the number of threads: oneDNN's kernels for AVX-512 add it up in
-# that many parts. A filter of 2x2 has no other way.
+# that many parts.
 START = """
     import json, os, pathlib, traceback
     import numpy as np
@@ -33,7 +33,7 @@ START = """
     def values(batch_size, side=32):
         random = np.random.default_rng(batch_size)
         images = random.standard_normal([2, batch_size, side, side, 16], np.float32)
-        return images[0], np.array([2, 2, 16, 16], np.int32), images[1]
+        return images[0], np.array([3, 3, 16, 16], np.int32), images[1]
 
     def with_cores(cores):
         return in_graph(unit, gradient, ["steps:0:0"], cores=cores)

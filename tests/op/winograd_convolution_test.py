@@ -132,6 +132,13 @@ def test_leaves_others_to_the_kernel(unit: Any, name: str, tmp_path: pathlib.Pat
     assert ways(tmp_path, name, lambda: run(*inputs)) == {DIRECT}
 
 
+def test_needs_a_unit_that_times_itself(unit: Any, tmp_path: pathlib.Path) -> None:
+    run = make(unit, "step", CASES["same"], cores=2)
+    inputs = inputs_of(CASES["same"])
+    run(*inputs)
+    assert ways(tmp_path, "step", lambda: run(*inputs)) == {DIRECT}
+
+
 def test_leaves_values_that_are_not_finite_to_the_kernel(unit: Any) -> None:
     """Otherwise one would spread over its tile."""
     case = CASES["same"]

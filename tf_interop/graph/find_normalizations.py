@@ -49,11 +49,11 @@ from tf_interop.tensorflow_internals import is_op_determinism_on
 
 _PASS_ON_OPS = frozenset({"Identity", "Cast", "Reshape"})
 _HALF_TYPES = frozenset({types_pb2.DT_HALF, types_pb2.DT_BFLOAT16})
-# oneDNN's fused kernels take 0.2 ms even for tiny images. Units have another way, but not under op
-# determinism. How many times as fast as the separate operations oneDNN's are depends on the number
-# of elements, hardly on sizes: 31,000: 0.6; 50,000: 0.8; 75,000: 0.8 to 1.1; 100,000: 1.4 to 1.6;
-# 150,000: 1.7 to 2; 800,000: 2.2 to 2.6 (two cores with other load, least times in turns, both ways
-# together, 4 and 32 images of 7 to 56 pixels a side).
+# oneDNN's fused kernels take 0.2 ms even for tiny images. Units that time themselves have another
+# way, but not under op determinism. How many times as fast as the separate operations oneDNN's are
+# depends on the number of elements, hardly on sizes: 31,000: 0.6; 50,000: 0.8; 75,000: 0.8 to 1.1;
+# 100,000: 1.4 to 1.6; 150,000: 1.7 to 2; 800,000: 2.2 to 2.6 (two cores with other load, least
+# times in turns, both ways together, 4 and 32 images of 7 to 56 pixels a side).
 LEAST_ELEMENTS = 100_000
 # Stands for an unknown batch size, which is 32 in Keras by default.
 _USUAL_BATCH_SIZE = 16
