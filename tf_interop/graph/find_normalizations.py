@@ -20,7 +20,7 @@ fused operations.
 
 Preconditions:
   1. the statistics are over all axes but that of channels, of an image of rank 4, in float32 (mixed
-     precision casts to it), and on CPUs under op determinism of at least `LEAST_ELEMENTS`;
+     precision casts to it), and on CPUs under op determinism of at least `_LEAST_ELEMENTS`;
   2. scale and offset are parameters or absent, because others may depend on the statistics;
   3. nothing but the results is needed of any image between them;
   4. the nodes between are on one local CPU or GPU, not compiled by XLA, always run once, wait for
@@ -54,7 +54,7 @@ _HALF_TYPES = frozenset({types_pb2.DT_HALF, types_pb2.DT_BFLOAT16})
 # depends on the number of elements, hardly on sizes: 31,000: 0.6; 50,000: 0.8; 75,000: 0.8 to 1.1;
 # 100,000: 1.4 to 1.6; 150,000: 1.7 to 2; 800,000: 2.2 to 2.6 (two cores with other load, least
 # times in turns, both ways together, 4 and 32 images of 7 to 56 pixels a side).
-LEAST_ELEMENTS = 100_000
+_LEAST_ELEMENTS = 100_000
 # Stands for an unknown batch size, which is 32 in Keras by default.
 _USUAL_BATCH_SIZE = 16
 
@@ -292,9 +292,9 @@ class _Finder:
         )
         elements = math.prod(_USUAL_BATCH_SIZE if size is None else size for size in shape)
         _require(
-            not is_cpu or elements >= LEAST_ELEMENTS or not is_op_determinism_on(),
+            not is_cpu or elements >= _LEAST_ELEMENTS or not is_op_determinism_on(),
             RefusalReason.SLOWER,
-            f"under op determinism an image of {LEAST_ELEMENTS} elements (in batches of "
+            f"under op determinism an image of {_LEAST_ELEMENTS} elements (in batches of "
             f"{_USUAL_BATCH_SIZE} if their size is unknown)",
             elements,
         )
