@@ -72,8 +72,8 @@ Tensor TensorOf(const ffi::AnyBuffer& buffer, tensorflow::DataType dtype) {
   return tensor;
 }
 
-Results::Results(ffi::RemainingRets results, tensorflow::Allocator* other) {
-  for (size_t i = 0; i < results.size(); ++i) {
+Results::Results(ffi::RemainingRets results, size_t count, tensorflow::Allocator* other) {
+  for (size_t i = 0; i < count; ++i) {
     buffers_.push_back(**results.get<ffi::AnyBuffer>(i));
     allocators_.push_back(std::make_unique<ResultAllocator>(buffers_.back().untyped_data(),
                                                             buffers_.back().size_bytes(), other));
@@ -98,6 +98,13 @@ ScratchMemory::~ScratchMemory() {
 }
 
 void* ScratchMemory::AllocateRaw(size_t alignment, size_t size) {
+  const size_t rounded = (size + kAlignment - 1) / kAlignment * kAlignment;
+  if (rounded <= bytes_ - used_) {
+    void* const data = buffer_ + used_;
+    used_ += rounded;
+    return data;
+  }
+  if (!may_grow_) return nullptr;
   XLA_FFI_DeviceMemory_Allocate_Args args = {};
   args.struct_size = XLA_FFI_DeviceMemory_Allocate_Args_STRUCT_SIZE;
   args.ctx = memory_.context;
@@ -110,6 +117,7 @@ void* ScratchMemory::AllocateRaw(size_t alignment, size_t size) {
 }
 
 void ScratchMemory::DeallocateRaw(void* data) {
+  if (is_in_buffer(data)) return;
   XLA_FFI_DeviceMemory_Free_Args args = {};
   args.struct_size = XLA_FFI_DeviceMemory_Free_Args_STRUCT_SIZE;
   args.ctx = memory_.context;

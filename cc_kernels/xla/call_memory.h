@@ -29,7 +29,8 @@ class Results {
  public:
   static constexpr int kMost = 255;
 
-  Results(xla::ffi::RemainingRets results, tensorflow::Allocator* other);
+  // Of the first `count` results.
+  Results(xla::ffi::RemainingRets results, size_t count, tensorflow::Allocator* other);
 
   // Attributes with which a kernel allocates its outputs.
   std::vector<tensorflow::AllocatorAttributes> Attributes(int output_count) const;
@@ -54,10 +55,15 @@ struct DeviceMemory {
   XLA_FFI_ExecutionContext* context;
 };
 
-// Temporary memory of a GPU. What is freed is for later work on the same stream.
+// Temporary memory of a GPU: a buffer of the call and, where that is too small, more from XLA. What
+// is freed is for later work on the same stream. Without `may_grow` there is only the buffer.
 class ScratchMemory : public tensorflow::Allocator {
  public:
-  explicit ScratchMemory(const DeviceMemory& memory) : memory_(memory) {}
+  // What the buffer gives is a multiple of this, which is XLA's alignment of the buffer.
+  static constexpr size_t kAlignment = 256;
+
+  ScratchMemory(const DeviceMemory& memory, void* buffer, size_t bytes, bool may_grow)
+      : memory_(memory), buffer_(static_cast<char*>(buffer)), bytes_(bytes), may_grow_(may_grow) {}
   ~ScratchMemory() override;
 
   std::string Name() override { return "tf_interop_xla_scratch"; }
@@ -68,8 +74,14 @@ class ScratchMemory : public tensorflow::Allocator {
   }
 
  private:
+  bool is_in_buffer(const void* data) const { return data >= buffer_ && data < buffer_ + bytes_; }
+
   const DeviceMemory memory_;
-  std::map<void*, size_t> sizes_;
+  char* const buffer_;
+  const size_t bytes_;
+  const bool may_grow_;
+  size_t used_ = 0;                // of the buffer; nothing is used twice in a call
+  std::map<void*, size_t> sizes_;  // of XLA's
 };
 
 }  // namespace tf_interop

@@ -17,6 +17,7 @@
 #include "cc_kernels/tf/resolved_stage.h"
 #include "cc_kernels/tf/stage_call.h"
 #include "cc_kernels/tf/stage_program.h"
+#include "cc_kernels/xla/call_memory.h"
 #include "cc_kernels/xla/kernel_call.h"
 #include "tensorflow/compiler/tf2xla/kernels/conv_op_helpers.h"
 #include "tensorflow/compiler/tf2xla/shape_util.h"
@@ -101,9 +102,10 @@ class ConvStage : public tensorflow::XlaOpKernel {
     // not read.
     std::vector<xla::XlaOp> results;
     OP_REQUIRES_OK(context, Translate(context, &results));
-    const bool is_call = CanCall(context);
+    size_t scratch_bytes = 0;
+    const bool is_call = CanCall(context, &scratch_bytes);
     ++(is_call ? stages_as_calls : translated);
-    if (is_call) OP_REQUIRES_OK(context, Call(context, &results));
+    if (is_call) OP_REQUIRES_OK(context, Call(context, scratch_bytes, &results));
     for (size_t i = 0; i < results.size(); ++i) {
       context->SetOutput(static_cast<int>(i), results[i]);
     }
@@ -159,8 +161,8 @@ class ConvStage : public tensorflow::XlaOpKernel {
   }
 
   // Whether the op's kernel runs this as it was planned: static sizes, and a batch size of the
-  // plan.
-  bool CanCall(XlaOpKernelContext* context) const {
+  // plan. On a GPU it finds how much temporary memory that takes.
+  bool CanCall(XlaOpKernelContext* context, size_t* scratch_bytes) const {
     if (program_.outputs.size() > kMostResults ||
         (device_type_ == tensorflow::DEVICE_CPU && !AreForHosts())) {
       return false;
@@ -176,34 +178,56 @@ class ConvStage : public tensorflow::XlaOpKernel {
       const bool is_sizes = context->input_type(i) == tensorflow::DT_INT32;
       if (is_sizes && !context->ConstantInputAsIntVector(i, &sizes).ok()) return false;
     }
-    return HasKernel(device_type_, node_) && HasPlan(*context, inputs);
+    return HasKernel(device_type_, node_) && HasPlan(*context, inputs, scratch_bytes);
   }
 
   // On a GPU the stage is prepared, because at run time TensorFlow's own kernels cannot take over.
-  bool HasPlan(const XlaOpKernelContext& context, const StageInputs& inputs) const {
+  bool HasPlan(const XlaOpKernelContext& context, const StageInputs& inputs,
+               size_t* scratch_bytes) const {
 #ifdef TF_INTEROP_HAS_CUDNN
     if (device_type_ == tensorflow::DEVICE_GPU) {
       const int device = std::max(context.compiler()->options().device_ordinal, 0);
       Backend* backend = nullptr;
       ResolvedStage resolved;
-      return FindCudnnBackendOf(device, &backend).ok() &&
-             ResolveStage(program_, inputs, PrepareOptionsNow(), stage_workspace_limit_bytes,
-                          backend, &resolved)
-                 .ok() &&
-             resolved.unplanned_kind == nullptr && resolved.rung != Rung::kStock;
+      const bool has_plan =
+          FindCudnnBackendOf(device, &backend).ok() &&
+          ResolveStage(program_, inputs, PrepareOptionsNow(), stage_workspace_limit_bytes, backend,
+                       &resolved)
+              .ok() &&
+          resolved.unplanned_kind == nullptr && resolved.rung != Rung::kStock;
+      if (has_plan) *scratch_bytes = ScratchBytesOf(resolved);
+      return has_plan;
     }
 #endif
     (void)context;
+    (void)scratch_bytes;
     std::vector<Convolution> convolutions;
     std::vector<tensorflow::TensorShape> shapes;
     return ResolveConvolutions(program_, inputs, &convolutions, &shapes).ok() &&
            FindSchedule(program_, convolutions) != nullptr;
   }
 
+  // What StageCall allocates: a workspace for each lane, and the results that only steps read.
+  size_t ScratchBytesOf(const ResolvedStage& resolved) const {
+    size_t bytes = 0;
+    const auto add = [&bytes](size_t size) {
+      constexpr size_t kAlignment = ScratchMemory::kAlignment;
+      bytes += (size + kAlignment - 1) / kAlignment * kAlignment;
+    };
+    for (const size_t workspace : resolved.prepared.lane_workspace_bytes) add(workspace);
+    for (size_t i = 0; i < program_.steps.size(); ++i) {
+      if (program_.steps[i].output >= 0) continue;
+      add(resolved.result_shapes[i].num_elements() *
+          tensorflow::DataTypeSize(program_.steps[i].dtype));
+    }
+    return bytes;
+  }
+
   // Replaces the results with those of a call.
-  absl::Status Call(XlaOpKernelContext* context, std::vector<xla::XlaOp>* results) const {
+  absl::Status Call(XlaOpKernelContext* context, size_t scratch_bytes,
+                    std::vector<xla::XlaOp>* results) const {
     TF_ASSIGN_OR_RETURN(const std::vector<CallInput> inputs, ReadInputs(context));
-    TF_ASSIGN_OR_RETURN(*results, CallKernel(node_, inputs, *results));
+    TF_ASSIGN_OR_RETURN(*results, CallKernel(node_, inputs, *results, scratch_bytes));
     return absl::OkStatus();
   }
 

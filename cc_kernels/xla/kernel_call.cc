@@ -17,6 +17,9 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#ifdef TF_INTEROP_HAS_CUDNN
+#include "cc_kernels/core/cudnn/backend.h"
+#endif
 #include "cc_kernels/tf/narrow_device.h"
 #include "cc_kernels/tf/primitive_cache.h"
 #include "cc_kernels/tf/stock_kernel.h"
@@ -53,7 +56,9 @@ using tensorflow::TensorValue;
 static_assert(kMostResults <= Results::kMost);
 
 constexpr char kTarget[] = "tf_interop_kernel";
-constexpr char kConstant[] = "_tf_interop_constant_";  // an attribute of the called node
+// Attributes of the called node.
+constexpr char kConstant[] = "_tf_interop_constant_";
+constexpr char kHasScratch[] = "_tf_interop_has_scratch";  // its last result is scratch memory
 
 std::atomic<bool> are_on = false;
 std::atomic<int64_t> call_count = 0;
@@ -125,6 +130,7 @@ class Call {
     if (!absl::HexStringToBytes(hex, &serialized) || !call->node_.ParseFromString(serialized)) {
       return ffi::Unexpected(Internal("Expected a serialized NodeDef, got other bytes."));
     }
+    call->has_scratch_ = call->node_.attr().count(kHasScratch) > 0;
     for (int i = 0; i < call->node_.input_size(); ++i) {
       const auto constant = call->node_.attr().find(absl::StrCat(kConstant, i));
       auto& tensor = call->constants_.emplace_back();
@@ -145,6 +151,8 @@ class Call {
     return absl::OkStatus();
   }
 
+  bool has_scratch() const { return has_scratch_; }
+
   // The value of an input that was known when the function was compiled; else null.
   const Tensor* constant(int input) const {
     const std::optional<Tensor>& constant = constants_[input];
@@ -153,6 +161,7 @@ class Call {
 
  private:
   tensorflow::NodeDef node_;
+  bool has_scratch_ = false;
   std::vector<std::optional<Tensor>> constants_;  // by input
   std::mutex mutex_;
   std::map<tensorflow::DeviceBase*, std::unique_ptr<OpKernel>> kernels_;  // guarded
@@ -261,7 +270,7 @@ ffi::Error ExecuteOnHost(Call* call, const Eigen::ThreadPoolDevice* threads,
   const absl::Status status = call->FindKernel(HostDevice::Over(nullptr), &kernel);
   if (!status.ok()) return Internal(std::string(status.message()));
   HostDevice* const device = HostDevice::Over(threads);
-  const Results results(rets, tensorflow::cpu_allocator());
+  const Results results(rets, rets.size(), tensorflow::cpu_allocator());
   // XLA may call from threads of the pool. A group does not wait for a helper that cannot come.
   HostCallDevice awake(device, device->tensorflow_cpu_worker_threads()->num_threads, &results);
   // Sizes, of another type, are constants.
@@ -277,8 +286,23 @@ ffi::Error ExecuteOnGpu(Call* call, stream_executor::Stream* stream, int32_t num
   OpKernel* kernel = nullptr;
   const absl::Status status = call->FindKernel(device, &kernel);
   if (!status.ok()) return Internal(std::string(status.message()));
-  ScratchMemory memory(device_memory);
-  const Results results(rets, &memory);
+  bool may_grow = true;
+#ifdef TF_INTEROP_HAS_CUDNN
+  // XLA frees what a call allocates when the capture ends, and the graph runs later.
+  const CaptureScope capture(
+      static_cast<CUstream_st*>(stream->platform_specific_handle().stream));
+  may_grow = !capture.is_capturing();
+#endif
+  const size_t count = rets.size() - (call->has_scratch() ? 1 : 0);
+  void* buffer = nullptr;
+  size_t bytes = 0;
+  if (call->has_scratch()) {
+    const ffi::AnyBuffer scratch = **rets.get<ffi::AnyBuffer>(count);
+    buffer = scratch.untyped_data();
+    bytes = scratch.size_bytes();
+  }
+  ScratchMemory memory(device_memory, buffer, bytes, may_grow);
+  const Results results(rets, count, &memory);
   GpuCallDevice of_call(device, &memory, &results);
   const tensorflow::core::RefCountPtr<StreamContext> context(new StreamContext(stream));
   return Run(*call, kernel, &of_call, context.get(), args, &results).Compute();
@@ -368,7 +392,7 @@ XLA_FFI_Error* HandleOnGpu(XLA_FFI_CallFrame* frame) {
                                    .RemainingArgs()
                                    .RemainingRets()
                                    .Attr<std::string_view>("node")
-                                   .To(ExecuteOnGpu)
+                                   .To(ExecuteOnGpu, {ffi::Traits::kCmdBufferCompatible})
                                    .release();
   return handler->Call(frame);
 }
@@ -389,13 +413,14 @@ absl::Status RegisterHandlers() {
   static auto* const info = new ffi::TypeInfo(ffi::MakeTypeInfo<Call>());
   TF_RETURN_IF_ERROR(Check(api, ffi::Ffi::RegisterTypeId(api, kType, &Call::id, info)));
 #endif
-  for (const auto& [platform, handle] :
-       {std::pair("Host", &HandleOnHost), std::pair("CUDA", &HandleOnGpu)}) {
+  const auto add = [api](const char* platform, XLA_FFI_Handler* handle,
+                         XLA_FFI_Handler_Traits traits) {
     const XLA_FFI_Handler_Bundle bundle = {Instantiate, /*prepare=*/nullptr,
                                            /*initialize=*/nullptr, handle};
-    TF_RETURN_IF_ERROR(Check(api, ffi::Ffi::RegisterStaticHandler(api, kTarget, platform, bundle)));
-  }
-  return absl::OkStatus();
+    return Check(api, ffi::Ffi::RegisterStaticHandler(api, kTarget, platform, bundle, traits));
+  };
+  TF_RETURN_IF_ERROR(add("Host", HandleOnHost, 0));
+  return add("CUDA", HandleOnGpu, XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE);
 }
 
 // Row-major, as TensorFlow's kernels read and write.
@@ -435,7 +460,8 @@ absl::StatusOr<std::vector<CallInput>> ReadInputs(tensorflow::XlaOpKernelContext
 
 absl::StatusOr<std::vector<xla::XlaOp>> CallKernel(const tensorflow::NodeDef& node,
                                                    absl::Span<const CallInput> inputs,
-                                                   absl::Span<const xla::XlaOp> like) {
+                                                   absl::Span<const xla::XlaOp> like,
+                                                   size_t scratch_bytes) {
   static const auto* const registered = new absl::Status(RegisterHandlers());
   TF_RETURN_IF_ERROR(*registered);
   tensorflow::NodeDef called = node;
@@ -455,6 +481,10 @@ absl::StatusOr<std::vector<xla::XlaOp>> CallKernel(const tensorflow::NodeDef& no
   }
   std::vector<xla::Shape> shapes;
   for (const xla::XlaOp each : like) TF_RETURN_IF_ERROR(RowMajorShapeOf(each, &shapes));
+  if (scratch_bytes > 0) {
+    (*called.mutable_attr())[kHasScratch].set_b(true);
+    shapes.push_back(xla::ShapeUtil::MakeShape(xla::U8, {static_cast<int64_t>(scratch_bytes)}));
+  }
   const bool is_one = shapes.size() == 1;
   // XLA's persistent cache finds a program by its text.
   std::string serialized;
@@ -469,7 +499,7 @@ absl::StatusOr<std::vector<xla::XlaOp>> CallKernel(const tensorflow::NodeDef& no
       xla::CustomCallSchedule::SCHEDULE_NONE, xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
   if (is_one) return std::vector<xla::XlaOp>{call};
   std::vector<xla::XlaOp> results;
-  for (size_t i = 0; i < shapes.size(); ++i) {
+  for (size_t i = 0; i < like.size(); ++i) {
     results.push_back(xla::GetTupleElement(call, static_cast<int64_t>(i)));
   }
   return results;

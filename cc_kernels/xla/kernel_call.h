@@ -2,12 +2,13 @@
 // TensorFlow's.
 //
 // The kernel reads XLA's memory and writes its results there. On a CPU it computes on cores that
-// stay awake during the call. On a GPU it enqueues its work on XLA's stream, and its temporary
-// memory is XLA's; XLA does not capture such a call in its command buffers, because temporary
-// memory is new in each call.
+// stay awake during the call. On a GPU it enqueues its work on XLA's stream, and XLA may capture
+// the call, with everything around it, in a command buffer (a CUDA graph). The temporary memory of
+// such a call is a result of its own, because XLA keeps only results for a command buffer.
 #ifndef TF_INTEROP_XLA_KERNEL_CALL_H_
 #define TF_INTEROP_XLA_KERNEL_CALL_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -45,11 +46,14 @@ bool AreXlaCallsOn();
 bool HasKernel(const std::string& device_type, const tensorflow::NodeDef& node);
 
 // Emits a call of the kernel that TensorFlow runs for `node`. `like` has a shape for each result.
+// `scratch_bytes` is the temporary memory that the kernel needs on a GPU, each piece of it rounded up
+// to ScratchMemory::kAlignment; where a call is not captured, it may take more.
 //
 // An error of the kernel, or a result of another shape, fails the compiled function's run.
 absl::StatusOr<std::vector<xla::XlaOp>> CallKernel(const tensorflow::NodeDef& node,
                                                    absl::Span<const CallInput> inputs,
-                                                   absl::Span<const xla::XlaOp> like);
+                                                   absl::Span<const xla::XlaOp> like,
+                                                   size_t scratch_bytes = 0);
 
 // The most results that a called kernel can have.
 constexpr int kMostResults = 255;

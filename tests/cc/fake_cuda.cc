@@ -91,6 +91,7 @@ struct Capture {
   bool is_spoilt = false;
 };
 thread_local std::shared_ptr<Capture> capture_of_thread;
+thread_local CUstreamCaptureMode capture_mode_of_thread = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
 // A place in a capture, after these nodes.
 struct CapturePlace {
@@ -455,6 +456,11 @@ CUresult CUDAAPI cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode mode)
 CUresult CUDAAPI cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
   *status = stream->place.capture == nullptr ? CU_STREAM_CAPTURE_STATUS_NONE
                                              : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
+  std::swap(*mode, capture_mode_of_thread);
   return CUDA_SUCCESS;
 }
 

@@ -58,6 +58,36 @@ def stages_from_plan(
     return tuple(PlannedStage(each.stage, why, schedules=each.schedules) for each in taken.stages)
 
 
+def stages_alone(
+    plan: Plan,
+    convolutions: Sequence[ConvolutionNode],
+    structure: Structure,
+    planned: Sequence[PlannedStage],
+    candidates: Iterable[ConvolutionNode],
+) -> tuple[PlannedStage, ...]:
+    """A stage for each candidate that is in none of the `planned` ones of `stages_from_plan`.
+
+    It has the algorithm that the plan expects for the convolution alone, if its batch size is
+    planned.
+
+    Raises:
+        PlanError: the plan has no entry for this graph.
+    """
+    size = batch_size_of(node.configuration for node in convolutions)
+    algorithms = {
+        each.node: each.algorithm
+        for entry in entries_to_run(plan, convolutions, structure)
+        if entry.batch_size in (None, size)
+        for each in entry.unstaged
+    }
+    staged = {name for stage in planned for name in stage.nodes}
+    return tuple(
+        PlannedStage(Stage.in_sequence([Step(node.name, algorithms.get(node.name))]), "alone")
+        for node in candidates
+        if node.name not in staged
+    )
+
+
 def entries_to_run(
     plan: Plan, convolutions: Sequence[ConvolutionNode], structure: Structure
 ) -> tuple[GraphPlan, ...]:

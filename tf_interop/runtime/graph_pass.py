@@ -67,6 +67,7 @@ from tf_interop.planning.lookup import (
     STAGES_NEED_GPUS,
     measured_entry,
     mode_of,
+    stages_alone,
     stages_from_plan,
 )
 from tf_interop.planning.types import GraphPlan, Plan, PlannedStage
@@ -86,6 +87,7 @@ def run_conv_stage_pass(
     fetches: Collection[str] = (),
     *,
     folded: graph_pb2.GraphDef | None = None,
+    is_compiled: bool = False,
 ) -> tuple[graph_pb2.GraphDef | None, PassReport | None]:
     """Runs the pass on one graph.
 
@@ -97,6 +99,7 @@ def run_conv_stage_pass(
         infer_output_shapes: called only if the settings need shapes that the attributes lack.
         fetches: the nodes or tensors that the graph is run for; empty if unknown.
         folded: the graph after folding, from which units are made.
+        is_compiled: whether XLA compiles the graph.
 
     Returns:
         The new graph, or None if nothing changed; and a report, or None if the graph has no
@@ -132,7 +135,7 @@ def run_conv_stage_pass(
         )
     else:
         rewrite, report = _plan_stages(
-            settings, device_type, view, convolutions, refusals, structure, preserved
+            settings, device_type, view, convolutions, refusals, structure, preserved, is_compiled
         )
     rewritten = None
     if rewrite is not None:
@@ -186,6 +189,7 @@ def run_compiled_pass(
         handed.nodes_to_preserve,
         handed.infer_output_shapes,
         handed.fetches,
+        is_compiled=True,
     )
     if changed is not None:
         changed = separate_epilogues(changed, body.original, body.epilogues)
@@ -279,6 +283,7 @@ def _plan_stages(
     refusals: tuple[Refusal, ...],
     structure: Structure,
     nodes_to_preserve: Collection[str],
+    is_compiled: bool,
 ) -> tuple[_Rewrite | None, PassReport]:
     """Plans the stages of a graph.
 
@@ -286,12 +291,20 @@ def _plan_stages(
         How the graph gets them, or None if it has none; and the report.
     """
     candidates = convolutions
-    if settings.policy is Policy.ALWAYS:
+    stages_all = is_compiled and settings.stages_all_compiled(device_type)
+    if settings.policy is Policy.ALWAYS or stages_all:
         candidates, unmeasured = leave_out_unmeasured(
             convolutions, device_type, has_bfloat16=has_bfloat16()
         )
         refusals += unmeasured
-    stages = _stages_of(settings, view, candidates, structure)
+    if settings.plan is not None and convolutions:
+        stages = stages_from_plan(settings.plan, convolutions, structure)
+        if stages_all:
+            stages += stages_alone(settings.plan, convolutions, structure, stages, candidates)
+    elif settings.policy is Policy.ALWAYS or stages_all:
+        stages = group_always(candidates, Independence(view, candidates))
+    else:
+        stages = ()
     why_unchanged = ""
     if not stages:
         missing = "no convolution can be in a stage"
@@ -313,21 +326,6 @@ def _plan_stages(
     ways = [each.ways for each in stages]
     are_timed = settings.stages_time_themselves(device_type)
     return lambda: rewrite_stages(view, ways, nodes_to_preserve, are_timed=are_timed), report
-
-
-def _stages_of(
-    settings: Settings,
-    view: GraphView,
-    convolutions: tuple[ConvolutionNode, ...],
-    structure: Structure,
-) -> tuple[PlannedStage, ...]:
-    if not convolutions:
-        return ()
-    if settings.policy is Policy.ALWAYS:
-        return group_always(convolutions, Independence(view, convolutions))
-    if settings.plan is None:
-        return ()
-    return stages_from_plan(settings.plan, convolutions, structure)
 
 
 def _plan_units(

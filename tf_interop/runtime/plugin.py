@@ -213,7 +213,7 @@ class Plugin:
             with time_limit(settings.pass_time_limit_s), collection_pause():
                 if not handed.is_compiled:
                     changed = self._change(graph_def, handed, settings)
-                elif settings.can_make_stages:
+                elif settings.stages_all_compiled(handed.device_type):
                     changed = self._stage_compiled(body, handed, settings)
                 else:
                     return False

@@ -82,6 +82,15 @@ class Settings:
         """Whether a device of this type gets stages that compare their plan with TensorFlow."""
         return self.times_itself and device_type == "GPU"
 
+    def stages_all_compiled(self, device_type: str) -> bool:
+        """Whether all convolutions of functions that XLA compiles get into stages.
+
+        XLA captures a program into CUDA graphs, but no convolutions other than these.
+        """
+        if device_type == "GPU" and self.times_itself:
+            return True
+        return self.can_make_stages and not self.makes_units(device_type)
+
     def can_fold(self, device_type: str) -> bool:
         """Whether parameters are folded and kept, and normalizations in training fused.
 

@@ -29,6 +29,9 @@ namespace {
 // its last holder, which must not happen while it runs.
 constexpr size_t kMostPrepared = 4096;
 
+// Whether somebody captures the work that this thread enqueues (CaptureScope).
+thread_local bool is_captured = false;
+
 // Its owner creates and destroys the event.
 struct CudaEvent : Event {
   CUevent event = nullptr;
@@ -144,6 +147,12 @@ bool IsCudnnToBeDeterministic() {
   return value != nullptr && (strcasecmp(value, "1") == 0 || strcasecmp(value, "true") == 0);
 }
 
+bool IsCapturing(const CudaDriver& driver, CUstream stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return driver.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
+         status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
 class CudnnBackend : public Backend {
  public:
   CudnnBackend(const CudaDriver& driver, const CudnnLibrary& library, CUcontext context)
@@ -197,6 +206,7 @@ class CudnnBackend : public Backend {
     {
       std::lock_guard<std::mutex> lock(groups_mutex_);
       TF_INTEROP_RETURN_IF_ERROR(FindGreenContext(options, &kind.first));
+      if (!captured_groups_.empty()) FreeCapturedGroups();
       auto& free = free_groups_[kind];
       if (!free.empty()) {
         *group = std::move(free.back());
@@ -211,9 +221,8 @@ class CudnnBackend : public Backend {
   }
 
   void Release(std::unique_ptr<StreamGroup> group) override {
-    const GroupKind kind = static_cast<CudnnStreamGroup*>(group.get())->kind();
     std::lock_guard<std::mutex> lock(groups_mutex_);
-    free_groups_[kind].push_back(std::move(group));
+    Free(std::move(group), is_captured ? &captured_groups_ : nullptr);
   }
 
   Status Enter(void** outer) override {
@@ -375,6 +384,23 @@ class CudnnBackend : public Backend {
     return Status::Ok();
   }
 
+  // Adds a group to `groups` or, if that is null, to the free ones. Requires groups_mutex_.
+  void Free(std::unique_ptr<StreamGroup> group, std::vector<std::unique_ptr<StreamGroup>>* groups) {
+    const GroupKind kind = static_cast<CudnnStreamGroup*>(group.get())->kind();
+    if (groups == nullptr) groups = &free_groups_[kind];
+    groups->push_back(std::move(group));
+  }
+
+  // Frees the groups whose capture has ended. Requires groups_mutex_.
+  void FreeCapturedGroups() {
+    std::vector<std::unique_ptr<StreamGroup>> groups = std::move(captured_groups_);
+    captured_groups_.clear();
+    for (std::unique_ptr<StreamGroup>& group : groups) {
+      const bool is_over = !IsCapturing(driver_, static_cast<CUstream>(group->stream()));
+      Free(std::move(group), is_over ? nullptr : &captured_groups_);
+    }
+  }
+
   // The green context for a lane's options, or null. Requires groups_mutex_.
   Status FindGreenContext(const StreamGroupOptions& options, GreenContext** green) {
     const std::vector<int>& counts = options.partition;
@@ -400,8 +426,9 @@ class CudnnBackend : public Backend {
   // The highest priority is the lowest number.
   int highest_priority_ = 0, lowest_priority_ = 0;
 
-  std::mutex groups_mutex_;  // guards the next two
+  std::mutex groups_mutex_;  // guards the next three
   std::map<GroupKind, std::vector<std::unique_ptr<StreamGroup>>> free_groups_;
+  std::vector<std::unique_ptr<StreamGroup>> captured_groups_;  // in somebody's capture
   std::map<std::vector<int>, PartitionOutcome> partitions_;
 
   std::mutex first_mark_mutex_;
@@ -457,6 +484,23 @@ Status FindCudnnBackendOf(int device, Backend** backend) {
   }
   *backend = BackendOf(context, *driver, *library);
   return Status::Ok();
+}
+
+CaptureScope::CaptureScope(CUstream_st* caller) {
+  const CudaDriver* driver = nullptr;
+  if (!CudaDriver::Get(&driver).ok() || !IsCapturing(*driver, caller)) return;
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  if (driver->cuThreadExchangeStreamCaptureMode(&mode) != CUDA_SUCCESS) return;
+  driver_ = driver;
+  outer_mode_ = mode;
+  is_captured = true;
+}
+
+CaptureScope::~CaptureScope() {
+  if (driver_ == nullptr) return;
+  is_captured = false;
+  auto mode = static_cast<CUstreamCaptureMode>(outer_mode_);
+  (void)driver_->cuThreadExchangeStreamCaptureMode(&mode);
 }
 
 }  // namespace tf_interop

@@ -96,6 +96,7 @@ std::vector<std::string> LibraryCandidates(const char* override_variable, const 
   X(cuStreamBeginCapture)               \
   X(cuStreamEndCapture)                 \
   X(cuStreamIsCapturing)                \
+  X(cuThreadExchangeStreamCaptureMode)  \
   X(cuGraphInstantiateWithFlags)        \
   X(cuGraphLaunch)                      \
   X(cuGraphExecDestroy)                 \
