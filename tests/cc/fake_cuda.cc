@@ -226,7 +226,9 @@ bool FakeCudaComputesNothing() {
 }
 
 bool FakeCudaSpoilsCapture() {
-  if (capture_of_thread == nullptr) return false;
+  if (capture_of_thread == nullptr || capture_mode_of_thread == CU_STREAM_CAPTURE_MODE_RELAXED) {
+    return false;
+  }
   capture_of_thread->is_spoilt = true;
   return true;
 }

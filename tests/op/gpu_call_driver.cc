@@ -1,5 +1,7 @@
 // Calls the handler of cc_kernels/xla/kernel_call.cc for GPUs as XLA does, over the stand-ins for
 // libcuda and libcudnn. gpu_call_test.py builds this and calls it.
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -16,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "cc_kernels/core/cudnn/libraries.h"
 #include "tests/cc/fake_cuda.h"
 #include "tests/cc/fake_cudnn.h"
 #include "xla/ffi/api/c_api.h"
@@ -43,6 +46,14 @@ namespace {
 
 namespace se = stream_executor;
 using Address = se::DeviceAddressBase;
+
+// A function of the stand-in. TensorFlow has functions of the same names.
+#define CUDA(function) Find<decltype(&function)>(TF_INTEROP_NAME(function))
+template <typename Function>
+Function Find(const char* name) {
+  static void* const cuda = dlopen(std::getenv("TF_INTEROP_LIBCUDA"), RTLD_NOW);
+  return reinterpret_cast<Function>(dlsym(cuda, name));
+}
 
 absl::Status Fail() { return absl::UnimplementedError("no call of ours"); }
 
@@ -162,6 +173,7 @@ struct Array {
 
 struct Run {
   int64_t limit;             // of bytes in one allocation
+  int64_t captured;          // whether the call is captured, and its graph launched twice
   int64_t allocated, freed;  // out: when the handler returned
   int64_t is_early;          // out: whether it returned before its work began
 };
@@ -178,11 +190,16 @@ const char* Instantiate(const char* node, CustomCall** made) {
                           call->node, &none, &none));
 }
 
-// Runs on a new stream, and waits for its work. Work on the stream starts when the handler returns.
+// Runs on a new stream, and waits for its work. Work on the stream starts when the handler returns, or
+// when its graph is launched.
 const char* Execute(CustomCall* call, Run* run, int arg_count, Array* args, int ret_count,
                     Array* rets) {
   static const CUcontext device = tf_interop::FakeCudaMakeContext();
-  const CUstream stream = tf_interop::FakeCudaMakeStream(device);
+  CUstream stream = tf_interop::FakeCudaMakeStream(device);
+  if (run->captured != 0) {
+    CUDA(cuCtxPushCurrent)(device);
+    CUDA(cuStreamCreateWithPriority)(&stream, CU_STREAM_NON_BLOCKING, 0);
+  }
   HandleStream handle(stream);
   StreamAllocator allocator(stream, run->limit);
   XLA_FFI_ExecutionContext context;
@@ -195,6 +212,31 @@ const char* Execute(CustomCall* call, Run* run, int arg_count, Array* args, int 
   };
   std::transform(args, args + arg_count, std::back_inserter(inputs), buffer);
   std::transform(rets, rets + ret_count, std::back_inserter(results), buffer);
+  if (run->captured != 0) {
+    CUDA(cuStreamBeginCapture)(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+    std::string message = CallHandler(call->handlers.execute, XLA_FFI_ExecutionStage_EXECUTE,
+                                      &context, call->node, &inputs, &results);
+    CUgraph graph = nullptr;
+    const CUresult end = CUDA(cuStreamEndCapture)(stream, &graph);
+    run->allocated = allocator.allocated;
+    run->freed = allocator.freed;
+    run->is_early = 1;
+    CUgraphExec exec = nullptr;
+    if (message.empty() && end != CUDA_SUCCESS) message = "the capture failed";
+    if (message.empty()) CUDA(cuGraphInstantiateWithFlags)(&exec, graph, CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY);
+    for (int i = 0; exec != nullptr && i < 2; ++i) {
+      for (int j = 0; j < ret_count; ++j) {  // no numbers
+        int64_t count = 1;
+        for (int d = 0; d < rets[j].rank; ++d) count *= rets[j].dims[d];
+        std::memset(rets[j].data, 0xff, count * sizeof(float));
+      }
+      CUDA(cuGraphLaunch)(exec, stream);
+      tf_interop::FakeCudaSynchronize(stream);
+    }
+    CUcontext outer = nullptr;
+    CUDA(cuCtxPopCurrent)(&outer);
+    return Keep(std::move(message));
+  }
   std::promise<void> returned;
   std::atomic<bool> has_begun = false;
   tf_interop::FakeCudaEnqueue(stream, [&, waiting = returned.get_future().share()] {

@@ -62,10 +62,12 @@ MERGED = program(
     schedule(lane(0, 1, merged=True)),
     kept_inputs=[1, 2],
 )
+# For the result that only the stage reads, and a workspace of each lane.
+SCRATCH_BYTES = 3 * 2048
 NO_STOCK = "TensorFlow's own kernels cannot run in a function that XLA compiled"
 
 # The driver's structs.
-Array, Run = ctypes.c_int64 * 7, ctypes.c_int64 * 4
+Array, Run = ctypes.c_int64 * 7, ctypes.c_int64 * 5
 
 
 class Call:
@@ -92,16 +94,20 @@ class Call:
         self.driver.Delete(self.call)
 
     def __call__(
-        self, inputs: list[np.ndarray], shapes: Any = RESULTS, limit: int = 1 << 30
+        self,
+        inputs: list[np.ndarray],
+        shapes: Any = RESULTS,
+        limit: int = 1 << 30,
+        captured: bool = False,
     ) -> types.SimpleNamespace:
         """Runs it with new memory for results; without an error the message is empty."""
-        results, run = list(map(aligned, shapes)), Run(limit)
+        results, run = list(map(aligned, shapes)), Run(limit, captured)
         arguments: list[Any] = []
         for each in (inputs, results):
             made = [Array(one.ctypes.data, one.ndim, *one.shape) for one in each]
             arguments += [len(made), (Array * len(made))(*made)]
         message = self.driver.Execute(self.call, run, *arguments).decode()
-        counts = dict(zip(("allocated", "freed", "is_early"), run[1:], strict=True))
+        counts = dict(zip(("allocated", "freed", "is_early"), run[2:], strict=True))
         return types.SimpleNamespace(message=message, results=results, **counts)
 
 
@@ -137,6 +143,16 @@ def record(driver_path: str, outcomes_path: str) -> None:
                 each[...] = digits(each.shape, seed=seed)
             merged_in_turn.append(merged(inputs, [GRADIENT, GRADIENT]))
 
+    with_scratch = Call(driver, STAGE, 5, SIZES, _tf_interop_has_scratch=True)
+    captured = []
+    for bytes_ in (SCRATCH_BYTES, SCRATCH_BYTES - 4, 4):
+        shapes = (*RESULTS, [bytes_ // 4])
+        captured.append(with_scratch(inputs_of(7), shapes, captured=True))
+    captured += in_threads(
+        lambda seed: with_scratch(inputs_of(seed), (*RESULTS, [SCRATCH_BYTES // 4]), captured=True),
+        (8, 9),
+    )
+
     no_program = Call(driver, STAGE, 5, SIZES, schedules="{")
     no_sizes = Call(driver, STAGE, 5, SIZES, _tf_interop_constant_6="")
     unplanned = Call(driver, STAGE | {"schedules": [OF_BATCH_3]}, 5, SIZES)
@@ -153,7 +169,7 @@ def record(driver_path: str, outcomes_path: str) -> None:
         [no_program(inputs).message, "ConvStage schedules: expected a JSON document"],
         [no_sizes.message, "Expected a tensor for input 6."],
     ]
-    outcomes = (in_turn, together, of_stage, merged_in_turn, of_merged, failures, after, lowered())
+    outcomes = (in_turn, together, of_stage, merged_in_turn, of_merged, failures, after, lowered(), captured)
     pathlib.Path(outcomes_path).write_bytes(pickle.dumps(outcomes))
 
 
@@ -203,7 +219,7 @@ def test_a_stage_on_two_lanes_writes_into_xlas_memory_from_two_threads(outcomes:
 
 def test_neither_keeps_filters_nor_times_ways(outcomes: Any) -> None:
     """XLA may write to a filter's memory after the call. Reading the time would wait."""
-    *_, in_turn, counts, _, _, _ = outcomes
+    _, _, _, in_turn, counts, *_ = outcomes
     for seed, outcome in zip((4, 5), in_turn, strict=True):
         image, *filters = inputs_of(seed, MERGED_SHAPES)
         assert_ran(outcome, [tf.nn.conv2d(image, each, 1, "SAME") for each in filters])
@@ -211,7 +227,7 @@ def test_neither_keeps_filters_nor_times_ways(outcomes: Any) -> None:
 
 
 def test_a_failure_is_an_error_that_names_its_cause(outcomes: Any) -> None:
-    *_, failures, after, _ = outcomes
+    *_, failures, after, _, _ = outcomes
     for message, *words in failures:
         for word in ("error: INTERNAL: tf_interop: ", *words):
             assert word in message
@@ -233,10 +249,20 @@ def lowered() -> str:
 
 
 def test_xla_lowers_a_stage_for_a_gpu_to_one_call(outcomes: Any) -> None:
-    *_, text = outcomes
+    *_, text, _ = outcomes
     [call] = [
         line for line in text.splitlines() if 'custom_call_target="tf_interop_kernel"' in line
     ]
     for shape in RESULTS:
         assert f"f32[{','.join(map(str, shape))}]" in call.partition("custom-call(")[0]
     assert "api_version=API_VERSION_TYPED_FFI" in call
+
+
+def test_a_captured_call_allocates_nothing_and_its_graph_computes_again(outcomes: Any) -> None:
+    *_, (enough, too_small, none, *others) = outcomes
+    # With less memory there is a lesser stage.
+    for seed, outcome in zip((7, 7, 8, 9), (enough, too_small, *others), strict=True):
+        assert outcome.message == ""
+        assert_same(outcome.results[:-1], stage_results(seed))
+        assert outcome.allocated == 0
+    assert "OOM when allocating" in none.message
