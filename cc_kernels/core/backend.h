@@ -157,6 +157,10 @@ class Backend {
                           size_t destination_pitch, size_t row_bytes, size_t rows,
                           Stream stream) = 0;
 
+  // Whether somebody else captures what this thread enqueues, as XLA does. Then nothing may be waited
+  // for or timed.
+  virtual bool IsCaptured() const { return false; }
+
   // Whether the backend has the three functions that follow.
   virtual bool CanCapture() const { return false; }
   // Until EndCapture on the same thread, work on `stream`, a group's, and on streams that wait for

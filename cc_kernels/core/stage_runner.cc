@@ -218,6 +218,11 @@ class LeasedStreamGroups {
   std::array<std::unique_ptr<StreamGroup>, kMaxLanes> groups_;
 };
 
+// The call whose times a timeline records, or null.
+const TimelineCall* CurrentCall(Backend* backend) {
+  return backend->IsCaptured() ? nullptr : TimelineCall::Current();
+}
+
 // One call of RunStage.
 class StageRun {
  public:
@@ -356,7 +361,7 @@ class StageRun {
   const PreparedStage& stage_;
   const StageBuffers& buffers_;
   const Stream caller_;
-  const TimelineCall* const call_ = TimelineCall::Current();  // null if it is not recorded
+  const TimelineCall* const call_ = CurrentCall(backend_);  // null if it is not recorded
   std::shared_ptr<const TimeMark> begin_;  // of the stage; null if it is not recorded
   LeasedStreamGroups groups_;
   bool is_capturing_ = false;
@@ -439,8 +444,8 @@ Status RunStage(Backend* backend, const PreparedStage& stage, const StageBuffers
   if (is_joined != nullptr) *is_joined = true;
   if (stage.launches.empty()) return Status::Ok();
   StageRun run(backend, stage, buffers, caller);
-  // A graph has no marks for a timeline.
-  if (stage.replays == nullptr || TimelineCall::Current() != nullptr) {
+  // A graph has no marks for a timeline, and is not part of another.
+  if (stage.replays == nullptr || CurrentCall(backend) != nullptr || backend->IsCaptured()) {
     return run.Run(is_joined);
   }
   const auto capture = [&](std::unique_ptr<CapturedWork>* captured) {

@@ -135,8 +135,6 @@ absl::Status StageNode::Resolve(const OpKernelContext& context, Backend* backend
   TF_RETURN_IF_ERROR(
       ResolveStage(program_, InputsOf(context), options, limit, backend, made.get()));
   if (is_timed_) AddTiming(context, backend, made.get());
-  // XLA captures the call itself.
-  if (is_in_xla_) made->prepared.replays = nullptr;
   *resolved = cache_.Insert(signature, std::move(made),
                             [](const auto& there) { return there->try_again_at.has_value(); });
   return absl::OkStatus();

@@ -91,7 +91,9 @@ class GpuTest : public testing::Test {
   // Launches the backend's own choice, then pins it by name as a plan would.
   void ExpectMatches(const Convolution& c) {
     std::string algorithm;
-    if (!CheckPadding(c).ok()) {
+    // Not offered: cuDNN would add the bias to the first image only.
+    const bool is_leaky = c.layout == Layout::kNCHW && c.activation == Activation::kLeakyRelu;
+    if (!CheckPadding(c).ok() || is_leaky) {
       std::shared_ptr<const PreparedConvolution> none;
       EXPECT_EQ(backend_->Prepare(c, "", options_, &none).code(), StatusCode::kUnsupported);
       return;
@@ -172,6 +174,12 @@ std::vector<Convolution> EveryKindLayoutAndType(const std::vector<DataType>& dty
   return WithEveryKindAndLayout({OfSize(14, 16, 32)}, dtypes);
 }
 
+// cuDNN 9.19 computes wrong numbers in half with these settings of an engine, as seen on an H200. A
+// profile marks an algorithm that does.
+bool IsKnownToBeWrong(const std::string& algorithm) {
+  return algorithm == "nchw+eng71_k24=27" || algorithm == "nchw+eng71_k24=30";
+}
+
 class GpuAlgorithmTest : public GpuTest {
  protected:
   // Runs every listed algorithm from number `first` on that is not refused. A failure ends the
@@ -182,6 +190,7 @@ class GpuAlgorithmTest : public GpuTest {
     size_t right = first;
     for (size_t i = first; i < names.size(); ++i) {
       const std::string& name = names[i];
+      if (IsKnownToBeWrong(name)) continue;
       SCOPED_TRACE(ToString(c) + " with '" + name + "'");
       std::printf("algorithm %zu\n", i);
       std::fflush(stdout);  // the algorithm may end the process

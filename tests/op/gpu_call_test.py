@@ -62,8 +62,7 @@ MERGED = program(
     schedule(lane(0, 1, merged=True)),
     kept_inputs=[1, 2],
 )
-# For the result that only the stage reads, and a workspace of each lane.
-SCRATCH_BYTES = 3 * 2048
+SCRATCH_BYTES = 8704  # a result that only the stage reads, and the workspaces of both lanes
 NO_STOCK = "TensorFlow's own kernels cannot run in a function that XLA compiled"
 
 # The driver's structs.
@@ -144,14 +143,18 @@ def record(driver_path: str, outcomes_path: str) -> None:
             merged_in_turn.append(merged(inputs, [GRADIENT, GRADIENT]))
 
     with_scratch = Call(driver, STAGE, 5, SIZES, _tf_interop_has_scratch=True)
+    uncaptured = [with_scratch(inputs_of(7), (*RESULTS, [SCRATCH_BYTES // 4])) for _ in range(3)]
     captured = []
     for bytes_ in (SCRATCH_BYTES, SCRATCH_BYTES - 4, 4):
         shapes = (*RESULTS, [bytes_ // 4])
         captured.append(with_scratch(inputs_of(7), shapes, captured=True))
-    captured += in_threads(
-        lambda seed: with_scratch(inputs_of(seed), (*RESULTS, [SCRATCH_BYTES // 4]), captured=True),
-        (8, 9),
-    )
+    with counted() as of_captured:
+        captured += in_threads(
+            lambda seed: with_scratch(
+                inputs_of(seed), (*RESULTS, [SCRATCH_BYTES // 4]), captured=True
+            ),
+            (8, 9),
+        )
 
     no_program = Call(driver, STAGE, 5, SIZES, schedules="{")
     no_sizes = Call(driver, STAGE, 5, SIZES, _tf_interop_constant_6="")
@@ -169,7 +172,8 @@ def record(driver_path: str, outcomes_path: str) -> None:
         [no_program(inputs).message, "ConvStage schedules: expected a JSON document"],
         [no_sizes.message, "Expected a tensor for input 6."],
     ]
-    outcomes = (in_turn, together, of_stage, merged_in_turn, of_merged, failures, after, lowered(), captured)
+    outcomes = (in_turn, together, of_stage, merged_in_turn, of_merged, failures, after, lowered())
+    outcomes += (uncaptured, captured, of_captured)
     pathlib.Path(outcomes_path).write_bytes(pickle.dumps(outcomes))
 
 
@@ -227,7 +231,7 @@ def test_neither_keeps_filters_nor_times_ways(outcomes: Any) -> None:
 
 
 def test_a_failure_is_an_error_that_names_its_cause(outcomes: Any) -> None:
-    *_, failures, after, _, _ = outcomes
+    *_, failures, after, _, _, _, _ = outcomes
     for message, *words in failures:
         for word in ("error: INTERNAL: tf_interop: ", *words):
             assert word in message
@@ -249,20 +253,24 @@ def lowered() -> str:
 
 
 def test_xla_lowers_a_stage_for_a_gpu_to_one_call(outcomes: Any) -> None:
-    *_, text, _ = outcomes
+    *_, text, _, _, _ = outcomes
     [call] = [
         line for line in text.splitlines() if 'custom_call_target="tf_interop_kernel"' in line
     ]
     for shape in RESULTS:
         assert f"f32[{','.join(map(str, shape))}]" in call.partition("custom-call(")[0]
+    assert f"u8[{SCRATCH_BYTES}]" in call.partition("custom-call(")[0]
     assert "api_version=API_VERSION_TYPED_FFI" in call
 
 
 def test_a_captured_call_allocates_nothing_and_its_graph_computes_again(outcomes: Any) -> None:
-    *_, (enough, too_small, none, *others) = outcomes
+    """As XLA captures it, after calls that it did not capture, and beside one on another thread."""
+    *_, uncaptured, (enough, too_small, none, *others), counts = outcomes
     # With less memory there is a lesser stage.
-    for seed, outcome in zip((7, 7, 8, 9), (enough, too_small, *others), strict=True):
+    runs = (*uncaptured, enough, too_small, *others)
+    for seed, outcome in zip((7, 7, 7, 7, 7, 8, 9), runs, strict=True):
         assert outcome.message == ""
         assert_same(outcome.results[:-1], stage_results(seed))
         assert outcome.allocated == 0
     assert "OOM when allocating" in none.message
+    assert counts.fallbacks == {}

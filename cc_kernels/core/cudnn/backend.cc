@@ -315,6 +315,8 @@ class CudnnBackend : public Backend {
     return TF_INTEROP_CALL(driver_, cuMemcpy2DAsync, &copy, static_cast<CUstream>(stream));
   }
 
+  bool IsCaptured() const override { return is_captured; }
+
   bool CanCapture() const override { return true; }
 
   Status BeginCapture(Stream stream) override {
