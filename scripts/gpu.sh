@@ -153,7 +153,7 @@ tune() { # It measures while TensorFlow runs, which would otherwise take all mem
 
 benchmark() { # benchmark OPTIONS…
   local status=0
-  "$python" -m tf_interop benchmark "$@" --tune 60s --repetitions 2 --budget "$(left)s" \
+  "$python" -m tf_interop benchmark "$@" --repetitions 2 --budget "$(left)s" \
     -o "$results/results.json" ${OPTIONS:-} >"$results/unfinished_tables.txt" || status=$?
   # A variant that runs out of memory (3) is a result too.
   [ "$status" = 0 ] || [ "$status" = 3 ] || return "$status"
@@ -185,7 +185,7 @@ op        op_tests              240    run_tests "$python" -m pytest tests/gpu -
 op        op_tests_launched     240    TF_INTEROP_CUDA_GRAPHS=0 run_tests "$python" -m pytest tests/gpu -v
 profile   profile               left/3 profile_lists $(($(left) / 4))
 profile   check                 60     "$python" -m tf_interop show "$results/profile.json"
-op        op_matrix             300    op_matrix
+op        op_matrix             600    op_matrix
 op        tune                  300    tune
 benchmark inference             left   benchmark $first --batch 1,32
 benchmark training              left   benchmark $first --batch 32 --no-inference --training
@@ -193,6 +193,7 @@ benchmark batches               left   benchmark $first --batch 8,128 --training
 benchmark others                left   benchmark $others --batch 1,32
 benchmark half                  left   benchmark $first --batch 1,32 --training --precision float16
 benchmark others_training       left   benchmark $others --batch 32 --no-inference --training
+benchmark plans                 left   benchmark $first --batch 1,32 --profile "$results/profile.json"
 END
 }
 

@@ -157,8 +157,8 @@ class Backend {
                           size_t destination_pitch, size_t row_bytes, size_t rows,
                           Stream stream) = 0;
 
-  // Whether somebody else captures what this thread enqueues, as XLA does. Then nothing may be waited
-  // for or timed.
+  // Whether somebody else captures what this thread enqueues, as XLA does. Then nothing may be
+  // waited for or timed.
   virtual bool IsCaptured() const { return false; }
 
   // Whether the backend has the three functions that follow.

@@ -189,12 +189,11 @@ class ConvStage : public tensorflow::XlaOpKernel {
       const int device = std::max(context.compiler()->options().device_ordinal, 0);
       Backend* backend = nullptr;
       ResolvedStage resolved;
-      const bool has_plan =
-          FindCudnnBackendOf(device, &backend).ok() &&
-          ResolveStage(program_, inputs, PrepareOptionsNow(), stage_workspace_limit_bytes, backend,
-                       &resolved)
-              .ok() &&
-          resolved.unplanned_kind == nullptr && resolved.rung != Rung::kStock;
+      const bool has_plan = FindCudnnBackendOf(device, &backend).ok() &&
+                            ResolveStage(program_, inputs, PrepareOptionsNow(),
+                                         stage_workspace_limit_bytes, backend, &resolved)
+                                .ok() &&
+                            resolved.unplanned_kind == nullptr && resolved.rung != Rung::kStock;
       if (has_plan) *scratch_bytes = ScratchBytesOf(resolved);
       return has_plan;
     }

@@ -289,8 +289,7 @@ ffi::Error ExecuteOnGpu(Call* call, stream_executor::Stream* stream, int32_t num
   bool may_grow = true;
 #ifdef TF_INTEROP_HAS_CUDNN
   // XLA frees what a call allocates when the capture ends, and the graph runs later.
-  const CaptureScope capture(
-      static_cast<CUstream_st*>(stream->platform_specific_handle().stream));
+  const CaptureScope capture(static_cast<CUstream_st*>(stream->platform_specific_handle().stream));
   may_grow = !capture.is_capturing();
 #endif
   const size_t count = rets.size() - (call->has_scratch() ? 1 : 0);

@@ -46,8 +46,8 @@ bool AreXlaCallsOn();
 bool HasKernel(const std::string& device_type, const tensorflow::NodeDef& node);
 
 // Emits a call of the kernel that TensorFlow runs for `node`. `like` has a shape for each result.
-// `scratch_bytes` is the temporary memory that the kernel needs on a GPU, each piece of it rounded up
-// to ScratchMemory::kAlignment; where a call is not captured, it may take more.
+// `scratch_bytes` is the temporary memory that the kernel needs on a GPU, each piece of it rounded
+// up to ScratchMemory::kAlignment; where a call is not captured, it may take more.
 //
 // An error of the kernel, or a result of another shape, fails the compiled function's run.
 absl::StatusOr<std::vector<xla::XlaOp>> CallKernel(const tensorflow::NodeDef& node,

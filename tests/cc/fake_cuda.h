@@ -9,11 +9,10 @@
 //
 // Captures follow CUDA's rules: a capture ends on the thread and the stream where it began, after
 // all streams that joined it by events have been joined again. Until then its thread may not
-// synchronize them, query their events, wait for events from outside or, unless its mode is relaxed,
-// allocate or create anything.
-// A call that breaks a rule is refused and spoils the capture. Three rules are stricter than
-// CUDA's: a caller's stream is never captured, captures are local to their thread, and graphs run
-// with the priorities of their nodes.
+// synchronize them, query their events, wait for events from outside or, unless its mode is
+// relaxed, allocate or create anything. A call that breaks a rule is refused and spoils the
+// capture. Three rules are stricter than CUDA's: a caller's stream is never captured, captures are
+// local to their thread, and graphs run with the priorities of their nodes.
 #ifndef TF_INTEROP_TESTS_CC_FAKE_CUDA_H_
 #define TF_INTEROP_TESTS_CC_FAKE_CUDA_H_
 

@@ -191,8 +191,8 @@ const char* Instantiate(const char* node, CustomCall** made) {
                           call->node, &none, &none));
 }
 
-// Runs on a new stream, and waits for its work. Work on the stream starts when the handler returns, or
-// when its graph is launched.
+// Runs on a new stream, and waits for its work. Work on the stream starts when the handler returns,
+// or when its graph is launched.
 const char* Execute(CustomCall* call, Run* run, int arg_count, Array* args, int ret_count,
                     Array* rets) {
   static const CUcontext device = tf_interop::FakeCudaMakeContext();
@@ -230,7 +230,9 @@ const char* Execute(CustomCall* call, Run* run, int arg_count, Array* args, int 
     run->is_early = 1;
     CUgraphExec exec = nullptr;
     if (message.empty() && end != CUDA_SUCCESS) message = "the capture failed";
-    if (message.empty()) CUDA(cuGraphInstantiateWithFlags)(&exec, graph, CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY);
+    if (message.empty())
+      CUDA(cuGraphInstantiateWithFlags)(&exec, graph,
+                                        CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY);
     for (int i = 0; exec != nullptr && i < 2; ++i) {
       for (int j = 0; j < ret_count; ++j) {  // no numbers
         int64_t count = 1;

@@ -143,18 +143,17 @@ def record(driver_path: str, outcomes_path: str) -> None:
             merged_in_turn.append(merged(inputs, [GRADIENT, GRADIENT]))
 
     with_scratch = Call(driver, STAGE, 5, SIZES, _tf_interop_has_scratch=True)
-    uncaptured = [with_scratch(inputs_of(7), (*RESULTS, [SCRATCH_BYTES // 4])) for _ in range(3)]
-    captured = []
-    for bytes_ in (SCRATCH_BYTES, SCRATCH_BYTES - 4, 4):
-        shapes = (*RESULTS, [bytes_ // 4])
-        captured.append(with_scratch(inputs_of(7), shapes, captured=True))
+    shapes = (*RESULTS, [SCRATCH_BYTES // 4])
+    uncaptured = [with_scratch(inputs_of(7), shapes) for _ in range(3)]
     with counted() as of_captured:
+        captured = [with_scratch(inputs_of(7), shapes, captured=True)]
         captured += in_threads(
-            lambda seed: with_scratch(
-                inputs_of(seed), (*RESULTS, [SCRATCH_BYTES // 4]), captured=True
-            ),
-            (8, 9),
+            lambda seed: with_scratch(inputs_of(seed), shapes, captured=True), (8, 9)
         )
+    captured += [
+        with_scratch(inputs_of(10), (*RESULTS, [count]), captured=True)
+        for count in (SCRATCH_BYTES // 4 - 1, 1)
+    ]
 
     no_program = Call(driver, STAGE, 5, SIZES, schedules="{")
     no_sizes = Call(driver, STAGE, 5, SIZES, _tf_interop_constant_6="")
@@ -265,12 +264,12 @@ def test_xla_lowers_a_stage_for_a_gpu_to_one_call(outcomes: Any) -> None:
 
 def test_a_captured_call_allocates_nothing_and_its_graph_computes_again(outcomes: Any) -> None:
     """As XLA captures it, after calls that it did not capture, and beside one on another thread."""
-    *_, uncaptured, (enough, too_small, none, *others), counts = outcomes
-    # With less memory there is a lesser stage.
-    runs = (*uncaptured, enough, too_small, *others)
-    for seed, outcome in zip((7, 7, 7, 7, 7, 8, 9), runs, strict=True):
+    *_, uncaptured, captured, counts = outcomes
+    *runs, without_memory = (*uncaptured, *captured)
+    # The last has less memory than planned, and so a lesser stage.
+    for seed, outcome in zip((7, 7, 7, 7, 8, 9, 10), runs, strict=True):
         assert outcome.message == ""
         assert_same(outcome.results[:-1], stage_results(seed))
         assert outcome.allocated == 0
-    assert "OOM when allocating" in none.message
+    assert "OOM when allocating" in without_memory.message
     assert counts.fallbacks == {}

@@ -13,7 +13,12 @@ from planning_graphs import CONFIGURATION, INCEPTION, make_graph, make_lanes, ma
 from tf_interop.convolution import ConvolutionConfiguration
 from tf_interop.errors import PlanError
 from tf_interop.graph.landmarks import find_structure
-from tf_interop.planning.lookup import measured_entry, stages_for_batch_sizes, stages_from_plan
+from tf_interop.planning.lookup import (
+    measured_entry,
+    stages_alone,
+    stages_for_batch_sizes,
+    stages_from_plan,
+)
 from tf_interop.planning.types import (
     GraphPlan,
     GraphPrediction,
@@ -201,6 +206,17 @@ def test_a_stage_runs_in_sequence_where_the_plan_groups_otherwise() -> None:
     # At batch size 8, "a" was planned to run alone; for "b", GEMM was chosen to run beside "c".
     expected = make_lanes("PartitionedCall/a:WINOGRAD PartitionedCall/b")
     assert stage.schedules[0] == Schedule(8, expected)
+
+
+@pytest.mark.parametrize(("size", "algorithm"), [(8, "WINOGRAD"), (16, None)])
+def test_a_convolution_in_no_stage_has_its_own(size: int, algorithm: str | None) -> None:
+    planned = entry(8, make_stage("b:GEMM"), unstaged={"a": "WINOGRAD", "c": "FFT"})
+    view, convolutions = make_graph(ABC, configurations=of_batch(ABC, size))
+    structure = find_structure(view, convolutions)
+    [alone] = stages_alone(
+        Plan((planned,)), convolutions, structure, planned.stages, convolutions[:2]
+    )
+    assert alone.stage == Stage.in_sequence([Step("a", algorithm)])
 
 
 def test_takes_the_grouping_that_saves_most() -> None:

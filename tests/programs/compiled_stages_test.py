@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import pathlib
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -34,7 +36,9 @@ from tf_interop.graph.view import GraphView
 from tf_interop.model.graphs import planned_graph, trace
 from tf_interop.planning.types import Plan
 from tf_interop.runtime import plugin as plugin_module
+from tf_interop.runtime.graph_pass import read_compiled_body, run_compiled_pass
 from tf_interop.runtime.plugin import get_plugin
+from tf_interop.runtime.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
 
@@ -172,15 +176,34 @@ def plan_of_first_stage(program: Callable[..., Any]) -> Plan:
     return Plan((dataclasses.replace(graph, stages=graph.stages[:1]),), plan.made_with)
 
 
-def test_convolutions_outside_the_plans_stages_are_xlas() -> None:
+def test_convolutions_outside_the_plans_stages_have_their_own() -> None:
     expected = compiled(modules)(IMAGE)
     plan = plan_of_first_stage(modules)
+    [planned] = plan.graphs[0].stages
     tf_interop.enable(plan=plan)
-    assert stages_run_by(lambda: compiled(modules)(IMAGE), expected) == 1
+    assert stages_run_by(lambda: compiled(modules)(IMAGE), expected) == 3
     [report] = tf_interop.status().graphs
     assert report.is_compiled
-    assert len(report.plan.stages) == 1
+    first, *others = report.plan.stages
+    assert first.nodes == planned.nodes
+    assert [len(each.nodes) for each in others] == [1, 1]
     assert "CPU, XLA" in str(tf_interop.status())
+
+
+def test_a_gpu_needs_no_plan() -> None:
+    graph = tf.function(modules).get_concrete_function(tf.TensorSpec(IMAGE.shape)).graph
+    handed: Any = types.SimpleNamespace(
+        device_type="GPU", nodes_to_preserve=("Identity",), infer_output_shapes=None, fetches=()
+    )
+    body = read_compiled_body(graph.as_graph_def(add_shapes=True), handed)
+    changed, _ = run_compiled_pass(body, Settings(captures_compiled=True), handed)
+    assert changed is not None
+    assert collections.Counter(node.op for node in changed.node)["TfInterop>ConvStage"] == 2
+    assert not find_convolutions(GraphView(changed), GraphProperties(GraphView(changed)))[0]
+    changed, report = run_compiled_pass(body, Settings(), handed)
+    assert changed is None
+    assert report is not None
+    assert report.why_unchanged
 
 
 def test_a_plan_for_another_graph_leaves_the_function_alone() -> None:

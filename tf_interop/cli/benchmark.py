@@ -49,7 +49,7 @@ _OF_MODELS = {
 _VARIANTS_OF_PROGRAMS = (Variant.STOCK, Variant.OURS)
 _VARIANTS_ON_CPUS = (Variant.STOCK, Variant.FROZEN, Variant.ENABLED, Variant.XLA)
 _VARIANTS_OF_STAGES = (Variant.PINNING, Variant.CONCURRENCY)
-_VARIANTS_ON_GPUS = (Variant.STOCK, Variant.XLA, Variant.OURS, *_VARIANTS_OF_STAGES)
+_VARIANTS_ON_GPUS = (Variant.STOCK, Variant.XLA, Variant.XLA_ENABLED)
 _LIMITS_OF_VARIANTS = (
     "frozen, tflite, onnxruntime and openvino run inference only, the last three in float32 only"
 )
@@ -108,13 +108,13 @@ benchmark InceptionV3 --image-size 75 --policy always --variants stock,ours \\
     "--variants",
     type=options.Text("NAME,…", functools.partial(_members_of, Variant)),
     help="By default stock,frozen,enabled,xla on a CPU, with a plan also ours; and "
-    "stock,xla,ours,pinning,concurrency on a GPU. stock: TensorFlow as it is. xla: compiled by "
-    "XLA. ours: with the plan. pinning: only its algorithms, one after another. concurrency: only "
-    "its lanes, with cuDNN's algorithms. intra-1: stock with one thread per operation. inter-1: "
-    "stock with one operation at a time. enabled: with the plugin, but without a plan. "
-    "xla-enabled: that, compiled by XLA. xla-ours: with the plan, compiled by XLA. frozen: stock, "
-    "with constants instead of variables (inference). tflite, onnxruntime, openvino: these "
-    "runtimes (inference in float32 on a CPU).",
+    "stock,xla,xla-enabled on a GPU, with a plan also ours,pinning,concurrency. stock: TensorFlow "
+    "as it is. xla: compiled by XLA. ours: with the plan. pinning: only its algorithms, one after "
+    "another. concurrency: only its lanes, with cuDNN's algorithms. intra-1: stock with one thread "
+    "per operation. inter-1: stock with one operation at a time. enabled: with the plugin, but "
+    "without a plan. xla-enabled: that, compiled by XLA. xla-ours: with the plan, compiled by XLA. "
+    "frozen: stock, with constants instead of variables (inference). tflite, onnxruntime, "
+    "openvino: these runtimes (inference in float32 on a CPU).",
 )
 @click.option("--plan", "plan_path", metavar="PLAN.json", help="A plan for all cases.")
 @options.profile("Plan each case from this profile, as tf-interop plan does.")
@@ -296,7 +296,8 @@ def _variants_on_this_device(
 ) -> tuple[Variant, ...]:
     """The given variants, or those that make sense here; refuses those of stages on a CPU."""
     if has_nvidia_gpu() or not Settings().makes_units("CPU"):
-        return variants or _VARIANTS_ON_GPUS
+        of_plan = (Variant.OURS, *_VARIANTS_OF_STAGES) * has_plan
+        return variants or _VARIANTS_ON_GPUS + of_plan
     if variants is None:
         return _VARIANTS_ON_CPUS + (Variant.OURS,) * has_plan
     if of_stages := [each.value for each in variants if each in _VARIANTS_OF_STAGES]:

@@ -70,7 +70,7 @@ from tf_interop.planning.lookup import (
     stages_alone,
     stages_from_plan,
 )
-from tf_interop.planning.types import GraphPlan, Plan, PlannedStage
+from tf_interop.planning.types import GraphPlan, Plan
 from tf_interop.runtime.kernel_library import HandedGraph
 from tf_interop.runtime.settings import PassReport, Policy, Settings
 from tf_interop.structure import Structure

@@ -52,6 +52,8 @@ class Settings:
             between calls, in MiB; 0 keeps none and folds nothing.
         times_itself: whether units on a CPU find out how they run fastest, and stages of a GPU
             whether their plan is faster than TensorFlow.
+        captures_compiled: whether all convolutions of functions that XLA compiles for a GPU get
+            into stages. XLA captures stages into its CUDA graphs, but no other convolutions.
     """
 
     policy: Policy = Policy.PROFILED
@@ -64,6 +66,7 @@ class Settings:
     divider: Divider | None = None
     kept_mb: int = 0
     times_itself: bool = False
+    captures_compiled: bool = False
 
     def makes_units(self, device_type: str) -> bool:
         """Whether a device of this type gets units and no stages."""
@@ -83,11 +86,8 @@ class Settings:
         return self.times_itself and device_type == "GPU"
 
     def stages_all_compiled(self, device_type: str) -> bool:
-        """Whether all convolutions of functions that XLA compiles get into stages.
-
-        XLA captures a program into CUDA graphs, but no convolutions other than these.
-        """
-        if device_type == "GPU" and self.times_itself:
+        """Whether all convolutions of functions that XLA compiles get into stages."""
+        if device_type == "GPU" and self.captures_compiled:
             return True
         return self.can_make_stages and not self.makes_units(device_type)
 
@@ -101,8 +101,9 @@ class Settings:
     @property
     def can_change_graphs(self) -> bool:
         """Whether there is anything to do."""
+        changes_stages = self.can_make_stages or self.captures_compiled
         is_folding = self.kept_mb > 0
-        return self.can_make_stages or self.divider is not None or is_folding or self.times_itself
+        return changes_stages or self.divider is not None or is_folding or self.times_itself
 
 
 @dataclasses.dataclass(frozen=True)

@@ -47,8 +47,13 @@ def enable(
     drops the kernels of eager execution, as `tf.random.set_seed` does: random ops with their own
     seed start again. Sessions and tf.data pipelines that have run keep their graphs.
 
+    In functions that XLA compiles for a GPU, all convolutions become stages, independent ones one
+    stage. XLA then captures a whole step into one CUDA graph, which it does not with convolutions
+    of its own.
+
     Args:
-        policy: `"profiled"` makes only the stages of `plan`; on a CPU, units that time themselves.
+        policy: `"profiled"` makes only the stages of `plan`, and in functions that XLA compiles for
+            a GPU also stages of all other convolutions; on a CPU, units that time themselves.
             `"always"` puts every convolution on a GPU into a stage, independent ones into the same
             one, and runs every unit of a CPU on one core, whether it is faster or not.
         plan: a plan or its file, for the policy `"profiled"`.
@@ -195,6 +200,7 @@ def make_settings(
         divider=None if parallel is None else Divider.of(parallel),
         kept_mb=kept_mb if kept else 0,
         times_itself=self_timing,
+        captures_compiled=True,
     )
 
 

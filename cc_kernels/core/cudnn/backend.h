@@ -27,9 +27,10 @@ Status FindCudnnBackend(CUstream_st* caller, Backend** backend);
 // the GPU. Keeps that context.
 Status FindCudnnBackendOf(int device, Backend** backend);
 
-// For calls on a stream whose work somebody else may be capturing into a CUDA graph of their own, as
-// XLA does. While it lives, this thread may do what a capture forbids by default, such as creating
-// handles and streams, and a stream group that a call returns is not reused before the capture ends.
+// For calls on a stream whose work somebody else may be capturing into a CUDA graph of their own,
+// as XLA does. While it lives, this thread may do what a capture forbids by default, such as
+// creating handles and streams, and a stream group that a call returns is not reused before the
+// capture ends.
 class CaptureScope {
  public:
   explicit CaptureScope(CUstream_st* caller);
