@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #ifdef TF_INTEROP_HAS_CUDNN
@@ -82,6 +83,22 @@ xla::XlaOp Activate(const StepProgram& step, xla::XlaOp x) {
   }
   return x;
 }
+
+#ifdef TF_INTEROP_HAS_CUDNN
+// Whether a stage has a convolution that is better left to XLA, which times algorithms when it
+// compiles. The GPU computes a long one while the host launches what comes after it, so a capture
+// gains nothing. The longest that were measured in stages are at this limit
+// (docs/results/gpu_compiled.json).
+bool IsLong(const Stage& stage, int device) {
+  constexpr double kMostMultiplyAddsOfAnSm = 170e6;
+  int sm_count = 0;
+  if (!CountSms(device, &sm_count).ok()) return false;
+  return absl::c_any_of(stage.steps, [&](const Step& step) {
+    return step.algorithm.empty() && step.convolution.computes_something() &&
+           step.convolution.multiply_adds() > kMostMultiplyAddsOfAnSm * sm_count;
+  });
+}
+#endif
 
 // A stage as a call of the op's kernel, or as XLA's own convolutions.
 class ConvStage : public tensorflow::XlaOpKernel {
@@ -193,7 +210,8 @@ class ConvStage : public tensorflow::XlaOpKernel {
                             ResolveStage(program_, inputs, PrepareOptionsNow(),
                                          stage_workspace_limit_bytes, backend, &resolved)
                                 .ok() &&
-                            resolved.unplanned_kind == nullptr && resolved.rung != Rung::kStock;
+                            resolved.unplanned_kind == nullptr && resolved.rung != Rung::kStock &&
+                            !IsLong(resolved.stage, device);
       if (has_plan) *scratch_bytes = ScratchBytesOf(resolved);
       return has_plan;
     }

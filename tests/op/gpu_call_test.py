@@ -171,8 +171,20 @@ def record(driver_path: str, outcomes_path: str) -> None:
         [no_program(inputs).message, "ConvStage schedules: expected a JSON document"],
         [no_sizes.message, "Expected a tensor for input 6."],
     ]
-    outcomes = (in_turn, together, of_stage, merged_in_turn, of_merged, failures, after, lowered())
-    outcomes += (uncaptured, captured, of_captured)
+    outcomes = types.SimpleNamespace(
+        in_turn=in_turn,
+        together=together,
+        of_stage=of_stage,
+        merged_in_turn=merged_in_turn,
+        of_merged=of_merged,
+        failures=failures,
+        after=after,
+        uncaptured=uncaptured,
+        captured=captured,
+        of_captured=of_captured,
+        program=lowered(STAGE, SHAPES, SIZES),
+        long_ones=[one_convolution(1), one_convolution(2), one_convolution(2, "FFT")],
+    )
     pathlib.Path(outcomes_path).write_bytes(pickle.dumps(outcomes))
 
 
@@ -212,8 +224,8 @@ def stage_results(seed: int) -> list[tf.Tensor]:
 
 
 def test_a_stage_on_two_lanes_writes_into_xlas_memory_from_two_threads(outcomes: Any) -> None:
-    in_turn, together, counts, *_ = outcomes
-    for seed, runs in enumerate([in_turn[:1], in_turn[1:], *together]):
+    in_turn, counts = outcomes.in_turn, outcomes.of_stage
+    for seed, runs in enumerate([in_turn[:1], in_turn[1:], *outcomes.together]):
         expected = stage_results(seed)
         for outcome in runs:
             assert_ran(outcome, expected)
@@ -222,39 +234,54 @@ def test_a_stage_on_two_lanes_writes_into_xlas_memory_from_two_threads(outcomes:
 
 def test_neither_keeps_filters_nor_times_ways(outcomes: Any) -> None:
     """XLA may write to a filter's memory after the call. Reading the time would wait."""
-    _, _, _, in_turn, counts, *_ = outcomes
-    for seed, outcome in zip((4, 5), in_turn, strict=True):
+    counts = outcomes.of_merged
+    for seed, outcome in zip((4, 5), outcomes.merged_in_turn, strict=True):
         image, *filters = inputs_of(seed, MERGED_SHAPES)
         assert_ran(outcome, [tf.nn.conv2d(image, each, 1, "SAME") for each in filters])
     assert (counts.filters_transformed, counts.fallbacks) == (0, {})
 
 
 def test_a_failure_is_an_error_that_names_its_cause(outcomes: Any) -> None:
-    *_, failures, after, _, _, _, _ = outcomes
-    for message, *words in failures:
+    for message, *words in outcomes.failures:
         for word in ("error: INTERNAL: tf_interop: ", *words):
             assert word in message
-    assert_ran(after, stage_results(6))
+    assert_ran(outcomes.after, stage_results(6))
 
 
-def lowered() -> str:
+def lowered(document: Document, shapes: Any, sizes: Any) -> str:
     """XLA's program of a stage for a GPU, which XLA could not compile without one."""
     path = load_kernel_library().build_info.path
     stage = tf.load_op_library(str(path)).tf_interop_conv_stage
-    tensors = [tf.constant(each) for each in inputs_of(0)]
 
     def call(*inputs: tf.Tensor) -> list[tf.Tensor]:
-        return stage(**arguments(inputs, [*map(list, SIZES)], STAGE))
+        return stage(**arguments(inputs, [*map(list, sizes)], document))
 
     function = tf.function(call, jit_compile=True, autograph=False)
-    program = function.experimental_get_compiler_ir(*tensors)(stage="hlo", platform_name="GPU")
+    specs = [tf.TensorSpec(shape) for shape in shapes]
+    program = function.experimental_get_compiler_ir(*specs)(stage="hlo", platform_name="GPU")
     return str(program)
 
 
+def one_convolution(width: int, algorithm: str | None = None) -> str:
+    """The program of one with `width` times 22.4 billion multiplications, on 132 SMs."""
+    shapes = [132, 100, 100, 16], [10, width, 16, 106]
+    document = program(
+        [operation("long", "Conv2D", ["inputs:0", "inputs:1"], **PLAIN)],
+        schedule(lane((0, algorithm))),
+    )
+    return lowered(document, shapes, [])
+
+
+def test_a_long_convolution_without_an_algorithm_stays_xlas(outcomes: Any) -> None:
+    is_call = ['custom_call_target="tf_interop_kernel"' in each for each in outcomes.long_ones]
+    assert is_call == [True, False, True]
+
+
 def test_xla_lowers_a_stage_for_a_gpu_to_one_call(outcomes: Any) -> None:
-    *_, text, _, _, _ = outcomes
     [call] = [
-        line for line in text.splitlines() if 'custom_call_target="tf_interop_kernel"' in line
+        line
+        for line in outcomes.program.splitlines()
+        if 'custom_call_target="tf_interop_kernel"' in line
     ]
     for shape in RESULTS:
         assert f"f32[{','.join(map(str, shape))}]" in call.partition("custom-call(")[0]
@@ -264,12 +291,11 @@ def test_xla_lowers_a_stage_for_a_gpu_to_one_call(outcomes: Any) -> None:
 
 def test_a_captured_call_allocates_nothing_and_its_graph_computes_again(outcomes: Any) -> None:
     """As XLA captures it, after calls that it did not capture, and beside one on another thread."""
-    *_, uncaptured, captured, counts = outcomes
-    *runs, without_memory = (*uncaptured, *captured)
+    *runs, without_memory = (*outcomes.uncaptured, *outcomes.captured)
     # The last has less memory than planned, and so a lesser stage.
     for seed, outcome in zip((7, 7, 7, 7, 8, 9, 10), runs, strict=True):
         assert outcome.message == ""
         assert_same(outcome.results[:-1], stage_results(seed))
         assert outcome.allocated == 0
     assert "OOM when allocating" in without_memory.message
-    assert counts.fallbacks == {}
+    assert outcomes.of_captured.fallbacks == {}

@@ -227,8 +227,7 @@ tune InceptionV3 -o plan.json
 report plan.json --model InceptionV3 -o report.html
 
 On a GPU:
-profile InceptionV3 --budget 10m -o profile.json
-plan InceptionV3 --profile profile.json -o plan.json
+benchmark InceptionV3 --variants stock,xla,xla-enabled -o results.json
 """
     ),
 )

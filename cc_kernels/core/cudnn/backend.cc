@@ -488,6 +488,15 @@ Status FindCudnnBackendOf(int device, Backend** backend) {
   return Status::Ok();
 }
 
+Status CountSms(int device, int* count) {
+  const CudaDriver* driver = nullptr;
+  TF_INTEROP_RETURN_IF_ERROR(CudaDriver::Get(&driver));
+  CUdevice handle = 0;
+  TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(*driver, cuDeviceGet, &handle, device));
+  return TF_INTEROP_CALL(*driver, cuDeviceGetAttribute, count,
+                         CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, handle);
+}
+
 CaptureScope::CaptureScope(CUstream_st* caller) {
   const CudaDriver* driver = nullptr;
   if (!CudaDriver::Get(&driver).ok() || !IsCapturing(*driver, caller)) return;

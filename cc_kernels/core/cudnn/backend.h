@@ -27,6 +27,9 @@ Status FindCudnnBackend(CUstream_st* caller, Backend** backend);
 // the GPU. Keeps that context.
 Status FindCudnnBackendOf(int device, Backend** backend);
 
+// Counts the SMs of a GPU, by CUDA's number of it.
+Status CountSms(int device, int* count);
+
 // For calls on a stream whose work somebody else may be capturing into a CUDA graph of their own,
 // as XLA does. While it lives, this thread may do what a capture forbids by default, such as
 // creating handles and streams, and a stream group that a call returns is not reused before the
