@@ -68,8 +68,8 @@ class Enable:
 
     `jit_compile` stays as it is. If XLA compiles the model, as Keras 3 lets it by itself where
     there is a GPU, all convolutions run in stages inside the compiled functions, and a plan, if
-    any, is made with `jit_compile=True`. On a CPU the callback makes no units there and warns; depthwise convolutions
-    run TensorFlow's own kernels.
+    any, is made with `jit_compile=True`. On a CPU the callback makes no units there and warns;
+    depthwise convolutions run TensorFlow's own kernels.
 
     At the end the callback restores the settings, the option `use_plugin_optimizers` and the
     model's functions; a later call without the callback runs without stages.

@@ -101,8 +101,8 @@ class XlaCalls(NamedTuple):
         run: calls that ran, also of stages.
         stages: stages that were compiled as calls.
         translated_stages: stages that became XLA's own convolutions, because they are on a CPU, the
-            plan has no stages for their batch size, a size is unknown, cuDNN has no algorithm, or one
-            without a planned algorithm is long.
+            plan has no stages for their batch size, a size is unknown, cuDNN has no algorithm, or
+            a convolution without a planned algorithm is long.
     """
 
     compiled: int = 0
