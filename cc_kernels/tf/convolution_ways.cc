@@ -1,14 +1,13 @@
 #include "cc_kernels/tf/convolution_ways.h"
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "cc_kernels/tf/convolution_shape.h"
+#include "cc_kernels/tf/matrix_product.h"
 #include "cc_kernels/tf/onednn_calls.h"
 #include "cc_kernels/tf/winograd_convolution.h"
 #include "cc_kernels/tf/winograd_filter_gradient.h"
@@ -68,82 +67,48 @@ class WinogradFilterWay : public OtherWay {
 // With a filter of one pixel, a convolution is a product of two matrices, and so is each gradient.
 class PointwiseProduct : public OtherWay {
  public:
-  // Null if oneDNN has no such product.
-  static std::unique_ptr<PointwiseProduct> Make(const ConvolutionShape& shape, Kind kind,
-                                                int cores) {
-    const OneDnn& onednn = *FindOneDnn();
-    const int64_t pixels = shape.images * shape.image[0] * shape.image[1];
-    std::unique_ptr<PointwiseProduct> made(new PointwiseProduct(kind));
-    const auto describe = [](int64_t rows, int64_t columns, bool is_transposed = false) {
-      return Describe({rows, columns}, 2, is_transposed ? dnnl_ba : dnnl_ab);
-    };
-    switch (kind) {
-      case Kind::kConvolution:
-        made->left_ = describe(pixels, shape.depth);
-        made->right_ = describe(shape.depth, shape.channels);
-        made->result_ = describe(pixels, shape.channels);
-        break;
-      case Kind::kInputGradient:
-        made->left_ = describe(pixels, shape.channels);
-        made->right_ = describe(shape.channels, shape.depth, /*is_transposed=*/true);
-        made->result_ = describe(pixels, shape.depth);
-        break;
-      case Kind::kFilterGradient:
-        made->left_ = describe(shape.depth, pixels, /*is_transposed=*/true);
-        made->right_ = describe(pixels, shape.channels);
-        made->result_ = describe(shape.depth, shape.channels);
-        break;
-    }
-    onednn.threadpool_interop_set_max_concurrency(cores);
-    dnnl_primitive_desc_t desc = nullptr;
-    onednn.matmul_primitive_desc_create(&desc, onednn.engine, made->left_.get(), made->right_.get(),
-                                        /*bias_desc=*/nullptr, made->result_.get(),
-                                        MakeAttributes().get());
-    made->desc_.reset(desc);
-    made->primitive_ = MakePrimitive(desc);
-    if (made->primitive_ == nullptr) return nullptr;
-    made->scratchpad_ = onednn.primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0);
-    made->scratchpad_bytes_ =
-        static_cast<int64_t>(onednn.memory_desc_get_size_v2(made->scratchpad_, /*index=*/0));
-    return made;
-  }
+  PointwiseProduct(Kind kind, std::unique_ptr<MatrixProduct> product)
+      : kind_(kind), product_(std::move(product)) {}
 
   absl::string_view name() const override { return "TfInterop>PointwiseProduct"; }
-
   absl::Status Run(OpKernelContext* context, absl::Span<Tensor* const> results) const override {
-    const OneDnn& onednn = *FindOneDnn();
     Tensor scratchpad;
-    TF_RETURN_IF_ERROR(context->allocate_temp(tensorflow::DT_UINT8,
-                                              TensorShape({scratchpad_bytes_}), &scratchpad));
-    const auto memory_of = [&](const OneDnnPtr<dnnl_memory_desc>& desc, const Tensor& tensor) {
-      return MakeMemory(desc.get(), tensor.data());
-    };
-    const auto left = memory_of(left_, context->input(ImageInput(kind_)));
-    const auto right = memory_of(right_, context->input(kind_ == Kind::kFilterGradient ? 2 : 1));
-    const auto result = memory_of(result_, *results[0]);
-    const auto memory = MakeMemory(scratchpad_, scratchpad.data());
-    const std::array<dnnl_exec_arg_t, 4> arguments = {{{DNNL_ARG_SRC, left.get()},
-                                                       {DNNL_ARG_WEIGHTS, right.get()},
-                                                       {DNNL_ARG_DST, result.get()},
-                                                       {DNNL_ARG_SCRATCHPAD, memory.get()}}};
+    TF_RETURN_IF_ERROR(context->allocate_temp(
+        tensorflow::DT_FLOAT, TensorShape({product_->scratchpad_floats()}), &scratchpad));
     DeviceThreads threads(*context->device()->tensorflow_cpu_worker_threads());
     const OneDnnPtr<dnnl_stream> stream = MakeStream(&threads);
-    const dnnl_status_t status = onednn.primitive_execute(
-        primitive_.get(), stream.get(), static_cast<int>(arguments.size()), arguments.data());
-    if (status == dnnl_success) return absl::OkStatus();
-    return absl::InternalError(absl::StrCat("oneDNN's matrix product failed with status ", status));
+    return product_->Run(stream.get(), FloatsOf(*context, ImageInput(kind_)),
+                         FloatsOf(*context, kind_ == Kind::kFilterGradient ? 2 : 1),
+                         FloatsOf(results[0]), static_cast<float*>(scratchpad.data()));
   }
 
  private:
-  explicit PointwiseProduct(Kind kind) : kind_(kind) {}
-
   const Kind kind_;
-  OneDnnPtr<dnnl_memory_desc> left_, right_, result_;
-  OneDnnPtr<dnnl_primitive_desc> desc_;
-  OneDnnPtr<dnnl_primitive> primitive_;
-  const_dnnl_memory_desc_t scratchpad_ = nullptr;  // of `desc_`
-  int64_t scratchpad_bytes_ = 0;
+  const std::unique_ptr<MatrixProduct> product_;
 };
+
+std::unique_ptr<MatrixProduct> MakePointwiseProduct(const ConvolutionShape& shape, Kind kind,
+                                                    int cores) {
+  const int64_t pixels = shape.images * shape.image[0] * shape.image[1];
+  const auto describe = [](int64_t rows, int64_t columns, bool is_transposed = false) {
+    return Describe({rows, columns}, 2, is_transposed ? dnnl_ba : dnnl_ab);
+  };
+  switch (kind) {
+    case Kind::kConvolution:
+      return MatrixProduct::Make(describe(pixels, shape.depth),
+                                 describe(shape.depth, shape.channels),
+                                 describe(pixels, shape.channels), cores);
+    case Kind::kInputGradient:
+      return MatrixProduct::Make(describe(pixels, shape.channels),
+                                 describe(shape.channels, shape.depth, /*is_transposed=*/true),
+                                 describe(pixels, shape.depth), cores);
+    case Kind::kFilterGradient:
+      return MatrixProduct::Make(describe(shape.depth, pixels, /*is_transposed=*/true),
+                                 describe(pixels, shape.channels),
+                                 describe(shape.depth, shape.channels), cores);
+  }
+  return nullptr;
+}
 
 std::unique_ptr<OtherWay> MakeWinogradWay(const FusedOps& fused, WinogradShape shape, Kind kind,
                                           int cores) {
@@ -208,7 +173,11 @@ OtherWayMaker FindConvolutionWays(const OpKernel& kernel) {
                                         columns.output_size, shape->channels)) {
       return nullptr;
     }
-    if (IsPointwise(attributes, *shape)) return PointwiseProduct::Make(*shape, kind, cores);
+    if (IsPointwise(attributes, *shape)) {
+      auto product = MakePointwiseProduct(*shape, kind, cores);
+      if (product == nullptr) return nullptr;
+      return std::make_unique<PointwiseProduct>(kind, std::move(product));
+    }
     const auto winograd = attributes.WinogradShapeFor(*shape);
     if (!winograd.has_value()) return nullptr;
     return MakeWinogradWay(attributes.fused, *winograd, kind, cores);

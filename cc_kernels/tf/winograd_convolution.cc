@@ -3,12 +3,11 @@
 #include "cc_kernels/tf/winograd_convolution.h"
 
 #include <algorithm>
-#include <array>
-#include <atomic>
 #include <cmath>
 #include <optional>
+#include <utility>
+#include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "cc_kernels/tf/narrow_device.h"
 #include "cc_kernels/tf/onednn_calls.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -69,20 +68,17 @@ WinogradConvolution::WinogradConvolution(const WinogradShape& shape, int cores)
   product_tiles_ = RoundUp(tiles_of_part, products) / products;
   image_plane_ = WinogradPlaneSize(product_tiles_, shape.depth);
   product_plane_ = WinogradPlaneSize(product_tiles_, shape.channels);
-  image_ = DescribePlanes(product_tiles_, shape.depth);
-  product_ = DescribePlanes(product_tiles_, shape.channels);
 }
 
 std::unique_ptr<WinogradConvolution> WinogradConvolution::Make(const WinogradShape& shape,
                                                                int cores,
                                                                const FindFilter& find_filter) {
   std::unique_ptr<WinogradConvolution> made(new WinogradConvolution(shape, cores));
-  const OneDnnPtr<dnnl_memory_desc> any =
-      Describe({kWinogradPlanes, shape.depth, shape.channels}, 3, dnnl_format_tag_any);
-  if (!made->MakeProduct(any.get())) return nullptr;
+  made->MakeProduct(Describe({kWinogradPlanes, shape.depth, shape.channels}, 3,
+                             dnnl_format_tag_any));
+  if (made->product_ == nullptr) return nullptr;
   const OneDnnPtr<dnnl_memory_desc> given = DescribePlanes(shape.depth, shape.channels);
-  made->filter_ = find_filter(given.get(), FindOneDnn()->primitive_desc_query_md(
-                                               made->desc_.get(), dnnl_query_weights_md, 0));
+  made->filter_ = find_filter(given.get(), made->product_->right());
   return made->filter_.memory != nullptr ? std::move(made) : nullptr;
 }
 
@@ -90,24 +86,13 @@ std::unique_ptr<WinogradConvolution> WinogradConvolution::MakeForAnyFilter(
     const WinogradShape& shape, int cores, bool is_gradient) {
   std::unique_ptr<WinogradConvolution> made(new WinogradConvolution(shape, cores));
   made->is_gradient_ = is_gradient;
-  made->planes_ = DescribePlanes(shape.depth, shape.channels, /*are_transposed=*/is_gradient);
-  return made->MakeProduct(made->planes_.get()) ? std::move(made) : nullptr;
+  made->MakeProduct(DescribePlanes(shape.depth, shape.channels, /*are_transposed=*/is_gradient));
+  return made->product_ != nullptr ? std::move(made) : nullptr;
 }
 
-bool WinogradConvolution::MakeProduct(const_dnnl_memory_desc_t filter) {
-  const OneDnn& onednn = *FindOneDnn();
-  onednn.threadpool_interop_set_max_concurrency(cores_of_product());
-  dnnl_primitive_desc_t made = nullptr;
-  onednn.matmul_primitive_desc_create(&made, onednn.engine, image_.get(), filter,
-                                      /*bias_desc=*/nullptr, product_.get(),
-                                      MakeAttributes().get());
-  desc_.reset(made);
-  if (made == nullptr) return false;
-  scratchpad_ = onednn.primitive_desc_query_md(made, dnnl_query_scratchpad_md, 0);
-  const auto bytes = static_cast<int64_t>(onednn.memory_desc_get_size_v2(scratchpad_, /*index=*/0));
-  scratchpad_floats_ = RoundUp(bytes, 64) / static_cast<int64_t>(sizeof(float));
-  primitive_ = MakePrimitive(made);
-  return primitive_ != nullptr;
+void WinogradConvolution::MakeProduct(OneDnnPtr<dnnl_memory_desc> filter) {
+  product_ = MatrixProduct::Make(DescribePlanes(product_tiles_, shape_.depth), std::move(filter),
+                                 DescribePlanes(product_tiles_, shape_.channels), cores_ / parts_);
 }
 
 absl::Status WinogradConvolution::Transform(tensorflow::OpKernelContext* context,
@@ -132,16 +117,17 @@ absl::Status WinogradConvolution::Run(tensorflow::OpKernelContext* context, cons
                                       float* output) const {
   tensorflow::Tensor planes;
   OneDnnPtr<dnnl_memory> planes_memory;
-  if (planes_ != nullptr) {
+  if (filter_.memory == nullptr) {
     TF_RETURN_IF_ERROR(Transform(context, filter, &planes));
-    planes_memory = MakeMemory(planes_.get(), planes.data());
+    planes_memory = MakeMemory(product_->right(), planes.data());
   }
+  const dnnl_memory_t filter_memory =
+      planes_memory != nullptr ? planes_memory.get() : filter_.memory;
   tensorflow::Tensor memory;
   TF_RETURN_IF_ERROR(context->allocate_temp(
       tensorflow::DT_FLOAT, tensorflow::TensorShape({parts_ * part_floats()}), &memory));
   const tensorflow::DeviceBase& device = *context->device();
-  const OneDnn& onednn = *FindOneDnn();
-  std::atomic<dnnl_status_t> failure = dnnl_success;
+  std::vector<absl::Status> statuses(parts_);
 
   const auto run_part = [&](int64_t part) {
     // Only a part that has all cores divides its work.
@@ -158,14 +144,6 @@ absl::Status WinogradConvolution::Run(tensorflow::OpKernelContext* context, cons
 
     float* const pixels = memory.flat<float>().data() + part * part_floats();
     float* const products = pixels + image_floats();
-    const auto image_memory = MakeMemory(image_.get(), pixels);
-    const auto product_memory = MakeMemory(product_.get(), products);
-    const auto scratchpad_memory = MakeMemory(scratchpad_, products + product_floats());
-    const std::array<dnnl_exec_arg_t, 4> arguments = {
-        {{DNNL_ARG_SRC, image_memory.get()},
-         {DNNL_ARG_WEIGHTS, planes_ != nullptr ? planes_memory.get() : filter_.memory},
-         {DNNL_ARG_DST, product_memory.get()},
-         {DNNL_ARG_SCRATCHPAD, scratchpad_memory.get()}}};
     const int64_t end = (part + 1) * shape_.tiles() / parts_;
     for (int64_t first = part * shape_.tiles() / parts_; first < end; first += product_tiles_) {
       const int64_t last = std::min(end, first + product_tiles_);
@@ -174,12 +152,9 @@ absl::Status WinogradConvolution::Run(tensorflow::OpKernelContext* context, cons
                                image_plane_);
       });
       // If there are fewer tiles, the last rows are products of anything, which nobody reads.
-      const dnnl_status_t status = onednn.primitive_execute(
-          primitive_.get(), stream.get(), static_cast<int>(arguments.size()), arguments.data());
-      if (status != dnnl_success) {
-        failure = status;
-        return;
-      }
+      statuses[part] = product_->Run(stream.get(), pixels, filter_memory, products,
+                                     products + product_floats());
+      if (!statuses[part].ok()) return;
       divide(first, last, shape_.channels * kWinogradTransformCycles,
              [&](int64_t from, int64_t to) {
                TransformWinogradProducts(shape_, products + (from - first) * shape_.channels,
@@ -196,9 +171,8 @@ absl::Status WinogradConvolution::Run(tensorflow::OpKernelContext* context, cons
       for (int64_t part = first; part < last; ++part) run_part(part);
     });
   }
-  if (failure == dnnl_success) return absl::OkStatus();
-  return absl::InternalError(
-      absl::StrCat("oneDNN's matrix product failed with status ", failure.load()));
+  for (const absl::Status& status : statuses) TF_RETURN_IF_ERROR(status);
+  return absl::OkStatus();
 }
 
 }  // namespace tf_interop

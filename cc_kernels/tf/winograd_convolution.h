@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "cc_kernels/tf/fused_ops.h"
-#include "cc_kernels/tf/onednn.h"
+#include "cc_kernels/tf/matrix_product.h"
 #include "cc_kernels/tf/winograd.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -54,14 +54,15 @@ class WinogradConvolution {
 
  private:
   WinogradConvolution(const WinogradShape& shape, int cores);
-  int cores_of_product() const { return cores_ / parts_; }
-  bool MakeProduct(const_dnnl_memory_desc_t filter);
+  void MakeProduct(OneDnnPtr<dnnl_memory_desc> filter);
   // Allocates and writes the planes of a filter.
   absl::Status Transform(tensorflow::OpKernelContext* context, const float* filter,
                          tensorflow::Tensor* planes) const;
   int64_t image_floats() const { return kWinogradPlanes * image_plane_; }
   int64_t product_floats() const { return kWinogradPlanes * product_plane_; }
-  int64_t part_floats() const { return image_floats() + product_floats() + scratchpad_floats_; }
+  int64_t part_floats() const {
+    return image_floats() + product_floats() + product_->scratchpad_floats();
+  }
 
   const WinogradShape shape_;
   const int cores_;
@@ -70,13 +71,8 @@ class WinogradConvolution {
   int64_t product_tiles_ = 0;  // of one product
   int64_t image_plane_ = 0;    // sizes of planes
   int64_t product_plane_ = 0;
-  int64_t scratchpad_floats_ = 0;
-  OneDnnPtr<dnnl_memory_desc> image_, product_;
-  OneDnnPtr<dnnl_primitive_desc> desc_;
-  OneDnnPtr<dnnl_primitive> primitive_;
-  const_dnnl_memory_desc_t scratchpad_ = nullptr;  // of `desc_`
-  Filter filter_;
-  OneDnnPtr<dnnl_memory_desc> planes_;  // of a filter that changes
+  std::unique_ptr<MatrixProduct> product_;
+  Filter filter_;  // if it is always the same
 };
 
 }  // namespace tf_interop

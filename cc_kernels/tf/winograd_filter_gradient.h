@@ -10,7 +10,7 @@
 #include <memory>
 
 #include "absl/status/status.h"
-#include "cc_kernels/tf/onednn.h"
+#include "cc_kernels/tf/matrix_product.h"
 #include "cc_kernels/tf/winograd.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
@@ -27,24 +27,17 @@ class WinogradFilterGradient {
                    float* filter) const;
 
  private:
-  // A product that is written over the sums, or is added to them.
-  struct Product {
-    OneDnnPtr<dnnl_primitive_desc> desc;
-    OneDnnPtr<dnnl_primitive> primitive;
-  };
-
   WinogradFilterGradient(const WinogradShape& shape, int cores);
-  bool MakeProduct(int cores, bool adds, Product* product);
+  std::unique_ptr<MatrixProduct> MakeProduct(int cores, bool adds) const;
 
   const WinogradShape shape_;
   int64_t product_tiles_ = 0;  // of one product
   int64_t image_plane_ = 0;    // sizes of planes
   int64_t gradient_plane_ = 0;
   int64_t sum_plane_ = 0;
-  int64_t scratchpad_bytes_ = 0;
-  OneDnnPtr<dnnl_memory_desc> image_, gradient_, sums_;
-  Product first_;
-  Product next_;  // null if there is one product
+  // The first product is written over the sums, and the others are added to them.
+  std::unique_ptr<MatrixProduct> first_;
+  std::unique_ptr<MatrixProduct> next_;  // null if there is one product
 };
 
 }  // namespace tf_interop
