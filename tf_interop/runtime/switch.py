@@ -200,7 +200,7 @@ def make_settings(
         divider=None if parallel is None else Divider.of(parallel),
         kept_mb=kept_mb if kept else 0,
         times_itself=self_timing,
-        captures_compiled=True,
+        captures_compiled=has_nvidia_gpu(),
     )
 
 
