@@ -74,8 +74,8 @@ std::unique_ptr<WinogradConvolution> WinogradConvolution::Make(const WinogradSha
                                                                int cores,
                                                                const FindFilter& find_filter) {
   std::unique_ptr<WinogradConvolution> made(new WinogradConvolution(shape, cores));
-  made->MakeProduct(Describe({kWinogradPlanes, shape.depth, shape.channels}, 3,
-                             dnnl_format_tag_any));
+  made->MakeProduct(
+      Describe({kWinogradPlanes, shape.depth, shape.channels}, 3, dnnl_format_tag_any));
   if (made->product_ == nullptr) return nullptr;
   const OneDnnPtr<dnnl_memory_desc> given = DescribePlanes(shape.depth, shape.channels);
   made->filter_ = find_filter(given.get(), made->product_->right());
@@ -152,8 +152,8 @@ absl::Status WinogradConvolution::Run(tensorflow::OpKernelContext* context, cons
                                image_plane_);
       });
       // If there are fewer tiles, the last rows are products of anything, which nobody reads.
-      statuses[part] = product_->Run(stream.get(), pixels, filter_memory, products,
-                                     products + product_floats());
+      statuses[part] =
+          product_->Run(stream.get(), pixels, filter_memory, products, products + product_floats());
       if (!statuses[part].ok()) return;
       divide(first, last, shape_.channels * kWinogradTransformCycles,
              [&](int64_t from, int64_t to) {

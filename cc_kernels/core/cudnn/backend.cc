@@ -206,7 +206,7 @@ class CudnnBackend : public Backend {
     {
       std::lock_guard<std::mutex> lock(groups_mutex_);
       TF_INTEROP_RETURN_IF_ERROR(FindGreenContext(options, &kind.first));
-      if (!captured_groups_.empty()) FreeCapturedGroups();
+      if (!captured_groups_.empty()) FreeGroupsOfEndedCaptures();
       auto& free = free_groups_[kind];
       if (!free.empty()) {
         *group = std::move(free.back());
@@ -222,7 +222,11 @@ class CudnnBackend : public Backend {
 
   void Release(std::unique_ptr<StreamGroup> group) override {
     std::lock_guard<std::mutex> lock(groups_mutex_);
-    Free(std::move(group), is_captured ? &captured_groups_ : nullptr);
+    if (is_captured) {
+      captured_groups_.push_back(std::move(group));
+    } else {
+      MakeFree(std::move(group));
+    }
   }
 
   Status Enter(void** outer) override {
@@ -386,21 +390,18 @@ class CudnnBackend : public Backend {
     return Status::Ok();
   }
 
-  // Adds a group to `groups` or, if that is null, to the free ones. Requires groups_mutex_.
-  void Free(std::unique_ptr<StreamGroup> group, std::vector<std::unique_ptr<StreamGroup>>* groups) {
+  // Both require groups_mutex_.
+  void MakeFree(std::unique_ptr<StreamGroup> group) {
     const GroupKind kind = static_cast<CudnnStreamGroup*>(group.get())->kind();
-    if (groups == nullptr) groups = &free_groups_[kind];
-    groups->push_back(std::move(group));
+    free_groups_[kind].push_back(std::move(group));
   }
-
-  // Frees the groups whose capture has ended. Requires groups_mutex_.
-  void FreeCapturedGroups() {
-    std::vector<std::unique_ptr<StreamGroup>> groups = std::move(captured_groups_);
-    captured_groups_.clear();
-    for (std::unique_ptr<StreamGroup>& group : groups) {
-      const bool is_over = !IsCapturing(driver_, static_cast<CUstream>(group->stream()));
-      Free(std::move(group), is_over ? nullptr : &captured_groups_);
-    }
+  void FreeGroupsOfEndedCaptures() {
+    const auto ended =
+        std::partition(captured_groups_.begin(), captured_groups_.end(), [&](const auto& group) {
+          return IsCapturing(driver_, static_cast<CUstream>(group->stream()));
+        });
+    for (auto group = ended; group != captured_groups_.end(); ++group) MakeFree(std::move(*group));
+    captured_groups_.erase(ended, captured_groups_.end());
   }
 
   // The green context for a lane's options, or null. Requires groups_mutex_.
