@@ -177,7 +177,7 @@ USAGE = {
     "profile ResNet50 -o p.json --algorithms ,": "--algorithms",
     "profile list.json -o p.json --batch 8": "--batch",
     "profile list.json -o p.json --stages x.json": "--stages",
-    "benchmark ResNet50 --variants ours -o r.json": "no plan for 'ResNet50, inference, batch 1, tf32'",
+    "benchmark ResNet50 --variants ours -o r.json": "no plan for 'ResNet50, inference",
     "benchmark ResNet50 --plan p.json --profile q.json -o r.json": "Pass only one",
     "benchmark ResNet50 --variants stock,fast -o r.json": "'fast'",
     "benchmark ResNet50 --precision half -o r.json": "'half'",
