@@ -42,3 +42,18 @@ def test_keras_trains_as_it_compiles_by_itself() -> None:
         losses.append(history.history["loss"])
     assert new.stages_run
     np.testing.assert_allclose(losses[1], losses[0], **TOLERANCE)
+
+
+def test_xla_captures_a_network_without_a_plan() -> None:
+    model = build_normalized()
+    images = tf.constant(digits(2, 8, *model.input_shape[1:]))
+    expected = tf.function(model, jit_compile=True)(images)
+    tf_interop.enable()
+    function = tf.function(model, jit_compile=True)
+    with counted() as new:
+        for _ in range(10):
+            np.testing.assert_allclose(function(images), expected, **TOLERANCE)
+    stages = tf_interop.status().xla_calls.stages
+    # A call that is not captured counts each time.
+    assert 0 < new.stages_run < 10 * stages
+    assert not new.fallbacks
