@@ -294,17 +294,21 @@ def reference(p: Parameters, operands: Operands) -> np.ndarray:
     inner_shape = (CHANNELS // p.groups, p.output_channels)
     dilated = np.zeros((*p.reaches, *inner_shape))
     dilated[taps] = operands.filter.reshape(*p.geometry.filter, *inner_shape)
-    with tf.GradientTape() as tape:
-        image, filter_ = tf.constant(operands.image), tf.constant(dilated)
-        tape.watch([image, filter_])
-        padded = tf.pad(image, [(0, 0), *p.pads, (0, 0)])
-        groups = zip(tf.split(padded, p.groups, -1), tf.split(filter_, p.groups, -1), strict=True)
-        padding = "SAME" if p.padding == "SAME" else "VALID"
-        like = (p.strides, padding, LAYOUTS[len(p.strides)][0])
-        output = tf.concat([tf.nn.convolution(*each, *like) for each in groups], -1)
-    if p.kind is ConvolutionKind.FORWARD:
-        return output.numpy()
-    by_image, by_filter = tape.gradient(output, [image, filter_], tf.constant(operands.gradient))
+    # TensorFlow's gradients of volumes in double fail on a GPU.
+    with tf.device("/CPU:0"):
+        with tf.GradientTape() as tape:
+            image, filter_ = tf.constant(operands.image), tf.constant(dilated)
+            tape.watch([image, filter_])
+            padded = tf.pad(image, [(0, 0), *p.pads, (0, 0)])
+            groups = tf.split(padded, p.groups, -1), tf.split(filter_, p.groups, -1)
+            padding = "SAME" if p.padding == "SAME" else "VALID"
+            like = (p.strides, padding, LAYOUTS[len(p.strides)][0])
+            outputs = [tf.nn.convolution(*each, *like) for each in zip(*groups, strict=True)]
+            output = tf.concat(outputs, -1)
+        if p.kind is ConvolutionKind.FORWARD:
+            return output.numpy()
+        given = tf.constant(operands.gradient)
+        by_image, by_filter = tape.gradient(output, [image, filter_], given)
     if p.kind is ConvolutionKind.BACKWARD_INPUT:
         return by_image.numpy()
     return by_filter.numpy()[taps].reshape(p.filter_shape)

@@ -65,6 +65,20 @@ TEST_F(CudnnConvolutionTest, RefusesPaddingBeyondTheReachOfTheFilter) {
   EXPECT_GT(refused, 0);
 }
 
+TEST_F(CudnnConvolutionTest, RefusesPaddingWiderThanTheImage) {
+  Convolution c = MakeConvolution(ConvolutionKind::kBackwardFilter);
+  c.image_width = 2;
+  c.filter_width = 4;
+  c.pad_left = 0;
+  for (const int64_t pad : {2, 3}) {
+    c.pad_right = pad;
+    c.output_width = c.image_width + pad - c.filter_width + 1;
+    ASSERT_TRUE(IsOk(Validate(c)));
+    EXPECT_EQ(CheckPadding(c).ok(), pad == 2);
+  }
+  EXPECT_TRUE(IsError(PrepareError(c), StatusCode::kUnsupported, {"and 2, the image, got 3"}));
+}
+
 TEST_F(CudnnConvolutionTest, SplitsNoBiasOfSeveralImagesInNchw) {
   Convolution c = MakeFused(Layout::kNHWC, DataType::kHalf);
   ASSERT_GT(c.batch, 1);

@@ -146,10 +146,13 @@ def assert_sums(
 
 
 def is_for_stages(parameters: Parameters, device: str) -> bool:
-    """Whether a stage runs it, unlike a GPU's with a padding wider than the filter's reach."""
-    pads = map(max, parameters.pads)
-    is_wide = any(pad >= reach for pad, reach in zip(pads, parameters.reaches, strict=True))
-    return not (is_wide and "GPU" in device)
+    """Whether a stage runs it: a GPU's pads by no more than the filter's reach and the image."""
+    if "GPU" not in device:
+        return True
+    sizes = zip(
+        map(max, parameters.pads), parameters.reaches, parameters.image_shape[1:-1], strict=True
+    )
+    return all(pad < reach and pad <= image for pad, reach, image in sizes)
 
 
 def in_layout_of(parameters: Parameters, result: np.ndarray, layout: str) -> np.ndarray:

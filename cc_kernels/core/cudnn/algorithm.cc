@@ -162,10 +162,10 @@ Status CheckPadding(const Convolution& convolution) {
   for (const SpatialSizes& sizes : SpatialSizesOf(convolution)) {
     const int64_t reach = (sizes.filter - 1) * sizes.dilation;
     const int64_t pad = std::max(sizes.pad_before, sizes.pad_after);
-    if (pad <= reach) continue;
+    if (pad <= std::min(reach, sizes.image)) continue;
     return Unsupported("Expected a padding of at most " + std::to_string(reach) +
-                       ", the reach of the filter, got " + std::to_string(pad) + " in " +
-                       ToString(convolution) +
+                       ", the reach of the filter, and " + std::to_string(sizes.image) +
+                       ", the image, got " + std::to_string(pad) + " in " + ToString(convolution) +
                        ". cuDNN is not reliable then, so TensorFlow's own kernel runs it.");
   }
   return Status::Ok();

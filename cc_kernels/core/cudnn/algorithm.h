@@ -82,9 +82,10 @@ Convolution FormulatedConvolution(const Convolution& convolution, const Formulat
 // The same, without an epilogue that is split off.
 Convolution ExecutedConvolution(const Convolution& convolution, const Formulation& formulation);
 
-// Returns kUnsupported if the padding is so wide that some outputs read padding alone. On an H100,
-// cuDNN 9.19 then computed wrong filter gradients of volumes in double, and a test of the op with
-// such paddings in other types ended in a crash of unknown cause.
+// Returns kUnsupported if the padding is so wide that some outputs read padding alone, or wider
+// than the image. On an H100, cuDNN 9.19 computed wrong filter gradients of volumes in double in
+// the first case. On an H200 its heuristics crashed in the second, for the gradient of a 5x4 filter
+// on an image of 3x2 with a padding of 3 behind its width.
 Status CheckPadding(const Convolution& convolution);
 
 }  // namespace tf_interop
