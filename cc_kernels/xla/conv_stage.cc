@@ -87,7 +87,7 @@ xla::XlaOp Activate(const StepProgram& step, xla::XlaOp x) {
 #ifdef TF_INTEROP_HAS_CUDNN
 // Whether a stage has a convolution that is better left to XLA, which times algorithms when it
 // compiles. The GPU computes a long one while the host launches what comes after it, so a capture
-// gains nothing. The longest that were measured in stages are at this limit
+// can gain little. The longest that were measured in stages are at this limit
 // (docs/results/gpu_compiled.json).
 bool IsLong(const Stage& stage, int device) {
   constexpr double kMostMultiplyAddsOfAnSm = 170e6;

@@ -183,6 +183,9 @@ struct Run {
 const char* Instantiate(const char* node, CustomCall** made) {
   const auto found = xla::ffi::FindHandler("tf_interop_kernel", "CUDA");
   if (!found.ok()) return Keep("not registered: " + found.status().ToString());
+  if ((found->metadata.traits & XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE) == 0) {
+    return Keep("XLA would not capture it");
+  }
   auto* const call = *made = new CustomCall{node, found->bundle, {}};
   XLA_FFI_ExecutionContext context;
   context.execution_state = &call->state;

@@ -15,7 +15,6 @@ from tf_interop.errors import PlanError
 from tf_interop.graph.landmarks import find_structure
 from tf_interop.planning.lookup import (
     measured_entry,
-    stages_alone,
     stages_for_batch_sizes,
     stages_from_plan,
 )
@@ -213,9 +212,8 @@ def test_a_convolution_in_no_stage_has_its_own(size: int, algorithm: str | None)
     planned = entry(8, make_stage("b:GEMM"), unstaged={"a": "WINOGRAD", "c": "FFT"})
     view, convolutions = make_graph(ABC, configurations=of_batch(ABC, size))
     structure = find_structure(view, convolutions)
-    [alone] = stages_alone(
-        Plan((planned,)), convolutions, structure, planned.stages, convolutions[:2]
-    )
+    of_plan, alone = stages_from_plan(Plan((planned,)), convolutions, structure, convolutions[:2])
+    assert of_plan.stage == planned.stages[0].stage
     assert alone.stage == Stage.in_sequence([Step("a", algorithm)])
 
 

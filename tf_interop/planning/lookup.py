@@ -26,9 +26,15 @@ STAGES_NEED_GPUS = "stages run on GPUs only; tf-interop tune makes plans for thi
 
 
 def stages_from_plan(
-    plan: Plan, convolutions: Sequence[ConvolutionNode], structure: Structure
+    plan: Plan,
+    convolutions: Sequence[ConvolutionNode],
+    structure: Structure,
+    alone: Iterable[ConvolutionNode] = (),
 ) -> tuple[PlannedStage, ...]:
     """The plan's stages for a graph, with the graph's names.
+
+    Each convolution of `alone` that is in none of them gets a stage of its own, with the algorithm
+    that the plan expects for it if its batch size is planned.
 
     If there are entries for several batch sizes, it uses the first of these that exists:
 
@@ -47,8 +53,24 @@ def stages_from_plan(
         PlanError: the plan has no entry for this graph.
     """
     entries = entries_to_run(plan, convolutions, structure)
-    taken = entries[0]
     batch_size = batch_size_of(node.configuration for node in convolutions)
+    stages = _stages_of(entries, batch_size)
+    staged = {name for stage in stages for name in stage.nodes}
+    algorithms = {
+        each.node: each.algorithm
+        for entry in entries
+        if entry.batch_size in (None, batch_size)
+        for each in entry.unstaged
+    }
+    return stages + tuple(
+        PlannedStage(Stage.in_sequence([Step(node.name, algorithms.get(node.name))]), "alone")
+        for node in alone
+        if node.name not in staged
+    )
+
+
+def _stages_of(entries: Sequence[GraphPlan], batch_size: int | None) -> tuple[PlannedStage, ...]:
+    taken = entries[0]
     if taken.batch_size in (None, batch_size):
         return taken.stages
     if batch_size is None:
@@ -56,36 +78,6 @@ def stages_from_plan(
     logging.warning("%s", _as_for(taken, batch_size))
     why = f"from the plan for batch size {taken.batch_size}, the nearest to {batch_size}"
     return tuple(PlannedStage(each.stage, why, schedules=each.schedules) for each in taken.stages)
-
-
-def stages_alone(
-    plan: Plan,
-    convolutions: Sequence[ConvolutionNode],
-    structure: Structure,
-    planned: Sequence[PlannedStage],
-    candidates: Iterable[ConvolutionNode],
-) -> tuple[PlannedStage, ...]:
-    """A stage for each candidate that is in none of the `planned` ones of `stages_from_plan`.
-
-    It has the algorithm that the plan expects for the convolution alone, if its batch size is
-    planned.
-
-    Raises:
-        PlanError: the plan has no entry for this graph.
-    """
-    size = batch_size_of(node.configuration for node in convolutions)
-    algorithms = {
-        each.node: each.algorithm
-        for entry in entries_to_run(plan, convolutions, structure)
-        if entry.batch_size in (None, size)
-        for each in entry.unstaged
-    }
-    staged = {name for stage in planned for name in stage.nodes}
-    return tuple(
-        PlannedStage(Stage.in_sequence([Step(node.name, algorithms.get(node.name))]), "alone")
-        for node in candidates
-        if node.name not in staged
-    )
 
 
 def entries_to_run(

@@ -67,7 +67,6 @@ from tf_interop.planning.lookup import (
     STAGES_NEED_GPUS,
     measured_entry,
     mode_of,
-    stages_alone,
     stages_from_plan,
 )
 from tf_interop.planning.types import GraphPlan, Plan
@@ -298,9 +297,8 @@ def _plan_stages(
         )
         refusals += unmeasured
     if settings.plan is not None and convolutions:
-        stages = stages_from_plan(settings.plan, convolutions, structure)
-        if stages_all:
-            stages += stages_alone(settings.plan, convolutions, structure, stages, candidates)
+        alone = candidates if stages_all else ()
+        stages = stages_from_plan(settings.plan, convolutions, structure, alone)
     elif settings.policy is Policy.ALWAYS or stages_all:
         stages = group_always(candidates, Independence(view, candidates))
     else:

@@ -98,7 +98,7 @@ class XlaCalls(NamedTuple):
             kernels.
         refused: those that were left to XLA, because TensorFlow's kernels do not take them.
         left: those that were left to XLA, because the plugin was off.
-        run: calls that ran, also of stages.
+        run: calls that ran, also of stages; one that XLA captures counts when it is captured.
         stages: stages that were compiled as calls.
         translated_stages: stages that became XLA's own convolutions, because they are on a CPU, the
             plan has no stages for their batch size, a size is unknown, cuDNN has no algorithm, or

@@ -85,7 +85,7 @@ Convolution ExecutedConvolution(const Convolution& convolution, const Formulatio
 // Returns kUnsupported if the padding is so wide that some outputs read padding alone, or wider
 // than the image. On an H100, cuDNN 9.19 computed wrong filter gradients of volumes in double in
 // the first case. On an H200 its heuristics crashed in the second, for the gradient of a 5x4 filter
-// on an image of 3x2 with a padding of 3 behind its width.
+// on an image of 3x2 with a padding of 3 at its right.
 Status CheckPadding(const Convolution& convolution);
 
 }  // namespace tf_interop

@@ -147,12 +147,6 @@ bool IsCudnnToBeDeterministic() {
   return value != nullptr && (strcasecmp(value, "1") == 0 || strcasecmp(value, "true") == 0);
 }
 
-bool IsCapturing(const CudaDriver& driver, CUstream stream) {
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  return driver.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
-         status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
 class CudnnBackend : public Backend {
  public:
   CudnnBackend(const CudaDriver& driver, const CudnnLibrary& library, CUcontext context)

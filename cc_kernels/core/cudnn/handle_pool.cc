@@ -62,10 +62,7 @@ HandlePool::Handle* HandlePool::TakeFree(std::optional<CUstream> stream) {
 
 bool HandlePool::MayMake(std::optional<CUstream> stream) const {
   if (handles_.size() >= kMostHandles || !retry_.IsOver()) return false;
-  if (handles_.empty() || !stream) return true;
-  CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-  return driver_.cuStreamIsCapturing(*stream, &capture) == CUDA_SUCCESS &&
-         capture == CU_STREAM_CAPTURE_STATUS_NONE;
+  return handles_.empty() || !stream || !IsCapturing(driver_, *stream);
 }
 
 Status HandlePool::Make(Handle** handle) {

@@ -144,6 +144,12 @@ Status CudaDriver::CheckHasGreenContexts() const {
                      ". Install a newer NVIDIA driver, or use a plan without SM counts.");
 }
 
+bool IsCapturing(const CudaDriver& driver, CUstream stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return driver.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
+         status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
 Status EnterContext(const CudaDriver& driver, CUcontext context, CUcontext* outer) {
   *outer = innermost_context;
   if (innermost_context == context) return Status::Ok();

@@ -133,6 +133,9 @@ struct CudaDriver {
   std::string missing_of_green_contexts;
 };
 
+// Whether the work on a stream is being captured. If that is unknown, it is not.
+bool IsCapturing(const CudaDriver& driver, CUstream stream);
+
 // The two halves of a ScopedContext. The first sets `outer` for the second.
 Status EnterContext(const CudaDriver& driver, CUcontext context, CUcontext* outer);
 void LeaveContext(const CudaDriver& driver, CUcontext outer);
