@@ -391,7 +391,7 @@ XLA_FFI_Error* HandleOnGpu(XLA_FFI_CallFrame* frame) {
                                    .RemainingArgs()
                                    .RemainingRets()
                                    .Attr<std::string_view>("node")
-                                   .To(ExecuteOnGpu, {ffi::Traits::kCmdBufferCompatible})
+                                   .To(ExecuteOnGpu)
                                    .release();
   return handler->Call(frame);
 }
