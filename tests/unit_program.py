@@ -96,14 +96,14 @@ def self_timed() -> dict[str, Any]:
     return {"timed_graph": f"graph {next(_NAMES)}", "timed_units": 1, "split_inputs": [0]}
 
 
-def call_divided(call: Callable[[], Any], timed_graph: str) -> Any:
+def call_divided(call: Callable[[], Any], timed_graph: str, way: str = DIVIDED) -> Any:
     """Calls a new unit that times itself until it divides the batch, and returns that result.
 
     Earlier calls, in other ways, may fail.
     """
     for _ in range(100):
         timings = load_kernel_library().read_self_timings()
-        if any((each.name, each.way) == (timed_graph, DIVIDED) for each in timings):
+        if any((each.name, each.way) == (timed_graph, way) for each in timings):
             return call()
         with contextlib.suppress(tf.errors.OpError):
             call()

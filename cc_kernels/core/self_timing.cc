@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <string>
 #include <utility>
 
 namespace tf_interop {
@@ -15,20 +16,53 @@ constexpr size_t kMostSizes = 16;
 constexpr int64_t kMostLaterSteps = 64;
 constexpr size_t kMostUnheldGraphs = 64;
 
+// Of parts that are smaller than each core's share. The values between the operations of fewer
+// images stay in nearer caches, but filters are read more often.
+constexpr int kSmallParts[] = {4, 1};
+
 // All cores first: seldom much slower than stock TensorFlow.
-std::vector<int> WaysOn(int cores, bool can_divide) {
-  std::vector<int> ways = {SelfTiming::kStock, cores};
+std::vector<UnitWay> WaysOn(int cores, int64_t batch_size) {
+  std::vector<UnitWay> ways = {{UnitWay::kStock}, {cores}};
   int width = 1;
   while (2 * width < cores) width *= 2;
-  for (; width >= 1 && width < cores; width /= 2) ways.push_back(width);
-  if (can_divide && cores > 1) ways.push_back(SelfTiming::kDivided);
+  for (; width >= 1 && width < cores; width /= 2) ways.push_back({width});
+  if (batch_size > 1 && cores > 1) {
+    ways.push_back({/*cores=*/1, UnitWay::kLargestPart});
+    for (const int size : kSmallParts) {
+      const UnitWay way{/*cores=*/1, size};
+      if (PartCount(way, batch_size, cores) > PartCount(ways.back(), batch_size, cores)) {
+        ways.push_back(way);
+      }
+    }
+  }
   return ways;
 }
 
 }  // namespace
 
+bool operator==(const UnitWay& left, const UnitWay& right) {
+  return left.cores == right.cores && left.part_size == right.part_size;
+}
+
+std::string NameOf(const UnitWay& way) {
+  const auto count = [](int number, const char* noun) {
+    return std::to_string(number) + noun + (number == 1 ? "" : "s");
+  };
+  if (way.is_stock()) return "as stock TensorFlow";
+  if (way.part_size == 0) return "on " + count(way.cores, " core");
+  if (way.part_size == UnitWay::kLargestPart) return "with the batch divided";
+  return "in parts of " + count(way.part_size, " image");
+}
+
+int64_t PartCount(const UnitWay& way, int64_t batch_size, int cores) {
+  if (way.part_size == 0) return 1;
+  const int64_t least = (batch_size + way.part_size - 1) / way.part_size;
+  const int64_t even = (least + cores - 1) / cores * cores;
+  return std::max<int64_t>(1, std::min(batch_size, even));
+}
+
 SelfTiming::SelfTiming(int unit_count, int cores, bool can_divide)
-    : unit_count_(unit_count), ways_(WaysOn(cores, can_divide)) {}
+    : unit_count_(unit_count), cores_(cores), can_divide_(can_divide) {}
 
 SelfTiming::Run SelfTiming::Begin(int64_t id, int unit, const std::function<Sizes()>& sizes,
                                   int64_t now_ns) {
@@ -42,13 +76,13 @@ SelfTiming::Run SelfTiming::Begin(int64_t id, int unit, const std::function<Size
   if (step->has_begun[unit]) step->counts = false;
   step->has_begun[unit] = true;
   const WayTrials& trials = step->of->trials;
-  Run run{ways_[step->way], trials.is_trying()};
+  Run run{step->of->ways[step->way], trials.is_trying()};
   const double limit_us = trials.limit_us();
   if (step->counts && step->turn == trials.turn() && std::isfinite(limit_us)) {
     run.limit_ns = step->begin_ns + static_cast<int64_t>(limit_us * 1e3);
     step->is_too_long = step->is_too_long || now_ns > run.limit_ns;
   }
-  if (step->is_too_long) run.cores = kStock;
+  if (step->is_too_long) run.way = {};
   return run;
 }
 
@@ -101,10 +135,10 @@ std::shared_ptr<SelfTiming::OfSizes> SelfTiming::FindSizes(Sizes sizes) {
     return sizes_.front();
   }
   if (sizes_.size() == kMostSizes) sizes_.pop_back();  // an open step holds its own
-  int ways = static_cast<int>(ways_.size());
-  if (ways_.back() == kDivided && (sizes.empty() || sizes.front() < 2)) --ways;
+  std::vector<UnitWay> ways = WaysOn(cores_, can_divide_ && !sizes.empty() ? sizes.front() : 1);
+  WayTrials trials(static_cast<int>(ways.size()));
   return sizes_.emplace_front(
-      std::make_shared<OfSizes>(OfSizes{std::move(sizes), WayTrials(ways)}));
+      std::make_shared<OfSizes>(OfSizes{std::move(sizes), std::move(ways), std::move(trials)}));
 }
 
 std::vector<SelfTiming::Report> SelfTiming::Reports() const {
@@ -114,11 +148,11 @@ std::vector<SelfTiming::Report> SelfTiming::Reports() const {
     const WayTrials& trials = of->trials;
     Report& report = reports.emplace_back();
     report.sizes = of->sizes;
-    report.cores = ways_[trials.way()];
+    report.way = of->ways[trials.way()];
     report.is_trying = trials.is_trying();
     report.share_lost = trials.share_lost();
     for (int way = 0; way < trials.way_count(); ++way) {
-      report.ways.push_back({ways_[way], trials.median_us(way), trials.runs(way)});
+      report.ways.push_back({of->ways[way], trials.median_us(way), trials.runs(way)});
     }
   }
   return reports;

@@ -15,18 +15,33 @@
 
 namespace tf_interop {
 
+// How a unit runs.
+struct UnitWay {
+  static constexpr int kStock = 0;
+  static constexpr int kLargestPart = std::numeric_limits<int>::max();
+
+  int cores = kStock;  // of an operation
+  // 0 if the batch is not divided. Else the most images of a part, of which all cores take one
+  // after another; kLargestPart: each core gets one part.
+  int part_size = 0;
+
+  bool is_stock() const { return cores == kStock; }
+};
+bool operator==(const UnitWay& left, const UnitWay& right);
+// As in `on 2 cores`.
+std::string NameOf(const UnitWay& way);
+// In how many parts `way` divides a batch: a multiple of the cores, unless there are fewer images.
+int64_t PartCount(const UnitWay& way, int64_t batch_size, int cores);
+
 // The units of one graph. A step is one run of all of them, from the start of the first to the end
-// of the last. In each step all units run on the same number of cores, which WayTrials chooses by
-// the sizes of the step's input: as in stock TensorFlow, on one core, on several, or on all; or, if
-// the units can, with the batch divided once over all cores.
+// of the last. In each step all units run in the same way, which WayTrials chooses by the sizes of
+// the step's input: as in stock TensorFlow, on one core, on several, or on all; or, if the units
+// can, with the batch divided for all operations together.
 //
 // A step counts only if all steps that ran at the same time ran on as many cores. Thread-safe.
 class SelfTiming {
  public:
   using Sizes = std::vector<int64_t>;
-
-  static constexpr int kStock = 0;
-  static constexpr int kDivided = -1;
 
   // `cores` is the number of TensorFlow's threads for one op, the most that a unit may have.
   SelfTiming(int unit_count, int cores, bool can_divide);
@@ -34,7 +49,7 @@ class SelfTiming {
   int unit_count() const { return unit_count_; }
 
   struct Run {
-    int cores = kStock;  // or kDivided
+    UnitWay way;
     bool is_trial = false;
     // After this the step takes too long, and the unit should go on as in stock TensorFlow.
     int64_t limit_ns = std::numeric_limits<int64_t>::max();
@@ -49,17 +64,17 @@ class SelfTiming {
   };
   void End(int64_t id, int64_t now_ns, Outcome outcome = Outcome::kRan);
 
-  struct Way {
-    int cores = 0;         // as Begin returns them
+  struct TimedWay {
+    UnitWay way;
     double median_us = 0;  // 0: not timed
     int64_t steps = 0;
   };
   struct Report {
     Sizes sizes;
-    int cores = 0;  // of the next step
+    UnitWay way;  // of the next step
     bool is_trying = false;
     double share_lost = 0;  // of the time, to slower ways
-    std::vector<Way> ways;
+    std::vector<TimedWay> ways;
   };
   // One for each sizes of the input, the latest used first.
   std::vector<Report> Reports() const;
@@ -67,6 +82,7 @@ class SelfTiming {
  private:
   struct OfSizes {
     Sizes sizes;
+    std::vector<UnitWay> ways;
     WayTrials trials;
   };
   struct Step {
@@ -88,7 +104,8 @@ class SelfTiming {
   void Open(int64_t id, Sizes sizes, int64_t now_ns);
 
   const int unit_count_;
-  const std::vector<int> ways_;                // the cores of each; kDivided is the last
+  const int cores_;
+  const bool can_divide_;
   mutable std::mutex mutex_;                   // guards the rest
   std::list<std::shared_ptr<OfSizes>> sizes_;  // the latest used first
   Steps steps_;                                // open ones, the latest first

@@ -137,10 +137,10 @@ void TfiReadSelfTimings(TfiSink sink) {
   using tf_interop::SelfTiming;
   tf_interop::ReadSelfTimings([sink](const std::string& graph, const SelfTiming::Report& report) {
     std::string text =
-        absl::StrCat(graph, "\n", absl::StrJoin(report.sizes, "x"), "\n", report.cores, "\n",
+        absl::StrCat(graph, "\n", absl::StrJoin(report.sizes, "x"), "\n", NameOf(report.way), "\n",
                      report.is_trying ? 1 : 0, "\n", report.share_lost);
-    for (const SelfTiming::Way& way : report.ways) {
-      absl::StrAppend(&text, "\n", way.cores, "\n", way.median_us, "\n", way.steps);
+    for (const SelfTiming::TimedWay& each : report.ways) {
+      absl::StrAppend(&text, "\n", NameOf(each.way), "\n", each.median_us, "\n", each.steps);
     }
     sink(text.data(), text.size());
   });

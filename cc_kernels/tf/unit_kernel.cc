@@ -1,6 +1,7 @@
 // TfInterop>Unit on a CPU: runs the kernels of its steps back to back, on one core or several, or
 // once for each part of the batch.
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -176,27 +177,22 @@ class Unit : public OpKernel {
     Inputs inputs;
     OP_REQUIRES_OK(context, FindInputs(*context, &inputs));
     TimedRun run(unit_, *context);
-    const int cores = unit_.timing != nullptr ? run.cores() : std::min(unit_.cores, all_cores);
-    const bool is_divided = cores == SelfTiming::kDivided;
-    const int64_t part_count = is_divided ? PartCount(*context, all_cores) : 0;
+    const UnitWay way =
+        unit_.timing != nullptr ? run.way() : UnitWay{std::min(unit_.cores, all_cores)};
+    const int64_t part_count = way.part_size > 0 ? PartCountOf(*context, way, all_cores) : 0;
     const ThreadSpan span(call, [&] {
       std::string names =
           absl::StrJoin(unit_.steps.steps, " ", [](std::string* names, const KernelStep& step) {
             absl::StrAppend(names, step.kernel->name_view());
           });
-      std::string how = "as stock TensorFlow";
-      if (part_count > 1) how = absl::StrCat("in ", part_count, " parts");
-      if (part_count == 0 && cores > 0) {
-        how = absl::StrCat("on ", cores, cores == 1 ? " core" : " cores");
-      }
-      return std::pair(std::move(names), std::move(how));
+      return std::pair(std::move(names), NameOf(part_count == 1 ? UnitWay{} : way));
     });
-    if (cores == 0 || part_count == 1) {
+    if (way.is_stock() || part_count == 1) {
       Run(context, inputs, context->device());
     } else if (part_count > 1) {
-      RunParts(context, inputs, part_count, all_cores / static_cast<int>(part_count), call);
+      RunParts(context, inputs, part_count, call);
     } else {
-      RunOn(context, inputs, cores, &run);
+      RunOn(context, inputs, way.cores, &run);
     }
   }
 
@@ -254,7 +250,7 @@ class Unit : public OpKernel {
     TimedRun(const TimedRun&) = delete;
     TimedRun& operator=(const TimedRun&) = delete;
 
-    int cores() const { return run_.cores; }
+    const UnitWay& way() const { return run_.way; }
     bool is_trial() const { return run_.is_trial; }
     // Whether the unit should go on as in stock TensorFlow.
     bool CheckIsTooLong(int64_t now_ns) {
@@ -281,14 +277,14 @@ class Unit : public OpKernel {
   }
 
   // 1 if the split inputs do not have the same batch size.
-  int64_t PartCount(const OpKernelContext& context, int all_cores) const {
+  int64_t PartCountOf(const OpKernelContext& context, const UnitWay& way, int all_cores) const {
     if (SplitInput(context, 0).dims() == 0) return 1;
     const int64_t batch_size = SplitInput(context, 0).dim_size(0);
     for (size_t i = 1; i < unit_.split_inputs.size(); ++i) {
       const Tensor& input = SplitInput(context, i);
       if (input.dims() == 0 || input.dim_size(0) != batch_size) return 1;
     }
-    return std::max<int64_t>(1, std::min<int64_t>(batch_size, all_cores));
+    return PartCount(way, batch_size, all_cores);
   }
 
   // Gives the operands of a run the memory attributes of the op's inputs and outputs.
@@ -378,9 +374,11 @@ class Unit : public OpKernel {
   }
 
   // Divides the batch as TensorFlow divides an operation, but once for all steps: each part runs
-  // through them on `cores` cores.
-  void RunParts(OpKernelContext* context, const Inputs& inputs, int64_t part_count, int cores,
+  // through them on one core, or on several if there are fewer parts than cores.
+  void RunParts(OpKernelContext* context, const Inputs& inputs, int64_t part_count,
                 const TimelineCall& call) {
+    const int cores =
+        static_cast<int>(std::max<int64_t>(1, AllCores(*context->device()) / part_count));
     const int64_t batch_size = SplitInput(*context, 0).dim_size(0);
     StepsRun shared(*context, unit_.steps, StepsRun::Kind::kShared, inputs);
     SetAttributes(*context, &shared);
@@ -393,9 +391,10 @@ class Unit : public OpKernel {
     }
     std::vector<absl::Status> statuses(part_count);
     std::vector<std::vector<Tensor>> results(part_count);
-    const auto run_parts = [&](int64_t first, int64_t last) {
+    std::atomic<int64_t> next = 0;
+    const auto run_parts = [&](int64_t, int64_t) {
       FewCores few(context, cores, unit_.primitive_types);
-      for (int64_t i = first; i < last; ++i) {
+      for (int64_t i = next++; i < part_count; i = next++) {
         const Part part = {batch_size, i * batch_size / part_count,
                            (i + 1) * batch_size / part_count};
         const ThreadSpan span(call, [&] {
@@ -405,8 +404,11 @@ class Unit : public OpKernel {
         statuses[i] = RunPart(*context, inputs, &few.device, shared, part, &results[i]);
       }
     };
+    // Not one block for each part: the calling thread and the whole pool would be more threads than
+    // cores.
     context->device()->tensorflow_cpu_worker_threads()->workers->ParallelFor(
-        part_count, tsl::thread::ThreadPool::SchedulingParams::Fixed(/*block_size=*/1), run_parts);
+        std::min<int64_t>(part_count, AllCores(*context->device())),
+        tsl::thread::ThreadPool::SchedulingParams::Fixed(/*block_size=*/1), run_parts);
     const auto failed = absl::c_find_if(statuses, [](const auto& status) { return !status.ok(); });
     if (failed != statuses.end()) {
       Run(context, inputs, context->device());  // its error names the shapes of the whole batch

@@ -18,17 +18,21 @@ namespace {
 constexpr int kUnits = 3;
 using Sizes = SelfTiming::Sizes;
 
-// Runs steps one after another. A unit takes `us[cores]`.
+// The cores of a way, or less than 0 for the size of parts.
+int CodeOf(const UnitWay& way) { return way.part_size > 0 ? -way.part_size : way.cores; }
+constexpr int kDivided = -UnitWay::kLargestPart;
+
+// Runs steps one after another. A unit takes `us[CodeOf(way)]`.
 class Graph {
  public:
   explicit Graph(SelfTiming* timing) : timing_(*timing) {}
 
-  // Returns the cores of each unit.
+  // Returns the codes of the ways of the units.
   std::vector<int> Step(const std::map<int, double>& us, const Sizes& sizes = {1, 8}) {
     std::vector<int> cores;
     ++id_;
     for (int unit = 0; unit < kUnits; ++unit) {
-      cores.push_back(timing_.Begin(id_, unit, [&] { return sizes; }, now_ns_).cores);
+      cores.push_back(CodeOf(timing_.Begin(id_, unit, [&] { return sizes; }, now_ns_).way));
       now_ns_ += static_cast<int64_t>(us.at(cores.back()) * 1e3);
       timing_.End(id_, now_ns_);
     }
@@ -56,11 +60,11 @@ TEST(SelfTimingTest, KeepsTheFastestNumberOfCoresForEachSizes) {
   const std::vector<SelfTiming::Report> reports = timing.Reports();
   ASSERT_EQ(reports.size(), 3);
   EXPECT_EQ(reports[0].sizes, Sizes({2, 8}));
-  EXPECT_EQ(reports[0].cores, 0);
-  EXPECT_EQ(reports[1].cores, 4);
-  EXPECT_EQ(reports[2].cores, 2);
+  EXPECT_EQ(reports[0].way, UnitWay{0});
+  EXPECT_EQ(reports[1].way, UnitWay{4});
+  EXPECT_EQ(reports[2].way, UnitWay{2});
   std::vector<int> ways;
-  for (const SelfTiming::Way& way : reports[2].ways) ways.push_back(way.cores);
+  for (const SelfTiming::TimedWay& each : reports[2].ways) ways.push_back(CodeOf(each.way));
   ASSERT_EQ(ways, std::vector<int>({0, 4, 2, 1}));
   EXPECT_NEAR(reports[2].ways[2].median_us, kUnits * 10, 1e-3);
   EXPECT_GT(reports[2].ways[0].steps, 0);
@@ -70,15 +74,35 @@ TEST(SelfTimingTest, TriesToDivideABatchOfSeveral) {
   SelfTiming timing(kUnits, /*cores=*/2, /*can_divide=*/true);
   Graph graph(&timing);
   for (int i = 0; i < 200; ++i) {
-    graph.Step({{0, 20}, {1, 40}, {2, 15}, {SelfTiming::kDivided, 10}}, {8, 4});
+    graph.Step({{0, 20}, {1, 40}, {2, 15}, {kDivided, 12}, {-4, 11}, {-1, 10}}, {32, 4});
+    graph.Step({{0, 20}, {1, 40}, {2, 15}, {kDivided, 10}, {-1, 12}}, {8, 4});
+    graph.Step({{0, 20}, {1, 40}, {2, 15}, {kDivided, 10}}, {2, 4});
     graph.Step({{0, 20}, {1, 40}, {2, 15}}, {1, 4});
   }
   const std::vector<SelfTiming::Report> reports = timing.Reports();
-  ASSERT_EQ(reports.size(), 2);
-  EXPECT_EQ(reports[0].cores, 2);
+  ASSERT_EQ(reports.size(), 4);
+  std::vector<std::string> names;
+  for (const SelfTiming::Report& report : reports) names.push_back(NameOf(report.way));
+  EXPECT_EQ(names, std::vector<std::string>({"on 2 cores", "with the batch divided",
+                                             "with the batch divided", "in parts of 1 image"}));
   EXPECT_EQ(reports[0].ways.size(), 3);
-  EXPECT_EQ(reports[1].cores, SelfTiming::kDivided);
-  EXPECT_EQ(reports[1].ways.back().cores, SelfTiming::kDivided);
+  EXPECT_EQ(reports[1].ways.size(), 4);
+  EXPECT_EQ(reports[2].ways.size(), 5);
+  EXPECT_EQ(reports[3].ways.size(), 6);
+}
+
+TEST(SelfTimingTest, EachCoreGetsAsManyParts) {
+  const auto count = [](int part_size, int64_t batch_size, int cores) {
+    return PartCount({/*cores=*/1, part_size}, batch_size, cores);
+  };
+  EXPECT_EQ(count(UnitWay::kLargestPart, 32, 4), 4);
+  EXPECT_EQ(count(UnitWay::kLargestPart, 3, 4), 3);
+  EXPECT_EQ(count(4, 32, 2), 8);
+  EXPECT_EQ(count(4, 10, 2), 4);
+  EXPECT_EQ(count(4, 8, 2), 2);
+  EXPECT_EQ(count(1, 9, 2), 9);
+  EXPECT_EQ(count(1, 0, 2), 1);
+  EXPECT_EQ(count(0, 8, 2), 1);
 }
 
 TEST(SelfTimingTest, SaysWhichRunsAreTrials) {
@@ -99,12 +123,12 @@ TEST(SelfTimingTest, RunsThatWarmUpDoNotCount) {
   int left = 5;
   for (int i = 0; i < 100; ++i) {
     const SelfTiming::Run run = timing.Begin(i, 0, [] { return Sizes{1}; }, now_ns);
-    const bool is_first = run.cores == 2 && left-- > 0;
-    now_ns +=
-        is_first ? 900'000 : std::map<int, int>{{0, 100'000}, {1, 150'000}, {2, 90'000}}[run.cores];
+    const bool is_first = run.way.cores == 2 && left-- > 0;
+    now_ns += is_first ? 900'000
+                       : std::map<int, int>{{0, 100'000}, {1, 150'000}, {2, 90'000}}[run.way.cores];
     timing.End(i, now_ns, is_first ? SelfTiming::Outcome::kWarmedUp : SelfTiming::Outcome::kRan);
   }
-  EXPECT_EQ(timing.Reports()[0].cores, 2);
+  EXPECT_EQ(timing.Reports()[0].way, UnitWay{2});
   EXPECT_EQ(timing.Reports()[0].ways[1].median_us, 90);
 }
 
@@ -114,14 +138,14 @@ TEST(SelfTimingTest, AUnitThatStopsAtTheLimitLeavesTheTrial) {
   for (int i = 0; i < 100; ++i) {
     const SelfTiming::Run run = timing.Begin(i, 0, [] { return Sizes{1}; }, now_ns);
     const std::map<int, int64_t> us = {{0, 100}, {1, 10'000}, {2, 90}};
-    const int64_t end_ns = now_ns + us.at(run.cores) * 1000;
+    const int64_t end_ns = now_ns + us.at(run.way.cores) * 1000;
     const bool is_too_long = end_ns > run.limit_ns;
     now_ns = std::min(end_ns, run.limit_ns);
-    EXPECT_EQ(is_too_long, run.cores == 1);
+    EXPECT_EQ(is_too_long, run.way.cores == 1);
     timing.End(i, now_ns, is_too_long ? SelfTiming::Outcome::kTooLong : SelfTiming::Outcome::kRan);
   }
   EXPECT_LT(now_ns, 12'000'000);
-  EXPECT_EQ(timing.Reports()[0].cores, 2);
+  EXPECT_EQ(timing.Reports()[0].way, UnitWay{2});
 }
 
 TEST(SelfTimingTest, AllUnitsOfAStepRunAlike) {
@@ -156,7 +180,7 @@ TEST(SelfTimingTest, StepsAtTheSameTimeDoNotMixWays) {
   int64_t next = 3;
   for (int i = 0; i < 6000; ++i) {
     const int lane = i % 2;
-    const int cores = timing.Begin(ids[lane], units[lane], sizes, now_ns).cores;
+    const int cores = timing.Begin(ids[lane], units[lane], sizes, now_ns).way.cores;
     now_ns += cores == 2 ? 5000 : cores == 1 ? 9000 : 8000;
     timing.End(ids[lane], now_ns);
     if (++units[lane] == kUnits) {
@@ -166,7 +190,7 @@ TEST(SelfTimingTest, StepsAtTheSameTimeDoNotMixWays) {
   }
   const SelfTiming::Report report = timing.Reports().front();
   EXPECT_FALSE(report.is_trying);
-  EXPECT_EQ(report.cores, 2);
+  EXPECT_EQ(report.way, UnitWay{2});
 }
 
 TEST(SelfTimingTest, ForgetsStepsThatNeverEnd) {
@@ -180,7 +204,7 @@ TEST(SelfTimingTest, ForgetsStepsThatNeverEnd) {
   graph.Steps(300, {{0, 10}, {1, 20}, {2, 5}}, {1});
   const SelfTiming::Report report = timing.Reports().front();
   EXPECT_FALSE(report.is_trying);
-  EXPECT_EQ(report.cores, 2);
+  EXPECT_EQ(report.way, UnitWay{2});
   for (int64_t id = 2000; id < 3000; ++id) timing.End(id, 10);  // too late
 }
 
@@ -202,7 +226,7 @@ TEST(SelfTimingTest, AUnitThatRunsTwiceInAStepDoesNotCount) {
     timing.End(i, i * 100 + 20);
   }
   const SelfTiming::Report report = timing.Reports().front();
-  for (const SelfTiming::Way& way : report.ways) EXPECT_EQ(way.steps, 0);
+  for (const SelfTiming::TimedWay& each : report.ways) EXPECT_EQ(each.steps, 0);
 }
 
 TEST(SelfTimingTest, UnitsOfOneGraphShareATiming) {
@@ -229,7 +253,7 @@ TEST(SelfTimingTest, ManyThreadsRunSteps) {
       for (int j = 0; j < 2000; ++j) {
         const int64_t id = next++;
         for (int unit = 0; unit < kUnits; ++unit) {
-          const int cores = timing.Begin(id, unit, [i] { return Sizes{i % 2}; }, NowNs()).cores;
+          const int cores = timing.Begin(id, unit, [i] { return Sizes{i % 2}; }, NowNs()).way.cores;
           EXPECT_TRUE(cores >= 0 && cores <= 2);
           timing.End(id, NowNs());
         }

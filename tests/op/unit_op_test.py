@@ -14,6 +14,7 @@ import tensorflow as tf
 from stage_program import assert_names, operation
 from tensorflow.core.framework import node_def_pb2
 from unit_program import (
+    DIVIDED,
     PLAIN,
     RANDOM,
     assert_same_bits,
@@ -234,7 +235,12 @@ def test_a_step_fails_as_the_own_op_does(unit: Any) -> None:
 
 
 def split(
-    unit: Any, steps: Sequence[NodeDef], results: Sequence[str], values: Sequence[Any], **given: Any
+    unit: Any,
+    steps: Sequence[NodeDef],
+    results: Sequence[str],
+    values: Sequence[Any],
+    way: str = DIVIDED,
+    **given: Any,
 ) -> list[np.ndarray]:
     """Runs the op on two threads until it divides the first input, and returns those results."""
     config = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=2, use_per_session_threads=True)
@@ -243,16 +249,24 @@ def split(
         given = {"Tout": [tf.float32] * len(results)} | self_timed() | given
         outputs = unit(inputs=inputs, steps=serialized(steps), results=results, **given)
         fed = dict(zip(inputs, values, strict=True))
-        return list(call_divided(lambda: session.run(outputs, fed), given["timed_graph"]))
+        return list(call_divided(lambda: session.run(outputs, fed), given["timed_graph"], way))
 
 
-@pytest.mark.parametrize("batch_size", [2, 3, 7])
-def test_parts_of_a_batch_give_the_very_bits_of_the_whole(unit: Any, batch_size: int) -> None:
+@pytest.mark.parametrize(
+    ("batch_size", "way"),
+    [
+        *((2, DIVIDED), (3, DIVIDED), (7, DIVIDED)),
+        *((7, "in parts of 1 image"), (13, "in parts of 4 images")),
+    ],
+)
+def test_parts_of_a_batch_give_the_very_bits_of_the_whole(
+    unit: Any, batch_size: int, way: str
+) -> None:
     values = values_of_chain(batch_size)
     results = ["steps:0:0", "steps:4:0"]
     expected = stock(chain(), results)(*values)
     for given in ({}, {"kept_inputs": [1, 2, 3]}):
-        found = split(unit, chain(), results, values, **given)
+        found = split(unit, chain(), results, values, way, **given)
         assert_same_bits(list(map(tf.constant, found)), expected)
 
 
@@ -284,7 +298,7 @@ def test_timeline_has_the_parts_of_a_call(unit: Any) -> None:
         "on 1 core",
         "on 2 cores",
     }
-    assert (whole.name, whole.algorithm) == (name, "in 2 parts")
+    assert (whole.name, whole.algorithm) == (name, DIVIDED)
     assert {first.name, second.name} == {"images 0 to 1", "images 2 to 4"}
     for part in (first, second):
         assert whole.begin_ns <= part.begin_ns < part.end_ns <= whole.end_ns

@@ -117,13 +117,18 @@ def test_inference_is_one_unit_whose_batch_may_be_divided() -> None:
     call(0)
     timings = timings_of([unit])
     ways = {sizes: {each.way for each in timings[sizes].tried} for sizes in timings}
-    assert ways["3x6x6x4"] - ways["1x6x6x4"] == {"with the batch divided"}
+    assert ways["3x6x6x4"] - ways["1x6x6x4"] == {"with the batch divided", "in parts of 1 image"}
     in_threads(call, range(4))
 
 
 @pytest.mark.parametrize(
     "name",
-    ["MobileNetV2", "EfficientNetB0", pytest.param("NASNetMobile", marks=pytest.mark.slow)],
+    [
+        "MobileNetV2",
+        "EfficientNetB0",
+        "ResNet50",
+        pytest.param("NASNetMobile", marks=pytest.mark.slow),
+    ],
 )
 def test_a_keras_application_is_one_unit_whose_batch_may_be_divided(name: str) -> None:
     tf.keras.utils.set_random_seed(1)

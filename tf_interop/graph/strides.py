@@ -18,7 +18,7 @@ A convolution takes the strides of its readers if:
      fetch it.
 
 A shortcut that it adds is read with the same strides: an average of one pixel is the pixel. Nodes
-whose shape changes get a new name, because shapes are known by name.
+whose shape changes get a new name, because inference knows shapes by name, and state their shapes.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Container
 
+import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from tf_interop import tensorflow_internals
+from tf_interop.convolution import Shape
 from tf_interop.graph.ops import attribute_of
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView, device_type_of, free_name
 
 _CONVOLUTIONS = frozenset({"Conv2D", "_FusedConv2D"})
 _SUFFIX = "/strided"
-_SHAPES = ("_output_shapes", "_input_shapes")
 
 Strides = tuple[int, int]
 
@@ -89,16 +90,16 @@ def move_strides(
     for index, change in changed.items():
         node = result.node[index]
         node.attr["strides"].list.i[:] = [1, *change.strides, 1]
-        for attribute in _SHAPES:
-            node.attr.pop(attribute, None)
+        node.attr.pop("_input_shapes", None)
         if not change.is_smaller:
             continue
         node.name = renamed[node.name]
+        _state_shape(node, _every_nth(properties.output_shape(index, 0), change.step))
         if change.paddings is not None:
             node.attr["padding"].s = b"EXPLICIT"
             node.attr["explicit_paddings"].list.i[:] = change.paddings
         if b"Add" in attribute_of(view.nodes[index], "fused_ops").list.s:
-            result.node.append(_every_nth(node, change.step, view.index_of))
+            result.node.append(_make_shortcut(node, change.step, view.index_of))
     for node in result.node:
         for position, text in enumerate(node.input):
             name = renamed.get(text.removesuffix(":0"))
@@ -196,7 +197,21 @@ def _strides(view: GraphView, index: int) -> Strides:
     return strides[1], strides[2]
 
 
-def _every_nth(
+def _every_nth(shape: Shape | None, step: Strides) -> Shape | None:
+    if shape is None:
+        return None
+    steps = (1, *step, 1)
+    return tuple(
+        None if size is None else -(-size // each) for size, each in zip(shape, steps, strict=True)
+    )
+
+
+def _state_shape(node: node_def_pb2.NodeDef, shape: Shape | None) -> None:
+    del node.attr["_output_shapes"].list.shape[:]
+    node.attr["_output_shapes"].list.shape.append(tf.TensorShape(shape).as_proto())
+
+
+def _make_shortcut(
     node: node_def_pb2.NodeDef, step: Strides, taken: Container[str]
 ) -> node_def_pb2.NodeDef:
     """Makes a fused convolution add every nth pixel of its shortcut."""
@@ -212,5 +227,6 @@ def _every_nth(
     pool.attr["strides"].list.i[:] = [1, *step, 1]
     pool.attr["padding"].s = b"VALID"
     pool.attr["data_format"].s = b"NHWC"
+    pool.attr["_output_shapes"].CopyFrom(node.attr["_output_shapes"])
     node.input[position] = pool.name
     return pool

@@ -361,8 +361,9 @@ def _plan_units(
         if mode_of(convolutions) == "inference":
             units = _as_one(view, properties, units, nodes_to_preserve, fetches)
         units = _of_one_region(view, properties, units, nodes_to_preserve, fetches)
-        # Functions with the same units share their times, such as one that is traced again.
-        steps = [[view.names[step] for step in unit.steps] for unit in units]
+        # Functions with the same units share their times, such as one that is traced again. A trace
+        # for one image, whose batch cannot be divided, has others.
+        steps = [([view.names[step] for step in unit.steps], bool(unit.split)) for unit in units]
         timed_graph = hashlib.sha256(repr((structure.fingerprint, steps)).encode()).hexdigest()[:16]
     if not units:
         why = "no operation of the graph can be in a unit, or all are small"

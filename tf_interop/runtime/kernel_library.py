@@ -133,8 +133,8 @@ class TimedWay(NamedTuple):
     """The runs of a graph or stage in one way.
 
     Attributes:
-        way: a graph on a CPU runs `as stock TensorFlow`, `on 2 cores` or `with the batch divided`;
-            a stage `as stock TensorFlow`, `as planned` or `in sequence`.
+        way: a graph on a CPU runs `as stock TensorFlow`, `on 2 cores`, `with the batch divided` or
+            `in parts of 4 images`; a stage `as stock TensorFlow`, `as planned` or `in sequence`.
         median_ms: of the runs in the latest trial; 0 if they were not timed.
         runs: how many count; the first after a change do not.
     """
@@ -176,26 +176,18 @@ class SelfTiming(NamedTuple):
         )
 
 
-def _read_timings(read: Callable[[Any], None], way_of: Callable[[str], str]) -> list[SelfTiming]:
+def _read_timings(read: Callable[[Any], None]) -> list[SelfTiming]:
     collected, sink = _collecting_sink()
     read(sink)
     timings = []
     for each in collected:
         name, sizes, way, is_trying, share_lost, *rest = each.decode().split("\n")
         tried = tuple(
-            TimedWay(way_of(each_way), float(us) / 1e3, int(runs))
+            TimedWay(each_way, float(us) / 1e3, int(runs))
             for each_way, us, runs in zip(rest[::3], rest[1::3], rest[2::3], strict=True)
         )
-        timings.append(
-            SelfTiming(name, sizes, way_of(way), is_trying == "1", float(share_lost), tried)
-        )
+        timings.append(SelfTiming(name, sizes, way, is_trying == "1", float(share_lost), tried))
     return timings
-
-
-def _way_on(cores: str) -> str:
-    if int(cores) < 0:
-        return "with the batch divided"
-    return f"on {count_of(int(cores), 'core')}" if int(cores) else "as stock TensorFlow"
 
 
 class TimedSpan(NamedTuple):
@@ -357,11 +349,11 @@ class KernelLibrary:
 
     def read_self_timings(self) -> list[SelfTiming]:
         """What graphs that time themselves found out."""
-        return _read_timings(self.functions.TfiReadSelfTimings, _way_on)
+        return _read_timings(self.functions.TfiReadSelfTimings)
 
     def read_stage_timings(self) -> list[SelfTiming]:
         """What stages that time themselves found out."""
-        return _read_timings(self.functions.TfiReadStageTimings, str)
+        return _read_timings(self.functions.TfiReadStageTimings)
 
     def read_counters(self) -> Counters:
         """The counters so far."""
