@@ -29,7 +29,7 @@ from tf_interop.profile.file import load_profile, open_profile, profile_schema, 
 from tf_interop.profile.worklist import LIST_FILE
 
 # Objects with any names as fields.
-TABLES = {"made_with", "clocks_mhz", "fallbacks", "refused_lane_options", "failures"}
+TABLES = {"made_with", "clocks_mhz", "fallbacks", "failures"}
 Edit = Callable[[dict[str, Any]], object]
 
 # A profile has one document per line, so it has its own functions.

@@ -42,7 +42,7 @@ def measured_step(
 
 STAGE = Stage(
     (
-        Lane((Step("left/Conv2D", "eng4_k24=15"),), priority=-1, sm_count=64),
+        Lane((Step("left/Conv2D", "eng4_k24=15"),), priority=-1),
         Lane((Step("a"), Step("b", "WINOGRAD"))),
     )
 )

@@ -113,7 +113,6 @@ Pair = tuple[ConvolutionConfiguration, str | None]
 def stage_of(
     *pairs: Pair,
     lanes: Sequence[int] | None = None,
-    sm_counts: Sequence[int] = (),
     priorities: Sequence[int] = (),
     merged: Sequence[bool] = (),
 ) -> Stage[ConvolutionConfiguration]:
@@ -124,11 +123,11 @@ def stage_of(
         by_lane[number].append(Step(*pair))
     steps = [tuple(by_lane[number]) for number in range(len(by_lane))]
     none = (0,) * len(steps)
-    options = (priorities or none, sm_counts or none, merged or [False] * len(steps))
+    options = (priorities or none, merged or [False] * len(steps))
     return Stage(tuple(itertools.starmap(Lane, zip(steps, *options, strict=True))))
 
 
-LANE_OPTIONS = ("lanes", "sm_counts", "priorities", "merged")
+LANE_OPTIONS = ("lanes", "priorities", "merged")
 
 
 def make_stage(*pairs: Pair, **changes: Any) -> StageMeasurement:

@@ -112,7 +112,7 @@ def tuned_graph() -> GraphPlan:
 
 def plan_without_values() -> Plan:
     """A policy's plan: a stage without values, with options and a lane of two convolutions."""
-    merged = Lane((Step("left"), Step("left_too")), priority=-1, sm_count=64, merged=True)
+    merged = Lane((Step("left"), Step("left_too")), priority=-1, merged=True)
     stage = PlannedStage(Stage((merged, Lane((Step("right"),)))), why="always: depth 1")
     landmarks = landmarks_of("left", "left_too", "right", "alone")
     return Plan((GraphPlan("fedcba9876543210", landmarks, (stage,)),))

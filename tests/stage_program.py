@@ -21,7 +21,6 @@ def lane(*steps: int | tuple[int, str], **options: Any) -> Document:
     return {
         "steps": [{"operation": place, "algorithm": algorithm} for place, algorithm in pinned],
         "priority": 0,
-        "sm_count": 0,
         "merged": False,
     } | options
 

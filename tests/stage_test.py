@@ -7,7 +7,7 @@ from tf_interop.stage import LARGEST_INT, Lane, Stage, Step
 STAGE = Stage(
     (
         Lane((Step("a", "GEMM"), Step("b"))),
-        Lane((Step("c", "FFT"),), priority=-1, sm_count=8),
+        Lane((Step("c", "FFT"),), priority=-1),
         Lane((Step("d", "GEMM"), Step("e", "GEMM")), merged=True),
     )
 )
@@ -34,7 +34,6 @@ def test_other_operations_and_algorithms_keep_everything_else() -> None:
     [
         (Lane(()), r"\$.lanes\[1\].steps"),
         (Lane((Step("a"),), priority=-LARGEST_INT - 1), r"\$.lanes\[1\].priority"),
-        (Lane((Step("a"),), sm_count=LARGEST_INT + 1), r"\$.lanes\[1\].sm_count"),
         (Lane((Step("a", "GEMM"),), merged=True), "lane 1"),
         (Lane((Step("a", "GEMM"), Step("b", "FFT")), merged=True), "lane 1"),
     ],

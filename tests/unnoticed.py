@@ -77,9 +77,8 @@ def counted() -> Iterator[types.SimpleNamespace]:
         *("kept_computations", "kept_bytes"),
     ):
         setattr(new, name, getattr(after, name) - getattr(before, name))
-    for name in ("fallbacks", "refused_lane_options"):
-        counts = collections.Counter(getattr(after, name))
-        setattr(new, name, dict(counts - collections.Counter(getattr(before, name))))
+    counts = collections.Counter(after.fallbacks)
+    new.fallbacks = dict(counts - collections.Counter(before.fallbacks))
 
 
 def in_threads(call: Callable[[Any], Any], arguments: Iterable[Any]) -> list[Any]:

@@ -45,14 +45,9 @@ class Step(Generic[T]):
 class Lane(Generic[T]):
     """The steps of one stream group, and its options.
 
-    A device rounds SM counts up. If it cannot provide the options of a stage's lanes, the lanes run
-    without them (`tf_interop.status().counters.refused_lane_options`).
-
     Attributes:
         steps: in running order. One may read the result of an earlier one.
         priority: of the lane's stream, as in CUDA: lower goes first; 0 is the default.
-        sm_count: streaming multiprocessors that no other lane uses; 0 for a share of the SMs that
-            the other lanes leave.
         merged: whether the lane's convolutions, which read the same image and differ only in
             filters and output channels, run as one wider convolution. If they turn out not to fit
             together, they run one after another.
@@ -60,7 +55,6 @@ class Lane(Generic[T]):
 
     steps: Annotated[tuple[Step[T], ...], msgspec.Meta(min_length=1)]
     priority: Annotated[int, msgspec.Meta(ge=-LARGEST_INT, le=LARGEST_INT)] = 0
-    sm_count: Annotated[int, msgspec.Meta(ge=0, le=LARGEST_INT)] = 0
     merged: bool = False
 
     @property

@@ -26,17 +26,6 @@ class Event {
   virtual ~Event() = default;
 };
 
-// A backend pools groups by their options.
-struct StreamGroupOptions {
-  // As in CUDA, lower goes first and 0 is the default. Backends clamp it to the device's range.
-  int priority = 0;
-  // The SMs of each lane of the stage, in order; 0 for a share of the remaining SMs. Empty if all
-  // lanes share all SMs.
-  std::vector<int> partition;
-  // The index of this lane in `partition`.
-  int partition_index = 0;
-};
-
 // A lane's stream and the two events of the stream contract. Not thread-safe; one call at a time
 // leases it.
 class StreamGroup {
@@ -45,8 +34,6 @@ class StreamGroup {
   virtual Stream stream() const = 0;
   virtual Event* fork_event() = 0;
   virtual Event* join_event() = 0;
-  // The SMs of the stream's partition, rounded to the device's granularity; 0 without a partition.
-  virtual int sm_count() const { return 0; }
 };
 
 // Captured work, to be enqueued again as a whole. For one thread at a time; may be destroyed while
@@ -110,13 +97,9 @@ class Backend {
                                 bool allow_tf32, std::vector<std::string>* algorithms) = 0;
 
   // Takes a stream group out of the pool, or creates one. Release may put it back as soon as
-  // everything is enqueued: streams keep the order. Returns kUnsupported if the device does not
-  // support the partition.
-  virtual Status Acquire(const StreamGroupOptions& options,
-                         std::unique_ptr<StreamGroup>* group) = 0;
-  Status Acquire(std::unique_ptr<StreamGroup>* group) {
-    return Acquire(StreamGroupOptions(), group);
-  }
+  // everything is enqueued: streams keep the order. As in CUDA, a lower `priority` goes first and 0
+  // is the default. Backends clamp it to the device's range, and pool groups by it.
+  virtual Status Acquire(int priority, std::unique_ptr<StreamGroup>* group) = 0;
   virtual void Release(std::unique_ptr<StreamGroup> group) = 0;
 
   // Between Enter and Leave, the calls below need not each make a CUDA context current. They nest;

@@ -221,16 +221,13 @@ int TfiMeasureConvolution(TfiDevice* device, const TfiConvolution* convolution,
 }
 
 int TfiMeasureStage(TfiDevice* device, const TfiLane* lanes, size_t lane_count,
-                    const TfiMeasureOptions* options, TfiStageMeasurement* measurement,
-                    int32_t* sm_counts, TfiSink ran, TfiSink ran_in_sequence, TfiSink error) {
+                    const TfiMeasureOptions* options, TfiStageMeasurement* measurement, TfiSink ran,
+                    TfiSink ran_in_sequence, TfiSink error) {
   return ReportOn(device, error, [&](MeasuringDevice* on) -> Status {
     const StageRequest request = ToRequest(lanes, lane_count);
     StageMeasurement measured;
     TF_INTEROP_RETURN_IF_ERROR(MeasureStage(on, request, ToOptions(*options), &measured));
     *measurement = static_cast<const TfiStageMeasurement&>(measured);
-    std::fill_n(sm_counts, lane_count, 0);
-    std::copy_n(measured.sm_counts.begin(), std::min(measured.sm_counts.size(), lane_count),
-                sm_counts);
     for (const std::string& each : measured.algorithms) Give(each, ran);
     for (const std::string& each : measured.sequential_algorithms) {
       Give(each, ran_in_sequence);

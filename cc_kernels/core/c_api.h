@@ -55,10 +55,9 @@ typedef struct TfiStep {
   int32_t image;                     // steps with the same number share it; negative: its own
 } TfiStep;
 
-// See StreamGroupOptions. Python's Lane, its files and the op's program use the same names.
+// Python's Lane, its files and the op's program use the same names.
 typedef struct TfiLaneOptions {
-  int32_t priority;
-  int32_t sm_count;  // for this lane alone; 0: a share of the remaining SMs
+  int32_t priority;  // as Backend::Acquire takes it
   // Whether the lane's steps, which read one image and differ only in their output channels, run as
   // one wider convolution.
   bool merged;
@@ -161,11 +160,10 @@ int TfiMeasureConvolution(TfiDevice* device, const TfiConvolution* convolution,
                           TfiSink trace_error, TfiSink error);
 
 // Measures a stage. For each step, lane after lane, passes the algorithm on the lanes to `ran` and
-// the one in the second sequence to `ran_in_sequence`. Sets `sm_counts` to the SMs of each lane, or
-// 0 if no lane asked for any.
+// the one in the second sequence to `ran_in_sequence`.
 int TfiMeasureStage(TfiDevice* device, const TfiLane* lanes, size_t lane_count,
-                    const TfiMeasureOptions* options, TfiStageMeasurement* measurement,
-                    int32_t* sm_counts, TfiSink ran, TfiSink ran_in_sequence, TfiSink error);
+                    const TfiMeasureOptions* options, TfiStageMeasurement* measurement, TfiSink ran,
+                    TfiSink ran_in_sequence, TfiSink error);
 
 // ---- Python reads to here.
 

@@ -38,8 +38,7 @@ struct DeviceCounts {
   std::atomic<int64_t> kept_computations{0};
   std::atomic<int64_t> kept_bytes{0};
   std::mutex mutex;
-  CountsByReason fallbacks;             // guarded by mutex
-  CountsByReason refused_lane_options;  // guarded by mutex
+  CountsByReason fallbacks;  // guarded by mutex
 };
 
 namespace {
@@ -89,24 +88,17 @@ void CountFallback(const std::string& kind, const std::string& detail) {
   counts.fallbacks.Count(kind, detail.empty() ? kind : kind + ": " + detail);
 }
 
-void CountRefusedLaneOptions(const std::string& reason) {
-  DeviceCounts& counts = CountsOfThread();
-  std::lock_guard<std::mutex> lock(counts.mutex);
-  counts.refused_lane_options.Count("lane options", reason);
-}
-
 std::map<std::string, Counters> ReadCountersByDevice() {
   std::map<std::string, Counters> read;
   std::lock_guard<std::mutex> lock(Counts().mutex);
   for (auto& [device, counts] : Counts().devices) {
     std::lock_guard<std::mutex> of_device(counts.mutex);
-    const Counters now = {counts.stages_run,         counts.filters_transformed,
-                          counts.stages_captured,    counts.stages_replayed,
-                          counts.kept_computations,  counts.kept_bytes,
-                          counts.fallbacks.counts(), counts.refused_lane_options.counts()};
+    const Counters now = {counts.stages_run,        counts.filters_transformed,
+                          counts.stages_captured,   counts.stages_replayed,
+                          counts.kept_computations, counts.kept_bytes,
+                          counts.fallbacks.counts()};
     if (now.stages_run == 0 && now.filters_transformed == 0 && now.stages_captured == 0 &&
-        now.stages_replayed == 0 && now.kept_computations == 0 && now.fallbacks.empty() &&
-        now.refused_lane_options.empty()) {
+        now.stages_replayed == 0 && now.kept_computations == 0 && now.fallbacks.empty()) {
       continue;
     }
     read[device] = now;

@@ -15,14 +15,12 @@ constexpr int kMostReasonsOfAKind = 32;
 
 struct Counters {
   int64_t stages_run = 0;
-  int64_t filters_transformed = 0;  // each once for many launches
-  int64_t stages_captured = 0;      // as CUDA graphs
-  int64_t stages_replayed = 0;      // calls that launched a graph
-  int64_t kept_computations = 0;    // of values that depend only on variables
-  int64_t kept_bytes = 0;           // of those values, now
-  // Reasons why something other than the plan's choice ran, and why lanes had no options.
-  std::map<std::string, int64_t> fallbacks;
-  std::map<std::string, int64_t> refused_lane_options;
+  int64_t filters_transformed = 0;           // each once for many launches
+  int64_t stages_captured = 0;               // as CUDA graphs
+  int64_t stages_replayed = 0;               // calls that launched a graph
+  int64_t kept_computations = 0;             // of values that depend only on variables
+  int64_t kept_bytes = 0;                    // of those values, now
+  std::map<std::string, int64_t> fallbacks;  // reasons why other than the plan's choice ran
 };
 
 // The counts of a device such as "GPU:0". They live until the process ends.
@@ -50,7 +48,6 @@ void CountKeptComputation();
 void AddKeptBytes(DeviceCounts* device, int64_t bytes);
 // The reason is `kind`, followed by `detail`, if any.
 void CountFallback(const std::string& kind, const std::string& detail = "");
-void CountRefusedLaneOptions(const std::string& reason);
 
 // Leaves out devices without counts.
 std::map<std::string, Counters> ReadCountersByDevice();

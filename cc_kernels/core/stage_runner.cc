@@ -101,33 +101,21 @@ double WorkOf(const Stage& stage, const Lane& lane) {
   return work;
 }
 
-using LaneGroups = std::vector<std::optional<StreamGroupOptions>>;
+using LanePriorities = std::vector<std::optional<int>>;
 
-LaneGroups GroupOptionsOf(const Stage& stage) {
-  LaneGroups groups;
-  std::vector<int> sm_counts;
-  bool has_partition = false, has_priorities = false;
+LanePriorities PrioritiesOf(const Stage& stage) {
+  LanePriorities priorities;
+  bool has_priorities = false;
   for (const Lane& lane : stage.lanes) {
-    sm_counts.push_back(lane.sm_count);
-    has_partition = has_partition || lane.sm_count > 0;
     has_priorities = has_priorities || lane.priority != 0;
+    priorities.emplace_back(lane.priority);
   }
-  if (!has_partition) sm_counts.clear();
-  for (const Lane& lane : stage.lanes) {
-    groups.emplace_back(
-        StreamGroupOptions{lane.priority, sm_counts, static_cast<int>(groups.size())});
-  }
-  if (groups.size() > 1 && (has_partition || has_priorities)) return groups;
+  if (priorities.size() > 1 && has_priorities) return priorities;
   const auto longest = std::max_element(
       stage.lanes.begin(), stage.lanes.end(),
       [&](const Lane& a, const Lane& b) { return WorkOf(stage, a) < WorkOf(stage, b); });
-  if (!groups.empty()) groups[longest - stage.lanes.begin()].reset();
-  return groups;
-}
-
-bool HasPartition(const LaneGroups& lanes) {
-  return std::any_of(lanes.begin(), lanes.end(),
-                     [](const auto& options) { return options && !options->partition.empty(); });
+  if (!priorities.empty()) priorities[longest - stage.lanes.begin()].reset();
+  return priorities;
 }
 
 // Orders all launches round-robin over the lanes.
@@ -180,26 +168,14 @@ class LeasedStreamGroups {
   LeasedStreamGroups(const LeasedStreamGroups&) = delete;
   LeasedStreamGroups& operator=(const LeasedStreamGroups&) = delete;
 
-  // Gets one for each lane but the caller's: all with their options, or all without, or none.
-  Status Acquire(const LaneGroups& lanes) {
-    Status status = AddAll(lanes);
-    // Lanes have options exactly if there is no caller's lane.
-    const bool have_options =
-        std::all_of(lanes.begin(), lanes.end(), [](const auto& lane) { return lane.has_value(); });
-    if (status.ok() || !have_options) return status;
-    CountRefusedLaneOptions(status.message());
-    return AddAll(LaneGroups(lanes.size(), StreamGroupOptions()));
-  }
-
   // Null for the caller's lane.
   StreamGroup* operator[](size_t lane) const { return groups_[lane].get(); }
 
-  // Gets one for each lane but the caller's, with its options, or none.
-  Status AddAll(const LaneGroups& lanes) {
+  // Gets one for each lane but the caller's, or none.
+  Status Acquire(const LanePriorities& lanes) {
     for (size_t lane = 0; lane < lanes.size(); ++lane) {
-      const std::optional<StreamGroupOptions>& options = lanes[lane];
-      if (!options) continue;
-      Status status = backend_->Acquire(*options, &groups_[lane]);
+      if (!lanes[lane].has_value()) continue;
+      Status status = backend_->Acquire(*lanes[lane], &groups_[lane]);
       if (status.ok()) continue;
       Release();
       return status;
@@ -232,7 +208,7 @@ class StageRun {
   Status Run(bool* is_joined) {
     const BackendScope scope(backend_);
     TF_INTEROP_RETURN_IF_ERROR(scope.status());
-    const Status acquired = groups_.Acquire(stage_.lane_groups);
+    const Status acquired = groups_.Acquire(stage_.lane_priorities);
     if (!acquired.ok()) {
       CountFallback("no stream groups for a stage's lanes, so it ran in sequence",
                     acquired.message());
@@ -252,7 +228,7 @@ class StageRun {
     const BackendScope scope(backend_);
     TF_INTEROP_RETURN_IF_ERROR(scope.status());
     // No stream may be made during the capture.
-    TF_INTEROP_RETURN_IF_ERROR(groups_.AddAll(stage_.lane_groups));
+    TF_INTEROP_RETURN_IF_ERROR(groups_.Acquire(stage_.lane_priorities));
     TF_INTEROP_RETURN_IF_ERROR(backend_->BeginCapture(caller_));
     is_capturing_ = true;
     size_t forked = 0;
@@ -282,7 +258,7 @@ class StageRun {
   // counts the lanes that wait or need not.
   Status Fork(size_t* forked) {
     Event* fork = nullptr;
-    for (*forked = 0; *forked < stage_.lane_groups.size(); ++*forked) {
+    for (*forked = 0; *forked < stage_.lane_priorities.size(); ++*forked) {
       StreamGroup* const group = groups_[*forked];
       if (group == nullptr) continue;
       if (fork == nullptr) {
@@ -371,7 +347,7 @@ class StageRun {
 Status CaptureStage(Backend* backend, const PreparedStage& stage, const StageBuffers& buffers,
                     std::unique_ptr<CapturedWork>* captured) {
   LeasedStreamGroups origin(backend);
-  TF_INTEROP_RETURN_IF_ERROR(origin.AddAll({StreamGroupOptions()}));
+  TF_INTEROP_RETURN_IF_ERROR(origin.Acquire({0}));
   return StageRun(backend, stage, buffers, origin[0]->stream()).Capture(captured);
 }
 
@@ -408,9 +384,9 @@ Status PrepareStage(Backend* backend, const Stage& stage, const PrepareOptions& 
   for (size_t lane = 0; lane < runs.lanes.size(); ++lane) {
     TF_INTEROP_RETURN_IF_ERROR(PrepareLane(backend, runs, lane, options, prepared));
   }
-  prepared->lane_groups = GroupOptionsOf(runs);
+  prepared->lane_priorities = PrioritiesOf(runs);
   prepared->launches = LaunchesOf(*prepared);
-  if (StageReplays::AreOn() && backend->CanCapture() && !HasPartition(prepared->lane_groups)) {
+  if (StageReplays::AreOn() && backend->CanCapture()) {
     prepared->replays = std::make_shared<StageReplays>();
   }
   return Status::Ok();
@@ -432,7 +408,7 @@ PreparedStage PreparedInSequence(const PreparedStage& stage) {
   const std::vector<size_t>& bytes = stage.lane_workspace_bytes;
   sequence.lane_workspace_bytes = {bytes.empty() ? 0
                                                  : *std::max_element(bytes.begin(), bytes.end())};
-  sequence.lane_groups = {std::nullopt};
+  sequence.lane_priorities = {std::nullopt};
   sequence.launches = LaunchesOf(sequence);
   sequence.replays = nullptr;
   return sequence;
@@ -457,14 +433,8 @@ Status RunStage(Backend* backend, const PreparedStage& stage, const StageBuffers
   return status;
 }
 
-Status CheckGroups(Backend* backend, const PreparedStage& stage, std::vector<int>* sm_counts) {
-  LeasedStreamGroups groups(backend);
-  TF_INTEROP_RETURN_IF_ERROR(groups.AddAll(stage.lane_groups));
-  if (!HasPartition(stage.lane_groups)) return Status::Ok();
-  for (size_t lane = 0; lane < stage.lane_groups.size(); ++lane) {
-    sm_counts->push_back(groups[lane]->sm_count());
-  }
-  return Status::Ok();
+Status CheckGroups(Backend* backend, const PreparedStage& stage) {
+  return LeasedStreamGroups(backend).Acquire(stage.lane_priorities);
 }
 
 }  // namespace tf_interop

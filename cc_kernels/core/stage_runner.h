@@ -5,8 +5,8 @@
 //      ordered by the caller's stream, as TensorFlow's is. It keeps them until that stream has
 //      passed the end of the stage.
 //   2. One lane, the caller's lane, runs on the caller's stream. Each other lane runs on the stream
-//      of a stream group. If lanes have options, all of them get stream groups, because nobody can
-//      choose the priority or the SMs of the caller's stream.
+//      of a stream group. If lanes have priorities, all of them get stream groups, because nobody
+//      can choose the priority of the caller's stream.
 //   3. RunStage records one event on the caller's stream before it launches anything there, and
 //      every other stream waits for that event. So no lane waits for the caller's lane.
 //   4. Launches go round-robin over the lanes, so that no lane waits for the host.
@@ -20,10 +20,9 @@
 // A call that runs as prepared takes only its device's lock, for a look-up; it allocates no memory
 // and formats no text. Later calls may replay it as a CUDA graph (stage_replays.h).
 //
-// These fallbacks are counted, with their reasons (counters.h). If a lane cannot have its options,
-// which change only the speed, the whole stage runs without any. Without enough stream groups it
-// runs in sequence on the caller's stream. The steps of a merged lane (merged_convolution.h) run
-// one after another if they cannot be merged or if the wider convolution cannot be prepared.
+// These fallbacks are counted, with their reasons (counters.h). Without enough stream groups the
+// stage runs in sequence on the caller's stream. The steps of a merged lane (merged_convolution.h)
+// run one after another if they cannot be merged or if the wider convolution cannot be prepared.
 //
 // All functions are thread-safe.
 #ifndef TF_INTEROP_CORE_STAGE_RUNNER_H_
@@ -81,8 +80,8 @@ struct PreparedStage {
   std::vector<MergedSteps> merged;
   // The most that any step of the lane needs. Its steps share the workspace, in order.
   std::vector<size_t> lane_workspace_bytes;
-  // The options of each lane; nothing for the caller's lane.
-  std::vector<std::optional<StreamGroupOptions>> lane_groups;
+  // The priority of each lane; nothing for the caller's lane.
+  std::vector<std::optional<int>> lane_priorities;
   std::vector<StageLaunch> launches;  // in the order of rule 4
   // Why pinned algorithms were replaced, and why lanes were not merged.
   std::vector<Status> fallbacks, unmerged;
@@ -133,10 +132,9 @@ struct StageBuffers {
 Status RunStage(Backend* backend, const PreparedStage& stage, const StageBuffers& buffers,
                 Stream caller, bool* is_joined = nullptr);
 
-// Acquires the stream groups of all lanes together and releases them. Fails if a lane does not get
-// its options, where RunStage would run without them. Sets `sm_counts` to the SMs of each lane if
-// the stage has a partition.
-Status CheckGroups(Backend* backend, const PreparedStage& stage, std::vector<int>* sm_counts);
+// Acquires the stream groups of all lanes together and releases them. Fails where RunStage would
+// run in sequence.
+Status CheckGroups(Backend* backend, const PreparedStage& stage);
 
 }  // namespace tf_interop
 

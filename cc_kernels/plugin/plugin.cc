@@ -113,9 +113,6 @@ void TfiReadCounters(TfiSink sink) {
     give("kept_computations", counters.kept_computations);
     give("kept_bytes", counters.kept_bytes);
     for (const auto& [reason, count] : counters.fallbacks) give("fallback", count, reason);
-    for (const auto& [reason, count] : counters.refused_lane_options) {
-      give("refused_lane_options", count, reason);
-    }
   }
 }
 

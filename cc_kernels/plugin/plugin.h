@@ -61,8 +61,8 @@ TFI_EXPORT int TfiOutputProperties(TfiGraph* graph, const char* node, TfiSink si
 TFI_EXPORT int TfiSetResult(TfiGraph* graph, const void* data, size_t size);
 
 // Passes the counters (core/counters.h) of each device to `sink`, one by one: "<counter> <device>
-// <n> <reason>", with a device such as "GPU:0". Only "fallback" and "refused_lane_options" have
-// reasons, which quote other libraries and may contain any bytes.
+// <n> <reason>", with a device such as "GPU:0". Only "fallback" has reasons, which quote other
+// libraries and may contain any bytes.
 TFI_EXPORT void TfiReadCounters(TfiSink sink);
 
 // Records a timeline of calls 1 to `calls` of each op from now on; 0 stops recording.

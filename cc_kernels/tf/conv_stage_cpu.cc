@@ -48,7 +48,7 @@ class ConvStageCpu : public tensorflow::AsyncOpKernel {
     trace.Describe(*call);
     if (call->runs_stock()) return call->RunStock(/*caller=*/nullptr);
     std::unique_ptr<StreamGroup> acquired;
-    TF_RETURN_IF_ERROR(ToAbslStatus(backend->Acquire(&acquired)));
+    TF_RETURN_IF_ERROR(ToAbslStatus(backend->Acquire(/*priority=*/0, &acquired)));
     // Shared, because std::function must be copyable.
     const auto caller = std::make_shared<std::unique_ptr<StreamGroup>>(std::move(acquired));
     auto* const stream = static_cast<HostStream*>((*caller)->stream());

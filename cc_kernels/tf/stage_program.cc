@@ -354,7 +354,6 @@ absl::Status ParseLane(const Json& json, const std::vector<StepProgram>& steps,
   using Limits = std::numeric_limits<int>;
   Lane lane;
   lane.priority = static_cast<int>(json["priority"].Integer(Limits::min(), Limits::max()));
-  lane.sm_count = static_cast<int>(json["sm_count"].Integer(0, Limits::max()));
   lane.merged = json["merged"].Bool();
   const std::vector<Json> items = json["steps"].Items();
   if (items.empty()) return json["steps"].Expected("one step or more");

@@ -22,7 +22,6 @@ TEST(CountersTest, CountsForTheDeviceOfTheThread) {
       CountFilterTransformation();
       CountStageCapture();
       CountStageReplay();
-      CountRefusedLaneOptions("no SMs");
     }).join();
     {
       const CountingFor inner(FindCounts("CPU:0"));
@@ -40,7 +39,6 @@ TEST(CountersTest, CountsForTheDeviceOfTheThread) {
   EXPECT_EQ(devices.at("CPU:0").filters_transformed, 1);
   EXPECT_EQ(devices.at("CPU:0").stages_captured, 1);
   EXPECT_EQ(devices.at("CPU:0").stages_replayed, 1);
-  EXPECT_EQ(devices.at("CPU:0").refused_lane_options.at("no SMs"), 1);
 }
 
 TEST(CountersTest, ReasonsOfOneKindLeaveRoomForOthers) {

@@ -1,5 +1,5 @@
 // Stages on the cudnn backend, over stand-ins for libcuda and libcudnn: forked and joined, with
-// priorities and SM partitions, merged, and after failures.
+// priorities, merged, and after failures.
 #include <cuda.h>
 #include <gtest/gtest.h>
 
@@ -9,8 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "cc_kernels/core/cudnn/libraries.h"
-#include "cc_kernels/core/cudnn/sm_partition.h"
 #include "cc_kernels/core/ladder.h"
 #include "cc_kernels/core/timeline.h"
 #include "tests/cc/cudnn_fixture.h"
@@ -20,141 +18,31 @@ namespace {
 
 constexpr int kUnlimited = 1 << 30;
 
-StreamGroupOptions OnSms(const std::vector<int>& partition, int index, int priority = 0) {
-  StreamGroupOptions options;
-  options.partition = partition;
-  options.partition_index = index;
-  options.priority = priority;
-  return options;
-}
-
-StreamGroupOptions Priority(int priority) { return OnSms({}, 0, priority); }
-
 // The last owner returns the stream group to the pool.
 using Lease = std::shared_ptr<StreamGroup>;
 
 CUstream StreamOf(const Lease& group) { return static_cast<CUstream>(group->stream()); }
 
-class LaneOptionsTest : public CudnnTest {
+class PriorityTest : public CudnnTest {
  protected:
-  void SetUp() override {
-    CudnnTest::SetUp();
-    green_contexts_before_ = FakeCudaCounts().live_green_contexts;
-    streams_before_ = FakeCudaCounts().live_streams;
-  }
-
-  void TearDown() override {
-    FakeCudaCounts().green_contexts_left = FakeCudaCounts().streams_left = kUnlimited;
-    CudnnTest::TearDown();
-  }
-
-  Lease AcquireOk(const StreamGroupOptions& options) {
+  Lease AcquireOk(int priority) {
     std::unique_ptr<StreamGroup> group;
-    EXPECT_TRUE(IsOk(backend_->Acquire(options, &group)));
+    EXPECT_TRUE(IsOk(backend_->Acquire(priority, &group)));
     return Lease(group.release(), [backend = backend_](StreamGroup* leased) {
       backend->Release(std::unique_ptr<StreamGroup>(leased));
     });
   }
-
-  Status AcquireError(const StreamGroupOptions& options) {
-    std::unique_ptr<StreamGroup> group;
-    const Status status = backend_->Acquire(options, &group);
-    EXPECT_EQ(group, nullptr);
-    return status;
-  }
-
-  int GreenContexts() const {
-    return FakeCudaCounts().live_green_contexts - green_contexts_before_;
-  }
-  int Streams() const { return FakeCudaCounts().live_streams - streams_before_; }
-
- private:
-  int green_contexts_before_ = 0, streams_before_ = 0;
 };
 
-TEST_F(LaneOptionsTest, RoundsCountsUpAndLanesWithoutACountShareWhatIsLeft) {
-  const struct {
-    int sm_count, granularity;
-    std::vector<int> counts;                 // of each lane
-    std::vector<std::pair<int, int>> given;  // the first and the last SM of each lane
-  } cases[] = {
-      // The last lane also has the four SMs that do not fill a group.
-      {132, 8, {57, 8, 0}, {{0, 63}, {64, 71}, {72, 131}}},
-      {132, 8, {0, 16, 0}, {{16, 131}, {0, 15}, {16, 131}}},
-      {128, 8, {64, 64}, {{0, 63}, {64, 127}}},
-      {30, 4, {5, 0}, {{0, 7}, {8, 29}}},
-      {30, 4, {28, 0}, {{0, 27}, {28, 29}}},
-  };
-  for (const auto& each : cases) {
-    UseNewContext();
-    FakeCuda().sm_count = each.sm_count;
-    FakeCuda().sm_granularity = each.granularity;
-    std::vector<Lease> groups;
-    std::set<Stream> streams;
-    for (size_t lane = 0; lane < each.counts.size(); ++lane) {
-      groups.push_back(AcquireOk(OnSms(each.counts, static_cast<int>(lane))));
-      const auto [first, last] = each.given[lane];
-      EXPECT_EQ(groups[lane]->sm_count(), last - first + 1);
-      EXPECT_EQ(FakeCudaSmsOf(StreamOf(groups[lane])), each.given[lane]);
-      streams.insert(groups[lane]->stream());
-    }
-    EXPECT_EQ(streams.size(), groups.size());
-    EXPECT_EQ(AcquireOk({})->sm_count(), 0);
-  }
-}
-
-TEST_F(LaneOptionsTest, RefusesCountsThatDoNotFit) {
-  FakeCuda().sm_count = 128;
-  const struct {
-    StreamGroupOptions options;
-    Names parts;
-  } cases[] = {
-      {OnSms({60, 65}, 0), {"[60, 65]", "[64, 72]", "groups of 8", "128 SMs in 16"}},
-      {OnSms({2147483647, 0}, 1), {"2147483647"}},
-      {OnSms({64, 64, 0}, 0), {"[64, 64, 0]"}},  // nothing for the last
-  };
-  for (const auto& each : cases) {
-    EXPECT_TRUE(IsError(AcquireError(each.options), StatusCode::kUnsupported, each.parts));
-  }
-  EXPECT_EQ(GreenContexts(), 0);
-}
-
-TEST_F(LaneOptionsTest, NamesTheEntryPointsThatADriverLacks) {
-  CudaDriver driver;
-  ASSERT_TRUE(IsOk(driver.Open()));
-  driver.missing_of_green_contexts = "cuGreenCtxCreate";
-  SmPartition partition;
-  EXPECT_TRUE(IsError(MakeSmPartition(driver, context_, {8, 0}, &partition),
-                      StatusCode::kUnsupported, {"cuGreenCtxCreate", "newer NVIDIA"}));
-}
-
-TEST_F(LaneOptionsTest, RefusesAGpuWithoutGreenContextsOnceAndForAll) {
-  FakeCuda().no_green_contexts = true;
-  const Status status = AcquireError(OnSms({8, 0}, 0));
-  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
-  FakeCuda().no_green_contexts = false;
-  EXPECT_EQ(AcquireError(OnSms({8, 0}, 1)).message(), status.message());
-}
-
-TEST_F(LaneOptionsTest, LackOfMemoryHalfwayLeavesNothingAndIsTriedAnew) {
-  FakeCudaCounts().green_contexts_left = 2;
-  const Status status = AcquireError(OnSms({8, 8, 0}, 0));
-  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
-  EXPECT_EQ(GreenContexts(), 0);
-  FakeCudaCounts().green_contexts_left = kUnlimited;
-  EXPECT_EQ(AcquireOk(OnSms({8, 8, 0}, 0))->sm_count(), 8);
-}
-
-TEST_F(LaneOptionsTest, ClampsPrioritiesToWhatTheDeviceHas) {
-  auto highest = AcquireOk(Priority(-100));
+TEST_F(PriorityTest, IsClampedToWhatTheDeviceHas) {
+  auto highest = AcquireOk(-100);
   EXPECT_EQ(FakeCudaPriorityOf(StreamOf(highest)), -5);
-  EXPECT_EQ(FakeCudaPriorityOf(StreamOf(AcquireOk(Priority(-2)))), -2);
-  EXPECT_EQ(FakeCudaPriorityOf(StreamOf(AcquireOk(Priority(7)))), 0);
-  EXPECT_EQ(FakeCudaPriorityOf(StreamOf(AcquireOk(OnSms({8, 0}, 1, -3)))), -3);
+  EXPECT_EQ(FakeCudaPriorityOf(StreamOf(AcquireOk(-2))), -2);
+  EXPECT_EQ(FakeCudaPriorityOf(StreamOf(AcquireOk(7))), 0);
   const Stream stream = highest->stream();
   highest.reset();
-  EXPECT_NE(AcquireOk(Priority(-4))->stream(), stream);
-  EXPECT_EQ(AcquireOk(Priority(-5))->stream(), stream);
+  EXPECT_NE(AcquireOk(-4)->stream(), stream);
+  EXPECT_EQ(AcquireOk(-5)->stream(), stream);
 }
 
 // The result of the last convolution is filled with zeros.
@@ -173,25 +61,23 @@ void RunOnLanes(Backend* backend, CUstream caller, const std::vector<Convolution
   EXPECT_TRUE(IsOk(RunOnFakes(backend, stage, &problem, caller)));
 }
 
-TEST_F(LaneOptionsTest, StagesShareAPartitionAndAreForkedAndJoined) {
+TEST_F(PriorityTest, StagesAreForkedAndJoined) {
   FakeCuda().lane_delay_us = 100;
-  const int64_t refusals = CountRefusals("");
-  const std::vector<LaneOptions> lanes = {{-5, 64}, {0, 8}, {0, 0}};
+  const int streams = FakeCudaCounts().live_streams;
+  const std::vector<LaneOptions> lanes = {{-5}, {0}, {0}};
   RunOnLanes(backend_, caller_, ThreeConvolutions(), lanes);
-  EXPECT_EQ(Streams(), 3) << "one for each lane";
-  EXPECT_EQ(FakeCudaPriorityOf(StreamOf(AcquireOk(OnSms({64, 8, 0}, 0, -5)))), -5);
-  EXPECT_EQ(Streams(), 3) << "streams were not reused";
+  EXPECT_EQ(FakeCudaCounts().live_streams, streams + 3) << "one for each lane";
+  EXPECT_EQ(FakeCudaPriorityOf(StreamOf(AcquireOk(-5))), -5);
+  EXPECT_EQ(FakeCudaCounts().live_streams, streams + 3) << "streams were not reused";
   InThreads(4, [&](int) {
     CUstream caller = FakeCudaMakeStream(context_);
     for (int round = 0; round < 20; ++round) {
       RunOnLanes(backend_, caller, ThreeConvolutions(), lanes);
     }
   });
-  EXPECT_EQ(CountRefusals(""), refusals);
-  EXPECT_EQ(GreenContexts(), 3);
 }
 
-// ---- Stages without options.
+// ---- Stages without priorities.
 
 class CudnnStageTest : public CudnnTest {
  protected:

@@ -22,28 +22,8 @@
 // All drivers have this name (libraries.h).
 #undef cuEventElapsedTime
 
-// SMs `first` to `last` of a split; split 0 is the whole device.
-struct Sms {
-  int split = 0, first = 0, last = -1;
-};
-
 struct CUctx_st {
   CUdevice device = 0;
-  CUcontext primary = nullptr;  // of the device; may be the context itself
-  bool is_green = false;
-  Sms sms;  // of a green context
-  std::atomic<int> streams{0};
-
-  // The context that must be current when work is enqueued on this one's streams.
-  CUcontext to_enter() { return is_green ? primary : this; }
-};
-
-struct CUgreenCtx_st {
-  CUctx_st context;
-};
-
-struct CUdevResourceDesc_st {
-  Sms sms;
 };
 
 // Runs after the nodes in `after`.
@@ -102,11 +82,9 @@ struct CapturePlace {
 struct CUstream_st {
   CUstream_st(CUcontext owner, bool is_lane, int priority)
       : context(owner), is_lane(is_lane), priority(priority) {
-    ++context->streams;
     if (is_lane) ++tf_interop::FakeCudaCounts().live_streams;
   }
   ~CUstream_st() {
-    --context->streams;
     if (is_lane) --tf_interop::FakeCudaCounts().live_streams;
   }
 
@@ -176,7 +154,6 @@ CUcontext PrimaryContext(size_t device) {
   if (device == contexts.size()) {
     auto* made = new CUctx_st();
     made->device = static_cast<CUdevice>(device);
-    made->primary = made;
     contexts.push_back(made);
   }
   return contexts[device];
@@ -210,10 +187,6 @@ HostStream* FakeCudaQueueOf(CUstream stream) { return stream->queue.get(); }
 int FakeCudaPriorityOf(CUstream stream) { return stream->priority; }
 
 int FakeCudaRowCopiesOn(CUstream stream) { return stream->row_copies; }
-
-std::pair<int, int> FakeCudaSmsOf(CUstream stream) {
-  return {stream->context->sms.first, stream->context->sms.last};
-}
 
 FakeCudaSwitches& FakeCuda() {
   static FakeCudaSwitches switches;
@@ -270,7 +243,7 @@ CUresult CUDAAPI cuGetErrorString(CUresult, const char** text) {
 }
 
 CUresult CUDAAPI cuCtxPushCurrent(CUcontext context) {
-  if (context == nullptr || context->is_green) return CUDA_ERROR_INVALID_CONTEXT;
+  if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   current_contexts.push_back(context);
   return CUDA_SUCCESS;
 }
@@ -301,7 +274,7 @@ CUresult CUDAAPI cuStreamCreateWithPriority(CUstream* stream, unsigned int flags
 }
 
 CUresult CUDAAPI cuStreamDestroy(CUstream stream) {
-  if (FakeCudaCurrentContext() != stream->context->to_enter()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (FakeCudaCurrentContext() != stream->context) return CUDA_ERROR_INVALID_CONTEXT;
   delete stream;
   return CUDA_SUCCESS;
 }
@@ -328,8 +301,8 @@ CUresult CUDAAPI cuEventDestroy(CUevent event) {
 }
 
 CUresult CUDAAPI cuEventRecord(CUevent event, CUstream stream) {
-  if (FakeCudaCurrentContext() != stream->context->to_enter()) return CUDA_ERROR_INVALID_CONTEXT;
-  if (event->context != stream->context->to_enter()) return CUDA_ERROR_INVALID_HANDLE;
+  if (FakeCudaCurrentContext() != stream->context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (event->context != stream->context) return CUDA_ERROR_INVALID_HANDLE;
   ++FakeCudaCounts().records;
   if (FakeCudaComputesNothing()) return CUDA_SUCCESS;
   event->place = stream->place;
@@ -346,7 +319,7 @@ CUresult CUDAAPI cuEventRecord(CUevent event, CUstream stream) {
 }
 
 CUresult CUDAAPI cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int) {
-  if (FakeCudaCurrentContext() != stream->context->to_enter()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (FakeCudaCurrentContext() != stream->context) return CUDA_ERROR_INVALID_CONTEXT;
   // Stricter than CUDA: an event that streams wait for costs less without timing.
   if (event->is_timed) return CUDA_ERROR_INVALID_VALUE;
   ++FakeCudaCounts().waits;
@@ -433,7 +406,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
 }
 
 CUresult CUDAAPI cuStreamSynchronize(CUstream stream) {
-  if (FakeCudaCurrentContext() != stream->context->to_enter()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (FakeCudaCurrentContext() != stream->context) return CUDA_ERROR_INVALID_CONTEXT;
   if (stream->place.capture != nullptr) {
     stream->place.capture->is_spoilt = true;
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -443,7 +416,7 @@ CUresult CUDAAPI cuStreamSynchronize(CUstream stream) {
 }
 
 CUresult CUDAAPI cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode mode) {
-  if (FakeCudaCurrentContext() != stream->context->to_enter()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (FakeCudaCurrentContext() != stream->context) return CUDA_ERROR_INVALID_CONTEXT;
   if (mode != CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) return CUDA_ERROR_INVALID_VALUE;
   if (!stream->is_lane) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   if (capture_of_thread != nullptr || stream->place.capture != nullptr) {
@@ -467,7 +440,7 @@ CUresult CUDAAPI cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
 }
 
 CUresult CUDAAPI cuStreamEndCapture(CUstream stream, CUgraph* graph) {
-  if (FakeCudaCurrentContext() != stream->context->to_enter()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (FakeCudaCurrentContext() != stream->context) return CUDA_ERROR_INVALID_CONTEXT;
   *graph = nullptr;
   const std::shared_ptr<Capture> capture = std::move(capture_of_thread);
   capture_of_thread = nullptr;
@@ -498,7 +471,7 @@ CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec* exec, CUgraph graph,
 }
 
 CUresult CUDAAPI cuGraphLaunch(CUgraphExec exec, CUstream stream) {
-  if (FakeCudaCurrentContext() != stream->context->to_enter()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (FakeCudaCurrentContext() != stream->context) return CUDA_ERROR_INVALID_CONTEXT;
   if (FakeCuda().fail_graph_launch) return CUDA_ERROR_LAUNCH_FAILED;
   if (exec->in_use.exchange(true)) ++FakeCudaCounts().graph_races;
   ++FakeCudaCounts().graph_launches;
@@ -542,19 +515,19 @@ CUresult CUDAAPI cuMemFree(CUdeviceptr address) {
 
 CUresult CUDAAPI cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, size_t bytes,
                                    CUstream stream) {
-  if (FakeCudaCurrentContext() != stream->context->to_enter()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (FakeCudaCurrentContext() != stream->context) return CUDA_ERROR_INVALID_CONTEXT;
   stream->Enqueue([=] { std::memcpy(reinterpret_cast<void*>(to), from, bytes); });
   return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuMemcpyDtoHAsync(void* to, CUdeviceptr from, size_t bytes, CUstream stream) {
-  if (FakeCudaCurrentContext() != stream->context->to_enter()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (FakeCudaCurrentContext() != stream->context) return CUDA_ERROR_INVALID_CONTEXT;
   stream->Enqueue([=] { std::memcpy(to, reinterpret_cast<void*>(from), bytes); });
   return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuMemcpy2DAsync(const CUDA_MEMCPY2D* copy, CUstream stream) {
-  if (FakeCudaCurrentContext() != stream->context->to_enter()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (FakeCudaCurrentContext() != stream->context) return CUDA_ERROR_INVALID_CONTEXT;
   const CUDA_MEMCPY2D c = *copy;
   const bool is_on_device =
       c.srcMemoryType == CU_MEMORYTYPE_DEVICE && c.dstMemoryType == CU_MEMORYTYPE_DEVICE;
@@ -578,110 +551,10 @@ CUresult CUDAAPI cuMemcpy2DAsync(const CUDA_MEMCPY2D* copy, CUstream stream) {
 
 CUresult CUDAAPI cuMemsetD8Async(CUdeviceptr address, unsigned char value, size_t bytes,
                                  CUstream stream) {
-  if (FakeCudaCurrentContext() != stream->context->to_enter()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (FakeCudaCurrentContext() != stream->context) return CUDA_ERROR_INVALID_CONTEXT;
   stream->Enqueue(
       [address, value, bytes] { std::memset(reinterpret_cast<void*>(address), value, bytes); });
   return CUDA_SUCCESS;
-}
-
-// The SMs are hidden in CUDA's private bytes.
-Sms* SmsOf(CUdevResource* resource) { return reinterpret_cast<Sms*>(resource->_internal_padding); }
-
-void FillResource(Sms sms, CUdevResource* resource) {
-  *resource = CUdevResource();
-  resource->type = CU_DEV_RESOURCE_TYPE_SM;
-  resource->sm.smCount = static_cast<unsigned int>(sms.last - sms.first + 1);
-  std::memcpy(resource->_internal_padding, &sms, sizeof(sms));
-}
-
-CUresult CUDAAPI cuDeviceGetDevResource(CUdevice, CUdevResource* resource, CUdevResourceType type) {
-  if (type != CU_DEV_RESOURCE_TYPE_SM) return CUDA_ERROR_INVALID_RESOURCE_TYPE;
-  if (FakeCuda().no_green_contexts) return CUDA_ERROR_NOT_SUPPORTED;
-  FillResource({0, 0, FakeCuda().sm_count - 1}, resource);
-  return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuDevSmResourceSplitByCount(CUdevResource* result, unsigned int* group_count,
-                                             const CUdevResource* input, CUdevResource* remaining,
-                                             unsigned int flags, unsigned int min_count) {
-  static std::atomic<int> splits{0};
-  CUdevResource whole = *input;
-  // The result of a split cannot be split again.
-  if (SmsOf(&whole)->split != 0) return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
-  // Stricter than CUDA: only the smallest groups.
-  if (flags != 0 || min_count != 1) return CUDA_ERROR_INVALID_VALUE;
-  const int size = FakeCuda().sm_granularity;
-  const auto possible = static_cast<unsigned int>(static_cast<int>(whole.sm.smCount) / size);
-  if (result == nullptr) {
-    *group_count = possible;
-    return CUDA_SUCCESS;
-  }
-  *group_count = std::min(*group_count, possible);
-  const int split = ++splits;
-  int next = 0;
-  for (unsigned int i = 0; i < *group_count; ++i, next += size) {
-    FillResource({split, next, next + size - 1}, &result[i]);
-  }
-  if (remaining != nullptr) {
-    *remaining = CUdevResource();
-    const int last = static_cast<int>(whole.sm.smCount) - 1;
-    if (next <= last) FillResource({split, next, last}, remaining);
-  }
-  return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuDevResourceGenerateDesc(CUdevResourceDesc* descriptor, CUdevResource* resources,
-                                           unsigned int count) {
-  if (count == 0) return CUDA_ERROR_INVALID_VALUE;
-  Sms all = *SmsOf(&resources[0]);
-  for (unsigned int i = 1; i < count; ++i) {
-    const Sms next = *SmsOf(&resources[i]);
-    // Stricter than CUDA: only neighbors, so that they are a range.
-    if (next.split != all.split || next.first != all.last + 1) {
-      return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
-    }
-    all.last = next.last;
-  }
-  *descriptor = new CUdevResourceDesc_st{all};
-  return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx* green, CUdevResourceDesc descriptor, CUdevice device,
-                                  unsigned int flags) {
-  const std::unique_ptr<CUdevResourceDesc_st> owned(descriptor);
-  if (flags != CU_GREEN_CTX_DEFAULT_STREAM) return CUDA_ERROR_INVALID_VALUE;
-  if (FakeCudaCounts().green_contexts_left-- <= 0) return CUDA_ERROR_OUT_OF_MEMORY;
-  auto made = std::make_unique<CUgreenCtx_st>();
-  made->context.device = device;
-  if (cuDevicePrimaryCtxRetain(&made->context.primary, device) != CUDA_SUCCESS) {
-    return CUDA_ERROR_INVALID_DEVICE;
-  }
-  made->context.is_green = true;
-  made->context.sms = owned->sms;
-  *green = made.release();
-  ++FakeCudaCounts().live_green_contexts;
-  return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuGreenCtxDestroy(CUgreenCtx green) {
-  // A sanitizer finds a later use.
-  if (green->context.streams != 0) return CUDA_ERROR_INVALID_CONTEXT;
-  delete green;
-  --FakeCudaCounts().live_green_contexts;
-  return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuGreenCtxGetDevResource(CUgreenCtx green, CUdevResource* resource,
-                                          CUdevResourceType type) {
-  if (type != CU_DEV_RESOURCE_TYPE_SM) return CUDA_ERROR_INVALID_RESOURCE_TYPE;
-  FillResource(green->context.sms, resource);
-  return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuGreenCtxStreamCreate(CUstream* stream, CUgreenCtx green, unsigned int flags,
-                                        int priority) {
-  if (FakeCudaCurrentContext() != green->context.primary) return CUDA_ERROR_INVALID_CONTEXT;
-  return MakeLaneStream(&green->context, flags, priority, stream);
 }
 
 }  // extern "C"

@@ -3,9 +3,7 @@
 // Memory is host memory. Every stream is a HostStream with its own thread, so that a missing wait
 // leads to wrong results, as it would on a GPU.
 //
-// It refuses calls while the wrong context is current, and events on streams of another context. A
-// stream of a green context accepts work and events while the primary context is current; a green
-// context itself is never made current.
+// It refuses calls while the wrong context is current, and events on streams of another context.
 //
 // Captures follow CUDA's rules: a capture ends on the thread and the stream where it began, after
 // all streams that joined it by events have been joined again. Until then its thread may not
@@ -20,13 +18,12 @@
 
 #include <atomic>
 #include <functional>
-#include <utility>
 
 #include "cc_kernels/core/host/stream.h"
 
 namespace tf_interop {
 
-// The primary context of a new device. Only green contexts are ever destroyed.
+// The primary context of a new device, which is never destroyed.
 CUcontext FakeCudaMakeContext();
 
 // A caller's stream.
@@ -41,9 +38,6 @@ CUcontext FakeCudaCurrentContext();
 
 // Counts copies of rows (cuMemcpy2DAsync) on the stream.
 int FakeCudaRowCopiesOn(CUstream stream);
-
-// The first and the last SM of the stream's green context, or (0, -1).
-std::pair<int, int> FakeCudaSmsOf(CUstream stream);
 
 // Spoils this thread's capture. Returns whether there is one.
 bool FakeCudaSpoilsCapture();
@@ -60,21 +54,18 @@ struct FakeCudaSwitches {
   bool fail_graph_launch = false;
   // Streams other than the callers' sleep this long before each piece of work.
   int lane_delay_us = 0;
-  int sm_count = 132;
-  int sm_granularity = 8;          // of partitions
-  bool no_green_contexts = false;  // as under MIG
 };
 FakeCudaSwitches& FakeCuda();
 
 struct FakeCudaObjects {
   // Callers' streams are not counted.
-  std::atomic<int> live_green_contexts{0}, live_streams{0}, live_graphs{0}, live_allocations{0};
+  std::atomic<int> live_streams{0}, live_graphs{0}, live_allocations{0};
   // `graph_races` counts uses of one graph by two threads at once.
   std::atomic<int> graph_launches{0}, graph_races{0};
   // These count events, including those in captures.
   std::atomic<int> records{0}, waits{0};
   // Creating more than these fails for lack of memory.
-  std::atomic<int> green_contexts_left{1 << 30}, streams_left{1 << 30};
+  std::atomic<int> streams_left{1 << 30};
 };
 FakeCudaObjects& FakeCudaCounts();
 

@@ -1,5 +1,5 @@
 // The cudnn backend and measuring on a GPU: every kind, layout, type, geometry, epilogue and
-// algorithm against the definition of a convolution, stages with priorities, SM partitions and CUDA
+// algorithm against the definition of a convolution, stages with priorities and CUDA
 // graphs, and the kernels that CUPTI traces. Skips without a GPU.
 #include <cuda.h>
 #include <dlfcn.h>
@@ -312,78 +312,6 @@ TEST_F(GpuTest, StagesAreReplayedAsCudaGraphs) {
   EXPECT_EQ(after.fallbacks, before.fallbacks) << "a capture failed";
   EXPECT_EQ(after.stages_captured - before.stages_captured, 3);
   EXPECT_GT(after.stages_replayed, before.stages_replayed);
-}
-
-class GpuPartitionTest : public GpuTest {
- protected:
-  void SetUp() override {
-    GpuTest::SetUp();
-    if (IsSkipped() || HasFatalFailure()) return;
-    std::vector<int> given;
-    const Status divided = Divide({1, 0}, &given);
-    if (divided.code() == StatusCode::kUnsupported) GTEST_SKIP() << divided.message();
-    ASSERT_TRUE(IsOk(divided));
-    granularity_ = given[0];
-    sm_count_ = given[0] + given[1];
-  }
-
-  // The number of SMs that each lane gets for these counts.
-  Status Divide(const std::vector<int>& counts, std::vector<int>* given) {
-    for (size_t lane = 0; lane < counts.size(); ++lane) {
-      StreamGroupOptions options;
-      options.partition = counts;
-      options.partition_index = static_cast<int>(lane);
-      std::unique_ptr<StreamGroup> group;
-      TF_INTEROP_RETURN_IF_ERROR(backend_->Acquire(options, &group));
-      given->push_back(group->sm_count());
-      backend_->Release(std::move(group));
-    }
-    return Status::Ok();
-  }
-
-  int granularity_ = 0, sm_count_ = 0;
-};
-
-TEST_F(GpuPartitionTest, GivesNoLaneLessThanItAskedForAndRefusesMoreThanThereIs) {
-  for (const std::vector<int>& counts :
-       {std::vector<int>{sm_count_ / 2, 0}, {sm_count_ / 4, sm_count_ / 3, 0}, {0, 8, 0}}) {
-    std::vector<int> given;
-    ASSERT_TRUE(IsOk(Divide(counts, &given)));
-    for (size_t lane = 0; lane < counts.size(); ++lane) {
-      EXPECT_GE(given[lane], counts[lane]);
-      EXPECT_LT(given[lane], counts[lane] > 0 ? counts[lane] + granularity_ : sm_count_);
-    }
-  }
-  std::vector<int> given;
-  EXPECT_EQ(Divide({sm_count_, sm_count_}, &given).code(), StatusCode::kUnsupported);
-}
-
-TEST_F(GpuPartitionTest, StagesWithPartitionsAndPrioritiesAreRight) {
-  const int64_t refusals = CountRefusals("");
-  const Stage stage = StageOfLanes(3, OfSize(56, 64, 64));
-  ExpectForkAndJoin(WithOptions(stage, {{0, sm_count_ / 2}, {0, sm_count_ / 4}, {0, 0}}));
-  ExpectForkAndJoin(WithOptions(stage, {{-100, 0}, {-1, 0}, {100, 0}}));
-  ExpectForkAndJoin(WithOptions(stage, {{-100, sm_count_ / 2}, {0, 0}, {-1, 0}}));
-  EXPECT_EQ(CountRefusals(""), refusals);
-  ExpectForkAndJoin(WithOptions(stage, {{0, sm_count_}, {0, sm_count_}, {0, 0}}));
-  EXPECT_GT(CountRefusals(""), refusals) << "a partition that does not fit";
-}
-
-// Shows that streams of green contexts stay on their SMs while the primary context is current.
-TEST_F(GpuPartitionTest, AConvolutionThatFillsTheGpuTakesLongerOnFewSmsThanOnMost) {
-  const Stage stage = SideBySide({OfSize(56, 256, 256), OfSize(14, 16, 32)});
-  const std::vector<LaneOptions> ways[] = {{{0, granularity_}, {0, 0}},
-                                           {{0, 0}, {0, granularity_}}};
-  std::vector<double> elapsed_us;
-  for (const std::vector<LaneOptions>& lanes : ways) {
-    StageMeasurement measured;
-    ASSERT_TRUE(IsOk(MeasureStage(device_, {WithOptions(stage, lanes), {}}, {}, &measured)));
-    ASSERT_EQ(measured.sm_counts.size(), 2u);
-    elapsed_us.push_back(measured.concurrent.median_us);
-    std::printf("%d and %d SMs: %.2f µs, in sequence on all %.2f µs\n", measured.sm_counts[0],
-                measured.sm_counts[1], elapsed_us.back(), measured.same_sequential.median_us);
-  }
-  EXPECT_GT(elapsed_us[0], 2 * elapsed_us[1]);
 }
 
 TEST_F(GpuTest, DescribesTheGpuAndTracesTheKernelsOfOneRun) {

@@ -61,15 +61,13 @@ inline Stage StageOfLanes(int count, const Convolution& c, const std::string& al
 // TfiLaneOptions with defaults.
 struct LaneOptions {
   int priority = 0;
-  int sm_count = 0;
   bool merged = false;
 };
-inline constexpr LaneOptions kMergedLane = {0, 0, true};
+inline constexpr LaneOptions kMergedLane = {0, true};
 
 inline Stage WithOptions(Stage stage, const std::vector<LaneOptions>& lanes) {
   for (size_t i = 0; i < lanes.size(); ++i) {
     stage.lanes[i].priority = lanes[i].priority;
-    stage.lanes[i].sm_count = lanes[i].sm_count;
     stage.lanes[i].merged = lanes[i].merged;
   }
   return stage;
@@ -105,19 +103,13 @@ inline std::vector<std::string> AlgorithmsOf(const PreparedStage& stage) {
 // These tests count for no device.
 inline Counters ReadCounters() { return ReadCountersByDevice()[""]; }
 
-// How often fallbacks, or refusals of lane options, whose reasons contain `words` were counted.
-inline int64_t CountWith(const std::string& words, const std::map<std::string, int64_t>& counts) {
+// How often fallbacks whose reasons contain `words` were counted.
+inline int64_t CountFallbacks(const std::string& words) {
   int64_t count = 0;
-  for (const auto& [reason, times] : counts) {
+  for (const auto& [reason, times] : ReadCounters().fallbacks) {
     if (reason.find(words) != std::string::npos) count += times;
   }
   return count;
-}
-inline int64_t CountFallbacks(const std::string& words) {
-  return CountWith(words, ReadCounters().fallbacks);
-}
-inline int64_t CountRefusals(const std::string& words) {
-  return CountWith(words, ReadCounters().refused_lane_options);
 }
 
 inline std::unique_ptr<HostStream> NewCaller() { return std::make_unique<HostStream>(); }
@@ -167,7 +159,7 @@ class SpyBackend : public HostBackend {
   std::function<Status(const PreparedConvolution&, const ConvolutionBuffers&, Stream)> on_launch;
   std::function<Status(Stream)> on_wait;
   std::function<Status()> on_copy, on_synchronize;
-  std::function<Status(StreamGroupOptions*)> on_acquire;
+  std::function<Status()> on_acquire;
 
   bool computes = true;  // if false, launches write nothing
 
@@ -191,11 +183,9 @@ class SpyBackend : public HostBackend {
     if (on_prepare) TF_INTEROP_RETURN_IF_ERROR(on_prepare(convolution, options, &asked));
     return HostBackend::Prepare(convolution, asked, options, prepared);
   }
-  using Backend::Acquire;
-  Status Acquire(const StreamGroupOptions& options, std::unique_ptr<StreamGroup>* group) override {
-    StreamGroupOptions asked = options;
-    if (on_acquire) TF_INTEROP_RETURN_IF_ERROR(on_acquire(&asked));
-    TF_INTEROP_RETURN_IF_ERROR(HostBackend::Acquire(asked, group));
+  Status Acquire(int priority, std::unique_ptr<StreamGroup>* group) override {
+    if (on_acquire) TF_INTEROP_RETURN_IF_ERROR(on_acquire());
+    TF_INTEROP_RETURN_IF_ERROR(HostBackend::Acquire(priority, group));
     ++leased;
     return Status::Ok();
   }

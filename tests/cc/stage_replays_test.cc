@@ -235,7 +235,6 @@ TEST_F(StageReplaysTest, SomeStagesAreAlwaysPlain) {
   const auto expect_plain = [&](const PreparedStage& stage) {
     ExpectStaysPlain(stage, problem.Bind(stage.lane_workspace_bytes), &problem);
   };
-  expect_plain(Prepared(backend_, WithOptions(planned, {{0, 64}, {0, 0}, {0, 0}}), options_));
   const PreparedStage stage = Prepared(backend_, planned, options_);
   expect_plain(PreparedInSequence(stage));
   {  // A timeline records from the second call on.
@@ -271,7 +270,7 @@ TEST_F(StageReplaysTest, ACapturedLaunchMakesNoHandleButWaitsForOne) {
   ASSERT_TRUE(IsOk(CudaDriver::Get(&driver)));
   ASSERT_TRUE(IsOk(CudnnLibrary::Get(&library)));
   std::unique_ptr<StreamGroup> group;
-  ASSERT_TRUE(IsOk(backend_->Acquire(&group)));
+  ASSERT_TRUE(IsOk(backend_->Acquire(/*priority=*/0, &group)));
   const BackendScope scope(backend_);
   static auto* const pool = new HandlePool(*driver, *library);
   HandlePool::Lease of_another;

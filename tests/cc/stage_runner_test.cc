@@ -126,8 +126,8 @@ TEST(StageRunnerTest, TheLaneWithMostWorkRunsOnTheCallersStreamWithoutEvents) {
   // Two steps of 16 pixels are less than three.
   EXPECT_EQ(CallsOf(StageOf(StepsOf(Convolutions(5, 16)), {0, 0, 1, 1, 1})), "RwlLlLLrW");
   EXPECT_EQ(CallsOf(StageOf(Lanes(3).steps, {0, 0, 0})), "LLL") << "one lane has no events";
-  EXPECT_EQ(CallsOf(WithOptions(Lanes(1), {{-1, 8}})), "L") << "nothing to share SMs with";
-  EXPECT_EQ(CallsOf(WithOptions(Lanes(2), {{-1, 0}, {0, 0}})), "RwwllrWrW")
+  EXPECT_EQ(CallsOf(WithOptions(Lanes(1), {{-1}})), "L") << "nobody to go before";
+  EXPECT_EQ(CallsOf(WithOptions(Lanes(2), {{-1}, {0}})), "RwwllrWrW")
       << "nobody can choose the priority of the caller's stream";
 }
 
@@ -175,17 +175,12 @@ TEST(StageRunnerTest, TheBackendsOwnChoiceReplacesARefusedPinAndIsNoted) {
   }
 }
 
-TEST(StageRunnerTest, LanesAskForTheirOptionsAndThoseBeyondTheLimitRunWithOthers) {
+TEST(StageRunnerTest, LanesAskForTheirPrioritiesAndThoseBeyondTheLimitRunWithOthers) {
   HostBackend backend;
-  PreparedStage stage = Prepared(&backend, WithOptions(Lanes(3), {{0, 0}, {-1, 8}, {-2, 16}}));
-  for (int lane = 0; lane < 3; ++lane) {
-    const StreamGroupOptions& group = *stage.lane_groups[lane];
-    EXPECT_EQ(group.priority, -lane);
-    EXPECT_EQ(group.partition_index, lane);
-    EXPECT_EQ(group.partition, (std::vector<int>{0, 8, 16}));
-  }
+  PreparedStage stage = Prepared(&backend, WithOptions(Lanes(3), {{0}, {-1}, {-2}}));
+  for (int lane = 0; lane < 3; ++lane) EXPECT_EQ(stage.lane_priorities[lane], -lane);
   stage = Prepared(&backend, Lanes(kMaxLanes + 2));
-  EXPECT_EQ(stage.lane_groups.size(), static_cast<size_t>(kMaxLanes));
+  EXPECT_EQ(stage.lane_priorities.size(), static_cast<size_t>(kMaxLanes));
   EXPECT_EQ(stage.lane_workspace_bytes.size(), static_cast<size_t>(kMaxLanes));
   EXPECT_EQ(stage.steps[kMaxLanes + 1].lane, 1);
 }
@@ -199,36 +194,18 @@ TEST(StageRunnerTest, AnInvalidConvolutionIsRefusedByItsName) {
                       StatusCode::kInvalidArgument, {"'b'"}));
 }
 
-// The backend has `plain` groups without options, and groups of a partition for the lanes before
-// `granted`.
-struct LaneOptionsCase {
-  std::vector<LaneOptions> lanes;
-  int plain, granted;
-  int64_t refusals;   // of options
-  int64_t sequences;  // without groups
-};
-
-TEST(StageRunnerTest, LanesRunWithoutRefusedOptionsAndInSequenceWithoutGroups) {
-  const std::vector<LaneOptions> plain(3), priorities = {{-1, 0}, {0, 0}, {0, 0}};
-  const std::vector<LaneOptions> partition = {{0, 8}, {0, 8}, {0, 0}};
-  const LaneOptionsCase cases[] = {
-      {partition, 3, 3, 0, 0}, {partition, 3, 0, 1, 0}, {partition, 3, 2, 1, 0},
-      {partition, 2, 1, 1, 1}, {plain, 1, 1, 0, 1},     {priorities, 3, 0, 0, 0},
-      {partition, 0, 1, 1, 1},
-  };
+TEST(StageRunnerTest, LanesRunInSequenceWithoutEnoughGroups) {
+  const std::vector<LaneOptions> plain(3), priorities = {{-1}, {0}, {0}};
+  const struct {
+    std::vector<LaneOptions> lanes;
+    int groups;  // of the backend
+    int64_t sequences;
+  } cases[] = {{plain, 2, 0}, {plain, 1, 1}, {priorities, 3, 0}, {priorities, 2, 1}};
   for (const auto& each : cases) {
     SpyBackend backend(RandomDelay);
-    backend.on_acquire = [&](StreamGroupOptions* options) -> Status {
-      if (!options->partition.empty() && options->partition_index >= each.granted) {
-        return Internal("scarce partition");
-      }
-      if (options->partition.empty() && backend.leased >= each.plain) {
-        return ResourceExhausted("scarce groups");
-      }
-      options->partition.clear();
-      return Status::Ok();
+    backend.on_acquire = [&] {
+      return backend.leased < each.groups ? Status::Ok() : ResourceExhausted("scarce groups");
     };
-    const int64_t refusals = CountRefusals("scarce partition");
     const int64_t sequences = CountFallbacks("ran in sequence: scarce groups");
     Problem problem(Convolutions());
     const Status status =
@@ -236,7 +213,6 @@ TEST(StageRunnerTest, LanesRunWithoutRefusedOptionsAndInSequenceWithoutGroups) {
     EXPECT_TRUE(IsOk(status));
     problem.ExpectCorrect();
     EXPECT_EQ(CountFallbacks("ran in sequence: scarce groups") - sequences, each.sequences);
-    EXPECT_EQ(CountRefusals("scarce partition") - refusals, each.refusals);
     EXPECT_EQ(backend.leased, 0);
   }
 }

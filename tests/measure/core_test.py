@@ -200,7 +200,6 @@ def test_measures_a_stage_and_its_sequence(host: Backend) -> None:
     ran = ("DIRECT", "DIRECT", "BUFFERED")
     assert result.stage == Stage(lanes).with_algorithms(ran)
     assert result.sequential_algorithms == ("BUFFERED", "BUFFERED", "DIRECT")
-    assert result.granted_sm_counts == ()
     assert result.tf32
 
 
@@ -240,7 +239,6 @@ class _StubFunctions:
         self.relative_error = 0.001
         self.kernels: list[tuple[bytes, float]] = []
         self.trace_error = b""
-        self.sm_counts: list[int] = []
 
     def _fail(self, *arguments: Any) -> int:
         if self.code:
@@ -267,7 +265,7 @@ class _StubFunctions:
         return self._fail(*arguments)
 
     def TfiMeasureStage(self, *arguments: Any) -> int:  # noqa: N802
-        _, lanes, count, _, measured, sm_counts, ran, ran_in_sequence, _ = arguments
+        _, lanes, count, _, measured, ran, ran_in_sequence, _ = arguments
         names = [name for name, _ in self._ffi.typeof("TfiLaneOptions").fields]
         self.lane_options = [
             {name: getattr(lane.options, name) for name in names} for lane in lanes[0:count]
@@ -278,7 +276,6 @@ class _StubFunctions:
         measured.concurrent = (10, 1)
         measured.same_sequential = (20, 2)
         measured.sequential = (30, 4)
-        sm_counts[0 : len(self.sm_counts)] = self.sm_counts
         for _ in range(sum(lane.step_count for lane in lanes[0:count])):
             _give(self._ffi, ran, b"eng1")
             _give(self._ffi, ran_in_sequence, b"eng2")
@@ -374,16 +371,13 @@ def test_status_codes_become_kinds_of_failure(
     assert (stub.scope, stub.allow_tf32) == (2, False)
 
 
-@pytest.mark.parametrize(("granted", "kept"), [([64, 68], (64, 68)), ([60, 0], ())])
-def test_a_stage_keeps_the_sm_counts_that_the_device_granted(
-    gpu: Backend, stub: _StubFunctions, granted: list[int], kept: tuple[int, ...]
+def test_a_stage_is_measured_with_the_options_of_its_lanes(
+    gpu: Backend, stub: _StubFunctions
 ) -> None:
-    stub.sm_counts = granted
-    lanes = (Lane((DIRECT,), sm_count=60), Lane((DIRECT, DIRECT), merged=True))
+    lanes = (Lane((DIRECT,), priority=-1), Lane((DIRECT, DIRECT), merged=True))
     result = _measure_stage(gpu, *lanes)
     assert stub.lane_options == [lane.options for lane in lanes]
-    assert result.granted_sm_counts == kept
-    assert [lane.sm_count for lane in result.stage.lanes] == [60, 0]
+    assert [lane.options for lane in result.stage.lanes] == stub.lane_options
     assert (result.latency_us, result.same_sequential_us, result.sequential_us) == (10, 20, 30)
     assert result.spread_us == 1 + 4
     assert result.sequential_algorithms == ("eng2",) * 3

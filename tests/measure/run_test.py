@@ -45,17 +45,17 @@ def listed(
 def listed_stage(*lanes: int | tuple[int, ...], **of_lanes: Sequence[Any]) -> ListedStage:
     """A listed stage; `algorithms` are for its first steps, and a lane of several is merged."""
     names = iter(of_lanes.get("algorithms", ()))
-    counts = of_lanes.get("sm_counts", (0,) * len(lanes))
+    priorities = of_lanes.get("priorities", (0,) * len(lanes))
     steps = [(each,) if isinstance(each, int) else each for each in lanes]
     return ListedStage(
         Stage(
             tuple(
                 Lane(
                     tuple(Step(place, next(names, None)) for place in lane),
-                    sm_count=count,
+                    priority=priority,
                     merged=len(lane) > 1,
                 )
-                for lane, count in zip(steps, counts, strict=True)
+                for lane, priority in zip(steps, priorities, strict=True)
             )
         ),
         images=tuple(of_lanes.get("images", ())),
@@ -81,7 +81,6 @@ class FakeBackend:
     fails_kind: FailureKind = FailureKind.OUT_OF_MEMORY
     # Once one of these has failed, nothing works any more.
     breaks: tuple[str, ...] = ()
-    granted_sm_counts: tuple[int, ...] = ()
     lists_nothing_for: tuple[ConvolutionConfiguration, ...] = ()
     measured: list[str] = dataclasses.field(default_factory=list)
     resolved: list[str] = dataclasses.field(default_factory=list)
@@ -149,7 +148,6 @@ class FakeBackend:
             workspace_bytes=0,
             source="fake",
             sequential_algorithms=tuple(sequential_algorithms),
-            granted_sm_counts=self.granted_sm_counts,
         )
 
 
@@ -276,11 +274,11 @@ def test_chooses_algorithms_for_stages(
 
 def test_continues_an_interrupted_run() -> None:
     configurations = listed(
-        (SMALL, LARGE), listed_stage(0, 1), listed_stage(0, 1, sm_counts=(60, 60))
+        (SMALL, LARGE), listed_stage(0, 1), listed_stage(0, 1, priorities=(-1, 0))
     )
 
     def new() -> FakeBackend:
-        return FakeBackend(fails=("GEMM",), granted_sm_counts=(64, 56))
+        return FakeBackend(fails=("GEMM",))
 
     first = new()
     outcome, kept = _run(first, configurations)

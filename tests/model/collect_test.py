@@ -209,7 +209,7 @@ def test_lists_the_stages_of_a_plan_with_its_algorithms() -> None:
     first, second, third = level.operations
     stage = Stage(
         (
-            Lane((Step(third, "IM2COL_GEMM"), Step(first)), sm_count=64),
+            Lane((Step(third, "IM2COL_GEMM"), Step(first)), priority=1),
             Lane((Step(second, "DIRECT"),), priority=-1),
         )
     )

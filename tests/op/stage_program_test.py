@@ -50,7 +50,6 @@ PLACES: list[tuple[str, Any]] = [
     ("0 stage lanes 1 steps 0 operation", NESTED),
     ("0 stage lanes 1 steps 0 algorithm", 4),
     ("0 stage lanes 1 priority", True),
-    ("0 stage lanes 1 sm_count", -8),
     ("0 stage lanes 1 merged", 1),
 ]
 

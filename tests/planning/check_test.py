@@ -47,7 +47,7 @@ TAKEN: dict[str, Any] = {
     "algorithm": (INCEPTION, "1x1:IMPLICIT_PRECOMP_GEMM"),
     "lane_options": (
         INCEPTION,
-        PlannedStage(Stage((Lane((Step("1x1"),), -1, 64), Lane((Step("3x3_reduce"),))))),
+        PlannedStage(Stage((Lane((Step("1x1"),), -1), Lane((Step("3x3_reduce"),))))),
     ),
     "chain_in_a_lane": (CHAIN, "a b c, apart"),
     "chain_with_another_between": (CHAIN, "a apart b"),

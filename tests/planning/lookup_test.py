@@ -188,7 +188,7 @@ def entry(
 
 def test_a_stage_has_the_schedule_of_each_batch_size() -> None:
     small = make_lanes("a:FFT b:WINOGRAD")
-    large = Stage((Lane((Step("b", "GEMM"),), priority=-1), Lane((Step("a", "FFT"),), sm_count=8)))
+    large = Stage((Lane((Step("b", "GEMM"),), priority=-1), Lane((Step("a", "FFT"),))))
     entries = [entry(32, PlannedStage(large)), entry(8, PlannedStage(small))]
     [stage] = stages_for_batch_sizes(entries)
     assert stage.stage == large

@@ -132,7 +132,7 @@ def stages_of(stage: StageMeasurement) -> tuple[StageMeasurement, ...]:
 @pytest.mark.parametrize(
     "measured",
     [
-        make_stage(*PAIR, sm_counts=(60, 70), granted_sm_counts=(64, 68), priorities=(-1, 0)),
+        make_stage(*PAIR, priorities=(-1, 0)),
         merged_stage("eng4_k2=1"),
     ],
 )

@@ -37,7 +37,7 @@ LANES = "graphs.0.stages.0.stage.lanes"
 SCHEDULES = "graphs.0.stages.0.schedules"
 STEP = {"operation": "a", "algorithm": None}
 ALONE = {"alone_us": 1, "workspace_bytes": 0, "fastest_algorithm": None, "fastest_us": 1}
-LANE = {"steps": [STEP], "priority": 0, "sm_count": 0, "merged": False}
+LANE = {"steps": [STEP], "priority": 0, "merged": False}
 
 
 @pytest.fixture(name="raw")
@@ -52,7 +52,7 @@ def test_writes_a_stage_as_documented(raw: dict[str, Any]) -> None:
     step = {"operation": "left/Conv2D", "algorithm": "eng4_k24=15"}
     assert raw["graphs"][0]["stages"][0]["stage"] == {
         "lanes": [
-            {"steps": [step], "priority": -1, "sm_count": 64, "merged": False},
+            {"steps": [step], "priority": -1, "merged": False},
             {**LANE, "steps": [STEP, {"operation": "b", "algorithm": "WINOGRAD"}]},
         ]
     }
@@ -147,7 +147,7 @@ def test_another_variant_is_fastest_only_if_it_is_clearly_faster(
 
 
 A, B, C = (Step(name, f"eng{place}") for place, name in enumerate("abc"))
-APART = Stage((Lane((A,), sm_count=64), Lane((B, C), priority=-1)))
+APART = Stage((Lane((A,)), Lane((B, C), priority=-1)))
 MERGED = Lane((A, dataclasses.replace(B, algorithm="eng0")), 0, 32, merged=True)
 SEQUENCE = Stage.in_sequence((A, B, C))
 UNPINNED = APART.with_algorithms([None] * 3)

@@ -53,7 +53,7 @@ def test_fits_100_columns_and_is_plain_text() -> None:
     lines = shown(
         *EVERY_KIND_OF_ENTRY,
         make_algorithm(LARGE, LONG_NAME, latency_us=123456.7, workspace_bytes=3 << 40),
-        make_stage((LARGE, LONG_NAME), sm_counts=(66,), priorities=(-1,)),
+        make_stage((LARGE, LONG_NAME), priorities=(-1,)),
     )
     assert len(lines) > 10
     assert max(map(len, lines)) <= 100
@@ -83,12 +83,11 @@ def test_shows_stages_with_their_ratio_and_whether_they_win() -> None:
         make_stage((SMALL, "FFT"), (SMALL, "FFT"), lanes=(0, 0), merged=(True,)),
         make_stage(
             *((SMALL, "GEMM"), (LARGE, "FFT"), (SMALL, "FFT")),
-            sm_counts=(0, 66, 0),
             priorities=(0, -1, 1),
         ),
     )
     options = [line for line in lines if line.startswith("lane ")]
-    assert options == ["lane 1: priority -1, 66 SMs of its own", "lane 2: priority 1"]
+    assert options == ["lane 1: priority -1", "lane 2: priority 1"]
     assert sum("merged into a wider convolution: 0" in line for line in lines) == 1
     rows = [line.split()[-6:] for line in lines if line.startswith("0: ")]
     assert rows[0] == ["20.0", "32.0", "30.0", "1.0", "1.50", "yes"]

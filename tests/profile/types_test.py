@@ -21,10 +21,10 @@ MERGING = {"lanes": (0, 0), "merged": (True,)}
 
 
 def test_the_key_of_a_stage_is_the_request() -> None:
-    granted = make_stage((SMALL, None), sm_counts=(66,), granted_sm_counts=(72,))
-    assert entry_key(granted) == entry_key(make_stage_failure((SMALL, None), sm_counts=(66,)))
-    assert entry_key(granted) != entry_key(make_stage((SMALL, None), sm_counts=(72,)))
-    assert entry_key(granted) != entry_key(dataclasses.replace(granted, tf32=False))
+    stage = make_stage((SMALL, None), priorities=(1,))
+    assert entry_key(stage) == entry_key(make_stage_failure((SMALL, None), priorities=(1,)))
+    assert entry_key(stage) != entry_key(make_stage((SMALL, None), priorities=(2,)))
+    assert entry_key(stage) != entry_key(dataclasses.replace(stage, tf32=False))
     pair = ((SMALL, "FFT"), (SMALL, "FFT"))
     merged = make_stage(*pair, **MERGING)
     assert entry_key(merged) != entry_key(make_stage(*pair, lanes=(0, 0)))

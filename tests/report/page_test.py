@@ -388,7 +388,7 @@ def test_says_first_that_times_are_unknown_without_a_planner() -> None:
     assert not page.of_class("timeline") and not page.of_tag("tfoot")
     [panel] = page.of_class("stage-panel")
     assert "always: depth 1" in panel.words and "left_too" in panel.words
-    assert "priority -1, 64 SMs of its own merged into one wider convolution" in panel.words
+    assert "priority -1 merged into one wider convolution" in panel.words
     assert "the plan pins no algorithm" in page.words
     assert "A plan does not contain dependencies" in page.words
     assert [each.words for each in page.of_tag("h2")] == [f"Graph {graph.fingerprint}"]

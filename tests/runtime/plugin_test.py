@@ -44,7 +44,6 @@ from tf_interop.planning.types import GraphPlan, Plan, PlannedStage
 from tf_interop.runtime import kernel_library
 from tf_interop.runtime.plugin import PassFailure, get_plugin
 from tf_interop.runtime.settings import Policy, Settings
-from tf_interop.stage import Lane, Stage, Step
 
 WIDE = {name: digits(seed, 3, 3, 32, 32) for seed, name in enumerate("ab", 1)}
 
@@ -140,24 +139,6 @@ def test_a_stage_that_is_slower_than_its_parts_runs_as_stock(
     assert all(each.runs and each.median_ms for each in timing.tried)
     assert new.stages_run == 60 and new.fallbacks == {}
     assert "1 as stock TensorFlow" in str(tf_interop.status())
-
-
-def test_refused_lane_options_of_a_plan_are_counted(
-    tmp_path: pathlib.Path,
-) -> None:
-    first = Lane((Step("a"),), priority=-1, sm_count=8)
-    stage = PlannedStage(Stage((first, Lane((Step("b"),)))))
-    tf_interop.save_plan(plan_with(stage), tmp_path / "plan.json")
-    tf_interop.enable(plan=tmp_path / "plan.json")
-    with counted() as new:
-        assert stages_of() == 1
-    status = tf_interop.status()
-    assert status.plan.graphs[0].stages == (stage,)
-    assert new.fallbacks == {}
-    [(reason, count)] = new.refused_lane_options.items()
-    assert "no SMs to divide" in reason
-    assert count == 1
-    assert f"1 time: {reason}" in str(status)
 
 
 def test_follows_the_plan_of_each_batch_size(tmp_path: pathlib.Path) -> None:

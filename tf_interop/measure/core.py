@@ -331,7 +331,6 @@ class Backend:
         ffi = self.library.ffi
         lanes, kept = make_lanes(ffi, stage, sequential_algorithms, images)
         measured = ffi.new("TfiStageMeasurement *")
-        sm_counts = ffi.new("int32_t[]", len(stage.lanes))
         ran, sink = self.library.collect()
         ran_in_sequence, sequence_sink = self.library.collect()
         failed = self._call(
@@ -340,15 +339,12 @@ class Backend:
             len(stage.lanes),
             self._options(options),
             measured,
-            sm_counts,
             sink,
             sequence_sink,
         )
         del kept
         if failed is not None:
             return StageFailure(stage, options.allow_tf32, *failed, source)
-        granted = tuple(sm_counts)
-        asked = tuple(lane.sm_count for lane in stage.lanes)
         return StageMeasurement(
             stage=stage.with_algorithms(ran),
             tf32=options.allow_tf32,
@@ -359,7 +355,6 @@ class Backend:
             workspace_bytes=measured.workspace_bytes,
             source=source + (f", images={(*images,)}" if images else ""),
             sequential_algorithms=tuple(ran_in_sequence),
-            granted_sm_counts=() if granted == asked else granted,
         )
 
     def _call(self, function: str, *arguments: Any) -> tuple[FailureKind, str] | None:

@@ -95,7 +95,7 @@ class StageModel:
 
     def _model_measured(self, measured: StageMeasurement) -> float | None:
         lanes = measured.stage.lanes
-        if any(lane.merged or lane.sm_count for lane in lanes):
+        if measured.stage.is_merged:
             return None
         algorithms = [[self._problem.alone[step] for step in lane.steps] for lane in lanes]
         return self.latency_us(algorithms, [lane.priority for lane in lanes])

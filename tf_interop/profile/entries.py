@@ -136,7 +136,6 @@ class StageMeasurement:
         source: the method of the measurement.
         sequential_algorithms: the algorithms of `sequential_us`, one for each of `stage.steps`;
             empty if they are the stage's own.
-        granted_sm_counts: SMs of each lane's partition; empty if they are the requested ones.
     """
 
     stage: Stage[ConvolutionConfiguration]
@@ -148,7 +147,6 @@ class StageMeasurement:
     workspace_bytes: Count
     source: str
     sequential_algorithms: tuple[str | None, ...] = ()
-    granted_sm_counts: tuple[Count, ...] = ()
 
     @property
     def wins(self) -> bool:
@@ -255,14 +253,11 @@ def check_entry(entry: Entry, place: str) -> None:
     if not isinstance(entry, StageMeasurement):
         return
     operations = entry.stage.operations
-    for field, values, expected in (
-        ("sequential_algorithms", entry.sequential_algorithms, len(operations)),
-        ("granted_sm_counts", entry.granted_sm_counts, len(entry.stage.lanes)),
-    ):
-        if len(values) not in (0, expected):
-            raise ValueError(
-                f"Expected none or {expected} values, got {len(values)} at `{place}.{field}`"
-            )
+    if len(entry.sequential_algorithms) not in (0, len(operations)):
+        raise ValueError(
+            f"Expected none or {len(operations)} values, got {len(entry.sequential_algorithms)} at "
+            f"`{place}.sequential_algorithms`"
+        )
     for index, algorithm in enumerate(entry.sequential_algorithms):
         at = f"{place}.sequential_algorithms[{index}]"
         _check_algorithm(algorithm, operations[index], at)

@@ -117,11 +117,7 @@ def describe_stage(stage: Stage[ConvolutionConfiguration]) -> str:
 
 def describe_options(lane: Lane[T]) -> str:
     """Describes a lane's requests to the device; empty if it has none."""
-    options = (
-        f"priority {lane.priority}" if lane.priority else "",
-        f"{lane.sm_count} SMs of its own" if lane.sm_count else "",
-    )
-    return ", ".join(filter(None, options))
+    return f"priority {lane.priority}" if lane.priority else ""
 
 
 def _sizes(shape: Sequence[int | None] | None) -> str:

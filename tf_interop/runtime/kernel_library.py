@@ -68,8 +68,6 @@ class Counters:
         stages_run: runs of stages.
         fallbacks: how often the plan's choice did not run, by reason. If one kind has many reasons,
             the later ones count as `<kind>: other cases`.
-        refused_lane_options: how often lanes ran without the plan's stream priorities and SM
-            counts, by reason.
         filters_transformed: held filters that were transformed once, ahead of the launches that
             read them.
         stages_captured: CUDA graphs made of stages.
@@ -81,7 +79,6 @@ class Counters:
 
     stages_run: int
     fallbacks: dict[str, int]
-    refused_lane_options: dict[str, int] = dataclasses.field(default_factory=dict)
     filters_transformed: int = 0
     stages_captured: int = 0
     stages_replayed: int = 0
@@ -377,7 +374,6 @@ def _counters(
     return Counters(
         counts["stages_run"][""],
         dict(counts["fallback"]),
-        dict(counts["refused_lane_options"]),
         counts["filters_transformed"][""],
         counts["stages_captured"][""],
         counts["stages_replayed"][""],

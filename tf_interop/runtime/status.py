@@ -153,12 +153,8 @@ class Status:
             if device:
                 say(f"{device}, stages run: {counters.stages_run}")
             prefix = f"{device}: " if device else ""
-            for what, reasons in (
-                ("fallback", counters.fallbacks),
-                ("lanes without the options of the plan", counters.refused_lane_options),
-            ):
-                for reason, count in reasons.items():
-                    say(f"{prefix}{what}, {count_of(count, 'time')}: {reason}")
+            for reason, count in counters.fallbacks.items():
+                say(f"{prefix}fallback, {count_of(count, 'time')}: {reason}")
         return str(console.file.getvalue())  # type: ignore[attr-defined]
 
 

@@ -18,7 +18,6 @@
 #include "cc_kernels/core/cudnn/convolution.h"
 #include "cc_kernels/core/cudnn/handle_pool.h"
 #include "cc_kernels/core/cudnn/libraries.h"
-#include "cc_kernels/core/cudnn/sm_partition.h"
 #include "cc_kernels/core/lru_cache.h"
 
 namespace tf_interop {
@@ -78,14 +77,10 @@ struct CudaTimeMark : TimeMark {
   CUevent event_ = nullptr;
 };
 
-// Stream groups with the same green context (null if they share the SMs) and priority are
-// interchangeable.
-using GroupKind = std::pair<GreenContext*, int>;
-
 class CudnnStreamGroup : public StreamGroup {
  public:
-  CudnnStreamGroup(const CudaDriver& driver, CUcontext context, GroupKind kind)
-      : driver_(driver), context_(context), kind_(kind) {}
+  CudnnStreamGroup(const CudaDriver& driver, CUcontext context, int priority)
+      : driver_(driver), context_(context), priority_(priority) {}
 
   ~CudnnStreamGroup() override {
     ScopedContext scope(driver_, context_);
@@ -97,7 +92,6 @@ class CudnnStreamGroup : public StreamGroup {
   }
 
   Status Create() {
-    const auto [green, priority] = kind_;
     TF_INTEROP_ENTER_CONTEXT(driver_, context_);
     for (CudaEvent* made : {&fork_event_, &join_event_}) {
       // Events without timing cost less.
@@ -105,24 +99,19 @@ class CudnnStreamGroup : public StreamGroup {
           TF_INTEROP_CALL(driver_, cuEventCreate, &made->event, CU_EVENT_DISABLE_TIMING));
     }
     // Non-blocking: work on the legacy default stream must not hold up the lanes.
-    if (green != nullptr) {
-      return TF_INTEROP_CALL(driver_, cuGreenCtxStreamCreate, &stream_, green->get(),
-                             CU_STREAM_NON_BLOCKING, priority);
-    }
     return TF_INTEROP_CALL(driver_, cuStreamCreateWithPriority, &stream_, CU_STREAM_NON_BLOCKING,
-                           priority);
+                           priority_);
   }
 
   Stream stream() const override { return stream_; }
   Event* fork_event() override { return &fork_event_; }
   Event* join_event() override { return &join_event_; }
-  int sm_count() const override { return kind_.first == nullptr ? 0 : kind_.first->sm_count(); }
-  const GroupKind& kind() const { return kind_; }
+  int priority() const { return priority_; }
 
  private:
   const CudaDriver& driver_;
   const CUcontext context_;
-  const GroupKind kind_;
+  const int priority_;
   CUstream stream_ = nullptr;
   CudaEvent fork_event_;
   CudaEvent join_event_;
@@ -194,21 +183,19 @@ class CudnnBackend : public Backend {
                                algorithms);
   }
 
-  // A refused partition is refused again at once, unless the refusal was for lack of memory.
-  Status Acquire(const StreamGroupOptions& options, std::unique_ptr<StreamGroup>* group) override {
-    GroupKind kind = {nullptr, std::clamp(options.priority, highest_priority_, lowest_priority_)};
+  Status Acquire(int asked, std::unique_ptr<StreamGroup>* group) override {
+    const int priority = std::clamp(asked, highest_priority_, lowest_priority_);
     {
       std::lock_guard<std::mutex> lock(groups_mutex_);
-      TF_INTEROP_RETURN_IF_ERROR(FindGreenContext(options, &kind.first));
       if (!captured_groups_.empty()) FreeGroupsOfEndedCaptures();
-      auto& free = free_groups_[kind];
+      auto& free = free_groups_[priority];
       if (!free.empty()) {
         *group = std::move(free.back());
         free.pop_back();
         return Status::Ok();
       }
     }
-    auto made = std::make_unique<CudnnStreamGroup>(driver_, context_, kind);
+    auto made = std::make_unique<CudnnStreamGroup>(driver_, context_, priority);
     TF_INTEROP_RETURN_IF_ERROR(made->Create());
     *group = std::move(made);
     return Status::Ok();
@@ -362,11 +349,6 @@ class CudnnBackend : public Backend {
     bool IsOver() const { return !IsLasting(status) && retry.IsOver(); }
   };
 
-  struct PartitionOutcome {
-    Status status;
-    SmPartition partition;
-  };
-
   // Prepares regardless of earlier outcomes.
   Status PrepareAnew(const PrepareKey& key, std::shared_ptr<const PreparedConvolution>* prepared) {
     TF_INTEROP_ENTER_CONTEXT(driver_, context_);
@@ -386,8 +368,8 @@ class CudnnBackend : public Backend {
 
   // Both require groups_mutex_.
   void MakeFree(std::unique_ptr<StreamGroup> group) {
-    const GroupKind kind = static_cast<CudnnStreamGroup*>(group.get())->kind();
-    free_groups_[kind].push_back(std::move(group));
+    const int priority = static_cast<CudnnStreamGroup*>(group.get())->priority();
+    free_groups_[priority].push_back(std::move(group));
   }
   void FreeGroupsOfEndedCaptures() {
     const auto ended =
@@ -396,22 +378,6 @@ class CudnnBackend : public Backend {
         });
     for (auto group = ended; group != captured_groups_.end(); ++group) MakeFree(std::move(*group));
     captured_groups_.erase(ended, captured_groups_.end());
-  }
-
-  // The green context for a lane's options, or null. Requires groups_mutex_.
-  Status FindGreenContext(const StreamGroupOptions& options, GreenContext** green) {
-    const std::vector<int>& counts = options.partition;
-    if (counts.empty()) return Status::Ok();
-    auto found = partitions_.find(counts);
-    if (found == partitions_.end()) {
-      PartitionOutcome made;
-      made.status = MakeSmPartition(driver_, context_, counts, &made.partition);
-      if (!IsLasting(made.status)) return made.status;
-      found = partitions_.emplace(counts, std::move(made)).first;
-    }
-    const PartitionOutcome& outcome = found->second;
-    if (outcome.status.ok()) *green = outcome.partition.of_lane[options.partition_index];
-    return outcome.status;
   }
 
   const CudaDriver& driver_;
@@ -423,10 +389,9 @@ class CudnnBackend : public Backend {
   // The highest priority is the lowest number.
   int highest_priority_ = 0, lowest_priority_ = 0;
 
-  std::mutex groups_mutex_;  // guards the next three
-  std::map<GroupKind, std::vector<std::unique_ptr<StreamGroup>>> free_groups_;
-  std::vector<std::unique_ptr<StreamGroup>> captured_groups_;  // in somebody's capture
-  std::map<std::vector<int>, PartitionOutcome> partitions_;
+  std::mutex groups_mutex_;                                               // guards the next two
+  std::map<int, std::vector<std::unique_ptr<StreamGroup>>> free_groups_;  // by priority
+  std::vector<std::unique_ptr<StreamGroup>> captured_groups_;             // in somebody's capture
 
   std::mutex first_mark_mutex_;
   std::shared_ptr<const CudaTimeMark> first_mark_;  // guarded by first_mark_mutex_

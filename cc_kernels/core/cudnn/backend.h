@@ -4,9 +4,6 @@
 // Backends, their stream groups and the most recently used plans (up to a limit) live until the
 // process ends, because CUDA may be gone before it exits. Everything here is thread-safe. Calls may
 // come with any CUDA context current, or none, and leave it as it was.
-//
-// Lanes that ask for their own SMs get streams of green contexts (sm_partition.h), which are
-// created once for each list of counts.
 #ifndef TF_INTEROP_CORE_CUDNN_BACKEND_H_
 #define TF_INTEROP_CORE_CUDNN_BACKEND_H_
 

@@ -86,13 +86,6 @@ Status DynamicLibrary::Open(const std::vector<std::string>& candidates, const st
 }
 
 Status DynamicLibrary::Find(const std::vector<EntryPoint>& entry_points) const {
-  const std::string missing = FindSome(entry_points);
-  if (missing.empty()) return Status::Ok();
-  return Unavailable("Expected '" + missing + "' in '" + path_ +
-                     "', found no such symbols. Install a newer version of this library.");
-}
-
-std::string DynamicLibrary::FindSome(const std::vector<EntryPoint>& entry_points) const {
   std::string missing;
   for (const EntryPoint& entry_point : entry_points) {
     void* const address = dlsym(handle_, entry_point.name);
@@ -100,7 +93,9 @@ std::string DynamicLibrary::FindSome(const std::vector<EntryPoint>& entry_points
     if (address == nullptr)
       missing += (missing.empty() ? "" : ", ") + std::string(entry_point.name);
   }
-  return missing;
+  if (missing.empty()) return Status::Ok();
+  return Unavailable("Expected '" + missing + "' in '" + path_ +
+                     "', found no such symbols. Install a newer version of this library.");
 }
 
 std::vector<std::string> LibraryCandidates(const char* override_variable, const std::string& name,
@@ -122,8 +117,6 @@ Status CudaDriver::Open() {
       LibraryCandidates("TF_INTEROP_LIBCUDA", "libcuda.so.1", ""),
       "Install NVIDIA's driver, or set TF_INTEROP_LIBCUDA to the path of libcuda.so.1."));
   TF_INTEROP_RETURN_IF_ERROR(library.Find({TF_INTEROP_CUDA_ENTRY_POINTS(TF_INTEROP_ENTRY_POINT)}));
-  missing_of_green_contexts =
-      library.FindSome({TF_INTEROP_CUDA_GREEN_CONTEXT_ENTRY_POINTS(TF_INTEROP_ENTRY_POINT)});
   return TF_INTEROP_CALL(*this, cuInit, 0);
 }
 
@@ -135,13 +128,6 @@ Status CudaDriver::Check(CUresult result, const char* call) const {
   if (cuGetErrorString(result, &text) != CUDA_SUCCESS || text == nullptr) text = "no description";
   return Status(CodeOf(result), std::string(call) + " failed with " + name + " (" +
                                     std::to_string(static_cast<int>(result)) + "): " + text + ".");
-}
-
-Status CudaDriver::CheckHasGreenContexts() const {
-  if (missing_of_green_contexts.empty()) return Status::Ok();
-  return Unsupported("Expected a driver with green contexts (CUDA 12.5 or newer), got '" +
-                     library.path() + "' without " + missing_of_green_contexts +
-                     ". Install a newer NVIDIA driver, or use a plan without SM counts.");
 }
 
 bool IsCapturing(const CudaDriver& driver, CUstream stream) {

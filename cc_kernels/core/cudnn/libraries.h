@@ -38,8 +38,6 @@ class DynamicLibrary {
 
   // Fills all pointers. Returns kUnavailable, with the library's path, if a function is missing.
   Status Find(const std::vector<EntryPoint>& entry_points) const;
-  // Fills the pointers to functions that exist, and returns the names of the others.
-  std::string FindSome(const std::vector<EntryPoint>& entry_points) const;
 
  private:
   void* handle_ = nullptr;
@@ -102,16 +100,6 @@ std::vector<std::string> LibraryCandidates(const char* override_variable, const 
   X(cuGraphExecDestroy)                 \
   X(cuGraphDestroy)
 
-// For green contexts. A driver may lack them.
-#define TF_INTEROP_CUDA_GREEN_CONTEXT_ENTRY_POINTS(X) \
-  X(cuDeviceGetDevResource)                           \
-  X(cuDevSmResourceSplitByCount)                      \
-  X(cuDevResourceGenerateDesc)                        \
-  X(cuGreenCtxCreate)                                 \
-  X(cuGreenCtxDestroy)                                \
-  X(cuGreenCtxGetDevResource)                         \
-  X(cuGreenCtxStreamCreate)
-
 // Immutable once open; thread-safe.
 struct CudaDriver {
   // The process's driver. The first call opens it; a failure is final.
@@ -123,14 +111,9 @@ struct CudaDriver {
   // Ok, or an error with CUDA's name and text for `result`. `call` is the name of the function.
   Status Check(CUresult result, const char* call) const;
 
-  // Returns kUnsupported, with the missing entry points, if there are no green contexts.
-  Status CheckHasGreenContexts() const;
-
   TF_INTEROP_CUDA_ENTRY_POINTS(TF_INTEROP_DECLARE)
-  TF_INTEROP_CUDA_GREEN_CONTEXT_ENTRY_POINTS(TF_INTEROP_DECLARE)  // null if missing
 
   DynamicLibrary library;
-  std::string missing_of_green_contexts;
 };
 
 // Whether the work on a stream is being captured. If that is unknown, it is not.

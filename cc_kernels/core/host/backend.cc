@@ -105,12 +105,7 @@ Status HostBackend::ListAlgorithms(const Convolution&, AlgorithmScope, bool,
   return Status::Ok();
 }
 
-Status HostBackend::Acquire(const StreamGroupOptions& options,
-                            std::unique_ptr<StreamGroup>* group) {
-  if (!options.partition.empty()) {
-    return Unsupported(
-        "The host backend has no SMs to divide. Use a plan without SM counts on the CPU.");
-  }
+Status HostBackend::Acquire(int, std::unique_ptr<StreamGroup>* group) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (idle_.empty()) {
     *group = std::make_unique<HostStreamGroup>();

@@ -25,8 +25,7 @@ using HostLaunchHook = std::function<Status(const Convolution&)>;
 // Thread-safe. Later events on a stream pass its error on, so the caller's stream has it after the
 // join.
 //
-// It ignores priorities, which are hints. SMs would be a promise, so it refuses partitions with
-// kUnsupported.
+// It ignores priorities.
 //
 // It refuses algorithms while the environment variable TF_INTEROP_HOST_REFUSES names them, as cuDNN
 // refuses some while memory is short. Tests of the op set this variable.
@@ -41,7 +40,7 @@ class HostBackend : public Backend {
                         std::vector<std::string>* algorithms) override;
 
   using Backend::Acquire;
-  Status Acquire(const StreamGroupOptions& options, std::unique_ptr<StreamGroup>* group) override;
+  Status Acquire(int priority, std::unique_ptr<StreamGroup>* group) override;
   void Release(std::unique_ptr<StreamGroup> group) override;
   Status Mark(Stream stream, const std::shared_ptr<const TimeMark>& since,
               std::shared_ptr<const TimeMark>* mark) override;

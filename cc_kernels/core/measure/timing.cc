@@ -442,7 +442,7 @@ Status MeasureStage(MeasuringDevice* device, const StageRequest& request,
   const std::vector<size_t>& lanes = concurrent.stage.lane_workspace_bytes;
   measurement->workspace_bytes =
       static_cast<int64_t>(std::accumulate(lanes.begin(), lanes.end(), size_t{0}));
-  TF_INTEROP_RETURN_IF_ERROR(CheckGroups(backend, concurrent.stage, &measurement->sm_counts));
+  TF_INTEROP_RETURN_IF_ERROR(CheckGroups(backend, concurrent.stage));
 
   const std::vector<MeasuredProblem> problems = MakeProblems(request);
   std::vector<const MeasuredProblem*> pointers;

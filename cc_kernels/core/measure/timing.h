@@ -123,8 +123,6 @@ struct StageMeasurement : TfiStageMeasurement {
   // The algorithm of each step on the lanes; for merged steps that of the wider convolution.
   std::vector<std::string> algorithms;
   std::vector<std::string> sequential_algorithms;  // those that ran in the second sequence
-  // The SMs that the device gave each lane; empty if no lane asked for any.
-  std::vector<int> sm_counts;
 };
 
 // Measures a stage; fails as MeasureConvolution does. Also fails if a pinned algorithm is refused
