@@ -134,26 +134,15 @@ void JoinElementwise(std::vector<NodeDef>* steps, std::vector<std::string>* resu
     last[i] = joins ? last[reader[i]] : i;
     members[last[i]].push_back(i);
   }
-  std::vector<int> place(count);
-  std::vector<NodeDef> left;
+  std::vector<bool> is_joined(count);
   for (int i = 0; i < count; ++i) {
-    if (last[i] != i) continue;
-    place[i] = static_cast<int>(left.size());
+    is_joined[i] = last[i] != i;
+    if (is_joined[i]) continue;
     absl::c_reverse(members[i]);
     const bool is_pass = is_elementwise[i] && (members[i].size() > 1 || IsWorthAPass((*steps)[i]));
-    left.push_back(is_pass ? Join(*steps, members[i]) : std::move((*steps)[i]));
+    if (is_pass) (*steps)[i] = Join(*steps, members[i]);
   }
-  const auto rename = [&](std::string* text) {
-    std::optional<Operand> operand = ParseOperand(*text);
-    if (!operand.has_value() || !operand->is_step || operand->index >= count) return;
-    operand->index = place[operand->index];
-    *text = ToString(*operand);
-  };
-  for (NodeDef& step : left) {
-    for (std::string& operand : *step.mutable_input()) rename(&operand);
-  }
-  for (std::string& result : *results) rename(&result);
-  *steps = std::move(left);
+  RemoveSteps(is_joined, steps, results);
 }
 
 }  // namespace tf_interop

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -41,6 +42,29 @@ absl::Status ParseSteps(const std::vector<std::string>& serialized,
                            ", got other bytes.");
   }
   return absl::OkStatus();
+}
+
+void RemoveSteps(const std::vector<bool>& is_removed, std::vector<tensorflow::NodeDef>* steps,
+                 std::vector<std::string>* results) {
+  std::vector<int> places;
+  std::vector<tensorflow::NodeDef> left;
+  for (size_t i = 0; i < steps->size(); ++i) {
+    places.push_back(static_cast<int>(left.size()));
+    if (!is_removed[i]) left.push_back(std::move((*steps)[i]));
+  }
+  const auto rename = [&places](std::string* text) {
+    std::optional<Operand> operand = ParseOperand(*text);
+    const bool is_known =
+        operand.has_value() && operand->is_step && operand->index < static_cast<int>(places.size());
+    if (!is_known) return;
+    operand->index = places[operand->index];
+    *text = ToString(*operand);
+  };
+  for (tensorflow::NodeDef& step : left) {
+    for (std::string& operand : *step.mutable_input()) rename(&operand);
+  }
+  for (std::string& result : *results) rename(&result);
+  *steps = std::move(left);
 }
 
 }  // namespace tf_interop

@@ -4,7 +4,7 @@
 // its last step, and has no `results`):
 //
 // steps: serialized NodeDefs, each after those that it reads, with operands as inputs, and without
-//   device, control inputs and attributes that start with an underscore. An operand is
+//   device, control inputs and TensorFlow's attributes that start with an underscore. An operand is
 //   `inputs:<i>`, an input of the node, or `steps:<j>:<port>`, an output of step j.
 // results: the operand of each output of the node.
 #ifndef TF_INTEROP_TF_PROGRAM_H_
@@ -38,6 +38,11 @@ std::string ToString(const Operand& operand);
 // Returns kInvalidArgument with the number of a step that is no NodeDef.
 absl::Status ParseSteps(const std::vector<std::string>& serialized,
                         std::vector<tensorflow::NodeDef>* steps);
+
+// Removes steps that no other step and no result reads any more. Operands and `results` then name
+// the steps that are left.
+void RemoveSteps(const std::vector<bool>& is_removed, std::vector<tensorflow::NodeDef>* steps,
+                 std::vector<std::string>* results);
 
 template <typename... Parts>
 absl::Status InvalidArgument(const Parts&... parts) {

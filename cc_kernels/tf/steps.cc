@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "cc_kernels/tf/elementwise.h"
+#include "cc_kernels/tf/rescaled_concatenation.h"
 #include "cc_kernels/tf/response_normalization.h"
 #include "cc_kernels/tf/stock_kernel.h"
 #include "tensorflow/core/framework/node_def_util.h"
@@ -67,6 +68,7 @@ absl::Status StepsReader::Read(bool replaces_steps) {
   std::vector<NodeDef> nodes;
   TF_RETURN_IF_ERROR(ParseSteps(steps, &nodes));
   if (replaces_steps) {
+    JoinConcatenations(&nodes, &results);
     JoinElementwise(&nodes, &results);
     ReplaceResponseNormalizations(&nodes);
   }

@@ -29,7 +29,7 @@ from tf_interop.graph.fold import UNFUSED, Fold
 from tf_interop.graph.ops import UNIT_FILTER_POSITIONS, attribute_of, output_dtypes
 from tf_interop.graph.padding import Padding
 from tf_interop.graph.parameters import Parameters
-from tf_interop.graph.program import KeptNode, encode_kept, make_operation
+from tf_interop.graph.program import RESCALES, KeptNode, encode_kept, make_operation
 from tf_interop.graph.properties import GraphProperties, is_fully_known
 from tf_interop.graph.rescale import Rescaling
 from tf_interop.graph.rewrite import COLOCATED_WITH, COLOCATION
@@ -219,6 +219,7 @@ class _Rewriter:
         new.attr["num_args"].i = 1
         epilogue = ["BiasAdd", rescaling.activation] if rescaling.activation else ["BiasAdd"]
         new.attr["fused_ops"].list.s.extend(op.encode() for op in epilogue)
+        new.attr[RESCALES].b = True
         _copy_output_shapes(old, new)
         names = [node.name for node in absorbed]
         new.experimental_debug_info.original_node_names.extend(names)

@@ -29,6 +29,10 @@ KEPT_OP = "TfInterop>Kept"
 NEW_OPS = frozenset({CONV_STAGE_OP, UNIT_OP, KEPT_OP})
 """The ops that only the pass makes."""
 
+RESCALES = "_tf_interop_rescales"
+"""The attribute of a depthwise convolution of one pixel that rescales channels, by which a unit
+knows it (`cc_kernels/tf/rescaled_concatenation.h`)."""
+
 Result = tuple[int, int]
 """An output of a step: the step's place in its node, and the port."""
 
@@ -139,14 +143,15 @@ def make_operation(original: node_def_pb2.NodeDef, operands: Iterable[str]) -> n
     """Copies a node with these operands as inputs.
 
     The copy has no device, no debug information and none of TensorFlow's notes about the original
-    (attributes that start with `_`).
+    (attributes that start with `_`, but for `RESCALES`).
     """
     operation = node_def_pb2.NodeDef()
     operation.CopyFrom(original)
     for field in ("device", "experimental_debug_info", "experimental_type"):
         operation.ClearField(field)
     operation.input[:] = operands
-    for attribute in [name for name in operation.attr if name.startswith("_")]:
+    notes = [name for name in operation.attr if name.startswith("_") and name != RESCALES]
+    for attribute in notes:
         del operation.attr[attribute]
     return operation
 

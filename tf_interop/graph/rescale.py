@@ -41,6 +41,10 @@ LEAST_ELEMENTS = 1 << 18
 """The elements of all passes together. On two cores Mul, AddV2 and Relu take as long as the one
 operation at [1, 14, 14, 400], Mul and AddV2 at [1, 14, 14, 700]."""
 
+LEAST_ELEMENTS_OF_JOINED = 1 << 14
+"""Those of a concatenation, which a unit then need not make
+(`cc_kernels/tf/rescaled_concatenation.h`)."""
+
 _ACTIVATIONS = frozenset({"Relu", "Relu6", "Elu"})
 
 
@@ -136,6 +140,8 @@ def _follow(
     elements = math.prod(size or 1 for size in shape) * len(absorbed)
     # FusedBatchNormV3 in inference is slower than the other two at every size.
     is_slow = any(change.kind is Kind.NORMALIZATION for change in made)
-    if not absorbed or not (is_slow or (len(absorbed) > 1 and elements >= LEAST_ELEMENTS)):
+    is_joined = view.ops[image[0]] == "ConcatV2"
+    least = LEAST_ELEMENTS_OF_JOINED if is_joined else LEAST_ELEMENTS
+    if not absorbed or not (is_slow or (len(absorbed) > 1 and elements >= least)):
         return None
     return Rescaling(image, tuple(absorbed), tuple(made), channels, activation)
