@@ -176,8 +176,7 @@ tests     algorithms            300    algorithms
 tests     transforms            60     gpu_test '*Transformed*:*CopiesRows*'
 launch    build_launch          300    build_targets launch_overhead
 launch    launch                120    launch
-tests     partitions            60     gpu_test 'GpuPartitionTest.*'
-tests     other_tests           240    gpu_test '-GpuTest.Matches*:All/*:*Transformed*:*CopiesRows*:GpuPartitionTest.*'
+tests     other_tests           240    gpu_test '-GpuTest.Matches*:All/*:*Transformed*:*CopiesRows*'
 all       packages              120    install_packages
 op        module                120    run_tests "$python" -m pytest tests/gpu -v -k inception
 tests     sanitizer             180    run_tests compute-sanitizer --error-exitcode 9 "$build/tests/cc/gpu_test" --gtest_filter='*AMergedLane*'

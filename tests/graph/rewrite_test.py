@@ -187,7 +187,7 @@ def test_stages(nodes: str, stages: list[str], preserve: str, expected: str) -> 
 
 def test_writes_each_schedule_in_the_same_bytes_each_time() -> None:
     planned = [
-        Schedule(8, Stage((Lane((Step("b", "FFT"),), -1), Lane((Step("a"), Step("d")), 0, 8)))),
+        Schedule(8, Stage((Lane((Step("b", "FFT"),), -1), Lane((Step("a"), Step("d")), 1)))),
         Schedule(32, make_lanes("+d:GEMM a:GEMM", "b")),
     ]
     view = GraphView(graph_of(f"{TWO}; d = Conv2D x f").graph_def)

@@ -148,7 +148,7 @@ def test_another_variant_is_fastest_only_if_it_is_clearly_faster(
 
 A, B, C = (Step(name, f"eng{place}") for place, name in enumerate("abc"))
 APART = Stage((Lane((A,)), Lane((B, C), priority=-1)))
-MERGED = Lane((A, dataclasses.replace(B, algorithm="eng0")), 0, 32, merged=True)
+MERGED = Lane((A, dataclasses.replace(B, algorithm="eng0")), merged=True)
 SEQUENCE = Stage.in_sequence((A, B, C))
 UNPINNED = APART.with_algorithms([None] * 3)
 

@@ -14,7 +14,7 @@ OFF = Status(is_on=True, why_off="")
 
 
 def test_counts_what_stages_did_on_each_of_several_devices() -> None:
-    gpu = Counters(3, {"no memory": 2}, {"no partition": 1}, 5, 1, 4)
+    gpu = Counters(3, {"no memory": 2}, 5, 1, 4)
     devices = {"CPU:0": Counters(4, {}), "GPU:0": gpu}
     for counters, prefix in ((gpu, ""), (dataclasses.replace(gpu, devices=devices), "GPU:0: ")):
         said = str(dataclasses.replace(OFF, counters=counters))
@@ -23,7 +23,6 @@ def test_counts_what_stages_did_on_each_of_several_devices() -> None:
             "filters transformed once: 5",
             "stages replayed: 4, of 1 CUDA graphs",
             f"  {prefix}fallback, 2 times: no memory",
-            f"  {prefix}lanes without the options of the plan, 1 time: no partition",
         ):
             assert words in said
     assert "CPU:0, stages run: 4" in said

@@ -13,7 +13,7 @@ from command_line import ROOT, python_output
 SCRIPT = ROOT / "scripts/gpu.sh"
 FIRST = (
     "machine device configure build build_tests geometry algorithms transforms build_launch launch "
-    "partitions other_tests packages module sanitizer"
+    "other_tests packages module sanitizer"
 )
 
 # A fake Python with TensorFlow.
@@ -125,7 +125,7 @@ def test_steps_end_in_each_way_and_none_stops_another(tmp_path: pathlib.Path) ->
     expected = {
         "configure": 6,
         "device": 124,  # its limit
-        **dict.fromkeys(("geometry", "partitions", "module"), 77),  # all skipped
+        **dict.fromkeys(("geometry", "module"), 77),  # all skipped
         **dict.fromkeys(("transforms", "op_tests"), 0),  # some skipped
         "profile": 0,  # continues in a new process after the device failed
         "inference": 0,  # a variant failed
