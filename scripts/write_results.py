@@ -48,7 +48,8 @@ _TITLE = "Compared with stock TensorFlow"
 _TITLES = {
     "cpu_one_core_taken.json": f"{_TITLE}, while another program takes one of two cores",
     "cpu_xla.json": f"{_TITLE}, in functions that XLA compiles, on a CPU without VNNI",
-    "cpu_avx512.json": f"{_TITLE}: another CPU with VNNI",
+    "cpu_older.json": f"{_TITLE}: an older version on an Intel Xeon, beside XLA",
+    "cpu_amd.json": f"{_TITLE}: an AMD EPYC",
     "cpu_other_networks.json": f"{_TITLE}: other networks and batch sizes",
 }
 _COMPETITORS = (Variant.ONNXRUNTIME, Variant.OPENVINO)

@@ -121,6 +121,17 @@ def test_inference_is_one_unit_whose_batch_may_be_divided() -> None:
     in_threads(call, range(4))
 
 
+def test_a_trace_of_one_image_does_not_keep_another_from_dividing() -> None:
+    run = tf.function(modules, autograph=False)
+    for batch in (1, 3):
+        for _ in range(ENOUGH):
+            run(images(batch))
+    ways = {
+        each.sizes: {way.way for way in each.tried} for each in tf_interop.status().self_timings
+    }
+    assert "with the batch divided" in ways["3x6x6x4"] - ways["1x6x6x4"]
+
+
 @pytest.mark.parametrize(
     "name",
     [
