@@ -10,7 +10,6 @@
 #include "absl/algorithm/container.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "cc_kernels/tf/fused_ops.h"
 #include "cc_kernels/tf/narrow_device.h"
 #include "cc_kernels/tf/program.h"
@@ -112,7 +111,7 @@ class RescaledConcatenation : public tensorflow::OpKernel {
                                 shape.DebugString(), " and the axis ", axis_value.DebugString()));
     int64_t size = 0;  // of all parts along the axis
     for (int i = 0; i < part_count; ++i) {
-      TensorShape other = context->input(i).shape();
+      const TensorShape& other = context->input(i).shape();
       OP_REQUIRES_OK(context, CheckFits(shape, other, axis, i));
       size += other.dim_size(axis);
     }
@@ -139,15 +138,15 @@ class RescaledConcatenation : public tensorflow::OpKernel {
   }
 
  private:
-  static absl::Status CheckFits(TensorShape first, TensorShape other, int axis, int place) {
-    const std::string shapes = absl::StrCat("shape[0] = ", first.DebugString(), " vs. shape[",
-                                            place, "] = ", other.DebugString());
-    if (other.dims() == first.dims()) {
-      other.set_dim(axis, 0);
-      first.set_dim(axis, 0);
+  static absl::Status CheckFits(const TensorShape& first, const TensorShape& other, int axis,
+                                int place) {
+    bool fits = other.dims() == first.dims();
+    for (int i = 0; fits && i < first.dims(); ++i) {
+      fits = i == axis || other.dim_size(i) == first.dim_size(i);
     }
-    if (other == first) return absl::OkStatus();
-    return InvalidArgument("ConcatOp : Dimensions of inputs should match: ", shapes);
+    if (fits) return absl::OkStatus();
+    return InvalidArgument("ConcatOp : Dimensions of inputs should match: shape[0] = ",
+                           first.DebugString(), " vs. shape[", place, "] = ", other.DebugString());
   }
 
   bool is_relu_ = false;

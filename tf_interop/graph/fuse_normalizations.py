@@ -38,6 +38,7 @@ from tf_interop.graph.find_normalizations import (
     removed_members,
 )
 from tf_interop.graph.normalization_proof import Result, Vector
+from tf_interop.graph.properties import state_shapes
 from tf_interop.graph.rewrite import COLOCATED_WITH, COLOCATION, Tensor
 from tf_interop.graph.view import GraphView
 
@@ -137,13 +138,13 @@ class _Rewriting:
         none = self._constant(match, np.zeros(0, np.float32))
         nodes = [_new_node(name, "FusedBatchNormV3", match, [image, scale, offset, none, none])]
         nodes[0].attr["exponential_avg_factor"].f = 1.0
-        _set_shapes(nodes[0], shape, *[(channels,)] * 4, None)
+        state_shapes(nodes[0], shape, *[(channels,)] * 4, None)
         if match.gradient is not None:
             reserved = [f"{name}:{port}" for port in (3, 4, 5)]
             inputs = [self._text(match.gradient), image, scale, *reserved]
             name = self._gradients[match.name]
             nodes.append(_new_node(name, "FusedBatchNormGradV3", match, inputs))
-            _set_shapes(nodes[1], shape, (channels,), (channels,), None, None)
+            state_shapes(nodes[1], shape, (channels,), (channels,), None, None)
         for node in nodes:
             node.attr["T"].type = match.dtype
             node.attr["U"].type = _FLOAT
@@ -260,9 +261,3 @@ def _new_node(
     name: str, op: str, match: TrainingNormalization, inputs: Sequence[str]
 ) -> node_def_pb2.NodeDef:
     return node_def_pb2.NodeDef(name=name, op=op, device=match.device, input=inputs)
-
-
-def _set_shapes(node: node_def_pb2.NodeDef, *shapes: Sequence[int | None] | None) -> None:
-    """States the shapes of a node's outputs; None is an unknown rank."""
-    protos = [tf.TensorShape(shape).as_proto() for shape in shapes]
-    node.attr["_output_shapes"].list.shape.extend(protos)

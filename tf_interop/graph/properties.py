@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Container, Sequence
 
 import tensorflow as tf
-from tensorflow.core.framework import tensor_shape_pb2, types_pb2
+from tensorflow.core.framework import node_def_pb2, tensor_shape_pb2, types_pb2
 
 from tf_interop.convolution import Shape
 from tf_interop.graph.ops import HANDLE_OPS, attribute_of
@@ -132,6 +132,13 @@ class GraphProperties:
 
 def _shape_list(view: GraphView, node_index: int, attribute: str) -> list[Shape | None]:
     return [shape_of(proto) for proto in attribute_of(view.nodes[node_index], attribute).list.shape]
+
+
+def state_shapes(node: node_def_pb2.NodeDef, *shapes: Sequence[int | None] | None) -> None:
+    """States the shapes of a node's outputs; None is an unknown rank."""
+    protos = [tf.TensorShape(shape).as_proto() for shape in shapes]
+    del node.attr["_output_shapes"].list.shape[:]
+    node.attr["_output_shapes"].list.shape.extend(protos)
 
 
 def shape_of(proto: tensor_shape_pb2.TensorShapeProto) -> Shape | None:

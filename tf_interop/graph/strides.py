@@ -26,13 +26,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Container
 
-import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from tf_interop import tensorflow_internals
 from tf_interop.convolution import Shape
 from tf_interop.graph.ops import attribute_of
-from tf_interop.graph.properties import GraphProperties
+from tf_interop.graph.properties import GraphProperties, state_shapes
 from tf_interop.graph.view import GraphView, device_type_of, free_name
 
 _CONVOLUTIONS = frozenset({"Conv2D", "_FusedConv2D"})
@@ -94,7 +93,7 @@ def move_strides(
         if not change.is_smaller:
             continue
         node.name = renamed[node.name]
-        _state_shape(node, _every_nth(properties.output_shape(index, 0), change.step))
+        state_shapes(node, _every_nth(properties.output_shape(index, 0), change.step))
         if change.paddings is not None:
             node.attr["padding"].s = b"EXPLICIT"
             node.attr["explicit_paddings"].list.i[:] = change.paddings
@@ -204,11 +203,6 @@ def _every_nth(shape: Shape | None, step: Strides) -> Shape | None:
     return tuple(
         None if size is None else -(-size // each) for size, each in zip(shape, steps, strict=True)
     )
-
-
-def _state_shape(node: node_def_pb2.NodeDef, shape: Shape | None) -> None:
-    del node.attr["_output_shapes"].list.shape[:]
-    node.attr["_output_shapes"].list.shape.append(tf.TensorShape(shape).as_proto())
 
 
 def _make_shortcut(
