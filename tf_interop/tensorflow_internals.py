@@ -97,6 +97,15 @@ def is_onednn_on() -> bool:
     return bool(_pywrap_util_port.IsMklEnabled())
 
 
+@functools.cache
+def has_onednn_bfloat16() -> bool:
+    """Whether oneDNN is on and computes in bfloat16 on this CPU; it needs AVX-512 or newer."""
+    import tensorflow as tf
+    from tensorflow.python.util import _pywrap_utils
+
+    return is_onednn_on() and bool(_pywrap_utils.IsDataTypeSupportedByOneDNNOnThisCPU(tf.bfloat16))
+
+
 def is_op_determinism_on() -> bool:
     """Whether convolutions must return the same bits every time.
 

@@ -31,7 +31,8 @@ int StepOf(absl::string_view text) {
 bool IsElementwise(const NodeDef& node) {
   tensorflow::DataType dtype = tensorflow::DT_INVALID;
   if (!FindElementwise(node.op()).has_value() || !TryGetNodeAttr(node, "T", &dtype) ||
-      dtype != tensorflow::DT_FLOAT || node.attr().count("_kernel") != 0) {
+      (dtype != tensorflow::DT_FLOAT && dtype != tensorflow::DT_BFLOAT16) ||
+      node.attr().count("_kernel") != 0) {
     return false;
   }
   std::string format;
@@ -82,6 +83,7 @@ NodeDef Join(const std::vector<NodeDef>& steps, const std::vector<int>& members)
     serialized->add_s(step.SerializeAsString());
   }
   (*joined.mutable_attr())["N"].set_i(joined.input_size());
+  (*joined.mutable_attr())["T"] = steps[members.back()].attr().at("T");
   return joined;
 }
 

@@ -28,7 +28,7 @@ enum class Elementwise { kAdd, kSub, kMul, kDiv, kMaximum, kMinimum, kSquare, kR
 // The operation of a TensorFlow op; kAdd may have any number of operands. Empty for others.
 std::optional<Elementwise> FindElementwise(absl::string_view op);
 
-// Joins float32 steps that nothing but another one of them reads with those that read them, as
+// Joins float32 or bfloat16 steps that nothing but another one of them reads with those that read them, as
 // nodes of kElementwiseOp. Operands and `results` then name the steps that are left. Whatever is
 // not well-formed stays as it is.
 void JoinElementwise(std::vector<tensorflow::NodeDef>* steps, std::vector<std::string>* results);

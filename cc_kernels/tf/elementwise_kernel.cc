@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "absl/algorithm/container.h"
+#include "absl/base/casts.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -20,10 +22,12 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
+#include "tensorflow/core/framework/types.h"
 
 namespace tf_interop {
 namespace {
 
+using tensorflow::bfloat16;
 using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
@@ -31,9 +35,10 @@ using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
 REGISTER_OP("TfInterop>Elementwise")
-    .Input("inputs: N * float")
-    .Output("output: float")
+    .Input("inputs: N * T")
+    .Output("output: T")
     .Attr("N: int >= 1")
+    .Attr("T: {float, bfloat16}")
     .Attr("steps: list(string) >= 1")
     .SetShapeFn(tensorflow::shape_inference::UnknownShape)
     .Doc(R"doc(
@@ -106,21 +111,46 @@ void Apply(Elementwise kind, const Values& a, const Values& b, float* out, int64
   }
 }
 
+// Values are computed in float32, and rounded to T after each operation, as TensorFlow's kernels do.
+void Widen(const float* from, int64_t count, float* to) { std::copy_n(from, count, to); }
+void Widen(const bfloat16* from, int64_t count, float* to) {
+  for (int64_t i = 0; i < count; ++i) to[i] = static_cast<float>(from[i]);
+}
+
+// The bits of a value rounded to bfloat16, to nearest with ties to even.
+uint32_t RoundedBits(float value) {
+  const uint32_t bits = absl::bit_cast<uint32_t>(value);
+  const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff0000;
+  return value != value ? 0x7fc00000 : rounded;
+}
+
+void Round(int64_t count, float* values) {
+  for (int64_t i = 0; i < count; ++i) values[i] = absl::bit_cast<float>(RoundedBits(values[i]));
+}
+
+void Narrow(const float* from, int64_t count, bfloat16* to) {
+  uint16_t* const bits = reinterpret_cast<uint16_t*>(to);
+  for (int64_t i = 0; i < count; ++i) bits[i] = RoundedBits(from[i]) >> 16;
+}
+
 // A tensor that a pass reads. An image is what an index of the result's first dimensions names.
+template <typename T>
 struct Source {
-  const float* data = nullptr;
+  const T* data = nullptr;
   int64_t image_size = 0;  // of the tensor; 0 if all images read the same
   int64_t period = 0;      // elements of an image that repeat; those of the image if none do
 };
 
 // How the elements of a result are read from tensors that are broadcast to it.
+template <typename T>
 struct Places {
   int64_t images = 1;
   int64_t elements = 0;  // of an image
-  absl::InlinedVector<Source, 8> sources;
+  absl::InlinedVector<Source<T>, 8> sources;
 };
 
 // Evaluates a few operations that have the shape of the last.
+template <typename T>
 class Pass {
  public:
   // `members` are in order; the last has the result.
@@ -138,7 +168,7 @@ class Pass {
     return reads;
   }
 
-  void Run(const Places& places, OpKernelContext* context, float* out) const {
+  void Run(const Places<T>& places, OpKernelContext* context, T* out) const {
     const int64_t blocks = (places.elements + kBlock - 1) / kBlock;
     // One operation on a vector of eight and its part of the tensors take about two cycles.
     const int64_t vectors = std::min(kBlock, places.elements) / 8 + 1;
@@ -154,10 +184,12 @@ class Pass {
     return operand >= input_count_ && absl::c_linear_search(members_, operand - input_count_);
   }
 
+  static constexpr bool kIsWide = std::is_same_v<T, float>;
+
   // The blocks that one thread computes.
   class Blocks {
    public:
-    Blocks(const Pass& pass, const Places& places, float* out)
+    Blocks(const Pass& pass, const Places<T>& places, T* out)
         : pass_(pass),
           reads_(pass.Reads()),
           places_(places),
@@ -165,6 +197,7 @@ class Pass {
           block_(std::min(kBlock, places.elements)),
           results_(pass.members_.size() * block_),
           tiles_(places.sources.size()),
+          widened_(kIsWide ? 0 : places.sources.size() * block_),
           values_(pass.input_count_ + pass.operations_.size()) {}
 
     void Run(int64_t first, int64_t last, int64_t blocks_of_image) {
@@ -180,15 +213,15 @@ class Pass {
     // Short periods are written so often that a block can begin anywhere.
     void SetImage(int64_t image) {
       for (size_t i = 0; i < tiles_.size(); ++i) {
-        const Source& source = places_.sources[i];
+        const Source<T>& source = places_.sources[i];
         const bool is_tiled =
             source.period > 1 && source.period <= kBlock && source.period < places_.elements;
         if (!is_tiled || (image_ >= 0 && source.image_size == 0)) continue;
-        const float* const data = source.data + image * source.image_size;
+        const T* const data = source.data + image * source.image_size;
         tiles_[i].resize(kBlock + source.period);
         for (size_t j = 0; j < tiles_[i].size(); j += source.period) {
           const int64_t count = std::min<int64_t>(source.period, tiles_[i].size() - j);
-          std::copy_n(data, count, tiles_[i].data() + j);
+          Widen(data, count, tiles_[i].data() + j);
         }
       }
       image_ = image;
@@ -198,21 +231,39 @@ class Pass {
       while (begin < end) {
         int64_t stop = end;  // before a long period begins anew
         for (size_t i = 0; i < tiles_.size(); ++i) {
-          const Source& source = places_.sources[i];
+          const Source<T>& source = places_.sources[i];
+          if (source.period > 1 && tiles_[i].empty()) {
+            stop = std::min(stop, begin + source.period - begin % source.period);
+          }
+        }
+        for (size_t i = 0; i < tiles_.size(); ++i) {
+          const Source<T>& source = places_.sources[i];
           const int64_t phase = source.period > 1 ? begin % source.period : 0;
-          const bool is_tiled = !tiles_[i].empty();
-          if (!is_tiled && source.period > 1) stop = std::min(stop, begin + source.period - phase);
-          values_[reads_[i]] = {is_tiled ? tiles_[i].data() + phase
-                                         : source.data + image_ * source.image_size + phase,
-                                /*is_scalar=*/source.period == 1};
+          const bool is_scalar = source.period == 1;
+          values_[reads_[i]] = {!tiles_[i].empty()
+                                    ? tiles_[i].data() + phase
+                                    : Wide(source.data + image_ * source.image_size + phase,
+                                           is_scalar ? 1 : stop - begin, i),
+                                is_scalar};
         }
         Compute(begin, stop - begin);
         begin = stop;
       }
     }
 
+    // The values of source `i`, of a block at most.
+    const float* Wide(const T* data, int64_t count, size_t i) {
+      if constexpr (kIsWide) {
+        return data;
+      } else {
+        float* const wide = widened_.data() + i * block_;
+        Widen(data, count, wide);
+        return wide;
+      }
+    }
+
     void Compute(int64_t begin, int64_t count) {
-      float* const out = out_ + image_ * places_.elements + begin;
+      T* const out = out_ + image_ * places_.elements + begin;
       float* result = results_.data();
       for (const int member : pass_.members_) {
         const Operation& operation = pass_.operations_[member];
@@ -223,8 +274,11 @@ class Pass {
         const size_t rounds = std::max<size_t>(operands.size(), 2) - 1;
         for (size_t i = 1; i <= rounds; ++i) {
           const Values& other = i < operands.size() ? values_[operands[i]] : value;
-          float* const to = is_last && i == rounds ? out : result;
+          const bool is_end = is_last && i == rounds;
+          float* to = result;
+          if constexpr (kIsWide) to = is_end ? out : result;
           Apply(operation.kind, value, other, to, count);
+          if constexpr (!kIsWide) is_end ? Narrow(result, count, out) : Round(count, result);
           value = {to, /*is_scalar=*/false};
         }
         values_[pass_.input_count_ + member] = value;
@@ -234,11 +288,12 @@ class Pass {
 
     const Pass& pass_;
     const std::vector<int> reads_;
-    const Places& places_;
-    float* const out_;
+    const Places<T>& places_;
+    T* const out_;
     const int64_t block_;
     std::vector<float> results_;             // a block for each operation
     std::vector<std::vector<float>> tiles_;  // by source; empty if it is read where it is
+    std::vector<float> widened_;             // a block for each source
     std::vector<Values> values_;             // by operand
     int64_t image_ = -1;
   };
@@ -293,6 +348,7 @@ std::optional<Form> FindForm(const TensorShape& shape, const TensorShape& result
 }
 
 // `tensor` as a tensor of the shape `shape`, with its values repeated.
+template <typename T>
 Tensor Repeated(const Tensor& tensor, const TensorShape& shape, Tensor to) {
   const int skipped = shape.dims() - tensor.dims();
   std::vector<int64_t> strides(shape.dims());
@@ -302,8 +358,8 @@ Tensor Repeated(const Tensor& tensor, const TensorShape& shape, Tensor to) {
     strides[i] = size == 1 ? 0 : stride;
     stride *= size;
   }
-  const float* const from = tensor.flat<float>().data();
-  float* const values = to.flat<float>().data();
+  const T* const from = tensor.flat<T>().data();
+  T* const values = to.flat<T>().data();
   std::vector<int64_t> place(shape.dims());
   int64_t offset = 0;
   for (int64_t i = 0; i < shape.num_elements(); ++i) {
@@ -318,6 +374,7 @@ Tensor Repeated(const Tensor& tensor, const TensorShape& shape, Tensor to) {
   return to;
 }
 
+template <typename T>
 class ElementwiseKernel : public OpKernel {
  public:
   explicit ElementwiseKernel(OpKernelConstruction* context) : OpKernel(context) {
@@ -342,7 +399,7 @@ class ElementwiseKernel : public OpKernel {
         continue;
       }
       Tensor value;
-      OP_REQUIRES_OK(context, context->allocate_temp(tensorflow::DT_FLOAT, own, &value));
+      OP_REQUIRES_OK(context, context->allocate_temp(kType, own, &value));
       OP_REQUIRES_OK(context, Run(context, {i}, values, &value));
       values[i] = std::move(value);
     }
@@ -357,6 +414,8 @@ class ElementwiseKernel : public OpKernel {
   }
 
  private:
+  static constexpr tensorflow::DataType kType = tensorflow::DataTypeToEnum<T>::value;
+
   absl::Status ReadStep(const std::string& serialized) {
     tensorflow::NodeDef node;
     Operation& operation = operations_.emplace_back();
@@ -419,7 +478,7 @@ class ElementwiseKernel : public OpKernel {
                    const std::vector<Tensor>& values, Tensor* out) const {
     const TensorShape& shape = out->shape();
     if (shape.num_elements() == 0) return absl::OkStatus();
-    const Pass pass(operations_, std::move(members), num_inputs());
+    const Pass<T> pass(operations_, std::move(members), num_inputs());
     const std::vector<int> reads = pass.Reads();
     std::vector<Tensor> read;
     std::vector<Form> forms;
@@ -436,35 +495,39 @@ class ElementwiseKernel : public OpKernel {
         continue;
       }
       Tensor repeated;
-      TF_RETURN_IF_ERROR(context->allocate_temp(tensorflow::DT_FLOAT, shape, &repeated));
-      read.push_back(Repeated(tensor, shape, std::move(repeated)));
+      TF_RETURN_IF_ERROR(context->allocate_temp(kType, shape, &repeated));
+      read.push_back(Repeated<T>(tensor, shape, std::move(repeated)));
       forms.push_back({});
     }
-    Places places;
+    Places<T> places;
     places.images = Product(shape, 0, images);
     places.elements = Product(shape, images, shape.dims());
     for (size_t i = 0; i < read.size(); ++i) {
       if (forms[i].period > 0 && forms[i].period < images) {  // repeats groups of images
         Tensor repeated;
-        TF_RETURN_IF_ERROR(context->allocate_temp(tensorflow::DT_FLOAT, shape, &repeated));
-        read[i] = Repeated(read[i], shape, std::move(repeated));
+        TF_RETURN_IF_ERROR(context->allocate_temp(kType, shape, &repeated));
+        read[i] = Repeated<T>(read[i], shape, std::move(repeated));
         forms[i] = {};
       }
       const bool is_full = forms[i].period == 0;
       const int64_t period =
           is_full ? places.elements : Product(shape, forms[i].period, shape.dims());
       const int64_t image_size = is_full ? places.elements : forms[i].images > 0 ? period : 0;
-      places.sources.push_back({read[i].flat<float>().data(), image_size, period});
+      places.sources.push_back({read[i].flat<T>().data(), image_size, period});
     }
-    pass.Run(places, context, out->flat<float>().data());
+    pass.Run(places, context, out->flat<T>().data());
     return absl::OkStatus();
   }
 
   std::vector<Operation> operations_;
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfInterop>Elementwise").Device(tensorflow::DEVICE_CPU),
-                        ElementwiseKernel);
+REGISTER_KERNEL_BUILDER(
+    Name("TfInterop>Elementwise").Device(tensorflow::DEVICE_CPU).TypeConstraint<float>("T"),
+    ElementwiseKernel<float>);
+REGISTER_KERNEL_BUILDER(
+    Name("TfInterop>Elementwise").Device(tensorflow::DEVICE_CPU).TypeConstraint<bfloat16>("T"),
+    ElementwiseKernel<bfloat16>);
 
 }  // namespace
 }  // namespace tf_interop

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections.abc import Collection
 
 from tensorflow.core.framework import types_pb2
 
+from tf_interop import tensorflow_internals
 from tf_interop.convolution import Shape
 from tf_interop.graph.ops import attribute_of
 from tf_interop.graph.parameters import Parameters
@@ -66,18 +68,36 @@ _ORDERED = frozenset({"Sub", "RealDiv", "BiasAdd"})
 _CHANNELS_LAST = frozenset({b"NHWC", b"NDHWC"})
 
 
+def changed_dtypes(device_type: str) -> frozenset[int]:
+    """TensorFlow's numbers of the dtypes in which convolutions may absorb changes.
+
+    Not half, whose range is too small for a filter that is multiplied by a factor.
+    """
+    if device_type == "CPU" and tensorflow_internals.has_onednn_bfloat16():
+        return frozenset({types_pb2.DT_FLOAT, types_pb2.DT_BFLOAT16})
+    return frozenset({types_pb2.DT_FLOAT})
+
+
 class ChannelChanges:
     """The changes in one graph, and who reads what.
 
     A chain of nodes that becomes one operation is *absorbed*; no other chain may have its nodes.
 
     Attributes:
+        dtypes: those of the changed tensors.
         preserved: names that must stay, because a Session may feed or fetch them.
         absorbed: the nodes of all chains so far.
     """
 
-    def __init__(self, view: GraphView, parameters: Parameters, preserved: frozenset[str]) -> None:
+    def __init__(
+        self,
+        view: GraphView,
+        parameters: Parameters,
+        preserved: frozenset[str],
+        dtypes: Collection[int],
+    ) -> None:
         self._view = view
+        self.dtypes = dtypes
         self._parameters = parameters.shapes
         self.preserved = preserved
         self._is_waited_for = {each for controls in view.control_fanins for each in controls}
@@ -107,13 +127,14 @@ class ChannelChanges:
     def may_join(self, index: int, device: str) -> bool:
         """Whether a node may be in a chain on a device."""
         node = self._view.nodes[index]
+        type_names = ("SrcT", "DstT") if node.op == "Cast" else ("T",)
         return (
             index not in self.absorbed
             and node.name not in self.preserved
             and index not in self._is_waited_for
             and not self._view.control_fanins[index]
             and node.device == device
-            and attribute_of(node, "T").type == types_pb2.DT_FLOAT
+            and all(attribute_of(node, name).type in self.dtypes for name in type_names)
             and not attribute_of(node, "_kernel").s
             and xla_mark(node) is None
         )

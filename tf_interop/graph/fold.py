@@ -15,9 +15,13 @@ rounding is not that of the separate operations.
 
 The chain after a convolution is followed as long as:
   1. exactly one operand of one node reads each value, and no Session may feed or fetch it;
-  2. the nodes are on one device, without control dependencies, and of the type float32;
+  2. the nodes are on one device, without control dependencies, and of the type float32 or, on CPUs
+     where oneDNN has it, bfloat16;
   3. factors and offsets have one value for each channel, or one for all;
   4. no factor follows the added shortcut. Offsets may, because sums have any order.
+
+Keras' mixed precision normalizes in float32, between two Casts. Such a chain goes on after the
+second Cast, and ends before the first one if there is no second.
 
 An activation ends the chain; hard swish and gelu are several nodes. It, the offset and the shortcut
 become part of the convolution where TensorFlow has a kernel for it; otherwise one BiasAdd remains.
@@ -190,7 +194,11 @@ class _Search:
         node, linear = view.nodes[index], _LINEAR[view.ops[index]]
         start = self._start(index)
         reader = self._changes.only_reader(start)
-        if reader is None:
+        if reader is not None and view.ops[reader[0]] == "Cast":
+            reader = self._changes.only_reader(reader[0])
+            if reader is None or not self._changes.is_change(*reader):
+                return None
+        elif reader is None:
             if self._gated(start) is None:
                 return None
         elif (
@@ -200,8 +208,8 @@ class _Search:
         ):
             return None
         refuse = _refuser(view, index)
-        if node.attr["T"].type != types_pb2.DT_FLOAT:
-            return refuse(RefusalReason.DTYPE, "float32")
+        if node.attr["T"].type not in self._changes.dtypes:
+            return refuse(RefusalReason.DTYPE, "float32, or bfloat16 on a CPU that has it")
         if view.fanins[index][1][0] not in self._parameters:
             return refuse(RefusalReason.NO_PARAMETER, "a filter that depends on variables alone")
         if view.control_fanins[index] or xla_mark(node) or attribute_of(node, "_kernel").s:
@@ -249,6 +257,15 @@ class _Search:
                 if moved in self._activations(index, shortcut is not None) and _has_offset(changes):
                     activation, hoisted = moved, after_concat
                 break
+            widened = self._widened(reader_index, channels, layout)
+            if widened is not None:
+                nodes, made = widened
+                if shortcut is not None and _has_factor(made):
+                    break
+                absorbed.extend(nodes)
+                changes.extend(made)
+                last = nodes[-1]
+                continue
             change = self._changes.change(reader_index, position, channels, layout)
             if change is not None:
                 if shortcut is not None and change.kind in _FACTORS:
@@ -271,9 +288,8 @@ class _Search:
             del absorbed[before_shortcut[0] :], changes[before_shortcut[1] :]
             shortcut, activation = None, ""
         fused_op = self._fused_op(index, activation)
-        has_factor = any(change.kind in _FACTORS for change in changes)
         absorbs = bool(absorbed) or hoisted is not None
-        if not absorbs or not (has_factor or fused_op):
+        if not absorbs or not (_has_factor(changes) or fused_op):
             return None
         self._changes.absorbed.update(absorbed)
         return Fold(
@@ -288,6 +304,29 @@ class _Search:
             hoisted=hoisted,
             fused_op=fused_op,
         )
+
+    def _widened(
+        self, index: int, channels: int, layout: bytes
+    ) -> tuple[tuple[int, ...], list[Change]] | None:
+        """A Cast to float32, the one back, and what is between them; and the changes that it makes.
+
+        None if node `index` is no such Cast, or if something else is between the two.
+        """
+        view = self._view
+        if view.ops[index] != "Cast":
+            return None
+        narrow = attribute_of(view.nodes[index], "SrcT").type
+        nodes, made = [index], list[Change]()
+        while (reader := self._changes.only_reader(nodes[-1])) is not None:
+            nodes.append(reader[0])
+            if view.ops[reader[0]] == "Cast":
+                is_back = attribute_of(view.nodes[reader[0]], "DstT").type == narrow
+                return (tuple(nodes), made) if is_back else None
+            change = self._changes.change(*reader, channels, layout)
+            if change is None or change.activation:
+                return None
+            made.append(change)
+        return None
 
     def _start(self, index: int) -> int:
         """The node that the chain follows: a matrix product, or the Reshape of its rows."""
@@ -395,7 +434,8 @@ class _Search:
         return any(
             self._view.ops[source] == "Const"
             and self._changes.shape((source, port)) == ()
-            and tf.make_ndarray(self._view.nodes[source].attr["value"].tensor) == np.float32(value)
+            and (constant := tf.make_ndarray(self._view.nodes[source].attr["value"].tensor))
+            == constant.dtype.type(value)
             for source, port in self._view.fanins[index]
         )
 
@@ -424,6 +464,10 @@ class _Search:
 
 
 _FACTORS = (Kind.FACTOR, Kind.DIVISOR, Kind.NORMALIZATION)
+
+
+def _has_factor(changes: list[Change]) -> bool:
+    return any(change.kind in _FACTORS for change in changes)
 
 
 def _has_offset(changes: list[Change]) -> bool:

@@ -93,7 +93,8 @@ def rewrite_folds(
         if isinstance(each, Rescaling):
             return 8 * each.channel_count
         shape = parameters.shapes[view.fanins[each.node][1][0]]
-        return 4 * math.prod(shape or ())  # type: ignore[arg-type]
+        bytes_each = tf.as_dtype(view.nodes[each.node].attr["T"].type).size
+        return int(bytes_each * math.prod(shape or ()))  # type: ignore[arg-type]
 
     found: tuple[Fold | Rescaling, ...] = (*folds, *rescalings)
     for each in sorted(found, key=size_of):
@@ -164,7 +165,10 @@ class _Rewriter:
         """Replaces the fold's node, and its last absorbed node if a BiasAdd remains."""
         view = self._view
         old = view.nodes[fold.node]
+        dtype = old.attr["T"].type
         scale, offset = self._scale_and_offset(fold)
+        if offset is not None:
+            offset = self._cast(offset, dtype)
         new = node_def_pb2.NodeDef()
         new.CopyFrom(old)
         new.op = UNFUSED.get(old.op, old.op)
@@ -188,7 +192,7 @@ class _Rewriter:
         else:
             bias_add = node_def_pb2.NodeDef(name=last, op="BiasAdd", device=old.device)
             bias_add.input.extend([end, self._vector_of(fold, offset)])
-            bias_add.attr["T"].type = types_pb2.DT_FLOAT
+            bias_add.attr["T"].type = dtype
             layout = attribute_of(old, "data_format").s
             bias_add.attr["data_format"].s = b"NCHW" if layout[:2] == b"NC" else b"NHWC"
             _copy_output_shapes(absorbed[-1], bias_add)
@@ -286,7 +290,7 @@ class _Rewriter:
         for name in _UNKNOWN_TO_FUSED.get(fold.fused_op, ()):
             new.attr.pop(name, None)
         if fold.fused_op == "_FusedConv2D":
-            new.attr["TArgs"].list.type.extend([types_pb2.DT_FLOAT] * len(arguments))
+            new.attr["TArgs"].list.type.extend([new.attr["T"].type] * len(arguments))
         shapes = new.attr["_input_shapes"].list.shape
         if len(shapes) >= 2:
             del shapes[2:]
@@ -339,8 +343,8 @@ class _Rewriter:
         return second if first is None else self._make("AddV2", first, second)
 
     def _vector(self, fold: Fold | Rescaling, tensor: Tensor) -> str:
-        """A parameter as a vector of the channels, or as a scalar."""
-        text = self._text(tensor)
+        """A parameter as a vector of the channels or as a scalar, in float32."""
+        text = self._widened(self._text(tensor))
         shape = self._shape(text)
         assert shape is not None
         if len(shape) == 1 and shape[0] == fold.channel_count:
@@ -363,7 +367,27 @@ class _Rewriter:
                 scale = self._reshaped(scale, shape[-2:])
             elif (after := len(shape) - fold.filter_axis - 1) > 0:
                 scale = self._reshaped(scale, (fold.channel_count, *(1,) * after))
-        return self._make("Mul", text, scale)
+        dtype = self._view.nodes[fold.node].attr["T"].type
+        return self._cast(self._make("Mul", self._widened(text), scale), dtype)
+
+    def _widened(self, text: str) -> str:
+        """A parameter in float32: the one that it was cast from, if there is one."""
+        node = self._node(text)
+        if node.op == "Cast" and node.attr["SrcT"].type == types_pb2.DT_FLOAT:
+            return str(node.input[0])
+        return self._cast(text, types_pb2.DT_FLOAT)
+
+    def _cast(self, text: str, dtype: int) -> str:
+        before = self._dtype(text)
+        if before == dtype:
+            return text
+        node = self._add("Cast", self._shape(text))
+        node.input.append(text)
+        node.attr["SrcT"].type, node.attr["DstT"].type = before, dtype
+        return str(node.name)
+
+    def _dtype(self, text: str) -> int:
+        return output_dtypes(self._node(text))[parse_input(text)[1]]
 
     def _reshaped(self, text: str, shape: Shape) -> str:
         if self._shape(text) == shape:
@@ -386,7 +410,7 @@ class _Rewriter:
             shape = np.broadcast_shapes(*(self._shape(each) for each in operands))  # type: ignore[arg-type]
         node = self._add(op, shape)
         node.input.extend(operands)
-        node.attr["T"].type = types_pb2.DT_FLOAT
+        node.attr["T"].type = self._dtype(operands[0])
         if op == "Reshape":
             node.attr["Tshape"].type = types_pb2.DT_INT32
         elif op == "BroadcastTo":
@@ -484,8 +508,7 @@ class _Rewriter:
         shape = self._shape(tensor)
         if not is_fully_known(shape):
             return None
-        dtype = output_dtypes(self._node(tensor))[parse_input(tensor)[1]]
-        return int(math.prod(shape or ()) * tf.as_dtype(dtype).size)  # type: ignore[arg-type]
+        return int(math.prod(shape or ()) * tf.as_dtype(self._dtype(tensor)).size)  # type: ignore[arg-type]
 
     def _kept(self, name: str, device: str, tensors: Sequence[str]) -> KeptNode:
         needed = self._ancestors(parse_input(tensor)[0] for tensor in tensors)
@@ -509,9 +532,7 @@ class _Rewriter:
             reads=tuple(make_operation(self._node(each), ["inputs:0"]) for each in reads),
             steps=tuple(steps),
             results=tuple(_operand(operands, tensor) for tensor in tensors),
-            output_dtypes=tuple(
-                output_dtypes(self._node(tensor))[parse_input(tensor)[1]] for tensor in tensors
-            ),
+            output_dtypes=tuple(map(self._dtype, tensors)),
             output_shapes=tuple(map(self._shape, tensors)),
         )
 

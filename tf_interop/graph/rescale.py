@@ -29,9 +29,12 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from tensorflow.core.framework import types_pb2
+
 from tf_interop import tensorflow_internals
 from tf_interop.convolution import Refusal, RefusalReason, Shape
 from tf_interop.graph.channel_changes import Change, ChannelChanges, Kind, Tensor
+from tf_interop.graph.ops import attribute_of
 from tf_interop.graph.parameters import Parameters
 from tf_interop.graph.properties import GraphProperties, is_fully_known
 from tf_interop.graph.time_limit import check_time_limit
@@ -98,6 +101,7 @@ def find_rescalings(
             len(images) != 1
             or not changes.is_change(index, images[0])
             or not changes.may_join(index, view.nodes[index].device)
+            or attribute_of(view.nodes[index], "T").type != types_pb2.DT_FLOAT
         ):
             continue
         check_time_limit()

@@ -10,11 +10,12 @@ import dataclasses
 import time
 from collections.abc import Collection
 
+import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from tf_interop.convolution import Refusal
 from tf_interop.errors import GraphError
-from tf_interop.graph.channel_changes import ChannelChanges
+from tf_interop.graph.channel_changes import ChannelChanges, changed_dtypes
 from tf_interop.graph.check_folds import check_folds
 from tf_interop.graph.check_normalizations import check_normalizations
 from tf_interop.graph.find_normalizations import find_training_normalizations
@@ -145,7 +146,9 @@ def run_fold_pass(
         nodes_to_preserve=nodes_to_preserve,
         fetches=fetches,
     )
-    changes = ChannelChanges(view, parameters, frozenset(nodes_to_preserve))
+    changes = ChannelChanges(
+        view, parameters, frozenset(nodes_to_preserve), changed_dtypes(device_type)
+    )
     folds, refusals = find_folds(
         view, properties, parameters, device_type=device_type, changes=changes
     )
@@ -218,11 +221,11 @@ def arrange_filters(
         source, port = view.fanins[index][UNIT_FILTER_POSITIONS[view.ops[index]]]
         if view.ops[source] != KEPT_OP:
             return False
-        shape = view.nodes[source].attr["output_shapes"].list.shape[port]
-        size = 4
-        for dim in shape.dim:
+        kept = view.nodes[source].attr
+        size = tf.as_dtype(kept["Tout"].list.type[port]).size
+        for dim in kept["output_shapes"].list.shape[port].dim:
             size *= dim.size
-        return size >= LEAST_ARRANGED_BYTES
+        return bool(size >= LEAST_ARRANGED_BYTES)
 
     def adds_shortcut(index: int) -> bool:
         return b"Add" in attribute_of(view.nodes[index], "fused_ops").list.s
