@@ -27,14 +27,27 @@ int StepOf(absl::string_view text) {
   return operand.has_value() && operand->is_step ? operand->index : -1;
 }
 
+const char* InputType(const NodeDef& node) {
+  return node.op() == "Cast" ? "SrcT" : "T";
+}
+const char* OutputType(const NodeDef& node) {
+  return node.op() == "Cast" ? "DstT" : "T";
+}
+
+bool HasType(const NodeDef& node, absl::string_view name) {
+  tensorflow::DataType dtype = tensorflow::DT_INVALID;
+  return TryGetNodeAttr(node, name, &dtype) &&
+         (dtype == tensorflow::DT_FLOAT || dtype == tensorflow::DT_BFLOAT16);
+}
+
 // A step that a pass over memory may have.
 bool IsElementwise(const NodeDef& node) {
-  tensorflow::DataType dtype = tensorflow::DT_INVALID;
-  if (!FindElementwise(node.op()).has_value() || !TryGetNodeAttr(node, "T", &dtype) ||
-      (dtype != tensorflow::DT_FLOAT && dtype != tensorflow::DT_BFLOAT16) ||
-      node.attr().count("_kernel") != 0) {
+  if (!FindElementwise(node.op()).has_value() || !HasType(node, InputType(node)) ||
+      !HasType(node, OutputType(node)) || node.attr().count("_kernel") != 0) {
     return false;
   }
+  bool truncates = false;
+  if (TryGetNodeAttr(node, "Truncate", &truncates) && truncates) return false;
   std::string format;
   if (node.op() == "BiasAdd" && TryGetNodeAttr(node, "data_format", &format)) {
     return format == "NHWC";
@@ -68,6 +81,7 @@ NodeDef Join(const std::vector<NodeDef>& steps, const std::vector<int>& members)
   joined.set_op(kElementwiseOp);
   absl::flat_hash_map<std::string, int> inputs;
   auto* const serialized = (*joined.mutable_attr())["steps"].mutable_list();
+  auto* const types = (*joined.mutable_attr())["Tin"].mutable_list();
   for (const int member : members) {
     NodeDef step = steps[member];
     for (std::string& operand : *step.mutable_input()) {
@@ -77,13 +91,16 @@ NodeDef Join(const std::vector<NodeDef>& steps, const std::vector<int>& members)
         continue;
       }
       const auto [input, is_new] = inputs.try_emplace(operand, joined.input_size());
-      if (is_new) joined.add_input(operand);
+      if (is_new) {
+        joined.add_input(operand);
+        types->add_type(steps[member].attr().at(InputType(steps[member])).type());
+      }
       operand = ToString({false, input->second});
     }
     serialized->add_s(step.SerializeAsString());
   }
-  (*joined.mutable_attr())["N"].set_i(joined.input_size());
-  (*joined.mutable_attr())["T"] = steps[members.back()].attr().at("T");
+  const NodeDef& last = steps[members.back()];
+  (*joined.mutable_attr())["Tout"] = last.attr().at(OutputType(last));
   return joined;
 }
 
@@ -95,6 +112,7 @@ std::optional<Elementwise> FindElementwise(absl::string_view op) {
       {"AddN", Elementwise::kAdd},
       {"AddV2", Elementwise::kAdd},
       {"BiasAdd", Elementwise::kAdd},
+      {"Cast", Elementwise::kCast},
       {"Maximum", Elementwise::kMaximum},
       {"Minimum", Elementwise::kMinimum},
       {"Mul", Elementwise::kMul},

@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -18,6 +18,7 @@
 #include "cc_kernels/tf/program.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/node_def.pb.h"
+#include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -35,10 +36,10 @@ using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
 REGISTER_OP("TfInterop>Elementwise")
-    .Input("inputs: N * T")
-    .Output("output: T")
-    .Attr("N: int >= 1")
-    .Attr("T: {float, bfloat16}")
+    .Input("inputs: Tin")
+    .Output("output: Tout")
+    .Attr("Tin: list({float, bfloat16}) >= 1")
+    .Attr("Tout: {float, bfloat16}")
     .Attr("steps: list(string) >= 1")
     .SetShapeFn(tensorflow::shape_inference::UnknownShape)
     .Doc(R"doc(
@@ -58,6 +59,7 @@ struct Operation {
   std::string op;
   std::string name;
   std::vector<int> operands;
+  bool is_narrow = false;  // whether the result is bfloat16
 };
 
 // a[i * step_a] and b[i * step_b], with steps of 0 or 1. `out` may be `a` or `b`.
@@ -102,6 +104,8 @@ void Apply(Elementwise kind, const Values& a, const Values& b, float* out, int64
       return Apply(a, b, out, count, Maximum);
     case Elementwise::kMinimum:
       return Apply(a, b, out, count, Minimum);
+    case Elementwise::kCast:
+      return Apply(a, a, out, count, [](float x, float) { return x; });
     case Elementwise::kSquare:
       return Apply(a, a, out, count, [](float x, float) { return x * x; });
     case Elementwise::kRelu:
@@ -111,10 +115,25 @@ void Apply(Elementwise kind, const Values& a, const Values& b, float* out, int64
   }
 }
 
-// Values are computed in float32, and rounded to T after each operation, as TensorFlow's kernels do.
-void Widen(const float* from, int64_t count, float* to) { std::copy_n(from, count, to); }
-void Widen(const bfloat16* from, int64_t count, float* to) {
-  for (int64_t i = 0; i < count; ++i) to[i] = static_cast<float>(from[i]);
+// A tensor's memory: bfloat16 if it is narrow, else float32. All is computed in float32, and rounded
+// after each operation in bfloat16, as TensorFlow's kernels do.
+struct Memory {
+  const void* data = nullptr;
+  bool is_narrow = false;
+};
+
+Memory MemoryOf(const Tensor& tensor) {
+  return {tensor.data(), tensor.dtype() == tensorflow::DT_BFLOAT16};
+}
+
+// Copies `count` values from the one of number `first` on.
+void Widen(const Memory& from, int64_t first, int64_t count, float* to) {
+  if (!from.is_narrow) {
+    std::copy_n(static_cast<const float*>(from.data) + first, count, to);
+    return;
+  }
+  const bfloat16* const narrow = static_cast<const bfloat16*>(from.data) + first;
+  for (int64_t i = 0; i < count; ++i) to[i] = static_cast<float>(narrow[i]);
 }
 
 // The bits of a value rounded to bfloat16, to nearest with ties to even.
@@ -134,23 +153,20 @@ void Narrow(const float* from, int64_t count, bfloat16* to) {
 }
 
 // A tensor that a pass reads. An image is what an index of the result's first dimensions names.
-template <typename T>
 struct Source {
-  const T* data = nullptr;
+  Memory memory;
   int64_t image_size = 0;  // of the tensor; 0 if all images read the same
   int64_t period = 0;      // elements of an image that repeat; those of the image if none do
 };
 
 // How the elements of a result are read from tensors that are broadcast to it.
-template <typename T>
 struct Places {
   int64_t images = 1;
   int64_t elements = 0;  // of an image
-  absl::InlinedVector<Source<T>, 8> sources;
+  absl::InlinedVector<Source, 8> sources;
 };
 
 // Evaluates a few operations that have the shape of the last.
-template <typename T>
 class Pass {
  public:
   // `members` are in order; the last has the result.
@@ -168,7 +184,7 @@ class Pass {
     return reads;
   }
 
-  void Run(const Places<T>& places, OpKernelContext* context, T* out) const {
+  void Run(const Places& places, OpKernelContext* context, void* out) const {
     const int64_t blocks = (places.elements + kBlock - 1) / kBlock;
     // One operation on a vector of eight and its part of the tensors take about two cycles.
     const int64_t vectors = std::min(kBlock, places.elements) / 8 + 1;
@@ -184,12 +200,10 @@ class Pass {
     return operand >= input_count_ && absl::c_linear_search(members_, operand - input_count_);
   }
 
-  static constexpr bool kIsWide = std::is_same_v<T, float>;
-
   // The blocks that one thread computes.
   class Blocks {
    public:
-    Blocks(const Pass& pass, const Places<T>& places, T* out)
+    Blocks(const Pass& pass, const Places& places, void* out)
         : pass_(pass),
           reads_(pass.Reads()),
           places_(places),
@@ -197,7 +211,7 @@ class Pass {
           block_(std::min(kBlock, places.elements)),
           results_(pass.members_.size() * block_),
           tiles_(places.sources.size()),
-          widened_(kIsWide ? 0 : places.sources.size() * block_),
+          widened_(places.sources.size()),
           values_(pass.input_count_ + pass.operations_.size()) {}
 
     void Run(int64_t first, int64_t last, int64_t blocks_of_image) {
@@ -213,15 +227,14 @@ class Pass {
     // Short periods are written so often that a block can begin anywhere.
     void SetImage(int64_t image) {
       for (size_t i = 0; i < tiles_.size(); ++i) {
-        const Source<T>& source = places_.sources[i];
+        const Source& source = places_.sources[i];
         const bool is_tiled =
             source.period > 1 && source.period <= kBlock && source.period < places_.elements;
         if (!is_tiled || (image_ >= 0 && source.image_size == 0)) continue;
-        const T* const data = source.data + image * source.image_size;
         tiles_[i].resize(kBlock + source.period);
         for (size_t j = 0; j < tiles_[i].size(); j += source.period) {
           const int64_t count = std::min<int64_t>(source.period, tiles_[i].size() - j);
-          Widen(data, count, tiles_[i].data() + j);
+          Widen(source.memory, image * source.image_size, count, tiles_[i].data() + j);
         }
       }
       image_ = image;
@@ -231,55 +244,58 @@ class Pass {
       while (begin < end) {
         int64_t stop = end;  // before a long period begins anew
         for (size_t i = 0; i < tiles_.size(); ++i) {
-          const Source<T>& source = places_.sources[i];
+          const Source& source = places_.sources[i];
           if (source.period > 1 && tiles_[i].empty()) {
             stop = std::min(stop, begin + source.period - begin % source.period);
           }
         }
-        for (size_t i = 0; i < tiles_.size(); ++i) {
-          const Source<T>& source = places_.sources[i];
-          const int64_t phase = source.period > 1 ? begin % source.period : 0;
-          const bool is_scalar = source.period == 1;
-          values_[reads_[i]] = {!tiles_[i].empty()
-                                    ? tiles_[i].data() + phase
-                                    : Wide(source.data + image_ * source.image_size + phase,
-                                           is_scalar ? 1 : stop - begin, i),
-                                is_scalar};
-        }
+        for (size_t i = 0; i < tiles_.size(); ++i) SetValues(i, begin, stop - begin);
         Compute(begin, stop - begin);
         begin = stop;
       }
     }
 
-    // The values of source `i`, of a block at most.
-    const float* Wide(const T* data, int64_t count, size_t i) {
-      if constexpr (kIsWide) {
-        return data;
-      } else {
-        float* const wide = widened_.data() + i * block_;
-        Widen(data, count, wide);
-        return wide;
+    // The values of a source for a block.
+    void SetValues(size_t i, int64_t begin, int64_t count) {
+      const Source& source = places_.sources[i];
+      const bool is_scalar = source.period == 1;
+      const int64_t phase = source.period > 1 ? begin % source.period : 0;
+      const float* data = tiles_[i].data() + phase;
+      if (tiles_[i].empty()) {
+        const int64_t first = image_ * source.image_size + phase;
+        data = static_cast<const float*>(source.memory.data) + first;
+        if (source.memory.is_narrow) {
+          widened_[i].resize(block_);
+          Widen(source.memory, first, is_scalar ? 1 : count, widened_[i].data());
+          data = widened_[i].data();
+        }
       }
+      values_[reads_[i]] = {data, is_scalar};
     }
 
     void Compute(int64_t begin, int64_t count) {
-      T* const out = out_ + image_ * places_.elements + begin;
+      const int64_t first = image_ * places_.elements + begin;
       float* result = results_.data();
       for (const int member : pass_.members_) {
         const Operation& operation = pass_.operations_[member];
         const bool is_last = member == pass_.members_.back();
         const std::vector<int>& operands = operation.operands;
         Values value = values_[operands[0]];
-        // `out` may be an operand's memory, so only the last operation writes it.
+        // `out_` may be an operand's memory, so only the last operation writes it.
         const size_t rounds = std::max<size_t>(operands.size(), 2) - 1;
         for (size_t i = 1; i <= rounds; ++i) {
           const Values& other = i < operands.size() ? values_[operands[i]] : value;
           const bool is_end = is_last && i == rounds;
-          float* to = result;
-          if constexpr (kIsWide) to = is_end ? out : result;
+          float* const to =
+              is_end && !operation.is_narrow ? static_cast<float*>(out_) + first : result;
           Apply(operation.kind, value, other, to, count);
-          if constexpr (!kIsWide) is_end ? Narrow(result, count, out) : Round(count, result);
           value = {to, /*is_scalar=*/false};
+          if (!operation.is_narrow) continue;
+          if (is_end) {
+            Narrow(result, count, static_cast<bfloat16*>(out_) + first);
+          } else {
+            Round(count, result);
+          }
         }
         values_[pass_.input_count_ + member] = value;
         result += block_;
@@ -288,12 +304,12 @@ class Pass {
 
     const Pass& pass_;
     const std::vector<int> reads_;
-    const Places<T>& places_;
-    T* const out_;
+    const Places& places_;
+    void* const out_;
     const int64_t block_;
     std::vector<float> results_;             // a block for each operation
     std::vector<std::vector<float>> tiles_;  // by source; empty if it is read where it is
-    std::vector<float> widened_;             // a block for each source
+    std::vector<std::vector<float>> widened_;  // by source; a block of those that are narrow
     std::vector<Values> values_;             // by operand
     int64_t image_ = -1;
   };
@@ -347,23 +363,25 @@ std::optional<Form> FindForm(const TensorShape& shape, const TensorShape& result
   return form;
 }
 
-// `tensor` as a tensor of the shape `shape`, with its values repeated.
-template <typename T>
-Tensor Repeated(const Tensor& tensor, const TensorShape& shape, Tensor to) {
-  const int skipped = shape.dims() - tensor.dims();
+// Gives a tensor the shape `shape`, with its values repeated.
+absl::Status Repeat(OpKernelContext* context, const TensorShape& shape, Tensor* tensor) {
+  Tensor repeated;
+  TF_RETURN_IF_ERROR(context->allocate_temp(tensor->dtype(), shape, &repeated));
+  const int skipped = shape.dims() - tensor->dims();
   std::vector<int64_t> strides(shape.dims());
   int64_t stride = 1;
   for (int i = shape.dims() - 1; i >= skipped; --i) {
-    const int64_t size = tensor.dim_size(i - skipped);
+    const int64_t size = tensor->dim_size(i - skipped);
     strides[i] = size == 1 ? 0 : stride;
     stride *= size;
   }
-  const T* const from = tensor.flat<T>().data();
-  T* const values = to.flat<T>().data();
+  const size_t size = tensorflow::DataTypeSize(tensor->dtype());
+  const char* const from = static_cast<const char*>(tensor->data());
+  char* const to = static_cast<char*>(repeated.data());
   std::vector<int64_t> place(shape.dims());
   int64_t offset = 0;
   for (int64_t i = 0; i < shape.num_elements(); ++i) {
-    values[i] = from[offset];
+    std::memcpy(to + i * size, from + offset * size, size);
     for (int dim = shape.dims() - 1; dim >= 0; --dim) {
       offset += strides[dim];
       if (++place[dim] < shape.dim_size(dim)) break;
@@ -371,10 +389,10 @@ Tensor Repeated(const Tensor& tensor, const TensorShape& shape, Tensor to) {
       place[dim] = 0;
     }
   }
-  return to;
+  *tensor = std::move(repeated);
+  return absl::OkStatus();
 }
 
-template <typename T>
 class ElementwiseKernel : public OpKernel {
  public:
   explicit ElementwiseKernel(OpKernelConstruction* context) : OpKernel(context) {
@@ -399,7 +417,7 @@ class ElementwiseKernel : public OpKernel {
         continue;
       }
       Tensor value;
-      OP_REQUIRES_OK(context, context->allocate_temp(kType, own, &value));
+      OP_REQUIRES_OK(context, context->allocate_temp(DtypeOf(operations_[i]), own, &value));
       OP_REQUIRES_OK(context, Run(context, {i}, values, &value));
       values[i] = std::move(value);
     }
@@ -414,8 +432,6 @@ class ElementwiseKernel : public OpKernel {
   }
 
  private:
-  static constexpr tensorflow::DataType kType = tensorflow::DataTypeToEnum<T>::value;
-
   absl::Status ReadStep(const std::string& serialized) {
     tensorflow::NodeDef node;
     Operation& operation = operations_.emplace_back();
@@ -424,10 +440,14 @@ class ElementwiseKernel : public OpKernel {
       return InvalidArgument("Expected an elementwise operation, got '", node.op(), "'.");
     }
     operation.kind = *kind;
+    tensorflow::DataType dtype = tensorflow::DT_INVALID;
+    TF_RETURN_IF_ERROR(
+        GetNodeAttr(node, *kind == Elementwise::kCast ? "DstT" : "T", &dtype));
+    operation.is_narrow = dtype == tensorflow::DT_BFLOAT16;
     operation.op = node.op();
     operation.name = node.name();
-    const bool is_unary = *kind == Elementwise::kSquare || *kind == Elementwise::kRelu ||
-                          *kind == Elementwise::kRelu6;
+    const bool is_unary = *kind == Elementwise::kCast || *kind == Elementwise::kSquare ||
+                          *kind == Elementwise::kRelu || *kind == Elementwise::kRelu6;
     if (is_unary != (node.input_size() == 1)) {
       return InvalidArgument("Expected other operands of ", node.op(), " than ", node.input_size(),
                              ".");
@@ -442,6 +462,10 @@ class ElementwiseKernel : public OpKernel {
       operation.operands.push_back(operand->index + (operand->is_step ? num_inputs() : 0));
     }
     return absl::OkStatus();
+  }
+
+  static tensorflow::DataType DtypeOf(const Operation& operation) {
+    return operation.is_narrow ? tensorflow::DT_BFLOAT16 : tensorflow::DT_FLOAT;
   }
 
   static bool MayBroadcast(const Operation& operation, const TensorShape& first,
@@ -478,7 +502,7 @@ class ElementwiseKernel : public OpKernel {
                    const std::vector<Tensor>& values, Tensor* out) const {
     const TensorShape& shape = out->shape();
     if (shape.num_elements() == 0) return absl::OkStatus();
-    const Pass<T> pass(operations_, std::move(members), num_inputs());
+    const Pass pass(operations_, std::move(members), num_inputs());
     const std::vector<int> reads = pass.Reads();
     std::vector<Tensor> read;
     std::vector<Form> forms;
@@ -494,40 +518,32 @@ class ElementwiseKernel : public OpKernel {
         forms.push_back(*form);
         continue;
       }
-      Tensor repeated;
-      TF_RETURN_IF_ERROR(context->allocate_temp(kType, shape, &repeated));
-      read.push_back(Repeated<T>(tensor, shape, std::move(repeated)));
+      TF_RETURN_IF_ERROR(Repeat(context, shape, &read.emplace_back(tensor)));
       forms.push_back({});
     }
-    Places<T> places;
+    Places places;
     places.images = Product(shape, 0, images);
     places.elements = Product(shape, images, shape.dims());
     for (size_t i = 0; i < read.size(); ++i) {
       if (forms[i].period > 0 && forms[i].period < images) {  // repeats groups of images
-        Tensor repeated;
-        TF_RETURN_IF_ERROR(context->allocate_temp(kType, shape, &repeated));
-        read[i] = Repeated<T>(read[i], shape, std::move(repeated));
+        TF_RETURN_IF_ERROR(Repeat(context, shape, &read[i]));
         forms[i] = {};
       }
       const bool is_full = forms[i].period == 0;
       const int64_t period =
           is_full ? places.elements : Product(shape, forms[i].period, shape.dims());
       const int64_t image_size = is_full ? places.elements : forms[i].images > 0 ? period : 0;
-      places.sources.push_back({read[i].flat<T>().data(), image_size, period});
+      places.sources.push_back({MemoryOf(read[i]), image_size, period});
     }
-    pass.Run(places, context, out->flat<T>().data());
+    pass.Run(places, context, out->data());
     return absl::OkStatus();
   }
 
   std::vector<Operation> operations_;
 };
 
-REGISTER_KERNEL_BUILDER(
-    Name("TfInterop>Elementwise").Device(tensorflow::DEVICE_CPU).TypeConstraint<float>("T"),
-    ElementwiseKernel<float>);
-REGISTER_KERNEL_BUILDER(
-    Name("TfInterop>Elementwise").Device(tensorflow::DEVICE_CPU).TypeConstraint<bfloat16>("T"),
-    ElementwiseKernel<bfloat16>);
+REGISTER_KERNEL_BUILDER(Name("TfInterop>Elementwise").Device(tensorflow::DEVICE_CPU),
+                        ElementwiseKernel);
 
 }  // namespace
 }  // namespace tf_interop

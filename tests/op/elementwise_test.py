@@ -44,25 +44,27 @@ def random(shape: Sequence[int], seed: int = 0) -> np.ndarray:
 
 
 def assert_gives_the_bits_of_stock(
-    unit: Any, steps: list[NodeDef], results: list[str], values: Sequence[np.ndarray]
+    unit: Any,
+    steps: list[NodeDef],
+    results: list[str],
+    values: Sequence[np.ndarray],
+    dtypes: Sequence[tf.DType] = (),
 ) -> None:
-    dtype = tf.as_dtype(steps[0].attr["T"].type)
+    """`dtypes` are that of the inputs and those of the results; by default that of the steps."""
+    of_inputs, *of_results = dtypes or [tf.as_dtype(steps[0].attr["T"].type)] * (len(results) + 1)
     with np.errstate(all="ignore"):
-        given = [tf.cast(value, dtype) for value in values]
-        expected = stock(steps, results)(*given)
+        given = [tf.cast(value, of_inputs) for value in values]
+        expected = with_one_nan(stock(steps, results)(*given))
         for cores in (1, 0, 2):
-            run = in_graph(unit, steps, results, dtype, cores=cores)
+            run = in_graph(unit, steps, results, cores=cores, Tout=of_results)
             for _ in range(2):
-                found = run(*map(tf.identity, given))
-                if dtype == tf.bfloat16:
-                    found, expected = map(with_one_zero_and_nan, (found, expected))
-                assert_same_bits(found, expected)
+                assert_same_bits(with_one_nan(run(*map(tf.identity, given))), expected)
 
 
-def with_one_zero_and_nan(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Of bfloat16 TensorFlow's kernels return zero and NaN of either sign."""
-    nan = tf.cast(np.nan, tf.bfloat16)
-    return [tf.where(tf.math.is_nan(each), nan, each + 0) for each in tensors]
+def with_one_nan(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """NaN may have any bits, and of bfloat16 TensorFlow's kernels return zeros of either sign."""
+    unsigned = [each + 0 if each.dtype == tf.bfloat16 else each for each in tensors]
+    return [tf.where(tf.math.is_nan(each), tf.cast(np.nan, each.dtype), each) for each in unsigned]
 
 
 @pytest.mark.parametrize("kind", SHAPES)
@@ -147,29 +149,52 @@ def test_other_types_run_as_before(unit: Any) -> None:
     assert_same_bits(run(*values), stock(steps, ["steps:1:0"])(*values))
 
 
-def random_steps(seed: int, inputs: int, dtype: tf.DType) -> tuple[list[NodeDef], list[str]]:
-    """Steps that read any earlier values, of any shape."""
+def random_steps(
+    seed: int, inputs: int, dtypes: Sequence[tf.DType]
+) -> tuple[list[NodeDef], list[str], list[tf.DType]]:
+    """Steps that read any earlier values, of any shape; their results, and the dtypes of these."""
     choose = np.random.default_rng(seed)
-    operands = [f"inputs:{i}" for i in range(inputs)]
+    operands = [(f"inputs:{i}", dtypes[0]) for i in range(inputs)]
     steps: list[NodeDef] = []
     for i in range(int(choose.integers(4, 25))):
         # Mostly late ones, so that most values have one reader.
         late = operands[-3:] if choose.random() < 0.8 else operands
+        first, dtype = late[choose.integers(len(late))]
+        if len(dtypes) > 1 and choose.random() < 0.3:
+            to = dtypes[choose.integers(len(dtypes))]
+            steps.append(cast(f"step_{i}", first, dtype, to))
+            operands.append((f"steps:{i}:0", to))
+            continue
         op = str(choose.choice([*BINARY, *BINARY, *UNARY]))
-        read = choose.choice(late, 2 if op in BINARY else 1)
-        steps.append(operation(f"step_{i}", op, list(map(str, read)), dtype))
-        operands.append(f"steps:{i}:0")
-    others = choose.choice(len(steps), int(choose.integers(0, 3)))
-    return steps, [operands[-1], *(f"steps:{i}:0" for i in others)]
+        others = [name for name, each in late if each == dtype]
+        read = [first, str(choose.choice(others))] if op in BINARY else [first]
+        steps.append(operation(f"step_{i}", op, read, dtype))
+        operands.append((f"steps:{i}:0", dtype))
+    read_outside = choose.choice(len(steps), int(choose.integers(0, 3)))
+    results = [operands[-1], *(operands[inputs + i] for i in read_outside)]
+    return steps, [name for name, _ in results], [each for _, each in results]
+
+
+def cast(name: str, operand: str, before: tf.DType, after: tf.DType) -> NodeDef:
+    node = NodeDef(name=name, op="Cast", input=[operand])
+    node.attr["SrcT"].type, node.attr["DstT"].type = (
+        each.as_datatype_enum for each in (before, after)
+    )
+    return node
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_random_steps(unit: Any, seed: int, dtype: tf.DType) -> None:
+@pytest.mark.parametrize(
+    "dtypes",
+    [[tf.float32], [tf.bfloat16], [tf.bfloat16, tf.float32]],
+    ids=["float32", "bfloat16", "mixed"],
+)
+def test_random_steps(unit: Any, seed: int, dtypes: list[tf.DType]) -> None:
     shapes = list(SHAPES.values())
     places = np.random.default_rng(seed).choice(len(shapes), 4)
     values = [random(shapes[place], seed=i) for i, place in enumerate(places)]
-    steps, results = random_steps(seed, len(values), dtype)
-    assert_gives_the_bits_of_stock(unit, steps, results, values)
+    steps, results, of_results = random_steps(seed, len(values), dtypes)
+    assert_gives_the_bits_of_stock(unit, steps, results, values, [dtypes[0], *of_results])
 
 
 def test_the_error_is_that_of_the_own_op(unit: Any) -> None:

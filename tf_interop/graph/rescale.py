@@ -19,7 +19,9 @@ A chain of such nodes becomes one operation if:
   3. the nodes are on one CPU with oneDNN, without control dependencies, and of the type float32;
   4. x has four dimensions, channels last, and only its batch may be unknown;
   5. every factor and offset has one value for each channel, or one for all;
-  6. the passes that it saves are longer than the time that oneDNN takes to start.
+  6. the passes that it saves are longer than the time that oneDNN takes to start;
+  7. x is no Cast: a unit joins those of mixed precision with the chain
+     (`cc_kernels/tf/elementwise.h`).
 
 The new node has the name of the last one. A second run finds nothing.
 """
@@ -102,6 +104,7 @@ def find_rescalings(
             or not changes.is_change(index, images[0])
             or not changes.may_join(index, view.nodes[index].device)
             or attribute_of(view.nodes[index], "T").type != types_pb2.DT_FLOAT
+            or view.ops[view.fanins[index][images[0]][0]] == "Cast"
         ):
             continue
         check_time_limit()
