@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -33,6 +34,23 @@ def test_keeps_the_order_of_inputs_and_outputs(variant: Variant) -> None:
     step = make_step(variant, frozen, flat_outputs(noise(traced.inputs, seed=0)))
     for _ in range(2):
         check_outputs(step(), stock)
+
+
+def test_openvino_computes_in_the_dtype_of_the_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    openvino = pytest.importorskip("openvino")
+    hints = []
+
+    def compile_model(self: object, model: object, device: str, options: dict[str, str]) -> None:
+        hints.append(options["INFERENCE_PRECISION_HINT"])
+        raise InterruptedError
+
+    monkeypatch.setattr(openvino.Core, "compile_model", compile_model)
+    for dtype in (tf.float32, tf.bfloat16):
+        doubled = tf.function(lambda x, dtype=dtype: tf.cast(tf.cast(x, dtype) * 2, tf.float32))
+        concrete = doubled.get_concrete_function(tf.TensorSpec([3]))
+        with pytest.raises(InterruptedError):
+            make_step(Variant.OPENVINO, concrete, [np.ones(3, np.float32)])
+    assert hints == ["f32", "bf16"]
 
 
 def test_says_which_packages_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:

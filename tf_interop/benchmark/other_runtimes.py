@@ -1,6 +1,6 @@
 """Runs a frozen function with TensorFlow Lite, ONNX Runtime or OpenVINO, on the CPU.
 
-Each runtime computes in float32, and has as many threads as the process has cores. A *step* takes
+Each runtime computes in float32, OpenVINO also in bfloat16 if the function does, and has as many threads as the process has cores. A *step* takes
 no argument, runs on the inputs that it was made with, and returns the outputs in the order of the
 function's. Converting happens when the step is made.
 """
@@ -107,17 +107,23 @@ def _onnxruntime_step(frozen: Any, inputs: _Arrays, cores: int) -> Step:
 
 def _openvino_step(frozen: Any, inputs: _Arrays, cores: int) -> Step:
     import openvino
+    import tensorflow as tf
 
     core = openvino.Core()
     with tempfile.TemporaryDirectory(prefix="tf_interop_openvino_") as folder:
         path = pathlib.Path(folder, "frozen.pb")
         path.write_bytes(frozen.graph.as_graph_def().SerializeToString())
         model = core.read_model(path)
-    # By default it computes in bfloat16 on processors that have it.
+    is_narrow = any(
+        tensor.dtype == tf.bfloat16
+        for operation in frozen.graph.get_operations()
+        for tensor in operation.outputs
+    )
     options = {
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_NUM_THREADS": cores,
-        "INFERENCE_PRECISION_HINT": "f32",
+        # By default it computes in bfloat16 on processors that have it.
+        "INFERENCE_PRECISION_HINT": "bf16" if is_narrow else "f32",
     }
     compiled = core.compile_model(model, "CPU", options)
     feeds = {tensor.name: value for tensor, value in zip(frozen.inputs, inputs, strict=True)}

@@ -83,11 +83,15 @@ class Variant(enum.Enum):
     def can_run(self, case: Case) -> bool:
         """Whether it can run a case: a frozen function does not train, nor do other runtimes.
 
-        Those also compute in float32 only.
+        Those also compute in float32 only, but for OpenVINO, which takes bfloat16.
         """
         if case.is_program:
             return self in (Variant.STOCK, Variant.OURS)
-        if self.is_other_runtime and case.precision not in (Precision.FLOAT32, Precision.TF32):
+        if self.is_other_runtime and case.precision not in (
+            Precision.FLOAT32,
+            Precision.TF32,
+            *([Precision.BFLOAT16] if self is Variant.OPENVINO else []),
+        ):
             return False
         is_for_inference = self is Variant.FROZEN or self.is_other_runtime
         return case.mode is Mode.INFERENCE or not is_for_inference
