@@ -27,12 +27,8 @@ int StepOf(absl::string_view text) {
   return operand.has_value() && operand->is_step ? operand->index : -1;
 }
 
-const char* InputType(const NodeDef& node) {
-  return node.op() == "Cast" ? "SrcT" : "T";
-}
-const char* OutputType(const NodeDef& node) {
-  return node.op() == "Cast" ? "DstT" : "T";
-}
+const char* InputType(const NodeDef& node) { return node.op() == "Cast" ? "SrcT" : "T"; }
+const char* OutputType(const NodeDef& node) { return node.op() == "Cast" ? "DstT" : "T"; }
 
 bool HasType(const NodeDef& node, absl::string_view name) {
   tensorflow::DataType dtype = tensorflow::DT_INVALID;

@@ -9,7 +9,8 @@
 //
 // The results have the bits that TensorFlow's kernels give: each operation is one that IEEE 754
 // rounds once, or a comparison. Only NaN may have other bits, and in bfloat16 zero another sign. A
-// pass may cast, so a normalization in Keras' mixed precision, in float32 between two casts, is one.
+// pass may cast, so a normalization in Keras' mixed precision, in float32 between two casts, is
+// one.
 #ifndef TF_INTEROP_TF_ELEMENTWISE_H_
 #define TF_INTEROP_TF_ELEMENTWISE_H_
 
@@ -41,8 +42,8 @@ enum class Elementwise {
 std::optional<Elementwise> FindElementwise(absl::string_view op);
 
 // Joins steps in float32 and bfloat16 that nothing but another one of them reads with those that
-// read them, as nodes of kElementwiseOp. Operands and `results` then name the steps that are left. Whatever is
-// not well-formed stays as it is.
+// read them, as nodes of kElementwiseOp. Operands and `results` then name the steps that are left.
+// Whatever is not well-formed stays as it is.
 void JoinElementwise(std::vector<tensorflow::NodeDef>* steps, std::vector<std::string>* results);
 
 }  // namespace tf_interop

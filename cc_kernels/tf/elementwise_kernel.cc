@@ -115,8 +115,8 @@ void Apply(Elementwise kind, const Values& a, const Values& b, float* out, int64
   }
 }
 
-// A tensor's memory: bfloat16 if it is narrow, else float32. All is computed in float32, and rounded
-// after each operation in bfloat16, as TensorFlow's kernels do.
+// A tensor's memory: bfloat16 if it is narrow, else float32. All is computed in float32, and
+// rounded after each operation in bfloat16, as TensorFlow's kernels do.
 struct Memory {
   const void* data = nullptr;
   bool is_narrow = false;
@@ -307,10 +307,10 @@ class Pass {
     const Places& places_;
     void* const out_;
     const int64_t block_;
-    std::vector<float> results_;             // a block for each operation
-    std::vector<std::vector<float>> tiles_;  // by source; empty if it is read where it is
+    std::vector<float> results_;               // a block for each operation
+    std::vector<std::vector<float>> tiles_;    // by source; empty if it is read where it is
     std::vector<std::vector<float>> widened_;  // by source; a block of those that are narrow
-    std::vector<Values> values_;             // by operand
+    std::vector<Values> values_;               // by operand
     int64_t image_ = -1;
   };
 
@@ -441,8 +441,7 @@ class ElementwiseKernel : public OpKernel {
     }
     operation.kind = *kind;
     tensorflow::DataType dtype = tensorflow::DT_INVALID;
-    TF_RETURN_IF_ERROR(
-        GetNodeAttr(node, *kind == Elementwise::kCast ? "DstT" : "T", &dtype));
+    TF_RETURN_IF_ERROR(GetNodeAttr(node, *kind == Elementwise::kCast ? "DstT" : "T", &dtype));
     operation.is_narrow = dtype == tensorflow::DT_BFLOAT16;
     operation.op = node.op();
     operation.name = node.name();

@@ -46,8 +46,10 @@ def test_openvino_computes_in_the_dtype_of_the_function(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(openvino.Core, "compile_model", compile_model)
     for dtype in (tf.float32, tf.bfloat16):
-        doubled = tf.function(lambda x, dtype=dtype: tf.cast(tf.cast(x, dtype) * 2, tf.float32))
-        concrete = doubled.get_concrete_function(tf.TensorSpec([3]))
+        function = tf.function(
+            lambda x, dtype=dtype: tf.cast(tf.nn.relu(tf.cast(x, dtype)), tf.float32)
+        )
+        concrete = function.get_concrete_function(tf.TensorSpec([3]))
         with pytest.raises(InterruptedError):
             make_step(Variant.OPENVINO, concrete, [np.ones(3, np.float32)])
     assert hints == ["f32", "bf16"]

@@ -97,7 +97,9 @@ def test_an_image_of_three_channels_is_scaled_and_shifted(unit: Any, dtype: tf.D
 
 @pytest.mark.parametrize("count", range(1, 12))
 def test_sums_of_any_number_of_tensors(unit: Any, dtype: tf.DType, count: int) -> None:
-    factors = [operation(f"of_{i}", "Mul", [f"inputs:{i}", "inputs:0"], dtype) for i in range(count)]
+    factors = [
+        operation(f"of_{i}", "Mul", [f"inputs:{i}", "inputs:0"], dtype) for i in range(count)
+    ]
     inputs = [f"steps:{i}:0" for i in range(count)]
     steps = [*factors, operation("sum", "AddN", inputs, dtype, N=count)]
     steps.append(operation("relu", "Relu", [f"steps:{count}:0"], dtype))

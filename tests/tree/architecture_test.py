@@ -98,6 +98,7 @@ PRIVATE_MODULES = {
     "eager.polymorphic_function.polymorphic_function",
     "eager.polymorphic_function.tracing_compilation",
     *("framework.convert_to_constants", "ops.handle_data_util", "util._pywrap_util_port"),
+    "util._pywrap_utils",
     *("ops.resource_variable_ops", "saved_model.save_context"),
 }
 PRIVATE_HEADERS = {

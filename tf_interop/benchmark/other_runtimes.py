@@ -1,8 +1,9 @@
 """Runs a frozen function with TensorFlow Lite, ONNX Runtime or OpenVINO, on the CPU.
 
-Each runtime computes in float32, OpenVINO also in bfloat16 if the function does, and has as many threads as the process has cores. A *step* takes
-no argument, runs on the inputs that it was made with, and returns the outputs in the order of the
-function's. Converting happens when the step is made.
+Each runtime computes in float32, OpenVINO also in bfloat16 if the function does, and has as many
+threads as the process has cores. A *step* takes no argument, runs on the inputs that it was made
+with, and returns the outputs in the order of the function's. Converting happens when the step is
+made.
 """
 
 from __future__ import annotations

@@ -42,9 +42,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Collection
 
-import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import types_pb2
 
 from tf_interop import tensorflow_internals
 from tf_interop.convolution import Refusal, RefusalReason

@@ -381,7 +381,9 @@ class _Rewriter:
         before = self._dtype(text)
         if before == dtype:
             return text
-        node = self._add("Cast", self._shape(text))
+        shape = self._shape(text)
+        assert shape is not None
+        node = self._add("Cast", shape)
         node.input.append(text)
         node.attr["SrcT"].type, node.attr["DstT"].type = before, dtype
         return str(node.name)
