@@ -51,7 +51,8 @@ _VARIANTS_ON_CPUS = (Variant.STOCK, Variant.FROZEN, Variant.ENABLED, Variant.XLA
 _VARIANTS_OF_STAGES = (Variant.PINNING, Variant.CONCURRENCY)
 _VARIANTS_ON_GPUS = (Variant.STOCK, Variant.XLA, Variant.XLA_ENABLED)
 _LIMITS_OF_VARIANTS = (
-    "frozen, tflite, onnxruntime and openvino run inference only, the last three in float32 only"
+    "frozen, tflite, onnxruntime and openvino run inference only, the last three in float32 only "
+    "(openvino also in bfloat16)"
 )
 _TIMEOUT_OF_PROGRAMS_S = 24 * 3600.0
 
@@ -114,7 +115,7 @@ benchmark InceptionV3 --image-size 75 --policy always --variants stock,ours \\
     "per operation. inter-1: stock with one operation at a time. enabled: with the plugin, but "
     "without a plan. xla-enabled: that, compiled by XLA. xla-ours: with the plan, compiled by XLA. "
     "frozen: stock, with constants instead of variables (inference). tflite, onnxruntime, "
-    "openvino: these runtimes (inference in float32 on a CPU).",
+    "openvino: these runtimes (inference in float32 on a CPU, openvino also in bfloat16).",
 )
 @click.option("--plan", "plan_path", metavar="PLAN.json", help="A plan for all cases.")
 @options.profile("Plan each case from this profile, as tf-interop plan does.")
