@@ -43,6 +43,7 @@ import functools
 from collections.abc import Callable, Collection
 
 import tensorflow as tf
+from tensorflow.core.framework import types_pb2
 
 from tf_interop import tensorflow_internals
 from tf_interop.convolution import Refusal, RefusalReason
@@ -311,15 +312,16 @@ class _Search:
         None if node `index` is no such Cast, or if something else is between the two.
         """
         view = self._view
-        if view.ops[index] != "Cast":
+        if (
+            view.ops[index] != "Cast"
+            or attribute_of(view.nodes[index], "DstT").type != types_pb2.DT_FLOAT
+        ):
             return None
-        narrow = attribute_of(view.nodes[index], "SrcT").type
         nodes, made = [index], list[Change]()
         while (reader := self._changes.only_reader(nodes[-1])) is not None:
             nodes.append(reader[0])
             if view.ops[reader[0]] == "Cast":
-                is_back = attribute_of(view.nodes[reader[0]], "DstT").type == narrow
-                return (tuple(nodes), made) if is_back else None
+                return tuple(nodes), made
             change = self._changes.change(*reader, channels, layout)
             if change is None or change.activation:
                 return None
