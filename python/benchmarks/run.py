@@ -5,8 +5,9 @@
 `plan_time` times the planner, and `pass_time` the graph pass. `applications` compares the numbers
 of networks with and without the plugin, `compiled_applications` those of networks that XLA
 compiles, `folded_applications` those of folded networks, and `random_networks` those of random ones
-whose variables change. `kept_parameters` times calls after an update, and `compiled_calls` those
-of functions that XLA compiles without convolutions. `serving` serves a network for fifteen minutes.
+whose variables change. `mixed_precision` compares networks in bfloat16 with float32.
+`kept_parameters` times calls after an update, and `compiled_calls` those of functions that XLA
+compiles without convolutions. `serving` serves a network for fifteen minutes.
 `parallel_papers` and `parallel_scaling` model networks whose layers many GPUs share, and
 `parallel_time` times the search for that. `divided_training` compares training on several devices
 and on one, and `divided_speed` times it on two processes.
@@ -38,6 +39,7 @@ CASES = {
     "applications": "applications:CASE",
     "compiled_applications": "applications:COMPILED_CASE",
     "folded_applications": "folded_applications:CASE",
+    "mixed_precision": "mixed_precision:CASE",
     "kept_parameters": "kept_parameters:CASE",
     "compiled_calls": "compiled_calls:CASE",
     "random_networks": "random_networks:CASE",
