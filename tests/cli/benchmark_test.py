@@ -409,7 +409,11 @@ def test_a_plan_that_changes_nothing_here_is_refused_for_a_program(
             "packages that are not installed. Install them: pip install onnxruntime tf2onnx",
         ),
         ("--variants frozen,tflite --no-inference --training", (), "cannot run any of these cases"),
-        ("--variants onnxruntime --precision float16,bfloat16", (), "cannot run any of these cases"),
+        (
+            "--variants onnxruntime --precision float16,bfloat16",
+            (),
+            "cannot run any of these cases",
+        ),
     ],
 )
 def test_refuses_variants_that_can_run_nothing_before_it_measures(
