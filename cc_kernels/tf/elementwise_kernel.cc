@@ -73,6 +73,7 @@ void Apply(const float* a, const float* b, float* out, int64_t count, Op op) {
 struct Values {
   const float* data = nullptr;
   bool is_scalar = false;
+  bool is_rounded = true;  // else they are still to be rounded to bfloat16
 };
 
 template <typename Op>
@@ -143,8 +144,10 @@ uint32_t RoundedBits(float value) {
   return value != value ? 0x7fc00000 : rounded;
 }
 
-void Round(int64_t count, float* values) {
-  for (int64_t i = 0; i < count; ++i) values[i] = absl::bit_cast<float>(RoundedBits(values[i]));
+// `to` may be `from`.
+void Round(const float* from, int64_t count, float* to) {
+#pragma GCC ivdep
+  for (int64_t i = 0; i < count; ++i) to[i] = absl::bit_cast<float>(RoundedBits(from[i]));
 }
 
 void Narrow(const float* from, int64_t count, bfloat16* to) {
@@ -210,6 +213,7 @@ class Pass {
           out_(out),
           block_(std::min(kBlock, places.elements)),
           results_(pass.members_.size() * block_),
+          scratch_(block_),
           tiles_(places.sources.size()),
           widened_(places.sources.size()),
           values_(pass.input_count_ + pass.operations_.size()) {}
@@ -278,28 +282,51 @@ class Pass {
       float* result = results_.data();
       for (const int member : pass_.members_) {
         const Operation& operation = pass_.operations_[member];
-        const bool is_last = member == pass_.members_.back();
-        const std::vector<int>& operands = operation.operands;
-        Values value = values_[operands[0]];
         // `out_` may be an operand's memory, so only the last operation writes it.
-        const size_t rounds = std::max<size_t>(operands.size(), 2) - 1;
-        for (size_t i = 1; i <= rounds; ++i) {
-          const Values& other = i < operands.size() ? values_[operands[i]] : value;
-          const bool is_end = is_last && i == rounds;
-          float* const to =
-              is_end && !operation.is_narrow ? static_cast<float*>(out_) + first : result;
-          Apply(operation.kind, value, other, to, count);
-          value = {to, /*is_scalar=*/false};
-          if (!operation.is_narrow) continue;
-          if (is_end) {
-            Narrow(result, count, static_cast<bfloat16*>(out_) + first);
-          } else {
-            Round(count, result);
-          }
+        const bool is_last = member == pass_.members_.back();
+        float* const to =
+            is_last && !operation.is_narrow ? static_cast<float*>(out_) + first : result;
+        const Values value = Evaluate(operation, count, result, to);
+        if (is_last && operation.is_narrow) {
+          Narrow(value.data, count, static_cast<bfloat16*>(out_) + first);
+        } else if (is_last && value.data != to) {
+          std::copy_n(value.data, count, to);
         }
         values_[pass_.input_count_ + member] = value;
         result += block_;
       }
+    }
+
+    // The values of an operation. They are those of an operand, or in `result`, or at last in `to`.
+    Values Evaluate(const Operation& operation, int64_t count, float* result, float* to) {
+      Values value = values_[operation.operands[0]];
+      const bool narrows = operation.kind == Elementwise::kCast && operation.is_narrow;
+      // Rounding keeps the order of values, zero and six, so it may wait for these.
+      const bool may_wait =
+          narrows || operation.kind == Elementwise::kRelu || operation.kind == Elementwise::kRelu6;
+      if (!may_wait) value = Rounded(value, count, result);
+      if (operation.kind == Elementwise::kCast) {
+        value.is_rounded = !narrows;
+        return value;
+      }
+      const size_t rounds = std::max<size_t>(operation.operands.size(), 2) - 1;
+      for (size_t i = 1; i <= rounds; ++i) {
+        const bool is_unary = i >= operation.operands.size();
+        const Values other =
+            is_unary ? value : Rounded(values_[operation.operands[i]], count, scratch_.data());
+        float* const end = i == rounds ? to : result;
+        Apply(operation.kind, value, other, end, count);
+        const bool is_rounded = !operation.is_narrow || (may_wait && value.is_rounded);
+        value = {end, /*is_scalar=*/false, is_rounded};
+        if (i < rounds) value = Rounded(value, count, result);
+      }
+      return value;
+    }
+
+    static Values Rounded(const Values& value, int64_t count, float* to) {
+      if (value.is_rounded) return value;
+      Round(value.data, value.is_scalar ? 1 : count, to);
+      return {to, value.is_scalar};
     }
 
     const Pass& pass_;
@@ -308,6 +335,7 @@ class Pass {
     void* const out_;
     const int64_t block_;
     std::vector<float> results_;               // a block for each operation
+    std::vector<float> scratch_;               // a block for an operand that is rounded
     std::vector<std::vector<float>> tiles_;    // by source; empty if it is read where it is
     std::vector<std::vector<float>> widened_;  // by source; a block of those that are narrow
     std::vector<Values> values_;               // by operand
