@@ -106,7 +106,7 @@ void Apply(Elementwise kind, const Values& a, const Values& b, float* out, int64
     case Elementwise::kMinimum:
       return Apply(a, b, out, count, Minimum);
     case Elementwise::kCast:
-      return Apply(a, a, out, count, [](float x, float) { return x; });
+      return;  // it has the values of its operand
     case Elementwise::kSquare:
       return Apply(a, a, out, count, [](float x, float) { return x * x; });
     case Elementwise::kRelu:

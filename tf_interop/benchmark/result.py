@@ -87,11 +87,9 @@ class Variant(enum.Enum):
         """
         if case.is_program:
             return self in (Variant.STOCK, Variant.OURS)
-        if self.is_other_runtime and case.precision not in (
-            Precision.FLOAT32,
-            Precision.TF32,
-            *([Precision.BFLOAT16] if self is Variant.OPENVINO else []),
-        ):
+        narrow = (Precision.BFLOAT16,) if self is Variant.OPENVINO else ()
+        precisions = (Precision.FLOAT32, Precision.TF32, *narrow)
+        if self.is_other_runtime and case.precision not in precisions:
             return False
         is_for_inference = self is Variant.FROZEN or self.is_other_runtime
         return case.mode is Mode.INFERENCE or not is_for_inference
