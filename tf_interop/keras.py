@@ -45,13 +45,14 @@ class _Call:
         self.is_reported = False
         self.must_tune: bool | None = None  # after the first batch; whether for training
 
-    def find_new_reports(self) -> tuple[PassReport, ...]:
+    def new_reports(self) -> tuple[PassReport, ...]:
         # Compared by identity, because optimizing a graph again makes an equal report.
         before = {id(report) for report in self.reports}
         return tuple(report for report in self.plugin.reports if id(report) not in before)
 
-    def find_new_failures(self) -> collections.Counter[str]:
-        return _failures_of(self.plugin) - self.failures
+    def new_failures(self) -> list[str]:
+        counts = _failures_of(self.plugin) - self.failures
+        return [f"{count_of(count, 'graph')} unchanged: {cause}" for cause, count in counts.items()]
 
 
 class Enable:
@@ -155,7 +156,7 @@ class Enable:
     @property
     def op_count(self) -> int:
         """The number of stages, or units on a CPU, in all `graphs`."""
-        return sum(len(report.plan.stages) + len(report.unit_names) for report in self.graphs)
+        return sum(len(report.op_names) for report in self.graphs)
 
     def restore(self) -> None:
         """Undoes all changes of the callback, if any.
@@ -166,7 +167,7 @@ class Enable:
         if call is None:
             return
         self._call = None
-        self.graphs = call.find_new_reports()
+        self.graphs = call.new_reports()
         call.plugin.settings = call.settings
         call.plugin.set_option(call.option)
         if tensorflow_internals.model_compilation(call.model) is not call.compilation:
@@ -304,7 +305,7 @@ class Enable:
         if call is None:
             return
         if not call.is_reported:
-            self.graphs = call.find_new_reports()
+            self.graphs = call.new_reports()
         # In every epoch, so that all columns of a History have the same length.
         if logs is not None:
             logs["tf_interop_ops"] = self.op_count
@@ -322,29 +323,20 @@ class Enable:
 
 
 def _summarize(graphs: tuple[PassReport, ...], call: _Call) -> str:
-    failures = [
-        f"{count_of(count, 'graph')} unchanged: {cause}"
-        for cause, count in call.find_new_failures().items()
-    ]
-    stages = [stage for report in graphs for stage in report.plan.stages]
-    units = sum(len(report.unit_names) for report in graphs)
-    if units:
-        operations = sum(report.unit_op_count for report in graphs)
-        text = f"{count_of(units, 'unit')} of {count_of(operations, 'operation')}"
-        return "; ".join([text, *failures])
-    if not stages:
-        whys = dict.fromkeys(report.why_unchanged for report in graphs)
-        return "no stages: " + "; ".join([*whys, *failures] or [_why_no_graphs(call)])
-    grouped = sum(len(stage.nodes) for stage in stages)
-    left_alone = collections.Counter(
-        refusal.reason.value for report in graphs for refusal in report.refusals
+    ops = sum(len(report.op_names) for report in graphs)
+    if not ops:
+        whys = [*dict.fromkeys(report.why_unchanged for report in graphs), *call.new_failures()]
+        return "no stages or units: " + "; ".join(whys or [_why_no_graphs(call)])
+    noun = "stage" if any(report.plan.stages for report in graphs) else "unit"
+    operations = sum(report.operation_count for report in graphs)
+    text = f"{count_of(ops, noun)} of {count_of(operations, 'operation')}"
+    refused = collections.Counter(
+        each.reason.value for report in graphs for each in report.refusals
     )
-    left_alone["in no stage"] = sum(report.convolution_count for report in graphs) - grouped
-    reasons = [f"{count} {reason}" for reason, count in left_alone.items() if count]
-    text = f"{count_of(len(stages), 'stage')} from {count_of(grouped, 'convolution')}"
-    if reasons:
-        text += f" ({sum(left_alone.values())} unchanged: {', '.join(reasons)})"
-    return "; ".join([text, *failures])
+    if refused:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in refused.items())
+        text += f" ({count_of(refused.total(), 'convolution')} unchanged: {reasons})"
+    return "; ".join([text, *call.new_failures()])
 
 
 def _why_no_graphs(call: _Call) -> str:

@@ -238,8 +238,7 @@ def nudge(tensor: np.ndarray) -> np.ndarray:
 
 def _changed(report: Any) -> str:
     """The nodes in units or stages, of all nodes of the graph."""
-    in_stages = sum(len(stage.nodes) for stage in report.plan.stages)
-    return f"{report.unit_op_count + in_stages} of {report.node_count}"
+    return f"{report.operation_count} of {report.node_count}"
 
 
 def measure_compiled(name: str) -> dict[str, Any]:

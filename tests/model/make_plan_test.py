@@ -100,7 +100,7 @@ def test_a_training_step_is_planned_as_fit_runs_it() -> None:
     tf_interop.enable(plan=plan)
     model.fit(np.zeros([4, 8, 8, 3]), np.zeros([4, 2]), batch_size=4, verbose=0)
     assert graph.fingerprint in {each.plan.fingerprint for each in tf_interop.status().graphs}
-    assert tf_interop.status().stage_count == len(graph.stages)
+    assert tf_interop.status().op_count == len(graph.stages)
 
 
 def test_a_model_of_one_batch_size_is_planned_once() -> None:

@@ -6,9 +6,7 @@ The host backend transforms float16 and bfloat16 filters, by converting them to 
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import math
-import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -18,15 +16,11 @@ import pytest
 import tensorflow as tf
 from convolution_cases import digits, ordinary_cases, program_of, real_numbers
 from stage_program import arguments, lane, operation, program, schedule
-from tensorflow.core.framework import types_pb2
-from tensorflow.python.framework import op_def_registry
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 from unnoticed import assert_same, counted
 
 import tf_interop
 from tf_interop.runtime.plugin import get_plugin
-
-v1 = tf.compat.v1
 
 pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
 
@@ -162,47 +156,6 @@ def test_training_stops_holding_filters() -> None:
         assert address_of(variable) == address
 
 
-def writers_of_variables() -> list[str]:
-    """All ops of TensorFlow that write resource variables."""
-    names = []
-    for name in filter(str.isidentifier, dir(tf.raw_ops)):
-        op_def = op_def_registry.get(name)
-        is_writer = re.match(
-            "Assign.*VariableOp|Resource(?!Accumulator).*(Apply|Scatter|Assign)", name
-        )
-        if op_def is not None and is_writer:
-            names.append(name)
-    return names
-
-
-@pytest.mark.parametrize("name", writers_of_variables())
-def test_no_op_writes_a_value_that_is_held(name: str) -> None:
-    op_def = op_def_registry.get(name)
-    kinds = {each.name: each.type_attr or each.type for each in op_def.input_arg}
-    is_sparse = not {"Tindices", "Index"}.isdisjoint(kinds.values())
-    rows = tf.fill([2, 4] if is_sparse else [4, 4], 0.3)
-    ranges = {"begin": tf.constant([0]), "end": tf.constant([2]), "strides": tf.constant([1])}
-    indices = tf.constant([[0], [1]] if "Nd" in name else [0, 1])
-    variables, others = [], {}
-    for each, kind in kinds.items():
-        if kind == types_pb2.DT_RESOURCE:
-            variables.append(tf.Variable(tf.reshape(tf.range(1.0, 17.0), [4, 4]) / 16))
-            others[each] = variables[-1].handle
-        elif kind == types_pb2.DT_INT64:
-            others[each] = tf.constant(1, tf.int64)
-        elif kind in ("Tindices", "Index"):
-            others[each] = ranges.get(each, indices)
-        elif each in ("grad", "delta", "updates", "value"):
-            others[each] = rows
-        else:
-            others[each] = tf.constant(-0.3 if each == "lr_power" else 0.3)
-    held = [variable.read_value() for variable in variables]
-    before = [value.numpy().copy() for value in held]
-    getattr(tf.raw_ops, name)(**others)
-    assert not np.array_equal(variables[0], before[0])
-    assert_same(held, before)
-
-
 def test_transforms_again_for_the_other_setting_of_tf32() -> None:
     tf_interop.enable("always")
     compute = in_function(FILTERS)
@@ -276,37 +229,3 @@ def test_sees_what_another_thread_assigns() -> None:
             calls = math.inf  # lets `assign` go on
         assigning.result()
     assert new.filters_transformed >= 2 * (len(expected) - 2)
-
-
-def test_holds_no_reference_variable() -> None:
-    """TensorFlow 1 updates them in place."""
-    tf_interop.enable("always")
-    with tf.Graph().as_default() as graph:
-        variables = [v1.Variable(filter_, use_resource=False) for filter_ in FILTERS]
-        outputs = branches(tf.constant(IMAGE), variables)
-        updates = [v1.assign_add(*each) for each in zip(variables, FILTERS, strict=True)]
-        start = v1.global_variables_initializer()
-    with counted() as new, contextlib.closing(v1.Session(graph=graph)) as session:
-        session.run(start)
-        for factor in range(1, 4):
-            assert_branches(session.run(outputs), IMAGE, [factor * each for each in FILTERS])
-            session.run(updates)
-    assert (new.stages_run, new.filters_transformed) == (3, 0)
-
-
-def test_takes_a_value_that_a_session_feeds() -> None:
-    tf_interop.enable("always")
-    graph = tf.Graph()
-    with graph.as_default():
-        image = v1.placeholder(tf.float16, IMAGE.shape)
-        filters = [tf.constant(filter_) for filter_ in FILTERS]
-        outputs = branches(image, filters)
-    with counted() as new, contextlib.closing(v1.Session(graph=graph)) as session:
-        for seed in (9, 10, 11):
-            fed = digits([3, 3, 4, 4], tf.float16, seed)
-            # The second value is at the same address.
-            for value in (fed.copy(), 2 * fed):
-                fed[:] = value
-                results = session.run(outputs, {image: IMAGE, filters[0]: fed})
-                assert_branches(results, IMAGE, [fed, FILTERS[1]])
-    assert new.filters_transformed == 1  # the filter that is not fed

@@ -56,7 +56,7 @@ STAGES = """
             [failure] = status.failures
             assert "whose layers the parallel plan divides" in failure.cause
         else:
-            assert not status.failures and status.unit_node_count and status.graphs[0].why_no_plan
+            assert not status.failures and status.op_count and status.graphs[0].why_no_plan
 
         # A parallel plan for another graph leaves this one whole, and stages are still made.
         get_plugin().forget_reports()

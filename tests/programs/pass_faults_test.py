@@ -21,7 +21,7 @@ from tf_interop.graph import time_limit as time_limit_module
 from tf_interop.graph.program import CONV_STAGE_OP
 from tf_interop.runtime import graph_pass
 from tf_interop.runtime import plugin as plugin_module
-from tf_interop.runtime.graph_pass import run_conv_stage_pass
+from tf_interop.runtime.graph_pass import change_graph
 from tf_interop.runtime.kernel_library import HandedGraph
 from tf_interop.runtime.plugin import get_plugin
 
@@ -177,7 +177,7 @@ def test_a_pass_that_does_not_end_is_given_up() -> None:
     def late(handed: HandedGraph) -> bool:
         serialized = handed.serialized
         assert is_given_up.wait(60)
-        seen.extend([handed.device_type, handed.infer_output_shapes("conv")])
+        seen.extend([handed.item.device_type, handed.item.infer_output_shapes("conv")])
         with pytest.raises(TimeLimitError, match="longer pass_time_limit_s"):
             handed.set_result(serialized)
         is_over.set()
@@ -206,7 +206,7 @@ def test_whatever_the_pass_raises_the_program_goes_on(
             recurse()
         raise error
 
-    monkeypatch.setattr(plugin_module, "run_conv_stage_pass", fail)
+    monkeypatch.setattr(plugin_module, "change_graph", fail)
     assert_left_alone(logged, error.__name__)
 
 
@@ -230,11 +230,11 @@ def test_a_signal_during_the_pass_reaches_the_program_and_not_the_pass(
         os.kill(os.getpid(), number)
         for _ in range(1000):  # enough for the interpreter to look for signals
             pass
-        result = run_conv_stage_pass(*arguments, **options)
+        result = change_graph(*arguments, **options)
         went_on.append(result)
         return result
 
-    monkeypatch.setattr(plugin_module, "run_conv_stage_pass", signalled)
+    monkeypatch.setattr(plugin_module, "change_graph", signalled)
     tf_interop.enable("always")
     function = make_branches()
     before = signal.signal(number, handler)

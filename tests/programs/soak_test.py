@@ -115,7 +115,7 @@ SOAK = """
     # Prediction, training and the Session.
     assert len(status.graphs) == 3
     if os.environ["TF_INTEROP_HOST_STAGES"] == "0":
-        assert min(each.unit_op_count for each in status.graphs) > 10
+        assert min(each.operation_count for each in status.graphs) > 10
         assert max(each[0] for each in later) <= threads, f"more threads: {seen}"
     else:  # stages have their own threads, as many as ran together
         assert status.counters.stages_run > THREADS * CALLS * ROUNDS

@@ -63,21 +63,16 @@ def test_asking_for_the_status_or_for_gpus_makes_no_context() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("flags", "is_on"),
-    [
-        ("", False),
-        ("--tf_xla_auto_jit=0", False),
-        ("--tf_xla_auto_jit=-1", False),
-        ("--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit", True),
-        ("--tf_xla_auto_jit=single-gpu(1)", True),
-        ("--tf_xla_auto_jit=fusible", True),
-        ("--tf_xla_cpu_global_jit", False),
-    ],
-)
-def test_reads_the_flags(flags: str, is_on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TF_XLA_FLAGS", flags)
-    assert xla_auto_clustering() == ("TF_XLA_FLAGS" if is_on else "")
+def test_reads_the_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_on = {
+        **dict.fromkeys(["", "--tf_xla_auto_jit=0", "--tf_xla_auto_jit=-1"], False),
+        **dict.fromkeys(["--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit"], True),
+        **dict.fromkeys(["--tf_xla_auto_jit=single-gpu(1)", "--tf_xla_auto_jit=fusible"], True),
+        "--tf_xla_cpu_global_jit": False,
+    }
+    for flags, expected in is_on.items():
+        monkeypatch.setenv("TF_XLA_FLAGS", flags)
+        assert xla_auto_clustering() == ("TF_XLA_FLAGS" if expected else ""), flags
 
 
 def test_warns_if_xla_is_on_for_all_graphs(logged: list[str]) -> None:

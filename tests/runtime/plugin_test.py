@@ -40,12 +40,10 @@ import tf_interop
 from tf_interop.errors import LibraryError, PlanError
 from tf_interop.measure.device import QUEUES_VARIABLE, has_nvidia_gpu
 from tf_interop.parallel.types import ParallelPlan
-from tf_interop.planning.types import GraphPlan, Plan, PlannedStage
+from tf_interop.planning.types import GraphPlan, Plan
 from tf_interop.runtime import kernel_library
 from tf_interop.runtime.plugin import PassFailure, get_plugin
-from tf_interop.runtime.settings import Policy, Settings
-
-WIDE = {name: digits(seed, 3, 3, 32, 32) for seed, name in enumerate("ab", 1)}
+from tf_interop.runtime.settings import GraphItem, Policy, Settings
 
 pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
 
@@ -64,19 +62,13 @@ def stages_of(make: Callable[[], Program] = make_branches, program: Program = br
     return stages_run_by(lambda: function(IMAGE), program(tf.constant(IMAGE)))
 
 
-def plan_with(*stages: PlannedStage, program: Program = branches) -> Plan:
-    """A plan for the graph of a program."""
+def planned_for(function: Any, *images: np.ndarray) -> GraphPlan:
+    """A plan's entry for a function, without stages."""
     tf_interop.enable("always")
-    in_function(program)()(IMAGE)
+    function(*images)
     [report] = tf_interop.status().graphs
     get_plugin().forget_reports()
-    return Plan((dataclasses.replace(report.plan, stages=stages),))
-
-
-def stages_of_last_graph() -> list[list[list[str]]]:
-    """Names by stage and lane."""
-    [report] = tf_interop.status().graphs
-    return [[list(lane.operations) for lane in each.stage.lanes] for each in report.plan.stages]
+    return dataclasses.replace(report.plan, stages=())
 
 
 def test_the_option_alone_turns_it_off_and_on() -> None:
@@ -89,53 +81,27 @@ def test_the_option_alone_turns_it_off_and_on() -> None:
         assert ("use_plugin_optimizers" in tf_interop.status().why_off) != is_on
 
 
-def chain_and_others(image: tf.Tensor) -> list[tf.Tensor]:
-    a = conv(image, 0, "a")
-    b = tf.nn.conv2d(a, FILTERS[1], 1, "SAME", name="b")
-    c = conv(image, 2, "c")
-    return [tf.nn.relu(a), tf.nn.relu(b), c, tf.nn.relu(c), conv(c, 3, "d")]
-
-
-def test_a_lane_of_a_plan_holds_a_chain() -> None:
-    plan = plan_with(make_stage("a b", "c"), program=chain_and_others)
-    tf_interop.enable(plan=plan)
-    assert stages_of(in_function(chain_and_others), chain_and_others) == 1
-    assert tf_interop.status().failures == ()
-    assert stages_of_last_graph() == [[["a", "b"], ["c"]]]
-
-
-def wide(image: tf.Tensor) -> list[tf.Tensor]:
-    return [tf.nn.conv2d(image, filter_, 1, "SAME", name=name) for name, filter_ in WIDE.items()]
-
-
 def test_a_stage_that_is_slower_than_its_parts_runs_as_stock(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # The convolutions of the host's stages are far slower than TensorFlow's.
     monkeypatch.setattr(Settings, "stages_time_themselves", lambda self, _: self.times_itself)
     image = digits(0, 2, 16, 16, 32)
-    expected = wide(image)
-    tf_interop.enable("always")
-    in_function(wide)()(image)
-    [report] = tf_interop.status().graphs
-    get_plugin().forget_reports()
-    entry = dataclasses.replace(report.plan, stages=(make_stage("a", "b"),))
-    tf_interop.enable(plan=Plan((entry,)))
-    function = in_function(wide)()
+    filters = {name: digits(seed, 3, 3, 32, 32) for seed, name in enumerate("ab", 1)}
+
+    def wide(image: tf.Tensor) -> list[tf.Tensor]:
+        return [tf.nn.conv2d(image, each, 1, "SAME", name=name) for name, each in filters.items()]
+
+    entry = planned_for(in_function(wide)(), image)
+    tf_interop.enable(plan=Plan((dataclasses.replace(entry, stages=(make_stage("a", "b"),)),)))
+    function, expected = in_function(wide)(), wide(image)
     with counted() as new:
         for _ in range(60):
             assert_same(function(image), expected)
     [timing] = tf_interop.status().stage_timings
-    assert (timing.sizes, timing.way, timing.is_trying) == (
-        "2x16x16x32",
-        "as stock TensorFlow",
-        False,
-    )
-    assert [each.way for each in timing.tried] == [
-        "as stock TensorFlow",
-        "as planned",
-        "in sequence",
-    ]
+    assert (timing.sizes, timing.is_trying) == ("2x16x16x32", False)
+    ways = [each.way for each in timing.tried]
+    assert ways == [timing.way, "as planned", "in sequence"]
     assert all(each.runs and each.median_ms for each in timing.tried)
     assert new.stages_run == 60 and new.fallbacks == {}
     assert "1 as stock TensorFlow" in str(tf_interop.status())
@@ -152,24 +118,22 @@ def test_follows_the_plan_of_each_batch_size(tmp_path: pathlib.Path) -> None:
         with counted() as new:
             results = branches(images)
         assert new.stages_run == 1
-        for result, filter_ in zip(results, FILTERS, strict=False):
-            np.testing.assert_array_equal(result, tf.nn.conv2d(images, filter_, 1, "SAME"))
+        assert_same(results, [tf.nn.conv2d(images, each, 1, "SAME") for each in FILTERS[:3]])
         return set(new.fallbacks)
 
-    tf_interop.enable("always")
-    fallbacks_at(1)
-    [of_always] = tf_interop.status().plan.graphs
+    entry = planned_for(branches, digits(1, 1, 6, 6, 4))
     stages = {
         2: make_stage("a:DIRECT", "b:DIRECT", "c"),
         3: make_stage("b:DIRECT", "+c:DIRECT a:DIRECT"),
         5: make_stage("a b:BUFFERED", "c"),
     }
-    graphs = [
-        dataclasses.replace(of_always, stages=(each,), batch_size=size)
-        for size, each in stages.items()
-    ]
-    get_plugin().forget_reports()
-    tf_interop.enable(plan=Plan(tuple(graphs)))
+    plan = Plan(
+        tuple(
+            dataclasses.replace(entry, stages=(stage,), batch_size=size)
+            for size, stage in stages.items()
+        )
+    )
+    tf_interop.enable(plan=plan)
     fallbacks_at(3)
     made = tf_interop.status().plan
     [only] = made.graphs[0].stages
@@ -191,27 +155,23 @@ def test_follows_the_plan_of_each_batch_size(tmp_path: pathlib.Path) -> None:
     assert "merged lanes ran unmerged" in reason
 
 
-# tests/planning/check_test.py covers all kinds of illegal plans.
-@pytest.mark.parametrize(("lanes", "cause"), [(("b", "c"), "stage 0"), (("a:FASTEST",), "FASTEST")])
-def test_an_illegal_plan_changes_nothing_and_says_why(lanes: tuple[str, ...], cause: str) -> None:
-    tf_interop.enable(plan=plan_with(make_stage(*lanes)))
-    assert stages_of() == 0
-    assert cause in tf_interop.status().failures[0].cause
-
-
-def test_a_plan_for_another_graph_changes_nothing_and_says_why() -> None:
-    plan = Plan((GraphPlan("0123456789abcdef", landmarks_of("p", "q"), (make_stage("p", "q"),)),))
-    tf_interop.enable(plan=plan)
-    assert stages_of() == 0
-    [failure] = tf_interop.status().failures
-    expected = "it has 2 convolutions, and this graph has 3; only this graph has '"
-    assert expected in failure.cause
-    assert "folded" not in failure.cause
-    assert tf_interop.status().graphs == ()
-    tf_interop.enable(plan=plan, kept=False)
-    assert stages_of() == 0
-    *_, failure = tf_interop.status().failures
-    assert "graphs with folded parameters, and folding is off" in failure.cause
+def test_a_plan_that_does_not_fit_changes_nothing_and_says_why() -> None:
+    entry = planned_for(make_branches(), IMAGE)
+    foreign = GraphPlan("0123456789abcdef", landmarks_of("p", "q"), (make_stage("p", "q"),))
+    for graph, kept, cause in (
+        # tests/planning/check_test.py covers all kinds of illegal plans.
+        (dataclasses.replace(entry, stages=(make_stage("b", "c"),)), True, "stage 0"),
+        (dataclasses.replace(entry, stages=(make_stage("a:FASTEST"),)), True, "FASTEST"),
+        (foreign, True, "it has 2 convolutions, and this graph has 3; only this graph has '"),
+        (foreign, False, "graphs with folded parameters, and folding is off"),
+    ):
+        get_plugin().forget_reports()
+        tf_interop.enable(plan=Plan((graph,)), kept=kept)
+        assert stages_of() == 0
+        [failure] = tf_interop.status().failures
+        assert cause in failure.cause
+        assert ("folding is off" in failure.cause) != kept
+        assert tf_interop.status().graphs == ()
 
 
 @pytest.mark.parametrize(
@@ -295,8 +255,9 @@ def test_leaves_a_gpu_of_another_maker_alone(monkeypatch: pytest.MonkeyPatch) ->
     ]
     handed = types.SimpleNamespace(
         serialized=graph_pb2.GraphDef(node=nodes).SerializeToString(),
-        device_type="GPU",
+        item=GraphItem("GPU"),
         is_compiled=False,
+        name="",
     )
     assert not plugin._run(handed)
     [failure] = plugin.failures
@@ -335,7 +296,7 @@ def test_the_pass_can_use_tensorflows_shape_inference() -> None:
 
     def ask(handed: kernel_library.HandedGraph) -> bool:
         for name in ("a", "c", "nowhere"):
-            inferred[name] = handed.infer_output_shapes(name)
+            inferred[name] = handed.item.infer_output_shapes(name)
         return False
 
     tf_interop.enable("always")
@@ -352,7 +313,6 @@ def test_the_op_has_a_kernel_for(device_type: str) -> None:
 
 
 USE_IT = """
-    import numpy as np
     def use_it():
         @tf.function
         def branches(x):
@@ -362,68 +322,6 @@ USE_IT = """
         assert value[0, 1, 1, 0] == 20, value
         return tf_interop.status().counters.stages_run
 """
-AFTER_THE_FIRST_OP = """
-    import tensorflow as tf
-    tf.function(lambda x: tf.nn.conv2d(x, tf.ones([1, 1, 1, 1]), 1, "SAME"))(tf.ones([1, 2, 2, 1]))
-    import tf_interop
-    tf_interop.enable("always")
-"""
-IMPORTED_FIRST = """
-    import sys
-    import tf_interop
-    assert "tensorflow" not in sys.modules
-    tf_interop.enable("always")
-    import tensorflow as tf
-    assert tf_interop.status().device_types
-"""
-
-
-@pytest.mark.parametrize("program", [AFTER_THE_FIRST_OP, IMPORTED_FIRST], ids=["last", "first"])
-def test_works_imported(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It also asks for all hardware queues, before CUDA starts."""
-    monkeypatch.delenv(QUEUES_VARIABLE, raising=False)
-    check = f"""
-    import os
-    assert use_it() == 1
-    assert os.environ["{QUEUES_VARIABLE}"] == "32"
-    """
-    run_python(program + USE_IT + check)
-
-
-def test_works_in_forked_children_where_tensorflow_does() -> None:
-    """TensorFlow itself works in a forked child only if the parent has not run an op yet.
-
-    Another thread of the parent is inside the plugin when it forks.
-    """
-    run_python(
-        USE_IT
-        + """
-    import os, threading
-    import tensorflow as tf
-    import tf_interop
-    from tf_interop.runtime import plugin
-    the_plugin = plugin.get_plugin()
-    is_held, is_over = threading.Event(), threading.Event()
-    def turn_on():
-        with plugin._plugin_lock, the_plugin._change_lock, the_plugin._lock:
-            is_held.set()
-            is_over.wait()
-    other = threading.Thread(target=turn_on)
-    other.start()
-    is_held.wait()
-    child = os.fork()
-    if child == 0:
-        import faulthandler
-        faulthandler.dump_traceback_later(60, exit=True)
-        tf_interop.enable("always")
-        os._exit(0 if use_it() == 1 else 1)
-    is_over.set()
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0, status
-    """
-    )
-
-
 OTHER_PLUGIN = """
 #include "tensorflow/c/experimental/grappler/grappler.h"
 static void Optimize(void*, const TF_Buffer*, const TF_GrapplerItem*, TF_Buffer*,
@@ -477,6 +375,53 @@ def test_refuses_a_library_for_another_tensorflow(
     assert tf.version.VERSION in str(raised.value)
 
 
+def test_registering_twice_does_nothing() -> None:
+    library = get_plugin().library
+    for device_type in get_plugin().device_types:
+        library.register_plugin(device_type)
+    with pytest.raises(LibraryError, match="Expected device type CPU or GPU, got TPU"):
+        library.register_plugin("TPU")
+
+
+def test_works_in_forked_children_where_tensorflow_does() -> None:
+    """TensorFlow itself works in a forked child only if the parent has not run an op yet.
+
+    Another thread of the parent is inside the plugin when it forks. The import makes TensorFlow
+    start only when it is used, and asks for all hardware queues, before CUDA starts.
+    """
+    run_python(
+        f"""
+    import os, sys, threading
+    import tf_interop
+    assert "tensorflow" not in sys.modules
+    os.environ.pop("{QUEUES_VARIABLE}", None)
+    assert tf_interop.status().device_types
+    assert os.environ["{QUEUES_VARIABLE}"] == "32"
+    import tensorflow as tf
+    {USE_IT}
+    from tf_interop.runtime import plugin
+    the_plugin = plugin.get_plugin()
+    is_held, is_over = threading.Event(), threading.Event()
+    def turn_on():
+        with plugin._plugin_lock, the_plugin._change_lock, the_plugin._lock:
+            is_held.set()
+            is_over.wait()
+    other = threading.Thread(target=turn_on)
+    other.start()
+    is_held.wait()
+    child = os.fork()
+    if child == 0:
+        import faulthandler
+        faulthandler.dump_traceback_later(60, exit=True)
+        tf_interop.enable("always")
+        os._exit(0 if use_it() == 1 else 1)
+    is_over.set()
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0, status
+    """
+    )
+
+
 def test_a_missing_library_is_reported_and_breaks_nothing(tmp_path: pathlib.Path) -> None:
     run_python(
         """
@@ -494,11 +439,3 @@ def test_a_missing_library_is_reported_and_breaks_nothing(tmp_path: pathlib.Path
     """,
         TF_INTEROP_LIBRARY=str(tmp_path / "nowhere.so"),
     )
-
-
-def test_registering_twice_does_nothing() -> None:
-    library = get_plugin().library
-    for device_type in get_plugin().device_types:
-        library.register_plugin(device_type)
-    with pytest.raises(LibraryError, match="Expected device type CPU or GPU, got TPU"):
-        library.register_plugin("TPU")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import tensorflow as tf
+from unnoticed import IMAGE, branches, in_function
 
 import tf_interop
 from tf_interop.runtime.kernel_library import Counters
@@ -51,25 +52,22 @@ def test_names_the_functions_and_shows_what_was_measured_for_each(units_on_cpus:
 
 
 def test_separates_graphs_of_earlier_settings(plugin_as_after_import: None) -> None:
-    @tf.function
-    def branches(image: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        return tuple(tf.nn.conv2d(image, tf.ones([size, size, 3, 4]), 1, "SAME") for size in (1, 3))
-
-    image = tf.ones([1, 8, 8, 3])
-    tf_interop.enable(policy="always")
-    branches(image)
+    function = in_function(branches)()
+    tf_interop.enable("always")
+    function(IMAGE)
     made = tf_interop.status()
-    assert made.stage_count == 1
+    assert made.op_count == 1
     assert made.current_graphs == made.graphs
+    assert "1 stage, up to 2 lanes" in str(made)
     assert "earlier settings" not in str(made)
 
     tf_interop.enable(kept=False, self_timing=False)
-    branches(image)
+    function(IMAGE)
     left = tf_interop.status()
     assert left.graphs == made.graphs
     assert left.current_graphs == ()
     assert "no plan is in effect" in left.why_off
     assert "under earlier settings, no longer in effect" in str(left)
 
-    tf_interop.enable(policy="always")
+    tf_interop.enable("always")
     assert tf_interop.status().current_graphs == made.graphs

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import concurrent.futures
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from unnoticed import IMAGE, branches, in_function, in_session, stages_run_by, v1
+from unnoticed import IMAGE, Program, branches, in_function, in_session, stages_run_by, v1
 
 import tf_interop
 from tf_interop.planning.types import Plan
@@ -57,42 +57,34 @@ def test_enabling_again_with_the_same_settings_changes_nothing() -> None:
     assert all(a is b for a, b in zip(made, tf_interop.status().graphs, strict=True))
 
 
-@pytest.fixture(name="other_thread")
-def fixture_other_thread() -> Iterator[concurrent.futures.Executor]:
-    """One thread for the whole test, because TensorFlow keeps options by thread."""
-    with concurrent.futures.ThreadPoolExecutor(1) as executor:
-        yield executor
+def stages_in(thread: concurrent.futures.Executor, function: Program) -> int:
+    return stages_of(lambda: thread.submit(function, IMAGE).result(60))
 
 
-def stages_in(thread: concurrent.futures.Executor, call: Callable[[], Any]) -> int:
-    return stages_of(lambda: thread.submit(call).result(60))
-
-
-def test_a_change_reaches_functions_of_other_threads(
-    other_thread: concurrent.futures.Executor,
-) -> None:
-    tf_interop.enable("always")
+def test_a_change_reaches_functions_of_other_threads() -> None:
     function = in_function(branches)()
-    assert stages_in(other_thread, lambda: function(IMAGE)) == 1
-    tf_interop.enable()
-    assert stages_in(other_thread, lambda: function(IMAGE)) == 0
-    tf_interop.enable("always")
-    assert stages_in(other_thread, lambda: function(IMAGE)) == 1
-    tf_interop.disable()
-    assert stages_in(other_thread, lambda: function(IMAGE)) == 0
-    assert stages_in(other_thread, lambda: in_function(branches)()(IMAGE)) == 0
+    # TensorFlow keeps options by thread.
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        for change, stages in (
+            (lambda: tf_interop.enable("always"), 1),
+            (tf_interop.enable, 0),
+            (lambda: tf_interop.enable("always"), 1),
+            (tf_interop.disable, 0),
+        ):
+            change()
+            assert stages_in(thread, function) == stages
+        assert stages_in(thread, in_function(branches)()) == 0
 
 
-def test_only_a_thread_that_ran_while_it_was_off_stays_off(
-    other_thread: concurrent.futures.Executor,
-) -> None:
+def test_only_a_thread_that_ran_while_it_was_off_stays_off() -> None:
     tf_interop.disable()
     function = in_function(branches)()
-    assert stages_in(other_thread, lambda: function(IMAGE)) == 0
-    tf_interop.enable("always")
-    assert stages_in(other_thread, lambda: function(IMAGE)) == 0
-    with concurrent.futures.ThreadPoolExecutor(1) as new_thread:
-        assert stages_in(new_thread, lambda: function(IMAGE)) == 1
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        assert stages_in(thread, function) == 0
+        tf_interop.enable("always")
+        assert stages_in(thread, function) == 0
+        with concurrent.futures.ThreadPoolExecutor(1) as new_thread:
+            assert stages_in(new_thread, function) == 1
 
 
 def run_pipeline() -> np.ndarray:

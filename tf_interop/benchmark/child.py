@@ -399,7 +399,7 @@ def _measure(request: Request, variant: Variant) -> Block:
         # Linux counts in KiB.
         peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     seen = status()
-    stage_count = seen.stage_count + seen.unit_node_count + seen.xla_calls.compiled
+    stage_count = seen.op_count + seen.xla_calls.compiled
     if variant.needs_plan and seen.failures and not stage_count:
         # Stock TensorFlow ran, although the plan has stages.
         raise BenchmarkError(f"There are no stages: {seen.failures[0].cause}")

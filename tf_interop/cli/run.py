@@ -182,9 +182,11 @@ def _write_trace(path: pathlib.Path, status: Status) -> None:
     gpu = running_device("cudnn") if tensorflow_internals.may_have_gpus() else None
     versions = {"tensorflow": tensorflow_internals.tensorflow_version()}
     graphs = {
-        report.plan.fingerprint: NamedGraph(report.plan.structure.names, report.unit_names)
+        report.plan.fingerprint: NamedGraph(
+            report.plan.structure.names, () if report.plan.stages else report.op_names
+        )
         for report in status.graphs
-        if report.plan.stages or report.unit_names
+        if report.op_names
     }
     trace = trace_of_run(spans, gpu or this_cpu(), versions, graphs)
     write_file(msgspec.json.encode(trace), path, "trace", PlanError)

@@ -24,7 +24,7 @@ from tf_interop.planning.types import GraphMode
 from tf_interop.runtime import packed_calls
 from tf_interop.runtime.fold_pass import run_fold_pass
 from tf_interop.runtime.plugin import Plugin, get_plugin
-from tf_interop.runtime.settings import DEFAULT_KEPT_MB, Settings
+from tf_interop.runtime.settings import DEFAULT_KEPT_MB, GraphItem, Settings
 
 _STALE_ATTRIBUTES = (
     *("_output_shapes", "_input_shapes", "_handle_shapes", "_handle_dtypes"),
@@ -255,7 +255,7 @@ def folded_graph(
     graph_def: graph_pb2.GraphDef, device_type: str, fetches: Sequence[str] = ()
 ) -> graph_pb2.GraphDef:
     """The graph after the plugin has folded and fused what it can on devices of a type."""
-    folded, _ = run_fold_pass(graph_def, device_type, DEFAULT_KEPT_MB, fetches, fetches=fetches)
+    folded, _ = run_fold_pass(graph_def, GraphItem(device_type, fetches, fetches), DEFAULT_KEPT_MB)
     return graph_def if folded is None else folded
 
 

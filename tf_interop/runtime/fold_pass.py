@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import time
-from collections.abc import Collection
 
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
@@ -26,13 +24,14 @@ from tf_interop.graph.ops import CONVOLUTION_KINDS, UNIT_FILTER_POSITIONS, attri
 from tf_interop.graph.padding import find_paddings
 from tf_interop.graph.parameters import find_parameters
 from tf_interop.graph.program import KEPT_OP
-from tf_interop.graph.properties import GraphProperties, ShapeInference
+from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.rescale import find_rescalings
 from tf_interop.graph.rewrite import AS_STOCK, rewrite_units
 from tf_interop.graph.strides import move_strides
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.units import ANCHOR_OPS, Unit, find_steps
 from tf_interop.graph.view import GraphView, device_type_of
+from tf_interop.runtime.settings import GraphItem
 from tf_interop.terminal import count_of
 
 
@@ -58,15 +57,14 @@ class FoldReport:
     device_type: str
     node_count: int
     node_count_after: int
-    fold_count: int
-    folded_count: int
-    rescaling_count: int
-    kept_count: int
-    kept_bytes: int
     normalization_count: int
-    refusals: tuple[Refusal, ...]
     separate_normalizations: tuple[Refusal, ...]
-    milliseconds: float
+    fold_count: int = 0
+    folded_count: int = 0
+    rescaling_count: int = 0
+    kept_count: int = 0
+    kept_bytes: int = 0
+    refusals: tuple[Refusal, ...] = ()
     function: str = ""
 
     def __str__(self) -> str:
@@ -97,14 +95,9 @@ class FoldReport:
 
 
 def run_fold_pass(
-    graph_def: graph_pb2.GraphDef,
-    device_type: str,
-    kept_mb: int,
-    nodes_to_preserve: Collection[str] = (),
-    infer_output_shapes: ShapeInference | None = None,
-    fetches: Collection[str] = (),
+    graph_def: graph_pb2.GraphDef, item: GraphItem, kept_mb: int
 ) -> tuple[graph_pb2.GraphDef | None, FoldReport | None]:
-    """Runs the pass on one graph; the arguments are those of `run_conv_stage_pass`.
+    """Folds, keeps and fuses what it can, within a limit for kept values.
 
     Returns:
         The new graph, or None if nothing changed; and a report, or None if the graph has nothing
@@ -114,7 +107,11 @@ def run_fold_pass(
         GraphError: the graph is not well-formed.
         TimeLimitError: it took longer than the `time_limit` around it.
     """
-    start = time.perf_counter()
+    device_type, preserved, infer = (
+        item.device_type,
+        item.nodes_to_preserve,
+        item.infer_output_shapes,
+    )
     if any(
         node.op == KEPT_OP and device_type_of(node.device) == device_type for node in graph_def.node
     ):
@@ -122,33 +119,30 @@ def run_fold_pass(
     view = GraphView(graph_def)
     if CONVOLUTION_KINDS.keys().isdisjoint(view.op_types):
         return None, None
-    node_count = len(view)
-    properties = GraphProperties(view, infer_output_shapes)
+    properties = GraphProperties(view, infer)
     normalizations, separate = find_training_normalizations(
         view,
         properties,
         device_type=device_type,
-        nodes_to_preserve=nodes_to_preserve,
-        fetches=fetches,
+        nodes_to_preserve=preserved,
+        fetches=item.fetches,
     )
     changed: graph_pb2.GraphDef | None = None
     if normalizations:
         check_time_limit()
         changed = rewrite_normalizations(view, normalizations)
         fused = GraphView(changed)
-        check_normalizations(view, fused, normalizations, nodes_to_preserve)
-        view, properties = fused, GraphProperties(fused, infer_output_shapes)
+        check_normalizations(view, fused, normalizations, preserved)
+        view, properties = fused, GraphProperties(fused, infer)
         check_time_limit()
     parameters = find_parameters(
         view,
         GraphProperties(view),
         device_type,
-        nodes_to_preserve=nodes_to_preserve,
-        fetches=fetches,
+        nodes_to_preserve=preserved,
+        fetches=item.fetches,
     )
-    changes = ChannelChanges(
-        view, parameters, frozenset(nodes_to_preserve), changed_dtypes(device_type)
-    )
+    changes = ChannelChanges(view, parameters, frozenset(preserved), changed_dtypes(device_type))
     folds, refusals = find_folds(
         view, properties, parameters, device_type=device_type, changes=changes
     )
@@ -162,46 +156,42 @@ def run_fold_pass(
     )
     if rewriting is not None:
         check_time_limit()
-        check_folds(view, GraphView(rewriting.graph_def), nodes_to_preserve)
         changed = rewriting.graph_def
-    if device_type == "CPU" and rewriting is not None:
-        check_time_limit()
-        folded = GraphProperties(GraphView(rewriting.graph_def), infer_output_shapes)
-        changed = move_strides(rewriting.graph_def, folded, nodes_to_preserve) or changed
+        check_folds(view, GraphView(changed), preserved)
+        if device_type == "CPU":
+            check_time_limit()
+            folded = GraphProperties(GraphView(changed), infer)
+            changed = move_strides(changed, folded, preserved) or changed
     if changed is None and not separate:
         return None, None
-    made = () if rewriting is None else rewriting.made
-    made_folds = [each for each in made if isinstance(each, Fold)]
-    kept_nodes = [node for node in (changed or graph_def).node if node.op == KEPT_OP]
     report = FoldReport(
         name=next(view.names[i] for i, op in enumerate(view.ops) if op in CONVOLUTION_KINDS),
         device_type=device_type,
-        node_count=node_count,
-        node_count_after=node_count if changed is None else len(changed.node),
+        node_count=len(graph_def.node),
+        node_count_after=len((changed or graph_def).node),
+        normalization_count=len(normalizations),
+        separate_normalizations=separate,
+    )
+    if rewriting is None:
+        return changed, report
+    made_folds = [each for each in rewriting.made if isinstance(each, Fold)]
+    kept_nodes = [node for node in rewriting.graph_def.node if node.op == KEPT_OP]
+    return changed, dataclasses.replace(
+        report,
         fold_count=len(made_folds),
         folded_count=sum(len(fold.absorbed) for fold in made_folds),
-        rescaling_count=len(made) - len(made_folds),
+        rescaling_count=len(rewriting.made) - len(made_folds),
         kept_count=sum(len(node.attr["Tout"].list.type) for node in kept_nodes),
-        kept_bytes=0 if rewriting is None else rewriting.kept_bytes,
-        normalization_count=len(normalizations),
-        refusals=()
-        if rewriting is None
-        else (*parameters.refusals, *refusals, *not_rescaled, *rewriting.refusals),
-        separate_normalizations=separate,
-        milliseconds=(time.perf_counter() - start) * 1e3,
+        kept_bytes=rewriting.kept_bytes,
+        refusals=(*parameters.refusals, *refusals, *not_rescaled, *rewriting.refusals),
     )
-    return changed, report
 
 
 LEAST_ARRANGED_BYTES = 1 << 16
 """Smaller filters are arranged in less time than an op of ours takes to find the arranged one."""
 
 
-def arrange_filters(
-    graph_def: graph_pb2.GraphDef,
-    nodes_to_preserve: Collection[str] = (),
-    fetches: Collection[str] = (),
-) -> graph_pb2.GraphDef | None:
+def arrange_filters(graph_def: graph_pb2.GraphDef, item: GraphItem) -> graph_pb2.GraphDef | None:
     """Makes units of convolutions and products on a CPU that are in none, where that matters.
 
     A unit runs TensorFlow's own kernel on all cores, as stock TensorFlow does. It lets oneDNN keep
@@ -242,7 +232,7 @@ def arrange_filters(
     ]
     if not found:
         return None
-    regions, reasons = find_steps(view, found, frozenset(nodes_to_preserve), fetches)
+    regions, reasons = find_steps(view, found, frozenset(item.nodes_to_preserve), item.fetches)
     if unsafe := adding & reasons.keys():
         index = min(unsafe)
         raise GraphError(
@@ -255,7 +245,7 @@ def arrange_filters(
     return rewrite_units(
         view,
         units,
-        nodes_to_preserve,
+        item.nodes_to_preserve,
         cores=AS_STOCK,
         output_shapes=properties.output_shape,
     )

@@ -1,4 +1,4 @@
-"""Replaces independent convolutions of a graph by ConvStage nodes, or its units by Unit nodes.
+"""Folds a graph, and replaces its convolutions by ConvStage nodes or its units by Unit nodes.
 
     before                              after
 
@@ -11,8 +11,9 @@
 GPUs get stages, and CPUs units, which find out by themselves how they run fastest. Under the policy
 `always` each unit runs on one core.
 
-This module only calls the parts of the pass in order: check the graph, find, plan, check the
-planned stages, rewrite, check the graph.
+This module only calls the parts of the pass in order: check the graph, find, look up the plan,
+fold, plan, check the planned stages, rewrite, check the graph. Plans of stages are for folded
+graphs; what a plan knows of units is for the graph before folding.
 
 Preconditions, each checked where it is needed:
   1. the graph is well-formed and acyclic;
@@ -28,18 +29,18 @@ function library. A second run changes nothing. The same graph gives the same by
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import hashlib
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from tensorflow.core.framework import graph_pb2
+from tensorflow.core.framework import graph_pb2, node_def_pb2
 
-from tf_interop.convolution import (
-    ConvolutionNode,
-    Refusal,
-)
-from tf_interop.errors import PlanError
+from tf_interop import tensorflow_internals
+from tf_interop.convolution import ConvolutionNode, Refusal
+from tf_interop.errors import LibraryError, PlanError
 from tf_interop.graph.check import check_rewrite
 from tf_interop.graph.control_flow import ControlFlow
 from tf_interop.graph.epilogues import (
@@ -51,16 +52,18 @@ from tf_interop.graph.epilogues import (
 )
 from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.independence import Independence
+from tf_interop.graph.join import join_kept
 from tf_interop.graph.landmarks import find_structure
 from tf_interop.graph.ops import CONVOLUTION_KINDS
 from tf_interop.graph.program import CONV_STAGE_OP, UNIT_OP
-from tf_interop.graph.properties import GraphProperties, ShapeInference
+from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.rewrite import rewrite_stages, rewrite_units
 from tf_interop.graph.split_units import find_whole_unit
 from tf_interop.graph.time_limit import check_time_limit
-from tf_interop.graph.units import ANCHOR_OPS, Unit, find_units, is_small_unit, unit_name
+from tf_interop.graph.units import ANCHOR_OPS, Unit, find_units, is_small_unit
 from tf_interop.graph.view import GraphView, device_type_of, is_local
 from tf_interop.measure.device import has_bfloat16
+from tf_interop.parallel.divide import was_divided
 from tf_interop.planning.always import group_always, leave_out_unmeasured
 from tf_interop.planning.check import check_stages
 from tf_interop.planning.lookup import (
@@ -70,81 +73,76 @@ from tf_interop.planning.lookup import (
     stages_from_plan,
 )
 from tf_interop.planning.types import GraphPlan, Plan
-from tf_interop.runtime.kernel_library import HandedGraph
-from tf_interop.runtime.settings import PassReport, Policy, Settings
+from tf_interop.runtime.fold_pass import FoldReport, arrange_filters, run_fold_pass
+from tf_interop.runtime.settings import GraphItem, PassReport, Policy, Settings
 from tf_interop.structure import Structure
 
 _Rewrite = Callable[[], graph_pb2.GraphDef]
 
 
-def run_conv_stage_pass(
+class ChangedGraph(NamedTuple):
+    """The result of the pass for one graph.
+
+    Attributes:
+        graph_def: the new graph; None if nothing changed.
+        report: None if it has no convolution for the device type, or has stages or units already.
+        fold_report: None if there was nothing to fold.
+    """
+
+    graph_def: graph_pb2.GraphDef | None = None
+    report: PassReport | None = None
+    fold_report: FoldReport | None = None
+
+
+def change_graph(
     graph_def: graph_pb2.GraphDef,
+    item: GraphItem,
     settings: Settings,
-    device_type: str,
-    nodes_to_preserve: Collection[str] = (),
-    infer_output_shapes: ShapeInference | None = None,
-    fetches: Collection[str] = (),
-    *,
-    folded: graph_pb2.GraphDef | None = None,
-    is_compiled: bool = False,
-) -> tuple[graph_pb2.GraphDef | None, PassReport | None]:
-    """Runs the pass on one graph.
+    part: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+) -> ChangedGraph:
+    """Runs the pass on a graph of Grappler's, which is not changed.
 
-    Args:
-        graph_def: the graph, by whose convolutions a plan finds it; it is not changed.
-        settings: what to make stages or units from; `can_make_stages` is true.
-        device_type: `CPU` or `GPU`; convolutions on other devices stay as they are.
-        nodes_to_preserve: names that must stay.
-        infer_output_shapes: called only if the settings need shapes that the attributes lack.
-        fetches: the nodes or tensors that the graph is run for; empty if unknown.
-        folded: the graph after folding, from which units are made.
-        is_compiled: whether XLA compiles the graph.
-
-    Returns:
-        The new graph, or None if nothing changed; and a report, or None if the graph has no
-        convolution for the device type, or has stages or units already.
+    Each of its parts runs in a context of `part`, which may catch the part's errors: the pass then
+    continues without it.
 
     Raises:
         GraphError: the graph is not well-formed.
+        LibraryError: the GPU is not an NVIDIA GPU.
         PlanError: the plan is for another graph or not legal for this one.
         TimeLimitError: it took longer than the `time_limit` around it.
     """
     start = time.perf_counter()
-    # Grappler hands every graph over a second time, so this comes before any indexing.
-    if any(
-        node.op in (CONV_STAGE_OP, UNIT_OP) and _is_on(node.device, device_type)
-        for node in graph_def.node
-    ):
-        return None, None
-    view = GraphView(graph_def)
-    convolutions, refusals = _convolutions_on(
-        device_type, view, settings, nodes_to_preserve, infer_output_shapes, fetches
-    )
-    if not convolutions and not refusals:
-        return None, None
-
-    structure = find_structure(view, convolutions)
-    check_time_limit()
-    preserved = nodes_to_preserve
-    if settings.makes_units(device_type):
-        view = view if folded is None else GraphView(folded)
-        properties = GraphProperties(view, infer_output_shapes)
-        rewrite, report = _plan_units(
-            settings, view, properties, convolutions, structure, preserved, fetches
-        )
-    else:
-        rewrite, report = _plan_stages(
-            settings, device_type, view, convolutions, refusals, structure, preserved, is_compiled
-        )
-    rewritten = None
-    if rewrite is not None:
-        check_time_limit()
-        rewritten = rewrite()
-        check_time_limit()
-        check_rewrite(view, GraphView(rewritten), preserved, fetches=fetches)
-    check_time_limit()
-    milliseconds = (time.perf_counter() - start) * 1e3
-    return rewritten, dataclasses.replace(report, milliseconds=milliseconds)
+    makes_units = settings.makes_units(item.device_type)
+    makes_ops = settings.can_make_stages or (settings.times_itself and makes_units)
+    found: _Found | None = None
+    report: PassReport | None = None
+    fold_report: FoldReport | None = None
+    folded: graph_pb2.GraphDef | None = None
+    changed: graph_pb2.GraphDef | None = None
+    if makes_ops and makes_units:
+        with part():
+            found = _find(graph_def, item, settings)
+    if found is not None and found.report.plan.as_stock:
+        why = "tuned: stock TensorFlow is fastest"
+        left = dataclasses.replace(found.report, why_unchanged=why)
+        return ChangedGraph(report=_timed(left, start))
+    if settings.can_fold(item.device_type):
+        with part():
+            folded, fold_report = run_fold_pass(graph_def, item, settings.kept_mb)
+    if makes_ops:
+        with part():
+            if not makes_units:
+                found = _find(folded or graph_def, item, settings)
+            if found is not None:
+                changed, report = _make_ops(found, folded or graph_def, item, settings)
+    changed = changed or folded
+    if folded is not None and item.device_type == "CPU":
+        # Without this a folded graph may not be run by several threads at once.
+        folded, changed = changed, None
+        with part():
+            arranged = arrange_filters(folded, item) or folded
+            changed = join_kept(arranged, item.nodes_to_preserve) or arranged
+    return ChangedGraph(changed, report and _timed(report, start), fold_report)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,228 +160,101 @@ class CompiledBody:
     fused: graph_pb2.GraphDef
 
 
-def read_compiled_body(graph_def: graph_pb2.GraphDef, handed: HandedGraph) -> CompiledBody:
-    """Prepares a handed body for the pass.
+def read_compiled_body(graph_def: graph_pb2.GraphDef, item: GraphItem) -> CompiledBody:
+    """Prepares a body for the pass.
 
     Raises:
         GraphError: the graph is not well-formed.
     """
-    view = GraphView(without_unread_convolutions(graph_def, handed.nodes_to_preserve))
-    properties = GraphProperties(view, handed.infer_output_shapes)
-    epilogues = find_epilogues(view, properties, handed.nodes_to_preserve)
+    view = GraphView(without_unread_convolutions(graph_def, item.nodes_to_preserve))
+    properties = GraphProperties(view, item.infer_output_shapes)
+    epilogues = find_epilogues(view, properties, item.nodes_to_preserve)
     return CompiledBody(view, epilogues, fuse_epilogues(view, epilogues))
 
 
-def run_compiled_pass(
-    body: CompiledBody, settings: Settings, handed: HandedGraph
-) -> tuple[graph_pb2.GraphDef | None, PassReport | None]:
-    """Runs the pass on the body of a function that XLA compiles.
-
-    Returns and raises as `run_conv_stage_pass` does.
-    """
-    changed, report = run_conv_stage_pass(
-        body.fused,
-        settings,
-        handed.device_type,
-        handed.nodes_to_preserve,
-        handed.infer_output_shapes,
-        handed.fetches,
-        is_compiled=True,
-    )
+def change_compiled(body: CompiledBody, item: GraphItem, settings: Settings) -> ChangedGraph:
+    """Makes the stages of a function that XLA compiles; raises as `change_graph` does."""
+    start = time.perf_counter()
+    found = _find(body.fused, item, settings, is_compiled=True)
+    if found is None:
+        return ChangedGraph()
+    changed, report = _make_ops(found, body.fused, item, settings)
     if changed is not None:
         changed = separate_epilogues(changed, body.original, body.epilogues)
         GraphView(changed)  # raises if an input is missing
-    if report is not None:
-        plan = dataclasses.replace(report.plan, jit_compile=True)
-        report = dataclasses.replace(report, plan=plan)
-    return changed, report
+    report = dataclasses.replace(report, plan=dataclasses.replace(report.plan, jit_compile=True))
+    return ChangedGraph(changed, _timed(report, start))
 
 
-def report_left_as_stock(
-    graph_def: graph_pb2.GraphDef, settings: Settings, handed: HandedGraph
-) -> PassReport | None:
-    """A report if the plan says that stock TensorFlow is faster than the changed graph; else None.
+def _timed(report: PassReport, start: float) -> PassReport:
+    return dataclasses.replace(report, milliseconds=(time.perf_counter() - start) * 1e3)
 
-    `graph_def` is the handed graph, perhaps divided.
 
-    Raises:
-        GraphError: the graph is not well-formed.
+@dataclasses.dataclass(frozen=True)
+class _Found:
+    """What the pass found in a graph.
+
+    Attributes:
+        convolutions: those on the item's devices.
+        report: for units with what the plan has measured for the graph.
     """
-    plan = settings.plan
-    is_measured_here = handed.device_type == "CPU"
-    if plan is None or not is_measured_here or not any(each.as_stock for each in plan.graphs):
-        return None
-    start = time.perf_counter()
-    view = GraphView(graph_def)
-    convolutions, refusals = _convolutions_on(
-        handed.device_type,
-        view,
-        settings,
-        handed.nodes_to_preserve,
-        handed.infer_output_shapes,
-        handed.fetches,
-    )
-    try:
-        entry = measured_entry(plan, convolutions, find_structure(view, convolutions))
-    except PlanError:
-        return None
-    if not entry.as_stock:
-        return None
-    return PassReport(
-        device_type=handed.device_type,
-        node_count=len(view),
-        convolution_count=len(convolutions),
-        refusals=refusals,
-        plan=entry,
-        milliseconds=(time.perf_counter() - start) * 1e3,
-        why_unchanged="tuned: stock TensorFlow is fastest",
-        is_in_plan=True,
-    )
+
+    view: GraphView
+    convolutions: tuple[ConvolutionNode, ...]
+    structure: Structure
+    report: PassReport
+    is_compiled: bool
 
 
-def _convolutions_on(
-    device_type: str,
-    view: GraphView,
+def _find(
+    graph_def: graph_pb2.GraphDef,
+    item: GraphItem,
     settings: Settings,
-    nodes_to_preserve: Collection[str],
-    infer_output_shapes: ShapeInference | None,
-    fetches: Collection[str],
-) -> tuple[tuple[ConvolutionNode, ...], tuple[Refusal, ...]]:
-    """The convolutions on devices of a type, and those that stay unchanged there."""
+    *,
+    is_compiled: bool = False,
+) -> _Found | None:
+    """Finds the convolutions of a graph; None if there are none, or it has been changed before."""
+    # Grappler hands every graph over a second time, so this comes before any indexing.
+    if any(_is_made(node, item) for node in graph_def.node):
+        return None
+    if item.device_type == "GPU" and tensorflow_internals.has_pluggable_gpu():
+        raise LibraryError(
+            "The GPU is a pluggable device, not an NVIDIA GPU, so cuDNN does not run on it."
+        )
+    view = GraphView(graph_def)
     # The batch size decides which entry of a plan applies to the graph.
     needs_batch_size = settings.plan is not None and any(
         graph.batch_size is not None for graph in settings.plan.graphs
     )
     found, refused = find_convolutions(
         view,
-        GraphProperties(view, infer_output_shapes if needs_batch_size else None),
-        nodes_to_preserve=nodes_to_preserve,
-        fetches=fetches,
+        GraphProperties(view, item.infer_output_shapes if needs_batch_size else None),
+        nodes_to_preserve=item.nodes_to_preserve,
+        fetches=item.fetches,
     )
-    convolutions = tuple(node for node in found if _is_on(node.device, device_type))
+    convolutions = tuple(node for node in found if _is_on(node.device, item))
     refusals = tuple(
         refusal
         for refusal in refused
-        if _is_on(view.nodes[view.index_of[refusal.node]].device, device_type)
+        if _is_on(view.nodes[view.index_of[refusal.node]].device, item)
     )
-    return convolutions, refusals
-
-
-def _is_on(device: str, device_type: str) -> bool:
-    # A node without a device yet belongs to the first device type that sees it.
-    return device_type_of(device) in ("", device_type) and is_local(device)
-
-
-def _plan_stages(
-    settings: Settings,
-    device_type: str,
-    view: GraphView,
-    convolutions: tuple[ConvolutionNode, ...],
-    refusals: tuple[Refusal, ...],
-    structure: Structure,
-    nodes_to_preserve: Collection[str],
-    is_compiled: bool,
-) -> tuple[_Rewrite | None, PassReport]:
-    """Plans the stages of a graph.
-
-    Returns:
-        How the graph gets them, or None if it has none; and the report.
-    """
-    candidates = convolutions
-    stages_all = is_compiled and settings.stages_all_compiled(device_type)
-    if settings.policy is Policy.ALWAYS or stages_all:
-        candidates, unmeasured = leave_out_unmeasured(
-            convolutions, device_type, has_bfloat16=has_bfloat16()
-        )
-        refusals += unmeasured
-    if settings.plan is not None and convolutions:
-        alone = candidates if stages_all else ()
-        stages = stages_from_plan(settings.plan, convolutions, structure, alone)
-    elif settings.policy is Policy.ALWAYS or stages_all:
-        stages = group_always(candidates, Independence(view, candidates))
-    else:
-        stages = ()
-    why_unchanged = ""
-    if not stages:
-        missing = "no convolution can be in a stage"
-        why_unchanged = "the plan leaves this graph unchanged" if candidates else missing
-    report = PassReport(
-        device_type=device_type,
-        node_count=len(view),
-        convolution_count=len(candidates),
-        refusals=refusals,
-        plan=GraphPlan(structure.fingerprint, structure.landmarks, stages),
-        # Without an entry there would be an error.
-        is_in_plan=settings.plan is not None and bool(candidates),
-        why_unchanged=why_unchanged,
-    )
-    if not stages:
-        return None, report
+    if not convolutions and not refusals:
+        return None
+    structure = find_structure(view, convolutions)
     check_time_limit()
-    check_stages(stages, view, convolutions)
-    ways = [each.ways for each in stages]
-    are_timed = settings.stages_time_themselves(device_type)
-    return lambda: rewrite_stages(view, ways, nodes_to_preserve, are_timed=are_timed), report
-
-
-def _plan_units(
-    settings: Settings,
-    view: GraphView,
-    properties: GraphProperties,
-    convolutions: Sequence[ConvolutionNode],
-    structure: Structure,
-    nodes_to_preserve: Collection[str],
-    fetches: Collection[str],
-) -> tuple[_Rewrite | None, PassReport]:
-    """Plans the units of a graph: each on one core, or such that they time themselves.
-
-    `convolutions` and `structure` are those before folding.
-
-    Returns:
-        As `_plan_stages` does.
-    """
-    units, refused = find_units(
-        view, properties, nodes_to_preserve=nodes_to_preserve, fetches=fetches
-    )
     report = PassReport(
-        device_type="CPU",
+        device_type=item.device_type,
         node_count=len(view),
         convolution_count=len(convolutions),
-        refusals=tuple(each for each in refused if each.op in CONVOLUTION_KINDS),
+        refusals=refusals,
         plan=GraphPlan(structure.fingerprint, structure.landmarks),
     )
-    if settings.plan is not None:
-        report = _with_plan(report, settings.plan, convolutions, structure)
-    timed_graph = ""
-    if settings.policy is not Policy.ALWAYS:
-        if not settings.times_itself:
-            return None, dataclasses.replace(report, why_unchanged="self-timing is off")
-        if mode_of(convolutions) == "inference":
-            units = _as_one(view, properties, units, nodes_to_preserve, fetches)
-        units = _of_one_region(view, properties, units, nodes_to_preserve, fetches)
-        # Functions with the same units share their times, such as one that is traced again. A trace
-        # for one image, whose batch cannot be divided, has others.
-        steps = [([view.names[step] for step in unit.steps], bool(unit.split)) for unit in units]
-        timed_graph = hashlib.sha256(repr((structure.fingerprint, steps)).encode()).hexdigest()[:16]
-    if not units:
-        why = "no operation of the graph can be in a unit, or all are small"
-        return None, dataclasses.replace(report, why_unchanged=why)
-    report = dataclasses.replace(
-        report,
-        unit_names=tuple(unit_name(view, unit) for unit in units),
-        unit_op_count=sum(len(unit.steps) for unit in units),
-        timed_graph=timed_graph,
-    )
-    shapes = properties.output_shape
-    return (
-        lambda: rewrite_units(
-            view, units, nodes_to_preserve, output_shapes=shapes, timed_graph=timed_graph
-        ),
-        report,
-    )
+    if settings.plan is not None and settings.makes_units(item.device_type):
+        report = _with_measured(report, settings.plan, convolutions, structure)
+    return _Found(view, convolutions, structure, report, is_compiled)
 
 
-def _with_plan(
+def _with_measured(
     report: PassReport, plan: Plan, convolutions: Sequence[ConvolutionNode], structure: Structure
 ) -> PassReport:
     """A report with what a plan has measured for the graph, or why it has nothing."""
@@ -396,32 +267,161 @@ def _with_plan(
     return dataclasses.replace(report, plan=entry, is_in_plan=True)
 
 
+def _is_made(node: node_def_pb2.NodeDef, item: GraphItem) -> bool:
+    return node.op in (CONV_STAGE_OP, UNIT_OP) and _is_on(node.device, item)
+
+
+def _is_on(device: str, item: GraphItem) -> bool:
+    # A node without a device yet belongs to the first device type that sees it.
+    return device_type_of(device) in ("", item.device_type) and is_local(device)
+
+
+def _make_ops(
+    found: _Found, graph_def: graph_pb2.GraphDef, item: GraphItem, settings: Settings
+) -> tuple[graph_pb2.GraphDef | None, PassReport]:
+    """Makes the stages or units of a graph, which is the one where they were found, or folded."""
+    view = found.view if graph_def is found.view.graph_def else GraphView(graph_def)
+    plan = _plan_units if settings.makes_units(item.device_type) else _plan_stages
+    rewrite, report = plan(found, view, item, settings)
+    rewritten = None
+    check_time_limit()
+    if rewrite is not None:
+        rewritten = rewrite()
+        check_time_limit()
+        check_rewrite(view, GraphView(rewritten), item.nodes_to_preserve, fetches=item.fetches)
+        check_time_limit()
+        made = [node for node in rewritten.node if _is_made(node, item)]
+        report = dataclasses.replace(
+            report,
+            op_names=tuple(node.name for node in made),
+            operation_count=sum(len(node.attr["steps"].list.s) for node in made),
+        )
+    return rewritten, dataclasses.replace(report, node_count=len(view))
+
+
+def _plan_stages(
+    found: _Found, view: GraphView, item: GraphItem, settings: Settings
+) -> tuple[_Rewrite | None, PassReport]:
+    """Plans the stages of a graph.
+
+    Returns:
+        How the graph gets them, or None if it has none; and the report.
+    """
+    convolutions = candidates = found.convolutions
+    refusals: tuple[Refusal, ...] = found.report.refusals
+    stages_all = found.is_compiled and settings.stages_all_compiled(item.device_type)
+    if settings.policy is Policy.ALWAYS or stages_all:
+        candidates, unmeasured = leave_out_unmeasured(
+            convolutions, item.device_type, has_bfloat16=has_bfloat16()
+        )
+        refusals += unmeasured
+    if settings.plan is not None and convolutions:
+        alone = candidates if stages_all else ()
+        try:
+            stages = stages_from_plan(settings.plan, convolutions, found.structure, alone)
+        except PlanError as error:
+            raise PlanError(_why_not_in_plan(error, found, settings)) from error
+    elif settings.policy is Policy.ALWAYS or stages_all:
+        stages = group_always(candidates, Independence(view, candidates))
+    else:
+        stages = ()
+    report = dataclasses.replace(
+        found.report,
+        convolution_count=len(candidates),
+        refusals=refusals,
+        plan=dataclasses.replace(found.report.plan, stages=stages),
+        # Without an entry there would be an error.
+        is_in_plan=settings.plan is not None and bool(candidates),
+    )
+    if not stages:
+        missing = "no convolution can be in a stage"
+        why = "the plan leaves this graph unchanged" if candidates else missing
+        return None, dataclasses.replace(report, why_unchanged=why)
+    check_time_limit()
+    check_stages(stages, view, convolutions)
+    ways = [each.ways for each in stages]
+    are_timed = settings.stages_time_themselves(item.device_type)
+    return lambda: rewrite_stages(view, ways, item.nodes_to_preserve, are_timed=are_timed), report
+
+
+def _why_not_in_plan(error: PlanError, found: _Found, settings: Settings) -> str:
+    if found.is_compiled:
+        return (
+            f"{error} This function is compiled by XLA, so its graph is another: nothing is "
+            "folded in it, and functions that it calls are graphs of their own. Profile and "
+            "plan it with jit_compile=True (on the command line: --jit-compile)."
+        )
+    if was_divided(found.view.graph_def):
+        return (
+            "The plan does not fit this graph, whose layers the parallel plan divides. Use "
+            "one of the two plans, or the parallel plan with policy 'always'."
+        )
+    if not settings.kept_mb:
+        return (
+            f"{error} Stages are planned for graphs with folded parameters, and folding "
+            "is off. Turn it on: call enable() without kept=False and kept_mb=0."
+        )
+    return str(error)
+
+
+def _plan_units(
+    found: _Found, view: GraphView, item: GraphItem, settings: Settings
+) -> tuple[_Rewrite | None, PassReport]:
+    """Plans the units of a graph: each on one core, or such that they time themselves.
+
+    Returns:
+        As `_plan_stages` does.
+    """
+    preserved, fetches = item.nodes_to_preserve, item.fetches
+    properties = GraphProperties(view, item.infer_output_shapes)
+    units, refused = find_units(view, properties, nodes_to_preserve=preserved, fetches=fetches)
+    report = dataclasses.replace(
+        found.report, refusals=tuple(each for each in refused if each.op in CONVOLUTION_KINDS)
+    )
+    timed_graph = ""
+    if settings.policy is not Policy.ALWAYS:
+        if not settings.times_itself:
+            return None, dataclasses.replace(report, why_unchanged="self-timing is off")
+        if mode_of(found.convolutions) == "inference":
+            units = _as_one(view, properties, units, item)
+        units = _of_one_region(view, properties, units, item)
+        # Functions with the same units share their times, such as one that is traced again. A trace
+        # for one image, whose batch cannot be divided, has others.
+        steps = [([view.names[step] for step in unit.steps], bool(unit.split)) for unit in units]
+        identity = repr((found.structure.fingerprint, steps))
+        timed_graph = hashlib.sha256(identity.encode()).hexdigest()[:16]
+    if not units:
+        why = "no operation of the graph can be in a unit, or all are small"
+        return None, dataclasses.replace(report, why_unchanged=why)
+    shapes = properties.output_shape
+    return (
+        lambda: rewrite_units(
+            view, units, preserved, output_shapes=shapes, timed_graph=timed_graph
+        ),
+        dataclasses.replace(report, timed_graph=timed_graph),
+    )
+
+
 def _as_one(
-    view: GraphView,
-    properties: GraphProperties,
-    units: tuple[Unit, ...],
-    nodes_to_preserve: Collection[str],
-    fetches: Collection[str],
+    view: GraphView, properties: GraphProperties, units: tuple[Unit, ...], item: GraphItem
 ) -> tuple[Unit, ...]:
     """One unit in place of all, if it has all their convolutions and products."""
-    whole = find_whole_unit(view, properties, nodes_to_preserve=nodes_to_preserve, fetches=fetches)
+    whole = find_whole_unit(
+        view, properties, nodes_to_preserve=item.nodes_to_preserve, fetches=item.fetches
+    )
     anchors = {step for unit in units for step in unit.steps if view.ops[step] in ANCHOR_OPS}
     return (whole,) if whole is not None and anchors <= set(whole.steps) else units
 
 
 def _of_one_region(
-    view: GraphView,
-    properties: GraphProperties,
-    units: Sequence[Unit],
-    nodes_to_preserve: Collection[str],
-    fetches: Collection[str],
+    view: GraphView, properties: GraphProperties, units: Sequence[Unit], item: GraphItem
 ) -> tuple[Unit, ...]:
     """The large units in the control-flow region of most.
 
     A step is one run of all of them. Small ones stay ops, because one that runs first would hide
     the sizes of the step's input.
     """
-    control_flow = ControlFlow(view, nodes_to_preserve, fetches)
+    control_flow = ControlFlow(view, item.nodes_to_preserve, item.fetches)
     large = [unit for unit in units if not is_small_unit(view, properties, unit)]
     regions = collections.Counter(control_flow.region(unit.head) for unit in large)
     most = {region for region, _ in regions.most_common(1)}

@@ -20,6 +20,7 @@ from tf_interop import tensorflow_internals
 from tf_interop.convolution import Shape
 from tf_interop.errors import LibraryError, TimeLimitError
 from tf_interop.measure.core import find_library_file
+from tf_interop.runtime.settings import GraphItem
 from tf_interop.terminal import count_of
 
 LIBRARY_NAME = "libtf_interop.so"
@@ -77,8 +78,8 @@ class Counters:
         devices: the counters of each device, such as `GPU:0`; empty in each of those.
     """
 
-    stages_run: int
-    fallbacks: dict[str, int]
+    stages_run: int = 0
+    fallbacks: dict[str, int] = dataclasses.field(default_factory=dict)
     filters_transformed: int = 0
     stages_captured: int = 0
     stages_replayed: int = 0
@@ -173,11 +174,9 @@ class SelfTiming(NamedTuple):
         )
 
 
-def _read_timings(read: Callable[[Any], None]) -> list[SelfTiming]:
-    collected, sink = _collecting_sink()
-    read(sink)
+def _read_timings(read: Callable[..., None]) -> list[SelfTiming]:
     timings = []
-    for each in collected:
+    for each in _collect(read)[1]:
         name, sizes, way, is_trying, share_lost, *rest = each.decode().split("\n")
         tried = tuple(
             TimedWay(each_way, float(us) / 1e3, int(runs))
@@ -216,12 +215,9 @@ class HandedGraph:
     """A graph as TensorFlow hands it over; valid only during the call of the pass.
 
     Attributes:
-        device_type: `CPU` or `GPU`: the device type that the plugin was called for.
+        item: what a pass knows of it beside its nodes.
         is_compiled: whether it is the body of a function that XLA compiles, and not Grappler's.
-        function: the name of the Python function that it was made from; in a Session, any text.
-        name: the name of the function of TensorFlow that has the graph.
-        nodes_to_preserve: names that must stay in the graph.
-        fetches: names of the nodes that the graph is run for.
+        name: the name of the function of TensorFlow that has it; in a Session, any text.
     """
 
     def __init__(
@@ -235,19 +231,16 @@ class HandedGraph:
     ) -> None:
         self._functions = functions
         self._handle = handle
-        self.device_type = device_type.decode()
         self.is_compiled = bool(is_compiled)
         self.name = function.decode(errors="replace")
-        self.function = tensorflow_internals.python_name(self.name)
-        self.nodes_to_preserve, self.fetches = (
-            frozenset(names.decode().split("\n")[:-1]) for names in lists
-        )
+        preserved, fetches = (frozenset(names.decode().split("\n")[:-1]) for names in lists)
+        self.item = GraphItem(device_type.decode(), preserved, fetches, self._infer_output_shapes)
 
     @property
     def serialized(self) -> bytes:
         """The serialized GraphDef; raises TimeLimitError if TensorFlow no longer waits."""
-        collected, sink = _collecting_sink()
-        if not self._functions.TfiGraphData(self._handle, sink):
+        is_in_time, collected = _collect(self._functions.TfiGraphData, self._handle)
+        if not is_in_time:
             raise TimeLimitError(
                 "The pass did not get Python's interpreter lock within 5 s, because another "
                 "thread held it. Do not wait for TensorFlow while holding it: let asynchronous "
@@ -255,13 +248,10 @@ class HandedGraph:
             )
         return collected[0]
 
-    def infer_output_shapes(self, node: str) -> list[Shape | None] | None:
-        """Infers the shapes of a node's outputs; None if TensorFlow does not know the node.
-
-        The first call infers the whole graph.
-        """
-        collected, sink = _collecting_sink()
-        count = self._functions.TfiOutputProperties(self._handle, node.encode(), sink)
+    def _infer_output_shapes(self, node: str) -> list[Shape | None] | None:
+        """Infers the shapes of a node's outputs; None if TensorFlow does not know the node."""
+        properties = self._functions.TfiOutputProperties
+        count, collected = _collect(properties, self._handle, node.encode())
         if count < 0:
             return None
         return [tensorflow_internals.shape_of_tensor_properties(item) for item in collected]
@@ -329,9 +319,8 @@ class KernelLibrary:
 
     def read_xla_calls(self) -> XlaCalls:
         """The calls so far."""
-        collected, sink = _collecting_sink()
-        self.functions.TfiReadXlaCalls(sink)
-        return XlaCalls(*map(int, collected[0].split()))
+        _, [numbers] = _collect(self.functions.TfiReadXlaCalls)
+        return XlaCalls(*map(int, numbers.split()))
 
     def record_timeline(self, calls: int) -> None:
         """Records `calls` calls of each op from now on, after its first."""
@@ -339,8 +328,7 @@ class KernelLibrary:
 
     def read_timeline(self) -> list[TimedSpan]:
         """The recorded spans that have ended."""
-        collected, sink = _collecting_sink()
-        self.functions.TfiReadTimeline(sink)
+        _, collected = _collect(self.functions.TfiReadTimeline)
         rows = [each.decode().split("\n") for each in collected]
         return msgspec.convert(rows, list[TimedSpan], strict=False)
 
@@ -354,39 +342,28 @@ class KernelLibrary:
 
     def read_counters(self) -> Counters:
         """The counters so far."""
-        collected, sink = _collecting_sink()
-        self.functions.TfiReadCounters(sink)
-        found: dict[str, dict[str, collections.Counter[str]]] = collections.defaultdict(
-            lambda: collections.defaultdict(collections.Counter)
-        )
-        for entry in collected:
+        found: dict[str, dict[str, Any]] = {}
+        for entry in _collect(self.functions.TfiReadCounters)[1]:
             what, device, count, reason = entry.decode("utf-8", "replace").split(" ", 3)
-            for each in ("", device):
-                found[each][what][reason] += int(count)
-        devices = {device: _counters(its, {}) for device, its in found.items() if device}
-        return _counters(found[""], devices)
+            for each in {"", device}:
+                its = found.setdefault(each, {"fallbacks": collections.Counter()})
+                if what == "fallback":
+                    its["fallbacks"][reason] += int(count)
+                else:
+                    its[what] = its.get(what, 0) + int(count)
+        devices = {device: Counters(**its) for device, its in found.items()}
+        return dataclasses.replace(devices.pop("", Counters()), devices=devices)
 
 
-def _counters(
-    counts: dict[str, collections.Counter[str]], devices: dict[str, Counters]
-) -> Counters:
-    """Makes Counters from counts by reason; counts without a reason are under the empty one."""
-    return Counters(
-        counts["stages_run"][""],
-        dict(counts["fallback"]),
-        counts["filters_transformed"][""],
-        counts["stages_captured"][""],
-        counts["stages_replayed"][""],
-        counts["kept_computations"][""],
-        counts["kept_bytes"][""],
-        devices,
-    )
+def _collect(function: Callable[..., Any], *arguments: Any) -> tuple[Any, list[bytes]]:
+    """Calls a function of the library with a sink as its last argument.
 
-
-def _collecting_sink() -> tuple[list[bytes], Any]:
+    Returns:
+        What the function returned, and what it passed to the sink.
+    """
     collected: list[bytes] = []
     sink = _SINK_TYPE(lambda data, size: collected.append(ctypes.string_at(data, size)))
-    return collected, sink
+    return function(*arguments, sink), collected
 
 
 def read_build_info(path: pathlib.Path) -> BuildInfo:

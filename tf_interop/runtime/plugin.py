@@ -14,24 +14,22 @@ import dataclasses
 import os
 import threading
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from absl import logging
 from tensorflow.core.framework import graph_pb2
 
 from tf_interop import tensorflow_internals
-from tf_interop.errors import LibraryError, PlanError, TfInteropError
-from tf_interop.graph.join import join_kept
+from tf_interop.errors import LibraryError, TfInteropError
 from tf_interop.graph.time_limit import collection_pause, time_limit
 from tf_interop.measure.device import ask_for_all_hardware_queues, has_nvidia_gpu
-from tf_interop.parallel.divide import Divider, ParallelReport, was_divided
-from tf_interop.runtime.fold_pass import FoldReport, arrange_filters, run_fold_pass
+from tf_interop.parallel.divide import Divider, ParallelReport
+from tf_interop.runtime.fold_pass import FoldReport
 from tf_interop.runtime.graph_pass import (
-    CompiledBody,
+    ChangedGraph,
+    change_compiled,
+    change_graph,
     read_compiled_body,
-    report_left_as_stock,
-    run_compiled_pass,
-    run_conv_stage_pass,
 )
 from tf_interop.runtime.kernel_library import HandedGraph, KernelLibrary, load_kernel_library
 from tf_interop.runtime.settings import PassReport, Settings
@@ -107,37 +105,33 @@ class Plugin:
     @property
     def reports(self) -> tuple[PassReport, ...]:
         """The report of each graph, latest first."""
-        with self._lock:
-            return tuple(report for report, _ in reversed(self._reports.values()))
+        return tuple(report for report, _ in self._latest(self._reports))
 
     @property
     def current_reports(self) -> tuple[PassReport, ...]:
         """The reports that were made under the current settings."""
         settings = self._settings
-        with self._lock:
-            return tuple(
-                report
-                for report, made_under in reversed(self._reports.values())
-                if made_under == settings
-            )
+        return tuple(report for report, its in self._latest(self._reports) if its == settings)
 
     @property
     def parallel_reports(self) -> tuple[ParallelReport, ...]:
         """How the layers of graphs were divided, latest first."""
-        with self._lock:
-            return tuple(reversed(self._parallel_reports.values()))
+        return self._latest(self._parallel_reports)
 
     @property
     def fold_reports(self) -> tuple[FoldReport, ...]:
         """What was folded and kept in each graph, latest first."""
-        with self._lock:
-            return tuple(reversed(self._fold_reports.values()))
+        return self._latest(self._fold_reports)
 
     @property
     def failures(self) -> tuple[PassFailure, ...]:
         """Why graphs stayed unchanged; only the latest causes if there are many."""
         with self._lock:
             return tuple(PassFailure(cause, count) for cause, count in self._failures.items())
+
+    def _latest(self, records: dict[Any, V]) -> tuple[V, ...]:
+        with self._lock:
+            return tuple(reversed(records.values()))
 
     def check_registered(self) -> None:
         """Raises LibraryError if the plugin has no device type."""
@@ -195,64 +189,41 @@ class Plugin:
 
     def _run(self, handed: HandedGraph) -> bool:
         """Called by TensorFlow; returns whether it handed a new graph back. Never raises."""
-        settings = self._settings
+        settings, item = self._settings, handed.item
         observers = self._observers
         # Functions that XLA compiles get no units, which would compute what XLA fuses.
-        if handed.is_compiled and settings.makes_units(handed.device_type):
+        if handed.is_compiled and settings.makes_units(item.device_type):
             return False
         with self._leaving_the_graph():
             graph_def = graph_pb2.GraphDef.FromString(handed.serialized)
             if handed.is_compiled:
-                body = read_compiled_body(graph_def, handed)
+                body = read_compiled_body(graph_def, item)
                 graph_def = body.fused
             for observer in observers:
-                observer(graph_def, handed.device_type)
+                observer(graph_def, item.device_type)
             # Graphs of tf.data and Sessions keep the option as it was when they were made.
             if not settings.can_change_graphs or tensorflow_internals.are_plugins_turned_off():
                 return False
+            if handed.is_compiled and not settings.stages_all_compiled(item.device_type):
+                return False
             with time_limit(settings.pass_time_limit_s), collection_pause():
-                if not handed.is_compiled:
-                    changed = self._change(graph_def, handed, settings)
-                elif settings.stages_all_compiled(handed.device_type):
-                    changed = self._stage_compiled(body, handed, settings)
+                divided = None
+                if handed.is_compiled:
+                    made = change_compiled(body, item, settings)
                 else:
-                    return False
+                    if settings.divider is not None:
+                        with self._leaving_the_graph():
+                            divided = self._divide(graph_def, handed, settings.divider)
+                    graph_def = divided or graph_def
+                    made = change_graph(graph_def, item, settings, self._leaving_the_graph)
+            self._record(made, handed, settings)
+            changed = made.graph_def or divided
             if changed is not None:
                 handed.set_result(changed.SerializeToString(deterministic=True))
                 for observer in observers:
-                    observer(changed, handed.device_type)
+                    observer(changed, item.device_type)
                 return True
         return False
-
-    def _change(
-        self, graph_def: graph_pb2.GraphDef, handed: HandedGraph, settings: Settings
-    ) -> graph_pb2.GraphDef | None:
-        """The new graph in place of one of Grappler's, or None."""
-        changed: graph_pb2.GraphDef | None = None
-        if settings.divider is not None:
-            with self._leaving_the_graph():
-                changed = self._divide(graph_def, handed, settings.divider)
-        divided = changed or graph_def
-        left = None
-        with self._leaving_the_graph():
-            left = report_left_as_stock(divided, settings, handed)
-        if left is not None:
-            self._record(left, handed, settings)
-            return changed
-        folded: graph_pb2.GraphDef | None = None
-        if settings.can_fold(handed.device_type):
-            with self._leaving_the_graph():
-                folded = self._fold(divided, handed, settings)
-                changed = folded or changed
-        if settings.can_make_stages or settings.units_time_themselves(handed.device_type):
-            with self._leaving_the_graph():
-                changed = self._stage(folded, divided, handed, settings) or changed
-        if folded is not None and handed.device_type == "CPU":
-            folded, changed = changed or folded, None
-            with self._leaving_the_graph():
-                changed = self._arrange(folded, handed)
-                changed = join_kept(changed, handed.nodes_to_preserve) or changed
-        return changed
 
     @contextlib.contextmanager
     def _leaving_the_graph(self) -> Iterator[None]:
@@ -268,99 +239,24 @@ class Plugin:
         self, graph_def: graph_pb2.GraphDef, handed: HandedGraph, divider: Divider
     ) -> graph_pb2.GraphDef | None:
         """The graph with its layers divided; None if none is."""
+        item = handed.item
         divided, report = divider.divide(
-            graph_def, handed.nodes_to_preserve, handed.infer_output_shapes, handed.name
+            graph_def, item.nodes_to_preserve, item.infer_output_shapes, handed.name
         )
         if report is not None:
             with self._lock:
                 _put_last(self._parallel_reports, report.fingerprint, report)
         return divided
 
-    def _fold(
-        self, graph_def: graph_pb2.GraphDef, handed: HandedGraph, settings: Settings
-    ) -> graph_pb2.GraphDef | None:
-        """The graph with normalizations fused and parameters folded and kept, or None."""
-        folded, report = run_fold_pass(
-            graph_def,
-            handed.device_type,
-            settings.kept_mb,
-            handed.nodes_to_preserve,
-            handed.infer_output_shapes,
-            handed.fetches,
-        )
-        if report is not None:
-            report = dataclasses.replace(report, function=handed.function)
-            with self._lock:
-                _put_last(self._fold_reports, (report.name, report.node_count), report)
-        return folded
-
-    def _arrange(self, graph_def: graph_pb2.GraphDef, handed: HandedGraph) -> graph_pb2.GraphDef:
-        """The graph with its large kept filters arranged."""
-        arranged = arrange_filters(graph_def, handed.nodes_to_preserve, handed.fetches)
-        return arranged or graph_def
-
-    def _stage(
-        self,
-        folded: graph_pb2.GraphDef | None,
-        graph_def: graph_pb2.GraphDef,
-        handed: HandedGraph,
-        settings: Settings,
-    ) -> graph_pb2.GraphDef | None:
-        """The graph with stages or units; None if it has none.
-
-        Stages are planned for the folded graph. Units are made from it, too, but found by the
-        graph before it.
-        """
-        device_type = handed.device_type
-        _check_device(device_type)
-        makes_units = settings.makes_units(device_type)
-        try:
-            staged, report = run_conv_stage_pass(
-                graph_def if makes_units or folded is None else folded,
-                settings,
-                device_type,
-                handed.nodes_to_preserve,
-                handed.infer_output_shapes,
-                handed.fetches,
-                folded=folded if makes_units else None,
-            )
-        except PlanError as error:
-            if was_divided(graph_def):
-                raise PlanError(
-                    "The plan does not fit this graph, whose layers the parallel plan divides. Use "
-                    "one of the two plans, or the parallel plan with policy 'always'."
-                ) from error
-            if not makes_units and not settings.kept_mb:
-                raise PlanError(
-                    f"{error} Stages are planned for graphs with folded parameters, and folding "
-                    "is off. Turn it on: call enable() without kept=False and kept_mb=0."
-                ) from error
-            raise
-        self._record(report, handed, settings)
-        return staged
-
-    def _stage_compiled(
-        self, body: CompiledBody, handed: HandedGraph, settings: Settings
-    ) -> graph_pb2.GraphDef | None:
-        """The body of a function that XLA compiles with stages; None if it has none."""
-        _check_device(handed.device_type)
-        try:
-            staged, report = run_compiled_pass(body, settings, handed)
-        except PlanError as error:
-            raise PlanError(
-                f"{error} This function is compiled by XLA, so its graph is another: nothing is "
-                "folded in it, and functions that it calls are graphs of their own. Profile and "
-                "plan it with jit_compile=True (on the command line: --jit-compile)."
-            ) from error
-        self._record(report, handed, settings)
-        return staged
-
-    def _record(self, report: PassReport | None, handed: HandedGraph, settings: Settings) -> None:
-        if report is not None:
-            report = dataclasses.replace(report, function=handed.function)
-            fingerprint = report.plan.fingerprint
-            key = (report.function, report.device_type, fingerprint, report.is_compiled)
-            with self._lock:
+    def _record(self, made: ChangedGraph, handed: HandedGraph, settings: Settings) -> None:
+        function = tensorflow_internals.python_name(handed.name)
+        with self._lock:
+            if made.fold_report is not None:
+                folded = dataclasses.replace(made.fold_report, function=function)
+                _put_last(self._fold_reports, (folded.name, folded.node_count), folded)
+            if made.report is not None:
+                report = dataclasses.replace(made.report, function=function)
+                key = (function, report.device_type, report.plan.fingerprint, report.is_compiled)
                 _put_last(self._reports, key, (report, settings))
 
     def _record_failure(self, error: BaseException) -> None:
@@ -374,13 +270,6 @@ class Plugin:
             logging.warning(
                 "tf_interop left a graph unchanged: %s", cause, exc_info=logging.vlog_is_on(1)
             )
-
-
-def _check_device(device_type: str) -> None:
-    if device_type == "GPU" and tensorflow_internals.has_pluggable_gpu():
-        raise LibraryError(
-            "The GPU is a pluggable device, not an NVIDIA GPU, so cuDNN does not run on it."
-        )
 
 
 def _put_last(reports: dict[K, V], key: K, report: V) -> None:

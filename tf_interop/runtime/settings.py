@@ -1,17 +1,19 @@
-"""Settings and reports of the pass of stages and units."""
+"""Settings, subjects and reports of the pass."""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
 import os
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from tf_interop.convolution import Refusal
 from tf_interop.planning.types import GraphPlan, Plan
 
-if TYPE_CHECKING:
-    from tf_interop.parallel.divide import Divider  # needs TensorFlow
+if TYPE_CHECKING:  # these need TensorFlow
+    from tf_interop.graph.properties import ShapeInference
+    from tf_interop.parallel.divide import Divider
 
 
 class Policy(enum.Enum):
@@ -28,7 +30,6 @@ class Policy(enum.Enum):
 # The pass takes a third of a second for the training step of a NASNet. A program that waits much
 # longer than this limit would seem to hang.
 DEFAULT_PASS_TIME_LIMIT_S = 60.0
-
 
 DEFAULT_KEPT_MB = 1024
 """Enough for every application of Keras but the largest ConvNeXt."""
@@ -77,10 +78,6 @@ class Settings:
         """Whether there is anything to make stages from."""
         return self.policy is Policy.ALWAYS or self.plan is not None
 
-    def units_time_themselves(self, device_type: str) -> bool:
-        """Whether a device of this type gets units that time themselves."""
-        return self.times_itself and self.makes_units(device_type)
-
     def stages_time_themselves(self, device_type: str) -> bool:
         """Whether a device of this type gets stages that compare their plan with TensorFlow."""
         return self.times_itself and device_type == "GPU"
@@ -107,6 +104,23 @@ class Settings:
 
 
 @dataclasses.dataclass(frozen=True)
+class GraphItem:
+    """What a pass knows of a graph beside its nodes.
+
+    Attributes:
+        device_type: `CPU` or `GPU`; nodes on other devices stay as they are.
+        nodes_to_preserve: names that must stay.
+        fetches: the nodes or tensors that the graph is run for; empty if unknown.
+        infer_output_shapes: called only for shapes that the attributes lack.
+    """
+
+    device_type: str
+    nodes_to_preserve: Collection[str] = ()
+    fetches: Collection[str] = ()
+    infer_output_shapes: ShapeInference | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class PassReport:
     """The result of the pass for one graph.
 
@@ -119,8 +133,8 @@ class PassReport:
         why_unchanged: empty if stages or units were made, else why not.
         is_in_plan: whether the plan has an entry for it, or for most of its stages.
         why_no_plan: why not; empty if there is no plan.
-        unit_names: the nodes of units that were made.
-        unit_op_count: nodes that units replaced.
+        op_names: the nodes of the stages or units that were made.
+        operation_count: the operations in them.
         timed_graph: the name under which its units time themselves; empty if they do not.
     """
 
@@ -134,8 +148,8 @@ class PassReport:
     why_unchanged: str = ""
     is_in_plan: bool = False
     why_no_plan: str = ""
-    unit_names: tuple[str, ...] = ()
-    unit_op_count: int = 0
+    op_names: tuple[str, ...] = ()
+    operation_count: int = 0
     timed_graph: str = ""
 
     @property

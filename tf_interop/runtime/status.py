@@ -58,7 +58,7 @@ class Status:
     divided_graphs: tuple[ParallelReport, ...] = ()
     folded_graphs: tuple[FoldReport, ...] = ()
     failures: tuple[PassFailure, ...] = ()
-    counters: Counters = Counters(0, {})  # noqa: RUF009 (frozen)
+    counters: Counters = Counters()  # noqa: RUF009 (frozen)
     self_timings: tuple[SelfTiming, ...] = ()
     stage_timings: tuple[SelfTiming, ...] = ()
     xla_functions: tuple[XlaFunction, ...] = ()
@@ -67,21 +67,16 @@ class Status:
     has_onednn: bool = True
 
     @property
-    def stage_count(self) -> int:
-        """The number of stages in all graphs."""
-        return sum(len(report.plan.stages) for report in self.graphs)
-
-    @property
-    def unit_node_count(self) -> int:
-        """The number of units in all graphs."""
-        return sum(len(report.unit_names) for report in self.graphs)
+    def op_count(self) -> int:
+        """The number of stages and units in all graphs."""
+        return sum(len(report.op_names) for report in self.graphs)
 
     @property
     def plan(self) -> Plan:
         """The graphs with stages or units, as a plan for `enable(plan=…)`."""
         plans: dict[str, GraphPlan] = {}
         for report in reversed(self.graphs):
-            if report.plan.stages or report.unit_names:
+            if report.op_names:
                 plans.setdefault(report.plan.fingerprint, report.plan)
         return Plan(
             tuple(plans.values()),
@@ -136,7 +131,7 @@ class Status:
                 "TensorFlow computes without oneDNN on this CPU. tf_interop may gain more with it: "
                 f"try {tensorflow_internals.ONEDNN_VARIABLE}=1, set before Python starts"
             )
-        if self.stage_count or self.counters.stages_run:
+        if self.counters.stages_run or any(report.plan.stages for report in self.graphs):
             say(f"stages run: {self.counters.stages_run}")
         if self.stage_timings:
             say(_ways_of(self.stage_timings))
@@ -211,34 +206,35 @@ def _functions_of(timing: SelfTiming, graphs: Sequence[PassReport]) -> str:
 
 def _graph_table(graphs: Sequence[PassReport]) -> Table:
     table = Table()
-    has_units = any(report.unit_names for report in graphs)
-    has_stages = any(not report.unit_names for report in graphs)
-    columns = ["function", "device", "nodes", "convolutions"]
-    columns += ["stages", "widest"] * has_stages
     is_tuned = any(report.plan.measured for report in graphs)
-    columns += ["units", "of operations"] * has_units
-    columns += ["tuned: times as fast"] * is_tuned
-    for column in (*columns, "pass", "unchanged"):
+    columns = ["function", "device", "nodes", "convolutions", "made", "of operations"]
+    for column in (*columns, *["tuned: times as fast"] * is_tuned, "pass", "unchanged"):
         is_text = column in ("function", "device", "unchanged")
         table.add_column(column, justify="left" if is_text else "right")
     for report in graphs:
-        stages = report.plan.stages
         refused = collections.Counter(refusal.reason.value for refusal in report.refusals)
         reasons = [f"{count} {reason}" for reason, count in refused.items()]
-        device = f"{report.device_type}, XLA" if report.is_compiled else report.device_type
-        counts = [str(report.node_count), str(report.convolution_count)]
-        cells = [report.function, device, *counts]
-        if has_stages:
-            widest = max((len(each.stage.lanes) for each in stages), default=0)
-            cells += [str(len(stages)), str(widest)]
-        if has_units:
-            cells += [str(len(report.unit_names)), str(report.unit_op_count)]
-        if is_tuned:
-            cells.append(_tuned(report.plan))
         table.add_row(
-            *cells, f"{report.milliseconds:.0f} ms", ", ".join(reasons) or report.why_unchanged
+            report.function,
+            f"{report.device_type}, XLA" if report.is_compiled else report.device_type,
+            str(report.node_count),
+            str(report.convolution_count),
+            _made(report),
+            str(report.operation_count),
+            *[_tuned(report.plan)] * is_tuned,
+            f"{report.milliseconds:.0f} ms",
+            ", ".join(reasons) or report.why_unchanged,
         )
     return table
+
+
+def _made(report: PassReport) -> str:
+    """Such as `5 units`, or `2 stages, up to 4 lanes`."""
+    stages = [each.stage for each in report.plan.stages]
+    if not stages:
+        return count_of(len(report.op_names), "unit")
+    widest = max(len(stage.lanes) for stage in stages)
+    return f"{count_of(len(stages), 'stage')}, up to {count_of(widest, 'lane')}"
 
 
 def _tuned(plan: GraphPlan) -> str:

@@ -10,15 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
-from tf_interop.graph.join import join_kept
 from tf_interop.graph.view import parse_input
 from tf_interop.measure.other_load import OtherLoad
-from tf_interop.model.graphs import folded_graph
 from tf_interop.planning.types import ONE_THREAD, OURS, STOCK
-from tf_interop.runtime.fold_pass import arrange_filters
-from tf_interop.runtime.graph_pass import run_conv_stage_pass
+from tf_interop.runtime.graph_pass import change_graph
 from tf_interop.runtime.kernel_library import SelfTiming, load_kernel_library
-from tf_interop.runtime.settings import Policy, Settings
+from tf_interop.runtime.settings import DEFAULT_KEPT_MB, GraphItem, Settings
 from tf_interop.tuning.step_bench import StepBench, StepTimes
 
 _THE_CPU = "/device:CPU:0"
@@ -88,19 +85,10 @@ def changed_graph(
 
     The name is empty if it has no units.
     """
-    folded = folded_graph(stock, "CPU", fetches)
-    staged, report = run_conv_stage_pass(
-        stock,
-        Settings(Policy.PROFILED, times_itself=True),
-        "CPU",
-        fetches,
-        fetches=fetches,
-        folded=None if folded is stock else folded,
-    )
-    changed = staged or folded
-    changed = arrange_filters(changed, fetches) or changed
-    changed = join_kept(changed, fetches) or changed
-    return changed, "" if report is None else report.timed_graph
+    settings = Settings(times_itself=True, kept_mb=DEFAULT_KEPT_MB)
+    changed = change_graph(stock, GraphItem("CPU", fetches, fetches), settings)
+    timed_graph = "" if changed.report is None else changed.report.timed_graph
+    return changed.graph_def or stock, timed_graph
 
 
 def _timing_of(timed_graph: str) -> SelfTiming | None:
