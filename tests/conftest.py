@@ -79,6 +79,16 @@ def units_on_cpus(plugin_as_after_import: None, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delenv("TF_INTEROP_HOST_STAGES", raising=False)
 
 
+@pytest.fixture
+def enabled(units_on_cpus: None) -> Iterator[None]:
+    """Turns the plugin on."""
+    import tf_interop
+
+    tf_interop.enable()
+    yield
+    tf_interop.disable()
+
+
 @pytest.fixture(scope="session")
 def ops() -> Any:
     """The library's ops as functions."""

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from branched_models import build_module, build_normalized
-from tensorflow.core.framework import graph_pb2, node_def_pb2
+from branched_models import build_normalized
 from unnoticed import (
     FILTERS,
     IMAGE,
@@ -148,25 +147,6 @@ def under_a_tape(function: Any) -> tf.Tensor:
     return result
 
 
-def test_a_biass_epilogue_is_part_of_the_stage() -> None:
-    tf_interop.enable("always")
-    graphs: list[graph_pb2.GraphDef] = []
-    with get_plugin().observe(lambda graph, _: graphs.append(graph)):
-        compiled(modules)(IMAGE)
-    _, after = graphs
-    # One activation has no bias before it.
-    left = [node.op for node in after.node if node.op in ("BiasAdd", "Relu", "Relu6", "AddV2")]
-    assert sorted(left) == ["AddV2", "Relu"]
-    stages = [node for node in after.node if node.op == "TfInterop>ConvStage"]
-    steps = [
-        node_def_pb2.NodeDef.FromString(each)
-        for stage in stages
-        for each in stage.attr["steps"].list.s
-    ]
-    fused = [b" ".join(each.attr["fused_ops"].list.s) for each in steps]
-    assert sorted(fused) == [b"", b"BiasAdd Relu", b"BiasAdd Relu", b"BiasAdd Relu6"]
-
-
 def plan_of_first_stage(program: Callable[..., Any]) -> Plan:
     tf_interop.enable("always")
     compiled(program)(IMAGE)
@@ -188,6 +168,10 @@ def test_convolutions_outside_the_plans_stages_have_their_own() -> None:
     assert first.nodes == planned.nodes
     assert [len(each.nodes) for each in others] == [1, 1]
     assert "CPU, XLA" in str(tf_interop.status())
+    # Another function is left alone.
+    assert stages_run_by(lambda: compiled(branches)(IMAGE), branches(IMAGE)) == 0
+    [failure] = tf_interop.status().failures
+    assert "--jit-compile" in failure.cause
 
 
 def test_a_gpu_needs_no_plan() -> None:
@@ -201,32 +185,6 @@ def test_a_gpu_needs_no_plan() -> None:
     left = change_compiled(body, item, Settings())
     assert left.graph_def is None
     assert left.report is not None and left.report.why_unchanged
-
-
-def test_a_plan_for_another_graph_leaves_the_function_alone() -> None:
-    plan = plan_of_first_stage(branches)
-    tf_interop.enable(plan=plan)
-    assert stages_run_by(lambda: compiled(modules)(IMAGE), compiled(modules)(IMAGE)) == 0
-    [failure] = tf_interop.status().failures
-    assert "--jit-compile" in failure.cause
-
-
-@pytest.mark.parametrize("training", [False, True])
-def test_a_plan_made_with_jit_compile_is_for_kerass_functions(training: bool) -> None:
-    model = build_module()
-    traced = trace(model, batch_size=4, training=training, jit_compile=True)
-    view = GraphView(planned_graph(traced, None))
-    planned = find_structure(view, find_convolutions(view, GraphProperties(view))[0])
-    model.compile("sgd", "categorical_crossentropy", jit_compile=True)
-    images = digits(2, 4, *model.input_shape[1:])
-    tf_interop.enable("always")
-    if training:
-        model.fit(images, np.eye(3)[[0, 1, 2, 0]], verbose=0)
-    else:
-        model.predict(images, verbose=0)
-    [report] = tf_interop.status().graphs
-    assert report.is_compiled
-    assert report.plan.fingerprint == planned.fingerprint
 
 
 def test_batch_sizes_without_a_plan_and_empty_batches_are_xlas() -> None:
@@ -297,7 +255,12 @@ def test_errors_are_xlas() -> None:
             function(tf.ones(IMAGE.shape), tf.ones([3, 3, 3, 4]))
 
 
-def test_keras_trains_and_predicts_with_stages() -> None:
+def test_keras_trains_and_predicts_with_stages_as_planned_with_jit_compile() -> None:
+    def planned(training: bool) -> str:
+        traced = trace(build_normalized(), batch_size=4, training=training, jit_compile=True)
+        view = GraphView(planned_graph(traced, None))
+        return find_structure(view, find_convolutions(view, GraphProperties(view))[0]).fingerprint
+
     def run() -> list[Any]:
         tf.keras.utils.set_random_seed(1)
         model = build_normalized()
@@ -305,7 +268,7 @@ def test_keras_trains_and_predicts_with_stages() -> None:
         images = digits(2, 8, *model.input_shape[1:])
         labels = digits(3, 8, *model.output_shape[1:])
         history = model.fit(images, labels, batch_size=4, epochs=2, verbose=0, shuffle=False)
-        return [history.history["loss"], model.predict(images, batch_size=3, verbose=0)]
+        return [history.history["loss"], model.predict(images, batch_size=4, verbose=0)]
 
     expected = run()
     tf_interop.enable("always")
@@ -313,6 +276,9 @@ def test_keras_trains_and_predicts_with_stages() -> None:
         assert_same(tf.nest.flatten(run()), tf.nest.flatten(expected), rtol=1e-4, atol=1e-6)
     assert new.stages_run > 10
     assert tf_interop.status().failures == ()
+    inference, training = tf_interop.status().graphs
+    assert inference.plan.fingerprint == planned(training=False)
+    assert training.plan.fingerprint == planned(training=True)
 
 
 def test_clusters_of_xlas_take_stages_and_depthwise_convolutions_in() -> None:

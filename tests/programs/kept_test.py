@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -18,14 +17,7 @@ from tf_interop.runtime.plugin import get_plugin
 
 RANDOM = np.random.default_rng(0)
 IMAGES = RANDOM.normal(size=[8, 16, 16, 3]).astype(np.float32)
-pytestmark = pytest.mark.usefixtures("units_on_cpus")
-
-
-@pytest.fixture(autouse=True)
-def enabled(units_on_cpus: None) -> Iterator[None]:
-    tf_interop.enable()
-    yield
-    tf_interop.disable()
+pytestmark = pytest.mark.usefixtures("enabled")
 
 
 def small_model() -> Any:

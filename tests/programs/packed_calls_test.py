@@ -6,7 +6,7 @@ import concurrent.futures
 import gc
 import pathlib
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,14 +23,7 @@ from tf_interop.runtime.plugin import get_plugin
 COUNT = 20
 IMAGES = np.random.default_rng(0).normal(size=[2, 8, 8, 4]).astype(np.float32)
 
-pytestmark = pytest.mark.usefixtures("units_on_cpus")
-
-
-@pytest.fixture(autouse=True)
-def enabled(units_on_cpus: None) -> Iterator[None]:
-    tf_interop.enable()
-    yield
-    tf_interop.disable()
+pytestmark = pytest.mark.usefixtures("enabled")
 
 
 class Model(tf.Module):

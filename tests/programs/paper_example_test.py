@@ -13,7 +13,7 @@ from planning_values import named, problem_of, timed
 from tf_interop.planning.make import make_plan
 from tf_interop.planning.problem import ProblemNode
 from tf_interop.planning.sm_model import Device, SmUse
-from tf_interop.planning.types import GraphPlan, ValueSource
+from tf_interop.planning.types import PlannedStage, ValueSource
 from tf_interop.profile.entries import KernelMeasurement
 from tf_interop.profile.types import SmLimits
 
@@ -52,44 +52,36 @@ def make_kernel(of: SmUse, launch: Launch, waves: int) -> KernelMeasurement:
     )
 
 
-def plan_two_layers(
-    precomp: tuple[Launch, int], fft: tuple[Launch, int], lead: float = 0.0
-) -> GraphPlan:
+def algorithms_together(
+    precomp: tuple[Launch, int], fft: tuple[Launch, int], lead: float
+) -> tuple[PlannedStage, ...]:
     """Plans two independent layers with both algorithms, PRECOMP_GEMM faster by `lead`."""
-    precomp_kernel = make_kernel(PRECOMP_GEMM, *precomp)
+    kernels = {
+        "IMPLICIT_PRECOMP_GEMM": (1000 * (1 - lead), make_kernel(PRECOMP_GEMM, *precomp)),
+        "FFT_TILING": (1000, make_kernel(FFT_TILING, *fft)),
+    }
     layers = (named("3x3"), named("5x5"))
     algorithms = [
         timed(layer, name, latency_us, 0, kernel)
         for layer in layers
-        for name, latency_us, kernel in (
-            ("IMPLICIT_PRECOMP_GEMM", 1000 * (1 - lead), precomp_kernel),
-            ("FFT_TILING", 1000, make_kernel(FFT_TILING, *fft)),
-        )
+        for name, (latency_us, kernel) in kernels.items()
     ]
     nodes = [ProblemNode(layer.op, layer) for layer in layers]
     problem = problem_of(nodes, algorithms, device=Device(KEPLER_SM, KEPLER_SMS))
-    return make_plan(problem)
+    return make_plan(problem).stages
 
 
 @pytest.mark.parametrize("precomp", PRECOMP_LAUNCHES)
-def test_runs_the_complementary_algorithms_of_table_1_together(precomp: Launch) -> None:
+def test_runs_complementary_algorithms_together_and_precomp_gemm_never_beside_itself(
+    precomp: Launch,
+) -> None:
     for fft, waves, lead in itertools.product(FFT_LAUNCHES, (4, 10, 40), (0.0, 0.05, 0.1)):
-        [stage] = plan_two_layers((precomp, waves), (fft, 1), lead).stages
+        [stage] = algorithms_together((precomp, waves), (fft, 1), lead)
         # FFT_TILING goes first: it leaves registers, and PRECOMP_GEMM would leave none.
         algorithms = [step.algorithm for step in stage.stage.steps]
         assert algorithms == ["FFT_TILING", "IMPLICIT_PRECOMP_GEMM"]
         assert stage.prediction is not None
         assert stage.prediction.source is ValueSource.MODELLED
         assert stage.prediction.latency_us <= 0.83 * stage.prediction.sequential_us
-
-
-@pytest.mark.parametrize("precomp", PRECOMP_LAUNCHES)
-def test_never_runs_precomp_gemm_of_table_1_beside_itself(precomp: Launch) -> None:
-    for waves, fft_waves, lead in itertools.product((1, 2, 16), (1, 2, 16), (0.0, 0.1)):
-        plan = plan_two_layers((precomp, waves), (FFT_LAUNCHES[1], fft_waves), lead)
-        for stage in plan.stages:
-            algorithms = [step.algorithm for step in stage.stage.steps]
-            assert algorithms != ["IMPLICIT_PRECOMP_GEMM"] * 2
-        if waves == fft_waves == 16:
-            # Blocks of the second kernel are placed when none of the first are waiting.
-            assert plan.stages == ()
+    # Blocks of the second kernel are placed when none of the first are waiting.
+    assert algorithms_together((precomp, 16), (FFT_LAUNCHES[1], 16), 0.1) == ()

@@ -8,53 +8,35 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
-from profiled_events import Event, profile
+from profiled_events import profile
 
 import tf_interop
 
 pytestmark = pytest.mark.usefixtures("plugin_as_after_import")
 
 
-@tf.function
-def branches(image: Any) -> Any:
-    left = tf.nn.conv2d(image, tf.ones([1, 1, 8, 8]), 1, "SAME", name="left")
-    right = tf.nn.conv2d(image, tf.ones([3, 3, 8, 8]), 1, "SAME", name="right")
-    return tf.concat([left, right], -1)
-
-
-def trace(folder: pathlib.Path, image: tf.Tensor) -> list[Event]:
-    branches(image)  # traces and optimizes
+def test_names_stages_and_lanes(tmp_path: pathlib.Path) -> None:
+    @tf.function
+    def branches(image: Any) -> Any:
+        left = tf.nn.conv2d(image, tf.ones([1, 1, 8, 8]), 1, "SAME", name="left")
+        right = tf.nn.conv2d(image, tf.ones([3, 3, 8, 8]), 1, "SAME", name="right")
+        return tf.concat([left, right], -1)
 
     def call() -> None:
-        branches(image)
+        branches(tf.ones([2, 16, 16, 8]))
         time.sleep(0.2)  # the launching thread may end its span after the results are there
 
-    return profile(folder, call)
-
-
-def test_names_stages_and_lanes(tmp_path: pathlib.Path) -> None:
     tf_interop.enable(policy="always")
-    events = trace(tmp_path, tf.ones([2, 16, 16, 8]))
-    (stage,) = tf_interop.status().plan.graphs[0].stages
-    assert set(stage.nodes) == {"left", "right"}
-
-    ((stage_name, stage_thread, stage_details),) = [
-        event for event in events if event[0].startswith("stage ")
-    ]
-    assert stage_name != "stage "
-    assert stage_details["schedule"] == "for every batch size"
-    assert (stage_details["convolutions"], stage_details["lanes"]) == ("2", "2")
-
-    lanes = [event for event in events if event[0].startswith("lane ")]
-    assert {name for name, _, _ in lanes} == {
-        "lane 0: left [BUFFERED]",
-        "lane 1: right [BUFFERED]",
-    }
-    for lane in (0, 1):
-        threads = [thread for name, thread, _ in lanes if name.startswith(f"lane {lane}")]
-        # The launching thread and the lane's.
-        assert len(threads) == 2
-        assert stage_thread in threads
-    of_right = next(each for name, _, each in lanes if "right" in name)
-    assert of_right["lane"] == "1"
-    assert (of_right["convolutions"], of_right["algorithm"]) == ("right", "BUFFERED")
+    call()
+    events = profile(tmp_path, call)
+    [stage] = [event for event in events if event.name.startswith("stage ")]
+    assert stage.name != "stage "
+    assert stage.details["schedule"] == "for every batch size"
+    assert (stage.details["convolutions"], stage.details["lanes"]) == ("2", "2")
+    for lane, name in enumerate(("left", "right")):
+        spans = [event for event in events if event.name == f"lane {lane}: {name} [BUFFERED]"]
+        # On the launching thread and the lane's.
+        assert len(spans) == 2
+        assert stage.thread in {span.thread for span in spans}
+        details = [spans[0].details[key] for key in ("lane", "convolutions", "algorithm")]
+        assert details == [str(lane), name, "BUFFERED"]

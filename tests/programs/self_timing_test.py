@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,20 +12,14 @@ from unnoticed import IMAGE, conv, in_threads
 
 import tf_interop
 from tf_interop.graph.program import UNIT_OP, UnitNode, decode_node
+from tf_interop.planning.types import Plan
 from tf_interop.runtime.kernel_library import SelfTiming
 from tf_interop.runtime.plugin import get_plugin
 
-pytestmark = pytest.mark.usefixtures("units_on_cpus")
+pytestmark = pytest.mark.usefixtures("enabled")
 
 ENOUGH = 160
 """Calls after which the first trial is over."""
-
-
-@pytest.fixture(autouse=True)
-def enabled(units_on_cpus: None) -> Iterator[None]:
-    tf_interop.enable()
-    yield
-    tf_interop.disable()
 
 
 def modules(image: tf.Tensor) -> tf.Tensor:
@@ -196,6 +189,9 @@ def test_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TF_INTEROP_SELF_TIMING", "0")
     tf_interop.enable()
     assert units_of(function_of_any_batch(), images(1)) == []
+    tf_interop.enable(plan=Plan(()))
+    assert units_of(function_of_any_batch(), images(1)) == []
+    assert tf_interop.status().graphs[0].why_unchanged == "self-timing is off"
     tf_interop.enable(self_timing=True)
     assert units_of(function_of_any_batch(), images(1)) != []
 

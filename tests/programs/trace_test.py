@@ -5,47 +5,45 @@ from __future__ import annotations
 import collections
 import json
 import pathlib
-import subprocess
 from typing import Any
 
 import pytest
 from command_line import invoke, run_process
 
-from tf_interop.planning.types import load_plan
+from tf_interop.planning.types import GraphPlan, load_plan
 from tf_interop.runtime.plugin import get_plugin
 
 CALLS = 10  # of each op in a trace
 
 PROGRAM = """
 import sys
+import branched_models
 import tensorflow as tf
 
-image = tf.keras.Input((16, 16, 3))
-stem = tf.keras.layers.Conv2D(8, 3, padding="same", name="stem")(image)
-branches = [
-    tf.keras.layers.Conv2D(4, side, padding="same", name=f"of_{side}")(stem) for side in (1, 3, 5)
-]
-model = tf.keras.Model(image, tf.keras.layers.Concatenate()(branches))
-step = tf.function(model)
+step = tf.function(branched_models.build_module())
 for _ in range(int(sys.argv[1])):
     step(tf.ones((2, 16, 16, 3)))
 raise ValueError("of the program")
 """
 
 
-def run(folder: pathlib.Path, calls: int, *, stages: bool) -> subprocess.CompletedProcess[str]:
+def run(folder: pathlib.Path, calls: int, *, stages: bool) -> tuple[GraphPlan, dict[str, Any]]:
+    """Runs the program with a trace; returns the plan that it saved, and the trace."""
     (folder / "program.py").write_text(PROGRAM)
-    return run_process(
+    ended = run_process(
         *("run", "--policy", "always", "--trace", "trace.json", "--save-plan", "plan.json"),
         *("program.py", str(calls)),
         folder=folder,
         TF_INTEROP_LIBRARY=str(get_plugin().library.build_info.path),
         TF_INTEROP_HOST_STAGES=str(int(stages)),
     )
+    # The trace is written even if the program fails.
+    assert ended.returncode == 1 and ended.stderr.endswith("ValueError: of the program\n")
+    [graph] = load_plan(folder / "plan.json").graphs
+    return graph, json.loads((folder / "trace.json").read_text())
 
 
-def events_of(folder: pathlib.Path) -> list[dict[str, Any]]:
-    trace = json.loads((folder / "trace.json").read_text())
+def events_of(trace: dict[str, Any]) -> list[dict[str, Any]]:
     assert trace["otherData"]["made by"] == "tf-interop run"
     events = [each for each in trace["traceEvents"] if each["ph"] == "X"]
     named = {each["tid"] for each in trace["traceEvents"] if each["name"] == "thread_name"}
@@ -58,16 +56,13 @@ def ends(event: dict[str, Any]) -> float:
 
 
 def test_has_the_units_of_the_first_calls(tmp_path: pathlib.Path) -> None:
-    ended = run(tmp_path, CALLS + 3, stages=False)
-    # The trace is written even if the program fails.
-    assert ended.returncode == 1 and ended.stderr.endswith("ValueError: of the program\n")
-    [graph] = load_plan(tmp_path / "plan.json").graphs
+    graph, trace = run(tmp_path, CALLS + 3, stages=False)
     assert graph.stages == ()
-    events = events_of(tmp_path)
+    events = events_of(trace)
     of_op = collections.defaultdict(list)
     for each in events:
         of_op[each["args"]["op"]].append(each["args"]["call"])
-    [named] = json.loads((tmp_path / "trace.json").read_text())["otherData"]["graphs"].values()
+    [named] = trace["otherData"]["graphs"].values()
     assert set(of_op) == set(named["units"])
     assert len(of_op) > 1
     assert named["convolutions"] == list(graph.structure.names)
@@ -86,10 +81,8 @@ def test_has_the_units_of_the_first_calls(tmp_path: pathlib.Path) -> None:
 def test_has_lanes_inside_their_stage_for_a_report(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ended = run(tmp_path, 4, stages=True)
-    assert ended.returncode == 1 and (tmp_path / "trace.json").exists(), ended.stderr
-    [graph] = load_plan(tmp_path / "plan.json").graphs
-    events = events_of(tmp_path)
+    graph, trace = run(tmp_path, 4, stages=True)
+    events = events_of(trace)
     stages = {
         (each["args"]["op"], each["args"]["call"]): each
         for each in events

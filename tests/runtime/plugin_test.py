@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-import shutil
 import signal
 import subprocess
 import sys
@@ -279,18 +278,6 @@ def test_warns_of_a_plugin_that_is_loaded_later(other_plugin: pathlib.Path) -> N
     assert f"{other_plugin} is a graph plugin" in ended.stderr
 
 
-def test_rubbish_from_the_pass_does_not_reach_the_program() -> None:
-    """Grappler keeps its graph if TensorFlow cannot read the new one."""
-
-    def rubbish(handed: kernel_library.HandedGraph) -> bool:
-        handed.set_result(b"\xff\xff\xff")
-        return True
-
-    tf_interop.enable("always")
-    get_plugin().library.set_pass(rubbish)
-    assert stages_of() == 0
-
-
 def test_the_pass_can_use_tensorflows_shape_inference() -> None:
     inferred: dict[str, object] = {}
 
@@ -361,18 +348,6 @@ def test_reports_another_plugin_and_leaves_it_alone(other_plugin: pathlib.Path) 
     assert use_it() == 0
     """
     )
-
-
-def test_refuses_a_library_for_another_tensorflow(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copy(get_plugin().library.build_info.path, tmp_path / "libtf_interop.so")
-    (tmp_path / "build_info.json").write_text('{"tensorflow": "1.15.0", "cudnn_backend": true}')
-    monkeypatch.setenv("TF_INTEROP_LIBRARY", str(tmp_path / "libtf_interop.so"))
-    with pytest.raises(LibraryError) as raised:
-        kernel_library.load_kernel_library.__wrapped__()
-    assert "1.15.0" in str(raised.value)
-    assert tf.version.VERSION in str(raised.value)
 
 
 def test_registering_twice_does_nothing() -> None:
