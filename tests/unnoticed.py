@@ -72,11 +72,9 @@ def counted() -> Iterator[types.SimpleNamespace]:
     before = tf_interop.status().counters
     yield new
     after = tf_interop.status().counters
-    for name in (
-        *("stages_run", "filters_transformed", "stages_captured", "stages_replayed"),
-        *("kept_computations", "kept_bytes"),
-    ):
-        setattr(new, name, getattr(after, name) - getattr(before, name))
+    for name, value in vars(after).items():
+        if isinstance(value, int):
+            setattr(new, name, value - getattr(before, name))
     counts = collections.Counter(after.fallbacks)
     new.fallbacks = dict(counts - collections.Counter(before.fallbacks))
 

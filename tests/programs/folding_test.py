@@ -271,6 +271,12 @@ def test_folds(case: str) -> None:
     assert_becomes(function, IMAGES, left)
 
 
+def test_a_convolution_that_adds_a_shortcut_is_a_unit() -> None:
+    """Several threads at once may not call oneDNN's kernel for it alone."""
+    _, nodes = nodes_of(FOLDED["shortcut"][0], IMAGES)
+    assert "TfInterop>Unit" in {node.op for node in nodes}
+
+
 wide_norm = normalization()
 NOT_IN_BFLOAT16: dict[str, tuple[Layer, Ops]] = {
     "a normalization that is read in float32": (

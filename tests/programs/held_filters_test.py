@@ -156,19 +156,6 @@ def test_training_stops_holding_filters() -> None:
         assert address_of(variable) == address
 
 
-def test_transforms_again_for_the_other_setting_of_tf32() -> None:
-    tf_interop.enable("always")
-    compute = in_function(FILTERS)
-    try:
-        for allow, made in ((True, 2), (False, 2), (True, 0), (False, 0)):
-            tf.config.experimental.enable_tensor_float_32_execution(allow)
-            with counted() as new:
-                assert_branches(compute(tf.constant(IMAGE)), IMAGE, FILTERS)
-            assert new.filters_transformed == made
-    finally:
-        tf.config.experimental.enable_tensor_float_32_execution(True)
-
-
 @pytest.mark.parametrize(
     "only",
     [

@@ -70,16 +70,6 @@ def planned_for(function: Any, *images: np.ndarray) -> GraphPlan:
     return dataclasses.replace(report.plan, stages=())
 
 
-def test_the_option_alone_turns_it_off_and_on() -> None:
-    tf_interop.enable("always")
-    function = make_branches()
-    for is_on in (False, True, False):  # the same function is optimized again
-        tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": is_on})
-        assert stages_of(lambda: function) == (2 if is_on else 0)
-        assert tf_interop.status().is_on == is_on
-        assert ("use_plugin_optimizers" in tf_interop.status().why_off) != is_on
-
-
 def test_a_stage_that_is_slower_than_its_parts_runs_as_stock(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -255,7 +245,6 @@ def test_leaves_a_gpu_of_another_maker_alone(monkeypatch: pytest.MonkeyPatch) ->
     handed = types.SimpleNamespace(
         serialized=graph_pb2.GraphDef(node=nodes).SerializeToString(),
         item=GraphItem("GPU"),
-        is_compiled=False,
         name="",
     )
     assert not plugin._run(handed)

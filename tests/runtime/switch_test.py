@@ -36,9 +36,18 @@ def test_a_change_reaches_functions_that_have_run() -> None:
             (lambda: tf_interop.enable(plan=Plan(())), 0),
             (tf_interop.disable, 0),
             (lambda: tf_interop.enable(plan=plan), 1),
+            (lambda: set_option(False), 0),
+            (lambda: set_option(True), 1),
         ):
             change()
             assert stages_of(call) == stages
+
+
+def set_option(is_on: bool) -> None:
+    """Turns the plugin off or on as a program may without it."""
+    tf.config.optimizer.set_experimental_options({"use_plugin_optimizers": is_on})
+    assert tf_interop.status().is_on == is_on
+    assert ("use_plugin_optimizers" in tf_interop.status().why_off) != is_on
 
 
 def test_enabling_again_with_the_same_settings_changes_nothing() -> None:

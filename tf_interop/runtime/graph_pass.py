@@ -175,7 +175,7 @@ def read_compiled_body(graph_def: graph_pb2.GraphDef, item: GraphItem) -> Compil
 def change_compiled(body: CompiledBody, item: GraphItem, settings: Settings) -> ChangedGraph:
     """Makes the stages of a function that XLA compiles; raises as `change_graph` does."""
     start = time.perf_counter()
-    found = _find(body.fused, item, settings, is_compiled=True)
+    found = _find(body.fused, item, settings)
     if found is None:
         return ChangedGraph()
     changed, report = _make_ops(found, body.fused, item, settings)
@@ -203,16 +203,9 @@ class _Found:
     convolutions: tuple[ConvolutionNode, ...]
     structure: Structure
     report: PassReport
-    is_compiled: bool
 
 
-def _find(
-    graph_def: graph_pb2.GraphDef,
-    item: GraphItem,
-    settings: Settings,
-    *,
-    is_compiled: bool = False,
-) -> _Found | None:
+def _find(graph_def: graph_pb2.GraphDef, item: GraphItem, settings: Settings) -> _Found | None:
     """Finds the convolutions of a graph; None if there are none, or it has been changed before."""
     # Grappler hands every graph over a second time, so this comes before any indexing.
     if any(_is_made(node, item) for node in graph_def.node):
@@ -251,7 +244,7 @@ def _find(
     )
     if settings.plan is not None and settings.makes_units(item.device_type):
         report = _with_measured(report, settings.plan, convolutions, structure)
-    return _Found(view, convolutions, structure, report, is_compiled)
+    return _Found(view, convolutions, structure, report)
 
 
 def _with_measured(
@@ -309,7 +302,7 @@ def _plan_stages(
     """
     convolutions = candidates = found.convolutions
     refusals: tuple[Refusal, ...] = found.report.refusals
-    stages_all = found.is_compiled and settings.stages_all_compiled(item.device_type)
+    stages_all = item.is_compiled and settings.stages_all_compiled(item.device_type)
     if settings.policy is Policy.ALWAYS or stages_all:
         candidates, unmeasured = leave_out_unmeasured(
             convolutions, item.device_type, has_bfloat16=has_bfloat16()
@@ -320,7 +313,7 @@ def _plan_stages(
         try:
             stages = stages_from_plan(settings.plan, convolutions, found.structure, alone)
         except PlanError as error:
-            raise PlanError(_why_not_in_plan(error, found, settings)) from error
+            raise PlanError(_why_not_in_plan(error, found, item, settings)) from error
     elif settings.policy is Policy.ALWAYS or stages_all:
         stages = group_always(candidates, Independence(view, candidates))
     else:
@@ -344,8 +337,8 @@ def _plan_stages(
     return lambda: rewrite_stages(view, ways, item.nodes_to_preserve, are_timed=are_timed), report
 
 
-def _why_not_in_plan(error: PlanError, found: _Found, settings: Settings) -> str:
-    if found.is_compiled:
+def _why_not_in_plan(error: PlanError, found: _Found, item: GraphItem, settings: Settings) -> str:
+    if item.is_compiled:
         return (
             f"{error} This function is compiled by XLA, so its graph is another: nothing is "
             "folded in it, and functions that it calls are graphs of their own. Profile and "

@@ -216,7 +216,6 @@ class HandedGraph:
 
     Attributes:
         item: what a pass knows of it beside its nodes.
-        is_compiled: whether it is the body of a function that XLA compiles, and not Grappler's.
         name: the name of the function of TensorFlow that has it; in a Session, any text.
     """
 
@@ -231,10 +230,10 @@ class HandedGraph:
     ) -> None:
         self._functions = functions
         self._handle = handle
-        self.is_compiled = bool(is_compiled)
         self.name = function.decode(errors="replace")
         preserved, fetches = (frozenset(names.decode().split("\n")[:-1]) for names in lists)
-        self.item = GraphItem(device_type.decode(), preserved, fetches, self._infer_output_shapes)
+        infer = self._infer_output_shapes
+        self.item = GraphItem(device_type.decode(), preserved, fetches, infer, bool(is_compiled))
 
     @property
     def serialized(self) -> bytes:

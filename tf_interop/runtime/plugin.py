@@ -192,11 +192,11 @@ class Plugin:
         settings, item = self._settings, handed.item
         observers = self._observers
         # Functions that XLA compiles get no units, which would compute what XLA fuses.
-        if handed.is_compiled and settings.makes_units(item.device_type):
+        if item.is_compiled and settings.makes_units(item.device_type):
             return False
         with self._leaving_the_graph():
             graph_def = graph_pb2.GraphDef.FromString(handed.serialized)
-            if handed.is_compiled:
+            if item.is_compiled:
                 body = read_compiled_body(graph_def, item)
                 graph_def = body.fused
             for observer in observers:
@@ -204,11 +204,11 @@ class Plugin:
             # Graphs of tf.data and Sessions keep the option as it was when they were made.
             if not settings.can_change_graphs or tensorflow_internals.are_plugins_turned_off():
                 return False
-            if handed.is_compiled and not settings.stages_all_compiled(item.device_type):
+            if item.is_compiled and not settings.stages_all_compiled(item.device_type):
                 return False
             with time_limit(settings.pass_time_limit_s), collection_pause():
                 divided = None
-                if handed.is_compiled:
+                if item.is_compiled:
                     made = change_compiled(body, item, settings)
                 else:
                     if settings.divider is not None:

@@ -112,12 +112,14 @@ class GraphItem:
         nodes_to_preserve: names that must stay.
         fetches: the nodes or tensors that the graph is run for; empty if unknown.
         infer_output_shapes: called only for shapes that the attributes lack.
+        is_compiled: whether it is the body of a function that XLA compiles, and not Grappler's.
     """
 
     device_type: str
     nodes_to_preserve: Collection[str] = ()
     fetches: Collection[str] = ()
     infer_output_shapes: ShapeInference | None = None
+    is_compiled: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
