@@ -50,11 +50,7 @@ def test_names_stages_and_lanes(tmp_path: pathlib.Path) -> None:
         "lane 0: left [BUFFERED]",
         "lane 1: right [BUFFERED]",
     }
-    for lane in (0, 1):
-        threads = [thread for name, thread, _ in lanes if name.startswith(f"lane {lane}")]
-        # The launching thread and the lane's.
-        assert len(threads) == 2
-        assert stage_thread in threads
+    assert [thread for _, thread, _ in lanes] == [stage_thread] * 2
     of_right = next(each for name, _, each in lanes if "right" in name)
     assert of_right["lane"] == "1"
     assert (of_right["convolutions"], of_right["algorithm"]) == ("right", "BUFFERED")
