@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cctype>
 #include <chrono>
 #include <functional>
@@ -167,7 +168,7 @@ class SpyBackend : public HostBackend {
   Stream caller = nullptr;
   std::vector<std::string> launched;  // the algorithms
   std::vector<const void*> images;    // of all launches
-  int leased = 0;                     // groups not yet released
+  std::atomic<int> leased{0};         // groups not yet released
 
   size_t CountCalls(char letter) const {
     size_t count = 0;
