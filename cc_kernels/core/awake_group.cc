@@ -64,8 +64,7 @@ class Waiting {
 // Most threads come within 70 us.
 constexpr auto kTimeToCome = std::chrono::microseconds(100);
 
-}  // namespace
-
+// Moves the calling thread off a core if it is there. It may run on the same cores as before.
 void LeaveCore(int core) {
 #if defined(__linux__)
   cpu_set_t allowed;
@@ -79,6 +78,8 @@ void LeaveCore(int core) {
   }
 #endif
 }
+
+}  // namespace
 
 AwakeGroup::AwakeGroup(int cores) : helpers_(cores) {}
 

@@ -9,9 +9,6 @@
 
 namespace tf_interop {
 
-// Moves the calling thread off a core if it is there. It may run on the same cores as before.
-void LeaveCore(int core);
-
 // A calling thread and its helpers, for one caller at a time.
 //
 // A thread pool puts the caller of an operation to sleep, and wakes a thread for each operation,

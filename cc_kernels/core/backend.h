@@ -19,29 +19,23 @@ namespace tf_interop {
 // An in-order queue of work: a HostStream* or a CUstream.
 using Stream = void*;
 
-// A point in a stream that other streams can wait for. As in CUDA, Wait refers to the last Record
-// before it, and an event may be recorded again while older waits are pending.
-class Event {
- public:
-  virtual ~Event() = default;
-};
+// A point in a stream that other streams can wait for: a HostEvent* or a CUevent. As in CUDA, Wait
+// refers to the last Record before it, and an event may be recorded again while older waits are
+// pending.
+using Event = void*;
 
 // A lane's stream and the two events of the stream contract. Not thread-safe; one call at a time
 // leases it.
-class StreamGroup {
- public:
+struct StreamGroup {
   virtual ~StreamGroup() = default;
-  virtual Stream stream() const = 0;
-  virtual Event* fork_event() = 0;
-  virtual Event* join_event() = 0;
+
+  Stream stream = nullptr;
+  Event fork_event = nullptr, join_event = nullptr;
 };
 
 // Captured work, to be enqueued again as a whole. For one thread at a time; may be destroyed while
 // the device runs it.
-class CapturedWork {
- public:
-  virtual ~CapturedWork() = default;
-};
+using CapturedWork = std::shared_ptr<void>;
 
 // A convolution ready to launch on one device, any number of times. Immutable.
 class PreparedConvolution {
@@ -114,8 +108,8 @@ class Backend {
   virtual Status Mark(Stream stream, const std::shared_ptr<const TimeMark>& since,
                       std::shared_ptr<const TimeMark>* mark) = 0;
 
-  virtual Status Record(Event* event, Stream stream) = 0;
-  virtual Status Wait(Stream stream, Event* event) = 0;
+  virtual Status Record(Event event, Stream stream) = 0;
+  virtual Status Wait(Stream stream, Event event) = 0;
 
   // Waits for the work that is on `stream` now, and returns its first error. A stage calls it after
   // failures only (stage_runner.h).
@@ -144,26 +138,17 @@ class Backend {
   // waited for or timed.
   virtual bool IsCaptured() const { return false; }
 
-  // Whether the backend has the three functions that follow.
+  // Whether the three functions that follow may be called.
   virtual bool CanCapture() const { return false; }
   // Until EndCapture on the same thread, work on `stream`, a group's, and on streams that wait for
   // it is captured and does not run. Meanwhile the thread may neither wait for the device nor
   // create anything.
-  virtual Status BeginCapture(Stream stream) {
-    (void)stream;
-    return Unsupported("This backend cannot capture work.");
-  }
+  virtual Status BeginCapture(Stream) { return Status::Ok(); }
   // Ends the capture, even one that failed, which is an error. `stream` must wait for all captured
   // work.
-  virtual Status EndCapture(Stream stream, std::unique_ptr<CapturedWork>* captured) {
-    (void)captured;
-    return BeginCapture(stream);
-  }
+  virtual Status EndCapture(Stream, CapturedWork*) { return Status::Ok(); }
   // Enqueues all of `work`, on the memory of its capture.
-  virtual Status Replay(CapturedWork* work, Stream stream) {
-    (void)work;
-    return BeginCapture(stream);
-  }
+  virtual Status Replay(const CapturedWork&, Stream) { return Status::Ok(); }
 };
 
 // Enters the backend, and leaves it at the end of the scope.

@@ -1,44 +1,14 @@
 #include "cc_kernels/core/counters.h"
 
-#include <atomic>
 #include <mutex>
 #include <utility>
 
 namespace tf_interop {
-namespace {
-
-class CountsByReason {
- public:
-  void Count(const std::string& kind, const std::string& reason) {
-    const auto known = counts_.find(reason);
-    if (known != counts_.end()) {
-      ++known->second;
-    } else if (rows_of_kind_[kind] >= kMostReasonsOfAKind) {
-      ++counts_[kind + ": other cases"];
-    } else {
-      ++rows_of_kind_[kind];
-      counts_.emplace(reason, 1);
-    }
-  }
-
-  const std::map<std::string, int64_t>& counts() const { return counts_; }
-
- private:
-  std::map<std::string, int64_t> counts_;
-  std::map<std::string, int> rows_of_kind_;
-};
-
-}  // namespace
 
 struct DeviceCounts {
-  std::atomic<int64_t> stages_run{0};
-  std::atomic<int64_t> filters_transformed{0};
-  std::atomic<int64_t> stages_captured{0};
-  std::atomic<int64_t> stages_replayed{0};
-  std::atomic<int64_t> kept_computations{0};
-  std::atomic<int64_t> kept_bytes{0};
-  std::mutex mutex;
-  CountsByReason fallbacks;  // guarded by mutex
+  std::mutex mutex;  // guards the rest
+  Counters counters;
+  std::map<std::string, int> rows_of_kind;
 };
 
 namespace {
@@ -72,20 +42,32 @@ CountingFor::CountingFor(DeviceCounts* device) : outer_(std::exchange(counts_of_
 
 CountingFor::~CountingFor() { counts_of_thread = outer_; }
 
-void CountStageRun() { ++CountsOfThread().stages_run; }
-void CountFilterTransformation() { ++CountsOfThread().filters_transformed; }
-void CountStageCapture() { ++CountsOfThread().stages_captured; }
-void CountStageReplay() { ++CountsOfThread().stages_replayed; }
-void CountKeptComputation() { ++CountsOfThread().kept_computations; }
+void Count(int64_t Counters::* counter) {
+  DeviceCounts& counts = CountsOfThread();
+  std::lock_guard<std::mutex> lock(counts.mutex);
+  ++(counts.counters.*counter);
+}
 
 void AddKeptBytes(DeviceCounts* device, int64_t bytes) {
-  if (device != nullptr) device->kept_bytes += bytes;
+  if (device == nullptr) return;
+  std::lock_guard<std::mutex> lock(device->mutex);
+  device->counters.kept_bytes += bytes;
 }
 
 void CountFallback(const std::string& kind, const std::string& detail) {
+  const std::string reason = detail.empty() ? kind : kind + ": " + detail;
   DeviceCounts& counts = CountsOfThread();
   std::lock_guard<std::mutex> lock(counts.mutex);
-  counts.fallbacks.Count(kind, detail.empty() ? kind : kind + ": " + detail);
+  std::map<std::string, int64_t>& fallbacks = counts.counters.fallbacks;
+  const auto known = fallbacks.find(reason);
+  if (known != fallbacks.end()) {
+    ++known->second;
+  } else if (counts.rows_of_kind[kind] >= kMostReasonsOfAKind) {
+    ++fallbacks[kind + ": other cases"];
+  } else {
+    ++counts.rows_of_kind[kind];
+    fallbacks.emplace(reason, 1);
+  }
 }
 
 std::map<std::string, Counters> ReadCountersByDevice() {
@@ -93,15 +75,11 @@ std::map<std::string, Counters> ReadCountersByDevice() {
   std::lock_guard<std::mutex> lock(Counts().mutex);
   for (auto& [device, counts] : Counts().devices) {
     std::lock_guard<std::mutex> of_device(counts.mutex);
-    const Counters now = {counts.stages_run,        counts.filters_transformed,
-                          counts.stages_captured,   counts.stages_replayed,
-                          counts.kept_computations, counts.kept_bytes,
-                          counts.fallbacks.counts()};
-    if (now.stages_run == 0 && now.filters_transformed == 0 && now.stages_captured == 0 &&
-        now.stages_replayed == 0 && now.kept_computations == 0 && now.fallbacks.empty()) {
-      continue;
-    }
-    read[device] = now;
+    const Counters& now = counts.counters;
+    const bool has_counts = now.stages_run != 0 || now.filters_transformed != 0 ||
+                            now.stages_captured != 0 || now.stages_replayed != 0 ||
+                            now.kept_computations != 0 || !now.fallbacks.empty();
+    if (has_counts) read[device] = now;
   }
   return read;
 }

@@ -39,12 +39,8 @@ class CountingFor {
   DeviceCounts* const outer_;
 };
 
-// All are thread-safe. Those without a reason take no lock, because calls of ops use them.
-void CountStageRun();
-void CountFilterTransformation();
-void CountStageCapture();
-void CountStageReplay();
-void CountKeptComputation();
+// Thread-safe. Counts for the device of this thread, as in `Count(&Counters::stages_run)`.
+void Count(int64_t Counters::* counter);
 void AddKeptBytes(DeviceCounts* device, int64_t bytes);
 // The reason is `kind`, followed by `detail`, if any.
 void CountFallback(const std::string& kind, const std::string& detail = "");

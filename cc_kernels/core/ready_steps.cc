@@ -2,9 +2,41 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <functional>
+#include <limits>
+#include <queue>
 #include <utility>
 
 namespace tf_interop {
+namespace {
+
+constexpr double kUnknown = std::numeric_limits<double>::infinity();
+// Limits between steps that are divided and others, of which the best is taken.
+constexpr int kLimits = 16;
+// Steps that run at the same time slow each other down, by up to a fifth where this was measured,
+// so lanes must be clearly faster in a simulation.
+constexpr double kClearlyFaster = 0.9;
+// Another plan must take at most this share of the time of the one before.
+constexpr double kWorthAnotherPlan = 0.97;
+// Runs of a plan in which threads still meet steps that they have not run before.
+constexpr int kFirstRuns = 10;
+
+// Steps that take at least `limit_us` on one core are divided over all.
+LanePlan PlanWithLimit(const StepOrder& order, const std::vector<double>& one_us,
+                       const std::vector<double>& all_us, double limit_us) {
+  const int count = order.step_count();
+  LanePlan plan{std::vector<bool>(count), std::vector<double>(count)};
+  for (int step = count - 1; step >= 0; --step) {
+    plan.is_wide[step] = one_us[step] >= limit_us;
+    for (const int reader : order.readers(step)) {
+      plan.ranks[step] = std::max(plan.ranks[step], plan.ranks[reader]);
+    }
+    plan.ranks[step] += plan.is_wide[step] ? all_us[step] : one_us[step];
+  }
+  return plan;
+}
+
+}  // namespace
 
 StepOrder::StepOrder(const std::vector<std::vector<int>>& sources, std::vector<bool> is_long)
     : readers_(sources.size()), is_long_(std::move(is_long)) {
@@ -16,17 +48,6 @@ StepOrder::StepOrder(const std::vector<std::vector<int>>& sources, std::vector<b
         std::find(sources[step].begin(), sources[step].end(), step - 1) != sources[step].end();
     is_chain_ = is_chain_ && (step == 0 || follows);
   }
-}
-
-LanePlan PlanOfOneCoreEach(const StepOrder& order) {
-  const int count = order.step_count();
-  LanePlan plan{std::vector<bool>(count, false), std::vector<double>(count)};
-  for (int step = count - 1; step >= 0; --step) {
-    for (const int reader : order.readers(step)) {
-      plan.ranks[step] = std::max(plan.ranks[step], plan.ranks[reader] + 1);
-    }
-  }
-  return plan;
 }
 
 ReadySteps::ReadySteps(const StepOrder& order, const LanePlan& plan)
@@ -114,6 +135,93 @@ void ReadySteps::Update() {
   }
   free_count_.store(free, std::memory_order_relaxed);
   is_over_.store(not_done_ == 0 || (is_stopped_ && running_ == 0), std::memory_order_release);
+}
+
+LanePlan PlanOfOneCoreEach(const StepOrder& order) {
+  const std::vector<double> any(order.step_count(), 1.0);
+  return PlanWithLimit(order, any, any, /*limit_us=*/kUnknown);
+}
+
+double SimulateLanes(const StepOrder& order, const LanePlan& plan,
+                     const std::vector<double>& one_us, const std::vector<double>& all_us,
+                     int cores) {
+  using End = std::pair<double, int>;  // of a step
+  std::priority_queue<End, std::vector<End>, std::greater<>> running;
+  ReadySteps ready(order, plan);
+  double now_us = 0;
+  const auto begin = [&](int step) {
+    if (step == ReadySteps::kNone) return false;
+    running.emplace(now_us + (plan.is_wide[step] ? all_us[step] : one_us[step]), step);
+    return true;
+  };
+  while (true) {
+    while (static_cast<int>(running.size()) < cores && begin(ready.Take())) {
+    }
+    if (running.empty()) return now_us;
+    const int step = running.top().second;
+    now_us = running.top().first;
+    running.pop();
+    begin(ready.TakeAfter(step));
+  }
+}
+
+LanePlan PlanLanes(const StepOrder& order, const std::vector<double>& one_us,
+                   const std::vector<double>& all_us, int cores) {
+  std::vector<double> sorted = one_us;
+  std::sort(sorted.begin(), sorted.end());
+  LanePlan best = PlanWithLimit(order, one_us, all_us, /*limit_us=*/0);
+  double best_us = kClearlyFaster * SimulateLanes(order, best, one_us, all_us, cores);
+  for (int i = 1; i <= kLimits; ++i) {
+    const size_t place = i * sorted.size() / kLimits;
+    const double limit_us = place < sorted.size() ? sorted[place] : kUnknown;
+    LanePlan plan = PlanWithLimit(order, one_us, all_us, limit_us);
+    const double us = SimulateLanes(order, plan, one_us, all_us, cores);
+    if (us < best_us) {
+      best_us = us;
+      best = std::move(plan);
+    }
+  }
+  return best;
+}
+
+void StepTimes::Record(int step, int cores, double us) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<double>& times = of_cores_[cores].us;
+  times.resize(order_.step_count(), kUnknown);
+  if (us >= times[step]) return;
+  times[step] = us;
+  is_stale_ = true;
+}
+
+void StepTimes::Plan() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!std::exchange(is_stale_, false)) return;
+  const auto is_complete = [](const std::vector<double>& times) {
+    return !times.empty() && std::find(times.begin(), times.end(), kUnknown) == times.end();
+  };
+  const std::vector<double>& one_us = of_cores_[1].us;
+  if (!is_complete(one_us)) return;
+  for (auto& [cores, of] : of_cores_) {
+    if (cores == 1 || !is_complete(of.us)) continue;
+    LanePlan plan = PlanLanes(order_, one_us, of.us, cores);
+    const auto simulated_us = [&, &us = of.us, cores = cores](const LanePlan& each) {
+      return SimulateLanes(order_, each, one_us, us, cores);
+    };
+    if (of.plan != nullptr && simulated_us(plan) > kWorthAnotherPlan * simulated_us(*of.plan)) {
+      continue;
+    }
+    of.plan = std::make_shared<LanePlan>(std::move(plan));
+    of.runs = 0;
+  }
+}
+
+StepTimes::Planned StepTimes::BeginRun(int cores) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = of_cores_.find(cores);
+  if (found == of_cores_.end() || found->second.plan == nullptr) return {};
+  OfCores& of = found->second;
+  if (of.runs <= kFirstRuns) ++of.runs;
+  return {of.plan, of.runs <= kFirstRuns};
 }
 
 }  // namespace tf_interop

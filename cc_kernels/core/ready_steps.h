@@ -1,10 +1,13 @@
-// Which steps of a program can run, while several threads run others.
+// Which steps of a program can run, while several threads run others, and plans from the times of
+// its own runs for those that share the cores of a group.
 #ifndef TF_INTEROP_CORE_READY_STEPS_H_
 #define TF_INTEROP_CORE_READY_STEPS_H_
 
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -39,9 +42,6 @@ struct LanePlan {
   std::vector<double>
       ranks;  // by step: of those that are ready, the one with the highest goes first
 };
-
-// All steps on one core; those that the longest paths to the end begin with go first.
-LanePlan PlanOfOneCoreEach(const StepOrder& order);
 
 // One run of all steps. Thread-safe; both must outlive all calls that return a step.
 class ReadySteps {
@@ -82,6 +82,51 @@ class ReadySteps {
   bool is_stopped_ = false;
   std::atomic<int> free_count_{0};    // also read without the mutex
   std::atomic<bool> is_over_{false};  // also read without the mutex
+};
+
+// All steps on one core; those that the longest paths to the end begin with go first.
+LanePlan PlanOfOneCoreEach(const StepOrder& order);
+
+// The plan with the shortest simulated run. Each step takes `one_us` on one core, or `all_us` on
+// all `cores`. Long steps are divided, because a short one that runs meanwhile would leave a core
+// idle; how long is found by trying.
+LanePlan PlanLanes(const StepOrder& order, const std::vector<double>& one_us,
+                   const std::vector<double>& all_us, int cores);
+
+// The time of a run by a plan, in which threads take steps from ReadySteps.
+double SimulateLanes(const StepOrder& order, const LanePlan& plan,
+                     const std::vector<double>& one_us, const std::vector<double>& all_us,
+                     int cores);
+
+// The least time of each step so far, by the number of cores, and the plans that follow from them.
+// Thread-safe.
+class StepTimes {
+ public:
+  // `order` must outlive this.
+  explicit StepTimes(const StepOrder& order) : order_(order) {}
+
+  void Record(int step, int cores, double us);
+  // Makes the plans anew from the times so far; keeps those that are nearly as fast.
+  void Plan();
+
+  struct Planned {
+    std::shared_ptr<const LanePlan> plan;
+    bool is_new = false;  // its first runs fill caches of threads
+  };
+  // The plan for a run that begins now; null until all steps have times on one core and on `cores`.
+  Planned BeginRun(int cores);
+
+ private:
+  struct OfCores {
+    std::vector<double> us;  // by step
+    std::shared_ptr<const LanePlan> plan;
+    int runs = 0;  // of the plan
+  };
+
+  const StepOrder& order_;
+  std::mutex mutex_;  // guards the rest
+  std::map<int, OfCores> of_cores_;
+  bool is_stale_ = false;  // some time is less than it was for the plans
 };
 
 }  // namespace tf_interop

@@ -40,10 +40,6 @@ std::vector<UnitWay> WaysOn(int cores, int64_t batch_size) {
 
 }  // namespace
 
-bool operator==(const UnitWay& left, const UnitWay& right) {
-  return left.cores == right.cores && left.part_size == right.part_size;
-}
-
 std::string NameOf(const UnitWay& way) {
   const auto count = [](int number, const char* noun) {
     return std::to_string(number) + noun + (number == 1 ? "" : "s");
@@ -141,19 +137,15 @@ std::shared_ptr<SelfTiming::OfSizes> SelfTiming::FindSizes(Sizes sizes) {
       std::make_shared<OfSizes>(OfSizes{std::move(sizes), std::move(ways), std::move(trials)}));
 }
 
-std::vector<SelfTiming::Report> SelfTiming::Reports() const {
+std::vector<TrialsReport> SelfTiming::Reports(const std::string& graph) const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  std::vector<Report> reports;
+  std::vector<TrialsReport> reports;
   for (const auto& of : sizes_) {
-    const WayTrials& trials = of->trials;
-    Report& report = reports.emplace_back();
-    report.sizes = of->sizes;
-    report.way = of->ways[trials.way()];
-    report.is_trying = trials.is_trying();
-    report.share_lost = trials.share_lost();
-    for (int way = 0; way < trials.way_count(); ++way) {
-      report.ways.push_back({of->ways[way], trials.median_us(way), trials.runs(way)});
-    }
+    std::string sizes;
+    for (const int64_t size : of->sizes) sizes += (sizes.empty() ? "" : "x") + std::to_string(size);
+    std::vector<std::string> names;
+    for (const UnitWay& way : of->ways) names.push_back(NameOf(way));
+    reports.push_back(of->trials.Report(graph, sizes, names));
   }
   return reports;
 }
@@ -189,17 +181,14 @@ std::shared_ptr<SelfTiming> FindSelfTiming(const std::string& graph, int unit_co
   return timing;
 }
 
-void ReadSelfTimings(
-    const std::function<void(const std::string& graph, const SelfTiming::Report& report)>& give) {
-  std::vector<std::pair<std::string, std::shared_ptr<SelfTiming>>> graphs;
-  {
-    AllTimings& timings = Timings();
-    const std::lock_guard<std::mutex> lock(timings.mutex);
-    for (const auto& [key, timing] : timings.of_graph) graphs.emplace_back(key.first, timing);
+std::vector<TrialsReport> ReadSelfTimings() {
+  AllTimings& timings = Timings();
+  const std::lock_guard<std::mutex> lock(timings.mutex);
+  std::vector<TrialsReport> reports;
+  for (const auto& [key, timing] : timings.of_graph) {
+    for (TrialsReport& report : timing->Reports(key.first)) reports.push_back(std::move(report));
   }
-  for (const auto& [graph, timing] : graphs) {
-    for (const SelfTiming::Report& report : timing->Reports()) give(graph, report);
-  }
+  return reports;
 }
 
 }  // namespace tf_interop

@@ -27,7 +27,6 @@ struct UnitWay {
 
   bool is_stock() const { return cores == kStock; }
 };
-bool operator==(const UnitWay& left, const UnitWay& right);
 // As in `on 2 cores`.
 std::string NameOf(const UnitWay& way);
 // In how many parts `way` divides a batch: a multiple of the cores, unless there are fewer images.
@@ -64,20 +63,8 @@ class SelfTiming {
   };
   void End(int64_t id, int64_t now_ns, Outcome outcome = Outcome::kRan);
 
-  struct TimedWay {
-    UnitWay way;
-    double median_us = 0;  // 0: not timed
-    int64_t steps = 0;
-  };
-  struct Report {
-    Sizes sizes;
-    UnitWay way;  // of the next step
-    bool is_trying = false;
-    double share_lost = 0;  // of the time, to slower ways
-    std::vector<TimedWay> ways;
-  };
   // One for each sizes of the input, the latest used first.
-  std::vector<Report> Reports() const;
+  std::vector<TrialsReport> Reports(const std::string& graph) const;
 
  private:
   struct OfSizes {
@@ -117,9 +104,8 @@ class SelfTiming {
 std::shared_ptr<SelfTiming> FindSelfTiming(const std::string& graph, int unit_count, int cores,
                                            bool can_divide);
 
-// Passes the reports of all graphs to `give`.
-void ReadSelfTimings(
-    const std::function<void(const std::string& graph, const SelfTiming::Report& report)>& give);
+// Of all graphs.
+std::vector<TrialsReport> ReadSelfTimings();
 
 }  // namespace tf_interop
 

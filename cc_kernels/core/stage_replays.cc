@@ -17,15 +17,15 @@ bool StageReplays::Run(Backend* backend, const StageBuffers& buffers, Stream cal
   if (state_ != State::kReady) return false;
   std::lock_guard<std::mutex> lock(mutex_);
   if (state_ != State::kReady) return false;
-  std::shared_ptr<CapturedWork> work;
+  CapturedWork work;
   Status status = FindOrCapture(buffers, capture, &work);
-  if (status.ok()) status = backend->Replay(work.get(), caller);
+  if (status.ok()) status = backend->Replay(work, caller);
   if (!status.ok()) {
     GiveUp(status.message());
     return false;
   }
   ++replays_;
-  CountStageReplay();
+  Count(&Counters::stages_replayed);
   return true;
 }
 
@@ -35,18 +35,17 @@ void StageReplays::NotePlainRun() {
 }
 
 Status StageReplays::FindOrCapture(const StageBuffers& buffers, const Capture& capture,
-                                   std::shared_ptr<CapturedWork>* work) {
+                                   CapturedWork* work) {
   *work = graphs_.Find(buffers).value_or(nullptr);
   if (*work != nullptr) return Status::Ok();
   if (captures_ >= kFirstCaptures + replays_ / kReplaysForACapture) {
     return Unsupported("Its memory moves too often: " + std::to_string(captures_) +
                        " captures for " + std::to_string(replays_) + " calls.");
   }
-  std::unique_ptr<CapturedWork> captured;
-  TF_INTEROP_RETURN_IF_ERROR(capture(&captured));
+  TF_INTEROP_RETURN_IF_ERROR(capture(work));
   ++captures_;
-  CountStageCapture();
-  *work = graphs_.Insert(buffers, std::move(captured));
+  Count(&Counters::stages_captured);
+  graphs_.Insert(buffers, *work);
   return Status::Ok();
 }
 

@@ -55,7 +55,7 @@ class StageReplays {
   static constexpr int64_t kFirstCaptures = 8;
   static constexpr int64_t kReplaysForACapture = 64;
 
-  using Capture = std::function<Status(std::unique_ptr<CapturedWork>* captured)>;
+  using Capture = std::function<Status(CapturedWork* captured)>;
 
   // False if the environment turns graphs off.
   static bool AreOn();
@@ -71,13 +71,12 @@ class StageReplays {
   enum class State { kNotRun, kReady, kGivenUp };
 
   // Both require mutex_.
-  Status FindOrCapture(const StageBuffers& buffers, const Capture& capture,
-                       std::shared_ptr<CapturedWork>* work);
+  Status FindOrCapture(const StageBuffers& buffers, const Capture& capture, CapturedWork* work);
   void GiveUp(const std::string& reason);
 
   std::atomic<State> state_{State::kNotRun};
   std::mutex mutex_;  // guards the rest
-  LruCache<StageBuffers, std::shared_ptr<CapturedWork>> graphs_{kMostKept};
+  LruCache<StageBuffers, CapturedWork> graphs_{kMostKept};
   int64_t captures_ = 0, replays_ = 0;
 };
 

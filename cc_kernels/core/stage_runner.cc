@@ -10,7 +10,6 @@
 #include "cc_kernels/core/counters.h"
 #include "cc_kernels/core/stage_replays.h"
 #include "cc_kernels/core/timeline.h"
-#include "cc_kernels/core/trace.h"
 
 namespace tf_interop {
 namespace {
@@ -224,7 +223,7 @@ class StageRun {
   }
 
   // Captures the work that Run would enqueue. The capture begins on the caller's stream.
-  Status Capture(std::unique_ptr<CapturedWork>* captured) {
+  Status Capture(CapturedWork* captured) {
     const BackendScope scope(backend_);
     TF_INTEROP_RETURN_IF_ERROR(scope.status());
     // No stream may be made during the capture.
@@ -257,15 +256,15 @@ class StageRun {
   // Makes the streams of all lanes wait for the work that is on the caller's stream now. `forked`
   // counts the lanes that wait or need not.
   Status Fork(size_t* forked) {
-    Event* fork = nullptr;
+    Event fork = nullptr;
     for (*forked = 0; *forked < stage_.lane_priorities.size(); ++*forked) {
       StreamGroup* const group = groups_[*forked];
       if (group == nullptr) continue;
       if (fork == nullptr) {
-        TF_INTEROP_RETURN_IF_ERROR(backend_->Record(group->fork_event(), caller_));
-        fork = group->fork_event();
+        TF_INTEROP_RETURN_IF_ERROR(backend_->Record(group->fork_event, caller_));
+        fork = group->fork_event;
       }
-      TF_INTEROP_RETURN_IF_ERROR(backend_->Wait(group->stream(), fork));
+      TF_INTEROP_RETURN_IF_ERROR(backend_->Wait(group->stream, fork));
     }
     return Status::Ok();
   }
@@ -277,12 +276,12 @@ class StageRun {
     for (size_t lane = 0; lane < forked; ++lane) {
       StreamGroup* const group = groups_[lane];
       if (group == nullptr) continue;
-      Status joined = backend_->Record(group->join_event(), group->stream());
-      if (joined.ok()) joined = backend_->Wait(caller_, group->join_event());
+      Status joined = backend_->Record(group->join_event, group->stream);
+      if (joined.ok()) joined = backend_->Wait(caller_, group->join_event);
       if (joined.ok()) continue;
       if (is_capturing_) return joined;  // nothing runs, and nothing may be waited for
       CountFallback("a lane that could not be joined was waited for on the host", joined.message());
-      status.Update(backend_->Synchronize(group->stream()));
+      status.Update(backend_->Synchronize(group->stream));
     }
     return status;
   }
@@ -306,7 +305,7 @@ class StageRun {
 
   Status Enqueue(const StageLaunch& launch) {
     StreamGroup* const group = groups_[stage_.steps[launch.step].lane];
-    const Stream stream = group != nullptr ? group->stream() : caller_;
+    const Stream stream = group != nullptr ? group->stream : caller_;
     const std::shared_ptr<const TimeMark> begin = begin_ != nullptr ? Mark(stream) : nullptr;
     Status status = Launch(launch, stream);
     if (begin != nullptr) {
@@ -345,10 +344,10 @@ class StageRun {
 
 // Captures the stage on a stream of the backend instead of the caller's.
 Status CaptureStage(Backend* backend, const PreparedStage& stage, const StageBuffers& buffers,
-                    std::unique_ptr<CapturedWork>* captured) {
+                    CapturedWork* captured) {
   LeasedStreamGroups origin(backend);
   TF_INTEROP_RETURN_IF_ERROR(origin.Acquire({0}));
-  return StageRun(backend, stage, buffers, origin[0]->stream()).Capture(captured);
+  return StageRun(backend, stage, buffers, origin[0]->stream).Capture(captured);
 }
 
 }  // namespace
@@ -424,7 +423,7 @@ Status RunStage(Backend* backend, const PreparedStage& stage, const StageBuffers
   if (stage.replays == nullptr || CurrentCall(backend) != nullptr || backend->IsCaptured()) {
     return run.Run(is_joined);
   }
-  const auto capture = [&](std::unique_ptr<CapturedWork>* captured) {
+  const auto capture = [&](CapturedWork* captured) {
     return CaptureStage(backend, stage, buffers, captured);
   };
   if (stage.replays->Run(backend, buffers, caller, std::ref(capture))) return Status::Ok();

@@ -61,19 +61,10 @@ void StageTiming::RecordEnded() {
   }
 }
 
-StageTiming::Report StageTiming::Read() {
+TrialsReport StageTiming::Read() {
   const std::lock_guard<std::mutex> lock(mutex_);
   RecordEnded();
-  Report report;
-  report.name = name_;
-  report.sizes = sizes_;
-  report.way = static_cast<Way>(trials_.way());
-  report.is_trying = trials_.is_trying();
-  report.share_lost = trials_.share_lost();
-  for (int way = 0; way < trials_.way_count(); ++way) {
-    report.ways.push_back({static_cast<Way>(way), trials_.median_us(way), trials_.runs(way)});
-  }
-  return report;
+  return trials_.Report(name_, sizes_, {"as stock TensorFlow", "as planned", "in sequence"});
 }
 
 std::shared_ptr<StageTiming> MakeStageTiming(std::string name, std::string sizes,
@@ -88,16 +79,14 @@ std::shared_ptr<StageTiming> MakeStageTiming(std::string name, std::string sizes
   return timing;
 }
 
-void ReadStageTimings(const std::function<void(const StageTiming::Report& report)>& give) {
-  std::vector<std::shared_ptr<StageTiming>> timings;
-  {
-    AllTimings& all = Timings();
-    const std::lock_guard<std::mutex> lock(all.mutex);
-    for (const std::weak_ptr<StageTiming>& each : all.timings) {
-      if (std::shared_ptr<StageTiming> timing = each.lock()) timings.push_back(std::move(timing));
-    }
+std::vector<TrialsReport> ReadStageTimings() {
+  AllTimings& all = Timings();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  std::vector<TrialsReport> reports;
+  for (const std::weak_ptr<StageTiming>& each : all.timings) {
+    if (const std::shared_ptr<StageTiming> timing = each.lock()) reports.push_back(timing->Read());
   }
-  for (const std::shared_ptr<StageTiming>& timing : timings) give(timing->Read());
+  return reports;
 }
 
 }  // namespace tf_interop

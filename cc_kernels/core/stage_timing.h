@@ -8,7 +8,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -27,9 +26,8 @@ class StageTiming {
     kPlanned,   // as planned
     kSequence,  // as planned, but on one lane
   };
-  static constexpr const char* kWayNames[] = {"as stock TensorFlow", "as planned", "in sequence"};
 
-  // `name` and `sizes` tell the stage and its inputs apart in reports.
+  // `name` and `sizes` are for reports.
   StageTiming(std::string name, std::string sizes, bool has_sequence);
 
   // A call of the stage.
@@ -43,20 +41,7 @@ class StageTiming {
   void End(const Call& call, std::shared_ptr<const TimeMark> begin,
            std::shared_ptr<const TimeMark> end);
 
-  struct TimedWay {
-    Way way = Way::kStock;
-    double median_us = 0;  // 0: not timed
-    int64_t calls = 0;     // that were timed
-  };
-  struct Report {
-    std::string name;
-    std::string sizes;
-    Way way = Way::kPlanned;  // of the next call
-    bool is_trying = false;
-    double share_lost = 0;  // of the time of timed calls, to slower ways
-    std::vector<TimedWay> ways;
-  };
-  Report Read();
+  TrialsReport Read();
 
  private:
   struct Pending {
@@ -79,8 +64,7 @@ class StageTiming {
 std::shared_ptr<StageTiming> MakeStageTiming(std::string name, std::string sizes,
                                              bool has_sequence);
 
-// Passes the reports of all stages to `give`.
-void ReadStageTimings(const std::function<void(const StageTiming::Report& report)>& give);
+std::vector<TrialsReport> ReadStageTimings();
 
 }  // namespace tf_interop
 

@@ -113,6 +113,43 @@ class ThreadSpan {
   std::shared_ptr<HostTimeMark> begin_;
 };
 
+// ---- Labels of a lane's launches, for a profiler's trace. While nothing is recorded, a scope
+// makes no label.
+
+// Describes one launch.
+struct TraceLabel {
+  int lane = 0;
+  std::string convolutions;  // the step's name, or those of merged steps joined by " + "
+  std::string algorithm;     // empty if there is nothing to compute
+};
+
+// A profiler, set by the TensorFlow op, because the core knows none. Thread-safe.
+struct Tracer {
+  // Whether it is recording. Cheap, because every launch calls it.
+  bool (*is_active)();
+  // Begins a span of this thread, which ends with the object.
+  std::shared_ptr<void> (*begin)(const TraceLabel& label);
+};
+
+// The tracer of the process; may be null. It must live as long as anything may run.
+inline std::atomic<const Tracer*> process_tracer{nullptr};
+
+// A span of its thread. Scopes of a thread nest.
+class TraceScope {
+ public:
+  // Calls `make_label`, which returns a TraceLabel, only while the tracer records.
+  template <typename MakeLabel>
+  explicit TraceScope(const MakeLabel& make_label) {
+    const Tracer* const tracer = process_tracer;
+    if (tracer != nullptr && tracer->is_active()) span_ = tracer->begin(make_label());
+  }
+  TraceScope(const TraceScope&) = delete;
+  TraceScope& operator=(const TraceScope&) = delete;
+
+ private:
+  std::shared_ptr<void> span_;  // null if nothing was recorded when the scope began
+};
+
 }  // namespace tf_interop
 
 #endif  // TF_INTEROP_CORE_TIMELINE_H_

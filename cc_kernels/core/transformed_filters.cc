@@ -66,7 +66,7 @@ std::shared_ptr<TransformedFilter> TransformedFilters::FindOrMake(
     CountFallback("a filter could not be transformed in advance", transformed.message());
     return nullptr;
   }
-  CountFilterTransformation();
+  Count(&Counters::filters_transformed);
   if (forms.size() == kMostForms) forms.erase(forms.begin());
   forms.emplace_back(new TransformedFilter{filters, key, std::move(memory), caller});
   return forms.back();

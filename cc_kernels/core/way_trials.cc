@@ -86,6 +86,20 @@ double WayTrials::FastestUs() const {
   return fastest;
 }
 
+TrialsReport WayTrials::Report(std::string name, std::string sizes,
+                               const std::vector<std::string>& way_names) const {
+  TrialsReport report;
+  report.name = std::move(name);
+  report.sizes = std::move(sizes);
+  report.way = way_names[way()];
+  report.is_trying = is_trying_;
+  if (total_us_ > 0) report.share_lost = lost_us_ / total_us_;
+  for (size_t way = 0; way < entries_.size(); ++way) {
+    report.ways.push_back({way_names[way], entries_[way].median_us, entries_[way].runs});
+  }
+  return report;
+}
+
 double WayTrials::limit_us() const {
   const double fastest = is_trying_ && way() != 0 ? FastestUs() : 0;
   if (fastest == 0) return std::numeric_limits<double>::infinity();

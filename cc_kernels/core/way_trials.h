@@ -9,9 +9,25 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace tf_interop {
+
+// What trials have found, for the user's status report.
+struct TrialsReport {
+  struct TimedWay {
+    std::string way;
+    double median_us = 0;  // 0: not timed
+    int64_t runs = 0;      // that were timed
+  };
+  std::string name;   // of the graph or stage that is tried
+  std::string sizes;  // of its inputs, such as 1x8
+  std::string way;    // of the next run
+  bool is_trying = false;
+  double share_lost = 0;  // of the time of timed runs, to slower ways
+  std::vector<TimedWay> ways;
+};
 
 // Not thread-safe. Times are in microseconds.
 class WayTrials {
@@ -33,16 +49,13 @@ class WayTrials {
   void RecordTooLong(double us);
 
   bool is_trying() const { return is_trying_; }
-  // The median of a way's runs in the latest trial that it took part in; 0 if it never did.
-  double median_us(int way) const { return entries_[way].median_us; }
-  // The time that runs in slower ways cost more than the fastest, of the time of all runs.
-  double share_lost() const { return total_us_ > 0 ? lost_us_ / total_us_ : 0; }
-  int64_t runs(int way) const { return entries_[way].runs; }
-  int way_count() const { return static_cast<int>(entries_.size()); }
+  // `way_names` are by number.
+  TrialsReport Report(std::string name, std::string sizes,
+                      const std::vector<std::string>& way_names) const;
 
  private:
   struct Entry {
-    double median_us = 0;
+    double median_us = 0;  // in the latest trial that it took part in; 0 if it never did
     int64_t runs = 0;
     std::vector<double> samples;  // of this trial
   };
@@ -70,8 +83,8 @@ class WayTrials {
   int64_t since_ = 0;       // runs since the trial
   int64_t interval_;        // runs until the next
   int64_t drift_interval_;  // runs until the next if the time has changed
-  double total_us_ = 0;
-  double lost_us_ = 0;
+  double total_us_ = 0;     // of all runs
+  double lost_us_ = 0;      // what runs in slower ways cost more than the fastest
 };
 
 }  // namespace tf_interop

@@ -4,10 +4,10 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "cc_kernels/core/counters.h"
 #include "cc_kernels/core/self_timing.h"
@@ -64,6 +64,17 @@ void Init(TP_OptimizerRegistrationParams* params, TF_Status* status) {
   params->optimizer->optimize_func = Optimize;
   params->optimizer->destroy_func = [](void* created) { delete static_cast<Optimizer*>(created); };
   TF_SetStatus(status, TF_OK, "");
+}
+
+void GiveReports(const std::vector<TrialsReport>& reports, TfiSink sink) {
+  for (const TrialsReport& report : reports) {
+    std::string text = absl::StrCat(report.name, "\n", report.sizes, "\n", report.way, "\n",
+                                    report.is_trying ? 1 : 0, "\n", report.share_lost);
+    for (const TrialsReport::TimedWay& each : report.ways) {
+      absl::StrAppend(&text, "\n", each.way, "\n", each.median_us, "\n", each.runs);
+    }
+    sink(text.data(), text.size());
+  }
 }
 
 }  // namespace
@@ -131,31 +142,11 @@ void TfiReadTimeline(TfiSink sink) {
 }
 
 void TfiReadSelfTimings(TfiSink sink) {
-  using tf_interop::SelfTiming;
-  tf_interop::ReadSelfTimings([sink](const std::string& graph, const SelfTiming::Report& report) {
-    std::string text =
-        absl::StrCat(graph, "\n", absl::StrJoin(report.sizes, "x"), "\n", NameOf(report.way), "\n",
-                     report.is_trying ? 1 : 0, "\n", report.share_lost);
-    for (const SelfTiming::TimedWay& each : report.ways) {
-      absl::StrAppend(&text, "\n", NameOf(each.way), "\n", each.median_us, "\n", each.steps);
-    }
-    sink(text.data(), text.size());
-  });
+  tf_interop::GiveReports(tf_interop::ReadSelfTimings(), sink);
 }
 
 void TfiReadStageTimings(TfiSink sink) {
-  using tf_interop::StageTiming;
-  tf_interop::ReadStageTimings([sink](const StageTiming::Report& report) {
-    const auto name_of = [](StageTiming::Way way) {
-      return StageTiming::kWayNames[static_cast<int>(way)];
-    };
-    std::string text = absl::StrCat(report.name, "\n", report.sizes, "\n", name_of(report.way),
-                                    "\n", report.is_trying ? 1 : 0, "\n", report.share_lost);
-    for (const StageTiming::TimedWay& each : report.ways) {
-      absl::StrAppend(&text, "\n", name_of(each.way), "\n", each.median_us, "\n", each.calls);
-    }
-    sink(text.data(), text.size());
-  });
+  tf_interop::GiveReports(tf_interop::ReadStageTimings(), sink);
 }
 
 void TfiSetXlaCalls(int is_on) { tf_interop::SetXlaCalls(is_on != 0); }

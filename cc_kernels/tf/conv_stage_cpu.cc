@@ -51,7 +51,7 @@ class ConvStageCpu : public tensorflow::AsyncOpKernel {
     TF_RETURN_IF_ERROR(ToAbslStatus(backend->Acquire(/*priority=*/0, &acquired)));
     // Shared, because std::function must be copyable.
     const auto caller = std::make_shared<std::unique_ptr<StreamGroup>>(std::move(acquired));
-    auto* const stream = static_cast<HostStream*>((*caller)->stream());
+    auto* const stream = static_cast<HostStream*>((*caller)->stream);
     const Status launched = call->Enqueue(stream);
     *is_enqueued = true;
     stream->Enqueue([=, call = std::move(call)]() mutable {

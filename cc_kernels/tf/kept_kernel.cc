@@ -411,7 +411,7 @@ class Kept : public OpKernel {
     }
     old.reset();
     const CountingFor counting(counts_);
-    CountKeptComputation();
+    Count(&Counters::kept_computations);
     std::vector<Tensor> inputs = values;
     absl::InlinedVector<TensorValue, 16> operands;
     for (Tensor& input : inputs) operands.emplace_back(&input);

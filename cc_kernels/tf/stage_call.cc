@@ -189,7 +189,7 @@ absl::Status StageCall::Prepare(Stream caller) {
     AllocateWorkspaces();
     BindOperands();
   }
-  CountStageRun();
+  Count(&Counters::stages_run);
   for (const Status& reason : resolved_->prepared.fallbacks) {
     CountFallback(kRefusedAlgorithm, reason.message());
   }

@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
-#include "cc_kernels/core/trace.h"
+#include "cc_kernels/core/timeline.h"
 #include "tensorflow/core/profiler/lib/annotated_traceme.h"
 #include "tsl/profiler/lib/scoped_annotation.h"
 #include "tsl/profiler/lib/traceme.h"

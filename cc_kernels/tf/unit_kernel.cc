@@ -22,7 +22,6 @@
 #include "cc_kernels/core/lru_cache.h"
 #include "cc_kernels/core/ready_steps.h"
 #include "cc_kernels/core/self_timing.h"
-#include "cc_kernels/core/step_times.h"
 #include "cc_kernels/core/timeline.h"
 #include "cc_kernels/tf/kept_values.h"
 #include "cc_kernels/tf/narrow_device.h"

@@ -112,14 +112,23 @@ cpu_set_t Affinity() {
   return cores;
 }
 
-TEST(LeaveCoreTest, MovesTheThreadAndLeavesItsAffinity) {
+// A helper that runs on the caller's own thread begins on its core.
+void HelpOnThisThread() {
+  AwakeGroup group(2);
+  std::function<void()> help;
+  group.Begin([&](std::function<void()> work) { help = std::move(work); });
+  group.End();
+  ASSERT_NE(help, nullptr);
+  help();
+}
+
+TEST(AwakeGroupTest, AHelperLeavesTheCallersCoreAndKeepsItsAffinity) {
   const cpu_set_t allowed = Affinity();
   if (CPU_COUNT(&allowed) < 2) GTEST_SKIP() << "Needs two cores.";
   bool has_moved = false;
-  // The system may move the thread back at any time.
-  for (int i = 0; i < 10 && !has_moved; ++i) {
+  for (int i = 0; i < 10 && !has_moved; ++i) {  // the system may move the thread, too
     const int core = sched_getcpu();
-    LeaveCore(core);
+    HelpOnThisThread();
     has_moved = sched_getcpu() != core;
   }
   EXPECT_TRUE(has_moved);
@@ -127,52 +136,18 @@ TEST(LeaveCoreTest, MovesTheThreadAndLeavesItsAffinity) {
   EXPECT_TRUE(CPU_EQUAL(&after, &allowed));
 }
 
-TEST(AwakeGroupTest, AHelperLeavesTheCallersCore) {
-  const cpu_set_t allowed = Affinity();
-  if (CPU_COUNT(&allowed) < 2) GTEST_SKIP() << "Needs two cores.";
-  AwakeGroup group(2);
-  bool has_moved = false;
-  for (int i = 0; i < 10 && !has_moved; ++i) {  // the system may move the thread, too
-    std::function<void()> help;
-    const int core = sched_getcpu();
-    group.Begin([&](std::function<void()> work) { help = std::move(work); });
-    group.End();
-    ASSERT_NE(help, nullptr);
-    help();  // on the caller's own thread, and so on its core
-    has_moved = sched_getcpu() != core;
-  }
-  EXPECT_TRUE(has_moved);
-}
-
-TEST(LeaveCoreTest, StaysIfThereIsNoOther) {
+TEST(AwakeGroupTest, AHelperStaysIfItMayUseNoOtherCore) {
   const cpu_set_t allowed = Affinity();
   cpu_set_t one;
   CPU_ZERO(&one);
   CPU_SET(sched_getcpu(), &one);
   ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
-  LeaveCore(sched_getcpu());
+  HelpOnThisThread();
   const cpu_set_t after = Affinity();
   EXPECT_TRUE(CPU_EQUAL(&after, &one));
   sched_setaffinity(0, sizeof(allowed), &allowed);
 }
 #endif
-
-TEST(AwakeGroupTest, AHelperTakesPart) {
-  Threads threads;
-  AwakeGroup group(2);
-  group.Begin(threads.pool());
-  EXPECT_EQ(group.CurrentHelper(), -1);
-  std::atomic<int> helper = -1;
-  while (helper < 0) {
-    group.Schedule([&] {
-      group.Schedule([&] { helper = group.CurrentHelper(); });
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    });
-  }
-  EXPECT_EQ(helper, 0);
-  group.End();
-  threads.Join();
-}
 
 TEST(AwakeGroupTest, APartWaitsForAHelperThatWasAsked) {
   Threads threads(std::chrono::microseconds(300));
@@ -271,24 +246,6 @@ TEST(AwakeGroupTest, WaitsForATaskThatAHelperHasBegun) {
     group.FinishTasks();
     ASSERT_EQ(runs, 1);
     ++given;
-  }
-  group.End();
-  threads.Join();
-}
-
-TEST(AwakeGroupTest, WaitsForAPartThatAHelperHasBegun) {
-  Threads threads;
-  AwakeGroup group(2);
-  group.Begin(threads.pool());
-  for (int i = 0; i < 5; ++i) {
-    int value = 0;
-    group.Schedule([&] {
-      group.Schedule([&] {
-        std::this_thread::sleep_for(std::chrono::milliseconds(5));
-        value = 1;
-      });
-    });
-    ASSERT_EQ(value, 1);
   }
   group.End();
   threads.Join();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <iterator>
 
 namespace tf_interop {
 namespace {
@@ -66,8 +67,8 @@ Convolution MakeConvolution(ConvolutionKind kind, Layout layout, DataType dtype)
   return c;
 }
 
-Convolution MakeVolume(ConvolutionKind kind, Layout layout, DataType dtype) {
-  Convolution c = MakeConvolution(kind, layout, dtype);
+Convolution MakeVolume() {
+  Convolution c = MakeConvolution();
   c.spatial_rank = 3;
   c.image_depth = 4;
   c.filter_depth = 2;
@@ -82,8 +83,8 @@ Convolution MakeFused(Layout layout, DataType dtype) {
   return c;
 }
 
-Convolution MakeAsymmetric(ConvolutionKind kind) {
-  Convolution c = MakeConvolution(kind);
+Convolution MakeAsymmetric() {
+  Convolution c = MakeConvolution();
   c.stride_height = c.stride_width = 2;
   CompleteSame(&c);
   return c;
@@ -163,17 +164,17 @@ std::vector<Convolution> WithEveryKindAndLayout(const std::vector<Convolution>& 
   return all;
 }
 
-std::vector<Convolution> WithEveryEpilogue(const std::vector<Convolution>& geometries) {
+std::vector<Convolution> EveryEpilogue() {
   std::vector<Convolution> all;
-  for (const Convolution& geometry :
-       WithEveryKindAndLayout(geometries, {DataType::kFloat, DataType::kHalf, DataType::kDouble})) {
-    if (geometry.kind != ConvolutionKind::kForward) continue;
-    for (const bool has_bias : {false, true}) {
-      for (const Activation activation : {Activation::kNone, Activation::kRelu, Activation::kRelu6,
-                                          Activation::kLeakyRelu, Activation::kElu}) {
-        Convolution& c = all.emplace_back(geometry);
-        c.has_bias = has_bias;
-        c.activation = activation;
+  for (const DataType dtype : {DataType::kFloat, DataType::kHalf, DataType::kDouble}) {
+    for (const Layout layout : {Layout::kNHWC, Layout::kNCHW}) {
+      for (const bool has_bias : {false, true}) {
+        for (size_t i = 0; i < std::size(kActivationNames); ++i) {
+          Convolution& c =
+              all.emplace_back(MakeConvolution(ConvolutionKind::kForward, layout, dtype));
+          c.has_bias = has_bias;
+          c.activation = static_cast<Activation>(i);
+        }
       }
     }
   }

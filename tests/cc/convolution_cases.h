@@ -20,14 +20,13 @@ Convolution MakeConvolution(ConvolutionKind kind = ConvolutionKind::kForward,
                             Layout layout = Layout::kNHWC, DataType dtype = DataType::kFloat);
 
 // The same for volumes, with a different size in each spatial dimension.
-Convolution MakeVolume(ConvolutionKind kind = ConvolutionKind::kForward,
-                       Layout layout = Layout::kNHWC, DataType dtype = DataType::kFloat);
+Convolution MakeVolume();
 
 // A small convolution with bias and Relu.
 Convolution MakeFused(Layout layout = Layout::kNHWC, DataType dtype = DataType::kFloat);
 
 // A small convolution with different padding before and after.
-Convolution MakeAsymmetric(ConvolutionKind kind = ConvolutionKind::kForward);
+Convolution MakeAsymmetric();
 
 // A 1x1 convolution of one image of one row of pixels.
 Convolution MakePointwise(int64_t pixels, int64_t image_channels = 1, int64_t output_channels = 1);
@@ -41,8 +40,9 @@ std::vector<Convolution> WithEveryKindAndLayout(const std::vector<Convolution>& 
                                                 const std::vector<DataType>& dtypes = {
                                                     DataType::kFloat, DataType::kHalf});
 
-// Forward convolutions in float, half and double, with and without bias, with every activation.
-std::vector<Convolution> WithEveryEpilogue(const std::vector<Convolution>& geometries);
+// Small forward convolutions in float, half and double, with and without bias, with every
+// activation.
+std::vector<Convolution> EveryEpilogue();
 
 }  // namespace tf_interop
 

@@ -98,7 +98,7 @@ TEST(ReferenceConvolutionTest, EachElementIsAlsoComputedByItself) {
   std::vector<Convolution> geometries = Geometries();
   for (const Convolution& c : VolumeGeometries()) geometries.push_back(c);
   std::vector<Convolution> cases = WithEveryKindAndLayout(geometries, {DataType::kDouble});
-  for (const Convolution& c : WithEveryEpilogue({MakeConvolution()})) {
+  for (const Convolution& c : EveryEpilogue()) {
     if (c.dtype == DataType::kDouble) cases.push_back(c);
   }
   std::mt19937 random(17);

@@ -10,26 +10,26 @@ namespace tf_interop {
 namespace {
 
 TEST(CountersTest, CountsForTheDeviceOfTheThread) {
-  CountStageRun();
+  Count(&Counters::stages_run);
   {
     const CountingFor gpu(FindCounts("GPU:1"));
-    CountStageRun();
-    CountStageRun();
+    Count(&Counters::stages_run);
+    Count(&Counters::stages_run);
     CountFallback("no memory", "of lane 3");
     // Another thread counts for its own device.
     std::thread([] {
       const CountingFor cpu(FindCounts("CPU:0"));
-      CountFilterTransformation();
-      CountStageCapture();
-      CountStageReplay();
+      Count(&Counters::filters_transformed);
+      Count(&Counters::stages_captured);
+      Count(&Counters::stages_replayed);
     }).join();
     {
       const CountingFor inner(FindCounts("CPU:0"));
-      CountStageRun();
+      Count(&Counters::stages_run);
     }
-    CountStageRun();
+    Count(&Counters::stages_run);
   }
-  CountStageRun();
+  Count(&Counters::stages_run);
 
   const auto devices = ReadCountersByDevice();
   EXPECT_EQ(devices.at("").stages_run, 2);

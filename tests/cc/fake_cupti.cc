@@ -12,7 +12,6 @@ namespace {
 CUpti_BuffersCallbackRequestFunc request = nullptr;
 CUpti_BuffersCallbackCompleteFunc complete = nullptr;
 bool is_attached = false, is_enabled = false;
-int buffers = 0;
 
 // Delivers one buffer with records from `first` on. Returns their number.
 size_t HandOver(size_t first) {
@@ -28,7 +27,6 @@ size_t HandOver(size_t first) {
     std::memset(record, 0xAB, fake.record_bytes);
     std::memcpy(record, &fake.records[first + i], sizeof(CUpti_ActivityKernel9));
   }
-  ++buffers;
   complete(nullptr, 0, buffer, bytes, count * fake.record_bytes);
   return count;
 }
@@ -48,8 +46,6 @@ FakeCuptiSwitches& FakeCupti() {
 bool FakeCuptiIsAttached() { return is_attached; }
 
 bool FakeCuptiIsEnabled() { return is_enabled; }
-
-int FakeCuptiBuffers() { return buffers; }
 
 }  // namespace tf_interop
 

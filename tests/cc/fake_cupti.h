@@ -29,9 +29,6 @@ bool FakeCuptiIsAttached();
 
 bool FakeCuptiIsEnabled();
 
-// The number of delivered buffers.
-int FakeCuptiBuffers();
-
 }  // namespace tf_interop
 
 #endif  // TF_INTEROP_TESTS_CC_FAKE_CUPTI_H_

@@ -4,10 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cctype>
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -132,13 +134,9 @@ inline Status RunBetween(Backend* backend, const PreparedStage& stage, Problem* 
 
 // Binds new workspaces.
 inline Status RunBetween(HostBackend* backend, const PreparedStage& stage, Problem* problem,
-                         HostStream* caller) {
+                         HostStream* caller = NewCaller().get()) {
   return RunBetween(backend, stage, problem, problem->Bind(stage.lane_workspace_bytes), caller,
                     caller);
-}
-
-inline Status RunBetween(HostBackend* backend, const PreparedStage& stage, Problem* problem) {
-  return RunBetween(backend, stage, problem, NewCaller().get());
 }
 
 // Calls work(0) … work(count - 1) concurrently, each on its own thread.
@@ -152,7 +150,9 @@ void InThreads(int count, const Work& work) {
 // Records its calls. Each `on_…` may refuse a call or change its arguments.
 class SpyBackend : public HostBackend {
  public:
-  explicit SpyBackend(HostLaunchHook hook = nullptr) : HostBackend(std::move(hook)) {}
+  // `hook`, if any, runs on the lane's thread before each convolution.
+  using Hook = std::function<Status(const ConvolutionBuffers&)>;
+  explicit SpyBackend(Hook hook = nullptr) : hook_(std::move(hook)) {}
 
   std::function<Status(const Convolution&, const PrepareOptions&, std::string* algorithm)>
       on_prepare;
@@ -168,7 +168,7 @@ class SpyBackend : public HostBackend {
   Stream caller = nullptr;
   std::vector<std::string> launched;  // the algorithms
   std::vector<const void*> images;    // of all launches
-  int leased = 0;                     // groups not yet released
+  std::atomic<int> leased{0};         // groups not yet released
 
   size_t CountCalls(char letter) const {
     size_t count = 0;
@@ -202,11 +202,11 @@ class SpyBackend : public HostBackend {
     Note('f', stream);
     return HostBackend::FillZero(data, bytes, stream);
   }
-  Status Record(Event* event, Stream stream) override {
+  Status Record(Event event, Stream stream) override {
     Note('r', stream);
     return HostBackend::Record(event, stream);
   }
-  Status Wait(Stream stream, Event* event) override {
+  Status Wait(Stream stream, Event event) override {
     Note('w', stream);
     if (on_wait) TF_INTEROP_RETURN_IF_ERROR(on_wait(stream));
     return HostBackend::Wait(stream, event);
@@ -218,8 +218,12 @@ class SpyBackend : public HostBackend {
   Status Launch(const PreparedConvolution& prepared, const ConvolutionBuffers& buffers,
                 void* workspace, Stream stream) override {
     Note('l', stream);
-    launched.push_back(prepared.algorithm());
-    images.push_back(buffers.inputs[0]);
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      launched.push_back(prepared.algorithm());
+      images.push_back(buffers.inputs[0]);
+    }
+    if (hook_) TF_INTEROP_RETURN_IF_ERROR(EnqueueOn(stream, [=] { return hook_(buffers); }));
     if (on_launch) TF_INTEROP_RETURN_IF_ERROR(on_launch(prepared, buffers, stream));
     return computes ? HostBackend::Launch(prepared, buffers, workspace, stream) : Status::Ok();
   }
@@ -233,8 +237,12 @@ class SpyBackend : public HostBackend {
 
  private:
   void Note(char letter, Stream stream) {
+    const std::lock_guard<std::mutex> lock(mutex_);
     calls += stream == caller ? static_cast<char>(std::toupper(letter)) : letter;
   }
+
+  const Hook hook_;
+  std::mutex mutex_;  // two callers may share a backend
 };
 
 }  // namespace tf_interop

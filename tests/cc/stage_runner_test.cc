@@ -9,17 +9,19 @@
 #include <memory>
 #include <new>
 #include <random>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "cc_kernels/core/trace.h"
+#include "cc_kernels/core/merged_convolution.h"
+#include "cc_kernels/core/timeline.h"
 #include "tests/cc/stage_fixture.h"
 
 namespace tf_interop {
 namespace {
 
-Status RandomDelay(const Convolution&) {
+Status RandomDelay(const ConvolutionBuffers&) {
   thread_local std::mt19937 random(std::random_device{}());
   std::this_thread::sleep_for(
       std::chrono::microseconds(std::uniform_int_distribution<int>(0, 300)(random)));
@@ -49,21 +51,20 @@ int CountWrongElements(HostBackend* backend, HostStream* caller, int rounds) {
 }
 
 TEST(StageRunnerTest, LanesReadWhatTheCallerWroteAndAreJoinedOnTwoThreads) {
-  HostBackend backend(RandomDelay);
+  SpyBackend backend(RandomDelay);
   InThreads(2, [&](int) { EXPECT_EQ(CountWrongElements(&backend, NewCaller().get(), 100), 0); });
 }
 
 TEST(StageRunnerTest, AFailingLaneIsJoinedAndItsErrorReachesTheCaller) {
   std::atomic<int> finished{0};
-  HostBackend backend([&](const Convolution& c) -> Status {
-    if (c.image_width == 7) return Internal("injected");
+  const Stage planned = Lanes(3);
+  Problem problem(planned);
+  SpyBackend backend([&](const ConvolutionBuffers& buffers) -> Status {
+    if (buffers.result == problem.buffers(1).result) return Internal("injected");
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     ++finished;
     return Status::Ok();
   });
-  Stage planned = Lanes(3);
-  planned.steps[1].convolution = MakePointwise(7);
-  Problem problem(planned);
   const std::unique_ptr<HostStream> caller = NewCaller();
   ASSERT_TRUE(IsOk(RunBetween(&backend, Prepared(&backend, planned), &problem, caller.get())));
   EXPECT_EQ(finished, 2);
@@ -134,7 +135,7 @@ TEST(StageRunnerTest, TheLaneWithMostWorkRunsOnTheCallersStreamWithoutEvents) {
 // The caller may free the buffers after the call.
 TEST(StageRunnerTest, LanesThatCannotBeJoinedHaveRunWhenTheCallReturns) {
   for (const bool device_is_lost : {false, true}) {
-    SpyBackend backend([](const Convolution&) {
+    SpyBackend backend([](const ConvolutionBuffers&) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
       return Status::Ok();
     });
@@ -158,8 +159,13 @@ TEST(StageRunnerTest, LanesThatCannotBeJoinedHaveRunWhenTheCallReturns) {
   }
 }
 
-TEST(StageRunnerTest, TheBackendsOwnChoiceReplacesARefusedPinAndIsNoted) {
+TEST(StageRunnerTest, TheBackendsOwnChoiceReplacesARefusedPinButNothingAnInvalidConvolution) {
   HostBackend backend;
+  Stage invalid = Lanes(3);
+  invalid.steps[1].convolution.output_width = 3;
+  PreparedStage prepared;
+  EXPECT_TRUE(IsError(PrepareStage(&backend, invalid, kAnyWorkspace, &prepared),
+                      StatusCode::kInvalidArgument, {"'b'"}));
   const struct {
     const char* pin;
     size_t limit;
@@ -183,15 +189,6 @@ TEST(StageRunnerTest, LanesAskForTheirPrioritiesAndThoseBeyondTheLimitRunWithOth
   EXPECT_EQ(stage.lane_priorities.size(), static_cast<size_t>(kMaxLanes));
   EXPECT_EQ(stage.lane_workspace_bytes.size(), static_cast<size_t>(kMaxLanes));
   EXPECT_EQ(stage.steps[kMaxLanes + 1].lane, 1);
-}
-
-TEST(StageRunnerTest, AnInvalidConvolutionIsRefusedByItsName) {
-  HostBackend backend;
-  Stage stage = Lanes(3);
-  stage.steps[1].convolution.output_width = 3;
-  PreparedStage prepared;
-  EXPECT_TRUE(IsError(PrepareStage(&backend, stage, kAnyWorkspace, &prepared),
-                      StatusCode::kInvalidArgument, {"'b'"}));
 }
 
 TEST(StageRunnerTest, LanesRunInSequenceWithoutEnoughGroups) {
@@ -231,6 +228,129 @@ TEST(StageRunnerTest, AnIdleProfilerCostsNoLabels) {
   HostBackend backend;
   EXPECT_EQ(CountWrongElements(&backend, NewCaller().get(), 1), 0);
   process_tracer = nullptr;
+}
+
+// ---- Merged lanes: which are merged, why others are not, and their results.
+
+TEST(MergedConvolutionTest, ComputesTheResultsOfTheSingleConvolutions) {
+  std::vector<Convolution> cases = EveryEpilogue();
+  for (const Convolution& c : Geometries()) {
+    if (c.group_count == 1) cases.push_back(c);
+  }
+  for (const Layout layout : {Layout::kNHWC, Layout::kNCHW}) {
+    cases.push_back(MakeFused(layout, DataType::kBFloat16));
+  }
+  for (const Convolution& c : cases) {
+    const auto parts = WithOutputChannels(c, {6, 1, 9});
+    Problem problem(parts, /*share_image=*/true);
+    SpyBackend backend;
+    const PreparedStage stage = Prepared(&backend, MergedStage(parts, "DIRECT"));
+    EXPECT_TRUE(stage.fallbacks.empty());
+    EXPECT_TRUE(IsOk(RunBetween(&backend, stage, &problem)));
+    problem.ExpectCorrect();
+    EXPECT_EQ(backend.launched, std::vector<std::string>{"DIRECT"});
+    EXPECT_EQ(backend.CountCalls('c'), c.has_bias ? 9u : 6u) << "filters, biases and results";
+  }
+}
+
+TEST(MergedConvolutionTest, ConvolutionsThatDoNotFitTogetherAreNotMergedAndNameTheirLane) {
+  using C = Convolution;
+  const auto with = [](void (*change)(C*)) {
+    std::vector<Convolution> parts = WithOutputChannels(MakeConvolution(), {6, 2});
+    change(&parts[1]);
+    CompleteSame(&parts[1]);
+    return MergedStage(parts);
+  };
+  const auto both = [](void (*change)(C*)) {
+    Convolution c = MakeConvolution();
+    change(&c);
+    CompleteSame(&c);
+    return MergedStage({c, c});
+  };
+  Stage algorithms = MergedStage(WithOutputChannels(MakeConvolution(), {6, 2}));
+  algorithms.steps[1].algorithm = "DIRECT";
+  const Stage pinned = MergedStage(WithOutputChannels(MakeConvolution(), {6, 2}), "BUFFERED");
+  HostBackend host;
+  const PreparedStage ample = Prepared(&host, pinned);
+  const size_t bytes = ample.merged[0].merge.workspace_bytes();
+  EXPECT_EQ(bytes, ample.lane_workspace_bytes[0]);
+  EXPECT_GT(bytes, ample.merged[0].merge.joined_bytes);
+  const std::string differ = "differ only in output channels";
+  const std::string ungrouped = "forward convolutions without groups";
+  const struct {
+    Stage stage;
+    std::string reason;  // why it is not merged; "" if it is
+    size_t limit = kAnyWorkspace.workspace_limit_bytes;
+  } cases[] = {
+      {with([](C*) {}), ""},
+      {with([](C* c) { c->filter_width = 1; }), differ},
+      {with([](C* c) { c->stride_height = 2; }), differ},
+      {with([](C* c) { c->dilation_width = 2; }), differ},
+      {with([](C* c) { c->image_width = 7; }), differ},
+      {with([](C* c) { c->dtype = DataType::kHalf; }), differ},
+      {with([](C* c) { c->layout = Layout::kNCHW; }), differ},
+      {with([](C* c) { c->has_bias = true; }), differ},
+      {with([](C* c) { c->activation = Activation::kRelu; }), differ},
+      {both([](C* c) { c->group_count = 2; }), ungrouped},
+      {both([](C* c) { c->kind = ConvolutionKind::kBackwardInput; }), ungrouped},
+      // A pitch above CUDA's limit, and too many channels.
+      {both([](C* c) { c->image_height = c->image_width = 30000, c->layout = Layout::kNCHW; }),
+       "bytes to merge, got"},
+      {both([](C* c) { c->image_channels = 1, c->output_channels = 1 << 30; }), "output_channels"},
+      {algorithms, "got '' and 'DIRECT'"},
+      {MergedStage(WithOutputChannels(MakeConvolution(), {6, 2}), "FFT"), "got FFT"},
+      {pinned, "", bytes},
+      {pinned, "the limit is", bytes - 1},
+      {pinned, "too little of the limit of 100", 100},
+  };
+  for (const auto& each : cases) {
+    const PreparedStage prepared = Prepared(&host, each.stage, {each.limit});
+    const std::string reason = prepared.unmerged.empty() ? "" : prepared.unmerged.front().message();
+    EXPECT_EQ(prepared.merged.empty(), !each.reason.empty());
+    EXPECT_NE(reason.find(each.reason), std::string::npos) << reason;
+    EXPECT_EQ(reason.empty(), each.reason.empty()) << reason;
+    EXPECT_TRUE(reason.empty() || reason.find("the lane of convolution 'a': ") == 0) << reason;
+  }
+}
+
+TEST(MergedConvolutionTest, EmptyConvolutionsAreLeftOutAndAreNoFallback) {
+  Convolution no_images = MakeConvolution(), no_pixels = MakeConvolution();
+  no_images.batch = 0;
+  no_pixels.image_height = 0;
+  no_pixels.pad_top = no_pixels.pad_bottom = 2;
+  CompleteFromPads(&no_pixels);
+  ASSERT_GT(no_pixels.output_elements(), 0);
+  const struct {
+    std::vector<Convolution> parts;
+    std::vector<size_t> merged;
+  } cases[] = {{WithOutputChannels(MakeConvolution(), {6, 0, 3}), {0, 2}},
+               {WithOutputChannels(no_images, {6, 2}), {}},
+               {WithOutputChannels(no_pixels, {6, 2}), {}}};
+  for (const auto& [parts, merged] : cases) {
+    Problem problem(parts, /*share_image=*/true);
+    SpyBackend backend;
+    const PreparedStage stage = Prepared(&backend, MergedStage(parts));
+    EXPECT_TRUE(stage.fallbacks.empty());
+    EXPECT_EQ(stage.merged.empty(), merged.empty());
+    EXPECT_TRUE(merged.empty() || stage.merged[0].steps == merged);
+    EXPECT_TRUE(IsOk(RunBetween(&backend, stage, &problem)));
+    problem.ExpectCorrect();
+    EXPECT_EQ(backend.launched.size(), merged.empty() ? 0u : 1u);
+  }
+}
+
+TEST(MergedConvolutionTest, ACopyThatFailsNamesItsLane) {
+  const auto parts = WithOutputChannels(MakeConvolution(), {6, 2});
+  for (size_t failing = 0; failing < 4; ++failing) {
+    Problem problem(parts, /*share_image=*/true);
+    SpyBackend backend;
+    backend.on_copy = [&] {
+      return backend.CountCalls('c') == failing ? Internal("no copy") : Status::Ok();
+    };
+    const PreparedStage stage = Prepared(&backend, MergedStage(parts, "DIRECT"));
+    EXPECT_EQ(RunBetween(&backend, stage, &problem).message(),
+              "Convolution 'a + b' with algorithm DIRECT: no copy");
+  }
 }
 
 }  // namespace

@@ -228,11 +228,9 @@ DIFFERENT = {
 
 
 def test_only_five_fields_make_a_profile_foreign() -> None:
-    for field, value in DIFFERENT.items():
-        reason = why_foreign(dataclasses.replace(GPU, **{field: value}), GPU)
-        assert reason == f"{field}: expected {getattr(GPU, field)!r}, got {value!r}"
     reason = why_foreign(dataclasses.replace(GPU, **DIFFERENT), GPU)
-    assert all(field in reason for field in DIFFERENT)
+    for field, value in DIFFERENT.items():
+        assert f"{field}: expected {getattr(GPU, field)!r}, got {value!r}" in reason
     # An unknown cuDNN is foreign; SMs that cannot be counted are not compared.
     assert why_foreign(GPU, dataclasses.replace(GPU, cudnn="")) is not None
     assert why_foreign(GPU, dataclasses.replace(GPU, sm_count=0)) is None

@@ -126,9 +126,7 @@ def test_tensorflows_profiler_names_stages_and_lanes(
     assert stage.details["schedule"] == "for every batch size"
     assert (stage.details["convolutions"], stage.details["lanes"]) == ("2", "2")
     for lane, name in enumerate(("left", "right")):
-        spans = [event for event in events if event.name == f"lane {lane}: {name} [BUFFERED]"]
-        # On the launching thread and the lane's.
-        assert len(spans) == 2
-        assert stage.thread in {span.thread for span in spans}
-        details = [spans[0].details[key] for key in ("lane", "convolutions", "algorithm")]
+        [span] = [event for event in events if event.name == f"lane {lane}: {name} [BUFFERED]"]
+        assert span.thread == stage.thread
+        details = [span.details[key] for key in ("lane", "convolutions", "algorithm")]
         assert details == [str(lane), name, "BUFFERED"]

@@ -1,5 +1,3 @@
-#include "cc_kernels/core/cudnn/algorithm_list.h"
-
 #include <algorithm>
 #include <limits>
 #include <map>
@@ -8,6 +6,7 @@
 #include <utility>
 
 #include "cc_kernels/core/cudnn/algorithm.h"
+#include "cc_kernels/core/cudnn/convolution.h"
 #include "cc_kernels/core/cudnn/execution_plan.h"
 #include "cc_kernels/core/cudnn/graph.h"
 
@@ -92,7 +91,7 @@ class AlgorithmLister {
       const size_t before = algorithms_.size();
       for (const auto heuristic : HeuristicsFor(convolution_)) {
         std::vector<BackendDescriptor> configs;
-        const Status proposed = ProposeConfigs(library_, formulated.graph, heuristic, &configs);
+        const Status proposed = ProposeConfigs(formulated.graph, heuristic, &configs);
         TF_INTEROP_RETURN_IF_ERROR(LeaveOutRefused(proposed));
         if (!proposed.ok()) continue;
         for (const BackendDescriptor& config : configs) {
@@ -111,7 +110,7 @@ class AlgorithmLister {
       TF_INTEROP_RETURN_IF_ERROR(LeaveOutRefused(
           formulated.graph.graph.Get(CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT, &count)));
       for (int64_t index = 0; index < count; ++index) {
-        const BackendDescriptor config = MakeConfig(library_, formulated.graph, {index, {}});
+        const BackendDescriptor config = MakeConfig(formulated.graph, {index, {}});
         TF_INTEROP_RETURN_IF_ERROR(
             LeaveOutRefused(moves_knobs ? AddWithKnobsMoved(formulated, config)
                                         : AddConfig(formulated.formulation, config)));
@@ -151,7 +150,7 @@ class AlgorithmLister {
         EngineTag moved = tag;
         moved.knobs[type] = value;
         TF_INTEROP_RETURN_IF_ERROR(LeaveOutRefused(
-            AddConfig(formulated.formulation, MakeConfig(library_, formulated.graph, moved))));
+            AddConfig(formulated.formulation, MakeConfig(formulated.graph, moved))));
       }
     }
     return Status::Ok();

@@ -14,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "cc_kernels/core/cudnn/algorithm_list.h"
 #include "cc_kernels/core/cudnn/convolution.h"
 #include "cc_kernels/core/cudnn/handle_pool.h"
 #include "cc_kernels/core/cudnn/libraries.h"
@@ -30,11 +29,6 @@ constexpr size_t kMostPrepared = 4096;
 
 // Whether somebody captures the work that this thread enqueues (CaptureScope).
 thread_local bool is_captured = false;
-
-// Its owner creates and destroys the event.
-struct CudaEvent : Event {
-  CUevent event = nullptr;
-};
 
 // A mark's event is for timing; nobody waits for it.
 struct CudaTimeMark : TimeMark {
@@ -85,49 +79,35 @@ class CudnnStreamGroup : public StreamGroup {
   ~CudnnStreamGroup() override {
     ScopedContext scope(driver_, context_);
     if (!scope.status().ok()) return;
-    for (const CudaEvent& made : {fork_event_, join_event_}) {
-      if (made.event != nullptr) driver_.cuEventDestroy(made.event);
+    for (const Event made : {fork_event, join_event}) {
+      if (made != nullptr) driver_.cuEventDestroy(static_cast<CUevent>(made));
     }
-    if (stream_ != nullptr) driver_.cuStreamDestroy(stream_);
+    if (stream != nullptr) driver_.cuStreamDestroy(static_cast<CUstream>(stream));
   }
 
   Status Create() {
     TF_INTEROP_ENTER_CONTEXT(driver_, context_);
-    for (CudaEvent* made : {&fork_event_, &join_event_}) {
+    for (Event* const event : {&fork_event, &join_event}) {
+      CUevent made = nullptr;
       // Events without timing cost less.
       TF_INTEROP_RETURN_IF_ERROR(
-          TF_INTEROP_CALL(driver_, cuEventCreate, &made->event, CU_EVENT_DISABLE_TIMING));
+          TF_INTEROP_CALL(driver_, cuEventCreate, &made, CU_EVENT_DISABLE_TIMING));
+      *event = made;
     }
+    CUstream made = nullptr;
     // Non-blocking: work on the legacy default stream must not hold up the lanes.
-    return TF_INTEROP_CALL(driver_, cuStreamCreateWithPriority, &stream_, CU_STREAM_NON_BLOCKING,
-                           priority_);
+    TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(driver_, cuStreamCreateWithPriority, &made,
+                                               CU_STREAM_NON_BLOCKING, priority_));
+    stream = made;
+    return Status::Ok();
   }
 
-  Stream stream() const override { return stream_; }
-  Event* fork_event() override { return &fork_event_; }
-  Event* join_event() override { return &join_event_; }
   int priority() const { return priority_; }
 
  private:
   const CudaDriver& driver_;
   const CUcontext context_;
   const int priority_;
-  CUstream stream_ = nullptr;
-  CudaEvent fork_event_;
-  CudaEvent join_event_;
-};
-
-// A CUDA graph that can be launched. CUDA itself waits for launches before it destroys one.
-struct CudaGraph : CapturedWork {
-  CudaGraph(const CudaDriver& driver, CUcontext context) : driver(driver), context(context) {}
-  ~CudaGraph() override {
-    ScopedContext scope(driver, context);
-    if (scope.status().ok() && exec != nullptr) driver.cuGraphExecDestroy(exec);
-  }
-
-  const CudaDriver& driver;
-  const CUcontext context;
-  CUgraphExec exec = nullptr;
 };
 
 // The variable that TensorFlow's own convolutions honor too, besides enable_op_determinism.
@@ -243,16 +223,16 @@ class CudnnBackend : public Backend {
     return Status::Ok();
   }
 
-  Status Record(Event* event, Stream stream) override {
+  Status Record(Event event, Stream stream) override {
     TF_INTEROP_ENTER_CONTEXT(driver_, context_);
-    return TF_INTEROP_CALL(driver_, cuEventRecord, static_cast<CudaEvent*>(event)->event,
+    return TF_INTEROP_CALL(driver_, cuEventRecord, static_cast<CUevent>(event),
                            static_cast<CUstream>(stream));
   }
 
-  Status Wait(Stream stream, Event* event) override {
+  Status Wait(Stream stream, Event event) override {
     TF_INTEROP_ENTER_CONTEXT(driver_, context_);
     return TF_INTEROP_CALL(driver_, cuStreamWaitEvent, static_cast<CUstream>(stream),
-                           static_cast<CudaEvent*>(event)->event, CU_EVENT_WAIT_DEFAULT);
+                           static_cast<CUevent>(event), CU_EVENT_WAIT_DEFAULT);
   }
 
   Status Synchronize(Stream stream) override {
@@ -310,23 +290,28 @@ class CudnnBackend : public Backend {
                            CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
   }
 
-  Status EndCapture(Stream stream, std::unique_ptr<CapturedWork>* captured) override {
+  // The graph's last owner destroys it. CUDA itself keeps it until its launches have ended.
+  Status EndCapture(Stream stream, CapturedWork* captured) override {
     TF_INTEROP_ENTER_CONTEXT(driver_, context_);
     CUgraph graph = nullptr;
     TF_INTEROP_RETURN_IF_ERROR(
         TF_INTEROP_CALL(driver_, cuStreamEndCapture, static_cast<CUstream>(stream), &graph));
-    auto made = std::make_unique<CudaGraph>(driver_, context_);
+    CUgraphExec made = nullptr;
     // Without this flag, kernels get the priority of the stream that the graph is launched on.
-    const Status status = TF_INTEROP_CALL(driver_, cuGraphInstantiateWithFlags, &made->exec, graph,
+    const Status status = TF_INTEROP_CALL(driver_, cuGraphInstantiateWithFlags, &made, graph,
                                           CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY);
     driver_.cuGraphDestroy(graph);
-    if (status.ok()) *captured = std::move(made);
-    return status;
+    TF_INTEROP_RETURN_IF_ERROR(status);
+    captured->reset(made, [this](CUgraphExec graph_exec) {
+      ScopedContext scope(driver_, context_);
+      if (scope.status().ok()) driver_.cuGraphExecDestroy(graph_exec);
+    });
+    return Status::Ok();
   }
 
-  Status Replay(CapturedWork* work, Stream stream) override {
+  Status Replay(const CapturedWork& work, Stream stream) override {
     TF_INTEROP_ENTER_CONTEXT(driver_, context_);
-    return TF_INTEROP_CALL(driver_, cuGraphLaunch, static_cast<CudaGraph*>(work)->exec,
+    return TF_INTEROP_CALL(driver_, cuGraphLaunch, static_cast<CUgraphExec>(work.get()),
                            static_cast<CUstream>(stream));
   }
 
@@ -374,7 +359,7 @@ class CudnnBackend : public Backend {
   void FreeGroupsOfEndedCaptures() {
     const auto ended =
         std::partition(captured_groups_.begin(), captured_groups_.end(), [&](const auto& group) {
-          return IsCapturing(driver_, static_cast<CUstream>(group->stream()));
+          return IsCapturing(driver_, static_cast<CUstream>(group->stream));
         });
     for (auto group = ended; group != captured_groups_.end(); ++group) MakeFree(std::move(*group));
     captured_groups_.erase(ended, captured_groups_.end());

@@ -132,10 +132,9 @@ class Assembly {
         std::make_shared<const OperationGraph>(BuildConvolutionGraph(library_, handle_, executed));
     TF_INTEROP_RETURN_IF_ERROR(graph->graph.status());
     if (pinned != nullptr) {
-      return PinPlan(library_, handle_, graph, std::get<EngineTag>(*pinned), options_, executable);
+      return PinPlan(graph, std::get<EngineTag>(*pinned), options_, executable);
     }
-    return ChoosePlan(library_, handle_, graph, HeuristicsFor(executed), options_,
-                      wants_least_workspace_, executable);
+    return ChoosePlan(graph, HeuristicsFor(executed), options_, wants_least_workspace_, executable);
   }
 
   // Executables run one after another, so they share the workspace after the copies.

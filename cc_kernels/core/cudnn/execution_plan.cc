@@ -35,18 +35,15 @@ Status CheckNotes(const BackendDescriptor& config, const PrepareOptions& options
   return CheckDeterminism(!is_nondeterministic, options);
 }
 
-// Owns its graph. The handle that it was built with must stay alive.
 class ExecutionPlan : public Executable {
  public:
-  explicit ExecutionPlan(const CudnnLibrary& library) : library_(library) {}
+  ExecutionPlan(std::shared_ptr<const OperationGraph> graph, BackendDescriptor config)
+      : library_(*graph->library), graph_(std::move(graph)), config_(std::move(config)) {}
 
   // Compiles the plan and reads its properties. Call this once, before anything else.
-  Status Build(cudnnHandle_t handle, std::shared_ptr<const OperationGraph> graph,
-               BackendDescriptor config) {
-    graph_ = std::move(graph);
-    config_ = std::move(config);
+  Status Build() {
     plan_ = BackendDescriptor(library_, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, "execution plan");
-    plan_.Set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, handle);
+    plan_.Set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, graph_->handle);
     plan_.Set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config_);
     plan_.Finalize();
 
@@ -120,8 +117,8 @@ class ExecutionPlan : public Executable {
   }
 
   const CudnnLibrary& library_;
-  std::shared_ptr<const OperationGraph> graph_;
-  BackendDescriptor config_;
+  const std::shared_ptr<const OperationGraph> graph_;
+  const BackendDescriptor config_;
   BackendDescriptor plan_;
   // cuDNN allows one handle per thread, but not every engine allows two threads in one plan
   // (PyTorch keeps a plan per thread for this reason). Enqueueing takes a few µs, and the enqueued
@@ -132,12 +129,11 @@ class ExecutionPlan : public Executable {
 };
 
 // Compiles a plan of `config` unless it violates the options.
-Status TryConfig(const CudnnLibrary& library, cudnnHandle_t handle,
-                 const std::shared_ptr<const OperationGraph>& graph, BackendDescriptor config,
+Status TryConfig(const std::shared_ptr<const OperationGraph>& graph, BackendDescriptor config,
                  const PrepareOptions& options, std::unique_ptr<const Executable>* plan) {
   TF_INTEROP_RETURN_IF_ERROR(CheckNotes(config, options));
-  auto candidate = std::make_unique<ExecutionPlan>(library);
-  TF_INTEROP_RETURN_IF_ERROR(candidate->Build(handle, graph, std::move(config)));
+  auto candidate = std::make_unique<ExecutionPlan>(graph, std::move(config));
+  TF_INTEROP_RETURN_IF_ERROR(candidate->Build());
   TF_INTEROP_RETURN_IF_ERROR(CheckWorkspace(*candidate, options));
   *plan = std::move(candidate);
   return Status::Ok();
@@ -173,9 +169,10 @@ std::vector<cudnnBackendHeurMode_t> HeuristicsFor(const Convolution& c) {
   return {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK};
 }
 
-Status ProposeConfigs(const CudnnLibrary& library, const OperationGraph& graph,
-                      cudnnBackendHeurMode_t heuristic, std::vector<BackendDescriptor>* configs) {
-  BackendDescriptor proposals(library, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, "engine heuristic");
+Status ProposeConfigs(const OperationGraph& graph, cudnnBackendHeurMode_t heuristic,
+                      std::vector<BackendDescriptor>* configs) {
+  BackendDescriptor proposals(*graph.library, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR,
+                              "engine heuristic");
   proposals.Set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph.graph);
   proposals.Set(CUDNN_ATTR_ENGINEHEUR_MODE, heuristic);
   proposals.Finalize();
@@ -185,8 +182,8 @@ Status ProposeConfigs(const CudnnLibrary& library, const OperationGraph& graph,
                                   "engine configuration", count, configs);
 }
 
-BackendDescriptor MakeConfig(const CudnnLibrary& library, const OperationGraph& graph,
-                             const EngineTag& tag) {
+BackendDescriptor MakeConfig(const OperationGraph& graph, const EngineTag& tag) {
+  const CudnnLibrary& library = *graph.library;
   BackendDescriptor engine(library, CUDNN_BACKEND_ENGINE_DESCRIPTOR, "engine");
   engine.Set(CUDNN_ATTR_ENGINE_OPERATION_GRAPH, graph.graph);
   engine.Set(CUDNN_ATTR_ENGINE_GLOBAL_INDEX, tag.index);
@@ -234,8 +231,7 @@ Status ReadReducesPrecision(const BackendDescriptor& config, bool* reduces_preci
                  reduces_precision);
 }
 
-Status ChoosePlan(const CudnnLibrary& library, cudnnHandle_t handle,
-                  const std::shared_ptr<const OperationGraph>& graph,
+Status ChoosePlan(const std::shared_ptr<const OperationGraph>& graph,
                   const std::vector<cudnnBackendHeurMode_t>& heuristics,
                   const PrepareOptions& options, bool wants_least_workspace,
                   std::shared_ptr<const Executable>* plan) {
@@ -249,15 +245,14 @@ Status ChoosePlan(const CudnnLibrary& library, cudnnHandle_t handle,
   std::unique_ptr<const Executable> least;
   for (const cudnnBackendHeurMode_t heuristic : heuristics) {
     std::vector<BackendDescriptor> configs;
-    const Status proposed = ProposeConfigs(library, *graph, heuristic, &configs);
+    const Status proposed = ProposeConfigs(*graph, heuristic, &configs);
     if (!proposed.ok()) {
       refuse(proposed);
       continue;
     }
     for (BackendDescriptor& config : configs) {
       std::unique_ptr<const Executable> candidate;
-      const Status tried =
-          TryConfig(library, handle, graph, std::move(config), options, &candidate);
+      const Status tried = TryConfig(graph, std::move(config), options, &candidate);
       if (!tried.ok()) {
         refuse(tried);
         continue;
@@ -290,18 +285,17 @@ Status PrepareEpilogue(const CudnnLibrary& library, cudnnHandle_t handle,
   auto graph =
       std::make_shared<const OperationGraph>(BuildEpilogueGraph(library, handle, convolution));
   TF_INTEROP_RETURN_IF_ERROR(graph->graph.status());
-  return ChoosePlan(library, handle, graph, {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}, options,
+  return ChoosePlan(graph, {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}, options,
                     wants_least_workspace, plan);
 }
 
-Status PinPlan(const CudnnLibrary& library, cudnnHandle_t handle,
-               const std::shared_ptr<const OperationGraph>& graph, const EngineTag& engine,
+Status PinPlan(const std::shared_ptr<const OperationGraph>& graph, const EngineTag& engine,
                const PrepareOptions& options, std::shared_ptr<const Executable>* plan) {
-  BackendDescriptor config = MakeConfig(library, *graph, engine);
+  BackendDescriptor config = MakeConfig(*graph, engine);
   TF_INTEROP_RETURN_IF_ERROR(AsRefusalOfPin(engine, config.status()));
   std::unique_ptr<const Executable> candidate;
-  TF_INTEROP_RETURN_IF_ERROR(AsRefusalOfPin(
-      engine, TryConfig(library, handle, graph, std::move(config), options, &candidate)));
+  TF_INTEROP_RETURN_IF_ERROR(
+      AsRefusalOfPin(engine, TryConfig(graph, std::move(config), options, &candidate)));
   // The engine sets the knobs that the pin does not name. Both maps are sorted.
   const auto& built = std::get<EngineTag>(candidate->tag());
   if (engine.index != built.index || !std::includes(built.knobs.begin(), built.knobs.end(),

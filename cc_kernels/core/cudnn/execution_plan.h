@@ -60,13 +60,12 @@ Status AsRefusalOfPin(const AlgorithmTag& tag, const Status& status);
 std::vector<cudnnBackendHeurMode_t> HeuristicsFor(const Convolution& convolution);
 
 // The configurations that one heuristic proposes, best first.
-Status ProposeConfigs(const CudnnLibrary& library, const OperationGraph& graph,
-                      cudnnBackendHeurMode_t heuristic, std::vector<BackendDescriptor>* configs);
+Status ProposeConfigs(const OperationGraph& graph, cudnnBackendHeurMode_t heuristic,
+                      std::vector<BackendDescriptor>* configs);
 
 // The configuration with this name. It has an error if cuDNN can tell without compiling that the
 // engine cannot run the graph in this way.
-BackendDescriptor MakeConfig(const CudnnLibrary& library, const OperationGraph& graph,
-                             const EngineTag& tag);
+BackendDescriptor MakeConfig(const OperationGraph& graph, const EngineTag& tag);
 
 // cuDNN 9.28 has 46 kinds of knobs; newer versions may have more.
 inline constexpr int64_t kMostKnobs = 128;
@@ -84,8 +83,7 @@ Status ReadReducesPrecision(const BackendDescriptor& config, bool* reduces_preci
 // The first plan, in the order of the heuristics, that compiles and satisfies the options; with
 // `wants_least_workspace`, the one that needs the least workspace. Returns kUnsupported if there is
 // none, kResourceExhausted if memory ran out.
-Status ChoosePlan(const CudnnLibrary& library, cudnnHandle_t handle,
-                  const std::shared_ptr<const OperationGraph>& graph,
+Status ChoosePlan(const std::shared_ptr<const OperationGraph>& graph,
                   const std::vector<cudnnBackendHeurMode_t>& heuristics,
                   const PrepareOptions& options, bool wants_least_workspace,
                   std::shared_ptr<const Executable>* plan);
@@ -97,8 +95,7 @@ Status PrepareEpilogue(const CudnnLibrary& library, cudnnHandle_t handle,
 
 // The plan of one engine. Returns kUnsupported if the engine cannot run the graph, violates the
 // options, or silently drops one of its knobs.
-Status PinPlan(const CudnnLibrary& library, cudnnHandle_t handle,
-               const std::shared_ptr<const OperationGraph>& graph, const EngineTag& engine,
+Status PinPlan(const std::shared_ptr<const OperationGraph>& graph, const EngineTag& engine,
                const PrepareOptions& options, std::shared_ptr<const Executable>* plan);
 
 // Returns kUnsupported if the legacy API cannot express `convolution`: it pads both sides alike,

@@ -75,13 +75,16 @@ BackendDescriptor MakeActivation(const CudnnLibrary& library, const Convolution&
 class GraphBuilder {
  public:
   // `output` is the geometry of the output and of its forms before bias and activation.
-  GraphBuilder(const CudnnLibrary& library, const Convolution& convolution, TensorGeometry output,
-               TensorGeometry bias)
+  GraphBuilder(const CudnnLibrary& library, cudnnHandle_t handle, const Convolution& convolution,
+               TensorGeometry output, TensorGeometry bias)
       : library_(library),
         c_(convolution),
         output_(std::move(output)),
         bias_(std::move(bias)),
-        type_(CudnnType(c_.dtype)) {}
+        type_(CudnnType(c_.dtype)) {
+    graph_.library = &library;
+    graph_.handle = handle;
+  }
 
   void AddConvolution(int64_t output_id, bool output_is_virtual) {
     const ConvolutionAttributes& attributes = kAttributes[static_cast<int>(c_.kind)];
@@ -122,10 +125,10 @@ class GraphBuilder {
     }
   }
 
-  OperationGraph Finish(cudnnHandle_t handle) {
+  OperationGraph Finish() {
     graph_.graph =
         BackendDescriptor(library_, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, "operation graph");
-    graph_.graph.Set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, handle);
+    graph_.graph.Set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, graph_.handle);
     graph_.graph.Set(CUDNN_ATTR_OPERATIONGRAPH_OPS, graph_.operations);
     graph_.graph.Finalize();
     return std::move(graph_);
@@ -183,11 +186,11 @@ class GraphBuilder {
 
 OperationGraph BuildConvolutionGraph(const CudnnLibrary& library, cudnnHandle_t handle,
                                      const Convolution& c) {
-  GraphBuilder builder(library, c, OutputGeometry(c), BiasGeometry(c));
+  GraphBuilder builder(library, handle, c, OutputGeometry(c), BiasGeometry(c));
   const bool fused = HasEpilogue(c);
   builder.AddConvolution(fused ? kConvolvedTensor : kOutputTensor, fused);
   if (fused) builder.AddEpilogue(true);
-  return builder.Finish(handle);
+  return builder.Finish();
 }
 
 OperationGraph BuildEpilogueGraph(const CudnnLibrary& library, cudnnHandle_t handle,
@@ -201,9 +204,9 @@ OperationGraph BuildEpilogueGraph(const CudnnLibrary& library, cudnnHandle_t han
     output = {{1, rows, k}, {rows * k, k, 1}};
     bias = {{1, 1, k}, {k, k, 1}};
   }
-  GraphBuilder builder(library, c, std::move(output), std::move(bias));
+  GraphBuilder builder(library, handle, c, std::move(output), std::move(bias));
   builder.AddEpilogue(false);
-  return builder.Finish(handle);
+  return builder.Finish();
 }
 
 }  // namespace tf_interop

@@ -195,6 +195,8 @@ constexpr int64_t kTensorAlignment = 16;
 
 // A finalized operation graph and its descriptors. Immutable.
 struct OperationGraph {
+  const CudnnLibrary* library = nullptr;
+  cudnnHandle_t handle = nullptr;                // must stay alive as long as plans of the graph
   std::map<int64_t, BackendDescriptor> tensors;  // by id
   std::vector<BackendDescriptor> operators;      // of the operations, in the same order
   std::vector<BackendDescriptor> operations;     // in order of execution

@@ -10,16 +10,15 @@
 namespace tf_interop {
 namespace {
 
-class HostStreamGroup : public StreamGroup {
- public:
-  Stream stream() const override { return stream_.get(); }
-  Event* fork_event() override { return &fork_event_; }
-  Event* join_event() override { return &join_event_; }
+struct HostStreamGroup : StreamGroup {
+  HostStreamGroup() {
+    stream = &queue;
+    fork_event = &fork;
+    join_event = &join;
+  }
 
- private:
-  const std::unique_ptr<HostStream> stream_ = std::make_unique<HostStream>();
-  HostEvent fork_event_;
-  HostEvent join_event_;
+  HostStream queue;
+  HostEvent fork, join;
 };
 
 constexpr char kBuffered[] = "BUFFERED", kDirect[] = "DIRECT";
@@ -128,14 +127,14 @@ Status HostBackend::Mark(Stream stream, const std::shared_ptr<const TimeMark>&,
   return EnqueueOn(stream, [made] { made->Pass(); });
 }
 
-Status HostBackend::Record(Event* event, Stream stream) {
+Status HostBackend::Record(Event event, Stream stream) {
   const auto reached = std::make_shared<std::promise<Status>>();
   static_cast<HostEvent*>(event)->reached = reached->get_future();
   return EnqueueOn(stream,
                    [reached, stream] { reached->set_value(AsHostStream(stream)->TakeError()); });
 }
 
-Status HostBackend::Wait(Stream stream, Event* event) {
+Status HostBackend::Wait(Stream stream, Event event) {
   const std::shared_future<Status> reached = static_cast<HostEvent*>(event)->reached;
   return EnqueueOn(stream, [reached] { return reached.get(); });
 }
@@ -149,11 +148,8 @@ Status HostBackend::Launch(const PreparedConvolution& prepared, const Convolutio
                            void* workspace, Stream stream) {
   // Copied, because `prepared` may be gone when the work runs.
   const auto& convolution = static_cast<const HostPrepared&>(prepared);
-  return EnqueueOn(stream, [this, convolution, buffers, workspace]() -> Status {
-    if (hook_) TF_INTEROP_RETURN_IF_ERROR(hook_(convolution.convolution()));
-    convolution.Run(buffers, workspace);
-    return Status::Ok();
-  });
+  return EnqueueOn(stream,
+                   [convolution, buffers, workspace] { convolution.Run(buffers, workspace); });
 }
 
 Status HostBackend::TransformFilter(const PreparedConvolution& prepared, const void* filter,

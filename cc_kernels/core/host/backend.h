@@ -7,20 +7,15 @@
 #define TF_INTEROP_CORE_HOST_BACKEND_H_
 
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "cc_kernels/core/backend.h"
 #include "cc_kernels/core/host/stream.h"
 
 namespace tf_interop {
-
-// Called on the lane's thread before each convolution. Tests inject delays and failures.
-using HostLaunchHook = std::function<Status(const Convolution&)>;
 
 // Thread-safe. Later events on a stream pass its error on, so the caller's stream has it after the
 // join.
@@ -31,8 +26,6 @@ using HostLaunchHook = std::function<Status(const Convolution&)>;
 // refuses some while memory is short. Tests of the op set this variable.
 class HostBackend : public Backend {
  public:
-  explicit HostBackend(HostLaunchHook hook = nullptr) : hook_(std::move(hook)) {}
-
   Status Prepare(const Convolution& convolution, const std::string& algorithm,
                  const PrepareOptions& options,
                  std::shared_ptr<const PreparedConvolution>* prepared) override;
@@ -44,8 +37,8 @@ class HostBackend : public Backend {
   void Release(std::unique_ptr<StreamGroup> group) override;
   Status Mark(Stream stream, const std::shared_ptr<const TimeMark>& since,
               std::shared_ptr<const TimeMark>* mark) override;
-  Status Record(Event* event, Stream stream) override;
-  Status Wait(Stream stream, Event* event) override;
+  Status Record(Event event, Stream stream) override;
+  Status Wait(Stream stream, Event event) override;
   Status Synchronize(Stream stream) override;
   Status Launch(const PreparedConvolution& prepared, const ConvolutionBuffers& buffers,
                 void* workspace, Stream stream) override;
@@ -56,7 +49,6 @@ class HostBackend : public Backend {
                   size_t destination_pitch, size_t row_bytes, size_t rows, Stream stream) override;
 
  private:
-  const HostLaunchHook hook_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<StreamGroup>> idle_;  // guarded by mutex_
 };

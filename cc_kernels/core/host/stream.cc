@@ -5,8 +5,6 @@
 #include <string>
 #include <utility>
 
-#include "cc_kernels/core/trace.h"
-
 namespace tf_interop {
 namespace {
 
@@ -18,16 +16,6 @@ Status RunGuarded(const std::function<Status()>& work) {
   } catch (const std::exception& error) {
     return Internal(std::string("Work on a host stream failed: ") + error.what());
   }
-}
-
-// Labels `work` like the calling thread.
-std::function<Status()> Labelled(std::function<Status()> work) {
-  std::shared_ptr<const TraceLabel> label = current_trace_label;
-  if (label == nullptr) return work;
-  return [label = std::move(label), work = std::move(work)] {
-    const TraceScope scope([&] { return *label; });
-    return work();
-  };
 }
 
 }  // namespace
@@ -42,10 +30,9 @@ HostStream::~HostStream() {
 }
 
 void HostStream::EnqueueWork(std::function<Status()> work) {
-  std::function<Status()> labelled = Labelled(std::move(work));
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    queue_.push_back(std::move(labelled));
+    queue_.push_back(std::move(work));
   }
   changed_.notify_one();
 }

@@ -28,7 +28,7 @@ class HostStream {
   HostStream& operator=(const HostStream&) = delete;
 
   // `work` returns nothing or a Status, and may throw. The first error is kept until TakeError, and
-  // later work still runs. The work is traced under the label of the calling thread (trace.h).
+  // later work still runs.
   template <typename Work>
   void Enqueue(Work work) {
     EnqueueWork([work = std::move(work)]() mutable -> Status {
@@ -68,7 +68,7 @@ Status EnqueueOn(Stream stream, Work work) {
 }
 
 // Wait refers to the last Record before it.
-struct HostEvent : Event {
+struct HostEvent {
   std::shared_future<Status> reached;  // the outcome of the work before it
 };
 

@@ -8,9 +8,6 @@
 #include "cc_kernels/core/cudnn/backend.h"
 #include "cc_kernels/core/cudnn/libraries.h"
 #include "cc_kernels/core/measure/device.h"
-#ifdef TF_INTEROP_HAS_CUPTI
-#include "cc_kernels/core/measure/cupti_tracer.h"
-#endif
 
 namespace tf_interop {
 namespace {
@@ -28,10 +25,9 @@ class CudaMeasuringDevice : public MeasuringDevice {
       : driver_(driver), device_(device), context_(context) {}
 
   Status Create() {
-    TF_INTEROP_RETURN_IF_ERROR(InContext([&] {
-      return TF_INTEROP_CALL(driver_, cuStreamCreateWithPriority, &stream_, CU_STREAM_NON_BLOCKING,
-                             0);
-    }));
+    TF_INTEROP_ENTER_CONTEXT(driver_, context_);
+    TF_INTEROP_RETURN_IF_ERROR(
+        TF_INTEROP_CALL(driver_, cuStreamCreateWithPriority, &stream_, CU_STREAM_NON_BLOCKING, 0));
     return FindCudnnBackend(stream_, &backend_);
   }
 
@@ -72,32 +68,32 @@ class CudaMeasuringDevice : public MeasuringDevice {
   }
 
   Status Allocate(size_t bytes, void** data) override {
-    return InContext([&]() -> Status {
-      CUdeviceptr address = 0;
-      TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(driver_, cuMemAlloc, &address, bytes));
-      *data = reinterpret_cast<void*>(address);
-      return Status::Ok();
-    });
+    TF_INTEROP_ENTER_CONTEXT(driver_, context_);
+    CUdeviceptr address = 0;
+    TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(driver_, cuMemAlloc, &address, bytes));
+    *data = reinterpret_cast<void*>(address);
+    return Status::Ok();
   }
 
   void Free(void* data) override {
+    const ScopedContext scope(driver_, context_);
     // The caller could do nothing about a failure.
-    (void)InContext([&] { return TF_INTEROP_CALL(driver_, cuMemFree, Address(data)); });
+    if (scope.status().ok()) (void)driver_.cuMemFree(Address(data));
   }
 
   // Copies go to the stream, which does not wait for the default stream: a plain copy of pageable
   // memory may return before the data has arrived on the device.
   Status CopyToDevice(const void* from, size_t bytes, void* to) override {
-    TF_INTEROP_RETURN_IF_ERROR(InContext([&] {
-      return TF_INTEROP_CALL(driver_, cuMemcpyHtoDAsync, Address(to), from, bytes, stream_);
-    }));
+    TF_INTEROP_ENTER_CONTEXT(driver_, context_);
+    TF_INTEROP_RETURN_IF_ERROR(
+        TF_INTEROP_CALL(driver_, cuMemcpyHtoDAsync, Address(to), from, bytes, stream_));
     return Synchronize();
   }
 
   Status CopyFromDevice(const void* from, size_t bytes, void* to) override {
-    TF_INTEROP_RETURN_IF_ERROR(InContext([&] {
-      return TF_INTEROP_CALL(driver_, cuMemcpyDtoHAsync, to, Address(from), bytes, stream_);
-    }));
+    TF_INTEROP_ENTER_CONTEXT(driver_, context_);
+    TF_INTEROP_RETURN_IF_ERROR(
+        TF_INTEROP_CALL(driver_, cuMemcpyDtoHAsync, to, Address(from), bytes, stream_));
     return Synchronize();
   }
 
@@ -111,15 +107,15 @@ class CudaMeasuringDevice : public MeasuringDevice {
 #ifdef TF_INTEROP_HAS_CUPTI
 
   Status StartTrace() override {
-    return InContext([&]() -> Status {
-      int driver_version = 0;
-      TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(driver_, cuDriverGetVersion, &driver_version));
-      return StartKernelTrace(driver_version);
-    });
+    TF_INTEROP_ENTER_CONTEXT(driver_, context_);
+    int driver_version = 0;
+    TF_INTEROP_RETURN_IF_ERROR(TF_INTEROP_CALL(driver_, cuDriverGetVersion, &driver_version));
+    return StartKernelTrace(driver_version);
   }
 
   Status StopTrace(std::vector<TracedKernel>* kernels) override {
-    return InContext([&] { return StopKernelTrace(kernels); });
+    TF_INTEROP_ENTER_CONTEXT(driver_, context_);
+    return StopKernelTrace(kernels);
   }
 
 #else
@@ -135,14 +131,6 @@ class CudaMeasuringDevice : public MeasuringDevice {
 #endif
 
  private:
-  // Calls `work` while the context is current.
-  template <typename Work>
-  Status InContext(const Work& work) {
-    ScopedContext scope(driver_, context_);
-    TF_INTEROP_RETURN_IF_ERROR(scope.status());
-    return work();
-  }
-
   const CudaDriver& driver_;
   const CUdevice device_;
   const CUcontext context_;

@@ -1,5 +1,3 @@
-#include "cc_kernels/core/measure/cupti_tracer.h"
-
 #include <cupti.h>
 #include <cxxabi.h>
 
@@ -14,6 +12,7 @@
 #include <vector>
 
 #include "cc_kernels/core/cudnn/libraries.h"
+#include "cc_kernels/core/measure/device.h"
 
 namespace tf_interop {
 

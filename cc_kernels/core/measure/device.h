@@ -118,6 +118,20 @@ class HostMeasuringDevice : public MeasuringDevice {
 // Opens the first GPU for measurements.
 Status OpenCudaDevice(std::unique_ptr<MeasuringDevice>* device);
 
+// ---- The GPU kernels of this process, from CUPTI's activity API (cupti_tracer.cc).
+
+// Begins a trace; one at a time. Returns kUnavailable if there is no CUPTI, or with CUPTI's reason:
+// another tool (Nsight, TensorFlow's profiler) uses it, or the GPU is virtual. The first call opens
+// CUPTI; if that fails, so do all later calls. `driver_version` is from cuDriverGetVersion.
+//
+// CUPTI is attached to the process only during a trace, because it slows every launch down even
+// while it records nothing.
+Status StartKernelTrace(int driver_version);
+
+// Ends the trace and sets `kernels`, all of which have ended, in the order of their start. Returns
+// kUnavailable if there are none or some may be missing.
+Status StopKernelTrace(std::vector<TracedKernel>* kernels);
+
 }  // namespace tf_interop
 
 #endif  // TF_INTEROP_CORE_MEASURE_DEVICE_H_
