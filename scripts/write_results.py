@@ -116,9 +116,6 @@ def _of_benchmark(name: str, benchmark: Benchmark) -> Iterator[str]:
     if means := _means(benchmark, variants):
         yield _paragraph(_MEANS)
         yield _table(("", *(each.value for each in variants if each is not Variant.STOCK)), means)
-    whys = {case.name_on(device): _why_slower(benchmark, case) for case in benchmark.by_case}
-    if slower := "; ".join(f"{case} ({why})" for case, why in whys.items() if why):
-        yield _paragraph(f"Slower than stock in every round: {slower}.")
 
 
 def _origin(
@@ -228,18 +225,6 @@ def _first_step(benchmark: Benchmark, case: Case, variant: Variant) -> str:
     result = benchmark.of(case, variant)
     first_ms = [block.first_step_ms for block in result.blocks]
     return f"{statistics.median(first_ms) / 1e3:.1f}" if first_ms else _NOTHING
-
-
-def _why_slower(benchmark: Benchmark, case: Case) -> str | None:
-    """The known reasons why a plan was slower in every round; None if it was not."""
-    result = benchmark.of(case, Variant.OURS)
-    summary = benchmark.summarize(result)
-    if summary is None or summary.speedup is None:
-        return None
-    if (summary.highest_speedup or summary.speedup) >= 1:
-        return None
-    reasons = sorted(result.fallbacks)
-    return "; ".join(reasons) or "as planned, but not as fast as the profile predicted"
 
 
 if __name__ == "__main__":
