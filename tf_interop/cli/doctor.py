@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import pathlib
-import subprocess
-import tempfile
 
 import click
 import msgspec
@@ -13,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tf_interop.child_process import child_environment, describe_end, module_command
+from tf_interop.child_process import describe_end, run_module
 from tf_interop.cli import doctor_checks
 from tf_interop.cli.doctor_checks import Finding, Level, problem
 from tf_interop.cli.main import Result, command
@@ -55,32 +52,23 @@ def run_group(
 
     If the process ends early or takes too long, that is a finding too.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder) / "findings"
-        path.touch()
-        try:
-            process = subprocess.run(
-                module_command(doctor_checks.__name__, module, group, path),
-                capture_output=True,
-                check=False,
-                timeout=timeout_seconds,
-                env=child_environment(),
-            )
-            end, errors = describe_end(process.returncode), process.stderr
-        except subprocess.TimeoutExpired as error:
-            end, errors = f"did not end within {timeout_seconds:g} seconds", error.stderr or b""
-        lines = path.read_bytes().splitlines()
+    request = msgspec.json.encode([module, group])
+    ended = run_module(doctor_checks.__name__, request, timeout_seconds)
     findings = []
     running: str | None = "checks"
-    for line in lines:
+    for line in ended.result.splitlines():
         value = msgspec.json.decode(line, type=Finding | str | None)
         if isinstance(value, Finding):
             findings.append(value)
         else:
             running = value
     if running is not None:
-        last = errors.decode("utf-8", "replace").strip().splitlines()[-1:]
-        text = ": ".join([f"the process of this check {end}", *last])
+        end = f"did not end within {timeout_seconds:g} seconds"
+        if ended.code is not None:
+            end = describe_end(ended.code)
+        text = ": ".join(
+            [f"the process of this check {end}", *ended.said.strip().splitlines()[-1:]]
+        )
         findings.append(problem(text, name=running))
     return findings
 
