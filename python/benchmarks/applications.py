@@ -48,19 +48,14 @@ def application_names() -> list[str]:
 
 
 def measure(name: str) -> dict[str, Any]:
-    """Calls `compare_network` after choosing one thread inside an operation."""
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    return compare_network(name)
-
-
-def compare_network(name: str) -> dict[str, Any]:
-    """Runs one network without the plugin and with it.
+    """Runs one network without the plugin and with it, with one thread inside an operation.
 
     Returns:
         A row of the result. `outputs` and `gradients` are distances over the tolerance; gradients
         are None if some are zero without the plugin, and cannot be compared.
     """
     start = time.perf_counter()
+    tf.config.threading.set_intra_op_parallelism_threads(1)
     model, pixels = _network_and_images(name)
     size = model.input_shape[1]
     images = tf.constant(pixels)
@@ -243,17 +238,14 @@ def _changed(report: Any) -> str:
 
 
 def measure_compiled(name: str) -> dict[str, Any]:
-    """Calls `compare_compiled`, with stages on the CPU."""
-    os.environ["TF_INTEROP_HOST_STAGES"] = "1"
-    return compare_compiled(name)
-
-
-def compare_compiled(name: str) -> dict[str, Any]:
     """Runs one network in functions that XLA compiles, without the plugin and with it.
 
+    Stages run on the CPU.
+
     Returns:
-        A row of the result, as from `compare_network`; "stages" are those that XLA compiled.
+        A row of the result, as from `measure`; "stages" are those that XLA compiled.
     """
+    os.environ["TF_INTEROP_HOST_STAGES"] = "1"
     start = time.perf_counter()
     model, pixels = _network_and_images(name)
     infer, _, frozen_gradients = functions_of(model, jit_compile=True)
