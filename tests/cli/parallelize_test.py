@@ -34,7 +34,6 @@ def test_plans_and_explains() -> None:
     for strategy in ("plan", "whole", "data", "model", "one weird trick"):
         assert strategy in words
     assert "Times are modelled. The search was exact." in words
-    assert "less than whole, most of it computing" in words or "less than model" in words
     assert f"parallel.json: {len(graph.layers)} of" in words
 
 
@@ -44,7 +43,6 @@ def test_json_has_the_costs_of_each_layer() -> None:
     )
     assert document["plan"] is None
     prediction = document["graph"]["prediction"]
-    assert all(prediction["step_us"] <= each["step_us"] for each in prediction["strategies"])
     assert prediction["source"] == "modelled"
     [layer, *_] = document["layers"]
     assert layer["chosen"]["compute_us"] > 0
