@@ -23,6 +23,7 @@ import tensorflow as tf
 import tf_interop
 from python.benchmarks.result_file import Case
 from python.benchmarks.rounding import distance, share_of_tolerance
+from tf_interop.benchmark.numbers import settle_statistics
 
 BATCH = 2
 CLASSES = 10
@@ -131,25 +132,6 @@ def set_random_weights(model: Any) -> None:
             value = random.uniform(0.5, 1.5, value.shape)
         values.append(value)
     model.set_weights(values)
-
-
-def settle_statistics(model: Any, images: np.ndarray) -> None:
-    """Sets the moving statistics of normalizations to those of these images.
-
-    With random statistics activations grow from layer to layer. Gradients are then so large that
-    the last bit of a pixel changes all of their digits, and comparing them shows nothing.
-    """
-    settings = [
-        (each, name, getattr(each, name))
-        for each in model.layers
-        for name in ("momentum", "rate", "drop_path_rate")  # of normalizations and dropout
-        if hasattr(each, name)
-    ]
-    for layer, name, _ in settings:
-        setattr(layer, name, 0.0)
-    model(images, training=True)
-    for layer, name, value in settings:
-        setattr(layer, name, value)
 
 
 def distances(first: Numbers, second: Numbers) -> np.ndarray:

@@ -2,67 +2,43 @@
 
 from __future__ import annotations
 
-import pathlib
-import time
+import signal
 
 import pytest
 from benchmark_values import CASE, OPTIONS
 
-import tf_interop
 from tf_interop.benchmark import child
 from tf_interop.benchmark.child import Outcome, Request, run_child
-from tf_interop.benchmark.result import FailureKind, MeasuringOptions, Variant
+from tf_interop.benchmark.result import Failure, FailureKind, MeasuringOptions, Variant
+from tf_interop.child_process import Ended
 from tf_interop.measure.core_speed import CoreSpeed
 
 REQUEST = Request(CASE, Variant.STOCK, options=OPTIONS)
 
 
-@pytest.fixture(name="module")
-def fixture_module(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "sources").mkdir()
-    (tmp_path / "sources" / "tf_interop.py").write_text("raise SystemExit('the sources')")
-    monkeypatch.chdir(tmp_path / "sources")
-    return tmp_path / "benchmark_program.py"
-
-
 @pytest.mark.parametrize(
-    ("program", "expected"),
+    ("ended", "kind", "message"),
     [
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", ["SIGKILL", "memory"]),
-        ("import os, sys; print('F0000 fatal', file=sys.stderr)\nsys.exit(7)", ["code 7", "fatal"]),
-        ("print('I0000 00:00:17.9 starts')", ["exit code 0"]),
-        ("import sys; print('│ starts │'); sys.exit('the cause')", ["exit code 1: the cause"]),
-        # This package instead of sources in the working directory.
-        ("import sys, tf_interop; sys.exit(tf_interop.__file__)", [str(tf_interop.__file__)]),
+        (Ended(-signal.SIGKILL, b"", ""), FailureKind.CRASHED,
+         "the process was ended by SIGKILL, as the system does when it runs out of memory"),
+        (Ended(7, b"", "F0000 fatal\n"), FailureKind.CRASHED,
+         "the process ended with exit code 7: F0000 fatal"),
+        (Ended(1, b"", "│ box │\nI0000 00:00:17.9 log\none\n\nthe cause"), FailureKind.CRASHED,
+         "the process ended with exit code 1: one | the cause"),
+        (Ended(None, b"half an outcome", ""), FailureKind.TIMED_OUT,
+         "the process took longer than 60 s"),
     ],
-)
-def test_a_crash_is_a_failure_with_its_last_words(
-    module: pathlib.Path, program: str, expected: list[str]
+)  # fmt: skip
+def test_a_process_without_an_outcome_is_a_failure_with_its_last_words(
+    ended: Ended, kind: FailureKind, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module.write_text(program)
-    failure = run_child(REQUEST, 60.0, module=module.stem).failure
-    assert failure.kind is FailureKind.CRASHED
-    assert all(words in failure.message for words in expected), failure.message
-    assert "starts" not in failure.message
+    monkeypatch.setattr(child, "run_module", lambda *_, **__: ended)
+    assert run_child(REQUEST, 60.0) == Outcome(failure=Failure(kind, message))
 
 
-def test_kills_a_process_that_takes_too_long(module: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    # Its children are killed too; they would go on using the device.
-    grandchild = f"import time, pathlib; time.sleep(3); pathlib.Path('{tmp_path}/alive').touch()"
-    module.write_text(
-        "import subprocess, sys, time\n"
-        f"subprocess.Popen([sys.executable, '-c', {grandchild!r}])\n"
-        "time.sleep(60)\n"
-    )
-    begin = time.monotonic()
-    failure = run_child(REQUEST, 1.0, module=module.stem).failure
-    assert failure.kind is FailureKind.TIMED_OUT
-    # A stopped process makes no entry.
-    assert run_child(REQUEST, 60.0, module=module.stem, should_stop=lambda: True) == Outcome()
-    assert time.monotonic() - begin < 30
-    time.sleep(4)
-    assert not (tmp_path / "alive").exists()
+def test_a_stopped_process_makes_no_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "run_module", lambda *_, **__: Ended(None, b"", ""))
+    assert run_child(REQUEST, 60.0, should_stop=lambda: True) == Outcome()
 
 
 @pytest.mark.parametrize(

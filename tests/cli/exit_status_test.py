@@ -227,8 +227,8 @@ def test_missing_things_are_reported_before_tensorflow_is_imported(
 @pytest.mark.parametrize(
     "arguments",
     [
-        *("show plan.json", "show profile.json", "show results.json", "schema plan"),
-        *("report plan.json -o page.html", "tuned"),
+        *("show plan.json", "show profile.json", "show results.json --csv new.csv"),
+        *("schema plan", "report plan.json -o page.html", "tuned"),
         "profile list.json --backend host --repetitions 1 -o new.json",
     ],
 )

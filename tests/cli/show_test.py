@@ -1,4 +1,4 @@
-"""`tf-interop report`, from a plan to a page, and `show` of a benchmark."""
+"""`tf-interop report`, from a plan to a page."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import json
 import pathlib
 
 import pytest
-from benchmark_values import BENCHMARK
 from command_line import invoke, words_of
 from report_values import network_plan, tuned_graph
 
-from tf_interop.benchmark.result import save_benchmark
 from tf_interop.planning.types import Plan, save_plan
 
 
@@ -68,9 +66,3 @@ def test_from_a_tuned_model_to_its_report() -> None:
     assert f"<h1>{model}</h1>" in page and "<td>stock TensorFlow" in page
     words = words_of(invoke("report plan.json --model branched_models:build_other", exit_code=1))
     assert f"The plan for '{model}' is not for this model." in words
-
-
-def test_shows_a_benchmark_and_writes_csv() -> None:
-    save_benchmark(BENCHMARK, "results.json")
-    assert "2.25 (2.00–2.50)" in invoke("show results.json --csv results.csv").stdout
-    assert pathlib.Path("results.csv").read_text().count("\n") == 4

@@ -97,13 +97,12 @@ def run_child(
     timeout_seconds: float,
     *,
     should_stop: Callable[[], bool] = lambda: False,
-    module: str = "tf_interop.benchmark.child",
 ) -> Outcome:
     """Runs a request in a new process, and kills it after `timeout_seconds` or `should_stop()`.
 
     A process that ends without an outcome is a failure; a stopped one has an empty outcome.
     """
-    encoded = msgspec.json.encode(request)
+    module, encoded = "tf_interop.benchmark.child", msgspec.json.encode(request)
     ended = run_module(module, encoded, timeout_seconds, should_stop=should_stop)
     if ended.code is not None and ended.result:
         return msgspec.json.decode(ended.result, type=Outcome)
