@@ -41,7 +41,7 @@ class Children:
         self.requests: list[Request] = []
         self._outcome = outcome
 
-    def __call__(self, request: Request, timeout_seconds: float) -> Outcome:
+    def __call__(self, request: Request, timeout_seconds: float, **_: Any) -> Outcome:
         assert timeout_seconds == OPTIONS.timeout_seconds
         self.requests.append(request)
         outcome = self._outcome(request)

@@ -327,6 +327,10 @@ class Benchmark:
         found = (each for each in self.results if (each.case, each.variant) == (case, variant))
         return next(found, Result(case, variant))
 
+    def has(self, case: Case, variant: Variant, repetition: int) -> bool:
+        """Whether a round of a variant of a case was measured."""
+        return any(block.repetition == repetition for block in self.of(case, variant).blocks)
+
     def summarize(self, result: Result) -> Summary | None:
         """Medians, spreads and ratios of one of `results`; None if it has no blocks."""
         blocks = result.blocks

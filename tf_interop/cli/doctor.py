@@ -15,7 +15,7 @@ from tf_interop.cli import doctor_checks
 from tf_interop.cli.doctor_checks import Finding, Level, problem
 from tf_interop.cli.main import Result, command
 from tf_interop.cli.progress import shown_status
-from tf_interop.terminal import print_on
+from tf_interop.terminal import count_of, print_on
 
 _TIMEOUT_SECONDS = 180
 _STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "bold red"}
@@ -66,9 +66,8 @@ def run_group(
         end = f"did not end within {timeout_seconds:g} seconds"
         if ended.code is not None:
             end = describe_end(ended.code)
-        text = ": ".join(
-            [f"the process of this check {end}", *ended.said.strip().splitlines()[-1:]]
-        )
+        last = ended.said.strip().splitlines()[-1:]
+        text = ": ".join([f"the process of this check {end}", *last])
         findings.append(problem(text, name=running))
     return findings
 
@@ -85,7 +84,4 @@ def _show(findings: list[Finding]) -> None:
             table.add_row("", "", Text(f"→ {finding.fix}", style="bold"))
     print_on(Console(), table)
     ok, warnings, problems = (sum(each.level is level for each in findings) for level in Level)
-    click.echo(
-        f"\n{ok} ok, {warnings} warning{'s' * (warnings != 1)}, "
-        f"{problems} problem{'s' * (problems != 1)}"
-    )
+    click.echo(f"\n{ok} ok, {count_of(warnings, 'warning')}, {count_of(problems, 'problem')}")
