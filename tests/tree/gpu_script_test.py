@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import os
 import pathlib
 import re
@@ -145,25 +144,3 @@ def test_skips_what_needs_a_gpu(
     done, ended = _run(tmp_path, f"{python} exit 7", **variables)
     assert [name for name, _, _ in done] == steps.split()
     assert said in ended.stdout
-
-
-def test_every_test_of_the_gpu_has_a_step() -> None:
-    code = (ROOT / "tests/cc/gpu_test.cc").read_text()
-    tests = {
-        f"All/{suite}.{name}/0" if kind == "P" else f"{suite}.{name}"
-        for kind, suite, name in re.findall(r"^TEST_([FP])\((\w+), (\w+)\)", code, re.MULTILINE)
-    }
-
-    def matching(patterns: str) -> set[str]:
-        found = set()
-        for pattern in patterns.split(":"):
-            of_pattern = set(fnmatch.filter(tests, pattern))
-            assert of_pattern, pattern
-            found |= of_pattern
-        return found
-
-    script = SCRIPT.read_text()
-    *filters, others = re.findall(r"gpu_test '(.+)'$", script, re.MULTILINE)
-    filters += re.findall(r"gtest_filter='(.+?)'", script)
-    assert others.startswith("-")
-    assert set().union(*map(matching, filters)) | (tests - matching(others[1:])) == tests
