@@ -2,7 +2,7 @@
 """Draws docs/pictures/report.png and report_cpu.png.
 
 The first is GoogLeNet, planned for a GPU with the measured profile under docs/results/. The second
-is MobileNetV2, tuned on this machine's CPU. Needs the extra `dev`, and Chromium.
+is MobileNetV2, tuned on this machine's CPU. Needs Chromium (on Debian: apt-get install chromium).
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-
-from playwright.sync_api import sync_playwright
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 MODEL = "python.models.googlenet:googlenet"
@@ -30,17 +28,11 @@ def run(words: str, folder: pathlib.Path) -> None:
     )
 
 
-def take_picture(page_path: pathlib.Path, name: str, height: int) -> None:
+def take_picture(page: pathlib.Path, name: str, height: int) -> None:
     """Takes a picture of a page's first view."""
-    chromium = shutil.which("chromium") or shutil.which("google-chrome")
-    if chromium is None:
-        raise SystemExit("Chromium is missing. On Debian: apt-get install chromium")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1280, "height": height})
-        page.goto(page_path.as_uri())
-        page.screenshot(path=str(ROOT / "docs" / "pictures" / name))
-        browser.close()
+    picture = ROOT / "docs" / "pictures" / name
+    options = [f"--window-size=1280,{height}", "--hide-scrollbars", f"--screenshot={picture}"]
+    subprocess.run(["chromium", "--headless", "--no-sandbox", *options, page.as_uri()], check=True)
 
 
 def main(folder: pathlib.Path) -> None:

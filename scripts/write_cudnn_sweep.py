@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 from python.benchmarks.result_file import write_result
 
-_SHOWN = "InceptionV3 5x5, NCHW"  # the page lists its engines
-_SAYS = f"""
+_SAYS = """
 **Nothing was executed**: cuDNN made execution plans from the saved properties of an H200, an A100
 and a T4 (tests/cc/devices/), without a GPU. So there are workspaces, but no times.
 
@@ -24,18 +23,13 @@ The first table counts every kind, layout, rank, epilogue and group count of Ten
 twelve geometries, in batches of 4. The engine is cuDNN's first proposal with a plan and at most
 8 GiB of workspace; the largest workspace is of these. Where no engine accepts the convolution as it
 is, its epilogue is split off, or it is transposed to NCHW. Proposals are counted for convolutions
-without an epilogue. The other tables are of the newest cuDNN.
+without an epilogue.
 
-The second table shows how convolutions of images with a bias and an activation run: fused (one
-plan), split (one plan more, for the epilogue), transposed, or both.
-
-The third table has single convolutions in batches of 32, in NHWC and float with TF32 unless it says
-otherwise. A setting is an engine with values of its knobs. The last table shows the workspaces of
-one of them by engine, as Table 2 of Pourghassemi et al. (SPAA 2020) does for the algorithms of
-another 5x5 convolution: {_SHOWN}, has 35x35 pixels, 48 channels and 64 filters. The file has every
-setting. A number may mean another engine on another GPU. Workspaces include the transformed filter.
-Algorithms of the legacy API (FFT, WINOGRAD and others) are missing, because cuDNN does not tell
-their workspaces without a GPU. So are residual additions, which stages do not fuse.
+The second table is of the newest cuDNN. It has single convolutions in batches of 32, in NHWC and
+float with TF32 unless it says otherwise. A setting is an engine with values of its knobs.
+Workspaces include the transformed filter. Algorithms of the legacy API (FFT, WINOGRAD and others)
+are missing, because cuDNN does not tell their workspaces without a GPU. So are residual additions,
+which stages do not fuse.
 """
 
 
@@ -104,20 +98,6 @@ def coverage_rows(version: str, convolutions: Iterable[Convolution]) -> Iterator
         }
 
 
-def fused_rows(convolutions: Iterable[Convolution]) -> Iterator[dict[str, Any]]:
-    """A row for each epilogue and precision."""
-    fused = [each for each in convolutions if each.rank == "2" and each.epilogue != "none"]
-    for (epilogue, precision), all_of in _grouped(fused, "epilogue", "precision").items():
-        row: dict[str, Any] = {"fused": epilogue, "precision": precision}
-        for (gpu,), on_gpu in _grouped(all_of, "gpu").items():
-            counts = collections.Counter(each.formulation for each in on_gpu)
-            words = {"plain": "fused", "nchw": "transposed", "split+nchw": "both", "": "no engine"}
-            row[gpu] = ", ".join(
-                f"{count} {words.get(word, word)}" for word, count in sorted(counts.items())
-            )
-        yield row
-
-
 def single_rows(algorithms: Iterable[Algorithm]) -> Iterator[dict[str, Any]]:
     """A row for each of the single convolutions and GPU."""
     for (convolution, gpu), listed in _grouped(algorithms, "convolution", "gpu").items():
@@ -126,7 +106,7 @@ def single_rows(algorithms: Iterable[Algorithm]) -> Iterator[dict[str, Any]]:
         yield {
             "convolution": convolution,
             "GPU": gpu,
-            "engines": len({_engine_of(each.name) for each in planned}),
+            "engines": len({each.name.partition("_")[0] for each in planned}),
             "settings": len(planned),
             "proposed": sum(each.origin == "proposed" for each in planned),
             "refused": len(listed) - len(planned),
@@ -136,34 +116,6 @@ def single_rows(algorithms: Iterable[Algorithm]) -> Iterator[dict[str, Any]]:
         }
 
 
-def engine_rows(algorithms: Iterable[Algorithm]) -> Iterator[dict[str, Any]]:
-    """A row for each engine of one convolution."""
-    shown = [each for each in algorithms if each.convolution == _SHOWN and each.workspace_bytes]
-    gpus = dict.fromkeys(each.gpu for each in shown)
-    by_engine: dict[str, dict[str, list[int]]] = {}
-    for each in shown:
-        on_gpus = by_engine.setdefault(_engine_of(each.name), {gpu: [] for gpu in gpus})
-        on_gpus[each.gpu].append(int(each.workspace_bytes))
-    for engine, on_gpus in sorted(by_engine.items(), key=lambda item: int(item[0][3:])):
-        yield {f"engine for {_SHOWN}": engine} | {
-            f"{gpu}, MB (settings)": _range(values) for gpu, values in on_gpus.items()
-        }
-
-
-def workspaces_by_name(algorithms: Iterable[Algorithm]) -> dict[str, Any]:
-    """The workspace in bytes by convolution, GPU and algorithm; None for one without a plan."""
-    return {
-        f"{convolution}: {listed[0].sizes}": {
-            gpu: {
-                each.name: int(each.workspace_bytes) if each.workspace_bytes else None
-                for each in on_gpu
-            }
-            for (gpu,), on_gpu in _grouped(listed, "gpu").items()
-        }
-        for (convolution,), listed in _grouped(algorithms, "convolution").items()
-    }
-
-
 def _grouped(rows: Iterable[Any], *names: str) -> dict[tuple[str, ...], list[Any]]:
     groups: dict[tuple[str, ...], list[Any]] = {}
     for row in rows:
@@ -171,19 +123,8 @@ def _grouped(rows: Iterable[Any], *names: str) -> dict[tuple[str, ...], list[Any
     return groups
 
 
-def _engine_of(name: str) -> str:
-    return name.partition("_")[0]
-
-
 def _megabytes(count: int | None) -> float | None:
     return None if count is None else count / 1e6
-
-
-def _range(values: list[int]) -> str | None:
-    if not values:
-        return None
-    ends = dict.fromkeys(f"{value / 1e6:.3g}" for value in (min(values), max(values)))
-    return f"{' to '.join(ends)} ({len(values)})"
 
 
 def main() -> None:
@@ -197,15 +138,9 @@ def main() -> None:
         out,
         "Engines of cuDNN, without a GPU",
         _SAYS,
-        [
-            *coverage,
-            *fused_rows(convolutions),
-            *single_rows(algorithms),
-            *engine_rows(algorithms),
-        ],
+        [*coverage, *single_rows(algorithms)],
         command="scripts/sweep_cudnn.sh",
         made_with=(),
-        unshown={"workspace_bytes": workspaces_by_name(algorithms)},
         cudnn=" and ".join(map(cudnn_version, folders)),
     )
 

@@ -34,16 +34,15 @@ _INTRODUCTION = """# Results
 <!-- Written by scripts/write_results.py from the files under results/. -->
 
 Every value is from a result file under results/, which names its machine, date, versions and
-command."""
-_BENCHMARK = """
-The table shows the median step in stock TensorFlow, and how many times as fast the other
-[variants](benchmark.md) are: the median round, and in brackets the slowest and the fastest.
-"Same as stock" and "same as xla" mean that nothing was changed. "–" means that the variant was not
-measured: `frozen`, `tflite`, `onnxruntime` and `openvino` do not train."""
-_MEANS = """
-The geometric means, and in brackets the number of rows. A variant's mean is over the rows that it
-has, so compare only variants with the same number. Where nothing was changed, the ratio is that of
-stock or xla itself."""
+command.
+
+Comparisons with stock TensorFlow show its median step, and how many times as fast the other
+[variants](benchmark.md) are: the median round, and in brackets the slowest and the fastest. "Same
+as stock" and "same as xla" mean that nothing was changed. "–" means that the variant was not
+measured: `frozen`, `tflite`, `onnxruntime` and `openvino` do not train. Another table has the
+geometric means, and in brackets the number of rows. A variant's mean is over the rows that it has,
+so compare only variants with the same number. Where nothing was changed, the ratio is that of stock
+or xla itself."""
 _TITLE = "Compared with stock TensorFlow"
 _TITLES = {
     "cpu_one_core_taken.json": f"{_TITLE}, while another program takes one of two cores",
@@ -94,7 +93,6 @@ def _of_benchmark(name: str, benchmark: Benchmark) -> Iterator[str]:
     versions = benchmark.made_with | ({"cudnn": device.cudnn} if device.cudnn else {})
     machine = f"{device.name}, {device.sm_count} {unit}"
     yield _origin(name, machine, device.date, versions, benchmark.commands)
-    yield _paragraph(_BENCHMARK)
     measured = {each.variant for each in benchmark.results}
     variants = [each for each in Variant if each in measured]
     yield _table(
@@ -114,11 +112,7 @@ def _of_benchmark(name: str, benchmark: Benchmark) -> Iterator[str]:
             ],
         )
     if means := _means(benchmark, variants):
-        yield _paragraph(_MEANS)
         yield _table(("", *(each.value for each in variants if each is not Variant.STOCK)), means)
-    whys = {case.name_on(device): _why_slower(benchmark, case) for case in benchmark.by_case}
-    if slower := "; ".join(f"{case} ({why})" for case, why in whys.items() if why):
-        yield _paragraph(f"Slower than stock in every round: {slower}.")
 
 
 def _origin(
@@ -228,18 +222,6 @@ def _first_step(benchmark: Benchmark, case: Case, variant: Variant) -> str:
     result = benchmark.of(case, variant)
     first_ms = [block.first_step_ms for block in result.blocks]
     return f"{statistics.median(first_ms) / 1e3:.1f}" if first_ms else _NOTHING
-
-
-def _why_slower(benchmark: Benchmark, case: Case) -> str | None:
-    """The known reasons why a plan was slower in every round; None if it was not."""
-    result = benchmark.of(case, Variant.OURS)
-    summary = benchmark.summarize(result)
-    if summary is None or summary.speedup is None:
-        return None
-    if (summary.highest_speedup or summary.speedup) >= 1:
-        return None
-    reasons = sorted(result.fallbacks)
-    return "; ".join(reasons) or "as planned, but not as fast as the profile predicted"
 
 
 if __name__ == "__main__":

@@ -134,9 +134,9 @@ class Element(ElementTree.Element):
 
 
 def parse_page(page: str) -> Element:
-    """Parses a page, which is also well-formed XML, without its style and its script."""
+    """Parses a page, which is also well-formed XML, without its style."""
     builder = ElementTree.TreeBuilder(element_factory=Element)
-    markup = re.sub("<(style|script)>.*?</", r"<\1></", page, flags=re.DOTALL)
+    markup = re.sub("<style>.*?</style>", "", page, flags=re.DOTALL)
     return ElementTree.fromstring(markup, ElementTree.XMLParser(target=builder))
 
 

@@ -1,11 +1,21 @@
-"""Runs modules in separate processes with this process's import path."""
+"""Runs modules in separate processes with this process's import path.
+
+A separate process shares no memory, tuned algorithms, threads or compiled functions, a crash ends
+only it, and it can be ended at any time.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
 import pathlib
 import signal
+import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Callable
 
 # With -c, Python searches the working directory first, where another copy of the package may be.
 _RUN_MODULE = """
@@ -18,17 +28,6 @@ runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 """
 
 
-def module_command(module: str, *arguments: object) -> list[str]:
-    """The command line that runs a module; it needs the environment `child_environment()`."""
-    return [sys.executable, "-c", _RUN_MODULE, module, *map(str, arguments)]
-
-
-def child_environment() -> dict[str, str]:
-    """This process's environment, with its import path."""
-    folders = [path or str(pathlib.Path.cwd()) for path in sys.path]
-    return os.environ | {"PYTHONPATH": os.pathsep.join(folders)}
-
-
 def describe_end(code: int) -> str:
     """Describes a return code of `subprocess`, such as `was ended by SIGSEGV`."""
     if code >= 0:
@@ -37,3 +36,65 @@ def describe_end(code: int) -> str:
         return f"was ended by {signal.Signals(-code).name}"
     except ValueError:  # a real-time signal
         return f"was ended by signal {-code}"
+
+
+LOG_NAME = "log.txt"
+"""The file beside the request that has the output of the process so far."""
+_SECONDS_BETWEEN_LOOKS = 0.1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ended:
+    """The end of a module's process.
+
+    Attributes:
+        code: a return code of `subprocess`; None if it was killed after its time or when told.
+        result: what it has written into the file that its second argument names.
+        said: its output.
+    """
+
+    code: int | None
+    result: bytes
+    said: str
+
+
+def run_module(
+    module: str,
+    request: bytes,
+    timeout_seconds: float,
+    *,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Ended:
+    """Runs a module in a new process, and kills it after `timeout_seconds` or `should_stop()`.
+
+    Its arguments are a file with the request, and one to write.
+    """
+    with tempfile.TemporaryDirectory(prefix="tf_interop_") as name:
+        folder = pathlib.Path(name)
+        request_path, result_path = folder / "request", folder / "result"
+        log_path = folder / LOG_NAME
+        request_path.write_bytes(request)
+        result_path.touch()
+        folders = [path or str(pathlib.Path.cwd()) for path in sys.path]
+        with log_path.open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-c", _RUN_MODULE, module, str(request_path), str(result_path)],
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(folders)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                # Ctrl-C reaches only the parent, and the process can be killed with its children.
+                start_new_session=True,
+            )
+        end = time.monotonic() + timeout_seconds
+        try:
+            while process.poll() is None and not should_stop() and time.monotonic() < end:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_SECONDS_BETWEEN_LOOKS)
+        finally:
+            # Do not kill a process that has ended: its number may belong to another.
+            code = process.poll()
+            if code is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        return Ended(code, result_path.read_bytes(), log_path.read_text(errors="replace"))

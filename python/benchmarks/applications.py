@@ -23,6 +23,7 @@ import tensorflow as tf
 import tf_interop
 from python.benchmarks.result_file import Case
 from python.benchmarks.rounding import distance, share_of_tolerance
+from tf_interop.benchmark.numbers import settle_statistics
 
 BATCH = 2
 CLASSES = 10
@@ -48,19 +49,14 @@ def application_names() -> list[str]:
 
 
 def measure(name: str) -> dict[str, Any]:
-    """Calls `compare_network` after choosing one thread inside an operation."""
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    return compare_network(name)
-
-
-def compare_network(name: str) -> dict[str, Any]:
-    """Runs one network without the plugin and with it.
+    """Runs one network without the plugin and with it, with one thread inside an operation.
 
     Returns:
         A row of the result. `outputs` and `gradients` are distances over the tolerance; gradients
         are None if some are zero without the plugin, and cannot be compared.
     """
     start = time.perf_counter()
+    tf.config.threading.set_intra_op_parallelism_threads(1)
     model, pixels = _network_and_images(name)
     size = model.input_shape[1]
     images = tf.constant(pixels)
@@ -136,25 +132,6 @@ def set_random_weights(model: Any) -> None:
             value = random.uniform(0.5, 1.5, value.shape)
         values.append(value)
     model.set_weights(values)
-
-
-def settle_statistics(model: Any, images: np.ndarray) -> None:
-    """Sets the moving statistics of normalizations to those of these images.
-
-    With random statistics activations grow from layer to layer. Gradients are then so large that
-    the last bit of a pixel changes all of their digits, and comparing them shows nothing.
-    """
-    settings = [
-        (each, name, getattr(each, name))
-        for each in model.layers
-        for name in ("momentum", "rate", "drop_path_rate")  # of normalizations and dropout
-        if hasattr(each, name)
-    ]
-    for layer, name, _ in settings:
-        setattr(layer, name, 0.0)
-    model(images, training=True)
-    for layer, name, value in settings:
-        setattr(layer, name, value)
 
 
 def distances(first: Numbers, second: Numbers) -> np.ndarray:
@@ -242,17 +219,14 @@ def _changed(report: Any) -> str:
 
 
 def measure_compiled(name: str) -> dict[str, Any]:
-    """Calls `compare_compiled`, with stages on the CPU."""
-    os.environ["TF_INTEROP_HOST_STAGES"] = "1"
-    return compare_compiled(name)
-
-
-def compare_compiled(name: str) -> dict[str, Any]:
     """Runs one network in functions that XLA compiles, without the plugin and with it.
 
+    Stages run on the CPU.
+
     Returns:
-        A row of the result, as from `compare_network`; "stages" are those that XLA compiled.
+        A row of the result, as from `measure`; "stages" are those that XLA compiled.
     """
+    os.environ["TF_INTEROP_HOST_STAGES"] = "1"
     start = time.perf_counter()
     model, pixels = _network_and_images(name)
     infer, _, frozen_gradients = functions_of(model, jit_compile=True)

@@ -46,18 +46,13 @@ def agrees(row: dict[str, Any]) -> bool:
 
 
 def measure(name: str) -> dict[str, Any]:
-    """Calls `compare_folded` after choosing one thread inside an operation."""
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    return compare_folded(name)
-
-
-def compare_folded(name: str) -> dict[str, Any]:
-    """Runs one network without the plugin and with it.
+    """Runs one network without the plugin and with it, with one thread inside an operation.
 
     Returns:
         A row of the result. The phases are the largest distance over the tolerance.
     """
     start = time.perf_counter()
+    tf.config.threading.set_intra_op_parallelism_threads(1)
     model = _build(name)
     set_random_weights(model)
     size = model.input_shape[1]

@@ -61,7 +61,6 @@ def write_result(
     *,
     command: str | None = None,
     made_with: Sequence[str] = ("tensorflow", "keras"),
-    unshown: Mapping[str, Any] | None = None,
     **versions: str,
 ) -> None:
     """Writes a result to a file, or prints it.
@@ -73,7 +72,6 @@ def write_result(
         rows: values by column; another table begins where the columns change.
         command: the command that measured; None for the running program.
         made_with: packages whose versions matter.
-        unshown: values, by key, that are in the file but not on the page.
         **versions: of other software.
     """
     if path is None:
@@ -93,7 +91,6 @@ def write_result(
             **versions,
         },
         "rows": rows,
-        **(unshown or {}),
     }
     path.write_text(in_lines(result) + "\n")
 

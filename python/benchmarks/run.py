@@ -1,13 +1,12 @@
 """Measures networks, each in a process of its own, and writes a result file.
 
-    python python/benchmarks/run.py plan_time --network InceptionV3 -o docs/results/plan_time.json
+    python python/benchmarks/run.py pass_time --network InceptionV3 -o docs/results/pass_time.json
 
-`plan_time` times the planner, and `pass_time` the graph pass. `applications` compares the numbers
-of networks with and without the plugin, `compiled_applications` those of networks that XLA
-compiles, `folded_applications` those of folded networks, and `random_networks` those of random ones
-whose variables change. `mixed_precision` compares networks in bfloat16 with float32.
-`kept_parameters` times calls after an update, and `compiled_calls` those of functions that XLA
-compiles without convolutions. `serving` serves a network for fifteen minutes.
+`pass_time` times the graph pass, and `kept_parameters` calls after an update. `applications`
+compares the numbers of networks with and without the plugin, `compiled_applications` those of
+networks that XLA compiles, `folded_applications` those of folded networks, and `random_networks`
+those of random ones whose variables change. `mixed_precision` compares networks in bfloat16 with
+float32. `serving` serves a network for fifteen minutes.
 `parallel_papers` and `parallel_scaling` model networks whose layers many GPUs share, and
 `parallel_time` times the search for that. `divided_training` compares training on several devices
 and on one, and `divided_speed` times it on two processes.
@@ -34,14 +33,12 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from python.benchmarks.result_file import Case, in_new_process, write_result
 
 CASES = {
-    "plan_time": "plan_time:CASE",
     "pass_time": "pass_time:CASE",
     "applications": "applications:CASE",
     "compiled_applications": "applications:COMPILED_CASE",
     "folded_applications": "folded_applications:CASE",
     "mixed_precision": "mixed_precision:CASE",
     "kept_parameters": "kept_parameters:CASE",
-    "compiled_calls": "compiled_calls:CASE",
     "random_networks": "random_networks:CASE",
     "serving": "serving:CASE",
     "parallel_papers": "parallel_papers:CASE",

@@ -29,8 +29,8 @@ def deep(depth: int = 12) -> Any:
     return tf.keras.Model(image, layers.Dense(10, activation="softmax")(x))
 
 
-def traced(model: Any, batch_size: int = 1) -> Any:
-    return trace_keras(model, batch_size, None, training=False)
+def traced(model: Any) -> Any:
+    return trace_keras(model, 1, None, training=False)
 
 
 def test_outputs_depend_on_the_input_with_these_weights_only() -> None:
@@ -74,16 +74,6 @@ def test_no_class_is_certain() -> None:
     set_weights(model, found.inputs)
     [outputs] = outputs_of_stock(found.function, found.inputs)
     assert outputs.max() < 0.5
-
-
-def test_takes_a_fixed_batch_size_and_inputs_of_integers() -> None:
-    word = tf.keras.Input((4,), batch_size=3, dtype="int32")
-    x = layers.Flatten()(layers.Embedding(8, 4)(word))
-    model = tf.keras.Model(word, layers.BatchNormalization()(x))
-    found = traced(model, batch_size=3)
-    set_weights(model, found.inputs)
-    [outputs] = outputs_of_stock(found.function, found.inputs)
-    assert outputs.shape == (3, 16)
 
 
 def test_outputs_that_are_not_finite_are_refused() -> None:

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tf_interop import tensorflow_internals
 from tf_interop.benchmark.numbers import check_outputs, flat_outputs, noise, outputs_of_stock
-from tf_interop.benchmark.other_runtimes import make_step, missing_packages, versions
+from tf_interop.benchmark.other_runtimes import make_step, missing_packages
 from tf_interop.benchmark.result import Variant
 from tf_interop.model.keras_functions import trace_keras
 
@@ -62,4 +62,3 @@ def test_says_which_packages_are_missing(monkeypatch: pytest.MonkeyPatch) -> Non
         Variant.ONNXRUNTIME: ("onnxruntime", "tf2onnx"),
         Variant.OPENVINO: ("openvino",),
     }
-    assert versions(Variant.TFLITE) == {}

@@ -33,54 +33,40 @@ def last():
 
 CHECKS = {{"group": {{
     "raises": raises,
-    "is well": lambda: ok("yes"),
     "last": last,
     "never": lambda: ok("reached"),
 }}}}
 """
-WELL = Finding("is well", Level.OK, "yes")
-
-
-@pytest.fixture(name="checks")
-def fixture_checks(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    monkeypatch.syspath_prepend(str(tmp_path))
-    return tmp_path / "made_up_checks.py"
 
 
 def _check(name: str, group: str = "machine") -> list[Finding]:
     return list(doctor_checks.run_check(name, doctor_checks.CHECKS[group][name]))
 
 
-def test_a_check_that_raises_is_a_finding(
-    checks: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # A source tree in the working directory must not hide the package.
-    (tmp_path / "tree" / "tf_interop").mkdir(parents=True)
-    (tmp_path / "tree" / "tf_interop" / "__init__.py").write_text("raise ImportError('sources')")
-    monkeypatch.chdir(tmp_path / "tree")
-    checks.write_text(CHECKS.format(last="raise KeyError"))
-    first, raised, well, last, never = doctor.run_group("group", "made_up_checks")
-    assert first == Finding("first", Level.OK, "fine")
-    assert (raised.name, raised.level) == ("raises", Level.PROBLEM)
-    assert "OSError: no such thing" in raised.text and raised.fix
-    assert (well, last.level, never.level) == (WELL, Level.PROBLEM, Level.OK)
-
-
 @pytest.mark.parametrize(
     ("last", "timeout_seconds", "expected"),
     [
+        ("raise KeyError", 100, ["KeyError"]),
         ("os.kill(os.getpid(), signal.SIGSEGV)", 100, ["SIGSEGV", "the last words"]),
         ("time.sleep(60)", 8, ["within 8 seconds"]),
     ],
 )
-def test_a_check_that_ends_the_process_or_hangs_is_a_finding(
-    checks: pathlib.Path, last: str, timeout_seconds: float, expected: list[str]
+def test_a_check_that_raises_ends_the_process_or_hangs_is_a_finding(
+    last: str,
+    timeout_seconds: float,
+    expected: list[str],
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    checks.write_text(CHECKS.format(last=last))
-    *_, well, ended = doctor.run_group("group", "made_up_checks", timeout_seconds)
-    assert well == WELL
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "made_up_checks.py").write_text(CHECKS.format(last=last))
+    first, raised, ended, *others = doctor.run_group("group", "made_up_checks", timeout_seconds)
+    assert first == Finding("first", Level.OK, "fine")
+    assert (raised.name, raised.level) == ("raises", Level.PROBLEM)
+    assert "OSError: no such thing" in raised.text and raised.fix
     assert (ended.name, ended.level) == ("last", Level.PROBLEM)
     assert all(words in ended.text for words in expected)
+    assert [each.name for each in others] == ["never"] * (last == "raise KeyError")
 
 
 @pytest.mark.parametrize("has_host_stages", ["0", "1"])
@@ -179,57 +165,42 @@ def test_no_driver_is_a_warning_if_there_is_a_gpu(
     assert finding.level.value == level
 
 
-def test_a_gpu_needs_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("has_gpu", "level"), [(True, Level.PROBLEM), (False, Level.OK)])
+def test_a_gpu_needs_cudnn(has_gpu: bool, level: Level, monkeypatch: pytest.MonkeyPatch) -> None:
     core = types.SimpleNamespace(cudnn_version=str)
     monkeypatch.setattr(doctor_checks, "load_core_library", lambda: core)
-    for has_gpu, level in ((True, Level.PROBLEM), (False, Level.OK)):
-        monkeypatch.setattr(doctor_checks, "has_nvidia_gpu", lambda it=has_gpu: it)
-        [finding] = _check("cuDNN")
-        assert finding.level is level
-
-
-def test_a_missing_library_says_how_to_build_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> None:
-        raise LibraryError("Expected the core library, found none.")
-
-    monkeypatch.setattr(doctor_checks, "load_core_library", fail)
-    [finding] = _check("measuring library")
-    assert finding.level is Level.PROBLEM and "scripts/setup.sh" in finding.fix
-    # Another check that needs the library raises, which is a finding too.
-    assert [each.level for each in _check("cuDNN")] == [Level.PROBLEM]
-
-
-class _Plugin:
-    device_types = ("CPU",)
-    refused_device_types = {"GPU": "Another graph-optimizer plugin is registered."}  # noqa: RUF012
+    monkeypatch.setattr(doctor_checks, "has_nvidia_gpu", lambda: has_gpu)
+    [finding] = _check("cuDNN")
+    assert finding.level is level
 
 
 @pytest.mark.parametrize(("gpus", "level"), [((GPU,), Level.PROBLEM), ((), Level.OK)])
 def test_another_plugin_is_a_problem_if_there_is_such_a_device(
     monkeypatch: pytest.MonkeyPatch, gpus: tuple[ProfiledDevice, ...], level: Level
 ) -> None:
-    monkeypatch.setattr(plugin, "get_plugin", _Plugin)
+    refused = {"GPU": "Another graph-optimizer plugin is registered."}
+    found = types.SimpleNamespace(device_types=("CPU",), refused_device_types=refused)
+    monkeypatch.setattr(plugin, "get_plugin", lambda: found)
     monkeypatch.setattr(doctor_checks, "visible_gpus", lambda: gpus)
     for_cpu, for_gpu = _check("plugin", "TensorFlow")
     assert (for_cpu.name, for_cpu.level) == ("plugin for CPU", Level.OK)
     assert (for_gpu.name, for_gpu.level) == ("plugin for GPU", level)
 
 
-def test_tells_nobody_to_build_the_library_because_of_another_plugin(
-    monkeypatch: pytest.MonkeyPatch,
+def test_libraries_that_do_not_fit_say_how_to_build_them_and_others_do_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
     def fail(**_: object) -> None:
-        raise LibraryError("Another graph-optimizer plugin is registered. Uninstall that plugin.")
+        raise LibraryError("Uninstall that plugin.")
 
+    monkeypatch.setattr(doctor_checks, "load_core_library", fail)
+    [finding] = _check("measuring library")
+    assert finding.level is Level.PROBLEM and "scripts/setup.sh" in finding.fix
     monkeypatch.setattr(tf_interop, "enable", fail)
     [finding] = _check("two convolutions", "TensorFlow")
     assert finding.level is Level.PROBLEM and "Uninstall that plugin" in finding.text
     assert "pip install" not in finding.fix
 
-
-def test_a_library_for_another_tensorflow_says_how_to_build_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
-) -> None:
     library = tmp_path / "libtf_interop.so"
     library.touch()
     monkeypatch.setenv("TF_INTEROP_LIBRARY", str(library))

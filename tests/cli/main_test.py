@@ -40,7 +40,3 @@ def test_lists_commands_in_a_line_each() -> None:
     listed = _help("").split("\nCommands:\n")[1].split("\n\n")[0].splitlines()
     assert [line.split()[0] for line in listed] == cli.list_commands(click.Context(cli))
     assert all(line.endswith(".") and not line.endswith("...") for line in listed)
-
-
-def test_help_shows_defaults() -> None:
-    assert "[default: levels,pairs,merges]" in " ".join(_help("profile").split())

@@ -34,23 +34,14 @@ def test_plans_and_explains() -> None:
     for strategy in ("plan", "whole", "data", "model", "one weird trick"):
         assert strategy in words
     assert "Times are modelled. The search was exact." in words
-    assert "less than whole, most of it computing" in words or "less than model" in words
     assert f"parallel.json: {len(graph.layers)} of" in words
 
 
-def test_json_has_the_costs_of_each_layer() -> None:
-    document = json.loads(
-        invoke(f"parallelize {MODEL} {BY_DEVICES} --devices 2 --explain all --json").stdout
-    )
-    assert document["plan"] is None
-    prediction = document["graph"]["prediction"]
-    assert all(prediction["step_us"] <= each["step_us"] for each in prediction["strategies"])
-    assert prediction["source"] == "modelled"
-    [layer, *_] = document["layers"]
-    assert layer["chosen"]["compute_us"] > 0
-    assert [each["strategy"] for each in layer["others"]] == ["whole", "data", "model"]
-    one = invoke(f"parallelize {MODEL} {BY_DEVICES} --explain {layer['name']} --json").stdout
-    assert [each["name"] for each in json.loads(one)["layers"]] == [layer["name"]]
+def test_explains_one_layer() -> None:
+    all_of = invoke(f"parallelize {MODEL} {BY_DEVICES} --devices 2 --explain all --json").stdout
+    layer = json.loads(all_of)["layers"][0]["name"]
+    one = invoke(f"parallelize {MODEL} {BY_DEVICES} --explain {layer} --json").stdout
+    assert [each["name"] for each in json.loads(one)["layers"]] == [layer]
 
 
 @pytest.mark.parametrize(

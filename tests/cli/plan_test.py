@@ -17,12 +17,12 @@ MODEL = "branched_models:build_branches"
 BY_PROFILE = "--profile profile.json -o plan.json"
 
 
-def save_profile_of_the_model(options: str = "", stage_us: float = 1.0) -> None:
+def save_profile_of_the_model(options: str) -> None:
     """A profile of this CPU with made-up times, because stages may gain nothing here."""
     invoke(f"profile {MODEL} --backend host --repetitions 2 {options} -o profile.json")
     profile = load_profile("profile.json")
     stages = tuple(
-        dataclasses.replace(each, latency_us=stage_us, sequential_us=10.0, spread_us=0.0)
+        dataclasses.replace(each, latency_us=1.0, sequential_us=10.0, spread_us=0.0)
         for each in profile.stages
     )
     slow = tuple(dataclasses.replace(each, latency_us=20.0) for each in profile.algorithms)
@@ -66,18 +66,7 @@ def test_refuses_a_profile_of_another_model_batch_size_or_device() -> None:
     assert not pathlib.Path("plan.json").exists()
 
 
-def test_a_plan_for_training_may_be_incomplete() -> None:
-    save_profile_of_the_model()
-    words = words_of(invoke(f"plan {MODEL} --training {BY_PROFILE}"))
-    assert "inference 1 2 1 4.0 40.0 10.00 100 %" in words
-    assert "training 1 4 1 4.0 40.0 – incomplete:" in words
-    assert "training, batch 1: incomplete: 2 of 4 convolutions." in words
+def test_plans_a_training_step_alone() -> None:
+    save_profile_of_the_model("--training --no-inference")
     invoke(f"plan {MODEL} --training --no-inference {BY_PROFILE}")
     assert [each.mode for each in load_plan("plan.json").graphs] == ["training"]
-
-
-def test_explains_a_plan_without_stages() -> None:
-    save_profile_of_the_model(stage_us=30.0)
-    words = words_of(invoke(f"plan {MODEL} {BY_PROFILE}"))
-    assert "measured 80.0 µs slower than one after another" in words
-    assert words.endswith("plan.json: 0 stages")

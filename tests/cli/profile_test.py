@@ -41,24 +41,16 @@ def _list(count: int) -> ConfigurationList:
     )
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl_c", "sigterm"])
-def test_a_signal_ends_it_and_keeps_the_measurements(number: signal.Signals) -> None:
+def test_ctrl_c_ends_it_and_keeps_the_measurements() -> None:
     save_configurations(_list(20), "list.json")
     process = start_process(*SLOW.split())
     wait_for(pathlib.Path("profile.json"), process, 4)
-    process.send_signal(number)
+    process.send_signal(signal.SIGINT)
     ended = end_of(process)
-    assert ended.returncode == 128 + number, ended.stderr
+    assert ended.returncode == 130, ended.stderr
     assert "Ended because it was stopped. Left: " in ended.stdout
     assert "The same command continues from here." in ended.stdout
     assert 3 <= len(load_profile("profile.json").algorithms) < 40
-
-
-def test_ends_with_the_budget() -> None:
-    save_configurations(_list(8), "list.json")
-    result = invoke("profile list.json --backend host --budget 0.02s -o profile.json")
-    assert "Ended because the time is up. Left: " in result.output
-    assert 0 < len(load_profile("profile.json").algorithms) < 16
 
 
 def test_ends_when_the_device_fails_and_continues_after_that(

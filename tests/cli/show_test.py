@@ -1,4 +1,4 @@
-"""`tf-interop report`, from a plan to a page, and `show` of a benchmark."""
+"""`tf-interop report`, from a plan to a page."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import json
 import pathlib
 
 import pytest
-from benchmark_values import BENCHMARK
 from command_line import invoke, words_of
-from report_values import network_plan, plan_without_values, tuned_graph
+from report_values import network_plan, tuned_graph
 
-from tf_interop.benchmark.result import save_benchmark
 from tf_interop.planning.types import Plan, save_plan
 
 
@@ -28,9 +26,9 @@ def test_prints_the_verdict_and_the_files() -> None:
         "The page is in page.html.",
     ]
     page = pathlib.Path("page.html").read_text()
+    assert "<h1>Title</h1>" in page and "1.840 ± 0.020" in page
     save_plan(Plan((tuned_graph(),), made_with={"model": "ResNet50"}), "plan.json")
     assert invoke("report plan.json").stdout.startswith("ResNet50, inference, batch 1: ")
-    assert "<h1>Title</h1>" in page and "1.840 ± 0.020" in page
 
 
 def test_json_has_the_files_and_the_values() -> None:
@@ -42,9 +40,6 @@ def test_json_has_the_files_and_the_values() -> None:
     expected = {"fingerprint": "0123456789abcdef", "stages": 2, "latency_us": 222.0, "doubt": ""}
     assert expected.items() <= graph.items()
     assert graph["verdict"].startswith("Expected: 1.60 times as fast")
-    save_plan(plan_without_values(), "plan.json")
-    [graph] = json.loads(invoke("report plan.json --json").stdout)["graphs"]
-    assert graph["latency_us"] is None and graph["stages"] == 1
 
 
 def test_from_a_keras_model_to_its_report_without_a_gpu() -> None:
@@ -54,17 +49,16 @@ def test_from_a_keras_model_to_its_report_without_a_gpu() -> None:
         "--batch 4 --training -o profile.json"
     )
     invoke(f"plan {model} --profile profile.json --batch 4 --training -o plan.json")
+    # The drawing has the plan's names.
+    plan = pathlib.Path("plan.json")
+    plan.write_text(plan.read_text().replace("last", "renamed"))
     invoke(f"report plan.json --model {model}")
     page = pathlib.Path("report.html").read_text()
-    assert f"<h1>{model}</h1>" in page
+    assert f"<h1>{model}</h1>" in page and "renamed" in page and "last/" not in page
     assert ">inference, batch 4</a>" in page and ">training, batch 4</a>" in page
     assert "A CPU, not a GPU." in page
     assert "A plan does not contain dependencies" not in page
     assert "5×5 ∂w" in page
-
-    result = invoke("report plan.json --model branched_models:build_other", exit_code=1)
-    words = words_of(result)
-    assert f"The plan for '{model}' is not for this model. Plan this model, or use" in words
 
 
 def test_from_a_tuned_model_to_its_report() -> None:
@@ -75,9 +69,3 @@ def test_from_a_tuned_model_to_its_report() -> None:
     assert f"<h1>{model}</h1>" in page and "<td>stock TensorFlow" in page
     words = words_of(invoke("report plan.json --model branched_models:build_other", exit_code=1))
     assert f"The plan for '{model}' is not for this model." in words
-
-
-def test_shows_a_benchmark_and_writes_csv() -> None:
-    save_benchmark(BENCHMARK, "results.json")
-    assert "2.25 (2.00–2.50)" in invoke("show results.json --csv results.csv").stdout
-    assert pathlib.Path("results.csv").read_text().count("\n") == 4

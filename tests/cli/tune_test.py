@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 
 import pytest
@@ -43,9 +42,6 @@ def test_lists_and_deletes_the_cache() -> None:
         save_cached(Plan((graph,), made_with={"graph": f"graph {number}"}), str(number))
     listed = words_of(invoke("tuned"))
     assert "graph 0 1.50 ± 0.02" in listed and "graph 1 stock is as fast" in listed
-    document = json.loads(invoke("tuned --json").stdout)
-    assert [each["as_stock"] for each in document["plans"]] == [False, False]
-    assert document["plans"][0]["measured"]["compared"][1]["ratio"] == 1.5
     assert "2 plans deleted" in words_of(invoke("tuned --clear"))
     assert "0 plans" in words_of(invoke("tuned"))
 

@@ -8,10 +8,9 @@ import pytest
 from python.benchmarks.applications import (
     agrees,
     agrees_compiled,
-    compare_compiled,
-    compare_network,
     distances,
     measure,
+    measure_compiled,
 )
 from python.benchmarks.result_file import in_new_process
 
@@ -30,9 +29,8 @@ def test_units_give_the_same_numbers(name: str, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("plugin_as_after_import")
 def test_stages_give_the_same_numbers() -> None:
-    row = compare_network("MobileNetV3Small")
+    row = in_new_process(measure, "MobileNetV3Small")
     assert agrees(row) and row["gradients"] is not None
     # The convolutions in stages, of inference and of a training step.
     assert row["inference"].startswith("54 of ")
@@ -40,9 +38,8 @@ def test_stages_give_the_same_numbers() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("plugin_as_after_import")
 def test_stages_inside_xla_give_the_same_numbers() -> None:
-    row = compare_compiled("MobileNetV3Small")
+    row = in_new_process(measure_compiled, "MobileNetV3Small")
     assert agrees_compiled(row) and row["gradients"] is not None
     # Convolutions at the same depth share one, in inference and in all gradients.
     assert row["stages"] == 161

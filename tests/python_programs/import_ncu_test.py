@@ -72,7 +72,7 @@ def test_takes_the_median_of_several_launches(path: pathlib.Path) -> None:
     assert read_launches(path)[LAUNCH]["dram_utilization"] == 0.3
 
 
-@pytest.mark.parametrize("content", ["", "==ERROR== ERR_NVGPUCTRPERM\n", '"ID","Kernel Name"\n'])
+@pytest.mark.parametrize("content", ["==ERROR== ERR_NVGPUCTRPERM\n", '"ID","Kernel Name"\n'])
 def test_refuses_other_files(path: pathlib.Path, content: str) -> None:
     path.write_text(content)
     with pytest.raises(SystemExit, match="--page raw"):
@@ -83,11 +83,8 @@ def test_refuses_other_files(path: pathlib.Path, content: str) -> None:
     "name",
     [
         "scale",
-        "scale(float *, int)",
-        "void scale<float, (bool)1>(T1 *, T1 const &)",
         "void ns::inner::scale<ns::Tile<(int)4>>(ns::Params)",
         "float *scale(int)",
-        "_Z5scalePfi",
         "_Z5scaleIfLb1EEvPT_",
         "_ZN2ns5inner5scaleINS_4TileEEEvPT_",
     ],

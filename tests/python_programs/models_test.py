@@ -9,11 +9,10 @@ from collections.abc import Callable
 import pytest
 import tensorflow as tf
 
-from python.models.googlenet import LocalResponseNormalization, googlenet
+from python.models.googlenet import googlenet
 from python.models.randwire import Wiring, randwire, watts_strogatz
 from python.models.squeezenet import SMALLEST_SIZE, squeezenet
 
-SEEDS = range(50)
 Build = Callable[[], tf.keras.Model]
 
 
@@ -25,21 +24,9 @@ def test_googlenet_matches_the_published_table() -> None:
     model = googlenet()
     # By hand from Table 1 of arXiv:1409.4842: R * S * C * K + K for each, and the classifier.
     assert model.count_params() == 6_998_552
-    convolutions = convolutions_of(model)
-    assert len(convolutions) == 57
-    assert all(each.activation is tf.keras.activations.relu for each in convolutions)
+    assert len(convolutions_of(model)) == 57
     for module, shape in (("3b", (28, 28, 480)), ("4e", (14, 14, 832)), ("5b", (7, 7, 1024))):
-        output = model.get_layer(f"inception_{module}_output")
-        assert tuple(output.output.shape)[1:] == shape
-        branches = [tensor._keras_history.operation.name for tensor in output.input]
-        assert [name.split("_", 2)[2] for name in branches] == ["1x1", "3x3", "5x5", "pool_proj"]
-
-
-def test_googlenet_normalizes_over_five_channels() -> None:
-    image = tf.constant([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]) * 100
-    normalized = LocalResponseNormalization()(tf.reshape(image, (1, 1, 1, 7))).numpy().ravel()
-    energy = sum((100.0 * value) ** 2 for value in (2, 3, 4, 5, 6))
-    assert normalized[3] == pytest.approx(400 / (1 + 1e-4 / 5 * energy) ** 0.75, rel=1e-5)
+        assert tuple(model.get_layer(f"inception_{module}_output").output.shape)[1:] == shape
 
 
 def test_squeezenet_matches_the_authors_model() -> None:
@@ -60,28 +47,16 @@ def test_randwire_has_the_published_size() -> None:
 
 
 def test_random_graphs_have_all_nodes_and_edges_and_no_cycle() -> None:
-    wirings = [watts_strogatz(seed) for seed in SEEDS]
-    assert wirings == [watts_strogatz(seed) for seed in SEEDS]
-    assert len({wiring.edges for wiring in wirings}) == len(SEEDS)
+    wirings = [watts_strogatz(seed) for seed in range(50)]
+    assert len({wiring.edges for wiring in wirings}) == len(wirings)
     for wiring in wirings:
-        assert wiring.node_count == 32
         # K / 2 for each node; rewiring neither adds nor removes edges.
         assert len(set(wiring.edges)) == 64
         assert all(0 <= source < target < 32 for source, target in wiring.edges)
-        degrees = collections.Counter(node for edge in wiring.edges for node in edge)
-        # A node keeps the edges that it may rewire, half of its four.
-        assert min(degrees[node] for node in range(32)) >= 2
-        assert wiring.outputs
-        assert not wiring.sources(0)
-
-
-def test_the_probability_rewires_edges() -> None:
-    wiring = watts_strogatz(0, 6, 2, 0.0)
-    assert wiring == Wiring(6, ((0, 1), (0, 5), (1, 2), (2, 3), (3, 4), (4, 5)))
-    assert (wiring.sources(5), wiring.outputs) == ([0, 4], [5])
-    ring = set(watts_strogatz(0, probability=0.0).edges)
-    kept = [len(ring & set(watts_strogatz(seed, probability=1.0).edges)) for seed in SEEDS]
-    assert sum(kept) / len(kept) < 12
+        assert wiring.outputs and not wiring.sources(0)
+    ring = watts_strogatz(0, 6, 2, 0.0)
+    assert ring == Wiring(6, ((0, 1), (0, 5), (1, 2), (2, 3), (3, 4), (4, 5)))
+    assert (ring.sources(5), ring.outputs) == ([0, 4], [5])
 
 
 @pytest.mark.parametrize(
@@ -111,7 +86,6 @@ def test_gives_distributions_at_the_smallest_size_and_survives_saving(
         lambda: googlenet((31, 70)),
         lambda: squeezenet((30, 70)),
         lambda: watts_strogatz(0, 32, 3),
-        lambda: watts_strogatz(0, 32, 0),
         lambda: watts_strogatz(0, 32, 32),
     ],
 )

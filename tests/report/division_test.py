@@ -31,9 +31,6 @@ def test_shows_steps_devices_and_layers() -> None:
     rows = re.findall(r'class="(c\d|unstaged|none)" x="(?:0|15)" width="13"', page)
     # Both devices have a part of the divided layers, in the colours of sample and filter.
     assert rows == ["c0", "c0", "unstaged", "none", "c3", "c3"]
-    widths = [float(each) for each in re.findall(r'width="([\d.]+)" height="13"><title>', page)]
-    assert widths[0] == 300 and widths[8] == pytest.approx(300 * 60 / 60.5, abs=0.01)
-    assert "style=" not in page
 
 
 def test_a_plan_without_a_planner_has_no_times() -> None:

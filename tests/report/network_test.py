@@ -65,12 +65,6 @@ def test_swaps_branches_into_the_order_of_their_inputs() -> None:
     assert (places[0].row < places[1].row) == (places[3].row < places[2].row)
 
 
-def test_a_group_may_have_dependent_nodes() -> None:
-    places, edges = lay_out([[], [0]], ["lane", "lane"])
-    assert [place.column for place in places] == [0, 0]
-    assert edges == [places]
-
-
 def test_refuses_groups_that_wait_for_each_other() -> None:
     with pytest.raises(PlanError, match="in a cycle through "):
         lay_out([[], [0], [], [2]], ["a", "b", "b", "a"])

@@ -36,9 +36,8 @@ from tf_interop.planning.types import (
     GraphPlan,
     Plan,
     PlannedStage,
-    RejectedStage,
 )
-from tf_interop.report.network import Network, NetworkNode, layer_of, named_as_in
+from tf_interop.report.network import Network, NetworkNode, named_as_in
 from tf_interop.report.page import microseconds, render_page
 from tf_interop.stage import Schedule
 from tf_interop.structure import Structure
@@ -75,39 +74,26 @@ WITHIN_ERROR = replace(planned_graph().prediction, latency_us=355.0)
 @pytest.mark.parametrize(
     ("is_bold", "graph", "verdict"),
     [
-        (
-            True,
-            tuned_graph(),
-            "tf_interop.enable() is 1.84 times as fast: 10.87 ms per step instead of 20.00 ms. It "
-            "runs on one core.",
-        ),
+        (True, tuned_graph(),
+         "tf_interop.enable() is 1.84 times as fast: 10.87 ms per step instead of 20.00 ms. It "
+         "runs on one core."),
         (True, tuned(2.0, way=""), "20.00 ms. It was still trying ways to run."),
         (False, tuned(1.02, 0.03), "gains nothing significant: 19.61 ms per step instead of 20.00"),
-        (
-            False,
-            replace(tuned(0.8), as_stock=True),
-            "Stock TensorFlow is faster, so the graph stays as it is: 25.00 ms per step instead of",
-        ),
-        (
-            False,
-            compared(STOCK, ONE_THREAD),
-            "tf_interop.enable() changes nothing in this graph. One thread for each operation is "
-            "1.20 times as fast as stock TensorFlow: call tf.config.threading.set_intra_op_para",
-        ),
+        (False, replace(tuned(0.8), as_stock=True),
+         "Stock TensorFlow is faster, so the graph stays as it is: 25.00 ms per step instead of"),
+        (False, compared(STOCK, ONE_THREAD),
+         "tf_interop.enable() changes nothing in this graph. One thread for each operation is "
+         "1.20 times as fast as stock TensorFlow: call tf.config.threading.set_intra_op_para"),
         (False, compared(STOCK, OURS, XLA), "XLA is 1.20 times as fast as stock TensorFlow: comp"),
         (False, planned_graph(), "Expected: 1.60 times as fast, for the convolutions alone"),
-        (
-            False,
-            replace(planned_graph(), prediction=WITHIN_ERROR),
-            "No significant gain expected: 0.00 ms",
-        ),
-        (
-            False,
-            replace(NO_STAGE, why_no_stage="none of 3 measured sets wins"),
-            "The graph stays unchanged: none of 3 measured sets wins.",
-        ),
+        (False, replace(planned_graph(), prediction=WITHIN_ERROR),
+         "No significant gain expected: 0.00 ms"),
+        (False, replace(NO_STAGE, why_no_stage="none of 3 measured sets wins"),
+         "The graph stays unchanged: none of 3 measured sets wins."),
+        (False, tuned(2.0, other_load=0.5),
+         "Not reliable, because other programs took 50 % of the cores"),
     ],
-)
+)  # fmt: skip
 def test_opens_with_a_verdict_in_bold_for_a_gain_beyond_its_error(
     is_bold: bool, graph: GraphPlan, verdict: str
 ) -> None:
@@ -116,14 +102,6 @@ def test_opens_with_a_verdict_in_bold_for_a_gain_beyond_its_error(
     assert verdict in shown.words
     assert ("No whole step was measured" in shown.words) == (graph.measured is None)
     assert bool(page.of_class("gain")) == is_bold
-
-
-def test_doubts_a_measurement_beside_other_programs() -> None:
-    page = page_of(tuned(2.0, other_load=0.5))
-    [shown] = page.of_class("verdict")
-    assert shown.words.startswith("Not reliable, because other programs took 50 % of the cores")
-    assert not page.of_class("gain")
-    assert "Not reliable" not in page_of(tuned_graph()).words
 
 
 def test_compared_steps_have_errors_and_are_bold_for_a_gain_beyond_them() -> None:
@@ -142,13 +120,11 @@ def test_compared_steps_have_errors_and_are_bold_for_a_gain_beyond_them() -> Non
 
 
 def test_explains_at_the_end_only_labels_that_the_page_has() -> None:
-    for graph, expected in ((tuned_graph(), ["measured"]), (planned_graph(), None)):
+    for graph in (tuned_graph(), planned_graph()):
         page = page_of(graph)
         [footer] = page.of_tag("footer")
-        shown = {label for label in labels_of(page) if label not in ("fastest",)}
-        assert set(labels_of(footer)) == shown
-        assert expected is None or labels_of(footer) == expected
-        assert ("A sum adds up" in footer.words) == (expected is None)
+        assert set(labels_of(footer)) == set(labels_of(page)) - {"fastest"}
+        assert ("A sum adds up" in footer.words) == (graph.measured is None)
 
 
 def test_shows_the_plans_totals_and_stages() -> None:
@@ -160,7 +136,10 @@ def test_shows_the_plans_totals_and_stages() -> None:
         "peak memory 7.1 MB counted 7.1 MB one after another; budget 33.6 MB",
     ]
     assert all("sum of measured" in each.words for each in page.of_tag("h4")[:2])
-    assert len(page.of_class("node")) == 8 and len(page.of_class("around")) == 2
+    boxes = texts_of(page, "node")
+    assert len(boxes) == 8 and len(page.of_class("around")) == 2
+    assert "stem: in no stage; note of stem stem ·, 20.0 µs" in boxes
+    assert "a_1x1: stage 0; note of a_1x1 a_1x1 ·, 27.0 µs" in boxes
     assert not page.of_class("lacking")
     first, second = page.of_class("stage-panel")
     assert first.words.startswith(
@@ -182,23 +161,9 @@ def test_shows_the_plans_totals_and_stages() -> None:
     assert texts_of(first, "over") == [] and texts_of(second, "over") == ["112 %", "150 %"]
 
 
-def test_boxes_have_the_layer_and_the_time_of_a_convolution() -> None:
-    graph = planned_graph()
-    boxes = texts_of(page_of(graph, networks=[network()]), "node")
-    alone = {each.node: each.latency_us for each in graph.unstaged}
-    for planned in graph.stages:
-        for lane, explained in zip(planned.stage.lanes, planned.alone, strict=True):
-            if len(lane.steps) == 1:
-                alone[lane.steps[0].operation] = explained.alone_us
-    assert alone.keys() - {each.node for each in graph.unstaged}
-    for name, time_us in alone.items():
-        [box] = [each for each in boxes if each.startswith(f"{name}: ")]
-        assert box.endswith(f"{layer_of(name)} ·, {microseconds(time_us)}"), box
-
-
 def test_escapes_names_from_graphs_everywhere() -> None:
     root = page_of(network_plan(), title=EVIL_NAME, networks=[network()])
-    assert len(root.of_tag("script")) == 1
+    assert not root.of_tag("script")
     assert root.of_tag("h1")[0].words == EVIL_NAME
     assert EVIL_NAME in root.of_class("stage-panel")[1].words
     assert sum(EVIL_NAME in each.words for each in root.of_tag("title")) > 2
@@ -206,7 +171,7 @@ def test_escapes_names_from_graphs_everywhere() -> None:
     assert row.words == "<b>dw</b> Conv2D dtype Expected float32, got int8."
 
 
-def test_the_page_is_self_contained_and_runs_only_its_script() -> None:
+def test_the_page_is_self_contained_and_runs_no_script() -> None:
     page = render_page(network_plan(), title="x", networks=[network()])
     root = parse_page(page)
     assert not re.search(r"https?://|url\(|@import|\bsrc=|<link|<img|<iframe", page)
@@ -217,39 +182,15 @@ def test_the_page_is_self_contained_and_runs_only_its_script() -> None:
         for each in root.of_tag("meta")
         if each.get("http-equiv") == "Content-Security-Policy"
     ]
-    allowed = ["default-src 'none'"]
-    for tag in ("style", "script"):
-        [text] = re.findall(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
-        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-        allowed.append(f"{tag}-src 'sha256-{digest}'")
-    assert policy.split("; ")[:3] == allowed
+    [style] = re.findall("<style>(.*?)</style>", page, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    assert policy.split("; ")[:2] == ["default-src 'none'", f"style-src 'sha256-{digest}'"]
 
 
 def test_long_times_and_those_beside_them_are_in_milliseconds() -> None:
     times_us = [(999.9, 0.0), (1250.0, 0.0), (5.0, 1250.0), (5.0, 12500.0)]
     shown = [microseconds(*each) for each in times_us]
     assert shown == ["999.9 µs", "1.250 ms", "0.005 ms", "0.01 ms"]
-
-
-def rejecting(*saved_us: float | None) -> GraphPlan:
-    """A plan without a stage that rejected pairs with these savings."""
-    pairs = (RejectedStage(("a", f"b{number}"), "why", 1, us) for number, us in enumerate(saved_us))
-    return replace(NO_STAGE, rejected=tuple(pairs))
-
-
-@pytest.mark.parametrize(
-    ("graph", "promising"),
-    [
-        (rejecting(-2.0, None, 3.0), ["a and b1 together: why."]),
-        (rejecting(-2.0, 0.0), []),
-        # The convolutions are better off in their stages.
-        (planned_graph(), []),
-        (tuned_graph(), []),
-    ],
-)
-def test_names_a_promising_alternative_near_the_top(graph: GraphPlan, promising: list[str]) -> None:
-    found = texts_of(page_of(graph), "promising")
-    assert [text.partition(": ")[2] for text in found] == promising
 
 
 def test_shows_the_steps_of_lanes() -> None:
@@ -268,8 +209,7 @@ def test_shows_the_steps_of_lanes() -> None:
         "0 merged into one wider convolution a WINOGRAD b WINOGRAD 30.0 µs one after another –"
     ]
     [details] = [its for its in page.of_tag("details") if its.of_class("rejected")]
-    assert details.get("open") is None and graph.rejected
-    assert rows_of(details) == [
+    assert graph.rejected and rows_of(details) == [
         f"{' '.join(each.nodes)} {each.count} {each.why_not}" for each in graph.rejected
     ]
     [panel] = page_of(graph_of(apart, {"a b": 24}, {"a b": 26})).of_class("stage-panel")
@@ -278,20 +218,11 @@ def test_shows_the_steps_of_lanes() -> None:
 
 
 def test_shows_every_batch_size_of_a_stage() -> None:
-    stage = make_lanes("a b")
-    asking = replace(stage.lanes[0], priority=-1)
-    schedules = (
-        Schedule(2, merge("a b", "GEMM")),
-        Schedule(8, replace(stage, lanes=(asking, stage.lanes[1]))),
-        Schedule(32, make_lanes("a>b")),
-    )
-    graph = GraphPlan(
-        "fedcba9876543210", landmarks_of("a", "b"), (PlannedStage(stage, schedules=schedules),)
-    )
-    [table] = page_of(graph).of_class("schedules")
+    schedules = (Schedule(2, merge("a b", "GEMM")), Schedule(32, make_lanes("a>b")))
+    stage = PlannedStage(make_lanes("a b"), schedules=schedules)
+    [table] = page_of(GraphPlan("f" * 16, landmarks_of("a", "b"), (stage,))).of_class("schedules")
     assert rows_of(table) == [
         "2 lane 0: a and b, merged into one wider convolution, with GEMM",
-        "8 lane 0: a with GEMM, priority -1 lane 1: b with GEMM",
         "32 lane 0: a with GEMM → b with GEMM",
         "any other in sequence",
     ]
@@ -336,29 +267,19 @@ def with_more(graph: GraphPlan, count: int) -> GraphPlan:
 @pytest.mark.parametrize(
     ("graph", "names", "lacking", "notice", "options"),
     [
-        (
-            replace(with_more(NO_STAGE, 30), batch_size=16, mode="training"),
-            ["one after another", "stages", "peak memory"],
-            ["incomplete: 2 of 32 convolutions measured"],
-            "Incomplete. 2 of 32 convolutions are measured. The others are in no stage",
-            "--batch 16 --training",
-        ),
-        (
-            replace(NO_STAGE, unstaged=(), batch_size=1),
-            ["stages"],
-            [],
-            "Nothing measured. 0 of 2 convolutions",
-            "--batch 1",
-        ),
-        (
-            with_more(planned_graph(), 2),
-            ["in stages", "one after another", "stages", "peak memory"],
-            2 * ["incomplete: 8 of 10 convolutions measured"],
-            "Incomplete. 8 of 10 convolutions are measured",
-            "--batch 8",
-        ),
+        (replace(with_more(NO_STAGE, 30), batch_size=16, mode="training"),
+         ["one after another", "stages", "peak memory"],
+         ["incomplete: 2 of 32 convolutions measured"],
+         "Incomplete. 2 of 32 convolutions are measured. The others are in no stage",
+         "--batch 16 --training"),
+        (replace(NO_STAGE, unstaged=(), batch_size=1),
+         ["stages"], [], "Nothing measured. 0 of 2 convolutions", "--batch 1"),
+        (with_more(planned_graph(), 2),
+         ["in stages", "one after another", "stages", "peak memory"],
+         2 * ["incomplete: 8 of 10 convolutions measured"],
+         "Incomplete. 8 of 10 convolutions are measured", "--batch 8"),
     ],
-)
+)  # fmt: skip
 def test_says_what_the_plan_lacks(
     graph: GraphPlan, names: list[str], lacking: list[str], notice: str, options: str
 ) -> None:

@@ -18,7 +18,6 @@ import pathlib
 import re
 import shlex
 
-import click
 import pytest
 from command_line import ROOT, parse, python_output
 
@@ -129,13 +128,6 @@ def check_arguments(arguments: list[str]) -> None:
         if word.endswith((".json", ".py", ".csv")):
             pathlib.Path(word).touch()  # made by an earlier command or the reader
     parse(arguments)
-
-
-def test_a_missing_option_or_command_is_found() -> None:
-    with pytest.raises(click.NoSuchOption):
-        parse(["plan", "ResNet50", "--no-such-option"])
-    with pytest.raises(click.UsageError):
-        parse(["no-such-command"])
 
 
 def test_readme_lists_every_page() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 from tuning_graphs import FETCHES, branches
 
+from tf_interop.child_process import Ended
 from tf_interop.tuning import xla
 from tf_interop.tuning.xla import time_xla
 
@@ -32,5 +33,5 @@ def test_gives_the_reason_if_xla_refuses_a_graph() -> None:
 
 
 def test_a_process_that_ends_is_no_error(monkeypatch) -> None:
-    monkeypatch.setattr(xla, "module_command", lambda *_: ["false"])
+    monkeypatch.setattr(xla, "run_module", lambda *_: Ended(1, b"", ""))
     assert "process" in time_xla(branches(), FETCHES, {}, limit_s=10).why_not

@@ -1,10 +1,5 @@
 """One process of a benchmark: plans a case, or measures one block of one variant.
 
-Variants in processes of their own share no memory, tuned algorithms, threads or compiled functions,
-and a crash does not end the benchmark. `run_child` starts the process:
-
-    python -m tf_interop.benchmark.child REQUEST.json OUTCOME.json
-
 It exits with 0 once it has written an outcome, which may be a failure.
 """
 
@@ -21,7 +16,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -41,7 +35,7 @@ from tf_interop.benchmark.result import (
     Precision,
     Variant,
 )
-from tf_interop.child_process import child_environment, describe_end, module_command
+from tf_interop.child_process import LOG_NAME, describe_end, run_module
 from tf_interop.errors import BenchmarkError, PlanError, TfInteropError
 from tf_interop.measure.core_speed import CoreSpeed
 from tf_interop.measure.device import ask_for_all_hardware_queues
@@ -53,8 +47,6 @@ from tf_interop.tensorflow_messages import CHATTER
 if TYPE_CHECKING:
     from tf_interop.model.keras_functions import KerasFunction  # imports TensorFlow
 
-_LOG = "log.txt"
-_SECONDS_BETWEEN_LOOKS = 0.1
 _LINES_SHOWN = 5
 _PATH = "PYTHONPATH"
 _KERAS_SUFFIXES = (".keras", ".h5", ".hdf5")
@@ -105,46 +97,21 @@ def run_child(
     timeout_seconds: float,
     *,
     should_stop: Callable[[], bool] = lambda: False,
-    module: str = "tf_interop.benchmark.child",
 ) -> Outcome:
     """Runs a request in a new process, and kills it after `timeout_seconds` or `should_stop()`.
 
     A process that ends without an outcome is a failure; a stopped one has an empty outcome.
     """
-    with tempfile.TemporaryDirectory(prefix="tf_interop_benchmark_") as name:
-        folder = pathlib.Path(name)
-        request_path, outcome_path = folder / "request.json", folder / "outcome.json"
-        request_path.write_bytes(msgspec.json.encode(request))
-        with (folder / _LOG).open("wb") as log:
-            process = subprocess.Popen(
-                module_command(module, request_path, outcome_path),
-                env=child_environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                # Ctrl-C reaches only the parent, and the process can be killed with its children.
-                start_new_session=True,
-            )
-        end = time.monotonic() + timeout_seconds
-        try:
-            while process.poll() is None and not should_stop() and time.monotonic() < end:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(_SECONDS_BETWEEN_LOOKS)
-        finally:
-            # Do not kill a process that has ended: its number may belong to another.
-            has_ended = process.poll() is not None
-            if not has_ended:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-        if outcome_path.exists() and has_ended:
-            return msgspec.json.decode(outcome_path.read_bytes(), type=Outcome)
-        if should_stop():
-            return Outcome()
-        if not has_ended:
-            message = f"the process took longer than {timeout_seconds:g} s"
-            return Outcome(failure=Failure(FailureKind.TIMED_OUT, message))
-        said = (folder / _LOG).read_text(errors="replace")
-        return Outcome(failure=_crash(process.returncode, said))
+    module, encoded = "tf_interop.benchmark.child", msgspec.json.encode(request)
+    ended = run_module(module, encoded, timeout_seconds, should_stop=should_stop)
+    if ended.code is not None and ended.result:
+        return msgspec.json.decode(ended.result, type=Outcome)
+    if should_stop():
+        return Outcome()
+    if ended.code is None:
+        message = f"the process took longer than {timeout_seconds:g} s"
+        return Outcome(failure=Failure(FailureKind.TIMED_OUT, message))
+    return Outcome(failure=_crash(ended.code, ended.said))
 
 
 def _crash(code: int, said: str) -> Failure:
@@ -199,7 +166,7 @@ def main() -> None:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
         if request.case.is_program:
-            outcome = _run_program(request, request_path.with_name(_LOG))
+            outcome = _run_program(request, request_path.with_name(LOG_NAME))
         elif request.variant is None and request.source.plan_path is not None:
             outcome = _look_at_plan(request.case, request.source.plan_path)
         elif request.variant is None:

@@ -50,14 +50,27 @@ def set_weights(model: Any, specs: Any) -> None:
         specs = tf.nest.map_structure(
             lambda spec: tf.TensorSpec([_IMAGES, *spec.shape[1:]], spec.dtype), specs
         )
-    layers = [layer for layer in _layers(model) if hasattr(layer, "moving_variance")]
-    momenta = [layer.momentum for layer in layers]
-    for layer in layers:
-        layer.momentum = 0.0
-    model(noise(specs, seed=1), training=True)
-    for layer, momentum in zip(layers, momenta, strict=True):
-        layer.momentum = momentum
+    settle_statistics(model, noise(specs, seed=1))
     _soften(model, specs)
+
+
+def settle_statistics(model: Any, images: Any) -> None:
+    """Sets the moving statistics of normalizations to those of these images, without dropout.
+
+    With random statistics activations grow from layer to layer. Gradients are then so large that
+    the last bit of a pixel changes all of their digits, and comparing them shows nothing.
+    """
+    settings = [
+        (layer, name, getattr(layer, name))
+        for layer in _layers(model)
+        for name in ("momentum", "rate", "drop_path_rate")  # of normalizations and dropout
+        if hasattr(layer, name)
+    ]
+    for layer, name, _ in settings:
+        setattr(layer, name, 0.0)
+    model(images, training=True)
+    for layer, name, value in settings:
+        setattr(layer, name, value)
 
 
 def _soften(model: Any, specs: Any) -> None:

@@ -25,23 +25,7 @@ Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class Variant(enum.Enum):
-    """A way to run a model.
-
-    STOCK: TensorFlow as it is.
-    FROZEN: stock, on the function whose variables were replaced by constants.
-    ENABLED: with `tf_interop.enable()` alone, without a plan.
-    OURS: with the plan.
-    PINNING: only the plan's algorithms; the convolutions of a stage run one after another.
-    CONCURRENCY: only the plan's lanes; cuDNN chooses the algorithms.
-    INTRA_ONE: stock, with one thread inside an operation and one operation on each core.
-    INTER_ONE: stock, with one operation at a time, on all cores.
-    XLA: compiled with `jit_compile=True`.
-    XLA_ENABLED: the same, with `tf_interop.enable()`.
-    XLA_OURS: the same, with the stages of the plan, which is for functions that XLA compiles.
-    TFLITE: converted for TensorFlow Lite, with XNNPACK.
-    ONNXRUNTIME: converted for ONNX Runtime.
-    OPENVINO: converted for OpenVINO.
-    """
+    """A way to run a model, as docs/benchmark.md describes it."""
 
     STOCK = "stock"
     FROZEN = "frozen"
@@ -103,13 +87,7 @@ class Mode(enum.Enum):
 
 
 class Precision(enum.Enum):
-    """The number format of convolutions.
-
-    FLOAT32: float32, with TensorFlow's switch for TF32 off.
-    TF32: float32, with that switch on; on a CPU the same as FLOAT32.
-    FLOAT16: Keras' policy `mixed_float16`.
-    BFLOAT16: Keras' policy `mixed_bfloat16`.
-    """
+    """The number format of convolutions; the first two differ in TensorFlow's switch for TF32."""
 
     FLOAT32 = "float32"
     TF32 = "tf32"
@@ -348,6 +326,10 @@ class Benchmark:
         """The result of a variant of a case, which may be empty."""
         found = (each for each in self.results if (each.case, each.variant) == (case, variant))
         return next(found, Result(case, variant))
+
+    def has(self, case: Case, variant: Variant, repetition: int) -> bool:
+        """Whether a round of a variant of a case was measured."""
+        return any(block.repetition == repetition for block in self.of(case, variant).blocks)
 
     def summarize(self, result: Result) -> Summary | None:
         """Medians, spreads and ratios of one of `results`; None if it has no blocks."""

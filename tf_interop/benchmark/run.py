@@ -32,8 +32,6 @@ from tf_interop.benchmark.result import (
 from tf_interop.errors import BenchmarkError
 from tf_interop.profile.types import ProfiledDevice, why_foreign
 
-RunChild = Callable[[Request, float], Outcome]
-"""Runs a request in a new process, with a timeout in seconds."""
 Listener = Callable[[str, int, int, str], object]
 """Called with what begins, the number of blocks that are done, their total, and the time left."""
 
@@ -85,14 +83,15 @@ def _timing_options(measuring: MeasuringOptions) -> dict[str, str]:
 class BenchmarkRun:
     """Measures block by block; `benchmark` has the results so far.
 
-    A variant that cannot run a case has no result of it. `core_seconds` are of `CoreSpeed`.
+    A variant that cannot run a case has no result of it. `run_child` is that of `child.py`.
+    `core_seconds` are of `CoreSpeed`.
     """
 
     benchmark: Benchmark
     path: pathlib.Path
     cases: Sequence[Case]
     variants: Sequence[Variant]
-    run_child: RunChild
+    run_child: Callable[..., Outcome]
     repetitions: int
     source: PlanSource
     core_seconds: dict[int, float] = dataclasses.field(default_factory=dict)
@@ -116,7 +115,8 @@ class BenchmarkRun:
         self.benchmark = dataclasses.replace(self.benchmark, results=results)
 
     @property
-    def _blocks(self) -> list[tuple[Case, Variant, int]]:
+    def blocks(self) -> list[tuple[Case, Variant, int]]:
+        """All rounds of the variants of the cases, in the order in which they are measured."""
         return [
             (case, variant, repetition)
             for repetition in range(self.repetitions)
@@ -138,16 +138,15 @@ class BenchmarkRun:
         self._done_before = self._done_count
         self._check_plan()
         end = self._begun + self.budget_seconds
-        for block in self._blocks:
+        for block in self.blocks:
             if self._is_wanted(*block):
                 if self.should_stop() or time.monotonic() >= end:
                     return
                 self._measure(*block)
 
     def _is_wanted(self, case: Case, variant: Variant, repetition: int) -> bool:
-        result = self.benchmark.of(case, variant)
-        is_there = any(block.repetition == repetition for block in result.blocks)
-        return result.failure is None and not is_there
+        has_failed = self.benchmark.of(case, variant).failure is not None
+        return not has_failed and not self.benchmark.has(case, variant, repetition)
 
     def _measure(self, case: Case, variant: Variant, repetition: int) -> None:
         plan = self._plan_for(case) if variant.needs_plan else None
@@ -168,7 +167,7 @@ class BenchmarkRun:
             self._add(case, variant, plan, outcome)
 
     def _check_plan(self) -> None:
-        for case, variant in dict.fromkeys(block[:2] for block in self._blocks):
+        for case, variant in dict.fromkeys(block[:2] for block in self.blocks):
             path = self._plan_path(case) if variant.needs_plan else None
             if path is None or path.exists():
                 self._refuse_another_plan(case, variant, path)
@@ -176,7 +175,7 @@ class BenchmarkRun:
             return
         # The graphs of a program are unknown before it runs.
         wanted = (
-            block for block in self._blocks if self._is_wanted(*block) and not block[0].is_program
+            block for block in self.blocks if self._is_wanted(*block) and not block[0].is_program
         )
         # So are those of functions that XLA compiles.
         checked = (
@@ -193,17 +192,18 @@ class BenchmarkRun:
 
     @property
     def _done_count(self) -> int:
-        return sum(not self._is_wanted(*block) for block in self._blocks)
+        return sum(not self._is_wanted(*block) for block in self.blocks)
 
     def _start(self, what: str, request: Request) -> Outcome:
-        done, total = self._done_count, len(self._blocks)
+        done, total = self._done_count, len(self.blocks)
         name = request.case.name_on(self.benchmark.device)
         left = ""
         if done > self._done_before:
             seconds = (time.monotonic() - self._begun) / (done - self._done_before) * (total - done)
             left = f"about {seconds / 60:.0f} min left" if seconds > 90 else f"{seconds:.0f} s left"
         self.listener(f"{name}: {what}", done, total, left)
-        return self.run_child(request, self.benchmark.options.timeout_seconds)
+        timeout_seconds = self.benchmark.options.timeout_seconds
+        return self.run_child(request, timeout_seconds, should_stop=self.should_stop)
 
     def _plan_path(self, case: Case) -> pathlib.Path | None:
         """The file of a case's plan, which may not be made yet; None for a program's policy."""

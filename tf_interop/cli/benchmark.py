@@ -260,7 +260,7 @@ def benchmark(
             output_path,
             cases,
             variants,
-            functools.partial(run_child, should_stop=lambda: bool(signals)),
+            run_child,
             repetitions,
             PlanSource(plan_path, str(profile_path) if profile_path else None, tune_budget_s),
             core_seconds=CoreSpeed().fastest_seconds() if is_probed else {},
@@ -275,18 +275,13 @@ def benchmark(
 
     def show() -> None:
         show_benchmark(measured, Console())
-        blocks = [pair for pair in itertools.product(cases, variants) if pair[1].can_run(pair[0])]
         before, after = (
-            sum(
-                block.repetition < repetitions
-                for case, variant in blocks
-                for block in each.of(case, variant).blocks
-            )
-            for each in (begun, measured)
+            sum(each.has(*block) for block in run.blocks) for each in (begun, measured)
         )
         origin = f" ({after - before} measured now, {before} before)" if before else ""
-        wanted = len(blocks) * repetitions
-        click.echo(f"{output_path}: {after} of {wanted} blocks{origin}, {failure_count} failed")
+        click.echo(
+            f"{output_path}: {after} of {len(run.blocks)} blocks{origin}, {failure_count} failed"
+        )
 
     exit_code = 3 if failure_count else 0
     return Result(measured, show, 128 + signals[0] if signals else exit_code)

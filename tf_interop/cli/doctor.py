@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import pathlib
-import subprocess
-import tempfile
 
 import click
 import msgspec
@@ -13,12 +10,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tf_interop.child_process import child_environment, describe_end, module_command
+from tf_interop.child_process import describe_end, run_module
 from tf_interop.cli import doctor_checks
 from tf_interop.cli.doctor_checks import Finding, Level, problem
 from tf_interop.cli.main import Result, command
 from tf_interop.cli.progress import shown_status
-from tf_interop.terminal import print_on
+from tf_interop.terminal import count_of, print_on
 
 _TIMEOUT_SECONDS = 180
 _STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "bold red"}
@@ -55,31 +52,21 @@ def run_group(
 
     If the process ends early or takes too long, that is a finding too.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder) / "findings"
-        path.touch()
-        try:
-            process = subprocess.run(
-                module_command(doctor_checks.__name__, module, group, path),
-                capture_output=True,
-                check=False,
-                timeout=timeout_seconds,
-                env=child_environment(),
-            )
-            end, errors = describe_end(process.returncode), process.stderr
-        except subprocess.TimeoutExpired as error:
-            end, errors = f"did not end within {timeout_seconds:g} seconds", error.stderr or b""
-        lines = path.read_bytes().splitlines()
+    request = msgspec.json.encode([module, group])
+    ended = run_module(doctor_checks.__name__, request, timeout_seconds)
     findings = []
     running: str | None = "checks"
-    for line in lines:
+    for line in ended.result.splitlines():
         value = msgspec.json.decode(line, type=Finding | str | None)
         if isinstance(value, Finding):
             findings.append(value)
         else:
             running = value
     if running is not None:
-        last = errors.decode("utf-8", "replace").strip().splitlines()[-1:]
+        end = f"did not end within {timeout_seconds:g} seconds"
+        if ended.code is not None:
+            end = describe_end(ended.code)
+        last = ended.said.strip().splitlines()[-1:]
         text = ": ".join([f"the process of this check {end}", *last])
         findings.append(problem(text, name=running))
     return findings
@@ -97,7 +84,4 @@ def _show(findings: list[Finding]) -> None:
             table.add_row("", "", Text(f"→ {finding.fix}", style="bold"))
     print_on(Console(), table)
     ok, warnings, problems = (sum(each.level is level for each in findings) for level in Level)
-    click.echo(
-        f"\n{ok} ok, {warnings} warning{'s' * (warnings != 1)}, "
-        f"{problems} problem{'s' * (problems != 1)}"
-    )
+    click.echo(f"\n{ok} ok, {count_of(warnings, 'warning')}, {count_of(problems, 'problem')}")

@@ -93,10 +93,11 @@ def run_check(name: str, check: Check) -> Iterator[Finding]:
         yield problem(f"{type(error).__name__}: {error}", name=name)
 
 
-def _write_findings(module: str, group: str, path: str) -> None:
+def _write_findings(request: pathlib.Path, result: pathlib.Path) -> None:
     """Runs a group of a module's `CHECKS` in this process."""
+    module, group = msgspec.json.decode(request.read_bytes())
     checks = importlib.import_module(module).CHECKS[group]
-    with pathlib.Path(path).open("wb", buffering=0) as file:
+    with result.open("wb", buffering=0) as file:
         for name, check in checks.items():
             # The name of the check that runs next; null after the last one.
             file.write(msgspec.json.encode(name) + b"\n")
@@ -376,4 +377,4 @@ CHECKS: dict[str, dict[str, Check]] = {
 }
 
 if __name__ == "__main__":
-    _write_findings(*sys.argv[1:])
+    _write_findings(*map(pathlib.Path, sys.argv[1:]))

@@ -1,8 +1,8 @@
 """Renders a report as one self-contained HTML file.
 
 The template reads the values of the plan, and the template engine escapes all text from a graph.
-The page's policy allows only its own style and script, by their digests, so that even unescaped
-text could not run.
+The page's policy allows its own style, by its digest, and no script, so that even unescaped text
+could not run.
 """
 
 from __future__ import annotations
@@ -119,15 +119,12 @@ def _render(template: str, made_with: Mapping[str, str], marks: str = "", **valu
         "used_labels": set(),  # filled by the macro that shows labels
         "zip": zip,
     }
-    # The package's own files need no escaping.
-    style, script = (
-        (ASSETS / name).read_text(encoding="utf-8") for name in ("report.css", "report.js")
-    )
+    # The package's own file needs no escaping.
+    style = (ASSETS / "report.css").read_text(encoding="utf-8")
     names = {"tensorflow": "TensorFlow", "cudnn": "cuDNN"}
     return environment.get_template(template).render(
         facts={names.get(key, key): each for key, each in made_with.items() if key != "backend"},
         style=markupsafe.Markup(style + marks),
-        script=markupsafe.Markup(script),
         **values,
     )
 
@@ -171,15 +168,6 @@ class ShownGraph:
     def measured_count(self) -> int:
         """The number of convolutions with predicted times."""
         return len(self.stage_numbers) + len(self.planned.unstaged)
-
-    @property
-    def promising(self) -> str:
-        """The most promising alternative to the plan; empty if there is none."""
-        for each in self.planned.rejected:
-            # Convolutions of another stage are better off there.
-            if each.may_win and self.stage_numbers.keys().isdisjoint(each.nodes):
-                return f"{' and '.join(each.nodes)} together: {each.why_not}."
-        return ""
 
     @property
     def first_stage(self) -> int:

@@ -8,7 +8,7 @@ it does under `tf_interop.enable()`: on a CPU depthwise convolutions run TensorF
 from __future__ import annotations
 
 import dataclasses
-import subprocess
+import pathlib
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
-from tf_interop.child_process import child_environment, describe_end, module_command
+from tf_interop.child_process import describe_end, run_module
 from tf_interop.runtime.kernel_library import load_kernel_library
 from tf_interop.tuning.step_bench import random_values
 
@@ -71,21 +71,12 @@ def time_xla(
         tf.config.threading.get_intra_op_parallelism_threads(),
         tf.config.threading.get_inter_op_parallelism_threads(),
     )
-    try:
-        done = subprocess.run(
-            module_command("tf_interop.tuning.xla"),
-            input=msgspec.msgpack.encode(work),
-            env=child_environment() | {"TF_CPP_MIN_LOG_LEVEL": "3"},
-            capture_output=True,
-            timeout=limit_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
+    ended = run_module("tf_interop.tuning.xla", msgspec.msgpack.encode(work), limit_s)
+    if ended.code is None:
         return XlaTimes(why_not=f"compiling and timing it took longer than {limit_s:.0f} s")
-    lines = done.stdout.splitlines()
-    if done.returncode or not lines:
-        return XlaTimes(why_not=f"the process that compiled it {describe_end(done.returncode)}")
-    return msgspec.json.decode(lines[-1], type=XlaTimes)
+    if not ended.result:
+        return XlaTimes(why_not=f"the process that compiled it {describe_end(ended.code)}")
+    return msgspec.json.decode(ended.result, type=XlaTimes)
 
 
 def _measure(work: _Work) -> XlaTimes:
@@ -137,5 +128,6 @@ def _measure(work: _Work) -> XlaTimes:
 
 
 if __name__ == "__main__":
-    _read = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=_Work)
-    print(msgspec.json.encode(_measure(_read)).decode())
+    _request, _result = map(pathlib.Path, sys.argv[1:])
+    _work = msgspec.msgpack.decode(_request.read_bytes(), type=_Work)
+    _result.write_bytes(msgspec.json.encode(_measure(_work)))
