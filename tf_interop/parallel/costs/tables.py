@@ -23,13 +23,7 @@ import tensorflow as tf
 from tf_interop.graph.ops import input_dtypes, output_dtypes
 from tf_interop.parallel.costs.box_tables import Booleans, BoxTable, BoxTables, Floats, Links
 from tf_interop.parallel.costs.devices import DeviceGraph
-from tf_interop.parallel.costs.part_tables import (
-    Combination,
-    MeasuredParts,
-    PartTables,
-    combine,
-    combine_whole,
-)
+from tf_interop.parallel.costs.part_tables import MeasuredParts, PartTables, find_parts
 from tf_interop.parallel.layers.find import Layer, LayerGraph, legal_degrees
 from tf_interop.parallel.op_parts import Operation, boxes_of
 from tf_interop.parallel.parted_graph import LayerDivision, Tensor, is_copied
@@ -203,7 +197,6 @@ class _Costing:
         known = {tuple(layer.extents.values()): layer for layer in layers.layers}
         found = {sizes: configurations_of(layer, self._count) for sizes, layer in known.items()}
         self._configurations = [found[tuple(each.extents.values())] for each in layers.layers]
-        self._combinations: dict[tuple[tuple[Degrees, ...], bool], Combination] = {}
         self._of_signature: dict[tuple[object, ...], _NodeTable] = {}
         self._seconds: dict[tuple[object, ...], Floats] = {}
         self._node_tables = {node: self._node_table(node) for node in layers.layer_of}
@@ -365,14 +358,10 @@ class _Costing:
         self, node: int, configurations: tuple[Degrees, ...], home: int
     ) -> _NodeTable:
         operation = self._layers.operations[node]
-        is_update = node in self._layers.update_of
-        if (configurations, is_update) not in self._combinations:
-            how = combine_whole if is_update else combine
-            self._combinations[configurations, is_update] = how(configurations)
-        tables = PartTables(
+        tables = find_parts(
             operation,
             functools.partial(self._layers.parts, node),
-            self._combinations[configurations, is_update],
+            configurations,
             home,
             self._count,
             self._tables,
