@@ -158,7 +158,7 @@ def parts_of(layers: LayerGraph, node: int, degrees: Degrees) -> Sequence[OpPart
         tuple(map(whole, each)) for each in (operation.input_shapes, operation.output_shapes)
     )
     adds = undivided[0].multiply_adds if undivided else 0
-    return [OpPart(home_of(node), reads, gives, lambda maker, _: (), adds)]
+    return [OpPart(reads, gives, lambda maker, _: (), adds, home_of(node))]
 
 
 def computing_s(layers: LayerGraph, place: int, degrees: Degrees) -> float:

@@ -87,7 +87,7 @@ def _undivided(operation: Operation, parts: Sequence[OpPart] | None) -> OpPart:
         tuple(map(whole, shapes)) for shapes in (operation.input_shapes, operation.output_shapes)
     )
     adds = sum(part.multiply_adds for part in parts or ())
-    return OpPart(0, reads, gives, lambda *_: (), adds)
+    return OpPart(reads, gives, lambda *_: (), adds)
 
 
 class MeasuredParts:

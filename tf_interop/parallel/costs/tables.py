@@ -25,7 +25,7 @@ from tf_interop.parallel.costs.box_tables import Booleans, BoxTable, BoxTables, 
 from tf_interop.parallel.costs.devices import DeviceGraph
 from tf_interop.parallel.costs.part_tables import MeasuredParts, PartTables, find_parts
 from tf_interop.parallel.layers.find import Layer, LayerGraph, legal_degrees
-from tf_interop.parallel.op_parts import Operation, boxes_of
+from tf_interop.parallel.op_parts import Operation, box_at, divide, extents_of
 from tf_interop.parallel.parted_graph import LayerDivision, Tensor, is_copied
 from tf_interop.parallel.regions import volume, whole
 from tf_interop.parallel.search.bounds import total_cost
@@ -328,13 +328,15 @@ class _Costing:
     ) -> Floats:
         """The bytes that devices receive beyond their shares of a tensor."""
         held = item_bytes * read.volumes_of_devices(self._count)
-        if len(shape) in (2, 4):
-            key = "own", shape, self._layers.layers[layer].layout, self._configurations[layer]
+        layout = self._layers.layers[layer].layout
+        if extents := extents_of(shape, layout):
+            key = "own", shape, layout, self._configurations[layer]
             if key not in self._seconds:
                 own = np.zeros_like(held)
                 for number, degrees in enumerate(self._configurations[layer]):
-                    boxes = boxes_of(shape, self._layers.layers[layer].layout, degrees)
-                    own[number, list(boxes)] = [volume(box) for box in boxes.values()]
+                    places = divide(extents, degrees.with_channels_together)
+                    for device, place in places.items():
+                        own[number, device] = volume(box_at(place, shape, layout))
                 self._seconds[key] = own
             held -= item_bytes * self._seconds[key]
         return np.maximum(held, 0)

@@ -34,11 +34,10 @@ from tf_interop.graph.ops import TRIVIAL_OPS, attribute_of, output_dtypes
 from tf_interop.graph.properties import MOST_ELEMENTS, GraphProperties, is_fully_known
 from tf_interop.graph.view import GraphView
 from tf_interop.graph.xla import xla_mark
-from tf_interop.parallel.layers.heads import HEAD_OPS, PRODUCT_OPS, find_heads
+from tf_interop.parallel.layers.heads import HEAD_OPS, find_heads
 from tf_interop.parallel.layers.updates import VARIABLE_OPS, Update, argument_of, find_updates
-from tf_interop.parallel.op_parts import Operation, OpPart, axes_of
+from tf_interop.parallel.op_parts import Operation, OpPart
 from tf_interop.parallel.rules import RULES
-from tf_interop.parallel.rules.convolution import extents_of_convolution, extents_of_product
 from tf_interop.parallel.rules.shapes import LAYOUT_AFTER
 from tf_interop.parallel.rules.shares import ASSIGN_OPS, READ_OP, divide_update
 from tf_interop.parallel.types import Axis, Degrees
@@ -113,7 +112,7 @@ class LayerGraph:
         """The parts of a layer's node; None if it runs whole."""
         update = self.update_of.get(node)
         if update is None:
-            return RULES[self.view.ops[node]](self.operations[node], degrees)
+            return RULES[self.view.ops[node]].divide(self.operations[node], degrees)
         gradient_parts = self.parts(update.gradient, degrees)
         if gradient_parts is None:
             return None
@@ -466,11 +465,12 @@ class _Finder:
         return math.prod(shape) if is_fully_known(shape) else 0
 
     def _layer(self, nodes: list[int], first: Operation) -> Layer:
-        extents = _extents(first)
         rule = RULES[first.node.op]
+        extents = rule.extents(first) or {}
 
         def may_be_divided(axis: Axis) -> bool:
-            return extents.get(axis, 1) > 1 and bool(rule(first, Degrees(**{axis.value: 2})))
+            parts = rule.divide(first, Degrees(**{axis.value: 2}))
+            return extents.get(axis, 1) > 1 and bool(parts)
 
         return Layer(
             first.node.name,
@@ -479,16 +479,3 @@ class _Finder:
             first.layout,
             {axis: extents[axis] if may_be_divided(axis) else 1 for axis in Axis},
         )
-
-
-def _extents(first: Operation) -> Mapping[Axis, int]:
-    """The size of each axis of the work of a layer, from its first operation."""
-    op = first.node.op
-    if op in PRODUCT_OPS:
-        return extents_of_product(first)
-    if op in HEAD_OPS:
-        return extents_of_convolution(first)
-    # The parts of a mean are parts of its input.
-    image = first.input_shapes[0] if op == "Mean" else first.output_shapes[0]
-    axes = axes_of(image, first.layout)
-    return dict(zip(axes, image, strict=True)) if len(axes) == len(image) else {}

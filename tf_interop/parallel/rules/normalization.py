@@ -38,7 +38,7 @@ from tf_interop.graph.ops import attribute_of
 from tf_interop.graph.properties import GraphProperties, is_fully_known
 from tf_interop.graph.view import GraphView
 from tf_interop.parallel.node_maker import NodeMaker, own_attributes, without_nodes
-from tf_interop.parallel.op_parts import BoxPart, Operation, Rule, by_operand, outputs_of
+from tf_interop.parallel.op_parts import Operation, OpPart, Rule, by_operand, outputs_of
 from tf_interop.parallel.regions import Box, whole
 
 FORWARD_OPS = frozenset({"FusedBatchNormV2", "FusedBatchNormV3"})
@@ -49,7 +49,7 @@ _COMPUTED = {"FusedBatchNormV2": 5, "FusedBatchNormGradV2": 3}
 """How many outputs parts compute. The others are reserve spaces that nothing needs."""
 
 
-def _part_of_image(operation: Operation, box: Box) -> BoxPart | None:
+def _part_of_image(operation: Operation, box: Box) -> OpPart | None:
     """A part: the second version of the op, which has no last reserve space.
 
     So that space is not sent from a normalization to its gradient. All vectors are divided as the
@@ -72,7 +72,7 @@ def _part_of_image(operation: Operation, box: Box) -> BoxPart | None:
     gives = boxes(operation.output_shapes[:computed])
     gives += tuple(map(whole, operation.output_shapes[computed:]))
     emit = functools.partial(_normalize, operation, op)
-    return (*boxes(operation.input_shapes[:5]), *unread), gives, emit
+    return OpPart((*boxes(operation.input_shapes[:5]), *unread), gives, emit)
 
 
 def _normalize(

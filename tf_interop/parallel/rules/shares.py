@@ -15,6 +15,7 @@ parameters and gradients that other devices compute with are sent, as those of a
 from __future__ import annotations
 
 import collections
+import dataclasses
 import functools
 from collections.abc import Sequence
 
@@ -64,15 +65,15 @@ def divide_update(
         name = f"{variable}/{place}"
         if operation.node.op == READ_OP:
             emit = functools.partial(_read, operation, name, box)
-            parts.append(OpPart(place, (None,), (box,), emit))
+            parts.append(OpPart((None,), (box,), emit, place=place))
         elif operation.node.op in ASSIGN_OPS:
             emit = functools.partial(_assign, operation, name, box)
-            parts.append(OpPart(place, (None, box), (), emit))
+            parts.append(OpPart((None, box), (), emit, place=place))
         else:
             part = part_of_elementwise(operation, box)
             if part is None:
                 return None
-            parts.append(OpPart(place, *part))
+            parts.append(dataclasses.replace(part, place=place))
     return parts
 
 
