@@ -53,8 +53,8 @@ def divide(
     layers = layers_of(graph_def, PRESERVE)
     pairs = zip(layer_names(layers), divisions, strict=False)
     given = {name: each for name, each in pairs if each is not None}
-    parted = part_graph(layers, given, [0] * len(layers.view), PRESERVE)
-    return rewrite_divided(parted, devices, PRESERVE)
+    parted = part_graph(layers, given, [0] * len(layers.view))
+    return rewrite_divided(parted, devices)
 
 
 def test_the_same_arguments_give_the_same_graph_and_results() -> None:

@@ -249,7 +249,7 @@ class _Costing:
             layer = layer_of.get(node)
             for place, tensor in enumerate(view.fanins[node]):
                 is_of_layer = layer is not None or tensor[0] in layer_of
-                if not is_of_layer or is_copied(view, tensor[0], ()):
+                if not is_of_layer or is_copied(self._layers, tensor[0]):
                     continue
                 # Parts read nothing of vectors of sizes.
                 if layer is None or self._node_tables[node].parts.reads[place].volumes.any():
