@@ -32,15 +32,9 @@ _SUMS = ("Sum", "Mean")
 
 
 def _broadcast_box(shape: Sequence[int], result: Sequence[int], box: Box) -> Box | None:
-    """The box that a part reads of an operand. It spans each dimension of size 1.
+    """The box of an operand that NumPy's rules broadcast to a box of the result.
 
-    Args:
-        shape: shape of the operand.
-        result: the shape that the operand is broadcast to by NumPy's rules.
-        box: the box of the result.
-
-    Returns:
-        None if the operand cannot be broadcast to the result.
+    It spans each dimension of size 1. None if the operand cannot be broadcast to the result.
     """
     lacking = len(result) - len(shape)
     if lacking < 0:

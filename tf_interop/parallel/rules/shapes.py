@@ -84,14 +84,7 @@ def _part_of_padding(operation: Operation, box: Box) -> OpPart | None:
 def _padded(
     operation: Operation, place: int, befores: Sequence[int], box: Box
 ) -> tuple[Box | None, Emit]:
-    """The box of the inner tensor that a box of a padded tensor reads, and its nodes.
-
-    Args:
-        operation: the padding.
-        place: the input that is padded.
-        befores: the padding before each axis.
-        box: the box of the padded tensor.
-    """
+    """The box of the input at `place` that a box of the padded tensor reads, and its nodes."""
     shape, dtype = operation.input_shapes[place], operation.dtype
     at = tuple((before, before + size) for before, size in zip(befores, shape, strict=True))
     shared = overlap(at, box) if 0 not in shape else None

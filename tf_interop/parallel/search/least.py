@@ -51,19 +51,12 @@ class Least:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Order:
-    """An order of elimination, and its work.
-
-    Attributes:
-        nodes: all nodes in order.
-        entries: entries of all tables over the choices of a node and its neighbours.
-        largest: entries of the largest table kept, over the choices of neighbours.
-        width: the most neighbours of a node at its elimination.
-    """
+    """An order of elimination, and its work."""
 
     nodes: tuple[int, ...]
-    entries: int
-    largest: int
-    width: int
+    entries: int  # of all tables over the choices of a node and its neighbours
+    largest: int  # entries of the largest table kept, over the choices of neighbours
+    width: int  # the most neighbours of a node at its elimination
 
 
 def find_least(node_costs: Sequence[Array], edge_costs: Mapping[Edge, Array]) -> Least:
@@ -72,10 +65,6 @@ def find_least(node_costs: Sequence[Array], edge_costs: Mapping[Edge, Array]) ->
     If the tables of elimination would get too large, choices whose bounds exceed the cost of a
     known solution are left out. That solution comes from an elimination with the few choices of
     each node that have the lowest bounds.
-
-    Args:
-        node_costs: the costs of each node by its choice.
-        edge_costs: the costs by the choices of two nodes, the lower number first.
     """
     sizes = [len(costs) for costs in node_costs]
     order = _find_order(sizes, edge_costs)
@@ -139,10 +128,6 @@ def _find_order(sizes: Sequence[int], edges: Iterable[Edge]) -> _Order:
     """Orders nodes greedily: the one with the smallest table is next.
 
     Nodes with one choice do not count as neighbours.
-
-    Args:
-        sizes: the number of choices of each node.
-        edges: pairs of nodes.
     """
     neighbours: list[set[int]] = [set() for _ in sizes]
     for first, second in edges:

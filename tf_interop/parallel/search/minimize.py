@@ -94,15 +94,10 @@ def minimize(problem: SearchProblem) -> SearchResult:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class _Subproblem:
-    """A subset of the configurations, with initial prices of memory.
+    """A subset of the configurations, with initial prices of memory."""
 
-    Attributes:
-        kept: the configurations of each layer, ascending.
-        prices: the price of all memory of each device.
-    """
-
-    kept: tuple[Array, ...]
-    prices: Array
+    kept: tuple[Array, ...]  # the configurations of each layer, ascending
+    prices: Array  # of all memory of each device
 
 
 class _Search:
@@ -266,12 +261,8 @@ class _Search:
     ) -> None:
         """Divides the configurations of one layer between two subproblems.
 
-        Both leave out the configurations that no better choice can have.
-
-        Args:
-            bound: the subproblem's bound.
-            subproblem: the subproblem to divide.
-            too_much: the best choice with its prices, if that does not fit.
+        Both leave out the configurations that no better choice can have. `too_much` is the best
+        choice with the subproblem's prices, if that does not fit.
         """
         prices = subproblem.prices
         bounds = find_bounds(*self._costs(subproblem.kept, prices))
