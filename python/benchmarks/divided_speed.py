@@ -86,19 +86,8 @@ def _namespaces(rate: str | None) -> Iterator[list[list[str]]]:
         for name in names:
             ip("netns", "add", name)
             ip("-n", name, "link", "set", "lo", "up")
-        ip(
-            "-n",
-            names[0],
-            "link",
-            "add",
-            "cable",
-            "type",
-            "veth",
-            "peer",
-            "cable",
-            "netns",
-            names[1],
-        )
+        cable = ["link", "add", "cable", "type", "veth", "peer", "cable", "netns"]
+        ip("-n", names[0], *cable, names[1])
         for name, host in zip(names, _HOSTS, strict=True):
             ip("-n", name, "address", "add", f"{host}/24", "dev", "cable")
             ip("-n", name, "link", "set", "cable", "up")
@@ -124,13 +113,11 @@ def _train(network: str, addresses: list[str]) -> dict[str, Any]:
     import tensorflow as tf
 
     import tf_interop
-    from python.benchmarks.divided_training import handed_layers, plan_of
+    from python.benchmarks.divided_training import handed_layers, on_first_devices, plan_of
     from tf_interop.parallel.costs.local_devices import measure_devices
     from tf_interop.parallel.divide import Divider
     from tf_interop.parallel.explain import WHOLE, baselines
-    from tf_interop.parallel.lookup import keys_of_layers, structure_of_layers
     from tf_interop.parallel.make_division import make_division
-    from tf_interop.parallel.types import DividedLayer
     from tf_interop.runtime.plugin import get_plugin
     from tf_interop.runtime.settings import Settings
 
@@ -162,16 +149,11 @@ def _train(network: str, addresses: list[str]) -> dict[str, Any]:
         mode="training",
         step_s=_median_s(tf.function(step, jit_compile=False, autograph=False)),
     )
-    keys = keys_of_layers(layers, structure_of_layers(layers))
     divisions = {
-        name: [
-            DividedLayer(key, layer.name, each, tuple(range(each.count)))
-            for key, layer, each in zip(keys, layers.layers, degrees, strict=True)
-            if each.count > 1
-        ]
+        name: on_first_devices(layers, degrees)
         for name, degrees in baselines(layers, len(names)).items()
     }
-    divisions[PLAN] = list(planned.layers)
+    divisions[PLAN] = planned.layers
     assert planned.prediction is not None
     predicted_ms = {name: us / 1e3 for name, us in planned.prediction.steps_us.items()}
     predicted_ms[PLAN] = planned.prediction.step_us / 1e3

@@ -68,19 +68,9 @@ def strategies(
 
     A layer that is too short for all devices is divided as far as possible.
     """
-    keys = keys_of_layers(graph, structure_of_layers(graph))
-
-    def in_order(degrees: Iterable[Degrees]) -> tuple[DividedLayer, ...]:
-        """Puts divided layers on the first devices, and leaves whole ones out."""
-        return tuple(
-            DividedLayer(key, layer.name, each, tuple(range(each.count)))
-            for key, layer, each in zip(keys, graph.layers, degrees, strict=True)
-            if each.count > 1
-        )
-
     for strategy, degrees in baselines(graph, device_count).items():
         if strategy != WHOLE:
-            yield strategy, in_order(degrees)
+            yield strategy, on_first_devices(graph, degrees)
     for axes in (
         *([Axis.HEIGHT], [Axis.WIDTH], [Axis.CHANNEL]),
         *([Axis.HEIGHT, Axis.WIDTH], [Axis.FILTER, Axis.CHANNEL]),
@@ -92,9 +82,20 @@ def strategies(
             {axis.value: next(n for n in (count, 2, 1) if n <= its.extents[axis]) for axis in axes}
             for its in graph.layers
         )
-        yield " and ".join(axis.value for axis in axes), in_order(Degrees(**it) for it in fitting)
+        division = on_first_devices(graph, (Degrees(**it) for it in fitting))
+        yield " and ".join(axis.value for axis in axes), division
     for seed in range(RANDOM_PLANS):
         yield f"random {seed}", random_division(graph, device_count, seed)
+
+
+def on_first_devices(graph: LayerGraph, degrees: Iterable[Degrees]) -> tuple[DividedLayer, ...]:
+    """Puts divided layers on the first devices, and leaves whole ones out."""
+    keys = keys_of_layers(graph, structure_of_layers(graph))
+    return tuple(
+        DividedLayer(key, layer.name, each, tuple(range(each.count)))
+        for key, layer, each in zip(keys, graph.layers, degrees, strict=True)
+        if each.count > 1
+    )
 
 
 def handed_layers(call: Callable[[], Any]) -> LayerGraph:

@@ -132,20 +132,8 @@ class Unchanged(tf.keras.layers.Layer):  # type: ignore[misc]
         return inputs
 
 
-def without_normalization(model: Any) -> Any:
-    """A model without its batch normalizations."""
-
-    def clone(layer: Any) -> Any:
-        if isinstance(layer, tf.keras.layers.BatchNormalization):
-            return Unchanged(name=layer.name)
-        return layer.__class__.from_config(layer.get_config())
-
-    return tf.keras.models.clone_model(model, clone_function=clone)
-
-
-def resnet50(width: int = 1) -> Any:
-    """ResNet50 without batch normalization, its filters for `width` times as many channels."""
-    model = tf.keras.applications.ResNet50(weights=None, classifier_activation=None)
+def without_normalization(model: Any, width: int = 1) -> Any:
+    """A model without its batch normalizations, with `width` times as many filters."""
 
     def clone(layer: Any) -> Any:
         config = layer.get_config()
@@ -156,6 +144,12 @@ def resnet50(width: int = 1) -> Any:
         return layer.__class__.from_config(config)
 
     return tf.keras.models.clone_model(model, clone_function=clone)
+
+
+def resnet50(width: int = 1) -> Any:
+    """ResNet50 without batch normalization, its filters for `width` times as many channels."""
+    model = tf.keras.applications.ResNet50(weights=None, classifier_activation=None)
+    return without_normalization(model, width)
 
 
 RESIDUAL_NETWORKS = {"ResNet50": resnet50, "wide ResNet50": lambda: resnet50(2)}

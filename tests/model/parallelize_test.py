@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import keras
@@ -115,15 +114,6 @@ def test_leaves_a_model_whole_where_the_gain_is_small(
         monkeypatch.setattr(make_division, "_LEAST_GAIN", least)
         graph, _ = _planned(model, **options)
         assert bool(graph.layers) == is_divided
-
-
-def test_devices_that_share_their_cores_gain_nothing(model: Any) -> None:
-    graph = _devices()
-    shared = tuple(dataclasses.replace(each, pool="cores") for each in graph.devices)
-    plan = tf_interop.parallelize(
-        model, device_graph=dataclasses.replace(graph, devices=shared), batch_size=32
-    )
-    assert plan.graphs[0].layers == ()
 
 
 def test_divides_what_does_not_fit_on_one_device(model: Any) -> None:

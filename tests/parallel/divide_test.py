@@ -9,7 +9,6 @@ from graph_builder import CPU, FLOAT, GraphBuilder, add_shapes, graph_of, same_g
 from tensorflow.core.framework import graph_pb2
 
 from tf_interop.errors import PlanError, TimeLimitError
-from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.time_limit import time_limit
 from tf_interop.graph.view import GraphView
 from tf_interop.parallel.divide import Divider, ParallelReport
@@ -38,7 +37,7 @@ def graph_of_convolution(batch: int | None = 4) -> GraphBuilder:
 
 def plan_of(*layers: DividedLayer, why: str = "") -> ParallelPlan:
     view = GraphView(graph_of_convolution().graph_def)
-    structure = structure_of_layers(find_layers(view, GraphProperties(view)))
+    structure = structure_of_layers(find_layers(view))
     entry = GraphDivision(structure.fingerprint, structure.landmarks, layers, why_whole=why)
     return ParallelPlan(DEVICES, (entry,))
 

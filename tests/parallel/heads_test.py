@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import tensorflow as tf
-from parallel.traced_layers import convolution, gradients, image, parameter, trace
+from parallel.traced_layers import gradients, image, parameter, trace
 
 from tf_interop.convolution import ConvolutionKind
 from tf_interop.graph.properties import GraphProperties
@@ -39,11 +39,6 @@ def all_roles(layers: str, gradients: tuple[str, str]) -> Heads:
             strict=True,
         )
     }
-
-
-def branches_of_one_image() -> None:
-    x = tf.nn.relu(image(8, 6, 6, 3))
-    gradients(convolution(x, 4, "a") * convolution(x, 4, "b"))
 
 
 def two_uses_of_one_filter() -> None:
@@ -100,7 +95,6 @@ def product_of_activations() -> None:
 @pytest.mark.parametrize(
     ("network", "expected"),
     [
-        (branches_of_one_image, all_roles("ab", OF_CONVOLUTION)),
         (two_uses_of_one_filter, all_roles("ab", OF_CONVOLUTION)),
         (products, all_roles("abc", OF_PRODUCT)),
         (frozen_filter, {"a": ("a", FORWARD)} | all_roles("b", OF_PRODUCT)),

@@ -74,14 +74,6 @@ def test_the_plugin_is_off_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
         tensorflow_internals.set_plugin_optimizers_option(before)
 
 
-def test_rates_are_work_over_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_devices, "_time", lambda run: 0.5)
-    device = local_devices._measure_device("/device:CPU:0", "/job:a/replica:0/task:1/device:CPU:0")
-    assert device.multiply_adds_per_s == 8 * 56 * 56 * 64 * 3 * 3 * 64 / 0.5
-    assert device.memory_bytes_per_s == 2 * 4 * (1 << 22) / 0.5
-    assert device.pool == "CPUs of /job:a/task:1"
-
-
 def test_the_time_of_a_message_is_that_of_the_hops_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([5.0, 1.0])
     monkeypatch.setattr(local_devices, "_time", lambda run: next(times))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -29,7 +30,8 @@ def parted(layers: LayerGraph, *divisions: LayerDivision | None, preserve: str =
     """The graph with these divisions of its layers; all nodes are on device 0."""
     pairs = zip(layer_names(layers), divisions, strict=False)
     given = {name: each for name, each in pairs if each is not None}
-    return part_graph(layers, given, [0] * len(layers.view), ["result", *preserve.split()])
+    layers = dataclasses.replace(layers, preserved={"result", *preserve.split()})
+    return part_graph(layers, given, [0] * len(layers.view))
 
 
 def sent(graph: PartedGraph) -> list[tuple[str, Box, int, int, int]]:

@@ -146,14 +146,14 @@ def check_parts(
 
 def parts_of(operation: Operation, degrees: Degrees) -> Sequence[OpPart]:
     """The parts of an operation, which must be divisible."""
-    parts = RULES[operation.node.op](operation, degrees)
+    parts = RULES[operation.node.op].divide(operation, degrees)
     assert parts is not None, f"no parts for {degrees}"
     return parts
 
 
 def stays_whole(operation: Operation, *degrees: Degrees) -> bool:
     """Whether an operation cannot be divided in any of these ways."""
-    return all(RULES[operation.node.op](operation, each) is None for each in degrees)
+    return all(RULES[operation.node.op].divide(operation, each) is None for each in degrees)
 
 
 def run_graph(

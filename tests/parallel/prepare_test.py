@@ -60,6 +60,7 @@ def fused_graph(op: str, fused: Sequence[str], **changes: Any) -> tuple[graph_pb
     result = (2, 4) if is_product else (2, 5, 6, 4)
     graph.node("y").attr["_output_shapes"].list.shape.append(tf.TensorShape(result).as_proto())
     graph.add("reader", "Neg", "y", T=FLOAT)
+    graph.graph_def.library.SetInParent()
     return graph.graph_def, feeds
 
 

@@ -13,7 +13,7 @@ from tensorflow.core.framework import graph_pb2
 
 from tf_interop.graph.view import GraphView
 from tf_interop.parallel.parted_graph import LayerDivision, part_graph
-from tf_interop.parallel.rewrite import PART_ATTRIBUTE, rewrite_divided, was_divided
+from tf_interop.parallel.rewrite import rewrite_divided, was_divided
 from tf_interop.parallel.types import Degrees
 
 DEVICES = [CPU.replace("CPU:0", f"CPU:{number}") for number in range(4)]
@@ -53,8 +53,8 @@ def divide(
     layers = layers_of(graph_def, PRESERVE)
     pairs = zip(layer_names(layers), divisions, strict=False)
     given = {name: each for name, each in pairs if each is not None}
-    parted = part_graph(layers, given, [0] * len(layers.view), PRESERVE)
-    return rewrite_divided(parted, devices, PRESERVE)
+    parted = part_graph(layers, given, [0] * len(layers.view))
+    return rewrite_divided(parted, devices)
 
 
 def test_the_same_arguments_give_the_same_graph_and_results() -> None:
@@ -69,30 +69,6 @@ def test_the_same_arguments_give_the_same_graph_and_results() -> None:
     results = (run_graph(each, FEEDS, ["s", "u"]) for each in (on_one, before))
     for ours, stock in zip(*results, strict=True):
         np.testing.assert_allclose(ours, stock, rtol=1e-5, atol=1e-5)  # sums in another order
-
-
-def test_parts_and_pieces_are_on_their_devices() -> None:
-    after = divide(two_products(), SAMPLES)
-    devices = {node.name: node.device[-len("CPU:0") :] for node in after.node}
-    assert devices["h/part_0/MatMul"] == devices["x/piece/Slice"] == devices["r/box/ConcatV2"]
-    assert devices["h/part_0/MatMul"] == "CPU:0"
-    assert devices["h/part_1/MatMul"] == devices["r/part_1/Relu"] == "CPU:1"
-    view = GraphView(after)
-    cut = {
-        view.names[reader]: view.names[view.fanins[reader][0][0]]
-        for reader, op in enumerate(view.ops)
-        if op == "MatMul"
-    }
-    assert cut == {
-        "h/part_0/MatMul": "x/piece/Slice",
-        "h/part_1/MatMul": "x/piece/Slice_1",
-        "y": "r/box/ConcatV2",
-    }
-    assert node_of(after, "r/part_1/Relu").attr[PART_ATTRIBUTE].s == b"r"
-    for index, node in enumerate(view.nodes):
-        if node.op == "Slice":
-            begin, size = (view.nodes[source] for source, _ in view.fanins[index][1:])
-            assert {begin.device, size.device} == {node.device}
 
 
 def test_each_device_has_its_own_boxes_of_constants() -> None:

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from tf_interop.errors import PlanError
-from tf_interop.parallel.search import least
 from tf_interop.parallel.search import minimize as search
 from tf_interop.parallel.search.minimize import SearchProblem, minimize
 
@@ -64,7 +63,7 @@ def every_choice(problem: SearchProblem) -> Iterator[tuple[tuple[int, ...], floa
 
 # Elimination solves a problem at once, or after bounds have ruled out configurations, or not at all
 # because its tables are still too large.
-ENTRIES = [(least._FEW_ENTRIES, least._MAX_ENTRIES), (0, least._MAX_ENTRIES), (40, 60)]
+ENTRIES = [(search._FEW_ENTRIES, search._MAX_ENTRIES), (0, search._MAX_ENTRIES), (40, 60)]
 
 
 @pytest.mark.parametrize(("few", "most"), ENTRIES)
@@ -73,8 +72,8 @@ ENTRIES = [(least._FEW_ENTRIES, least._MAX_ENTRIES), (0, least._MAX_ENTRIES), (4
 def test_nothing_that_fits_costs_less(
     seed: int, devices: int, few: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(least, "_FEW_ENTRIES", few)
-    monkeypatch.setattr(least, "_MAX_ENTRIES", most)
+    monkeypatch.setattr(search, "_FEW_ENTRIES", few)
+    monkeypatch.setattr(search, "_MAX_ENTRIES", most)
     problem = random_problem(seed, devices=devices)
     costs = dict(every_choice(problem))
     if not costs:
@@ -127,8 +126,8 @@ def test_an_error_names_the_needed_memory() -> None:
 
 
 def test_says_how_far_an_unproven_choice_may_be_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, name in ((least, "_FEW_ENTRIES"), (least, "_MAX_ENTRIES"), (search, "_MAX_EFFORT")):
-        monkeypatch.setattr(module, name, 0)
+    for name in ("_FEW_ENTRIES", "_MAX_ENTRIES", "_MAX_EFFORT"):
+        monkeypatch.setattr(search, name, 0)
     random = np.random.default_rng(3)
     edges = {each: random.random((6, 6)) for each in itertools.combinations(range(6), 2)}
     problem = SearchProblem(tuple(random.random((6, 6))), edges)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import itertools
 import random
 from collections.abc import Iterable, Sequence
 
@@ -23,13 +22,12 @@ from parallel.traced_layers import (
 from profile_values import make_algorithm, make_profile
 
 from tf_interop.graph.ops import input_dtypes, output_dtypes
-from tf_interop.parallel.costs.box_tables import BoxTable, BoxTables, Links
 from tf_interop.parallel.costs.devices import Device, DeviceGraph
 from tf_interop.parallel.costs.part_tables import MeasuredParts
 from tf_interop.parallel.costs.tables import DivisionCosts, configurations_of, find_costs
 from tf_interop.parallel.layers.find import LayerGraph
 from tf_interop.parallel.op_parts import OpPart, are_addends
-from tf_interop.parallel.regions import Box, Part, PartedTensor, pieces_of, split, volume, whole
+from tf_interop.parallel.regions import Box, Part, PartedTensor, pieces_of, volume, whole
 from tf_interop.parallel.types import Degrees
 
 # Devices 1 and 2 share their cores, and no two links are alike.
@@ -62,67 +60,6 @@ def sending_s(given: PartedTensor, reads: Iterable[Row], *, is_awaited: bool = T
                 busy["sent", source] += seconds
                 busy["received", device] += seconds
     return max(busy.values(), default=0.0) + longest * is_awaited
-
-
-def table_of(
-    tables: BoxTables, rows: Sequence[Sequence[Row]], are_sums: Sequence[bool] | None = None
-) -> BoxTable:
-    """The table of the rows of each configuration."""
-    flat = [
-        [number, device, *itertools.chain(*box)]
-        for number, each in enumerate(rows)
-        for device, box in each
-    ]
-    array = np.array(flat, np.int64).reshape(len(flat), -1)
-    return tables.make(array, np.array(are_sums or [False] * len(rows)))
-
-
-def random_parts(random_: random.Random, shape: Sequence[int]) -> tuple[list[Row], bool]:
-    """Parts that cover a tensor, on random devices by number, and whether they are addends."""
-    count = random_.randint(1, 2)
-    found = [
-        (device, box)
-        for box in itertools.product(*(split(size, random_.randint(1, 3)) for size in shape))
-        for device in random_.sample(range(4), count)
-    ]
-    return sorted(found), count > 1
-
-
-def random_reads(random_: random.Random, shape: Sequence[int]) -> list[Row]:
-    reads = []
-    for device in random_.sample(range(4), random_.randint(0, 4)):
-        intervals = (sorted(random_.sample(range(size + 1), 2)) for size in shape)
-        reads.append((device, tuple((begin, end) for begin, end in intervals)))
-    return reads
-
-
-@pytest.mark.parametrize("is_awaited", [True, False])
-@pytest.mark.parametrize("shape", [(6, 5), ()])
-@pytest.mark.parametrize("seed", range(20))
-def test_sends_the_pieces_that_are_read(
-    seed: int, shape: tuple[int, ...], is_awaited: bool
-) -> None:
-    random_ = random.Random(seed)
-    tables, links = BoxTables(), Links(DEVICES)
-    given, reads = (
-        [make(random_, shape) for _ in range(4)] for make in (random_parts, random_reads)
-    )
-    given_table = table_of(tables, [rows for rows, _ in given], [is_sum for _, is_sum in given])
-    read_table = table_of(tables, reads)
-    expected = [
-        [
-            sending_s(
-                PartedTensor(shape, tuple(Part(*row) for row in rows), is_sum),
-                each,
-                is_awaited=is_awaited,
-            )
-        ]
-        for rows, is_sum in given
-        for each in reads
-    ]
-    expected = np.reshape(expected, (4, 4))
-    seconds = links.seconds(given_table, read_table, 4, is_awaited=is_awaited)
-    np.testing.assert_allclose(seconds, expected, rtol=1e-5)
 
 
 def network() -> list[tf.Tensor]:
@@ -158,7 +95,7 @@ def parts_of(layers: LayerGraph, node: int, degrees: Degrees) -> Sequence[OpPart
         tuple(map(whole, each)) for each in (operation.input_shapes, operation.output_shapes)
     )
     adds = undivided[0].multiply_adds if undivided else 0
-    return [OpPart(home_of(node), reads, gives, lambda maker, _: (), adds)]
+    return [OpPart(reads, gives, lambda maker, _: (), adds, home_of(node))]
 
 
 def computing_s(layers: LayerGraph, place: int, degrees: Degrees) -> float:

@@ -8,7 +8,6 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
-from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
 from tf_interop.parallel.layers.find import LayerGraph, find_layers
 
@@ -64,7 +63,7 @@ def layers_of(
     """The layers of a graph, or of one that a function builds."""
     graph_def = graph if isinstance(graph, graph_pb2.GraphDef) else trace(graph)
     view = GraphView(graph_def)
-    return find_layers(view, GraphProperties(view), nodes_to_preserve)
+    return find_layers(view, nodes_to_preserve=nodes_to_preserve)
 
 
 def layer_names(layers: LayerGraph) -> list[str]:

@@ -10,7 +10,6 @@ import pytest
 import tensorflow as tf
 from parallel.traced_layers import image, trace
 
-from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
 from tf_interop.parallel.costs.devices import uniform_device_graph
 from tf_interop.parallel.costs.tables import find_costs
@@ -75,7 +74,7 @@ def layers_with(update: Update, shape: tuple[int, int], *preserve: str) -> Layer
         update(gradient, value, *handles)
 
     view = GraphView(trace(build))
-    return find_layers(view, GraphProperties(view), preserve, "shares")
+    return find_layers(view, nodes_to_preserve=preserve, shares="shares")
 
 
 @pytest.mark.parametrize(
@@ -120,8 +119,8 @@ def test_names_stay_where_parts_replace_reads_and_assignments() -> None:
     layers = layers_with(with_an_unused_read, SHAPE, *preserve)
     [layer] = layers.layers
     division = {layer.name: LayerDivision(Degrees(sample=2), (0, 1))}
-    parted = part_graph(layers, division, [0] * len(layers.view), preserve)
-    new = rewrite_divided(parted, ["/device:CPU:0", "/device:CPU:1"], preserve)
+    parted = part_graph(layers, division, [0] * len(layers.view))
+    new = rewrite_divided(parted, ["/device:CPU:0", "/device:CPU:1"])
     ops = {node.name: node.op for node in new.node}
     assert [ops[name] for name in preserve] == ["NoOp", "NoOp"]
     assert sum(op == "AssignAddVariableOp" for op in ops.values()) == 2

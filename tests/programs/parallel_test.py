@@ -1,4 +1,4 @@
-"""Layers divided over logical devices, from a model and together with stages."""
+"""Layers divided over logical devices, together with stages and units."""
 
 from __future__ import annotations
 
@@ -84,70 +84,3 @@ STAGES = """
 
 def test_stages_and_units_are_made_on_each_device() -> None:
     run_python(STAGES)
-
-
-FROM_MODEL = """
-    import keras
-    import numpy as np
-    import tensorflow as tf
-    import tf_interop
-    from python.benchmarks.divided_training import make_devices
-    from tf_interop.parallel.costs.devices import uniform_device_graph
-    from tf_interop.runtime.plugin import get_plugin
-    from unnoticed import assert_same
-
-    names = make_devices(4)
-    devices = uniform_device_graph(
-        names, multiply_adds_per_s=2e10, memory_bytes_per_s=1e10, bytes_per_s=5e9, latency_s=1e-5
-    )
-    keras.utils.set_random_seed(0)
-    model = keras.Sequential([
-        keras.Input((12, 12, 3)),
-        keras.layers.Conv2D(32, 5, padding="same", activation="relu"),
-        keras.layers.MaxPooling2D(),
-        keras.layers.Conv2D(32, 5, padding="same", activation="relu"),
-        keras.layers.Flatten(),
-        keras.layers.Dense(512, activation="relu"),
-        keras.layers.Dense(10),
-    ])
-    start = model.get_weights()
-    images = np.random.default_rng(0).normal(size=(64, 12, 12, 3)).astype(np.float32)
-
-    def infer():
-        return [tf.function(model)(images)]
-
-    def fit():
-        model.set_weights(start)
-        model.compile(
-            keras.optimizers.SGD(0.01),
-            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            jit_compile=False,
-        )
-        pairs = tf.data.Dataset.from_tensor_slices((images, np.arange(64) % 10))
-        history = model.fit(pairs.batch(32, drop_remainder=True), epochs=2, verbose=0)
-        return [history.history["loss"], *model.get_weights()]
-
-    for run, batch_size, training in ((infer, 64, False), (fit, 32, True)):
-        tf_interop.disable()
-        expected = run()
-        plan = tf_interop.parallelize(
-            model, device_graph=devices, batch_size=batch_size, training=training
-        )
-        tf_interop.enable(parallel=plan)
-        results = run()
-        assert "4 devices" in str(tf_interop.status())
-        [report] = tf_interop.status().divided_graphs
-        [graph] = plan.graphs
-        assert len(report.divided) == len(graph.layers) >= 4
-        planned = {(names[each.source], names[each.destination]): each.sent_bytes
-                   for each in graph.prediction.sent}
-        sent = {(a[-13:], b[-13:]): count for (a, b), count in report.sent_bytes.items()}
-        assert sent == planned, (sent, planned)
-        assert_same(results, expected, rtol=1e-4, atol=1e-4)
-        tf_interop.enable()
-        get_plugin().forget_reports()
-"""
-
-
-def test_a_divided_model_predicts_and_trains_as_before() -> None:
-    run_python(FROM_MODEL)

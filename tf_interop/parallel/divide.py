@@ -147,12 +147,10 @@ class Divider:
         rewritten = None
         sent_bytes: dict[tuple[str, str], int] = {}
         if division:
-            parted, device_names = self._part(
-                layers, division, nodes_to_preserve, infer_output_shapes
-            )
+            parted, device_names = self._part(layers, division)
             layers, view = parted.layers, parted.layers.view
             if any(map(parted.is_divided, parted.parts)):
-                rewritten = rewrite_divided(parted, device_names, nodes_to_preserve)
+                rewritten = rewrite_divided(parted, device_names)
                 after = GraphView(rewritten)
                 after.topological_order()
                 preserved = set(nodes_to_preserve) & view.index_of.keys()
@@ -169,10 +167,8 @@ class Divider:
                 elif function:
                     again = prepare(graph_def, infer_output_shapes, nodes_to_preserve, function)
                     if again.update_of:
-                        offered = self._part(
-                            again, division, nodes_to_preserve, infer_output_shapes
-                        )
-                        kept_shares.offer(function, shared_variables(*offered))
+                        offered = shared_variables(*self._part(again, division))
+                        kept_shares.offer(function, offered)
             else:
                 why_unchanged = "no operation can be divided as the parallel plan specifies"
         used = {device for each in division.values() for device in each.devices}
@@ -191,17 +187,12 @@ class Divider:
         return rewritten, report
 
     def _part(
-        self,
-        layers: LayerGraph,
-        division: Mapping[str, LayerDivision],
-        nodes_to_preserve: Collection[str],
-        infer: ShapeInference | None,
+        self, layers: LayerGraph, division: Mapping[str, LayerDivision]
     ) -> tuple[PartedGraph, Sequence[str]]:
         """The parts of a graph, and the names of all devices."""
-        degrees_of = {name: each.degrees for name, each in division.items()}
-        layers = expand_layers(layers, degrees_of, infer, nodes_to_preserve)
+        layers = expand_layers(layers, {name: each.degrees for name, each in division.items()})
         device_names, device_of_node = number_devices(self.plan.devices, layers.view)
-        return part_graph(layers, division, device_of_node, nodes_to_preserve), device_names
+        return part_graph(layers, division, device_of_node), device_names
 
 
 def shared_variables(graph: PartedGraph, device_names: Sequence[str]) -> tuple[SharedVariable, ...]:

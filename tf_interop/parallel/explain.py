@@ -55,13 +55,9 @@ def explain_layers(
     choice: Sequence[int],
     strategies: Mapping[str, Sequence[Degrees]],
 ) -> tuple[LayerExplanation, ...]:
-    """Explains every layer.
+    """Explains the configuration of every layer, which `choice` has by its index.
 
-    Args:
-        costs: costs of all configurations.
-        names: names of the layers.
-        choice: the index of each layer's configuration.
-        strategies: the degrees of each layer under each strategy.
+    `strategies` has the degrees of each layer under each strategy.
     """
     edges_of: list[list[tuple[int, int]]] = [[] for _ in names]
     for edge in costs.edges:

@@ -85,13 +85,7 @@ class KeptShares:
     """
 
     def __init__(self, name: str, function: Any, variables: dict[SharedVariable, Any]) -> None:
-        """Prepares to keep shares.
-
-        Args:
-            name: the name of the copy.
-            function: the copy.
-            variables: the handle of each variable.
-        """
+        """Prepares to keep shares for a copy of a function; `variables` has their handles."""
         self.name = name
         self.is_divided = False
         self._function = function
@@ -257,12 +251,38 @@ def _put_together(handles: Sequence[Any], but: KeptShares | None = None) -> None
                 holder.put_together()
 
 
+def _runs_now() -> bool:
+    return context.executing_eagerly() and not ops.get_default_graph().building_function
+
+
+def may_change_calls() -> bool:
+    """Whether a call runs now, with the plugin, and no tape records it."""
+    return (
+        _runs_now()
+        and not record.could_possibly_record()
+        and not tensorflow_internals.are_plugins_turned_off()
+    )
+
+
+def add_copy(function: Any, definition: function_pb2.FunctionDef, *graph: Any) -> Any:
+    """Adds a changed copy of an AtomicFunction, which may have a FuncGraph, to its context."""
+    function._bound_context.add_function_def(definition)
+    return atomic_function.AtomicFunction(
+        definition.signature.name,
+        function._bound_context,
+        function.function_type,
+        function.children,
+        function.call_options,
+        *graph,
+    )
+
+
 def call_flat(self: Any, tensor_inputs: Sequence[Any], captured_inputs: list[Any]) -> Any:
     """Calls a ConcreteFunction, with the values of variables in shares if devices keep them."""
-    if not context.executing_eagerly() or ops.get_default_graph().building_function:
+    if not _runs_now():
         return _stock_call_flat(self, tensor_inputs, captured_inputs)
     inputs = [*tensor_inputs, *captured_inputs]
-    may_keep = not (record.could_possibly_record() or tensorflow_internals.are_plugins_turned_off())
+    may_keep = may_change_calls()
     kept: KeptShares | None = self.__dict__.get(_ATTRIBUTE) if may_keep else None
     if kept is not None and (_kept.get(kept.name) is not kept or not kept.fits(inputs)):
         kept = None
@@ -298,14 +318,7 @@ def _take_offer(concrete: Any, inputs: Sequence[Any], first_captured: int) -> No
         definition.CopyFrom(function.definition)
         name = f"{definition.signature.name}_tf_interop_shares"
         definition.signature.name = name
-        function._bound_context.add_function_def(definition)
-        copy = atomic_function.AtomicFunction(
-            name,
-            function._bound_context,
-            function.function_type,
-            function.children,
-            function.call_options,
-        )
+        copy = add_copy(function, definition)
         kept = KeptShares(name, copy, {each: inputs[each.argument] for each in variables})
         _kept[name] = kept
         for each in variables:

@@ -6,8 +6,8 @@ takes its batch from an iterator, so the batch is taken before the call, which t
 
     f(iterator, v)            iterator --> IteratorGetNext --> x: [None, 8, 8, 4] --> step
 
-    f'(iterator, batch, v)    batch --> x: [16, 8, 8, 4] --> step      for full batches
-    f"(iterator, batch, v)    batch --> x: [4, 8, 8, 4] --> step       for the last one
+    f'(iterator, v, batch)    batch --> x: [16, 8, 8, 4] --> step      for full batches
+    f"(iterator, v, batch)    batch --> x: [4, 8, 8, 4] --> step       for the last one
 
 The pass sees each copy as any other function: it divides those that the plan has an entry for, with
 shares of variables from the next call on (`kept_shares.py`), and says why it leaves the others.
@@ -28,13 +28,11 @@ from typing import Any
 
 import tensorflow as tf
 from absl import logging
-from tensorflow.core.framework import function_pb2, op_def_pb2, types_pb2
-from tensorflow.python.eager import context, record
-from tensorflow.python.eager.polymorphic_function import atomic_function, concrete_function
-from tensorflow.python.framework import ops
+from tensorflow.core.framework import function_pb2, types_pb2
+from tensorflow.python.eager.polymorphic_function import concrete_function
 
-from tf_interop import tensorflow_internals
 from tf_interop.parallel import kept_shares
+from tf_interop.parallel.kept_shares import add_copy
 
 MOST_COPIES = 4
 """The most shapes of one function that get copies. All others share a copy of unknown shapes."""
@@ -64,52 +62,44 @@ class _Batch:
 class _Copies:
     """The copies of one function."""
 
-    def __init__(self, concrete: Any, first_captured: int) -> None:
+    def __init__(self, concrete: Any) -> None:
         self._function = function = concrete._inference_function
         self._graph = concrete._func_graph
-        self._definition, self._batches = _pass_batches(function.definition, first_captured)
+        self._definition, self._batches = _pass_batches(function.definition)
         self._copies: dict[_Shapes | None, Any] = {}
 
     def call(self, tensor_inputs: Sequence[Any], captured_inputs: list[Any]) -> Any:
         """Calls the copy for the shapes of the inputs, which is made if it is new."""
         inputs = [*tensor_inputs, *captured_inputs]
-        passed = list(tensor_inputs)
+        batches: list[Any] = []
         for batch in self._batches:
-            passed += tf.raw_ops.IteratorGetNext(
+            batches += tf.raw_ops.IteratorGetNext(
                 iterator=inputs[batch.iterator],
                 output_types=batch.types,
                 output_shapes=batch.shapes,
             )
-        shapes = tuple(tuple(each.shape) for each in passed)
-        copy = self._copies.get(shapes) or self._make(shapes)
-        return kept_shares.call_flat(copy, passed, captured_inputs)
+        shapes = tuple(tuple(each.shape) for each in (*tensor_inputs, *batches))
+        copy = self._copies.get(shapes) or self._make(shapes, len(tensor_inputs))
+        return kept_shares.call_flat(copy, tensor_inputs, [*captured_inputs, *batches])
 
-    def _make(self, shapes: _Shapes) -> Any:
+    def _make(self, shapes: _Shapes, first_captured: int) -> Any:
         with _lock:
             known = shapes if len(self._copies) < MOST_COPIES else None
             if known not in self._copies:
-                self._copies[known] = self._copy(known)
+                self._copies[known] = self._copy(known, first_captured)
             return self._copies[known]
 
-    def _copy(self, shapes: _Shapes | None) -> Any:
+    def _copy(self, shapes: _Shapes | None, first_captured: int) -> Any:
         definition = function_pb2.FunctionDef()
         definition.CopyFrom(self._definition)
         definition.signature.name += f"{_SUFFIX}{len(self._copies)}"
-        for place, shape in enumerate(shapes or ()):
-            if definition.signature.input_arg[place].type not in _HANDLES:
+        arguments = definition.signature.input_arg
+        captured_count = len(arguments) - len(shapes or ())
+        for number, shape in enumerate(shapes or ()):
+            place = number if number < first_captured else number + captured_count
+            if arguments[place].type not in _HANDLES:
                 _state_shape(definition, place, tf.TensorShape(shape))
-        function = self._function
-        function._bound_context.add_function_def(definition)
-        return _ConcreteFunction(
-            atomic_function.AtomicFunction(
-                definition.signature.name,
-                function._bound_context,
-                function.function_type,
-                function.children,
-                function.call_options,
-                self._graph,
-            )
-        )
+        return _ConcreteFunction(add_copy(self._function, definition, self._graph))
 
 
 _lock = threading.Lock()  # held while copies are made; guards the rest
@@ -137,23 +127,18 @@ def ask(function: str) -> bool:
 
 
 def _call_flat(self: Any, tensor_inputs: Sequence[Any], captured_inputs: list[Any]) -> Any:
-    if (
-        not context.executing_eagerly()
-        or ops.get_default_graph().building_function
-        or record.could_possibly_record()
-        or tensorflow_internals.are_plugins_turned_off()
-    ):
+    if not kept_shares.may_change_calls():
         return kept_shares.call_flat(self, tensor_inputs, captured_inputs)
     copies: _Copies | None = self.__dict__.get(_ATTRIBUTE)
     if copies is not None:
         return copies.call(tensor_inputs, captured_inputs)
     result = kept_shares.call_flat(self, tensor_inputs, captured_inputs)
     if _asked:
-        _answer(self, len(tensor_inputs))
+        _answer(self)
     return result
 
 
-def _answer(concrete: Any, first_captured: int) -> None:
+def _answer(concrete: Any) -> None:
     """Prepares copies for the next calls, if that was asked for."""
     name = concrete.name.decode()
     with _lock:
@@ -161,16 +146,16 @@ def _answer(concrete: Any, first_captured: int) -> None:
             return
         _asked.discard(name)
         try:
-            concrete.__dict__[_ATTRIBUTE] = _Copies(concrete, first_captured)
+            concrete.__dict__[_ATTRIBUTE] = _Copies(concrete)
         except Exception as error:
             # Whatever cannot be copied can still be called.
             logging.warning("tf_interop leaves the shapes of %s unknown: %s", name, error)
 
 
 def _pass_batches(
-    definition: function_pb2.FunctionDef, place: int
+    definition: function_pb2.FunctionDef,
 ) -> tuple[function_pb2.FunctionDef, tuple[_Batch, ...]]:
-    """A copy of a function that is passed its batches, as arguments from `place` on."""
+    """A copy of a function that is passed its batches, as its last arguments."""
     number_of = {each.name: number for number, each in enumerate(definition.signature.input_arg)}
     reads = [
         node
@@ -192,11 +177,10 @@ def _pass_batches(
     ]
     names = {text: f"tf_interop_batch_{number}" for number, (text, *_) in enumerate(components)}
     copy = _without_nodes(definition, {node.name for node in reads}, names)
-    _move_arguments(copy, place, len(components))
-    for number, (text, dtype, shape) in enumerate(components):
-        argument = op_def_pb2.OpDef.ArgDef(name=names[text], type=dtype.as_datatype_enum)
-        copy.signature.input_arg.insert(place + number, argument)
-        _state_shape(copy, place + number, shape)
+    copy.attr.pop("_input_shapes", None)
+    for text, dtype, shape in components:
+        copy.signature.input_arg.add(name=names[text], type=dtype.as_datatype_enum)
+        _state_shape(copy, len(copy.signature.input_arg) - 1, shape)
     return copy, batches
 
 
@@ -219,18 +203,6 @@ def _without_nodes(
             del copy.control_ret[result]
             copy.signature.control_output.remove(result)
     return copy
-
-
-def _move_arguments(definition: function_pb2.FunctionDef, place: int, count: int) -> None:
-    """Moves what is known of the arguments from `place` on up, to let in `count` new ones."""
-    definition.attr.pop("_input_shapes", None)
-    for number in reversed(range(place, len(definition.signature.input_arg))):
-        if number in definition.arg_attr:
-            definition.arg_attr[number + count].CopyFrom(definition.arg_attr[number])
-            del definition.arg_attr[number]
-        if number in definition.resource_arg_unique_id:
-            unique_id = definition.resource_arg_unique_id.pop(number)
-            definition.resource_arg_unique_id[number + count] = unique_id
 
 
 def _state_shape(definition: function_pb2.FunctionDef, place: int, shape: tf.TensorShape) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, graph_pb2, node_def_pb2
 
+from tf_interop.graph.view import free_name
 from tf_interop.parallel.regions import Interval
 
 
@@ -26,13 +26,9 @@ class NodeMaker:
     def __init__(
         self, graph_def: graph_pb2.GraphDef, device: str, prefix: str, taken: set[str]
     ) -> None:
-        """Prepares to add nodes.
+        """Prepares to add nodes on a device, with names that begin with `prefix`.
 
-        Args:
-            graph_def: the graph that gets the nodes.
-            device: the device of all nodes.
-            prefix: the beginning of their names.
-            taken: names that no new node may have. Each new name is added.
+        No node gets a name that is `taken`; new names are added there.
         """
         self.graph_def = graph_def
         self._device = device
@@ -50,15 +46,10 @@ class NodeMaker:
     def __call__(self, op: str, *inputs: str, **attributes: Any) -> str:
         """Adds a node and returns its name.
 
-        Args:
-            op: its op type.
-            *inputs: its inputs; control dependencies, `^name`, come last.
-            **attributes: numbers, strings, dtypes, shapes, lists of integers, or AttrValues.
-                Attributes without a default are required.
+        Control dependencies, `^name`, are its last inputs. Attributes are numbers, strings, dtypes,
+        shapes, lists of integers, or AttrValues; those without a default are required.
         """
-        name = f"{self._prefix}/{op}"
-        numbered = (f"{name}_{number}" for number in itertools.count(1))
-        name = next(each for each in itertools.chain([name], numbered) if each not in self._taken)
+        name = free_name(f"{self._prefix}/{op}", self._taken)
         self._taken.add(name)
         node = self.graph_def.node.add(name=name, op=op, device=self._device, input=inputs)
         for attribute, value in attributes.items():
@@ -95,14 +86,7 @@ class NodeMaker:
     def pad(
         self, tensor: str, margins: Sequence[Interval], dtype: tf.DType, value: str = ""
     ) -> str:
-        """Pads a tensor, unless all margins are 0.
-
-        Args:
-            tensor: the tensor.
-            margins: the number of values to add before and after it, for each dimension.
-            dtype: its dtype.
-            value: a tensor with the value to add; "" for zeros.
-        """
+        """Pads a tensor with the value of another one, or zeros, unless all margins are 0."""
         if not np.any(margins):
             return tensor
         values = [value] if value else []
@@ -122,14 +106,6 @@ class NodeMaker:
 def own_attributes(node: node_def_pb2.NodeDef) -> dict[str, attr_value_pb2.AttrValue]:
     """A node's attributes without annotations, for another node of the same op."""
     return {name: value for name, value in node.attr.items() if not name.startswith("_")}
-
-
-def without_nodes(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
-    """An empty graph with the function library and the versions of another."""
-    empty = graph_pb2.GraphDef(versions=graph_def.versions)
-    if graph_def.HasField("library"):
-        empty.library.CopyFrom(graph_def.library)
-    return empty
 
 
 def _attribute(value: Any) -> attr_value_pb2.AttrValue:

@@ -68,58 +68,82 @@ class OpPart:
     """A part of an operation.
 
     Attributes:
-        place: the part's number in the layer, which chooses its device.
         reads: the box that the part reads of each data input; None for an input that it does not
             read, such as a vector of sizes.
         gives: the box of each output that it computes.
         emit: makes its nodes.
         multiply_adds: work of a convolution or a matrix product; 0 for other ops.
+        place: the part's number in the layer, which chooses its device.
     """
 
-    place: int
     reads: tuple[Box | None, ...]
     gives: tuple[Box, ...]
     emit: Emit
     multiply_adds: int = 0
+    place: int = 0
 
 
-Rule = Callable[[Operation, Degrees], Sequence[OpPart] | None]
-"""Divides an operation into parts, by ascending place. The devices of missing places are idle.
-Returns None for an operation that cannot be divided so: it runs whole, on its own device."""
+Extents = Mapping[Axis, int]
+"""The size of each axis of an operation's work; it cannot be divided along an axis that is missing.
+Without `channel` the work is divided by `filter` and `channel` together along `filter`."""
 
-BoxPart = tuple[tuple[Box | None, ...], tuple[Box, ...], Emit]
-"""`reads`, `gives` and `emit` of a part."""
-
-PartOf = Callable[[Operation, Box], BoxPart | None]
-"""The part of one box; None if the operation cannot be divided so."""
+Place = Mapping[Axis, Interval]
+"""A part of the work: its interval along each axis; (0, 1) for a missing axis."""
 
 
-def by_result(part_of: PartOf) -> Rule:
-    """The rule of an op whose first result is divided."""
-    return functools.partial(_divide_boxes, lambda operation: operation.output_shapes[0], part_of)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rule:
+    """How an op type is divided.
 
+    Attributes:
+        extents: the work of an operation; None if it cannot be divided.
+        part: the part of the operation at a place; None if it cannot be divided so.
+    """
 
-def by_operand(part_of: PartOf) -> Rule:
-    """The rule of an op whose first operand is divided."""
-    return functools.partial(_divide_boxes, lambda operation: operation.input_shapes[0], part_of)
+    extents: Callable[[Operation], Extents | None]
+    part: Callable[[Operation, Place], OpPart | None]
 
+    def divide(self, operation: Operation, degrees: Degrees) -> list[OpPart] | None:
+        """Divides an operation into parts, by ascending place.
 
-def _divide_boxes(
-    shape_of: Callable[[Operation], tuple[int, ...]],
-    part_of: PartOf,
-    operation: Operation,
-    degrees: Degrees,
-) -> list[OpPart] | None:
-    shape = shape_of(operation)
-    if len(shape) not in (2, 4) or 0 in shape:
-        return None
-    parts = []
-    for place, box in boxes_of(shape, operation.layout, degrees).items():
-        part = part_of(operation, box)
-        if part is None:
+        The devices of missing places are idle. Returns None for an operation that cannot be divided
+        so: it runs whole, on its own device.
+        """
+        extents = self.extents(operation)
+        if not extents or 0 in extents.values():
             return None
-        parts.append(OpPart(place, *part))
-    return parts
+        if Axis.CHANNEL not in extents:
+            degrees = degrees.with_channels_together
+        parts = []
+        for number, place in divide(extents, degrees).items():
+            part = self.part(operation, place)
+            if part is None:
+                return None
+            parts.append(dataclasses.replace(part, place=number))
+        return parts
+
+
+PartOfBox = Callable[[Operation, Box], OpPart | None]
+"""The part of one box of a tensor; None if the operation cannot be divided so."""
+
+
+def by_result(part_of: PartOfBox) -> Rule:
+    """The rule of an op whose first result is divided."""
+    return _by_boxes(lambda operation: operation.output_shapes[0], part_of)
+
+
+def by_operand(part_of: PartOfBox) -> Rule:
+    """The rule of an op whose first operand is divided."""
+    return _by_boxes(lambda operation: operation.input_shapes[0], part_of)
+
+
+def _by_boxes(shape_of: Callable[[Operation], tuple[int, ...]], part_of: PartOfBox) -> Rule:
+    return Rule(
+        lambda operation: extents_of(shape_of(operation), operation.layout),
+        lambda operation, place: part_of(
+            operation, box_at(place, shape_of(operation), operation.layout)
+        ),
+    )
 
 
 def copied(operation: Operation) -> Emit:
@@ -143,43 +167,33 @@ def are_addends(parts: Sequence[OpPart]) -> bool:
     return len({part.gives for part in parts}) < len(parts)
 
 
-def axes_of(shape: Sequence[int], layout: str) -> tuple[Axis, ...]:
+def _axes_of(shape: Sequence[int], layout: str) -> tuple[Axis, ...]:
     """The axis that divides each dimension of a tensor of rank 4 or 2."""
     return _AXES[layout] if len(shape) == 4 else _AXES_OF_MATRIX
 
 
-# A search needs the same boxes again and again, because cells of a network repeat.
-@functools.lru_cache(maxsize=1 << 14)
-def boxes_of(shape: tuple[int, ...], layout: str, degrees: Degrees) -> dict[int, Box]:
-    """Divides a tensor of rank 4 or 2 among the places of its layer.
-
-    `filter` and `channel` together divide its channels, so that the ops after a convolution keep
-    all devices busy. An axis that is missing or shorter than its degree leaves places empty.
-
-    Returns:
-        The box of each place that has one. Do not change it.
-    """
-    axes = axes_of(shape, layout)
-    extents = dict(zip(axes, shape, strict=True))
-    intervals = divide(extents, degrees.with_channels_together)
-    return {place: tuple(at[axis] for axis in axes) for place, at in intervals.items()}
+def extents_of(shape: tuple[int, ...], layout: str) -> Extents | None:
+    """The sizes of a tensor of rank 4 or 2 by axis; None for another rank."""
+    axes = _axes_of(shape, layout)
+    return dict(zip(axes, shape, strict=True)) if len(shape) == len(axes) else None
 
 
-def divide(extents: Mapping[Axis, int], degrees: Degrees) -> dict[int, dict[Axis, Interval]]:
-    """Divides work along its axes. An axis shorter than its degree leaves places without work.
+def box_at(place: Place, shape: tuple[int, ...], layout: str) -> Box:
+    """The box of a tensor of rank 4 or 2 at a place."""
+    return tuple(place[axis] for axis in _axes_of(shape, layout))
 
-    Args:
-        extents: the size of each axis of the work; 1 for a missing axis.
-        degrees: degrees of the layer.
 
-    Returns:
-        The interval along each axis for each place that has work. Do not change it.
+def divide(extents: Extents, degrees: Degrees) -> dict[int, Place]:
+    """The places that have work, by number. Do not change them.
+
+    An axis shorter than its degree leaves places without work.
     """
     return _divide(tuple(extents.get(axis, 1) for axis in Axis), degrees)
 
 
+# A search needs the same places again and again, because cells of a network repeat.
 @functools.lru_cache(maxsize=1 << 14)
-def _divide(extents: tuple[int, ...], degrees: Degrees) -> dict[int, dict[Axis, Interval]]:
+def _divide(extents: tuple[int, ...], degrees: Degrees) -> dict[int, Place]:
     sizes = dict(zip(Axis, extents, strict=True))
     intervals = {
         axis: split(sizes[axis], min(count, sizes[axis])) for axis, count in degrees.by_axis.items()

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
 from tf_interop import tensorflow_internals
 from tf_interop.graph.ops import input_dtypes, output_dtypes
-from tf_interop.graph.view import GraphView
 from tf_interop.parallel.layers.find import LayerGraph
 from tf_interop.parallel.op_parts import OpPart, are_addends
 from tf_interop.parallel.regions import Box, Part, PartedTensor, Piece, pieces_of, volume, whole
@@ -102,7 +101,6 @@ def part_graph(
     layers: LayerGraph,
     division: Mapping[str, LayerDivision],
     device_of_node: Sequence[int],
-    nodes_to_preserve: Collection[str] = (),
 ) -> PartedGraph:
     """Divides the layers of a graph.
 
@@ -110,14 +108,13 @@ def part_graph(
         layers: the layers.
         division: the divided layers by name; all others are whole.
         device_of_node: the number of each node's own device, which runs it if it is whole.
-        nodes_to_preserve: names of nodes that must stay.
     """
-    return _Parting(layers, division, device_of_node, nodes_to_preserve).run()
+    return _Parting(layers, division, device_of_node).run()
 
 
-def is_copied(view: GraphView, node: int, nodes_to_preserve: Collection[str]) -> bool:
+def is_copied(layers: LayerGraph, node: int) -> bool:
     """Whether divided nodes read copies of a node: a constant that cannot be fed."""
-    return view.ops[node] == "Const" and view.names[node] not in nodes_to_preserve
+    return layers.view.ops[node] == "Const" and layers.view.names[node] not in layers.preserved
 
 
 class _Parting:
@@ -128,11 +125,9 @@ class _Parting:
         layers: LayerGraph,
         division: Mapping[str, LayerDivision],
         device_of_node: Sequence[int],
-        nodes_to_preserve: Collection[str],
     ) -> None:
         self._layers, self._view = layers, layers.view
         self._device_of_node = device_of_node
-        self._preserved = nodes_to_preserve
         self._parts: dict[int, tuple[NodePart, ...]] = {}
         for node, layer in layers.layer_of.items():
             if its := division.get(layers.layers[layer].name):
@@ -198,7 +193,7 @@ class _Parting:
             shapes = layers.operations[node].input_shapes
             dtypes = input_dtypes(view.nodes[node])
             for tensor, shape, dtype in zip(view.fanins[node], shapes, dtypes, strict=True):
-                if tensor not in tensors and not is_copied(view, tensor[0], self._preserved):
+                if tensor not in tensors and not is_copied(layers, tensor[0]):
                     part = Part(self._device_of_node[tensor[0]], whole(shape))
                     tensors[tensor] = PartedTensor(shape, (part,))
                     self._dtypes[tensor] = tf.as_dtype(dtype)
@@ -209,10 +204,10 @@ class _Parting:
         view = self._view
         if node in self._divided:
             is_assignment = self._layers.operations[node].is_assignment
-            return is_assignment or view.names[node] in self._preserved
+            return is_assignment or view.names[node] in self._layers.preserved
         return (
             not view.readers[node]
-            or view.names[node] in self._preserved
+            or view.names[node] in self._layers.preserved
             or tensorflow_internals.may_be_stateful(view.ops[node])
         )
 

@@ -35,7 +35,7 @@ from tensorflow.core.framework import graph_pb2
 from tf_interop.errors import GraphError
 from tf_interop.graph.rewrite import COLOCATED_WITH, COLOCATION
 from tf_interop.graph.time_limit import check_time_limit
-from tf_interop.parallel.node_maker import NodeMaker, without_nodes
+from tf_interop.parallel.node_maker import NodeMaker
 from tf_interop.parallel.parted_graph import NodePart, PartedGraph, Tensor, is_copied
 from tf_interop.parallel.regions import Box, Piece, pieces_of, relative, sizes
 
@@ -43,33 +43,24 @@ PART_ATTRIBUTE = "_tf_interop_part_of"
 """The attribute of a part's nodes that names the divided node."""
 
 
-def rewrite_divided(
-    graph: PartedGraph, device_names: Sequence[str], nodes_to_preserve: Collection[str]
-) -> graph_pb2.GraphDef:
-    """Makes the new graph.
-
-    Args:
-        graph: the parts.
-        device_names: the names of the devices, by number.
-        nodes_to_preserve: names that must stay.
+def rewrite_divided(graph: PartedGraph, device_names: Sequence[str]) -> graph_pb2.GraphDef:
+    """Makes the new graph; devices have names by their numbers.
 
     Raises:
         GraphError: the pieces of a box cannot be concatenated.
     """
-    return _Rewriting(graph, device_names, nodes_to_preserve).run()
+    return _Rewriting(graph, device_names).run()
 
 
 class _Rewriting:
     """A new graph in the making."""
 
-    def __init__(
-        self, graph: PartedGraph, device_names: Sequence[str], nodes_to_preserve: Collection[str]
-    ) -> None:
+    def __init__(self, graph: PartedGraph, device_names: Sequence[str]) -> None:
         self._graph = graph
         self._view = graph.layers.view
-        self._preserved = nodes_to_preserve
         self._device_names = tuple(device_names)
-        self._new = without_nodes(self._view.graph_def)
+        old = self._view.graph_def
+        self._new = graph_pb2.GraphDef(versions=old.versions, library=old.library)
         taken = set(self._view.names)
         self._makers = [NodeMaker(self._new, device, "", taken) for device in device_names]
         self._outputs: dict[Tensor, list[str]] = {}  # of divided nodes, by part
@@ -127,7 +118,7 @@ class _Rewriting:
         names = [
             (view.names[node], view.nodes[node].device)
             for node in self._last
-            if view.names[node] in self._preserved
+            if view.names[node] in self._graph.layers.preserved
         ]
         if not names:
             return
@@ -218,7 +209,7 @@ class _Rewriting:
         node = tensor[0]
         maker = self._makers[device].named(f"{self._view.names[node]}/box")
         if tensor not in self._graph.tensors:
-            assert is_copied(self._view, node, self._preserved)
+            assert is_copied(self._graph.layers, node)
             value = tf.make_ndarray(self._view.nodes[node].attr["value"].tensor)
             return maker.constant(value[tuple(itertools.starmap(slice, box))], value.dtype)
         dtype = self._graph.dtypes[tensor]

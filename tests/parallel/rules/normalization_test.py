@@ -157,17 +157,6 @@ def test_expands_to_the_results_of_the_stock_kernels(
     check_equal(graph_def, new, TOLERANCES[dtype])
 
 
-def test_states_the_shapes_of_new_nodes() -> None:
-    new = expanded(step())
-    view = GraphView(new)
-    properties = GraphProperties(view)
-    with tf.Graph().as_default() as graph:
-        tf.graph_util.import_graph_def(new, name="")
-    for node, name in enumerate(view.names):
-        [shape, *_] = (each.shape for each in graph.get_operation_by_name(name).outputs)
-        assert properties.output_shape(node, 0) == tuple(shape.as_list())
-
-
 def test_keeps_names_devices_and_control_dependencies() -> None:
     graph_def = step(device="/device:CPU:0")
     node_of(graph_def, "bn").input.append("^gradient")
@@ -221,7 +210,3 @@ def test_keeps_a_gradient_if_another_one_needs_the_fused_node() -> None:
     nodes = [view.index_of[name] for name in ("bn", "bn_gradient", "other")]
     assert all(is_with_its_pair(view, nodes, node) for node in nodes)
     assert not any(is_with_its_pair(view, nodes[:2], node) for node in nodes[:2])
-
-
-def test_keeps_a_node_of_an_unknown_shape() -> None:
-    assert not found(step(shape=(None, 5, 3, 7)))

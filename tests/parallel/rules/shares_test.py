@@ -60,5 +60,5 @@ def test_each_value_is_on_one_device(layers: LayerGraph, degrees: Degrees, box_c
 
 
 def test_a_box_with_fewer_values_than_places_leaves_some_without() -> None:
-    parts = [OpPart(place, (), (((0, 1), (3, 5)),), lambda *_: []) for place in (0, 2, 5)]
+    parts = [OpPart((), (((0, 1), (3, 5)),), lambda *_: [], place=place) for place in (0, 2, 5)]
     assert share_boxes(parts) == {0: ((0, 1), (3, 4)), 2: ((0, 1), (4, 5))}

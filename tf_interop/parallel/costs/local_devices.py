@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import tensorflow as tf
 
 from tf_interop import tensorflow_internals
@@ -107,26 +108,20 @@ def measure_devices(names: Sequence[str]) -> DeviceGraph:
 
 def _measure(names: Sequence[str]) -> DeviceGraph:
     devices = tuple(map(_measure_device, names, full_device_names(names)))
-    bytes_per_s = [[0.0] * len(names) for _ in names]
-    latency_s = [[0.0] * len(names) for _ in names]
-    message_s = [[0.0] * len(names) for _ in names]
+    bytes_per_s, latency_s, message_s = np.zeros((3, len(names), len(names)))
     for first, second in itertools.combinations(range(len(names)), 2):
         small, large = (_time_hop(names[first], names[second], each) for each in _MESSAGE_VALUES)
         many = _time_hop(names[first], names[second], _MESSAGE_VALUES[0], _MESSAGES_AT_ONCE)
         next_s = min(max(many - small, 0.0) / (_MESSAGES_AT_ONCE - 1), max(small, _LEAST_SECONDS))
         values = _MESSAGE_VALUES[1] - _MESSAGE_VALUES[0]
-        rate = values * tf.float32.size / max(large - small, _LEAST_SECONDS)
-        for source, destination in ((first, second), (second, first)):
-            bytes_per_s[source][destination] = rate
-            latency_s[source][destination] = max(small, _LEAST_SECONDS) - next_s
-            message_s[source][destination] = next_s
-    return DeviceGraph(
-        devices,
-        tuple(map(tuple, bytes_per_s)),
-        tuple(map(tuple, latency_s)),
-        tuple(map(tuple, message_s)),
-        ValueSource.MEASURED,
+        both = [first, second], [second, first]
+        bytes_per_s[both] = values * tf.float32.size / max(large - small, _LEAST_SECONDS)
+        latency_s[both] = max(small, _LEAST_SECONDS) - next_s
+        message_s[both] = next_s
+    rates, latencies, messages = (
+        tuple(map(tuple, each.tolist())) for each in (bytes_per_s, latency_s, message_s)
     )
+    return DeviceGraph(devices, rates, latencies, messages, ValueSource.MEASURED)
 
 
 def _measure_device(name: str, full_name: str) -> Device:

@@ -23,15 +23,9 @@ import tensorflow as tf
 from tf_interop.graph.ops import input_dtypes, output_dtypes
 from tf_interop.parallel.costs.box_tables import Booleans, BoxTable, BoxTables, Floats, Links
 from tf_interop.parallel.costs.devices import DeviceGraph
-from tf_interop.parallel.costs.part_tables import (
-    Combination,
-    MeasuredParts,
-    PartTables,
-    combine,
-    combine_whole,
-)
+from tf_interop.parallel.costs.part_tables import MeasuredParts, PartTables, find_parts
 from tf_interop.parallel.layers.find import Layer, LayerGraph, legal_degrees
-from tf_interop.parallel.op_parts import Operation, boxes_of
+from tf_interop.parallel.op_parts import Operation, box_at, divide, extents_of
 from tf_interop.parallel.parted_graph import LayerDivision, Tensor, is_copied
 from tf_interop.parallel.regions import volume, whole
 from tf_interop.parallel.search.bounds import total_cost
@@ -203,7 +197,6 @@ class _Costing:
         known = {tuple(layer.extents.values()): layer for layer in layers.layers}
         found = {sizes: configurations_of(layer, self._count) for sizes, layer in known.items()}
         self._configurations = [found[tuple(each.extents.values())] for each in layers.layers]
-        self._combinations: dict[tuple[tuple[Degrees, ...], bool], Combination] = {}
         self._of_signature: dict[tuple[object, ...], _NodeTable] = {}
         self._seconds: dict[tuple[object, ...], Floats] = {}
         self._node_tables = {node: self._node_table(node) for node in layers.layer_of}
@@ -256,7 +249,7 @@ class _Costing:
             layer = layer_of.get(node)
             for place, tensor in enumerate(view.fanins[node]):
                 is_of_layer = layer is not None or tensor[0] in layer_of
-                if not is_of_layer or is_copied(view, tensor[0], ()):
+                if not is_of_layer or is_copied(self._layers, tensor[0]):
                     continue
                 # Parts read nothing of vectors of sizes.
                 if layer is None or self._node_tables[node].parts.reads[place].volumes.any():
@@ -335,13 +328,15 @@ class _Costing:
     ) -> Floats:
         """The bytes that devices receive beyond their shares of a tensor."""
         held = item_bytes * read.volumes_of_devices(self._count)
-        if len(shape) in (2, 4):
-            key = "own", shape, self._layers.layers[layer].layout, self._configurations[layer]
+        layout = self._layers.layers[layer].layout
+        if extents := extents_of(shape, layout):
+            key = "own", shape, layout, self._configurations[layer]
             if key not in self._seconds:
                 own = np.zeros_like(held)
                 for number, degrees in enumerate(self._configurations[layer]):
-                    boxes = boxes_of(shape, self._layers.layers[layer].layout, degrees)
-                    own[number, list(boxes)] = [volume(box) for box in boxes.values()]
+                    places = divide(extents, degrees.with_channels_together)
+                    for device, place in places.items():
+                        own[number, device] = volume(box_at(place, shape, layout))
                 self._seconds[key] = own
             held -= item_bytes * self._seconds[key]
         return np.maximum(held, 0)
@@ -365,14 +360,10 @@ class _Costing:
         self, node: int, configurations: tuple[Degrees, ...], home: int
     ) -> _NodeTable:
         operation = self._layers.operations[node]
-        is_update = node in self._layers.update_of
-        if (configurations, is_update) not in self._combinations:
-            how = combine_whole if is_update else combine
-            self._combinations[configurations, is_update] = how(configurations)
-        tables = PartTables(
+        tables = find_parts(
             operation,
             functools.partial(self._layers.parts, node),
-            self._combinations[configurations, is_update],
+            configurations,
             home,
             self._count,
             self._tables,

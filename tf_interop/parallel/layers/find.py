@@ -31,14 +31,18 @@ import tensorflow as tf
 from tf_interop.convolution import SPATIAL_AXES, ConvolutionKind
 from tf_interop.graph.control_flow import ControlFlow
 from tf_interop.graph.ops import TRIVIAL_OPS, attribute_of, output_dtypes
-from tf_interop.graph.properties import MOST_ELEMENTS, GraphProperties, is_fully_known
+from tf_interop.graph.properties import (
+    MOST_ELEMENTS,
+    GraphProperties,
+    ShapeInference,
+    is_fully_known,
+)
 from tf_interop.graph.view import GraphView
 from tf_interop.graph.xla import xla_mark
-from tf_interop.parallel.layers.heads import HEAD_OPS, PRODUCT_OPS, find_heads
+from tf_interop.parallel.layers.heads import HEAD_OPS, find_heads
 from tf_interop.parallel.layers.updates import VARIABLE_OPS, Update, argument_of, find_updates
-from tf_interop.parallel.op_parts import Operation, OpPart, axes_of
+from tf_interop.parallel.op_parts import Operation, OpPart
 from tf_interop.parallel.rules import RULES
-from tf_interop.parallel.rules.convolution import extents_of_convolution, extents_of_product
 from tf_interop.parallel.rules.shapes import LAYOUT_AFTER
 from tf_interop.parallel.rules.shares import ASSIGN_OPS, READ_OP, divide_update
 from tf_interop.parallel.types import Axis, Degrees
@@ -97,6 +101,9 @@ class LayerGraph:
             whole on their own devices.
         why_whole: why costly nodes are in no layer, by the name of the node.
         operations: the nodes of layers as rules see them.
+        properties: the shapes of the graph.
+        infer: shape inference for these; None for shapes that attributes state.
+        preserved: names that must stay.
         shares: the beginning of the names of shares that devices keep; empty if they keep none.
         update_of: the update that a node of a layer belongs to.
     """
@@ -106,14 +113,17 @@ class LayerGraph:
     layer_of: Mapping[int, int]
     why_whole: Mapping[str, str]
     operations: Mapping[int, Operation]
-    shares: str = ""
-    update_of: Mapping[int, Update] = dataclasses.field(default_factory=dict)
+    properties: GraphProperties
+    infer: ShapeInference | None
+    preserved: frozenset[str]
+    shares: str
+    update_of: Mapping[int, Update]
 
     def parts(self, node: int, degrees: Degrees) -> Sequence[OpPart] | None:
         """The parts of a layer's node; None if it runs whole."""
         update = self.update_of.get(node)
         if update is None:
-            return RULES[self.view.ops[node]](self.operations[node], degrees)
+            return RULES[self.view.ops[node]].divide(self.operations[node], degrees)
         gradient_parts = self.parts(update.gradient, degrees)
         if gradient_parts is None:
             return None
@@ -130,22 +140,16 @@ class LayerGraph:
 
 def find_layers(
     view: GraphView,
-    properties: GraphProperties,
+    infer: ShapeInference | None = None,
     nodes_to_preserve: Collection[str] = (),
     shares: str = "",
 ) -> LayerGraph:
-    """Finds the layers of a graph.
-
-    Args:
-        view: the graph, forward and backward together.
-        properties: its shapes.
-        nodes_to_preserve: names that must stay; these nodes run whole.
-        shares: the beginning of the names of shares of parameters, if devices keep them.
+    """Finds the layers of a graph, forward and backward together; see `LayerGraph` for arguments.
 
     Raises:
         GraphError: the graph has a cycle that no loop closes.
     """
-    return _Finder(view, properties, frozenset(nodes_to_preserve), shares).run()
+    return _Finder(view, infer, frozenset(nodes_to_preserve), shares).run()
 
 
 def legal_degrees(layer: Layer, count: int) -> tuple[Degrees, ...]:
@@ -164,15 +168,16 @@ class _Finder:
     def __init__(
         self,
         view: GraphView,
-        properties: GraphProperties,
+        infer: ShapeInference | None,
         preserved: frozenset[str],
         shares: str,
     ) -> None:
         self._view = view
         self._shares = shares
-        self._properties = properties
+        self._infer = infer
+        self._properties = GraphProperties(view, infer)
         self._preserved = preserved
-        self._heads = find_heads(view, properties)
+        self._heads = find_heads(view, self._properties)
         self._control_flow = ControlFlow(view)
         self._order = view.topological_order()
         self._rank = {node: rank for rank, node in enumerate(self._order)}
@@ -194,7 +199,16 @@ class _Finder:
         known = {node: each for node, each in operations.items() if each is not None}
         layers = tuple(self._layer(nodes, known[nodes[0]]) for nodes in self._nodes)
         return LayerGraph(
-            self._view, layers, self._layer_of, self._why_whole, known, self._shares, update_of
+            self._view,
+            layers,
+            self._layer_of,
+            self._why_whole,
+            known,
+            self._properties,
+            self._infer,
+            self._preserved,
+            self._shares,
+            update_of,
         )
 
     def _add_updates(self) -> dict[int, Update]:
@@ -466,11 +480,12 @@ class _Finder:
         return math.prod(shape) if is_fully_known(shape) else 0
 
     def _layer(self, nodes: list[int], first: Operation) -> Layer:
-        extents = _extents(first)
         rule = RULES[first.node.op]
+        extents = rule.extents(first) or {}
 
         def may_be_divided(axis: Axis) -> bool:
-            return extents.get(axis, 1) > 1 and bool(rule(first, Degrees(**{axis.value: 2})))
+            parts = rule.divide(first, Degrees(**{axis.value: 2}))
+            return extents.get(axis, 1) > 1 and bool(parts)
 
         return Layer(
             first.node.name,
@@ -479,16 +494,3 @@ class _Finder:
             first.layout,
             {axis: extents[axis] if may_be_divided(axis) else 1 for axis in Axis},
         )
-
-
-def _extents(first: Operation) -> Mapping[Axis, int]:
-    """The size of each axis of the work of a layer, from its first operation."""
-    op = first.node.op
-    if op in PRODUCT_OPS:
-        return extents_of_product(first)
-    if op in HEAD_OPS:
-        return extents_of_convolution(first)
-    # The parts of a mean are parts of its input.
-    image = first.input_shapes[0] if op == "Mean" else first.output_shapes[0]
-    axes = axes_of(image, first.layout)
-    return dict(zip(axes, image, strict=True)) if len(axes) == len(image) else {}

@@ -32,10 +32,10 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tf_interop import tensorflow_internals
 from tf_interop.convolution import Shape
 from tf_interop.graph.ops import attribute_of
-from tf_interop.graph.properties import GraphProperties, ShapeInference
+from tf_interop.graph.properties import GraphProperties, ShapeInference, state_shapes
 from tf_interop.graph.view import GraphView
 from tf_interop.parallel.layers.find import LayerGraph, find_layers
-from tf_interop.parallel.node_maker import NodeMaker, without_nodes
+from tf_interop.parallel.node_maker import NodeMaker
 from tf_interop.parallel.rules.normalization import (
     expand_normalization,
     find_normalizations,
@@ -67,45 +67,26 @@ def prepare(
     nodes_to_preserve: Collection[str] = (),
     shares: str = "",
 ) -> LayerGraph:
-    """Takes fused operations apart, and finds layers.
+    """Takes the fused operations of a copy of a graph apart, and finds its layers.
 
-    Args:
-        graph_def: the graph from Grappler, which is not changed.
-        infer: shape inference, for shapes that no attribute states.
-        nodes_to_preserve: names that must stay.
-        shares: the beginning of the names of shares of parameters, if devices keep them.
-
-    Returns:
-        The layers of an equivalent graph.
+    See `LayerGraph` for the arguments.
 
     Raises:
         GraphError: the graph is malformed.
     """
     view = GraphView(graph_def)
     view = GraphView(unfuse(view, GraphProperties(view, infer)))
-    return find_layers(view, GraphProperties(view, infer), nodes_to_preserve, shares)
+    return find_layers(view, infer, nodes_to_preserve, shares)
 
 
-def expand_layers(
-    layers: LayerGraph,
-    degrees_of: Mapping[str, Degrees],
-    infer: ShapeInference | None = None,
-    nodes_to_preserve: Collection[str] = (),
-) -> LayerGraph:
-    """Replaces batch normalizations that would run whole.
-
-    Args:
-        layers: the layers of a graph, which is not changed.
-        degrees_of: the degrees of divided layers, by name.
-        infer: shape inference, for shapes that no attribute states.
-        nodes_to_preserve: names that must stay.
+def expand_layers(layers: LayerGraph, degrees_of: Mapping[str, Degrees]) -> LayerGraph:
+    """Replaces batch normalizations that would run whole if layers have these degrees, by name.
 
     Returns:
         The layers of an equivalent graph, with the same names; `layers` itself if there is nothing
         to replace.
     """
-    view = layers.view
-    properties = GraphProperties(view, infer)
+    view, properties = layers.view, layers.properties
     whole = set()
     for node in find_normalizations(view, properties) & layers.layer_of.keys():
         degrees = degrees_of.get(layers.layers[layers.layer_of[node]].name)
@@ -115,12 +96,12 @@ def expand_layers(
     if not nodes:
         return layers
     expanded = GraphView(expand_normalization(view, properties, nodes))
-    return find_layers(expanded, GraphProperties(expanded, infer), nodes_to_preserve, layers.shares)
+    return find_layers(expanded, layers.infer, layers.preserved, layers.shares)
 
 
 def unfuse(view: GraphView, properties: GraphProperties) -> graph_pb2.GraphDef:
     """Makes a new graph with fused operations taken apart."""
-    graph_def = without_nodes(view.graph_def)
+    graph_def = graph_pb2.GraphDef(versions=view.graph_def.versions, library=view.graph_def.library)
     taken = set(view.names)
     for index, node in enumerate(view.nodes):
         if _can_be_unfused(node, len(view.fanins[index])):
@@ -185,7 +166,5 @@ def _describe(new: node_def_pb2.NodeDef, node: node_def_pb2.NodeDef, shape: Shap
         new.attr["U"].type = node.attr["T"].type
         new.attr["is_training"].b = False
     new.attr.pop("_input_shapes", None)
-    shapes = [shape, *[None] * (len(op_def.output_arg) - 1)]
-    new.attr["_output_shapes"].list.Clear()
-    new.attr["_output_shapes"].list.shape.extend(tf.TensorShape(each).as_proto() for each in shapes)
+    state_shapes(new, shape, *[None] * (len(op_def.output_arg) - 1))
     new.experimental_debug_info.CopyFrom(node.experimental_debug_info)

@@ -56,11 +56,7 @@ def find_updates(
 ) -> list[Update]:
     """Finds the update that follows each gradient of a filter, if it can be divided.
 
-    Args:
-        view: the graph.
-        properties: its shapes.
-        gradients: nodes that compute gradients of filters, in layers.
-        can_be_divided: whether a node may be divided like another one, and is in no layer.
+    `can_be_divided` tells whether a node is in no layer, and may be divided like another one.
     """
     taken: set[int] = set()
     updates = []

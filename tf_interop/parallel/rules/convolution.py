@@ -23,13 +23,13 @@ from tf_interop.convolution import ConvolutionKind
 from tf_interop.graph.ops import attribute_of
 from tf_interop.parallel.node_maker import NodeMaker
 from tf_interop.parallel.op_parts import (
-    BoxPart,
+    Extents,
     Operation,
     OpPart,
+    Place,
     Rule,
     by_operand,
     copied,
-    divide,
 )
 from tf_interop.parallel.regions import Box, Interval, sizes, volume, whole
 from tf_interop.parallel.rules.windows import (
@@ -39,7 +39,7 @@ from tf_interop.parallel.rules.windows import (
     paddings_of,
     windows_of,
 )
-from tf_interop.parallel.types import Axis, Degrees
+from tf_interop.parallel.types import Axis
 
 _TENSORS = {
     "Conv2D": ("image", "filter", "output"),
@@ -100,11 +100,14 @@ class _Convolution:
     def extents(self) -> dict[Axis, int]:
         """The size of each axis of its work. `filter` divides the groups if there are several."""
         divided = self.image if self.gives_image else self.output
-        filters, channels = self.output["C"], self.image["C"]
+        extents = {
+            Axis.SAMPLE: self.image["N"],
+            Axis.HEIGHT: divided["H"],
+            Axis.WIDTH: divided["W"],
+        }
         if self.groups > 1:
-            filters, channels = self.groups, 1
-        sizes = (self.image["N"], divided["H"], divided["W"], filters, channels)
-        return dict(zip(Axis, sizes, strict=True))
+            return extents | {Axis.FILTER: self.groups}
+        return extents | {Axis.FILTER: self.output["C"], Axis.CHANNEL: self.image["C"]}
 
     def arranged(
         self, samples: Interval, spatial: Iterable[Interval], channels: Interval
@@ -130,26 +133,19 @@ class _Share:
     multiply_adds: int = 0
 
 
-def extents_of_convolution(operation: Operation) -> Mapping[Axis, int]:
-    """The size of each axis of a convolution's work; empty if it cannot be divided."""
+def _extents_of_convolution(operation: Operation) -> Extents | None:
     convolution = _convolution(operation)
-    return {} if convolution is None else convolution.extents
+    return None if convolution is None else convolution.extents
 
 
-def _divide_convolution(operation: Operation, degrees: Degrees) -> list[OpPart] | None:
+def _part_of_convolution(operation: Operation, place: Place) -> OpPart:
     convolution = _convolution(operation)
-    if convolution is None:
-        return None
-    if convolution.groups > 1:
-        degrees = degrees.with_channels_together
+    assert convolution is not None
     *read, given = _TENSORS[operation.node.op]
-    parts = []
-    for place, at in divide(convolution.extents, degrees).items():
-        share = _share(convolution, at)
-        reads, gives = tuple(map(share.boxes.get, read)), (share.boxes[given],)
-        emit = functools.partial(_emit, convolution, share)
-        parts.append(OpPart(place, reads, gives, emit, share.multiply_adds))
-    return parts
+    share = _share(convolution, place)
+    reads, gives = tuple(map(share.boxes.get, read)), (share.boxes[given],)
+    emit = functools.partial(_emit, convolution, share)
+    return OpPart(reads, gives, emit, share.multiply_adds)
 
 
 # A search divides one operation under all configurations in a row.
@@ -168,7 +164,7 @@ def _convolution(operation: Operation) -> _Convolution | None:
     return windows and _Convolution(node, layout, image, shape_of["filter"], output, windows)
 
 
-def _share(convolution: _Convolution, at: Mapping[Axis, Interval]) -> _Share:
+def _share(convolution: _Convolution, at: Place) -> _Share:
     """The work within these intervals."""
     samples = at[Axis.SAMPLE]
     channels, filters, of_filter = _channels(convolution, at)
@@ -187,9 +183,7 @@ def _share(convolution: _Convolution, at: Mapping[Axis, Interval]) -> _Share:
     return _Share(boxes, (height, width), height.taps * width.taps * per_tap)
 
 
-def _channels(
-    convolution: _Convolution, at: Mapping[Axis, Interval]
-) -> tuple[Interval, Interval, Box]:
+def _channels(convolution: _Convolution, at: Place) -> tuple[Interval, Interval, Box]:
     """Corresponding channels of image and output, and their box of the filter."""
     channels, filters = at[Axis.CHANNEL], at[Axis.FILTER]
     *taps, of_group, of_output = whole(convolution.filter)
@@ -237,42 +231,35 @@ def _emit(
     return [make.pad(gradient, unreached, dtype)]
 
 
-def extents_of_product(operation: Operation) -> Mapping[Axis, int]:
-    """The size of each axis of a matrix product's work."""
+def _extents_of_product(operation: Operation) -> Extents:
     [(rows, columns)] = operation.output_shapes
     inner = operation.input_shapes[0][0 if attribute_of(operation.node, "transpose_a").b else 1]
     return dict(zip(_PRODUCT_AXES[operation.role], (rows, columns, inner), strict=True))
 
 
-def _divide_product(operation: Operation, degrees: Degrees) -> list[OpPart] | None:
-    extents = extents_of_product(operation)
-    if 0 in extents.values():
-        return None
+def _part_of_product(operation: Operation, place: Place) -> OpPart:
     first_transposed, second_transposed = (
         attribute_of(operation.node, name).b for name in ("transpose_a", "transpose_b")
     )
-    parts = []
-    for place, at in divide(extents, degrees).items():
-        rows, columns, inner = (at[axis] for axis in _PRODUCT_AXES[operation.role])
-        reads: tuple[Box, Box] = (
-            (inner, rows) if first_transposed else (rows, inner),
-            (columns, inner) if second_transposed else (inner, columns),
-        )
-        adds = volume((rows, columns, inner))
-        parts.append(OpPart(place, reads, ((rows, columns),), copied(operation), adds))
-    return parts
+    rows, columns, inner = (place[axis] for axis in _PRODUCT_AXES[operation.role])
+    reads: tuple[Box, Box] = (
+        (inner, rows) if first_transposed else (rows, inner),
+        (columns, inner) if second_transposed else (inner, columns),
+    )
+    adds = volume((rows, columns, inner))
+    return OpPart(reads, ((rows, columns),), copied(operation), adds)
 
 
-def _part_with_bias(operation: Operation, box: Box) -> BoxPart:
+def _part_with_bias(operation: Operation, box: Box) -> OpPart:
     """A part of a BiasAdd or of its gradient, whose samples and pixels are addends."""
     bias = (box[operation.layout.index("C") if len(box) == 4 else 1],)
     if operation.node.op == "BiasAdd":
-        return (box, bias), (box,), copied(operation)
-    return (box,), (bias,), copied(operation)
+        return OpPart((box, bias), (box,), copied(operation))
+    return OpPart((box,), (bias,), copied(operation))
 
 
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(_TENSORS, _divide_convolution),
-    "MatMul": _divide_product,
+    **dict.fromkeys(_TENSORS, Rule(_extents_of_convolution, _part_of_convolution)),
+    "MatMul": Rule(_extents_of_product, _part_of_product),
     **dict.fromkeys(("BiasAdd", "BiasAddGrad"), by_operand(_part_with_bias)),
 }

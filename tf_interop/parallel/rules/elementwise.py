@@ -16,31 +16,25 @@ import tensorflow as tf
 from tf_interop.graph.ops import attribute_of
 from tf_interop.parallel.node_maker import NodeMaker, own_attributes
 from tf_interop.parallel.op_parts import (
-    BoxPart,
+    Extents,
     Operation,
     OpPart,
+    Place,
     Rule,
-    boxes_of,
     by_operand,
     by_result,
     copied,
 )
-from tf_interop.parallel.regions import Box, Interval, sizes, whole
-from tf_interop.parallel.types import Degrees
+from tf_interop.parallel.regions import Box, sizes, whole
+from tf_interop.parallel.types import Axis
 
 _SUMS = ("Sum", "Mean")
 
 
 def _broadcast_box(shape: Sequence[int], result: Sequence[int], box: Box) -> Box | None:
-    """The box that a part reads of an operand. It spans each dimension of size 1.
+    """The box of an operand that NumPy's rules broadcast to a box of the result.
 
-    Args:
-        shape: shape of the operand.
-        result: the shape that the operand is broadcast to by NumPy's rules.
-        box: the box of the result.
-
-    Returns:
-        None if the operand cannot be broadcast to the result.
+    It spans each dimension of size 1. None if the operand cannot be broadcast to the result.
     """
     lacking = len(result) - len(shape)
     if lacking < 0:
@@ -53,14 +47,14 @@ def _broadcast_box(shape: Sequence[int], result: Sequence[int], box: Box) -> Box
     return tuple(read)
 
 
-def part_of_elementwise(operation: Operation, box: Box) -> BoxPart | None:
+def part_of_elementwise(operation: Operation, box: Box) -> OpPart | None:
     """The part that computes a box of the result; None if the operands cannot be cut so."""
     [result] = operation.output_shapes
     reads = tuple(_broadcast_box(shape, result, box) for shape in operation.input_shapes)
-    return None if None in reads else (reads, (box,), copied(operation))
+    return None if None in reads else OpPart(reads, (box,), copied(operation))
 
 
-def _part_of_reduction(operation: Operation, box: Box) -> BoxPart | None:
+def _part_of_reduction(operation: Operation, box: Box) -> OpPart | None:
     shape, axes = operation.input_shapes[0], operation.input_values[1]
     if axes is None:
         return None
@@ -75,7 +69,7 @@ def _part_of_reduction(operation: Operation, box: Box) -> BoxPart | None:
         for axis, interval in enumerate(box)
         if keeps or axis not in reduced
     )
-    return (box, None), (given,), functools.partial(_reduce, operation, reduced, share)
+    return OpPart((box, None), (given,), functools.partial(_reduce, operation, reduced, share))
 
 
 def _reduce(
@@ -89,12 +83,12 @@ def _reduce(
     return [maker("Mul", result, maker.constant(share, dtype), T=dtype)]
 
 
-def _part_of_repetition(operation: Operation, box: Box) -> BoxPart | None:
+def _part_of_repetition(operation: Operation, box: Box) -> OpPart | None:
     """A part of a BroadcastTo, or of a Tile that repeats single values."""
     read = _broadcast_box(operation.input_shapes[0], operation.output_shapes[0], box)
     if read is None:
         return None
-    return (read, None), (box,), functools.partial(_repeat, operation, read, box)
+    return OpPart((read, None), (box,), functools.partial(_repeat, operation, read, box))
 
 
 def _repeat(
@@ -108,33 +102,20 @@ def _repeat(
     return [maker(operation.node.op, inputs[0], maker.constant(numbers), **attributes)]
 
 
-def samples_of(count: int, degrees: Degrees) -> dict[int, Interval]:
-    """Divides a batch of `count` samples whose other axes stay whole.
-
-    Returns:
-        The samples of each place that has any. Such a place is the first along every other axis.
-    """
-    return {place: box[0] for place, box in boxes_of((count, 1), "NHWC", degrees).items()}
-
-
-def _divide_samples(operation: Operation, degrees: Degrees) -> list[OpPart] | None:
-    """Divides all operands and results along their first axis, if all have the same."""
+def _batch(operation: Operation) -> Extents | None:
+    """The batch of all operands and results, if all have the same; their other axes stay whole."""
     shapes = operation.input_shapes + operation.output_shapes
     if len(shapes[0]) < 2 or 0 in shapes[0] or len({shape[:1] for shape in shapes}) > 1:
         return None
+    return {Axis.SAMPLE: shapes[0][0]}
 
-    def boxes(samples: Interval, shapes: Sequence[tuple[int, ...]]) -> tuple[Box, ...]:
-        return tuple((samples, *whole(shape[1:])) for shape in shapes)
 
-    return [
-        OpPart(
-            place,
-            boxes(samples, operation.input_shapes),
-            boxes(samples, operation.output_shapes),
-            copied(operation),
-        )
-        for place, samples in samples_of(shapes[0][0], degrees).items()
-    ]
+def _part_of_batch(operation: Operation, place: Place) -> OpPart:
+    reads, gives = (
+        tuple((place[Axis.SAMPLE], *whole(shape[1:])) for shape in shapes)
+        for shapes in (operation.input_shapes, operation.output_shapes)
+    )
+    return OpPart(reads, gives, copied(operation))
 
 
 _ELEMENTWISE = (
@@ -158,7 +139,11 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(ELEMENTWISE_OPS, by_result(part_of_elementwise)),
     **dict.fromkeys((*_SUMS, "Max", "Min"), by_operand(_part_of_reduction)),
     **dict.fromkeys(("Tile", "BroadcastTo"), by_result(_part_of_repetition)),
-    **dict.fromkeys(("Softmax", "LogSoftmax"), _divide_samples),
-    "SoftmaxCrossEntropyWithLogits": _divide_samples,
-    "SparseSoftmaxCrossEntropyWithLogits": _divide_samples,
+    **dict.fromkeys(
+        (
+            *("Softmax", "LogSoftmax"),
+            *("SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"),
+        ),
+        Rule(_batch, _part_of_batch),
+    ),
 }

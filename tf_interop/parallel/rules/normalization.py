@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,9 +36,9 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from tf_interop.graph.ops import attribute_of
 from tf_interop.graph.properties import GraphProperties, is_fully_known
-from tf_interop.graph.view import GraphView
-from tf_interop.parallel.node_maker import NodeMaker, own_attributes, without_nodes
-from tf_interop.parallel.op_parts import BoxPart, Operation, Rule, by_operand, outputs_of
+from tf_interop.graph.view import GraphView, free_name
+from tf_interop.parallel.node_maker import NodeMaker, own_attributes
+from tf_interop.parallel.op_parts import Operation, OpPart, Rule, by_operand, outputs_of
 from tf_interop.parallel.regions import Box, whole
 
 FORWARD_OPS = frozenset({"FusedBatchNormV2", "FusedBatchNormV3"})
@@ -49,7 +49,7 @@ _COMPUTED = {"FusedBatchNormV2": 5, "FusedBatchNormGradV2": 3}
 """How many outputs parts compute. The others are reserve spaces that nothing needs."""
 
 
-def _part_of_image(operation: Operation, box: Box) -> BoxPart | None:
+def _part_of_image(operation: Operation, box: Box) -> OpPart | None:
     """A part: the second version of the op, which has no last reserve space.
 
     So that space is not sent from a normalization to its gradient. All vectors are divided as the
@@ -72,7 +72,7 @@ def _part_of_image(operation: Operation, box: Box) -> BoxPart | None:
     gives = boxes(operation.output_shapes[:computed])
     gives += tuple(map(whole, operation.output_shapes[computed:]))
     emit = functools.partial(_normalize, operation, op)
-    return (*boxes(operation.input_shapes[:5]), *unread), gives, emit
+    return OpPart((*boxes(operation.input_shapes[:5]), *unread), gives, emit)
 
 
 def _normalize(
@@ -123,29 +123,75 @@ def expand_normalization(
         properties: its shapes.
         nodes: nodes from `find_normalizations`, each with its pair.
     """
-    new, taken = without_nodes(view.graph_def), set(view.names)
-    instead: dict[str, str] = {}
-    statistics: dict[int | None, tuple[str, str]] = {}
+    new = graph_pb2.GraphDef(versions=view.graph_def.versions, library=view.graph_def.library)
+    taken = set(view.names)
+    instead: dict[str, str] = {}  # the tensors that replace outputs after a node's first
+    statistics: dict[int | None, tuple[str, ...]] = {}  # in place of those of a forward node
     for node in view.topological_order():
         old = view.nodes[node]
         if node not in nodes:
             new.node.add().CopyFrom(old)
             continue
-        first = len(new.node)
-        maker = NodeMaker(new, old.device, old.name, taken)
-        shape: Any = properties.input_shape(node, 0)
-        normalization = _Normalization(view, node, maker, shape, instead)
-        if old.op in FORWARD_OPS:
-            statistics[node] = normalization.expand_forward()
-        else:
-            normalization.expand_gradient(statistics.get(_forward_of(view, node)))
-        controls = [text for text in old.input if text.startswith("^")]
-        for made in new.node[first:]:
-            made.input.extend(controls)
-        new.node[-1].name = old.name
+        image: Any = properties.input_shape(node, 0)
+        reads = [text for text in old.input if not text.startswith("^")]
+        is_forward = old.op in FORWARD_OPS
+        if not is_forward and _is_training(view, node):
+            reads[3:5] = statistics[_forward_of(view, node)]
+        with tf.Graph().as_default() as graph:
+            outputs, its_statistics = (_forward if is_forward else _gradient)(old, image)
+        read_ports = [
+            port
+            for port in (1, 2)
+            if any((node, port) in view.fanins[reader] for reader in view.fanouts[node])
+        ]
+        results = [outputs[port] for port in (0, *read_ports)]
+        names = _inline(new, old, graph, [*results, *its_statistics], reads, taken)
+        for port in read_ports:
+            instead[f"{old.name}:{port}"] = names[outputs[port].op.name]
+        statistics[node] = tuple(names[each.op.name] for each in its_statistics)
     for made in new.node:
         made.input[:] = [instead.get(text, text) for text in made.input]
     return new
+
+
+def _inline(
+    new: graph_pb2.GraphDef,
+    old: node_def_pb2.NodeDef,
+    graph: tf.Graph,
+    results: Sequence[tf.Tensor],
+    reads: Sequence[str],
+    taken: set[str],
+) -> dict[str, str]:
+    """Adds the ops that `results` need in place of a node.
+
+    The first result gets the node's name. Placeholders stand for the tensors that it reads.
+
+    Returns:
+        The name of each op in the new graph.
+    """
+    needed: set[str] = set()
+    left = [each.op for each in results]
+    while left:
+        op = left.pop()
+        if op.name not in needed:
+            needed.add(op.name)
+            left += [each.op for each in op.inputs]
+    controls = [text for text in old.input if text.startswith("^")]
+    names = {f"read_{place}": text for place, text in enumerate(reads)}
+    for node in graph.as_graph_def(add_shapes=True).node:
+        if node.op == "Placeholder" or node.name not in needed:
+            continue
+        made = new.node.add()
+        made.CopyFrom(node)
+        if node.name == results[0].op.name:
+            made.name = old.name
+        else:
+            made.name = free_name(f"{old.name}/{node.name}", taken)
+            taken.add(made.name)
+        names[node.name] = made.name
+        made.device = old.device
+        made.input[:] = [*(names[text] for text in node.input), *controls]
+    return names
 
 
 def _is_training(view: GraphView, node: int) -> bool:
@@ -189,164 +235,88 @@ def _is_reserve_space_read(view: GraphView, node: int) -> bool:
     )
 
 
-class _Normalization:
-    """One node, and the ops that replace it. The last op computes the node's first output.
+def _forward(
+    node: node_def_pb2.NodeDef, shape: tuple[int, ...]
+) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    """A normalization by the formulas of TensorFlow's fused_batch_norm_op.cc.
 
-    New nodes compute in the dtype of the statistics, and state their shapes.
+    Returns:
+        Its first three outputs; the mean and 1 / sqrt(variance + epsilon) of its images.
     """
+    axes, of_statistics = _statistics(node, shape)
+    [image], [scale, offset, old_mean, old_variance] = _reads(node, shape, 1, 4)
+    x = tf.cast(image, scale.dtype)
+    if attribute_of(node, "is_training").b:
+        mean = tf.reduce_mean(x, axes, keepdims=True)
+        variance = tf.reduce_mean(tf.math.squared_difference(x, mean), axes, keepdims=True)
+        count = math.prod(shape[axis] for axis in axes)
+        unbiased = tf.reshape(variance, old_variance.shape) * (count / max(count - 1, 1))
+        factor = attribute_of(node, "exponential_avg_factor").f
+        new_mean = _averaged(old_mean, tf.reshape(mean, old_mean.shape), factor)
+        new_variance = _averaged(old_variance, unbiased, factor)
+    else:
+        mean, variance = (tf.reshape(each, of_statistics) for each in (old_mean, old_variance))
+        new_mean, new_variance = old_mean, old_variance
+    inverse = tf.math.rsqrt(variance + attribute_of(node, "epsilon").f)
+    scaling = inverse * tf.reshape(scale, of_statistics)
+    y = (x - mean) * scaling + tf.reshape(offset, of_statistics)
+    return [tf.cast(y, image.dtype), new_mean, new_variance], [mean, inverse]
 
-    def __init__(
-        self,
-        view: GraphView,
-        node: int,
-        maker: NodeMaker,
-        image: tuple[int, ...],
-        instead: dict[str, str],
-    ) -> None:
-        """Prepares to add nodes.
 
-        Args:
-            view: the old graph.
-            node: the node.
-            maker: makes new nodes.
-            image: shape of the image.
-            instead: the tensors that replace outputs after a node's first.
-        """
-        self._maker, self._instead = maker, instead
-        self._old = view.nodes[node]
-        self._inputs = [instead.get(text, text) for text in self._old.input]
-        self._read_ports = {
-            port
-            for reader in view.fanouts[node]
-            for source, port in view.fanins[reader]
-            if source == node
-        }
-        self._is_training = _is_training(view, node)
-        channel = _CHANNELS[_layout_of(self._old)]
-        self._axes = [axis for axis in range(4) if axis != channel]
-        self._image = image
-        self._vector = (image[channel],)
-        self._statistics = tuple(1 if axis in self._axes else image[axis] for axis in range(4))
-        self._image_dtype, self._dtype = (tf.as_dtype(self._old.attr[it].type) for it in "TU")
-        self._count = math.prod(image) // image[channel]
-        # Elementwise ops by the shape of their result.
-        self._on_image, self._on_statistics, self._on_vector = (
-            functools.partial(self._elementwise, shape)
-            for shape in (image, self._statistics, self._vector)
+def _averaged(old: tf.Tensor, new: tf.Tensor, factor: float) -> tf.Tensor:
+    return new if factor == 1 else old * (1 - factor) + new * factor
+
+
+def _gradient(
+    node: node_def_pb2.NodeDef, shape: tuple[int, ...]
+) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    """The gradient of a normalization, in inference by FusedBatchNormFreezeGrad of the same file.
+
+    In training it reads the statistics that `_forward` returns.
+    """
+    axes, of_statistics = _statistics(node, shape)
+    is_training = attribute_of(node, "is_training").b
+    images, [scale, *statistics] = _reads(node, shape, 2, 1 if is_training else 3)
+    dy, x = (tf.cast(each, scale.dtype) for each in images)
+    if is_training:
+        mean, inverse = (
+            tf.compat.v1.placeholder(scale.dtype, of_statistics, f"read_{at}") for at in (3, 4)
         )
-
-    def expand_forward(self) -> tuple[str, str]:
-        """Adds the forward ops, by the formulas of TensorFlow's fused_batch_norm_op.cc.
-
-        Returns:
-            The mean and 1 / sqrt(variance + epsilon).
-        """
-        image, scale, offset, old_mean, old_variance = self._inputs[:5]
-        image = self._cast(image, self._dtype)
-        if self._is_training:
-            mean = self._reduce("Mean", image)
-            variance = self._reduce("Mean", self._on_image("SquaredDifference", image, mean))
-            self._give(
-                lambda: self._averaged(old_mean, self._as_vector(mean)),
-                lambda: self._averaged(old_variance, self._unbiased(variance)),
-            )
-        else:
-            mean, variance = self._spread(old_mean), self._spread(old_variance)
-            self._give(lambda: old_mean, lambda: old_variance)
-        inverse = self._inverse_deviation(variance)
-        scaling = self._on_statistics("Mul", inverse, self._spread(scale))
-        scaled = self._on_image("Mul", self._on_image("Sub", image, mean), scaling)
-        self._cast(self._on_image("AddV2", scaled, self._spread(offset)), self._image_dtype)
-        return mean, inverse
-
-    def expand_gradient(self, statistics: tuple[str, str] | None) -> None:
-        """Adds the gradient ops, by the same file, in inference by its FusedBatchNormFreezeGrad.
-
-        Args:
-            statistics: the result of `expand_forward`; None in inference.
-        """
-        gradient, image = (self._cast(text, self._dtype) for text in self._inputs[:2])
-        if statistics is None:
-            mean, variance = map(self._spread, self._inputs[3:5])
-            statistics = mean, self._inverse_deviation(variance)
-        mean, inverse = statistics
-        centered = self._on_image("Sub", image, mean)
-        product = self._on_image("Mul", gradient, centered)
-        scaling = self._on_statistics("Mul", inverse, self._spread(self._inputs[2]))
-        if not self._is_training:
-            offset_sum, scale_sum = self._reduce("Sum", gradient), self._reduce("Sum", product)
-            scale_sum = self._on_statistics("Mul", scale_sum, inverse)
-            self._give(lambda: self._as_vector(scale_sum), lambda: self._as_vector(offset_sum))
-            self._cast(self._on_image("Mul", gradient, scaling), self._image_dtype)
-            return
-        gradient_mean, product_mean = (self._reduce("Mean", each) for each in (gradient, product))
-        slope = self._on_statistics("Mul", product_mean, inverse)
-        self._give(
-            lambda: self._as_vector(self._times_count(slope)),
-            lambda: self._as_vector(self._times_count(gradient_mean)),
+    else:
+        mean, variance = (tf.reshape(each, of_statistics) for each in statistics)
+        inverse = tf.math.rsqrt(variance + attribute_of(node, "epsilon").f)
+    centered = x - mean
+    scaling = inverse * tf.reshape(scale, of_statistics)
+    if is_training:
+        dy_mean, product_mean = (
+            tf.reduce_mean(each, axes, keepdims=True) for each in (dy, dy * centered)
         )
-        squared = self._on_statistics("Mul", slope, inverse)
-        by_variance = self._on_image("Mul", centered, squared)
-        difference = self._on_image("Sub", gradient, gradient_mean)
-        difference = self._on_image("Sub", difference, by_variance)
-        self._cast(self._on_image("Mul", difference, scaling), self._image_dtype)
+        count = math.prod(shape[axis] for axis in axes)
+        slope = product_mean * inverse
+        dx = (dy - dy_mean - centered * (slope * inverse)) * scaling
+        dscale, doffset = slope * count, dy_mean * count
+    else:
+        dx = dy * scaling
+        dscale = tf.reduce_sum(dy * centered, axes, keepdims=True) * inverse
+        doffset = tf.reduce_sum(dy, axes, keepdims=True)
+    vectors = [tf.reshape(each, scale.shape) for each in (dscale, doffset)]
+    return [tf.cast(dx, images[0].dtype), *vectors], []
 
-    def _inverse_deviation(self, variance: str) -> str:
-        epsilon = self._number(attribute_of(self._old, "epsilon").f)
-        return self._on_statistics("Rsqrt", self._on_statistics("AddV2", variance, epsilon))
 
-    def _give(self, *makers: Callable[[], str]) -> None:
-        """Makes each output after the first that something reads."""
-        for port, make in enumerate(makers, 1):
-            if port in self._read_ports:
-                self._instead[f"{self._old.name}:{port}"] = make()
+def _statistics(node: node_def_pb2.NodeDef, shape: tuple[int, ...]) -> tuple[list[int], list[int]]:
+    """The axes of an image but the channels, and the shape in which statistics broadcast to it."""
+    channel = _CHANNELS[_layout_of(node)]
+    axes = [axis for axis in range(4) if axis != channel]
+    return axes, [shape[axis] if axis == channel else 1 for axis in range(4)]
 
-    def _averaged(self, old: str, new: str) -> str:
-        """The exponential average of an old and a new vector."""
-        factor = attribute_of(self._old, "exponential_avg_factor").f
-        if factor == 1:
-            return new
-        kept = self._on_vector("Mul", old, self._number(1 - factor))
-        return self._on_vector("AddV2", kept, self._on_vector("Mul", new, self._number(factor)))
 
-    def _unbiased(self, variance: str) -> str:
-        bessel = self._number(self._count / max(self._count - 1, 1))
-        return self._on_vector("Mul", self._as_vector(variance), bessel)
-
-    def _times_count(self, mean: str) -> str:
-        return self._on_statistics("Mul", mean, self._number(self._count))
-
-    def _number(self, value: float) -> str:
-        return self._maker.constant(value, self._dtype)
-
-    def _elementwise(self, shape: tuple[int, ...], op: str, *inputs: str) -> str:
-        return self._with_shape(shape, self._maker(op, *inputs, T=self._dtype))
-
-    def _reduce(self, op: str, image: str) -> str:
-        """A Mean or a Sum over all axes but the channels."""
-        axes, types = self._maker.constant(self._axes), {"T": self._dtype, "Tidx": tf.int32}
-        name = self._maker(op, image, axes, keep_dims=True, **types)
-        return self._with_shape(self._statistics, name)
-
-    def _spread(self, vector: str) -> str:
-        """A vector in the shape of statistics."""
-        return self._reshape(vector, self._statistics)
-
-    def _as_vector(self, statistics: str) -> str:
-        return self._reshape(statistics, self._vector)
-
-    def _reshape(self, tensor: str, shape: tuple[int, ...]) -> str:
-        return self._with_shape(shape, self._maker.reshape(tensor, shape, self._dtype))
-
-    def _cast(self, image: str, dtype: tf.DType) -> str:
-        """An image in its own dtype, or in that of the statistics."""
-        if self._image_dtype == self._dtype:
-            return image
-        source = self._image_dtype if dtype == self._dtype else self._dtype
-        return self._with_shape(self._image, self._maker("Cast", image, SrcT=source, DstT=dtype))
-
-    def _with_shape(self, shape: tuple[int, ...], name: str) -> str:
-        """States the shape of the last node."""
-        stated = self._maker.graph_def.node[-1].attr["_output_shapes"].list.shape
-        stated.append(tf.TensorShape(shape).as_proto())
-        return name
+def _reads(
+    node: node_def_pb2.NodeDef, shape: tuple[int, ...], image_count: int, vector_count: int
+) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    """Placeholders of the images that a node reads, and of the vectors after them."""
+    vector = [shape[_CHANNELS[_layout_of(node)]]]
+    dtypes = (tf.as_dtype(node.attr[name].type) for name in "TU")
+    kinds = [*zip(dtypes, (shape, vector), strict=True)]
+    kinds = [kinds[0]] * image_count + [kinds[1]] * vector_count
+    reads = [tf.compat.v1.placeholder(*kind, f"read_{place}") for place, kind in enumerate(kinds)]
+    return reads[:image_count], reads[image_count:]

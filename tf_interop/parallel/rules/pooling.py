@@ -21,7 +21,7 @@ import tensorflow as tf
 from tf_interop.convolution import SPATIAL_AXES
 from tf_interop.graph.ops import attribute_of
 from tf_interop.parallel.node_maker import NodeMaker
-from tf_interop.parallel.op_parts import BoxPart, Operation, Rule, by_result
+from tf_interop.parallel.op_parts import Operation, OpPart, Rule, by_result
 from tf_interop.parallel.regions import Box, Interval, overlap, relative, sizes
 from tf_interop.parallel.rules.windows import (
     Stretch,
@@ -83,13 +83,13 @@ def _pooling(operation: Operation, image: tuple[int, ...]) -> _Pooling | None:
     return None if windows is None else _Pooling(operation, windows)
 
 
-def _part_of_output(operation: Operation, box: Box) -> BoxPart | None:
+def _part_of_output(operation: Operation, box: Box) -> OpPart | None:
     pooling = _pooling(operation, operation.input_shapes[0])
     if pooling is None:
         return None
     stretches = pooling.reading(pooling.along(box))
     read = pooling.with_along(box, [each.image for each in stretches])
-    return (read,), (box,), functools.partial(_pool, pooling, stretches)
+    return OpPart((read,), (box,), functools.partial(_pool, pooling, stretches))
 
 
 def _pool(
@@ -130,7 +130,7 @@ def _corrected(
     return maker("Mul", output, factor, T=pooling.dtype)
 
 
-def _part_of_gradient(operation: Operation, box: Box) -> BoxPart | None:
+def _part_of_gradient(operation: Operation, box: Box) -> OpPart | None:
     pooling = _pooling(operation, operation.output_shapes[0])
     if pooling is None:
         return None
@@ -139,13 +139,13 @@ def _part_of_gradient(operation: Operation, box: Box) -> BoxPart | None:
         reaching = windows.reaching(interval)
         if reaching is None:
             unread = (None,) * len(operation.input_shapes)
-            return unread, (box,), lambda maker, _: [maker.fill(sizes(box), pooling.dtype)]
+            return OpPart(unread, (box,), lambda maker, _: [maker.fill(sizes(box), pooling.dtype)])
         outputs.append(reaching.output)
     stretches = pooling.reading(outputs)
     output = pooling.with_along(box, outputs)
     hull = pooling.with_along(box, [each.image for each in stretches])
     reads = (hull, output, output) if pooling.is_maximum else (None, output)
-    return reads, (box,), functools.partial(_gradient, pooling, stretches, hull, box)
+    return OpPart(reads, (box,), functools.partial(_gradient, pooling, stretches, hull, box))
 
 
 def _gradient(

@@ -6,7 +6,6 @@ concatenation reads only the inputs that its box touches.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Sequence
 
@@ -16,19 +15,20 @@ import tensorflow as tf
 from tf_interop.graph.ops import attribute_of
 from tf_interop.parallel.node_maker import NodeMaker, own_attributes
 from tf_interop.parallel.op_parts import (
-    BoxPart,
     Emit,
+    Extents,
     Operation,
     OpPart,
+    Place,
     Rule,
-    boxes_of,
+    box_at,
     by_result,
+    extents_of,
 )
 from tf_interop.parallel.regions import Box, overlap, relative, sizes, whole
-from tf_interop.parallel.rules.elementwise import samples_of
-from tf_interop.parallel.types import Degrees
+from tf_interop.parallel.types import Axis
 
-LAYOUT_AFTER = {(0, 3, 1, 2): "NCHW", (0, 2, 3, 1): "NHWC"}
+LAYOUT_AFTER: dict[tuple[int, ...], str] = {(0, 3, 1, 2): "NCHW", (0, 2, 3, 1): "NHWC"}
 """The permutations that change an image's layout, and the new layout."""
 
 
@@ -55,43 +55,36 @@ def _begin_of_slice(operation: Operation, shape: Sequence[int]) -> list[int] | N
     return [int(first) for first in given.clip(0, shape)]
 
 
-def _part_of_slice(operation: Operation, box: Box) -> BoxPart | None:
+def _part_of_slice(operation: Operation, box: Box) -> OpPart | None:
     begin = _begin_of_slice(operation, operation.input_shapes[0])
     if begin is None:
         return None
     read = tuple((a + first, b + first) for (a, b), first in zip(box, begin, strict=True))
     unread = (None,) * (len(operation.input_shapes) - 1)
-    return (read, *unread), (box,), _hand_on(operation)
+    return OpPart((read, *unread), (box,), _hand_on(operation))
 
 
-def _part_of_slice_gradient(operation: Operation, box: Box) -> BoxPart | None:
+def _part_of_slice_gradient(operation: Operation, box: Box) -> OpPart | None:
     begin = _begin_of_slice(operation, operation.output_shapes[0])
     if begin is None:
         return None
     read, emit = _padded(operation, 4, begin, box)
-    return (None, None, None, None, read), (box,), emit
+    return OpPart((None, None, None, None, read), (box,), emit)
 
 
-def _part_of_padding(operation: Operation, box: Box) -> BoxPart | None:
+def _part_of_padding(operation: Operation, box: Box) -> OpPart | None:
     paddings = operation.input_values[1]
     if paddings is None:
         return None
     read, emit = _padded(operation, 0, [int(before) for before, _ in paddings], box)
     value: tuple[Box, ...] = ((),) * (len(operation.input_shapes) - 2)
-    return (read, None, *value), (box,), emit
+    return OpPart((read, None, *value), (box,), emit)
 
 
 def _padded(
     operation: Operation, place: int, befores: Sequence[int], box: Box
 ) -> tuple[Box | None, Emit]:
-    """The box of the inner tensor that a box of a padded tensor reads, and its nodes.
-
-    Args:
-        operation: the padding.
-        place: the input that is padded.
-        befores: the padding before each axis.
-        box: the box of the padded tensor.
-    """
+    """The box of the input at `place` that a box of the padded tensor reads, and its nodes."""
     shape, dtype = operation.input_shapes[place], operation.dtype
     at = tuple((before, before + size) for before, size in zip(befores, shape, strict=True))
     shared = overlap(at, box) if 0 not in shape else None
@@ -108,7 +101,7 @@ def _padded(
     return None if shared is None else relative(shared, at), emit
 
 
-def _part_of_concatenation(operation: Operation, box: Box) -> BoxPart | None:
+def _part_of_concatenation(operation: Operation, box: Box) -> OpPart | None:
     *shapes, _ = operation.input_shapes
     value = operation.input_values[-1]
     if value is None:
@@ -124,7 +117,7 @@ def _part_of_concatenation(operation: Operation, box: Box) -> BoxPart | None:
         shared = overlap(at, box) if 0 not in shape else None
         reads.append(None if shared is None else relative(shared, at))
         begin += shape[axis]
-    return (*reads, None), (box,), functools.partial(_concatenate, operation, axis)
+    return OpPart((*reads, None), (box,), functools.partial(_concatenate, operation, axis))
 
 
 def _concatenate(
@@ -137,61 +130,60 @@ def _concatenate(
     return [maker("ConcatV2", *read, maker.constant(axis), **attributes)]
 
 
-def _divide_transposition(operation: Operation, degrees: Degrees) -> Sequence[OpPart] | None:
-    """Divides a change of layout as images are divided in the new layout."""
+def _permutation(operation: Operation) -> tuple[int, ...]:
     value = operation.input_values[1]
-    permutation = () if value is None else tuple(map(int, value))
-    if permutation not in LAYOUT_AFTER:
-        return None
-    after = dataclasses.replace(operation, layout=LAYOUT_AFTER[permutation])
+    return () if value is None else tuple(map(int, value))
+
+
+def _extents_of_transposition(operation: Operation) -> Extents | None:
+    """Those of the result in its own layout, if the layout of an image changes."""
+    layout = LAYOUT_AFTER.get(_permutation(operation))
+    return None if layout is None else extents_of(operation.output_shapes[0], layout)
+
+
+def _part_of_transposition(operation: Operation, place: Place) -> OpPart:
+    permutation = _permutation(operation)
+    box = box_at(place, operation.output_shapes[0], LAYOUT_AFTER[permutation])
+    read = tuple(interval for _, interval in sorted(zip(permutation, box, strict=True)))
 
     def transpose(maker: NodeMaker, inputs: Sequence[str]) -> Sequence[str]:
         attributes = own_attributes(operation.node) | {"Tperm": tf.int32}
         return [maker("Transpose", inputs[0], maker.constant(permutation), **attributes)]
 
-    def part_of(operation: Operation, box: Box) -> BoxPart:
-        read = tuple(interval for _, interval in sorted(zip(permutation, box, strict=True)))
-        return (read, None), (box,), transpose
-
-    return by_result(part_of)(after, degrees)
+    return OpPart((read, None), (box,), transpose)
 
 
-def _divide_reshape(operation: Operation, degrees: Degrees) -> list[OpPart] | None:
-    """Divides along all axes if only axes of size 1 change, else along an unchanged batch."""
-    (shape, *others), (result,) = operation.input_shapes, operation.output_shapes
+def _keeps_axes(operation: Operation) -> bool:
+    """Whether only axes of size 1 appear or disappear."""
+    (shape, *_), (result,) = operation.input_shapes, operation.output_shapes
+    return [size for size in shape if size > 1] == [size for size in result if size > 1]
+
+
+def _extents_of_reshape(operation: Operation) -> Extents | None:
+    """All axes if only axes of size 1 change, else an unchanged batch."""
+    (shape, *_), (result,) = operation.input_shapes, operation.output_shapes
     if 0 in shape:
         return None
-    boxes = _boxes_of_reshape(shape, result, operation.layout, degrees)
-    if boxes is None:
-        return None
+    if _keeps_axes(operation):
+        return extents_of(result, operation.layout) or extents_of(shape, operation.layout)
+    return {Axis.SAMPLE: shape[0]} if shape[:1] == result[:1] else None
 
-    def reshape(given: Box, maker: NodeMaker, inputs: Sequence[str]) -> Sequence[str]:
+
+def _part_of_reshape(operation: Operation, place: Place) -> OpPart:
+    (shape, *others), (result,) = operation.input_shapes, operation.output_shapes
+    if not _keeps_axes(operation):
+        read, given = ((place[Axis.SAMPLE], *whole(each[1:])) for each in (shape, result))
+    elif extents_of(result, operation.layout):
+        given = box_at(place, result, operation.layout)
+        read = _moved(given, result, shape)
+    else:
+        read = box_at(place, shape, operation.layout)
+        given = _moved(read, shape, result)
+
+    def reshape(maker: NodeMaker, inputs: Sequence[str]) -> Sequence[str]:
         return [maker.reshape(inputs[0], sizes(given), operation.dtype)]
 
-    return [
-        OpPart(place, (read, *[None for _ in others]), (given,), functools.partial(reshape, given))
-        for place, (read, given) in boxes.items()
-    ]
-
-
-def _boxes_of_reshape(
-    shape: tuple[int, ...], result: tuple[int, ...], layout: str, degrees: Degrees
-) -> dict[int, tuple[Box, Box]] | None:
-    """The box that each place reads, and its box of the result."""
-    if [size for size in shape if size > 1] == [size for size in result if size > 1]:
-        if len(result) in (2, 4):
-            given = boxes_of(result, layout, degrees)
-            return {place: (_moved(box, result, shape), box) for place, box in given.items()}
-        if len(shape) in (2, 4):
-            read = boxes_of(shape, layout, degrees)
-            return {place: (box, _moved(box, shape, result)) for place, box in read.items()}
-        return None
-    if not shape or not result or shape[0] != result[0]:
-        return None
-    return {
-        place: ((samples, *whole(shape[1:])), (samples, *whole(result[1:])))
-        for place, samples in samples_of(shape[0], degrees).items()
-    }
+    return OpPart((read, *[None for _ in others]), (given,), reshape)
 
 
 def _moved(box: Box, shape: Sequence[int], result: Sequence[int]) -> Box:
@@ -200,35 +192,41 @@ def _moved(box: Box, shape: Sequence[int], result: Sequence[int]) -> Box:
     return tuple(next(intervals) if size > 1 else (0, 1) for size in result)
 
 
-def _divide_split(operation: Operation, degrees: Degrees) -> list[OpPart] | None:
-    """Divides each result. A part reads all of the axis that is split."""
-    is_even = operation.node.op == "Split"
-    tensor, of_axis = (1, 0) if is_even else (0, 2)
-    shape, value = operation.input_shapes[tensor], operation.input_values[of_axis]
-    results = operation.output_shapes
-    if value is None or len(shape) not in (2, 4) or any(0 in result for result in results):
-        return None
-    axis = int(value) % len(shape)
-    boxes = [boxes_of(result, operation.layout, degrees) for result in results]
-    if any(each.keys() != boxes[0].keys() for each in boxes):
-        return None
+def _axis_of_split(operation: Operation) -> int | None:
+    value = operation.input_values[0 if operation.node.op == "Split" else 2]
+    return None if value is None else int(value) % len(operation.output_shapes[0])
 
-    def split(gives: Sequence[Box], maker: NodeMaker, inputs: Sequence[str]) -> Sequence[str]:
-        names = []
-        begin = 0
-        for box, result in zip(gives, results, strict=True):
-            first = [begin + box[axis][0] if at == axis else 0 for at in range(len(shape))]
-            names.append(maker.slice(inputs[tensor], first, sizes(box), operation.dtype))
+
+def _extents_of_split(operation: Operation) -> Extents | None:
+    """Those of a result. If results differ in size, their axis stays whole."""
+    axis, results = _axis_of_split(operation), operation.output_shapes
+    if axis is None or any(0 in result for result in results):
+        return None
+    size = results[0][axis] if len(set(results)) == 1 else 1
+    return extents_of((*results[0][:axis], size, *results[0][axis + 1 :]), operation.layout)
+
+
+def _part_of_split(operation: Operation, place: Place) -> OpPart:
+    """Reads all of the axis that is split."""
+    axis, results = _axis_of_split(operation), operation.output_shapes
+    assert axis is not None
+    tensor = 1 if operation.node.op == "Split" else 0
+    box = box_at(place, results[0], operation.layout)
+    before, after = box[:axis], box[axis + 1 :]
+    is_even = len(set(results)) == 1
+    gives = [box if is_even else (*before, (0, each[axis]), *after) for each in results]
+    reads: list[Box | None] = [None] * len(operation.input_shapes)
+    reads[tensor] = (*before, (0, operation.input_shapes[tensor][axis]), *after)
+
+    def split(maker: NodeMaker, inputs: Sequence[str]) -> Sequence[str]:
+        names, begin = [], 0
+        for given, result in zip(gives, results, strict=True):
+            first = [begin + given[axis][0] if at == axis else 0 for at in range(len(box))]
+            names.append(maker.slice(inputs[tensor], first, sizes(given), operation.dtype))
             begin += result[axis]
         return names
 
-    parts = []
-    for place in boxes[0]:
-        gives = tuple(each[place] for each in boxes)
-        read = (*gives[0][:axis], (0, shape[axis]), *gives[0][axis + 1 :])
-        reads = (None, read) if is_even else (read, None, None)
-        parts.append(OpPart(place, reads, gives, functools.partial(split, gives)))
-    return parts
+    return OpPart(tuple(reads), tuple(gives), split)
 
 
 RULES: dict[str, Rule] = {
@@ -236,7 +234,9 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("Slice", "StridedSlice"), by_result(_part_of_slice)),
     "StridedSliceGrad": by_result(_part_of_slice_gradient),
     **dict.fromkeys(("Pad", "PadV2"), by_result(_part_of_padding)),
-    "Transpose": _divide_transposition,
-    **dict.fromkeys(("Reshape", "Squeeze", "ExpandDims"), _divide_reshape),
-    **dict.fromkeys(("Split", "SplitV"), _divide_split),
+    "Transpose": Rule(_extents_of_transposition, _part_of_transposition),
+    **dict.fromkeys(
+        ("Reshape", "Squeeze", "ExpandDims"), Rule(_extents_of_reshape, _part_of_reshape)
+    ),
+    **dict.fromkeys(("Split", "SplitV"), Rule(_extents_of_split, _part_of_split)),
 }

@@ -15,6 +15,7 @@ parameters and gradients that other devices compute with are sent, as those of a
 from __future__ import annotations
 
 import collections
+import dataclasses
 import functools
 from collections.abc import Sequence
 
@@ -51,46 +52,29 @@ def divide_update(
 ) -> list[OpPart] | None:
     """Divides a node of an update among the places that have shares.
 
-    Args:
-        operation: a read or an assignment of a variable, or an elementwise operation.
-        gradient_parts: the parts of the gradient.
-        variable: the beginning of the names of the variable's shares.
-
-    Returns:
-        None if the operation cannot be divided so.
+    It reads or assigns the variable whose shares have names that begin with `variable`, or is
+    elementwise. None if it cannot be divided so.
     """
     parts = []
     for place, box in share_boxes(gradient_parts).items():
-        name = f"{variable}/{place}"
+        use = functools.partial(_use_share, operation, f"{variable}/{place}", box)
         if operation.node.op == READ_OP:
-            emit = functools.partial(_read, operation, name, box)
-            parts.append(OpPart(place, (None,), (box,), emit))
+            parts.append(OpPart((None,), (box,), use, place=place))
         elif operation.node.op in ASSIGN_OPS:
-            emit = functools.partial(_assign, operation, name, box)
-            parts.append(OpPart(place, (None, box), (), emit))
+            parts.append(OpPart((None, box), (), use, place=place))
         else:
             part = part_of_elementwise(operation, box)
             if part is None:
                 return None
-            parts.append(OpPart(place, *part))
+            parts.append(dataclasses.replace(part, place=place))
     return parts
 
 
-def _share(operation: Operation, name: str, box: Box, maker: NodeMaker) -> tuple[str, tf.DType]:
-    dtype = tf.as_dtype(operation.node.attr["dtype"].type)
-    return maker.variable(name, sizes(box), dtype), dtype
-
-
-def _read(
-    operation: Operation, name: str, box: Box, maker: NodeMaker, _: Sequence[str]
-) -> Sequence[str]:
-    handle, dtype = _share(operation, name, box, maker)
-    return [maker(READ_OP, handle, dtype=dtype)]
-
-
-def _assign(
+def _use_share(
     operation: Operation, name: str, box: Box, maker: NodeMaker, inputs: Sequence[str]
 ) -> Sequence[str]:
-    handle, dtype = _share(operation, name, box, maker)
-    maker(operation.node.op, handle, inputs[1], dtype=dtype)
-    return []
+    """Makes the read or the assignment of a share; only a read gives something."""
+    dtype = tf.as_dtype(operation.node.attr["dtype"].type)
+    handle = maker.variable(name, sizes(box), dtype)
+    made = maker(operation.node.op, handle, *inputs[1:], dtype=dtype)
+    return [] if operation.is_assignment else [made]

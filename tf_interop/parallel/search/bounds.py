@@ -44,12 +44,7 @@ class Bounds:
 
 
 def find_bounds(node_costs: Sequence[Array], edge_costs: Mapping[Edge, Array]) -> Bounds:
-    """Finds bounds.
-
-    Args:
-        node_costs: the costs of each node by its choice.
-        edge_costs: the costs by the choices of two nodes, the lower number first.
-    """
+    """Finds bounds of costs by the choice of each node, and of two, the lower number first."""
     messages = Messages(node_costs, edge_costs)
     least, cost = -np.inf, np.inf
     choice: tuple[int, ...] = ()

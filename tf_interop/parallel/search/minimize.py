@@ -1,7 +1,7 @@
 """Chooses a configuration for every layer: the least total cost that fits in memory.
 
-Without memory limits, eliminating one layer after another finds the best choice (`least`). If the
-tables for that would get too large, lower bounds of the cost first rule out configurations
+Without memory limits, eliminating one layer after another finds the best choice (`elimination`). If
+the tables for that would get too large, lower bounds of the cost first rule out configurations
 (`bounds`). If the tables are still too large, the search divides the configurations of one layer
 into two halves. Each half is a subproblem that is solved in the same way: branch and bound.
 
@@ -25,10 +25,19 @@ import numpy as np
 
 from tf_interop.errors import PlanError
 from tf_interop.parallel.search.bounds import Array, Edge, Messages, find_bounds, total_cost
-from tf_interop.parallel.search.least import Least, find_least, restrict
+from tf_interop.parallel.search.elimination import eliminate, find_order
 
 # Costs with a smaller relative difference count as equal, because sums are rounded.
 _ROUNDING = 1e-10
+# Up to this number of entries elimination is faster than bounds.
+_FEW_ENTRIES = 1 << 24
+# Each entry is an addition and a comparison, about a nanosecond.
+_MAX_ENTRIES = 1 << 30
+_MAX_TABLE = 1 << 24
+# NumPy's overhead for a node.
+_ENTRIES_OF_NODE = 1 << 15
+# The configurations of each layer that are tried to find a good choice: those of the lowest bounds.
+_FEW = 4
 # The limit for all subproblems together, a few seconds.
 _MAX_EFFORT = 1 << 32
 # The search for prices ends after this many attempts in a row that each close less than this share
@@ -94,15 +103,10 @@ def minimize(problem: SearchProblem) -> SearchResult:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class _Subproblem:
-    """A subset of the configurations, with initial prices of memory.
+    """A subset of the configurations, with initial prices of memory."""
 
-    Attributes:
-        kept: the configurations of each layer, ascending.
-        prices: the price of all memory of each device.
-    """
-
-    kept: tuple[Array, ...]
-    prices: Array
+    kept: tuple[Array, ...]  # the configurations of each layer, ascending
+    prices: Array  # of all memory of each device
 
 
 class _Search:
@@ -130,12 +134,12 @@ class _Search:
     def run(self) -> SearchResult:
         every = tuple(np.arange(len(costs)) for costs in self._node_costs)
         free = np.zeros(len(self._limits))
-        least, choice = self._least(every, free)
-        if self._consider(choice) and least.is_best:
-            return self._result(least.bound)
+        bound, choice, kept = self._least(every, free)
+        if choice is not None and self._consider(choice):
+            return self._result(bound)
         if len(self._limits):
             self._consider(self._frugal())
-        self._add(least.bound, _Subproblem(every, free))
+        self._add(bound, _Subproblem(kept, free))
         while self._queue and self._effort <= _MAX_EFFORT and self._queue[0][0] < self._enough:
             bound, _, subproblem = heapq.heappop(self._queue)
             self._solve(bound, subproblem)
@@ -200,10 +204,10 @@ class _Search:
         bound, prices = self._find_prices(bound, subproblem)
         if bound >= self._enough:
             return
-        least, choice = self._least(kept, prices)
-        fits = self._consider(choice)
-        bound = max(bound, least.bound - prices.sum())
-        if least.is_best and fits:
+        its_bound, choice, kept = self._least(kept, prices)
+        bound = max(bound, its_bound)
+        fits = choice is not None and self._consider(choice)
+        if choice is not None and fits:
             unused = self._limits - self._used(choice)
             if not prices @ unused:
                 return  # the prices add nothing, so the choice is the best
@@ -222,7 +226,7 @@ class _Search:
         in_vain = 0
         while in_vain < _MAX_IN_VAIN and bound < self._enough:
             messages.sweep()
-            choice = [int(its[each]) for its, each in zip(kept, messages.choose(), strict=True)]
+            choice = _take(kept, messages.choose())
             self._consider(choice)
             self._effort += messages.effort_of_sweep
             its_bound = messages.least() - prices.sum()
@@ -247,31 +251,68 @@ class _Search:
             prices = raised
         return bound, best
 
-    def _least(self, kept: Sequence[Array], prices: Array) -> tuple[Least, tuple[int, ...]]:
-        """The least cost with prices, and its configurations."""
-        least = find_least(*self._costs(kept, prices))
-        self._effort += least.effort
-        self._width = max(self._width, least.width)
-        return least, tuple(int(its[place]) for its, place in zip(kept, least.choice, strict=True))
+    def _least(
+        self, kept: tuple[Array, ...], prices: Array
+    ) -> tuple[float, tuple[int, ...] | None, tuple[Array, ...]]:
+        """Finds the least cost with prices.
+
+        Returns:
+            A bound of the cost; the best choice, or None if finding it is too much work; and the
+            configurations that a better choice than the best so far may have.
+        """
+        choice = self._eliminate(kept, prices, _FEW_ENTRIES)
+        if choice is None:
+            bounds = find_bounds(*self._costs(kept, prices))
+            self._effort += bounds.effort
+            self._consider(_take(kept, bounds.choice))
+            lowest = tuple(
+                its[np.sort(np.argsort(by_choice, kind="stable")[:_FEW])]
+                for its, by_choice in zip(kept, bounds.by_choice, strict=True)
+            )
+            good = self._eliminate(lowest, prices, _FEW_ENTRIES)
+            if good is not None:
+                self._consider(good)
+            kept = tuple(
+                its[by_choice - prices.sum() < self._enough]
+                for its, by_choice in zip(kept, bounds.by_choice, strict=True)
+            )
+            if not all(map(len, kept)):
+                return np.inf, None, kept
+            choice = self._eliminate(kept, prices, _MAX_ENTRIES)
+            if choice is None:
+                return bounds.least - prices.sum(), None, kept
+        cost = total_cost(self._node_costs, self._edge_costs, choice)
+        used = self._used(choice) / np.maximum(self._limits, 1)
+        return cost + float(prices @ (used - 1)), choice, kept
+
+    def _eliminate(
+        self, kept: Sequence[Array], prices: Array, limit: int
+    ) -> tuple[int, ...] | None:
+        """The best of the kept configurations with prices; None if that is too much work."""
+        order = find_order([len(its) for its in kept], self._edge_costs)
+        self._width = max(self._width, order.width)
+        if order.entries > limit or order.largest > _MAX_TABLE:
+            return None
+        self._effort += order.entries + _ENTRIES_OF_NODE * len(kept)
+        return _take(kept, eliminate(*self._costs(kept, prices), order))
 
     def _costs(self, kept: Sequence[Array], prices: Array) -> tuple[list[Array], dict[Edge, Array]]:
         """The costs of the kept configurations with prices."""
-        node_costs, edge_costs = restrict(self._node_costs, self._edge_costs, kept)
-        shares = (shares[its] for shares, its in zip(self._shares, kept, strict=True))
-        priced = zip(node_costs, shares, strict=True)
-        return [costs + share @ prices for costs, share in priced], edge_costs
+        layers = zip(self._node_costs, self._shares, kept, strict=True)
+        node_costs = [costs[its] + shares[its] @ prices for costs, shares, its in layers]
+        edge_costs = {
+            (first, second): costs[np.ix_(kept[first], kept[second])]
+            for (first, second), costs in self._edge_costs.items()
+        }
+        return node_costs, edge_costs
 
     def _divide(
         self, bound: float, subproblem: _Subproblem, too_much: tuple[int, ...] | None
     ) -> None:
         """Divides the configurations of one layer between two subproblems.
 
-        Both leave out the configurations that no better choice can have.
-
-        Args:
-            bound: the subproblem's bound.
-            subproblem: the subproblem to divide.
-            too_much: the best choice with its prices, if that does not fit.
+        Both leave out the configurations that no better choice can have. `too_much` is the best
+        choice with the subproblem's prices, if that does not fit.
         """
         prices = subproblem.prices
         bounds = find_bounds(*self._costs(subproblem.kept, prices))
@@ -282,7 +323,7 @@ class _Search:
         weights = [shares[its] @ prices for shares, its in zip(self._shares, kept, strict=True)]
         node = self._node_to_divide(kept, weights, too_much)
         if len(kept[node]) == 1:
-            self._consider(tuple(int(its[0]) for its in kept))
+            self._consider(_take(kept, [0] * len(kept)))
             return
         by_choice = bounds.by_choice[node][is_better[node]] - prices.sum()
         # Separates by memory if it has a price, otherwise by bounds.
@@ -337,3 +378,8 @@ class _Search:
             f"{used[device]:.0f} bytes on device {device}, which has {self._limits[device]:.0f}. "
             "Raise the limit, use more devices or a smaller batch."
         )
+
+
+def _take(kept: Sequence[Array], places: Sequence[int]) -> tuple[int, ...]:
+    """The kept configurations at these places."""
+    return tuple(int(its[place]) for its, place in zip(kept, places, strict=True))
