@@ -29,7 +29,7 @@ def refuses(conv_stage: Any, changed: Document, *words: str, **changes: Any) -> 
 
 # Fields of the second lane or of the schedule, wrong values, and the place that the error names.
 PLACES: list[tuple[str, Any, str]] = [
-    ("batch_size", 0.5, "$[0].batch_size"),
+    ("batch_size", 1.5, "$[0].batch_size"),
     ("batch_size", 10**30, "$[0].batch_size"),
     ("stage", [], "$[0].stage"),
     ("lanes", [], "$[0].stage.lanes"),

@@ -81,7 +81,7 @@ def test_takes_one_vector_alone(unit: Any, tmp_path: pathlib.Path) -> None:
             [image, [1, 1, 8, 6]],
         ),
         (step_of("Conv2D", data_format="NCHW"), [[1, 8, 1, 1], [1, 1, 8, 6]]),
-        (step_of("MatMul", transpose_b=True), [[1, 8], [6, 8]]),
+        (step_of("MatMul", transpose_b=True), [[1, 8], [8, 8]]),
         (step_of("MatMul", transpose_a=True), [[8, 1], matrix]),
         (step_of("MatMul"), [[2, 8], matrix]),
     ]
