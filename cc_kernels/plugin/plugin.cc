@@ -17,8 +17,6 @@
 #include "cc_kernels/plugin/compiled_functions.h"
 #include "cc_kernels/plugin/graph_pass.h"
 #include "cc_kernels/plugin/tensorflow_registry.h"
-#include "cc_kernels/xla/conv_stage.h"
-#include "cc_kernels/xla/convolutions.h"
 #include "cc_kernels/xla/kernel_call.h"
 #include "tensorflow/c/c_api.h"
 #include "tensorflow/c/experimental/grappler/grappler.h"
@@ -152,11 +150,10 @@ void TfiReadStageTimings(TfiSink sink) {
 void TfiSetXlaCalls(int is_on) { tf_interop::SetXlaCalls(is_on != 0); }
 
 void TfiReadXlaCalls(TfiSink sink) {
-  const tf_interop::CompiledConvolutions compiled = tf_interop::ReadCompiledConvolutions();
-  const tf_interop::CompiledStages stages = tf_interop::ReadCompiledStages();
-  const std::string text =
-      absl::StrCat(compiled.as_calls, " ", compiled.refused, " ", compiled.left, " ",
-                   tf_interop::KernelCallCount(), " ", stages.as_calls, " ", stages.translated);
+  const tf_interop::XlaCallCounts& counts = tf_interop::xla_call_counts;
+  const std::string text = absl::StrCat(
+      counts.compiled.load(), " ", counts.refused.load(), " ", counts.left.load(), " ",
+      counts.run.load(), " ", counts.compiled_stages.load(), " ", counts.translated_stages.load());
   sink(text.data(), text.size());
 }
 

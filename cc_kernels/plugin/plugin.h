@@ -90,10 +90,7 @@ TFI_EXPORT void TfiReadStageTimings(TfiSink sink);
 // that XLA compiles are not handed over.
 TFI_EXPORT void TfiSetXlaCalls(int is_on);
 
-// Passes six numbers, separated by spaces: the depthwise convolutions that were compiled as calls;
-// those left to XLA, because TensorFlow's kernels do not take them; those left to it because calls
-// were off; the calls that ran, also of stages; the stages that were compiled as calls; and those
-// that became XLA's own convolutions.
+// Passes the six numbers of XlaCallCounts (xla/kernel_call.h), in order, separated by spaces.
 TFI_EXPORT void TfiReadXlaCalls(TfiSink sink);
 
 // Limits the total bytes of a stage's workspaces from now on, on all devices; a negative number

@@ -12,7 +12,6 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "cc_kernels/tf/onednn_calls.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -112,15 +111,10 @@ DirectConvolution::Call::Call(const Prepared& prepared,
 
 std::unique_ptr<DirectConvolution> DirectConvolution::Make(const tensorflow::OpKernel& kernel,
                                                            bool tries_winograd) {
-  const absl::string_view op = kernel.type_string_view();
-  const bool is_depthwise = absl::EndsWith(op, "DepthwiseConv2dNative");
-  if (!absl::StartsWith(op, "_MklNative") || !(is_depthwise || absl::EndsWith(op, "Conv2D")) ||
-      kernel.input_type(0) != tensorflow::DT_FLOAT || FindOneDnn() == nullptr) {
-    return nullptr;
-  }
-  const auto attributes = ConvolutionAttributes::Read(kernel.def(), is_depthwise);
-  if (!attributes.has_value()) return nullptr;
-  return std::unique_ptr<DirectConvolution>(new DirectConvolution(*attributes, tries_winograd));
+  if (kernel.input_type(0) != tensorflow::DT_FLOAT || FindOneDnn() == nullptr) return nullptr;
+  const auto of_kernel = KernelConvolution::Read(kernel);
+  if (!of_kernel.has_value() || of_kernel->step.kind != ConvolutionKind::kForward) return nullptr;
+  return std::unique_ptr<DirectConvolution>(new DirectConvolution(*of_kernel, tries_winograd));
 }
 
 std::shared_ptr<DirectConvolution::Prepared> DirectConvolution::Find(OpKernelContext* context) {
@@ -134,8 +128,8 @@ std::shared_ptr<DirectConvolution::Prepared> DirectConvolution::Find(OpKernelCon
   const std::shared_ptr<Prepared>& prepared = *found;
   const bool takes_others =
       prepared->is_ready() &&
-      (!attributes_.fused.has_bias || context->input(2).shape() == prepared->bias_shape) &&
-      (!attributes_.fused.has_summand ||
+      (!kernel_.fused.has_bias || context->input(2).shape() == prepared->bias_shape) &&
+      (!kernel_.fused.has_summand ||
        context->input(Summand(*context)).shape() == prepared->output_shape);
   return takes_others ? prepared : nullptr;
 }
@@ -146,7 +140,7 @@ absl::string_view DirectConvolution::Name(const Prepared& prepared) {
 
 absl::Status DirectConvolution::Run(OpKernelContext* context, Prepared* prepared) const {
   Tensor* output = nullptr;
-  if (attributes_.fused.has_summand) {
+  if (kernel_.fused.has_summand) {
     const int summand = Summand(*context);
     const void* const data = context->input(summand).data();
     TF_RETURN_IF_ERROR(
@@ -161,10 +155,10 @@ absl::Status DirectConvolution::Run(OpKernelContext* context, Prepared* prepared
 absl::Status DirectConvolution::RunOn(OpKernelContext* context, Prepared* prepared,
                                       const Tensor& image, Tensor* output) const {
   if (prepared->winograd != nullptr) {
-    const void* const bias = attributes_.fused.has_bias ? context->input(2).data() : nullptr;
-    return prepared->winograd->Run(
-        context, attributes_.fused, static_cast<const float*>(image.data()),
-        /*filter=*/nullptr, static_cast<const float*>(bias), static_cast<float*>(output->data()));
+    const void* const bias = kernel_.fused.has_bias ? context->input(2).data() : nullptr;
+    return prepared->winograd->Run(context, kernel_.fused, static_cast<const float*>(image.data()),
+                                   /*filter=*/nullptr, static_cast<const float*>(bias),
+                                   static_cast<float*>(output->data()));
   }
   Tensor scratchpad;
   if (prepared->scratchpad_bytes > 0) {
@@ -180,46 +174,41 @@ absl::Status DirectConvolution::RunOn(OpKernelContext* context, Prepared* prepar
   };
   pass(DNNL_ARG_SRC, call->image, image);
   arguments.push_back({DNNL_ARG_WEIGHTS, prepared->filter->memory.get()});
-  if (attributes_.fused.has_bias) pass(DNNL_ARG_BIAS, call->bias, context->input(2));
+  if (kernel_.fused.has_bias) pass(DNNL_ARG_BIAS, call->bias, context->input(2));
   pass(DNNL_ARG_DST, call->output, *output);
   if (prepared->scratchpad_bytes > 0) pass(DNNL_ARG_SCRATCHPAD, call->scratchpad, scratchpad);
-  const dnnl_status_t status =
-      onednn.primitive_execute(prepared->primitive.get(), call->stream.get(),
-                               static_cast<int>(arguments.size()), arguments.data());
+  const absl::Status status = Execute(prepared->primitive, call->stream.get(), arguments);
   prepared->Return(std::move(call));
-  if (status == dnnl_success) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat("oneDNN's convolution failed with status ", status));
+  return status;
 }
 
 std::shared_ptr<DirectConvolution::Prepared> DirectConvolution::Prepare(OpKernelContext* context,
                                                                         int cores) {
   auto prepared = std::make_shared<Prepared>();
-  const std::optional<ConvolutionShape> shape =
-      attributes_.ShapeFor(context->input(0).shape(), context->input(1).shape());
-  if (!shape.has_value()) return prepared;
-  const auto& [rows, columns] = shape->windows;
-  prepared->bias_shape = TensorShape({shape->channels});
-  prepared->output_shape =
-      tensorflow::ShapeFromFormat(attributes_.data_format, shape->images, rows.output_size,
-                                  columns.output_size, shape->channels);
-  if (IsWinogradFaster(context, *shape, cores)) {
-    prepared->winograd = MakeWinograd(context, *shape, cores);
+  const std::optional<Convolution> convolution = kernel_.Resolve(*context);
+  if (!convolution.has_value()) return prepared;
+  prepared->bias_shape = TensorShape({convolution->output_channels});
+  prepared->output_shape = tensorflow::ShapeFromFormat(
+      kernel_.step.format, convolution->batch, convolution->output_height,
+      convolution->output_width, convolution->output_channels);
+  if (IsWinogradFaster(context, *convolution, cores)) {
+    prepared->winograd = MakeWinograd(context, *convolution, cores);
   }
-  if (prepared->winograd == nullptr) MakePrimitive(context, *shape, cores, prepared.get());
+  if (prepared->winograd == nullptr) MakePrimitive(context, *convolution, cores, prepared.get());
   ForgetUnusedFilters();
   return prepared;
 }
 
-bool DirectConvolution::IsWinogradFaster(OpKernelContext* context, const ConvolutionShape& shape,
+bool DirectConvolution::IsWinogradFaster(OpKernelContext* context, const Convolution& convolution,
                                          int cores) {
   // The choice depends on times, and so do the bits of the result.
   if (!tries_winograd_ || tensorflow::OpDeterminismRequired()) return false;
-  const std::optional<WinogradShape> winograd = attributes_.WinogradShapeFor(shape);
+  const std::optional<WinogradShape> winograd = kernel_.WinogradShapeFor(convolution);
   if (!winograd.has_value() || !MayGain(*winograd)) return false;
   const int64_t tiles = winograd->tiles();
-  ConvolutionShape few = shape;
-  few.images = std::min(shape.images, (kTilesOfTrial * shape.images + tiles - 1) / tiles);
-  const std::array<int64_t, 3> key = {few.images, shape.image[0], shape.image[1]};
+  Convolution few = convolution;
+  few.batch = std::min(few.batch, (kTilesOfTrial * few.batch + tiles - 1) / tiles);
+  const std::array<int64_t, 3> key = {few.batch, few.image_height, few.image_width};
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto found = is_winograd_faster_.find(key);
@@ -230,16 +219,16 @@ bool DirectConvolution::IsWinogradFaster(OpKernelContext* context, const Convolu
   return is_winograd_faster_.emplace(key, is_faster).first->second;
 }
 
-bool DirectConvolution::TryWinograd(OpKernelContext* context, const ConvolutionShape& shape,
+bool DirectConvolution::TryWinograd(OpKernelContext* context, const Convolution& convolution,
                                     int cores) {
-  const Tensor image = context->input(0).Slice(0, shape.images);
+  const Tensor image = context->input(0).Slice(0, convolution.batch);
   std::array<Prepared, 2> ways;
   auto& [direct, winograd] = ways;
-  MakePrimitive(context, shape, cores, &direct);
-  winograd.winograd = MakeWinograd(context, shape, cores);
+  MakePrimitive(context, convolution, cores, &direct);
+  winograd.winograd = MakeWinograd(context, convolution, cores);
   if (!direct.is_ready() || !winograd.is_ready()) return false;
-  const auto& [rows, columns] = shape.windows;
-  const TensorShape sizes({shape.images, rows.output_size, columns.output_size, shape.channels});
+  const TensorShape sizes({convolution.batch, convolution.output_height, convolution.output_width,
+                           convolution.output_channels});
   std::array<Tensor, 2> outputs;
   std::array<double, 2> seconds;
   seconds.fill(std::numeric_limits<double>::infinity());
@@ -259,16 +248,18 @@ bool DirectConvolution::TryWinograd(OpKernelContext* context, const ConvolutionS
 }
 
 std::unique_ptr<WinogradConvolution> DirectConvolution::MakeWinograd(OpKernelContext* context,
-                                                                     const ConvolutionShape& shape,
+                                                                     const Convolution& convolution,
                                                                      int cores) {
-  const WinogradShape winograd = *attributes_.WinogradShapeFor(shape);
+  const WinogradShape winograd = *kernel_.WinogradShapeFor(convolution);
   const auto find_filter = [&](const_dnnl_memory_desc_t given, const_dnnl_memory_desc_t needed) {
     Tensor planes;
     const std::shared_ptr<Filter> filter = FindFilter(context, given, needed, [&]() -> void* {
-      const TensorShape sizes({kWinogradPlanes, WinogradPlaneSize(shape.depth, shape.channels)});
+      const TensorShape sizes(
+          {kWinogradPlanes, WinogradPlaneSize(winograd.depth, winograd.channels)});
       if (!context->allocate_temp(tensorflow::DT_FLOAT, sizes, &planes).ok()) return nullptr;
       TransformWinogradFilter(static_cast<const float*>(context->input(1).data()),
-                              winograd.filter_size, shape.depth, shape.channels, 0, shape.depth,
+                              winograd.filter_size, winograd.depth, winograd.channels, 0,
+                              winograd.depth,
                               /*is_reversed=*/false, static_cast<float*>(planes.data()));
       return planes.data();
     });
@@ -277,53 +268,46 @@ std::unique_ptr<WinogradConvolution> DirectConvolution::MakeWinograd(OpKernelCon
   return WinogradConvolution::Make(winograd, cores, find_filter);
 }
 
-void DirectConvolution::MakePrimitive(OpKernelContext* context, const ConvolutionShape& shape,
-                                      int cores, Prepared* prepared) {
-  const auto& [rows, columns] = shape.windows;
-  const auto tag = attributes_.data_format == tensorflow::FORMAT_NHWC ? dnnl_nhwc : dnnl_nchw;
-  prepared->image = Describe({shape.images, shape.depth, shape.image[0], shape.image[1]}, 4, tag);
+void DirectConvolution::MakePrimitive(OpKernelContext* context, const Convolution& c, int cores,
+                                      Prepared* prepared) {
+  const auto tag = c.layout == Layout::kNHWC ? dnnl_nhwc : dnnl_nchw;
+  prepared->image = Describe({c.batch, c.image_channels, c.image_height, c.image_width}, 4, tag);
   prepared->output =
-      Describe({shape.images, shape.channels, rows.output_size, columns.output_size}, 4, tag);
-  prepared->bias = Describe({shape.channels}, 1, dnnl_x);
+      Describe({c.batch, c.output_channels, c.output_height, c.output_width}, 4, tag);
+  prepared->bias = Describe({c.output_channels}, 1, dnnl_x);
   const auto describe_filter = [&](dnnl_format_tag_t grouped, dnnl_format_tag_t whole) {
-    const int64_t inputs = shape.depth / shape.groups;
-    const int64_t outputs = shape.channels / shape.groups;
-    if (shape.groups > 1 || attributes_.is_depthwise) {
-      return Describe({shape.groups, outputs, inputs, shape.filter[0], shape.filter[1]}, 5,
+    const int64_t inputs = c.image_channels / c.group_count;
+    const int64_t outputs = c.output_channels / c.group_count;
+    if (c.group_count > 1 || kernel_.step.depthwise) {
+      return Describe({c.group_count, outputs, inputs, c.filter_height, c.filter_width}, 5,
                       grouped);
     }
-    return Describe({outputs, inputs, shape.filter[0], shape.filter[1]}, 4, whole);
+    return Describe({outputs, inputs, c.filter_height, c.filter_width}, 4, whole);
   };
   const OneDnnPtr<dnnl_memory_desc> given_filter = describe_filter(dnnl_hwigo, dnnl_hwio);
   const OneDnnPtr<dnnl_memory_desc> any_filter =
       describe_filter(dnnl_format_tag_any, dnnl_format_tag_any);
 
   const OneDnn& onednn = *FindOneDnn();
-  dnnl_post_ops_t made_ops = nullptr;
-  onednn.post_ops_create(&made_ops);
-  const OneDnnPtr<dnnl_post_ops> ops(made_ops);
-  if (attributes_.fused.has_summand) {
-    onednn.post_ops_append_sum(made_ops, /*scale=*/1, /*zero_point=*/0, dnnl_data_type_undef);
-  }
-  AppendActivation(attributes_.fused, made_ops);
-  const OneDnnPtr<dnnl_primitive_attr> attributes = MakeAttributes();
-  onednn.primitive_attr_set_post_ops(attributes.get(), made_ops);
+  const OneDnnPtr<dnnl_post_ops> ops = MakePostOps(/*adds=*/kernel_.fused.has_summand);
+  AppendActivation(kernel_.fused, ops.get());
+  const OneDnnPtr<dnnl_primitive_attr> attributes = MakeAttributes(ops.get());
 
   onednn.threadpool_interop_set_max_concurrency(cores);  // for which the primitive divides its work
-  const dnnl_dims_t strides = {rows.stride, columns.stride};
-  const dnnl_dims_t dilations = {rows.dilation, columns.dilation};
-  const dnnl_dims_t before = {rows.before, columns.before};
-  const dnnl_dims_t after = {rows.after, columns.after};
+  const dnnl_dims_t strides = {c.stride_height, c.stride_width};
+  // For oneDNN, 0 is a dense filter.
+  const dnnl_dims_t dilations = {c.dilation_height - 1, c.dilation_width - 1};
+  const dnnl_dims_t before = {c.pad_top, c.pad_left};
+  const dnnl_dims_t after = {c.pad_bottom, c.pad_right};
   dnnl_primitive_desc_t made = nullptr;
   onednn.convolution_forward_primitive_desc_create(
       &made, onednn.engine, dnnl_forward_training, dnnl_convolution_direct, prepared->image.get(),
-      any_filter.get(), attributes_.fused.has_bias ? prepared->bias.get() : nullptr,
+      any_filter.get(), kernel_.fused.has_bias ? prepared->bias.get() : nullptr,
       prepared->output.get(), strides, dilations, before, after, attributes.get());
   prepared->desc.reset(made);
   if (made == nullptr) return;
   prepared->scratchpad = onednn.primitive_desc_query_md(made, dnnl_query_scratchpad_md, 0);
-  prepared->scratchpad_bytes =
-      static_cast<int64_t>(onednn.memory_desc_get_size_v2(prepared->scratchpad, /*index=*/0));
+  prepared->scratchpad_bytes = BytesOf(prepared->scratchpad);
   prepared->filter = FindFilter(context, given_filter.get(),
                                 onednn.primitive_desc_query_md(made, dnnl_query_weights_md, 0),
                                 [context] { return context->input(1).data(); });
@@ -346,23 +330,18 @@ std::shared_ptr<DirectConvolution::Filter> DirectConvolution::FindFilter(
   void* const data = find_data();
   if (reorder == nullptr || data == nullptr) return nullptr;
   auto filter = std::make_shared<Filter>();
-  const auto bytes = static_cast<int64_t>(onednn.memory_desc_get_size_v2(needed, /*index=*/0));
-  if (!context->allocate_temp(tensorflow::DT_UINT8, TensorShape({bytes}), &filter->bytes).ok()) {
-    return nullptr;
-  }
+  const TensorShape size({BytesOf(needed)});
+  if (!context->allocate_temp(tensorflow::DT_UINT8, size, &filter->bytes).ok()) return nullptr;
   const OneDnnPtr<dnnl_memory> from = MakeMemory(given, data);
   filter->memory = MakeMemory(needed, filter->bytes.data());
   dnnl_memory_desc_t made_copy = nullptr;
   onednn.memory_desc_clone(&made_copy, needed);
   filter->desc.reset(made_copy);
-  const std::array<dnnl_exec_arg_t, 2> arguments = {
-      {{DNNL_ARG_FROM, from.get()}, {DNNL_ARG_TO, filter->memory.get()}}};
   DeviceThreads threads(*context->device()->tensorflow_cpu_worker_threads());
-  const OneDnnPtr<dnnl_stream> stream = MakeStream(&threads);
-  if (onednn.primitive_execute(reorder.get(), stream.get(), arguments.size(), arguments.data()) !=
-      dnnl_success) {
-    return nullptr;
-  }
+  const absl::Status status =
+      Execute(reorder, MakeStream(&threads).get(),
+              {{DNNL_ARG_FROM, from.get()}, {DNNL_ARG_TO, filter->memory.get()}});
+  if (!status.ok()) return nullptr;
   filters_.push_back(filter);
   return filter;
 }

@@ -20,7 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "cc_kernels/core/lru_cache.h"
-#include "cc_kernels/tf/convolution_shape.h"
+#include "cc_kernels/tf/kernel_convolution.h"
 #include "cc_kernels/tf/onednn.h"
 #include "cc_kernels/tf/winograd_convolution.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -52,8 +52,8 @@ class DirectConvolution {
   struct Call;
   using Key = std::array<int64_t, 5>;  // the image's sizes, and the number of cores
 
-  DirectConvolution(const ConvolutionAttributes& attributes, bool tries_winograd)
-      : attributes_(attributes), tries_winograd_(tries_winograd) {}
+  DirectConvolution(const KernelConvolution& kernel, bool tries_winograd)
+      : kernel_(kernel), tries_winograd_(tries_winograd) {}
   // Not ready if only the kernel takes the inputs.
   std::shared_ptr<Prepared> Prepare(tensorflow::OpKernelContext* context, int cores);
   // The caller has written the summand into `output`.
@@ -61,13 +61,13 @@ class DirectConvolution {
                      const tensorflow::Tensor& image, tensorflow::Tensor* output) const;
 
   // Tries it once for each size of images, on the first ones of the call.
-  bool IsWinogradFaster(tensorflow::OpKernelContext* context, const ConvolutionShape& shape,
+  bool IsWinogradFaster(tensorflow::OpKernelContext* context, const Convolution& convolution,
                         int cores);
-  bool TryWinograd(tensorflow::OpKernelContext* context, const ConvolutionShape& shape, int cores);
+  bool TryWinograd(tensorflow::OpKernelContext* context, const Convolution& convolution, int cores);
   std::unique_ptr<WinogradConvolution> MakeWinograd(tensorflow::OpKernelContext* context,
-                                                    const ConvolutionShape& shape, int cores);
-  void MakePrimitive(tensorflow::OpKernelContext* context, const ConvolutionShape& shape, int cores,
-                     Prepared* prepared);
+                                                    const Convolution& convolution, int cores);
+  void MakePrimitive(tensorflow::OpKernelContext* context, const Convolution& convolution,
+                     int cores, Prepared* prepared);
 
   // `find_data` returns the filter in the form `given`, or null.
   std::shared_ptr<Filter> FindFilter(tensorflow::OpKernelContext* context,
@@ -76,7 +76,7 @@ class DirectConvolution {
                                      const std::function<void*()>& find_data);
   void ForgetUnusedFilters();
 
-  const ConvolutionAttributes attributes_;
+  const KernelConvolution kernel_;
   const bool tries_winograd_;
   LruCache<Key, std::shared_ptr<Prepared>> prepared_{16};
   std::mutex mutex_;                              // guards the rest

@@ -1,3 +1,16 @@
+// Elementwise steps as one pass over memory.
+//
+// Each of TensorFlow's kernels for such operations reads and writes whole tensors. Joined, they run
+// block by block on values that are in the nearest cache:
+//
+//     before                                       after
+//     a ── Mul ─┐                                  a ─┐
+//     b ── Mul ─┴ AddV2 ── Relu                    b ─┴ TfInterop>Elementwise
+//
+// The results have the bits that TensorFlow's kernels give: each operation is one that IEEE 754
+// rounds once, or a comparison. Only NaN may have other bits, and in bfloat16 zero another sign. A
+// pass may cast, so a normalization in Keras' mixed precision, in float32 between two casts, is
+// one.
 #include "cc_kernels/tf/elementwise.h"
 
 #include <algorithm>
@@ -12,6 +25,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
 #include "cc_kernels/tf/program.h"
+#include "cc_kernels/tf/program_rewrites.h"
 #include "tensorflow/core/framework/attr_value.pb.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/types.pb.h"

@@ -1,25 +1,14 @@
-// Elementwise steps as one pass over memory.
-//
-// Each of TensorFlow's kernels for such operations reads and writes whole tensors. Joined, they run
-// block by block on values that are in the nearest cache:
-//
-//     before                                       after
-//     a ── Mul ─┐                                  a ─┐
-//     b ── Mul ─┴ AddV2 ── Relu                    b ─┴ TfInterop>Elementwise
-//
-// The results have the bits that TensorFlow's kernels give: each operation is one that IEEE 754
-// rounds once, or a comparison. Only NaN may have other bits, and in bfloat16 zero another sign. A
-// pass may cast, so a normalization in Keras' mixed precision, in float32 between two casts, is
-// one.
+// Elementwise operations of one shape as one pass over memory (elementwise.cc).
 #ifndef TF_INTEROP_TF_ELEMENTWISE_H_
 #define TF_INTEROP_TF_ELEMENTWISE_H_
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "tensorflow/core/framework/node_def.pb.h"
+#include "tensorflow/core/framework/device_base.h"
 
 namespace tf_interop {
 
@@ -41,10 +30,37 @@ enum class Elementwise {
 // The operation of a TensorFlow op; kAdd may have any number of operands. Empty for others.
 std::optional<Elementwise> FindElementwise(absl::string_view op);
 
-// Joins steps in float32 and bfloat16 that nothing but another one of them reads with those that
-// read them, as nodes of kElementwiseOp. Operands and `results` then name the steps that are left.
-// Whatever is not well-formed stays as it is.
-void JoinElementwise(std::vector<tensorflow::NodeDef>* steps, std::vector<std::string>* results);
+// Operands are numbered: inputs, then the results of operations.
+struct Operation {
+  Elementwise kind = Elementwise::kAdd;
+  std::string op;
+  std::string name;
+  std::vector<int> operands;
+  int result = 0;
+  bool is_narrow = false;  // whether the result is bfloat16, else it is float32
+};
+
+// A tensor that a pass reads. An image is what an index of the result's first dimensions names.
+struct Source {
+  int operand = 0;
+  const void* data = nullptr;
+  bool is_narrow = false;
+  int64_t image_size = 0;  // of the tensor; 0 if all images read the same
+  int64_t period = 0;      // elements of an image that repeat; those of the image if none do
+};
+
+struct Pass {
+  std::vector<const Operation*> operations;  // in order; the last has the result
+  std::vector<Source> sources;               // of all other operands
+  int operand_count = 0;
+  int64_t images = 1;
+  int64_t elements = 0;  // of an image
+};
+
+// Computes on the cores of a device. All is computed in float32, and rounded after each operation
+// in bfloat16, as TensorFlow's kernels do. `out` may be the memory of a source with the shape and
+// type of the result.
+void RunPass(const Pass& pass, const tensorflow::DeviceBase& device, void* out);
 
 }  // namespace tf_interop
 

@@ -24,9 +24,9 @@
 #include "absl/strings/str_join.h"
 #include "cc_kernels/core/counters.h"
 #include "cc_kernels/tf/holding.h"
-#include "cc_kernels/tf/kept_values.h"
 #include "cc_kernels/tf/own_memory.h"
-#include "cc_kernels/tf/packed_variables.h"
+#include "cc_kernels/tf/packed_values.h"
+#include "cc_kernels/tf/program.h"
 #include "cc_kernels/tf/steps.h"
 #include "cc_kernels/tf/stock_kernel.h"
 #include "tensorflow/core/common_runtime/dma_helper.h"
@@ -45,6 +45,7 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorValue;
 using tensorflow::Var;
+using PackedHandles = SharedValues<Tensor>;
 
 // How far ahead to load what the caches have lost since the last call: thousands of variables and
 // results, where each miss takes up to 0.1 us.
@@ -82,7 +83,7 @@ struct StepResults {
 // The results of one computation, and the values of the variables that it read.
 struct HeldValues {
   std::shared_ptr<const StepResults> results;
-  PackedVariables::Handles packed;  // that the handles are in; null if they are inputs
+  PackedHandles packed;  // that the handles are in; null if they are inputs
   std::vector<HeldVariable> variables;
   std::vector<WatchedVariable> watched;  // some of those that are held
   std::vector<int> unwatched;            // the others
@@ -115,8 +116,8 @@ class Handles {
   Handles(const OpKernelContext& context, const std::vector<int>& places, int unpacked_count)
       : context_(context), places_(places), unpacked_count_(unpacked_count) {}
 
-  void Unpack(PackedVariables::Handles packed) { packed_ = std::move(packed); }
-  const PackedVariables::Handles& packed() const { return packed_; }
+  void Unpack(PackedHandles packed) { packed_ = std::move(packed); }
+  const PackedHandles& packed() const { return packed_; }
 
   bool is_packed(int i) const { return places_[i] >= unpacked_count_; }
   const Tensor& operator[](int i) const {
@@ -128,7 +129,7 @@ class Handles {
   const OpKernelContext& context_;
   const std::vector<int>& places_;
   const int unpacked_count_;
-  PackedVariables::Handles packed_;
+  PackedHandles packed_;
 };
 
 class Kept : public OpKernel {
@@ -203,22 +204,22 @@ class Kept : public OpKernel {
     const int most = has_packed_ ? std::numeric_limits<int>::max() : unpacked_count_;
     if (packed_count > 1 || handles_.size() != reads.size() ||
         absl::c_any_of(handles_, [&](int handle) { return handle < 0 || handle >= most; })) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "Expected the handle of each of ", read_count_, " reads, from 0 to ", most - 1, ", got [",
-          absl::StrJoin(handles_, ", "), "], and ", packed_count, " packed inputs."));
+      return InvalidArgument("Expected the handle of each of ", read_count_, " reads, from 0 to ",
+                             most - 1, ", got [", absl::StrJoin(handles_, ", "), "], and ",
+                             packed_count, " packed inputs.");
     }
     const tensorflow::DataTypeSlice results = context->output_types();
     if (is_packing_ && (results.size() != 1 || results[0] != tensorflow::DT_VARIANT)) {
-      return absl::InvalidArgumentError(absl::StrCat("Expected one output for ", kept_types.size(),
-                                                     " packed values, got ", results.size(), "."));
+      return InvalidArgument("Expected one output for ", kept_types.size(), " packed values, got ",
+                             results.size(), ".");
     }
     if (!is_packing_) kept_types.assign(results.begin(), results.end());
     tensorflow::DataTypeVector types;
     for (const std::string& serialized : reads) {
       tensorflow::NodeDef node;
       if (!node.ParseFromString(serialized) || node.op() != "ReadVariableOp") {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "Expected a serialized ReadVariableOp at read ", reads_.size(), ", got other bytes."));
+        return InvalidArgument("Expected a serialized ReadVariableOp at read ", reads_.size(),
+                               ", got other bytes.");
       }
       TF_RETURN_IF_ERROR(MakeStockKernel(context->device(), context->graph_def_version(),
                                          /*has_constant_filter=*/false, node,
@@ -239,16 +240,14 @@ class Kept : public OpKernel {
   }
 
   absl::Status Unpack(const OpKernelContext& context, Handles* handles) const {
-    const PackedVariables* const packed = PackedVariablesIn(context.input(unpacked_count_));
-    const size_t count = packed == nullptr ? 0 : packed->handles->size();
+    PackedHandles packed = tf_interop::Unpack<Tensor>(context.input(unpacked_count_));
+    const int64_t count = packed == nullptr ? 0 : static_cast<int64_t>(packed->size());
     for (const int handle : handles_) {
-      if (handle - unpacked_count_ >= static_cast<int64_t>(count)) {
-        return absl::InvalidArgumentError(absl::StrCat("Expected more than ",
-                                                       handle - unpacked_count_,
-                                                       " packed variables, got ", count, "."));
-      }
+      if (handle - unpacked_count_ < count) continue;
+      return InvalidArgument("Expected more than ", handle - unpacked_count_,
+                             " packed variables, got ", count, ".");
     }
-    handles->Unpack(packed->handles);
+    handles->Unpack(std::move(packed));
     return absl::OkStatus();
   }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "tensorflow/core/platform/threadpool.h"
 
 namespace tf_interop {
@@ -67,11 +68,33 @@ OneDnnPtr<dnnl_primitive> MakePrimitive(const_dnnl_primitive_desc_t desc) {
   return OneDnnPtr<dnnl_primitive>(made);
 }
 
-OneDnnPtr<dnnl_primitive_attr> MakeAttributes() {
+OneDnnPtr<dnnl_post_ops> MakePostOps(bool adds) {
+  dnnl_post_ops_t made = nullptr;
+  FindOneDnn()->post_ops_create(&made);
+  if (adds) {
+    FindOneDnn()->post_ops_append_sum(made, /*scale=*/1, /*zero_point=*/0, dnnl_data_type_undef);
+  }
+  return OneDnnPtr<dnnl_post_ops>(made);
+}
+
+OneDnnPtr<dnnl_primitive_attr> MakeAttributes(const dnnl_post_ops* post_ops) {
   dnnl_primitive_attr_t made = nullptr;
   FindOneDnn()->primitive_attr_create(&made);
   FindOneDnn()->primitive_attr_set_scratchpad_mode(made, dnnl_scratchpad_mode_user);
+  FindOneDnn()->primitive_attr_set_post_ops(made, post_ops);
   return OneDnnPtr<dnnl_primitive_attr>(made);
+}
+
+int64_t BytesOf(const_dnnl_memory_desc_t desc) {
+  return static_cast<int64_t>(FindOneDnn()->memory_desc_get_size_v2(desc, /*index=*/0));
+}
+
+absl::Status Execute(const OneDnnPtr<dnnl_primitive>& primitive, dnnl_stream_t stream,
+                     absl::Span<const dnnl_exec_arg_t> arguments) {
+  const dnnl_status_t status = FindOneDnn()->primitive_execute(
+      primitive.get(), stream, static_cast<int>(arguments.size()), arguments.data());
+  if (status == dnnl_success) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("oneDNN failed with status ", status));
 }
 
 }  // namespace tf_interop

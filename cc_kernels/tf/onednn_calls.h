@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <functional>
 
+#include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "cc_kernels/tf/onednn.h"
 #include "oneapi/dnnl/dnnl_threadpool_iface.hpp"
 #include "tensorflow/core/framework/device_base.h"
@@ -48,8 +50,14 @@ OneDnnPtr<dnnl_memory_desc> DescribeMatrices(int64_t count, int64_t distance, in
 OneDnnPtr<dnnl_memory> MakeMemory(const_dnnl_memory_desc_t desc, void* data = nullptr);
 // Null for null.
 OneDnnPtr<dnnl_primitive> MakePrimitive(const_dnnl_primitive_desc_t desc);
+// With `adds`, a result is added to what is in its memory.
+OneDnnPtr<dnnl_post_ops> MakePostOps(bool adds);
 // With scratchpads that the caller gives.
-OneDnnPtr<dnnl_primitive_attr> MakeAttributes();
+OneDnnPtr<dnnl_primitive_attr> MakeAttributes(const dnnl_post_ops* post_ops);
+int64_t BytesOf(const_dnnl_memory_desc_t desc);
+
+absl::Status Execute(const OneDnnPtr<dnnl_primitive>& primitive, dnnl_stream_t stream,
+                     absl::Span<const dnnl_exec_arg_t> arguments);
 
 }  // namespace tf_interop
 

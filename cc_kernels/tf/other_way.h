@@ -32,6 +32,12 @@ class OtherWay {
 using OtherWayMaker =
     std::function<std::unique_ptr<OtherWay>(const tensorflow::OpKernelContext& context, int cores)>;
 
+// Each is in a file of its name. Null if there is no such way for any inputs of a kernel.
+OtherWayMaker FindConvolutionWays(const tensorflow::OpKernel& kernel);
+OtherWayMaker FindDepthwiseFilterGradient(const tensorflow::OpKernel& kernel);
+OtherWayMaker FindSliceGradient(const tensorflow::OpKernel& kernel);
+OtherWayMaker FindTrainingNormalization(const tensorflow::OpKernel& kernel);
+
 inline const float* FloatsOf(const tensorflow::OpKernelContext& context, int input) {
   return static_cast<const float*>(context.input(input).data());
 }

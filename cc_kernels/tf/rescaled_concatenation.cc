@@ -1,5 +1,13 @@
-#include "cc_kernels/tf/rescaled_concatenation.h"
-
+// A concatenation of channels and the normalization after it in one pass over memory.
+//
+// Each layer of a DenseNet normalizes the results of all layers before it. TensorFlow copies them
+// side by side again for each layer. Here the normalization reads them where they are:
+//
+//     before                                             after
+//     a ─┐                                               a ─┐
+//     b ─┴ ConcatV2 ── _FusedDepthwiseConv2dNative       b ─┴ TfInterop>RescaledConcatenation
+//
+// The depthwise convolution is one that graph/rescale.py makes: its filter is one pixel.
 #include <algorithm>
 #include <cstdint>
 #include <optional>
@@ -13,6 +21,7 @@
 #include "cc_kernels/tf/fused_ops.h"
 #include "cc_kernels/tf/narrow_device.h"
 #include "cc_kernels/tf/program.h"
+#include "cc_kernels/tf/program_rewrites.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/op.h"

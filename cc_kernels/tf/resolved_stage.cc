@@ -129,74 +129,6 @@ bool IsBiasOf(const TensorShape& bias, int64_t channels) {
   return dimensions_of_channels == 1;
 }
 
-// Resolves a step's convolution and the shape of its result. `sizes` is the value of its sizes
-// operand, empty for forward. A gradient with an empty tensor among its three is zeros, whatever
-// the sizes of the others.
-absl::Status ResolveStep(const StepProgram& step, const std::vector<TensorShape>& operand_shapes,
-                         const std::vector<int64_t>& sizes, Convolution* c,
-                         TensorShape* result_shape) {
-  const bool forward = step.kind == ConvolutionKind::kForward;
-  TensorShape image, filter, output;
-  if (step.kind != ConvolutionKind::kBackwardInput) image = operand_shapes[step.image_operand()];
-  if (step.kind != ConvolutionKind::kBackwardFilter) {
-    filter = operand_shapes[step.filter_operand()];
-    TF_RETURN_IF_ERROR(ExpectRank(step, "the filter", filter));
-  }
-  if (!forward) {
-    output = operand_shapes[step.output_operand()];
-    TF_RETURN_IF_ERROR(ExpectRank(step, "the output gradient", output));
-  }
-  if (step.kind == ConvolutionKind::kBackwardInput) {
-    TF_RETURN_IF_ERROR(ImageShapeFromSizes(step, sizes, filter, output, &image));
-  }
-  if (step.kind == ConvolutionKind::kBackwardFilter) {
-    TF_RETURN_IF_ERROR(TensorShape::BuildTensorShape(sizes, &filter));
-    TF_RETURN_IF_ERROR(ExpectRank(step, "the filter of filter_sizes", filter));
-  }
-  TF_RETURN_IF_ERROR(ExpectRank(step, "the image", image));
-  if (!forward) *result_shape = step.kind == ConvolutionKind::kBackwardInput ? image : filter;
-  const bool is_empty =
-      image.num_elements() == 0 || filter.num_elements() == 0 || output.num_elements() == 0;
-  if (!forward && is_empty) {
-    *c = ZeroGradient(step.kind, step.core_dtype, result_shape->num_elements());
-    return absl::OkStatus();
-  }
-
-  if (filter.num_elements() == 0 && !step.depthwise) {  // in TensorFlow's words
-    return AtStep(step.name,
-                  "filter must not have zero elements (i.e. all dimensions must be non-zero)");
-  }
-
-  *c = Convolution();
-  c->kind = step.kind;
-  c->dtype = step.core_dtype;
-  c->layout = step.format == tensorflow::FORMAT_NHWC ? Layout::kNHWC : Layout::kNCHW;
-  c->batch = image.dim_size(0);
-  c->has_bias = step.has_bias;
-  c->activation = step.activation;
-  c->leaky_relu_alpha = step.leaky_relu_alpha;
-  TF_RETURN_IF_ERROR(ResolveChannels(step, filter, ChannelsOf(step, image), c));
-  TF_RETURN_IF_ERROR(ResolveSpatial(step, image, filter, c));
-
-  const int64_t output_sizes[3] = {c->output_depth, c->output_height, c->output_width};
-  TensorShape expected_output;
-  TF_RETURN_IF_ERROR(
-      MakeImageShape(step, c->batch, output_sizes, c->output_channels, &expected_output));
-  if (!forward && output != expected_output) {
-    return AtStep(step.name, "expected an output gradient of shape ", expected_output.DebugString(),
-                  ", got ", output.DebugString(), ".");
-  }
-  if (step.has_bias) {
-    const TensorShape& bias = operand_shapes[2];
-    if (!IsBiasOf(bias, c->output_channels)) {
-      return AtStep(step.name, "expected a bias of ", c->output_channels, " channels, got shape ",
-                    bias.DebugString(), ".");
-    }
-  }
-  if (forward) *result_shape = expected_output;
-  return absl::OkStatus();
-}
-
 // 0 if every convolution computes nothing.
 int64_t BatchSizeOf(const std::vector<Convolution>& convolutions) {
   std::map<int64_t, int> counts;
@@ -272,6 +204,71 @@ std::vector<HeldFilter> FindHeldFilters(const StageProgram& program, const Resol
 }
 
 }  // namespace
+
+absl::Status ResolveStep(const StepProgram& step, const std::vector<TensorShape>& operand_shapes,
+                         const std::vector<int64_t>& sizes, Convolution* c,
+                         TensorShape* result_shape) {
+  const bool forward = step.kind == ConvolutionKind::kForward;
+  TensorShape image, filter, output;
+  if (step.kind != ConvolutionKind::kBackwardInput) image = operand_shapes[step.image_operand()];
+  if (step.kind != ConvolutionKind::kBackwardFilter) {
+    filter = operand_shapes[step.filter_operand()];
+    TF_RETURN_IF_ERROR(ExpectRank(step, "the filter", filter));
+  }
+  if (!forward) {
+    output = operand_shapes[step.output_operand()];
+    TF_RETURN_IF_ERROR(ExpectRank(step, "the output gradient", output));
+  }
+  if (step.kind == ConvolutionKind::kBackwardInput) {
+    TF_RETURN_IF_ERROR(ImageShapeFromSizes(step, sizes, filter, output, &image));
+  }
+  if (step.kind == ConvolutionKind::kBackwardFilter) {
+    TF_RETURN_IF_ERROR(TensorShape::BuildTensorShape(sizes, &filter));
+    TF_RETURN_IF_ERROR(ExpectRank(step, "the filter of filter_sizes", filter));
+  }
+  TF_RETURN_IF_ERROR(ExpectRank(step, "the image", image));
+  if (!forward) *result_shape = step.kind == ConvolutionKind::kBackwardInput ? image : filter;
+  const bool is_empty =
+      image.num_elements() == 0 || filter.num_elements() == 0 || output.num_elements() == 0;
+  if (!forward && is_empty) {
+    *c = ZeroGradient(step.kind, step.core_dtype, result_shape->num_elements());
+    return absl::OkStatus();
+  }
+
+  if (filter.num_elements() == 0 && !step.depthwise) {  // in TensorFlow's words
+    return AtStep(step.name,
+                  "filter must not have zero elements (i.e. all dimensions must be non-zero)");
+  }
+
+  *c = Convolution();
+  c->kind = step.kind;
+  c->dtype = step.core_dtype;
+  c->layout = step.format == tensorflow::FORMAT_NHWC ? Layout::kNHWC : Layout::kNCHW;
+  c->batch = image.dim_size(0);
+  c->has_bias = step.has_bias;
+  c->activation = step.activation;
+  c->leaky_relu_alpha = step.leaky_relu_alpha;
+  TF_RETURN_IF_ERROR(ResolveChannels(step, filter, ChannelsOf(step, image), c));
+  TF_RETURN_IF_ERROR(ResolveSpatial(step, image, filter, c));
+
+  const int64_t output_sizes[3] = {c->output_depth, c->output_height, c->output_width};
+  TensorShape expected_output;
+  TF_RETURN_IF_ERROR(
+      MakeImageShape(step, c->batch, output_sizes, c->output_channels, &expected_output));
+  if (!forward && output != expected_output) {
+    return AtStep(step.name, "expected an output gradient of shape ", expected_output.DebugString(),
+                  ", got ", output.DebugString(), ".");
+  }
+  if (step.has_bias) {
+    const TensorShape& bias = operand_shapes[2];
+    if (!IsBiasOf(bias, c->output_channels)) {
+      return AtStep(step.name, "expected a bias of ", c->output_channels, " channels, got shape ",
+                    bias.DebugString(), ".");
+    }
+  }
+  if (forward) *result_shape = expected_output;
+  return absl::OkStatus();
+}
 
 absl::Status ResolveConvolutions(const StageProgram& program, const StageInputs& inputs,
                                  std::vector<Convolution>* convolutions,

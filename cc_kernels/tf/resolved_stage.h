@@ -67,6 +67,14 @@ struct StageInputs {
   std::vector<std::vector<int64_t>> sizes;      // the values of those that are sizes, else empty
 };
 
+// Resolves a step's convolution and the shape of its result. `sizes` is the value of its sizes
+// operand, empty for forward. A gradient with an empty tensor among its three is zeros, whatever
+// the sizes of the others.
+absl::Status ResolveStep(const StepProgram& step,
+                         const std::vector<tensorflow::TensorShape>& operand_shapes,
+                         const std::vector<int64_t>& sizes, Convolution* convolution,
+                         tensorflow::TensorShape* result_shape);
+
 // Resolves all convolutions, and the shapes of their results, by operation.
 absl::Status ResolveConvolutions(const StageProgram& program, const StageInputs& inputs,
                                  std::vector<Convolution>* convolutions,

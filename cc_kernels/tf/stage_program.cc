@@ -38,8 +38,7 @@ class Json {
   // Returns the document's first error, which is this one if there was none before.
   template <typename... Parts>
   const absl::Status& Expected(const Parts&... what) const {
-    error_->Update(absl::InvalidArgumentError(
-        absl::StrCat("ConvStage schedules at ", place_, ": expected ", what..., ".")));
+    error_->Update(InvalidArgument("ConvStage schedules at ", place_, ": expected ", what..., "."));
     return *error_;
   }
 
@@ -259,7 +258,7 @@ absl::Status ParseFormat(const NodeDef& node, StepProgram* step) {
   return absl::OkStatus();
 }
 
-absl::Status ParseConvolution(StepProgram* step) {
+absl::Status ParseAttributes(StepProgram* step) {
   const NodeDef& node = step->node_def;
   TF_RETURN_IF_ERROR(ParseDataType(node, step));
   TF_RETURN_IF_ERROR(ParseFormat(node, step));
@@ -272,17 +271,9 @@ absl::Status ParseConvolution(StepProgram* step) {
 absl::Status ReadSteps(const StageAttributes& attributes, StageProgram* program) {
   std::vector<NodeDef> nodes;
   TF_RETURN_IF_ERROR(ParseSteps(attributes.steps, &nodes));
-  for (NodeDef& node : nodes) {
-    StepProgram* const step = &program->steps.emplace_back();
+  for (const NodeDef& node : nodes) {
     program->reader_counts.push_back(0);
-    step->name = node.name();
-    step->node_def = std::move(node);
-    TF_RETURN_IF_ERROR(ParseKind(step->node_def, step));
-    const absl::Status status = ParseConvolution(step);
-    if (!status.ok()) {
-      return absl::StartsWith(status.message(), "ConvStage") ? status
-                                                             : AtStep(step->name, status.message());
-    }
+    TF_RETURN_IF_ERROR(ParseConvolution(node, &program->steps.emplace_back()));
     TF_RETURN_IF_ERROR(ReadOperands(attributes, program));
   }
   return absl::OkStatus();
@@ -424,6 +415,15 @@ Status FromAbslStatus(const absl::Status& status) {
 
 int StepProgram::image_dimension(int i) const {
   return GetTensorSpatialDimIndex(rank(), format, i - first_spatial());
+}
+
+absl::Status ParseConvolution(const NodeDef& node, StepProgram* step) {
+  step->name = node.name();
+  step->node_def = node;
+  TF_RETURN_IF_ERROR(ParseKind(node, step));
+  const absl::Status status = ParseAttributes(step);
+  if (status.ok() || absl::StartsWith(status.message(), "ConvStage")) return status;
+  return AtStep(step->name, status.message());
 }
 
 absl::Status ParseStageProgram(const StageAttributes& attributes, StageProgram* program) {

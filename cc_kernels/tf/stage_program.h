@@ -74,6 +74,9 @@ struct StepProgram {
   int filter_dimension(int i) const { return i - first_spatial(); }
 };
 
+// Reads all but the operands.
+absl::Status ParseConvolution(const tensorflow::NodeDef& node, StepProgram* step);
+
 // The lanes for one batch size. The core runs a lane's steps in the order of their numbers, so
 // they are numbered lane by lane.
 struct StageSchedule {

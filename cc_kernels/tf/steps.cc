@@ -10,9 +10,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "cc_kernels/tf/elementwise.h"
-#include "cc_kernels/tf/rescaled_concatenation.h"
-#include "cc_kernels/tf/response_normalization.h"
+#include "cc_kernels/tf/program_rewrites.h"
 #include "cc_kernels/tf/stock_kernel.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/op.h"
@@ -30,9 +28,9 @@ using tensorflow::OpKernel;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 
-absl::Status AtStep(const OpKernel& kernel, const absl::Status& status) {
+absl::Status AtStep(absl::string_view name, const absl::Status& status) {
   return tensorflow::errors::CreateWithUpdatedMessage(
-      status, absl::StrCat(status.message(), " [at step '", kernel.name_view(), "']"));
+      status, absl::StrCat(status.message(), " [at step '", name, "']"));
 }
 
 }  // namespace
@@ -74,10 +72,7 @@ absl::Status StepsReader::Read(bool replaces_steps) {
   }
   for (const NodeDef& node : nodes) {
     const absl::Status status = ReadStep(node);
-    if (!status.ok()) {
-      return tensorflow::errors::CreateWithUpdatedMessage(
-          status, absl::StrCat(status.message(), " [at step '", node.name(), "']"));
-    }
+    if (!status.ok()) return AtStep(node.name(), status);
   }
   if (results.size() != result_types_.size()) {
     return InvalidArgument("Expected ", result_types_.size(), " results, one for each output, got ",
@@ -307,12 +302,13 @@ absl::Status StepsRun::Lane::Run(const KernelStep& step, tensorflow::DeviceBase*
       kernel->Compute(&derived_);
     }
   }
-  if (!derived_.status().ok()) return AtStep(*kernel, derived_.status());
+  if (!derived_.status().ok()) return AtStep(kernel->name_view(), derived_.status());
   for (int port = 0; port < kernel->num_outputs(); ++port) {
     const int output = step.first_output + port;
     run_.outputs_[output].reset(derived_.release_output(port).tensor);
     if (run_.outputs_[output] == nullptr && !absl::c_linear_search(step.unread_outputs, output)) {
-      return AtStep(*kernel, absl::InternalError(absl::StrCat("Missing ", port, "-th output")));
+      return AtStep(kernel->name_view(),
+                    absl::InternalError(absl::StrCat("Missing ", port, "-th output")));
     }
   }
   for (const int output : step.unread_outputs) run_.outputs_[output].reset();

@@ -66,8 +66,8 @@ class StepsReader {
               tensorflow::DataTypeVector result_types, std::vector<int64_t> kept_inputs,
               Steps* steps);
 
-  // With `replaces_steps` some run in this library; see elementwise.h, rescaled_concatenation.h,
-  // response_normalization.h, vector_product.h, direct_convolution.h and tried_step.h.
+  // With `replaces_steps` some run in this library; see program_rewrites.h, vector_product.h,
+  // direct_convolution.h and tried_step.h.
   absl::Status Read(bool replaces_steps = false);
 
  private:

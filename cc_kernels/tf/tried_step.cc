@@ -8,11 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "cc_kernels/tf/convolution_ways.h"
-#include "cc_kernels/tf/depthwise_filter_gradient.h"
 #include "cc_kernels/tf/onednn.h"
-#include "cc_kernels/tf/slice_gradient.h"
-#include "cc_kernels/tf/training_normalization.h"
 #include "cc_kernels/tf/winograd_convolution.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"

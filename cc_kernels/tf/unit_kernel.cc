@@ -23,8 +23,8 @@
 #include "cc_kernels/core/ready_steps.h"
 #include "cc_kernels/core/self_timing.h"
 #include "cc_kernels/core/timeline.h"
-#include "cc_kernels/tf/kept_values.h"
 #include "cc_kernels/tf/narrow_device.h"
+#include "cc_kernels/tf/packed_values.h"
 #include "cc_kernels/tf/primitive_cache.h"
 #include "cc_kernels/tf/step_lanes.h"
 #include "cc_kernels/tf/steps.h"
@@ -204,14 +204,14 @@ class Unit : public OpKernel {
     inputs->reserve(unit_.steps.input_count);
     inputs->assign(given.begin(), given.end());
     if (unit_.kept_types.empty()) return absl::OkStatus();
-    const KeptValues* const kept = KeptValuesIn(*inputs->back().tensor);
+    const auto kept = Unpack<const Tensor*>(*inputs->back().tensor);
     inputs->pop_back();
-    const size_t count = kept == nullptr ? 0 : kept->values->size();
+    const size_t count = kept == nullptr ? 0 : kept->size();
     if (count != unit_.kept_types.size()) {
       return InvalidArgument("Expected ", unit_.kept_types.size(), " kept values, got ", count,
                              ".");
     }
-    for (const Tensor* const value : *kept->values) {
+    for (const Tensor* const value : *kept) {
       // No step changes it; see Steps::first_held_input.
       inputs->emplace_back(const_cast<Tensor*>(value));
     }

@@ -23,12 +23,13 @@ tensorflow::TensorShape ShapeOf(const xla::ffi::AnyBuffer& buffer);
 // A tensor over XLA's memory, which must outlive it.
 tensorflow::Tensor TensorOf(const xla::ffi::AnyBuffer& buffer, tensorflow::DataType dtype);
 
+// The most results that a called kernel can have.
+inline constexpr int kMostResults = 255;
+
 // The results of one call. A kernel that allocates its outputs with the right attributes gets
 // XLA's memory for them, and other memory from `other`.
 class Results {
  public:
-  static constexpr int kMost = 255;
-
   // Of the first `count` results.
   Results(xla::ffi::RemainingRets results, size_t count, tensorflow::Allocator* other);
 
@@ -43,7 +44,7 @@ class Results {
 
  private:
   static constexpr int kShift = 24;  // the upper eight bits belong to the device
-  static_assert(kMost < 1 << 8);
+  static_assert(kMostResults < 1 << 8);
 
   std::vector<xla::ffi::AnyBuffer> buffers_;
   std::vector<std::unique_ptr<tensorflow::Allocator>> allocators_;

@@ -1,7 +1,5 @@
-#include "cc_kernels/xla/conv_stage.h"
-
+// Stages inside functions that XLA compiles.
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <cstdlib>
 #include <string>
@@ -36,9 +34,6 @@ namespace {
 using tensorflow::XlaOpKernelContext;
 
 constexpr char kOp[] = "TfInterop>ConvStage";
-
-std::atomic<int64_t> stages_as_calls = 0;
-std::atomic<int64_t> translated = 0;
 
 // On a CPU stages are slower than XLA's convolutions, and only for tests.
 bool AreForHosts() {
@@ -121,7 +116,7 @@ class ConvStage : public tensorflow::XlaOpKernel {
     OP_REQUIRES_OK(context, Translate(context, &results));
     size_t scratch_bytes = 0;
     const bool is_call = CanCall(context, &scratch_bytes);
-    ++(is_call ? stages_as_calls : translated);
+    ++(is_call ? xla_call_counts.compiled_stages : xla_call_counts.translated_stages);
     if (is_call) OP_REQUIRES_OK(context, Call(context, scratch_bytes, &results));
     for (size_t i = 0; i < results.size(); ++i) {
       context->SetOutput(static_cast<int>(i), results[i]);
@@ -274,7 +269,5 @@ const bool stage_is_registered = [] {
 }();
 
 }  // namespace
-
-CompiledStages ReadCompiledStages() { return {stages_as_calls, translated}; }
 
 }  // namespace tf_interop

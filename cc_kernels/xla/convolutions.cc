@@ -1,6 +1,7 @@
-#include "cc_kernels/xla/convolutions.h"
-
-#include <atomic>
+// Depthwise convolutions inside functions that XLA compiles for a CPU.
+//
+// XLA compiles them to loops that are many times slower than TensorFlow's kernels. While calls are
+// on (kernel_call.h), functions that are compiled call those kernels instead.
 #include <string>
 #include <vector>
 
@@ -22,10 +23,6 @@ namespace {
 
 using tensorflow::XlaOpKernelContext;
 
-std::atomic<int64_t> convolutions_as_calls = 0;
-std::atomic<int64_t> refused_count = 0;
-std::atomic<int64_t> left_count = 0;
-
 // The three ops of a depthwise convolution: XLA's own operations, as TensorFlow's kernels for XLA
 // make them (tensorflow/compiler/tf2xla/kernels/conv_ops.cc), or a call.
 class DepthwiseConvolution : public tensorflow::XlaOpKernel {
@@ -45,14 +42,14 @@ class DepthwiseConvolution : public tensorflow::XlaOpKernel {
     OP_REQUIRES_OK(context, lowered.status());
     const bool is_on = AreXlaCallsOn();
     if (!is_on || !CanCall(context, *lowered)) {
-      ++(is_on ? refused_count : left_count);
+      ++(is_on ? xla_call_counts.refused : xla_call_counts.left);
       return context->SetOutput(0, *lowered);
     }
     const auto inputs = ReadInputs(context);
     OP_REQUIRES_OK(context, inputs.status());
     const auto called = CallKernel(node_, *inputs, {*lowered});
     OP_REQUIRES_OK(context, called.status());
-    ++convolutions_as_calls;
+    ++xla_call_counts.compiled;
     context->SetOutput(0, called->front());
   }
 
@@ -124,9 +121,5 @@ const bool convolutions_are_registered = [] {
 }();
 
 }  // namespace
-
-CompiledConvolutions ReadCompiledConvolutions() {
-  return {convolutions_as_calls, refused_count, left_count};
-}
 
 }  // namespace tf_interop

@@ -19,11 +19,6 @@
 namespace tf_interop {
 namespace {
 
-tensorflow::DeviceAttributes AttributesOf(const std::string& name, const char* type) {
-  return tensorflow::Device::BuildDeviceAttributes(name, type, tensorflow::Bytes(0),
-                                                   tensorflow::DeviceLocality());
-}
-
 // Gives Eigen's pool to kernels as TensorFlow's; without one, runs work inside Schedule.
 class BorrowedPool : public tensorflow::thread::ThreadPoolInterface {
  public:
@@ -40,9 +35,7 @@ class BorrowedPool : public tensorflow::thread::ThreadPoolInterface {
   Eigen::ThreadPoolInterface* const pool_;
 };
 
-}  // namespace
-
-struct HostDevice::Workers {
+struct Workers {
   explicit Workers(Eigen::ThreadPoolInterface* threads)
       : borrowed(threads),
         pool(&borrowed),
@@ -52,45 +45,45 @@ struct HostDevice::Workers {
   BorrowedPool borrowed;
   tensorflow::thread::ThreadPool pool;
   Eigen::ThreadPoolDevice eigen_device;
-  CpuWorkerThreads cpu_threads;
+  tensorflow::DeviceBase::CpuWorkerThreads cpu_threads;
 };
 
-HostDevice::HostDevice(Workers* workers)
-    : DeviceBase(tensorflow::Env::Default()),
-      attributes_(AttributesOf("/device:CPU:0", tensorflow::DEVICE_CPU)) {
-  set_tensorflow_cpu_worker_threads(&workers->cpu_threads);
-  set_eigen_cpu_device(&workers->eigen_device);
+// The device of a key, made on first use.
+template <typename Key, typename Make>
+KernelDevice* FindOrMake(Key key, const Make& make) {
+  static auto* const mutex = new std::mutex();
+  static auto* const devices = new std::map<Key, KernelDevice*>();
+  const std::lock_guard<std::mutex> lock(*mutex);
+  KernelDevice*& device = (*devices)[key];
+  if (device == nullptr) device = make();
+  return device;
 }
 
-HostDevice* HostDevice::Over(const Eigen::ThreadPoolDevice* threads) {
-  static auto* const mutex = new std::mutex();
-  static auto* const devices = new std::map<Eigen::ThreadPoolInterface*, HostDevice*>();
+}  // namespace
+
+KernelDevice::KernelDevice(const std::string& name, const char* type)
+    : DeviceBase(tensorflow::Env::Default()),
+      attributes_(tensorflow::Device::BuildDeviceAttributes(name, type, tensorflow::Bytes(0),
+                                                            tensorflow::DeviceLocality())) {}
+
+KernelDevice* KernelDevice::OverThreads(const Eigen::ThreadPoolDevice* threads) {
   Eigen::ThreadPoolInterface* const pool = threads == nullptr ? nullptr : threads->getPool();
-  const std::lock_guard<std::mutex> lock(*mutex);
-  HostDevice*& device = (*devices)[pool];
-  if (device == nullptr) device = new HostDevice(new Workers(pool));
-  return device;
+  return FindOrMake(pool, [pool] {
+    auto* const workers = new Workers(pool);
+    auto* const device = new KernelDevice("/device:CPU:0", tensorflow::DEVICE_CPU);
+    device->set_tensorflow_cpu_worker_threads(&workers->cpu_threads);
+    device->set_eigen_cpu_device(&workers->eigen_device);
+    return device;
+  });
 }
 
-tensorflow::Allocator* HostDevice::GetAllocator(tensorflow::AllocatorAttributes) {
-  return tensorflow::cpu_allocator();
+KernelDevice* KernelDevice::OfGpu(int number) {
+  return FindOrMake(number, [number] {
+    return new KernelDevice(absl::StrCat("/device:GPU:", number), tensorflow::DEVICE_GPU);
+  });
 }
 
-GpuDevice::GpuDevice(int number)
-    : DeviceBase(tensorflow::Env::Default()),
-      attributes_(AttributesOf(absl::StrCat("/device:GPU:", number), tensorflow::DEVICE_GPU)) {}
-
-GpuDevice* GpuDevice::Number(int number) {
-  static auto* const mutex = new std::mutex();
-  static auto* const devices = new std::map<int, GpuDevice*>();
-  const std::lock_guard<std::mutex> lock(*mutex);
-  GpuDevice*& device = (*devices)[number];
-  if (device == nullptr) device = new GpuDevice(number);
-  return device;
-}
-
-// Kernels allocate nothing on a GPU while they are made.
-tensorflow::Allocator* GpuDevice::GetAllocator(tensorflow::AllocatorAttributes) {
+tensorflow::Allocator* KernelDevice::GetAllocator(tensorflow::AllocatorAttributes) {
   return tensorflow::cpu_allocator();
 }
 

@@ -14,39 +14,23 @@ struct ThreadPoolDevice;
 
 namespace tf_interop {
 
-// A CPU over the threads that XLA computes with.
-class HostDevice : public tensorflow::DeviceBase {
+// Kernels are made on it. A call needs memory of its own, and on a GPU a stream.
+class KernelDevice : public tensorflow::DeviceBase {
  public:
-  // The device over the pool of `threads`, which is TensorFlow's own; one for each pool, never
-  // freed. Null gives a device whose kernels compute on the calling thread.
-  static HostDevice* Over(const Eigen::ThreadPoolDevice* threads);
-
-  tensorflow::Allocator* GetAllocator(tensorflow::AllocatorAttributes attributes) override;
-  const tensorflow::DeviceAttributes& attributes() const override { return attributes_; }
-  const std::string& name() const override { return attributes_.name(); }
-  const std::string& device_type() const override { return attributes_.device_type(); }
-
- private:
-  struct Workers;
-
-  explicit HostDevice(Workers* workers);
-
-  const tensorflow::DeviceAttributes attributes_;
-};
-
-// A GPU. Kernels are made on it, but a call needs memory and a stream of its own.
-class GpuDevice : public tensorflow::DeviceBase {
- public:
+  // A CPU over the pool of `threads`, which is TensorFlow's own; one for each pool, never freed.
+  // Null gives a device whose kernels compute on the calling thread.
+  static KernelDevice* OverThreads(const Eigen::ThreadPoolDevice* threads);
   // By XLA's number of the GPU; never freed.
-  static GpuDevice* Number(int number);
+  static KernelDevice* OfGpu(int number);
 
+  // Kernels allocate nothing on a GPU while they are made.
   tensorflow::Allocator* GetAllocator(tensorflow::AllocatorAttributes attributes) override;
   const tensorflow::DeviceAttributes& attributes() const override { return attributes_; }
   const std::string& name() const override { return attributes_.name(); }
   const std::string& device_type() const override { return attributes_.device_type(); }
 
  private:
-  explicit GpuDevice(int number);
+  KernelDevice(const std::string& name, const char* type);
 
   const tensorflow::DeviceAttributes attributes_;
 };

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/notification.h"
 #ifdef TF_INTEROP_HAS_CUDNN
 #include "cc_kernels/core/cudnn/backend.h"
@@ -53,20 +54,17 @@ using tensorflow::OpKernel;
 using tensorflow::Tensor;
 using tensorflow::TensorValue;
 
-static_assert(kMostResults <= Results::kMost);
-
 constexpr char kTarget[] = "tf_interop_kernel";
 // Attributes of the called node.
 constexpr char kConstant[] = "_tf_interop_constant_";
 constexpr char kHasScratch[] = "_tf_interop_has_scratch";  // its last result is scratch memory
 
 std::atomic<bool> are_on = false;
-std::atomic<int64_t> call_count = 0;
 
 // The CPU of one call.
 class HostCallDevice : public NarrowDevice {
  public:
-  HostCallDevice(HostDevice* device, int cores, const Results* results)
+  HostCallDevice(KernelDevice* device, int cores, const Results* results)
       : NarrowDevice(device, cores), results_(results) {}
 
   tensorflow::Allocator* GetAllocator(tensorflow::AllocatorAttributes attributes) override {
@@ -81,7 +79,7 @@ class HostCallDevice : public NarrowDevice {
 // The GPU of one call.
 class GpuCallDevice : public tensorflow::DeviceBase {
  public:
-  GpuCallDevice(GpuDevice* device, tensorflow::Allocator* scratch, const Results* results)
+  GpuCallDevice(KernelDevice* device, tensorflow::Allocator* scratch, const Results* results)
       : DeviceBase(device->env()), device_(device), scratch_(scratch), results_(results) {}
 
   tensorflow::Allocator* GetAllocator(tensorflow::AllocatorAttributes attributes) override {
@@ -94,7 +92,7 @@ class GpuCallDevice : public tensorflow::DeviceBase {
   const std::string& device_type() const override { return device_->device_type(); }
 
  private:
-  GpuDevice* const device_;
+  KernelDevice* const device_;
   tensorflow::Allocator* const scratch_;
   const Results* const results_;
 };
@@ -110,7 +108,7 @@ class StreamContext : public tensorflow::DeviceContext {
   stream_executor::Stream* const stream_;
 };
 
-ffi::Error Internal(const std::string& message) {
+ffi::Error Internal(absl::string_view message) {
   return ffi::Error(ffi::ErrorCode::kInternal, absl::StrCat("tf_interop: ", message));
 }
 
@@ -168,124 +166,108 @@ class Call {
 };
 ffi::TypeId Call::id = {};
 
-// One run of a call's kernel.
-class Run {
- public:
-  // `device` is that of this call, and `context` its stream, or null. All must outlive this.
-  Run(const Call& call, OpKernel* kernel, tensorflow::DeviceBase* device,
-      tensorflow::DeviceContext* context, ffi::RemainingArgs args, const Results* results)
-      : call_(call),
-        kernel_(kernel),
-        device_(device),
-        context_(context),
-        args_(args),
-        results_(*results) {}
-
-  ffi::Error Compute() {
-    ++call_count;
-    const absl::Status status = TakeInputs();
-    if (!status.ok()) return Internal(std::string(status.message()));
-    const std::vector<tensorflow::AllocatorAttributes> output_attributes =
-        results_.Attributes(kernel_->num_outputs());
-    tensorflow::OpKernelContext::Params params;
-    params.device = device_;
-    params.op_kernel = kernel_;
-    params.inputs = values_;
-    params.input_alloc_attrs = input_attributes_;
-    params.output_attr_array = output_attributes.data();
-    params.op_device_context = context_;
-    params.frame_iter = tensorflow::FrameAndIter(0, 0);
-    tensorflow::OpKernelContext context(&params, kernel_->num_outputs());
-    if (tensorflow::AsyncOpKernel* const async = kernel_->AsAsync()) {
-      absl::Notification done;
-      async->ComputeAsync(&context, [&] { done.Notify(); });
-      done.WaitForNotification();
-    } else {
-      kernel_->Compute(&context);
+absl::Status TakeInputs(const Call& call, const OpKernel& kernel, ffi::RemainingArgs args,
+                        bool is_on_cpu, std::vector<Tensor>* inputs) {
+  size_t next = 0;
+  for (int i = 0; i < kernel.num_inputs(); ++i) {
+    const Tensor* const constant = call.constant(i);
+    if (constant == nullptr && next == args.size()) {
+      return absl::InternalError(absl::StrCat("Expected ", kernel.num_inputs(), " inputs."));
     }
-    if (!context.status().ok()) return Internal(std::string(context.status().message()));
-    for (size_t i = 0; i < results_.size(); ++i) {
-      ffi::Error error = GiveBack(*context.mutable_output(static_cast<int>(i)), results_[i]);
-      if (error.failure()) return error;
+    inputs->push_back(constant != nullptr
+                          ? *constant
+                          : TensorOf(*args.get<ffi::AnyBuffer>(next++), kernel.input_type(i)));
+    // Kernels need aligned memory.
+    if (is_on_cpu && !inputs->back().IsAligned()) {
+      inputs->back() = tensorflow::tensor::DeepCopy(inputs->back());
     }
-    return ffi::Error::Success();
   }
+  return absl::OkStatus();
+}
 
- private:
-  bool is_on_cpu() const { return device_->device_type() == tensorflow::DEVICE_CPU; }
-
-  absl::Status TakeInputs() {
-    const int count = kernel_->num_inputs();
-    inputs_.reserve(count);
-    size_t next = 0;
-    for (int i = 0; i < count; ++i) {
-      const Tensor* const constant = call_.constant(i);
-      input_attributes_.emplace_back().set_on_host(constant != nullptr);
-      if (constant == nullptr && next == args_.size()) {
-        return absl::InternalError(absl::StrCat("Expected ", count, " inputs."));
-      }
-      inputs_.push_back(constant != nullptr
-                            ? *constant
-                            : TensorOf(*args_.get<ffi::AnyBuffer>(next++), kernel_->input_type(i)));
-      // Kernels need aligned memory.
-      if (!inputs_.back().IsAligned() && is_on_cpu()) {
-        inputs_.back() = tensorflow::tensor::DeepCopy(inputs_.back());
-      }
-      values_.emplace_back(&inputs_.back());
-    }
-    return absl::OkStatus();
+ffi::Error GiveBack(const Tensor& output, const OpKernel& kernel, bool is_on_cpu,
+                    const ffi::AnyBuffer& result) {
+  if (output.shape() != ShapeOf(result)) {
+    return Internal(absl::StrCat("Expected a result of shape ", ShapeOf(result).DebugString(),
+                                 " from '", kernel.name_view(), "', got ",
+                                 output.shape().DebugString(), "."));
   }
-
-  ffi::Error GiveBack(const Tensor& output, const ffi::AnyBuffer& result) const {
-    if (output.shape() != ShapeOf(result)) {
-      return Internal(absl::StrCat("Expected a result of shape ", ShapeOf(result).DebugString(),
-                                   " from '", kernel_->name_view(), "', got ",
-                                   output.shape().DebugString(), "."));
-    }
-    const bool is_there = output.data() == result.untyped_data() || result.size_bytes() == 0;
-    if (is_there) return ffi::Error::Success();
-    if (!is_on_cpu()) {
-      return Internal(absl::StrCat("Expected '", kernel_->name_view(),
-                                   "' to write its result into XLA's memory."));
-    }
-    std::memcpy(result.untyped_data(), output.data(), result.size_bytes());
-    return ffi::Error::Success();
+  const bool is_there = output.data() == result.untyped_data() || result.size_bytes() == 0;
+  if (is_there) return ffi::Error::Success();
+  if (!is_on_cpu) {
+    return Internal(
+        absl::StrCat("Expected '", kernel.name_view(), "' to write its result into XLA's memory."));
   }
+  std::memcpy(result.untyped_data(), output.data(), result.size_bytes());
+  return ffi::Error::Success();
+}
 
-  const Call& call_;
-  OpKernel* const kernel_;
-  tensorflow::DeviceBase* const device_;
-  tensorflow::DeviceContext* const context_;
-  const ffi::RemainingArgs args_;
-  const Results& results_;
-  std::vector<Tensor> inputs_;
-  absl::InlinedVector<TensorValue, 4> values_;
-  absl::InlinedVector<tensorflow::AllocatorAttributes, 4> input_attributes_;
-};
+// `device` is that of this call, and `device_context` its stream, or null.
+ffi::Error Run(const Call& call, OpKernel* kernel, tensorflow::DeviceBase* device,
+               tensorflow::DeviceContext* device_context, ffi::RemainingArgs args,
+               const Results& results) {
+  ++xla_call_counts.run;
+  const bool is_on_cpu = device->device_type() == tensorflow::DEVICE_CPU;
+  std::vector<Tensor> inputs;
+  const absl::Status status = TakeInputs(call, *kernel, args, is_on_cpu, &inputs);
+  if (!status.ok()) return Internal(status.message());
+  absl::InlinedVector<TensorValue, 4> values;
+  absl::InlinedVector<tensorflow::AllocatorAttributes, 4> input_attributes;
+  for (Tensor& input : inputs) {
+    const int place = static_cast<int>(values.size());
+    input_attributes.emplace_back().set_on_host(call.constant(place) != nullptr);
+    values.emplace_back(&input);
+  }
+  const std::vector<tensorflow::AllocatorAttributes> output_attributes =
+      results.Attributes(kernel->num_outputs());
+  tensorflow::OpKernelContext::Params params;
+  params.device = device;
+  params.op_kernel = kernel;
+  params.inputs = values;
+  params.input_alloc_attrs = input_attributes;
+  params.output_attr_array = output_attributes.data();
+  params.op_device_context = device_context;
+  params.frame_iter = tensorflow::FrameAndIter(0, 0);
+  tensorflow::OpKernelContext context(&params, kernel->num_outputs());
+  if (tensorflow::AsyncOpKernel* const async = kernel->AsAsync()) {
+    absl::Notification done;
+    async->ComputeAsync(&context, [&] { done.Notify(); });
+    done.WaitForNotification();
+  } else {
+    kernel->Compute(&context);
+  }
+  if (!context.status().ok()) return Internal(context.status().message());
+  for (size_t i = 0; i < results.size(); ++i) {
+    ffi::Error error =
+        GiveBack(*context.mutable_output(static_cast<int>(i)), *kernel, is_on_cpu, results[i]);
+    if (error.failure()) return error;
+  }
+  return ffi::Error::Success();
+}
 
 ffi::Error ExecuteOnHost(Call* call, const Eigen::ThreadPoolDevice* threads,
                          ffi::RemainingArgs args, ffi::RemainingRets rets,
                          std::string_view /*node*/) {
   OpKernel* kernel = nullptr;
-  const absl::Status status = call->FindKernel(HostDevice::Over(nullptr), &kernel);
-  if (!status.ok()) return Internal(std::string(status.message()));
-  HostDevice* const device = HostDevice::Over(threads);
+  const absl::Status status = call->FindKernel(KernelDevice::OverThreads(nullptr), &kernel);
+  if (!status.ok()) return Internal(status.message());
+  KernelDevice* const device = KernelDevice::OverThreads(threads);
   const Results results(rets, rets.size(), tensorflow::cpu_allocator());
   // XLA may call from threads of the pool. A group does not wait for a helper that cannot come.
   HostCallDevice awake(device, device->tensorflow_cpu_worker_threads()->num_threads, &results);
   // Sizes, of another type, are constants.
   const NarrowPrimitives primitives(PrimitiveCacheTypes({kernel->output_type(0)}), awake.cores());
   const tsl::port::ScopedFlushDenormal flush;
-  return Run(*call, kernel, &awake, nullptr, args, &results).Compute();
+  return Run(*call, kernel, &awake, /*device_context=*/nullptr, args, results);
 }
 
 ffi::Error ExecuteOnGpu(Call* call, stream_executor::Stream* stream, int32_t number,
                         DeviceMemory device_memory, ffi::RemainingArgs args,
                         ffi::RemainingRets rets, std::string_view /*node*/) {
-  GpuDevice* const device = GpuDevice::Number(number);
+  KernelDevice* const device = KernelDevice::OfGpu(number);
   OpKernel* kernel = nullptr;
   const absl::Status status = call->FindKernel(device, &kernel);
-  if (!status.ok()) return Internal(std::string(status.message()));
+  if (!status.ok()) return Internal(status.message());
   bool may_grow = true;
 #ifdef TF_INTEROP_HAS_CUDNN
   // XLA frees what a call allocates when the capture ends, and the graph runs later.
@@ -304,7 +286,7 @@ ffi::Error ExecuteOnGpu(Call* call, stream_executor::Stream* stream, int32_t num
   const Results results(rets, count, &memory);
   GpuCallDevice of_call(device, &memory, &results);
   const tensorflow::core::RefCountPtr<StreamContext> context(new StreamContext(stream));
-  return Run(*call, kernel, &of_call, context.get(), args, &results).Compute();
+  return Run(*call, kernel, &of_call, context.get(), args, results);
 }
 
 }  // namespace
@@ -439,7 +421,7 @@ bool AreXlaCallsOn() { return are_on; }
 bool HasKernel(const std::string& device_type, const tensorflow::NodeDef& node) {
   std::unique_ptr<OpKernel> kernel;
   if (device_type == tensorflow::DEVICE_CPU) {
-    return MakeKernel(HostDevice::Over(nullptr), node, &kernel).ok();
+    return MakeKernel(KernelDevice::OverThreads(nullptr), node, &kernel).ok();
   }
   return tensorflow::KernelDefAvailable(tensorflow::DeviceType(device_type), node);
 }
@@ -503,7 +485,5 @@ absl::StatusOr<std::vector<xla::XlaOp>> CallKernel(const tensorflow::NodeDef& no
   }
   return results;
 }
-
-int64_t KernelCallCount() { return call_count; }
 
 }  // namespace tf_interop

@@ -8,6 +8,7 @@
 #ifndef TF_INTEROP_XLA_KERNEL_CALL_H_
 #define TF_INTEROP_XLA_KERNEL_CALL_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -55,11 +56,17 @@ absl::StatusOr<std::vector<xla::XlaOp>> CallKernel(const tensorflow::NodeDef& no
                                                    absl::Span<const xla::XlaOp> like,
                                                    size_t scratch_bytes = 0);
 
-// The most results that a called kernel can have.
-constexpr int kMostResults = 255;
-
-// The calls that ran so far in this process.
-int64_t KernelCallCount();
+// What was compiled and what ran so far in this process.
+struct XlaCallCounts {
+  // Depthwise convolutions: calls of TensorFlow's kernels; those left to XLA because these kernels
+  // do not take them; and those left because calls were off.
+  std::atomic<int64_t> compiled = 0, refused = 0, left = 0;
+  std::atomic<int64_t> run = 0;  // calls, also of stages
+  // Stages: calls of the op's kernel; and those translated to XLA's own convolutions, which run one
+  // after another.
+  std::atomic<int64_t> compiled_stages = 0, translated_stages = 0;
+};
+inline XlaCallCounts xla_call_counts;
 
 }  // namespace tf_interop
 

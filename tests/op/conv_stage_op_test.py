@@ -24,19 +24,6 @@ from unnoticed import assert_same, counted
 import tf_interop
 
 
-@pytest.mark.parametrize("layout", ["NHWC", "NCHW", "NDHWC", "NCDHW"])
-def test_infers_shapes(conv_stage: Any, layout: str) -> None:
-    cases = ordinary_cases(layout=layout, padding="VALID", stride=2)
-    inputs, sizes, document = program_of(cases)
-    with tf.Graph().as_default():
-        # The first image has an unknown batch size.
-        inputs[0] = tf.compat.v1.placeholder(tf.float32, [None, *inputs[0].shape[1:]])
-        inferred = conv_stage(**arguments(inputs, sizes, document))
-    shapes = [output.shape.as_list() for output in run_stage(conv_stage, cases)]
-    shapes[0][0] = None
-    assert [output.shape.as_list() for output in inferred] == shapes
-
-
 @pytest.mark.parametrize(
     ("op", "image_shape", "filter_shape", "got"),
     [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -79,22 +79,6 @@ def test_broadcasts(unit: Any, dtype: tf.DType, kind: str) -> None:
         assert_gives_the_bits_of_stock(unit, steps, ["steps:2:0"], [random(IMAGE), other])
 
 
-def test_one_operation_broadcasts_both_operands(unit: Any, dtype: tf.DType) -> None:
-    steps = [operation("mul", "Mul", ["inputs:0", "inputs:1"], dtype)]
-    values = [random([3, 1, 7, 1]), random([5, 1, 1400])]
-    assert_gives_the_bits_of_stock(unit, steps, ["steps:0:0"], values)
-
-
-def test_an_image_of_three_channels_is_scaled_and_shifted(unit: Any, dtype: tf.DType) -> None:
-    steps = [
-        operation("scaled", "Mul", ["inputs:0", "inputs:1"], dtype),
-        operation("centred", "Sub", ["steps:0:0", "inputs:2"], dtype),
-        operation("normal", "RealDiv", ["steps:1:0", "inputs:3"], dtype),
-    ]
-    values = [random([3, 40, 31, 3]), np.float32(1 / 255), random([1, 1, 1, 3]), random([3])]
-    assert_gives_the_bits_of_stock(unit, steps, ["steps:2:0"], values)
-
-
 @pytest.mark.parametrize("count", range(1, 12))
 def test_sums_of_any_number_of_tensors(unit: Any, dtype: tf.DType, count: int) -> None:
     factors = [
@@ -122,33 +106,50 @@ def test_values_that_are_no_numbers(unit: Any, dtype: tf.DType) -> None:
             np.testing.assert_array_equal(tf.cast(found, tf.float32), tf.cast(expected, tf.float32))
 
 
-def test_biases_are_of_channels(unit: Any, dtype: tf.DType) -> None:
-    for data_format, bias in (("NHWC", [5]), ("NCHW", [4])):
-        steps = [
-            operation("bias", "BiasAdd", ["inputs:0", "inputs:1"], dtype, data_format=data_format),
-            operation("relu", "Relu", ["steps:0:0"], dtype),
-        ]
-        values = [random([2, 4, 5, 5]), random(bias)]
-        assert_gives_the_bits_of_stock(unit, steps, ["steps:1:0"], values)
-
-
-def test_empty_tensors(unit: Any) -> None:
-    steps = [
-        operation("sum", "AddV2", ["inputs:0", "inputs:1"]),
-        operation("relu", "Relu", ["steps:0:0"]),
+def image_scaled_and_shifted(dtype: tf.DType) -> list[NodeDef]:
+    return [
+        operation("scaled", "Mul", ["inputs:0", "inputs:1"], dtype),
+        operation("centred", "Sub", ["steps:0:0", "inputs:2"], dtype),
+        operation("normal", "RealDiv", ["steps:1:0", "inputs:3"], dtype),
     ]
-    values = [np.zeros([0, 3], np.float32), np.ones([1, 3], np.float32)]
-    assert_gives_the_bits_of_stock(unit, steps, ["steps:1:0"], values)
+
+
+def then_relu(op: str, **attributes: Any) -> Callable[[tf.DType], list[NodeDef]]:
+    return lambda dtype: [
+        operation("first", op, ["inputs:0", "inputs:1"], dtype, **attributes),
+        operation("relu", "Relu", ["steps:0:0"], dtype),
+    ]
+
+
+# Steps of a dtype, and values.
+CASES: dict[str, tuple[Callable[[tf.DType], list[NodeDef]], list[Any]]] = {
+    "one operation that broadcasts both operands": (
+        lambda dtype: [operation("mul", "Mul", ["inputs:0", "inputs:1"], dtype)],
+        [random([3, 1, 7, 1]), random([5, 1, 1400])],
+    ),
+    "an image of three channels": (
+        image_scaled_and_shifted,
+        [random([3, 40, 31, 3]), np.float32(1 / 255), random([1, 1, 1, 3]), random([3])],
+    ),
+    "a bias of channels": (then_relu("BiasAdd"), [random([2, 4, 5, 5]), random([5])]),
+    "a bias of the first dimension": (
+        then_relu("BiasAdd", data_format="NCHW"),
+        [random([2, 4, 5, 5]), random([4])],
+    ),
+    "empty": (then_relu("AddV2"), [np.zeros([0, 3], np.float32), np.ones([1, 3], np.float32)]),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_gives_the_bits_of_stock(unit: Any, dtype: tf.DType, case: str) -> None:
+    steps_of, values = CASES[case]
+    steps = steps_of(dtype)
+    assert_gives_the_bits_of_stock(unit, steps, [f"steps:{len(steps) - 1}:0"], values)
 
 
 def test_other_types_run_as_before(unit: Any) -> None:
-    steps = [
-        operation("sum", "AddV2", ["inputs:0", "inputs:1"], tf.float16),
-        operation("relu", "Relu", ["steps:0:0"], tf.float16),
-    ]
-    values = [random([4, 3]).astype(np.float16), random([3]).astype(np.float16)]
-    run = in_graph(unit, steps, ["steps:1:0"], tf.float16)
-    assert_same_bits(run(*values), stock(steps, ["steps:1:0"])(*values))
+    values = [random([4, 3]), random([3])]
+    assert_gives_the_bits_of_stock(unit, then_relu("AddV2")(tf.float16), ["steps:1:0"], values)
 
 
 def random_steps(

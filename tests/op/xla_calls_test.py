@@ -104,22 +104,24 @@ def test_forward_and_both_gradients_run_as_calls(
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{"data_format": "NCHW"}, {"dilations": 2}],
-    ids=["channels first", "dilated"],
+    ("options", "dtype", "calls"),
+    [
+        # What TensorFlow's kernels do not take, and other dtypes, stay XLA's.
+        ({"data_format": "NCHW"}, tf.float32, XlaCalls(refused=3)),
+        ({"dilations": 2}, tf.float32, XlaCalls(refused=3)),
+        *(({}, dtype, XlaCalls()) for dtype in (tf.float16, tf.bfloat16, tf.float64)),
+        # Without oneDNN the kernels take equal strides only.
+        (
+            {"strides": (1, 2)},
+            tf.float32,
+            XlaCalls(compiled=3, run=3) if is_onednn_on() else XlaCalls(refused=3),
+        ),
+    ],
 )
-def test_what_tensorflows_kernels_do_not_take_stays_xlas(options: dict[str, Any]) -> None:
-    assert compare(depthwise(**options)) == XlaCalls(refused=3)
-
-
-def test_unequal_strides_need_onednn() -> None:
-    taken = XlaCalls(compiled=3, run=3) if is_onednn_on() else XlaCalls(refused=3)
-    assert compare(depthwise(strides=(1, 2))) == taken
-
-
-@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float64])
-def test_other_dtypes_stay_xlas(dtype: tf.DType) -> None:
-    assert compare(depthwise(), dtype=dtype) == XlaCalls()
+def test_calls_what_tensorflows_kernels_take(
+    options: dict[str, Any], dtype: tf.DType, calls: XlaCalls
+) -> None:
+    assert compare(depthwise(**options), dtype=dtype) == calls
 
 
 def test_an_empty_batch_and_an_error_of_xlas_stay() -> None:
@@ -130,42 +132,6 @@ def test_an_empty_batch_and_an_error_of_xlas_stay() -> None:
     function = tf.function(depthwise(), [unknown, unknown], jit_compile=True)
     with pytest.raises(tf.errors.InvalidArgumentError, match="Depth of input must be a multiple"):
         function(tf.ones(SIZES), tf.ones([3, 3, 4, 1]))
-
-
-def test_each_way_into_a_compiled_function() -> None:
-    """Nested, in a loop, with an unknown batch, by Keras, and in a saved model's function."""
-    image, filters = digits(0, *SIZES), tf.constant(digits(1, 3, 3, 3, 1))
-    expected = tf.nn.depthwise_conv2d(image, filters, [1, 1, 1, 1], "SAME").numpy()
-
-    def convolution(image: tf.Tensor) -> tf.Tensor:
-        return tf.nn.depthwise_conv2d(image, filters, [1, 1, 1, 1], "SAME")
-
-    tf_interop.enable()
-    inner = tf.function(convolution, jit_compile=True)
-    open_batch = [tf.TensorSpec([None, *SIZES[1:]])]
-    ways = {
-        "in another function": tf.function(lambda image: inner(image) + 0),
-        "unknown batch": tf.function(convolution, open_batch, jit_compile=True),
-        "loop": tf.function(
-            lambda image: tf.while_loop(
-                lambda i, _: i < 2, lambda i, _: (i + 1, convolution(image)), (0, image)
-            )[1],
-            jit_compile=True,
-        ),
-    }
-    for way, function in ways.items():
-        before = tf_interop.status().xla_calls
-        np.testing.assert_array_equal(function(tf.constant(image)), expected, way)
-        new = new_calls(before)
-        assert new.compiled and new.run, way
-    layer = tf.keras.layers.DepthwiseConv2D(3, padding="same", use_bias=False)
-    model = tf.keras.Sequential([tf.keras.Input(SIZES[1:]), layer])
-    layer.set_weights([filters.numpy()])
-    model.compile(optimizer="sgd", loss="mse", jit_compile=True)
-    before = tf_interop.status().xla_calls
-    np.testing.assert_array_equal(model.predict(image, verbose=0), expected)
-    model.fit(image, expected, verbose=0)
-    assert new_calls(before).run == 3  # nothing reads the gradient of the images
 
 
 def test_turning_it_on_reaches_functions_unless_others_call_them(logged: list[str]) -> None:

@@ -31,7 +31,7 @@ NEW_OPS = frozenset({CONV_STAGE_OP, UNIT_OP, KEPT_OP})
 
 RESCALES = "_tf_interop_rescales"
 """The attribute of a depthwise convolution of one pixel that rescales channels, by which a unit
-knows it (`cc_kernels/tf/rescaled_concatenation.h`)."""
+knows it (`cc_kernels/tf/rescaled_concatenation.cc`)."""
 
 Result = tuple[int, int]
 """An output of a step: the step's place in its node, and the port."""

@@ -21,7 +21,7 @@ A chain of such nodes becomes one operation if:
   5. every factor and offset has one value for each channel, or one for all;
   6. the passes that it saves are longer than the time that oneDNN takes to start;
   7. x is no Cast: a unit joins those of mixed precision with the chain
-     (`cc_kernels/tf/elementwise.h`).
+     (`cc_kernels/tf/elementwise.cc`).
 
 The new node has the name of the last one. A second run finds nothing.
 """
@@ -48,7 +48,7 @@ operation at [1, 14, 14, 400], Mul and AddV2 at [1, 14, 14, 700]."""
 
 LEAST_ELEMENTS_OF_JOINED = 1 << 14
 """Those of a concatenation, which a unit then need not make
-(`cc_kernels/tf/rescaled_concatenation.h`)."""
+(`cc_kernels/tf/rescaled_concatenation.cc`)."""
 
 _ACTIVATIONS = frozenset({"Relu", "Relu6", "Elu"})
 
