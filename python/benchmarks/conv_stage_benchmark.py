@@ -24,6 +24,7 @@ import pathlib
 import re
 import shlex
 import subprocess
+import sys
 import tempfile
 from typing import Any
 
@@ -32,7 +33,6 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is impor
 import tensorflow as tf
 
 from tf_interop.benchmark.result import Mode, Variant, load_benchmark
-from tf_interop.child_process import child_environment, module_command
 
 OPTIONS_VARIABLE = "CONV_STAGE_BENCHMARK"
 OUTPUT_VARIABLE = "BENCHMARK_OUTPUT_DIR"
@@ -69,12 +69,15 @@ class ConvStageBenchmark(tf.test.Benchmark):  # type: ignore[misc]
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder, "results.json")
             words = f"{_STEPS[mode]} --variants {variant.value} --repetitions 1 {self._options}"
-            command = module_command(
-                "tf_interop", "benchmark", model, *shlex.split(words), "-o", path
+            arguments = ["benchmark", model, *shlex.split(words), "-o", str(path)]
+            folders = os.pathsep.join(map(os.path.abspath, sys.path))
+            subprocess.run(
+                [sys.executable, "-m", "tf_interop", *arguments],
+                env=os.environ | {"PYTHONPATH": folders},
+                check=False,
             )
-            subprocess.run(command, env=child_environment(), check=False)
             if not path.exists():
-                raise RuntimeError(f"Expected results of {shlex.join(command[3:])}, got none.")
+                raise RuntimeError(f"Expected results of {shlex.join(arguments)}, got none.")
             benchmark = load_benchmark(path)
         [result] = benchmark.results
         summary = benchmark.summarize(result)
