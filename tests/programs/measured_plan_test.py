@@ -11,19 +11,18 @@ import branched_models
 import numpy as np
 import pytest
 import tensorflow as tf
+from plan_values import measured_step
 from planning_graphs import make_stage
 
 import tf_interop
-from tf_interop.planning.types import OURS, STOCK, Plan
+from tf_interop.planning.types import Plan
 from tf_interop.runtime.plugin import get_plugin
 from tf_interop.runtime.settings import PassReport
 from tf_interop.tuning import tune as tune_module
-from tf_interop.tuning.compare import Comparison, core_count
-from tf_interop.tuning.step_bench import StepTimes
+from tf_interop.tuning.compare import core_count
 
 BATCH = 4
 IMAGES = np.random.default_rng(0).random((BATCH, 16, 16, 3), dtype=np.float32)
-TIMES = {STOCK: StepTimes(3.0, 1.0, 0.0), OURS: StepTimes(2.0, 1.5, 0.01)}
 
 build = branched_models.build_normalized
 """A network without names: Keras numbers the layers through all models of the process."""
@@ -48,7 +47,7 @@ def fixture_plan(
 ) -> Plan:
     """The plan that `tune` makes, with made-up times."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    compared = Comparison(TIMES, "on one core", True, core_count(), 0.0)
+    compared = measured_step(1.5, 0.01, cores=core_count())
     monkeypatch.setattr(tune_module, "compare_with_stock", lambda *_, **__: compared)
     return tf_interop.tune(model, batch_sizes=(BATCH,), compare_xla=False, enable=False).plan
 

@@ -347,9 +347,11 @@ def _measured_gain(graph: GraphPlan, measured: MeasuredStep) -> str:
     if ours.name != OURS:
         return "tf_interop.enable() changes nothing in this graph."
     steps = f"{ours.step_ms:.2f} ms per step instead of {measured.stock_ms:.2f} ms"
-    how = f"It runs {measured.way}." if measured.way else "It was still trying ways to run."
     if ours.is_gain:
-        return f"tf_interop.enable() is {ours.ratio:.2f} times as fast: {steps}. {how}"
+        how = f"It runs {measured.way}." if measured.way else ""
+        if measured.way is None:
+            how = "It was still trying ways to run."
+        return f"tf_interop.enable() is {ours.ratio:.2f} times as fast: {steps}. {how}".rstrip()
     if graph.as_stock:
         return f"Stock TensorFlow is faster, so the graph stays as it is: {steps}."
     return (

@@ -269,13 +269,14 @@ class MeasuredStep:
 
     Attributes:
         compared: all variants of the measurement, stock TensorFlow first.
-        way: how the graph, which times itself, ran in the end; empty if it has no units.
+        way: how the graph, which times itself, ran; empty if it has no units, None if it was still
+            trying ways.
         cores: cores that TensorFlow uses.
         other_load: share of the cores that other programs took meanwhile.
     """
 
     compared: Annotated[tuple[ComparedStep, ...], msgspec.Meta(min_length=1)]
-    way: str
+    way: str | None
     cores: PositiveCount
     other_load: Share = 0.0
 

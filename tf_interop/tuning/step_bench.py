@@ -7,7 +7,6 @@ later steps of TensorFlow's executor, such as placement and oneDNN's op names, s
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -18,26 +17,11 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tensorflow.core.protobuf import config_pb2
 
 from tf_interop import tensorflow_internals
+from tf_interop.planning.types import ComparedStep
 
 _SHARED_CONSTANT_BYTES = 1 << 10
 _WARM_UP_RUNS = 3
 _LEAST_TURN_S = 0.02
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class StepTimes:
-    """Whole steps of one variant.
-
-    Attributes:
-        ratio: how many times as fast as stock: the median of the rounds' ratios, each of stock's
-            median to this variant's.
-        error: the distance between the quartiles of the rounds' ratios, divided by the square root
-            of their count.
-    """
-
-    median_ms: float
-    ratio: float
-    error: float
 
 
 class StepBench:
@@ -113,12 +97,12 @@ class StepBench:
         """Runs a step of a variant."""
         self._calls[variant]()
 
-    def time(self, variants: Sequence[str], *, budget_s: float) -> dict[str, StepTimes]:
-        """Times variants in turns, in at least three rounds, and compares them with the first."""
+    def time(self, *, budget_s: float) -> tuple[ComparedStep, ...]:
+        """Times the variants in turns, in at least three rounds; compares them with the first."""
         rounds: list[dict[str, list[float]]] = []
-        counts = dict.fromkeys(variants, 1)
+        counts = dict.fromkeys(self._calls, 1)
         end = time.perf_counter() + budget_s
-        order = list(variants)
+        order = list(self._calls)
         while len(rounds) < 3 or time.perf_counter() < end:
             steps = {name: self._turn(name, counts[name]) for name in order}
             order.reverse()  # so that no variant always follows the same one
@@ -128,7 +112,7 @@ class StepBench:
                     name: max(1, min(50, round(_LEAST_TURN_S / min(times))))
                     for name, times in steps.items()
                 }
-        return {name: _step_times(rounds[1:], variants[0], name) for name in variants}
+        return tuple(_compared(rounds[1:], next(iter(self._calls)), name) for name in self._calls)
 
     def _session_with(self, intra_op_threads: int) -> Any:
         """The Session with as many threads for an operation, with the values of all variables."""
@@ -215,14 +199,19 @@ def _is_shared(node: node_def_pb2.NodeDef) -> bool:
     return node.op == "Const" and node.ByteSize() > _SHARED_CONSTANT_BYTES and not node.input
 
 
-def _step_times(
-    rounds: Sequence[Mapping[str, Sequence[float]]], baseline: str, name: str
-) -> StepTimes:
-    steps = [each for times in rounds for each in times[name]]
-    ratios = np.array([np.median(times[baseline]) / np.median(times[name]) for times in rounds])
+def _compared(
+    rounds: Sequence[Mapping[str, Sequence[float]]], stock: str, name: str
+) -> ComparedStep:
+    stock_s, step_s = (
+        float(np.median([each for times in rounds for each in times[variant]]))
+        for variant in (stock, name)
+    )
+    ratios = np.array([np.median(times[stock]) / np.median(times[name]) for times in rounds])
     quartiles = np.percentile(ratios, [25, 75])
-    return StepTimes(
-        median_ms=float(np.median(steps)) * 1e3,
-        ratio=float(np.median(ratios)),
+    return ComparedStep(
+        name,
+        step_ms=step_s * 1e3,
+        # Not the median of the rounds' ratios, so that the numbers that people see divide.
+        ratio=stock_s / step_s,
         error=float((quartiles[1] - quartiles[0]) / len(ratios) ** 0.5),
     )

@@ -7,7 +7,6 @@ it does under `tf_interop.enable()`: on a CPU depthwise convolutions run TensorF
 
 from __future__ import annotations
 
-import dataclasses
 import subprocess
 import sys
 import time
@@ -20,25 +19,11 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from tf_interop.child_process import child_environment, describe_end, module_command
+from tf_interop.planning.types import XLA, ComparedStep
 from tf_interop.runtime.kernel_library import load_kernel_library
 from tf_interop.tuning.step_bench import random_values
 
 _TIMED_S = 3.0
-
-
-@dataclasses.dataclass(frozen=True)
-class XlaTimes:
-    """The times of whole steps under XLA.
-
-    Attributes:
-        median_ms: the median step; None if it was not measured.
-        ratio: how many times as fast as stock TensorFlow in the same process, or None.
-        why_not: why nothing was measured; else empty.
-    """
-
-    median_ms: float | None = None
-    ratio: float | None = None
-    why_not: str = ""
 
 
 class _Work(msgspec.Struct):
@@ -55,14 +40,17 @@ def time_xla(
     variables: Mapping[str, Any],
     *,
     limit_s: float,
-) -> XlaTimes:
-    """Times a graph under XLA.
+) -> ComparedStep | str:
+    """Times a graph under XLA, and compares it with stock TensorFlow in the same process.
 
     Args:
         graph_def: the traced graph; its placeholders have known shapes.
         fetches: the nodes whose first outputs a step computes.
         variables: `tf.TensorSpec`s, by the names of the placeholders that stand for the variables.
         limit_s: when to end the process.
+
+    Returns:
+        The step, or why it was not measured.
     """
     work = _Work(
         graph_def.SerializeToString(),
@@ -81,14 +69,14 @@ def time_xla(
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return XlaTimes(why_not=f"compiling and timing it took longer than {limit_s:.0f} s")
+        return f"compiling and timing it took longer than {limit_s:.0f} s"
     lines = done.stdout.splitlines()
     if done.returncode or not lines:
-        return XlaTimes(why_not=f"the process that compiled it {describe_end(done.returncode)}")
-    return msgspec.json.decode(lines[-1], type=XlaTimes)
+        return f"the process that compiled it {describe_end(done.returncode)}"
+    return msgspec.json.decode(lines[-1], type=ComparedStep | str)
 
 
-def _measure(work: _Work) -> XlaTimes:
+def _measure(work: _Work) -> ComparedStep | str:
     load_kernel_library().set_xla_calls(True)
     tf.config.threading.set_intra_op_parallelism_threads(work.intra_op_threads)
     tf.config.threading.set_inter_op_parallelism_threads(work.inter_op_threads)
@@ -124,7 +112,7 @@ def _measure(work: _Work) -> XlaTimes:
             for _ in range(3):
                 function(*arguments)
     except tf.errors.OpError as error:
-        return XlaTimes(why_not=f"XLA cannot compile it: {str(error).splitlines()[0]}")
+        return f"XLA cannot compile it: {str(error).splitlines()[0]}"
     end = time.perf_counter() + _TIMED_S
     while time.perf_counter() < end or len(times[stock]) < 5:
         for function, measured in times.items():
@@ -132,8 +120,8 @@ def _measure(work: _Work) -> XlaTimes:
             function(*arguments)
             tf.test.experimental.sync_devices()
             measured.append(time.perf_counter() - begin)
-    medians = {function: float(np.median(measured)) for function, measured in times.items()}
-    return XlaTimes(medians[compiled] * 1e3, medians[stock] / medians[compiled])
+    stock_s, compiled_s = (float(np.median(measured)) for measured in times.values())
+    return ComparedStep(XLA, compiled_s * 1e3, stock_s / compiled_s)
 
 
 if __name__ == "__main__":
