@@ -20,6 +20,7 @@ from tf_interop.planning.problem import PlanningProblem, ProblemNode
 from tf_interop.planning.stage_search import Space, mask_of
 from tf_interop.profile.entries import AlgorithmMeasurement, StageMeasurement
 from tf_interop.stage import Stage, Step
+from tf_interop.structure import Structure
 
 MAX_LANES = PlanOptions().max_lanes
 WORKSPACE_BYTES = 1 << 20
@@ -46,7 +47,7 @@ def read_network(name: str) -> tuple[ProblemNode, ...]:
         ProblemNode(
             f"n{number}",
             node.configuration,
-            tuple(f"n{each}" for each in its),
+            its,
             group=f"{node.device} {node.region}",
         )
         for number, (node, its) in enumerate(zip(convolutions, predecessors, strict=True))
@@ -87,7 +88,8 @@ def make_problem(nodes: Sequence[ProblemNode]) -> PlanningProblem:
         )
         for name, latency_us in latencies_us.items()
     }
-    return PlanningProblem(tuple(nodes), algorithms, tuple(stages))
+    # Only files of plans need the structure.
+    return PlanningProblem(tuple(nodes), algorithms, Structure("", ()), tuple(stages))
 
 
 def _names(nodes: Sequence[ProblemNode]) -> dict[ConvolutionConfiguration, str]:
@@ -115,12 +117,12 @@ def _simulated(
 
 def _sets_to_measure(nodes: Sequence[ProblemNode]) -> set[tuple[str, ...]]:
     """The names of the configurations of each stage."""
-    space = Space(PlanningProblem(tuple(nodes), {}).predecessors, lambda _: (), max_lanes=MAX_LANES)
-    depths: dict[str, int] = {}
+    space = Space([node.predecessors for node in nodes], lambda _: (), max_lanes=MAX_LANES)
+    depths: list[int] = []
     levels: dict[tuple[int, str], list[int]] = {}
     for number, node in enumerate(nodes):
-        depths[node.name] = 1 + max((depths[each] for each in node.predecessors), default=0)
-        levels.setdefault((depths[node.name], node.group), []).append(number)
+        depths.append(1 + max((depths[each] for each in node.predecessors), default=0))
+        levels.setdefault((depths[number], node.group), []).append(number)
     ordered = [levels[key] for key in sorted(levels)]
     sets: list[tuple[int, ...]] = [*itertools.combinations(range(len(nodes)), 2)]
     for level, following in zip(ordered, [*ordered[1:], []], strict=True):

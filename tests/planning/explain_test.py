@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from plan_values import landmarks_of
-from planning_values import make_lanes, make_problem, merge, named, problem_of, timed, timed_stage
+from plan_values import landmarks_of, make_lanes
+from planning_values import make_problem, named, problem_of, timed, timed_stage
 from profile_values import KERNEL
 from rich.console import Console
 
@@ -168,7 +168,7 @@ def test_explains_a_merged_lane() -> None:
     # One after another, each with its fastest algorithm.
     assert stage.alone == (LaneAlone(30, 5, None, 30),)
     expected = StagePrediction(24, 0, 30, MEASURED, workspace_bytes=10, peak_bytes=30)
-    apart = StageChoice(make_lanes("a b"), expected, "not faster")
+    apart = StageChoice(make_lanes("a", "b", algorithm="GEMM"), expected, "not faster")
     assert stage.alternatives == (apart,)
     said = words_of(explained(problem_to_merge(20, ONE_IMAGE)))
     assert "lane 0: a and b, merged into one wider convolution, with WINOGRAD" in said
@@ -177,7 +177,7 @@ def test_explains_a_merged_lane() -> None:
 
 def test_merging_is_an_alternative_if_the_image_is_the_same() -> None:
     expected = StagePrediction(26, 0, 30, MEASURED, workspace_bytes=7, peak_bytes=27)
-    merged = StageChoice(merge("a b"), expected, "not faster")
+    merged = StageChoice(make_lanes("+a b", algorithm="WINOGRAD"), expected, "not faster")
     assert explained_stage(problem_to_merge(26, ONE_IMAGE)).alternatives == (merged,)
     assert explained_stage(problem_to_merge(26, {})).alternatives == ()
 
@@ -196,7 +196,7 @@ def test_explains_a_lane_of_dependent_steps() -> None:
 
 def test_shows_every_batch_size_of_a_stage() -> None:
     apart = Stage((Lane((Step("a", "GEMM"),), priority=-1), Lane((Step("b", "GEMM"),))))
-    schedules = (Schedule(2, merge("a b", "GEMM")), Schedule(8, apart))
+    schedules = (Schedule(2, make_lanes("+a b", algorithm="GEMM")), Schedule(8, apart))
     graph = GraphPlan("f", landmarks_of("a", "b"), (PlannedStage(apart, schedules=schedules),))
     assert (
         "batch size 2: lane 0: a and b, merged into one wider convolution, with GEMM "

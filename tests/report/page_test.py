@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from plan_values import landmarks_of, measured_step
-from planning_values import make_lanes, make_problem, merge
+from plan_values import landmarks_of, make_lanes, measured_step
+from planning_values import make_problem
 from report_values import (
     EVIL_NAME,
     labels_of,
@@ -278,12 +278,12 @@ def test_shows_the_steps_of_lanes() -> None:
 
 
 def test_shows_every_batch_size_of_a_stage() -> None:
-    stage = make_lanes("a b")
+    stage = make_lanes("a:GEMM", "b:GEMM")
     asking = replace(stage.lanes[0], priority=-1)
     schedules = (
-        Schedule(2, merge("a b", "GEMM")),
+        Schedule(2, make_lanes("+a:GEMM b:GEMM")),
         Schedule(8, replace(stage, lanes=(asking, stage.lanes[1]))),
-        Schedule(32, make_lanes("a>b")),
+        Schedule(32, make_lanes("a:GEMM>b:GEMM")),
     )
     graph = GraphPlan(
         "fedcba9876543210", landmarks_of("a", "b"), (PlannedStage(stage, schedules=schedules),)
@@ -323,7 +323,7 @@ def test_shows_first_the_stage_that_saves_most_or_the_widest() -> None:
         return ["first" in each.get("class").split() for each in panels]
 
     assert first_of(network_plan()) == [False, True]  # saves 103 against 31 µs
-    stages = tuple(map(PlannedStage, map(make_lanes, ("a", "b c", "d e"))))
+    stages = tuple(PlannedStage(make_lanes(*names)) for names in ("a", "bc", "de"))
     assert first_of(GraphPlan("f" * 16, landmarks_of(*"abcde"), stages)) == [False, True, False]
 
 

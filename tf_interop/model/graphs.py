@@ -167,9 +167,8 @@ def handed_graph_of(
 ) -> graph_pb2.GraphDef | None:
     """Runs a function for the first time, and returns the graph that Grappler hands over.
 
-    TensorFlow hands the graph over twice. The second graph counts: it has been through more of
-    Grappler's passes, and is the one that runs. A function that another thread runs meanwhile may
-    be mistaken for this one.
+    TensorFlow hands it over twice, and the second time it is the one that runs. A function that
+    another thread runs meanwhile may be mistaken for this one.
 
     Returns:
         None if no graph had one of `ops`.
@@ -228,7 +227,12 @@ def _with_shapes(traced: TracedGraph) -> graph_pb2.GraphDef:
         if node.name in traced.variables:
             _become_variable(node, traced.variables[node.name])
         elif node.op == "Placeholder":
-            _fill_placeholder(node, traced.batch_size, traced.image_size)
+            dtype = tf.as_dtype(node.attr["dtype"].type)
+            shape = tf.TensorShape(node.attr["shape"].shape)
+            if dtype not in (tf.resource, tf.variant) and shape.rank is not None:
+                spec = tf.TensorSpec(shape, dtype, node.name)
+                filled = fill_shape(spec, traced.batch_size, traced.image_size)
+                node.attr["shape"].shape.CopyFrom(filled.shape.as_proto())
     return with_inferred_shapes(graph_def)
 
 
@@ -510,14 +514,3 @@ def _become_variable(node: node_def_pb2.NodeDef, spec: tf.TensorSpec) -> None:
     node.attr["dtype"].type = spec.dtype.as_datatype_enum
     node.attr["shape"].shape.CopyFrom(spec.shape.as_proto())
     node.attr["shared_name"].s = node.name.encode()
-
-
-def _fill_placeholder(
-    node: node_def_pb2.NodeDef, batch_size: int, image_size: tuple[int, int] | None
-) -> None:
-    dtype = tf.as_dtype(node.attr["dtype"].type)
-    shape = tf.TensorShape(node.attr["shape"].shape)
-    if dtype in (tf.resource, tf.variant) or shape.rank is None:
-        return
-    filled = fill_shape(tf.TensorSpec(shape, dtype, node.name), batch_size, image_size)
-    node.attr["shape"].shape.CopyFrom(filled.shape.as_proto())

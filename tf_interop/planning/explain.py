@@ -203,7 +203,7 @@ class _Explainer:
 
     def _independent_pairs(self) -> Iterator[tuple[int, int]]:
         nodes = self._problem.nodes
-        ancestors = Space(self._problem.predecessors, lambda _: ()).ancestors
+        ancestors = Space([node.predecessors for node in nodes], lambda _: ()).ancestors
         for first, second in itertools.combinations(range(len(nodes)), 2):
             if nodes[first].group == nodes[second].group and not ancestors[second] >> first & 1:
                 yield first, second

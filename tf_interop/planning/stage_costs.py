@@ -153,7 +153,7 @@ class StageCosts:
         readers: list[set[int]] = [set() for _ in nodes]
         if len(lanes) < len(nodes):
             for position, node in enumerate(nodes):
-                for predecessor in self._problem.predecessors[node]:
+                for predecessor in self._problem.nodes[node].predecessors:
                     if predecessor in nodes:
                         readers[nodes.index(predecessor)].add(position)
         of_nodes = [self._problem.nodes[node] for node in nodes]
@@ -384,15 +384,12 @@ def _find_places(
     offered: Sequence[tuple[int, str | None]],
     readers: Sequence[Collection[int]],
 ) -> Stage[int] | None:
-    """Finds a different node for each step of a stage.
+    """Finds a different node for each step of a stage: the earliest places in `offered` that fit.
 
     Args:
         stage: its operations are numbers of configurations.
         offered: number of the configuration and merge key of each node.
-        readers: positions of the nodes that depend on each node.
-
-    Returns:
-        The stage with the earliest positions in `offered` that fit; None if there are none.
+        readers: places of the nodes that depend on each node.
     """
     if collections.Counter(stage.operations) != collections.Counter(
         number for number, _ in offered

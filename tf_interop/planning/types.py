@@ -34,7 +34,7 @@ class ValueSource(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StagePrediction:
-    """The planner's expectations for a stage.
+    """The planner's expectations for a stage, from its measurements or from the model of SMs.
 
     Attributes:
         latency_us: a time that can be summed over stages. For a measured stage it is
@@ -223,7 +223,6 @@ class UnstagedConvolution:
 
     Attributes:
         algorithm: the one that `latency_us` was measured with. It is not pinned.
-        peak_bytes: its workspace and output, and earlier outputs that are still needed.
         before_stage: index of the next stage; the number of stages if none follows. Convolutions
             before the same stage run in their order.
     """
@@ -231,7 +230,6 @@ class UnstagedConvolution:
     node: str
     algorithm: str | None
     latency_us: Microseconds
-    peak_bytes: Bytes
     before_stage: Count
 
 
@@ -354,14 +352,6 @@ class GraphPlan:
         return sum(each.prediction.spread_us for each in self.stages if each.prediction)
 
     @property
-    def planned_nodes(self) -> list[str]:
-        """The names of the staged convolutions, then of the unstaged."""
-        return [
-            *(name for stage in self.stages for name in stage.nodes),
-            *(each.node for each in self.unstaged),
-        ]
-
-    @property
     def in_order(self) -> list[tuple[int, PlannedStage | UnstagedConvolution]]:
         """Stages and unstaged convolutions in order, with the index of the same or next stage."""
         units: list[tuple[int, PlannedStage | UnstagedConvolution]] = [
@@ -390,7 +380,7 @@ class Plan:
 
 
 def check_each_once(keys: Iterable[tuple[str, int | None]]) -> None:
-    """Checks that no two graphs of a plan have the same fingerprint and batch size."""
+    """Raises ValueError if two graphs of a plan have the same fingerprint and batch size."""
     seen: set[tuple[str, int | None]] = set()
     for index, key in enumerate(keys):
         if key in seen:
@@ -420,7 +410,8 @@ def _check_plan(plan: Plan) -> None:
         if graph.as_stock and graph.stages:
             raise ValueError(f"Expected no stages with `as_stock`, got some at `{place}`")
         landmarks = {each.name for each in graph.landmarks}
-        names = graph.planned_nodes
+        names = [name for stage in graph.stages for name in stage.nodes]
+        names += [each.node for each in graph.unstaged]
         if len(set(names)) < len(names) or not landmarks.issuperset(names):
             raise ValueError(
                 f"Expected each of the {len(landmarks)} landmarks at most once, got {names} at "

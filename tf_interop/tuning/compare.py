@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ from tf_interop.runtime.fold_pass import arrange_filters
 from tf_interop.runtime.graph_pass import run_conv_stage_pass
 from tf_interop.runtime.kernel_library import load_kernel_library
 from tf_interop.runtime.settings import Policy, Settings
-from tf_interop.tuning.step_bench import StepBench
+from tf_interop.tuning.step_bench import StepBench, Variant
 
 _THE_CPU = "/device:CPU:0"
 
@@ -42,18 +43,17 @@ def compare_with_stock(
     cores = core_count()
     others = OtherLoad()
     ours, timed_graph = changed_graph(stock, fetches)
-    with StepBench() as bench:
-        say("measuring stock TensorFlow")
-        bench.add(STOCK, stock, fetches)
-        if ours is not stock:
-            say("trying ways to run the changed graph")
-            bench.add(OURS, ours, fetches)
-            while _way_of(timed_graph) is None and time.perf_counter() < end - budget_s / 2:
-                bench.run(OURS)
-        if cores > 1:
-            bench.add(ONE_THREAD, stock, fetches, intra_op_threads=1)
+    variants = [Variant(STOCK, stock, fetches)]
+    if ours is not stock:
+        variants.append(Variant(OURS, ours, fetches))
+    if cores > 1:
+        variants.append(Variant(ONE_THREAD, stock, fetches, intra_op_threads=1))
+    with contextlib.closing(StepBench(variants)) as bench:
+        say("trying ways to run the changed graph")
+        while _way_of(timed_graph) is None and time.perf_counter() < end - budget_s / 2:
+            bench.run(OURS)
         way = _way_of(timed_graph)
-        say("comparing them, in turns")
+        say("comparing it with stock TensorFlow, in turns")
         compared = bench.time(budget_s=max(0.5, end - time.perf_counter()))
     return MeasuredStep(compared, way, cores, others.share())
 

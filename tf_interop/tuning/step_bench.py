@@ -8,8 +8,8 @@ later steps of TensorFlow's executor, such as placement and oneDNN's op names, s
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -24,74 +24,55 @@ _WARM_UP_RUNS = 3
 _LEAST_TURN_S = 0.02
 
 
-class StepBench:
-    """Variants of one graph in Sessions of their own, one for each number of threads.
+class Variant(NamedTuple):
+    """A variant of a graph.
 
-    Use as a context manager. Variables have random values, and training changes them.
+    Attributes:
+        graph_def: a flat graph. Its placeholders have known shapes. Its variables are VarHandleOps,
+            which variants share by name.
+        fetches: the nodes that a step runs.
+        intra_op_threads: the threads for an operation; 0 for the program's setting.
     """
 
-    def __init__(self) -> None:
-        self._graph = tf.Graph()
+    name: str
+    graph_def: graph_pb2.GraphDef
+    fetches: Sequence[str]
+    intra_op_threads: int = 0
+
+
+class StepBench:
+    """Variants of one graph in Sessions, one for each number of threads.
+
+    Variables have random values, and training changes them.
+    """
+
+    def __init__(self, variants: Sequence[Variant]) -> None:
+        shared_nodes: dict[str, node_def_pb2.NodeDef] = {}
+        for variant in variants:
+            for node in variant.graph_def.node:
+                if _is_shared(node):
+                    shared_nodes.setdefault(node.name, node)
         self._sessions: dict[int, Any] = {}  # by the threads for an operation
-        self._assigns: list[tuple[Any, dict[Any, Any]]] = []
-        self._random = np.random.default_rng(0)
-        self._shared: dict[str, Any] = {}
         self._calls: dict[str, Any] = {}
+        with tf.Graph().as_default() as graph:
+            shared, assigns, values = _import_shared(shared_nodes)
+            operations = [
+                _import(variant, shared, f"variant_{number}")
+                for number, variant in enumerate(variants)
+            ]
+        for variant, of_step in zip(variants, operations, strict=True):
+            threads = variant.intra_op_threads
+            if threads not in self._sessions:
+                self._sessions[threads] = _session_with(threads, graph)
+                self._sessions[threads].run(assigns, values)
+            self._calls[variant.name] = self._sessions[threads].make_callable(of_step)
+            for _ in range(_WARM_UP_RUNS):
+                self.run(variant.name)
 
-    def __enter__(self) -> StepBench:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Frees what the Sessions hold."""
         for session in self._sessions.values():
             session.close()
-
-    def add(
-        self,
-        variant: str,
-        graph_def: graph_pb2.GraphDef,
-        fetches: Sequence[str],
-        *,
-        intra_op_threads: int | None = None,
-    ) -> None:
-        """Adds a variant.
-
-        Args:
-            variant: a new name.
-            graph_def: a flat graph. Its placeholders have known shapes. Its variables are
-                VarHandleOps, which variants share by name.
-            fetches: the nodes that a step runs.
-            intra_op_threads: the threads for an operation; None for the program's setting.
-        """
-        scope = f"variant_{len(self._calls)}"
-        own = graph_pb2.GraphDef(versions=graph_def.versions, library=graph_def.library)
-        fresh: list[node_def_pb2.NodeDef] = []
-        for node in graph_def.node:
-            if not _is_shared(node):
-                own.node.append(node)
-            elif node.name not in self._shared:
-                fresh.append(node)
-        with self._graph.as_default():
-            self._add_shared(fresh)
-            names = {node.name for node in graph_def.node} & self._shared.keys()
-            for node in own.node:
-                tensorflow_internals.name_bfloat16_for_onednn(node)
-                # Shared nodes are always ready.
-                node.input[:] = [
-                    text for text in node.input if text[0] != "^" or text[1:] not in names
-                ]
-            tf.graph_util.import_graph_def(
-                own, name=scope, input_map={f"{name}:0": self._shared[name] for name in names}
-            )
-        targets = [
-            self._shared[name].op
-            if name in names
-            else self._graph.get_operation_by_name(f"{scope}/{name}")
-            for name in fetches
-        ]
-        threads = intra_op_threads or tf.config.threading.get_intra_op_parallelism_threads()
-        self._calls[variant] = self._session_with(threads).make_callable(targets)
-        for _ in range(_WARM_UP_RUNS):
-            self.run(variant)
 
     def run(self, variant: str) -> None:
         """Runs a step of a variant."""
@@ -114,23 +95,6 @@ class StepBench:
                 }
         return tuple(_compared(rounds[1:], next(iter(self._calls)), name) for name in self._calls)
 
-    def _session_with(self, intra_op_threads: int) -> Any:
-        """The Session with as many threads for an operation, with the values of all variables."""
-        session = self._sessions.get(intra_op_threads)
-        if session is None:
-            config = config_pb2.ConfigProto(
-                intra_op_parallelism_threads=intra_op_threads,
-                inter_op_parallelism_threads=tf.config.threading.get_inter_op_parallelism_threads(),
-                use_per_session_threads=True,
-            )
-            config.graph_options.rewrite_options.disable_meta_optimizer = True
-            config.graph_options.optimizer_options.opt_level = -1  # L0: no constant folding
-            session = tf.compat.v1.Session(graph=self._graph, config=config)
-            self._sessions[intra_op_threads] = session
-            for assigns, values in self._assigns:
-                session.run(assigns, values)
-        return session
-
     def _turn(self, variant: str, count: int) -> list[float]:
         call = self._calls[variant]
         times = []
@@ -140,39 +104,75 @@ class StepBench:
             times.append(time.perf_counter() - start)
         return times
 
-    def _add_shared(self, nodes: Collection[node_def_pb2.NodeDef]) -> None:
-        shared = graph_pb2.GraphDef()
-        for node in nodes:
-            copy = shared.node.add()
-            copy.CopyFrom(node)
-            if node.op == "Placeholder":
-                self._become_constant(copy)
-            elif node.op == "VarHandleOp":
-                copy.attr["shared_name"].s = node.name.encode()
-        tf.graph_util.import_graph_def(shared, name="shared")
-        assigns, values = [], {}
-        for node in nodes:
-            tensor = self._graph.get_tensor_by_name(f"shared/{node.name}:0")
-            self._shared[node.name] = tensor
-            if node.op == "VarHandleOp":
-                dtype = tf.as_dtype(node.attr["dtype"].type)
-                shape = tf.TensorShape(node.attr["shape"].shape)
-                value = random_values(self._random, shape, dtype)
-                place = tf.compat.v1.placeholder(dtype, value.shape)
-                assigns.append(tf.raw_ops.AssignVariableOp(resource=tensor, value=place))
-                values[place] = value
-        if assigns:
-            self._assigns.append((assigns, values))
-            for session in self._sessions.values():
-                session.run(assigns, values)
 
-    def _become_constant(self, node: node_def_pb2.NodeDef) -> None:
-        dtype = tf.as_dtype(node.attr["dtype"].type)
-        value = random_values(self._random, tf.TensorShape(node.attr["shape"].shape), dtype)
-        node.op = "Const"
-        node.attr.clear()
-        node.attr["dtype"].type = dtype.as_datatype_enum
-        node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, dtype))
+def _session_with(intra_op_threads: int, graph: tf.Graph) -> Any:
+    threading = tf.config.threading
+    config = config_pb2.ConfigProto(
+        intra_op_parallelism_threads=(
+            intra_op_threads or threading.get_intra_op_parallelism_threads()
+        ),
+        inter_op_parallelism_threads=threading.get_inter_op_parallelism_threads(),
+        use_per_session_threads=True,
+    )
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    config.graph_options.optimizer_options.opt_level = -1  # L0: no constant folding
+    return tf.compat.v1.Session(graph=graph, config=config)
+
+
+def _import(variant: Variant, shared: Mapping[str, tf.Tensor], scope: str) -> list[tf.Operation]:
+    """Imports the nodes that a variant does not share; returns the operations of a step."""
+    graph_def = variant.graph_def
+    own = graph_pb2.GraphDef(versions=graph_def.versions, library=graph_def.library)
+    own.node.extend(node for node in graph_def.node if not _is_shared(node))
+    names = {node.name for node in graph_def.node if _is_shared(node)}
+    for node in own.node:
+        tensorflow_internals.name_bfloat16_for_onednn(node)
+        # Shared nodes are always ready.
+        node.input[:] = [text for text in node.input if text[0] != "^" or text[1:] not in names]
+    tf.graph_util.import_graph_def(
+        own, name=scope, input_map={f"{name}:0": shared[name] for name in names}
+    )
+    graph = tf.compat.v1.get_default_graph()
+    return [
+        shared[name].op if name in names else graph.get_operation_by_name(f"{scope}/{name}")
+        for name in variant.fetches
+    ]
+
+
+def _import_shared(
+    nodes: Mapping[str, node_def_pb2.NodeDef],
+) -> tuple[dict[str, tf.Tensor], list[Any], dict[Any, np.ndarray]]:
+    """Imports shared nodes: constants in place of inputs, variables, and large constants.
+
+    Returns:
+        Their tensors by name, and the operations that set variables to values, with these.
+    """
+    random = np.random.default_rng(0)
+    shared = graph_pb2.GraphDef()
+    shared.node.extend(nodes.values())
+    for node in shared.node:
+        if node.op == "Placeholder":
+            dtype = tf.as_dtype(node.attr["dtype"].type)
+            value = random_values(random, tf.TensorShape(node.attr["shape"].shape), dtype)
+            node.op = "Const"
+            node.attr.clear()
+            node.attr["dtype"].type = dtype.as_datatype_enum
+            node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, dtype))
+        elif node.op == "VarHandleOp":
+            node.attr["shared_name"].s = node.name.encode()
+    outputs = tf.graph_util.import_graph_def(
+        shared, name="shared", return_elements=[f"{name}:0" for name in nodes]
+    )
+    tensors = dict(zip(nodes, outputs, strict=True))
+    assigns, values = [], {}
+    for name, node in nodes.items():
+        if node.op == "VarHandleOp":
+            dtype = tf.as_dtype(node.attr["dtype"].type)
+            value = random_values(random, tf.TensorShape(node.attr["shape"].shape), dtype)
+            place = tf.compat.v1.placeholder(dtype, value.shape)
+            assigns.append(tf.raw_ops.AssignVariableOp(resource=tensors[name], value=place))
+            values[place] = value
+    return tensors, assigns, values
 
 
 def random_values(

@@ -225,8 +225,6 @@ def _tune(
     use_cache: bool,
     say: Callable[[str], None],
 ) -> Tuning:
-    """Tunes each batch size; `options` are those of `trace`."""
-
     def trace_batch(batch_size: int) -> TracedGraph:
         say(f"tracing batch {batch_size}")
         return trace(model_or_function, batch_size=batch_size, **options)
