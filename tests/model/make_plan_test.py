@@ -176,10 +176,10 @@ def test_plans_for_a_gpu_that_is_not_here() -> None:
 def test_the_budget_is_the_free_memory_of_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(make_plan_of_model, "free_memory_bytes", lambda: 123 << 20)
     profile = make_profile(device=GPU)
-    assert make_plan_of_model.free_memory_for(profile) == GPU.memory_bytes
+    assert make_plan_of_model._free_memory_for(profile) == GPU.memory_bytes
     monkeypatch.setattr(make_plan_of_model, "running_device", lambda backend: GPU)
-    assert make_plan_of_model.free_memory_for(profile) == 123 << 20
-    assert make_plan_of_model.free_memory_for(make_profile(device=this_cpu())) is None
+    assert make_plan_of_model._free_memory_for(profile) == 123 << 20
+    assert make_plan_of_model._free_memory_for(make_profile(device=this_cpu())) is None
 
 
 def test_refuses_no_batch_size_and_no_convolution() -> None:

@@ -116,17 +116,12 @@ def collect_configurations(
 def collect_graphs(
     graphs: Iterable[tuple[str, graph_pb2.GraphDef]], options: CollectOptions
 ) -> Collected:
-    """Collects the distinct convolutions of graphs.
+    """Collects the distinct convolutions of graphs, as `collect_configurations` does.
 
-    Args:
-        graphs: each with its name, as Grappler hands it over for the device.
-        options: its fields about models are ignored.
-
-    Raises:
-        ValueError: there is no convolution to measure.
-        PlanError: the plan is for none of the graphs.
+    Each comes with its name, as Grappler hands it over for the device. Fields of `options` about
+    models are ignored.
     """
-    origins_of: dict[ConvolutionConfiguration, list[str]] = {}
+    counts: collections.Counter[ConvolutionConfiguration] = collections.Counter()
     stages: dict[
         object, tuple[Stage[ConvolutionConfiguration], tuple[int, ...], dict[str, None]]
     ] = {}
@@ -144,8 +139,7 @@ def collect_graphs(
         if not known:
             notes.append(f"{origin}: no convolution to measure")
             continue
-        for node in known:
-            origins_of.setdefault(node.configuration, []).append(origin)
+        counts.update(node.configuration for node in known)
         listed = list(_stages_of(view, found, options))
         if options.plan is not None:
             node_of = {node.name: node for node in found}
@@ -164,16 +158,13 @@ def collect_graphs(
     if plan_errors and all(plan_errors):
         assert plan_errors[0] is not None
         raise plan_errors[0]
-    if not origins_of:
+    if not counts:
         raise ValueError(
             f"No convolution can be measured: {'; '.join(notes) or 'there is no graph'}."
         )
-    place_of = {configuration: place for place, configuration in enumerate(origins_of)}
+    place_of = {configuration: place for place, configuration in enumerate(counts)}
     configurations = ConfigurationList(
-        convolutions=tuple(
-            ListedConvolution(configuration, len(origins), tuple(dict.fromkeys(origins)))
-            for configuration, origins in origins_of.items()
-        ),
+        convolutions=tuple(itertools.starmap(ListedConvolution, counts.items())),
         stages=tuple(
             ListedStage(stage.map(place_of.__getitem__), tuple(origins), images)
             for stage, images, origins in stages.values()

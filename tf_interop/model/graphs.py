@@ -131,11 +131,7 @@ def trace_step(
     training: bool = False,
     jit_compile: bool | None = None,
 ) -> KerasFunction:
-    """Traces a step that can be called: of a Keras model (see `trace_keras`), or a function.
-
-    Raises:
-        ValueError: it is of another kind, or the shape of an input is unknown.
-    """
+    """Traces a step that can be called: of a Keras model, as `trace_keras` does, or a function."""
     if keras_of(model_or_function) is not None:
         return trace_keras(
             model_or_function, batch_size, image_size, training=training, jit_compile=jit_compile

@@ -88,7 +88,7 @@ def plan(
     if not allow_foreign_profile:
         _check_fits(loaded, target)
     if memory_budget_bytes is None:
-        memory_budget_bytes = free_memory_for(loaded)
+        memory_budget_bytes = _free_memory_for(loaded)
     options = options or PlanOptions()
     if queues := loaded.device.hardware_queues:
         options = dataclasses.replace(
@@ -127,12 +127,10 @@ def plan(
     return Plan(tuple(entries.values()), made_with=_made_with(loaded))
 
 
-def free_memory_for(profile: Profile) -> int | None:
-    """The memory that a plan from this profile may use.
+def _free_memory_for(profile: Profile) -> int | None:
+    """The free memory of the profile's GPU, or all of its memory if it is not here.
 
-    Returns:
-        The free memory of the profile's GPU, or all of its memory if this machine lacks that GPU;
-        None for a CPU.
+    None for a CPU, which has no limit.
     """
     if profile.device.backend == "host":
         return None
@@ -148,7 +146,7 @@ def _plan_graph(
     name: str,
     graph_def: graph_pb2.GraphDef,
     profile: Profile,
-    options: PlanOptions | None,
+    options: PlanOptions,
     say: Callable[[str], None],
     **bounds: Any,
 ) -> GraphPlan:
@@ -160,14 +158,8 @@ def _plan_graph(
             "No convolution of the model can be part of a stage. tf-interop analyze lists the "
             "reasons."
         )
-
-    problem = make_planning_problem(
-        view,
-        convolutions,
-        Independence(view, convolutions),
-        profile,
-        **bounds,
-    )
+    independence = Independence(view, convolutions)
+    problem = make_planning_problem(view, convolutions, independence, profile, **bounds)
     planned = explain_plan(
         problem,
         make_plan(problem, options, on_progress=lambda words: say(f"Planning {name}: {words}")),
@@ -187,9 +179,6 @@ def _check_fits(profile: Profile, target: str | None) -> None:
 
     Without a target the device is the one that TensorFlow will run convolutions on: the first GPU
     that CUDA shows this process, or the CPU if there is none or TensorFlow may not use it.
-
-    Raises:
-        ProfileError: the profile is for another device or version of cuDNN.
     """
     if target is None:
         gpu = running_device("cudnn") if tensorflow_internals.may_have_gpus() else None

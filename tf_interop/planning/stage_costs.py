@@ -110,10 +110,7 @@ class StageCosts:
         return found
 
     def measured(self, lanes: Lanes) -> list[Choice]:
-        """All measurements of a stage with these nodes, even those that do not win.
-
-        For a single node this is its fastest algorithm.
-        """
+        """All measurements of a stage, even those that do not win; a node's fastest algorithm."""
         operations = tuple(sorted(self._problem.numbers[node] for lane in lanes for node in lane))
         if len(operations) == 1:
             return self._alone(operations[0])[:1]
@@ -124,10 +121,7 @@ class StageCosts:
         ]
 
     def usual(self, lanes: Lanes) -> list[Choice]:
-        """The usual choices of algorithms, as far as they can be modelled.
-
-        These are the algorithm that is fastest alone for each node, and one algorithm for all.
-        """
+        """The usual choices, as far as they can be modelled: the fastest alone, and one for all."""
         if len(lanes) == 1:
             return []
         operations = tuple(tuple(self._problem.numbers[node] for node in lane) for lane in lanes)

@@ -375,35 +375,27 @@ class ExactSearch(Beam):
         return list(states)
 
     def _stages(self, state: State) -> Iterator[int]:
-        every = self._of_any_length if self._with_chains else self._of_lanes_of_one
-        for stage in every(state):
-            if not self._left:
-                raise SearchTooWideError("The block has too many transitions.")
-            self._left -= 1
-            yield stage
-
-    def _of_lanes_of_one(self, state: State) -> Iterator[int]:
-        ready = [1 << node for node in bits_of(state.ready)]
-        for size in range(1, min(self._space.max_lanes, len(ready)) + 1):
-            yield from map(sum, itertools.combinations(ready, size))
-
-    def _of_any_length(self, state: State) -> Iterator[int]:
         space = self._space
-        most = space.max_lanes * space.max_lane_length
+        most = space.max_lanes * (space.max_lane_length if self._with_chains else 1)
         undecided = [((1 << self._block.stop) - 1 & ~state.done, 0)]
         while undecided:
             candidates, stage = undecided.pop()
             if not candidates or stage.bit_count() == most:
                 if stage:
+                    if not self._left:
+                        raise SearchTooWideError("The block has too many transitions.")
+                    self._left -= 1
                     yield stage
                 continue
             # All dependencies of the first candidate have run or are in the stage. Without it,
             # nothing that depends on it can be in the stage either.
             first = candidates & -candidates
             node = first.bit_length() - 1
-            undecided.append((candidates & ~first & ~space.descendants[node], stage))
+            others = candidates & ~first
+            undecided.append((others & ~space.descendants[node], stage))
             if not space.barred[node] & stage:
-                undecided.append((candidates & ~first, stage | first))
+                after = others if self._with_chains else others & ~space.descendants[node]
+                undecided.append((after, stage | first))
 
 
 def search_blocks(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -19,7 +18,7 @@ from tf_interop.runtime.fold_pass import arrange_filters
 from tf_interop.runtime.graph_pass import run_conv_stage_pass
 from tf_interop.runtime.kernel_library import load_kernel_library
 from tf_interop.runtime.settings import Policy, Settings
-from tf_interop.tuning.step_bench import StepBench, Variant
+from tf_interop.tuning.step_bench import Variant, compare_in_turns, steps_of
 
 _THE_CPU = "/device:CPU:0"
 
@@ -48,13 +47,13 @@ def compare_with_stock(
         variants.append(Variant(OURS, ours, fetches))
     if cores > 1:
         variants.append(Variant(ONE_THREAD, stock, fetches, intra_op_threads=1))
-    with contextlib.closing(StepBench(variants)) as bench:
+    with steps_of(variants) as steps:
         say("trying ways to run the changed graph")
         while _way_of(timed_graph) is None and time.perf_counter() < end - budget_s / 2:
-            bench.run(OURS)
+            steps[OURS]()
         way = _way_of(timed_graph)
         say("comparing it with stock TensorFlow, in turns")
-        compared = bench.time(budget_s=max(0.5, end - time.perf_counter()))
+        compared = compare_in_turns(steps, budget_s=max(0.5, end - time.perf_counter()))
     return MeasuredStep(compared, way, cores, others.share())
 
 

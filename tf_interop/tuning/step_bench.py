@@ -7,8 +7,9 @@ later steps of TensorFlow's executor, such as placement and oneDNN's op names, s
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,69 +41,81 @@ class Variant(NamedTuple):
     intra_op_threads: int = 0
 
 
-class StepBench:
-    """Variants of one graph in Sessions, one for each number of threads.
+Step = Callable[[], object]
+"""Runs a step."""
+
+
+@contextlib.contextmanager
+def steps_of(variants: Sequence[Variant]) -> Iterator[dict[str, Step]]:
+    """Yields what runs a step of each variant of a graph, by name; each has run a few times.
 
     Variables have random values, and training changes them.
     """
-
-    def __init__(self, variants: Sequence[Variant]) -> None:
-        shared_nodes: dict[str, node_def_pb2.NodeDef] = {}
-        for variant in variants:
-            for node in variant.graph_def.node:
-                if _is_shared(node):
-                    shared_nodes.setdefault(node.name, node)
-        self._sessions: dict[int, Any] = {}  # by the threads for an operation
-        self._calls: dict[str, Any] = {}
-        with tf.Graph().as_default() as graph:
-            shared, assigns, values = _import_shared(shared_nodes)
-            operations = [
-                _import(variant, shared, f"variant_{number}")
-                for number, variant in enumerate(variants)
-            ]
+    shared_nodes: dict[str, node_def_pb2.NodeDef] = {}
+    for variant in variants:
+        for node in variant.graph_def.node:
+            if _is_shared(node):
+                shared_nodes.setdefault(node.name, node)
+    with tf.Graph().as_default() as graph:
+        shared, assigns, values = _import_shared(shared_nodes)
+        operations = [
+            _import(variant, shared, f"variant_{number}") for number, variant in enumerate(variants)
+        ]
+    steps: dict[str, Step] = {}
+    with contextlib.ExitStack() as stack:
+        sessions: dict[int, Any] = {}
         for variant, of_step in zip(variants, operations, strict=True):
             threads = variant.intra_op_threads
-            if threads not in self._sessions:
-                self._sessions[threads] = _session_with(threads, graph)
-                self._sessions[threads].run(assigns, values)
-            self._calls[variant.name] = self._sessions[threads].make_callable(of_step)
+            if threads not in sessions:
+                sessions[threads] = _session_with(threads, graph)
+                stack.callback(sessions[threads].close)
+                sessions[threads].run(assigns, values)
+            step = steps[variant.name] = sessions[threads].make_callable(of_step)
             for _ in range(_WARM_UP_RUNS):
-                self.run(variant.name)
+                step()
+        yield steps
 
-    def close(self) -> None:
-        """Frees what the Sessions hold."""
-        for session in self._sessions.values():
-            session.close()
 
-    def run(self, variant: str) -> None:
-        """Runs a step of a variant."""
-        self._calls[variant]()
+def compare_in_turns(steps: Mapping[str, Step], *, budget_s: float) -> tuple[ComparedStep, ...]:
+    """Times steps in turns, in at least three rounds, and compares them with the first."""
+    end = time.perf_counter() + budget_s
+    order = list(steps)
+    # The first round fills caches, and determines the number of steps in a turn.
+    counts = {
+        name: max(1, min(50, round(_LEAST_TURN_S / min(_turn(steps[name], 1))))) for name in order
+    }
+    rounds: list[dict[str, list[float]]] = []
+    while len(rounds) < 2 or time.perf_counter() < end:
+        order.reverse()  # so that no variant always follows the same one
+        rounds.append({name: _turn(steps[name], counts[name]) for name in order})
+    return tuple(_compared(rounds, next(iter(steps)), name) for name in steps)
 
-    def time(self, *, budget_s: float) -> tuple[ComparedStep, ...]:
-        """Times the variants in turns, in at least three rounds; compares them with the first."""
-        rounds: list[dict[str, list[float]]] = []
-        counts = dict.fromkeys(self._calls, 1)
-        end = time.perf_counter() + budget_s
-        order = list(self._calls)
-        while len(rounds) < 3 or time.perf_counter() < end:
-            steps = {name: self._turn(name, counts[name]) for name in order}
-            order.reverse()  # so that no variant always follows the same one
-            rounds.append(steps)
-            if len(rounds) == 1:  # it fills caches, and determines the number of steps in a turn
-                counts = {
-                    name: max(1, min(50, round(_LEAST_TURN_S / min(times))))
-                    for name, times in steps.items()
-                }
-        return tuple(_compared(rounds[1:], next(iter(self._calls)), name) for name in self._calls)
 
-    def _turn(self, variant: str, count: int) -> list[float]:
-        call = self._calls[variant]
-        times = []
-        for _ in range(count):
-            start = time.perf_counter()
-            call()
-            times.append(time.perf_counter() - start)
-        return times
+def _turn(step: Step, count: int) -> list[float]:
+    times = []
+    for _ in range(count):
+        start = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - start)
+    return times
+
+
+def _compared(
+    rounds: Sequence[Mapping[str, Sequence[float]]], stock: str, name: str
+) -> ComparedStep:
+    stock_s, step_s = (
+        float(np.median([each for times in rounds for each in times[variant]]))
+        for variant in (stock, name)
+    )
+    ratios = np.array([np.median(times[stock]) / np.median(times[name]) for times in rounds])
+    quartiles = np.percentile(ratios, [25, 75])
+    return ComparedStep(
+        name,
+        step_ms=step_s * 1e3,
+        # Not the median of the rounds' ratios, so that the numbers that people see divide.
+        ratio=stock_s / step_s,
+        error=float((quartiles[1] - quartiles[0]) / len(ratios) ** 0.5),
+    )
 
 
 def _session_with(intra_op_threads: int, graph: tf.Graph) -> Any:
@@ -197,21 +210,3 @@ def _is_shared(node: node_def_pb2.NodeDef) -> bool:
     if node.op in ("Placeholder", "VarHandleOp"):
         return True
     return node.op == "Const" and node.ByteSize() > _SHARED_CONSTANT_BYTES and not node.input
-
-
-def _compared(
-    rounds: Sequence[Mapping[str, Sequence[float]]], stock: str, name: str
-) -> ComparedStep:
-    stock_s, step_s = (
-        float(np.median([each for times in rounds for each in times[variant]]))
-        for variant in (stock, name)
-    )
-    ratios = np.array([np.median(times[stock]) / np.median(times[name]) for times in rounds])
-    quartiles = np.percentile(ratios, [25, 75])
-    return ComparedStep(
-        name,
-        step_ms=step_s * 1e3,
-        # Not the median of the rounds' ratios, so that the numbers that people see divide.
-        ratio=stock_s / step_s,
-        error=float((quartiles[1] - quartiles[0]) / len(ratios) ** 0.5),
-    )

@@ -7,9 +7,9 @@ it does under `tf_interop.enable()`: on a CPU depthwise convolutions run TensorF
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,9 +19,9 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from tf_interop.child_process import child_environment, describe_end, module_command
-from tf_interop.planning.types import XLA, ComparedStep
+from tf_interop.planning.types import STOCK, XLA, ComparedStep
 from tf_interop.runtime.kernel_library import load_kernel_library
-from tf_interop.tuning.step_bench import random_values
+from tf_interop.tuning.step_bench import Step, compare_in_turns, random_values
 
 _TIMED_S = 3.0
 
@@ -100,28 +100,28 @@ def _measure(work: _Work) -> ComparedStep | str:
     )
     handles = [variable.handle for variable in variables.values()]
 
-    def step(*tensors: Any) -> Any:
+    def compute(*tensors: Any) -> Any:
         return graph(*tensors, *handles)
 
-    stock = tf.function(step, autograph=False)
-    compiled = tf.function(step, autograph=False, jit_compile=True)
-    arguments = list(inputs.values())
-    times: dict[Any, list[float]] = {stock: [], compiled: []}
+    def make_step(*, jit_compile: bool | None) -> Step:
+        function = tf.function(compute, autograph=False, jit_compile=jit_compile)
+
+        def step() -> None:
+            function(*inputs.values())
+            tf.test.experimental.sync_devices()
+
+        return step
+
+    steps = {STOCK: make_step(jit_compile=None), XLA: make_step(jit_compile=True)}
     try:
-        for function in times:
-            for _ in range(3):
-                function(*arguments)
+        for _ in range(3):
+            for step in steps.values():
+                step()
     except tf.errors.OpError as error:
         return f"XLA cannot compile it: {str(error).splitlines()[0]}"
-    end = time.perf_counter() + _TIMED_S
-    while time.perf_counter() < end or len(times[stock]) < 5:
-        for function, measured in times.items():
-            begin = time.perf_counter()
-            function(*arguments)
-            tf.test.experimental.sync_devices()
-            measured.append(time.perf_counter() - begin)
-    stock_s, compiled_s = (float(np.median(measured)) for measured in times.values())
-    return ComparedStep(XLA, compiled_s * 1e3, stock_s / compiled_s)
+    _, compiled = compare_in_turns(steps, budget_s=_TIMED_S)
+    # Only errors of variants that were timed in one process compare.
+    return dataclasses.replace(compiled, error=None)
 
 
 if __name__ == "__main__":
