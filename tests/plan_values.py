@@ -112,7 +112,6 @@ PLAN = Plan(
                 sequential_peak_bytes=6144,
                 memory_budget_bytes=10000,
                 search="exact",
-                unmeasured_count=1,
             ),
             unstaged=(UnstagedConvolution("c", "eng1", 30.0, before_stage=1),),
             rejected=(RejectedStage(("a", "c"), "measured 3.0 µs slower", 2, -3.0),),
@@ -121,7 +120,6 @@ PLAN = Plan(
         GraphPlan(
             fingerprint="0000000000000001",
             landmarks=landmarks_of("d"),
-            why_no_stage="the one measured set does not beat",
         ),
     ),
     made_with={"tensorflow": "2.21.0", "cudnn": "9.3.0"},

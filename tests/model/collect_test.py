@@ -16,17 +16,14 @@ from planning_graphs import make_graph
 import tf_interop
 from tf_interop.convolution import ConvolutionConfiguration, ConvolutionKind
 from tf_interop.errors import PlanError
-from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.independence import Independence, level_groups
-from tf_interop.graph.properties import GraphProperties
-from tf_interop.graph.view import GraphView
 from tf_interop.model.collect import (
     CollectOptions,
     StageSource,
     collect_configurations,
     pairs_with_most_to_gain,
 )
-from tf_interop.model.graphs import handed_graph_of, trace, with_inferred_shapes
+from tf_interop.model.graphs import convolutions_of, handed_graph_of, trace, with_inferred_shapes
 from tf_interop.model.load import ModelArgumentError
 from tf_interop.planning.types import GraphPlan, Plan, PlannedStage
 from tf_interop.profile.worklist import ConfigurationList
@@ -69,8 +66,7 @@ def _side_by_side(*places: int) -> Stage[int]:
 def test_collects_the_convolutions_that_grappler_hands_over(training: bool) -> None:
     handed_graph = handed_graph_of(trace(build_module(), batch_size=3, training=training))
     assert handed_graph is not None
-    view = GraphView(with_inferred_shapes(handed_graph))
-    nodes, _ = find_convolutions(view, GraphProperties(view))
+    view, nodes, _ = convolutions_of(with_inferred_shapes(handed_graph))
     handed = collections.Counter(node.configuration for node in nodes)
     groups = {
         frozenset(collections.Counter(node.configuration for node in group).items())

@@ -168,7 +168,7 @@ def test_plans_for_a_gpu_that_is_not_here() -> None:
     [graph] = tf_interop.plan(build(), profile, batch_sizes=[2], target="9.0").graphs
     assert graph.stages
     assert graph.prediction is not None
-    assert graph.prediction.unmeasured_count == 0
+    assert graph.unmeasured_count == 0
     # All of the GPU's memory, because the GPU is not here.
     assert graph.prediction.memory_budget_bytes == GPU.memory_bytes
 

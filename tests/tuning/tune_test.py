@@ -17,11 +17,9 @@ from tuning_graphs import branches
 
 import tf_interop
 from tf_interop import tensorflow_internals
-from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.landmarks import find_structure
-from tf_interop.graph.properties import GraphProperties
-from tf_interop.graph.view import GraphView
 from tf_interop.measure.device import this_cpu
+from tf_interop.model.graphs import convolutions_of
 from tf_interop.planning.types import XLA, ComparedStep
 from tf_interop.runtime.plugin import get_plugin
 from tf_interop.tuning import tune
@@ -31,8 +29,7 @@ THREADING = tf.config.threading
 
 
 def key_of(graph_def: graph_pb2.GraphDef) -> str:
-    view = GraphView(graph_def)
-    convolutions, _ = find_convolutions(view, GraphProperties(view))
+    view, convolutions, _ = convolutions_of(graph_def)
     return tune.cache_key(view, find_structure(view, convolutions))
 
 

@@ -20,7 +20,6 @@ from tf_interop.convolution import (
     multiply_adds,
 )
 from tf_interop.errors import PlanError
-from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.independence import (
     Independence,
     find_merge_keys,
@@ -28,9 +27,8 @@ from tf_interop.graph.independence import (
     level_groups,
 )
 from tf_interop.graph.landmarks import find_structure
-from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
-from tf_interop.model.graphs import planned_graph, trace
+from tf_interop.model.graphs import convolutions_of, planned_graph, trace
 from tf_interop.model.load import check_trains, load_model
 from tf_interop.planning.lookup import stages_from_plan
 from tf_interop.planning.types import Plan
@@ -128,9 +126,7 @@ def collect_graphs(
     notes: list[str] = []
     plan_errors: list[PlanError | None] = []
     for origin, graph_def in graphs:
-        view = GraphView(graph_def)
-        # With properties, as in the pass: TensorFlow's own kernels may accept NCHW there.
-        found, refusals = find_convolutions(view, GraphProperties(view))
+        view, found, refusals = convolutions_of(graph_def)
         for reason, count in collections.Counter(each.reason for each in refusals).items():
             notes.append(f"{origin}: {count} left out for their {reason.value}")
         known = [node for node in found if has_known_shapes(node.configuration)]

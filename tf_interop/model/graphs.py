@@ -13,8 +13,10 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from tf_interop import tensorflow_internals
+from tf_interop.convolution import ConvolutionNode, Refusal
 from tf_interop.errors import GraphError
 from tf_interop.graph.epilogues import find_epilogues, fuse_epilogues
+from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.ops import CONVOLUTION_KINDS
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.rewrite import COLOCATION
@@ -249,6 +251,15 @@ def planned_graph(traced: TracedGraph, compute_capability: str | None) -> graph_
     # TensorFlow fetches the reads of a function to keep their order, which folding keeps, too.
     reads = {node.name for node in optimized.node if node.op == "ReadVariableOp"}
     return folded_graph(optimized, device_type, [f for f in traced.fetches if f not in reads])
+
+
+def convolutions_of(
+    graph_def: graph_pb2.GraphDef,
+) -> tuple[GraphView, tuple[ConvolutionNode, ...], tuple[Refusal, ...]]:
+    """A graph's convolutions that can be in a stage, and refusals of the others, as in the pass."""
+    view = GraphView(graph_def)
+    # With properties, because TensorFlow's own kernels may accept NCHW.
+    return view, *find_convolutions(view, GraphProperties(view))
 
 
 def folded_graph(

@@ -11,17 +11,14 @@ from tensorflow.core.framework import graph_pb2
 
 from tf_interop import tensorflow_internals
 from tf_interop.errors import ProfileError
-from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.independence import Independence
-from tf_interop.graph.properties import GraphProperties
-from tf_interop.graph.view import GraphView
 from tf_interop.measure.device import free_memory_bytes, running_device, this_cpu
-from tf_interop.model.graphs import planned_graph, trace
+from tf_interop.model.graphs import convolutions_of, planned_graph, trace
 from tf_interop.planning.check import check_stages
 from tf_interop.planning.explain import explain_plan
 from tf_interop.planning.make import PlanOptions, make_plan
 from tf_interop.planning.problem_of_graph import make_planning_problem
-from tf_interop.planning.types import GraphPlan, Plan
+from tf_interop.planning.types import GraphPlan, Plan, first_of_each
 from tf_interop.profile.file import load_profile
 from tf_interop.profile.types import Profile, why_foreign
 
@@ -101,7 +98,7 @@ def plan(
     if deterministic is None:
         deterministic = tensorflow_internals.is_op_determinism_on()
     capability = loaded.device.compute_capability if target is None else target
-    entries: dict[tuple[str, int | None], GraphPlan] = {}
+    entries = []
     for batch_size in batch_sizes:
         say(f"Tracing batch {batch_size}")
         traced = trace(
@@ -121,10 +118,9 @@ def plan(
             deterministic=deterministic,
             memory_budget_bytes=memory_budget_bytes,
         )
-        entry = dataclasses.replace(entry, mode=traced.mode, jit_compile=traced.is_compiled)
-        # A model with a fixed batch size has the same graph for all of `batch_sizes`.
-        entries.setdefault((entry.fingerprint, entry.batch_size), entry)
-    return Plan(tuple(entries.values()), made_with=_made_with(loaded))
+        entries.append(dataclasses.replace(entry, mode=traced.mode, jit_compile=traced.is_compiled))
+    # A model with a fixed batch size has the same graph for all of `batch_sizes`.
+    return Plan(first_of_each(entries), made_with=_made_with(loaded))
 
 
 def _free_memory_for(profile: Profile) -> int | None:
@@ -151,8 +147,7 @@ def _plan_graph(
     **bounds: Any,
 ) -> GraphPlan:
     say(f"Planning {name}")
-    view = GraphView(graph_def)
-    convolutions, _ = find_convolutions(view, GraphProperties(view))
+    view, convolutions, _ = convolutions_of(graph_def)
     if not convolutions:
         raise ValueError(
             "No convolution of the model can be part of a stage. tf-interop analyze lists the "
@@ -166,12 +161,7 @@ def _plan_graph(
     )
     # Against the graph itself, not the problem made from it.
     check_stages(planned.stages, view, convolutions)
-    assert planned.prediction is not None
-    unmeasured_count = len(convolutions) - len(problem.nodes)
-    return dataclasses.replace(
-        planned,
-        prediction=dataclasses.replace(planned.prediction, unmeasured_count=unmeasured_count),
-    )
+    return planned
 
 
 def _check_fits(profile: Profile, target: str | None) -> None:

@@ -308,13 +308,8 @@ class Beam:
         for node in ready:
             yield 1 << node
         masks = [1 << node for node in sorted(self._most_urgent(ready))]
-        sizes = range(2, min(self._space.max_lanes, len(masks)) + 1)
-        if self._space.max_lane_length == 1:
-            for size in sizes:
-                yield from map(sum, itertools.combinations(masks, size))
-            return
         more = {mask: self._more(mask.bit_length() - 1, state.done) for mask in masks}
-        for size in sizes:
+        for size in range(2, min(self._space.max_lanes, len(masks)) + 1):
             for nodes in itertools.combinations(masks, size):
                 stage = sum(nodes)
                 yield stage

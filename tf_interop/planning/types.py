@@ -83,7 +83,7 @@ class StageChoice(Generic[T]):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GraphPrediction:
-    """The planner's expectations for all convolutions of a graph.
+    """The planner's expectations for all measured convolutions of a graph.
 
     Attributes:
         latency_us: sum over the stages and the unstaged convolutions.
@@ -92,8 +92,6 @@ class GraphPrediction:
         sequential_peak_bytes: the same if all convolutions run one after another.
         memory_budget_bytes: limit for `peak_bytes`; None for no limit.
         search: kind and extent of the search, in words.
-        unmeasured_count: convolutions without a measured algorithm. They are in no stage, and none
-            of these values includes them.
     """
 
     latency_us: Microseconds
@@ -102,7 +100,6 @@ class GraphPrediction:
     sequential_peak_bytes: Bytes
     memory_budget_bytes: Bytes | None
     search: str
-    unmeasured_count: Count = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -316,7 +313,6 @@ class GraphPlan:
         unstaged: the planned convolutions in no stage, in their expected order.
         rejected: some of the stages that the plan does not make: those that may win, then those
             that lose least.
-        why_no_stage: the reason if there is no stage, in words; else empty.
         mode: None if it is unknown, as for a function.
         measured: whole steps on a CPU, if they were measured.
         as_stock: whether the graph stays as it is, because stock TensorFlow was measured faster.
@@ -330,7 +326,6 @@ class GraphPlan:
     prediction: GraphPrediction | None = None
     unstaged: tuple[UnstagedConvolution, ...] = ()
     rejected: tuple[RejectedStage, ...] = ()
-    why_no_stage: str = ""
     mode: GraphMode | None = None
     measured: MeasuredStep | None = None
     as_stock: bool = False
@@ -345,6 +340,14 @@ class GraphPlan:
     def convolution_count(self) -> int:
         """The number of all convolutions of the graph, planned or not."""
         return len(self.landmarks)
+
+    @property
+    def unmeasured_count(self) -> int:
+        """The number of convolutions that a planner left out, because no algorithm was measured."""
+        if self.prediction is None:
+            return 0
+        staged_count = sum(len(stage.nodes) for stage in self.stages)
+        return self.convolution_count - staged_count - len(self.unstaged)
 
     @property
     def spread_us(self) -> float:
@@ -377,6 +380,14 @@ class Plan:
     format: str = "tf_interop.plan"
     version: int = 1
     made_with: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+def first_of_each(graphs: Iterable[GraphPlan]) -> tuple[GraphPlan, ...]:
+    """The first entry for each graph and batch size."""
+    entries: dict[tuple[str, int | None], GraphPlan] = {}
+    for graph in graphs:
+        entries.setdefault((graph.fingerprint, graph.batch_size), graph)
+    return tuple(entries.values())
 
 
 def check_each_once(keys: Iterable[tuple[str, int | None]]) -> None:

@@ -21,9 +21,7 @@ from tf_interop import tensorflow_internals
 from tf_interop.convolution import batch_size_of
 from tf_interop.duration import parse_duration
 from tf_interop.errors import ProfileError
-from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.landmarks import find_structure
-from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
 from tf_interop.measure.core import MeasureOptions, load_core_library
 from tf_interop.measure.device import (
@@ -36,6 +34,7 @@ from tf_interop.measure.run import End, ProfileRun, RunOptions
 from tf_interop.model.collect import CollectOptions, collect_graphs
 from tf_interop.model.graphs import (
     TracedGraph,
+    convolutions_of,
     handed_graph_of,
     optimize_graph,
     planned_graph,
@@ -44,7 +43,14 @@ from tf_interop.model.graphs import (
 )
 from tf_interop.model.make_plan import plan as plan_model
 from tf_interop.planning.show import doubt, say_xla_is_faster, verdict
-from tf_interop.planning.types import XLA, ComparedStep, GraphPlan, MeasuredStep, Plan
+from tf_interop.planning.types import (
+    XLA,
+    ComparedStep,
+    GraphPlan,
+    MeasuredStep,
+    Plan,
+    first_of_each,
+)
 from tf_interop.profile.entries import Entry
 from tf_interop.profile.types import Profile, profile_of
 from tf_interop.runtime.plugin import get_plugin
@@ -111,8 +117,8 @@ class Tuning:
     @functools.cached_property
     def plan(self) -> Plan:
         """The whole result as a plan for `enable(plan=…)` and `save_plan`."""
-        entries = {(each.plan.fingerprint, each.plan.batch_size): each.plan for each in self.graphs}
-        return Plan(tuple(entries.values()), made_with=dict(self.made_with))
+        entries = first_of_each(each.plan for each in self.graphs)
+        return Plan(entries, made_with=dict(self.made_with))
 
     @property
     def is_faster(self) -> bool:
@@ -303,8 +309,7 @@ def _tune_on_cpu(
 
     say_of_graph("optimizing the graph with TensorFlow")
     graph_def, fetches = as_step(graph_to_tune(traced))
-    view = GraphView(graph_def)
-    convolutions, _ = find_convolutions(view, GraphProperties(view))
+    view, convolutions, _ = convolutions_of(graph_def)
     if not convolutions:
         raise ValueError(
             f"{traced.name} has no convolution that can be tuned. tf-interop analyze lists the "
@@ -391,12 +396,11 @@ def _made_with_cpu() -> dict[str, str]:
 
 def _enable_beside_earlier(plan: Plan) -> None:
     """Turns the plugin on with a plan; plans of other graphs and batch sizes stay on."""
-    entries = {(each.fingerprint, each.batch_size): each for each in plan.graphs}
     earlier = get_plugin().settings.plan
     if earlier is not None and tensorflow_internals.plugin_optimizers_option() is not False:
-        for each in earlier.graphs:
-            entries.setdefault((each.fingerprint, each.batch_size), each)
-    enable_plugin(plan=dataclasses.replace(plan, graphs=tuple(entries.values())))
+        graphs = first_of_each((*plan.graphs, *earlier.graphs))
+        plan = dataclasses.replace(plan, graphs=graphs)
+    enable_plugin(plan=plan)
 
 
 def cache_key(view: GraphView, structure: Structure) -> str:
