@@ -89,20 +89,6 @@ def test_collects_the_convolutions_that_grappler_hands_over(training: bool) -> N
     assert groups
 
 
-def test_counts_convolutions() -> None:
-    listed = _collect(batch_sizes=(1, 2), training=True, stage_sources=())
-    first = listed.convolutions[0]
-    assert first.configuration.image_shape == (1, 16, 16, 3)
-    assert first.configuration.fused_ops == ("BiasAdd", "Relu")
-    assert first.count == 2
-    # For each batch size five forward, twice; the image has no gradient.
-    counts: collections.Counter[str] = collections.Counter()
-    for each in listed.convolutions:
-        counts[each.configuration.kind.value] += each.count
-    assert counts == {"forward": 20, "backward-input": 8, "backward-filter": 10}
-    assert listed.stages == ()
-
-
 def test_collects_for_a_gpu_that_is_not_here() -> None:
     listed = _collect(compute_capability="9.0", training=True, inference=False)
     assert {each.layout for each in _configurations(listed)} == {"NCHW"}

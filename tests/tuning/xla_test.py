@@ -14,7 +14,8 @@ from tf_interop.tuning.xla import time_xla
 def test_times_what_xla_compiles() -> None:
     step = time_xla(branches(), FETCHES, {}, limit_s=120)
     assert isinstance(step, ComparedStep)
-    assert step.name == XLA and step.step_ms > 0 and step.ratio > 0
+    assert (step.name, step.error) == (XLA, None)
+    assert step.step_ms > 0 and step.ratio > 0
 
 
 def test_gives_the_reason_if_xla_refuses_a_graph() -> None:
