@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,6 +30,27 @@ from tf_interop.structure import Landmark
 def landmarks_of(*names: str) -> tuple[Landmark, ...]:
     """Landmarks with these names, of which no two are alike."""
     return tuple(Landmark(name, f"Conv2D {name}", f"origin of {name}") for name in names)
+
+
+def make_lanes(*lanes: str, algorithm: str | None = None) -> Stage[str]:
+    """Makes a stage of lanes such as `a:FFT b` or `a:FFT>b`, which runs a with FFT, then b.
+
+    A lane that begins with `+` is merged. Steps that name no algorithm have `algorithm`.
+    """
+    return Stage(
+        tuple(
+            Lane(
+                tuple(
+                    Step(name, its or algorithm)
+                    for name, _, its in (
+                        step.partition(":") for step in re.split("[ >]", lane.removeprefix("+"))
+                    )
+                ),
+                merged=lane.startswith("+"),
+            )
+            for lane in lanes
+        )
+    )
 
 
 def measured_step(
@@ -90,16 +112,14 @@ PLAN = Plan(
                 sequential_peak_bytes=6144,
                 memory_budget_bytes=10000,
                 search="exact",
-                unmeasured_count=1,
             ),
-            unstaged=(UnstagedConvolution("c", "eng1", 30.0, 6144, before_stage=1),),
+            unstaged=(UnstagedConvolution("c", "eng1", 30.0, before_stage=1),),
             rejected=(RejectedStage(("a", "c"), "measured 3.0 µs slower", 2, -3.0),),
             mode="training",
         ),
         GraphPlan(
             fingerprint="0000000000000001",
             landmarks=landmarks_of("d"),
-            why_no_stage="the one measured set does not beat",
         ),
     ),
     made_with={"tensorflow": "2.21.0", "cudnn": "9.3.0"},

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from convolution_values import CONFIGURATION
+from plan_values import make_lanes
 from tensorflow.core.framework import graph_pb2
 
 from tf_interop.convolution import ConvolutionConfiguration, ConvolutionNode
 from tf_interop.graph.view import GraphView
 from tf_interop.planning.types import PlannedStage
-from tf_interop.stage import Lane, Stage, Step
 
 # A module of GoogLeNet, input to output.
 INCEPTION = {
@@ -60,27 +60,6 @@ def make_graph(
                 )
             )
     return GraphView(graph_def), tuple(convolutions)
-
-
-def make_lanes(*lanes: str) -> Stage[str]:
-    """Makes a stage of lanes such as `"a:FFT b"`, which runs a with FFT, then b.
-
-    A lane that begins with `+` is merged.
-    """
-    return Stage(
-        tuple(
-            Lane(
-                tuple(
-                    Step(name, algorithm or None)
-                    for name, _, algorithm in (
-                        each.partition(":") for each in lane.removeprefix("+").split()
-                    )
-                ),
-                merged=lane.startswith("+"),
-            )
-            for lane in lanes
-        )
-    )
 
 
 def make_stage(*lanes: str) -> PlannedStage:

@@ -10,6 +10,7 @@ from typing import Any
 
 from convolution_values import CONFIGURATION
 from hypothesis import strategies as st
+from plan_values import landmarks_of, make_lanes
 from profile_values import HOPPER_SM, make_algorithm, make_profile
 
 from tf_interop.convolution import ConvolutionConfiguration, output_bytes
@@ -17,6 +18,7 @@ from tf_interop.planning.problem import PlanningProblem, ProblemNode
 from tf_interop.planning.sm_model import Device
 from tf_interop.profile.entries import AlgorithmMeasurement, KernelMeasurement, StageMeasurement
 from tf_interop.stage import Lane, Stage, Step
+from tf_interop.structure import Structure
 
 H200 = Device(HOPPER_SM, sm_count=132)
 ALGORITHMS = ("GEMM", "FFT", "DIRECT")
@@ -70,10 +72,19 @@ def problem_of(
     **others: Any,
 ) -> PlanningProblem:
     """A problem with these measurements, in any order."""
+    nodes = tuple(nodes)
     profile = make_profile(*algorithms)
     configurations = dict.fromkeys(each.configuration for each in profile.algorithms)
     its = {each: profile.find_algorithms(each) for each in configurations}
-    return PlanningProblem(tuple(nodes), its, tuple(stages), **others)
+    structure = others.pop("structure", None) or Structure(
+        "f", landmarks_of(*(node.name for node in nodes))
+    )
+    return PlanningProblem(nodes, its, structure, tuple(stages), **others)
+
+
+def places_of(names: str, nodes: Iterable[str]) -> tuple[int, ...]:
+    """The places of some nodes, such as `a b`, among the names of all."""
+    return tuple(map(list(nodes).index, names.split()))
 
 
 def make_problem(
@@ -109,32 +120,21 @@ def make_problem(
     return problem_of(
         [
             ProblemNode(name, configuration_of[name], its, its, merge_key=merge_keys.get(name))
-            for name, its in ((name, tuple(text.split())) for name, text in nodes.items())
+            for name, its in ((name, places_of(text, nodes)) for name, text in nodes.items())
         ],
         [timed(configuration_of[name], "GEMM", latencies_us[name], 5) for name in nodes],
         [
             *(
-                measured(make_lanes(lanes), us, 5 * len(lanes.split()))
+                measured(make_lanes(*lanes.split(), algorithm="GEMM"), us, 5 * len(lanes.split()))
                 for lanes, us in stages.items()
             ),
-            *(measured(merge(names), us, 7) for names, us in merged.items()),
+            *(
+                measured(make_lanes(f"+{names}", algorithm="WINOGRAD"), us, 7)
+                for names, us in merged.items()
+            ),
         ],
         memory_budget_bytes=memory_budget_bytes,
     )
-
-
-def make_lanes(lanes: str, algorithm: str | None = "GEMM") -> Stage[str]:
-    """A stage such as `a b>c`: a in one lane, b and then c in another."""
-    return Stage(
-        tuple(
-            Lane(tuple(Step(name, algorithm) for name in lane.split(">"))) for lane in lanes.split()
-        )
-    )
-
-
-def merge(names: str, algorithm: str = "WINOGRAD") -> Stage[str]:
-    """A stage of one merged lane."""
-    return Stage((Lane(tuple(Step(name, algorithm) for name in names.split()), merged=True),))
 
 
 @st.composite
@@ -150,7 +150,7 @@ def problems(draw: st.DrawFn, most: int = 5) -> PlanningProblem:
     count = draw(st.integers(1, most))
     nodes = []
     for node in range(count):
-        predecessors = tuple(f"n{p}" for p in range(node) if draw(st.integers(0, 2)) == 0)
+        predecessors = tuple(p for p in range(node) if draw(st.integers(0, 2)) == 0)
         nodes.append(
             ProblemNode(
                 f"n{node}",
@@ -219,28 +219,32 @@ def problems_to_model(draw: st.DrawFn) -> PlanningProblem:
     return dataclasses.replace(problem, algorithms=algorithms, device=H200)
 
 
-def may_run(nodes: Mapping[str, ProblemNode], stage: Stage[str], done: Collection[str]) -> bool:
+def may_run(nodes: Sequence[ProblemNode], stage: Stage[int], done: Collection[int]) -> bool:
     """Whether nodes can run as this stage after those that are done."""
-    names = set(stage.operations)
-    if len({nodes[name].group for name in names}) > 1:
+    members = set(stage.operations)
+    if len({nodes[node].group for node in members}) > 1:
         return False
     for lane in stage.lanes:
-        keys = {nodes[name].merge_key for name in lane.operations}
+        keys = {nodes[node].merge_key for node in lane.operations}
         if lane.merged and (len(keys) > 1 or None in keys):
             return False
-        before: set[str] = set()
-        for name in lane.operations:
-            needed = set(nodes[name].predecessors)
-            inside = names & needed
-            if not inside <= before & set(nodes[name].follows) or needed - inside - set(done):
+        before: set[int] = set()
+        for node in lane.operations:
+            needed = set(nodes[node].predecessors)
+            inside = members & needed
+            if not inside <= before & set(nodes[node].follows) or needed - inside - set(done):
                 return False
-            before |= set() if lane.merged else {name}
+            before |= set() if lane.merged else {node}
     return True
 
 
-def _named(stage: Stage[ConvolutionConfiguration], names: Sequence[str]) -> Stage[str]:
-    left = iter(names)
-    return stage.map(lambda _: next(left))
+def alive(nodes: Sequence[ProblemNode], done: Collection[int]) -> list[int]:
+    """The nodes whose outputs are in use after those that are done."""
+    readers: dict[int, set[int]] = {node: set() for node in done}
+    for reader, each in enumerate(nodes):
+        for node in readers.keys() & set(each.predecessors):
+            readers[node].add(reader)
+    return [node for node, its in readers.items() if not its or its - set(done)]
 
 
 def least_latency_us(problem: PlanningProblem, max_lanes: int, max_lane_length: int = 3) -> float:
@@ -248,64 +252,66 @@ def least_latency_us(problem: PlanningProblem, max_lanes: int, max_lane_length: 
 
     It shares no code with the planner.
     """
-    node_of = {node.name: node for node in problem.nodes}
-    readers = {
-        name: {node.name for node in problem.nodes if name in node.predecessors} for name in node_of
-    }
+    nodes = problem.nodes
     budget = math.inf if problem.memory_budget_bytes is None else problem.memory_budget_bytes
-
+    bytes_of = [output_bytes(node.configuration) for node in nodes]
+    # Numbers are hashed much faster than configurations.
     numbers = {configuration: number for number, configuration in enumerate(problem.algorithms)}
-    kind_of = {node.name: numbers[node.configuration] for node in problem.nodes}
+    kinds = [numbers[node.configuration] for node in nodes]
     algorithms_of = list(problem.algorithms.values())
     winners = [
         ([numbers[each] for each in measured.stage.operations], measured)
         for measured in problem.stages
         if measured.latency_us + measured.spread_us < measured.sequential_us
     ]
-    bytes_of = {node.name: output_bytes(node.configuration) for node in problem.nodes}
 
-    def lanes_of(names: frozenset[str]) -> list[set[str]]:
-        parts: list[set[str]] = []
-        for name in sorted(names):
-            touched = [part for part in parts if part & set(node_of[name].predecessors)]
+    def lanes_of(members: frozenset[int]) -> list[set[int]]:
+        parts: list[set[int]] = []
+        for node in sorted(members):
+            touched = [part for part in parts if part & set(nodes[node].predecessors)]
             parts = [part for part in parts if part not in touched]
-            parts.append({name}.union(*touched))
+            parts.append({node}.union(*touched))
         return parts
 
-    def ways(names: frozenset[str], done: frozenset[str]) -> Iterator[tuple[float, int]]:
+    def ways(members: frozenset[int], done: frozenset[int]) -> Iterator[tuple[float, int]]:
         """The time and workspace of every way to run a stage."""
-        kinds = sorted(kind_of[name] for name in names)
-        if len(kinds) == 1:
-            for each in algorithms_of[kinds[0]]:
+        its = sorted(kinds[node] for node in members)
+        if len(its) == 1:
+            for each in algorithms_of[its[0]]:
                 yield each.latency_us, each.workspace_bytes
             return
-        parts = lanes_of(names)
+        parts = lanes_of(members)
         if not 2 <= len(parts) <= max_lanes or max(map(len, parts)) > max_lane_length:
             return
-        alone_us = sum(min(each.latency_us for each in algorithms_of[kind]) for kind in kinds)
+        alone_us = sum(min(each.latency_us for each in algorithms_of[kind]) for kind in its)
         for of_stage, measured in winners:
-            if sorted(of_stage) == kinds and any(
-                [kind_of[name] for name in order] == of_stage
-                and may_run(node_of, _named(measured.stage, order), done)
-                for order in itertools.permutations(sorted(names))
+            if sorted(of_stage) == its and any(
+                [kinds[node] for node in order] == of_stage
+                and may_run(nodes, _of_nodes(measured.stage, order), done)
+                for order in itertools.permutations(sorted(members))
             ):
                 share = measured.latency_us / measured.sequential_us
                 yield share * alone_us, measured.workspace_bytes
 
-    def least(done: frozenset[str]) -> float:
-        left = [name for name in node_of if name not in done]
+    def least(done: frozenset[int]) -> float:
+        left = [node for node in range(len(nodes)) if node not in done]
         if not left:
             return 0.0
-        alive = frozenset(name for name in done if not readers[name] or readers[name] - done)
+        kept = alive(nodes, done)
         best = math.inf
         for size in range(1, len(left) + 1):
             for chosen in map(frozenset, itertools.combinations(left, size)):
-                if any(set(node_of[name].predecessors) - done - chosen for name in chosen):
+                if any(set(nodes[node].predecessors) - done - chosen for node in chosen):
                     continue
                 for latency_us, workspace_bytes in ways(chosen, done):
-                    outputs = sum(bytes_of[name] for name in alive | chosen)
+                    outputs = sum(bytes_of[node] for node in (*kept, *chosen))
                     if outputs + workspace_bytes <= budget:
                         best = min(best, latency_us + least(done | chosen))
         return best
 
     return least(frozenset())
+
+
+def _of_nodes(stage: Stage[ConvolutionConfiguration], nodes: Sequence[int]) -> Stage[int]:
+    left = iter(nodes)
+    return stage.map(lambda _: next(left))

@@ -178,7 +178,7 @@ MERGED: tuple[Entry, ...] = (
 TINY_1X1 = dataclasses.replace(TINY, filter_shape=(1, 1, 3, 4))
 TINY_5X5 = dataclasses.replace(TINY, filter_shape=(5, 5, 3, 4))
 LIST = ConfigurationList(
-    (ListedConvolution(TINY_1X1, 2, ("a",)), ListedConvolution(TINY_5X5, 1, ("a", "b"))),
+    (ListedConvolution(TINY_1X1, 2), ListedConvolution(TINY_5X5)),
     (ListedStage(Stage.side_by_side((Step(0), Step(1))), origins=("a, level",)),),
     made_with={"tensorflow": "2.21.0"},
 )

@@ -9,7 +9,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from plan_values import landmarks_of, measured_step
-from planning_values import H200, named, problem_of, timed, timed_stage
+from planning_values import H200, named, places_of, problem_of, timed, timed_stage
 from profile_values import KERNEL
 
 from tf_interop.convolution import Refusal, RefusalReason
@@ -66,7 +66,7 @@ def network_problem() -> PlanningProblem:
     ]
     return problem_of(
         [
-            ProblemNode(name, configurations[name], tuple(before.split()))
+            ProblemNode(name, configurations[name], places_of(before, _NODES))
             for name, before in _NODES.items()
         ],
         algorithms,
@@ -94,8 +94,8 @@ def network() -> Network:
     """Its dependencies."""
     problem = network_problem()
     nodes = tuple(
-        NetworkNode(node.name, before, note=f"note of {node.name}")
-        for node, before in zip(problem.nodes, problem.predecessors, strict=True)
+        NetworkNode(node.name, node.predecessors, note=f"note of {node.name}")
+        for node in problem.nodes
     )
     refusal = Refusal("<b>dw</b>", "Conv2D", RefusalReason.DTYPE, "Expected float32, got int8.")
     return Network(nodes, (refusal,))

@@ -10,9 +10,8 @@ from plan_values import measured_step
 
 from tf_interop.measure.device import QUEUES_VARIABLE
 from tf_interop.measure.other_load import OtherLoad
-from tf_interop.planning.types import GraphPlan, Plan, load_plan
+from tf_interop.planning.types import XLA, ComparedStep, GraphPlan, Plan, load_plan
 from tf_interop.tuning.cache import save_cached
-from tf_interop.tuning.xla import XlaTimes
 
 MODEL = "branched_models:build"
 
@@ -49,13 +48,13 @@ def test_lists_and_deletes_the_cache() -> None:
 @pytest.mark.parametrize(
     ("times", "words"),
     [
-        (XlaTimes(2.5, 1.25), "XLA (jit_compile=True) 2.50 1.250"),
-        (XlaTimes(0.1, 50.0), "XLA is 50.00 times as fast as stock TensorFlow: compile"),
-        (XlaTimes(why_not="it took too long"), "XLA was not measured: it took too long."),
+        (ComparedStep(XLA, 2.5, 1.25), "XLA (jit_compile=True) 2.50 1.250"),
+        (ComparedStep(XLA, 0.1, 50.0), "XLA is 50.00 times as fast as stock TensorFlow: compile"),
+        ("it took too long", "XLA was not measured: it took too long."),
     ],
 )
 def test_xla_is_a_row_or_a_reason(
-    times: XlaTimes, words: str, monkeypatch: pytest.MonkeyPatch
+    times: ComparedStep | str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tf_interop.tuning.tune.time_xla", lambda *_, **__: times)
     said = words_of(invoke(f"tune {MODEL} --budget 0.2s"))

@@ -16,17 +16,14 @@ from planning_graphs import make_graph
 import tf_interop
 from tf_interop.convolution import ConvolutionConfiguration, ConvolutionKind
 from tf_interop.errors import PlanError
-from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.independence import Independence, level_groups
-from tf_interop.graph.properties import GraphProperties
-from tf_interop.graph.view import GraphView
 from tf_interop.model.collect import (
     CollectOptions,
     StageSource,
     collect_configurations,
     pairs_with_most_to_gain,
 )
-from tf_interop.model.graphs import handed_graph_of, trace, with_inferred_shapes
+from tf_interop.model.graphs import convolutions_of, handed_graph_of, trace, with_inferred_shapes
 from tf_interop.model.load import ModelArgumentError
 from tf_interop.planning.types import GraphPlan, Plan, PlannedStage
 from tf_interop.profile.worklist import ConfigurationList
@@ -69,8 +66,7 @@ def _side_by_side(*places: int) -> Stage[int]:
 def test_collects_the_convolutions_that_grappler_hands_over(training: bool) -> None:
     handed_graph = handed_graph_of(trace(build_module(), batch_size=3, training=training))
     assert handed_graph is not None
-    view = GraphView(with_inferred_shapes(handed_graph))
-    nodes, _ = find_convolutions(view, GraphProperties(view))
+    view, nodes, _ = convolutions_of(with_inferred_shapes(handed_graph))
     handed = collections.Counter(node.configuration for node in nodes)
     groups = {
         frozenset(collections.Counter(node.configuration for node in group).items())
@@ -91,24 +87,6 @@ def test_collects_the_convolutions_that_grappler_hands_over(training: bool) -> N
     ]
     assert {frozenset(stage.items()) for stage in stages} == groups
     assert groups
-
-
-def test_counts_convolutions_and_names_their_origins() -> None:
-    listed = _collect(batch_sizes=(1, 2), training=True, stage_sources=())
-    first = listed.convolutions[0]
-    assert first.configuration.image_shape == (1, 16, 16, 3)
-    assert first.configuration.fused_ops == ("BiasAdd", "Relu")
-    assert first.count == 2
-    assert first.origins == (
-        "branched_models:build_module, batch 1, inference",
-        "branched_models:build_module, batch 1, training step",
-    )
-    # For each batch size five forward, twice; the image has no gradient.
-    counts: collections.Counter[str] = collections.Counter()
-    for each in listed.convolutions:
-        counts[each.configuration.kind.value] += each.count
-    assert counts == {"forward": 20, "backward-input": 8, "backward-filter": 10}
-    assert listed.stages == ()
 
 
 def test_collects_for_a_gpu_that_is_not_here() -> None:

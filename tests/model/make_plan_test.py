@@ -168,7 +168,7 @@ def test_plans_for_a_gpu_that_is_not_here() -> None:
     [graph] = tf_interop.plan(build(), profile, batch_sizes=[2], target="9.0").graphs
     assert graph.stages
     assert graph.prediction is not None
-    assert graph.prediction.unmeasured_count == 0
+    assert graph.unmeasured_count == 0
     # All of the GPU's memory, because the GPU is not here.
     assert graph.prediction.memory_budget_bytes == GPU.memory_bytes
 
@@ -176,10 +176,10 @@ def test_plans_for_a_gpu_that_is_not_here() -> None:
 def test_the_budget_is_the_free_memory_of_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(make_plan_of_model, "free_memory_bytes", lambda: 123 << 20)
     profile = make_profile(device=GPU)
-    assert make_plan_of_model.free_memory_for(profile) == GPU.memory_bytes
+    assert make_plan_of_model._free_memory_for(profile) == GPU.memory_bytes
     monkeypatch.setattr(make_plan_of_model, "running_device", lambda backend: GPU)
-    assert make_plan_of_model.free_memory_for(profile) == 123 << 20
-    assert make_plan_of_model.free_memory_for(make_profile(device=this_cpu())) is None
+    assert make_plan_of_model._free_memory_for(profile) == 123 << 20
+    assert make_plan_of_model._free_memory_for(make_profile(device=this_cpu())) is None
 
 
 def test_refuses_no_batch_size_and_no_convolution() -> None:

@@ -68,14 +68,16 @@ def test_keeps_all_dependencies_and_no_needless_predecessor(seed: int) -> None:
     assert planned.isdisjoint(unmeasured)
     assert set(problem.structure.names) == planned | unmeasured.keys()
     reached = {name: _reached(name, nodes) & planned for name in planned}
+    names = [node.name for node in problem.nodes]
     for node in problem.nodes:
-        nearest = set(node.predecessors)
+        nearest = {names[each] for each in node.predecessors}
+        follows = {names[each] for each in node.follows}
         assert nearest.union(*(reached[each] for each in nearest)) == reached[node.name]
         for each in nearest:
             if any(each in reached[other] for other in nearest - {each}):
                 # It is named only to keep the two out of one lane.
-                assert node.follows
-                assert each not in node.follows
+                assert follows
+                assert each not in follows
 
 
 def _reached(name: str, nodes: dict[str, str]) -> set[str]:
@@ -168,10 +170,12 @@ def test_a_convolution_may_follow_one_that_it_reads_directly() -> None:
         "of_a": "Relu a",
         "e": "Conv2D b of_a",
     }
-    nodes_by_name = {node.name: node for node in problem_of(nodes).nodes}
-    follows = {name: node.follows for name, node in nodes_by_name.items()}
-    assert follows == {"a": (), "b": ("a",), "c": (), "d": (), "e": ("b",)}
-    assert nodes_by_name["e"].predecessors == ("a", "b")
+    problem = problem_of(nodes)
+    names = [node.name for node in problem.nodes]
+    follows = {node.name: [names[each] for each in node.follows] for node in problem.nodes}
+    assert follows == {"a": [], "b": ["a"], "c": [], "d": [], "e": ["b"]}
+    [e] = [node for node in problem.nodes if node.name == "e"]
+    assert [names[each] for each in e.predecessors] == ["a", "b"]
 
 
 def test_convolutions_of_one_image_have_one_merge_key() -> None:

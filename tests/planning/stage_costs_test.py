@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from planning_values import H200, make_lanes, merge, named, problem_of, timed, timed_stage
+from plan_values import make_lanes
+from planning_values import H200, named, problem_of, timed, timed_stage
 from profile_values import KERNEL
 
 from tf_interop.planning.problem import PlanningProblem, ProblemNode
@@ -40,7 +41,9 @@ def gpu_problem(
 
 
 def measured(lanes: str, latency_us: float, sequential_us: float = 20.0) -> StageMeasurement:
-    return timed_stage(make_lanes(lanes).map(named), latency_us, sequential_us)
+    return timed_stage(
+        make_lanes(*lanes.split(), algorithm="GEMM").map(named), latency_us, sequential_us
+    )
 
 
 def stage_costs(problem: PlanningProblem, max_modelled: int = 1000) -> StageCosts:
@@ -54,7 +57,7 @@ def choices(costs: StageCosts, lanes: str) -> tuple[Choice, ...]:
 
 
 PAIR = gpu_problem(small("a"), small("b"))
-MERGED = timed_stage(merge("a b", "GEMM").map(named), 19, 20)
+MERGED = timed_stage(make_lanes("+a:GEMM b:GEMM").map(named), 19, 20)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +132,7 @@ def test_calibrates_with_the_median_ratio_and_its_scatter() -> None:
     problem = known_pairs(11, 12, 15)
     assert learned(problem) == pytest.approx((1.2, 15 / 12 - 1, 3))
     assert learned(known_pairs(11, 12)) == (1.0, UNCALIBRATED_SPREAD, 0)
-    merged = timed_stage(merge("c0 c1", "GEMM").map(named), 40, 20)  # does not count
+    merged = timed_stage(make_lanes("+c0:GEMM c1:GEMM").map(named), 40, 20)  # does not count
     more = (*problem.stages, *[merged] * 3)
     assert learned(dataclasses.replace(problem, stages=more)) == learned(problem)
 
@@ -146,7 +149,7 @@ CHAIN = dataclasses.replace(
     gpu_problem(small("a", 10, 1), small("b", 10, 20), small("c", 20, 300)),
     nodes=(
         ProblemNode("a", named("a")),
-        ProblemNode("b", named("b"), ("a",), ("a",)),
+        ProblemNode("b", named("b"), (0,), (0,)),
         ProblemNode("c", named("c")),
     ),
 )

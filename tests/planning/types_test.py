@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 from edits import set_at
-from plan_values import PLAN, STAGE, landmarks_of
+from plan_values import PLAN, STAGE, landmarks_of, make_lanes
 
 from tf_interop.errors import PlanError
 from tf_interop.planning.types import (
@@ -31,7 +31,7 @@ from tf_interop.planning.types import (
     save_plan,
 )
 from tf_interop.planning.variants import without_concurrency, without_pinning
-from tf_interop.stage import Lane, Schedule, Stage, Step
+from tf_interop.stage import Schedule, Stage, Step
 
 LANES = "graphs.0.stages.0.stage.lanes"
 SCHEDULES = "graphs.0.stages.0.schedules"
@@ -146,11 +146,9 @@ def test_another_variant_is_fastest_only_if_it_is_clearly_faster(
     assert (measured.stock_ms, measured.ours.name, measured.fastest.name) == (20, ours, fastest)
 
 
-A, B, C = (Step(name, f"eng{place}") for place, name in enumerate("abc"))
-APART = Stage((Lane((A,)), Lane((B, C), priority=-1)))
-MERGED = Lane((A, dataclasses.replace(B, algorithm="eng0")), merged=True)
-SEQUENCE = Stage.in_sequence((A, B, C))
-UNPINNED = APART.with_algorithms([None] * 3)
+APART = make_lanes("a:eng0", "b:eng1 c:eng2")
+SEQUENCE = make_lanes("a:eng0 b:eng1 c:eng2")
+UNPINNED = make_lanes("a", "b c")
 
 
 @pytest.mark.parametrize(
@@ -159,11 +157,8 @@ UNPINNED = APART.with_algorithms([None] * 3)
         (without_concurrency, PlannedStage(APART), [PlannedStage(SEQUENCE)]),
         (
             without_concurrency,
-            PlannedStage(Stage((MERGED, Lane((C,))))),
-            [
-                PlannedStage(Stage((Lane(MERGED.steps, merged=True),))),
-                PlannedStage(Stage.in_sequence([C])),
-            ],
+            PlannedStage(make_lanes("+a:eng0 b:eng0", "c:eng2")),
+            [PlannedStage(make_lanes("+a:eng0 b:eng0")), PlannedStage(make_lanes("c:eng2"))],
         ),
         (
             without_concurrency,
@@ -177,25 +172,12 @@ UNPINNED = APART.with_algorithms([None] * 3)
         ),
     ],
 )
-def test_takes_out_concurrency_or_pinning(
+def test_takes_out_concurrency_or_pinning_and_predicts_nothing(
     change: Callable[[Plan], Plan], stage: PlannedStage, expected: list[PlannedStage]
 ) -> None:
-    [graph] = change(
-        Plan((GraphPlan("0123456789abcdef", landmarks_of(*"abc"), (stage,), 8),))
-    ).graphs
-    assert [dataclasses.replace(planned, why="") for planned in graph.stages] == expected
-    assert (graph.fingerprint, graph.batch_size) == ("0123456789abcdef", 8)
-
-
-@pytest.mark.parametrize("change", [without_concurrency, without_pinning])
-def test_a_changed_plan_is_legal_and_predicts_nothing(
-    change: Callable[[Plan], Plan], path: pathlib.Path
-) -> None:
-    changed = change(PLAN)
-    for graph in changed.graphs:
-        assert (graph.prediction, graph.unstaged) == (None, ())
-        for stage in graph.stages:
-            assert (stage.prediction, stage.alone, stage.alternatives) == (None, (), ())
-    assert dataclasses.replace(changed, graphs=()) == dataclasses.replace(PLAN, graphs=())
-    save_plan(changed, path)
-    assert load_plan(path) == changed
+    planned = PLAN.graphs[0]
+    of_stage = dataclasses.replace(stage, prediction=planned.stages[0].prediction)
+    [graph] = change(Plan((dataclasses.replace(planned, stages=(of_stage,)),))).graphs
+    assert graph == dataclasses.replace(
+        planned, stages=tuple(expected), prediction=None, unstaged=()
+    )

@@ -11,19 +11,18 @@ import branched_models
 import numpy as np
 import pytest
 import tensorflow as tf
+from plan_values import measured_step
 from planning_graphs import make_stage
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 from unnoticed import assert_same
 
 import tf_interop
 from tf_interop.keras import Enable
-from tf_interop.planning.types import OURS, STOCK, Plan, PlannedStage
+from tf_interop.planning.types import XLA, ComparedStep, MeasuredStep, Plan, PlannedStage
 from tf_interop.runtime.plugin import get_plugin
 from tf_interop.runtime.settings import PassReport, Settings
 from tf_interop.tuning import tune as tune_module
-from tf_interop.tuning.compare import Comparison, compare_with_stock, core_count
-from tf_interop.tuning.step_bench import StepTimes
-from tf_interop.tuning.xla import XlaTimes
+from tf_interop.tuning.compare import compare_with_stock, core_count
 
 IMAGES = np.random.default_rng(0).random((8, 8, 8, 3), dtype=np.float32)
 LABELS = np.zeros((8, 2), np.float32)
@@ -38,25 +37,24 @@ def fixture_cache_of_its_own(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     get_plugin().settings = Settings()
     # The real one starts a process, which takes seconds; tests/tuning has it.
-    monkeypatch.setattr(tune_module, "time_xla", lambda *_, **__: XlaTimes(9.0, 0.5))
+    monkeypatch.setattr(tune_module, "time_xla", lambda *_, **__: ComparedStep(XLA, 9.0, 0.5))
 
 
-Choose = Callable[..., list[Comparison]]
+Choose = Callable[..., list[MeasuredStep]]
 
 
 @pytest.fixture(name="choose")
 def fixture_choose(monkeypatch: pytest.MonkeyPatch) -> Choose:
     """Makes up the ratio of every comparison, after measuring if asked; lists the comparisons."""
-    found: list[Comparison] = []
+    found: list[MeasuredStep] = []
 
     def choose(
         ratio: float, *, measures: bool = False, other_load: float = 0.0
-    ) -> list[Comparison]:
-        def compare(*arguments: Any, **options: Any) -> Comparison:
+    ) -> list[MeasuredStep]:
+        def compare(*arguments: Any, **options: Any) -> MeasuredStep:
             if measures:
                 compare_with_stock(*arguments, **options)
-            times = {STOCK: StepTimes(2.0, 1.0, 0.0), OURS: StepTimes(2.0 / ratio, ratio, 0.01)}
-            found.append(Comparison(times, "on one core", True, core_count(), other_load))
+            found.append(measured_step(ratio, 0.01, cores=core_count(), other_load=other_load))
             return found[-1]
 
         monkeypatch.setattr(tune_module, "compare_with_stock", compare)
@@ -374,7 +372,7 @@ def test_the_callback_leaves_xla_on_if_units_are_not_the_fastest(
     choose: Choose, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choose(1.5)
-    monkeypatch.setattr(tune_module, "time_xla", lambda *_, **__: XlaTimes(0.1, 99.0))
+    monkeypatch.setattr(tune_module, "time_xla", lambda *_, **__: ComparedStep(XLA, 0.1, 99.0))
     model = branched_models.build()
     model.compile("sgd", "mse", jit_compile=True)
     monkeypatch.setattr(type(model), "_resolve_auto_jit_compile", lambda self: True)

@@ -36,8 +36,8 @@ def fixture_browser() -> Iterator[Any]:
 def fixture_page_path(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """A page of three graphs: with stages; without stages, 2 of 40 not measured; and tuned."""
     names = [f"net/block_{number}/convolution" for number in range(38)]
-    unstaged = tuple(UnstagedConvolution(name, "GEMM", 100.0, 10**6, 0) for name in names)
-    prediction = GraphPrediction(3800.0, 3800.0, 10**6, 10**6, None, "exact", 2)
+    unstaged = tuple(UnstagedConvolution(name, "GEMM", 100.0, 0) for name in names)
+    prediction = GraphPrediction(3800.0, 3800.0, 10**6, 10**6, None, "exact")
     landmarks = landmarks_of(*names, "a", "b")
     partly = GraphPlan("f" * 16, landmarks, (), 16, prediction, unstaged, mode="training")
     plan = Plan((*network_plan().graphs, partly, tuned_graph()), made_with={"backend": "host"})

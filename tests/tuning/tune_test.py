@@ -1,4 +1,4 @@
-"""The cache key, the plan of a comparison, and tuning for a GPU, over the host backend."""
+"""What counts as slower, the cache key, refused effects, and GPUs, over the host backend."""
 
 from __future__ import annotations
 
@@ -6,36 +6,30 @@ import os
 import pathlib
 import types
 from collections.abc import Callable
+from typing import Any
 
 import branched_models
 import pytest
 import tensorflow as tf
-from plan_values import landmarks_of
+from plan_values import measured_step
 from tensorflow.core.framework import graph_pb2
 from tuning_graphs import branches
 
 import tf_interop
 from tf_interop import tensorflow_internals
-from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.landmarks import find_structure
-from tf_interop.graph.properties import GraphProperties
-from tf_interop.graph.view import GraphView
 from tf_interop.measure.device import this_cpu
-from tf_interop.planning.types import OURS, STOCK, XLA
+from tf_interop.model.graphs import convolutions_of
+from tf_interop.planning.types import XLA, ComparedStep
 from tf_interop.runtime.plugin import get_plugin
-from tf_interop.structure import Structure
 from tf_interop.tuning import tune
-from tf_interop.tuning.compare import Comparison
-from tf_interop.tuning.step_bench import StepTimes
-from tf_interop.tuning.xla import XlaTimes
 
 Patch = pytest.MonkeyPatch
 THREADING = tf.config.threading
 
 
 def key_of(graph_def: graph_pb2.GraphDef) -> str:
-    view = GraphView(graph_def)
-    convolutions, _ = find_convolutions(view, GraphProperties(view))
+    view, convolutions, _ = convolutions_of(graph_def)
     return tune.cache_key(view, find_structure(view, convolutions))
 
 
@@ -53,27 +47,19 @@ def test_another_graph_has_another_key_and_the_same_graph_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ratio", "error", "as_stock"),
-    [(0.9, 0.02, True), (0.9, 0.12, False), (0.97, 0.0, False), (1.2, 0.0, False), (0, 0, False)],
-    ids=["slower", "within_the_error", "too_little", "faster", "unchanged"],
+    ("ratio", "error", "way", "is_slower"),
+    [
+        (0.9, 0.02, "on one core", True),
+        (0.9, 0.12, "on one core", False),
+        (0.97, 0.0, "on one core", False),
+        (0.9, 0.02, None, False),
+    ],
+    ids=["slower", "within_the_error", "too_little", "still_trying"],
 )
 def test_a_graph_stays_as_it_is_if_stock_is_faster(
-    ratio: float, error: float, as_stock: bool
+    ratio: float, error: float, way: str | None, is_slower: bool
 ) -> None:
-    structure = Structure("f", landmarks_of("a"))
-    times = {STOCK: StepTimes(2.0, 1.0, 0.0)}
-    if ratio:
-        times[OURS] = StepTimes(2.0 / ratio, 7.0, error)  # the medians count
-    for is_settled in (True, False):
-        found = Comparison(times, "on one core", is_settled, cores=2, other_load=0.1)
-        plan = tune._plan_of(found, structure, XlaTimes(1.0, 2.0))
-        assert (plan.structure, plan.as_stock) == (structure, as_stock and is_settled)
-        measured = plan.measured
-        assert measured is not None
-        assert [each.name for each in measured.compared] == [*times, XLA]
-        assert measured.ours.ratio == pytest.approx(ratio or 1)
-        assert (measured.variant(XLA).ratio, measured.variant(XLA).error) == (2, None)
-        assert measured.way == ("on one core" if is_settled else "")
+    assert tune._is_slower(measured_step(ratio, error, way=way)) == is_slower
 
 
 @pytest.mark.parametrize(
@@ -96,6 +82,32 @@ def test_another_machine_or_setting_has_another_key(
     before = key_of(branches())
     change(monkeypatch)
     assert key_of(branches()) != before
+
+
+def test_a_graphdef_that_does_more_than_compute_is_refused(tmp_path: pathlib.Path) -> None:
+    path = str(tmp_path / "written")
+
+    def write(x: tf.Tensor) -> tf.Tensor:
+        tf.io.write_file(path, "text")
+        return x
+
+    def harmless(x: tf.Tensor) -> Any:
+        x = tf.nn.conv2d(x, tf.ones([1, 1, 3, 2]), 1, "SAME")
+        return x + tf.random.uniform([])
+
+    def in_branch(x: tf.Tensor) -> Any:
+        return harmless(tf.cond(tf.reduce_sum(x) > 0, lambda: write(x), lambda: x))
+
+    options: Any = {"budget": 0.1, "compare_xla": False, "use_cache": False, "enable": False}
+    for program in (lambda x: harmless(write(x)), in_branch):
+        function = tf.function(program, autograph=False)
+        graph_def = function.get_concrete_function(tf.TensorSpec([1, 8, 8, 3])).graph.as_graph_def()
+        with pytest.raises(ValueError, match=r"\(WriteFile\)\. tune would run them"):
+            tf_interop.tune(graph_def, **options)
+    function = tf.function(harmless, autograph=False)
+    graph_def = function.get_concrete_function(tf.TensorSpec([1, 8, 8, 3])).graph.as_graph_def()
+    assert tf_interop.tune(graph_def, **options).graphs
+    assert not pathlib.Path(path).exists()
 
 
 @pytest.fixture(name="host")
@@ -134,9 +146,9 @@ def test_a_gpu_is_profiled_and_planned_for(training: bool) -> None:
 def test_says_where_xla_saves_more_than_stages_are_predicted_to(
     xla_ratio: float, is_faster: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    times = XlaTimes(1e3, xla_ratio)
-    monkeypatch.setattr(tune, "time_xla", lambda *_, **__: times)
+    step = ComparedStep(XLA, 1e3, xla_ratio)
+    monkeypatch.setattr(tune, "time_xla", lambda *_, **__: step)
     tuning = tf_interop.tune(branched_models.build(), budget="1s", enable=False)
-    assert tuning.graphs[0].xla is times
+    assert tuning.graphs[0].xla is step
     assert tuning.is_xla_faster is is_faster
     assert ("XLA is 99.00 times as fast as stock TensorFlow: compile" in str(tuning)) is is_faster

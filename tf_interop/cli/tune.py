@@ -157,8 +157,8 @@ def _show_graph(graph: TunedGraph, console: Console) -> None:
             console,
             f"times as fast as stock TensorFlow; ± is the spread over the turns.{of_xla}",
         )
-        if graph.xla is not None and graph.xla.why_not:
-            print_on(console, f"XLA was not measured: {graph.xla.why_not}.")
+        if isinstance(graph.xla, str):
+            print_on(console, f"XLA was not measured: {graph.xla}.")
     fresh = " --fresh measures again." if graph.is_cached else ""
     print_on(console, f"\n{graph}{fresh}")
 

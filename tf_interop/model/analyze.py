@@ -11,13 +11,10 @@ from rich.console import Console
 from rich.table import Table
 
 from tf_interop.convolution import Refusal, RefusalReason
-from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.independence import Independence, NodeIndependence, level_groups
 from tf_interop.graph.ops import CONVOLUTION_KINDS
-from tf_interop.graph.properties import GraphProperties
-from tf_interop.graph.view import GraphView
 from tf_interop.measure.device import visible_gpus
-from tf_interop.model.graphs import planned_graph, trace
+from tf_interop.model.graphs import convolutions_of, planned_graph, trace
 from tf_interop.terminal import count_of
 
 _INFERENCE = "inference"
@@ -162,9 +159,7 @@ def analyze(
     )
     gpus = visible_gpus()
     graph_def = planned_graph(traced, gpus[0].compute_capability if gpus else None)
-    view = GraphView(graph_def)
-    # With properties, as in the pass: TensorFlow's own kernels may accept NCHW there.
-    convolutions, refused = find_convolutions(view, GraphProperties(view))
+    view, convolutions, refused = convolutions_of(graph_def)
     groups = level_groups(convolutions, Independence(view, convolutions))
     indices = [index for index, op in enumerate(view.ops) if op in CONVOLUTION_KINDS]
     independence = NodeIndependence(view, indices)

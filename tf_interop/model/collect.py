@@ -20,7 +20,6 @@ from tf_interop.convolution import (
     multiply_adds,
 )
 from tf_interop.errors import PlanError
-from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.independence import (
     Independence,
     find_merge_keys,
@@ -28,9 +27,8 @@ from tf_interop.graph.independence import (
     level_groups,
 )
 from tf_interop.graph.landmarks import find_structure
-from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
-from tf_interop.model.graphs import planned_graph, trace
+from tf_interop.model.graphs import convolutions_of, planned_graph, trace
 from tf_interop.model.load import check_trains, load_model
 from tf_interop.planning.lookup import stages_from_plan
 from tf_interop.planning.types import Plan
@@ -116,26 +114,19 @@ def collect_configurations(
 def collect_graphs(
     graphs: Iterable[tuple[str, graph_pb2.GraphDef]], options: CollectOptions
 ) -> Collected:
-    """Collects the distinct convolutions of graphs.
+    """Collects the distinct convolutions of graphs, as `collect_configurations` does.
 
-    Args:
-        graphs: each with its name, as Grappler hands it over for the device.
-        options: its fields about models are ignored.
-
-    Raises:
-        ValueError: there is no convolution to measure.
-        PlanError: the plan is for none of the graphs.
+    Each comes with its name, as Grappler hands it over for the device. Fields of `options` about
+    models are ignored.
     """
-    origins_of: dict[ConvolutionConfiguration, list[str]] = {}
+    counts: collections.Counter[ConvolutionConfiguration] = collections.Counter()
     stages: dict[
         object, tuple[Stage[ConvolutionConfiguration], tuple[int, ...], dict[str, None]]
     ] = {}
     notes: list[str] = []
     plan_errors: list[PlanError | None] = []
     for origin, graph_def in graphs:
-        view = GraphView(graph_def)
-        # With properties, as in the pass: TensorFlow's own kernels may accept NCHW there.
-        found, refusals = find_convolutions(view, GraphProperties(view))
+        view, found, refusals = convolutions_of(graph_def)
         for reason, count in collections.Counter(each.reason for each in refusals).items():
             notes.append(f"{origin}: {count} left out for their {reason.value}")
         known = [node for node in found if has_known_shapes(node.configuration)]
@@ -144,8 +135,7 @@ def collect_graphs(
         if not known:
             notes.append(f"{origin}: no convolution to measure")
             continue
-        for node in known:
-            origins_of.setdefault(node.configuration, []).append(origin)
+        counts.update(node.configuration for node in known)
         listed = list(_stages_of(view, found, options))
         if options.plan is not None:
             node_of = {node.name: node for node in found}
@@ -164,16 +154,13 @@ def collect_graphs(
     if plan_errors and all(plan_errors):
         assert plan_errors[0] is not None
         raise plan_errors[0]
-    if not origins_of:
+    if not counts:
         raise ValueError(
             f"No convolution can be measured: {'; '.join(notes) or 'there is no graph'}."
         )
-    place_of = {configuration: place for place, configuration in enumerate(origins_of)}
+    place_of = {configuration: place for place, configuration in enumerate(counts)}
     configurations = ConfigurationList(
-        convolutions=tuple(
-            ListedConvolution(configuration, len(origins), tuple(dict.fromkeys(origins)))
-            for configuration, origins in origins_of.items()
-        ),
+        convolutions=tuple(itertools.starmap(ListedConvolution, counts.items())),
         stages=tuple(
             ListedStage(stage.map(place_of.__getitem__), tuple(origins), images)
             for stage, images, origins in stages.values()

@@ -13,8 +13,10 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from tf_interop import tensorflow_internals
+from tf_interop.convolution import ConvolutionNode, Refusal
 from tf_interop.errors import GraphError
 from tf_interop.graph.epilogues import find_epilogues, fuse_epilogues
+from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.ops import CONVOLUTION_KINDS
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.rewrite import COLOCATION
@@ -131,11 +133,7 @@ def trace_step(
     training: bool = False,
     jit_compile: bool | None = None,
 ) -> KerasFunction:
-    """Traces a step that can be called: of a Keras model (see `trace_keras`), or a function.
-
-    Raises:
-        ValueError: it is of another kind, or the shape of an input is unknown.
-    """
+    """Traces a step that can be called: of a Keras model, as `trace_keras` does, or a function."""
     if keras_of(model_or_function) is not None:
         return trace_keras(
             model_or_function, batch_size, image_size, training=training, jit_compile=jit_compile
@@ -167,9 +165,8 @@ def handed_graph_of(
 ) -> graph_pb2.GraphDef | None:
     """Runs a function for the first time, and returns the graph that Grappler hands over.
 
-    TensorFlow hands the graph over twice. The second graph counts: it has been through more of
-    Grappler's passes, and is the one that runs. A function that another thread runs meanwhile may
-    be mistaken for this one.
+    TensorFlow hands it over twice, and the second time it is the one that runs. A function that
+    another thread runs meanwhile may be mistaken for this one.
 
     Returns:
         None if no graph had one of `ops`.
@@ -228,7 +225,12 @@ def _with_shapes(traced: TracedGraph) -> graph_pb2.GraphDef:
         if node.name in traced.variables:
             _become_variable(node, traced.variables[node.name])
         elif node.op == "Placeholder":
-            _fill_placeholder(node, traced.batch_size, traced.image_size)
+            dtype = tf.as_dtype(node.attr["dtype"].type)
+            shape = tf.TensorShape(node.attr["shape"].shape)
+            if dtype not in (tf.resource, tf.variant) and shape.rank is not None:
+                spec = tf.TensorSpec(shape, dtype, node.name)
+                filled = fill_shape(spec, traced.batch_size, traced.image_size)
+                node.attr["shape"].shape.CopyFrom(filled.shape.as_proto())
     return with_inferred_shapes(graph_def)
 
 
@@ -249,6 +251,15 @@ def planned_graph(traced: TracedGraph, compute_capability: str | None) -> graph_
     # TensorFlow fetches the reads of a function to keep their order, which folding keeps, too.
     reads = {node.name for node in optimized.node if node.op == "ReadVariableOp"}
     return folded_graph(optimized, device_type, [f for f in traced.fetches if f not in reads])
+
+
+def convolutions_of(
+    graph_def: graph_pb2.GraphDef,
+) -> tuple[GraphView, tuple[ConvolutionNode, ...], tuple[Refusal, ...]]:
+    """A graph's convolutions that can be in a stage, and refusals of the others, as in the pass."""
+    view = GraphView(graph_def)
+    # With properties, because TensorFlow's own kernels may accept NCHW.
+    return view, *find_convolutions(view, GraphProperties(view))
 
 
 def folded_graph(
@@ -510,14 +521,3 @@ def _become_variable(node: node_def_pb2.NodeDef, spec: tf.TensorSpec) -> None:
     node.attr["dtype"].type = spec.dtype.as_datatype_enum
     node.attr["shape"].shape.CopyFrom(spec.shape.as_proto())
     node.attr["shared_name"].s = node.name.encode()
-
-
-def _fill_placeholder(
-    node: node_def_pb2.NodeDef, batch_size: int, image_size: tuple[int, int] | None
-) -> None:
-    dtype = tf.as_dtype(node.attr["dtype"].type)
-    shape = tf.TensorShape(node.attr["shape"].shape)
-    if dtype in (tf.resource, tf.variant) or shape.rank is None:
-        return
-    filled = fill_shape(tf.TensorSpec(shape, dtype, node.name), batch_size, image_size)
-    node.attr["shape"].shape.CopyFrom(filled.shape.as_proto())

@@ -11,17 +11,14 @@ from tensorflow.core.framework import graph_pb2
 
 from tf_interop import tensorflow_internals
 from tf_interop.errors import ProfileError
-from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.independence import Independence
-from tf_interop.graph.properties import GraphProperties
-from tf_interop.graph.view import GraphView
 from tf_interop.measure.device import free_memory_bytes, running_device, this_cpu
-from tf_interop.model.graphs import planned_graph, trace
+from tf_interop.model.graphs import convolutions_of, planned_graph, trace
 from tf_interop.planning.check import check_stages
 from tf_interop.planning.explain import explain_plan
 from tf_interop.planning.make import PlanOptions, make_plan
 from tf_interop.planning.problem_of_graph import make_planning_problem
-from tf_interop.planning.types import GraphPlan, Plan
+from tf_interop.planning.types import GraphPlan, Plan, first_of_each
 from tf_interop.profile.file import load_profile
 from tf_interop.profile.types import Profile, why_foreign
 
@@ -88,7 +85,7 @@ def plan(
     if not allow_foreign_profile:
         _check_fits(loaded, target)
     if memory_budget_bytes is None:
-        memory_budget_bytes = free_memory_for(loaded)
+        memory_budget_bytes = _free_memory_for(loaded)
     options = options or PlanOptions()
     if queues := loaded.device.hardware_queues:
         options = dataclasses.replace(
@@ -101,7 +98,7 @@ def plan(
     if deterministic is None:
         deterministic = tensorflow_internals.is_op_determinism_on()
     capability = loaded.device.compute_capability if target is None else target
-    entries: dict[tuple[str, int | None], GraphPlan] = {}
+    entries = []
     for batch_size in batch_sizes:
         say(f"Tracing batch {batch_size}")
         traced = trace(
@@ -121,18 +118,15 @@ def plan(
             deterministic=deterministic,
             memory_budget_bytes=memory_budget_bytes,
         )
-        entry = dataclasses.replace(entry, mode=traced.mode, jit_compile=traced.is_compiled)
-        # A model with a fixed batch size has the same graph for all of `batch_sizes`.
-        entries.setdefault((entry.fingerprint, entry.batch_size), entry)
-    return Plan(tuple(entries.values()), made_with=_made_with(loaded))
+        entries.append(dataclasses.replace(entry, mode=traced.mode, jit_compile=traced.is_compiled))
+    # A model with a fixed batch size has the same graph for all of `batch_sizes`.
+    return Plan(first_of_each(entries), made_with=_made_with(loaded))
 
 
-def free_memory_for(profile: Profile) -> int | None:
-    """The memory that a plan from this profile may use.
+def _free_memory_for(profile: Profile) -> int | None:
+    """The free memory of the profile's GPU, or all of its memory if it is not here.
 
-    Returns:
-        The free memory of the profile's GPU, or all of its memory if this machine lacks that GPU;
-        None for a CPU.
+    None for a CPU, which has no limit.
     """
     if profile.device.backend == "host":
         return None
@@ -148,38 +142,26 @@ def _plan_graph(
     name: str,
     graph_def: graph_pb2.GraphDef,
     profile: Profile,
-    options: PlanOptions | None,
+    options: PlanOptions,
     say: Callable[[str], None],
     **bounds: Any,
 ) -> GraphPlan:
     say(f"Planning {name}")
-    view = GraphView(graph_def)
-    convolutions, _ = find_convolutions(view, GraphProperties(view))
+    view, convolutions, _ = convolutions_of(graph_def)
     if not convolutions:
         raise ValueError(
             "No convolution of the model can be part of a stage. tf-interop analyze lists the "
             "reasons."
         )
-
-    problem = make_planning_problem(
-        view,
-        convolutions,
-        Independence(view, convolutions),
-        profile,
-        **bounds,
-    )
+    independence = Independence(view, convolutions)
+    problem = make_planning_problem(view, convolutions, independence, profile, **bounds)
     planned = explain_plan(
         problem,
         make_plan(problem, options, on_progress=lambda words: say(f"Planning {name}: {words}")),
     )
     # Against the graph itself, not the problem made from it.
     check_stages(planned.stages, view, convolutions)
-    assert planned.prediction is not None
-    unmeasured_count = len(convolutions) - len(problem.nodes)
-    return dataclasses.replace(
-        planned,
-        prediction=dataclasses.replace(planned.prediction, unmeasured_count=unmeasured_count),
-    )
+    return planned
 
 
 def _check_fits(profile: Profile, target: str | None) -> None:
@@ -187,9 +169,6 @@ def _check_fits(profile: Profile, target: str | None) -> None:
 
     Without a target the device is the one that TensorFlow will run convolutions on: the first GPU
     that CUDA shows this process, or the CPU if there is none or TensorFlow may not use it.
-
-    Raises:
-        ProfileError: the profile is for another device or version of cuDNN.
     """
     if target is None:
         gpu = running_device("cudnn") if tensorflow_internals.may_have_gpus() else None

@@ -26,13 +26,9 @@ from tf_interop.stage import Stage, Step
 def group_always(
     convolutions: Sequence[ConvolutionNode], independence: Independence
 ) -> tuple[PlannedStage, ...]:
-    """Puts every convolution into a stage, whether that is faster or not.
+    """The stages by depth, each convolution on a lane of its own with no algorithm pinned.
 
-    Convolutions of equal depth, device and region share a stage, each on a lane of its own. No
-    algorithm is pinned.
-
-    Returns:
-        The stages, by depth, then in the order of the convolutions.
+    Convolutions of one stage are also on one device and in one control-flow region.
     """
     return tuple(
         PlannedStage(
@@ -45,21 +41,17 @@ def group_always(
 def leave_out_unmeasured(
     convolutions: Sequence[ConvolutionNode], device_type: str, *, has_bfloat16: bool
 ) -> tuple[tuple[ConvolutionNode, ...], tuple[Refusal, ...]]:
-    """Leaves out the convolutions that a GPU may be unable to run in a stage.
+    """Separates the convolutions that a GPU may be unable to run in a stage, with refusals.
 
-    TensorFlow's own kernels and ours ask cuDNN for different layouts and formulations. cuDNN's
-    engines for double, for volumes and for a fused LeakyRelu depend on its version and on the GPU
-    (docs/results/cudnn_sweep.json). If no engine accepts a convolution, its whole stage runs in
-    sequence. So a GPU's stage may contain one of these only if it was measured, as for a plan.
+    cuDNN's engines for double, for volumes and for a fused LeakyRelu depend on its version and on
+    the GPU (docs/results/cudnn_sweep.json). If no engine accepts a convolution, its whole stage
+    runs in sequence. So only a plan from measurements may contain one of these.
 
     Args:
         convolutions: all convolutions of a graph.
         device_type: `GPU`, or `CPU`, where the host backend runs all of them.
-        has_bfloat16: whether the GPU computes in bfloat16. On a GPU that does not, such as a T4,
+        has_bfloat16: whether the GPU computes in bfloat16. For one that does not, such as a T4,
             cuDNN has no engine for it, and TensorFlow converts to float32.
-
-    Returns:
-        The convolutions that may be in stages, in order, and a refusal for each of the others.
     """
     if device_type != "GPU":
         return tuple(convolutions), ()

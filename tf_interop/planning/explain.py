@@ -63,15 +63,7 @@ def explain_plan(problem: PlanningProblem, plan: GraphPlan) -> GraphPlan:
     """Adds the reasons for every stage of a planner's plan, and against other pairs."""
     explainer = _Explainer(problem)
     stages = tuple(map(explainer.explain, plan.stages))
-    rejected = explainer.reject(plan.stages)
-    why_no_stage = ""
-    if not plan.stages:
-        why_no_stage = "no two of its measured convolutions are independent"
-        if rejected:
-            names = " and ".join(rejected[0].nodes)
-            which = "the most promising" if rejected[0].may_win else "the nearest to winning"
-            why_no_stage = f"{which}, {names}: {rejected[0].why_not}"
-    return dataclasses.replace(plan, stages=stages, rejected=rejected, why_no_stage=why_no_stage)
+    return dataclasses.replace(plan, stages=stages, rejected=explainer.reject(plan.stages))
 
 
 class _Explainer:
@@ -203,7 +195,7 @@ class _Explainer:
 
     def _independent_pairs(self) -> Iterator[tuple[int, int]]:
         nodes = self._problem.nodes
-        ancestors = Space(self._problem.predecessors, lambda _: ()).ancestors
+        ancestors = Space([node.predecessors for node in nodes], lambda _: ()).ancestors
         for first, second in itertools.combinations(range(len(nodes)), 2):
             if nodes[first].group == nodes[second].group and not ancestors[second] >> first & 1:
                 yield first, second

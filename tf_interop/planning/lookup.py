@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from absl import logging
 
-from tf_interop.convolution import (
-    ConvolutionKind,
-    ConvolutionNode,
-    batch_size_of,
-)
+from tf_interop.convolution import ConvolutionKind, ConvolutionNode, batch_size_of
 from tf_interop.errors import PlanError
 from tf_interop.planning.types import GraphMode, GraphPlan, Plan, PlannedStage
 from tf_interop.stage import Schedule, Stage, Step
@@ -85,9 +80,7 @@ def entries_to_run(
 ) -> tuple[GraphPlan, ...]:
     """The plan's entry for a graph, or entries if the batch size is unknown; with its names.
 
-    `stages_from_plan` has the rules. If no entry is for the graph, but most of the stages of one
-    are stages of convolutions that compute the same from the inputs on, as in a network with
-    another head, its entries have only these.
+    `stages_from_plan` has the rules.
 
     Raises:
         PlanError: there is none. The message compares the graph with the most similar entry.
@@ -153,10 +146,9 @@ def mode_of(convolutions: Sequence[ConvolutionNode]) -> GraphMode:
 def stages_for_batch_sizes(entries: Sequence[GraphPlan]) -> tuple[PlannedStage, ...]:
     """The stages for a graph of unknown batch size, with a schedule for each planned batch size.
 
-    A convolution can be in only one stage. So the entry that saves the largest share of its time
-    decides the stages; among equals, the entry for the largest batch size does. At another batch
-    size, a stage runs as in the entry for that size. If that entry has no stage of the same
-    convolutions, they run in sequence, each with the entry's algorithm for it alone.
+    The entry that saves the largest share of its time decides the stages; among equals, the one for
+    the largest batch size. If the entry for another size lacks a stage, its convolutions run in
+    sequence there, each with the entry's algorithm for it alone.
     """
     by_size = {each.batch_size or 0: each for each in entries}
     sizes = sorted(by_size)
@@ -209,7 +201,11 @@ def _exact_entries(plan: Plan, structure: Structure) -> tuple[GraphPlan, ...]:
 def _partial_entries(
     plan: Plan, convolutions: Sequence[ConvolutionNode], structure: Structure
 ) -> tuple[GraphPlan, ...]:
-    """The entries of the most similar network, with those of its stages that the graph has too."""
+    """The entries of the most similar network, with those of its stages that the graph has too.
+
+    At least half of its stages are of convolutions that compute the same from the inputs on, as in
+    a network with another head.
+    """
     mode = mode_of(convolutions)
     found: dict[str, list[GraphPlan]] = {}
     counts: dict[str, tuple[int, int]] = {}  # of stages here and in the plan, by fingerprint
@@ -274,30 +270,14 @@ def _why_not_for(plan: Plan, convolutions: Sequence[ConvolutionNode], structure:
         difference = describe_difference(closest.landmarks, structure.landmarks, "convolutions")
         return f"{the_plan} is for another network: {difference}. {OTHER_MODEL_REMEDY}"
     modes = " and ".join(sorted({each.mode for each in plan.graphs if each.mode}))
-    filters = _filters(structure.landmarks)
-    # Training has the filters of inference once more for each gradient.
-    shared = max(
-        (filters & its).total() / max(1, min(filters.total(), its.total()))
-        for its in (_filters(each.landmarks) for each in plan.graphs)
-    )
-    if shared < 0.5:
-        return (
-            f"{the_plan} is for another network (and for {modes}, while this graph is for {mode}). "
-            f"{OTHER_MODEL_REMEDY}"
-        )
     argument, flag = {
         "training": ("training=True", "with --training"),
         "inference": ("training=False", "without --training"),
     }[mode]
     return (
         f"{the_plan} is for {modes}, but this graph is for {mode}. Tune or plan again with "
-        f"{argument} (on the command line {flag})."
+        f"{argument} (on the command line {flag}), or use the plan with its own model."
     )
-
-
-def _filters(landmarks: Iterable[Landmark]) -> collections.Counter[str]:
-    """The filter shapes of convolutions, which a network has in training and in inference."""
-    return collections.Counter(each.form.split()[1] for each in landmarks)
 
 
 def made_for(plan: Plan) -> str:

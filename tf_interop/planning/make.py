@@ -13,13 +13,20 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from tf_interop.convolution import describe_form, output_bytes
+from tf_interop.convolution import output_bytes
 from tf_interop.errors import PlanError
 from tf_interop.planning.problem import PlanningProblem
-from tf_interop.planning.stage_costs import Choice, Lanes, StageCosts
-from tf_interop.planning.stage_search import OnProgress, SearchError, Space, mask_of, search_blocks
+from tf_interop.planning.stage_costs import StageCosts
+from tf_interop.planning.stage_search import (
+    OnProgress,
+    SearchError,
+    Space,
+    Unit,
+    bits_of,
+    mask_of,
+    search_blocks,
+)
 from tf_interop.planning.types import GraphPlan, GraphPrediction, PlannedStage, UnstagedConvolution
-from tf_interop.structure import Part, Structure, structure_of
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -64,10 +71,6 @@ def make_plan(
     return _Planner(problem, options or PlanOptions()).plan(on_progress)
 
 
-_Unit = tuple[Lanes, Choice]
-"""A stage or a single convolution, and the way to run it."""
-
-
 class _Planner:
     def __init__(self, problem: PlanningProblem, options: PlanOptions) -> None:
         self._problem = problem
@@ -80,9 +83,9 @@ class _Planner:
         self._output_bytes = [output_bytes(node.configuration) for node in problem.nodes]
         self._alive_bytes = functools.cache(self._compute_alive_bytes)
         self._space = Space(
-            problem.predecessors,
+            [node.predecessors for node in problem.nodes],
             self._costs.choices,
-            follows=problem.follows,
+            follows=[node.follows for node in problem.nodes],
             available=self._available,
             max_lanes=self._max_lanes,
             max_lane_length=options.max_lane_length if self._costs.knows_lanes_of_several else 1,
@@ -91,7 +94,15 @@ class _Planner:
         self._readers = list(map(mask_of, self._space.readers))
 
     def plan(self, on_progress: OnProgress) -> GraphPlan:
-        units, search = self._search(on_progress)
+        try:
+            units, exact_nodes = search_blocks(
+                self._space,
+                max_transitions=self._options.max_transitions,
+                width=self._options.width,
+                on_progress=on_progress,
+            )
+        except SearchError as error:
+            raise PlanError(self._describe_shortage()) from error
         in_sequence = self._in_sequence()
         if not any(map(self._is_stage, units)):
             # The graph stays as it is, and runs in its own order if that fits into memory.
@@ -111,14 +122,12 @@ class _Planner:
                         self._problem.nodes[node].name,
                         choice.stage.steps[0].algorithm,
                         choice.prediction.latency_us,
-                        peak_bytes,
                         before_stage=len(stages),
                     )
                 )
-        structure = self._problem.structure or self._structure_of_nodes()
         return GraphPlan(
-            fingerprint=structure.fingerprint,
-            landmarks=structure.landmarks,
+            fingerprint=self._problem.structure.fingerprint,
+            landmarks=self._problem.structure.landmarks,
             stages=tuple(stages),
             batch_size=self._problem.batch_size,
             prediction=GraphPrediction(
@@ -127,29 +136,10 @@ class _Planner:
                 peak_bytes=max(peaks, default=0),
                 sequential_peak_bytes=max(self._peaks(in_sequence), default=0),
                 memory_budget_bytes=self._problem.memory_budget_bytes,
-                search=search,
+                search=self._describe(exact_nodes),
             ),
             unstaged=tuple(unstaged),
         )
-
-    def _structure_of_nodes(self) -> Structure:
-        forms = [describe_form(node.configuration) for node in self._problem.nodes]
-        reads = [tuple((each, "") for each in its) for its in self._problem.predecessors]
-        names = [node.name for node in self._problem.nodes]
-        return structure_of(list(map(Part, names, forms, reads)))
-
-    def _search(self, on_progress: OnProgress) -> tuple[list[_Unit], str]:
-        """The units in order, and a description of the search."""
-        try:
-            stages, exact_nodes = search_blocks(
-                self._space,
-                max_transitions=self._options.max_transitions,
-                width=self._options.width,
-                on_progress=on_progress,
-            )
-        except SearchError as error:
-            raise PlanError(self._describe_shortage()) from error
-        return stages, self._describe(exact_nodes)
 
     def _available(self, done: int) -> float:
         """The free memory after these nodes have run."""
@@ -159,14 +149,12 @@ class _Planner:
     def _compute_alive_bytes(self, done: int) -> int:
         """The bytes of these nodes' outputs that no node reads, or that a later node reads."""
         return sum(
-            size
-            for node, (size, readers) in enumerate(
-                zip(self._output_bytes, self._readers, strict=True)
-            )
-            if done >> node & 1 and (not readers or readers & ~done)
+            self._output_bytes[node]
+            for node in bits_of(done)
+            if not self._readers[node] or self._readers[node] & ~done
         )
 
-    def _peaks(self, units: Sequence[_Unit]) -> list[int]:
+    def _peaks(self, units: Sequence[Unit]) -> list[int]:
         """The memory in use during each unit, one after another."""
         peaks = []
         done = 0
@@ -175,9 +163,9 @@ class _Planner:
             done |= mask_of(itertools.chain(*lanes))
         return peaks
 
-    def _in_sequence(self) -> list[_Unit]:
+    def _in_sequence(self) -> list[Unit]:
         """All nodes in order, each with its fastest algorithm that fits, or else the smallest."""
-        units: list[_Unit] = []
+        units: list[Unit] = []
         for node in range(len(self._problem.nodes)):
             left = self._available((1 << node) - 1)
             lanes = ((node,),)
@@ -202,7 +190,7 @@ class _Planner:
             "need less."
         )
 
-    def _is_stage(self, unit: _Unit) -> bool:
+    def _is_stage(self, unit: Unit) -> bool:
         """Whether a unit is a stage; one convolution is if memory forces a slower algorithm."""
         lanes, choice = unit
         if len(choice.stage.steps) > 1:
@@ -210,7 +198,7 @@ class _Planner:
         fastest = self._problem.node_algorithms[lanes[0][0]][0]
         return choice.stage.steps[0].algorithm != fastest.algorithm
 
-    def _planned_stage(self, unit: _Unit, peak_bytes: int) -> PlannedStage:
+    def _planned_stage(self, unit: Unit, peak_bytes: int) -> PlannedStage:
         lanes, choice = unit
         prediction = choice.prediction
         why = "planned"

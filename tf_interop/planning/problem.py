@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from tf_interop.convolution import ConvolutionConfiguration
 from tf_interop.planning.sm_model import Device
@@ -21,8 +21,8 @@ class ProblemNode:
     """One convolution of the graph.
 
     Attributes:
-        predecessors: names of the convolutions that it depends on without another one between.
-            Earlier ancestors are included if a lane with them would wait for itself.
+        predecessors: places of the nodes that it depends on without another one between. Earlier
+            ancestors are included if a lane with them would wait for itself.
         follows: the predecessors that it may share a lane with: it reads them directly, and no
             other operation is between them.
         group: device and control-flow region. Only nodes of one group may share a stage.
@@ -32,8 +32,8 @@ class ProblemNode:
 
     name: str
     configuration: ConvolutionConfiguration
-    predecessors: tuple[str, ...] = ()
-    follows: tuple[str, ...] = ()
+    predecessors: tuple[int, ...] = ()
+    follows: tuple[int, ...] = ()
     group: str = ""
     merge_key: str | None = None
 
@@ -46,22 +46,21 @@ class PlanningProblem:
     Attributes:
         nodes: predecessors come before the nodes that depend on them.
         algorithms: at least one for each node.
+        structure: of the graph, by all its convolutions, planned or not.
         stages: their steps are in `algorithms`, except that the algorithm of a merged lane belongs
             to the wider convolution.
         memory_budget_bytes: limit for workspaces and live outputs of convolutions; None for no
             limit.
         device: None for a CPU, and if the limits of its SMs are unknown.
-        structure: of the graph, by all its convolutions, planned or not; None if it is only known
-            by its nodes.
         batch_size: None if it is unknown.
     """
 
     nodes: tuple[ProblemNode, ...]
     algorithms: Algorithms
+    structure: Structure
     stages: tuple[StageMeasurement, ...] = ()
     memory_budget_bytes: int | None = None
     device: Device | None = None
-    structure: Structure | None = None
     batch_size: int | None = None
 
     @functools.cached_property
@@ -95,17 +94,3 @@ class PlanningProblem:
     def numbered_stages(self) -> tuple[Stage[int], ...]:
         """The measured stages, with numbers as operations."""
         return tuple(each.stage.map(self.number_of.__getitem__) for each in self.stages)
-
-    @functools.cached_property
-    def follows(self) -> tuple[tuple[int, ...], ...]:
-        """The positions of the nodes that each node may follow in a lane."""
-        return self._places([node.follows for node in self.nodes])
-
-    @functools.cached_property
-    def predecessors(self) -> tuple[tuple[int, ...], ...]:
-        """The positions of each node's predecessors."""
-        return self._places([node.predecessors for node in self.nodes])
-
-    def _places(self, names: Sequence[tuple[str, ...]]) -> tuple[tuple[int, ...], ...]:
-        place = {node.name: index for index, node in enumerate(self.nodes)}
-        return tuple(tuple(place[name] for name in each) for each in names)

@@ -46,6 +46,7 @@ def make_planning_problem(
     return PlanningProblem(
         nodes=_nodes(view, convolutions, independence, algorithms),
         algorithms=algorithms,
+        structure=find_structure(view, convolutions),
         stages=tuple(
             each
             for each in profile.stages
@@ -55,7 +56,6 @@ def make_planning_problem(
         memory_budget_bytes=memory_budget_bytes,
         # A CPU's device counts cores, which are not SMs.
         device=None if limits is None else Device(limits, device.sm_count),
-        structure=find_structure(view, convolutions),
         batch_size=batch_size_of([node.configuration for node in convolutions]),
     )
 
@@ -111,8 +111,8 @@ def _nodes(
             ProblemNode(
                 name=node.name,
                 configuration=node.configuration,
-                predecessors=tuple(names[each] for each in (*bits_of(barred), *nearest)),
-                follows=tuple(names[each] for each in read),
+                predecessors=(*bits_of(barred), *nearest),
+                follows=tuple(read),
                 group=f"{node.device}\n{node.region}",
                 merge_key=merge_keys.get(node.name),
             )

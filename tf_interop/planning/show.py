@@ -94,7 +94,7 @@ def summarize_graph(graph: GraphPlan) -> dict[str, Any]:
         "fingerprint": graph.fingerprint,
         "batch_size": graph.batch_size,
         "convolutions": graph.convolution_count,
-        "unmeasured": None if graph.prediction is None else graph.prediction.unmeasured_count,
+        "unmeasured": None if graph.prediction is None else graph.unmeasured_count,
         "stages": len(graph.stages),
         **{
             field: getattr(prediction, field, None)
@@ -107,10 +107,7 @@ def summarize_graph(graph: GraphPlan) -> dict[str, Any]:
 
 def predicted(graph: GraphPlan) -> GraphPrediction | None:
     """The prediction for a graph; None if none of its convolutions is in the profile."""
-    prediction = graph.prediction
-    if prediction is None or 0 < graph.convolution_count <= prediction.unmeasured_count:
-        return None
-    return prediction
+    return None if 0 < graph.convolution_count == graph.unmeasured_count else graph.prediction
 
 
 def _planned_table(graphs: Sequence[GraphPlan]) -> Table:
@@ -146,7 +143,7 @@ def _prediction_cells(graph: GraphPlan) -> tuple[str, ...]:
         return (UNKNOWN, UNKNOWN, UNKNOWN, measured, UNKNOWN, UNKNOWN)
     # A part of the graph has no ratio for the whole graph.
     ratio, measured = UNKNOWN, _incomplete(graph)
-    if not prediction.unmeasured_count:
+    if not graph.unmeasured_count:
         measured = percent(_measured_share(graph, prediction))
         if prediction.latency_us:
             ratio = f"{prediction.sequential_us / prediction.latency_us:.2f}"
@@ -161,8 +158,7 @@ def _prediction_cells(graph: GraphPlan) -> tuple[str, ...]:
 
 
 def _incomplete(graph: GraphPlan) -> str:
-    unmeasured = 0 if graph.prediction is None else graph.prediction.unmeasured_count
-    measured = graph.convolution_count - unmeasured
+    measured = graph.convolution_count - graph.unmeasured_count
     return f"incomplete: {measured} of {graph.convolution_count} convolutions"
 
 
@@ -180,7 +176,7 @@ def _measured_share(graph: GraphPlan, prediction: GraphPrediction) -> float | No
 
 def _remarks(graph: GraphPlan) -> Iterator[str]:
     """The gain of tuning, the unmeasured convolutions, and why there is no stage."""
-    if graph.prediction is not None and graph.prediction.unmeasured_count:
+    if graph.unmeasured_count:
         yield (
             f"{_incomplete(graph)}. The others are in no stage, and no value includes them. To "
             "plan them, profile the model with this mode and this batch size."
@@ -188,8 +184,18 @@ def _remarks(graph: GraphPlan) -> Iterator[str]:
     if graph.measured is not None:
         yield verdict(graph)
     if not graph.stages and predicted(graph) is not None:
-        why = graph.why_no_stage or "none is faster by more than the error"
-        yield f"no stage: {why}"
+        yield f"no stage: {why_no_stage(graph)}"
+
+
+def why_no_stage(graph: GraphPlan) -> str:
+    """Why a graph has no stage."""
+    if graph.prediction is None:
+        return "no stage was planned"
+    if not graph.rejected:
+        return "no two of its measured convolutions are independent"
+    best = graph.rejected[0]
+    which = "the most promising" if best.may_win else "the nearest to winning"
+    return f"{which}, {' and '.join(best.nodes)}: {best.why_not}"
 
 
 def _describe_values(planned: PlannedStage) -> str:
@@ -318,8 +324,7 @@ def _gain(graph: GraphPlan) -> str:
     if measured is None:
         no_step = "No whole step was measured: tf-interop benchmark compares it with stock and XLA."
         if not graph.stages:
-            why = graph.why_no_stage or "no stage is faster than its convolutions in sequence"
-            return f"The graph stays unchanged: {why}. {no_step}"
+            return f"The graph stays unchanged: {why_no_stage(graph)}. {no_step}"
         staged = sum(len(stage.nodes) for stage in graph.stages)
         stages = f"{len(graph.stages)} stages of {staged} of {graph.convolution_count} convolutions"
         if prediction is None:
@@ -347,9 +352,11 @@ def _measured_gain(graph: GraphPlan, measured: MeasuredStep) -> str:
     if ours.name != OURS:
         return "tf_interop.enable() changes nothing in this graph."
     steps = f"{ours.step_ms:.2f} ms per step instead of {measured.stock_ms:.2f} ms"
-    how = f"It runs {measured.way}." if measured.way else "It was still trying ways to run."
     if ours.is_gain:
-        return f"tf_interop.enable() is {ours.ratio:.2f} times as fast: {steps}. {how}"
+        how = f"It runs {measured.way}." if measured.way else ""
+        if measured.way is None:
+            how = "It was still trying ways to run."
+        return f"tf_interop.enable() is {ours.ratio:.2f} times as fast: {steps}. {how}".rstrip()
     if graph.as_stock:
         return f"Stock TensorFlow is faster, so the graph stays as it is: {steps}."
     return (

@@ -64,7 +64,7 @@ class SmUse:
         shared_memory: share of its shared memory, including reserved bytes.
         threads: share of its thread slots, in whole warps.
         blocks: share of its block slots; 0 for a kernel that cannot be launched.
-        alu_utilization: as measured (see KernelMeasurement), like the next two.
+        alu_utilization: as measured (see KernelMeasurement), like `dram_utilization`.
     """
 
     registers: Share
@@ -73,7 +73,6 @@ class SmUse:
     blocks: Share
     alu_utilization: Share | None = None
     dram_utilization: Share | None = None
-    memory_stall: Share | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -125,7 +124,6 @@ def compute_sm_use(kernel: KernelMeasurement, device: Device) -> SmUse:
         blocks=blocks / limits.blocks,
         alu_utilization=kernel.alu_utilization,
         dram_utilization=kernel.dram_utilization,
-        memory_stall=kernel.memory_stall,
     )
 
 

@@ -110,10 +110,7 @@ class StageCosts:
         return found
 
     def measured(self, lanes: Lanes) -> list[Choice]:
-        """All measurements of a stage with these nodes, even those that do not win.
-
-        For a single node this is its fastest algorithm.
-        """
+        """All measurements of a stage, even those that do not win; a node's fastest algorithm."""
         operations = tuple(sorted(self._problem.numbers[node] for lane in lanes for node in lane))
         if len(operations) == 1:
             return self._alone(operations[0])[:1]
@@ -124,10 +121,7 @@ class StageCosts:
         ]
 
     def usual(self, lanes: Lanes) -> list[Choice]:
-        """The usual choices of algorithms, as far as they can be modelled.
-
-        These are the algorithm that is fastest alone for each node, and one algorithm for all.
-        """
+        """The usual choices, as far as they can be modelled: the fastest alone, and one for all."""
         if len(lanes) == 1:
             return []
         operations = tuple(tuple(self._problem.numbers[node] for node in lane) for lane in lanes)
@@ -153,7 +147,7 @@ class StageCosts:
         readers: list[set[int]] = [set() for _ in nodes]
         if len(lanes) < len(nodes):
             for position, node in enumerate(nodes):
-                for predecessor in self._problem.predecessors[node]:
+                for predecessor in self._problem.nodes[node].predecessors:
                     if predecessor in nodes:
                         readers[nodes.index(predecessor)].add(position)
         of_nodes = [self._problem.nodes[node] for node in nodes]
@@ -384,15 +378,12 @@ def _find_places(
     offered: Sequence[tuple[int, str | None]],
     readers: Sequence[Collection[int]],
 ) -> Stage[int] | None:
-    """Finds a different node for each step of a stage.
+    """Finds a different node for each step of a stage: the earliest places in `offered` that fit.
 
     Args:
         stage: its operations are numbers of configurations.
         offered: number of the configuration and merge key of each node.
-        readers: positions of the nodes that depend on each node.
-
-    Returns:
-        The stage with the earliest positions in `offered` that fit; None if there are none.
+        readers: places of the nodes that depend on each node.
     """
     if collections.Counter(stage.operations) != collections.Counter(
         number for number, _ in offered

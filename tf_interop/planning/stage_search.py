@@ -42,11 +42,8 @@ from tf_interop.planning.stage_costs import Choice, Lanes
 _MAX_READY = 8
 _MOST_ALIKE = 2
 
-_Way = tuple[float, int, Choice]
-"""The time that a choice saves against its nodes alone, the memory it needs, and the choice."""
-
-Schedule = list[tuple[Lanes, Choice]]
-"""Stages in running order, each with its choice. They contain every node once."""
+Unit = tuple[Lanes, Choice]
+"""A stage or a single node, and the way to run it."""
 
 OnProgress = Callable[[str], None]
 """Receives a few words on the progress now and then; an exception ends the search."""
@@ -66,6 +63,15 @@ class Space:
     A lane is a connected part of a stage: if two nodes share it, one depends on the other or a
     third joins them. All other nodes are independent and have lanes of their own.
 
+    Args:
+        predecessors: the direct dependencies of each node.
+        choices: returns the ways to run a stage that save time, or a node; fastest first. An empty
+            result forbids it.
+        follows: the nodes that each node may follow in a lane; None for all predecessors.
+        available: the free memory, given the nodes that have run as bits.
+        max_lanes: limit for a stage.
+        max_lane_length: limit for the nodes of a lane.
+
     Attributes:
         direct: the direct dependencies of each node, as bits.
         ancestors: all dependencies of each node, as bits.
@@ -73,9 +79,6 @@ class Space:
         descendants: all nodes that depend on each node, as bits.
         followers: the nodes that may come after each node in a lane, as bits.
         barred: the dependencies that each node may share no stage with, as bits.
-        max_lanes: limit for a stage.
-        max_lane_length: limit for the nodes of a lane.
-        available: the free memory, given the nodes that have run as bits.
     """
 
     def __init__(
@@ -88,22 +91,12 @@ class Space:
         max_lanes: int = 4,
         max_lane_length: int = 1,
     ) -> None:
-        """Prepares the masks.
-
-        Args:
-            predecessors: the direct dependencies of each node.
-            choices: returns the ways to run a stage, fastest first; an empty result forbids it.
-            follows: the nodes that each node may follow in a lane; None for all predecessors.
-            available: as the attribute.
-            max_lanes: as the attribute.
-            max_lane_length: as the attribute.
-        """
         count = len(predecessors)
         self.max_lanes = max_lanes
         self.max_lane_length = max_lane_length
         self.available = available
         self._choices = choices
-        self._ways: dict[int, Sequence[_Way]] = {}
+        self._known: dict[int, Sequence[Choice]] = {}
         self.direct = [mask_of(each) for each in predecessors]
         may_follow = self.direct if follows is None else [mask_of(each) for each in follows]
         self.barred = [direct & ~may for direct, may in zip(self.direct, may_follow, strict=True)]
@@ -130,27 +123,15 @@ class Space:
 
     def alone_us(self, node: int) -> float:
         """The time of a node alone, by its fastest choice."""
-        return self.ways(1 << node)[0][2].prediction.latency_us
+        return self.choices(1 << node)[0].prediction.latency_us
 
-    def ways(self, stage: int) -> Sequence[_Way]:
-        """The ways to run a stage, fastest first; for several nodes only those that save time."""
-        ways = self._ways.get(stage)
-        if ways is None:
+    def choices(self, stage: int) -> Sequence[Choice]:
+        """The ways to run a stage, fastest first."""
+        choices = self._known.get(stage)
+        if choices is None:
             lanes = self.lanes(stage)
-            choices = () if lanes is None else self._choices(lanes)
-            ways = []
-            if choices:
-                is_single = not stage & (stage - 1)
-                if is_single:
-                    alone_us = choices[0].prediction.latency_us
-                else:
-                    alone_us = sum(map(self.alone_us, bits_of(stage)))
-                for choice in choices:
-                    saved_us = alone_us - choice.prediction.latency_us
-                    if is_single or saved_us > 0:
-                        ways.append((saved_us, choice.prediction.peak_bytes, choice))
-            self._ways[stage] = ways
-        return ways
+            choices = self._known[stage] = () if lanes is None else self._choices(lanes)
+        return choices
 
     def lanes(self, mask: int) -> Lanes | None:
         """The lanes of a stage with these nodes; None if they cannot be one."""
@@ -246,8 +227,8 @@ class Beam:
             rest = max((self._urgency.get(each, 0.0) for each in space.readers[node]), default=0.0)
             self._urgency[node] = self._alone_us[node] + rest
 
-    def search(self, on_nodes: Callable[[int], None] = lambda count: None) -> Schedule:
-        """Finds the stages that save most.
+    def search(self, on_nodes: Callable[[int], None] = lambda count: None) -> list[Unit]:
+        """Finds the stages that save most, and the nodes in no stage, in running order.
 
         Raises:
             SearchError: a node does not fit into memory in any order that was tried.
@@ -260,8 +241,8 @@ class Beam:
             followed = self._most_promising(layers[size].values())
             layers[size].clear()
             for state in followed:
-                for stage, (saved_us, _, choice) in self._follow(state):
-                    saved_us += state.saved_us
+                for stage, choice in self._follow(state):
+                    saved_us = state.saved_us + choice.prediction.saved_us
                     done = state.done | stage
                     layer = layers[done.bit_count() - first]
                     known = layer.get(done)
@@ -272,20 +253,20 @@ class Beam:
         if not ends:
             raise SearchError("No order that was tried fits every node into memory.")
         state = max(ends, key=lambda end: end.saved_us)
-        stages: Schedule = []
+        units: list[Unit] = []
         while state.before is not None and state.choice is not None:
-            stages.append((self._space.lanes(state.stage) or (), state.choice))
+            units.append((self._space.lanes(state.stage) or (), state.choice))
             state = state.before
-        return stages[::-1]
+        return units[::-1]
 
     def _one_after_another(self, state: State) -> list[State]:
         """The end state of all nodes in their own order; none if a node does not fit."""
         for node in self._block:
-            way = self._fastest_that_fits(1 << node, self._space.available(state.done))
-            if way is None:
+            choice = self._fastest_that_fits(1 << node, self._space.available(state.done))
+            if choice is None:
                 return []
-            done = state.done | 1 << node
-            state = State(done, state.saved_us + way[0], 1 << node, way[2], state)
+            saved_us = state.saved_us + choice.prediction.saved_us
+            state = State(state.done | 1 << node, saved_us, 1 << node, choice, state)
         return [state]
 
     def _most_promising(self, states: Collection[State]) -> list[State]:
@@ -308,18 +289,18 @@ class Beam:
                     ready |= 1 << reader
         return ready & ~state.done
 
-    def _follow(self, state: State) -> Iterator[tuple[int, _Way]]:
+    def _follow(self, state: State) -> Iterator[tuple[int, Choice]]:
         """The stages that can run next, each with a way to run it."""
         available = self._space.available(state.done)
         for stage in self._stages(state):
-            way = self._fastest_that_fits(stage, available)
-            if way is not None:
-                yield stage, way
+            choice = self._fastest_that_fits(stage, available)
+            if choice is not None:
+                yield stage, choice
 
-    def _fastest_that_fits(self, stage: int, available: float) -> _Way | None:
-        for way in self._space.ways(stage):
-            if way[1] <= available:
-                return way
+    def _fastest_that_fits(self, stage: int, available: float) -> Choice | None:
+        for choice in self._space.choices(stage):
+            if choice.prediction.peak_bytes <= available:
+                return choice
         return None
 
     def _stages(self, state: State) -> Iterator[int]:
@@ -327,13 +308,8 @@ class Beam:
         for node in ready:
             yield 1 << node
         masks = [1 << node for node in sorted(self._most_urgent(ready))]
-        sizes = range(2, min(self._space.max_lanes, len(masks)) + 1)
-        if self._space.max_lane_length == 1:
-            for size in sizes:
-                yield from map(sum, itertools.combinations(masks, size))
-            return
         more = {mask: self._more(mask.bit_length() - 1, state.done) for mask in masks}
-        for size in sizes:
+        for size in range(2, min(self._space.max_lanes, len(masks)) + 1):
             for nodes in itertools.combinations(masks, size):
                 stage = sum(nodes)
                 yield stage
@@ -394,35 +370,27 @@ class ExactSearch(Beam):
         return list(states)
 
     def _stages(self, state: State) -> Iterator[int]:
-        every = self._of_any_length if self._with_chains else self._of_lanes_of_one
-        for stage in every(state):
-            if not self._left:
-                raise SearchTooWideError("The block has too many transitions.")
-            self._left -= 1
-            yield stage
-
-    def _of_lanes_of_one(self, state: State) -> Iterator[int]:
-        ready = [1 << node for node in bits_of(state.ready)]
-        for size in range(1, min(self._space.max_lanes, len(ready)) + 1):
-            yield from map(sum, itertools.combinations(ready, size))
-
-    def _of_any_length(self, state: State) -> Iterator[int]:
         space = self._space
-        most = space.max_lanes * space.max_lane_length
+        most = space.max_lanes * (space.max_lane_length if self._with_chains else 1)
         undecided = [((1 << self._block.stop) - 1 & ~state.done, 0)]
         while undecided:
             candidates, stage = undecided.pop()
             if not candidates or stage.bit_count() == most:
                 if stage:
+                    if not self._left:
+                        raise SearchTooWideError("The block has too many transitions.")
+                    self._left -= 1
                     yield stage
                 continue
             # All dependencies of the first candidate have run or are in the stage. Without it,
             # nothing that depends on it can be in the stage either.
             first = candidates & -candidates
             node = first.bit_length() - 1
-            undecided.append((candidates & ~first & ~space.descendants[node], stage))
+            others = candidates & ~first
+            undecided.append((others & ~space.descendants[node], stage))
             if not space.barred[node] & stage:
-                undecided.append((candidates & ~first, stage | first))
+                after = others if self._with_chains else others & ~space.descendants[node]
+                undecided.append((after, stage | first))
 
 
 def search_blocks(
@@ -431,16 +399,17 @@ def search_blocks(
     max_transitions: int,
     width: int,
     on_progress: OnProgress = lambda words: None,
-) -> tuple[Schedule, int]:
+) -> tuple[list[Unit], int]:
     """Finds the stages of a graph.
 
     Returns:
-        The stages, and the number of nodes in blocks that were searched exactly.
+        The units in running order, with every node once; and the number of nodes in blocks that
+        were searched exactly.
 
     Raises:
         SearchError: a node does not fit into memory.
     """
-    stages: Schedule = []
+    units: list[Unit] = []
     exact_nodes = 0
     for block in find_blocks(space):
 
@@ -460,8 +429,8 @@ def search_blocks(
         except SearchTooWideError:
             pass
         # Outside the handler, because the exception keeps the states of the exact search alive.
-        stages += found or Beam(space, block, width).search(on_nodes)
-    return stages, exact_nodes
+        units += found or Beam(space, block, width).search(on_nodes)
+    return units, exact_nodes
 
 
 def find_blocks(space: Space) -> list[range]:

@@ -34,7 +34,7 @@ class ValueSource(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StagePrediction:
-    """The planner's expectations for a stage.
+    """The planner's expectations for a stage, from its measurements or from the model of SMs.
 
     Attributes:
         latency_us: a time that can be summed over stages. For a measured stage it is
@@ -83,7 +83,7 @@ class StageChoice(Generic[T]):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GraphPrediction:
-    """The planner's expectations for all convolutions of a graph.
+    """The planner's expectations for all measured convolutions of a graph.
 
     Attributes:
         latency_us: sum over the stages and the unstaged convolutions.
@@ -92,8 +92,6 @@ class GraphPrediction:
         sequential_peak_bytes: the same if all convolutions run one after another.
         memory_budget_bytes: limit for `peak_bytes`; None for no limit.
         search: kind and extent of the search, in words.
-        unmeasured_count: convolutions without a measured algorithm. They are in no stage, and none
-            of these values includes them.
     """
 
     latency_us: Microseconds
@@ -102,7 +100,6 @@ class GraphPrediction:
     sequential_peak_bytes: Bytes
     memory_budget_bytes: Bytes | None
     search: str
-    unmeasured_count: Count = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -223,7 +220,6 @@ class UnstagedConvolution:
 
     Attributes:
         algorithm: the one that `latency_us` was measured with. It is not pinned.
-        peak_bytes: its workspace and output, and earlier outputs that are still needed.
         before_stage: index of the next stage; the number of stages if none follows. Convolutions
             before the same stage run in their order.
     """
@@ -231,7 +227,6 @@ class UnstagedConvolution:
     node: str
     algorithm: str | None
     latency_us: Microseconds
-    peak_bytes: Bytes
     before_stage: Count
 
 
@@ -269,13 +264,14 @@ class MeasuredStep:
 
     Attributes:
         compared: all variants of the measurement, stock TensorFlow first.
-        way: how the graph, which times itself, ran in the end; empty if it has no units.
+        way: how the graph, which times itself, ran; empty if it has no units, None if it was still
+            trying ways.
         cores: cores that TensorFlow uses.
         other_load: share of the cores that other programs took meanwhile.
     """
 
     compared: Annotated[tuple[ComparedStep, ...], msgspec.Meta(min_length=1)]
-    way: str
+    way: str | None
     cores: PositiveCount
     other_load: Share = 0.0
 
@@ -317,7 +313,6 @@ class GraphPlan:
         unstaged: the planned convolutions in no stage, in their expected order.
         rejected: some of the stages that the plan does not make: those that may win, then those
             that lose least.
-        why_no_stage: the reason if there is no stage, in words; else empty.
         mode: None if it is unknown, as for a function.
         measured: whole steps on a CPU, if they were measured.
         as_stock: whether the graph stays as it is, because stock TensorFlow was measured faster.
@@ -331,7 +326,6 @@ class GraphPlan:
     prediction: GraphPrediction | None = None
     unstaged: tuple[UnstagedConvolution, ...] = ()
     rejected: tuple[RejectedStage, ...] = ()
-    why_no_stage: str = ""
     mode: GraphMode | None = None
     measured: MeasuredStep | None = None
     as_stock: bool = False
@@ -348,17 +342,17 @@ class GraphPlan:
         return len(self.landmarks)
 
     @property
+    def unmeasured_count(self) -> int:
+        """The number of convolutions that a planner left out, because no algorithm was measured."""
+        if self.prediction is None:
+            return 0
+        staged_count = sum(len(stage.nodes) for stage in self.stages)
+        return self.convolution_count - staged_count - len(self.unstaged)
+
+    @property
     def spread_us(self) -> float:
         """Error of the predicted time if all stages are off in the same direction."""
         return sum(each.prediction.spread_us for each in self.stages if each.prediction)
-
-    @property
-    def planned_nodes(self) -> list[str]:
-        """The names of the staged convolutions, then of the unstaged."""
-        return [
-            *(name for stage in self.stages for name in stage.nodes),
-            *(each.node for each in self.unstaged),
-        ]
 
     @property
     def in_order(self) -> list[tuple[int, PlannedStage | UnstagedConvolution]]:
@@ -388,8 +382,16 @@ class Plan:
     made_with: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
+def first_of_each(graphs: Iterable[GraphPlan]) -> tuple[GraphPlan, ...]:
+    """The first entry for each graph and batch size."""
+    entries: dict[tuple[str, int | None], GraphPlan] = {}
+    for graph in graphs:
+        entries.setdefault((graph.fingerprint, graph.batch_size), graph)
+    return tuple(entries.values())
+
+
 def check_each_once(keys: Iterable[tuple[str, int | None]]) -> None:
-    """Checks that no two graphs of a plan have the same fingerprint and batch size."""
+    """Raises ValueError if two graphs of a plan have the same fingerprint and batch size."""
     seen: set[tuple[str, int | None]] = set()
     for index, key in enumerate(keys):
         if key in seen:
@@ -419,7 +421,8 @@ def _check_plan(plan: Plan) -> None:
         if graph.as_stock and graph.stages:
             raise ValueError(f"Expected no stages with `as_stock`, got some at `{place}`")
         landmarks = {each.name for each in graph.landmarks}
-        names = graph.planned_nodes
+        names = [name for stage in graph.stages for name in stage.nodes]
+        names += [each.node for each in graph.unstaged]
         if len(set(names)) < len(names) or not landmarks.issuperset(names):
             raise ValueError(
                 f"Expected each of the {len(landmarks)} landmarks at most once, got {names} at "

@@ -12,8 +12,8 @@ from tf_interop.stage import Lane, Stage
 def without_concurrency(plan: Plan) -> Plan:
     """The plan with the same algorithms, and each stage's convolutions on a single lane.
 
-    A merged lane becomes a stage of its own: it needs no second lane, and its algorithm belongs to
-    the wider convolution. Other lane options are dropped: they are for lanes that run together.
+    A merged lane becomes a stage of its own, because its algorithm belongs to the wider
+    convolution.
     """
 
     def split(planned: PlannedStage) -> Iterable[PlannedStage]:
@@ -24,9 +24,9 @@ def without_concurrency(plan: Plan) -> Plan:
         rest = [step for lane in lanes if not lane.merged for step in lane.steps]
         stages = [Stage((Lane(lane.steps, merged=True),)) for lane in lanes if lane.merged]
         stages += [Stage.in_sequence(rest)] if rest else []
-        return [dataclasses.replace(planned, stage=stage) for stage in stages]
+        return map(PlannedStage, stages)
 
-    return _with_stages(plan, split, "the plan's algorithms, one after another")
+    return _with_stages(plan, split)
 
 
 def without_pinning(plan: Plan) -> Plan:
@@ -35,18 +35,16 @@ def without_pinning(plan: Plan) -> Plan:
     def unpin(planned: PlannedStage) -> Iterable[PlannedStage]:
         yield planned.map(lambda stage: stage.with_algorithms([None] * len(stage.steps)))
 
-    return _with_stages(plan, unpin, "the plan's lanes, no algorithm pinned")
+    return _with_stages(plan, unpin)
 
 
-def _with_stages(
-    plan: Plan, change: Callable[[PlannedStage], Iterable[PlannedStage]], why: str
-) -> Plan:
+def _with_stages(plan: Plan, change: Callable[[PlannedStage], Iterable[PlannedStage]]) -> Plan:
     # The predictions were for the whole plan.
     graphs = (
         dataclasses.replace(
             graph,
             stages=tuple(
-                PlannedStage(changed.stage, why, schedules=changed.schedules)
+                dataclasses.replace(changed, prediction=None)
                 for stage in graph.stages
                 for changed in change(stage)
             ),

@@ -94,7 +94,7 @@ class AlgorithmMeasurement:
 
 
 class FailureKind(enum.Enum):
-    """The kind of a failure's reason."""
+    """Why something could not be measured."""
 
     UNSUPPORTED = "unsupported"
     OUT_OF_MEMORY = "out of memory"
@@ -239,12 +239,11 @@ def launched_steps(
     return tuple(launched)
 
 
-def check_entry(entry: Entry, place: str) -> None:
-    """Checks the rules that the types cannot express.
+# The checks below raise ValueError; the message names the place.
 
-    Raises:
-        ValueError: something is invalid; the message names the place.
-    """
+
+def check_entry(entry: Entry, place: str) -> None:
+    """Checks the rules that the types cannot express."""
     if isinstance(entry, (AlgorithmMeasurement, AlgorithmFailure)):
         check_configuration(entry.configuration, f"{place}.configuration")
         _check_algorithm(entry.algorithm, entry.configuration, f"{place}.algorithm")
@@ -264,11 +263,7 @@ def check_entry(entry: Entry, place: str) -> None:
 
 
 def check_stage(stage: Stage[ConvolutionConfiguration], place: str) -> None:
-    """Checks the lanes, configurations and algorithms of a stage.
-
-    Raises:
-        ValueError: something is invalid; the message names the place.
-    """
+    """Checks the lanes, configurations and algorithms of a stage."""
     try:
         stage.validate()
     except ValueError as error:
@@ -286,12 +281,7 @@ def check_stage(stage: Stage[ConvolutionConfiguration], place: str) -> None:
 
 
 def check_configuration(configuration: ConvolutionConfiguration, place: str) -> None:
-    """Checks that a configuration can be in a stage, and that all its shapes are known.
-
-    Raises:
-        ValueError: dtype or layout is unknown, a dimension is unknown or not positive, or the
-            fields differ in the number of dimensions; the message names the place.
-    """
+    """Checks that a configuration can be in a stage, and that all its shapes are known."""
     for field, known in (("dtype", DTYPE_BYTES), ("layout", SPATIAL_AXES)):
         if getattr(configuration, field) not in known:
             raise ValueError(
@@ -357,16 +347,10 @@ _KNOB = re.compile(r"_k([0-9]+)=-?([0-9]+)")
 
 
 def check_algorithm(name: str, kind: ConvolutionKind | None = None) -> None:
-    """Checks that a runner knows an algorithm of that name.
+    """Checks that a runner knows an algorithm of that name; a legacy name is of `kind`, if given.
 
     Whether it can run on a backend and device, with a shape, is up to the runner, which has
     fallbacks.
-
-    Args:
-        name: a legacy name or an engine tag, after the optional prefixes `split+` and `nchw+`, in
-            this order; or a name of the host backend. An engine tag is `eng<index>` followed by
-            any number of `_k<knob>=<value>`, each knob once.
-        kind: the kind of a legacy name; None for any.
 
     Raises:
         ValueError: no runner knows the name; the message lists the accepted ones.

@@ -127,13 +127,13 @@ class ProfileWriter:
     def __init__(self, path: PathLike, file: int, profile: Profile) -> None:
         self._path = path
         self._file = file
-        self._before = profile
-        self._appended: list[Entry] = []
+        self._device = profile.device
+        self._entries = list(profile.entries)
 
     @property
     def profile(self) -> Profile:
         """The content of the file."""
-        return profile_of(self._before.device, (*self._before.entries, *self._appended))
+        return profile_of(self._device, self._entries)
 
     def append(self, entry: Entry) -> None:
         """Adds an entry; it is on disk when this returns.
@@ -142,7 +142,7 @@ class ProfileWriter:
             ProfileError: the entry is invalid or cannot be written.
         """
         _append(self._path, self._file, _entry_line(entry))
-        self._appended.append(entry)
+        self._entries.append(entry)
 
 
 @contextlib.contextmanager

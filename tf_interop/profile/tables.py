@@ -21,8 +21,6 @@ from tf_interop.profile.types import Profile, ProfiledDevice
 from tf_interop.stage import Lane, Stage, T
 from tf_interop.terminal import UNKNOWN, count_of, new_table, print_on
 
-_MOST_WINNERS = 10
-
 
 def show_profile(profile: Profile, console: Console) -> None:
     """Prints the device, the convolutions with their fastest algorithm, and the stages."""
@@ -30,14 +28,11 @@ def show_profile(profile: Profile, console: Console) -> None:
     if profile.algorithms or profile.algorithm_failures:
         print_on(console, _convolution_table(profile))
     if profile.stages or profile.stage_failures:
-        print_on(console, _stage_table("Stages", profile.stages, profile.stage_failures))
+        print_on(console, _stage_table(profile.stages, profile.stage_failures))
 
 
 def show_summary(profile: Profile, path: str, console: Console) -> None:
-    """Prints the numbers of entries, and the sets of convolutions that are faster together.
-
-    For the rest it refers to the file at `path`.
-    """
+    """Prints the numbers of entries; for the rest it refers to the file at `path`."""
     convolutions = {entry.configuration for entry in profile.algorithms}
     failures = len(profile.algorithm_failures) + len(profile.stage_failures)
     print_on(console, describe_device(profile.device))
@@ -47,18 +42,14 @@ def show_summary(profile: Profile, path: str, console: Console) -> None:
         f"{count_of(len(profile.algorithms), 'algorithm')} in all, and "
         f"{count_of(len(profile.stages), 'stage')}; {failures} failed.",
     )
-    winners = _winners(profile.stages)
-    more = len(winners) - _MOST_WINNERS
-    if winners:
-        title = "Faster together than in sequence, by more than the spread"
-        print_on(console, _stage_table(title, winners[:_MOST_WINNERS]))
-    elif profile.stages:
-        print_on(console, "No group ran faster together than one after another.")
-    print_on(
-        console,
-        f"\n{f'And {more} more. ' if more > 0 else ''}To see everything: tf-interop show "
-        f"{shlex.quote(path)}",
-    )
+    if profile.stages:
+        faster = sum(each.wins for each in profile.stages)
+        print_on(
+            console,
+            f"{faster} of the stages ran faster than their convolutions one after another, by more "
+            "than the spread.",
+        )
+    print_on(console, f"To see everything: tf-interop show {shlex.quote(path)}")
 
 
 def describe_convolution(configuration: ConvolutionConfiguration) -> str:
@@ -156,11 +147,9 @@ def _convolution_table(profile: Profile) -> Table:
     return table
 
 
-def _stage_table(
-    title: str, stages: Iterable[StageMeasurement], failures: Iterable[StageFailure] = ()
-) -> Table:
+def _stage_table(stages: Iterable[StageMeasurement], failures: Iterable[StageFailure]) -> Table:
     table = new_table(
-        f"{title}: together, and in sequence with the same and the fastest algorithms",
+        "Stages: together, and in sequence with the same and the fastest algorithms",
         "convolutions",
     )
     table.leading = 1
@@ -171,24 +160,9 @@ def _stage_table(
         table.add_row(
             describe_stage(each.stage),
             *(f"{time:.1f}" for time in times),
-            f"{_ratio(each):.2f}",
+            f"{each.sequential_us / each.latency_us:.2f}",
             "yes" if each.wins else "no",
         )
     for failure in failures:
         table.add_row(f"{describe_stage(failure.stage)}\n  {failure.kind.value}: {failure.reason}")
     return table
-
-
-def _winners(stages: Iterable[StageMeasurement]) -> list[StageMeasurement]:
-    """The fastest stage of each set of convolutions, if it wins; the largest ratio first."""
-    fastest: dict[object, StageMeasurement] = {}
-    for stage in stages:
-        operations = collections.Counter(stage.stage.operations)
-        key = frozenset(operations.items()), stage.tf32
-        if key not in fastest or stage.latency_us < fastest[key].latency_us:
-            fastest[key] = stage
-    return sorted((each for each in fastest.values() if each.wins), key=_ratio, reverse=True)
-
-
-def _ratio(stage: StageMeasurement) -> float:
-    return stage.sequential_us / stage.latency_us

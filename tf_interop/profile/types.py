@@ -84,12 +84,9 @@ class ProfiledDevice:
 
 
 def why_foreign(profiled: ProfiledDevice, here: ProfiledDevice) -> str | None:
-    """Compares a profile's device with another, in the fields that its values depend on.
+    """Every field that a profile's values depend on and that differs, with both values.
 
-    If `here.sm_count` is 0, it is not compared.
-
-    Returns:
-        Every differing field with both values, or None if the profile fits.
+    None if the profile fits. If `here.sm_count` is 0, it is not compared.
     """
     differences = [
         f"{field}: expected {_shown(getattr(here, field))}, got {_shown(getattr(profiled, field))}"
@@ -137,10 +134,9 @@ class Profile:
 
     @functools.cached_property
     def deterministic_part(self) -> Profile:
-        """The part that applies if TensorFlow must return the same bits every time.
+        """The algorithms that returned the same bits in two runs, and the stages with only these.
 
-        It contains the algorithms that returned the same bits in two runs, and the stages with only
-        these. The algorithm of a merged lane counts for its wider convolution.
+        The algorithm of a merged lane counts for its wider convolution.
         """
         same_bits: dict[Step[ConvolutionConfiguration], bool] = {}
         for each in self.algorithms:

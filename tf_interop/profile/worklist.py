@@ -13,17 +13,10 @@ from tf_interop.versioned_file import VersionedFormat
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ListedConvolution:
-    """One distinct convolution.
-
-    Attributes:
-        configuration: all its shapes are known.
-        count: occurrences in the models of the list.
-        origins: models that contain it, such as `GoogLeNet, batch 8, inference`.
-    """
+    """One distinct convolution, whose shapes are all known, and its count in the listed models."""
 
     configuration: ConvolutionConfiguration
     count: PositiveCount = 1
-    origins: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

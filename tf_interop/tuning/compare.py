@@ -2,42 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from tf_interop.graph.view import parse_input
 from tf_interop.measure.other_load import OtherLoad
-from tf_interop.planning.types import ONE_THREAD, OURS, STOCK
+from tf_interop.planning.types import ONE_THREAD, OURS, STOCK, MeasuredStep
 from tf_interop.runtime.graph_pass import change_graph
-from tf_interop.runtime.kernel_library import SelfTiming, load_kernel_library
+from tf_interop.runtime.kernel_library import load_kernel_library
 from tf_interop.runtime.settings import DEFAULT_KEPT_MB, GraphItem, Settings
-from tf_interop.tuning.step_bench import StepBench, StepTimes
+from tf_interop.tuning.step_bench import Variant, compare_in_turns, steps_of
 
 _THE_CPU = "/device:CPU:0"
-
-
-@dataclasses.dataclass(frozen=True)
-class Comparison:
-    """The result of a comparison.
-
-    Attributes:
-        times: by the names of variants, stock TensorFlow first.
-        way: how the changed graph ran in the end; empty if it has no units.
-        is_settled: whether it had stopped trying ways before it was timed.
-        cores: the number of cores that TensorFlow uses.
-        other_load: the share of the cores that other programs took meanwhile.
-    """
-
-    times: Mapping[str, StepTimes]
-    way: str
-    is_settled: bool
-    cores: int
-    other_load: float
 
 
 def compare_with_stock(
@@ -46,7 +26,7 @@ def compare_with_stock(
     *,
     budget_s: float,
     say: Callable[[str], None] = lambda text: None,
-) -> Comparison:
+) -> MeasuredStep:
     """Measures a graph unchanged, changed, and unchanged with one thread for each operation.
 
     Args:
@@ -59,23 +39,19 @@ def compare_with_stock(
     cores = core_count()
     others = OtherLoad()
     ours, timed_graph = changed_graph(stock, fetches)
-    with StepBench() as bench:
-        say("measuring stock TensorFlow")
-        bench.add(STOCK, stock, fetches)
-        names = [STOCK]
-        if ours is not stock:
-            say("trying ways to run the changed graph")
-            bench.add(OURS, ours, fetches)
-            names.append(OURS)
-            while _is_trying(timed_graph) and time.perf_counter() < end - budget_s / 2:
-                bench.run(OURS)
-        if cores > 1:
-            bench.add(ONE_THREAD, stock, fetches, intra_op_threads=1)
-            names.append(ONE_THREAD)
-        is_settled = not _is_trying(timed_graph)
-        say("comparing them, in turns")
-        times = bench.time(names, budget_s=max(0.5, end - time.perf_counter()))
-    return Comparison(times, _way_of(timed_graph), is_settled, cores, others.share())
+    variants = [Variant(STOCK, stock, fetches)]
+    if ours is not stock:
+        variants.append(Variant(OURS, ours, fetches))
+    if cores > 1:
+        variants.append(Variant(ONE_THREAD, stock, fetches, intra_op_threads=1))
+    with steps_of(variants) as steps:
+        say("trying ways to run the changed graph")
+        while _way_of(timed_graph) is None and time.perf_counter() < end - budget_s / 2:
+            steps[OURS]()
+        way = _way_of(timed_graph)
+        say("comparing it with stock TensorFlow, in turns")
+        compared = compare_in_turns(steps, budget_s=max(0.5, end - time.perf_counter()))
+    return MeasuredStep(compared, way, cores, others.share())
 
 
 def changed_graph(
@@ -91,20 +67,12 @@ def changed_graph(
     return changed.graph_def or stock, timed_graph
 
 
-def _timing_of(timed_graph: str) -> SelfTiming | None:
-    """Of the sizes that ran last, which come first."""
-    timings = load_kernel_library().read_self_timings()
-    return next((each for each in timings if timed_graph and each.name == timed_graph), None)
-
-
-def _is_trying(timed_graph: str) -> bool:
-    timing = _timing_of(timed_graph)
-    return timing is not None and timing.is_trying
-
-
-def _way_of(timed_graph: str) -> str:
-    timing = _timing_of(timed_graph)
-    return "" if timing is None else timing.way
+def _way_of(timed_graph: str) -> str | None:
+    """How a graph runs at the size that ran last; as in `MeasuredStep`."""
+    for each in load_kernel_library().read_self_timings():
+        if timed_graph and each.name == timed_graph:
+            return None if each.is_trying else each.way
+    return ""
 
 
 def core_count() -> int:

@@ -18,14 +18,10 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from tf_interop import tensorflow_internals
-from tf_interop.convolution import (
-    batch_size_of,
-)
+from tf_interop.convolution import batch_size_of
 from tf_interop.duration import parse_duration
 from tf_interop.errors import ProfileError
-from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.landmarks import find_structure
-from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
 from tf_interop.measure.core import MeasureOptions, load_core_library
 from tf_interop.measure.device import (
@@ -38,6 +34,7 @@ from tf_interop.measure.run import End, ProfileRun, RunOptions
 from tf_interop.model.collect import CollectOptions, collect_graphs
 from tf_interop.model.graphs import (
     TracedGraph,
+    convolutions_of,
     handed_graph_of,
     optimize_graph,
     planned_graph,
@@ -46,7 +43,14 @@ from tf_interop.model.graphs import (
 )
 from tf_interop.model.make_plan import plan as plan_model
 from tf_interop.planning.show import doubt, say_xla_is_faster, verdict
-from tf_interop.planning.types import STOCK, XLA, ComparedStep, GraphPlan, MeasuredStep, Plan
+from tf_interop.planning.types import (
+    XLA,
+    ComparedStep,
+    GraphPlan,
+    MeasuredStep,
+    Plan,
+    first_of_each,
+)
 from tf_interop.profile.entries import Entry
 from tf_interop.profile.types import Profile, profile_of
 from tf_interop.runtime.plugin import get_plugin
@@ -54,8 +58,8 @@ from tf_interop.runtime.switch import enable as enable_plugin
 from tf_interop.structure import Structure
 from tf_interop.terminal import ProgressLines
 from tf_interop.tuning.cache import load_cached, save_cached
-from tf_interop.tuning.compare import Comparison, as_step, compare_with_stock, core_count
-from tf_interop.tuning.xla import XlaTimes, time_xla
+from tf_interop.tuning.compare import as_step, compare_with_stock, core_count
+from tf_interop.tuning.xla import time_xla
 
 _HARMLESS_OPS = re.compile("Var|ReadVariable|Assign|Resource(Apply|Gather|Scatter)|Random|Multinom")
 """The stateful ops that only have state, or random numbers."""
@@ -71,19 +75,20 @@ class TunedGraph:
     Attributes:
         name: the model, and whether this is its inference or its training.
         plan: changes nothing if nothing beat stock TensorFlow.
-        xla: times with `jit_compile=True`; None if not requested, or if the plan is cached.
+        xla: a step with `jit_compile=True`, or why it was not measured; None if not requested, or
+            if the plan is cached.
     """
 
     name: str
     plan: GraphPlan
-    xla: XlaTimes | None = None
+    xla: ComparedStep | str | None = None
     is_cached: bool = False
 
     def __str__(self) -> str:
         """The result in a sentence."""
         said = f"{self.name}: {verdict(self.plan)}"
         if self.plan.measured is None and self.is_xla_faster:
-            assert self.xla is not None and self.xla.ratio is not None
+            assert isinstance(self.xla, ComparedStep)
             said += f" {say_xla_is_faster(self.xla.ratio)}"
         return f"{said} From the cache." if self.is_cached else said
 
@@ -95,11 +100,11 @@ class TunedGraph:
         """
         if self.plan.measured is not None:
             return self.plan.measured.fastest.name == XLA
-        if self.xla is None or self.xla.median_ms is None or self.xla.ratio is None:
+        if not isinstance(self.xla, ComparedStep):
             return False
         expected = self.plan.prediction
         saved_us = expected.sequential_us - expected.latency_us if expected else 0.0
-        return self.xla.median_ms * (self.xla.ratio - 1) * 1e3 > max(saved_us, 0.0)
+        return self.xla.step_ms * (self.xla.ratio - 1) * 1e3 > max(saved_us, 0.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,8 +117,8 @@ class Tuning:
     @functools.cached_property
     def plan(self) -> Plan:
         """The whole result as a plan for `enable(plan=…)` and `save_plan`."""
-        entries = {(each.plan.fingerprint, each.plan.batch_size): each.plan for each in self.graphs}
-        return Plan(tuple(entries.values()), made_with=dict(self.made_with))
+        entries = first_of_each(each.plan for each in self.graphs)
+        return Plan(entries, made_with=dict(self.made_with))
 
     @property
     def is_faster(self) -> bool:
@@ -226,13 +231,11 @@ def _tune(
     use_cache: bool,
     say: Callable[[str], None],
 ) -> Tuning:
-    """Tunes each batch size; `options` are those of `trace`."""
-
     def trace_batch(batch_size: int) -> TracedGraph:
         say(f"tracing batch {batch_size}")
         return trace(model_or_function, batch_size=batch_size, **options)
 
-    def compare_with_xla(traced: TracedGraph) -> XlaTimes | None:
+    def compare_with_xla(traced: TracedGraph) -> ComparedStep | str | None:
         if not compares_xla:
             return None
         say(f"{traced.name}: compiling with XLA")
@@ -297,7 +300,7 @@ def _profile(
 def _tune_on_cpu(
     traced: TracedGraph,
     budget_s: float,
-    compare_with_xla: Callable[[TracedGraph], XlaTimes | None],
+    compare_with_xla: Callable[[TracedGraph], ComparedStep | str | None],
     use_cache: bool,
     say: Callable[[str], None],
 ) -> TunedGraph:
@@ -306,8 +309,7 @@ def _tune_on_cpu(
 
     say_of_graph("optimizing the graph with TensorFlow")
     graph_def, fetches = as_step(graph_to_tune(traced))
-    view = GraphView(graph_def)
-    convolutions, _ = find_convolutions(view, GraphProperties(view))
+    view, convolutions, _ = convolutions_of(graph_def)
     if not convolutions:
         raise ValueError(
             f"{traced.name} has no convolution that can be tuned. tf-interop analyze lists the "
@@ -318,13 +320,20 @@ def _tune_on_cpu(
     cached = load_cached(key) if use_cache else None
     if cached is not None:
         return TunedGraph(traced.name, cached, is_cached=True)
-    found = compare_with_stock(graph_def, fetches, budget_s=budget_s, say=say_of_graph)
+    measured = compare_with_stock(graph_def, fetches, budget_s=budget_s, say=say_of_graph)
     xla = compare_with_xla(traced)
-    plan = _plan_of(found, structure, xla)
-    # A graph with its convolutions in a loop does not state theirs.
-    size = batch_size_of(node.configuration for node in convolutions) or traced.batch_size
-    plan = dataclasses.replace(plan, mode=traced.mode, batch_size=size)
-    if found.is_settled and not doubt(plan):
+    if isinstance(xla, ComparedStep):
+        measured = dataclasses.replace(measured, compared=(*measured.compared, xla))
+    plan = GraphPlan(
+        structure.fingerprint,
+        structure.landmarks,
+        # A graph with its convolutions in a loop does not state their batch size.
+        batch_size=batch_size_of(each.configuration for each in convolutions) or traced.batch_size,
+        mode=traced.mode,
+        measured=measured,
+        as_stock=_is_slower(measured),
+    )
+    if measured.way is not None and not doubt(plan):
         save_cached(Plan((plan,), made_with=_made_with_cpu() | {"graph": traced.name}), key)
     return TunedGraph(traced.name, plan, xla)
 
@@ -368,29 +377,10 @@ def _refuse_effects(graph_def: graph_pb2.GraphDef) -> None:
         )
 
 
-def _plan_of(found: Comparison, structure: Structure, xla: XlaTimes | None) -> GraphPlan:
-    stock_ms = found.times[STOCK].median_ms
-    compared = [
-        # Not the median of the turns' ratios, so that the numbers that people see divide.
-        ComparedStep(name, each.median_ms, stock_ms / each.median_ms, each.error)
-        for name, each in found.times.items()
-    ]
-    if xla is not None and xla.median_ms is not None and xla.ratio is not None:
-        compared.append(ComparedStep(XLA, xla.median_ms, xla.ratio))
-    measured = MeasuredStep(
-        tuple(compared),
-        way=found.way if found.is_settled else "",
-        cores=found.cores,
-        other_load=found.other_load,
-    )
+def _is_slower(measured: MeasuredStep) -> bool:
+    """Whether a graph that has found its way to run is slower than in stock TensorFlow."""
     ours = measured.ours
-    is_slower = ours.ratio + max(ours.error or 0.0, _LEAST_LOSS) < 1
-    return GraphPlan(
-        structure.fingerprint,
-        structure.landmarks,
-        measured=measured,
-        as_stock=is_slower and found.is_settled,
-    )
+    return measured.way is not None and ours.ratio + max(ours.error or 0.0, _LEAST_LOSS) < 1
 
 
 def _made_with_cpu() -> dict[str, str]:
@@ -406,12 +396,11 @@ def _made_with_cpu() -> dict[str, str]:
 
 def _enable_beside_earlier(plan: Plan) -> None:
     """Turns the plugin on with a plan; plans of other graphs and batch sizes stay on."""
-    entries = {(each.fingerprint, each.batch_size): each for each in plan.graphs}
     earlier = get_plugin().settings.plan
     if earlier is not None and tensorflow_internals.plugin_optimizers_option() is not False:
-        for each in earlier.graphs:
-            entries.setdefault((each.fingerprint, each.batch_size), each)
-    enable_plugin(plan=dataclasses.replace(plan, graphs=tuple(entries.values())))
+        graphs = first_of_each((*plan.graphs, *earlier.graphs))
+        plan = dataclasses.replace(plan, graphs=graphs)
+    enable_plugin(plan=plan)
 
 
 def cache_key(view: GraphView, structure: Structure) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,25 +19,11 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from tf_interop.child_process import describe_end, run_module
+from tf_interop.planning.types import STOCK, XLA, ComparedStep
 from tf_interop.runtime.kernel_library import load_kernel_library
-from tf_interop.tuning.step_bench import random_values
+from tf_interop.tuning.step_bench import Step, compare_in_turns, random_values
 
 _TIMED_S = 3.0
-
-
-@dataclasses.dataclass(frozen=True)
-class XlaTimes:
-    """The times of whole steps under XLA.
-
-    Attributes:
-        median_ms: the median step; None if it was not measured.
-        ratio: how many times as fast as stock TensorFlow in the same process, or None.
-        why_not: why nothing was measured; else empty.
-    """
-
-    median_ms: float | None = None
-    ratio: float | None = None
-    why_not: str = ""
 
 
 class _Work(msgspec.Struct):
@@ -55,14 +40,17 @@ def time_xla(
     variables: Mapping[str, Any],
     *,
     limit_s: float,
-) -> XlaTimes:
-    """Times a graph under XLA.
+) -> ComparedStep | str:
+    """Times a graph under XLA, and compares it with stock TensorFlow in the same process.
 
     Args:
         graph_def: the traced graph; its placeholders have known shapes.
         fetches: the nodes whose first outputs a step computes.
         variables: `tf.TensorSpec`s, by the names of the placeholders that stand for the variables.
         limit_s: when to end the process.
+
+    Returns:
+        The step, or why it was not measured.
     """
     work = _Work(
         graph_def.SerializeToString(),
@@ -73,13 +61,13 @@ def time_xla(
     )
     ended = run_module("tf_interop.tuning.xla", msgspec.msgpack.encode(work), limit_s)
     if ended.code is None:
-        return XlaTimes(why_not=f"compiling and timing it took longer than {limit_s:.0f} s")
+        return f"compiling and timing it took longer than {limit_s:.0f} s"
     if not ended.result:
-        return XlaTimes(why_not=f"the process that compiled it {describe_end(ended.code)}")
-    return msgspec.json.decode(ended.result, type=XlaTimes)
+        return f"the process that compiled it {describe_end(ended.code)}"
+    return msgspec.json.decode(ended.result, type=ComparedStep | str)
 
 
-def _measure(work: _Work) -> XlaTimes:
+def _measure(work: _Work) -> ComparedStep | str:
     load_kernel_library().set_xla_calls(True)
     tf.config.threading.set_intra_op_parallelism_threads(work.intra_op_threads)
     tf.config.threading.set_inter_op_parallelism_threads(work.inter_op_threads)
@@ -103,28 +91,28 @@ def _measure(work: _Work) -> XlaTimes:
     )
     handles = [variable.handle for variable in variables.values()]
 
-    def step(*tensors: Any) -> Any:
+    def compute(*tensors: Any) -> Any:
         return graph(*tensors, *handles)
 
-    stock = tf.function(step, autograph=False)
-    compiled = tf.function(step, autograph=False, jit_compile=True)
-    arguments = list(inputs.values())
-    times: dict[Any, list[float]] = {stock: [], compiled: []}
-    try:
-        for function in times:
-            for _ in range(3):
-                function(*arguments)
-    except tf.errors.OpError as error:
-        return XlaTimes(why_not=f"XLA cannot compile it: {str(error).splitlines()[0]}")
-    end = time.perf_counter() + _TIMED_S
-    while time.perf_counter() < end or len(times[stock]) < 5:
-        for function, measured in times.items():
-            begin = time.perf_counter()
-            function(*arguments)
+    def make_step(*, jit_compile: bool | None) -> Step:
+        function = tf.function(compute, autograph=False, jit_compile=jit_compile)
+
+        def step() -> None:
+            function(*inputs.values())
             tf.test.experimental.sync_devices()
-            measured.append(time.perf_counter() - begin)
-    medians = {function: float(np.median(measured)) for function, measured in times.items()}
-    return XlaTimes(medians[compiled] * 1e3, medians[stock] / medians[compiled])
+
+        return step
+
+    steps = {STOCK: make_step(jit_compile=None), XLA: make_step(jit_compile=True)}
+    try:
+        for _ in range(3):
+            for step in steps.values():
+                step()
+    except tf.errors.OpError as error:
+        return f"XLA cannot compile it: {str(error).splitlines()[0]}"
+    _, compiled = compare_in_turns(steps, budget_s=_TIMED_S)
+    # Only errors of variants that were timed in one process compare.
+    return dataclasses.replace(compiled, error=None)
 
 
 if __name__ == "__main__":
