@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import tf_interop
 from python.benchmarks.result_file import Case
-from tf_interop.model.graphs import trace
+from tf_interop.model.keras_functions import trace_keras
 from tf_interop.runtime.kernel_library import HandedGraph
 from tf_interop.runtime.plugin import Plugin, get_plugin
 
@@ -27,19 +27,21 @@ def measure(name: str) -> dict[str, float]:
     for kind in ("inference", "training"):
         times, first_calls = [], []
         for _ in range(REPETITIONS):
-            traced = trace(model, batch_size=2, training=kind == "training")
-            assert traced.run is not None
+            traced = trace_keras(model, 2, None, training=kind == "training")
+            inputs = tf.nest.map_structure(
+                lambda spec: tf.zeros(spec.shape, spec.dtype), traced.inputs
+            )
             passes = _PassTimer(get_plugin())
             tf_interop.enable()
             start = time.perf_counter()
-            traced.run()
+            traced.function(inputs)
             first_calls.append((time.perf_counter() - start) * 1e3)
             tf_interop.disable()
             times.append(passes.stop())
         if failures := get_plugin().failures:
             raise ValueError(f"Expected no failure of the pass, got {failures}.")
         row |= {
-            f"{kind}, nodes": len(traced.graph_def.node),
+            f"{kind}, nodes": len(traced.function.graph.get_operations()),
             f"{kind}, pass, ms": statistics.median(times),
             f"{kind}, first call, ms": statistics.median(first_calls),
         }
